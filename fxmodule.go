@@ -1,0 +1,217 @@
+// Package pushfx is a plugin for Matrix homeservers that serves push rules and
+// pushers: an fx module that gives the host echo route groups for the eleven
+// endpoints, the domain service behind them, and stores on Redis.
+//
+// The host includes [Module], provides a redis.UniversalClient and a
+// *zap.Logger, mounts the route groups (tagged [RouteGroups]) below its own
+// authenticated echo groups, and tells who the user is with
+// [handlers.WithRequester]. Every interface of package module can be replaced
+// or wrapped with fx.Replace and fx.Decorate.
+package pushfx
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// The value groups of the module, as fx tags.
+const (
+	// RouteGroups is the group of []handlers.RouteGroup that the host mounts.
+	RouteGroups = `group:"push.route_groups"`
+
+	// ChangeListeners is the group of []module.ChangeListener that hear of
+	// every change to push rules.
+	ChangeListeners = `group:"push.change_listeners"`
+)
+
+// Config configures the module. Change it with
+//
+//	fx.Decorate(func(c pushfx.Config) pushfx.Config { c.KeyPrefix = "hs1:"; return c })
+type Config struct {
+	// KeyPrefix stands before every Redis key. It has no braces. Hosts that
+	// serve the same users share it; others on the same Redis differ. Default:
+	// none.
+	KeyPrefix string
+
+	// OperationTimeout bounds what a request may take after its body has
+	// arrived; past it, the answer is 503. The Redis client must honour
+	// deadlines (ContextTimeoutEnabled). Above 0 and at most 30 s; default 5 s.
+	OperationTimeout time.Duration
+
+	// StartTimeout bounds the check at start that Redis answers. Default 5 s.
+	StartTimeout time.Duration
+
+	// MaxBodyBytes is the size in bytes that a request body may have. Default
+	// 64 KiB.
+	MaxBodyBytes int64
+
+	// MaxJSONDepth is how deep a request body may nest. Default 64.
+	MaxJSONDepth int
+
+	// MaxEventBytes is the size in bytes to which a user's stored push rules
+	// event may grow. Default 1 MiB.
+	MaxEventBytes int
+
+	// RuleLimits bounds what users may store in their push rules.
+	RuleLimits pushrule.Limits
+
+	// PusherPolicy says which pushers may be set.
+	PusherPolicy pusher.Policy
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	http, rules := handlers.DefaultConfig(), rulestore.DefaultConfig()
+	return Config{
+		OperationTimeout: rules.OperationTimeout,
+		StartTimeout:     5 * time.Second,
+		MaxBodyBytes:     http.MaxBodyBytes,
+		MaxJSONDepth:     http.MaxJSONDepth,
+		MaxEventBytes:    rules.MaxEventBytes,
+		RuleLimits:       pushrule.DefaultLimits(),
+		PusherPolicy:     pusher.DefaultPolicy(),
+	}
+}
+
+// Validate joins an error for each field that is not as its comment says.
+func (c Config) Validate() error {
+	_, err := split(c)
+	return err
+}
+
+// Module provides the route groups and all that is behind them. It needs a
+// redis.UniversalClient and a *zap.Logger, which stay the host's, and runs
+// nothing of its own; at start it checks that Redis answers.
+var Module = fx.Module("push",
+	fx.Provide(DefaultConfig),
+	fx.Provide(fx.Private, split, newStoreClient),
+	fx.Provide(
+		fx.Annotate(newRuleStore, fx.As(new(module.RuleStore))),
+		fx.Annotate(newPusherStore, fx.As(new(module.PusherStore))),
+		fx.Annotate(module.NewRuleService, fx.ParamTags("", "", ChangeListeners)),
+		module.NewPusherService,
+		AsRouteGroup(handlers.NewPushRules),
+		AsRouteGroup(handlers.NewPushers),
+	),
+	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
+)
+
+// AsRouteGroup annotates a constructor of a [handlers.RouteGroup], so that it
+// joins [RouteGroups].
+func AsRouteGroup(constructor any) any {
+	return fx.Annotate(constructor, fx.As(new(handlers.RouteGroup)), fx.ResultTags(RouteGroups))
+}
+
+// AsChangeListener annotates a constructor of a [module.ChangeListener], so
+// that it joins [ChangeListeners].
+func AsChangeListener(constructor any) any {
+	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
+}
+
+// configs are the parts of [Config] that the packages take.
+type configs struct {
+	fx.Out
+
+	RuleLimits   pushrule.Limits
+	PusherPolicy pusher.Policy
+	RuleStore    rulestore.Config
+	PusherStore  pusherstore.Config
+	Handlers     handlers.Config
+	Start        startTimeout
+}
+
+// startTimeout is Config.StartTimeout.
+type startTimeout time.Duration
+
+// split validates c and takes it apart.
+func split(c Config) (configs, error) {
+	parts := configs{
+		RuleLimits:   c.RuleLimits,
+		PusherPolicy: c.PusherPolicy,
+		RuleStore: rulestore.Config{
+			KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout, MaxEventBytes: c.MaxEventBytes,
+		},
+		PusherStore: pusherstore.Config{KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout},
+		Handlers: handlers.Config{
+			MaxBodyBytes: c.MaxBodyBytes, MaxJSONDepth: c.MaxJSONDepth, OperationTimeout: c.OperationTimeout,
+		},
+		Start: startTimeout(c.StartTimeout),
+	}
+	faults := []error{c.RuleLimits.Validate(), c.PusherPolicy.Validate(), parts.RuleStore.Validate(), parts.Handlers.Validate()}
+	if c.StartTimeout <= 0 {
+		faults = append(faults, fmt.Errorf("StartTimeout is %v, want above 0", c.StartTimeout))
+	}
+	if err := errors.Join(faults...); err != nil {
+		return configs{}, fmt.Errorf("pushfx: invalid config: %w", err)
+	}
+	return parts, nil
+}
+
+// storeClient is the host's client, checked at start: the stores take it, so
+// that a host that replaces both of them needs no Redis.
+type storeClient struct{ redis.UniversalClient }
+
+func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, timeout startTimeout, log *zap.Logger) storeClient {
+	lc.Append(fx.StartHook(func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(ctx, time.Duration(timeout))
+		defer cancel()
+		if address, honoured := describe(client); !honoured {
+			log.Warn("the Redis client ignores deadlines: set ContextTimeoutEnabled to true",
+				zap.String("redis", address))
+		}
+		return checkAnswers(ctx, client)
+	}))
+	return storeClient{client}
+}
+
+// checkAnswers returns when Redis has answered or ctx has ended, even where
+// the client ignores ctx; the client's own timeouts end the ping then.
+func checkAnswers(ctx context.Context, client redis.UniversalClient) error {
+	answer := make(chan error, 1)
+	go func() { answer <- client.Ping(ctx).Err() }()
+	var err error
+	select {
+	case err = <-answer:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	if err != nil {
+		address, _ := describe(client)
+		return fmt.Errorf("pushfx: Redis at %s does not answer: %w", address, err)
+	}
+	return nil
+}
+
+// describe returns where a client connects to and whether it honours
+// deadlines, which is taken for granted of clients that it does not know.
+func describe(client redis.UniversalClient) (address string, honoursDeadlines bool) {
+	switch c := client.(type) {
+	case *redis.Client:
+		return c.Options().Addr, c.Options().ContextTimeoutEnabled
+	case *redis.ClusterClient:
+		return strings.Join(c.Options().Addrs, ","), c.Options().ContextTimeoutEnabled
+	}
+	return fmt.Sprintf("%T", client), true
+}
+
+func newRuleStore(client storeClient, cfg rulestore.Config) (*rulestore.Store, error) {
+	return rulestore.New(client.UniversalClient, cfg)
+}
+
+func newPusherStore(client storeClient, cfg pusherstore.Config) (*pusherstore.Store, error) {
+	return pusherstore.New(client.UniversalClient, cfg)
+}

@@ -1,0 +1,42 @@
+package handlers
+
+import (
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Config configures the handlers.
+type Config struct {
+	// MaxBodyBytes is the size in bytes that a request body may have; a larger
+	// one is answered 413 M_TOO_LARGE. Default 64 KiB.
+	MaxBodyBytes int64
+
+	// MaxJSONDepth is how deep arrays and objects in a body may nest; a deeper
+	// one is answered 400 M_NOT_JSON. Default 64.
+	MaxJSONDepth int
+
+	// OperationTimeout bounds what a request does after its body has arrived;
+	// past it, the answer is 503. Default 5 s.
+	OperationTimeout time.Duration
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{MaxBodyBytes: 64 << 10, MaxJSONDepth: 64, OperationTimeout: 5 * time.Second}
+}
+
+// Validate joins an error for each field that is not as its comment says.
+func (c Config) Validate() error {
+	var faults []error
+	if c.MaxBodyBytes < 1 {
+		faults = append(faults, fmt.Errorf("MaxBodyBytes is %d, want at least 1", c.MaxBodyBytes))
+	}
+	if c.MaxJSONDepth < 1 || c.MaxJSONDepth > 1000 {
+		faults = append(faults, fmt.Errorf("MaxJSONDepth is %d, want 1 to 1000", c.MaxJSONDepth))
+	}
+	if c.OperationTimeout <= 0 {
+		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0", c.OperationTimeout))
+	}
+	return errors.Join(faults...)
+}

@@ -1,0 +1,62 @@
+package handlers
+
+import (
+	"strings"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// dialect is one of the two wire forms. They differ in how the whole set and a
+// single rule are wrapped, and in nothing else.
+type dialect int
+
+const (
+	matrix   dialect = iota // the Matrix specification, for v3 and what comes after it
+	document                // the service document, for r0
+)
+
+// dialectOf tells the dialect of a route by the path below which it is
+// mounted.
+func dialectOf(route string) dialect {
+	if strings.Contains(route, "/r0/") {
+		return document
+	}
+	return matrix
+}
+
+// all is the answer of GET /pushrules/.
+func (dialect) all(rules pushrule.Ruleset) []byte { return wrap("global", &rules) }
+
+// global is the answer of GET /pushrules/global/.
+func (d dialect) global(rules pushrule.Ruleset) []byte {
+	if d == document {
+		return wrap("global", &rules)
+	}
+	return rules.AppendJSON(nil)
+}
+
+// rule is the answer of GET /pushrules/{scope}/{kind}/{ruleId}.
+func (d dialect) rule(rule pushrule.Rule, kind pushrule.Kind) []byte {
+	if d == document {
+		return append(rule.AppendJSON([]byte(`{"rule":`), kind), '}')
+	}
+	return rule.AppendJSON(nil, kind)
+}
+
+// required names what a PUT rule body without any rule lacks.
+func (d dialect) required() string {
+	if d == document {
+		return "rule"
+	}
+	return "actions"
+}
+
+// appender is a value that appends its JSON.
+type appender interface{ AppendJSON(dst []byte) []byte }
+
+// wrap is an object with one member.
+func wrap(name string, value appender) []byte {
+	b := strictjson.AppendMember([]byte{'{'}, name)
+	return append(value.AppendJSON(b), '}')
+}

@@ -1,0 +1,66 @@
+package handlers
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// wireError is what a kind of fault becomes on the wire.
+type wireError struct {
+	status  int
+	errcode string
+}
+
+// wireErrors has a row for every kind.
+func wireErrors(kind fault.Kind) (row wireError, found bool) {
+	switch kind {
+	case fault.NotFound:
+		return wireError{http.StatusNotFound, "M_NOT_FOUND"}, true
+	case fault.InvalidParam:
+		return wireError{http.StatusBadRequest, "M_INVALID_PARAM"}, true
+	case fault.MissingParam:
+		return wireError{http.StatusBadRequest, "M_MISSING_PARAM"}, true
+	case fault.NotJSON:
+		return wireError{http.StatusBadRequest, "M_NOT_JSON"}, true
+	case fault.BadJSON:
+		return wireError{http.StatusBadRequest, "M_BAD_JSON"}, true
+	case fault.TooLarge:
+		return wireError{http.StatusRequestEntityTooLarge, "M_TOO_LARGE"}, true
+	case fault.MissingToken:
+		return wireError{http.StatusUnauthorized, "M_MISSING_TOKEN"}, true
+	case fault.Unrecognized:
+		return wireError{http.StatusNotFound, "M_UNRECOGNIZED"}, true
+	case fault.MethodNotAllowed:
+		return wireError{http.StatusMethodNotAllowed, "M_UNRECOGNIZED"}, true
+	case fault.Database, fault.Internal:
+		return wireError{http.StatusInternalServerError, "M_UNKNOWN"}, true
+	case fault.Unavailable:
+		return wireError{http.StatusServiceUnavailable, "M_UNKNOWN"}, true
+	}
+	return wireError{http.StatusInternalServerError, "M_UNKNOWN"}, false
+}
+
+var (
+	errUnrecognized     = fault.New(fault.Unrecognized, "Unrecognized request.")
+	errMethodNotAllowed = fault.New(fault.MethodNotAllowed, "Method not allowed.")
+	errMissingToken     = fault.New(fault.MissingToken, "Missing access token.")
+)
+
+// internalText is all that a client sees of an error that is no fault.
+const internalText = "Internal server error."
+
+// errorReply returns the status and the JSON body for an error.
+func errorReply(err error) (status int, body []byte) {
+	text := internalText
+	var f *fault.Error
+	if errors.As(err, &f) {
+		text = f.Text
+	}
+	row, _ := wireErrors(fault.KindOf(err))
+	body = strictjson.AppendString([]byte(`{"errcode":`), row.errcode)
+	body = strictjson.AppendString(append(body, `,"error":`...), text)
+	return row.status, append(body, '}')
+}

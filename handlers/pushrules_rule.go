@@ -1,0 +1,129 @@
+package handlers
+
+import (
+	"context"
+	"net/url"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
+func (p *PushRules) getRule(d dialect) endpoint {
+	return func(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
+		if err := checkScope(c); err != nil {
+			return nil, err
+		}
+		kind, id, err := pathRule(c)
+		if err != nil {
+			return nil, err
+		}
+		rule, err := p.rules.Rule(ctx, who.User, kind, id)
+		if err != nil {
+			return nil, err
+		}
+		return d.rule(rule, kind), nil
+	}
+}
+
+// checkScope refuses every scope but global. The routes that name global have
+// no scope parameter.
+func checkScope(c echo.Context) error {
+	if c.Param("scope") == "" {
+		return nil
+	}
+	scope, err := pathParam(c, "scope")
+	if err == nil && scope != "global" {
+		err = pushrule.ErrUnknownScope
+	}
+	return err
+}
+
+// putRule serves PUT /pushrules/global/{kind}/{ruleId}.
+func (p *PushRules) putRule(d dialect) endpoint {
+	return func(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
+		kind, id, err := pathKnownRule(c)
+		if err != nil {
+			return nil, err
+		}
+		parameters, err := query(c)
+		if err != nil {
+			return nil, err
+		}
+		var body putRuleBody
+		if err := p.readBody(c, func(r *strictjson.Reader) error { return body.read(r, kind, d) }); err != nil {
+			return nil, err
+		}
+		at := position(parameters, body.at)
+		return emptyObject, p.rules.Put(ctx, who.User, kind, id, body.draft, at)
+	}
+}
+
+// putRuleBody is the body of a PUT rule in either form: the service document's
+// {"rule": {...}, "before": "...", "after": "..."}, or the Matrix
+// specification's, where the rule's members stand at the top.
+type putRuleBody struct {
+	draft pushrule.Draft
+	at    pushrule.Position
+}
+
+func (b *putRuleBody) read(r *strictjson.Reader, kind pushrule.Kind, d dialect) error {
+	var top pushrule.Draft
+	var wrapped, unwrapped bool
+	err := r.Object(func(name string) (err error) {
+		switch name {
+		case "rule":
+			wrapped = true
+			b.draft, err = pushrule.ReadDraft(r, kind)
+		case "before":
+			b.at.Before, err = readOptional(r)
+		case "after":
+			b.at.After, err = readOptional(r)
+		case "enabled": // only the document's form sets it
+			err = r.Skip()
+		default:
+			unwrapped = unwrapped || name == "actions" || name == "conditions" || name == "pattern"
+			err = top.ReadMember(r, name)
+		}
+		return err
+	})
+	switch {
+	case err != nil || wrapped:
+		return err
+	case !unwrapped:
+		return strictjson.Missing(d.required())
+	}
+	b.draft = top
+	return b.draft.Complete(kind, "")
+}
+
+// readOptional reads a string or null.
+func readOptional(r *strictjson.Reader) (string, error) {
+	if null, err := r.Null(); null {
+		return "", err
+	}
+	return r.String()
+}
+
+// position joins the two places where before and after may stand; the query
+// wins, and empty is absent.
+func position(query url.Values, at pushrule.Position) pushrule.Position {
+	if before := query.Get("before"); before != "" {
+		at.Before = before
+	}
+	if after := query.Get("after"); after != "" {
+		at.After = after
+	}
+	return at
+}
+
+// deleteRule serves DELETE /pushrules/global/{kind}/{ruleId}.
+func (p *PushRules) deleteRule(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
+	kind, id, err := pathKnownRule(c)
+	if err != nil {
+		return nil, err
+	}
+	return emptyObject, p.rules.Delete(ctx, who.User, kind, id)
+}

@@ -1,0 +1,84 @@
+package handlers
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// pathParam returns a path parameter, decoded exactly once: echo hands it out
+// still encoded exactly when the URL has a raw path. An empty one is no path of
+// ours.
+func pathParam(c echo.Context, name string) (string, error) {
+	value := c.Param(name)
+	if value == "" {
+		return "", errUnrecognized
+	}
+	if c.Request().URL.RawPath == "" {
+		return value, nil
+	}
+	decoded, err := url.PathUnescape(value)
+	if err != nil {
+		return "", fault.New(fault.InvalidParam, "Invalid percent-encoding in the path.")
+	}
+	return decoded, nil
+}
+
+// pathRule returns the kind and rule id that a path names. The kind is taken
+// as it comes.
+func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
+	segment, err := pathParam(c, "kind")
+	if err != nil {
+		return "", "", err
+	}
+	id, err = pathParam(c, "ruleId")
+	return pushrule.Kind(segment), id, err
+}
+
+// pathKnownRule is [pathRule] for the endpoints where an unknown kind is
+// refused before anything else is looked at.
+func pathKnownRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
+	kind, id, err = pathRule(c)
+	if err == nil && !kind.Valid() {
+		err = pushrule.ErrUnknownKind
+	}
+	return kind, id, err
+}
+
+// query returns the parameters of the query.
+func query(c echo.Context) (url.Values, error) {
+	values, err := url.ParseQuery(c.Request().URL.RawQuery)
+	if err != nil {
+		return nil, fault.New(fault.InvalidParam, "Invalid query string.")
+	}
+	return values, nil
+}
+
+// readBody reads a request's JSON body: size and depth are bounded before it
+// is parsed, and read must take exactly one value.
+func (s *server) readBody(c echo.Context, read func(*strictjson.Reader) error) error {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.cfg.MaxBodyBytes))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return fault.New(fault.TooLarge, "Request body too large.")
+	case err != nil:
+		return fault.Wrap(fault.NotJSON, "The request body did not arrive whole.", err)
+	}
+	text := string(body)
+	if strictjson.Depth(text) > s.cfg.MaxJSONDepth {
+		return fault.New(fault.NotJSON, "Not valid JSON: nested too deep")
+	}
+	r := strictjson.NewReader(text)
+	if err := read(r); err != nil {
+		return err
+	}
+	return r.End()
+}

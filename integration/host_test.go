@@ -1,0 +1,128 @@
+package integration
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/labstack/echo/v4"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxtest"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// host is a homeserver in the test's process, on a real listener.
+type host struct {
+	t    testing.TB
+	url  string // "http://127.0.0.1:port"
+	logs *observer.ObservedLogs
+}
+
+// startHost includes the module as any host does. The bearer token is the user
+// id. Options come after the module's own.
+func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option) *host {
+	t.Helper()
+	core, logs := observer.New(zap.DebugLevel)
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := fxtest.New(t,
+		fx.NopLogger,
+		pushfx.Module,
+		fx.Supply(zap.New(core), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
+		fx.Provide(echo.New),
+		fx.Invoke(
+			fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups)),
+			func(lc fx.Lifecycle, e *echo.Echo) {
+				server := &http.Server{Handler: e, ReadHeaderTimeout: 5 * time.Second}
+				lc.Append(fx.StartStopHook(func() { go server.Serve(listener) }, server.Shutdown))
+			},
+		),
+		fx.Options(options...),
+	)
+	app.RequireStart()
+	t.Cleanup(app.RequireStop)
+	return &host{t, "http://" + listener.Addr().String(), logs}
+}
+
+// mount mounts the route groups behind the host's auth.
+func mount(e *echo.Echo, groups []handlers.RouteGroup) {
+	for _, prefix := range []string{r0, v3} {
+		for _, group := range groups {
+			group.Register(e.Group(prefix, authenticate))
+		}
+	}
+}
+
+func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		token, found := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
+		if found {
+			who := handlers.Requester{User: mxid.UserID(token), Device: "DEV"}
+			c.SetRequest(c.Request().WithContext(handlers.WithRequester(c.Request().Context(), who)))
+		}
+		return next(c)
+	}
+}
+
+const (
+	r0 = "/_matrix/client/r0"
+	v3 = "/_matrix/client/v3"
+)
+
+// embedded returns an embedded Redis and a client to it.
+func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	t.Cleanup(func() { client.Close() })
+	return server, client
+}
+
+// answer is a response of the host.
+type answer struct {
+	status int
+	header http.Header
+	body   string
+}
+
+// do sends a request as a user; the path is sent byte for byte as it is given.
+// An empty user sends no token.
+func (h *host) do(user, method, path, body string) answer {
+	h.t.Helper()
+	a, err := h.try(context.Background(), user, method, path, body)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	return a
+}
+
+// try is do for requests that may fail.
+func (h *host) try(ctx context.Context, user, method, path, body string) (answer, error) {
+	req, err := http.NewRequestWithContext(ctx, method, h.url+path, strings.NewReader(body))
+	if err != nil {
+		return answer{}, err
+	}
+	if user != "" {
+		req.Header.Set("Authorization", "Bearer "+user)
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{}, err
+	}
+	defer res.Body.Close()
+	text, err := io.ReadAll(res.Body)
+	return answer{res.StatusCode, res.Header, string(text)}, err
+}

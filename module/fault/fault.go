@@ -1,0 +1,73 @@
+// Package fault is the error vocabulary of the module: every refusal that a
+// client may see is an [Error] with a [Kind] and the exact text to show.
+//
+// Pure code and services create faults; the handlers turn the kind into an
+// HTTP status and a Matrix error code, in one table. Any other error is
+// internal: it is logged with its cause, and the client sees a fixed text.
+package fault
+
+import "errors"
+
+// Kind says what went wrong in the terms of the client API.
+type Kind string
+
+// The kinds. The comments name the wire form the handlers give them.
+const (
+	NotFound         Kind = "not_found"          // 404 M_NOT_FOUND
+	InvalidParam     Kind = "invalid_param"      // 400 M_INVALID_PARAM
+	MissingParam     Kind = "missing_param"      // 400 M_MISSING_PARAM
+	NotJSON          Kind = "not_json"           // 400 M_NOT_JSON
+	BadJSON          Kind = "bad_json"           // 400 M_BAD_JSON
+	TooLarge         Kind = "too_large"          // 413 M_TOO_LARGE
+	MissingToken     Kind = "missing_token"      // 401 M_MISSING_TOKEN
+	Unrecognized     Kind = "unrecognized"       // 404 M_UNRECOGNIZED
+	MethodNotAllowed Kind = "method_not_allowed" // 405 M_UNRECOGNIZED
+	Database         Kind = "database"           // 500 M_UNKNOWN, stored data that cannot be read
+	Unavailable      Kind = "unavailable"        // 503 M_UNKNOWN, the store cannot be reached in time
+	Internal         Kind = "internal"           // 500 M_UNKNOWN, everything that is no fault
+)
+
+// Kinds lists every kind, so that a table over them can be tested to be whole.
+func Kinds() []Kind {
+	return []Kind{
+		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken,
+		Unrecognized, MethodNotAllowed, Database, Unavailable, Internal,
+	}
+}
+
+// Error is a refusal fit to be shown to a client. Errors are immutable and
+// safe for concurrent use; compare them with [errors.Is] and [KindOf].
+type Error struct {
+	Kind Kind
+	Text string // shown to the client as it is: holds no secrets and no internals
+	Err  error  // the cause for the log, or nil; never shown
+}
+
+// New returns a fault without a cause.
+func New(kind Kind, text string) *Error { return &Error{Kind: kind, Text: text} }
+
+// Wrap returns a fault whose cause goes to the log.
+func Wrap(kind Kind, text string, cause error) *Error {
+	return &Error{Kind: kind, Text: text, Err: cause}
+}
+
+// Error gives the text and, for the log, the cause.
+func (e *Error) Error() string {
+	if e.Err == nil {
+		return e.Text
+	}
+	return e.Text + ": " + e.Err.Error()
+}
+
+// Unwrap returns the cause.
+func (e *Error) Unwrap() error { return e.Err }
+
+// KindOf returns the kind of the first fault in err's chain, [Internal] where
+// there is none.
+func KindOf(err error) Kind {
+	var f *Error
+	if errors.As(err, &f) {
+		return f.Kind
+	}
+	return Internal
+}

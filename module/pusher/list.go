@@ -1,0 +1,87 @@
+package pusher
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// List is one user's pushers in order of creation. The zero value is an empty
+// list, ready to use. Methods that change it are not safe for concurrent use
+// with others.
+type List struct{ pushers []Pusher }
+
+// NewList returns the list of the given pushers, in order of creation.
+func NewList(pushers ...Pusher) List {
+	sorted := slices.Clone(pushers)
+	slices.SortFunc(sorted, func(a, b Pusher) int {
+		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.Pushkey, b.Pushkey))
+	})
+	return List{sorted}
+}
+
+// Len returns the number of pushers.
+func (l *List) Len() int { return len(l.pushers) }
+
+// All returns the pushers in order of creation. The slice is read-only.
+func (l *List) All() []Pusher { return slices.Clip(l.pushers) }
+
+// Set adds a pusher at the end, or replaces the one of the same key in its
+// place. It sets Created.
+func (l *List) Set(p Pusher) {
+	pushers := slices.Clone(l.pushers)
+	if i := l.index(p.Key); i >= 0 {
+		p.Created = pushers[i].Created
+		pushers[i] = p
+	} else {
+		p.Created = 1
+		if n := len(pushers); n > 0 {
+			p.Created = pushers[n-1].Created + 1
+		}
+		pushers = append(pushers, p)
+	}
+	l.pushers = pushers
+}
+
+// Delete removes the pusher of a key and reports whether there was one.
+func (l *List) Delete(key Key) bool {
+	i := l.index(key)
+	if i < 0 {
+		return false
+	}
+	l.pushers = slices.Delete(slices.Clone(l.pushers), i, i+1)
+	return true
+}
+
+// AppendJSON appends the list as clients see it, a JSON array.
+func (l *List) AppendJSON(dst []byte) []byte {
+	dst = append(dst, '[')
+	for i, p := range l.pushers {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = p.AppendJSON(dst)
+	}
+	return append(dst, ']')
+}
+
+func (l *List) index(key Key) int {
+	return slices.IndexFunc(l.pushers, func(p Pusher) bool { return p.Key == key })
+}
+
+// Unreadable is the error for a stored pusher that cannot be read. The cause
+// names fields, never their values.
+func Unreadable(cause error) error {
+	return fault.Wrap(fault.Database, "Invalid pusher in database: "+cause.Error(), cause)
+}
+
+// Field is the key as one string that no other key has: a JSON array of the
+// app_id and the pushkey. It names the pusher within its user's stored
+// pushers, and holds the pushkey, so it never belongs in a log.
+func (k Key) Field() string {
+	b := strictjson.AppendString([]byte{'['}, k.AppID)
+	b = strictjson.AppendString(append(b, ','), k.Pushkey)
+	return string(append(b, ']'))
+}

@@ -1,0 +1,141 @@
+// Package pusher holds pushers as pure values and the operations on them:
+// reading and writing their JSON, checking what is submitted, and the list of
+// a user's pushers. It does no I/O and knows no clock and no randomness.
+package pusher
+
+import (
+	"strconv"
+
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Kind says how a pusher delivers.
+type Kind string
+
+// The kinds that can be set (Matrix specification, "POST /pushers/set").
+const (
+	HTTP  Kind = "http"
+	Email Kind = "email"
+)
+
+// Key identifies a pusher within its user. The pushkey is a credential: it
+// never belongs in a log, a metric or an error text.
+type Key struct {
+	AppID   string
+	Pushkey string
+}
+
+// Member is a name and value that the service keeps without interpreting it.
+type Member = strictjson.Member
+
+// Pusher is one way to reach a user. Data and Extra keep what the client sent,
+// unknown keys and the digits of numbers included.
+type Pusher struct {
+	Key
+	Kind              Kind
+	AppDisplayName    string
+	DeviceDisplayName string
+	Lang              string
+	Data              string   // JSON object
+	Extra             []Member // everything else that was submitted, profile_tag among it
+
+	Device  string // the device that set the pusher; empty where the host names none
+	Created int64  // place in the order of creation, assigned by [List.Set]
+}
+
+// Names that only the stored form has.
+const (
+	createdName = "created"
+	deviceName  = "device_id"
+)
+
+// AppendJSON appends the pusher as clients see it.
+func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
+
+// AppendStored appends the pusher as stores keep it: what clients see, the
+// place in the order of creation and the device. [ReadStored] reads it.
+func (p Pusher) AppendStored(dst []byte) []byte {
+	dst = p.appendMembers(dst)
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
+	dst = strictjson.AppendString(strictjson.AppendMember(dst, deviceName), p.Device)
+	return append(dst, '}')
+}
+
+// appendMembers appends an object without its closing brace.
+func (p Pusher) appendMembers(dst []byte) []byte {
+	dst = append(dst, '{')
+	for _, m := range []struct{ name, value string }{
+		{"pushkey", p.Pushkey},
+		{"kind", string(p.Kind)},
+		{"app_id", p.AppID},
+		{"app_display_name", p.AppDisplayName},
+		{"device_display_name", p.DeviceDisplayName},
+		{"lang", p.Lang},
+	} {
+		dst = strictjson.AppendString(strictjson.AppendMember(dst, m.name), m.value)
+	}
+	dst = append(strictjson.AppendMember(dst, "data"), p.Data...)
+	return strictjson.AppendMembers(dst, p.Extra)
+}
+
+// ReadStored reads what [Pusher.AppendStored] wrote.
+func ReadStored(text string) (Pusher, error) {
+	var p Pusher
+	r := strictjson.NewReader(text)
+	err := r.Object(func(name string) (err error) {
+		switch name {
+		case "kind":
+			var kind string
+			kind, err = r.String()
+			p.Kind = Kind(kind)
+		case createdName:
+			p.Created, err = r.Integer()
+		case deviceName:
+			p.Device, err = r.String()
+		default:
+			err = p.readMember(r, name)
+		}
+		return err
+	}, append([]string{"kind"}, append(keyNames(), detailNames()...)...)...)
+	if err != nil {
+		return Pusher{}, err
+	}
+	return p, r.End()
+}
+
+// keyNames are the members that identify a pusher.
+func keyNames() []string { return []string{"app_id", "pushkey"} }
+
+// detailNames are the members that a pusher needs beside its kind and key.
+func detailNames() []string {
+	return []string{"app_display_name", "device_display_name", "lang", "data"}
+}
+
+// readMember reads a member that submitted and stored pushers share.
+func (p *Pusher) readMember(r *strictjson.Reader, name string) (err error) {
+	switch name {
+	case "app_id":
+		p.AppID, err = r.String()
+	case "pushkey":
+		p.Pushkey, err = r.String()
+	case "app_display_name":
+		p.AppDisplayName, err = r.String()
+	case "device_display_name":
+		p.DeviceDisplayName, err = r.String()
+	case "lang":
+		p.Lang, err = r.String()
+	case "data":
+		if !r.IsObject() {
+			return r.Mismatch("an object")
+		}
+		p.Data, err = r.Value()
+	case "profile_tag":
+		if !r.IsString() {
+			return r.Mismatch("a string")
+		}
+		p.Extra, err = r.Keep(p.Extra, name)
+	default:
+		p.Extra, err = r.Keep(p.Extra, name)
+	}
+	return err
+}

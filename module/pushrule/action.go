@@ -1,0 +1,28 @@
+package pushrule
+
+import "github.com/pushfx/pushfx/module/strictjson"
+
+// Action is the JSON text of one action, a string or an object (Matrix
+// specification, "Actions"). Actions are kept and returned as they came,
+// unknown ones, historical ones ("dont_notify", "coalesce") and extra keys
+// included.
+type Action string
+
+// MarshalJSON returns the action's text.
+func (a Action) MarshalJSON() ([]byte, error) { return []byte(a), nil }
+
+// ReadActions reads a submitted list of actions: strings and objects, whose
+// set_tweak, where there is one, is a string. The list is never nil.
+func ReadActions(r *strictjson.Reader) ([]Action, error) {
+	return readList[Action](r, func() error {
+		if r.IsString() || r.IsObject() {
+			return nil
+		}
+		return r.Mismatch("a string or an object")
+	}, "set_tweak")
+}
+
+// AppendActions appends the list as a JSON array.
+func AppendActions(dst []byte, actions []Action) []byte {
+	return strictjson.AppendArray(dst, actions)
+}

@@ -1,0 +1,139 @@
+package pushrule
+
+import (
+	"slices"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// masterID is the default rule that stands above every other.
+const masterID = ".m.rule.master"
+
+// The three default rules that MSC4210 removed from the specification.
+const (
+	legacyDisplayName = ".m.rule.contains_display_name" // override
+	legacyRoomNotif   = ".m.rule.roomnotif"             // override
+	legacyUserName    = ".m.rule.contains_user_name"    // content
+)
+
+// IsLegacy reports whether id names one of the three rules that MSC4210
+// removed. They are never served.
+func IsLegacy(id string) bool {
+	return id == legacyDisplayName || id == legacyRoomNotif || id == legacyUserName
+}
+
+// HasLegacy reports whether the set holds a rule that [IsLegacy] names.
+func (s *Ruleset) HasLegacy() bool {
+	for _, list := range s.lists {
+		if slices.ContainsFunc(list, func(r Rule) bool { return IsLegacy(r.ID) }) {
+			return true
+		}
+	}
+	return false
+}
+
+// ServerDefault returns the rule set of a user who has changed nothing: the
+// predefined rules of the Matrix specification, v1.17 and later, in its order.
+func ServerDefault(user mxid.UserID) Ruleset {
+	var s Ruleset
+	id := strictjson.AppendString(nil, string(user))
+	s.lists[Override.index()] = []Rule{
+		defaultRule(masterID, disabled, nil, nil),
+		defaultRule(".m.rule.suppress_notices", enabled, nil,
+			conditions(eventMatch("content.msgtype", "m.notice"))),
+		defaultRule(".m.rule.invite_for_me", enabled, actions(notify, soundDefault), conditions(
+			eventMatch("type", "m.room.member"),
+			eventMatch("content.membership", "invite"),
+			eventMatch("state_key", string(user)))),
+		defaultRule(".m.rule.member_event", enabled, nil,
+			conditions(eventMatch("type", "m.room.member"))),
+		defaultRule(".m.rule.is_user_mention", enabled, actions(notify, soundDefault, highlight),
+			conditions(eventProperty("event_property_contains", `content.m\.mentions.user_ids`, string(id)))),
+		defaultRule(".m.rule.is_room_mention", enabled, actions(notify, highlight), conditions(
+			eventProperty("event_property_is", `content.m\.mentions.room`, "true"),
+			`{"kind":"sender_notification_permission","key":"room"}`)),
+		defaultRule(".m.rule.tombstone", enabled, actions(notify, highlight),
+			conditions(eventMatch("type", "m.room.tombstone"), eventMatch("state_key", ""))),
+		defaultRule(".m.rule.reaction", enabled, nil,
+			conditions(eventMatch("type", "m.reaction"))),
+		defaultRule(".m.rule.room.server_acl", enabled, nil,
+			conditions(eventMatch("type", "m.room.server_acl"), eventMatch("state_key", ""))),
+		defaultRule(".m.rule.suppress_edits", enabled, nil,
+			conditions(eventProperty("event_property_is", `content.m\.relates_to.rel_type`, `"m.replace"`))),
+	}
+	s.lists[Underride.index()] = []Rule{
+		defaultRule(".m.rule.call", enabled, actions(notify, soundRing),
+			conditions(eventMatch("type", "m.call.invite"))),
+		defaultRule(".m.rule.encrypted_room_one_to_one", enabled, actions(notify, soundDefault),
+			conditions(twoMembers, eventMatch("type", "m.room.encrypted"))),
+		defaultRule(".m.rule.room_one_to_one", enabled, actions(notify, soundDefault),
+			conditions(twoMembers, eventMatch("type", "m.room.message"))),
+		defaultRule(".m.rule.message", enabled, actions(notify),
+			conditions(eventMatch("type", "m.room.message"))),
+		defaultRule(".m.rule.encrypted", enabled, actions(notify),
+			conditions(eventMatch("type", "m.room.encrypted"))),
+	}
+	return s
+}
+
+type state bool
+
+const (
+	enabled  state = true
+	disabled state = false
+)
+
+const (
+	notify       Action = `"notify"`
+	soundDefault Action = `{"set_tweak":"sound","value":"default"}`
+	soundRing    Action = `{"set_tweak":"sound","value":"ring"}`
+	highlight    Action = `{"set_tweak":"highlight"}`
+
+	twoMembers Condition = `{"kind":"room_member_count","is":"2"}`
+)
+
+func defaultRule(id string, is state, do []Action, when []Condition) Rule {
+	return Rule{ID: id, Default: true, Enabled: bool(is), Actions: do, Conditions: when}
+}
+
+func actions(list ...Action) []Action          { return list }
+func conditions(list ...Condition) []Condition { return list }
+
+func eventMatch(key, pattern string) Condition {
+	b := strictjson.AppendString([]byte(`{"kind":"event_match","key":`), key)
+	b = strictjson.AppendString(append(b, `,"pattern":`...), pattern)
+	return Condition(append(b, '}'))
+}
+
+// eventProperty makes one of the event_property conditions; value is JSON.
+func eventProperty(kind, key, value string) Condition {
+	b := strictjson.AppendString([]byte(`{"kind":"`+kind+`","key":`), key)
+	b = append(append(b, `,"value":`...), value...)
+	return Condition(append(b, '}'))
+}
+
+// MergeDefaults brings the set's server-default rules to the current table:
+// each current default takes its definition from the table, and its enabled
+// state and actions from the set where the set has it; default rules that the
+// table does not have go, the legacy ones among them. The user's own rules
+// stay, in their order, above the defaults; only .m.rule.master is above them.
+func (s *Ruleset) MergeDefaults(user mxid.UserID) {
+	table := ServerDefault(user)
+	for _, kind := range Kinds() {
+		stored := s.List(kind)
+		merged := make([]Rule, 0, len(stored)+len(table.List(kind)))
+		for _, rule := range stored {
+			if !rule.IsServerDefault() {
+				merged = append(merged, rule)
+			}
+		}
+		for _, rule := range table.List(kind) {
+			if old, found := s.Rule(kind, rule.ID); found {
+				rule.Enabled, rule.Actions, rule.Extra = old.Enabled, old.Actions, old.Extra
+			}
+			merged = append(merged, rule)
+		}
+		s.setList(kind, hoistMaster(merged))
+	}
+}

@@ -1,0 +1,95 @@
+package pushrule
+
+import (
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Draft is a rule as a client submits it. What belongs to the server is not
+// part of it: the id comes from the path, default is always false.
+type Draft struct {
+	Enabled    *bool       // nil: true for a new rule, unchanged for a replaced one
+	Actions    []Action    // required; may be empty
+	Conditions []Condition // of override and underride rules
+	Pattern    string      // of content rules, where it is required
+	Extra      []Member    // everything else that was submitted
+
+	has struct{ actions, pattern bool }
+}
+
+// ReadDraft reads the object of a submitted rule and checks it against kind.
+func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
+	var d Draft
+	path := r.Path()
+	if err := r.Object(func(name string) error { return d.ReadMember(r, name) }); err != nil {
+		return Draft{}, err
+	}
+	return d, d.Complete(kind, path)
+}
+
+// ReadMember reads one member of a submitted rule, for requests that carry a
+// rule's members beside others. Call [Draft.Complete] after the last.
+//
+// Conditions and pattern may be null where a client has none.
+func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
+	switch name {
+	case "rule_id", "default": // the path and the server decide
+		return r.Skip()
+	case "enabled":
+		var enabled bool
+		enabled, err = r.Bool()
+		d.Enabled = &enabled
+	case "actions":
+		d.has.actions = true
+		d.Actions, err = ReadActions(r)
+	case "conditions":
+		if null, err := r.Null(); null {
+			return err
+		}
+		d.Conditions, err = readConditions(r)
+	case "pattern":
+		if null, err := r.Null(); null {
+			return err
+		}
+		d.has.pattern = true
+		d.Pattern, err = r.String()
+	default:
+		d.Extra, err = r.Keep(d.Extra, name)
+	}
+	return err
+}
+
+// Complete checks that the draft has what a rule of this kind needs and drops
+// what such a rule does not have. Path names the rule's object in errors; it
+// is empty for the whole body.
+func (d *Draft) Complete(kind Kind, path string) error {
+	if path != "" {
+		path += "."
+	}
+	if !d.has.actions {
+		return strictjson.Missing(path + "actions")
+	}
+	if !kind.HasConditions() {
+		d.Conditions = nil
+	}
+	switch {
+	case !kind.HasPattern():
+		d.Pattern = ""
+	case !d.has.pattern:
+		return strictjson.Missing(path + "pattern")
+	case d.Pattern == "":
+		return strictjson.WrongShape(path+"pattern", "a non-empty string")
+	}
+	return nil
+}
+
+// rule makes the draft a rule that takes the place of old, if there is one.
+func (d Draft) rule(id string, old *Rule) Rule {
+	enabled := old == nil || old.Enabled
+	if d.Enabled != nil {
+		enabled = *d.Enabled
+	}
+	return Rule{
+		ID: id, Enabled: enabled, Actions: d.Actions, Conditions: d.Conditions,
+		Pattern: d.Pattern, Extra: d.Extra,
+	}
+}

@@ -1,0 +1,172 @@
+package pushrule
+
+import "slices"
+
+// Position says where a rule goes in its kind's list. Empty ids are not given.
+type Position struct {
+	Before string // directly above this rule; decides where both are given
+	After  string // directly below this rule
+}
+
+// Put adds a rule or replaces the one of the same kind and id.
+//
+// Without a position a new rule is the user's most important of its kind (in
+// override directly below .m.rule.master) and a replaced one keeps its place.
+// With one it ends directly beside the named rule, wherever it stood before. A
+// rule placed relative to itself keeps its place.
+//
+// It fails, and changes nothing, with [ErrUnknownKind], [ErrReservedID],
+// [ErrInvalidID], [ErrInvalidData] (a content rule without a pattern),
+// [ErrAnchorIsDefault], [ErrAnchorNotFound] or [ErrAnchorOrder], looked for in
+// this order.
+func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
+	if !kind.Valid() {
+		return ErrUnknownKind
+	}
+	if err := ValidateID(id); err != nil {
+		return err
+	}
+	if kind.HasPattern() && d.Pattern == "" {
+		return ErrInvalidData
+	}
+	list := hoistMaster(slices.Clone(s.List(kind)))
+	if err := checkPosition(list, at); err != nil {
+		return err
+	}
+	s.setList(kind, place(list, id, d, at))
+	return nil
+}
+
+// checkPosition refuses a position that does not exist in list.
+func checkPosition(list []Rule, at Position) error {
+	if isReserved(at.Before) || isReserved(at.After) {
+		return ErrAnchorIsDefault
+	}
+	above, err := anchor(list, at.After)
+	if err != nil {
+		return err
+	}
+	below, err := anchor(list, at.Before)
+	if err != nil {
+		return err
+	}
+	if at.Before != "" && at.After != "" && below <= above {
+		return ErrAnchorOrder
+	}
+	return nil
+}
+
+// anchor returns where a named rule stands; an id that is not given is no
+// error.
+func anchor(list []Rule, id string) (int, error) {
+	if id == "" {
+		return -1, nil
+	}
+	i := indexOf(list, id)
+	switch {
+	case i < 0:
+		return 0, ErrAnchorNotFound
+	case list[i].IsServerDefault():
+		return 0, ErrAnchorIsDefault
+	}
+	return i, nil
+}
+
+// place puts the draft into list, which it may change.
+func place(list []Rule, id string, d Draft, at Position) []Rule {
+	stood := indexOf(list, id)
+	if stood < 0 {
+		return slices.Insert(list, newIndex(list, at), d.rule(id, nil))
+	}
+	rule := d.rule(id, &list[stood])
+	beside := at.Before
+	if beside == "" {
+		beside = at.After
+	}
+	if beside == "" || beside == id {
+		list[stood] = rule
+		return removeID(list, id, stood+1)
+	}
+	list = removeID(list, id, 0)
+	return slices.Insert(list, newIndex(list, at), rule)
+}
+
+// newIndex is where a rule that is not in list goes; the rules that at names
+// are there.
+func newIndex(list []Rule, at Position) int {
+	switch {
+	case at.Before != "":
+		return indexOf(list, at.Before)
+	case at.After != "":
+		return indexOf(list, at.After) + 1
+	case len(list) > 0 && list[0].ID == masterID:
+		return 1
+	}
+	return 0
+}
+
+// hoistMaster moves .m.rule.master to the top, where a damaged set has it
+// elsewhere: nothing may be inserted above it.
+func hoistMaster(list []Rule) []Rule {
+	i := indexOf(list, masterID)
+	if i <= 0 {
+		return list
+	}
+	master := list[i]
+	return slices.Insert(slices.Delete(list, i, i+1), 0, master)
+}
+
+// removeID removes the rules with an id from list[from:]. Only a damaged set
+// has more than one.
+func removeID(list []Rule, id string, from int) []Rule {
+	kept := slices.DeleteFunc(list[from:], func(r Rule) bool { return r.ID == id })
+	return list[:from+len(kept)]
+}
+
+// Delete removes a user's rule. It fails, and changes nothing, with
+// [ErrUnknownKind], [ErrRuleNotFound] or, for a server-default rule,
+// [ErrDeleteDefault].
+func (s *Ruleset) Delete(kind Kind, id string) error {
+	rule, err := s.existing(kind, id)
+	if err != nil {
+		return err
+	}
+	if rule.IsServerDefault() {
+		return ErrDeleteDefault
+	}
+	s.setList(kind, removeID(slices.Clone(s.List(kind)), id, 0))
+	return nil
+}
+
+// SetEnabled turns any rule, a server-default one included, on or off. It
+// fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
+func (s *Ruleset) SetEnabled(kind Kind, id string, enabled bool) error {
+	return s.modify(kind, id, func(r *Rule) { r.Enabled = enabled })
+}
+
+// SetActions replaces the actions of any rule, a server-default one included.
+// It fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
+func (s *Ruleset) SetActions(kind Kind, id string, actions []Action) error {
+	return s.modify(kind, id, func(r *Rule) { r.Actions = slices.Clone(actions) })
+}
+
+func (s *Ruleset) modify(kind Kind, id string, change func(*Rule)) error {
+	if _, err := s.existing(kind, id); err != nil {
+		return err
+	}
+	list := slices.Clone(s.List(kind))
+	change(&list[indexOf(list, id)])
+	s.setList(kind, list)
+	return nil
+}
+
+func (s *Ruleset) existing(kind Kind, id string) (Rule, error) {
+	if !kind.Valid() {
+		return Rule{}, ErrUnknownKind
+	}
+	rule, found := s.Rule(kind, id)
+	if !found {
+		return Rule{}, ErrRuleNotFound
+	}
+	return rule, nil
+}

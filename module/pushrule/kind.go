@@ -1,0 +1,38 @@
+package pushrule
+
+// Kind is one of the five kinds of push rule (Matrix specification, "Push
+// Rules").
+type Kind string
+
+// The kinds, in the order in which rules are evaluated.
+const (
+	Override  Kind = "override"  // conditional rules, before all others
+	Content   Kind = "content"   // a pattern on the message body
+	Room      Kind = "room"      // one room, the rule id is the room id
+	Sender    Kind = "sender"    // one sender, the rule id is the user id
+	Underride Kind = "underride" // conditional rules, after all others
+)
+
+const kindCount = 5
+
+// Kinds returns the five kinds in the order in which rules are evaluated.
+func Kinds() [kindCount]Kind { return [kindCount]Kind{Override, Content, Room, Sender, Underride} }
+
+// Valid reports whether k is one of the five kinds.
+func (k Kind) Valid() bool { return k.index() >= 0 }
+
+// HasConditions reports whether rules of this kind have conditions.
+func (k Kind) HasConditions() bool { return k == Override || k == Underride }
+
+// HasPattern reports whether rules of this kind have a pattern.
+func (k Kind) HasPattern() bool { return k == Content }
+
+// index is the kind's place in [Kinds], -1 for an unknown kind.
+func (k Kind) index() int {
+	for i, kind := range Kinds() {
+		if k == kind {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,75 @@
+package pushrule
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/pushfx/pushfx/module/fault"
+)
+
+// Limits bounds what users may store. They are checked when a rule is put or
+// its actions are set, never when one is read, disabled or deleted.
+type Limits struct {
+	MaxRules        int // rules of all kinds in one user's set, defaults included; default 10,000
+	MaxRuleIDBytes  int // bytes of a rule id; default 1,024
+	MaxPatternBytes int // bytes of a content rule's pattern; default 1,024
+	MaxConditions   int // conditions of one rule; default 100
+	MaxActions      int // actions of one rule; default 100
+}
+
+// DefaultLimits returns the defaults.
+func DefaultLimits() Limits {
+	return Limits{MaxRules: 10_000, MaxRuleIDBytes: 1024, MaxPatternBytes: 1024, MaxConditions: 100, MaxActions: 100}
+}
+
+// Validate joins an error for each limit that is not positive.
+func (l Limits) Validate() error {
+	var faults []error
+	for _, limit := range []struct {
+		name  string
+		value int
+	}{
+		{"MaxRules", l.MaxRules},
+		{"MaxRuleIDBytes", l.MaxRuleIDBytes},
+		{"MaxPatternBytes", l.MaxPatternBytes},
+		{"MaxConditions", l.MaxConditions},
+		{"MaxActions", l.MaxActions},
+	} {
+		if limit.value < 1 {
+			faults = append(faults, fmt.Errorf("%s is %d, want at least 1", limit.name, limit.value))
+		}
+	}
+	return errors.Join(faults...)
+}
+
+// CheckDraft refuses a rule over a limit: sizes with [fault.TooLarge], counts
+// with [fault.InvalidParam].
+func (l Limits) CheckDraft(id string, d Draft) error {
+	switch {
+	case len(id) > l.MaxRuleIDBytes:
+		return fault.New(fault.TooLarge, fmt.Sprintf("Rule ID longer than %d bytes.", l.MaxRuleIDBytes))
+	case len(d.Pattern) > l.MaxPatternBytes:
+		return fault.New(fault.TooLarge, fmt.Sprintf("Pattern longer than %d bytes.", l.MaxPatternBytes))
+	case len(d.Conditions) > l.MaxConditions:
+		return fault.New(fault.InvalidParam, fmt.Sprintf("A push rule has at most %d conditions.", l.MaxConditions))
+	}
+	return l.CheckActions(d.Actions)
+}
+
+// CheckActions refuses a list over the limit with [fault.InvalidParam].
+func (l Limits) CheckActions(actions []Action) error {
+	if len(actions) > l.MaxActions {
+		return fault.New(fault.InvalidParam, fmt.Sprintf("A push rule has at most %d actions.", l.MaxActions))
+	}
+	return nil
+}
+
+// CheckCount refuses, with [fault.InvalidParam], a set that has grown from
+// before rules to more than the limit. A set that was over it before may still
+// be changed and may shrink.
+func (l Limits) CheckCount(before int, s *Ruleset) error {
+	if n := s.Len(); n > before && n > l.MaxRules {
+		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d push rules.", l.MaxRules))
+	}
+	return nil
+}

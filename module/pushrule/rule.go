@@ -1,0 +1,115 @@
+package pushrule
+
+import (
+	"strings"
+
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Member is a name and value that the service keeps without interpreting it.
+type Member = strictjson.Member
+
+// Rule is one push rule of a set (Matrix specification, "Push Rules"). Its
+// lists are shared between copies: treat them as read-only.
+type Rule struct {
+	ID         string      // unique within its kind
+	Default    bool        // a server-default rule
+	Enabled    bool        // whether the rule is active
+	Actions    []Action    // what to do when the rule matches; may be empty
+	Conditions []Condition // of override and underride rules
+	Pattern    string      // of content rules
+	Extra      []Member    // everything else the rule came with
+}
+
+// IsServerDefault reports whether the rule belongs to the server: it says so,
+// or its id starts with a dot, which users cannot choose.
+func (r Rule) IsServerDefault() bool { return r.Default || isReserved(r.ID) }
+
+// isReserved reports whether an id is reserved for server-default rules.
+func isReserved(id string) bool { return strings.HasPrefix(id, ".") }
+
+// AppendJSON appends the rule as a rule of the given kind.
+func (r Rule) AppendJSON(dst []byte, kind Kind) []byte {
+	dst = append(dst, '{')
+	dst = strictjson.AppendString(strictjson.AppendMember(dst, "rule_id"), r.ID)
+	dst = appendBool(strictjson.AppendMember(dst, "default"), r.Default)
+	dst = appendBool(strictjson.AppendMember(dst, "enabled"), r.Enabled)
+	if kind.HasConditions() {
+		dst = strictjson.AppendArray(strictjson.AppendMember(dst, "conditions"), r.Conditions)
+	}
+	if kind.HasPattern() {
+		dst = strictjson.AppendString(strictjson.AppendMember(dst, "pattern"), r.Pattern)
+	}
+	dst = AppendActions(strictjson.AppendMember(dst, "actions"), r.Actions)
+	return append(strictjson.AppendMembers(dst, r.Extra), '}')
+}
+
+func appendBool(dst []byte, b bool) []byte {
+	if b {
+		return append(dst, "true"...)
+	}
+	return append(dst, "false"...)
+}
+
+// readRule reads a stored rule. What the specification requires of a rule must
+// be there; what actions and conditions hold is taken as it is.
+func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
+	var rule Rule
+	required := []string{"rule_id", "default", "enabled", "actions"}
+	if kind.HasPattern() {
+		required = append(required, "pattern")
+	}
+	err := r.Object(func(name string) (err error) {
+		switch {
+		case name == "rule_id":
+			rule.ID, err = r.String()
+		case name == "default":
+			rule.Default, err = r.Bool()
+		case name == "enabled":
+			rule.Enabled, err = r.Bool()
+		case name == "actions":
+			rule.Actions, err = readList[Action](r, nil, "")
+		case name == "conditions" && kind.HasConditions():
+			rule.Conditions, err = readList[Condition](r, nil, "")
+		case name == "pattern" && kind.HasPattern():
+			rule.Pattern, err = r.String()
+		default:
+			rule.Extra, err = r.Keep(rule.Extra, name)
+		}
+		return err
+	}, required...)
+	return rule, err
+}
+
+// readList reads an array whose elements are kept as text. Before each element
+// check may refuse it; where tag is not empty, an element that is an object
+// may hold it only as a string.
+func readList[T ~string](r *strictjson.Reader, check func() error, tag string) ([]T, error) {
+	list := []T{}
+	err := r.Array(func() error {
+		if check != nil {
+			if err := check(); err != nil {
+				return err
+			}
+		}
+		path, isObject := r.Path(), r.IsObject()
+		text, err := r.Value()
+		if err == nil && isObject && tag != "" {
+			err = checkTag(path, text, tag)
+		}
+		list = append(list, T(text))
+		return err
+	})
+	return list, err
+}
+
+// checkTag refuses an object whose member tag is not a string.
+func checkTag(path, object, tag string) error {
+	inner := strictjson.NewReader(object)
+	return inner.Object(func(name string) error {
+		if name == tag && !inner.IsString() {
+			return strictjson.WrongShape(path+"."+tag, "a string")
+		}
+		return inner.Skip()
+	})
+}

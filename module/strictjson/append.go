@@ -1,0 +1,39 @@
+package strictjson
+
+import "github.com/go-json-experiment/json/jsontext"
+
+// AppendString appends s as a JSON string with as few escapes as JSON allows:
+// nothing is escaped for HTML. Bytes that are not UTF-8 become U+FFFD.
+func AppendString(dst []byte, s string) []byte {
+	dst, _ = jsontext.AppendQuote(dst, s) // the error only reports the U+FFFD
+	return dst
+}
+
+// AppendMember appends a comma where dst does not end in an opening brace,
+// then the name and a colon.
+func AppendMember(dst []byte, name string) []byte {
+	if n := len(dst); n > 0 && dst[n-1] != '{' {
+		dst = append(dst, ',')
+	}
+	return append(AppendString(dst, name), ':')
+}
+
+// AppendArray appends the texts as the elements of an array.
+func AppendArray[S ~string](dst []byte, texts []S) []byte {
+	dst = append(dst, '[')
+	for i, text := range texts {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(dst, text...)
+	}
+	return append(dst, ']')
+}
+
+// AppendMembers appends members that were kept as they came.
+func AppendMembers(dst []byte, members []Member) []byte {
+	for _, m := range members {
+		dst = append(AppendMember(dst, m.Name), m.Value...)
+	}
+	return dst
+}
