@@ -4,6 +4,7 @@
 package commit
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -53,14 +54,14 @@ func Until(ctx context.Context, attempt Attempt) error {
 		switch {
 		case err == nil && done:
 			return nil
-		case err != nil && !(isUncertain(err) && failures < maxFailures):
+		case err != nil && (!isUncertain(err) || failures == maxFailures || ctx.Err() != nil):
 			return err
 		case err != nil:
 			failures++
 			w.Uncertain = true
 		}
 		if ended := sleep(ctx, mathrand.N(bound)); ended != nil {
-			return errors.Join(fmt.Errorf("lost every race for the write: %w", ended), err)
+			return cmp.Or(err, fmt.Errorf("lost every race for the write: %w", ended))
 		}
 	}
 }

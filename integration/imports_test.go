@@ -1,0 +1,97 @@
+package integration
+
+import (
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// importRow names what a package may import besides the standard library, and
+// what of that it may not.
+type importRow struct {
+	pkg       string
+	may       []string
+	mustNever []string
+}
+
+// importTable is the package map: the arrows point inwards.
+func importTable() []importRow {
+	const (
+		echo  = "github.com/labstack/echo/v4"
+		fx    = "go.uber.org/fx"
+		json  = "github.com/go-json-experiment/json/jsontext"
+		redis = "github.com/redis/go-redis/v9"
+		zap   = "go.uber.org/zap"
+	)
+	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
+	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
+	inner := append([]string{"module", "module/pushrule", "module/pusher", "module/commit"}, pure...)
+	with := func(packages ...string) []string { return append(packages, inner...) }
+	return []importRow{
+		{"module/fault", nil, noIO},
+		{"module/mxid", nil, noIO},
+		{"module/strictjson", []string{"module/fault", json}, noIO},
+		{"module/commit", []string{"module/fault"}, []string{"net/http", "os"}},
+		{"module/pushrule", pure, noIO},
+		{"module/pusher", pure, noIO},
+		{"module", inner, noIO},
+		{"module/storetest", inner, nil},
+		{"rulestore", with(redis), nil},
+		{"pusherstore", with(redis), nil},
+		{"handlers", with(echo, zap), nil},
+		{"", with("handlers", "rulestore", "pusherstore", redis, fx, zap), nil},
+	}
+}
+
+const modulePath = "github.com/pushfx/pushfx"
+
+func TestPackagesImportOnlyInwards(t *testing.T) {
+	t.Parallel()
+	imports := listImports(t)
+	for _, row := range importTable() {
+		list, found := imports[row.pkg]
+		if !found {
+			t.Errorf("there is no package %q", row.pkg)
+		}
+		for _, imported := range list {
+			_, ours := imports[imported]
+			foreign := ours || strings.Contains(imported, ".")
+			if foreign && !slices.Contains(row.may, imported) || slices.Contains(row.mustNever, imported) {
+				t.Errorf("package %q must not import %q", row.pkg, imported)
+			}
+		}
+	}
+	for pkg := range imports {
+		listed := slices.ContainsFunc(importTable(), func(row importRow) bool { return row.pkg == pkg })
+		if !listed && !strings.HasPrefix(pkg, "integration") {
+			t.Errorf("package %q has no row in the table", pkg)
+		}
+	}
+}
+
+// listImports returns the imports of the module's packages, without those of
+// their tests. The names of the module's own packages are shortened.
+func listImports(t *testing.T) map[string][]string {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, modulePath+"/...").Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	shorten := func(path string) string {
+		if path == modulePath {
+			return ""
+		}
+		return strings.TrimPrefix(path, modulePath+"/")
+	}
+	imports := map[string][]string{}
+	for line := range strings.Lines(string(out)) {
+		fields := strings.Fields(line)
+		list := []string{}
+		for _, path := range fields[1:] {
+			list = append(list, shorten(path))
+		}
+		imports[shorten(fields[0])] = list
+	}
+	return imports
+}

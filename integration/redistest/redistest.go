@@ -1,0 +1,70 @@
+// Package redistest starts real redis-server processes for tests, and nothing
+// else: a single server, a cluster, or a master with a replica and a sentinel.
+//
+// Every server listens on 127.0.0.1, keeps its files in a temporary folder of
+// the test that started it, saves nothing unless the arguments ask for it, and
+// is ended when that test ends. To share servers, let a parent test start them
+// and run subtests on them: there is no global state.
+//
+//	func TestStore(t *testing.T) {
+//		cluster := redistest.Cluster(t, 3, 1)
+//		t.Run("get", func(t *testing.T) {
+//			client := cluster.Client(t)
+//			...
+//		})
+//	}
+//
+// The functions that start servers fail the test when that is impossible, and
+// show the last log lines of the server. They skip the test when there is no
+// server binary, see [Require].
+//
+// Two environment variables are read:
+//
+//   - REDIS_SERVER is the name or path of the server binary, by default
+//     redis-server.
+//   - REQUIRE_REDIS=1 makes a missing binary a failure.
+package redistest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+const (
+	binaryVariable  = "REDIS_SERVER"
+	requireVariable = "REQUIRE_REDIS"
+	defaultBinary   = "redis-server"
+)
+
+// Require skips the test when the server binary is missing, and fails it when
+// also the environment says REQUIRE_REDIS=1. The functions that start servers
+// call it themselves; a test calls it to be skipped before other costly work.
+func Require(t testing.TB) {
+	t.Helper()
+	findBinary(t)
+}
+
+// findBinary returns the absolute path of the server binary, or ends the test
+// in the way that [Require] tells.
+func findBinary(t testing.TB) string {
+	t.Helper()
+	name := os.Getenv(binaryVariable)
+	if name == "" {
+		name = defaultBinary
+	}
+	path, err := exec.LookPath(name)
+	if err == nil {
+		path, err = filepath.Abs(path)
+	}
+	if err == nil {
+		return path
+	}
+	const advice = "install it to run the tests on a real Redis"
+	if os.Getenv(requireVariable) == "1" {
+		t.Fatalf("%s is not on the PATH, and %s=1 asks for it: %s", name, requireVariable, advice)
+	}
+	t.Skipf("%s is not on the PATH: %s", name, advice)
+	return ""
+}

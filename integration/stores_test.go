@@ -1,0 +1,73 @@
+package integration
+
+import (
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/storetest"
+	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// eachRedis runs a test on every kind of Redis; newClient returns another
+// host's client to the same servers.
+func eachRedis(t *testing.T, run func(t *testing.T, newClient func(*testing.T) redis.UniversalClient)) {
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		_, client := embedded(t)
+		run(t, func(*testing.T) redis.UniversalClient { return client })
+	})
+	t.Run("standalone", func(t *testing.T) {
+		t.Parallel()
+		redistest.Require(t)
+		server := redistest.Single(t)
+		run(t, func(t *testing.T) redis.UniversalClient { return server.Client(t) })
+	})
+	t.Run("sentinel", func(t *testing.T) {
+		t.Parallel()
+		redistest.Require(t)
+		sentinel := redistest.Sentinel(t)
+		run(t, func(t *testing.T) redis.UniversalClient {
+			client := redis.NewFailoverClient(&redis.FailoverOptions{
+				MasterName: sentinel.MasterName(), SentinelAddrs: []string{sentinel.Addr()}, ContextTimeoutEnabled: true,
+			})
+			t.Cleanup(func() { client.Close() })
+			return client
+		})
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		redistest.Require(t)
+		cluster := redistest.Cluster(t, 3, 0)
+		run(t, func(t *testing.T) redis.UniversalClient { return cluster.Client(t) })
+	})
+}
+
+func TestRuleStoreContract(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		storetest.Rules(t, func(t *testing.T) module.RuleStore {
+			store, err := rulestore.New(newClient(t), rulestore.DefaultConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store
+		})
+	})
+}
+
+func TestPusherStoreContract(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		storetest.Pushers(t, func(t *testing.T) module.PusherStore {
+			store, err := pusherstore.New(newClient(t), pusherstore.DefaultConfig())
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store
+		})
+	})
+}

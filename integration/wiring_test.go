@@ -1,0 +1,340 @@
+package integration
+
+import (
+	"context"
+	"net"
+	"net/http"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+const alice = "@alice:example.org"
+
+func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	err := fx.ValidateApp(
+		pushfx.Module,
+		fx.Supply(zap.NewNop(), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
+		fx.Invoke(
+			fx.Annotate(func(groups []handlers.RouteGroup) {}, fx.ParamTags(pushfx.RouteGroups)),
+			func(module.RuleStore, module.PusherStore, module.RuleService, module.PusherService, pushfx.Config) {},
+		),
+	)
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// memoryRules is a host's own rule store.
+type memoryRules struct {
+	rules map[mxid.UserID]pushrule.Ruleset
+}
+
+func (m memoryRules) Load(_ context.Context, user mxid.UserID) (pushrule.Ruleset, bool, error) {
+	rules, found := m.rules[user]
+	return rules, found, nil
+}
+
+func (m memoryRules) Update(_ context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
+	rules, found := m.rules[user]
+	err := edit(&rules, found)
+	if err == nil {
+		m.rules[user] = rules
+	}
+	return err
+}
+
+// noPushers is a host's own pusher store.
+type noPushers struct{}
+
+func (noPushers) Load(context.Context, mxid.UserID) (pusher.List, error) { return pusher.List{}, nil }
+func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) error {
+	return nil
+}
+
+func TestAHostReplacesBothStoresAndNeedsNoRedis(t *testing.T) {
+	t.Parallel()
+	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer nowhere.Close()
+	mine := memoryRules{map[mxid.UserID]pushrule.Ruleset{}}
+	h := startHost(t, nowhere,
+		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))),
+		fx.Replace(fx.Annotate(noPushers{}, fx.As(new(module.PusherStore)))),
+	)
+	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusOK {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if _, found := mine.rules[alice]; !found {
+		t.Error("the host's store was not used")
+	}
+	if a := h.do(alice, http.MethodGet, v3+"/pushers", ""); a.body != `{"pushers":[]}` {
+		t.Errorf("got %s", a.body)
+	}
+}
+
+// loudStore counts what goes through a store.
+type loudStore struct {
+	module.RuleStore
+	loads chan mxid.UserID
+}
+
+func (s loudStore) Load(ctx context.Context, user mxid.UserID) (pushrule.Ruleset, bool, error) {
+	s.loads <- user
+	return s.RuleStore.Load(ctx, user)
+}
+
+// quietRules is a service in which no rule is ever enabled.
+type quietRules struct{ module.RuleService }
+
+func (quietRules) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
+	return false, nil
+}
+
+// fewPushers is a service that lists no pushers.
+type fewPushers struct{ module.PusherService }
+
+func (fewPushers) List(context.Context, mxid.UserID) (pusher.List, error) { return pusher.List{}, nil }
+
+func TestAHostWrapsAStoreAndTheServices(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	loads := make(chan mxid.UserID, 10)
+	h := startHost(t, client,
+		fx.Decorate(func(s module.RuleStore) module.RuleStore { return loudStore{s, loads} }),
+		fx.Decorate(func(s module.RuleService) module.RuleService { return quietRules{s} }),
+		fx.Decorate(func(s module.PusherService) module.PusherService { return fewPushers{s} }),
+	)
+	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusOK {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if got := <-loads; got != alice {
+		t.Errorf("the wrapped store loaded %s", got)
+	}
+	if a := h.do(alice, http.MethodGet, v3+"/pushrules/global/override/.m.rule.reaction/enabled", ""); a.body != `{"enabled":false}` {
+		t.Errorf("got %s, want the wrapped service's answer", a.body)
+	}
+	if a := h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key")); a.status != http.StatusOK {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if a := h.do(alice, http.MethodGet, v3+"/pushers", ""); a.body != `{"pushers":[]}` {
+		t.Errorf("got %s, want the wrapped service's answer", a.body)
+	}
+}
+
+// httpPusher is the body that sets a pusher.
+func httpPusher(appID, pushkey string) string {
+	return `{"kind":"http","app_id":"` + appID + `","pushkey":"` + pushkey + `","app_display_name":"App",` +
+		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
+}
+
+// recorder is a change listener.
+type recorder struct{ heard chan string }
+
+func (r recorder) PushRulesChanged(_ context.Context, user mxid.UserID, rules pushrule.Ruleset) {
+	r.heard <- string(user) + " " + string(rules.AppendJSON(nil))
+}
+
+func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	first, second := recorder{make(chan string, 10)}, recorder{make(chan string, 10)}
+	h := startHost(t, client, fx.Provide(
+		pushfx.AsChangeListener(func() recorder { return first }),
+		pushfx.AsChangeListener(func() recorder { return second }),
+	))
+	for _, change := range []struct{ method, path, body string }{
+		{http.MethodGet, "/pushrules/", ""}, // creates the set
+		{http.MethodPut, "/pushrules/global/content/cake", `{"actions":["notify"],"pattern":"cake"}`},
+		{http.MethodPut, "/pushrules/global/content/cake/enabled", `{"enabled":false}`},
+		{http.MethodPut, "/pushrules/global/content/cake/actions", `{"actions":[]}`},
+		{http.MethodDelete, "/pushrules/global/content/cake", ""},
+	} {
+		if a := h.do(alice, change.method, v3+change.path, change.body); a.status != http.StatusOK {
+			t.Fatalf("%s %s: %d %s", change.method, change.path, a.status, a.body)
+		}
+		stored, err := server.Get("account_data:{" + alice + "}:m.push_rules")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, listener := range []recorder{first, second} {
+			user, rules, _ := strings.Cut(<-listener.heard, " ")
+			if want := `{"type":"m.push_rules","content":{"global":` + rules + `}}`; user != alice || stored != want {
+				t.Errorf("%s %s: heard of %s\n%s\nstored is\n%s", change.method, change.path, user, want, stored)
+			}
+		}
+	}
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h.do(alice, http.MethodDelete, v3+"/pushrules/global/content/cake", "")
+	if len(first.heard)+len(second.heard) != 0 {
+		t.Error("listeners heard of what changed nothing")
+	}
+}
+
+func TestTheConfigIsTheHosts(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	h := startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.KeyPrefix = "hs1:"
+		c.MaxBodyBytes = 10
+		c.PusherPolicy.MaxPushers = 1
+		return c
+	}))
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	if !server.Exists("hs1:account_data:{" + alice + "}:m.push_rules") {
+		t.Errorf("got keys %q, want them with the prefix", server.Keys())
+	}
+	if a := h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key")); a.status != http.StatusRequestEntityTooLarge {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+}
+
+func TestAConfigThatCannotWorkStopsTheStart(t *testing.T) {
+	t.Parallel()
+	var bad pushfx.Config
+	bad.KeyPrefix = "{x}"
+	err := bad.Validate()
+	for _, field := range []string{
+		"KeyPrefix", "OperationTimeout", "StartTimeout", "MaxBodyBytes", "MaxJSONDepth", "MaxEventBytes",
+		"MaxRules", "MaxRuleIDBytes", "MaxPatternBytes", "MaxConditions", "MaxActions",
+		"MaxPushers", "MaxPushkeyBytes", "MaxAppIDChars", "MaxDataBytes", "MaxURLBytes",
+	} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("the error does not name %s: %v", field, err)
+		}
+	}
+	if err := pushfx.DefaultConfig().Validate(); err != nil {
+		t.Errorf("the default config is refused: %v", err)
+	}
+	_, client := embedded(t)
+	app := startable(client, fx.Decorate(func(pushfx.Config) pushfx.Config { return bad }))
+	if err := app.Err(); err == nil || !strings.Contains(err.Error(), "pushfx: invalid config") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+// startable is an app with the module that nobody has started.
+func startable(client redis.UniversalClient, options ...fx.Option) *fx.App {
+	return fx.New(
+		fx.NopLogger,
+		pushfx.Module,
+		fx.Supply(fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
+		fx.Provide(zap.NewNop),
+		fx.Invoke(fx.Annotate(func(groups []handlers.RouteGroup) {}, fx.ParamTags(pushfx.RouteGroups))),
+		fx.Options(options...),
+	)
+}
+
+func TestARedisThatIsDownStopsTheStart(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := listener.Addr().String()
+	listener.Close()
+	client := redis.NewClient(&redis.Options{Addr: address})
+	defer client.Close()
+	err = startable(client).Start(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "Redis at "+address+" does not answer") ||
+		!strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("got error %v, want one with the address and the cause", err)
+	}
+}
+
+func TestARedisThatNeverAnswersStopsTheStartInTime(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	for name, client := range map[string]redis.UniversalClient{
+		"standalone":           redis.NewClient(&redis.Options{Addr: listener.Addr().String(), MaxRetries: -1}),
+		"cluster":              redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{listener.Addr().String()}}),
+		"with deadlines":       redis.NewClient(&redis.Options{Addr: listener.Addr().String(), ContextTimeoutEnabled: true}),
+		"cluster at deadlines": redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{listener.Addr().String()}, ContextTimeoutEnabled: true}),
+	} {
+		t.Run(name, func(t *testing.T) {
+			defer client.Close()
+			app := startable(client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+				c.StartTimeout = 100 * time.Millisecond
+				return c
+			}))
+			began := time.Now()
+			err := app.Start(t.Context())
+			if err == nil || !strings.Contains(err.Error(), listener.Addr().String()) {
+				t.Errorf("got error %v, want one with the address", err)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("the start took %v", took)
+			}
+		})
+	}
+}
+
+func TestAClientThatIgnoresDeadlinesIsWarnedOf(t *testing.T) {
+	t.Parallel()
+	server, good := embedded(t)
+	bad := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer bad.Close()
+	for client, want := range map[redis.UniversalClient]int{good: 0, bad: 1} {
+		core, logs := observer.New(zapcore.WarnLevel)
+		app := startable(client, fx.Replace(zap.New(core)))
+		if err := app.Start(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if got := logs.FilterMessageSnippet("ContextTimeoutEnabled").Len(); got != want {
+			t.Errorf("got %d warnings, want %d", got, want)
+		}
+		if err := app.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// It is not parallel, so that no other test's goroutines are in the way.
+func TestNothingOfTheModuleRunsAfterStop(t *testing.T) {
+	_, client := embedded(t)
+	app := startable(client)
+	if err := app.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	stacks := make([]byte, 1<<20)
+	stacks = stacks[:runtime.Stack(stacks, true)]
+	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
+		if strings.Contains(stack, modulePath) && !strings.Contains(stack, modulePath+"/integration") {
+			t.Errorf("still running:\n%s", stack)
+		}
+	}
+}
+
+func TestTheLoggerIsNamed(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	h := startHost(t, client)
+	server.SetError("LOADING for the test")
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	entries := h.logs.TakeAll()
+	if len(entries) != 1 || entries[0].LoggerName != "push" {
+		t.Errorf("got log %v, want one line of the logger push", entries)
+	}
+}

@@ -1,0 +1,172 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// Pushers runs the contract of [module.PusherStore].
+func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, func(*testing.T) module.PusherStore)
+	}{
+		{"pushers are listed by every host in order of creation", pusherOrder},
+		{"a refused edit changes nothing", refusedPusherEdit},
+		{"users are kept apart", pusherUsersApart},
+		{"what is no user id is refused", pusherBadUsers},
+		{"a context that has ended changes nothing", pusherEndedContext},
+		{"no change of many writers is lost", pusherWriters},
+		{"many writers of one pusher leave one", pusherRivals},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
+	}
+}
+
+// aPusher returns a pusher with a key of its own.
+func aPusher(appID, pushkey string) pusher.Pusher {
+	return pusher.Pusher{
+		Key: pusher.Key{AppID: appID, Pushkey: pushkey}, Kind: pusher.HTTP,
+		AppDisplayName: "App <&>", DeviceDisplayName: "Ü", Lang: "en",
+		Data:  `{"url":"https://push.example.org/_matrix/push/v1/notify","n":12345678901234567890.10}`,
+		Extra: []pusher.Member{{Name: "org.example.extra", Value: `[1e400]`}}, Device: "DEVICE",
+	}
+}
+
+func setPushers(t *testing.T, store module.PusherStore, user mxid.UserID, pushers ...pusher.Pusher) {
+	t.Helper()
+	for _, p := range pushers {
+		wantNoError(t, store.Update(t.Context(), user, func(list *pusher.List) error {
+			list.Set(p)
+			return nil
+		}))
+	}
+}
+
+// wantPushers compares what is stored in every part, in order.
+func wantPushers(t *testing.T, store module.PusherStore, user mxid.UserID, want ...pusher.Pusher) {
+	t.Helper()
+	got, err := store.Load(t.Context(), user)
+	wantNoError(t, err)
+	if got.Len() != len(want) {
+		t.Fatalf("got %d pushers, want %d", got.Len(), len(want))
+	}
+	for i, p := range got.All() {
+		p.Created = want[i].Created
+		wantEqual(t, string(p.AppendStored(nil)), string(want[i].AppendStored(nil)))
+	}
+}
+
+func pusherOrder(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	user := newUser()
+	wantPushers(t, newStore(t), user)
+	c, a, b := aPusher("c", "1"), aPusher("a", "2"), aPusher(`b","`, "3\x00ü")
+	setPushers(t, newStore(t), user, c, a, b)
+	wantPushers(t, newStore(t), user, c, a, b)
+
+	c.Lang = "de"
+	setPushers(t, newStore(t), user, c)
+	wantPushers(t, newStore(t), user, c, a, b)
+
+	wantNoError(t, newStore(t).Update(t.Context(), user, func(list *pusher.List) error {
+		list.Delete(c.Key)
+		return nil
+	}))
+	setPushers(t, newStore(t), user, c)
+	wantPushers(t, newStore(t), user, a, b, c)
+}
+
+func refusedPusherEdit(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	store, user, p := newStore(t), newUser(), aPusher("a", "1")
+	setPushers(t, store, user, p)
+	err := store.Update(t.Context(), user, func(list *pusher.List) error {
+		list.Delete(p.Key)
+		list.Set(aPusher("b", "2"))
+		return errRefused
+	})
+	if !errors.Is(err, errRefused) {
+		t.Errorf("got error %v, want the edit's", err)
+	}
+	wantPushers(t, store, user, p)
+}
+
+func pusherUsersApart(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	store, users := newStore(t), oddUsers()
+	for _, user := range users {
+		wantPushers(t, store, user)
+		setPushers(t, store, user, aPusher("same", string(user)))
+	}
+	for _, user := range users {
+		wantPushers(t, store, user, aPusher("same", string(user)))
+	}
+}
+
+func pusherBadUsers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	store := newStore(t)
+	for _, user := range badUsers() {
+		if _, err := store.Load(t.Context(), user); err == nil {
+			t.Errorf("Load(%q) gave no error", user)
+		}
+		if err := store.Update(t.Context(), user, func(*pusher.List) error { return nil }); err == nil {
+			t.Errorf("Update(%q) gave no error", user)
+		}
+	}
+}
+
+func pusherEndedContext(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	store, user := newStore(t), newUser()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := store.Load(ctx, user)
+	wantUnavailable(t, err)
+	wantUnavailable(t, store.Update(ctx, user, func(list *pusher.List) error {
+		list.Set(aPusher("a", "1"))
+		return nil
+	}))
+	wantPushers(t, store, user)
+}
+
+func pusherWriters(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
+	together(t, func(ctx context.Context, writer int) error {
+		return persist(ctx, func() error {
+			return hosts[writer%2].Update(ctx, user, func(list *pusher.List) error {
+				list.Set(aPusher("app", name(writer)))
+				return nil
+			})
+		})
+	})
+	list, err := hosts[0].Load(t.Context(), user)
+	wantNoError(t, err)
+	places := map[int64]bool{}
+	for _, p := range list.All() {
+		places[p.Created] = true
+	}
+	if list.Len() != writers || len(places) != writers {
+		t.Errorf("got %d pushers in %d places of the order of creation, want %d", list.Len(), len(places), writers)
+	}
+}
+
+func pusherRivals(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
+	together(t, func(ctx context.Context, writer int) error {
+		p := aPusher("app", "same")
+		p.DeviceDisplayName = name(writer)
+		return persist(ctx, func() error {
+			return hosts[writer%2].Update(ctx, user, func(list *pusher.List) error {
+				list.Set(p)
+				return nil
+			})
+		})
+	})
+	list, err := hosts[1].Load(t.Context(), user)
+	wantNoError(t, err)
+	if list.Len() != 1 {
+		t.Errorf("got %d pushers, want 1", list.Len())
+	}
+}

@@ -1,0 +1,200 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// Rules runs the contract of [module.RuleStore].
+func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, func(*testing.T) module.RuleStore)
+	}{
+		{"a new user has no rules", noRules},
+		{"what was stored is loaded by every host", rulesRoundTrip},
+		{"a refused edit changes nothing", refusedRuleEdit},
+		{"users are kept apart", ruleUsersApart},
+		{"what is no user id is refused", ruleBadUsers},
+		{"a context that has ended changes nothing", ruleEndedContext},
+		{"no change of many writers is lost", ruleWriters},
+		{"one of many first writers wins", ruleFirstWriters},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
+	}
+}
+
+// ruleset reads a set from its JSON.
+func ruleset(t *testing.T, text string) pushrule.Ruleset {
+	t.Helper()
+	rules, err := pushrule.Read(text)
+	wantNoError(t, err)
+	return rules
+}
+
+// storeRules puts rules in the place of what the user has.
+func storeRules(t *testing.T, store module.RuleStore, user mxid.UserID, rules pushrule.Ruleset) {
+	t.Helper()
+	wantNoError(t, store.Update(t.Context(), user, func(stored *pushrule.Ruleset, _ bool) error {
+		*stored = rules
+		return nil
+	}))
+}
+
+func wantRules(t *testing.T, store module.RuleStore, user mxid.UserID, want pushrule.Ruleset) {
+	t.Helper()
+	got, found, err := store.Load(t.Context(), user)
+	wantNoError(t, err)
+	if !found {
+		t.Fatal("no rules found")
+	}
+	wantEqual(t, string(got.AppendJSON(nil)), string(want.AppendJSON(nil)))
+}
+
+func wantNoRules(t *testing.T, store module.RuleStore, user mxid.UserID) {
+	t.Helper()
+	if _, found, err := store.Load(t.Context(), user); err != nil || found {
+		t.Errorf("got found %t, error %v, want no rules", found, err)
+	}
+}
+
+func noRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	store, user := newStore(t), newUser()
+	wantNoRules(t, store, user)
+	wantNoError(t, store.Update(t.Context(), user, func(rules *pushrule.Ruleset, found bool) error {
+		if found || rules.Len() != 0 {
+			t.Errorf("edit got found %t and %d rules, want none", found, rules.Len())
+		}
+		*rules = pushrule.ServerDefault(user)
+		return nil
+	}))
+	wantRules(t, store, user, pushrule.ServerDefault(user))
+}
+
+func rulesRoundTrip(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	user := newUser()
+	rules := ruleset(t, `{ "override":[{"rule_id":"ü<&>","default":false,"enabled":true,
+		"actions":["notify",{"set_tweak":"x","value":12345678901234567890.10}],"conditions":[{"kind":"org.example.x","n":1e400}],
+		"org.example.extra":{"a":[]}}],"content":[],"room":[],"sender":[],"underride":[],"org.example.kind":[null]}`)
+	storeRules(t, newStore(t), user, rules)
+	wantRules(t, newStore(t), user, rules)
+
+	wantNoError(t, rules.SetEnabled(pushrule.Override, "ü<&>", false))
+	wantNoError(t, newStore(t).Update(t.Context(), user, func(stored *pushrule.Ruleset, found bool) error {
+		if !found {
+			t.Error("edit got found false for stored rules")
+		}
+		return stored.SetEnabled(pushrule.Override, "ü<&>", false)
+	}))
+	wantRules(t, newStore(t), user, rules)
+}
+
+func refusedRuleEdit(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	store, user := newStore(t), newUser()
+	refuse := func(rules *pushrule.Ruleset, _ bool) error {
+		*rules = ruleset(t, `{}`)
+		return errRefused
+	}
+	if err := store.Update(t.Context(), user, refuse); !errors.Is(err, errRefused) {
+		t.Errorf("got error %v, want the edit's", err)
+	}
+	wantNoRules(t, store, user)
+
+	storeRules(t, store, user, pushrule.ServerDefault(user))
+	if err := store.Update(t.Context(), user, refuse); !errors.Is(err, errRefused) {
+		t.Errorf("got error %v, want the edit's", err)
+	}
+	wantRules(t, store, user, pushrule.ServerDefault(user))
+}
+
+func ruleUsersApart(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	store, users := newStore(t), oddUsers()
+	for _, user := range users {
+		wantNoRules(t, store, user)
+		storeRules(t, store, user, pushrule.ServerDefault(user))
+	}
+	for _, user := range users {
+		wantRules(t, store, user, pushrule.ServerDefault(user))
+	}
+}
+
+func ruleBadUsers(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	store := newStore(t)
+	for _, user := range badUsers() {
+		if _, _, err := store.Load(t.Context(), user); err == nil {
+			t.Errorf("Load(%q) gave no error", user)
+		}
+		if err := store.Update(t.Context(), user, func(*pushrule.Ruleset, bool) error { return nil }); err == nil {
+			t.Errorf("Update(%q) gave no error", user)
+		}
+	}
+}
+
+func ruleEndedContext(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	store, user := newStore(t), newUser()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, _, err := store.Load(ctx, user)
+	wantUnavailable(t, err)
+	wantUnavailable(t, store.Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+		*rules = pushrule.ServerDefault(user)
+		return nil
+	}))
+	wantNoRules(t, store, user)
+}
+
+func ruleWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
+	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))
+	together(t, func(ctx context.Context, writer int) error {
+		return persist(ctx, func() error {
+			return hosts[writer%2].Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+				return rules.Put(pushrule.Room, name(writer), pushrule.Draft{}, pushrule.Position{})
+			})
+		})
+	})
+	rules, _, err := hosts[0].Load(t.Context(), user)
+	wantNoError(t, err)
+	for writer := range writers {
+		if _, found := rules.Rule(pushrule.Room, name(writer)); !found {
+			t.Errorf("the rule of writer %d is lost", writer)
+		}
+	}
+	if got := len(rules.List(pushrule.Room)); got != writers {
+		t.Errorf("got %d rules, want %d", got, writers)
+	}
+}
+
+func ruleFirstWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
+	errExists := errors.New("there are rules already")
+	winners := make(chan int, writers)
+	together(t, func(ctx context.Context, writer int) error {
+		err := hosts[writer%2].Update(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+			if found {
+				return errExists
+			}
+			return rules.Put(pushrule.Room, name(writer), pushrule.Draft{}, pushrule.Position{})
+		})
+		switch {
+		case err == nil:
+			winners <- writer
+		case !errors.Is(err, errExists):
+			return err
+		}
+		return nil
+	})
+	if len(winners) != 1 {
+		t.Fatalf("got %d first writers, want one", len(winners))
+	}
+	rules, _, err := hosts[1].Load(t.Context(), user)
+	wantNoError(t, err)
+	if _, found := rules.Rule(pushrule.Room, name(<-winners)); !found || rules.Len() != 1 {
+		t.Errorf("got %d rules, found the winner's: %t", rules.Len(), found)
+	}
+}

@@ -1,0 +1,111 @@
+// Package storetest holds the contracts of the module's stores as tests that
+// run on any implementation, a host's own too:
+//
+//	func TestStore(t *testing.T) {
+//		storetest.Rules(t, func(*testing.T) module.RuleStore { return mystore.New(...) })
+//	}
+//
+// Each call of the function stands for another host instance: all the stores
+// that it returns share their data. The tests choose users of their own, so
+// the data may hold others already.
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// The load of the concurrency tests: writers on one user, half of them on each
+// of two host instances, and how long they may take.
+const (
+	writers  = 64
+	patience = 60 * time.Second
+)
+
+// newUser returns a user that nothing is stored for.
+func newUser() mxid.UserID {
+	return mxid.UserID("@" + strings.ToLower(rand.Text()) + ":example.org")
+}
+
+// oddUsers are user ids that a store must keep apart.
+func oddUsers() []mxid.UserID {
+	unique := strings.ToLower(rand.Text())
+	users := []mxid.UserID{mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes-len(unique)-2) + ":" + unique)}
+	for _, localpart := range []string{
+		"", "a", "A", "a}", "{a", "{a}", "}{", "{}", "a:b", "a b", "a\x00", "a\n", "a/b", "a%2Fb", "ü", "u\u0308", "🦊", "*", "?", "[a]",
+		"a}:m.push_rules", "a}:writes",
+	} {
+		users = append(users, mxid.UserID("@"+localpart+":"+unique))
+	}
+	return users
+}
+
+// together runs do for each writer at once and waits for all of them.
+func together(t *testing.T, do func(ctx context.Context, writer int) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	var group sync.WaitGroup
+	for writer := range writers {
+		group.Go(func() {
+			if err := do(ctx, writer); err != nil {
+				t.Errorf("writer %d: %v", writer, err)
+			}
+		})
+	}
+	group.Wait()
+}
+
+// persist repeats do while the store runs out of its own time under load.
+func persist(ctx context.Context, do func() error) error {
+	for {
+		err := do()
+		if fault.KindOf(err) != fault.Unavailable || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func wantUnavailable(t *testing.T, err error) {
+	t.Helper()
+	if fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("got error %v, want one of kind %s", err, fault.Unavailable)
+	}
+}
+
+func wantNoError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func wantEqual(t *testing.T, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+// errRefused is an edit's own refusal.
+var errRefused = errors.New("refused by the edit")
+
+// name returns the i-th of many names.
+func name(i int) string { return fmt.Sprintf("writer-%02d", i) }
+
+// badUsers are no user ids; keys made of them could collide or lose their hash
+// slot.
+func badUsers() []mxid.UserID {
+	return []mxid.UserID{
+		"", "a:b", "}:b", "{}:b", "@a", "@\xff:b", mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes) + ":b"),
+	}
+}
