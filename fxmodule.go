@@ -201,7 +201,11 @@ func checkAnswers(ctx context.Context, client redis.UniversalClient) error {
 func describe(client redis.UniversalClient) (address string, honoursDeadlines bool) {
 	switch c := client.(type) {
 	case *redis.Client:
-		return c.Options().Addr, c.Options().ContextTimeoutEnabled
+		address = c.Options().Addr
+		if address == "FailoverClient" { // what go-redis writes for sentinels, whose addresses it does not tell
+			address = "the address that the sentinels tell"
+		}
+		return address, c.Options().ContextTimeoutEnabled
 	case *redis.ClusterClient:
 		return strings.Join(c.Options().Addrs, ","), c.Options().ContextTimeoutEnabled
 	}

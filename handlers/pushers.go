@@ -3,15 +3,13 @@ package handlers
 import (
 	"context"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // list serves GET /pushers.
-func (p *Pushers) list(ctx context.Context, _ echo.Context, who Requester) ([]byte, error) {
-	pushers, err := p.pushers.List(ctx, who.User)
+func (p *Pushers) list(ctx context.Context, r request) ([]byte, error) {
+	pushers, err := p.pushers.List(ctx, r.who.User)
 	if err != nil {
 		return nil, err
 	}
@@ -19,20 +17,20 @@ func (p *Pushers) list(ctx context.Context, _ echo.Context, who Requester) ([]by
 }
 
 // set serves POST /pushers/set.
-func (p *Pushers) set(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
+func (p *Pushers) set(ctx context.Context, r request) ([]byte, error) {
 	var change pusher.Change
-	if err := p.readBody(c, func(r *strictjson.Reader) (err error) {
-		change, err = readPusherChange(r)
+	if err := r.parse(func(reader *strictjson.Reader) (err error) {
+		change, err = readPusherChange(reader)
 		return err
 	}); err != nil {
 		return nil, err
 	}
 	if change.Pusher == nil {
-		return emptyObject, p.pushers.Delete(ctx, who.User, change.Key)
+		return emptyObject, p.pushers.Delete(ctx, r.who.User, change.Key)
 	}
 	set := *change.Pusher
-	set.Device = who.Device
-	return emptyObject, p.pushers.Set(ctx, who.User, set)
+	set.Device = r.who.Device
+	return emptyObject, p.pushers.Set(ctx, r.who.User, set)
 }
 
 // readPusherChange reads the body of a POST /pushers/set in either form: the

@@ -1,15 +1,11 @@
 package handlers
 
-import (
-	"context"
-
-	"github.com/labstack/echo/v4"
-)
+import "context"
 
 // getAll serves GET /pushrules/.
 func (p *PushRules) getAll(d dialect) endpoint {
-	return func(ctx context.Context, _ echo.Context, who Requester) ([]byte, error) {
-		rules, err := p.rules.Ruleset(ctx, who.User)
+	return func(ctx context.Context, r request) ([]byte, error) {
+		rules, err := p.rules.Ruleset(ctx, r.who.User)
 		if err != nil {
 			return nil, err
 		}
@@ -19,8 +15,8 @@ func (p *PushRules) getAll(d dialect) endpoint {
 
 // getGlobal serves GET /pushrules/global/.
 func (p *PushRules) getGlobal(d dialect) endpoint {
-	return func(ctx context.Context, _ echo.Context, who Requester) ([]byte, error) {
-		rules, err := p.rules.Ruleset(ctx, who.User)
+	return func(ctx context.Context, r request) ([]byte, error) {
+		rules, err := p.rules.Ruleset(ctx, r.who.User)
 		if err != nil {
 			return nil, err
 		}

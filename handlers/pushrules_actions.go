@@ -3,19 +3,17 @@ package handlers
 import (
 	"context"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // getActions serves GET /pushrules/global/{kind}/{ruleId}/actions.
-func (p *PushRules) getActions(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-	kind, id, err := pathRule(c)
+func (p *PushRules) getActions(ctx context.Context, r request) ([]byte, error) {
+	kind, id, err := pathRule(r)
 	if err != nil {
 		return nil, err
 	}
-	rule, err := p.rules.Rule(ctx, who.User, kind, id)
+	rule, err := p.rules.Rule(ctx, r.who.User, kind, id)
 	if err != nil {
 		return nil, err
 	}
@@ -23,22 +21,22 @@ func (p *PushRules) getActions(ctx context.Context, c echo.Context, who Requeste
 }
 
 // putActions serves PUT /pushrules/global/{kind}/{ruleId}/actions.
-func (p *PushRules) putActions(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-	kind, id, err := pathKnownRule(c)
+func (p *PushRules) putActions(ctx context.Context, r request) ([]byte, error) {
+	kind, id, err := pathKnownRule(r)
 	if err != nil {
 		return nil, err
 	}
 	var actions []pushrule.Action
-	if err := p.readBody(c, func(r *strictjson.Reader) error {
-		return r.Object(func(name string) (err error) {
+	if err := r.parse(func(reader *strictjson.Reader) error {
+		return reader.Object(func(name string) (err error) {
 			if name != "actions" {
-				return r.Skip()
+				return reader.Skip()
 			}
-			actions, err = pushrule.ReadActions(r)
+			actions, err = pushrule.ReadActions(reader)
 			return err
 		}, "actions")
 	}); err != nil {
 		return nil, err
 	}
-	return emptyObject, p.rules.SetActions(ctx, who.User, kind, id, actions)
+	return emptyObject, p.rules.SetActions(ctx, r.who.User, kind, id, actions)
 }

@@ -4,18 +4,16 @@ import (
 	"context"
 	"strconv"
 
-	"github.com/labstack/echo/v4"
-
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // getEnabled serves GET /pushrules/global/{kind}/{ruleId}/enabled.
-func (p *PushRules) getEnabled(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-	kind, id, err := pathRule(c)
+func (p *PushRules) getEnabled(ctx context.Context, r request) ([]byte, error) {
+	kind, id, err := pathRule(r)
 	if err != nil {
 		return nil, err
 	}
-	enabled, err := p.rules.Enabled(ctx, who.User, kind, id)
+	enabled, err := p.rules.Enabled(ctx, r.who.User, kind, id)
 	if err != nil {
 		return nil, err
 	}
@@ -23,22 +21,22 @@ func (p *PushRules) getEnabled(ctx context.Context, c echo.Context, who Requeste
 }
 
 // putEnabled serves PUT /pushrules/global/{kind}/{ruleId}/enabled.
-func (p *PushRules) putEnabled(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-	kind, id, err := pathKnownRule(c)
+func (p *PushRules) putEnabled(ctx context.Context, r request) ([]byte, error) {
+	kind, id, err := pathKnownRule(r)
 	if err != nil {
 		return nil, err
 	}
 	var enabled bool
-	if err := p.readBody(c, func(r *strictjson.Reader) error {
-		return r.Object(func(name string) (err error) {
+	if err := r.parse(func(reader *strictjson.Reader) error {
+		return reader.Object(func(name string) (err error) {
 			if name != "enabled" {
-				return r.Skip()
+				return reader.Skip()
 			}
-			enabled, err = r.Bool()
+			enabled, err = reader.Bool()
 			return err
 		}, "enabled")
 	}); err != nil {
 		return nil, err
 	}
-	return emptyObject, p.rules.SetEnabled(ctx, who.User, kind, id, enabled)
+	return emptyObject, p.rules.SetEnabled(ctx, r.who.User, kind, id, enabled)
 }

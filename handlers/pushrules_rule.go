@@ -12,15 +12,15 @@ import (
 
 // getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
 func (p *PushRules) getRule(d dialect) endpoint {
-	return func(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-		if err := checkScope(c); err != nil {
+	return func(ctx context.Context, r request) ([]byte, error) {
+		if err := checkScope(r); err != nil {
 			return nil, err
 		}
-		kind, id, err := pathRule(c)
+		kind, id, err := pathRule(r)
 		if err != nil {
 			return nil, err
 		}
-		rule, err := p.rules.Rule(ctx, who.User, kind, id)
+		rule, err := p.rules.Rule(ctx, r.who.User, kind, id)
 		if err != nil {
 			return nil, err
 		}
@@ -43,21 +43,21 @@ func checkScope(c echo.Context) error {
 
 // putRule serves PUT /pushrules/global/{kind}/{ruleId}.
 func (p *PushRules) putRule(d dialect) endpoint {
-	return func(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-		kind, id, err := pathKnownRule(c)
+	return func(ctx context.Context, r request) ([]byte, error) {
+		kind, id, err := pathKnownRule(r)
 		if err != nil {
 			return nil, err
 		}
-		parameters, err := query(c)
+		parameters, err := query(r)
 		if err != nil {
 			return nil, err
 		}
 		var body putRuleBody
-		if err := p.readBody(c, func(r *strictjson.Reader) error { return body.read(r, kind, d) }); err != nil {
+		if err := r.parse(func(reader *strictjson.Reader) error { return body.read(reader, kind, d) }); err != nil {
 			return nil, err
 		}
 		at := position(parameters, body.at)
-		return emptyObject, p.rules.Put(ctx, who.User, kind, id, body.draft, at)
+		return emptyObject, p.rules.Put(ctx, r.who.User, kind, id, body.draft, at)
 	}
 }
 
@@ -120,10 +120,10 @@ func position(query url.Values, at pushrule.Position) pushrule.Position {
 }
 
 // deleteRule serves DELETE /pushrules/global/{kind}/{ruleId}.
-func (p *PushRules) deleteRule(ctx context.Context, c echo.Context, who Requester) ([]byte, error) {
-	kind, id, err := pathKnownRule(c)
+func (p *PushRules) deleteRule(ctx context.Context, r request) ([]byte, error) {
+	kind, id, err := pathKnownRule(r)
 	if err != nil {
 		return nil, err
 	}
-	return emptyObject, p.rules.Delete(ctx, who.User, kind, id)
+	return emptyObject, p.rules.Delete(ctx, r.who.User, kind, id)
 }

@@ -61,24 +61,32 @@ func query(c echo.Context) (url.Values, error) {
 	return values, nil
 }
 
-// readBody reads a request's JSON body: size and depth are bounded before it
-// is parsed, and read must take exactly one value.
-func (s *server) readBody(c echo.Context, read func(*strictjson.Reader) error) error {
+// readBody reads the body of a PUT or POST and bounds its size and depth. The
+// bodies of other methods mean nothing and are left alone.
+func (s *server) readBody(c echo.Context) (string, error) {
+	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
+		return "", nil
+	}
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.cfg.MaxBodyBytes))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return fault.New(fault.TooLarge, "Request body too large.")
+		return "", fault.New(fault.TooLarge, "Request body too large.")
 	case err != nil:
-		return fault.Wrap(fault.NotJSON, "The request body did not arrive whole.", err)
+		return "", fault.Wrap(fault.NotJSON, "The request body did not arrive whole.", err)
 	}
 	text := string(body)
 	if strictjson.Depth(text) > s.cfg.MaxJSONDepth {
-		return fault.New(fault.NotJSON, "Not valid JSON: nested too deep")
+		return "", fault.New(fault.NotJSON, "Not valid JSON: nested too deep")
 	}
-	r := strictjson.NewReader(text)
-	if err := read(r); err != nil {
+	return text, nil
+}
+
+// parse reads the body; read must take exactly one value.
+func (r request) parse(read func(*strictjson.Reader) error) error {
+	reader := strictjson.NewReader(r.body)
+	if err := read(reader); err != nil {
 		return err
 	}
-	return r.End()
+	return reader.End()
 }

@@ -11,7 +11,14 @@ import (
 )
 
 // endpoint answers one request with the JSON of a 200, or an error.
-type endpoint func(ctx context.Context, c echo.Context, who Requester) (body []byte, err error)
+type endpoint func(ctx context.Context, r request) (body []byte, err error)
+
+// request is what an endpoint answers.
+type request struct {
+	echo.Context
+	who  Requester
+	body string // of a PUT or POST: within its limits, not yet parsed
+}
 
 // server runs endpoints: the one place that finds the requester, sets the
 // deadline, replies and logs.
@@ -30,17 +37,22 @@ func newServer(cfg Config, log *zap.Logger) (server, error) {
 // emptyObject is the answer of every successful change.
 var emptyObject = []byte("{}")
 
-// serve makes an endpoint a handler. It answers errors itself, in the Matrix
-// form, so that the host's error handler has no part in them.
+// serve makes an endpoint a handler. The deadline runs from when the body has
+// arrived. Errors are answered here, in the Matrix form, so that the host's
+// error handler has no part in them.
 func (s *server) serve(do endpoint) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		who, found := RequesterFrom(c.Request().Context())
 		if !found {
 			return s.refuse(c, who, errMissingToken)
 		}
+		text, err := s.readBody(c)
+		if err != nil {
+			return s.refuse(c, who, err)
+		}
 		ctx, cancel := context.WithTimeout(c.Request().Context(), s.cfg.OperationTimeout)
 		defer cancel()
-		body, err := do(ctx, c, who)
+		body, err := do(ctx, request{c, who, text})
 		if err != nil {
 			return s.refuse(c, who, err)
 		}

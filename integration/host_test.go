@@ -26,6 +26,7 @@ import (
 type host struct {
 	t    testing.TB
 	url  string // "http://127.0.0.1:port"
+	http *http.Client
 	logs *observer.ObservedLogs
 }
 
@@ -54,7 +55,9 @@ func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option)
 	)
 	app.RequireStart()
 	t.Cleanup(app.RequireStop)
-	return &host{t, "http://" + listener.Addr().String(), logs}
+	transport := &http.Transport{MaxIdleConnsPerHost: writers}
+	t.Cleanup(transport.CloseIdleConnections) // before the stop, which would wait for them
+	return &host{t, "http://" + listener.Addr().String(), &http.Client{Transport: transport}, logs}
 }
 
 // mount mounts the route groups behind the host's auth.
@@ -118,7 +121,7 @@ func (h *host) try(ctx context.Context, user, method, path, body string) (answer
 	if user != "" {
 		req.Header.Set("Authorization", "Bearer "+user)
 	}
-	res, err := http.DefaultClient.Do(req)
+	res, err := h.http.Do(req)
 	if err != nil {
 		return answer{}, err
 	}

@@ -1,0 +1,148 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// shortTimeout is a tenth of the default, so that failures are seen soon.
+func shortTimeout(c pushfx.Config) pushfx.Config {
+	c.OperationTimeout = 500 * time.Millisecond
+	return c
+}
+
+func TestARedisThatStopsAnsweringGives503InTimeAndTheHostRecovers(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	for name, fault := range map[string]struct{ begin, end func(*redistest.Server) }{
+		"killed": {(*redistest.Server).Stop, (*redistest.Server).Start},
+		"frozen": {(*redistest.Server).Pause, (*redistest.Server).Resume},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Single(t)
+			h := startHost(t, server.Client(t), fx.Decorate(shortTimeout))
+			h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+			fault.begin(server)
+			for _, request := range []struct{ method, path, body string }{
+				{http.MethodGet, "/pushrules/", ""},
+				{http.MethodPut, "/pushrules/global/override/.m.rule.master/enabled", `{"enabled":true}`},
+				{http.MethodGet, "/pushers", ""},
+				{http.MethodPost, "/pushers/set", httpPusher("app", "key")},
+			} {
+				began := time.Now()
+				a := h.do(alice, request.method, v3+request.path, request.body)
+				if took := time.Since(began); took > 2*time.Second {
+					t.Errorf("%s %s took %v", request.method, request.path, took)
+				}
+				const want = `{"errcode":"M_UNKNOWN","error":"The server cannot reach its storage, try again later."}`
+				if a.status != http.StatusServiceUnavailable || a.body != want {
+					t.Errorf("%s %s: got %d %s", request.method, request.path, a.status, a.body)
+				}
+			}
+			fault.end(server)
+			deadline := time.Now().Add(5 * time.Second)
+			for h.do(alice, http.MethodGet, v3+"/pushrules/", "").status != http.StatusOK {
+				if time.Now().After(deadline) {
+					t.Fatal("the host has not recovered")
+				}
+			}
+		})
+	}
+}
+
+// oddUsers are user ids that could break the hash tag of a key.
+var oddUsers = []mxid.UserID{
+	"@a:b", "@:b", "@a}:b", "@{a:b", "@{}:b", "@}{:b", "@a b:c", "@ü🦊:b", "@a\x00:b", "@a\n:b", "@a:b:8448", "@a:[::1]",
+	mxid.UserID("@" + strings.Repeat("x", 252) + ":b"),
+}
+
+func TestAUsersKeysShareASlotAndNoTwoUsersShareAKey(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	cluster := redistest.Cluster(t, 3, 0)
+	client := cluster.Client(t)
+	rules, err := rulestore.New(client, rulestore.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	pushers, err := pusherstore.New(client, pusherstore.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := map[string]mxid.UserID{}
+	for _, user := range oddUsers {
+		before := allKeys(t, client)
+		if err := rules.Update(t.Context(), user, createDefault(user)); err != nil {
+			t.Fatalf("%q: %v", user, err)
+		}
+		if err := pushers.Update(t.Context(), user, setOne); err != nil {
+			t.Fatalf("%q: %v", user, err)
+		}
+		slots := map[int64]bool{}
+		for key := range allKeys(t, client) {
+			if before[key] {
+				continue
+			}
+			if other, found := seen[key]; found {
+				t.Errorf("%q and %q share the key %q", user, other, key)
+			}
+			seen[key] = user
+			slots[client.ClusterKeySlot(t.Context(), key).Val()] = true
+		}
+		if len(slots) != 1 {
+			t.Errorf("the keys of %q are in %d slots", user, len(slots))
+		}
+	}
+	if want := 4 * len(oddUsers); len(seen) != want {
+		t.Errorf("got %d keys, want %d: two with their receipts for each user", len(seen), want)
+	}
+}
+
+// allKeys returns the keys of every master.
+func allKeys(t *testing.T, client *redis.ClusterClient) map[string]bool {
+	t.Helper()
+	found := make(chan []string, 3)
+	err := client.ForEachMaster(t.Context(), func(ctx context.Context, master *redis.Client) error {
+		keys, err := master.Keys(ctx, "*").Result()
+		found <- keys
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	close(found)
+	all := map[string]bool{}
+	for keys := range found {
+		for _, key := range keys {
+			all[key] = true
+		}
+	}
+	return all
+}
+
+func createDefault(user mxid.UserID) func(*pushrule.Ruleset, bool) error {
+	return func(rules *pushrule.Ruleset, _ bool) error {
+		*rules = pushrule.ServerDefault(user)
+		return nil
+	}
+}
+
+func setOne(list *pusher.List) error {
+	list.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: "key"}, Kind: pusher.Email, Data: "{}"})
+	return nil
+}
