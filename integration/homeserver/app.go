@@ -1,0 +1,38 @@
+package main
+
+import (
+	"io"
+
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+
+	"github.com/pushfx/pushfx"
+)
+
+// homeserver is the whole host: what it provides itself, and the module.
+func homeserver(cfg config, log *zap.Logger) fx.Option {
+	return fx.Options(
+		fx.NopLogger,
+		fx.StopTimeout(stopLimit),
+		fx.Supply(cfg, log),
+		fx.Provide(
+			newRedis,
+			newServer,
+			fx.Annotate(newRouter, fx.ParamTags("", pushfx.RouteGroups)),
+		),
+		pushfx.Module,
+		fx.Decorate(func(c pushfx.Config) pushfx.Config {
+			c.KeyPrefix = cfg.keyPrefix
+			return c
+		}),
+	)
+}
+
+// newLogger returns a logger that writes lines to read, without stack traces.
+func newLogger(w io.Writer, level zapcore.Level) *zap.Logger {
+	format := zap.NewProductionEncoderConfig()
+	format.EncodeTime = zapcore.ISO8601TimeEncoder
+	format.EncodeLevel = zapcore.CapitalLevelEncoder
+	return zap.New(zapcore.NewCore(zapcore.NewConsoleEncoder(format), zapcore.Lock(zapcore.AddSync(w)), level))
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"go.uber.org/zap/zapcore"
+
+	"github.com/pushfx/pushfx"
+)
+
+// config is what the flags say.
+type config struct {
+	listen     string // host:port; port 0 is any free one
+	serverName string // the domain of the user ids
+	redis      redisServers
+	keyPrefix  string // before every Redis key
+	logLevel   zapcore.Level
+}
+
+// flagValues are the flags as they were given.
+type flagValues struct {
+	listen, serverName, keyPrefix, logLevel string
+	redisMode, redis, redisMaster           string
+}
+
+// newFlags returns the flags, which fill values.
+func newFlags(values *flagValues) *flag.FlagSet {
+	flags := flag.NewFlagSet("homeserver", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	flags.StringVar(&values.listen, "listen", "127.0.0.1:8008",
+		"`HOST:PORT` to listen on; port 0 is any free one")
+	flags.StringVar(&values.serverName, "server-name", "localhost",
+		"`NAME` of the server, the domain of its user ids")
+	flags.StringVar(&values.redisMode, "redis-mode", string(embedded),
+		"`MODE` of the Redis: embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
+	flags.StringVar(&values.redis, "redis", "",
+		"`ADDR[,ADDR...]` of the Redis, or of its sentinels or cluster nodes, each\nHOST:PORT; "+
+			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, with rediss\nfor TLS. "+
+			"In a URL, addr=HOST:PORT adds an address, skip_verify=true trusts\nany certificate, "+
+			"and for sentinels, whose own login stands before the @,\nusername=, password= and "+
+			"master_name= are those of the servers behind")
+	flags.StringVar(&values.redisMaster, "redis-master", "",
+		"`NAME` of the master that the sentinels watch, before master_name in a URL\n(default \""+defaultMaster+"\")")
+	flags.StringVar(&values.keyPrefix, "key-prefix", "",
+		"`PREFIX` of every Redis key, without braces")
+	flags.StringVar(&values.logLevel, "log-level", "info",
+		"`LEVEL` from which on to log: debug (each request), info, warn or error")
+	return flags
+}
+
+// writeUsage explains the flags.
+func writeUsage(w io.Writer) {
+	flags := newFlags(&flagValues{})
+	flags.SetOutput(w)
+	fmt.Fprint(w, "A small Matrix homeserver with push rules and pushers, to try and to copy from.\n"+
+		"Any token demo-NAME is the user NAME: let nobody reach it who should not be all of them.\n\n"+
+		"Usage: homeserver [flags]\n\n")
+	flags.PrintDefaults()
+}
+
+// parseFlags reads the command line. The error is [flag.ErrHelp] when the
+// usage is asked for.
+func parseFlags(args []string) (config, error) {
+	var values flagValues
+	flags := newFlags(&values)
+	if err := flags.Parse(args); err != nil {
+		return config{}, err
+	}
+	if flags.NArg() > 0 {
+		return config{}, fmt.Errorf("unexpected argument %q", flags.Arg(0))
+	}
+	return values.config()
+}
+
+// config checks the values.
+func (v flagValues) config() (config, error) {
+	if !validAddress(v.listen) {
+		return config{}, fmt.Errorf("-listen is %q, want HOST:PORT", v.listen)
+	}
+	if !validServerName(v.serverName) {
+		return config{}, fmt.Errorf("-server-name is %q, want a host name or address, with or without a port", v.serverName)
+	}
+	level, err := parseLevel(v.logLevel)
+	if err != nil {
+		return config{}, err
+	}
+	redis, err := parseRedis(redisMode(v.redisMode), v.redis, v.redisMaster)
+	if err != nil {
+		return config{}, err
+	}
+	module := pushfx.DefaultConfig()
+	module.KeyPrefix = v.keyPrefix
+	if err := module.Validate(); err != nil {
+		return config{}, fmt.Errorf("-key-prefix: %w", err)
+	}
+	return config{v.listen, v.serverName, redis, v.keyPrefix, level}, nil
+}
+
+// validAddress reports whether an address is HOST:PORT. An empty host passes.
+func validAddress(address string) bool {
+	_, port, err := net.SplitHostPort(address)
+	return err == nil && validPort(port)
+}
+
+func validPort(port string) bool {
+	_, err := strconv.ParseUint(port, 10, 16)
+	return err == nil
+}
+
+// maxServerNameBytes is what the specification says (appendices, "Server
+// Name").
+const maxServerNameBytes = 230
+
+// validServerName reports whether a name follows the grammar of server names
+// (Matrix specification, appendices, "Server Name").
+func validServerName(name string) bool {
+	host := name
+	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, ']') {
+		host = name[:i]
+		if !validPort(name[i+1:]) {
+			return false
+		}
+	}
+	if len(name) > maxServerNameBytes {
+		return false
+	}
+	if inner, bracketed := strings.CutPrefix(host, "["); bracketed {
+		inner, closed := strings.CutSuffix(inner, "]")
+		address, err := netip.ParseAddr(inner)
+		return closed && err == nil && address.Is6() && address.Zone() == ""
+	}
+	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
+		return !isLower(r) && !isDigit(r) && (r < 'A' || r > 'Z') && r != '-' && r != '.'
+	})
+}
+
+func isLower(r rune) bool { return 'a' <= r && r <= 'z' }
+func isDigit(r rune) bool { return '0' <= r && r <= '9' }
+
+func parseLevel(name string) (zapcore.Level, error) {
+	switch name {
+	case "debug":
+		return zapcore.DebugLevel, nil
+	case "info":
+		return zapcore.InfoLevel, nil
+	case "warn":
+		return zapcore.WarnLevel, nil
+	case "error":
+		return zapcore.ErrorLevel, nil
+	}
+	return 0, errors.New("-log-level must be debug, info, warn or error")
+}

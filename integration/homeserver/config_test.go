@@ -1,0 +1,152 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for _, flag := range []string{"-h", "-help", "--help"} {
+		status, stdout, stderr := runToEnd(t, flag)
+		if status != exitOK || stderr != "" {
+			t.Errorf("%s: status %d, stderr %q", flag, status, stderr)
+		}
+		for _, name := range []string{"-listen", "-server-name", "-redis-mode", "-redis ", "-redis-master", "-key-prefix", "-log-level"} {
+			if !strings.Contains(stdout, "  "+name) {
+				t.Errorf("%s does not explain %s:\n%s", flag, name, stdout)
+			}
+		}
+	}
+}
+
+func TestWrongFlags(t *testing.T) {
+	t.Parallel()
+	standalone := func(where string) []string { return []string{"-redis-mode", "standalone", "-redis", where} }
+	for _, test := range []struct {
+		name  string
+		flags []string
+		want  string // part of the line
+	}{
+		{"unknown flag", []string{"-colour", "red"}, "-colour"},
+		{"flag without value", []string{"-listen"}, "-listen"},
+		{"stray argument", []string{"serve"}, `"serve"`},
+		{"bad syntax", []string{"-=redis://user:s3cret@host"}, "bad flag syntax"},
+		{"stray URL", []string{"redis://user:s3cret@host"}, "redis://***@host"},
+		{"listen without port", []string{"-listen", "localhost"}, "-listen"},
+		{"listen on a named port", []string{"-listen", "localhost:http"}, "-listen"},
+		{"listen on no port", []string{"-listen", "localhost:65536"}, "-listen"},
+		{"empty server name", []string{"-server-name", ""}, "-server-name"},
+		{"server name with a slash", []string{"-server-name", "a/b"}, "-server-name"},
+		{"prefix with braces", []string{"-key-prefix", "{a}"}, "-key-prefix"},
+		{"unknown level", []string{"-log-level", "loud"}, "-log-level"},
+		{"level that zap has", []string{"-log-level", "fatal"}, "-log-level"},
+		{"unknown mode", []string{"-redis-mode", "magic"}, "-redis-mode"},
+		{"address without mode", []string{"-redis", "127.0.0.1:6379"}, "-redis needs -redis-mode"},
+		{"URL without mode", []string{"-redis", "redis://user:s3cret@host"}, "-redis needs -redis-mode"},
+		{"mode without address", []string{"-redis-mode", "cluster"}, "needs -redis"},
+		{"master without sentinels", []string{"-redis-master", "m"}, "-redis-master"},
+		{"address without port", standalone("s3cret"), "address 1"},
+		{"address with a login", standalone("user:s3cret@host:6379"), "address 1"},
+		{"empty address", []string{"-redis-mode", "cluster", "-redis", "127.0.0.1:6379,"}, "address 2"},
+		{"two addresses", standalone("127.0.0.1:1,127.0.0.1:2"), "one address"},
+		{"two addresses in a URL", standalone("redis://h:1?addr=h:2"), "one address"},
+		{"another scheme", standalone("http://user:s3cret@host"), "redis://"},
+		{"slash in a password", standalone("redis://user:s3cret/x@host"), "-redis"},
+		{"slash after digits in a password", standalone("redis://:1/s3cret@host:6379"), "-redis"},
+		{"number sign in a password", standalone("redis://user:1#s3cret@host"), "-redis"},
+		{"question mark in a password", standalone("redis://user:1?s3cret@host"), "-redis"},
+		{"percent in a password", standalone("redis://user:%s3cret@host"), "-redis"},
+		{"database that is no number", standalone("redis://host/s3cret"), "database"},
+		{"negative database", standalone("redis://host/-1"), "database"},
+		{"database of a cluster", []string{"-redis-mode", "cluster", "-redis", "redis://host/1"}, "database"},
+		{"unknown option", standalone("redis://host?s3cret=1"), "option"},
+		{"option of another mode", standalone("redis://host?master_name=m"), "option"},
+		{"certificates without TLS", standalone("redis://host?skip_verify=true"), "option"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			line := expectFailure(t, exitUsage, test.flags...)
+			if !strings.Contains(line, test.want) || strings.Contains(line, "s3cret") {
+				t.Errorf("got %q, want it to tell of %q", line, test.want)
+			}
+		})
+	}
+}
+
+func TestRedisFlags(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name          string
+		mode          redisMode
+		where, master string
+		want          string // as told to the user
+		login, own    redisLogin
+		database      int
+	}{
+		{
+			name: "plain", mode: standalone, where: "127.0.0.1:6379",
+			want: "standalone at 127.0.0.1:6379",
+		},
+		{
+			name: "URL", mode: standalone, where: "redis://user:p%2Fw@example.org/3",
+			want: "standalone at example.org:6379", login: redisLogin{"user", "p/w"}, database: 3,
+		},
+		{
+			name: "URL of an IPv6 address", mode: standalone, where: "redis://:pw@[::1]:7000/",
+			want: "standalone at [::1]:7000", login: redisLogin{"", "pw"},
+		},
+		{
+			name: "TLS", mode: standalone, where: "rediss://example.org?skip_verify=true",
+			want: "standalone at example.org:6379, with TLS",
+		},
+		{
+			name: "cluster", mode: cluster, where: "a:1,b:2",
+			want: "cluster at a:1, b:2",
+		},
+		{
+			name: "cluster URL", mode: cluster, where: "redis://user:pw@a:1?addr=b:2&addr=c:3",
+			want: "cluster at a:1, b:2, c:3", login: redisLogin{"user", "pw"},
+		},
+		{
+			name: "sentinels", mode: sentinel, where: "a:1,b:2",
+			want: "sentinel at a:1, b:2, master mymaster",
+		},
+		{
+			name: "sentinels, named master", mode: sentinel, where: "a:1", master: "m",
+			want: "sentinel at a:1, master m",
+		},
+		{
+			name: "sentinel URL", mode: sentinel, where: "redis://s:spw@a/2?addr=b:2&master_name=m&username=user&password=pw",
+			want: "sentinel at a:26379, b:2, master m", login: redisLogin{"user", "pw"}, own: redisLogin{"s", "spw"}, database: 2,
+		},
+		{
+			name: "sentinel URL and flag", mode: sentinel, where: "redis://a?master_name=m", master: "flag",
+			want: "sentinel at a:26379, master flag",
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := parseRedis(test.mode, test.where, test.master)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got.String() != test.want || got.login != test.login || got.sentinels != test.own || got.database != test.database {
+				t.Errorf("got %+v, want %+v", got, test)
+			}
+		})
+	}
+}
+
+func TestServerNames(t *testing.T) {
+	t.Parallel()
+	good := []string{"localhost", "Example.org", "example.org:8448", "1.2.3.4", "1.2.3.4:80", "[::1]", "[1234:5678::abcd]:5678"}
+	bad := []string{"", ":80", "a b", "a_b", "a:", "a:b", "a:99999", "::1", "[::1", "[1.2.3.4]", "[fe80::1%eth0]", "a}", "ü", "[]",
+		strings.Repeat("a", maxServerNameBytes+1)}
+	for _, name := range slices.Concat(good, bad) {
+		if got, want := validServerName(name), slices.Contains(good, name); got != want {
+			t.Errorf("%q: got %v", name, got)
+		}
+	}
+}

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+)
+
+// logRequests logs each request at debug level, by its route: the path and
+// query may hold tokens and rule ids.
+func logRequests(log *zap.Logger) echo.MiddlewareFunc {
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			start := time.Now()
+			if err := next(c); err != nil {
+				c.Error(err) // the error handler answers now, so that the status is known
+			}
+			log.Debug("request",
+				zap.String("method", c.Request().Method),
+				zap.String("route", c.Path()),
+				zap.Int("status", c.Response().Status),
+				zap.Duration("latency", time.Since(start)))
+			return nil
+		}
+	}
+}
+
+// allowBrowsers adds to every answer the headers that let web clients of any
+// origin read it, and answers their OPTIONS before anything else looks at it
+// (Matrix specification, "Web Browser Clients").
+func allowBrowsers(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		header := c.Response().Header()
+		header.Set(echo.HeaderAccessControlAllowOrigin, "*")
+		header.Set(echo.HeaderAccessControlAllowMethods, "GET, POST, PUT, DELETE, OPTIONS")
+		header.Set(echo.HeaderAccessControlAllowHeaders, "X-Requested-With, Content-Type, Authorization")
+		if c.Request().Method == http.MethodOptions {
+			return c.NoContent(http.StatusNoContent)
+		}
+		return next(c)
+	}
+}
+
+// panicError is a panic that was recovered.
+type panicError struct {
+	value any
+	stack []byte
+}
+
+func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
+
+// recoverPanics makes a panic an error, which the error handler logs.
+func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) (err error) {
+		defer func() {
+			switch value := recover(); value {
+			case nil:
+			case http.ErrAbortHandler:
+				panic(value) // it is meant for net/http
+			default:
+				err = &panicError{value, debug.Stack()}
+			}
+		}()
+		return next(c)
+	}
+}
+
+// panicFields are what the log tells of an error that was a panic.
+func panicFields(err error) []zap.Field {
+	var panicked *panicError
+	if !errors.As(err, &panicked) {
+		return nil
+	}
+	return []zap.Field{zap.ByteString("stack", panicked.stack)}
+}

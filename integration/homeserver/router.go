@@ -1,0 +1,60 @@
+package main
+
+import (
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+)
+
+// newRouter returns all that the homeserver serves: the module's route groups
+// behind the host's authentication, and the few endpoints beside them that
+// clients need to start.
+func newRouter(cfg config, groups []handlers.RouteGroup, rules module.RuleService, log *zap.Logger) *echo.Echo {
+	e := echo.New()
+	e.HTTPErrorHandler = newErrorHandler(log)
+	e.Use(logRequests(log), allowBrowsers, recoverPanics)
+
+	e.Any("/healthz", methods{http.MethodGet: health}.serve)
+	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve)
+	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve)
+
+	data := accountData{rules}
+	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
+		authenticated := e.Group(prefix, newAuth(cfg.serverName))
+		for _, group := range groups {
+			group.Register(authenticated)
+		}
+		authenticated.Any("/account/whoami", methods{http.MethodGet: whoami}.serve)
+		authenticated.Any("/capabilities", methods{http.MethodGet: capabilities}.serve)
+		authenticated.Any("/user/:userId/account_data/m.push_rules",
+			methods{http.MethodGet: data.get, http.MethodPut: data.put}.serve)
+
+		// Echo gave the group a catch-all that authenticates first. What does
+		// not exist is 404 for anyone.
+		e.RouteNotFound(prefix, echo.NotFoundHandler)
+		e.RouteNotFound(prefix+"/*", echo.NotFoundHandler)
+	}
+	return e
+}
+
+// methods maps the methods of a path to their handlers.
+type methods map[string]echo.HandlerFunc
+
+// serve calls the handler of the request's method. It takes every method, so
+// that the group's catch-all does not take those that have no handler.
+func (m methods) serve(c echo.Context) error {
+	handle, found := m[c.Request().Method]
+	if !found {
+		allow := append(slices.Sorted(maps.Keys(m)), http.MethodOptions)
+		c.Response().Header().Set(echo.HeaderAllow, strings.Join(allow, ", "))
+		return echo.ErrMethodNotAllowed
+	}
+	return handle(c)
+}

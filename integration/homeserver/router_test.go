@@ -1,0 +1,101 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// failing is a route group and a rule service that fail.
+type failing struct {
+	module.RuleService
+	err error
+}
+
+func (f failing) Ruleset(context.Context, mxid.UserID) (pushrule.Ruleset, error) {
+	return pushrule.Ruleset{}, f.err
+}
+
+func (f failing) Register(g *echo.Group) {
+	g.GET("/panic", func(echo.Context) error { panic("a bug") })
+	g.GET("/error", func(echo.Context) error { return f.err })
+}
+
+// request makes a request to a router with the failing parts.
+func request(parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
+	core, logs := observer.New(zap.InfoLevel)
+	router := newRouter(config{serverName: "localhost"}, []handlers.RouteGroup{parts}, parts, zap.New(core))
+	r := httptest.NewRequest(http.MethodGet, path, nil)
+	r.Header.Set("Authorization", "Bearer demo-alice")
+	w := httptest.NewRecorder()
+	router.ServeHTTP(w, r)
+	return w, logs
+}
+
+const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"
+
+func TestErrorsAreAnsweredAndLoggedOnce(t *testing.T) {
+	t.Parallel()
+	const internal = `{"errcode":"M_UNKNOWN","error":"Internal server error."}`
+	for _, test := range []struct {
+		name, path string
+		err        error
+		status     int
+		body       string
+		logged     int
+	}{
+		{"panic", "/_matrix/client/v3/panic", nil, 500, internal, 1},
+		{"any error", "/_matrix/client/v3/error", errors.New("secret"), 500, internal, 1},
+		{
+			"error of echo", "/_matrix/client/v3/error", echo.NewHTTPError(http.StatusTeapot, "secret"),
+			418, `{"errcode":"M_UNKNOWN","error":"I'm a teapot"}`, 0,
+		},
+		{
+			"store out of reach", accountDataPath, module.Unavailable(errors.New("secret")),
+			503, `{"errcode":"M_UNKNOWN","error":"The server cannot reach its storage, try again later."}`, 1,
+		},
+		{
+			"unreadable event", accountDataPath, fault.New(fault.Database, "Invalid."),
+			500, `{"errcode":"M_UNKNOWN","error":"Invalid."}`, 1,
+		},
+		{"any error of the service", accountDataPath, errors.New("secret"), 500, internal, 1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			w, logs := request(failing{err: test.err}, test.path)
+			if body := strings.TrimSpace(w.Body.String()); w.Code != test.status || body != test.body {
+				t.Errorf("got %d %s, want %d %s", w.Code, body, test.status, test.body)
+			}
+			if w.Header().Get("Access-Control-Allow-Origin") != "*" {
+				t.Errorf("got headers %v", w.Header())
+			}
+			if logs.Len() != test.logged {
+				t.Errorf("logged %v", logs.All())
+			}
+		})
+	}
+}
+
+func TestPanicIsLoggedWithStack(t *testing.T) {
+	t.Parallel()
+	_, logs := request(failing{}, "/_matrix/client/v3/panic")
+	for _, entry := range logs.All() {
+		fields := entry.ContextMap()
+		if stack, _ := fields["stack"].(string); !strings.Contains(stack, "failing.Register") || fields["error"] != "panic: a bug" {
+			t.Errorf("logged %v", fields)
+		}
+	}
+}
