@@ -3,6 +3,7 @@ package handlers
 import (
 	"context"
 	"net/url"
+	"slices"
 
 	"github.com/labstack/echo/v4"
 
@@ -13,11 +14,11 @@ import (
 // getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
 func (p *PushRules) getRule(d dialect) endpoint {
 	return func(ctx context.Context, r request) ([]byte, error) {
-		if err := checkScope(r); err != nil {
-			return nil, err
-		}
 		kind, id, err := pathRule(r)
 		if err != nil {
+			return nil, err
+		}
+		if err := checkScope(r); err != nil {
 			return nil, err
 		}
 		rule, err := p.rules.Rule(ctx, r.who.User, kind, id)
@@ -31,7 +32,7 @@ func (p *PushRules) getRule(d dialect) endpoint {
 // checkScope refuses every scope but global. The routes that name global have
 // no scope parameter.
 func checkScope(c echo.Context) error {
-	if c.Param("scope") == "" {
+	if !slices.Contains(c.ParamNames(), "scope") {
 		return nil
 	}
 	scope, err := pathParam(c, "scope")

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -14,11 +15,12 @@ import (
 )
 
 // pathParam returns a path parameter, decoded exactly once: echo hands it out
-// still encoded exactly when the URL has a raw path. An empty one is no path of
-// ours.
+// still encoded exactly when the URL has a raw path. One that is empty, or has
+// a slash that is not encoded (echo gives the last parameter all the rest), is
+// no path of ours.
 func pathParam(c echo.Context, name string) (string, error) {
 	value := c.Param(name)
-	if value == "" {
+	if value == "" || strings.Contains(value, "/") {
 		return "", errUnrecognized
 	}
 	if c.Request().URL.RawPath == "" {
@@ -82,11 +84,11 @@ func (s *server) readBody(c echo.Context) (string, error) {
 	return text, nil
 }
 
-// parse reads the body; read must take exactly one value.
+// parse reads the body, which is checked to be JSON before its shape is looked
+// at.
 func (r request) parse(read func(*strictjson.Reader) error) error {
-	reader := strictjson.NewReader(r.body)
-	if err := read(reader); err != nil {
+	if err := strictjson.Check(r.body); err != nil {
 		return err
 	}
-	return reader.End()
+	return read(strictjson.NewReader(r.body))
 }

@@ -74,7 +74,7 @@ func (l *List) index(key Key) int {
 // Unreadable is the error for a stored pusher that cannot be read. The cause
 // names fields, never their values.
 func Unreadable(cause error) error {
-	return fault.Wrap(fault.Database, "Invalid pusher in database: "+cause.Error(), cause)
+	return fault.New(fault.Database, "Invalid pusher in database: "+cause.Error())
 }
 
 // Field is the key as one string that no other key has: a JSON array of the

@@ -18,7 +18,8 @@ var (
 )
 
 // Unreadable is the error for a stored event that cannot be read as push rules
-// content. The document shows the cause to the client.
+// content. The document shows the cause to the client; the cause names places,
+// never values.
 func Unreadable(cause error) error {
-	return fault.Wrap(fault.Database, "Invalid push rules account data event in database: "+cause.Error(), cause)
+	return fault.New(fault.Database, "Invalid push rules account data event in database: "+cause.Error())
 }

@@ -44,13 +44,22 @@ func (r *Reader) Child(name string) string {
 	return name
 }
 
-// dotted writes a JSON pointer the way [Reader.Path] writes paths.
+// dotted writes a JSON pointer the way [Reader.Path] writes paths. A member
+// whose name is a number looks like an element.
 func dotted(p jsontext.Pointer) string {
-	var parts []string
+	var b strings.Builder
 	for token := range p.Tokens() {
-		parts = append(parts, token)
+		_, err := strconv.ParseUint(token, 10, 32)
+		switch {
+		case err == nil:
+			b.WriteString("[" + token + "]")
+		case b.Len() > 0:
+			b.WriteString("." + token)
+		default:
+			b.WriteString(token)
+		}
 	}
-	return strings.Join(parts, ".")
+	return b.String()
 }
 
 // shorten bounds what a client can make an error text repeat.

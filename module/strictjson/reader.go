@@ -37,6 +37,16 @@ type Reader struct {
 	stack []frame // the objects and arrays being read, for the paths in errors
 }
 
+// Check reports whether text is one JSON value, read as strictly as a [Reader]
+// reads it.
+func Check(text string) error {
+	r := NewReader(text)
+	if err := r.Skip(); err != nil {
+		return err
+	}
+	return r.End()
+}
+
 // NewReader returns a reader at the start of text. Values it returns share
 // text's memory.
 func NewReader(text string) *Reader {
@@ -186,12 +196,14 @@ func (r *Reader) IsArray() bool { return r.dec.PeekKind() == jsontext.KindBeginA
 func (r *Reader) IsString() bool { return r.dec.PeekKind() == jsontext.KindString }
 
 // Mismatch returns the error for a next value that is not what is wanted,
-// "a string or an object", or the syntax error that stands in its place.
+// "a string or an object", or the syntax error that stands in its place. It
+// reads the value.
 func (r *Reader) Mismatch(want string) error {
-	if r.dec.PeekKind() == jsontext.KindInvalid {
-		return r.Skip()
+	path := r.Path()
+	if err := r.Skip(); err != nil {
+		return err
 	}
-	return WrongShape(r.Path(), want)
+	return WrongShape(path, want)
 }
 
 // End reports an error when anything but white space follows the value.
@@ -226,17 +238,17 @@ func (r *Reader) expect(want string, kinds ...jsontext.Kind) error {
 	return r.Mismatch(want)
 }
 
-// syntax turns a decoder's error into a fault.
+// syntax turns a decoder's error into a fault. The fault's text names places
+// and never repeats a value, which may be secret.
 func (r *Reader) syntax(err error) error {
 	var syntactic *jsontext.SyntacticError
-	if errors.Is(err, jsontext.ErrDuplicateName) && errors.As(err, &syntactic) {
+	switch found := errors.As(err, &syntactic); {
+	case found && errors.Is(err, jsontext.ErrDuplicateName):
 		return fault.New(fault.BadJSON, "Key given twice: "+shorten(dotted(syntactic.JSONPointer)))
+	case found && !errors.Is(err, io.ErrUnexpectedEOF):
+		return fault.New(fault.NotJSON, "Not valid JSON: syntax error at byte "+strconv.FormatInt(syntactic.ByteOffset, 10))
 	}
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fault.New(fault.NotJSON, "Not valid JSON: unexpected end")
-	}
-	text := strings.TrimPrefix(err.Error(), "jsontext: ")
-	return fault.New(fault.NotJSON, "Not valid JSON: "+text)
+	return fault.New(fault.NotJSON, "Not valid JSON: unexpected end")
 }
 
 // Missing returns the fault that names absent fields.

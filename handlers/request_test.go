@@ -1,0 +1,59 @@
+package handlers
+
+import (
+	"net/http/httptest"
+	"testing"
+
+	"github.com/labstack/echo/v4"
+)
+
+// A parameter comes out of a real router decoded exactly once, whether or not
+// the URL has a raw path.
+func TestPathParam(t *testing.T) {
+	t.Parallel()
+	const badEscape = "Invalid percent-encoding in the path."
+	for _, test := range []struct{ name, sent, want, err string }{
+		{"plain", "a", "a", ""},
+		{"encoded", "%21a%3Ab", "!a:b", ""},
+		{"encoded, no raw path", "%20", " ", ""},
+		{"per cent", "100%25", "100%", ""},
+		{"decoded once, no raw path", "%2523", "%23", ""},
+		{"decoded once, raw path", "%2523%21", "%23!", ""},
+		{"slash", "a%2Fb", "a/b", ""},
+		{"plus", "a+b", "a+b", ""},
+		{"not UTF-8", "%FF", "\xFF", ""},
+		{"NUL", "%00", "\x00", ""},
+		{"empty", "", "", "Unrecognized request."},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			called := false
+			e := echo.New()
+			e.GET("/x/:id/y", func(c echo.Context) error {
+				called = true
+				got, err := pathParam(c, "id")
+				if got != test.want || text(err) != test.err {
+					t.Errorf("got %q, %v, want %q, %s", got, err, test.want, test.err)
+				}
+				return nil
+			})
+			e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/x/"+test.sent+"/y", nil))
+			if !called {
+				t.Error("not routed")
+			}
+		})
+	}
+
+	// No HTTP server lets a bad escape through; a host that rewrites the raw
+	// path may.
+	for _, raw := range []string{"%", "%2", "%zz", "a%u0041"} {
+		request := httptest.NewRequest("GET", "/", nil)
+		request.URL.RawPath = "/" + raw
+		c := echo.New().NewContext(request, httptest.NewRecorder())
+		c.SetParamNames("id")
+		c.SetParamValues(raw)
+		if got, err := pathParam(c, "id"); got != "" || text(err) != badEscape {
+			t.Errorf("%s: got %q, %v, want %s", raw, got, err, badEscape)
+		}
+	}
+}

@@ -1,0 +1,240 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"go.uber.org/fx"
+)
+
+// service is a host on an embedded Redis of its own.
+type service struct {
+	host  *host
+	redis *miniredis.Miniredis
+}
+
+// newService starts a service. A test that makes the service log takes the
+// entries away: what is left at the end is an error, since nothing is logged
+// for a request that succeeded or was refused for the client's fault.
+func newService(t *testing.T, options ...fx.Option) *service {
+	t.Helper()
+	redis, client := embedded(t)
+	s := &service{startHost(t, client, options...), redis}
+	t.Cleanup(func() {
+		for _, entry := range s.host.logs.All() {
+			t.Errorf("logged: %s %v", entry.Message, entry.ContextMap())
+		}
+	})
+	return s
+}
+
+// caller is a user of a service who sends requests below one prefix.
+type caller struct {
+	t      *testing.T
+	on     *service
+	prefix string
+	user   string
+}
+
+// users counts the callers, so that each has a user id of its own.
+var users atomic.Int64
+
+// caller returns a new user without any stored data.
+func (s *service) caller(t *testing.T, prefix string) *caller {
+	return &caller{t, s, prefix, fmt.Sprintf("@u%d:example.org", users.Add(1))}
+}
+
+// owner returns a new user whose rule set exists.
+func (s *service) owner(t *testing.T, prefix string) *caller {
+	t.Helper()
+	c := s.caller(t, prefix)
+	if a := c.send("GET /pushrules/", ""); a.status != 200 {
+		t.Fatalf("first read of the rules: %s", a)
+	}
+	return c
+}
+
+// send sends a request like "GET /pushrules/", its path below the prefix.
+func (c *caller) send(request, body string) answer {
+	c.t.Helper()
+	method, path, _ := strings.Cut(request, " ")
+	a, err := c.on.host.try(context.Background(), c.user, method, c.prefix+path, body)
+	if err != nil {
+		c.t.Fatalf("%s: %v", request, err)
+	}
+	return a
+}
+
+// String is an answer in the form of [step.want].
+func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
+
+// step is a request and the answer that it must get.
+type step struct {
+	request string // "PUT /pushrules/global/room/!a:x", the path below the prefix
+	body    string
+	want    string // "200 {}": the status and the whole body
+}
+
+// take sends the request of a step and compares the answer. A request that is
+// refused must leave what is stored as it was.
+func (c *caller) take(s step) {
+	c.t.Helper()
+	before := c.stored()
+	got := c.send(s.request, s.body)
+	if got.String() != s.want {
+		c.t.Errorf("%s %s\n got %s\nwant %s", s.request, s.body, got, s.want)
+	}
+	if kind := got.header.Get("Content-Type"); kind != "application/json" {
+		c.t.Errorf("%s: Content-Type %q", s.request, kind)
+	}
+	if after := c.stored(); got.status != 200 && after != before {
+		c.t.Errorf("%s was refused and changed what is stored\nfrom %s\n  to %s", s.request, before, after)
+	}
+}
+
+// takeAll takes the steps one after the other.
+func (c *caller) takeAll(steps ...step) {
+	c.t.Helper()
+	for _, s := range steps {
+		c.take(s)
+	}
+}
+
+// change sends requests that must succeed, "PUT /path body" each.
+func (c *caller) change(requests ...string) {
+	c.t.Helper()
+	for _, request := range requests {
+		method, rest, _ := strings.Cut(request, " ")
+		path, body, _ := strings.Cut(rest, " ")
+		c.take(step{method + " " + path, body, done})
+	}
+}
+
+// event is the user's stored push rules event, empty where there is none.
+func (c *caller) event() string {
+	text, _ := c.on.redis.Get(eventKey(c.user))
+	return text
+}
+
+// plant stores text as the user's push rules event.
+func (c *caller) plant(text string) {
+	c.t.Helper()
+	if err := c.on.redis.Set(eventKey(c.user), text); err != nil {
+		c.t.Fatal(err)
+	}
+}
+
+// ruleset is the rule set within the user's stored event.
+func (c *caller) ruleset() string {
+	c.t.Helper()
+	text, found := strings.CutPrefix(c.event(), `{"type":"m.push_rules","content":{"global":`)
+	if !found {
+		c.t.Fatalf("no stored rule set: %q", c.event())
+	}
+	return strings.TrimSuffix(text, "}}")
+}
+
+// stored is everything that is stored for the user, receipts apart.
+func (c *caller) stored() string {
+	key := pushersKey(c.user)
+	var b strings.Builder
+	b.WriteString(c.event())
+	fields, _ := c.on.redis.HKeys(key)
+	for _, field := range fields {
+		fmt.Fprintf(&b, "\n%s %s", field, c.on.redis.HGet(key, field))
+	}
+	return b.String()
+}
+
+// ids lists the rules of a kind by id, the server-default ones apart.
+func (c *caller) ids(kind string) string {
+	c.t.Helper()
+	var body struct {
+		Global map[string][]struct {
+			ID string `json:"rule_id"`
+		}
+	}
+	text := c.send("GET /pushrules/", "").body
+	if err := json.Unmarshal([]byte(text), &body); err != nil {
+		c.t.Fatalf("%v in %s", err, text)
+	}
+	var ids []string
+	for _, rule := range body.Global[kind] {
+		if !strings.HasPrefix(rule.ID, ".") {
+			ids = append(ids, rule.ID)
+		}
+	}
+	return strings.Join(ids, " ")
+}
+
+// rule is the answer to the read of a single rule.
+func (c *caller) rule(json string) string {
+	if c.prefix == r0 {
+		return `200 {"rule":` + json + `}`
+	}
+	return `200 ` + json
+}
+
+func eventKey(user string) string   { return "account_data:{" + user + "}:m.push_rules" }
+func pushersKey(user string) string { return "pushers:{" + user + "}" }
+
+// onBothPrefixes runs a test below each of the two prefixes.
+func onBothPrefixes(t *testing.T, test func(t *testing.T, prefix string)) {
+	t.Helper()
+	for _, prefix := range []string{r0, v3} {
+		t.Run(prefix[len(prefix)-2:], func(t *testing.T) { test(t, prefix) })
+	}
+}
+
+// failure is the answer for an error.
+func failure(status int, errcode, text string) string {
+	quoted, err := json.Marshal(text)
+	if err != nil {
+		panic(err)
+	}
+	return fmt.Sprintf(`%d {"errcode":"%s","error":%s}`, status, errcode, quoted)
+}
+
+// The answers that many tests expect.
+var (
+	done = `200 {}`
+
+	eventMissing  = failure(404, "M_NOT_FOUND", "PushRules event not found.")
+	ruleMissing   = failure(404, "M_NOT_FOUND", "Push rule not found.")
+	anchorMissing = failure(404, "M_NOT_FOUND", "The before or after rule could not be found.")
+
+	idReserved    = failure(400, "M_INVALID_PARAM", "Rule IDs starting with a dot are reserved for server-default rules.")
+	idInvalid     = failure(400, "M_INVALID_PARAM", "Rule ID containing invalid characters.")
+	anchorDefault = failure(400, "M_INVALID_PARAM", "Can't place a push rule relatively to a server-default rule.")
+	anchorOrder   = failure(400, "M_INVALID_PARAM", "The before rule has a higher priority than the after rule.")
+	deleteDefault = failure(400, "M_INVALID_PARAM", "Cannot delete a server-default pushrule.")
+	scopeUnknown  = failure(400, "M_INVALID_PARAM", "Scopes other than 'global' are not supported.")
+	kindUnknown   = failure(400, "M_INVALID_PARAM", "Unknown push rule kind.")
+
+	unrecognized     = failure(404, "M_UNRECOGNIZED", "Unrecognized request.")
+	methodNotAllowed = failure(405, "M_UNRECOGNIZED", "Method not allowed.")
+	tokenMissing     = failure(401, "M_MISSING_TOKEN", "Missing access token.")
+	bodyTooLarge     = failure(413, "M_TOO_LARGE", "Request body too large.")
+)
+
+// kinds are the five kinds in the order of the specification.
+var kinds = []string{"override", "content", "room", "sender", "underride"}
+
+// ruleEndpoints are the nine push rule endpoints, in the document's order, for
+// the override rule "mine".
+var ruleEndpoints = []struct{ request, body string }{
+	{"GET /pushrules/", ""},
+	{"GET /pushrules/global/", ""},
+	{"GET /pushrules/global/override/mine", ""},
+	{"PUT /pushrules/global/override/mine", `{"rule":{"actions":[]}}`},
+	{"GET /pushrules/global/override/mine/actions", ""},
+	{"PUT /pushrules/global/override/mine/actions", `{"actions":[]}`},
+	{"GET /pushrules/global/override/mine/enabled", ""},
+	{"PUT /pushrules/global/override/mine/enabled", `{"enabled":true}`},
+	{"DELETE /pushrules/global/override/mine", ""},
+}

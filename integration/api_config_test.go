@@ -1,0 +1,58 @@
+package integration
+
+import (
+	"strings"
+	"testing"
+
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+)
+
+// The limits of the module's configuration, each as it shows to a client.
+func TestConfiguredLimits(t *testing.T) {
+	t.Parallel()
+	const room, pushers = "PUT /pushrules/global/room/", "POST /pushers/set"
+	for _, test := range []struct {
+		name  string
+		set   func(*pushfx.Config)
+		steps []step
+	}{
+		{"MaxRules", func(c *pushfx.Config) { c.RuleLimits.MaxRules = 16 }, []step{ // 15 are the server's
+			{room + "a", `{"actions":[]}`, done},
+			{room + "b", `{"actions":[]}`, failure(400, "M_INVALID_PARAM", "A user has at most 16 push rules.")},
+			{room + "a", `{"actions":["notify"]}`, done},
+			{"DELETE /pushrules/global/room/a", "", done},
+			{room + "b", `{"actions":[]}`, done},
+		}},
+		{"MaxEventBytes", func(c *pushfx.Config) { c.MaxEventBytes = 4000 }, []step{
+			{room + strings.Repeat("a", 1000), `{"actions":[]}`, failure(413, "M_TOO_LARGE", "Push rules larger than 4000 bytes.")},
+		}},
+		{"MaxBodyBytes", func(c *pushfx.Config) { c.MaxBodyBytes = 14 }, []step{
+			{room + "a", `{"actions":[]}`, done},
+			{room + "a", `{"actions":[]} `, bodyTooLarge},
+		}},
+		{"MaxJSONDepth", func(c *pushfx.Config) { c.MaxJSONDepth = 3 }, []step{
+			{room + "a", `{"actions":[{}]}`, done},
+			{room + "a", `{"actions":[{"x":[]}]}`, failure(400, "M_NOT_JSON", "Not valid JSON: nested too deep")},
+		}},
+		{"MaxPushers", func(c *pushfx.Config) { c.PusherPolicy.MaxPushers = 1 }, []step{
+			{pushers, pusherWith(), done},
+			{pushers, pusherWith(`"pushkey":"other"`), failure(400, "M_INVALID_PARAM", "A user has at most 1 pushers.")},
+		}},
+		{"AllowHTTP", func(c *pushfx.Config) { c.PusherPolicy.AllowHTTP = true }, []step{
+			{pushers, pusherWith(`"data":{"url":"http://push.example.org/_matrix/push/v1/notify"}`), done},
+			{pushers, pusherWith(`"data":{"url":"ftp://push.example.org/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",
+				"data.url must be an absolute https or http URL with the path /_matrix/push/v1/notify, without user info or fragment.")},
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			s := newService(t, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+				test.set(&c)
+				return c
+			}))
+			onBothPrefixes(t, func(t *testing.T, prefix string) { s.owner(t, prefix).takeAll(test.steps...) })
+		})
+	}
+}

@@ -1,0 +1,228 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx"
+)
+
+var unavailable = failure(503, "M_UNKNOWN", "The server cannot reach its storage, try again later.")
+
+// secrets stand in the requests below and never in a log.
+var secrets = []string{"secret-pushkey", "secret-pattern", "secret-token", "secret-url", "secret-action", "secret-condition"}
+
+// secretEndpoints are the eleven endpoints, the requests full of secrets.
+var secretEndpoints = []struct{ request, body string }{
+	{"GET /pushrules/?access_token=secret-token", ""},
+	{"GET /pushrules/global/?access_token=secret-token", ""},
+	{"GET /pushrules/global/override/mine?access_token=secret-token", ""},
+	{"PUT /pushrules/global/content/mine?access_token=secret-token", `{"rule":{"actions":["secret-action"],"pattern":"secret-pattern"}}`},
+	{"GET /pushrules/global/override/mine/actions", ""},
+	{"PUT /pushrules/global/override/mine/actions", `{"actions":["secret-action"]}`},
+	{"GET /pushrules/global/override/mine/enabled", ""},
+	{"PUT /pushrules/global/override/mine/enabled", `{"enabled":false,"x":"secret-condition"}`},
+	{"DELETE /pushrules/global/override/mine", ""},
+	{"GET /pushers?access_token=secret-token", ""},
+	{"POST /pushers/set", pusherWith(`"pushkey":"secret-pushkey"`, `"data":{"url":"https://x/_matrix/push/v1/notify?secret-url"}`)},
+}
+
+// secretOwner returns a user whose stored data is full of secrets too.
+func (s *service) secretOwner(t *testing.T, prefix string) *caller {
+	t.Helper()
+	c := s.owner(t, prefix)
+	c.change(
+		`PUT /pushrules/global/override/mine {"actions":["secret-action"],"conditions":[{"kind":"secret-condition"}]}`,
+		`PUT /pushrules/global/content/other {"actions":[],"pattern":"secret-pattern"}`,
+		"POST /pushers/set "+pusherWith(`"pushkey":"secret-pushkey1"`),
+	)
+	return c
+}
+
+// wantOutage wants each endpoint, all at the same time, to be unavailable, to
+// log one entry with the cause and no secret, and to change nothing.
+func (c *caller) wantOutage(cause string) {
+	c.t.Helper()
+	before := c.on.redis.Dump()
+	var requests sync.WaitGroup
+	for _, endpoint := range secretEndpoints {
+		requests.Go(func() {
+			method, path, _ := strings.Cut(endpoint.request, " ")
+			got, err := c.on.host.try(context.Background(), c.user, method, c.prefix+path, endpoint.body)
+			if err != nil || got.String() != unavailable {
+				c.t.Errorf("%s: got %s, %v", endpoint.request, got, err)
+			}
+		})
+	}
+	requests.Wait()
+	logged := c.on.host.logs.TakeAll()
+	routes := map[string]bool{}
+	for _, entry := range logged {
+		fields := entry.ContextMap()
+		routes[fmt.Sprint(fields["method"], fields["route"])] = true
+		c.wantEntry(entry, cause)
+	}
+	if n := len(secretEndpoints); len(logged) != n || len(routes) != n {
+		c.t.Errorf("%d entries for %d endpoints, want one for each of %d", len(logged), len(routes), n)
+	}
+	if after := c.on.redis.Dump(); after != before {
+		c.t.Errorf("stored is %s, was %s", after, before)
+	}
+}
+
+func (c *caller) wantEntry(entry observer.LoggedEntry, cause string) {
+	c.t.Helper()
+	fields := entry.ContextMap()
+	text := fmt.Sprint(entry.Message, fields)
+	if entry.Message != "request failed" || entry.Level != zap.ErrorLevel ||
+		fields["user_id"] != c.user || fields["status"] != int64(503) {
+		c.t.Errorf("logged %s", text)
+	}
+	if route, _ := fields["route"].(string); !strings.HasPrefix(route, c.prefix+"/push") || strings.Contains(route, "mine") {
+		c.t.Errorf("logged the route %s", route)
+	}
+	if err, _ := fields["error"].(string); !strings.Contains(err, cause) {
+		c.t.Errorf("logged the error %q, want %q in it", err, cause)
+	}
+	for _, secret := range secrets {
+		if strings.Contains(text, secret) {
+			c.t.Errorf("logged %s", text)
+		}
+	}
+}
+
+// wantService wants every endpoint to serve.
+func (c *caller) wantService() {
+	c.t.Helper()
+	for _, endpoint := range secretEndpoints {
+		if got := c.send(endpoint.request, endpoint.body); got.status != 200 {
+			c.t.Errorf("%s: got %s", endpoint.request, got)
+		}
+	}
+}
+
+func TestRedisThatAnswersErrors(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	for _, cause := range []string{
+		"ERR internal-cause",
+		"OOM command not allowed when used memory > 'maxmemory'.",
+		"NOAUTH Authentication required.",
+		"NOPERM this user has no permissions",
+		"MISCONF Redis is configured to save RDB snapshots",
+	} {
+		t.Run(cause, func(t *testing.T) {
+			onBothPrefixes(t, func(t *testing.T, prefix string) {
+				c := s.secretOwner(t, prefix)
+				s.redis.SetError(cause)
+				c.wantOutage(cause)
+				s.redis.SetError("")
+				c.wantService()
+			})
+		})
+	}
+}
+
+func TestRedisThatIsDown(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
+		PoolSize: 1000, // after as many failed dials, a pool tries only once a second
+	})
+	t.Cleanup(func() { client.Close() })
+	s := &service{startHost(t, client), server}
+	onBothPrefixes(t, func(t *testing.T, prefix string) {
+		c := s.secretOwner(t, prefix)
+		server.Close()
+		c.wantOutage("")
+		if err := server.Restart(); err != nil {
+			t.Fatal(err)
+		}
+		c.wantService()
+	})
+}
+
+// silence is a hook that keeps Redis from answering while it is on.
+type silence struct{ on atomic.Bool }
+
+func (s *silence) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *silence) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if s.on.Load() {
+			<-ctx.Done()
+			cmd.SetErr(ctx.Err())
+			return ctx.Err()
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func TestRedisThatDoesNotAnswer(t *testing.T) {
+	t.Parallel()
+	onBothPrefixes(t, func(t *testing.T, prefix string) {
+		t.Parallel()
+		var silent silence
+		server, client := embedded(t)
+		client.AddHook(&silent)
+		s := &service{startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+			c.OperationTimeout = 2 * time.Second
+			return c
+		})), server}
+		c := s.secretOwner(t, prefix)
+		silent.on.Store(true)
+		c.wantOutage(context.DeadlineExceeded.Error())
+		silent.on.Store(false)
+		c.wantService()
+	})
+}
+
+// The legacy ids need no store to be answered.
+func TestLegacyIDsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	onBothPrefixes(t, func(t *testing.T, prefix string) {
+		c := s.owner(t, prefix)
+		s.redis.SetError("ERR down")
+		defer s.redis.SetError("")
+		c.takeAll(
+			step{"GET /pushrules/global/override/.m.rule.roomnotif", "", ruleMissing},
+			step{"GET /pushrules/global/override/.m.rule.roomnotif/actions", "", ruleMissing},
+			step{"GET /pushrules/global/override/.m.rule.roomnotif/enabled", "", `200 {"enabled":false}`},
+		)
+	})
+}
+
+// A host that names a user who cannot be one gets no foreign data and no
+// detail.
+func TestUserWhoIsNone(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	onBothPrefixes(t, func(t *testing.T, prefix string) {
+		for _, user := range []string{"alice", "@alice", "@" + strings.Repeat("a", 255) + ":example.org"} {
+			c := &caller{t, s, prefix, user}
+			c.take(step{"GET /pushrules/", "", failure(500, "M_UNKNOWN", "Internal server error.")})
+			c.take(step{"GET /pushers", "", failure(500, "M_UNKNOWN", "Internal server error.")})
+			wantLogged(t, s, 2)
+		}
+		if keys := s.redis.Keys(); len(keys) != 0 {
+			t.Errorf("stored: %v", keys)
+		}
+	})
+}
