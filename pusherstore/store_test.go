@@ -18,7 +18,7 @@ import (
 
 const (
 	alice    mxid.UserID = "@alice:example.org"
-	aliceKey             = "pushers:{@alice:example.org}"
+	aliceKey string      = "pushers:{@alice:example.org}"
 )
 
 func newStore(t *testing.T) (*Store, *miniredis.Miniredis, *redis.Client) {

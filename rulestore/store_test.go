@@ -18,7 +18,7 @@ import (
 
 const (
 	alice    mxid.UserID = "@alice:example.org"
-	aliceKey             = "account_data:{@alice:example.org}:m.push_rules"
+	aliceKey string      = "account_data:{@alice:example.org}:m.push_rules"
 )
 
 func newStore(t *testing.T, cfg Config) (*Store, *miniredis.Miniredis, *redis.Client) {
