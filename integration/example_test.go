@@ -44,6 +44,7 @@ func newRedis() redis.UniversalClient {
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                      []string{"10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"},
 		ContextTimeoutEnabled:      true,            // honour deadlines
+		ReadTimeout:                2 * time.Second, // leave time for a second try
 		ClusterStateReloadInterval: 2 * time.Second, // notice a failover soon
 	})
 }
