@@ -16,10 +16,9 @@ const (
 	document                // the service document, for r0
 )
 
-// dialectOf tells the dialect of a route by the path below which it is
-// mounted.
-func dialectOf(route string) dialect {
-	if strings.Contains(route, "/r0/") {
+// dialectOf tells the dialect of the push rules mounted at a path.
+func dialectOf(mounted string) dialect {
+	if strings.HasSuffix(mounted, "/r0/pushrules") {
 		return document
 	}
 	return matrix

@@ -32,6 +32,7 @@ func TestDialectOf(t *testing.T) {
 		"/_matrix/client/unstable/pushrules": matrix,
 		"/_matrix/client/r01/pushrules":      matrix,
 		"/pushrules":                         matrix,
+		"/r0/_matrix/client/v3/pushrules":    matrix,
 	} {
 		if got := dialectOf(route); got != want {
 			t.Errorf("%s: got %v, want %v", route, got, want)

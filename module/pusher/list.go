@@ -2,6 +2,7 @@ package pusher
 
 import (
 	"cmp"
+	"math"
 	"slices"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -36,13 +37,25 @@ func (l *List) Set(p Pusher) {
 		p.Created = pushers[i].Created
 		pushers[i] = p
 	} else {
-		p.Created = 1
-		if n := len(pushers); n > 0 {
-			p.Created = pushers[n-1].Created + 1
-		}
+		p.Created = nextPlace(pushers)
 		pushers = append(pushers, p)
 	}
 	l.pushers = pushers
+}
+
+// nextPlace returns the place behind all of pushers. Where there is none left,
+// which only a damaged store can bring about, they are counted anew.
+func nextPlace(pushers []Pusher) int64 {
+	n := len(pushers)
+	if n == 0 {
+		return 1
+	}
+	if pushers[n-1].Created == math.MaxInt64 {
+		for i := range pushers {
+			pushers[i].Created = int64(i + 1)
+		}
+	}
+	return pushers[n-1].Created + 1
 }
 
 // Delete removes the pusher of a key and reports whether there was one.
