@@ -198,7 +198,7 @@ func TestBodiesOfTheWrongShape(t *testing.T) {
 		{"app_display_name array", pushers, pusherWith(`"app_display_name":[]`), "app_display_name must be a string"},
 		{"device_display_name null", pushers, pusherWith(`"device_display_name":null`), "device_display_name must be a string"},
 		{"lang object", pushers, pusherWith(`"lang":{}`), "lang must be a string"},
-		{"profile_tag number", pushers, pusherWith(`"profile_tag":1`), "profile_tag must be a string"},
+		{"profile_tag number", pushers, pusherWith(`"profile_tag":1`), "profile_tag must be a string or null"},
 		{"data null", pushers, pusherWith(`"data":null`), "data must be an object"},
 		{"data string", pushers, pusherWith(`"data":"https://x"`), "data must be an object"},
 		{"data.url number", pushers, pusherWith(`"data":{"url":1}`), "data.url must be a string"},

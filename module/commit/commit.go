@@ -45,7 +45,8 @@ type Attempt func(ctx context.Context, w Write) (done bool, err error)
 
 // Until repeats attempt until it is done or fails for good. Lost races have no
 // limit but ctx: with enough writers every fixed count is too low. When ctx
-// ends first, the error wraps ctx's.
+// ends first, the error is that of the last attempt, or wraps ctx's where it
+// only lost its race.
 func Until(ctx context.Context, attempt Attempt) error {
 	w := Write{ID: rand.Text()}
 	failures := 0

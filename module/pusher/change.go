@@ -1,8 +1,10 @@
 package pusher
 
 import (
+	"cmp"
 	"slices"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
@@ -13,8 +15,9 @@ type Change struct {
 }
 
 // ReadChange reads a submitted change. Kind, app_id and pushkey are always
-// required; a kind of null, and nothing else, deletes; to set a pusher needs
-// the display names, lang and data as well. Names match exactly.
+// required; a kind of null, and nothing else, deletes, whatever the other
+// members are; to set a pusher needs the display names, lang and data as well.
+// Names match exactly.
 //
 // The names "append", "created" and "device_id" belong to the server and are
 // not kept.
@@ -22,24 +25,32 @@ func ReadChange(r *strictjson.Reader) (Change, error) {
 	var p Pusher
 	var deletes bool
 	var seen []string
+	var wrongShape error // of a member that only a pusher to set needs
 	path := r.Path()
 	err := r.Object(func(name string) (err error) {
 		seen = append(seen, name)
 		switch name {
 		case "kind":
 			deletes, err = p.readKind(r)
+		case "app_id", "pushkey":
+			err = p.readMember(r, name)
 		case "append", createdName, deviceName:
 			err = r.Skip()
 		default:
 			err = p.readMember(r, name)
+			if fault.KindOf(err) == fault.BadJSON {
+				wrongShape, err = cmp.Or(wrongShape, err), nil
+			}
 		}
 		return err
 	}, append([]string{"kind"}, keyNames()...)...)
-	if err != nil {
+	switch {
+	case err != nil:
 		return Change{}, err
-	}
-	if deletes {
+	case deletes:
 		return Change{Key: p.Key}, nil
+	case wrongShape != nil:
+		return Change{}, wrongShape
 	}
 	return Change{Key: p.Key, Pusher: &p}, requireDetails(seen, path)
 }

@@ -129,9 +129,12 @@ func (p *Pusher) readMember(r *strictjson.Reader, name string) (err error) {
 			return r.Mismatch("an object")
 		}
 		p.Data, err = r.Value()
-	case "profile_tag":
+	case "profile_tag": // optional: null is as good as none
+		if null, err := r.Null(); null {
+			return err
+		}
 		if !r.IsString() {
-			return r.Mismatch("a string")
+			return r.Mismatch("a string or null")
 		}
 		p.Extra, err = r.Keep(p.Extra, name)
 	default:

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -96,11 +97,17 @@ func (l Policy) checkURL(data string) error {
 	}
 	u, err := url.Parse(text)
 	allowed := err == nil && (u.Scheme == "https" || u.Scheme == "http" && l.AllowHTTP)
-	if !allowed || u.Hostname() == "" || u.User != nil || u.Path != NotifyPath || u.RawPath != "" || strings.Contains(text, "#") {
+	if !allowed || u.Hostname() == "" || !validPort(u.Port()) || u.User != nil || u.Path != NotifyPath || u.RawPath != "" || strings.Contains(text, "#") {
 		return fault.New(fault.InvalidParam, "data.url must be an absolute "+l.schemes()+" URL with the path "+NotifyPath+
 			", without user info or fragment.")
 	}
 	return nil
+}
+
+// validPort reports whether a URL's port can be one. None is fine.
+func validPort(port string) bool {
+	_, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil
 }
 
 func (l Policy) schemes() string {

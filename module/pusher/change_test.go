@@ -1,0 +1,287 @@
+package pusher_test
+
+import (
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// members are those of a pusher that is set, by name.
+func members() map[string]string {
+	return map[string]string{
+		"kind": `"http"`, "app_id": `"org.example.app"`, "pushkey": `"key"`, "app_display_name": `"App"`,
+		"device_display_name": `"Phone"`, "lang": `"en"`, "data": `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
+	}
+}
+
+func object(members map[string]string) string {
+	var parts []string
+	for _, name := range slices.Sorted(maps.Keys(members)) {
+		parts = append(parts, `"`+name+`":`+members[name])
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+func TestAChangeSetsWhatItSays(t *testing.T) {
+	for name, test := range map[string]struct {
+		members map[string]string // beside or in place of the usual ones
+		change  func(*pusher.Pusher)
+	}{
+		"what is required":             {nil, func(*pusher.Pusher) {}},
+		"an email pusher":              {map[string]string{"kind": `"email"`, "data": `{}`}, func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }},
+		"an unknown kind":              {map[string]string{"kind": `"HTTP"`}, func(p *pusher.Pusher) { p.Kind = "HTTP" }},
+		"a kind that is the word null": {map[string]string{"kind": `"null"`}, func(p *pusher.Pusher) { p.Kind = "null" }},
+		"an empty kind":                {map[string]string{"kind": `""`}, func(p *pusher.Pusher) { p.Kind = "" }},
+		"another key in capitals": {map[string]string{"KIND": `null`}, func(p *pusher.Pusher) {
+			p.Extra = []pusher.Member{{Name: "KIND", Value: "null"}}
+		}},
+		"a kind within data": {map[string]string{"data": `{"kind":null}`}, func(p *pusher.Pusher) { p.Data = `{"kind":null}` }},
+		"a profile tag":      {map[string]string{"profile_tag": `"\u0061"`}, func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "profile_tag", Value: `"\u0061"`}} }},
+		"unknown keys and digits": {map[string]string{"data": `{"url":1, "n" : 1e400}`, "x.y": `[ 9007199254740993 ]`, "x.z": "null"}, func(p *pusher.Pusher) {
+			p.Data = `{"url":1, "n" : 1e400}`
+			p.Extra = []pusher.Member{{Name: "x.y", Value: "[ 9007199254740993 ]"}, {Name: "x.z", Value: "null"}}
+		}},
+		"escapes and empty strings": {map[string]string{"pushkey": `"\u0061\n\ud83d\ude00"`, "lang": `""`, "app_display_name": `"\/"`}, func(p *pusher.Pusher) {
+			p.Pushkey, p.Lang, p.AppDisplayName = "a\n\U0001f600", "", "/"
+		}},
+		"what belongs to the server": {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`}, func(*pusher.Pusher) {}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			all := members()
+			maps.Copy(all, test.members)
+			want := phone("key")
+			test.change(&want)
+			change, err := read(object(all))
+			if err != nil || change.Pusher == nil {
+				t.Fatalf("got %+v, %v", change, err)
+			}
+			if change.Key != want.Key || !reflect.DeepEqual(*change.Pusher, want) {
+				t.Errorf("got  %+v\nwant %+v", *change.Pusher, want)
+			}
+		})
+	}
+}
+
+func TestOnlyAKindOfNullDeletes(t *testing.T) {
+	want := pusher.Change{Key: pusher.Key{AppID: "a", Pushkey: "p"}}
+	for name, text := range map[string]string{
+		"the least":               `{"kind":null,"app_id":"a","pushkey":"p"}`,
+		"kind last":               `{"app_id":"a","pushkey":"p","kind":null}`,
+		"an escaped name":         `{"app_id":"a","pushkey":"p","\u006bind":null}`,
+		"another key in capitals": `{"KIND":"http","app_id":"a","pushkey":"p","kind":null}`,
+		"with all the rest":       `{"kind":null,"app_id":"a","pushkey":"p","app_display_name":"","device_display_name":"","lang":"","data":{},"append":false}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, err := read(text); err != nil || got != want {
+				t.Errorf("got %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestAnAbsentFieldIsNamed(t *testing.T) {
+	key := []string{"kind", "app_id", "pushkey"}
+	details := []string{"app_display_name", "device_display_name", "lang", "data"}
+	tests := map[string]struct {
+		absent []string
+		want   string
+	}{
+		"all of the key":         {key, "Missing parameters: kind, app_id, pushkey"},
+		"all of the details":     {details, "Missing parameters: app_display_name, device_display_name, lang, data"},
+		"two of the key":         {[]string{"pushkey", "kind"}, "Missing parameters: kind, pushkey"},
+		"two of the details":     {[]string{"data", "lang"}, "Missing parameters: lang, data"},
+		"one each, key is named": {[]string{"data", "app_id"}, "Missing parameter: app_id"},
+	}
+	for _, name := range slices.Concat(key, details) {
+		tests["only "+name] = struct {
+			absent []string
+			want   string
+		}{[]string{name}, "Missing parameter: " + name}
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			all := members()
+			for _, absent := range test.absent {
+				delete(all, absent)
+				all[strings.ToUpper(absent)] = "null" // is no substitute
+			}
+			if _, err := read(object(all)); describe(err) != "missing_param: "+test.want {
+				t.Errorf("got %s", describe(err))
+			}
+			_, err := readAction(object(all))
+			want := "missing_param: " + strings.Join(prefixed(test.want), ", ")
+			if describe(err) != want {
+				t.Errorf("nested: got %s, want %s", describe(err), want)
+			}
+		})
+	}
+}
+
+// prefixed puts "action." before each field that a text names.
+func prefixed(text string) []string {
+	start, fields, _ := strings.Cut(text, ": ")
+	var parts []string
+	for _, field := range strings.Split(fields, ", ") {
+		parts = append(parts, "action."+field)
+	}
+	parts[0] = start + ": " + parts[0]
+	return parts
+}
+
+func readAction(text string) (change pusher.Change, err error) {
+	r := strictjson.NewReader(`{"action":` + text + `}`)
+	err = r.Object(func(string) (err error) {
+		change, err = pusher.ReadChange(r)
+		return err
+	})
+	return change, err
+}
+
+func TestADeletionNeedsItsKey(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"kind":null}`:                             "missing_param: Missing parameters: app_id, pushkey",
+		`{"kind":null,"app_id":"a"}`:                "missing_param: Missing parameter: pushkey",
+		`{"kind":null,"pushkey":"p"}`:               "missing_param: Missing parameter: app_id",
+		`{"kind":null,"app_id":null,"pushkey":"p"}`: "bad_json: app_id must be a string",
+	} {
+		if change, err := read(text); describe(err) != want || change != (pusher.Change{}) {
+			t.Errorf("%s: got %+v, %s, want %s", text, change, describe(err), want)
+		}
+	}
+}
+
+func TestAFieldOfAWrongTypeIsNamed(t *testing.T) {
+	wants := map[string]string{
+		"kind": "a string or null", "app_id": "a string", "pushkey": "a string", "app_display_name": "a string",
+		"device_display_name": "a string", "lang": "a string", "data": "an object", "profile_tag": "a string or null",
+	}
+	values := map[string]string{"a string": `"x"`, "an object": `{}`, "null": "null", "a number": "1", "a list": "[]", "a boolean": "true"}
+	for name, want := range wants {
+		for given, value := range values {
+			t.Run(name+" is "+given, func(t *testing.T) {
+				text := ""
+				if !strings.Contains(want, strings.TrimPrefix(given, "a ")) {
+					text = name + " must be " + want
+				}
+				all := members()
+				all[name] = value
+				_, err := read(object(all))
+				_, nested := readAction(object(all))
+				wantBare, wantNested := "", ""
+				if text != "" {
+					wantBare, wantNested = "bad_json: "+text, "bad_json: action."+text
+				}
+				if describe(err) != wantBare || describe(nested) != wantNested {
+					t.Errorf("got %q, nested %q, want %q", describe(err), describe(nested), wantBare)
+				}
+			})
+		}
+	}
+}
+
+func TestWhatIsNoChangeIsRefused(t *testing.T) {
+	for name, test := range map[string]struct{ text, want string }{
+		"null":                 {`null`, "bad_json: Must be an object"},
+		"a list":               {`[{"kind":null,"app_id":"a","pushkey":"p"}]`, "bad_json: Must be an object"},
+		"nothing":              {``, "not_json: Not valid JSON: unexpected end"},
+		"cut":                  {`{"kind":null,"app_id":"a","pushkey":"p"`, "not_json: Not valid JSON: unexpected end"},
+		"trailing data":        {`{"kind":null,"app_id":"a","pushkey":"p"}{}`, "not_json: Not valid JSON: more than one value"},
+		"kind twice":           {`{"kind":"http","kind":null,"app_id":"a","pushkey":"p"}`, "bad_json: Key given twice: kind"},
+		"kind twice, escaped":  {`{"kind":null,"app_id":"a","pushkey":"p","\u006bind":"http"}`, "bad_json: Key given twice: kind"},
+		"an unknown key twice": {`{"x":1,"x":1}`, "bad_json: Key given twice: x"},
+		"append twice":         {`{"append":true,"append":true}`, "bad_json: Key given twice: append"},
+		"twice within data":    {`{"data":{"url":"x","u\u0072l":"y"}}`, "bad_json: Key given twice: data.url"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if change, err := read(test.text); describe(err) != test.want || change.Pusher != nil {
+				t.Errorf("got %+v, %s, want %s", change, describe(err), test.want)
+			}
+		})
+	}
+}
+
+func TestNoErrorRepeatsThePushkey(t *testing.T) {
+	for name, text := range map[string]string{
+		"a faulty pushkey":          `{"pushkey":"\ud800hunter2"}`,
+		"not UTF-8":                 "{\"pushkey\":\"hunter2\xff\"}",
+		"a pushkey that is no text": `{"pushkey":["hunter2"]}`,
+		"a fault behind it":         `{"pushkey":"hunter2",}`,
+		"the rest is absent":        `{"pushkey":"hunter2"}`,
+		"cut":                       `{"pushkey":"hunter2`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := read(text)
+			_, stored := pusher.ReadStored(text)
+			for _, err := range []error{err, stored, pusher.Unreadable(stored)} {
+				if err == nil || strings.Contains(err.Error(), "hunter") {
+					t.Errorf("got %v", err)
+				}
+			}
+		})
+	}
+}
+
+// FuzzReadChange holds that a change that is accepted is what encoding/json
+// sees, and that what it sets can be stored and read back.
+func FuzzReadChange(f *testing.F) {
+	f.Add(object(members()))
+	for _, seed := range []string{
+		`{"kind":null,"app_id":"a","pushkey":"p"}`, `{"kind":"http","KIND":null}`, `{"kind":null,"kind":"http"}`, `{"data":{}}`,
+		`{"app_id":"a","pushkey":"\ud83d\ude00","kind":"email","app_display_name":"","device_display_name":"<","lang":"","data":{"x":[1e400]},"created":5,"x":{}}`,
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		change, err := read(text)
+		if err != nil {
+			if kind, _, _ := strings.Cut(describe(err), ":"); !slices.Contains([]string{"not_json", "bad_json", "missing_param"}, kind) {
+				t.Errorf("%q: %s", text, describe(err))
+			}
+			return
+		}
+		theirs := decode(t, text)
+		if change.Key.AppID != theirs["app_id"] || change.Key.Pushkey != theirs["pushkey"] {
+			t.Errorf("%q: got the key %+v", text, change.Key)
+		}
+		if kind, given := theirs["kind"]; (change.Pusher == nil) != (given && kind == nil) {
+			t.Fatalf("%q: sets or deletes, but should not: %+v", text, change)
+		}
+		if change.Pusher == nil {
+			return
+		}
+		for _, name := range []string{"append", "created", "device_id"} {
+			delete(theirs, name)
+		}
+		if shown := string(change.Pusher.AppendJSON(nil)); !reflect.DeepEqual(decode(t, shown), theirs) {
+			t.Errorf("%q: shown as %s", text, shown)
+		}
+		change.Pusher.Created, change.Pusher.Device = 7, "DEVICE"
+		stored := string(change.Pusher.AppendStored(nil))
+		again, err := pusher.ReadStored(stored)
+		if err != nil || !reflect.DeepEqual(again, *change.Pusher) {
+			t.Errorf("%q: stored as %s, read back as %+v, %v", text, stored, again, err)
+		}
+	})
+}
+
+func TestADeletionLooksAtNothingButTheKey(t *testing.T) {
+	for _, others := range []string{
+		"", `,"lang":null,"data":null,"app_display_name":null,"device_display_name":null,"profile_tag":null`,
+		`,"lang":1,"data":[],"append":"x"`,
+	} {
+		for _, text := range []string{
+			`{"kind":null,"app_id":"a","pushkey":"k"` + others + `}`,
+			`{"app_id":"a"` + others + `,"pushkey":"k","kind":null}`,
+		} {
+			change, err := read(text)
+			if want := (pusher.Key{AppID: "a", Pushkey: "k"}); err != nil || change.Pusher != nil || change.Key != want {
+				t.Errorf("%s: got %+v, %v", text, change, err)
+			}
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package pusher_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// describe is an error's kind and text, empty for none.
+func describe(err error) string {
+	if err == nil {
+		return ""
+	}
+	return string(fault.KindOf(err)) + ": " + err.Error()
+}
+
+func read(text string) (pusher.Change, error) {
+	r := strictjson.NewReader(text)
+	change, err := pusher.ReadChange(r)
+	if err == nil {
+		err = r.End()
+	}
+	return change, err
+}
+
+// phone is a pusher as a client would submit it.
+func phone(key string) pusher.Pusher {
+	return pusher.Pusher{
+		Key: pusher.Key{AppID: "org.example.app", Pushkey: key}, Kind: pusher.HTTP,
+		AppDisplayName: "App", DeviceDisplayName: "Phone", Lang: "en",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
+	}
+}
+
+// decode parses JSON with encoding/json, the digits of numbers included.
+func decode(t testing.TB, text string) map[string]any {
+	t.Helper()
+	var value map[string]any
+	dec := json.NewDecoder(bytes.NewReader([]byte(text)))
+	dec.UseNumber()
+	if err := dec.Decode(&value); err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	return value
+}

@@ -1,0 +1,183 @@
+package pusher_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
+	const path = pusher.NotifyPath
+	type allowed int
+	const (
+		never allowed = iota
+		always
+		withHTTP // where the host allows plain http
+	)
+	for name, test := range map[string]struct {
+		url  string // as JSON
+		want allowed
+	}{
+		"https":                        {`"https://push.example.org` + path + `"`, always},
+		"http":                         {`"http://push.example.org` + path + `"`, withHTTP},
+		"a scheme in capitals":         {`"HTTPS://push.example.org` + path + `"`, always},
+		"a port":                       {`"https://push.example.org:8443` + path + `"`, always},
+		"an IPv4 address":              {`"https://192.0.2.1` + path + `"`, always},
+		"an IPv6 address":              {`"https://[2001:db8::1]:8443` + path + `"`, always},
+		"a single label":               {`"http://localhost` + path + `"`, withHTTP},
+		"a host beyond ASCII":          {`"https://push.ex\u00e4mple.org` + path + `"`, always},
+		"a query":                      {`"https://push.example.org` + path + `?a=b&c"`, always},
+		"an empty query":               {`"https://push.example.org` + path + `?"`, always},
+		"JSON escapes":                 {`"https:\/\/push.example.org\/\u005fmatrix\/push\/v1\/notify"`, always},
+		"ftp":                          {`"ftp://push.example.org` + path + `"`, never},
+		"a scheme like https":          {`"httpsx://push.example.org` + path + `"`, never},
+		"no scheme":                    {`"//push.example.org` + path + `"`, never},
+		"only a path":                  {`"` + path + `"`, never},
+		"only a host":                  {`"push.example.org` + path + `"`, never},
+		"opaque":                       {`"https:push.example.org` + path + `"`, never},
+		"one slash":                    {`"https:/push.example.org` + path + `"`, never},
+		"no host":                      {`"https://` + path + `"`, never},
+		"no host, but a slash":         {`"https:///` + path + `"`, never},
+		"only a port":                  {`"https://:8443` + path + `"`, never},
+		"a port that is too high":      {`"https://push.example.org:65536` + path + `"`, never},
+		"a port that is no number":     {`"https://push.example.org:x` + path + `"`, never},
+		"a user":                       {`"https://alice@push.example.org` + path + `"`, never},
+		"a user and a password":        {`"https://alice:secret@push.example.org` + path + `"`, never},
+		"an empty user":                {`"https://@push.example.org` + path + `"`, never},
+		"a fragment":                   {`"https://push.example.org` + path + `#a"`, never},
+		"an empty fragment":            {`"https://push.example.org` + path + `#"`, never},
+		"a fragment behind a query":    {`"https://push.example.org` + path + `?a#b"`, never},
+		"no path":                      {`"https://push.example.org"`, never},
+		"the root":                     {`"https://push.example.org/"`, never},
+		"a trailing slash":             {`"https://push.example.org` + path + `/"`, never},
+		"a longer path":                {`"https://push.example.org` + path + `/x"`, never},
+		"a prefix":                     {`"https://push.example.org/x` + path + `"`, never},
+		"a doubled slash":              {`"https://push.example.org/` + path + `"`, never},
+		"a path in capitals":           {`"https://push.example.org/_MATRIX/push/v1/notify"`, never},
+		"an older version":             {`"https://push.example.org/_matrix/push/r0/notify"`, never},
+		"a dot segment":                {`"https://push.example.org/./_matrix/push/v1/notify"`, never},
+		"two dots":                     {`"https://push.example.org/x/..` + path + `"`, never},
+		"an encoded path":              {`"https://push.example.org/%5Fmatrix/push/v1/notify"`, never},
+		"an encoded slash":             {`"https://push.example.org/_matrix%2Fpush/v1/notify"`, never},
+		"path parameters":              {`"https://push.example.org` + path + `;x"`, never},
+		"the path within the query":    {`"https://push.example.org/?` + path + `"`, never},
+		"a space before":               {`" https://push.example.org` + path + `"`, never},
+		"a space behind":               {`"https://push.example.org` + path + ` "`, never},
+		"a newline":                    {`"https://push.example.org` + path + `\n"`, never},
+		"NUL":                          {`"https://push.example.org\u0000` + path + `"`, never},
+		"a space in the host":          {`"https://push example.org` + path + `"`, never},
+		"a backslash in the host":      {`"https://push.example.org\\@evil.example` + path + `"`, never},
+		"an encoded host":              {`"https://push%2Eexample.org` + path + `"`, never},
+		"an open bracket":              {`"https://[::1` + path + `"`, never},
+		"a faulty escape in the query": {`"https://push.example.org` + path + `?%zz"`, always},
+		"empty":                        {`""`, never},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := phone("key")
+			p.Data = `{"format":"event_id_only","url":` + test.url + `}`
+			policy := pusher.DefaultPolicy()
+			const refusal = "invalid_param: data.url must be an absolute %s URL with the path /_matrix/push/v1/notify, without user info or fragment."
+			for schemes, ok := range map[string]bool{"https": test.want == always, "https or http": test.want != never} {
+				policy.AllowHTTP = schemes != "https"
+				want := fmt.Sprintf(refusal, schemes)
+				if ok {
+					want = ""
+				}
+				if got := describe(policy.Check(p)); got != want {
+					t.Errorf("%s: got %q, want %q", schemes, got, want)
+				}
+			}
+			p.Kind = pusher.Email
+			if got := describe(policy.Check(p)); got != "" {
+				t.Errorf("an email pusher's URL was looked at: %s", got)
+			}
+		})
+	}
+}
+
+func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
+	policy := pusher.Policy{MaxPushers: 2, MaxPushkeyBytes: 8, MaxAppIDChars: 4, MaxDataBytes: 120, MaxURLBytes: 60}
+	url := "https://p.example" + pusher.NotifyPath // 40 bytes
+	urlOf := func(size int) string { return `{"url":"` + url + "?" + strings.Repeat("x", size-len(url)-1) + `"}` }
+	for name, test := range map[string]struct {
+		change func(*pusher.Pusher)
+		want   string
+	}{
+		"as it should be":            {func(*pusher.Pusher) {}, ""},
+		"an email pusher, no data":   {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }, ""},
+		"an app_id at its limit":     {func(p *pusher.Pusher) { p.AppID = "\U0001f600\U0001f600\U0001f600\U0001f600" }, ""},
+		"a pushkey at its limit":     {func(p *pusher.Pusher) { p.Pushkey = "\U0001f600\U0001f600" }, ""},
+		"a URL at its limit":         {func(p *pusher.Pusher) { p.Data = urlOf(60) }, ""},
+		"data at its limit":          {func(p *pusher.Pusher) { p.Data += strings.Repeat(" ", 120-len(p.Data)) }, ""},
+		"no app_id":                  {func(p *pusher.Pusher) { p.AppID = "" }, "invalid_param: app_id must not be empty."},
+		"no pushkey":                 {func(p *pusher.Pusher) { p.Pushkey = "" }, "invalid_param: pushkey must not be empty."},
+		"a long app_id":              {func(p *pusher.Pusher) { p.AppID = "abcde" }, "too_large: app_id longer than 4 characters."},
+		"a long pushkey":             {func(p *pusher.Pusher) { p.Pushkey = "\U0001f600\U0001f600x" }, "too_large: pushkey longer than 8 bytes."},
+		"long data":                  {func(p *pusher.Pusher) { p.Data += strings.Repeat(" ", 121-len(p.Data)) }, "too_large: data longer than 120 bytes."},
+		"a long URL":                 {func(p *pusher.Pusher) { p.Data = urlOf(61) }, "too_large: data.url longer than 60 bytes."},
+		"long data, email":           {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{`+strings.Repeat(" ", 120)+`}` }, "too_large: data longer than 120 bytes."},
+		"no kind":                    {func(p *pusher.Pusher) { p.Kind = "" }, "invalid_param: kind must be 'http', 'email' or null."},
+		"an unknown kind":            {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
+		"a kind in capitals":         {func(p *pusher.Pusher) { p.Kind = "HTTP" }, "invalid_param: kind must be 'http', 'email' or null."},
+		"no URL":                     {func(p *pusher.Pusher) { p.Data = `{}` }, "missing_param: Missing parameter: data.url"},
+		"a URL in capitals":          {func(p *pusher.Pusher) { p.Data = `{"URL":"` + url + `"}` }, "missing_param: Missing parameter: data.url"},
+		"a URL further down":         {func(p *pusher.Pusher) { p.Data = `{"x":{"url":"` + url + `"}}` }, "missing_param: Missing parameter: data.url"},
+		"a null URL":                 {func(p *pusher.Pusher) { p.Data = `{"url":null}` }, "bad_json: data.url must be a string"},
+		"a URL that is an object":    {func(p *pusher.Pusher) { p.Data = `{"x":1,"url":{}}` }, "bad_json: data.url must be a string"},
+		"data that is no object":     {func(p *pusher.Pusher) { p.Data = `[]` }, "bad_json: Must be an object"},
+		"the key comes before kind":  {func(p *pusher.Pusher) { p.AppID, p.Kind = "", "" }, "invalid_param: app_id must not be empty."},
+		"the size comes before kind": {func(p *pusher.Pusher) { p.AppID, p.Kind = "abcde", "" }, "too_large: app_id longer than 4 characters."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := phone("key")
+			p.AppID, p.Data = "app", `{"url":"`+url+`"}`
+			test.change(&p)
+			if got := describe(policy.Check(p)); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
+	policy := pusher.Policy{MaxPushers: 2}
+	const refusal = "invalid_param: A user has at most 2 pushers."
+	for name, test := range map[string]struct {
+		before, after int
+		want          string
+	}{
+		"up to the limit":           {1, 2, ""},
+		"over the limit":            {2, 3, refusal},
+		"over it before, not grown": {3, 3, ""},
+		"over it before, shrunk":    {5, 4, ""},
+		"over it before, grown":     {3, 4, refusal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var l pusher.List
+			for i := range test.after {
+				l.Set(phone(fmt.Sprint(i)))
+			}
+			if got := describe(policy.CheckCount(test.before, &l)); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+		})
+	}
+}
+
+func TestThePolicysLimitsMustBePositive(t *testing.T) {
+	if err := pusher.DefaultPolicy().Validate(); err != nil {
+		t.Errorf("the defaults: %v", err)
+	}
+	const want = "MaxPushers is 0, want at least 1\nMaxPushkeyBytes is -1, want at least 1\nMaxAppIDChars is 0, want at least 1\n" +
+		"MaxDataBytes is 0, want at least 1\nMaxURLBytes is 0, want at least 1"
+	if err := (pusher.Policy{MaxPushkeyBytes: -1}).Validate(); fmt.Sprint(err) != want {
+		t.Errorf("got %v", err)
+	}
+	one := pusher.DefaultPolicy()
+	one.MaxURLBytes = 0
+	if err := one.Validate(); fmt.Sprint(err) != "MaxURLBytes is 0, want at least 1" {
+		t.Errorf("got %v", err)
+	}
+}

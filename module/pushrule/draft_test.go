@@ -1,0 +1,242 @@
+package pushrule_test
+
+import (
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+func TestADraftBecomesARule(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind  pushrule.Kind
+		draft string
+		want  string
+	}{
+		"the least": {pushrule.Override, `{"actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"conditions":[],"actions":[]}`},
+		"the least of a room rule": {pushrule.Room, `{"actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"actions":[]}`},
+		"the least of a content rule": {pushrule.Content, `{"actions":[],"pattern":"*"}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"pattern":"*","actions":[]}`},
+		"the path's id and the server's default win": {pushrule.Sender, `{"rule_id":".m.other","default":true,"actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"actions":[]}`},
+		"an id and a default of any type are passed over": {pushrule.Sender, `{"rule_id":5,"default":[{}],"actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"actions":[]}`},
+		"disabled": {pushrule.Room, `{"enabled":false,"actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":false,"actions":[]}`},
+		"unknown actions, conditions and keys": {pushrule.Underride,
+			`{"x.key": { "a" : 1e400 },"actions":["dont_notify", {"set_tweak":"org.x","value":0.10000000000000000001} ,{"y":[null]},{}],` +
+				`"conditions":[{"kind":"org.x","n":9007199254740993},{},{"kind":"event_match"}],"KIND":null,"Enabled":false}`,
+			`{"rule_id":"ID","default":false,"enabled":true,` +
+				`"conditions":[{"kind":"org.x","n":9007199254740993},{},{"kind":"event_match"}],` +
+				`"actions":["dont_notify",{"set_tweak":"org.x","value":0.10000000000000000001},{"y":[null]},{}],` +
+				`"x.key":{ "a" : 1e400 },"KIND":null,"Enabled":false}`},
+		"conditions and pattern that are null": {pushrule.Override, `{"conditions":null,"pattern":null,"actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"conditions":[],"actions":[]}`},
+		"conditions of a kind without them": {pushrule.Room, `{"conditions":[{"kind":"x"}],"pattern":"y","actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"actions":[]}`},
+		"a pattern of a kind without it": {pushrule.Underride, `{"conditions":[],"pattern":"","actions":[]}`,
+			`{"rule_id":"ID","default":false,"enabled":true,"conditions":[],"actions":[]}`},
+		"conditions on a content rule": {pushrule.Content, `{"conditions":[{"kind":"x"}],"pattern":"\u0000 é","actions":[]}`,
+			"{\"rule_id\":\"ID\",\"default\":false,\"enabled\":true,\"pattern\":\"\\u0000 é\",\"actions\":[]}"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := mustDraft(t, test.kind, test.draft)
+			if len(d.Conditions) > 0 && !test.kind.HasConditions() || d.Pattern != "" && !test.kind.HasPattern() {
+				t.Errorf("keeps what a rule of kind %s does not have: %+v", test.kind, d)
+			}
+			var s pushrule.Ruleset
+			if err := s.Put(test.kind, "ID", d, pushrule.Position{}); err != nil {
+				t.Fatal(err)
+			}
+			rule, _ := s.Rule(test.kind, "ID")
+			if got := string(rule.AppendJSON(nil, test.kind)); got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			again := mustRead(t, encode(&s))
+			if read, _ := again.Rule(test.kind, "ID"); string(read.AppendJSON(nil, test.kind)) != test.want {
+				t.Errorf("read back as %s", read.AppendJSON(nil, test.kind))
+			}
+		})
+	}
+}
+
+func TestAReplacedRuleKeepsEnabledAndNothingElse(t *testing.T) {
+	const stored = `{"override":[{"rule_id":"A","default":false,"enabled":STATE,"conditions":[{"kind":"old"}],"actions":["old"],"x.old":1}]}`
+	for name, test := range map[string]struct{ was, draft, want string }{
+		"enabled, unsaid":      {"true", `{"actions":[]}`, "true"},
+		"disabled, unsaid":     {"false", `{"actions":[]}`, "false"},
+		"disabled, then true":  {"false", `{"enabled":true,"actions":[]}`, "true"},
+		"enabled, then false":  {"true", `{"enabled":false,"actions":[]}`, "false"},
+		"disabled, then false": {"false", `{"actions":[],"enabled":false}`, "false"},
+	} {
+		for _, at := range []pushrule.Position{{}, {After: "A"}} {
+			t.Run(name+", after="+at.After, func(t *testing.T) {
+				s := mustRead(t, strings.Replace(stored, "STATE", test.was, 1))
+				if err := s.Put(pushrule.Override, "A", mustDraft(t, pushrule.Override, test.draft), at); err != nil {
+					t.Fatal(err)
+				}
+				rule, _ := s.Rule(pushrule.Override, "A")
+				want := `{"rule_id":"A","default":false,"enabled":` + test.want + `,"conditions":[],"actions":[]}`
+				if got := string(rule.AppendJSON(nil, pushrule.Override)); got != want {
+					t.Errorf("got  %s\nwant %s", got, want)
+				}
+			})
+		}
+	}
+}
+
+func TestAMovedRuleKeepsEnabledToo(t *testing.T) {
+	s := setOf(t, pushrule.Room, "A B C")
+	if err := s.SetEnabled(pushrule.Room, "C", false); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Put(pushrule.Room, "C", plain(), pushrule.Position{Before: "A"}); err != nil {
+		t.Fatal(err)
+	}
+	if rule, _ := s.Rule(pushrule.Room, "C"); rule.Enabled || idsOf(&s, pushrule.Room) != "C A B" {
+		t.Errorf("got %+v in %s", rule, idsOf(&s, pushrule.Room))
+	}
+}
+
+func TestASubmittedRuleWithAFaultNamesTheField(t *testing.T) {
+	for name, test := range map[string]struct {
+		kind  pushrule.Kind
+		rule  string
+		field string // of the rule, the path's end
+		want  string // what follows the field, or the whole text where field is empty
+		fault string
+	}{
+		"no actions":            {pushrule.Room, `{}`, "actions", "Missing parameter: @", "missing_param"},
+		"actions in capitals":   {pushrule.Room, `{"ACTIONS":[]}`, "actions", "Missing parameter: @", "missing_param"},
+		"no pattern":            {pushrule.Content, `{"actions":[]}`, "pattern", "Missing parameter: @", "missing_param"},
+		"a null pattern":        {pushrule.Content, `{"actions":[],"pattern":null}`, "pattern", "Missing parameter: @", "missing_param"},
+		"neither":               {pushrule.Content, `{}`, "actions", "Missing parameter: @", "missing_param"},
+		"an empty pattern":      {pushrule.Content, `{"actions":[],"pattern":""}`, "pattern", "@ must be a non-empty string", "bad_json"},
+		"a pattern of number":   {pushrule.Content, `{"actions":[],"pattern":1}`, "pattern", "@ must be a string", "bad_json"},
+		"a pattern, room":       {pushrule.Room, `{"actions":[],"pattern":1}`, "pattern", "@ must be a string", "bad_json"},
+		"null actions":          {pushrule.Room, `{"actions":null}`, "actions", "@ must be an array", "bad_json"},
+		"actions as object":     {pushrule.Room, `{"actions":{}}`, "actions", "@ must be an array", "bad_json"},
+		"actions as string":     {pushrule.Room, `{"actions":"notify"}`, "actions", "@ must be an array", "bad_json"},
+		"a null action":         {pushrule.Room, `{"actions":[null]}`, "actions[0]", "@ must be a string or an object", "bad_json"},
+		"a number as action":    {pushrule.Room, `{"actions":["notify",1]}`, "actions[1]", "@ must be a string or an object", "bad_json"},
+		"an array as action":    {pushrule.Room, `{"actions":[{},"a",[]]}`, "actions[2]", "@ must be a string or an object", "bad_json"},
+		"a null tweak":          {pushrule.Room, `{"actions":["notify",{"set_tweak":null}]}`, "actions[1].set_tweak", "@ must be a string", "bad_json"},
+		"a tweak of object":     {pushrule.Room, `{"actions":[{"value":1,"set_tweak":{}}]}`, "actions[0].set_tweak", "@ must be a string", "bad_json"},
+		"conditions as object":  {pushrule.Override, `{"actions":[],"conditions":{}}`, "conditions", "@ must be an array", "bad_json"},
+		"conditions as string":  {pushrule.Override, `{"actions":[],"conditions":""}`, "conditions", "@ must be an array", "bad_json"},
+		"conditions, room":      {pushrule.Room, `{"actions":[],"conditions":{}}`, "conditions", "@ must be an array", "bad_json"},
+		"a null condition":      {pushrule.Override, `{"actions":[],"conditions":[null]}`, "conditions[0]", "@ must be an object", "bad_json"},
+		"a string as condition": {pushrule.Override, `{"actions":[],"conditions":[{},"x"]}`, "conditions[1]", "@ must be an object", "bad_json"},
+		"a condition of number": {pushrule.Override, `{"actions":[],"conditions":[{"kind":1}]}`, "conditions[0].kind", "@ must be a string", "bad_json"},
+		"null as enabled":       {pushrule.Room, `{"actions":[],"enabled":null}`, "enabled", "@ must be a boolean", "bad_json"},
+		"a word as enabled":     {pushrule.Room, `{"actions":[],"enabled":"true"}`, "enabled", "@ must be a boolean", "bad_json"},
+		"a number as enabled":   {pushrule.Room, `{"actions":[],"enabled":1}`, "enabled", "@ must be a boolean", "bad_json"},
+		"null":                  {pushrule.Room, `null`, "", "@ must be an object", "bad_json"},
+		"a list":                {pushrule.Room, `[]`, "", "@ must be an object", "bad_json"},
+		"actions twice":         {pushrule.Room, `{"actions":[],"\u0061ctions":[]}`, "actions", "Key given twice: @", "bad_json"},
+		"an unknown key twice":  {pushrule.Room, `{"actions":[],"x":1,"x":1}`, "x", "Key given twice: @", "bad_json"},
+		"twice within x":        {pushrule.Room, `{"actions":[],"x":{"y":1,"y":2}}`, "x.y", "Key given twice: @", "bad_json"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := pushrule.ReadDraft(strictjson.NewReader(test.rule), test.kind)
+			field := test.field
+			want := test.fault + ": " + strings.ReplaceAll(test.want, "@", field)
+			if field == "" {
+				want = "bad_json: Must be an object"
+			}
+			if got := describe(err); got != want {
+				t.Errorf("as the whole body: got %s, want %s", got, want)
+			}
+
+			r := strictjson.NewReader(`{"before":"x","rule":` + test.rule + `}`)
+			err = r.Object(func(name string) error {
+				if name != "rule" {
+					return r.Skip()
+				}
+				_, err := pushrule.ReadDraft(r, test.kind)
+				return err
+			})
+			field = strings.TrimSuffix("rule."+test.field, ".")
+			want = test.fault + ": " + strings.ReplaceAll(test.want, "@", field)
+			if got := describe(err); got != want {
+				t.Errorf("as the member rule: got %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+func TestADuplicateWithinAListIsNamedLikeAnyOtherPlace(t *testing.T) {
+	const rule = `{"actions":["notify",{"value":1,"value":2}]}`
+	_, err := pushrule.ReadDraft(strictjson.NewReader(rule), pushrule.Room)
+	if want := "bad_json: Key given twice: actions[1].value"; describe(err) != want {
+		t.Errorf("got %s, want %s", describe(err), want)
+	}
+}
+
+func TestASubmittedRuleThatIsNoJSONIsRefused(t *testing.T) {
+	for name, rule := range map[string]string{
+		"nothing":                         ``,
+		"cut within the actions":          `{"actions":["notify"`,
+		"cut after the actions":           `{"actions":[]`,
+		"a trailing comma":                `{"actions":[],}`,
+		"a trailing comma in a list":      `{"actions":["notify",]}`,
+		"a lone surrogate in an action":   `{"actions":[{"value":"\ud800"}]}`,
+		"a lone surrogate in a name":      `{"actions":[],"\udc00":1}`,
+		"invalid UTF-8 in a condition":    "{\"actions\":[],\"conditions\":[{\"kind\":\"\xff\"}]}",
+		"a bare word":                     `{"actions":[notify]}`,
+		"a cut literal":                   `{"actions":[],"enabled":tru}`,
+		"a cut literal where null may be": `{"actions":[],"conditions":nul}`,
+		"a number that is none":           `{"actions":[],"x":01}`,
+		"brackets without end":            `{"actions":[` + strings.Repeat("[", 100_000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := pushrule.ReadDraft(strictjson.NewReader(rule), pushrule.Override)
+			if !strings.HasPrefix(describe(err), "not_json: Not valid JSON: ") {
+				t.Errorf("got %.200s", describe(err))
+			}
+		})
+	}
+}
+
+func TestReadActionsNeverReturnsNil(t *testing.T) {
+	got, err := pushrule.ReadActions(strictjson.NewReader(` [ ] `))
+	if err != nil || got == nil || len(got) != 0 {
+		t.Errorf("got %#v, %v", got, err)
+	}
+	got, err = pushrule.ReadActions(strictjson.NewReader(`["a", {"b": 1e400}]`))
+	if want := []pushrule.Action{`"a"`, `{"b": 1e400}`}; err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("got %#v, %v", got, err)
+	}
+}
+
+func TestMembersBesideOthersMakeADraft(t *testing.T) {
+	var d pushrule.Draft
+	r := strictjson.NewReader(`{"actions":[1],"pattern":"x"}`)
+	err := r.Object(func(name string) error {
+		if name == "actions" {
+			return r.Skip()
+		}
+		return d.ReadMember(r, name)
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := describe(d.Complete(pushrule.Content, "")); got != "missing_param: Missing parameter: actions" {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestActionsAndConditionsMarshalAsTheyAre(t *testing.T) {
+	for text, value := range map[string]interface{ MarshalJSON() ([]byte, error) }{
+		`{"n":1e400}`: pushrule.Action(`{"n":1e400}`),
+		`{"n": 0.10}`: pushrule.Condition(`{"n": 0.10}`),
+	} {
+		if got, err := value.MarshalJSON(); err != nil || string(got) != text {
+			t.Errorf("got %s, %v, want %s", got, err, text)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package pushrule_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// equalRules compares what two rules say; a list of no conditions is none.
+func equalRules(a, b pushrule.Rule) bool {
+	if len(a.Conditions) == 0 && len(b.Conditions) == 0 {
+		a.Conditions, b.Conditions = nil, nil
+	}
+	return reflect.DeepEqual(a, b)
+}
+
+// FuzzRead holds what is read against encoding/json, and everything that can
+// be made of it against being readable again.
+func FuzzRead(f *testing.F) {
+	defaults := pushrule.ServerDefault("@alice:example.org")
+	f.Add(encode(&defaults))
+	f.Add(storedSet)
+	for _, text := range oddSets() {
+		f.Add(text)
+	}
+	for _, text := range []string{`null`, `{"room":[null]}`, `{"room":[{"rule_id":"\ud800"}]}`, `{"room":[],"room":[]}`, `{} {}`, `{"content":[{}]}`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		s, err := pushrule.Read(text)
+		if err != nil {
+			switch fault.KindOf(err) {
+			case fault.NotJSON, fault.BadJSON, fault.MissingParam:
+			default:
+				t.Errorf("%q: %v of kind %v", text, err, fault.KindOf(err))
+			}
+			return
+		}
+		if got := encode(&s); got != strings.Trim(text, " \t\r\n") {
+			t.Errorf("%q: returned as %q", text, got)
+		}
+		checkAgainstEncodingJSON(t, text, &s)
+		if again := reencode(t, s); !sameJSON(t, again, complete(t, text)) {
+			t.Errorf("%q: written anew as %s", text, again)
+		}
+		for name, change := range map[string]func(*pushrule.Ruleset) error{
+			"put": func(s *pushrule.Ruleset) error {
+				return s.Put(pushrule.Override, "\u2028\"", plain(), pushrule.Position{})
+			},
+			"merge": func(s *pushrule.Ruleset) error { s.MergeDefaults("@a\"}:b"); return nil },
+		} {
+			changed := s
+			if err := change(&changed); err != nil {
+				t.Fatalf("%q: %s: %v", text, name, err)
+			}
+			again, err := pushrule.Read(encode(&changed))
+			if err != nil || reencode(t, again) != encode(&changed) {
+				t.Errorf("%q: %s: read back with %v as %s, want %s", text, name, err, encode(&again), encode(&changed))
+			}
+		}
+		if got := strings.TrimSpace(text); encode(&s) != strings.Trim(got, " \t\r\n") {
+			t.Errorf("%q: a change to a copy changed the original", text)
+		}
+	})
+}
+
+func checkAgainstEncodingJSON(t *testing.T, text string, s *pushrule.Ruleset) {
+	set, ok := decode(t, text).(map[string]any)
+	if !ok || !json.Valid([]byte(text)) {
+		t.Fatalf("%q: encoding/json sees no object", text)
+	}
+	for _, kind := range pushrule.Kinds() {
+		theirs, _ := set[string(kind)].([]any)
+		ours := s.List(kind)
+		if len(ours) != len(theirs) {
+			t.Fatalf("%q: %d rules of kind %s, want %d", text, len(ours), kind, len(theirs))
+		}
+		for i, rule := range ours {
+			their := theirs[i].(map[string]any)
+			pattern := any(rule.Pattern)
+			if !kind.HasPattern() {
+				pattern = their["pattern"]
+			}
+			got := fmt.Sprintf("%q %t %t %v %d", rule.ID, rule.Default, rule.Enabled, pattern, len(rule.Actions))
+			want := fmt.Sprintf("%q %t %t %v %d", their["rule_id"], their["default"], their["enabled"], their["pattern"], len(their["actions"].([]any)))
+			if got != want {
+				t.Errorf("%q: %s rule %d: got %s, want %s", text, kind, i, got, want)
+			}
+		}
+	}
+}
+
+// FuzzReadDraft holds that a submitted rule that is accepted can be stored and
+// read back, with nothing lost.
+func FuzzReadDraft(f *testing.F) {
+	for i, text := range []string{
+		`{"actions":["notify",{"set_tweak":"sound","value":"x"}],"conditions":[{"kind":"x","n":1e400}],"x":{"y":[0.10]}}`,
+		`{"actions":[],"pattern":"p","enabled":false}`, `{"actions":[],"conditions":null,"rule_id":7,"default":{}}`,
+		`{"actions":[null]}`, `{"actions":[{"set_tweak":null}]}`, `{"actions":[],"enabled":1}`, `{}`, `{"actions":[],"\ud83d\ude00":"\\"}`,
+	} {
+		f.Add(uint8(i), text)
+	}
+	f.Fuzz(func(t *testing.T, n uint8, text string) {
+		kind := edit{kind: n}.kindName()
+		r := strictjson.NewReader(text)
+		d, err := pushrule.ReadDraft(r, kind)
+		if err != nil || r.End() != nil || strictjson.Depth(text) > 1000 {
+			return
+		}
+		s := pushrule.ServerDefault(modelUser)
+		if err := s.Put(kind, "id", d, pushrule.Position{}); err != nil {
+			t.Fatalf("%q: accepted, but not put: %v", text, err)
+		}
+		again, err := pushrule.Read(encode(&s))
+		if err != nil {
+			t.Fatalf("%q: accepted, but not readable: %v", text, err)
+		}
+		rule, _ := again.Rule(kind, "id")
+		got := decode(t, string(rule.AppendJSON(nil, kind))).(map[string]any)
+		want := decode(t, text).(map[string]any)
+		want["rule_id"], want["default"] = "id", false
+		if want["enabled"] == nil {
+			want["enabled"] = true
+		}
+		if !kind.HasPattern() {
+			delete(want, "pattern")
+		}
+		if !kind.HasConditions() {
+			delete(want, "conditions")
+		} else if want["conditions"] == nil {
+			want["conditions"] = []any{}
+		}
+		if !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: read back as %v, want %v", text, got, want)
+		}
+	})
+}

@@ -1,0 +1,366 @@
+package pushrule_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// model is a user's rules kept in the plainest way: what the service promises,
+// written down without regard to speed or to sharing of memory.
+type model map[pushrule.Kind][]modelRule
+
+type modelRule struct {
+	id                        string
+	isDefault, enabled        bool
+	actions, conditions, rest string // JSON lists without brackets, and members
+	pattern                   string
+}
+
+func modelOf(s *pushrule.Ruleset) model {
+	m := model{}
+	for _, kind := range pushrule.Kinds() {
+		for _, rule := range s.List(kind) {
+			m[kind] = append(m[kind], modelRule{
+				rule.ID, rule.Default, rule.Enabled, join(rule.Actions), join(rule.Conditions), fmt.Sprint(rule.Extra), rule.Pattern,
+			})
+		}
+	}
+	return m
+}
+
+func join[T ~string](texts []T) string {
+	var plain []string
+	for _, text := range texts {
+		plain = append(plain, string(text))
+	}
+	return strings.Join(plain, ",")
+}
+
+func (m model) String() string {
+	var b strings.Builder
+	for _, kind := range pushrule.Kinds() {
+		fmt.Fprintf(&b, "%s: %+v\n", kind, m[kind])
+	}
+	return b.String()
+}
+
+func (m model) find(kind pushrule.Kind, id string) *modelRule {
+	for i := range m[kind] {
+		if m[kind][i].id == id {
+			return &m[kind][i]
+		}
+	}
+	return nil
+}
+
+func (m model) put(kind pushrule.Kind, id string, d pushrule.Draft, at pushrule.Position) error {
+	if strings.HasPrefix(id, ".") {
+		return pushrule.ErrReservedID
+	}
+	if id == "" || strings.ContainsAny(id, "/\\\x00\x1f\x7f") {
+		return pushrule.ErrInvalidID
+	}
+	if strings.HasPrefix(at.Before, ".") || strings.HasPrefix(at.After, ".") {
+		return pushrule.ErrAnchorIsDefault
+	}
+	if at.After != "" && m.find(kind, at.After) == nil || at.Before != "" && m.find(kind, at.Before) == nil {
+		return pushrule.ErrAnchorNotFound
+	}
+	if at.Before != "" && at.After != "" {
+		for _, rule := range m[kind] { // the first of the two that is met stands above
+			if rule.id == at.Before {
+				return pushrule.ErrAnchorOrder
+			}
+			if rule.id == at.After {
+				break
+			}
+		}
+	}
+
+	old := m.find(kind, id)
+	rule := modelRule{
+		id: id, enabled: old == nil || old.enabled, actions: join(d.Actions), conditions: join(d.Conditions),
+		rest: fmt.Sprint(d.Extra), pattern: d.Pattern,
+	}
+	if d.Enabled != nil {
+		rule.enabled = *d.Enabled
+	}
+	above, below := at.Before, at.After // what the rule goes directly above or below
+	if above != "" {
+		below = ""
+	}
+	if old != nil && (above+below == "" || above == id || below == id) {
+		*old = rule
+		return nil
+	}
+	var list []modelRule
+	if above+below == "" {
+		if m.find(kind, ".m.rule.master") == nil {
+			list = append(list, rule)
+		}
+		below = ".m.rule.master"
+	}
+	for _, other := range m[kind] {
+		if other.id == above {
+			list = append(list, rule)
+		}
+		if other.id != id {
+			list = append(list, other)
+		}
+		if other.id == below {
+			list = append(list, rule)
+		}
+	}
+	m[kind] = list
+	return nil
+}
+
+func (m model) delete(kind pushrule.Kind, id string) error {
+	switch rule := m.find(kind, id); {
+	case rule == nil:
+		return pushrule.ErrRuleNotFound
+	case rule.isDefault:
+		return pushrule.ErrDeleteDefault
+	}
+	m[kind] = slices.DeleteFunc(m[kind], func(r modelRule) bool { return r.id == id })
+	return nil
+}
+
+func (m model) change(kind pushrule.Kind, id string, change func(*modelRule)) error {
+	rule := m.find(kind, id)
+	if rule == nil {
+		return pushrule.ErrRuleNotFound
+	}
+	change(rule)
+	return nil
+}
+
+func (m model) mergeDefaults() {
+	fresh := pushrule.ServerDefault(modelUser)
+	for kind, table := range modelOf(&fresh) {
+		for i, rule := range table {
+			if old := m.find(kind, rule.id); old != nil {
+				table[i].enabled, table[i].actions, table[i].rest = old.enabled, old.actions, old.rest
+			}
+		}
+		m[kind] = append(m[kind], table...) // the stored ones are still above and go below
+	}
+	for _, kind := range pushrule.Kinds() {
+		var master, users, defaults []modelRule
+		for i, rule := range m[kind] {
+			isFresh := fresh.List(kind) != nil && i >= len(m[kind])-len(fresh.List(kind))
+			switch {
+			case !rule.isDefault:
+				users = append(users, rule)
+			case isFresh && rule.id == ".m.rule.master":
+				master = append(master, rule)
+			case isFresh:
+				defaults = append(defaults, rule)
+			}
+		}
+		m[kind] = slices.Concat(master, users, defaults)
+	}
+}
+
+const modelUser = "@alice:example.org"
+
+// edit is one operation, in numbers that a generator or a fuzzer makes up.
+type edit struct{ op, kind, id, before, after, payload uint8 }
+
+var editIDs = []string{"A", "B", "C", "D", "\U0001f600 \"{", ".m.rule.master", ".m.rule.call", ".m.rule.roomnotif", "", "x/y"}
+
+func (e edit) kindName() pushrule.Kind { return pushrule.Kinds()[e.kind%5] }
+
+func pick(n uint8) string { return editIDs[int(n)%len(editIDs)] }
+
+func (e edit) position() pushrule.Position {
+	return pushrule.Position{Before: e.anchor(e.before), After: e.anchor(e.after)}
+}
+
+// anchor is mostly none or a rule that users can have.
+func (e edit) anchor(n uint8) string {
+	if n%16 < 6 {
+		return ""
+	}
+	return pick(n%16 - 6)
+}
+
+func (e edit) actions() []pushrule.Action {
+	return [][]pushrule.Action{{}, {`"notify"`}, {`{"n":9007199254740993}`, `"x"`}, nil}[e.payload%4]
+}
+
+func (e edit) draft() pushrule.Draft {
+	d := pushrule.Draft{Actions: e.actions()}
+	if e.kindName().HasPattern() {
+		d.Pattern = "p" + string(rune('a'+e.payload%3))
+	}
+	if e.kindName().HasConditions() && e.payload&8 != 0 {
+		d.Conditions = []pushrule.Condition{`{"kind":"custom","x":1e400}`}
+	}
+	if e.payload&16 != 0 {
+		d.Extra = []pushrule.Member{{Name: "x.y", Value: "[0.10]"}}
+	}
+	if e.payload&32 != 0 {
+		enabled := e.payload&64 != 0
+		d.Enabled = &enabled
+	}
+	return d
+}
+
+// apply makes the edit on both.
+func (e edit) apply(s *pushrule.Ruleset, m model) (got, want error) {
+	kind, id, enabled := e.kindName(), pick(e.id), e.payload&1 != 0
+	switch e.op % 8 {
+	case 4:
+		return s.Delete(kind, id), m.delete(kind, id)
+	case 5:
+		return s.SetEnabled(kind, id, enabled), m.change(kind, id, func(r *modelRule) { r.enabled = enabled })
+	case 6:
+		return s.SetActions(kind, id, e.actions()), m.change(kind, id, func(r *modelRule) { r.actions = join(e.actions()) })
+	case 7:
+		s.MergeDefaults(modelUser)
+		m.mergeDefaults()
+		return nil, nil
+	default:
+		return s.Put(kind, id, e.draft(), e.position()), m.put(kind, id, e.draft(), e.position())
+	}
+}
+
+func (e edit) String() string {
+	return fmt.Sprintf("op %d, %s %q at %+v, payload %b", e.op%8, e.kindName(), pick(e.id), e.position(), e.payload)
+}
+
+// starts are the sets that edits begin with.
+func starts(t testing.TB) []pushrule.Ruleset {
+	return []pushrule.Ruleset{
+		pushrule.ServerDefault(modelUser),
+		{},
+		mustRead(t, `{"override":[
+			{"rule_id":".m.rule.master","default":true,"enabled":true,"actions":[],"x":1},
+			{"rule_id":"A","default":false,"enabled":false,"actions":["a"],"conditions":[{}],"x":2},
+			{"rule_id":"B","default":false,"enabled":true,"actions":[]},
+			{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[]},
+			{"rule_id":".m.rule.call","default":true,"enabled":true,"actions":[]},
+			{"rule_id":".m.rule.tombstone","default":true,"enabled":false,"actions":["kept"],"x":3}],
+			"content":[{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"actions":[],"pattern":"alice"}],
+			"org.example.kind":[9007199254740993]}`),
+	}
+}
+
+// checkEdits makes the edits one after the other and holds the set against the
+// model and against what is true of every set.
+func checkEdits(t testing.TB, start pushrule.Ruleset, edits []edit) {
+	type snapshot struct {
+		set  pushrule.Ruleset
+		text string
+	}
+	s, m := start, modelOf(&start)
+	snapshots := []snapshot{{s, encode(&s)}}
+	for i, e := range edits {
+		before := snapshots[len(snapshots)-1]
+		got, want := e.apply(&s, m)
+		if !errors.Is(got, want) || (got == nil) != (want == nil) {
+			t.Fatalf("edit %d, %s: got %v, want %v", i, e, got, want)
+		}
+		text := encode(&s)
+		if got != nil && text != before.text {
+			t.Fatalf("edit %d, %s: refused, but changed\n%s\nto\n%s", i, e, before.text, text)
+		}
+		if actual := modelOf(&s); actual.String() != m.String() {
+			t.Fatalf("edit %d, %s:\ngot  %s\nwant %s", i, e, actual, m)
+		}
+		checkInvariants(t, &s)
+		snapshots = append(snapshots, snapshot{s, text})
+	}
+	for i, old := range snapshots {
+		if again := reencode(t, old.set); encode(&old.set) != old.text || !sameJSON(t, again, complete(t, old.text)) {
+			t.Fatalf("the copy taken after %d edits was changed by a later one\ngot  %s\nwant %s", i, again, old.text)
+		}
+	}
+}
+
+func checkInvariants(t testing.TB, s *pushrule.Ruleset) {
+	t.Helper()
+	for _, kind := range pushrule.Kinds() {
+		seen := map[string]bool{}
+		belowDefaults := false
+		for i, rule := range s.List(kind) {
+			if seen[rule.ID] {
+				t.Fatalf("%s: %q is there twice", kind, rule.ID)
+			}
+			seen[rule.ID] = true
+			if rule.ID == ".m.rule.master" {
+				if i != 0 {
+					t.Fatalf("%s: master stands at %d", kind, i)
+				}
+				continue
+			}
+			if belowDefaults && !rule.Default {
+				t.Fatalf("%s: the user's rule %q stands below the defaults", kind, rule.ID)
+			}
+			belowDefaults = belowDefaults || rule.Default
+			if rule.Default {
+				removed := *s
+				if err := removed.Delete(kind, rule.ID); !errors.Is(err, pushrule.ErrDeleteDefault) {
+					t.Fatalf("%s: deleting the default %q gives %v", kind, rule.ID, err)
+				}
+			}
+		}
+	}
+	text := encode(s)
+	again, err := pushrule.Read(text)
+	if err != nil {
+		t.Fatalf("cannot be read back: %v\n%s", err, text)
+	}
+	if modelOf(&again).String() != modelOf(s).String() || encode(&again) != text {
+		t.Fatalf("read back as another set\n%s", text)
+	}
+	if once := reencode(t, again); once != reencode(t, mustRead(t, once)) || once != reencode(t, *s) {
+		t.Fatalf("written anew as another set\n%s\n%s", text, once)
+	}
+}
+
+func TestAnySequenceOfEditsDoesWhatTheModelSays(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		edits := rapid.SliceOfN(rapid.Make[[6]uint8](), 1, 40).Draw(r, "edits")
+		start := rapid.SampledFrom(starts(t)).Draw(r, "start")
+		checkEdits(t, start, editsOf(slices.Concat(flatten(edits)...)))
+	})
+}
+
+func flatten(edits [][6]uint8) [][]byte {
+	var all [][]byte
+	for _, e := range edits {
+		all = append(all, e[:])
+	}
+	return all
+}
+
+// editsOf cuts bytes into edits.
+func editsOf(data []byte) []edit {
+	var edits []edit
+	for b := range slices.Chunk(data, 6) {
+		if len(b) == 6 {
+			edits = append(edits, edit{b[0], b[1], b[2], b[3], b[4], b[5]})
+		}
+	}
+	return edits
+}
+
+func FuzzEdits(f *testing.F) {
+	f.Add(uint8(0), []byte("\x00\x00\x00\x00\x00\x00\x01\x00\x01\x00\x06\x08\x07\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
+	f.Add(uint8(1), []byte("\x00\x01\x00\x00\x00\x00\x00\x01\x01\x00\x06\x00\x00\x01\x00\x07\x00\x20\x05\x01\x00\x00\x00\x00"))
+	f.Add(uint8(2), []byte("\x07\x00\x00\x00\x00\x00\x04\x00\x05\x00\x00\x00\x06\x00\x06\x00\x00\x02"))
+	f.Fuzz(func(t *testing.T, start uint8, data []byte) {
+		sets := starts(t)
+		edits := editsOf(data)
+		checkEdits(t, sets[int(start)%len(sets)], edits[:min(len(edits), 50)])
+	})
+}
