@@ -1,9 +1,7 @@
 package pusherstore
 
 import (
-	"context"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -88,34 +87,13 @@ func TestTheStoredForm(t *testing.T) {
 	}
 }
 
-// dropReplies is a hook that lets the server run the scripts and loses the
-// replies of the first n.
-type dropReplies struct{ n int }
-
-func (d *dropReplies) DialHook(next redis.DialHook) redis.DialHook { return next }
-func (d *dropReplies) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (d *dropReplies) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if strings.HasPrefix(cmd.Name(), "eval") && err == nil && d.n > 0 {
-			d.n--
-			cmd.SetErr(io.EOF)
-			return io.EOF
-		}
-		return err
-	}
-}
-
 func TestAChangeWhoseReplyIsLostHasOneEffect(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t)
 	if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
 		t.Fatal(err)
 	}
-	client.AddHook(&dropReplies{n: 2})
+	redistest.LoseScriptReplies(client, 2)
 	for _, key := range []string{"a", "b"} {
 		if err := store.Update(t.Context(), alice, toggle(key)); err != nil {
 			t.Error(err)
