@@ -14,12 +14,15 @@ func (a Action) MarshalJSON() ([]byte, error) { return []byte(a), nil }
 // ReadActions reads a submitted list of actions: strings and objects, whose
 // set_tweak, where there is one, is a string. The list is never nil.
 func ReadActions(r *strictjson.Reader) ([]Action, error) {
-	return readList[Action](r, func() error {
-		if r.IsString() || r.IsObject() {
-			return nil
+	return readList[Action](r, func() (string, error) {
+		switch {
+		case r.IsString():
+			return r.Value()
+		case r.IsObject():
+			return readTagged(r, "set_tweak")
 		}
-		return r.Mismatch("a string or an object")
-	}, "set_tweak")
+		return "", r.Mismatch("a string or an object")
+	})
 }
 
 // AppendActions appends the list as a JSON array.

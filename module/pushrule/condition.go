@@ -14,10 +14,10 @@ func (c Condition) MarshalJSON() ([]byte, error) { return []byte(c), nil }
 // where there is one, is a string. Client libraries that read the set later
 // fail as a whole on a kind of another type.
 func readConditions(r *strictjson.Reader) ([]Condition, error) {
-	return readList[Condition](r, func() error {
-		if r.IsObject() {
-			return nil
+	return readList[Condition](r, func() (string, error) {
+		if !r.IsObject() {
+			return "", r.Mismatch("an object")
 		}
-		return r.Mismatch("an object")
-	}, "kind")
+		return readTagged(r, "kind")
+	})
 }

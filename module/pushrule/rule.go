@@ -68,9 +68,9 @@ func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 		case name == "enabled":
 			rule.Enabled, err = r.Bool()
 		case name == "actions":
-			rule.Actions, err = readList[Action](r, nil, "")
+			rule.Actions, err = readList[Action](r, r.Value)
 		case name == "conditions" && kind.HasConditions():
-			rule.Conditions, err = readList[Condition](r, nil, "")
+			rule.Conditions, err = readList[Condition](r, r.Value)
 		case name == "pattern" && kind.HasPattern():
 			rule.Pattern, err = r.String()
 		default:
@@ -81,32 +81,26 @@ func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	return rule, err
 }
 
-// readList reads an array whose elements are kept as text. Before each element
-// check may refuse it; where tag is not empty, an element that is an object
-// may hold it only as a string.
-func readList[T ~string](r *strictjson.Reader, check func() error, tag string) ([]T, error) {
+// readList reads an array whose elements are kept as text; element reads one.
+func readList[T ~string](r *strictjson.Reader, element func() (string, error)) ([]T, error) {
 	list := []T{}
 	err := r.Array(func() error {
-		if check != nil {
-			if err := check(); err != nil {
-				return err
-			}
-		}
-		path, isObject := r.Path(), r.IsObject()
-		text, err := r.Value()
-		if err == nil && isObject && tag != "" {
-			err = checkTag(path, text, tag)
-		}
+		text, err := element()
 		list = append(list, T(text))
 		return err
 	})
 	return list, err
 }
 
-// checkTag refuses an object whose member tag is not a string.
-func checkTag(path, object, tag string) error {
+// readTagged reads an object that may hold the member tag only as a string.
+func readTagged(r *strictjson.Reader, tag string) (string, error) {
+	path := r.Path()
+	object, err := r.Value()
+	if err != nil {
+		return "", err
+	}
 	inner := strictjson.NewReader(object)
-	return inner.Object(func(name string) error {
+	return object, inner.Object(func(name string) error {
 		if name == tag && !inner.IsString() {
 			return strictjson.WrongShape(path+"."+tag, "a string")
 		}

@@ -29,12 +29,15 @@ type Member struct {
 	Value string // JSON text, as it came
 }
 
-// Reader walks one JSON text. It is not safe for concurrent use. After an
-// error it is of no further use.
+// Reader walks one JSON text. It is not safe for concurrent use. Where a string,
+// boolean or integer was asked for, a value of another kind is an error but is
+// read all the same, so that one may go on behind it. After an error in the
+// syntax all that is read fails with it.
 type Reader struct {
 	text  string
 	dec   *jsontext.Decoder
 	stack []frame // the objects and arrays being read, for the paths in errors
+	lost  error   // the error in the syntax that was met
 }
 
 // Check reports whether text is one JSON value, read as strictly as a [Reader]
@@ -62,24 +65,27 @@ func (r *Reader) Object(member func(name string) error, required ...string) erro
 	}
 	r.push(frame{})
 	var seen uint64
-	for r.dec.PeekKind() != jsontext.KindEndObject {
-		name, err := r.dec.ReadToken()
-		if err != nil {
-			return r.syntax(err)
+	for kind := r.dec.PeekKind(); kind != jsontext.KindEndObject; kind = r.dec.PeekKind() {
+		if kind != jsontext.KindString { // no name: its token is refused
+			_, err := r.token()
+			return err
 		}
-		s := name.String()
-		r.top().name = s
+		name, err := r.unquoted()
+		if err != nil {
+			return err
+		}
+		r.top().name = name
 		for i, want := range required {
-			if s == want {
+			if name == want {
 				seen |= 1 << i
 			}
 		}
-		if err := member(s); err != nil {
+		if err := member(name); err != nil {
 			return err
 		}
 	}
-	if _, err := r.dec.ReadToken(); err != nil {
-		return r.syntax(err)
+	if _, err := r.token(); err != nil {
+		return err
 	}
 	r.pop()
 	if bits.OnesCount64(seen) == len(required) {
@@ -107,8 +113,8 @@ func (r *Reader) Array(element func() error) error {
 		}
 		r.top().index++
 	}
-	if _, err := r.dec.ReadToken(); err != nil {
-		return r.syntax(err)
+	if _, err := r.token(); err != nil {
+		return err
 	}
 	r.pop()
 	return nil
@@ -116,6 +122,9 @@ func (r *Reader) Array(element func() error) error {
 
 // Value reads the next value of any kind and returns its text.
 func (r *Reader) Value() (string, error) {
+	if r.lost != nil {
+		return "", r.lost
+	}
 	v, err := r.dec.ReadValue()
 	if err != nil {
 		return "", r.syntax(err)
@@ -149,11 +158,21 @@ func (r *Reader) String() (string, error) {
 	if err := r.expect("a string", jsontext.KindString); err != nil {
 		return "", err
 	}
-	token, err := r.dec.ReadToken()
+	return r.unquoted()
+}
+
+// unquoted reads a string or a name. Without escapes it is a part of the text
+// and takes no memory of its own.
+func (r *Reader) unquoted() (string, error) {
+	quoted, err := r.Value()
+	if err != nil || strings.IndexByte(quoted, '\\') < 0 {
+		return strings.Trim(quoted, `"`), err
+	}
+	s, err := jsontext.AppendUnquote(nil, quoted)
 	if err != nil {
 		return "", r.syntax(err)
 	}
-	return token.String(), nil
+	return string(s), nil
 }
 
 // Bool reads a boolean.
@@ -161,9 +180,9 @@ func (r *Reader) Bool() (bool, error) {
 	if err := r.expect("a boolean", jsontext.KindTrue, jsontext.KindFalse); err != nil {
 		return false, err
 	}
-	token, err := r.dec.ReadToken()
+	token, err := r.token()
 	if err != nil {
-		return false, r.syntax(err)
+		return false, err
 	}
 	return token.Bool(), nil
 }
@@ -208,6 +227,9 @@ func (r *Reader) Mismatch(want string) error {
 
 // End reports an error when anything but white space follows the value.
 func (r *Reader) End() error {
+	if r.lost != nil {
+		return r.lost
+	}
 	_, err := r.dec.ReadToken()
 	switch {
 	case errors.Is(err, io.EOF):
@@ -218,12 +240,23 @@ func (r *Reader) End() error {
 	return fault.New(fault.NotJSON, "Not valid JSON: more than one value")
 }
 
+func (r *Reader) token() (jsontext.Token, error) {
+	if r.lost != nil {
+		return jsontext.Token{}, r.lost
+	}
+	token, err := r.dec.ReadToken()
+	if err != nil {
+		return jsontext.Token{}, r.syntax(err)
+	}
+	return token, nil
+}
+
 func (r *Reader) open(kind jsontext.Kind, want string) error {
 	if err := r.expect(want, kind); err != nil {
 		return err
 	}
-	if _, err := r.dec.ReadToken(); err != nil {
-		return r.syntax(err)
+	if _, err := r.token(); err != nil {
+		return err
 	}
 	return nil
 }
@@ -238,9 +271,17 @@ func (r *Reader) expect(want string, kinds ...jsontext.Kind) error {
 	return r.Mismatch(want)
 }
 
-// syntax turns a decoder's error into a fault. The fault's text names places
+// syntax turns a decoder's error into a fault, which is the error of all that
+// is read afterwards too: the decoder is lost. The fault's text names places
 // and never repeats a value, which may be secret.
 func (r *Reader) syntax(err error) error {
+	if r.lost == nil {
+		r.lost = syntaxFault(err)
+	}
+	return r.lost
+}
+
+func syntaxFault(err error) error {
 	var syntactic *jsontext.SyntacticError
 	switch found := errors.As(err, &syntactic); {
 	case found && errors.Is(err, jsontext.ErrDuplicateName):
