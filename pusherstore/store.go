@@ -25,6 +25,7 @@ type Store struct {
 	client redis.UniversalClient
 	cfg    Config
 	swap   *redis.Script
+	settle *redis.Script
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -33,7 +34,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("pusherstore: %w", err)
 	}
-	return &Store{client, cfg, redis.NewScript(swapScript)}, nil
+	return &Store{client, cfg, redis.NewScript(swapScript), redis.NewScript(settleScript)}, nil
 }
 
 // swapScript changes the hash if it is what it was when it was read, and
@@ -47,6 +48,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 // delete, each of them, and each field to set with its value.
 const swapScript = `
 if redis.call('ZSCORE', KEYS[2], ARGV[1]) then return 1 end
+if redis.call('ZSCORE', KEYS[2], '!' .. ARGV[1]) then return 0 end
 local at = 4
 local fields = tonumber(ARGV[3])
 if redis.call('HLEN', KEYS[1]) ~= fields then return 0 end
@@ -66,6 +68,17 @@ redis.call('ZADD', KEYS[2], now, ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - ARGV[2])
 redis.call('EXPIRE', KEYS[2], ARGV[2])
 return 1`
+
+// settleScript tells whether a write took effect, and keeps one that did not
+// from ever doing so.
+//
+// KEYS: the receipts. ARGV: the write's id, the lifetime of receipts in seconds.
+const settleScript = `
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) then return 1 end
+local now = tonumber(redis.call('TIME')[1])
+redis.call('ZADD', KEYS[1], now, '!' .. ARGV[1])
+redis.call('EXPIRE', KEYS[1], ARGV[2])
+return 0`
 
 // Load returns the stored pushers; see [module.PusherStore].
 func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
@@ -98,19 +111,23 @@ func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.
 func (s *Store) attempt(
 	ctx context.Context, user mxid.UserID, edit func(*pusher.List) error, w commit.Write,
 ) (done bool, err error) {
+	old, list, err := s.read(ctx, user)
+	if err != nil {
+		return false, err
+	}
 	if w.Uncertain {
 		if done, err := s.written(ctx, user, w.ID); done || err != nil {
 			return done, err
 		}
 	}
-	old, list, err := s.read(ctx, user)
-	if err != nil {
-		return false, err
-	}
 	if err := edit(&list); err != nil {
-		return false, err
+		return s.refuse(ctx, user, w, err)
 	}
-	return s.write(ctx, user, w.ID, old, list)
+	deletes, sets := difference(old, list)
+	if len(deletes) == 0 && len(sets) == 0 && !w.Again {
+		return true, nil // nothing to write
+	}
+	return s.write(ctx, user, w.ID, old, deletes, sets)
 }
 
 // read returns the stored fields and the pushers that they hold.
@@ -133,15 +150,11 @@ func (s *Store) read(ctx context.Context, user mxid.UserID) (map[string]string, 
 	return fields, pusher.NewList(pushers...), nil
 }
 
-// write makes the stored fields those of list; done is false where they are no
-// longer old.
+// write deletes fields, and sets fields to values; done is false where the
+// stored fields are no longer old.
 func (s *Store) write(
-	ctx context.Context, user mxid.UserID, id string, old map[string]string, list pusher.List,
+	ctx context.Context, user mxid.UserID, id string, old map[string]string, deletes, sets []any,
 ) (done bool, err error) {
-	deletes, sets := difference(old, list)
-	if len(deletes) == 0 && len(sets) == 0 {
-		return true, nil
-	}
 	args := make([]any, 0, 4+2*len(old)+len(deletes)+len(sets))
 	args = append(args, id, int(receiptLifetime.Seconds()), len(old))
 	for field, text := range old {
@@ -171,13 +184,30 @@ func difference(old map[string]string, list pusher.List) (deletes, sets []any) {
 	return deletes, sets
 }
 
-// written reports whether the write of an id has taken effect.
+// written reports whether the write of an id has taken effect. It is asked
+// after reading: without a receipt, what was read is older than the write.
 func (s *Store) written(ctx context.Context, user mxid.UserID, id string) (bool, error) {
 	err := s.client.ZScore(ctx, s.receiptsKey(user), id).Err()
 	if errors.Is(err, redis.Nil) {
 		return false, nil
 	}
 	return err == nil, failed("look for the write's receipt", err)
+}
+
+// refuse gives the answer to a change that err refuses. Where an earlier
+// attempt of it took effect, the answer is that one's: the change is done.
+func (s *Store) refuse(ctx context.Context, user mxid.UserID, w commit.Write, refusal error) (done bool, err error) {
+	if !w.Again {
+		return false, refusal
+	}
+	done, err = s.settle.Run(ctx, s.client, []string{s.receiptsKey(user)}, w.ID, int(receiptLifetime.Seconds())).Bool()
+	switch {
+	case err != nil:
+		return false, failed("settle the write", err)
+	case done:
+		return true, nil
+	}
+	return false, refusal
 }
 
 // failed turns an error of the client into one of the store.

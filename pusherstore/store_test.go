@@ -1,6 +1,7 @@
 package pusherstore
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -107,26 +109,54 @@ func TestAChangeWhoseReplyIsLostHasOneEffect(t *testing.T) {
 func TestARepeatedWriteChangesNothingAndSucceeds(t *testing.T) {
 	t.Parallel()
 	store, _, _ := newStore(t)
-	ctx := t.Context()
+	write := func(id string, old map[string]string, list pusher.List) (bool, error) {
+		deletes, sets := difference(old, list)
+		return store.write(t.Context(), alice, id, old, deletes, sets)
+	}
 	a, b := pusher.NewList(aPusher("a")), pusher.NewList(aPusher("b"))
-	if done, err := store.write(ctx, alice, "write-1", nil, a); !done || err != nil {
+	if done, err := write("write-1", nil, a); !done || err != nil {
 		t.Fatal(done, err)
 	}
-	old, _, err := store.read(ctx, alice)
+	old, _, err := store.read(t.Context(), alice)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if done, err := store.write(ctx, alice, "write-2", old, b); !done || err != nil {
+	if done, err := write("write-2", old, b); !done || err != nil {
 		t.Fatal(done, err)
 	}
-	if done, err := store.write(ctx, alice, "write-1", nil, a); !done || err != nil {
+	if done, err := write("write-1", nil, a); !done || err != nil {
 		t.Errorf("repeated write: done %t, error %v", done, err)
 	}
-	if done, err := store.write(ctx, alice, "write-3", old, pusher.List{}); done || err != nil {
+	if done, err := write("write-3", old, pusher.List{}); done || err != nil {
 		t.Errorf("write over what has changed: done %t, error %v", done, err)
 	}
 	if got := pushkeys(t, store); got != "b" {
 		t.Errorf("got pushers %q", got)
+	}
+}
+
+func TestARefusedWriteNeverTakesEffect(t *testing.T) {
+	t.Parallel()
+	store, _, _ := newStore(t)
+	ctx, errRefused := t.Context(), errors.New("refused")
+	for range 2 { // the second time, as when the first reply was lost
+		done, err := store.refuse(ctx, alice, commit.Write{ID: "write-1", Again: true}, errRefused)
+		if done || !errors.Is(err, errRefused) {
+			t.Errorf("refusing: done %t, error %v", done, err)
+		}
+	}
+	deletes, sets := difference(nil, pusher.NewList(aPusher("a")))
+	if done, err := store.write(ctx, alice, "write-1", nil, deletes, sets); done || err != nil {
+		t.Errorf("the refused write arrives late: done %t, error %v", done, err)
+	}
+	if got := pushkeys(t, store); got != "" {
+		t.Errorf("got pushers %q", got)
+	}
+	if done, err := store.write(ctx, alice, "write-2", nil, deletes, sets); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	if done, err := store.refuse(ctx, alice, commit.Write{ID: "write-2", Again: true}, errRefused); !done || err != nil {
+		t.Errorf("refusing what took effect: done %t, error %v", done, err)
 	}
 }
 

@@ -12,5 +12,6 @@ func (s *Store) eventKey(user mxid.UserID) string {
 }
 
 // receiptsKey is the sorted set of the ids of the user's writes of the last
-// minute, by time.
+// minute, by time. A "!" stands before the id of one that was refused after
+// more than one attempt, and so must not take effect when it arrives late.
 func (s *Store) receiptsKey(user mxid.UserID) string { return s.eventKey(user) + ":writes" }

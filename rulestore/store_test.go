@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -151,6 +152,30 @@ func TestARepeatedWriteChangesNothingAndSucceeds(t *testing.T) {
 	}
 	if done, err := store.write(ctx, alice, "write-3", &old, `{}`); done || err != nil {
 		t.Errorf("write over what has changed: done %t, error %v", done, err)
+	}
+}
+
+func TestARefusedWriteNeverTakesEffect(t *testing.T) {
+	t.Parallel()
+	store, server, _ := newStore(t, DefaultConfig())
+	ctx, errRefused := t.Context(), errors.New("refused")
+	for range 2 { // the second time, as when the first reply was lost
+		done, err := store.refuse(ctx, alice, commit.Write{ID: "write-1", Again: true}, errRefused)
+		if done || !errors.Is(err, errRefused) {
+			t.Errorf("refusing: done %t, error %v", done, err)
+		}
+	}
+	if done, err := store.write(ctx, alice, "write-1", nil, "{}"); done || err != nil {
+		t.Errorf("the refused write arrives late: done %t, error %v", done, err)
+	}
+	if server.Exists(aliceKey) {
+		t.Error("the refused write took effect")
+	}
+	if done, err := store.write(ctx, alice, "write-2", nil, "{}"); !done || err != nil {
+		t.Fatal(done, err)
+	}
+	if done, err := store.refuse(ctx, alice, commit.Write{ID: "write-2", Again: true}, errRefused); !done || err != nil {
+		t.Errorf("refusing what took effect: done %t, error %v", done, err)
 	}
 }
 

@@ -33,8 +33,15 @@ const maxFailures = 2
 type Write struct {
 	ID string // unique to the change
 
+	// Again is true from the second attempt on. Until a receipt says otherwise,
+	// a request of an earlier one may still be on its way to the store: before
+	// the change is refused, or found to change nothing, keep it from ever
+	// taking effect.
+	Again bool
+
 	// Uncertain is true when an earlier attempt failed in a way that leaves
-	// open whether it took effect: look for its receipt before editing again.
+	// open whether it took effect: look for its receipt after reading, before
+	// editing.
 	Uncertain bool
 }
 
@@ -61,6 +68,7 @@ func Until(ctx context.Context, attempt Attempt) error {
 			failures++
 			w.Uncertain = true
 		}
+		w.Again = true
 		if ended := sleep(ctx, mathrand.N(bound)); ended != nil {
 			return cmp.Or(err, fmt.Errorf("lost every race for the write: %w", ended))
 		}

@@ -1,0 +1,661 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redistest"
+)
+
+// mutation is a request that changes what is stored for a user.
+type mutation struct {
+	name    string
+	planted string   // the event at first; empty for none
+	earlier []string // requests that come first, "PUT /path body" each
+	request string   // the one in question
+	other   string   // another change of the same user
+}
+
+// hasListeners reports whether change listeners hear of the mutation.
+func (m mutation) hasListeners() bool { return strings.Contains(m.request, "/pushrules/") }
+
+var mutations = func() []mutation {
+	const (
+		room      = "PUT /pushrules/global/room/"
+		otherRule = `PUT /pushrules/global/sender/@other:example.org {"actions":["notify"]}`
+		legacy    = `{"type":"m.push_rules","content":{"global":{"override":[` +
+			`{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":["notify"]}]}}}`
+	)
+	set := "POST /pushers/set "
+	otherPusher := set + httpPusher("other", "key")
+	threeRules := []string{"GET /pushrules/", room + `a {"actions":[]}`, room + `b {"actions":[]}`, room + `c {"actions":[]}`}
+	twoPushers := []string{set + httpPusher("app", "a"), set + httpPusher("app", "b")}
+	return []mutation{
+		{"new rule", "", threeRules, room + `new {"actions":["notify"]}`, otherRule},
+		{"moved rule", "", threeRules, room + `c?after=a {"actions":["notify"]}`, otherRule},
+		{"rule disabled", "", threeRules, room + `b/enabled {"enabled":false}`, otherRule},
+		{"actions of a rule", "", threeRules, room + `b/actions {"actions":["notify"]}`, otherRule},
+		{"deleted rule", "", threeRules, "DELETE /pushrules/global/room/b", otherRule},
+		{"first read", "", nil, "GET /pushrules/", otherRule},
+		{"read that repairs", legacy, nil, "GET /pushrules/", otherRule},
+		{"new pusher", "", twoPushers, set + httpPusher("app", "new"), otherPusher},
+		{"changed pusher", "", twoPushers, set + strings.Replace(httpPusher("app", "a"), "Phone", "Tablet", 1), otherPusher},
+		{"deleted pusher", "", twoPushers, set + `{"kind":null,"app_id":"app","pushkey":"a"}`, otherPusher},
+	}
+}()
+
+// ask sends "PUT /path body" as a user.
+func (h *host) ask(t *testing.T, user, request string) answer {
+	t.Helper()
+	method, rest, _ := strings.Cut(request, " ")
+	path, body, _ := strings.Cut(rest, " ")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	a, err := h.try(ctx, user, method, v3+path, body)
+	if err != nil {
+		t.Errorf("%s: %v", request, err)
+	}
+	return a
+}
+
+// prepare brings a user to where the mutation applies.
+func (m mutation) prepare(t *testing.T, h *host, client redis.UniversalClient, user string) {
+	t.Helper()
+	if m.planted != "" {
+		if err := client.Set(t.Context(), eventKey(user), m.planted, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, request := range m.earlier {
+		if a := h.ask(t, user, request); a.status != http.StatusOK {
+			t.Fatalf("%s: %s", request, a)
+		}
+	}
+}
+
+var createdTime = regexp.MustCompile(`"created":\d+`)
+
+// ofAlice is text in which a user is alice, and time does not pass.
+func ofAlice(user, text string) string {
+	return createdTime.ReplaceAllString(strings.ReplaceAll(text, user, alice), `"created":0`)
+}
+
+// trace is what is stored for a user, as if it was alice.
+type trace struct {
+	data   string // the event and the pushers
+	writes int    // the receipts of both, of writes that took effect
+}
+
+func traceOf(t *testing.T, client redis.UniversalClient, user string) trace {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	commands, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		p.Get(ctx, eventKey(user))
+		p.HVals(ctx, pushersKey(user))
+		p.ZRange(ctx, eventKey(user)+":writes", 0, -1)
+		p.ZRange(ctx, pushersKey(user)+":writes", 0, -1)
+		return nil
+	})
+	if err != nil && err != redis.Nil {
+		t.Errorf("cannot read what is stored: %v", err)
+	}
+	pushers := commands[1].(*redis.StringSliceCmd).Val()
+	slices.Sort(pushers)
+	receipts := append(commands[2].(*redis.StringSliceCmd).Val(), commands[3].(*redis.StringSliceCmd).Val()...)
+	receipts = slices.DeleteFunc(receipts, func(id string) bool { return strings.HasPrefix(id, "!") }) // of refused writes
+	return trace{
+		ofAlice(user, strings.Join(append(pushers, commands[0].(*redis.StringCmd).Val()), "\n")),
+		len(receipts),
+	}
+}
+
+// course is what a mutation does while nothing fails.
+type course struct {
+	answer         string
+	before, after  trace
+	thenOther      trace // after the other change that follows
+	otherFirst     trace // the other change comes first
+	otherIsRefused bool  // if it comes first
+}
+
+// undisturbed finds the course of every mutation, on an embedded Redis.
+var undisturbed = func() func(t *testing.T) []course {
+	var courses []course
+	var once sync.Once
+	return func(t *testing.T) []course {
+		once.Do(func() {
+			_, client := embedded(t)
+			h := startHost(t, client)
+			for _, m := range mutations {
+				courses = append(courses, m.course(t, h, client))
+			}
+		})
+		return courses
+	}
+}()
+
+func (m mutation) course(t *testing.T, h *host, client redis.UniversalClient) course {
+	t.Helper()
+	var c course
+	user := newEffectsUser()
+	m.prepare(t, h, client, user)
+	c.before = traceOf(t, client, user)
+	c.answer = ofAlice(user, h.ask(t, user, m.request).String())
+	c.after = traceOf(t, client, user)
+	h.ask(t, user, m.other)
+	c.thenOther = traceOf(t, client, user)
+	if !strings.HasPrefix(c.answer, "200 ") || c.after.data == c.before.data || c.after.writes != c.before.writes+1 {
+		t.Fatalf("%s is no mutation: %s", m.name, c.answer)
+	}
+	user = newEffectsUser()
+	m.prepare(t, h, client, user)
+	c.otherIsRefused = h.ask(t, user, m.other).status != http.StatusOK
+	h.ask(t, user, m.request)
+	c.otherFirst = traceOf(t, client, user)
+	return c
+}
+
+func newEffectsUser() string { return fmt.Sprintf("@effects%d:example.org", users.Add(1)) }
+
+// stage is a server with a host that reaches it directly.
+type stage struct {
+	server *redistest.Server
+	client redis.UniversalClient
+	host   *host
+}
+
+// newStage starts a server, which knows the scripts.
+func newStage(t *testing.T) *stage {
+	t.Helper()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	client := server.Client(t)
+	s := &stage{server, client, startHost(t, client)}
+	user := newEffectsUser()
+	s.host.ask(t, user, "GET /pushrules/")
+	s.host.ask(t, user, "POST /pushers/set "+httpPusher("app", "key"))
+	return s
+}
+
+func (s *stage) forgetScripts(t *testing.T) {
+	t.Helper()
+	if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
+		t.Error(err)
+	}
+}
+
+// setting is how a host's client is configured.
+type setting struct {
+	retries          int // as in redis.Options
+	readTimeout      time.Duration
+	operationTimeout time.Duration
+}
+
+func (s setting) String() string {
+	if s.retries < 0 {
+		return "client that does not retry"
+	}
+	return "client that retries"
+}
+
+// The timeouts of the tests: never by default, soon where it must strike.
+const (
+	never = 30 * time.Second
+	soon  = 150 * time.Millisecond
+)
+
+// bothClients are the settings that differ in who repeats a command.
+func bothClients(readTimeout, operationTimeout time.Duration) []setting {
+	return []setting{{0, readTimeout, operationTimeout}, {-1, readTimeout, operationTimeout}}
+}
+
+// scene is a user on whom a mutation is to be made, over a host behind a proxy.
+type scene struct {
+	mutation
+	course
+	t     *testing.T
+	stage *stage
+	user  string
+	proxy *redistest.Proxy
+	host  *host
+	heard chan string
+}
+
+func (s *stage) newScene(t *testing.T, n int, with setting) *scene {
+	t.Helper()
+	proxy := redistest.NewProxy(t, s.server)
+	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
+	heard := make(chan string, 10)
+	h := startHost(t, client,
+		fx.Decorate(func(c pushfx.Config) pushfx.Config { c.OperationTimeout = with.operationTimeout; return c }),
+		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),
+	)
+	c := &scene{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, heard}
+	c.prepare(t, s.host, s.client, c.user)
+	return c
+}
+
+// everyMutation plays a scene for each mutation, all at once.
+func (s *stage) everyMutation(t *testing.T, with setting, play func(*scene)) {
+	t.Helper()
+	scenes := make([]*scene, len(mutations))
+	for n := range mutations {
+		scenes[n] = s.newScene(t, n, with)
+	}
+	var group sync.WaitGroup
+	for _, c := range scenes {
+		group.Go(func() { play(c) })
+	}
+	group.Wait()
+}
+
+func (c *scene) errorf(format string, args ...any) {
+	c.t.Helper()
+	c.t.Errorf(c.name+": "+format, args...)
+}
+
+// begin sends the mutation, and returns where its answer comes.
+func (c *scene) begin() <-chan answer {
+	got := make(chan answer, 1)
+	go func() { got <- c.host.ask(c.t, c.user, c.request) }()
+	return got
+}
+
+// wantStruck waits for a fault.
+func (c *scene) wantStruck(f *redistest.Fault) {
+	c.t.Helper()
+	select {
+	case <-f.Struck():
+	case <-time.After(never):
+		c.errorf("the fault has not struck")
+	}
+}
+
+// wantSuccess compares the answer and what listeners heard with those of the
+// undisturbed course, and what they heard with the given state.
+func (c *scene) wantSuccess(got answer, state trace) {
+	c.t.Helper()
+	if text := ofAlice(c.user, got.String()); got.status != http.StatusOK || state == c.after && text != c.answer {
+		c.errorf("got %s, want %s", text, c.answer)
+	}
+	if !c.hasListeners() {
+		return
+	}
+	if len(c.heard) != 1 {
+		c.errorf("listeners heard of it %d times", len(c.heard))
+		return
+	}
+	_, rules, _ := strings.Cut(<-c.heard, " ")
+	if !strings.Contains(state.data, ofAlice(c.user, rules)) {
+		c.errorf("listeners heard of\n%s\nstored was\n%s", rules, state.data)
+	}
+}
+
+func (c *scene) wantStored(want trace) {
+	c.t.Helper()
+	if got := traceOf(c.t, c.stage.client, c.user); got != want {
+		c.errorf("stored is\n%+v\nwant\n%+v", got, want)
+	}
+}
+
+// Commands of the stores.
+var (
+	writing = []string{"EVALSHA", "EVAL"}
+	asking  = []string{"EVALSHA", "EVAL", "ZSCORE"} // whether a write took effect
+	reading = []string{"GET", "HGETALL", "ZSCORE"}
+)
+
+// mishap is a way to lose what is said about one write.
+type mishap struct {
+	name        string
+	readTimeout time.Duration
+	plan        func(p *redistest.Proxy) []*redistest.Fault // all of which must strike
+}
+
+var mishaps = []mishap{
+	{"reply lost", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutReply(1, writing...)}
+	}},
+	{"two replies lost in a row", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutReply(1, asking...), p.CutReply(2, asking...)}
+	}},
+	{"reply late", soon, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.StallReply(1, writing...)}
+	}},
+	{"two replies late in a row", soon, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.StallReply(1, asking...), p.StallReply(2, asking...)}
+	}},
+	{"reply late and then one lost", soon, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.StallReply(1, asking...), p.CutReply(2, asking...)}
+	}},
+	{"request lost", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutRequest(1, writing...)}
+	}},
+	{"two requests lost in a row", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutRequest(1, writing...), p.CutRequest(2, writing...)}
+	}},
+	{"request lost and then a reply", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutRequest(1, writing...), p.CutReply(1, writing...)}
+	}},
+	{"request that arrives after its repetition", soon, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.HoldRequest(1, writing...)}
+	}},
+}
+
+func TestEveryChangeTakesEffectOnceWhateverIsLost(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for _, m := range mishaps {
+		for _, with := range bothClients(m.readTimeout, never) {
+			t.Run(m.name+"/"+with.String(), func(t *testing.T) {
+				t.Parallel()
+				stage.everyMutation(t, with, func(c *scene) {
+					faults := m.plan(c.proxy)
+					c.wantSuccess(<-c.begin(), c.after)
+					c.wantStored(c.after)
+					for _, f := range faults {
+						c.wantStruck(f)
+						f.Release()
+					}
+					c.wantStored(c.after)
+				})
+			})
+		}
+	}
+}
+
+// forgetful are mishaps in which the server has no scripts. They are planned
+// for the command that brings the script along.
+var forgetful = []mishap{
+	{"nothing else", never, func(p *redistest.Proxy) []*redistest.Fault {
+		f := p.HoldRequest(1, "EVAL")
+		f.Release()
+		return []*redistest.Fault{f}
+	}},
+	{"reply lost", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutReply(1, "EVAL")}
+	}},
+	{"request lost", never, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.CutRequest(1, "EVAL")}
+	}},
+}
+
+// Its mutations come one after the other: a server forgets all scripts at once.
+func TestEveryChangeTakesEffectOnceThoughScriptsAreForgotten(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	for _, with := range bothClients(never, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			stage := newStage(t)
+			for _, m := range forgetful {
+				for n := range mutations {
+					c := stage.newScene(t, n, with)
+					stage.forgetScripts(t)
+					faults := m.plan(c.proxy)
+					c.wantSuccess(<-c.begin(), c.after)
+					c.wantStruck(faults[0])
+					c.wantStored(c.after)
+				}
+			}
+		})
+	}
+}
+
+func TestEveryChangeTakesEffectOnceThoughScriptsAreForgottenBeforeItsRepetition(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	for _, with := range bothClients(soon, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			stage := newStage(t)
+			stage.everyMutation(t, with, func(c *scene) {
+				fault := c.proxy.StallReply(1, writing...)
+				got := c.begin()
+				c.wantStruck(fault)
+				stage.forgetScripts(c.t)
+				c.wantSuccess(<-got, c.after)
+				c.wantStored(c.after)
+			})
+		})
+	}
+}
+
+func TestAnotherHostsChangeDuringALateReplyIsKept(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for _, with := range bothClients(soon, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			stage.everyMutation(t, with, func(c *scene) {
+				fault := c.proxy.StallReply(1, writing...)
+				got := c.begin()
+				c.wantStruck(fault)
+				if a := stage.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+					c.errorf("the other change: %s", a)
+				}
+				c.wantSuccess(<-got, c.after)
+				c.wantStored(c.thenOther)
+				fault.Release()
+				c.wantStored(c.thenOther)
+			})
+		})
+	}
+}
+
+func TestAnotherHostsChangeBeforeALateRequestIsKept(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for _, with := range bothClients(2*soon, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			stage.everyMutation(t, with, func(c *scene) {
+				if c.otherIsRefused {
+					return
+				}
+				fault := c.proxy.HoldRequest(1, writing...)
+				got := c.begin()
+				c.wantStruck(fault)
+				if a := stage.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+					c.errorf("the other change: %s", a)
+				}
+				c.wantSuccess(<-got, c.otherFirst)
+				c.wantStored(c.otherFirst)
+				fault.Release()
+				c.wantStored(c.otherFirst)
+			})
+		})
+	}
+}
+
+// A request that is late may take effect at any moment of the attempt that
+// follows: here, right after each of the replies by which that attempt learns
+// what is stored.
+func TestEveryChangeTakesEffectOnceThoughItsRequestArrivesDuringTheNextAttempt(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for reply := range 2 {
+		t.Run(fmt.Sprintf("after reply %d", reply+1), func(t *testing.T) {
+			t.Parallel()
+			stage.everyMutation(t, setting{-1, 3 * soon, never}, func(c *scene) {
+				request := c.proxy.HoldRequest(1, writing...)
+				got := c.begin()
+				c.wantStruck(request)
+				last := c.proxy.StallReply(reply+1, reading...)
+				c.wantStruck(last)
+				request.Release()
+				last.Release()
+				c.wantSuccess(<-got, c.after)
+				c.wantStored(c.after)
+			})
+		})
+	}
+}
+
+// deletion returns the scene of the mutation that deletes a rule.
+func (s *stage) deletion(t *testing.T, with setting) *scene {
+	t.Helper()
+	n := slices.IndexFunc(mutations, func(m mutation) bool { return strings.HasPrefix(m.request, http.MethodDelete) })
+	return s.newScene(t, n, with)
+}
+
+func TestOfTwoDeletesTheOneWithALateReplySucceeds(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for _, with := range bothClients(soon, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			c := stage.deletion(t, with)
+			fault := c.proxy.StallReply(1, writing...)
+			got := c.begin()
+			c.wantStruck(fault)
+			if a := stage.host.ask(t, c.user, c.request); a.status != http.StatusNotFound {
+				t.Errorf("the second: got %s", a)
+			}
+			c.wantSuccess(<-got, c.after)
+			c.wantStored(c.after)
+		})
+	}
+}
+
+func TestOfTwoDeletesTheOneWithALateRequestFindsNothing(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for _, with := range bothClients(2*soon, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			c := stage.deletion(t, with)
+			fault := c.proxy.HoldRequest(1, writing...)
+			got := c.begin()
+			c.wantStruck(fault)
+			if a := stage.host.ask(t, c.user, c.request); a.status != http.StatusOK {
+				t.Errorf("the second: got %s", a)
+			}
+			if a := <-got; a.status != http.StatusNotFound || len(c.heard) != 0 {
+				t.Errorf("got %s, and listeners heard of it %d times", a, len(c.heard))
+			}
+			fault.Release()
+			c.wantStored(c.after)
+		})
+	}
+}
+
+// The deletion was answered, and then another host made what is stored the same
+// again as the deletion had read it.
+func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
+	t.Parallel()
+	stage := newStage(t)
+	for _, with := range bothClients(2*soon, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			c := stage.deletion(t, with)
+			fault := c.proxy.HoldRequest(1, writing...)
+			got := c.begin()
+			c.wantStruck(fault)
+			stage.host.ask(t, c.user, c.request)
+			if a := <-got; a.status != http.StatusNotFound {
+				t.Errorf("got %s", a)
+			}
+			again := `PUT /pushrules/global/room/b?after=c {"actions":[]}`
+			stage.host.ask(t, c.user, again)
+			remade := traceOf(t, stage.client, c.user)
+			if remade.data != c.before.data {
+				t.Fatalf("stored is not as it was:\n%+v\n%+v", remade, c.before)
+			}
+			fault.Release()
+			c.wantStored(remade)
+		})
+	}
+}
+
+func TestExactlyOneOfTwoRacingDeletesSucceedsThoughAReplyIsLost(t *testing.T) {
+	t.Parallel()
+	const rounds = 20
+	stage := newStage(t)
+	for _, with := range bothClients(never, never) {
+		t.Run(with.String(), func(t *testing.T) {
+			t.Parallel()
+			for range rounds {
+				c := stage.deletion(t, with)
+				c.proxy.CutReply(1, writing...)
+				got := c.begin()
+				second := stage.host.ask(t, c.user, c.request).status
+				statuses := []int{(<-got).status, second}
+				slices.Sort(statuses)
+				if !slices.Equal(statuses, []int{http.StatusOK, http.StatusNotFound}) {
+					t.Errorf("got statuses %v", statuses)
+				}
+				c.wantStored(c.after)
+			}
+		})
+	}
+}
+
+// silences are mishaps without end.
+var silences = []mishap{
+	{"every reply late", 0, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.StallReplies(1)}
+	}},
+	{"every reply to writes late", 0, func(p *redistest.Proxy) []*redistest.Fault {
+		return []*redistest.Fault{p.StallReplies(1, asking...)}
+	}},
+	{"every write late", 0, func(p *redistest.Proxy) []*redistest.Fault {
+		var faults []*redistest.Fault
+		for n := range 20 {
+			faults = append(faults, p.HoldRequest(n+1, writing...))
+		}
+		return faults
+	}},
+}
+
+func TestAnUnknownOutcomeIs503InTimeAndAtMostOneEffect(t *testing.T) {
+	t.Parallel()
+	const limit = time.Second
+	stage := newStage(t)
+	for _, m := range silences {
+		for _, with := range append(bothClients(soon, limit), setting{0, never, limit}) {
+			t.Run(fmt.Sprintf("%s/%s for %v", m.name, with, with.readTimeout), func(t *testing.T) {
+				t.Parallel()
+				stage.everyMutation(t, with, func(c *scene) { c.playSilence(m, limit) })
+			})
+		}
+	}
+}
+
+// playSilence makes the mutation without an answer in time, and lets through
+// later what was held.
+func (c *scene) playSilence(m mishap, limit time.Duration) {
+	faults := m.plan(c.proxy)
+	began := time.Now()
+	a := <-c.begin()
+	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+time.Second {
+		c.errorf("got %s after %v", a, took)
+	}
+	c.wantAtMostOnce()
+	for _, f := range faults {
+		f.Release()
+	}
+	c.wantAtMostOnce()
+	if len(c.heard) != 0 {
+		c.errorf("listeners heard of what is not known")
+	}
+}
+
+func (c *scene) wantAtMostOnce() {
+	c.t.Helper()
+	if got := traceOf(c.t, c.stage.client, c.user); got != c.before && got != c.after {
+		c.errorf("stored is\n%+v\nwant\n%+v\nor\n%+v", got, c.before, c.after)
+	}
+}
