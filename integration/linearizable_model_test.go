@@ -1,0 +1,309 @@
+package integration
+
+import (
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// stored is what the model takes to be stored for a user, an immutable value.
+type stored struct {
+	found   bool // whether there are rules
+	rules   pushrule.Ruleset
+	pushers pusher.List
+	text    string // all of it, for comparisons
+}
+
+// render brings text up to date.
+func (s *stored) render() {
+	text := []byte("no rules")
+	if s.found {
+		text = s.rules.AppendJSON(nil)
+	}
+	s.text = string(s.pushers.AppendJSON(append(text, ' ')))
+}
+
+// request is what a client sends for a user.
+type request struct {
+	user, method, path, body string
+
+	// effect makes the change to what is stored and returns the answer.
+	effect func(*stored) string
+}
+
+// unknown is the answer that did not come: the request may have taken effect,
+// and may still do so.
+const unknown = "?"
+
+// oneAtATime is the model: the pure rules and pushers of each user, changed by
+// one request at a time.
+func oneAtATime() porcupine.Model {
+	seed := maphash.MakeSeed()
+	return porcupine.Model{
+		Partition: partition,
+		Init:      func() any { return stored{} },
+		Step: func(state, input, output any) (bool, any) {
+			return take(state.(stored), input.(request), output.(string))
+		},
+		Equal:             func(a, b any) bool { return a.(stored).text == b.(stored).text },
+		Hash:              func(state any) uint64 { return maphash.String(seed, state.(stored).text) },
+		DescribeOperation: func(input, output any) string { return brief(input.(request), output.(string)) },
+		DescribeState:     func(state any) string { return state.(stored).text },
+	}
+}
+
+// take takes one step of the model; it is refused where the answer is not the
+// one that the state calls for.
+func take(before stored, r request, got string) (bool, stored) {
+	after := before
+	want := r.effect(&after)
+	return got == want || got == unknown, after
+}
+
+// partition parts a history by user.
+func partition(history []porcupine.Operation) [][]porcupine.Operation {
+	var parts [][]porcupine.Operation
+	place := map[string]int{}
+	for _, operation := range history {
+		user := operation.Input.(request).user
+		i, found := place[user]
+		if !found {
+			i = len(parts)
+			place[user] = i
+			parts = append(parts, nil)
+		}
+		parts[i] = append(parts[i], operation)
+	}
+	return parts
+}
+
+// brief describes a request and its answer, without the default rules.
+func brief(r request, got string) string {
+	defaults := pushrule.ServerDefault(mxid.UserID(r.user))
+	for _, kind := range pushrule.Kinds() {
+		for _, rule := range defaults.List(kind) {
+			text := string(rule.AppendJSON(nil, kind))
+			got = strings.NewReplacer(","+text, "", text+",", "", text, "").Replace(got)
+		}
+	}
+	return fmt.Sprintf("%s %s %s -> %s", r.method, r.path, r.body, got)
+}
+
+// actor makes up the requests of one client of a user.
+type actor struct {
+	user   string
+	number int // among the user's clients
+	random *rand.Rand
+	sent   int // requests so far
+}
+
+// one returns one of some values.
+func one[T any](a *actor, values ...T) T { return values[a.random.IntN(len(values))] }
+
+// value is a number that no other request has.
+func (a *actor) value() int { return 1000*(a.number+1) + a.sent }
+
+// nextForRules makes up a request to the push rules. The first whole-set reads
+// of a user come while others are changing what is not there yet.
+func nextForRules(a *actor) request {
+	switch {
+	case a.number < 2 && a.sent == 1:
+		return a.readAll()
+	case a.sent < 3:
+		return one(a, (*actor).put, (*actor).put, (*actor).setActions, (*actor).readRule)(a)
+	}
+	return one(a,
+		(*actor).readAll, (*actor).readAll, (*actor).readAll,
+		(*actor).put, (*actor).put, (*actor).put, (*actor).put,
+		(*actor).remove,
+		(*actor).setEnabled, (*actor).setActions,
+		(*actor).readRule, (*actor).readEnabled, (*actor).readActions,
+	)(a)
+}
+
+// readAll reads the whole set, which a user without rules gets by that.
+func (a *actor) readAll() request {
+	return request{a.user, http.MethodGet, "/pushrules/", "", func(s *stored) string {
+		if !s.found {
+			s.found, s.rules = true, pushrule.ServerDefault(mxid.UserID(a.user))
+			s.render()
+		}
+		return `200 {"global":` + string(s.rules.AppendJSON(nil)) + `}`
+	}}
+}
+
+// somewhere is one of few rules, so that clients get in each other's way.
+func (a *actor) somewhere() (kind pushrule.Kind, id string) {
+	return one(a, pushrule.Override, pushrule.Sender), one(a, "a", "b", "c")
+}
+
+func rulePath(kind pushrule.Kind, id, rest string) string {
+	return "/pushrules/global/" + string(kind) + "/" + id + rest
+}
+
+// tweak is an action with a number.
+func tweak(value int) []pushrule.Action {
+	return []pushrule.Action{pushrule.Action(`{"set_tweak":"n","value":` + strconv.Itoa(value) + `}`)}
+}
+
+func actionsBody(actions []pushrule.Action) string {
+	return string(pushrule.AppendActions([]byte(`{"actions":`), actions)) + `}`
+}
+
+// put adds or replaces a rule, at times at a position.
+func (a *actor) put() request {
+	kind, id := a.somewhere()
+	return a.putAt(kind, id, pushrule.Position{
+		Before: one(a, "", "", "", "a", "b", "c"),
+		After:  one(a, "", "", "", "a", "b", "c"),
+	})
+}
+
+func (a *actor) putAt(kind pushrule.Kind, id string, at pushrule.Position) request {
+	draft := pushrule.Draft{Actions: tweak(a.value())}
+	query := url.Values{"before": {at.Before}, "after": {at.After}}
+	return request{a.user, http.MethodPut, rulePath(kind, id, "?"+query.Encode()), actionsBody(draft.Actions),
+		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.Put(kind, id, draft, at) })}
+}
+
+// remove deletes a rule.
+func (a *actor) remove() request {
+	kind, id := a.somewhere()
+	return request{a.user, http.MethodDelete, rulePath(kind, id, ""), "",
+		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })}
+}
+
+// setEnabled turns a rule on or off.
+func (a *actor) setEnabled() request {
+	kind, id := a.somewhere()
+	enabled := one(a, true, false)
+	return request{a.user, http.MethodPut, rulePath(kind, id, "/enabled"), fmt.Sprintf(`{"enabled":%t}`, enabled),
+		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetEnabled(kind, id, enabled) })}
+}
+
+// setActions replaces a rule's actions.
+func (a *actor) setActions() request {
+	kind, id := a.somewhere()
+	actions := tweak(a.value())
+	return request{a.user, http.MethodPut, rulePath(kind, id, "/actions"), actionsBody(actions),
+		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetActions(kind, id, actions) })}
+}
+
+// ruleEdit is the effect of a change to the rules of a user who has some.
+func ruleEdit(edit func(*pushrule.Ruleset) error) func(*stored) string {
+	return func(s *stored) string {
+		if !s.found {
+			return eventMissing
+		}
+		if err := edit(&s.rules); err != nil {
+			return refused(err)
+		}
+		s.render()
+		return done
+	}
+}
+
+// refused is the answer for a refusal of the pure operations.
+func refused(err error) string {
+	var f *fault.Error
+	switch {
+	case errors.As(err, &f) && f.Kind == fault.NotFound:
+		return failure(http.StatusNotFound, "M_NOT_FOUND", f.Text)
+	case errors.As(err, &f) && f.Kind == fault.InvalidParam:
+		return failure(http.StatusBadRequest, "M_INVALID_PARAM", f.Text)
+	}
+	return "no answer for " + err.Error()
+}
+
+// readRule reads a single rule.
+func (a *actor) readRule() request {
+	kind, id := a.somewhere()
+	return request{a.user, http.MethodGet, rulePath(kind, id, ""), "", ruleRead(kind, id, func(rule pushrule.Rule) string {
+		return string(rule.AppendJSON(nil, kind))
+	})}
+}
+
+// readEnabled reads whether a rule is enabled.
+func (a *actor) readEnabled() request {
+	kind, id := a.somewhere()
+	return request{a.user, http.MethodGet, rulePath(kind, id, "/enabled"), "", ruleRead(kind, id, func(rule pushrule.Rule) string {
+		return fmt.Sprintf(`{"enabled":%t}`, rule.Enabled)
+	})}
+}
+
+// readActions reads a rule's actions.
+func (a *actor) readActions() request {
+	kind, id := a.somewhere()
+	return request{a.user, http.MethodGet, rulePath(kind, id, "/actions"), "", ruleRead(kind, id, func(rule pushrule.Rule) string {
+		return actionsBody(rule.Actions)
+	})}
+}
+
+// ruleRead is the effect of a read of a single rule, which is none.
+func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) func(*stored) string {
+	return func(s *stored) string {
+		if !s.found {
+			return eventMissing
+		}
+		rule, found := s.rules.Rule(kind, id)
+		if !found {
+			return ruleMissing
+		}
+		return "200 " + show(rule)
+	}
+}
+
+// nextForPushers makes up a request to the pushers.
+func nextForPushers(a *actor) request {
+	return one(a,
+		(*actor).setPusher, (*actor).setPusher, (*actor).deletePusher,
+		(*actor).listPushers, (*actor).listPushers, (*actor).listPushers,
+	)(a)
+}
+
+// someKey is one of few pusher keys.
+func (a *actor) someKey() pusher.Key {
+	return pusher.Key{AppID: one(a, "app", "other"), Pushkey: one(a, "a", "b")}
+}
+
+// setPusher adds or replaces a pusher.
+func (a *actor) setPusher() request {
+	p := pusher.Pusher{
+		Key: a.someKey(), Kind: pusher.Email, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en", Data: "{}",
+	}
+	return request{a.user, http.MethodPost, "/pushers/set", string(p.AppendJSON(nil)), func(s *stored) string {
+		s.pushers.Set(p)
+		s.render()
+		return done
+	}}
+}
+
+// deletePusher deletes a pusher, be there one or not.
+func (a *actor) deletePusher() request {
+	key := a.someKey()
+	body := fmt.Sprintf(`{"kind":null,"app_id":%q,"pushkey":%q}`, key.AppID, key.Pushkey)
+	return request{a.user, http.MethodPost, "/pushers/set", body, func(s *stored) string {
+		s.pushers.Delete(key)
+		s.render()
+		return done
+	}}
+}
+
+// listPushers reads all pushers.
+func (a *actor) listPushers() request {
+	return request{a.user, http.MethodGet, "/pushers", "", func(s *stored) string {
+		return `200 {"pushers":` + string(s.pushers.AppendJSON(nil)) + `}`
+	}}
+}
