@@ -20,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/storetest"
-	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
 
@@ -118,10 +117,7 @@ func testMyStore(t *testing.T) {
 	storetest.Rules(t, func(*testing.T) module.RuleStore { return &myRules{} })
 }
 
-var (
-	_ = testMyStore
-	_ = pusherstore.New
-)
+var _ = testMyStore
 
 func TestEveryGoBlockOfTheReadmeIsCompiledHere(t *testing.T) {
 	t.Parallel()

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
+	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -164,30 +165,6 @@ func draw(t *testing.T, info porcupine.LinearizationInfo) string {
 	return page.Name()
 }
 
-// replyLoss is a hook that loses one reply in so many to a script: Redis has
-// run it, and the store cannot know.
-type replyLoss struct {
-	every   int64
-	replies atomic.Int64
-}
-
-func (l *replyLoss) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (l *replyLoss) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
-}
-
-func (l *replyLoss) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err != nil || !strings.HasPrefix(cmd.Name(), "eval") || l.replies.Add(1)%l.every != 0 {
-			return err
-		}
-		cmd.SetErr(io.EOF)
-		return io.EOF
-	}
-}
-
 // mixes are the kinds of requests that a history is made of. Push rules and
 // pushers have nothing in common, so that each has a history of its own.
 var mixes = []struct {
@@ -207,7 +184,7 @@ func TestWhatClientsOfTwoHostsSeeIsLinearizable(t *testing.T) {
 		var hosts []*host
 		for range 2 {
 			client := newClient(t)
-			client.AddHook(&replyLoss{every: 4})
+			redistest.LoseScriptReplies(client, func(n int64) bool { return n%4 == 0 })
 			hosts = append(hosts, startHost(t, client))
 		}
 		for _, mix := range mixes {

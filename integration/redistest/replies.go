@@ -9,17 +9,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// LoseScriptReplies makes a client lose the replies of its next n scripts that
-// succeed: the server runs them, and the caller gets [io.EOF], as when the
-// connection is cut after the command arrived. Any Redis will do, an embedded
-// one too. It is safe for concurrent use.
-func LoseScriptReplies(client redis.UniversalClient, n int) {
-	hook := &replyLoss{}
-	hook.left.Store(int64(n))
-	client.AddHook(hook)
+// LoseScriptReplies makes a client lose replies of scripts that succeed: the
+// server runs them, and the caller gets [io.EOF], as when the connection is cut
+// after the command arrived. Lost are those that lose says, of the n-th such
+// reply from now on, counted from 1. Any Redis will do, an embedded one too. It
+// is safe for concurrent use, and so must lose be.
+func LoseScriptReplies(client redis.UniversalClient, lose func(n int64) bool) {
+	client.AddHook(&replyLoss{lose: lose})
 }
 
-type replyLoss struct{ left atomic.Int64 }
+type replyLoss struct {
+	lose    func(n int64) bool
+	replies atomic.Int64
+}
 
 func (l *replyLoss) DialHook(next redis.DialHook) redis.DialHook { return next }
 
@@ -30,7 +32,7 @@ func (l *replyLoss) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pr
 func (l *replyLoss) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
 		err := next(ctx, cmd)
-		if err != nil || !strings.HasPrefix(cmd.Name(), "eval") || l.left.Add(-1) < 0 {
+		if err != nil || !strings.HasPrefix(cmd.Name(), "eval") || !l.lose(l.replies.Add(1)) {
 			return err
 		}
 		cmd.SetErr(io.EOF)
