@@ -22,6 +22,7 @@ import (
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/pusherstore"
@@ -52,7 +53,12 @@ type Config struct {
 	// deadlines (ContextTimeoutEnabled). Above 0 and at most 30 s; default 5 s.
 	OperationTimeout time.Duration
 
-	// StartTimeout bounds the check at start that Redis answers. Default 5 s.
+	// Durability says when a change counts as made. Default: when the Redis
+	// master has it in memory.
+	Durability rediscommit.Durability
+
+	// StartTimeout bounds the check at start that Redis answers and can do what
+	// Durability asks for. Default 5 s.
 	StartTimeout time.Duration
 
 	// MaxBodyBytes is the size in bytes that a request body may have. Default
@@ -77,7 +83,8 @@ type Config struct {
 func DefaultConfig() Config {
 	http, rules := handlers.DefaultConfig(), rulestore.DefaultConfig()
 	return Config{
-		OperationTimeout: rules.OperationTimeout,
+		OperationTimeout: rules.Redis.OperationTimeout,
+		Durability:       rules.Redis.Durability,
 		StartTimeout:     5 * time.Second,
 		MaxBodyBytes:     http.MaxBodyBytes,
 		MaxJSONDepth:     http.MaxJSONDepth,
@@ -131,25 +138,28 @@ type configs struct {
 	RuleStore    rulestore.Config
 	PusherStore  pusherstore.Config
 	Handlers     handlers.Config
-	Start        startTimeout
+	Start        startConfig
 }
 
-// startTimeout is Config.StartTimeout.
-type startTimeout time.Duration
+// startConfig is what the check at start needs.
+type startConfig struct {
+	Timeout          time.Duration
+	OperationTimeout time.Duration
+	Durability       rediscommit.Durability
+}
 
 // split validates c and takes it apart.
 func split(c Config) (configs, error) {
+	stores := rediscommit.Config{KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout, Durability: c.Durability}
 	parts := configs{
 		RuleLimits:   c.RuleLimits,
 		PusherPolicy: c.PusherPolicy,
-		RuleStore: rulestore.Config{
-			KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout, MaxEventBytes: c.MaxEventBytes,
-		},
-		PusherStore: pusherstore.Config{KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout},
+		RuleStore:    rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes},
+		PusherStore:  pusherstore.Config{Redis: stores},
 		Handlers: handlers.Config{
 			MaxBodyBytes: c.MaxBodyBytes, MaxJSONDepth: c.MaxJSONDepth, OperationTimeout: c.OperationTimeout,
 		},
-		Start: startTimeout(c.StartTimeout),
+		Start: startConfig{c.StartTimeout, c.OperationTimeout, c.Durability},
 	}
 	faults := []error{c.RuleLimits.Validate(), c.PusherPolicy.Validate(), parts.RuleStore.Validate(), parts.Handlers.Validate()}
 	if c.StartTimeout <= 0 {
@@ -165,15 +175,24 @@ func split(c Config) (configs, error) {
 // that a host that replaces both of them needs no Redis.
 type storeClient struct{ redis.UniversalClient }
 
-func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, timeout startTimeout, log *zap.Logger) storeClient {
+func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, cfg startConfig, log *zap.Logger) storeClient {
 	lc.Append(fx.StartHook(func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, time.Duration(timeout))
+		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 		defer cancel()
-		if address, honoured := describe(client); !honoured {
-			log.Warn("the Redis client ignores deadlines: set ContextTimeoutEnabled to true",
-				zap.String("redis", address))
+		for _, advice := range rediscommit.Advise(client, cfg.OperationTimeout) {
+			log.Warn(advice.String(), zap.String("redis", addressOf(client)))
 		}
-		return checkAnswers(ctx, client)
+		if err := checkAnswers(ctx, client); err != nil {
+			return err
+		}
+		shortages, err := cfg.Durability.Check(ctx, client)
+		for _, shortage := range shortages {
+			log.Warn(shortage)
+		}
+		if err != nil {
+			return fmt.Errorf("pushfx: %w", err)
+		}
+		return nil
 	}))
 	return storeClient{client}
 }
@@ -190,26 +209,24 @@ func checkAnswers(ctx context.Context, client redis.UniversalClient) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		address, _ := describe(client)
-		return fmt.Errorf("pushfx: Redis at %s does not answer: %w", address, err)
+		return fmt.Errorf("pushfx: Redis at %s does not answer: %w", addressOf(client), err)
 	}
 	return nil
 }
 
-// describe returns where a client connects to and whether it honours
-// deadlines, which is taken for granted of clients that it does not know.
-func describe(client redis.UniversalClient) (address string, honoursDeadlines bool) {
+// addressOf returns where a client connects to.
+func addressOf(client redis.UniversalClient) string {
 	switch c := client.(type) {
 	case *redis.Client:
-		address = c.Options().Addr
-		if address == "FailoverClient" { // what go-redis writes for sentinels, whose addresses it does not tell
-			address = "the address that the sentinels tell"
+		if address := c.Options().Addr; address != "FailoverClient" {
+			return address
 		}
-		return address, c.Options().ContextTimeoutEnabled
+		// What go-redis writes for sentinels, whose addresses it does not tell.
+		return "the address that the sentinels tell"
 	case *redis.ClusterClient:
-		return strings.Join(c.Options().Addrs, ","), c.Options().ContextTimeoutEnabled
+		return strings.Join(c.Options().Addrs, ",")
 	}
-	return fmt.Sprintf("%T", client), true
+	return fmt.Sprintf("%T", client)
 }
 
 func newRuleStore(client storeClient, cfg rulestore.Config) (*rulestore.Store, error) {

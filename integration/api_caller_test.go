@@ -115,9 +115,11 @@ func (c *caller) change(requests ...string) {
 	}
 }
 
-// event is the user's stored push rules event, empty where there is none.
+// event is the user's stored push rules event without its stamp, empty where
+// there is none.
 func (c *caller) event() string {
 	text, _ := c.on.redis.Get(eventKey(c.user))
+	text, _ = unstamped(text)
 	return text
 }
 
@@ -139,13 +141,16 @@ func (c *caller) ruleset() string {
 	return strings.TrimSuffix(text, "}}")
 }
 
-// stored is everything that is stored for the user, receipts apart.
+// stored is everything that is stored for the user, stamps apart.
 func (c *caller) stored() string {
 	key := pushersKey(c.user)
 	var b strings.Builder
 	b.WriteString(c.event())
 	fields, _ := c.on.redis.HKeys(key)
 	for _, field := range fields {
+		if field == "commit" {
+			continue
+		}
 		fmt.Fprintf(&b, "\n%s %s", field, c.on.redis.HGet(key, field))
 	}
 	return b.String()

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pushfx/pushfx/integration/redistest"
@@ -48,6 +50,39 @@ func BenchmarkEndpoints(b *testing.B) {
 					b.Fatal(a)
 				}
 			}
+		})
+	}
+}
+
+// BenchmarkOneUser measures changes of one user's rules over HTTP on a real
+// Redis: by one client that makes them one after the other, and by many that
+// make them at the same time, on one host and spread over four.
+func BenchmarkOneUser(b *testing.B) {
+	redistest.Require(b)
+	for _, load := range []struct{ clients, hosts int }{{1, 1}, {writers, 1}, {writers, 4}} {
+		b.Run(fmt.Sprintf("%d clients on %d hosts", load.clients, load.hosts), func(b *testing.B) {
+			server := redistest.Single(b)
+			var hosts []*host
+			for range load.hosts {
+				hosts = append(hosts, startHost(b, server.Client(b)))
+			}
+			hosts[0].do(alice, http.MethodGet, v3+"/pushrules/", "")
+			var sent atomic.Int64
+			b.ResetTimer()
+			var working sync.WaitGroup
+			for client := range load.clients {
+				working.Go(func() {
+					for n := sent.Add(1); n <= int64(b.N); n = sent.Add(1) {
+						path := fmt.Sprintf("%s/pushrules/global/room/!room-%d:example.org", v3, n%200)
+						a := hosts[client%load.hosts].do(alice, http.MethodPut, path, fmt.Sprintf(`{"actions":["n%d"]}`, n))
+						if a.status != http.StatusOK {
+							b.Error(a)
+						}
+					}
+				})
+			}
+			working.Wait()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "changes/s")
 		})
 	}
 }

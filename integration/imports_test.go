@@ -23,6 +23,8 @@ func importTable() []importRow {
 		json  = "github.com/go-json-experiment/json/jsontext"
 		redis = "github.com/redis/go-redis/v9"
 		zap   = "go.uber.org/zap"
+
+		redisCommit = "module/commit/rediscommit"
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
 	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
@@ -32,15 +34,16 @@ func importTable() []importRow {
 		{"module/fault", nil, noIO},
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
-		{"module/commit", []string{"module/fault"}, []string{"net/http", "os"}},
+		{"module/commit", []string{"module/fault", "module/strictjson"}, []string{"net/http", "os"}},
+		{redisCommit, with(redis), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/pusher", pure, noIO},
 		{"module", inner, noIO},
 		{"module/storetest", inner, nil},
-		{"rulestore", with(redis), nil},
-		{"pusherstore", with(redis), nil},
+		{"rulestore", with(redis, redisCommit), nil},
+		{"pusherstore", with(redis, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("handlers", "rulestore", "pusherstore", redis, fx, zap), nil},
+		{"", with("handlers", "rulestore", "pusherstore", redisCommit, redis, fx, zap), nil},
 	}
 }
 

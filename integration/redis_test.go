@@ -108,8 +108,8 @@ func TestAUsersKeysShareASlotAndNoTwoUsersShareAKey(t *testing.T) {
 			t.Errorf("the keys of %q are in %d slots", user, len(slots))
 		}
 	}
-	if want := 4 * len(oddUsers); len(seen) != want {
-		t.Errorf("got %d keys, want %d: two with their receipts for each user", len(seen), want)
+	if want := 2 * len(oddUsers); len(seen) != want {
+		t.Errorf("got %d keys, want %d: two for each user", len(seen), want)
 	}
 }
 

@@ -172,6 +172,7 @@ func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
+		stored, _ = unstamped(stored)
 		for _, listener := range []recorder{first, second} {
 			user, rules, _ := strings.Cut(<-listener.heard, " ")
 			if want := `{"type":"m.push_rules","content":{"global":` + rules + `}}`; user != alice || stored != want {

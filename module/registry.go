@@ -34,9 +34,10 @@ type RuleStore interface {
 	// atomically: no change that another call made in between is lost. Edit
 	// gets an empty set and found false for a user who has no rules.
 	//
-	// Edit may run more than once, so it must be pure; its last run is the one
-	// that counts. Its error ends the update, changes nothing, and is returned
-	// as it is.
+	// Edit must be pure: it may run more than once, on another goroutine, and
+	// still when Update has returned because ctx has ended. Its last run is the
+	// one that counts, where Update returns nil. Its error ends the update,
+	// changes nothing, and is returned as it is.
 	Update(ctx context.Context, user mxid.UserID, edit func(rules *pushrule.Ruleset, found bool) error) error
 }
 

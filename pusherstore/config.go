@@ -1,41 +1,12 @@
 package pusherstore
 
-import (
-	"errors"
-	"fmt"
-	"strings"
-	"time"
-)
+import "github.com/pushfx/pushfx/module/commit/rediscommit"
 
 // Config configures a [Store].
-type Config struct {
-	// KeyPrefix stands before every key. It has no braces, which would change
-	// the hash slot. Default: none.
-	KeyPrefix string
-
-	// OperationTimeout bounds each load or update, its retries included. The
-	// client must honour deadlines (ContextTimeoutEnabled). Above zero and at
-	// most 30 s; default 5 s.
-	OperationTimeout time.Duration
-}
+type Config struct{ Redis rediscommit.Config }
 
 // DefaultConfig returns the defaults.
-func DefaultConfig() Config { return Config{OperationTimeout: 5 * time.Second} }
+func DefaultConfig() Config { return Config{rediscommit.DefaultConfig()} }
 
 // Validate joins an error for each field that is not as its comment says.
-func (c Config) Validate() error {
-	var faults []error
-	if strings.ContainsAny(c.KeyPrefix, "{}") {
-		faults = append(faults, fmt.Errorf("KeyPrefix is %q, want no braces", c.KeyPrefix))
-	}
-	if c.OperationTimeout <= 0 || c.OperationTimeout > maxOperationTimeout {
-		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))
-	}
-	return errors.Join(faults...)
-}
-
-// A receipt outlives every attempt of the write that it is for.
-const (
-	maxOperationTimeout = 30 * time.Second
-	receiptLifetime     = time.Minute
-)
+func (c Config) Validate() error { return c.Redis.Validate() }

@@ -1,8 +1,8 @@
 package pusherstore
 
 import (
-	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -84,8 +85,11 @@ func TestTheStoredForm(t *testing.T) {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
 	}
-	if fields, _ := server.HKeys(aliceKey); len(fields) != 2 {
-		t.Errorf("got fields %q, want one for each pusher", fields)
+	if fields, _ := server.HKeys(aliceKey); len(fields) != 3 {
+		t.Errorf("got fields %q, want one for each pusher and the stamp", fields)
+	}
+	if stamp := commit.ReadStamp(server.HGet(aliceKey, "commit")); stamp.Version != 2 {
+		t.Errorf("got %+v", stamp)
 	}
 }
 
@@ -106,79 +110,51 @@ func TestAChangeWhoseReplyIsLostHasOneEffect(t *testing.T) {
 	}
 }
 
-func TestARepeatedWriteChangesNothingAndSucceeds(t *testing.T) {
+// The parts of the script's promise: it changes what was read, once.
+func TestTheScriptChangesWhatWasReadAndNothingElse(t *testing.T) {
 	t.Parallel()
-	store, _, _ := newStore(t)
-	write := func(id string, old map[string]string, list pusher.List) (bool, error) {
-		deletes, sets := difference(old, list)
-		return store.write(t.Context(), alice, id, old, deletes, sets)
-	}
-	a, b := pusher.NewList(aPusher("a")), pusher.NewList(aPusher("b"))
-	if done, err := write("write-1", nil, a); !done || err != nil {
-		t.Fatal(done, err)
-	}
-	old, _, err := store.read(t.Context(), alice)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if done, err := write("write-2", old, b); !done || err != nil {
-		t.Fatal(done, err)
-	}
-	if done, err := write("write-1", nil, a); !done || err != nil {
-		t.Errorf("repeated write: done %t, error %v", done, err)
-	}
-	if done, err := write("write-3", old, pusher.List{}); done || err != nil {
-		t.Errorf("write over what has changed: done %t, error %v", done, err)
-	}
-	if got := pushkeys(t, store); got != "b" {
-		t.Errorf("got pushers %q", got)
-	}
-}
-
-func TestARefusedWriteNeverTakesEffect(t *testing.T) {
-	t.Parallel()
-	store, _, _ := newStore(t)
-	ctx, errRefused := t.Context(), errors.New("refused")
-	for range 2 { // the second time, as when the first reply was lost
-		done, err := store.refuse(ctx, alice, commit.Write{ID: "write-1", Again: true}, errRefused)
-		if done || !errors.Is(err, errRefused) {
-			t.Errorf("refusing: done %t, error %v", done, err)
+	_, server, client := newStore(t)
+	for i, step := range []struct {
+		args   []any
+		done   bool
+		stored string
+	}{
+		{[]any{60, 1, "a", "1", 0, "b", "2"}, false, ""},
+		{[]any{60, 0, 0, "a", "1", "c", "3"}, true, "a=1 c=3"},
+		{[]any{60, 0, 0, "a", "1"}, false, "a=1 c=3"},
+		{[]any{60, 1, "a", "1", 0, "b", "2"}, false, "a=1 c=3"},
+		{[]any{60, 2, "a", "1", "b", "3", 0, "b", "2"}, false, "a=1 c=3"},
+		{[]any{60, 2, "a", "1", "c", "4", 0, "b", "2"}, false, "a=1 c=3"},
+		{[]any{60, 2, "a", "1", "c", "3", 1, "a", "b", "\x00\xff", "c", ""}, true, "b=\x00\xff c="},
+		{[]any{60, 2, "a", "1", "c", "3", 1, "a", "b", "\x00\xff", "c", ""}, false, "b=\x00\xff c="},
+		{[]any{60, 2, "b", "\x00\xff", "c", "", 2, "b", "c"}, true, ""},
+	} {
+		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, step.args...).Bool()
+		if err != nil || done != step.done {
+			t.Errorf("step %d: done %t, error %v", i, done, err)
+		}
+		var stored []string
+		fields, _ := server.HKeys(aliceKey)
+		for _, field := range fields {
+			stored = append(stored, field+"="+server.HGet(aliceKey, field))
+		}
+		slices.Sort(stored)
+		if got := strings.Join(stored, " "); got != step.stored {
+			t.Errorf("step %d: stored is %q, want %q", i, got, step.stored)
 		}
 	}
-	deletes, sets := difference(nil, pusher.NewList(aPusher("a")))
-	if done, err := store.write(ctx, alice, "write-1", nil, deletes, sets); done || err != nil {
-		t.Errorf("the refused write arrives late: done %t, error %v", done, err)
-	}
-	if got := pushkeys(t, store); got != "" {
-		t.Errorf("got pushers %q", got)
-	}
-	if done, err := store.write(ctx, alice, "write-2", nil, deletes, sets); !done || err != nil {
-		t.Fatal(done, err)
-	}
-	if done, err := store.refuse(ctx, alice, commit.Write{ID: "write-2", Again: true}, errRefused); !done || err != nil {
-		t.Errorf("refusing what took effect: done %t, error %v", done, err)
-	}
 }
 
-func TestReceiptsGoAway(t *testing.T) {
+func TestAHashWithoutPushersGoesAway(t *testing.T) {
 	t.Parallel()
 	store, server, _ := newStore(t)
-	began := time.Unix(1_700_000_000, 0)
-	server.SetTime(began)
-	for range 4 {
+	for _, want := range []time.Duration{0, emptyAge, 0} {
 		if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
 			t.Fatal(err)
 		}
-	}
-	server.SetTime(began.Add(receiptLifetime + time.Second))
-	if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
-		t.Fatal(err)
-	}
-	if members, _ := server.ZMembers(aliceKey + ":writes"); len(members) != 1 {
-		t.Errorf("got %d receipts, want only the last minute's", len(members))
-	}
-	if ttl := server.TTL(aliceKey + ":writes"); ttl != receiptLifetime {
-		t.Errorf("the receipts live for %v", ttl)
+		if got := server.TTL(aliceKey); got != want {
+			t.Errorf("the hash with pushers %q lives for %v, want %v", pushkeys(t, store), got, want)
+		}
 	}
 }
 
@@ -213,7 +189,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)
 	}
-	_, err := New(nil, Config{KeyPrefix: "{a}"})
+	_, err := New(nil, Config{rediscommit.Config{KeyPrefix: "{a}"}})
 	for _, field := range []string{"pusherstore", "KeyPrefix", "OperationTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)

@@ -3,20 +3,13 @@ package rulestore
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"time"
+
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
 // Config configures a [Store].
 type Config struct {
-	// KeyPrefix stands before every key. It has no braces, which would change
-	// the hash slot. Default: none.
-	KeyPrefix string
-
-	// OperationTimeout bounds each load or update, its retries included. The
-	// client must honour deadlines (ContextTimeoutEnabled). Above zero and at
-	// most 30 s; default 5 s.
-	OperationTimeout time.Duration
+	Redis rediscommit.Config
 
 	// MaxEventBytes is the size in bytes to which a user's stored event may
 	// grow. Default 1 MiB.
@@ -25,26 +18,14 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{OperationTimeout: 5 * time.Second, MaxEventBytes: 1 << 20}
+	return Config{Redis: rediscommit.DefaultConfig(), MaxEventBytes: 1 << 20}
 }
 
 // Validate joins an error for each field that is not as its comment says.
 func (c Config) Validate() error {
-	var faults []error
-	if strings.ContainsAny(c.KeyPrefix, "{}") {
-		faults = append(faults, fmt.Errorf("KeyPrefix is %q, want no braces", c.KeyPrefix))
-	}
-	if c.OperationTimeout <= 0 || c.OperationTimeout > maxOperationTimeout {
-		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))
-	}
+	err := c.Redis.Validate()
 	if c.MaxEventBytes < 1 {
-		faults = append(faults, fmt.Errorf("MaxEventBytes is %d, want at least 1", c.MaxEventBytes))
+		err = errors.Join(err, fmt.Errorf("MaxEventBytes is %d, want at least 1", c.MaxEventBytes))
 	}
-	return errors.Join(faults...)
+	return err
 }
-
-// A receipt outlives every attempt of the write that it is for.
-const (
-	maxOperationTimeout = 30 * time.Second
-	receiptLifetime     = time.Minute
-)

@@ -6,12 +6,14 @@ import (
 )
 
 // event is the stored account-data event, {"type":"m.push_rules","content":
-// {"global":{...}}}. Other keys in it and in its content are kept.
+// {"global":{...}},"commit":{...}}. Other keys in it and in its content are
+// kept.
 type event struct {
 	rules        pushrule.Ruleset
 	found        bool // whether content is an object
 	extra        []strictjson.Member
 	contentExtra []strictjson.Member
+	stamp        string // as it came
 }
 
 // readEvent reads a stored event. What is no event, or has a content that
@@ -25,6 +27,9 @@ func readEvent(text string) (event, error) {
 			return r.Skip()
 		case "content":
 			return e.readContent(r)
+		case stampMember:
+			e.stamp, err = r.Value()
+			return err
 		}
 		e.extra, err = r.Keep(e.extra, name)
 		return err
@@ -53,10 +58,21 @@ func (e *event) readContent(r *strictjson.Reader) error {
 	}, "global")
 }
 
-// text is the event as it is stored.
-func (e *event) text() string {
-	b := []byte(`{"type":"m.push_rules","content":{"global":`)
-	b = e.rules.AppendJSON(b)
-	b = append(strictjson.AppendMembers(b, e.contentExtra), '}')
-	return string(append(strictjson.AppendMembers(b, e.extra), '}'))
+// stampMember is the key of the event that holds the stamp of its last write.
+const stampMember = "commit"
+
+// appendOpen appends the event as it is stored, up to its stamp.
+func (e *event) appendOpen(dst []byte) []byte {
+	dst = append(dst, `{"type":"m.push_rules","content":{"global":`...)
+	dst = e.rules.AppendJSON(dst)
+	dst = append(strictjson.AppendMembers(dst, e.contentExtra), '}')
+	return strictjson.AppendMembers(dst, e.extra)
+}
+
+// appendEnd appends what follows appendOpen: the stamp, unless there is none.
+func appendEnd[S string | []byte](dst []byte, stamp S) []byte {
+	if len(stamp) > 0 {
+		dst = append(strictjson.AppendMember(dst, stampMember), stamp...)
+	}
+	return append(dst, '}')
 }

@@ -22,10 +22,7 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			fx.Annotate(newRouter, fx.ParamTags("", pushfx.RouteGroups)),
 		),
 		pushfx.Module,
-		fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.KeyPrefix = cfg.keyPrefix
-			return c
-		}),
+		fx.Replace(cfg.module),
 	)
 }
 

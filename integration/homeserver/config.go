@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
 // config is what the flags say.
@@ -20,7 +21,7 @@ type config struct {
 	listen     string // host:port; port 0 is any free one
 	serverName string // the domain of the user ids
 	redis      redisServers
-	keyPrefix  string // before every Redis key
+	module     pushfx.Config
 	logLevel   zapcore.Level
 }
 
@@ -28,6 +29,7 @@ type config struct {
 type flagValues struct {
 	listen, serverName, keyPrefix, logLevel string
 	redisMode, redis, redisMaster           string
+	durability                              string
 }
 
 // newFlags returns the flags, which fill values.
@@ -50,6 +52,9 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"`NAME` of the master that the sentinels watch, before master_name in a URL\n(default \""+defaultMaster+"\")")
 	flags.StringVar(&values.keyPrefix, "key-prefix", "",
 		"`PREFIX` of every Redis key, without braces")
+	flags.StringVar(&values.durability, "durability", "none",
+		"`WHAT` must have happened to a change before it is acknowledged: none, replicas:N\n"+
+			"(N replicas have it), aof (the master has it on disk) or replicas:N,aof")
 	flags.StringVar(&values.logLevel, "log-level", "info",
 		"`LEVEL` from which on to log: debug (each request), info, warn or error")
 	return flags
@@ -95,12 +100,28 @@ func (v flagValues) config() (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	module := pushfx.DefaultConfig()
-	module.KeyPrefix = v.keyPrefix
-	if err := module.Validate(); err != nil {
-		return config{}, fmt.Errorf("-key-prefix: %w", err)
+	module, err := v.moduleConfig()
+	if err != nil {
+		return config{}, err
 	}
-	return config{v.listen, v.serverName, redis, v.keyPrefix, level}, nil
+	return config{v.listen, v.serverName, redis, module, level}, nil
+}
+
+// moduleConfig checks the values that are the module's.
+func (v flagValues) moduleConfig() (pushfx.Config, error) {
+	c := pushfx.DefaultConfig()
+	c.KeyPrefix = v.keyPrefix
+	if err := c.Validate(); err != nil {
+		return pushfx.Config{}, fmt.Errorf("-key-prefix: %w", err)
+	}
+	var err error
+	if c.Durability, err = rediscommit.ParseDurability(v.durability); err != nil {
+		return pushfx.Config{}, fmt.Errorf("-durability: %w", err)
+	}
+	if redisMode(v.redisMode) == embedded && v.durability != "none" {
+		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
+	}
+	return c, nil
 }
 
 // validAddress reports whether an address is HOST:PORT. An empty host passes.

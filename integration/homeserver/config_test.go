@@ -1,9 +1,12 @@
 package main
 
 import (
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx"
 )
 
 func TestUsage(t *testing.T) {
@@ -13,7 +16,7 @@ func TestUsage(t *testing.T) {
 		if status != exitOK || stderr != "" {
 			t.Errorf("%s: status %d, stderr %q", flag, status, stderr)
 		}
-		for _, name := range []string{"-listen", "-server-name", "-redis-mode", "-redis ", "-redis-master", "-key-prefix", "-log-level"} {
+		for _, name := range []string{"-listen", "-server-name", "-redis-mode", "-redis ", "-redis-master", "-key-prefix", "-durability", "-log-level"} {
 			if !strings.Contains(stdout, "  "+name) {
 				t.Errorf("%s does not explain %s:\n%s", flag, name, stdout)
 			}
@@ -40,6 +43,9 @@ func TestWrongFlags(t *testing.T) {
 		{"empty server name", []string{"-server-name", ""}, "-server-name"},
 		{"server name with a slash", []string{"-server-name", "a/b"}, "-server-name"},
 		{"prefix with braces", []string{"-key-prefix", "{a}"}, "-key-prefix"},
+		{"unknown durability", []string{"-durability", "always"}, "-durability"},
+		{"durability without a number", []string{"-durability", "replicas:"}, "-durability"},
+		{"durability of what is in memory", []string{"-durability", "replicas:1"}, "-durability needs"},
 		{"unknown level", []string{"-log-level", "loud"}, "-log-level"},
 		{"level that zap has", []string{"-log-level", "fatal"}, "-log-level"},
 		{"unknown mode", []string{"-redis-mode", "magic"}, "-redis-mode"},
@@ -136,6 +142,21 @@ func TestRedisFlags(t *testing.T) {
 				t.Errorf("got %+v, want %+v", got, test)
 			}
 		})
+	}
+}
+
+func TestModuleFlags(t *testing.T) {
+	t.Parallel()
+	cfg, err := parseFlags([]string{
+		"-redis-mode", "cluster", "-redis", "a:1", "-key-prefix", "hs1:", "-durability", "replicas:2,aof",
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := pushfx.DefaultConfig()
+	want.KeyPrefix, want.Durability.Replicas, want.Durability.AOF = "hs1:", 2, true
+	if !reflect.DeepEqual(cfg.module, want) {
+		t.Errorf("got %+v, want %+v", cfg.module, want)
 	}
 }
 

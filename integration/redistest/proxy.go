@@ -160,11 +160,21 @@ type Fault struct {
 	kind     faultKind
 	commands []string // in any case; none stands for all
 	repeats  bool
-	left     int // until it strikes, under the lock of the proxy
+	left     int    // until it strikes, under the lock of the proxy
+	after    *Fault // which must have struck before it counts; under the lock of the proxy
 
 	proxy                    *Proxy
 	strike, release, pass    sync.Once
 	struck, released, passed chan struct{}
+}
+
+// After has the fault count only what comes when another has struck. It returns
+// the fault.
+func (f *Fault) After(other *Fault) *Fault {
+	f.proxy.mu.Lock()
+	defer f.proxy.mu.Unlock()
+	f.after = other
+	return f
 }
 
 // Struck is closed when the fault has struck for the first time.
@@ -200,7 +210,7 @@ func (f *Fault) hasStruck() bool {
 // counts counts the command and reports whether the fault strikes it.
 func (f *Fault) counts(command string) bool {
 	same := func(name string) bool { return strings.EqualFold(name, command) }
-	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, same) {
+	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, same) || f.after != nil && !f.after.hasStruck() {
 		return false
 	}
 	f.left--

@@ -1,6 +1,7 @@
-// Package commit repeats the attempts of one optimistic change, "read, edit,
-// write if nothing came in between", until one of them takes effect, exactly
-// once, or the time is up. It knows nothing of what is changed or where.
+// Package commit makes optimistic changes of values in a store: read, edit,
+// write if nothing came in between, else again, until it took effect exactly
+// once or the time is up. Changes of one key that arrive at the same time are
+// made together, in one write. It knows nothing of what is changed or where.
 package commit
 
 import (
@@ -11,6 +12,9 @@ import (
 	"fmt"
 	mathrand "math/rand/v2"
 	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -28,56 +32,153 @@ const (
 // Clients of stores repeat on their own; this is for the answer that got lost.
 const maxFailures = 2
 
-// Write identifies one change in all its attempts, so that a store can leave a
-// receipt with the change and tell later whether it took effect.
-type Write struct {
-	ID string // unique to the change
+// Snapshot is what a store holds under one key at one moment.
+type Snapshot[V any] interface {
+	// Value is the stored value, or the zero V where there is none. A changed
+	// copy leaves it as it was.
+	Value() V
 
-	// Again is true from the second attempt on. Until a receipt says otherwise,
-	// a request of an earlier one may still be on its way to the store: before
-	// the change is refused, or found to change nothing, keep it from ever
-	// taking effect.
-	Again bool
+	// Stamp is that of the write that made the value so.
+	Stamp() Stamp
 
-	// Uncertain is true when an earlier attempt failed in a way that leaves
-	// open whether it took effect: look for its receipt after reading, before
-	// editing.
-	Uncertain bool
+	// Change prepares to store next in the place of the snapshot. Its error is
+	// a refusal of next.
+	Change(next V) (Change, error)
 }
 
-// Attempt tries once. Done is false where another change came in between; an
-// error of kind [fault.Unavailable] may have taken effect nevertheless; any
-// other error is final and has changed nothing.
-type Attempt func(ctx context.Context, w Write) (done bool, err error)
+// Change is a value ready to be stored in the place of a snapshot.
+type Change interface {
+	// IsEmpty reports whether the value is stored already.
+	IsEmpty() bool
 
-// Until repeats attempt until it is done or fails for good. Lost races have no
-// limit but ctx: with enough writers every fixed count is too low. When ctx
-// ends first, the error is that of the last attempt, or wraps ctx's where it
-// only lost its race.
-func Until(ctx context.Context, attempt Attempt) error {
-	w := Write{ID: rand.Text()}
+	// Write stores the value with its stamp, if what is stored is still the
+	// snapshot; done is false where it is not. An error of kind
+	// [fault.Unavailable] may have taken effect nevertheless, any other has
+	// changed nothing.
+	Write(ctx context.Context, stamp Stamp) (done bool, err error)
+}
+
+// Committer makes the changes of one store. It is safe for concurrent use,
+// starts no goroutines, and holds nothing for a key without a change under way.
+type Committer[V any] struct {
+	read   func(ctx context.Context, key string) (Snapshot[V], error)
+	mode   Mode
+	writer string // names this committer in stamps
+	writes atomic.Int64
+
+	mu     sync.Mutex
+	queues map[string][]*caller[V] // of the keys with a change under way: who waits for the next
+}
+
+// Mode says when a change counts as made.
+type Mode int
+
+const (
+	// Written: when the value is stored.
+	Written Mode = iota
+
+	// Confirmed: when a write of this very change succeeded. What was found to
+	// be stored already is written again, since it may not be confirmed.
+	Confirmed
+)
+
+// New returns a committer of the values that read finds.
+func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error), mode Mode) *Committer[V] {
+	return &Committer[V]{read: read, mode: mode, writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{}}
+}
+
+// writerLength makes writers differ: 13 letters of 5 bits.
+const writerLength = 13
+
+// trial is a write whose outcome is not known.
+type trial struct {
+	number  int64
+	onto    Stamp
+	results []error
+}
+
+// commit repeats the attempts of a batch until one took effect or it fails for
+// good. Lost races have no limit but ctx: with enough writers every fixed count
+// is too low. When ctx ends first, the error is that of the last attempt, or
+// wraps ctx's where it only lost its race.
+func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) error {
+	var open []trial
 	failures := 0
 	for bound := FirstWait; ; bound = min(2*bound, LongestWait) {
-		done, err := attempt(ctx, w)
+		done, err := c.attempt(ctx, key, b, &open)
 		switch {
 		case err == nil && done:
 			return nil
-		case err != nil && (!isUncertain(err) || failures == maxFailures || ctx.Err() != nil):
+		case err != nil && (!mayHaveWorked(err) || failures == maxFailures || ctx.Err() != nil):
 			return err
 		case err != nil:
 			failures++
-			w.Uncertain = true
 		}
-		w.Again = true
 		if ended := sleep(ctx, mathrand.N(bound)); ended != nil {
 			return cmp.Or(err, fmt.Errorf("lost every race for the write: %w", ended))
 		}
 	}
 }
 
-// isUncertain reports whether an attempt may have taken effect although it
+// attempt reads, edits and writes once.
+func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+	snapshot, err := c.read(ctx, key)
+	if err != nil {
+		return false, err
+	}
+	stamp := snapshot.Stamp()
+	change, results, err := c.prepare(snapshot, stamp, b, open)
+	if err != nil {
+		return false, err
+	}
+	if change != nil {
+		done, err := c.write(ctx, change, trial{c.writes.Add(1), stamp, results}, open)
+		if err != nil || !done {
+			return false, err
+		}
+	}
+	b.results = results
+	return true, nil
+}
+
+// prepare returns the change that is to be written, nil where none is, and the
+// results that it brings.
+//
+// A trial that took effect has decided the results, and is known by the stamp.
+// One that may still do so needs no care: its snapshot is still what is stored,
+// so the edits, being pure, come to the same results, and of the two writes
+// only one can succeed.
+func (c *Committer[V]) prepare(s Snapshot[V], stamp Stamp, b *batch[V], open *[]trial) (change Change, results []error, err error) {
+	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == stamp.last(c.writer) })
+	if worked >= 0 {
+		results = (*open)[worked].results
+		if c.mode == Confirmed {
+			change, err = s.Change(s.Value())
+		}
+		return change, results, err
+	}
+	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(stamp) })
+	change, results, err = b.edit(s)
+	if change != nil && change.IsEmpty() && c.mode == Written {
+		change = nil
+	}
+	return change, results, err
+}
+
+// write stores a change with the stamp of this trial, which is open from then
+// on.
+func (c *Committer[V]) write(ctx context.Context, change Change, t trial, open *[]trial) (done bool, err error) {
+	*open = append(*open, t)
+	version := t.onto.Version
+	if !change.IsEmpty() {
+		version++
+	}
+	return change.Write(ctx, t.onto.next(version, write{c.writer, t.number, time.Now().Unix()}))
+}
+
+// mayHaveWorked reports whether an attempt may have taken effect although it
 // failed: the store was reached, but its answer was not.
-func isUncertain(err error) bool {
+func mayHaveWorked(err error) bool {
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" {
 		return false

@@ -1,111 +1,152 @@
-package commit_test
+package commit
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
-	"net"
-	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
-
-	"github.com/pushfx/pushfx/module/commit"
-	"github.com/pushfx/pushfx/module/fault"
 )
 
-// step is the outcome of one attempt.
-type step struct {
-	done bool
-	err  error
-}
+const key = "key"
 
-var (
-	lost     = step{}
-	done     = step{done: true}
-	lostSend = step{err: fault.Wrap(fault.Unavailable, "unavailable", &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF})}
-	noDial   = step{err: fault.Wrap(fault.Unavailable, "unavailable", fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Err: io.EOF}))}
-	refused  = step{err: fault.New(fault.NotFound, "refused")}
-	internal = step{err: io.ErrClosedPipe}
-)
-
-// run makes the steps one after the other and repeats the last, and returns
-// the writes that the attempts were given.
-func run(ctx context.Context, steps ...step) (writes []commit.Write, err error) {
-	err = commit.Until(ctx, func(_ context.Context, w commit.Write) (bool, error) {
-		s := steps[min(len(writes), len(steps)-1)]
-		writes = append(writes, w)
-		return s.done, s.err
-	})
-	return writes, err
-}
-
-func TestUntilRepeatsExactlyWhatMayStillSucceed(t *testing.T) {
+func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
 	for name, test := range map[string]struct {
-		steps    []step
-		attempts int
+		outcomes []outcome
+		reads    int
+		writes   int
 		want     error
 	}{
-		"done at once":                   {[]step{done}, 1, nil},
-		"done after lost races":          {[]step{lost, lost, lost, done}, 4, nil},
-		"a lost answer":                  {[]step{lostSend, done}, 2, nil},
-		"two lost answers":               {[]step{lostSend, lostSend, done}, 3, nil},
-		"three lost answers":             {[]step{lostSend, lostSend, lostSend}, 3, lostSend.err},
-		"a lost answer among lost races": {[]step{lost, lostSend, lost, lost, done}, 5, nil},
-		"lost races do not forgive":      {[]step{lostSend, lost, lostSend, lost, lostSend}, 5, lostSend.err},
-		"a connection that was not made": {[]step{noDial}, 1, noDial.err},
-		"not made after a lost answer":   {[]step{lostSend, noDial}, 2, noDial.err},
-		"a refusal":                      {[]step{refused}, 1, refused.err},
-		"a refusal after a lost race":    {[]step{lost, refused}, 2, refused.err},
-		"a refusal after a lost answer":  {[]step{lostSend, refused}, 2, refused.err},
-		"an error that is no fault":      {[]step{internal}, 1, internal.err},
-		"an error beside done":           {[]step{{true, refused.err}}, 1, refused.err},
+		"works at once":                  {nil, 1, 1, nil},
+		"lost races":                     {[]outcome{losesRace, losesRace, losesRace}, 4, 4, nil},
+		"a lost reply":                   {[]outcome{losesReply}, 2, 1, nil},
+		"a lost request":                 {[]outcome{losesSend}, 2, 2, nil},
+		"a late request":                 {[]outcome{comesLate}, 2, 1, nil},
+		"a request after the next read":  {[]outcome{comesAfter}, 3, 2, nil},
+		"two lost requests":              {[]outcome{losesSend, losesSend}, 3, 3, nil},
+		"two lost requests and a reply":  {[]outcome{losesSend, losesSend, losesReply}, 3, 3, errLost},
+		"a lost request among races":     {[]outcome{losesRace, losesSend, losesRace, losesRace}, 5, 5, nil},
+		"lost races do not forgive":      {[]outcome{losesSend, losesRace, losesSend, losesRace, losesSend}, 5, 5, errLost},
+		"no connection":                  {[]outcome{noDial}, 1, 1, errNoDial},
+		"no connection after a lost one": {[]outcome{losesSend, noDial}, 2, 2, errNoDial},
+		"an error of the store":          {[]outcome{isRefused}, 1, 1, errAnswer},
+		"a failed read":                  {[]outcome{failsToRead}, 2, 1, nil},
+		"three failed reads":             {[]outcome{failsToRead, failsToRead, failsToRead}, 3, 0, errLost},
+		"a lost reply and a failed read": {[]outcome{losesReply, failsToRead}, 3, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				writes, err := run(t.Context(), test.steps...)
-				if err != test.want {
-					t.Errorf("got %v, want %v as it is", err, test.want)
+				s := &store{outcomes: test.outcomes}
+				err := New(s.read, Written).Commit(t.Context(), key, add("a"))
+				if !isError(err, test.want) {
+					t.Errorf("got %v, want %v", err, test.want)
 				}
-				if len(writes) != test.attempts {
-					t.Fatalf("%d attempts, want %d", len(writes), test.attempts)
+				if s.reads != test.reads || s.writes != test.writes {
+					t.Errorf("%d reads and %d writes, want %d and %d", s.reads, s.writes, test.reads, test.writes)
 				}
-				for i, w := range writes {
-					if want := (commit.Write{ID: writes[0].ID, Again: i > 0, Uncertain: uncertain(test.steps[:i])}); w != want || w.ID == "" {
-						t.Errorf("attempt %d was given %+v, want %+v", i, w, want)
-					}
+				if want := int64(s.others); err == nil && (!s.value.has("a") || s.stamp.Version != want+1) {
+					t.Errorf("stored is %q, version %d", s.value.list, s.stamp.Version)
 				}
 			})
 		})
 	}
 }
 
-// uncertain reports whether one of the steps lost its answer.
-func uncertain(steps []step) bool {
-	return slices.Contains(steps, lostSend)
+// A change is not judged again once it took effect, whatever others did since.
+func TestTheFirstAnswerCountsWhateverOthersDidSince(t *testing.T) {
+	for name, test := range map[string]struct {
+		before string
+		edit   func(*words) error
+		happen outcome
+		since  func(*words) error // by another, before the reply is looked for
+		want   error
+		stored string
+	}{
+		"removed, and not there again": {"a b", remove("a"), losesReply, add("c"), nil, "b c"},
+		"removed, and there again":     {"a b", remove("a"), losesReply, add("a"), nil, "b a"},
+		"added, and removed again":     {"b", add("a"), losesReply, remove("a"), nil, "b"},
+		"not removed, by another":      {"a b", remove("a"), losesSend, remove("a"), errNotThere, "b"},
+		"not added, by another":        {"b", add("a"), losesSend, add("a"), errThere, "b a"},
+		"late, and removed by another": {"a b", remove("a"), comesLate, remove("a"), errNotThere, "b"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{value: words{test.before}, outcomes: []outcome{test.happen}}
+				since := func(ctx context.Context, key string) (Snapshot[words], error) {
+					if s.writes == 1 && s.others == 0 {
+						s.byOther(test.since)
+					}
+					return s.read(ctx, key)
+				}
+				if err := New(since, Written).Commit(t.Context(), key, test.edit); !isError(err, test.want) {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+				if s.value.list != test.stored {
+					t.Errorf("stored is %q, want %q", s.value.list, test.stored)
+				}
+			})
+		})
+	}
+}
+
+func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
+	nothing := func(*words) error { return nil }
+	refused := func(*words) error { return errThere }
+	for name, test := range map[string]struct {
+		mode     Mode
+		edit     func(*words) error
+		outcomes []outcome
+		writes   int
+		version  int64
+	}{
+		"nothing":                        {Written, nothing, nil, 0, 5},
+		"nothing, confirmed":             {Confirmed, nothing, nil, 1, 5},
+		"refused":                        {Written, refused, nil, 0, 5},
+		"refused, confirmed":             {Confirmed, refused, nil, 0, 5},
+		"a lost reply":                   {Written, add("a"), []outcome{losesReply}, 1, 6},
+		"a lost reply, confirmed":        {Confirmed, add("a"), []outcome{losesReply}, 2, 6},
+		"two lost replies, confirmed":    {Confirmed, add("a"), []outcome{losesReply, losesReply}, 3, 6},
+		"lost confirmation":              {Confirmed, add("a"), []outcome{losesReply, losesSend}, 3, 6},
+		"late confirmation":              {Confirmed, add("a"), []outcome{losesReply, comesAfter}, 4, 6},
+		"lost race for the confirmation": {Confirmed, add("a"), []outcome{losesReply, losesRace}, 3, 7},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{stamp: Stamp{Version: 5}, outcomes: test.outcomes}
+				err := New(s.read, test.mode).Commit(t.Context(), key, test.edit)
+				if err != nil && err != errThere {
+					t.Error(err)
+				}
+				if s.writes != test.writes || s.stamp.Version != test.version {
+					t.Errorf("%d writes and version %d, want %d and %d", s.writes, s.stamp.Version, test.writes, test.version)
+				}
+			})
+		})
+	}
+}
+
+// alwaysLost is a store whose every write comes second.
+func alwaysLost(attempts *int) *Committer[words] {
+	return New(func(context.Context, string) (Snapshot[words], error) {
+		*attempts++
+		return state{store: &store{outcomes: []outcome{losesRace}}}, nil
+	}, Written)
 }
 
 func TestLostRacesAreRepeatedUntilTheTimeIsUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Minute
-		start := time.Now()
+		start, attempts := time.Now(), 0
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		writes, err := run(ctx, lost)
-		if !errors.Is(err, context.DeadlineExceeded) {
+		if err := alwaysLost(&attempts).Commit(ctx, key, add("a")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(start); took != limit {
 			t.Errorf("gave up after %s, want %s", took, limit)
 		}
-		if least := int(limit / commit.LongestWait); len(writes) < least {
-			t.Errorf("%d attempts in %s, want at least %d", len(writes), limit, least)
-		}
-		for _, w := range writes {
-			if w.ID != writes[0].ID {
-				t.Fatalf("given %+v after %+v", w, writes[0])
-			}
+		if least := int(limit / LongestWait); attempts < least {
+			t.Errorf("%d attempts in %s, want at least %d", attempts, limit, least)
 		}
 	})
 }
@@ -115,95 +156,52 @@ func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
 		const rounds, attempts = 200, 12
 		longest := make([]time.Duration, attempts)
 		for range rounds {
-			last, n := time.Now(), 0
-			err := commit.Until(t.Context(), func(context.Context, commit.Write) (bool, error) {
-				longest[n] = max(longest[n], time.Since(last))
-				last, n = time.Now(), n+1
-				return n == attempts, nil
-			})
-			if err != nil {
+			s, last := &store{}, time.Now()
+			for range attempts - 1 {
+				s.outcomes = append(s.outcomes, losesRace)
+			}
+			read := func(ctx context.Context, key string) (Snapshot[words], error) {
+				longest[s.reads] = max(longest[s.reads], time.Since(last))
+				last = time.Now()
+				return s.read(ctx, key)
+			}
+			if err := New(read, Written).Commit(t.Context(), key, add("a")); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if longest[0] != 0 {
 			t.Errorf("the first attempt waited %s", longest[0])
 		}
-		bound := commit.FirstWait
+		bound := FirstWait
 		for i, wait := range longest[1:] {
 			// Of 200 random waits the longest is hardly ever below half the bound.
 			if wait >= bound || wait < bound/2 {
 				t.Errorf("before attempt %d at most %s, want just under %s", i+1, wait, bound)
 			}
-			bound = min(2*bound, commit.LongestWait)
+			bound = min(2*bound, LongestWait)
 		}
 	})
 }
 
 func TestTheEndOfTheContextEndsAWaitAtOnce(t *testing.T) {
-	errAway := errors.New("the client is gone")
-	for name, test := range map[string]struct {
-		step     step
-		endAfter time.Duration // the attempt
-		want     error
-	}{
-		"during a lost race":              {lost, 0, context.Canceled},
-		"in the wait after a lost race":   {lost, 1, context.Canceled},
-		"during an attempt that failed":   {lostSend, 0, lostSend.err},
-		"in the wait after a lost answer": {lostSend, 1, lostSend.err},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				ctx, cancel := context.WithCancelCause(t.Context())
-				start, attempts := time.Now(), 0
-				err := commit.Until(ctx, func(context.Context, commit.Write) (bool, error) {
-					attempts++
-					if test.endAfter == 0 {
-						cancel(errAway)
-					} else {
-						time.AfterFunc(test.endAfter, func() { cancel(errAway) })
-					}
-					return test.step.done, test.step.err
-				})
-				if !errors.Is(err, test.want) {
-					t.Errorf("got %v, want %v", err, test.want)
-				}
-				if attempts != 1 || time.Since(start) >= commit.FirstWait {
-					t.Errorf("%d attempts in %s", attempts, time.Since(start))
-				}
-			})
-		})
-	}
-}
-
-func TestAnAttemptThatIsDoneCountsThoughTheContextHasEnded(t *testing.T) {
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if writes, err := run(ctx, done); err != nil || len(writes) != 1 {
-		t.Errorf("got %v after %d attempts", err, len(writes))
-	}
-}
-
-func TestAttemptsAreGivenTheContext(t *testing.T) {
-	type key struct{}
-	ctx := context.WithValue(t.Context(), key{}, "value")
-	err := commit.Until(ctx, func(ctx context.Context, _ commit.Write) (bool, error) {
-		if ctx.Value(key{}) != "value" {
-			t.Error("got another context")
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		attempts := 0
+		time.AfterFunc(time.Second, cancel)
+		if err := alwaysLost(&attempts).Commit(ctx, key, add("a")); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
 		}
-		return true, nil
+		synctest.Wait()
 	})
-	if err != nil {
-		t.Error(err)
-	}
 }
 
-func TestEachChangeHasItsOwnID(t *testing.T) {
+func TestACommitterIsKnownByItsName(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		writes, err := run(t.Context(), done)
-		if err != nil || seen[writes[0].ID] {
-			t.Fatalf("got %q again, %v", writes[0].ID, err)
+		c := New((&store{}).read, Written)
+		if seen[c.writer] || len(c.writer) != writerLength {
+			t.Fatalf("got %q again", c.writer)
 		}
-		seen[writes[0].ID] = true
+		seen[c.writer] = true
 	}
 }

@@ -1,0 +1,113 @@
+package commit
+
+import (
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Stamp is stored with a value, as a part of it, and tells of the writes that
+// made it so. No two writes leave the same stamp: a value that has been
+// replaced never comes back, so that a write made for it can no longer take
+// effect, and a writer finds in the stamp whether its last one did.
+type Stamp struct {
+	// Version counts the changes of the value, from 1; 0 where nothing was
+	// written yet.
+	Version int64
+
+	writes []write // the last of each writer, in order
+}
+
+// write is one that took effect.
+type write struct {
+	writer  string
+	attempt int64
+	at      int64 // seconds since 1970, by the writer's clock
+}
+
+// writeAge is how long a write is remembered after others came. It is many
+// times the longest operation, so that it allows for clocks that differ.
+const writeAge = 10 * time.Minute
+
+// ReadStamp reads what [Stamp.AppendJSON] appends. Anything else is no stamp,
+// which is the zero one: a value that was edited by hand has none.
+func ReadStamp(text string) Stamp {
+	var s Stamp
+	r := strictjson.NewReader(text)
+	err := r.Object(func(name string) (err error) {
+		switch name {
+		case "version":
+			s.Version, err = r.Integer()
+		case "writers":
+			s.writes, err = readWrites(r)
+		default:
+			err = r.Skip()
+		}
+		return err
+	}, "version", "writers")
+	if err != nil || r.End() != nil || s.Version < 0 {
+		return Stamp{}
+	}
+	return s
+}
+
+func readWrites(r *strictjson.Reader) (writes []write, err error) {
+	err = r.Object(func(writer string) error {
+		w, numbers := write{writer: writer}, []*int64{}
+		numbers = append(numbers, &w.attempt, &w.at)
+		err := r.Array(func() (err error) {
+			if len(numbers) == 0 {
+				return r.Mismatch("two numbers")
+			}
+			*numbers[0], err = r.Integer()
+			numbers = numbers[1:]
+			return err
+		})
+		writes = append(writes, w)
+		return err
+	})
+	return writes, err
+}
+
+// AppendJSON appends the stamp as JSON, {"version":12,"writers":{"W":[17,1763716975]}}:
+// for each writer the number of its last write and the time of it.
+func (s Stamp) AppendJSON(dst []byte) []byte {
+	dst = strictjson.AppendMember(append(dst, '{'), "version")
+	dst = strconv.AppendInt(dst, s.Version, 10)
+	dst = append(strictjson.AppendMember(dst, "writers"), '{')
+	for _, w := range s.writes {
+		dst = append(strictjson.AppendMember(dst, w.writer), '[')
+		dst = append(strconv.AppendInt(dst, w.attempt, 10), ',')
+		dst = append(strconv.AppendInt(dst, w.at, 10), ']')
+	}
+	return append(dst, "}}"...)
+}
+
+// Equal reports whether both are the stamp of the same write.
+func (s Stamp) Equal(other Stamp) bool {
+	return s.Version == other.Version && slices.Equal(s.writes, other.writes)
+}
+
+// last returns the number of the last write of a writer, 0 for none.
+func (s Stamp) last(writer string) int64 {
+	for _, w := range s.writes {
+		if w.writer == writer {
+			return w.attempt
+		}
+	}
+	return 0
+}
+
+// next is the stamp of a write onto a value with this one.
+func (s Stamp) next(version int64, by write) Stamp {
+	forgotten := by.at - int64(writeAge.Seconds())
+	writes := make([]write, 0, len(s.writes)+1)
+	for _, w := range s.writes {
+		if w.writer != by.writer && w.at >= forgotten {
+			writes = append(writes, w)
+		}
+	}
+	return Stamp{version, append(writes, by)}
+}

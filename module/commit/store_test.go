@@ -1,0 +1,192 @@
+package commit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/pushfx/pushfx/module/fault"
+)
+
+// What becomes of one write, or of one read.
+type outcome int
+
+const (
+	works       outcome = iota
+	losesRace           // another writer comes first
+	losesReply          // the write takes effect, its reply is lost
+	losesSend           // the request is lost
+	comesLate           // the request comes during the next read, its reply is lost
+	comesAfter          // the request comes right after the next read
+	noDial              // there is no connection
+	isRefused           // the store answers with an error
+	failsToRead         // the read that comes before fails
+)
+
+var (
+	errLost    = fault.Wrap(fault.Unavailable, "unavailable", &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF})
+	errNoDial  = fault.Wrap(fault.Unavailable, "unavailable", fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Err: io.EOF}))
+	errAnswer  = io.ErrClosedPipe
+	errTooLong = fault.New(fault.TooLarge, "too long")
+)
+
+// words is the value of the tests: a list of words. It is a value.
+type words struct{ list string }
+
+func (w words) has(word string) bool { return slices.Contains(strings.Fields(w.list), word) }
+
+var (
+	errThere    = fault.New(fault.InvalidParam, "it is there")
+	errNotThere = fault.New(fault.NotFound, "it is not there")
+)
+
+// add and remove are edits that can be told from their repetition.
+func add(word string) func(*words) error {
+	return func(w *words) error {
+		if w.has(word) {
+			return errThere
+		}
+		w.list = strings.TrimSpace(w.list + " " + word)
+		return nil
+	}
+}
+
+func remove(word string) func(*words) error {
+	return func(w *words) error {
+		if !w.has(word) {
+			return errNotThere
+		}
+		list := strings.Fields(w.list)
+		w.list = strings.Join(slices.DeleteFunc(list, func(s string) bool { return s == word }), " ")
+		return nil
+	}
+}
+
+// store is one key in memory. The outcomes are those of its writes in turn;
+// then all of them work.
+type store struct {
+	mu       sync.Mutex
+	outcomes []outcome
+	longest  int // words that may be stored, 0 for any number
+
+	value  words
+	stamp  Stamp
+	reads  int
+	writes int
+	others int // writes of others
+	late   func()
+	after  func()
+	meet   chan struct{} // where not nil, each write waits for it
+}
+
+func (s *store) read(ctx context.Context, _ string) (Snapshot[words], error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.reads++
+	if s.next() == failsToRead {
+		s.outcomes = s.outcomes[1:]
+		return nil, errLost
+	}
+	run(&s.late)
+	snapshot := state{s, s.value, s.stamp}
+	run(&s.after)
+	return snapshot, ctx.Err()
+}
+
+func run(do *func()) {
+	if *do != nil {
+		(*do)()
+		*do = nil
+	}
+}
+
+func (s *store) next() outcome {
+	if len(s.outcomes) == 0 {
+		return works
+	}
+	return s.outcomes[0]
+}
+
+// byOther is the write of another writer.
+func (s *store) byOther(edit func(*words) error) {
+	if edit(&s.value) == nil {
+		s.others++
+		s.stamp = s.stamp.next(s.stamp.Version+1, write{"other", int64(s.others), 1})
+	}
+}
+
+type state struct {
+	store *store
+	value words
+	stamp Stamp
+}
+
+func (s state) Value() words { return s.value }
+func (s state) Stamp() Stamp { return s.stamp }
+
+func (s state) Change(next words) (Change, error) {
+	if n := len(strings.Fields(next.list)); s.store.longest > 0 && n > s.store.longest {
+		return nil, errTooLong
+	}
+	return replacement{s, next}, nil
+}
+
+type replacement struct {
+	old  state
+	next words
+}
+
+func (r replacement) IsEmpty() bool { return r.old.value == r.next }
+
+func (r replacement) Write(ctx context.Context, stamp Stamp) (bool, error) {
+	s := r.old.store
+	if s.meet != nil {
+		<-s.meet
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.writes++
+	happens := s.next()
+	if len(s.outcomes) > 0 {
+		s.outcomes = s.outcomes[1:]
+	}
+	apply := func() {
+		if s.value == r.old.value && s.stamp.Equal(r.old.stamp) {
+			s.value, s.stamp = r.next, stamp
+		}
+	}
+	switch happens {
+	case losesSend:
+		return false, errLost
+	case losesReply:
+		apply()
+		return false, errLost
+	case comesLate:
+		s.late = apply
+		return false, errLost
+	case comesAfter:
+		s.after = apply
+		return false, errLost
+	case noDial:
+		return false, errNoDial
+	case isRefused:
+		return false, errAnswer
+	case losesRace:
+		s.byOther(add(fmt.Sprint("other", s.others)))
+	}
+	apply()
+	return s.stamp.Equal(stamp), ctx.Err()
+}
+
+// isError reports whether err is want, or nil where that is wanted.
+func isError(err, want error) bool {
+	if want == nil {
+		return err == nil
+	}
+	return errors.Is(err, want)
+}

@@ -1,0 +1,121 @@
+package pusherstore
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// key is the hash that holds the user's pushers. The user id is the hash tag,
+// so that in a cluster all of a user's keys share one slot, those of the rule
+// store included. It starts with "@": the tag is never empty.
+func key(user mxid.UserID) string { return "pushers:{" + string(user) + "}" }
+
+// stampField is the field that holds the stamp of the last write. Those of
+// pushers start with a bracket.
+const stampField = "commit"
+
+// emptyAge is how long a hash without pushers stays, for its stamp.
+const emptyAge = 10 * time.Minute
+
+// swapScript changes the hash.
+//
+// ARGV: how many seconds a hash with but one field lives, the number of fields
+// as they were read, each field and its value, the number of fields to delete,
+// each of them, and each field to set with its value.
+const swapScript = `
+local fields = tonumber(ARGV[2])
+if redis.call('HLEN', KEYS[1]) ~= fields then return 0 end
+local at = 3
+for i = 1, fields do
+	if redis.call('HGET', KEYS[1], ARGV[at]) ~= ARGV[at + 1] then return 0 end
+	at = at + 2
+end
+local deletes = tonumber(ARGV[at])
+for i = 1, deletes do redis.call('HDEL', KEYS[1], ARGV[at + i]) end
+at = at + deletes + 1
+while at < #ARGV do
+	redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
+	at = at + 2
+end
+if redis.call('HLEN', KEYS[1]) == 1 then
+	redis.call('EXPIRE', KEYS[1], ARGV[1])
+else
+	redis.call('PERSIST', KEYS[1])
+end
+return 1`
+
+// stored is a hash and the pushers that it holds.
+type stored struct {
+	fields map[string]string
+	list   pusher.List
+}
+
+func read(ctx context.Context, client redis.Cmdable, key string) (rediscommit.Stored[pusher.List], error) {
+	fields, err := client.HGetAll(ctx, key).Result()
+	if err != nil {
+		return nil, err
+	}
+	pushers := make([]pusher.Pusher, 0, len(fields))
+	for field, text := range fields {
+		if field == stampField {
+			continue
+		}
+		p, err := pusher.ReadStored(text)
+		if err == nil && p.Field() != field {
+			err = errors.New("the field is not the pusher's key")
+		}
+		if err != nil {
+			return nil, pusher.Unreadable(err)
+		}
+		pushers = append(pushers, p)
+	}
+	return stored{fields, pusher.NewList(pushers...)}, nil
+}
+
+func (s stored) Value() pusher.List  { return s.list }
+func (s stored) Stamp() commit.Stamp { return commit.ReadStamp(s.fields[stampField]) }
+
+func (s stored) Change(next pusher.List) (rediscommit.Change, error) {
+	c := change{old: s.fields}
+	left := maps.Clone(s.fields)
+	delete(left, stampField)
+	for _, p := range next.All() {
+		field, text := p.Field(), string(p.AppendStored(nil))
+		if was, found := left[field]; !found || was != text {
+			c.sets = append(c.sets, field, text)
+		}
+		delete(left, field)
+	}
+	for field := range left {
+		c.deletes = append(c.deletes, field)
+	}
+	return c, nil
+}
+
+// change is what makes a hash another: the fields to delete, and the fields
+// and values to set.
+type change struct {
+	old           map[string]string
+	deletes, sets []any
+}
+
+func (c change) IsEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
+
+func (c change) Args(stamp commit.Stamp) []any {
+	args := make([]any, 0, 4+2*len(c.old)+len(c.deletes)+len(c.sets)+2)
+	args = append(args, int(emptyAge.Seconds()), len(c.old))
+	for field, text := range c.old {
+		args = append(args, field, text)
+	}
+	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
+	return append(args, stampField, stamp.AppendJSON(nil))
+}
