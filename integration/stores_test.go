@@ -46,9 +46,27 @@ func eachRedis(t *testing.T, run func(t *testing.T, newClient func(*testing.T) r
 	})
 }
 
+// eachWay runs a test on every kind of Redis, and behind proxies that cut the
+// connection in place of every fourth reply to a script.
+func eachWay(t *testing.T, run func(t *testing.T, newClient func(*testing.T) redis.UniversalClient)) {
+	eachRedis(t, run)
+	t.Run("behind a proxy", func(t *testing.T) {
+		t.Parallel()
+		redistest.Require(t)
+		server := redistest.Single(t)
+		run(t, func(t *testing.T) redis.UniversalClient {
+			proxy := redistest.NewProxy(t, server)
+			for n := range 100 {
+				proxy.CutReply(4*(n+1), "EVALSHA")
+			}
+			return proxy.Client(t)
+		})
+	})
+}
+
 func TestRuleStoreContract(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		storetest.Rules(t, func(t *testing.T) module.RuleStore {
 			store, err := rulestore.New(newClient(t), rulestore.DefaultConfig())
 			if err != nil {
@@ -61,7 +79,7 @@ func TestRuleStoreContract(t *testing.T) {
 
 func TestPusherStoreContract(t *testing.T) {
 	t.Parallel()
-	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		storetest.Pushers(t, func(t *testing.T) module.PusherStore {
 			store, err := pusherstore.New(newClient(t), pusherstore.DefaultConfig())
 			if err != nil {

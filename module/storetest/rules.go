@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"fmt"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -23,6 +24,7 @@ func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 		{"what is no user id is refused", ruleBadUsers},
 		{"a context that has ended changes nothing", ruleEndedContext},
 		{"no change of many writers is lost", ruleWriters},
+		{"of many writers each has an answer of its own", ruleAnswers},
 		{"one of many first writers wins", ruleFirstWriters},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
@@ -167,6 +169,49 @@ func ruleWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	}
 	if got := len(rules.List(pushrule.Room)); got != writers {
 		t.Errorf("got %d rules, want %d", got, writers)
+	}
+}
+
+// ruleAnswers has some of many writers refuse, and some go away.
+func ruleAnswers(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
+	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))
+	refuses := func(writer int) bool { return writer%4 == 1 }
+	goesAway := func(writer int) bool { return writer%4 == 3 }
+	together(t, func(ctx context.Context, writer int) error {
+		if goesAway(writer) {
+			away, cancel := context.WithCancel(ctx)
+			go cancel()
+			ctx = away
+		}
+		var stored pushrule.Ruleset
+		err := hosts[writer/4%2].Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+			err := rules.Put(pushrule.Room, name(writer), pushrule.Draft{}, pushrule.Position{})
+			if refuses(writer) {
+				err = errRefused
+			}
+			stored = *rules
+			return err
+		})
+		switch {
+		case goesAway(writer):
+			return nil
+		case refuses(writer) && errors.Is(err, errRefused):
+			return nil
+		case refuses(writer) || err != nil:
+			return fmt.Errorf("got error %v", err)
+		}
+		if _, found := stored.Rule(pushrule.Room, name(writer)); !found {
+			return errors.New("the last run of the edit made another set")
+		}
+		return nil
+	})
+	rules, _, err := hosts[0].Load(t.Context(), user)
+	wantNoError(t, err)
+	for writer := range writers {
+		if _, found := rules.Rule(pushrule.Room, name(writer)); found == refuses(writer) && !goesAway(writer) {
+			t.Errorf("writer %d: found the rule: %t", writer, found)
+		}
 	}
 }
 
