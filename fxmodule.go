@@ -180,14 +180,15 @@ func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, cfg startConf
 		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 		defer cancel()
 		for _, advice := range rediscommit.Advise(client, cfg.OperationTimeout) {
-			log.Warn(advice.String(), zap.String("redis", addressOf(client)))
+			log.Warn("a setting of the Redis client will hurt", zap.String("option", advice.Option),
+				zap.String("why", advice.String()), zap.String("redis", addressOf(client)))
 		}
 		if err := checkAnswers(ctx, client); err != nil {
 			return err
 		}
 		shortages, err := cfg.Durability.Check(ctx, client)
 		for _, shortage := range shortages {
-			log.Warn(shortage)
+			log.Warn("no change will be acknowledged", zap.String("why", shortage))
 		}
 		if err != nil {
 			return fmt.Errorf("pushfx: %w", err)

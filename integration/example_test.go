@@ -42,9 +42,11 @@ func Example_include() {
 func newRedis() redis.UniversalClient {
 	return redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                      []string{"10.0.0.1:6379", "10.0.0.2:6379", "10.0.0.3:6379"},
-		ContextTimeoutEnabled:      true,            // honour deadlines
-		ReadTimeout:                2 * time.Second, // leave time for a second try
-		ClusterStateReloadInterval: 2 * time.Second, // notice a failover soon
+		ContextTimeoutEnabled:      true,                    // honour deadlines
+		DialTimeout:                1200 * time.Millisecond, // leave time for a second try
+		DialerRetries:              2,
+		ReadTimeout:                time.Second, // the same; less than DialTimeout
+		ClusterStateReloadInterval: time.Second, // notice a failover soon
 	})
 }
 

@@ -2,9 +2,11 @@ package integration
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -18,6 +20,7 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -289,23 +292,46 @@ func TestARedisThatNeverAnswersStopsTheStartInTime(t *testing.T) {
 	}
 }
 
-func TestAClientThatIgnoresDeadlinesIsWarnedOf(t *testing.T) {
+// One line for each setting of the host's client that will hurt, and none for
+// the client of the README.
+func TestSettingsOfTheClientThatWillHurtAreWarnedOf(t *testing.T) {
 	t.Parallel()
-	server, good := embedded(t)
-	bad := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	defer bad.Close()
-	for client, want := range map[redis.UniversalClient]int{good: 0, bad: 1} {
-		core, logs := observer.New(zapcore.WarnLevel)
-		app := startable(client, fx.Replace(zap.New(core)))
-		if err := app.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		if got := logs.FilterMessageSnippet("ContextTimeoutEnabled").Len(); got != want {
-			t.Errorf("got %d warnings, want %d", got, want)
-		}
-		if err := app.Stop(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	server, _ := embedded(t)
+	for name, test := range map[string]struct {
+		client redis.UniversalClient
+		want   []string // the options
+	}{
+		"good": {redis.NewClient(&redis.Options{
+			Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: 2 * time.Second, ReadTimeout: time.Second,
+		}), nil},
+		"bad": {redis.NewClient(&redis.Options{
+			Addr: server.Addr(), DialTimeout: time.Second, ReadTimeout: 4 * time.Second,
+		}), []string{"ContextTimeoutEnabled", "ReadTimeout"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			defer test.client.Close()
+			core, logs := observer.New(zapcore.WarnLevel)
+			app := startable(test.client, fx.Replace(zap.New(core)))
+			if err := app.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			defer app.Stop(t.Context())
+			var got []string
+			for _, entry := range logs.All() {
+				fields := entry.ContextMap()
+				got = append(got, fmt.Sprint(fields["option"]))
+				if why := fmt.Sprint(fields["why"]); !strings.Contains(why, "set "+got[len(got)-1]+" to ") || fields["redis"] != server.Addr() {
+					t.Errorf("got %v", fields)
+				}
+			}
+			if !slices.Equal(got, test.want) {
+				t.Errorf("got warnings of %v, want %v", got, test.want)
+			}
+		})
+	}
+	if advice := rediscommit.Advise(newRedis(), pushfx.DefaultConfig().OperationTimeout); len(advice) != 0 {
+		t.Errorf("the client of the README: %v", advice)
 	}
 }
 
@@ -332,6 +358,7 @@ func TestTheLoggerIsNamed(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	h := startHost(t, client)
+	h.logs.TakeAll() // what was said at start
 	server.SetError("LOADING for the test")
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	entries := h.logs.TakeAll()

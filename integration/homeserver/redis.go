@@ -11,13 +11,13 @@ import (
 // The settings of the Redis client. The module gives each operation 5 s in
 // all, which must leave time for a second try.
 const (
-	dialTimeout = time.Second
+	dialTimeout = 1200 * time.Millisecond // longer than a reply, or a silent sentinel is kept
 	dialTries   = 2
-	replyLimit  = 2 * time.Second // to write a command, and to read its answer
+	replyLimit  = time.Second // to write a command, and to read its answer
 
 	// topologyAge is how long a failover can stay unnoticed. The client's
 	// default is a minute.
-	topologyAge = 2 * time.Second
+	topologyAge = time.Second
 )
 
 // newRedis returns the client that the module needs, with a check at start

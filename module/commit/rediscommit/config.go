@@ -25,7 +25,7 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: time.Second}}
+	return Config{OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond}}
 }
 
 // maxOperationTimeout is a small part of the time for which stamps remember
