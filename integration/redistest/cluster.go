@@ -15,36 +15,60 @@ import (
 const (
 	slotCount          = 16384
 	clusterTimeout     = 30 * time.Second
+	nodeTimeoutOption  = "--cluster-node-timeout"
 	clusterNodeTimeout = 2000 // ms
 )
 
 // ClusterServers is a running Redis cluster.
+//
+// Its methods may be called from any goroutine while the test that started it
+// runs. Those that take a context return problems as errors, because what they
+// ask for may fail for good reason when servers are stopped at the same time.
 type ClusterServers struct {
-	nodes             []*Server
+	nodes             []*clusterNode
 	masters           int
 	replicasPerMaster int
+	votesExpire       time.Duration // how long servers remember an election
+	turn              chan struct{} // full while somebody changes who owns slots
 }
 
-// Cluster starts a cluster and waits until every node finds it whole: all slots
-// are covered, and all replicas are linked to their masters. The arguments are
-// added to the command line of every node. The node timeout is 2 s, unless they
-// give another "--cluster-node-timeout".
+// clusterNode is a server of a cluster.
+type clusterNode struct {
+	*Server
+	id       string // which a restart does not change
+	admin    *redis.Client
+	election election
+}
+
+// Cluster starts a cluster and waits until it is whole, as
+// [ClusterServers.WaitWhole] has it. The arguments are added to the command line
+// of every node. The node timeout is 2 s, unless they give another
+// "--cluster-node-timeout".
 func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *ClusterServers {
 	t.Helper()
 	if masters < 1 || replicasPerMaster < 0 {
 		t.Fatalf("a cluster cannot have %d masters with %d replicas each", masters, replicasPerMaster)
 	}
-	c := &ClusterServers{masters: masters, replicasPerMaster: replicasPerMaster}
-	build := serverRole(append(clusterArgs(), args...))
-	for range masters * (1 + replicasPerMaster) {
-		c.nodes = append(c.nodes, mustLaunch(t, freeClusterPort, build))
+	args = append(clusterArgs(), args...)
+	c := &ClusterServers{
+		masters:           masters,
+		replicasPerMaster: replicasPerMaster,
+		votesExpire:       votesExpire(args),
+		turn:              make(chan struct{}, 1),
 	}
-	t.Cleanup(func() { closeAll(c.nodes) })
+	build := serverRole(args)
+	for range masters * (1 + replicasPerMaster) {
+		server := mustLaunch(t, freeClusterPort, build)
+		node := &clusterNode{Server: server, admin: server.adminClient()}
+		closeAfter(t, node.admin)
+		c.nodes = append(c.nodes, node)
+	}
+	t.Cleanup(func() { closeAll(c.Nodes()) })
 
 	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
 	defer cancel()
 	if err := c.form(ctx); err != nil {
-		t.Fatalf("cannot build the cluster: %v\n%s", err, logs(c.nodes))
+		t.Fatalf("cannot build the cluster: %v\n%s", err, logs(c.Nodes()))
 	}
 	return c
 }
@@ -53,8 +77,17 @@ func clusterArgs() []string {
 	return []string{
 		"--cluster-enabled", "yes",
 		"--cluster-config-file", "nodes.conf",
-		"--cluster-node-timeout", strconv.Itoa(clusterNodeTimeout),
+		nodeTimeoutOption, strconv.Itoa(clusterNodeTimeout),
 	}
+}
+
+// votesExpire returns four node timeouts, and a little more.
+func votesExpire(args []string) time.Duration {
+	timeout, err := strconv.Atoi(option(args, nodeTimeoutOption))
+	if err != nil {
+		return 0 // The servers will not start.
+	}
+	return time.Duration(4*max(timeout, 1000)+100) * time.Millisecond
 }
 
 // closeAll ends the servers side by side, which is faster than one by one.
@@ -69,13 +102,17 @@ func closeAll(servers []*Server) {
 // Nodes returns all servers of the cluster: those that began as masters, then
 // the replicas of the first of these, then those of the second, and so on.
 func (c *ClusterServers) Nodes() []*Server {
-	return append([]*Server(nil), c.nodes...)
+	servers := make([]*Server, len(c.nodes))
+	for i, node := range c.nodes {
+		servers[i] = node.Server
+	}
+	return servers
 }
 
 // Masters returns the servers that began as masters, in the order of their
-// slots. A failover does not change the answer.
+// slots. A failover does not change the answer; see [ClusterServers.MasterOf].
 func (c *ClusterServers) Masters() []*Server {
-	return append([]*Server(nil), c.nodes[:c.masters]...)
+	return c.Nodes()[:c.masters]
 }
 
 // Addrs returns the host and port of every node, in the order of Nodes.
@@ -102,44 +139,52 @@ func (c *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	return client
 }
 
+// takeTurn waits until nobody else changes who owns slots. Without a turn each,
+// two changes can make claims to slots that are equally late, and keys get lost.
+func (c *ClusterServers) takeTurn(ctx context.Context) error {
+	select {
+	case c.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (c *ClusterServers) endTurn() { <-c.turn }
+
 // form makes a cluster of the nodes.
 func (c *ClusterServers) form(ctx context.Context) error {
-	clients := make([]*redis.Client, len(c.nodes))
-	for i, node := range c.nodes {
-		clients[i] = node.adminClient()
-		defer clients[i].Close()
-	}
-	if err := c.assign(ctx, clients); err != nil {
+	if err := c.assign(ctx); err != nil {
 		return err
 	}
-	if err := c.meet(ctx, clients); err != nil {
+	if err := c.meet(ctx); err != nil {
 		return err
 	}
-	if err := c.replicate(ctx, clients); err != nil {
+	if err := c.replicate(ctx); err != nil {
 		return err
 	}
-	for i, client := range clients {
-		err := poll(ctx, func(ctx context.Context) error { return c.checkNode(ctx, client) })
-		if err != nil {
-			return fmt.Errorf("node %s is not ready: %w", c.nodes[i].Addr(), err)
-		}
-	}
-	return nil
+	return c.WaitWhole(ctx)
 }
 
 // assign gives every node an epoch of its own, so that they need not settle
 // that among themselves, and every master its share of the slots.
-func (c *ClusterServers) assign(ctx context.Context, clients []*redis.Client) error {
-	for i, client := range clients {
-		if err := client.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
+func (c *ClusterServers) assign(ctx context.Context) error {
+	for i, node := range c.nodes {
+		id, err := node.admin.ClusterMyID(ctx).Result()
+		if err != nil {
+			return fmt.Errorf("CLUSTER MYID: %w", err)
+		}
+		node.id = id
+		if err := node.admin.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 			return fmt.Errorf("CLUSTER SET-CONFIG-EPOCH: %w", err)
 		}
 	}
 	for i := range c.masters {
 		first, last := i*slotCount/c.masters, (i+1)*slotCount/c.masters-1
-		if err := addSlots(ctx, clients[i], first, last); err != nil {
+		if err := addSlots(ctx, c.nodes[i].admin, first, last); err != nil {
 			return fmt.Errorf("CLUSTER ADDSLOTS: %w", err)
 		}
+		c.nodes[i].election.isMaster = true
 	}
 	return nil
 }
@@ -159,10 +204,10 @@ func addSlots(ctx context.Context, client *redis.Client, first, last int) error 
 }
 
 // meet introduces every pair of nodes, which is faster than gossip.
-func (c *ClusterServers) meet(ctx context.Context, clients []*redis.Client) error {
-	for i, client := range clients {
+func (c *ClusterServers) meet(ctx context.Context) error {
+	for i, node := range c.nodes {
 		for _, other := range c.nodes[i+1:] {
-			if err := client.ClusterMeet(ctx, localhost, strconv.Itoa(other.port)).Err(); err != nil {
+			if err := node.admin.ClusterMeet(ctx, localhost, strconv.Itoa(other.port)).Err(); err != nil {
 				return fmt.Errorf("CLUSTER MEET: %w", err)
 			}
 		}
@@ -172,83 +217,15 @@ func (c *ClusterServers) meet(ctx context.Context, clients []*redis.Client) erro
 
 // replicate makes replicas of the nodes that are no masters. A node refuses as
 // long as it does not know its master.
-func (c *ClusterServers) replicate(ctx context.Context, clients []*redis.Client) error {
-	for i := c.masters; i < len(clients); i++ {
-		master := (i - c.masters) / c.replicasPerMaster
-		id, err := clients[master].ClusterMyID(ctx).Result()
-		if err != nil {
-			return fmt.Errorf("CLUSTER MYID: %w", err)
-		}
-		err = poll(ctx, func(ctx context.Context) error {
-			return clients[i].ClusterReplicate(ctx, id).Err()
+func (c *ClusterServers) replicate(ctx context.Context) error {
+	for i, node := range c.nodes[c.masters:] {
+		master := c.nodes[i/c.replicasPerMaster]
+		err := poll(ctx, func(ctx context.Context) error {
+			return node.admin.ClusterReplicate(ctx, master.id).Err()
 		})
 		if err != nil {
-			return fmt.Errorf("CLUSTER REPLICATE on %s: %w", c.nodes[i].Addr(), err)
+			return fmt.Errorf("CLUSTER REPLICATE on %s: %w", node.Addr(), err)
 		}
 	}
 	return nil
-}
-
-// checkNode succeeds when the node finds the cluster whole.
-func (c *ClusterServers) checkNode(ctx context.Context, client *redis.Client) error {
-	text, err := client.ClusterInfo(ctx).Result()
-	if err != nil {
-		return err
-	}
-	info := parseInfo(text)
-	want := map[string]string{
-		"cluster_state":       "ok",
-		"cluster_slots_ok":    strconv.Itoa(slotCount),
-		"cluster_known_nodes": strconv.Itoa(len(c.nodes)),
-		"cluster_size":        strconv.Itoa(c.masters),
-	}
-	for name, value := range want {
-		if info[name] != value {
-			return fmt.Errorf("%s is %q, not %q", name, info[name], value)
-		}
-	}
-	if err := c.checkSlots(ctx, client); err != nil {
-		return err
-	}
-	return checkReplication(ctx, client, c.replicasPerMaster)
-}
-
-// checkSlots succeeds when the node tells clients of all slots and all replicas.
-func (c *ClusterServers) checkSlots(ctx context.Context, client *redis.Client) error {
-	// The client's own function for this command is deprecated, but the one that
-	// it recommends needs Redis 7.0.
-	ranges, err := client.Do(ctx, "cluster", "slots").Slice()
-	if err != nil {
-		return err
-	}
-	covered := 0
-	for _, r := range ranges {
-		slots, nodes, err := parseSlotRange(r)
-		if err != nil {
-			return err
-		}
-		covered += slots
-		if want := 1 + c.replicasPerMaster; nodes != want {
-			return fmt.Errorf("a range of slots is on %d nodes, not %d", nodes, want)
-		}
-	}
-	if covered != slotCount {
-		return fmt.Errorf("%d slots are covered, not %d", covered, slotCount)
-	}
-	return nil
-}
-
-// parseSlotRange reads an entry of the answer to CLUSTER SLOTS: the first slot,
-// the last, and the nodes that serve them.
-func parseSlotRange(entry any) (slots, nodes int, err error) {
-	fields, _ := entry.([]any)
-	if len(fields) < 2 {
-		return 0, 0, fmt.Errorf("cannot read the slot range %v", entry)
-	}
-	first, firstOK := fields[0].(int64)
-	last, lastOK := fields[1].(int64)
-	if !firstOK || !lastOK {
-		return 0, 0, fmt.Errorf("cannot read the slot range %v", entry)
-	}
-	return int(last-first) + 1, len(fields) - 2, nil
 }

@@ -29,6 +29,9 @@ func serverRole(extra []string) role {
 			// holds writes back, and a cluster does not name it to clients.
 			"--repl-ping-replica-period", "1",
 		}
+		if password := option(extra, "--requirepass"); password != "" {
+			args = append(args, "--masterauth", password)
+		}
 		return append(args, extra...), nil
 	}
 }

@@ -1,5 +1,8 @@
-// Package redistest starts real redis-server processes for tests, and nothing
-// else: a single server, a cluster, or a master with a replica and a sentinel.
+// Package redistest starts real redis-server processes for tests: a single
+// server, a master with replicas, the same with a sentinel, or a cluster. It
+// also does to them what operators and accidents do: servers stop, pause and
+// come back, replicas become masters, slots of a cluster move, and replies get
+// lost.
 //
 // Every server listens on 127.0.0.1, keeps its files in a temporary folder of
 // the test that started it, saves nothing unless the arguments ask for it, and

@@ -255,19 +255,6 @@ func expectKeysEverywhere(t *testing.T, cluster *ClusterServers) {
 	}
 }
 
-func TestClusterFailover(t *testing.T) {
-	t.Parallel()
-	cluster := Cluster(t, 3, 1, "--cluster-node-timeout", "1000")
-	if len(cluster.Nodes()) != 6 || len(cluster.Masters()) != 3 {
-		t.Fatalf("nodes %d, masters %d", len(cluster.Nodes()), len(cluster.Masters()))
-	}
-	master, replica := cluster.Masters()[0], cluster.Nodes()[3]
-	master.Stop()
-	expectRole(t, replica, "master")
-	master.Start()
-	expectRole(t, master, "slave")
-}
-
 func expectRole(t *testing.T, server *Server, want string) {
 	t.Helper()
 	client := server.Client(t)

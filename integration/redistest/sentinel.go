@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
@@ -28,18 +27,14 @@ type SentinelServers struct {
 // takes the master for dead after 1 s of silence.
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
-	master := Single(t)
-	replica := Single(t, "--replicaof", localhost, strconv.Itoa(master.port))
+	// A sentinel that finds no replica at first looks again after 10 s only.
+	servers := Replicated(t, 1).Servers()
+	s := &SentinelServers{master: servers[0], replica: servers[1]}
+	s.sentinel = mustLaunch(t, freePort, sentinelRole(s.master.port))
 	ctx, cancel := context.WithTimeout(context.Background(), sentinelTimeout)
 	defer cancel()
-	// A sentinel that finds no replica at first looks again after 10 s only.
-	if err := waitReplica(ctx, master, replica); err != nil {
-		t.Fatalf("the replica does not follow the master: %v\n%s", err, logs([]*Server{master, replica}))
-	}
-	s := &SentinelServers{master: master, replica: replica}
-	s.sentinel = mustLaunch(t, freePort, sentinelRole(master.port))
 	if err := s.waitKnown(ctx); err != nil {
-		t.Fatalf("the sentinel does not know the replica: %v\n%s", err, logs([]*Server{s.sentinel, replica}))
+		t.Fatalf("the sentinel does not know the replica: %v\n%s", err, logs([]*Server{s.sentinel, s.replica}))
 	}
 	return s
 }
@@ -82,19 +77,6 @@ sentinel failover-timeout %[3]s 5000
 		}
 		return []string{sentinelConfig, "--sentinel"}, nil
 	}
-}
-
-// waitReplica waits until both sides say that the replica follows the master.
-func waitReplica(ctx context.Context, master, replica *Server) error {
-	masterClient, replicaClient := master.adminClient(), replica.adminClient()
-	defer masterClient.Close()
-	defer replicaClient.Close()
-	return poll(ctx, func(ctx context.Context) error {
-		if err := checkReplication(ctx, masterClient, 1); err != nil {
-			return err
-		}
-		return checkReplication(ctx, replicaClient, 0)
-	})
 }
 
 // waitKnown waits until the sentinel knows the replica as one that follows the

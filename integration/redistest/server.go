@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"sync"
 	"testing"
@@ -31,14 +32,15 @@ type Server struct {
 	args     []string
 	password string
 
-	mu      sync.Mutex
-	process *process // the current run, or the last one
-	closed  bool     // the test is over
+	mu        sync.Mutex
+	process   *process // the current run, or the last one
+	following []string // arguments of the next run that make it a replica
+	closed    bool     // the test is over
 }
 
 // Single starts one standalone server that saves nothing. The arguments are
 // added to its command line, so they can change that: "--appendonly", "yes".
-// With "--requirepass" among them, the clients log in.
+// With "--requirepass" among them, the clients log in, and so do replicas.
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return mustLaunch(t, freePort, serverRole(args))
@@ -55,6 +57,13 @@ func (s *Server) Pid() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process.os.Pid
+}
+
+// running tells whether the server has a process, be it a paused one.
+func (s *Server) running() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.process.alive()
 }
 
 // Stop kills the server, as a crash would, and waits until it is gone. It does
@@ -118,14 +127,13 @@ func (s *Server) Client(t testing.TB) *redis.Client {
 	return client
 }
 
-// adminClient returns a client for waiting on the server: it fails at once.
+// adminClient returns a client for asking the server: it fails at once.
 func (s *Server) adminClient() *redis.Client {
 	return redis.NewClient(&redis.Options{
 		Addr:                     s.Addr(),
 		Password:                 s.password,
 		MaxRetries:               -1,
 		DialerRetries:            1,
-		PoolSize:                 1,
 		ContextTimeoutEnabled:    true,
 		MaintNotificationsConfig: noMaintenance(),
 	})
@@ -172,7 +180,7 @@ func (s *Server) restart() error {
 
 // run starts a process and waits until it answers. An error shows the log.
 func (s *Server) run() error {
-	p, err := startProcess(s.binary, s.dir, s.args)
+	p, err := startProcess(s.binary, s.dir, slices.Concat(s.args, s.following))
 	if err != nil {
 		return err
 	}
