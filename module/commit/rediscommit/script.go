@@ -16,15 +16,16 @@ type script struct {
 	durability Durability
 	source     string
 	lua        *redis.Script
+	turns      *turns
 }
 
 func newScript(client redis.UniversalClient, source string, d Durability) script {
-	return script{client, d, source, redis.NewScript(source)}
+	return script{client, d, source, redis.NewScript(source), &turns{}}
 }
 
 // run runs the script. Done is true where it answered 1 and its effect has come
 // as far as the durability asks.
-func (s script) run(ctx context.Context, key string, args []any) (done bool, err error) {
+func (s *script) run(ctx context.Context, key string, args []any) (done bool, err error) {
 	if !s.durability.isAsked() {
 		return s.lua.Run(ctx, s.client, []string{key}, args...).Bool()
 	}
@@ -49,7 +50,7 @@ const maxSends = 5
 // the key, because the wait is for what its connection has written, and a
 // cluster client does not send two commands on one connection.
 type run struct {
-	script
+	*script
 	key    string
 	args   []any
 	node   *redis.Client
@@ -58,6 +59,11 @@ type run struct {
 }
 
 func (r *run) send(ctx context.Context) (done bool, err error) {
+	release, err := r.turns.take(ctx, r.node)
+	if err != nil {
+		return false, err
+	}
+	defer release()
 	var swap, wait, waitAOF *redis.Cmd
 	// The pipeline's own error is that of one of the commands, or of none.
 	_, _ = r.node.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -148,7 +154,7 @@ func (r *run) redirect(ctx context.Context, err error) bool {
 }
 
 // masterOf returns a client of the node that has the key.
-func (s script) masterOf(ctx context.Context, key string) (*redis.Client, error) {
+func (s *script) masterOf(ctx context.Context, key string) (*redis.Client, error) {
 	switch c := s.client.(type) {
 	case *redis.Client:
 		return c, nil
