@@ -29,7 +29,7 @@ type Durability struct {
 	// Timeout is how long to wait for each of them; it matters only where one
 	// is asked for. Less than the OperationTimeout, and the waits together take
 	// less than the client's ReadTimeout, though a server may end each 0.2 s
-	// late; default 1 s.
+	// late; default 500 ms.
 	Timeout time.Duration
 }
 

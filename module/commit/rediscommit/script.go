@@ -16,11 +16,16 @@ type script struct {
 	durability Durability
 	source     string
 	lua        *redis.Script
+	nodes      *nodes // where there is a wait
 	turns      *turns
 }
 
-func newScript(client redis.UniversalClient, source string, d Durability) script {
-	return script{client, d, source, redis.NewScript(source), &turns{}}
+func newScript(client redis.UniversalClient, source string, d Durability) *script {
+	s := &script{client, d, source, redis.NewScript(source), nil, &turns{}}
+	if d.isAsked() {
+		s.nodes = newNodes(client)
+	}
+	return s
 }
 
 // run runs the script. Done is true where it answered 1 and its effect has come
@@ -30,7 +35,7 @@ func (s *script) run(ctx context.Context, key string, args []any) (done bool, er
 		return s.lua.Run(ctx, s.client, []string{key}, args...).Bool()
 	}
 	r := run{script: s, key: key, args: args}
-	if r.node, err = s.masterOf(ctx, key); err != nil {
+	if r.node, err = s.nodes.masterOf(ctx, key); err != nil {
 		return false, err
 	}
 	for range maxSends {
@@ -133,55 +138,18 @@ func (r *run) redirect(ctx context.Context, err error) bool {
 		r.whole = true
 		return again
 	}
-	cluster, found := r.client.(*redis.ClusterClient)
-	if !found {
-		return false
-	}
 	address, moved := redis.IsMovedError(err)
 	if !moved {
 		address, r.asking = redis.IsAskError(err)
 	}
 	if !moved && !r.asking {
-		cluster.ReloadState(ctx) // the node may be gone
+		r.nodes.lookAgain(ctx)
 		return false
 	}
 	r.asking = !moved
-	node := nodeAt(ctx, cluster, address)
+	node := r.nodes.at(ctx, address)
 	if node != nil {
 		r.node, r.whole = node, false
 	}
 	return node != nil
-}
-
-// masterOf returns a client of the node that has the key.
-func (s *script) masterOf(ctx context.Context, key string) (*redis.Client, error) {
-	switch c := s.client.(type) {
-	case *redis.Client:
-		return c, nil
-	case *redis.ClusterClient:
-		return c.MasterForKey(ctx, key)
-	}
-	return nil, fmt.Errorf("a %T has no masters", s.client)
-}
-
-// nodeAt returns a client of a cluster's node, nil where there is none. It asks
-// the cluster for its nodes, so that the client knows of the change from then on.
-func nodeAt(ctx context.Context, cluster *redis.ClusterClient, address string) *redis.Client {
-	found := make(chan *redis.Client, 1)
-	// What fails for one node does not matter for the others.
-	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
-		if node.Options().Addr == address {
-			select {
-			case found <- node:
-			default:
-			}
-		}
-		return nil
-	})
-	select {
-	case node := <-found:
-		return node
-	default:
-		return nil
-	}
 }

@@ -64,7 +64,7 @@ type Store[V any] struct {
 	layout    Layout[V]
 	cfg       Config
 	client    redis.UniversalClient
-	script    script
+	script    *script
 	committer *commit.Committer[V]
 }
 
