@@ -1,0 +1,597 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+)
+
+// replicaLink carries what a replica hears from its master and answers, until
+// it is held: then both believe that they are still connected.
+type replicaLink struct {
+	listener net.Listener
+	master   string
+	ctx      context.Context
+	cancel   context.CancelFunc
+	group    sync.WaitGroup
+
+	mu   sync.RWMutex
+	held bool
+}
+
+func newReplicaLink(t *testing.T, master *redistest.Server) *replicaLink {
+	t.Helper()
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &replicaLink{listener: listener, master: master.Addr()}
+	l.ctx, l.cancel = context.WithCancel(context.Background())
+	l.group.Go(l.accept)
+	t.Cleanup(l.cut)
+	return l
+}
+
+func (l *replicaLink) accept() {
+	for {
+		replica, err := l.listener.Accept()
+		if err != nil {
+			return
+		}
+		l.group.Go(func() { l.serve(replica) })
+	}
+}
+
+func (l *replicaLink) serve(replica net.Conn) {
+	defer replica.Close()
+	var dialer net.Dialer
+	master, err := dialer.DialContext(l.ctx, "tcp4", l.master)
+	if err != nil {
+		return
+	}
+	defer master.Close()
+	stop := context.AfterFunc(l.ctx, func() { master.Close(); replica.Close() })
+	defer stop()
+	var back sync.WaitGroup
+	back.Go(func() { l.pass(master, replica) })
+	l.pass(replica, master)
+	replica.Close()
+	back.Wait()
+}
+
+// pass copies until one side is gone or the link is held.
+func (l *replicaLink) pass(to, from net.Conn) {
+	buffer := make([]byte, 1<<16)
+	for {
+		n, err := from.Read(buffer)
+		if !l.write(to, buffer[:n]) {
+			<-l.ctx.Done()
+			return
+		}
+		if err != nil {
+			return
+		}
+	}
+}
+
+// write returns false where the link is held.
+func (l *replicaLink) write(to net.Conn, data []byte) bool {
+	l.mu.RLock()
+	defer l.mu.RUnlock()
+	if !l.held {
+		_, _ = to.Write(data) // That the side is gone shows when it is read.
+	}
+	return !l.held
+}
+
+// hold keeps back everything from now on.
+func (l *replicaLink) hold() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.held = true
+}
+
+// cut loses what was kept back.
+func (l *replicaLink) cut() {
+	l.listener.Close()
+	l.cancel()
+	l.group.Wait()
+}
+
+// fall is a master that will be killed under load.
+type fall struct {
+	master *redistest.Server
+	strike func()                   // comes before the kill; nil for nothing
+	revive func() *redistest.Server // comes after, and returns the server that has the data then
+}
+
+// failover is a fall in which a replica takes the master's place.
+func failover(t *testing.T) fall {
+	t.Helper()
+	f, _ := linkedPair(t)
+	return f
+}
+
+// heldFailover is a failover to a replica that has heard nothing for a while.
+func heldFailover(t *testing.T) fall {
+	t.Helper()
+	f, link := linkedPair(t)
+	f.strike = link.hold
+	return f
+}
+
+func linkedPair(t *testing.T) (fall, *replicaLink) {
+	t.Helper()
+	master, replica := redistest.Single(t, "--repl-diskless-sync", "no"), redistest.Single(t)
+	link := newReplicaLink(t, master)
+	follow := func(host, port string) {
+		t.Helper()
+		if err := replica.Client(t).Do(t.Context(), "REPLICAOF", host, port).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	host, port, _ := net.SplitHostPort(link.listener.Addr().String())
+	follow(host, port)
+	awaitReplica(t, master)
+	return fall{master: master, revive: func() *redistest.Server {
+		follow("NO", "ONE")
+		link.cut()
+		return replica
+	}}, link
+}
+
+// awaitReplica waits until a replica confirms what it was sent. The first wait
+// may be for nothing: before it has a replica, a master counts no bytes.
+func awaitReplica(t *testing.T, master *redistest.Server) {
+	t.Helper()
+	conn := master.Client(t).Conn()
+	defer conn.Close()
+	for n := range 2 {
+		conn.Set(t.Context(), "first", n, 0)
+		if n, err := conn.Wait(t.Context(), 1, 4*time.Second).Result(); n != 1 {
+			t.Fatalf("the replica does not follow: %v", err)
+		}
+	}
+}
+
+// restart is a fall in which the master comes back with its append-only file.
+func restart(t *testing.T) fall {
+	t.Helper()
+	master := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "everysec")
+	return fall{master: master, revive: func() *redistest.Server {
+		master.Start()
+		return master
+	}}
+}
+
+// hasWAITAOF reports whether the servers have the command, which Redis 7.2
+// brought.
+func hasWAITAOF(t *testing.T) bool {
+	t.Helper()
+	commands, err := redistest.Single(t).Client(t).Command(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, found := commands["waitaof"]
+	return found
+}
+
+// change is one that a writer asks for: a rule or a pusher of its own.
+type change struct {
+	user, method, path, body string
+	trace                    string // in what is stored
+}
+
+const durabilityUsers = 4
+
+func newChange(writer, n int) change {
+	user, id := fmt.Sprintf("@durable%d:example.org", writer%durabilityUsers), fmt.Sprintf("w%dn%d", writer, n)
+	if n%2 == 0 {
+		return change{user, http.MethodPut, "/pushrules/global/room/" + id, `{"actions":[]}`, `"rule_id":"` + id + `"`}
+	}
+	return change{user, http.MethodPost, "/pushers/set", httpPusher("app", id), `"pushkey":"` + id + `"`}
+}
+
+// ledger is what became of the changes.
+type ledger struct {
+	mu           sync.Mutex
+	acknowledged []change
+	refused      int  // with 503
+	late         int  // were asked for after the fault had struck, and answered
+	unsent       int  // of these, were acknowledged: no replica has them
+	struck       bool // the fault has
+	over         bool // no more are wanted
+}
+
+func (l *ledger) next() (struck, over bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.struck, l.over
+}
+
+func (l *ledger) enter(c change, status int, late bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if late {
+		l.late++
+	}
+	if status != http.StatusOK {
+		l.refused++
+		return
+	}
+	l.acknowledged = append(l.acknowledged, c)
+	if late {
+		l.unsent++
+	}
+}
+
+// wait waits until the ledger is as it should.
+func (l *ledger) wait(t *testing.T, what string, is func(*ledger) bool) {
+	t.Helper()
+	for deadline := time.Now().Add(never); ; time.Sleep(time.Millisecond) {
+		l.mu.Lock()
+		done := is(l)
+		l.mu.Unlock()
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("waited %v for %s", never, what)
+		}
+	}
+}
+
+func (l *ledger) set(change func(*ledger)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(l)
+}
+
+// write makes the changes of one writer as fast as they are answered.
+func (l *ledger) write(t *testing.T, h *host, writer int) {
+	for n := 0; ; n++ {
+		late, over := l.next()
+		if over {
+			return
+		}
+		c := newChange(writer, n)
+		a, err := h.try(t.Context(), c.user, c.method, v3+c.path, c.body)
+		if err != nil || a.status != http.StatusOK && a.status != http.StatusServiceUnavailable {
+			t.Errorf("%s %s: got %s, %v", c.method, c.path, a, err)
+			return
+		}
+		l.enter(c, a.status, late)
+	}
+}
+
+// countLost counts the acknowledged changes that are not stored.
+func (l *ledger) countLost(h *host) int {
+	stored := map[string]string{}
+	for n := range durabilityUsers {
+		user := newChange(n, 0).user
+		for _, path := range []string{"/pushrules/global/", "/pushers"} {
+			a := h.do(user, http.MethodGet, v3+path, "")
+			if a.status != http.StatusOK {
+				h.t.Errorf("%s: got %s", path, a)
+			}
+			stored[user] += a.body
+		}
+	}
+	lost := 0
+	for _, c := range l.acknowledged {
+		if !strings.Contains(stored[c.user], c.trace) {
+			lost++
+		}
+	}
+	return lost
+}
+
+// fallCourse is rounds of a fall in one mode.
+type fallCourse struct {
+	durability rediscommit.Durability
+	fault      string
+	prepare    func(*testing.T) fall
+	writers    int
+	warmUp     int  // acknowledged changes before the fault
+	loses      bool // acknowledged changes, in every round
+}
+
+// tally is the sum of the rounds.
+type tally struct{ rounds, acknowledged, refused, lost int }
+
+func (c fallCourse) name() string { return c.durability.String() + "/" + c.fault }
+
+func (c fallCourse) config(cfg pushfx.Config) pushfx.Config {
+	cfg.Durability = c.durability
+	cfg.PusherPolicy.MaxPushers = 10_000
+	return cfg
+}
+
+// hostOf starts a host whose client fails as soon as its server does.
+func (c fallCourse) hostOf(t *testing.T, server *redistest.Server) *host {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
+	})
+	t.Cleanup(func() { client.Close() })
+	return startHost(t, client, fx.Decorate(c.config))
+}
+
+func (c fallCourse) round(t *testing.T) tally {
+	t.Helper()
+	f := c.prepare(t)
+	h := c.hostOf(t, f.master)
+	var working sync.WaitGroup
+	for n := range durabilityUsers {
+		working.Go(func() { h.ask(t, newChange(n, 0).user, "GET /pushrules/") })
+	}
+	working.Wait()
+	var l ledger
+	for writer := range c.writers {
+		working.Go(func() { l.write(t, h, writer) })
+	}
+	defer working.Wait()
+	defer l.set(func(l *ledger) { l.over = true })
+	l.wait(t, "acknowledged changes", func(l *ledger) bool { return len(l.acknowledged) >= c.warmUp })
+	if f.strike != nil {
+		f.strike()
+		l.set(func(l *ledger) { l.struck = true })
+		l.wait(t, "answers after the fault", func(l *ledger) bool { return l.late >= c.writers })
+	}
+	f.master.Stop()
+	l.set(func(l *ledger) { l.over = true })
+	working.Wait()
+	got := tally{1, len(l.acknowledged), l.refused, l.countLost(c.hostOf(t, f.revive()))}
+	c.judge(t, got, l.unsent)
+	return got
+}
+
+func (c fallCourse) judge(t *testing.T, got tally, unsent int) {
+	t.Helper()
+	switch {
+	case c.durability != rediscommit.Durability{}:
+		if got.lost > 0 || unsent > 0 {
+			t.Errorf("of %d acknowledged changes, no replica got %d, and %d are lost", got.acknowledged, unsent, got.lost)
+		}
+	case c.loses:
+		if unsent == 0 || got.lost < unsent {
+			t.Errorf("%d changes are lost, want the %d that no replica got, or else this test finds no losses", got.lost, unsent)
+		}
+	}
+}
+
+func fallCourses(t *testing.T) []fallCourse {
+	t.Helper()
+	none := rediscommit.Durability{}
+	replica := rediscommit.Durability{Replicas: 1, Timeout: 50 * time.Millisecond}
+	courses := []fallCourse{
+		{none, "replica cut off, master killed, replica promoted", heldFailover, 8, 100, true},
+		{replica, "replica cut off, master killed, replica promoted", heldFailover, 8, 100, false},
+		{none, "master killed, replica promoted", failover, 8, 100, false},
+		{replica, "master killed, replica promoted", failover, 8, 100, false},
+		// Little is lost here, if anything: what the process held back while it
+		// brought the file to disk. The kernel keeps the rest, and only the death
+		// of the machine would show what is not on disk.
+		{none, "master with appendonly killed, restarted", restart, 8, 100, false},
+	}
+	if hasWAITAOF(t) {
+		file := rediscommit.Durability{AOF: true, Timeout: 2 * time.Second}
+		courses = append(courses, fallCourse{file, "master with appendonly killed, restarted", restart, 40, 40, false})
+	}
+	return courses
+}
+
+func TestDurabilityKeepsWhatWasAcknowledgedThoughTheMasterIsKilledUnderLoad(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	const rounds = 3
+	courses := fallCourses(t)
+	tallies := make([]tally, len(courses))
+	t.Run("rounds", func(t *testing.T) {
+		for i, c := range courses {
+			t.Run(c.name(), func(t *testing.T) {
+				t.Parallel()
+				for range rounds {
+					got := c.round(t)
+					tallies[i].rounds++
+					tallies[i].acknowledged += got.acknowledged
+					tallies[i].refused += got.refused
+					tallies[i].lost += got.lost
+				}
+			})
+		}
+	})
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "durability\tfault\trounds\tacknowledged\tanswered 503\tacknowledged but lost")
+	for i, c := range courses {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%d\t%d\n",
+			c.durability, c.fault, tallies[i].rounds, tallies[i].acknowledged, tallies[i].refused, tallies[i].lost)
+	}
+	w.Flush()
+	t.Logf("\n%s", table.String())
+}
+
+// A kill hardly shows what is not on disk, the answers do: this server never
+// brings its file there.
+func TestDurabilityOfTheFileAcknowledgesNothingThatIsNotOnDisk(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	if !hasWAITAOF(t) {
+		t.Skip("this server has no WAITAOF, which Redis 7.2 brought: REDIS_SERVER names another")
+	}
+	server := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "no")
+	for durability, want := range map[rediscommit.Durability]int{
+		{}: http.StatusOK,
+		{AOF: true, Timeout: 100 * time.Millisecond}: http.StatusServiceUnavailable,
+	} {
+		h := startHost(t, server.Client(t), withDurability(durability))
+		for _, request := range []string{"GET /pushrules/", "POST /pushers/set " + httpPusher("app", "key")} {
+			user := newEffectsUser()
+			for range 2 {
+				if a := h.ask(t, user, request); a.status != want {
+					t.Errorf("%s: %s: got %s, want %d", durability, request, a, want)
+				}
+				request = strings.Replace(request, "GET /pushrules/", `PUT /pushrules/global/room/r {"actions":[]}`, 1)
+			}
+		}
+	}
+}
+
+func withDurability(d rediscommit.Durability) fx.Option {
+	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Durability = d; return c })
+}
+
+func TestDurabilityThatTheServerCannotGiveStopsTheStart(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	reason := "unknown command"
+	if hasWAITAOF(t) {
+		reason = "appendonly is disabled"
+	}
+	server := redistest.Single(t)
+	err := startable(server.Client(t), withDurability(rediscommit.Durability{AOF: true, Timeout: time.Second})).Start(t.Context())
+	for _, part := range []string{"pushfx: ", "Durability aof needs Redis 7.2 or later with appendonly yes", server.Addr(), reason} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("got error %v, want %q in it", err, part)
+		}
+	}
+}
+
+func TestDurabilityWithTooFewReplicasIsWarnedOfOnce(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	for replicas, want := range []int{0, 1} {
+		core, logs := observer.New(zapcore.WarnLevel)
+		app := startable(server.Client(t), fx.Replace(zap.New(core)),
+			withDurability(rediscommit.Durability{Replicas: replicas, Timeout: time.Second}))
+		if err := app.Start(t.Context()); err != nil {
+			t.Error(err)
+		}
+		warnings := logs.FilterMessage("no change will be acknowledged").All()
+		if len(warnings) != want {
+			t.Errorf("%d replicas: got %d warnings, want %d", replicas, len(warnings), want)
+		}
+		for _, w := range warnings {
+			if why := w.ContextMap()["why"]; !strings.Contains(fmt.Sprint(why), server.Addr()+" has 0 replicas online") {
+				t.Errorf("got %q", why)
+			}
+		}
+		if err := app.Stop(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestADurabilityThatCannotWorkStopsTheStart(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	for _, test := range []struct {
+		durability rediscommit.Durability
+		want       []string
+	}{
+		{rediscommit.Durability{Replicas: -1}, []string{"invalid config", "Durability.Replicas"}},
+		{rediscommit.Durability{AOF: true}, []string{"invalid config", "Durability.Timeout"}},
+		{rediscommit.Durability{Replicas: 1, Timeout: 5 * time.Second}, []string{"invalid config", "Durability.Timeout", "OperationTimeout, 5s"}},
+		{rediscommit.Durability{Replicas: 1, Timeout: 4900 * time.Millisecond}, []string{"Durability.Timeout", "ReadTimeout, 5s"}},
+	} {
+		err := startable(client, withDurability(test.durability)).Err()
+		for _, part := range test.want {
+			if err == nil || !strings.Contains(err.Error(), part) {
+				t.Errorf("%+v: got error %v, want %q in it", test.durability, err, part)
+			}
+		}
+	}
+}
+
+// latencies are how long requests took, in order.
+type latencies []time.Duration
+
+func (l latencies) String() string {
+	return fmt.Sprintf("%d answers, median %v, 99%% within %v, longest %v", len(l), l[len(l)/2], l[len(l)*99/100], l[len(l)-1])
+}
+
+// readUntil reads the rules of some users over and over.
+func readUntil(h *host, done <-chan struct{}) latencies {
+	const readers = 4
+	took := make([]latencies, readers)
+	var reading sync.WaitGroup
+	for n := range readers {
+		reading.Go(func() {
+			for user := fmt.Sprintf("@reader%d:example.org", n); ; time.Sleep(2 * time.Millisecond) {
+				began := time.Now()
+				a, err := h.try(context.Background(), user, http.MethodGet, v3+"/pushrules/", "")
+				took[n] = append(took[n], time.Since(began))
+				if err != nil || a.status != http.StatusOK {
+					h.t.Errorf("%s: got %s, %v", user, a, err)
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
+	}
+	reading.Wait()
+	all := slices.Concat(took...)
+	slices.Sort(all)
+	return all
+}
+
+func TestDurabilityThatIsNotReachedIs503InTimeWhileReadsGoOn(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	const (
+		many     = 50
+		limit    = 3 * time.Second
+		patience = limit / 6
+	)
+	server := redistest.Single(t)
+	plain := startHost(t, server.Client(t))
+	h := startHost(t, server.Client(t), fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.OperationTimeout = limit
+		c.Durability = rediscommit.Durability{Replicas: 1, Timeout: patience}
+		return c
+	}))
+	prepared := make(chan struct{})
+	close(prepared)
+	readUntil(plain, prepared) // creates the rules of the readers
+	var writing sync.WaitGroup
+	for n := range many {
+		user := fmt.Sprintf("@writer%d:example.org", n)
+		plain.do(user, http.MethodGet, v3+"/pushrules/", "")
+		writing.Go(func() {
+			began := time.Now()
+			a := h.ask(t, user, `PUT /pushrules/global/room/r {"actions":[]}`)
+			if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+time.Second {
+				t.Errorf("got %s after %v", a, took)
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { writing.Wait(); close(done) }()
+	reads := readUntil(h, done)
+	t.Logf("reads while %d writers wait: %v", many, reads)
+	if slowest := reads[len(reads)*99/100]; slowest >= patience {
+		t.Errorf("reads take %v, as if they waited for the replica", slowest)
+	}
+}

@@ -1,0 +1,289 @@
+package rediscommit
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+)
+
+func TestADurabilityIsReadAsItIsWritten(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]Durability{
+		"none":           {},
+		"aof":            {AOF: true},
+		"replicas:1":     {Replicas: 1},
+		"replicas:2,aof": {Replicas: 2, AOF: true},
+		"replicas:12":    {Replicas: 12},
+	} {
+		want.Timeout = DefaultConfig().Durability.Timeout
+		got, err := ParseDurability(text)
+		if err != nil || got != want {
+			t.Errorf("%q: got %+v, %v", text, got, err)
+		}
+		if got := want.String(); got != text {
+			t.Errorf("%q is written as %q", text, got)
+		}
+	}
+	if got, err := ParseDurability("aof,replicas:2"); err != nil || got.String() != "replicas:2,aof" {
+		t.Errorf("in the other order: got %v, %v", got, err)
+	}
+}
+
+func TestOtherTextIsNoDurability(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"", " ", "None", "none,aof", "aof,none", "none,none", "aof,", ",aof", "aof,aof", "AOF", "aof ", "fsync",
+		"replicas", "replicas:", "replicas:0", "replicas:-1", "replicas:x", "replicas: 1", "replicas:1.5", "replica:1",
+		"replicas:1,replicas:2", "replicas:99999999999999999999", "replicas:1 aof", "2",
+	} {
+		if d, err := ParseDurability(text); err == nil || d != (Durability{}) {
+			t.Errorf("%q: got %+v, %v", text, d, err)
+		}
+	}
+}
+
+func TestADurabilityThatCannotWorkIsNamed(t *testing.T) {
+	t.Parallel()
+	const replicas, timeout = "Durability.Replicas", "Durability.Timeout"
+	for _, test := range []struct {
+		Durability
+		faults []string
+	}{
+		{Durability{}, nil},
+		{Durability{Timeout: -time.Second}, nil}, // It does not matter.
+		{Durability{Replicas: 1, Timeout: time.Millisecond}, nil},
+		{Durability{AOF: true, Timeout: time.Hour}, nil},
+		{Durability{Replicas: -1}, []string{replicas}},
+		{Durability{Replicas: 1}, []string{timeout}},
+		{Durability{Replicas: 1, Timeout: time.Millisecond - 1}, []string{timeout}},
+		{Durability{AOF: true}, []string{timeout}},
+		{Durability{Replicas: -1, AOF: true, Timeout: -1}, []string{replicas, timeout}},
+	} {
+		wantFaults(t, test.Validate(), test.faults...)
+	}
+}
+
+// wantFaults checks that an error has one line for each of the fields.
+func wantFaults(t *testing.T, err error, fields ...string) {
+	t.Helper()
+	var got []string
+	if err != nil {
+		got = strings.Split(err.Error(), "\n")
+	}
+	if !slices.EqualFunc(got, fields, strings.Contains) {
+		t.Errorf("got error %v, want the fields %q", err, fields)
+	}
+}
+
+func TestAConfigThatCannotWorkIsNamed(t *testing.T) {
+	t.Parallel()
+	const prefix, operation, replicas, timeout = "KeyPrefix", "OperationTimeout is", "Durability.Replicas", "Durability.Timeout"
+	wantFaults(t, DefaultConfig().Validate())
+	for _, test := range []struct {
+		change func(*Config)
+		faults []string
+	}{
+		{func(c *Config) { c.KeyPrefix = "hs1:" }, nil},
+		{func(c *Config) { c.KeyPrefix = "{hs1" }, []string{prefix}},
+		{func(c *Config) { c.KeyPrefix = "hs1}" }, []string{prefix}},
+		{func(c *Config) { c.OperationTimeout = 0 }, []string{operation}},
+		{func(c *Config) { c.OperationTimeout = -1 }, []string{operation}},
+		{func(c *Config) { c.OperationTimeout = 30 * time.Second }, nil},
+		{func(c *Config) { c.OperationTimeout = 30*time.Second + 1 }, []string{operation}},
+		{func(c *Config) { c.Durability = Durability{Timeout: c.OperationTimeout} }, nil},
+		{func(c *Config) { c.Durability = Durability{AOF: true, Timeout: c.OperationTimeout} }, []string{timeout}},
+		{func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: c.OperationTimeout} }, []string{timeout}},
+		{func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: c.OperationTimeout - 1} }, nil},
+		{func(c *Config) { *c = Config{KeyPrefix: "{}", Durability: Durability{Replicas: -1, AOF: true}} },
+			[]string{replicas, timeout, prefix, operation}},
+	} {
+		cfg := DefaultConfig()
+		test.change(&cfg)
+		wantFaults(t, cfg.Validate(), test.faults...)
+	}
+}
+
+// foreign is a client that is none of those that the package knows.
+type foreign struct{ redis.UniversalClient }
+
+// Clients of every kind, whose read timeout is as in redis.Options.
+var (
+	singleClient = func(readTimeout time.Duration) redis.UniversalClient {
+		return redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: readTimeout})
+	}
+	clusterClient = func(readTimeout time.Duration) redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}, ReadTimeout: readTimeout})
+	}
+	sentinelClient = func(readTimeout time.Duration) redis.UniversalClient {
+		return redis.NewFailoverClient(&redis.FailoverOptions{
+			MasterName: "master", SentinelAddrs: []string{"127.0.0.1:1"}, ReadTimeout: readTimeout,
+		})
+	}
+	ringClient  = func(time.Duration) redis.UniversalClient { return redis.NewRing(&redis.RingOptions{}) }
+	otherClient = func(time.Duration) redis.UniversalClient { return foreign{singleClient(0)} }
+)
+
+func TestADurabilityFitsClientsThatCanWaitForIt(t *testing.T) {
+	t.Parallel()
+	asks := Durability{Replicas: 1, Timeout: time.Second}
+	for _, test := range []struct {
+		name   string
+		client func(readTimeout time.Duration) redis.UniversalClient
+		Durability
+		readTimeout time.Duration
+		fault       string // empty for none
+	}{
+		{"nothing asked of a ring", ringClient, Durability{}, 0, ""},
+		{"nothing asked of another client", otherClient, Durability{}, 0, ""},
+		{"ring", ringClient, asks, 0, "*redis.Ring"},
+		{"another client", otherClient, asks, 0, "foreign"},
+		{"single, default read timeout", singleClient, asks, 0, ""},
+		{"cluster, default read timeout", clusterClient, asks, 0, ""},
+		{"sentinel, default read timeout", sentinelClient, asks, 0, ""},
+		{"single, no read timeout", singleClient, asks, -1, ""},
+		{"single, same read timeout", singleClient, asks, time.Second, "ReadTimeout, 1s"},
+		{"cluster, same read timeout", clusterClient, asks, time.Second, "ReadTimeout, 1s"},
+		{"sentinel, shorter read timeout", sentinelClient, asks, time.Millisecond, "ReadTimeout, 1ms"},
+		{"single, shorter read timeout, nothing asked", singleClient, Durability{Timeout: time.Second}, time.Millisecond, ""},
+		{"single, long wait", singleClient, Durability{AOF: true, Timeout: time.Hour}, 0, "ReadTimeout"},
+		{"single, no time for a server that is late", singleClient, asks, 1200 * time.Millisecond, "takes up to 1.2s"},
+		{"single, time for that", singleClient, asks, 1201 * time.Millisecond, ""},
+		{"cluster, time for one wait of two", clusterClient, Durability{1, true, time.Second}, 2400 * time.Millisecond, "takes up to 2.4s"},
+		{"cluster, time for both", clusterClient, Durability{1, true, time.Second}, 2401 * time.Millisecond, ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			client := test.client(test.readTimeout)
+			defer client.Close()
+			err := test.fits(client)
+			if (err != nil) != (test.fault != "") || err != nil && !strings.Contains(err.Error(), test.fault) {
+				t.Errorf("got error %v, want %q", err, test.fault)
+			}
+		})
+	}
+}
+
+// knowsWAITAOF reports whether a server has the command.
+func knowsWAITAOF(t *testing.T, client redis.UniversalClient) bool {
+	t.Helper()
+	info, err := client.Command(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, found := info["waitaof"]
+	return found
+}
+
+// requireWAITAOF skips a test on a server without the command.
+func requireWAITAOF(t *testing.T, client redis.UniversalClient) {
+	t.Helper()
+	if !knowsWAITAOF(t, client) {
+		t.Skip("this server has no WAITAOF, which Redis 7.2 brought: REDIS_SERVER names another")
+	}
+}
+
+func TestAServerThatCannotWaitForItsFileIsRefused(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	client := server.Client(t)
+	reason := "unknown command"
+	if knowsWAITAOF(t, client) {
+		reason = "appendonly is disabled"
+	}
+	shortages, err := Durability{AOF: true, Timeout: time.Second}.Check(t.Context(), client)
+	for _, part := range []string{"Durability aof", "Redis 7.2", "appendonly yes", server.Addr(), reason} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("got error %v, want %q in it", err, part)
+		}
+	}
+	if len(shortages) != 0 {
+		t.Errorf("got shortages %q", shortages)
+	}
+}
+
+func TestEveryMasterOfAClusterMustBeAbleToWaitForItsFile(t *testing.T) {
+	t.Parallel()
+	requireWAITAOF(t, redistest.Single(t).Client(t))
+	cluster := redistest.Cluster(t, 3, 0, "--appendonly", "yes")
+	client := cluster.Client(t)
+	d := Durability{AOF: true, Timeout: time.Second}
+	if shortages, err := d.Check(t.Context(), client); err != nil || len(shortages) != 0 {
+		t.Errorf("got %q, %v", shortages, err)
+	}
+	last := cluster.Masters()[2]
+	if err := last.Client(t).ConfigSet(t.Context(), "appendonly", "no").Err(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Check(t.Context(), client); err == nil || !strings.Contains(err.Error(), last.Addr()) {
+		t.Errorf("got error %v, want one with %s", err, last.Addr())
+	}
+}
+
+func TestTooFewReplicasAreAShortage(t *testing.T) {
+	t.Parallel()
+	pair := replicated(t, 1)
+	client := pair.Master().Client(t)
+	check := func(replicas int, want ...string) {
+		t.Helper()
+		got, err := Durability{Replicas: replicas, Timeout: time.Second}.Check(t.Context(), client)
+		if err != nil || !slices.EqualFunc(got, want, strings.Contains) {
+			t.Errorf("%d replicas: got %q, %v, want %q", replicas, got, err, want)
+		}
+	}
+	check(0)
+	check(1)
+	check(2, pair.Master().Addr()+" has 1 replicas online")
+	pair.Replicas()[0].Stop()
+	deadline := time.Now().Add(never)
+	for strings.Contains(client.Info(t.Context(), "replication").Val(), "state=online") && time.Now().Before(deadline) {
+		time.Sleep(time.Millisecond)
+	}
+	check(1, pair.Master().Addr()+" has 0 replicas online")
+}
+
+func TestEachMasterOfAClusterIsAskedForReplicas(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	shortages, err := Durability{Replicas: 1, Timeout: time.Second}.Check(t.Context(), cluster.Client(t))
+	if err != nil {
+		t.Error(err)
+	}
+	for _, master := range cluster.Masters() {
+		if !slices.ContainsFunc(shortages, func(s string) bool { return strings.Contains(s, master.Addr()) }) {
+			t.Errorf("got shortages %q, want one of %s", shortages, master.Addr())
+		}
+	}
+}
+
+func TestNothingIsAskedOfServersForNoDurability(t *testing.T) {
+	t.Parallel()
+	if shortages, err := (Durability{}).Check(t.Context(), nil); err != nil || len(shortages) != 0 {
+		t.Errorf("got %q, %v", shortages, err)
+	}
+}
+
+// A server that cannot be asked is not taken for one that is too old.
+func TestAServerThatDoesNotAnswerIsNoOldOne(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	client := redis.NewClient(&redis.Options{Addr: listener.Addr().String(), ContextTimeoutEnabled: true})
+	defer client.Close()
+	for _, d := range []Durability{{AOF: true}, {Replicas: 1}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		_, err := d.Check(ctx, client)
+		cancel()
+		if err == nil || strings.Contains(err.Error(), "7.2") || !strings.Contains(err.Error(), client.Options().Addr) {
+			t.Errorf("%s: got error %v", d, err)
+		}
+	}
+}

@@ -1,0 +1,592 @@
+package rediscommit
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+)
+
+// stamped is a stamp with one writer.
+var stamped = regexp.MustCompile(`\n\{"version":(\d+),"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
+
+// oneReplica never comes late.
+var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}
+
+// late is how much later than it must a call may return here, where other tests
+// run at the same time.
+const late = time.Second
+
+// replicated starts a master with replicas.
+func replicated(t *testing.T, replicas int) *redistest.ReplicatedServers {
+	t.Helper()
+	return redistest.Replicated(t, replicas, "--repl-diskless-sync", "no") // which is faster
+}
+
+// pause pauses a server and waits until it is so.
+func pause(t *testing.T, server *redistest.Server) {
+	t.Helper()
+	client := server.Client(t)
+	server.Pause()
+	for answers := true; answers; {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		answers = client.Ping(ctx).Err() == nil
+		cancel()
+	}
+}
+
+// setting is a script that stores its argument and succeeds.
+const setting = `redis.call('SET', KEYS[1], ARGV[1]) return 1`
+
+func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
+	t.Parallel()
+	servers := replicated(t, 2)
+	var replicas []*redis.Client
+	for _, s := range servers.Replicas() {
+		replicas = append(replicas, s.Client(t))
+	}
+	for wanted := 1; wanted <= 2; wanted++ {
+		set := newScript(servers.Master().Client(t), setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
+		for n := range 50 {
+			value := fmt.Sprint(wanted, n)
+			if done, err := set.run(t.Context(), "key", []any{value}); !done || err != nil {
+				t.Fatalf("got %t, %v", done, err)
+			}
+			have := 0
+			for _, r := range replicas {
+				if r.Get(t.Context(), "key").Val() == value {
+					have++
+				}
+			}
+			if have < wanted {
+				t.Errorf("%d of %d replicas have the change", have, wanted)
+			}
+		}
+	}
+	set := newScript(servers.Master().Client(t), setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
+	done, err := set.run(t.Context(), "key", []any{"x"})
+	if done || err == nil || !strings.Contains(err.Error(), "2 of 3 replicas") {
+		t.Errorf("got %t, %v", done, err)
+	}
+}
+
+func TestInAClusterTheReplicaOfTheKeysMasterHasTheEffect(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 1)
+	set := newScript(cluster.Client(t), setting, oneReplica)
+	for n := range 50 {
+		key := fmt.Sprint("key", n)
+		if done, err := set.run(t.Context(), key, []any{"x"}); !done || err != nil {
+			t.Fatalf("got %t, %v", done, err)
+		}
+	}
+	found := 0
+	for _, node := range cluster.Nodes()[3:] {
+		n, err := node.Client(t).DBSize(t.Context()).Result()
+		if err != nil {
+			t.Error(err)
+		}
+		found += int(n)
+	}
+	if found != 50 {
+		t.Errorf("the replicas have %d keys", found)
+	}
+}
+
+// shortages are ways in which too few replicas confirm. Each returns a client
+// and the master.
+var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.Server){
+	"no replica": func(t *testing.T) (redis.UniversalClient, *redistest.Server) {
+		server := redistest.Single(t)
+		return server.Client(t), server
+	},
+	"a replica that is paused": func(t *testing.T) (redis.UniversalClient, *redistest.Server) {
+		pair := replicated(t, 1)
+		pause(t, pair.Replicas()[0])
+		return pair.Master().Client(t), pair.Master()
+	},
+	"a replica that was killed": func(t *testing.T) (redis.UniversalClient, *redistest.Server) {
+		pair := replicated(t, 1)
+		pair.Replicas()[0].Stop()
+		return pair.Master().Client(t), pair.Master()
+	},
+	"a replica in a cluster that is paused": func(t *testing.T) (redis.UniversalClient, *redistest.Server) {
+		cluster := redistest.Cluster(t, 1, 1)
+		client := cluster.Client(t)
+		learnCommands(t, client)
+		pause(t, cluster.Nodes()[1])
+		return client, cluster.Masters()[0]
+	},
+}
+
+// learnCommands has a client ask about commands now, and not the paused server
+// for 5 s when it is first used.
+func learnCommands(t *testing.T, client *redis.ClusterClient) {
+	t.Helper()
+	if err := client.Ping(t.Context()).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAScriptWithoutItsReplicasIsRefusedAfterTheTimeoutAndHasItsEffect(t *testing.T) {
+	t.Parallel()
+	const timeout = 300 * time.Millisecond
+	for name, start := range shortages {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			client, server := start(t)
+			master := server.Client(t)
+			set := newScript(client, setting, Durability{Replicas: 1, Timeout: timeout})
+			if err := set.lua.Load(t.Context(), master).Err(); err != nil { // or else there is a second wait
+				t.Fatal(err)
+			}
+			for _, value := range []string{"a", "b"} {
+				began := time.Now()
+				done, err := set.run(t.Context(), "key", []any{value})
+				took := time.Since(began)
+				if done || err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
+					t.Errorf("got %t, %v", done, err)
+				}
+				if took < timeout || took > timeout+lateness+late {
+					t.Errorf("it took %v", took)
+				}
+				if got := master.Get(t.Context(), "key").Val(); got != value {
+					t.Errorf("stored is %q", got)
+				}
+			}
+		})
+	}
+}
+
+func TestAScriptThatAnswers0IsNotDoneWhateverTheReplicasDo(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	durability := Durability{Replicas: 1, Timeout: 20 * time.Millisecond}
+	set, refuse := newScript(client, setting, durability), newScript(client, `return 0`, durability)
+	for range 3 {
+		if done, err := refuse.run(t.Context(), "key", nil); done || err != nil {
+			t.Errorf("got %t, %v", done, err)
+		}
+		if done, err := set.run(t.Context(), "key", []any{"x"}); done || err == nil {
+			t.Errorf("got %t, %v", done, err)
+		}
+	}
+}
+
+func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 1, 1)
+	master := cluster.Masters()[0].Client(t)
+	for name, client := range map[string]redis.UniversalClient{"single": master, "cluster": cluster.Client(t)} {
+		t.Run(name, func(t *testing.T) {
+			set := newScript(client, setting, oneReplica)
+			for n := range 5 {
+				if err := master.ScriptFlush(t.Context()).Err(); err != nil {
+					t.Fatal(err)
+				}
+				if done, err := set.run(t.Context(), "key", []any{n}); !done || err != nil {
+					t.Errorf("got %t, %v", done, err)
+				}
+				if known, err := set.lua.Exists(t.Context(), master).Result(); err != nil || !slices.Equal(known, []bool{true}) {
+					t.Errorf("got %v, %v", known, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAScriptWithAnErrorIsNotDone(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	broken := newScript(client, `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
+	if done, err := broken.run(t.Context(), "key", nil); done || err == nil || !strings.Contains(err.Error(), "Wrong number of args") {
+		t.Errorf("got %t, %v", done, err)
+	}
+}
+
+// The server answers before the client gives up, so that the connection can be
+// used again and the error tells what is missing.
+func TestADeadlineThatComesBeforeTheTimeoutIsKept(t *testing.T) {
+	t.Parallel()
+	const allowed = 300 * time.Millisecond
+	server := redistest.Single(t)
+	for name, heeds := range map[string]bool{"a client that heeds it": true, "a client that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: heeds, ReadTimeout: never})
+			defer client.Close()
+			set := newScript(client, setting, Durability{Replicas: 1, Timeout: never / 2})
+			if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
+				t.Fatal(err)
+			}
+			for range 3 {
+				ctx, cancel := context.WithTimeout(t.Context(), allowed)
+				began := time.Now()
+				done, err := set.run(ctx, "key", []any{"x"})
+				cancel()
+				if took := time.Since(began); done || err == nil || took > allowed+late {
+					t.Errorf("got %t, %v after %v", done, err, took)
+				}
+			}
+		})
+	}
+}
+
+func TestAWaitThatADeadlineEndsKeepsItsConnection(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	client := server.Client(t)
+	set := newScript(client, setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
+	if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
+		t.Fatal(err)
+	}
+	connections := func() string {
+		info := client.InfoMap(t.Context(), "stats").Val()
+		return info["Stats"]["total_connections_received"]
+	}
+	var before string
+	for n := range 4 {
+		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
+		_, err := set.run(ctx, "key", []any{"x"})
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
+			t.Errorf("got error %v", err)
+		}
+		if n == 0 {
+			before = connections()
+		}
+	}
+	if after := connections(); after != before {
+		t.Errorf("%s connections were made, then %s", before, after)
+	}
+}
+
+// monitor returns what a server is told on each connection, until it is told to
+// echo "end".
+func monitor(t *testing.T, server *redistest.Server) func() map[string][]string {
+	t.Helper()
+	conn, err := net.Dial("tcp", server.Addr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(never)); err != nil {
+		t.Fatal(err)
+	}
+	lines := bufio.NewScanner(conn)
+	if _, err := conn.Write([]byte("MONITOR\r\n")); err != nil || !lines.Scan() {
+		t.Fatalf("got no answer to MONITOR: %v, %v", err, lines.Err())
+	}
+	return func() map[string][]string {
+		if err := server.Client(t).Echo(t.Context(), "end").Err(); err != nil {
+			t.Error(err)
+		}
+		heard := map[string][]string{}
+		for lines.Scan() {
+			m := monitored.FindStringSubmatch(lines.Text())
+			switch {
+			case m == nil:
+			case m[3] == "end":
+				return heard
+			default:
+				heard[m[1]] = append(heard[m[1]], strings.ToUpper(m[2]))
+			}
+		}
+		t.Errorf("the monitor ended: %v", lines.Err())
+		return heard
+	}
+}
+
+// monitored is a line of MONITOR: who, which command, and its first argument.
+var monitored = regexp.MustCompile(`\[\d+ ([\d.:]+)\] "(\w+)"(?: "(\w+)")?`)
+
+func TestTheWaitFollowsTheScriptOnItsConnection(t *testing.T) {
+	t.Parallel()
+	const writers, writes = 20, 5
+	server, masters := redistest.Single(t), redistest.Cluster(t, 3, 0)
+	for _, test := range []struct {
+		name    string
+		servers []*redistest.Server
+		client  redis.UniversalClient
+	}{
+		{"single", []*redistest.Server{server}, redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 4 * writers})},
+		{"cluster", masters.Masters(), redis.NewClusterClient(&redis.ClusterOptions{Addrs: masters.Addrs(), PoolSize: 4 * writers})},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			defer test.client.Close()
+			var ends []func() map[string][]string
+			for _, s := range test.servers {
+				ends = append(ends, monitor(t, s))
+			}
+			set := newScript(test.client, setting, Durability{Replicas: 1, Timeout: time.Millisecond})
+			parallel(writers, func(writer int) {
+				for n := range writes {
+					_, _ = set.run(t.Context(), fmt.Sprint("key", writer, n), []any{"x"}) // There is no replica.
+				}
+			})
+			waits := 0
+			for _, end := range ends {
+				for connection, commands := range end() {
+					waits += countPairs(t, connection, commands)
+				}
+			}
+			if waits < writers*writes {
+				t.Errorf("got %d waits, want %d", waits, writers*writes)
+			}
+		})
+	}
+}
+
+// parallel runs do so many times at once.
+func parallel(n int, do func(n int)) {
+	var group sync.WaitGroup
+	for i := range n {
+		group.Go(func() { do(i) })
+	}
+	group.Wait()
+}
+
+// countPairs counts the scripts, after each of which comes a wait.
+func countPairs(t *testing.T, connection string, commands []string) int {
+	t.Helper()
+	commands = slices.DeleteFunc(commands, func(c string) bool { return !strings.HasPrefix(c, "EVAL") && c != "WAIT" })
+	for i, c := range commands {
+		if (c == "WAIT") != (i%2 == 1) {
+			t.Errorf("%s: got %v, want a wait after each script", connection, commands)
+			break
+		}
+	}
+	return len(commands) / 2
+}
+
+// Had the wait another connection, it would return at once, with the replica
+// that has all that this one ever wrote.
+func TestNothingIsDoneWhileTheReplicaIsPausedHoweverManyWrite(t *testing.T) {
+	t.Parallel()
+	const writers, writes = 50, 4
+	pair := replicated(t, 1)
+	client := redis.NewClient(&redis.Options{Addr: pair.Master().Addr(), ContextTimeoutEnabled: true, PoolSize: 4 * writers})
+	defer client.Close()
+	write := func(d Durability, want bool) {
+		t.Helper()
+		set := newScript(client, setting, d)
+		parallel(writers, func(writer int) {
+			for range writes {
+				if done, err := set.run(t.Context(), fmt.Sprint("key", writer), []any{"x"}); done != want || (err == nil) != want {
+					t.Errorf("got %t, %v, want %t", done, err, want)
+				}
+			}
+		})
+	}
+	write(oneReplica, true)
+	pause(t, pair.Replicas()[0])
+	write(Durability{Replicas: 1, Timeout: 20 * time.Millisecond}, false)
+	pair.Replicas()[0].Resume()
+	write(oneReplica, true)
+}
+
+// Two of eight connections to each node may be held by waits, and here they are
+// on one of the nodes.
+func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 2, 1)
+	client := redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: servers.Addrs(), PoolSize: 8, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	set := newScript(client, setting, oneReplica)
+	run := func(key string, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		done, err := set.run(ctx, key, []any{"x"})
+		if done != (err == nil) {
+			t.Errorf("got %t, %v", done, err)
+		}
+		return err
+	}
+	silent, other := keyOf(t, client, servers.Masters()[0]), keyOf(t, client, servers.Masters()[1])
+	for _, key := range []string{silent, other} {
+		if err := run(key, never); err != nil {
+			t.Fatal(err)
+		}
+	}
+	learnCommands(t, client)
+	pause(t, servers.Nodes()[2])
+	var waiting sync.WaitGroup
+	for range 2 {
+		waiting.Go(func() {
+			if err := run(silent, 2*time.Second); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
+				t.Errorf("got error %v", err)
+			}
+		})
+	}
+	time.Sleep(200 * time.Millisecond) // in which both begin to wait
+	if err := run(silent, 300*time.Millisecond); err == nil || !strings.Contains(err.Error(), "other changes wait") {
+		t.Errorf("a third: got error %v", err)
+	}
+	began := time.Now()
+	if err := errors.Join(run(other, never), client.Get(t.Context(), silent).Err()); err != nil {
+		t.Error(err)
+	}
+	if took := time.Since(began); took > late {
+		t.Errorf("the others took %v", took)
+	}
+	waiting.Wait()
+}
+
+// keyOf returns a key that a master has.
+func keyOf(t *testing.T, client *redis.ClusterClient, master *redistest.Server) string {
+	t.Helper()
+	for n := range 1000 {
+		key := fmt.Sprint("key", n)
+		node, err := client.MasterForKey(t.Context(), key)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if node.Options().Addr == master.Addr() {
+			return key
+		}
+	}
+	t.Fatalf("found no key of %s", master.Addr())
+	return ""
+}
+
+func slotOf(t *testing.T, client *redis.ClusterClient, key string) int {
+	t.Helper()
+	slot, err := client.ClusterKeySlot(t.Context(), key).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(slot)
+}
+
+// otherMaster returns a master that does not have the slot.
+func otherMaster(t *testing.T, cluster *redistest.ClusterServers, slot int) *redistest.Server {
+	t.Helper()
+	master, err := cluster.MasterOf(t.Context(), slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	masters := cluster.Masters()
+	return masters[(slices.Index(masters, master)+1)%len(masters)]
+}
+
+func TestAScriptFollowsItsSlotToAnotherMaster(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 2, 1)
+	client := cluster.Client(t)
+	set := newScript(client, setting, oneReplica)
+	run := func(step, key string) {
+		t.Helper()
+		if done, err := set.run(t.Context(), key, []any{step}); !done || err != nil {
+			t.Errorf("%s: got %t, %v", step, done, err)
+		}
+		if got := client.Get(t.Context(), key).Val(); got != step {
+			t.Errorf("%s: stored is %q", step, got)
+		}
+	}
+	const moved, fresh = "{tag}moved", "{tag}fresh"
+	slot := slotOf(t, client, moved)
+	target := otherMaster(t, cluster, slot)
+	run("before", moved)
+	move, err := cluster.BeginMove(t.Context(), slot, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	run("where it still is", moved)
+	run("a new key, asked for elsewhere", fresh)
+	if err := move.MoveKeys(t.Context(), moved); err != nil {
+		t.Fatal(err)
+	}
+	run("asked for elsewhere", moved)
+	if err := move.Finish(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	run("moved for good", moved)
+	if err := cluster.MoveSlot(t.Context(), slot, otherMaster(t, cluster, slot)); err != nil {
+		t.Fatal(err)
+	}
+	run("moved back", moved)
+}
+
+func TestAScriptIsDoneWhenTheFileIsOnDisk(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		fsync string
+		fault string // empty for none
+	}{
+		{"always", ""},
+		{"everysec", ""},
+		{"no", "not have the change on disk after 250ms"},
+	} {
+		t.Run("appendfsync "+test.fsync, func(t *testing.T) {
+			t.Parallel()
+			client := redistest.Single(t, "--appendonly", "yes", "--appendfsync", test.fsync).Client(t)
+			requireWAITAOF(t, client)
+			durability := Durability{AOF: true, Timeout: 4 * time.Second}
+			if test.fault != "" {
+				durability.Timeout = 250 * time.Millisecond
+			}
+			set := newScript(client, setting, durability)
+			for n := range 3 {
+				began := time.Now()
+				done, err := set.run(t.Context(), "key", []any{n})
+				took := time.Since(began)
+				if done != (err == nil) || done != (test.fault == "") || err != nil && !strings.Contains(err.Error(), test.fault) {
+					t.Errorf("got %t, %v, want %q", done, err, test.fault)
+				}
+				if err != nil && took < durability.Timeout || took > durability.Timeout+lateness+late {
+					t.Errorf("it took %v", took)
+				}
+			}
+		})
+	}
+}
+
+func TestAScriptIsRefusedWhereTheFileIsTurnedOff(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	requireWAITAOF(t, client)
+	set := newScript(client, setting, Durability{AOF: true, Timeout: time.Second})
+	done, err := set.run(t.Context(), "key", []any{"x"})
+	if done || err == nil || !strings.Contains(err.Error(), "appendonly is disabled") {
+		t.Errorf("got %t, %v", done, err)
+	}
+}
+
+func TestReplicasAndFileAreBothWaitedFor(t *testing.T) {
+	t.Parallel()
+	requireWAITAOF(t, redistest.Single(t).Client(t))
+	pair := redistest.Replicated(t, 1, "--appendonly", "yes", "--appendfsync", "always")
+	client := pair.Master().Client(t)
+	run := func(fault string) {
+		t.Helper()
+		set := newScript(client, setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
+		done, err := set.run(t.Context(), "key", []any{"x"})
+		if done != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
+			t.Errorf("got %t, %v, want %q", done, err, fault)
+		}
+	}
+	configure := func(name, value string) {
+		t.Helper()
+		if err := client.ConfigSet(t.Context(), name, value).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run("")
+	configure("appendfsync", "no")
+	run("on disk")
+	configure("appendfsync", "always")
+	pause(t, pair.Replicas()[0])
+	run("0 of 1 replicas")
+}

@@ -1,0 +1,340 @@
+package rediscommit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// never is longer than anything takes.
+const never = 30 * time.Second
+
+const (
+	alice    mxid.UserID = "@alice:example.org"
+	aliceKey string      = "text:{@alice:example.org}"
+)
+
+var (
+	errUnreadable = fault.New(fault.Database, "unreadable")
+	errRefused    = fault.New(fault.InvalidParam, "refused")
+	errTooLong    = fault.New(fault.TooLarge, "too long")
+)
+
+// texts is a layout of strings, each stored as a line with its stamp after it.
+func texts() Layout[string] {
+	return Layout[string]{
+		Name: "texts",
+		Key:  func(user mxid.UserID) string { return "text:{" + string(user) + "}" },
+		Read: readText,
+		Swap: `
+			if redis.call('GET', KEYS[1]) ~= (ARGV[2] or false) then return 0 end
+			redis.call('SET', KEYS[1], ARGV[1])
+			return 1`,
+		Unreadable: func(cause error) error { return fault.Wrap(fault.Database, "unreadable", cause) },
+	}
+}
+
+type storedText struct {
+	text  string
+	stamp commit.Stamp
+	raw   []any // what is stored, if anything is
+}
+
+func readText(ctx context.Context, client redis.Cmdable, key string) (Stored[string], error) {
+	raw, err := client.Get(ctx, key).Result()
+	if errors.Is(err, redis.Nil) {
+		return storedText{}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	text, stamp, found := strings.Cut(raw, "\n")
+	if !found {
+		return nil, errUnreadable
+	}
+	return storedText{text, commit.ReadStamp(stamp), []any{raw}}, nil
+}
+
+func (s storedText) Value() string       { return s.text }
+func (s storedText) Stamp() commit.Stamp { return s.stamp }
+
+func (s storedText) Change(next string) (Change, error) {
+	if len(next) > 20 {
+		return nil, errTooLong
+	}
+	return newText{s, next}, nil
+}
+
+type newText struct {
+	old  storedText
+	next string
+}
+
+func (n newText) IsEmpty() bool { return n.old.raw != nil && n.old.text == n.next }
+
+func (n newText) Args(stamp commit.Stamp) []any {
+	return append([]any{stamp.AppendJSON([]byte(n.next + "\n"))}, n.old.raw...)
+}
+
+func textStore(t *testing.T, client redis.UniversalClient, change func(*Config)) *Store[string] {
+	t.Helper()
+	cfg := DefaultConfig()
+	change(&cfg)
+	store, err := New(client, cfg, texts())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func asUsual(*Config) {}
+
+// embedded returns an embedded Redis and a client to it that does not retry.
+func embedded(t *testing.T) (*miniredis.Miniredis, *redis.Client) {
+	t.Helper()
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { client.Close() })
+	return server, client
+}
+
+// to makes the text another.
+func to(text string) func(*string) error {
+	return func(s *string) error { *s = text; return nil }
+}
+
+func wantText(t *testing.T, s *Store[string], want string) {
+	t.Helper()
+	if got, err := s.Load(t.Context(), alice); err != nil || got != want {
+		t.Errorf("loaded %q, %v, want %q", got, err, want)
+	}
+}
+
+func wantKind(t *testing.T, err error, want fault.Kind) {
+	t.Helper()
+	if err == nil || fault.KindOf(err) != want {
+		t.Errorf("got error %v, want one of kind %v", err, want)
+	}
+}
+
+func TestAStoreKeepsAValueForEachUser(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	store := textStore(t, client, func(c *Config) { c.KeyPrefix = "hs1:" })
+	wantText(t, store, "")
+	for _, text := range []string{"a", "b", "", "c"} {
+		if err := store.Update(t.Context(), alice, to(text)); err != nil {
+			t.Fatal(err)
+		}
+		wantText(t, store, text)
+	}
+	if err := store.Update(t.Context(), "@bob:example.org", to("x")); err != nil {
+		t.Fatal(err)
+	}
+	wantText(t, store, "c")
+	if keys := server.Keys(); len(keys) != 2 || keys[0] != "hs1:"+aliceKey {
+		t.Errorf("got keys %q", keys)
+	}
+}
+
+func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	store := textStore(t, client, asUsual)
+	for edit, want := range map[*func(*string) error]error{
+		new(func(*string) error { return errRefused }): errRefused,
+		new(to(strings.Repeat("x", 21))):               errTooLong,
+	} {
+		if err := store.Update(t.Context(), alice, *edit); err != want {
+			t.Errorf("got error %v, want %v", err, want)
+		}
+	}
+	if server.Exists(aliceKey) {
+		t.Error("something was stored")
+	}
+}
+
+func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
+	t.Parallel()
+	for name, plant := range map[string]func(*miniredis.Miniredis){
+		"another type": func(m *miniredis.Miniredis) { m.HSet(aliceKey, "x", "y") },
+		"another form": func(m *miniredis.Miniredis) { m.Set(aliceKey, "x") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server, client := embedded(t)
+			store := textStore(t, client, asUsual)
+			plant(server)
+			before := server.Dump()
+			_, err := store.Load(t.Context(), alice)
+			wantKind(t, err, fault.Database)
+			wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Database)
+			if after := server.Dump(); after != before {
+				t.Errorf("before %s\nafter  %s", before, after)
+			}
+		})
+	}
+}
+
+func TestAnInvalidUserHasNoKey(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	store := textStore(t, client, asUsual)
+	for _, user := range []mxid.UserID{"", "alice", "}"} {
+		if _, err := store.Load(t.Context(), user); err == nil || !strings.Contains(err.Error(), "texts") {
+			t.Errorf("%q: got error %v", user, err)
+		}
+		if err := store.Update(t.Context(), user, to("a")); err == nil || !strings.Contains(err.Error(), "texts") {
+			t.Errorf("%q: got error %v", user, err)
+		}
+	}
+	if keys := server.Keys(); len(keys) != 0 {
+		t.Errorf("got keys %q", keys)
+	}
+}
+
+func TestAServerThatIsDownIsUnavailable(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 300 * time.Millisecond })
+	server.Close()
+	_, err := store.Load(t.Context(), alice)
+	wantKind(t, err, fault.Unavailable)
+	wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Unavailable)
+}
+
+func TestACallWhoseTimeIsUpIsUnavailable(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 10 * time.Millisecond })
+	begun, goOn := make(chan struct{}), make(chan struct{})
+	first := make(chan error)
+	go func() {
+		first <- store.Update(t.Context(), alice, func(*string) error {
+			close(begun)
+			<-goOn
+			return errRefused
+		})
+	}()
+	<-begun
+	wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Unavailable)
+	close(goOn)
+	if err := <-first; err != errRefused {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestAStoreNamesWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	cfg := Config{KeyPrefix: "{", OperationTimeout: time.Second, Durability: Durability{Replicas: 1, Timeout: time.Minute}}
+	_, client := embedded(t)
+	_, err := New(client, cfg, texts())
+	for _, part := range []string{"texts", "KeyPrefix", "OperationTimeout", "ReadTimeout"} {
+		if err == nil || !strings.Contains(err.Error(), part) {
+			t.Errorf("the error does not name %s: %v", part, err)
+		}
+	}
+}
+
+// stampOf returns what a server holds for alice, "text version 1, write 2".
+func stampOf(t *testing.T, client *redis.Client) string {
+	t.Helper()
+	raw, err := client.Get(t.Context(), aliceKey).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stamped.ReplaceAllString(raw, " version $1, write $2")
+}
+
+func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
+	t.Parallel()
+	pair := replicated(t, 1)
+	client := pair.Master().Client(t)
+	for _, test := range []struct {
+		durability Durability
+		want       string
+	}{
+		{Durability{}, "a version 1, write 1"},
+		{oneReplica, "a version 1, write 3"},
+	} {
+		client.Del(t.Context(), aliceKey)
+		store := textStore(t, client, func(c *Config) { c.Durability = test.durability })
+		for range 3 {
+			if err := store.Update(t.Context(), alice, to("a")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := stampOf(t, client); got != test.want {
+			t.Errorf("%s: stored is %q, want %q", test.durability, got, test.want)
+		}
+	}
+}
+
+func TestAnUpdateThatIsNotConfirmedIsUnavailableUntilARepetitionIs(t *testing.T) {
+	t.Parallel()
+	pair := replicated(t, 1)
+	master, replica := pair.Master().Client(t), pair.Replicas()[0]
+	store := textStore(t, master, func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: 50 * time.Millisecond} })
+	if err := store.Update(t.Context(), alice, to("a")); err != nil {
+		t.Fatal(err)
+	}
+	pause(t, replica)
+	for range 2 {
+		wantKind(t, store.Update(t.Context(), alice, to("b")), fault.Unavailable)
+		wantText(t, store, "b")
+	}
+	replica.Resume()
+	patient := textStore(t, master, func(c *Config) { c.Durability = oneReplica })
+	before := stampOf(t, master)
+	if err := patient.Update(t.Context(), alice, to("b")); err != nil {
+		t.Error(err)
+	}
+	after := stampOf(t, master)
+	if got := stampOf(t, replica.Client(t)); got != after || after == before {
+		t.Errorf("the replica has %q, the master %q, before it had %q", got, after, before)
+	}
+}
+
+func TestAnUpdateWhoseReplyIsLostIsConfirmedByAnotherWrite(t *testing.T) {
+	t.Parallel()
+	pair := replicated(t, 1)
+	for _, test := range []struct {
+		name    string
+		command string
+		retries int // as in redis.Options
+	}{
+		{"of the script, to a client that retries", "EVALSHA", 0},
+		{"of the script, to a client that does not", "EVALSHA", -1},
+		{"of the wait, to a client that retries", "WAIT", 0},
+		{"of the wait, to a client that does not", "WAIT", -1},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			pair.Master().Client(t).Del(t.Context(), aliceKey)
+			proxy := redistest.NewProxy(t, pair.Master())
+			client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = test.retries })
+			store := textStore(t, client, func(c *Config) { c.Durability = oneReplica })
+			if err := store.Update(t.Context(), alice, to("a")); err != nil {
+				t.Fatal(err)
+			}
+			lost := proxy.CutReply(1, test.command)
+			if err := store.Update(t.Context(), alice, to("b")); err != nil {
+				t.Error(err)
+			}
+			<-lost.Struck()
+			const want = "b version 2, write 3"
+			if got := stampOf(t, pair.Replicas()[0].Client(t)); got != want {
+				t.Errorf("the replica has %q, want %q", got, want)
+			}
+		})
+	}
+}
