@@ -104,6 +104,7 @@ func (v flagValues) config() (config, error) {
 	if err != nil {
 		return config{}, err
 	}
+	redis.longestWait = module.Durability.LongestWait()
 	return config{v.listen, v.serverName, redis, module, level}, nil
 }
 

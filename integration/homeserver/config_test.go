@@ -5,8 +5,10 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
 func TestUsage(t *testing.T) {
@@ -154,7 +156,7 @@ func TestModuleFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := pushfx.DefaultConfig()
-	want.KeyPrefix, want.Durability.Replicas, want.Durability.AOF = "hs1:", 2, true
+	want.KeyPrefix, want.Durability = "hs1:", rediscommit.Durability{Replicas: 2, AOF: true, Timeout: 1500 * time.Millisecond}
 	if !reflect.DeepEqual(cfg.module, want) {
 		t.Errorf("got %+v, want %+v", cfg.module, want)
 	}

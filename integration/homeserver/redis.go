@@ -11,9 +11,9 @@ import (
 // The settings of the Redis client. The module gives each operation 5 s in
 // all, which must leave time for a second try.
 const (
-	dialTimeout = 1200 * time.Millisecond // longer than a reply, or a silent sentinel is kept
-	dialTries   = 2
-	replyLimit  = time.Second // to write a command, and to read its answer
+	replyTimeout = time.Second            // to write a command, and to read its answer
+	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or a silent sentinel is kept
+	dialTries    = 2
 
 	// topologyAge is how long a failover can stay unnoticed. The client's
 	// default is a minute.
@@ -41,6 +41,13 @@ func (s redisServers) client() redis.UniversalClient {
 	}
 }
 
+// replyLimit is longer than the server may take to keep a change.
+func (s redisServers) replyLimit() time.Duration {
+	return max(replyTimeout, s.longestWait+dialReserve)
+}
+
+func (s redisServers) dialLimit() time.Duration { return s.replyLimit() + dialReserve }
+
 // nodeOptions are those of a single server.
 func (s redisServers) nodeOptions(address string) *redis.Options {
 	return &redis.Options{
@@ -49,10 +56,10 @@ func (s redisServers) nodeOptions(address string) *redis.Options {
 		Password:                 s.login.password,
 		DB:                       s.database,
 		TLSConfig:                s.tls,
-		DialTimeout:              dialTimeout,
+		DialTimeout:              s.dialLimit(),
 		DialerRetries:            dialTries,
-		ReadTimeout:              replyLimit,
-		WriteTimeout:             replyLimit,
+		ReadTimeout:              s.replyLimit(),
+		WriteTimeout:             s.replyLimit(),
 		ContextTimeoutEnabled:    true,
 		MaintNotificationsConfig: noMaintenance(),
 	}
@@ -68,10 +75,10 @@ func (s redisServers) failoverOptions() *redis.FailoverOptions {
 		Password:              s.login.password,
 		DB:                    s.database,
 		TLSConfig:             s.tls,
-		DialTimeout:           dialTimeout,
+		DialTimeout:           s.dialLimit(),
 		DialerRetries:         dialTries,
-		ReadTimeout:           replyLimit,
-		WriteTimeout:          replyLimit,
+		ReadTimeout:           s.replyLimit(),
+		WriteTimeout:          s.replyLimit(),
 		ContextTimeoutEnabled: true,
 	}
 }
@@ -82,10 +89,10 @@ func (s redisServers) clusterOptions() *redis.ClusterOptions {
 		Username:                   s.login.user,
 		Password:                   s.login.password,
 		TLSConfig:                  s.tls,
-		DialTimeout:                dialTimeout,
+		DialTimeout:                s.dialLimit(),
 		DialerRetries:              dialTries,
-		ReadTimeout:                replyLimit,
-		WriteTimeout:               replyLimit,
+		ReadTimeout:                s.replyLimit(),
+		WriteTimeout:               s.replyLimit(),
 		ContextTimeoutEnabled:      true,
 		ClusterStateReloadInterval: topologyAge,
 		MaintNotificationsConfig:   noMaintenance(),

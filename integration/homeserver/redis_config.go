@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 )
 
 // redisMode says what kind of Redis to connect to. It is never guessed. Except
@@ -32,6 +33,8 @@ type redisServers struct {
 	master    string      // the name of the master that the sentinels watch
 	database  int         // 0 in a cluster
 	tls       *tls.Config // nil without TLS
+
+	longestWait time.Duration // of a server for the durability of a change
 }
 
 // redisLogin is what to log in with; both are empty where no login is needed.

@@ -29,13 +29,17 @@ type Durability struct {
 	// Timeout is how long to wait for each of them; it matters only where one
 	// is asked for. Less than the OperationTimeout, and the waits together take
 	// less than the client's ReadTimeout, though a server may end each 0.2 s
-	// late; default 500 ms.
+	// late; default 500 ms. With AOF and appendfsync everysec, some servers take
+	// a second for it: give them 1.5 s.
 	Timeout time.Duration
 }
 
+// everySecond is a Timeout that is enough for appendfsync everysec.
+const everySecond = 1500 * time.Millisecond
+
 // ParseDurability reads the parts of a durability, separated by commas, as
 // [Durability.String] writes them: "none", "replicas:1", "aof",
-// "replicas:2,aof". Timeout is the default.
+// "replicas:2,aof". Timeout is 1.5 s with aof, and else the default.
 func ParseDurability(text string) (Durability, error) {
 	d := DefaultConfig().Durability
 	if text == "none" {
@@ -46,7 +50,7 @@ func ParseDurability(text string) (Durability, error) {
 		n, err := strconv.Atoi(count)
 		switch {
 		case part == "aof" && !d.AOF:
-			d.AOF = true
+			d.AOF, d.Timeout = true, everySecond
 		case found && err == nil && n > 0 && d.Replicas == 0:
 			d.Replicas = n
 		default:
@@ -99,7 +103,7 @@ func (d Durability) fits(client redis.UniversalClient) error {
 	default:
 		return fmt.Errorf("Durability %s needs a *redis.Client or *redis.ClusterClient, not a %T", d, client)
 	}
-	if longest := d.waits() * (d.Timeout + lateness); readTimeout > 0 && readTimeout <= longest {
+	if longest := d.LongestWait(); readTimeout > 0 && readTimeout <= longest {
 		return fmt.Errorf("Durability.Timeout is %v, with which %s takes up to %v, want less than the Redis client's ReadTimeout, %v",
 			d.Timeout, d, longest, readTimeout)
 	}
@@ -109,6 +113,10 @@ func (d Durability) fits(client redis.UniversalClient) error {
 // lateness is how long after its timeout a server may end a wait: it looks every
 // 100 ms.
 const lateness = 200 * time.Millisecond
+
+// LongestWait is how long a server may take to answer, 0 where nothing is asked
+// for. The client's ReadTimeout must be longer.
+func (d Durability) LongestWait() time.Duration { return d.waits() * (d.Timeout + lateness) }
 
 // waits is how many waits there are, one after the other.
 func (d Durability) waits() (n time.Duration) {
@@ -145,6 +153,10 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 		if err := checkWAITAOF(ctx, master); err != nil {
 			return "", err
 		}
+		// Not every user may ask for settings.
+		if master.ConfigGet(ctx, "appendfsync").Val()["appendfsync"] == "no" {
+			return fmt.Sprintf("Durability %s, but %s has appendfsync no", d, master.Options().Addr), nil
+		}
 	}
 	if d.Replicas == 0 {
 		return "", nil
@@ -154,7 +166,7 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 		return "", fmt.Errorf("INFO replication on %s: %w", master.Options().Addr, err)
 	}
 	if online := strings.Count(info, "state=online"); online < d.Replicas {
-		return fmt.Sprintf("Durability %s, but %s has %d replicas online: no change is acknowledged", d, master.Options().Addr, online), nil
+		return fmt.Sprintf("Durability %s, but %s has %d replicas online", d, master.Options().Addr, online), nil
 	}
 	return "", nil
 }

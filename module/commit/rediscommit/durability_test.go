@@ -15,14 +15,14 @@ import (
 
 func TestADurabilityIsReadAsItIsWritten(t *testing.T) {
 	t.Parallel()
+	usual := DefaultConfig().Durability.Timeout
 	for text, want := range map[string]Durability{
-		"none":           {},
-		"aof":            {AOF: true},
-		"replicas:1":     {Replicas: 1},
-		"replicas:2,aof": {Replicas: 2, AOF: true},
-		"replicas:12":    {Replicas: 12},
+		"none":           {0, false, usual},
+		"aof":            {0, true, everySecond},
+		"replicas:1":     {1, false, usual},
+		"replicas:2,aof": {2, true, everySecond},
+		"replicas:12":    {12, false, usual},
 	} {
-		want.Timeout = DefaultConfig().Durability.Timeout
 		got, err := ParseDurability(text)
 		if err != nil || got != want {
 			t.Errorf("%q: got %+v, %v", text, got, err)
