@@ -45,8 +45,9 @@ func newRedis() redis.UniversalClient {
 		ContextTimeoutEnabled:      true,                    // honour deadlines
 		DialTimeout:                1200 * time.Millisecond, // leave time for a second try
 		DialerRetries:              2,
-		ReadTimeout:                time.Second, // the same; less than DialTimeout
-		ClusterStateReloadInterval: time.Second, // notice a failover soon
+		ReadTimeout:                time.Second,            // the same; less than DialTimeout
+		PoolTimeout:                500 * time.Millisecond, // do not queue for a node that is silent
+		ClusterStateReloadInterval: time.Second,            // notice a failover soon
 	})
 }
 

@@ -89,7 +89,9 @@ const (
 func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	server := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: time.Second / 2, ReadTimeout: time.Second,
+	})
 	t.Cleanup(func() { client.Close() })
 	return server, client
 }

@@ -15,6 +15,10 @@ const (
 	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or a silent sentinel is kept
 	dialTries    = 2
 
+	// poolLimit is how long a request waits for a connection to a server all of
+	// whose connections wait for replies, before it turns to another.
+	poolLimit = 500 * time.Millisecond
+
 	// topologyAge is how long a failover can stay unnoticed. The client's
 	// default is a minute.
 	topologyAge = time.Second
@@ -93,6 +97,7 @@ func (s redisServers) clusterOptions() *redis.ClusterOptions {
 		DialerRetries:              dialTries,
 		ReadTimeout:                s.replyLimit(),
 		WriteTimeout:               s.replyLimit(),
+		PoolTimeout:                poolLimit,
 		ContextTimeoutEnabled:      true,
 		ClusterStateReloadInterval: topologyAge,
 		MaintNotificationsConfig:   noMaintenance(),

@@ -34,6 +34,7 @@ type Server struct {
 
 	mu        sync.Mutex
 	process   *process // the current run, or the last one
+	held      []func() // let go of the ports while it is stopped
 	following []string // arguments of the next run that make it a replica
 	closed    bool     // the test is over
 }
@@ -72,9 +73,23 @@ func (s *Server) Stop() {
 	s.t.Helper()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if !s.process.alive() {
+		return
+	}
 	if err := s.process.kill(); err != nil {
 		s.t.Errorf("cannot stop the server at %s: %v", s.Addr(), err)
 	}
+	for _, port := range []int{s.port, s.port + busOffset} {
+		s.held = append(s.held, holdPort(port))
+	}
+}
+
+// letGo gives the ports of a stopped server free.
+func (s *Server) letGo() {
+	for _, letGo := range s.held {
+		letGo()
+	}
+	s.held = nil
 }
 
 // Start starts the stopped server again, on the same port and in the same
@@ -87,6 +102,7 @@ func (s *Server) Start() {
 	if s.closed || s.process.alive() {
 		return
 	}
+	s.letGo()
 	if err := s.restart(); err != nil {
 		s.t.Errorf("cannot start the server again: %v", err)
 	}
@@ -156,6 +172,7 @@ func (s *Server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.closed = true
+	s.letGo()
 	if s.process == nil {
 		return
 	}

@@ -17,11 +17,14 @@ type nodes struct {
 }
 
 func newNodes(client redis.UniversalClient) *nodes {
-	n := &nodes{client: client, new: map[string]*redis.Client{}}
-	if cluster, found := client.(*redis.ClusterClient); found {
+	return &nodes{client: client, new: map[string]*redis.Client{}}
+}
+
+// watch has a cluster client tell of the clients that it makes.
+func (n *nodes) watch() {
+	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
 		cluster.OnNewNode(n.add)
 	}
-	return n
 }
 
 func (n *nodes) add(node *redis.Client) {
@@ -73,9 +76,11 @@ func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	return n.new[address]
 }
 
-// lookAgain has a cluster client look for the nodes: one may be gone.
-func (n *nodes) lookAgain(ctx context.Context) {
+// lookAgain has a cluster client look for the nodes, since one may be gone: by
+// itself it does not before the nodes it knows are of a certain age. It does so
+// in the background, and not more often than five times a second.
+func (n *nodes) lookAgain() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
-		cluster.ReloadState(ctx)
+		cluster.ReloadState(context.Background())
 	}
 }

@@ -16,16 +16,15 @@ type script struct {
 	durability Durability
 	source     string
 	lua        *redis.Script
-	nodes      *nodes // where there is a wait
+	nodes      *nodes
 	turns      *turns
 }
 
-func newScript(client redis.UniversalClient, source string, d Durability) *script {
-	s := &script{client, d, source, redis.NewScript(source), nil, &turns{}}
+func newScript(nodes *nodes, source string, d Durability) *script {
 	if d.isAsked() {
-		s.nodes = newNodes(client)
+		nodes.watch()
 	}
-	return s
+	return &script{nodes.client, d, source, redis.NewScript(source), nodes, &turns{}}
 }
 
 // run runs the script. Done is true where it answered 1 and its effect has come
@@ -139,14 +138,14 @@ func (r *run) redirect(ctx context.Context, err error) bool {
 		return again
 	}
 	address, moved := redis.IsMovedError(err)
+	asked := false
 	if !moved {
-		address, r.asking = redis.IsAskError(err)
+		address, asked = redis.IsAskError(err)
 	}
-	if !moved && !r.asking {
-		r.nodes.lookAgain(ctx)
+	r.asking = asked
+	if !moved && !asked {
 		return false
 	}
-	r.asking = !moved
 	node := r.nodes.at(ctx, address)
 	if node != nil {
 		r.node, r.whole = node, false

@@ -57,7 +57,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 		replicas = append(replicas, s.Client(t))
 	}
 	for wanted := 1; wanted <= 2; wanted++ {
-		set := newScript(servers.Master().Client(t), setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
+		set := newScript(newNodes(servers.Master().Client(t)), setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
 		for n := range 50 {
 			value := fmt.Sprint(wanted, n)
 			if done, err := set.run(t.Context(), "key", []any{value}); !done || err != nil {
@@ -74,7 +74,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 			}
 		}
 	}
-	set := newScript(servers.Master().Client(t), setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
+	set := newScript(newNodes(servers.Master().Client(t)), setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
 	done, err := set.run(t.Context(), "key", []any{"x"})
 	if done || err == nil || !strings.Contains(err.Error(), "2 of 3 replicas") {
 		t.Errorf("got %t, %v", done, err)
@@ -84,7 +84,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 func TestInAClusterTheReplicaOfTheKeysMasterHasTheEffect(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 1)
-	set := newScript(cluster.Client(t), setting, oneReplica)
+	set := newScript(newNodes(cluster.Client(t)), setting, oneReplica)
 	for n := range 50 {
 		key := fmt.Sprint("key", n)
 		if done, err := set.run(t.Context(), key, []any{"x"}); !done || err != nil {
@@ -147,7 +147,7 @@ func TestAScriptWithoutItsReplicasIsRefusedAfterTheTimeoutAndHasItsEffect(t *tes
 			t.Parallel()
 			client, server := start(t)
 			master := server.Client(t)
-			set := newScript(client, setting, Durability{Replicas: 1, Timeout: timeout})
+			set := newScript(newNodes(client), setting, Durability{Replicas: 1, Timeout: timeout})
 			if err := set.lua.Load(t.Context(), master).Err(); err != nil { // or else there is a second wait
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestAScriptThatAnswers0IsNotDoneWhateverTheReplicasDo(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	durability := Durability{Replicas: 1, Timeout: 20 * time.Millisecond}
-	set, refuse := newScript(client, setting, durability), newScript(client, `return 0`, durability)
+	set, refuse := newScript(newNodes(client), setting, durability), newScript(newNodes(client), `return 0`, durability)
 	for range 3 {
 		if done, err := refuse.run(t.Context(), "key", nil); done || err != nil {
 			t.Errorf("got %t, %v", done, err)
@@ -190,7 +190,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 	master := cluster.Masters()[0].Client(t)
 	for name, client := range map[string]redis.UniversalClient{"single": master, "cluster": cluster.Client(t)} {
 		t.Run(name, func(t *testing.T) {
-			set := newScript(client, setting, oneReplica)
+			set := newScript(newNodes(client), setting, oneReplica)
 			for n := range 5 {
 				if err := master.ScriptFlush(t.Context()).Err(); err != nil {
 					t.Fatal(err)
@@ -209,7 +209,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 func TestAScriptWithAnErrorIsNotDone(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	broken := newScript(client, `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
+	broken := newScript(newNodes(client), `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
 	if done, err := broken.run(t.Context(), "key", nil); done || err == nil || !strings.Contains(err.Error(), "Wrong number of args") {
 		t.Errorf("got %t, %v", done, err)
 	}
@@ -225,7 +225,7 @@ func TestADeadlineThatComesBeforeTheTimeoutIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: heeds, ReadTimeout: never})
 			defer client.Close()
-			set := newScript(client, setting, Durability{Replicas: 1, Timeout: never / 2})
+			set := newScript(newNodes(client), setting, Durability{Replicas: 1, Timeout: never / 2})
 			if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
 				t.Fatal(err)
 			}
@@ -246,7 +246,7 @@ func TestAWaitThatADeadlineEndsKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
-	set := newScript(client, setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
+	set := newScript(newNodes(client), setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
 	if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestTheWaitFollowsTheScriptOnItsConnection(t *testing.T) {
 			for _, s := range test.servers {
 				ends = append(ends, monitor(t, s))
 			}
-			set := newScript(test.client, setting, Durability{Replicas: 1, Timeout: time.Millisecond})
+			set := newScript(newNodes(test.client), setting, Durability{Replicas: 1, Timeout: time.Millisecond})
 			parallel(writers, func(writer int) {
 				for n := range writes {
 					_, _ = set.run(t.Context(), fmt.Sprint("key", writer, n), []any{"x"}) // There is no replica.
@@ -379,7 +379,7 @@ func TestNothingIsDoneWhileTheReplicaIsPausedHoweverManyWrite(t *testing.T) {
 	defer client.Close()
 	write := func(d Durability, want bool) {
 		t.Helper()
-		set := newScript(client, setting, d)
+		set := newScript(newNodes(client), setting, d)
 		parallel(writers, func(writer int) {
 			for range writes {
 				if done, err := set.run(t.Context(), fmt.Sprint("key", writer), []any{"x"}); done != want || (err == nil) != want {
@@ -404,7 +404,7 @@ func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 		Addrs: servers.Addrs(), PoolSize: 8, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
-	set := newScript(client, setting, oneReplica)
+	set := newScript(newNodes(client), setting, oneReplica)
 	run := func(key string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
@@ -485,7 +485,7 @@ func TestAScriptFollowsItsSlotToAnotherMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 2, 1)
 	client := cluster.Client(t)
-	set := newScript(client, setting, oneReplica)
+	set := newScript(newNodes(client), setting, oneReplica)
 	run := func(step, key string) {
 		t.Helper()
 		if done, err := set.run(t.Context(), key, []any{step}); !done || err != nil {
@@ -537,7 +537,7 @@ func TestAScriptIsDoneWhenTheFileIsOnDisk(t *testing.T) {
 			if test.fault != "" {
 				durability.Timeout = 250 * time.Millisecond
 			}
-			set := newScript(client, setting, durability)
+			set := newScript(newNodes(client), setting, durability)
 			for n := range 3 {
 				began := time.Now()
 				done, err := set.run(t.Context(), "key", []any{n})
@@ -557,7 +557,7 @@ func TestAScriptIsRefusedWhereTheFileIsTurnedOff(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	requireWAITAOF(t, client)
-	set := newScript(client, setting, Durability{AOF: true, Timeout: time.Second})
+	set := newScript(newNodes(client), setting, Durability{AOF: true, Timeout: time.Second})
 	done, err := set.run(t.Context(), "key", []any{"x"})
 	if done || err == nil || !strings.Contains(err.Error(), "appendonly is disabled") {
 		t.Errorf("got %t, %v", done, err)
@@ -571,7 +571,7 @@ func TestReplicasAndFileAreBothWaitedFor(t *testing.T) {
 	client := pair.Master().Client(t)
 	run := func(fault string) {
 		t.Helper()
-		set := newScript(client, setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
+		set := newScript(newNodes(client), setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
 		done, err := set.run(t.Context(), "key", []any{"x"})
 		if done != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
 			t.Errorf("got %t, %v, want %q", done, err, fault)

@@ -64,6 +64,7 @@ type Store[V any] struct {
 	layout    Layout[V]
 	cfg       Config
 	client    redis.UniversalClient
+	nodes     *nodes
 	script    *script
 	committer *commit.Committer[V]
 }
@@ -74,7 +75,8 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", layout.Name, err)
 	}
-	s := &Store[V]{layout: layout, cfg: cfg, client: client, script: newScript(client, layout.Swap, cfg.Durability)}
+	nodes := newNodes(client)
+	s := &Store[V]{layout: layout, cfg: cfg, client: client, nodes: nodes, script: newScript(nodes, layout.Swap, cfg.Durability)}
 	mode := commit.Written
 	if cfg.Durability.isAsked() {
 		mode = commit.Confirmed
@@ -129,6 +131,7 @@ func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 }
 
 func (s *Store[V]) unavailable(doing string, err error) error {
+	s.nodes.lookAgain()
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.layout.Name, doing, err))
 }
 

@@ -1,0 +1,512 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redistest"
+)
+
+// The settings of the demo host's clients; see homeserver/redis.go.
+const (
+	demoDialTimeout = 1200 * time.Millisecond
+	demoDialTries   = 2
+	demoReplyLimit  = time.Second
+	demoPoolLimit   = 500 * time.Millisecond
+	demoTopologyAge = time.Second
+)
+
+func demoCluster(addrs []string) redis.UniversalClient {
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs:                      addrs,
+		DialTimeout:                demoDialTimeout,
+		DialerRetries:              demoDialTries,
+		ReadTimeout:                demoReplyLimit,
+		WriteTimeout:               demoReplyLimit,
+		PoolTimeout:                demoPoolLimit,
+		ContextTimeoutEnabled:      true,
+		ClusterStateReloadInterval: demoTopologyAge,
+		MaintNotificationsConfig:   noMaintenance(),
+	})
+}
+
+func demoSingle(addr string) redis.UniversalClient {
+	return redis.NewClient(&redis.Options{
+		Addr:                     addr,
+		DialTimeout:              demoDialTimeout,
+		DialerRetries:            demoDialTries,
+		ReadTimeout:              demoReplyLimit,
+		WriteTimeout:             demoReplyLimit,
+		ContextTimeoutEnabled:    true,
+		MaintNotificationsConfig: noMaintenance(),
+	})
+}
+
+func demoSentinel(sentinel *redistest.SentinelServers) redis.UniversalClient {
+	return redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName:            sentinel.MasterName(),
+		SentinelAddrs:         []string{sentinel.Addr()},
+		DialTimeout:           demoDialTimeout,
+		DialerRetries:         demoDialTries,
+		ReadTimeout:           demoReplyLimit,
+		WriteTimeout:          demoReplyLimit,
+		ContextTimeoutEnabled: true,
+	})
+}
+
+func noMaintenance() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+}
+
+// site is servers with two hosts.
+type site struct {
+	cluster *redistest.ClusterServers // nil for other servers
+	victim  *redistest.Server         // what has the data of the first users
+	hosts   []*host
+	users   [][]string // by the server that has their data at first
+
+	// takeover returns when another server has taken over from the victim.
+	takeover func(ctx context.Context) error
+}
+
+// newSite starts the hosts, and has the users' data made.
+func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]string) *site {
+	t.Helper()
+	s := &site{users: users}
+	for range 2 {
+		client := newClient()
+		t.Cleanup(func() { client.Close() })
+		s.hosts = append(s.hosts, startHost(t, client))
+	}
+	for _, user := range slices.Concat(users...) {
+		s.hosts[0].ask(t, user, "GET /pushrules/")
+	}
+	return s
+}
+
+// sharing is how many users have their data on the same server.
+const sharing = 4
+
+func newRecoveryUser() string { return fmt.Sprintf("@recovery%d:example.org", users.Add(1)) }
+
+func singleSite(t *testing.T) *site {
+	t.Helper()
+	server := redistest.Single(t, "--appendonly", "yes")
+	s := newSite(t, func() redis.UniversalClient { return demoSingle(server.Addr()) }, someUsers())
+	s.victim = server
+	return s
+}
+
+func someUsers() [][]string {
+	users := make([]string, sharing)
+	for i := range users {
+		users[i] = newRecoveryUser()
+	}
+	return [][]string{users}
+}
+
+func sentinelSite(t *testing.T) *site {
+	t.Helper()
+	sentinel := redistest.Sentinel(t)
+	s := newSite(t, func() redis.UniversalClient { return demoSentinel(sentinel) }, someUsers())
+	s.victim = sentinel.Master()
+	watcher := redis.NewSentinelClient(&redis.Options{
+		Addr: sentinel.Addr(), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+	})
+	t.Cleanup(func() { watcher.Close() })
+	s.takeover = func(ctx context.Context) error {
+		for {
+			master, err := watcher.GetMasterAddrByName(ctx, sentinel.MasterName()).Result()
+			if err != nil || net.JoinHostPort(master[0], master[1]) == sentinel.Replica().Addr() {
+				return err
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+	return s
+}
+
+// clusterSite is of three masters with a replica each. All keep their data when
+// they are stopped.
+func clusterSite(args ...string) func(t *testing.T) *site {
+	return func(t *testing.T) *site {
+		t.Helper()
+		cluster := redistest.Cluster(t, 3, 1, slices.Concat(args, []string{"--appendonly", "yes"})...)
+		client := cluster.Client(t)
+		users := usersOfEach(t, cluster, client)
+		slot := client.ClusterKeySlot(t.Context(), eventKey(users[0][0])).Val()
+		s := newSite(t, func() redis.UniversalClient { return demoCluster(cluster.Addrs()) }, users)
+		s.cluster, s.victim = cluster, cluster.Masters()[0]
+		s.takeover = func(ctx context.Context) error {
+			_, err := cluster.WaitTakeover(ctx, int(slot), s.victim)
+			return err
+		}
+		return s
+	}
+}
+
+// usersOfEach returns users for each master.
+func usersOfEach(t *testing.T, cluster *redistest.ClusterServers, client *redis.ClusterClient) [][]string {
+	t.Helper()
+	users := make([][]string, len(cluster.Masters()))
+	for found := 0; found < sharing*len(users); {
+		user := newRecoveryUser()
+		node, err := client.MasterForKey(t.Context(), eventKey(user))
+		if err != nil {
+			t.Fatal(err)
+		}
+		master := slices.Index(cluster.Addrs(), node.Options().Addr)
+		if len(users[master]) < sharing {
+			users[master] = append(users[master], user)
+			found++
+		}
+	}
+	return users
+}
+
+// sighting is a request and what became of it.
+type sighting struct {
+	request string
+	spared  bool // not for a user of the victim
+	sent    time.Time
+	took    time.Duration
+	answer  string
+}
+
+func (s sighting) failed() bool { return !strings.HasPrefix(s.answer, "200 ") }
+
+// traffic is requests for the users of a site. They are sent at a steady pace,
+// however long the answers to earlier ones take.
+type traffic struct {
+	*site
+	t     *testing.T
+	end   context.CancelFunc
+	sends sync.WaitGroup
+
+	mu   sync.Mutex
+	seen []sighting
+}
+
+// pace is the time between two requests for users of the same server.
+const pace = 80 * time.Millisecond
+
+func (s *site) startTraffic(t *testing.T) *traffic {
+	ctx, end := context.WithCancel(t.Context())
+	tr := &traffic{site: s, t: t, end: end}
+	for server := range s.users {
+		tr.sends.Go(func() { tr.drive(ctx, server) })
+	}
+	return tr
+}
+
+// stop waits for all answers, and returns what was seen.
+func (tr *traffic) stop() []sighting {
+	tr.end()
+	tr.sends.Wait()
+	return tr.seen
+}
+
+func (tr *traffic) drive(ctx context.Context, server int) {
+	ticker := time.NewTicker(pace)
+	defer ticker.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+			tr.sends.Go(func() { tr.send(server, n) })
+		}
+	}
+}
+
+// send sends the n-th request for a user of the server: reads and changes of
+// both stores take turns, and so do the hosts and the users.
+func (tr *traffic) send(server, n int) {
+	requests := []string{
+		"GET /pushrules/",
+		fmt.Sprintf(`PUT /pushrules/global/room/a {"actions":[{"set_tweak":"sound","value":"%d"}]}`, n),
+		"GET /pushers",
+		"POST /pushers/set " + strings.Replace(httpPusher("app", "key"), "Phone", fmt.Sprint(n), 1),
+	}
+	request, turn := requests[n%len(requests)], n/len(requests)
+	host, users := tr.hosts[turn%len(tr.hosts)], tr.users[server]
+	user := users[turn/len(tr.hosts)%len(users)]
+	sent := time.Now()
+	got := host.ask(tr.t, user, request).String()
+	path, _, _ := strings.Cut(request, " {")
+	tr.mu.Lock()
+	defer tr.mu.Unlock()
+	tr.seen = append(tr.seen, sighting{path, server > 0, sent, time.Since(sent), got})
+}
+
+// servers is a kind of them.
+type servers struct {
+	start func(t *testing.T) *site
+
+	// silence is after what time they give one of them up.
+	silence time.Duration
+
+	// catchUp is how long after they serve again hosts may come back, where they
+	// have taken all the time that there was.
+	catchUp time.Duration
+}
+
+// The silences are those that redistest configures.
+var (
+	wholeCluster = servers{clusterSite(), 2 * time.Second, time.Second}
+	partsCluster = servers{clusterSite("--cluster-require-full-coverage", "no"), 2 * time.Second, time.Second}
+	watched      = servers{sentinelSite, time.Second, 2 * time.Second} // the client dials once a second
+	alone        = servers{singleSite, 0, 2 * time.Second}
+)
+
+// outage is a fault of servers.
+type outage struct {
+	name string
+	of   servers
+
+	// strike has the servers fail. It returns when they serve again, and since
+	// when they could see to that.
+	strike func(s *site, t *testing.T) (struck time.Time)
+
+	// spares is for how long the users of other masters notice nothing; 0 where
+	// there are none, or they are struck themselves.
+	spares time.Duration
+
+	// mend brings the victim back where strike has not; nil for nothing.
+	mend func(*redistest.Server)
+}
+
+// forGood spares for longer than any test takes.
+const forGood = time.Hour
+
+var outages = []outage{
+	{"cluster: master killed", wholeCluster, (*site).kill, wholeCluster.silence, (*redistest.Server).Start},
+	{"cluster: master frozen", wholeCluster, (*site).freeze, wholeCluster.silence, (*redistest.Server).Resume},
+	{"cluster that serves in part: master killed", partsCluster, (*site).kill, forGood, (*redistest.Server).Start},
+	{"cluster that serves in part: master frozen", partsCluster, (*site).freeze, forGood, (*redistest.Server).Resume},
+	{"cluster: failover", wholeCluster, (*site).failOver, forGood, nil},
+	{"cluster: stopped and started", wholeCluster, (*site).stopAndStartAll, 0, nil},
+	{"sentinel: master killed", watched, (*site).kill, 0, nil},
+	{"sentinel: master frozen", watched, (*site).freeze, 0, nil},
+	{"single server: killed and started", alone, (*site).stopAndStart, 0, nil},
+	{"single server: frozen for a while", alone, (*site).freezeForAWhile, 0, nil},
+}
+
+func (s *site) kill(t *testing.T) (struck time.Time) {
+	struck = time.Now()
+	s.victim.Stop()
+	s.wait(t, s.takeover)
+	return struck
+}
+
+func (s *site) freeze(t *testing.T) (struck time.Time) {
+	struck = time.Now()
+	s.victim.Pause()
+	s.wait(t, s.takeover)
+	return struck
+}
+
+func (s *site) wait(t *testing.T, until func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), never)
+	defer cancel()
+	if err := until(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *site) failOver(t *testing.T) (struck time.Time) {
+	replicas, err := s.cluster.ReplicasOf(t.Context(), s.victim)
+	if err != nil || len(replicas) != 1 {
+		t.Fatalf("the victim has %d replicas: %v", len(replicas), err)
+	}
+	struck = time.Now()
+	s.wait(t, func(ctx context.Context) error { return s.cluster.Failover(ctx, replicas[0]) })
+	return struck
+}
+
+func (s *site) stopAndStartAll(t *testing.T) (struck time.Time) {
+	atAll := func(do func(*redistest.Server)) {
+		var group sync.WaitGroup
+		for _, server := range s.cluster.Nodes() {
+			group.Go(func() { do(server) })
+		}
+		group.Wait()
+	}
+	atAll((*redistest.Server).Stop)
+	time.Sleep(down)
+	atAll((*redistest.Server).Start)
+	struck = time.Now()
+	s.wait(t, s.cluster.WaitWhole)
+	return struck
+}
+
+func (s *site) stopAndStart(*testing.T) (struck time.Time) {
+	s.victim.Stop()
+	time.Sleep(down)
+	s.victim.Start()
+	return time.Now()
+}
+
+// freezeForAWhile is for longer than an operation may take.
+func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
+	s.victim.Pause()
+	time.Sleep(pushfx.DefaultConfig().OperationTimeout + calm)
+	s.victim.Resume()
+	return time.Now()
+}
+
+// recovery is what was seen of an outage.
+type recovery struct {
+	began   time.Time // when all was well yet
+	struck  time.Time
+	served  time.Time // when the servers served again
+	settled time.Time // from when on all must be well
+	seen    []sighting
+}
+
+const (
+	// comeBack is how long after the silence hosts may take to come back.
+	comeBack = 3 * time.Second
+
+	// calm is how long all must be well before and after.
+	calm = 500 * time.Millisecond
+
+	// down is how long servers are stopped, for longer than clients try again.
+	down = time.Second
+
+	// slack is how much later than it should an answer may come, where the
+	// machine is busy.
+	slack = 2 * time.Second
+
+	// longWait is for somebody else: a busy machine alone makes nobody wait as
+	// long.
+	longWait = 3 * time.Second
+)
+
+func (o outage) watch(t *testing.T, s *site) recovery {
+	var r recovery
+	traffic := s.startTraffic(t)
+	defer traffic.stop()
+	time.Sleep(calm)
+	r.began = time.Now()
+	r.struck = o.strike(s, t)
+	r.served = time.Now()
+	r.settled = r.struck.Add(o.of.silence + comeBack)
+	if latest := r.served.Add(o.of.catchUp); latest.After(r.settled) {
+		r.settled = latest
+	}
+	time.Sleep(time.Until(r.settled.Add(calm)))
+	r.seen = traffic.stop()
+	return r
+}
+
+// check wants every request answered, 200 where it must be.
+func (r recovery) check(t *testing.T, spares time.Duration) {
+	t.Helper()
+	limit := pushfx.DefaultConfig().OperationTimeout + slack
+	complaints := map[string][]sighting{}
+	for _, s := range r.seen {
+		answered := s.sent.Add(s.took)
+		complaint := ""
+		switch {
+		case s.failed() && s.answer != unavailable:
+			complaint = "another answer than 200 or 503"
+		case s.took > limit:
+			complaint = "too late"
+		case s.failed() && answered.Before(r.began):
+			complaint = "failed before anything happened"
+		case s.failed() && !s.sent.Before(r.settled):
+			complaint = "failed when hosts should have come back"
+		case s.spared && spares > 0 && answered.Before(r.struck.Add(spares)) && (s.failed() || s.took > longWait):
+			complaint = "failed, or waited, though it was for a user of another master"
+		default:
+			continue
+		}
+		complaints[complaint] = append(complaints[complaint], s)
+	}
+	for complaint, by := range complaints {
+		last := by[len(by)-1]
+		t.Errorf("%d requests: %s; for example %s, sent %v after the strike and %v after the servers were back: got %s after %v",
+			len(by), complaint, last.request, last.sent.Sub(r.struck), last.sent.Sub(r.served), last.answer, last.took)
+	}
+}
+
+// columns are those of the rows.
+const columns = "seconds from the strike on\tservers back\tlast failure\tlast wait\tlongest\tfailed\tspared failed\tlast failure\n"
+
+// row tells how long everybody took. Times are those of sending; a wait is for
+// longer than [calm].
+func (r recovery) row(name string) string {
+	last, failed, sent := map[bool]float64{}, map[bool]int{}, map[bool]int{}
+	var wait float64
+	var longest time.Duration
+	for _, s := range r.seen {
+		at := s.sent.Sub(r.struck).Seconds()
+		sent[s.spared]++
+		longest = max(longest, s.took)
+		if s.failed() {
+			failed[s.spared]++
+			last[s.spared] = max(last[s.spared], at)
+		}
+		if s.took > calm {
+			wait = max(wait, at)
+		}
+	}
+	return fmt.Sprintf("%s\t%.2f\t%.2f\t%.2f\t%.2f\t%d of %d\t%d of %d\t%.2f\n", name, r.served.Sub(r.struck).Seconds(),
+		last[false], wait, longest.Seconds(), failed[false], sent[false], failed[true], sent[true], last[true])
+}
+
+// TestHostsComeBackAfterAnOutage has all outages at once, not only as many as
+// there are processors: there is little to compute, and much to wait for.
+func TestHostsComeBackAfterAnOutage(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	var group sync.WaitGroup
+	rows := make([]string, len(outages))
+	for i, o := range outages {
+		group.Go(func() {
+			t.Run(o.name, func(t *testing.T) {
+				s := o.of.start(t)
+				r := o.watch(t, s)
+				r.check(t, o.spares)
+				rows[i] = r.row(o.name)
+				if o.mend != nil {
+					s.wantUnnoticed(t, o.mend)
+				}
+			})
+		})
+	}
+	group.Wait()
+	var table strings.Builder
+	w := tabwriter.NewWriter(&table, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, columns, strings.Join(rows, ""))
+	w.Flush()
+	t.Logf("\n%s", &table)
+}
+
+// wantUnnoticed wants all to be well while the victim comes back, which is a
+// replica then.
+func (s *site) wantUnnoticed(t *testing.T, mend func(*redistest.Server)) {
+	t.Helper()
+	traffic := s.startTraffic(t)
+	defer traffic.stop()
+	mend(s.victim)
+	s.wait(t, s.cluster.WaitWhole)
+	failed := slices.DeleteFunc(traffic.stop(), func(s sighting) bool { return !s.failed() })
+	if len(failed) > 0 {
+		t.Errorf("while the victim comes back, %d requests fail; for example %s: got %s after %v",
+			len(failed), failed[0].request, failed[0].answer, failed[0].took)
+	}
+}
