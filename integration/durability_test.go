@@ -511,7 +511,7 @@ func TestADurabilityThatCannotWorkStopsTheStart(t *testing.T) {
 		{rediscommit.Durability{Replicas: -1}, []string{"invalid config", "Durability.Replicas"}},
 		{rediscommit.Durability{AOF: true}, []string{"invalid config", "Durability.Timeout"}},
 		{rediscommit.Durability{Replicas: 1, Timeout: 5 * time.Second}, []string{"invalid config", "Durability.Timeout", "OperationTimeout, 5s"}},
-		{rediscommit.Durability{Replicas: 1, Timeout: 4900 * time.Millisecond}, []string{"Durability.Timeout", "ReadTimeout, 5s"}},
+		{rediscommit.Durability{Replicas: 1, Timeout: 4900 * time.Millisecond}, []string{"Durability.Timeout", "ReadTimeout, 1s"}},
 	} {
 		err := startable(client, withDurability(test.durability)).Err()
 		for _, part := range test.want {
