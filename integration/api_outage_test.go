@@ -143,7 +143,7 @@ func TestRedisThatIsDown(t *testing.T) {
 	})
 	t.Cleanup(func() { client.Close() })
 	s := &service{startHost(t, client), server}
-	s.logs.TakeAll() // of the client's settings
+	s.host.logs.TakeAll() // of the client's settings
 	onBothPrefixes(t, func(t *testing.T, prefix string) {
 		c := s.secretOwner(t, prefix)
 		server.Close()
