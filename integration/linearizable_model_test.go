@@ -113,7 +113,7 @@ type actor struct {
 func one[T any](a *actor, values ...T) T { return values[a.random.IntN(len(values))] }
 
 // value is a number that no other request has.
-func (a *actor) value() int { return 1000*(a.number+1) + a.sent }
+func (a *actor) value() int { return 1_000_000*(a.number+1) + a.sent }
 
 // nextForRules makes up a request to the push rules. The first whole-set reads
 // of a user come while others are changing what is not there yet.
@@ -181,6 +181,10 @@ func (a *actor) putAt(kind pushrule.Kind, id string, at pushrule.Position) reque
 // remove deletes a rule.
 func (a *actor) remove() request {
 	kind, id := a.somewhere()
+	return a.removeAt(kind, id)
+}
+
+func (a *actor) removeAt(kind pushrule.Kind, id string) request {
 	return request{a.user, http.MethodDelete, rulePath(kind, id, ""), "",
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })}
 }
@@ -188,6 +192,10 @@ func (a *actor) remove() request {
 // setEnabled turns a rule on or off.
 func (a *actor) setEnabled() request {
 	kind, id := a.somewhere()
+	return a.setEnabledAt(kind, id)
+}
+
+func (a *actor) setEnabledAt(kind pushrule.Kind, id string) request {
 	enabled := one(a, true, false)
 	return request{a.user, http.MethodPut, rulePath(kind, id, "/enabled"), fmt.Sprintf(`{"enabled":%t}`, enabled),
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetEnabled(kind, id, enabled) })}
@@ -196,6 +204,10 @@ func (a *actor) setEnabled() request {
 // setActions replaces a rule's actions.
 func (a *actor) setActions() request {
 	kind, id := a.somewhere()
+	return a.setActionsAt(kind, id)
+}
+
+func (a *actor) setActionsAt(kind pushrule.Kind, id string) request {
 	actions := tweak(a.value())
 	return request{a.user, http.MethodPut, rulePath(kind, id, "/actions"), actionsBody(actions),
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetActions(kind, id, actions) })}
@@ -279,9 +291,11 @@ func (a *actor) someKey() pusher.Key {
 }
 
 // setPusher adds or replaces a pusher.
-func (a *actor) setPusher() request {
+func (a *actor) setPusher() request { return a.setPusherAt(a.someKey()) }
+
+func (a *actor) setPusherAt(key pusher.Key) request {
 	p := pusher.Pusher{
-		Key: a.someKey(), Kind: pusher.Email, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en", Data: "{}",
+		Key: key, Kind: pusher.Email, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en", Data: "{}",
 	}
 	return request{a.user, http.MethodPost, "/pushers/set", string(p.AppendJSON(nil)), func(s *stored) string {
 		s.pushers.Set(p)
@@ -291,8 +305,9 @@ func (a *actor) setPusher() request {
 }
 
 // deletePusher deletes a pusher, be there one or not.
-func (a *actor) deletePusher() request {
-	key := a.someKey()
+func (a *actor) deletePusher() request { return a.deletePusherAt(a.someKey()) }
+
+func (a *actor) deletePusherAt(key pusher.Key) request {
 	body := fmt.Sprintf(`{"kind":null,"app_id":%q,"pushkey":%q}`, key.AppID, key.Pushkey)
 	return request{a.user, http.MethodPost, "/pushers/set", body, func(s *stored) string {
 		s.pushers.Delete(key)
