@@ -129,18 +129,15 @@ func (c *Committer[V]) lead(ctx context.Context, key string, b *batch[V]) {
 // context returns one that ends when those of all callers have. A caller that
 // goes away early does not take the changes of the others with it.
 func (b *batch[V]) context() (context.Context, context.CancelFunc) {
-	ctx := context.WithoutCancel(b.leader.ctx)
-	cancelTimer := func() {}
-	if deadline, found := b.leader.ctx.Deadline(); found {
-		ctx, cancelTimer = context.WithDeadline(ctx, deadline)
-	}
-	ctx, cancel := context.WithCancel(ctx)
+	deadline := endOf(b.leader.ctx)
+	ctx, cancel := context.WithDeadline(context.WithoutCancel(b.leader.ctx), deadline)
 	var present atomic.Int64
 	present.Store(int64(len(b.callers)))
 	stops := make([]func() bool, len(b.callers))
 	for i, caller := range b.callers {
 		stops[i] = context.AfterFunc(caller.ctx, func() {
-			if present.Add(-1) == 0 {
+			// At the deadline it ends by itself, with the right error.
+			if present.Add(-1) == 0 && time.Now().Before(deadline) {
 				cancel()
 			}
 		})
@@ -150,7 +147,6 @@ func (b *batch[V]) context() (context.Context, context.CancelFunc) {
 			stop()
 		}
 		cancel()
-		cancelTimer()
 	}
 }
 
