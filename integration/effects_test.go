@@ -208,7 +208,7 @@ func (s setting) String() string {
 // The timeouts of the tests: never by default, soon where it must strike.
 const (
 	never = 30 * time.Second
-	soon  = 150 * time.Millisecond
+	soon  = 400 * time.Millisecond
 )
 
 // bothClients are the settings that differ in who repeats a command.
