@@ -1,7 +1,10 @@
 package pushrule
 
 import (
+	"errors"
+	"fmt"
 	"slices"
+	"unicode/utf8"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -24,17 +27,22 @@ func IsLegacy(id string) bool {
 }
 
 // HasLegacy reports whether the set holds a rule that [IsLegacy] names.
-func (s *Ruleset) HasLegacy() bool {
+func (s *Ruleset) HasLegacy() bool { return s.hasID(IsLegacy) }
+
+// hasID reports whether the set holds a rule, of any kind, with such an id.
+func (s *Ruleset) hasID(such func(id string) bool) bool {
 	for _, list := range s.lists {
-		if slices.ContainsFunc(list, func(r Rule) bool { return IsLegacy(r.ID) }) {
+		if slices.ContainsFunc(list, func(r Rule) bool { return such(r.ID) }) {
 			return true
 		}
 	}
 	return false
 }
 
-// ServerDefault returns the rule set of a user who has changed nothing: the
-// predefined rules of the Matrix specification, v1.17 and later, in its order.
+// ServerDefault returns the rule set of a user who has changed nothing, where
+// the host adds no rules: the predefined rules of the Matrix specification,
+// v1.17 and later, in its order. It is what the zero [Defaults] have for the
+// user.
 func ServerDefault(user mxid.UserID) Ruleset {
 	var s Ruleset
 	id := strictjson.AppendString(nil, string(user))
@@ -77,6 +85,129 @@ func ServerDefault(user mxid.UserID) Ruleset {
 	return s
 }
 
+// DefaultRule is a server-default rule that a host adds to those of the
+// specification.
+type DefaultRule struct {
+	Kind       Kind
+	ID         string      // starts with a dot; no other rule of the table has it, of whatever kind
+	Disabled   bool        // whether users start with it turned off
+	Actions    []Action    // as a client may submit them; may be empty
+	Conditions []Condition // of override and underride rules, as a client may submit them
+	Pattern    string      // of content rules, where it is required
+	Before     string      // the default rule of the same kind that it stands above; empty: the last of its kind
+}
+
+// Defaults is a table of server-default rules: those of the specification and
+// those that a host adds. To users they are the same. The zero value is the
+// specification's table. A table never changes and is safe for concurrent use.
+type Defaults struct{ extra []DefaultRule }
+
+// NewDefaults returns the specification's table with the host's rules, which
+// come in the order in which they are given: Before may name a rule of the
+// specification other than .m.rule.master, above which nothing stands, or an
+// earlier one of extra. It joins an error for each rule that is not as the
+// comments of [DefaultRule] say.
+func NewDefaults(extra ...DefaultRule) (Defaults, error) {
+	var d Defaults
+	var faults []error
+	for _, rule := range extra {
+		if err := d.add(rule); err != nil {
+			faults = append(faults, fmt.Errorf("default rule %q: %w", rule.ID, err))
+		}
+	}
+	if len(faults) > 0 {
+		return Defaults{}, errors.Join(faults...)
+	}
+	return d, nil
+}
+
+// For returns the rule set of a user who has changed nothing.
+func (d Defaults) For(user mxid.UserID) Ruleset {
+	s := ServerDefault(user)
+	for _, extra := range d.extra {
+		list := s.List(extra.Kind)
+		at := indexOf(list, extra.Before)
+		if at < 0 {
+			at = len(list)
+		}
+		s.setList(extra.Kind, slices.Insert(list, at, extra.rule()))
+	}
+	return s
+}
+
+// rule is what a user has who has not changed the default.
+func (r DefaultRule) rule() Rule {
+	return Rule{
+		ID: r.ID, Default: true, Enabled: !r.Disabled, Actions: slices.Clone(r.Actions),
+		Conditions: slices.Clone(r.Conditions), Pattern: r.Pattern,
+	}
+}
+
+// add checks a rule and puts a copy of it into the table.
+func (d *Defaults) add(r DefaultRule) error {
+	table := d.For("")
+	if err := r.check(&table); err != nil {
+		return err
+	}
+	draft, err := r.reread()
+	if err != nil {
+		return err
+	}
+	r.Actions, r.Conditions = draft.Actions, draft.Conditions
+	d.extra = append(d.extra, r)
+	return nil
+}
+
+// check refuses a rule that the table has no place for or that has not the
+// members of its kind.
+func (r DefaultRule) check(table *Ruleset) error {
+	_, found := table.Rule(r.Kind, r.Before)
+	switch {
+	case !r.Kind.Valid():
+		return fmt.Errorf("kind is %q, want one of %q", r.Kind, Kinds())
+	case !isReserved(r.ID) || !isWellFormed(r.ID[1:]):
+		return errors.New("want an id of a dot and what other rule ids may have")
+	case IsLegacy(r.ID):
+		return errors.New("want an id other than those of rules that are never served")
+	case table.hasID(func(id string) bool { return id == r.ID }):
+		return errors.New("want an id that no other default rule has, of whatever kind")
+	case r.Before == masterID:
+		return errors.New("want a rule below " + masterID + ", which stands above all")
+	case r.Before != "" && !found:
+		return fmt.Errorf("before is %q, want a default rule of kind %s that is already in the table", r.Before, r.Kind)
+	}
+	return r.checkMembers()
+}
+
+// checkMembers refuses a rule that has not the members of its kind.
+func (r DefaultRule) checkMembers() error {
+	switch {
+	case len(r.Conditions) > 0 && !r.Kind.HasConditions():
+		return fmt.Errorf("want no conditions for kind %s", r.Kind)
+	case r.Pattern != "" && !r.Kind.HasPattern():
+		return fmt.Errorf("want no pattern for kind %s", r.Kind)
+	case !utf8.ValidString(r.Pattern):
+		return errors.New("want a pattern of valid UTF-8")
+	}
+	return nil
+}
+
+// reread reads the rule as one that a client submits.
+func (r DefaultRule) reread() (Draft, error) {
+	reader := strictjson.NewReader(string(r.rule().AppendJSON(nil, r.Kind)))
+	d, err := ReadDraft(reader, r.Kind)
+	if err == nil {
+		err = reader.End()
+	}
+	switch {
+	case err != nil:
+		return Draft{}, fmt.Errorf("want what a client may submit: %w", err)
+	case !slices.Equal(d.Actions, r.Actions) || !slices.Equal(d.Conditions, r.Conditions):
+		return Draft{}, errors.New("want the text of one JSON value for each action and condition")
+	}
+	return d, nil
+}
+
 type state bool
 
 const (
@@ -113,13 +244,14 @@ func eventProperty(kind, key, value string) Condition {
 	return Condition(append(b, '}'))
 }
 
-// MergeDefaults brings the set's server-default rules to the current table:
-// each current default takes its definition from the table, and its enabled
-// state and actions from the set where the set has it; default rules that the
-// table does not have go, the legacy ones among them. The user's own rules
-// stay, in their order, above the defaults; only .m.rule.master is above them.
-func (s *Ruleset) MergeDefaults(user mxid.UserID) {
-	table := ServerDefault(user)
+// MergeDefaults brings the set's server-default rules to the table, which is
+// what [Defaults.For] returned for the user: each rule of the table takes its
+// definition from there, and its enabled state and actions from the set where
+// the set has it; default rules that the table does not have go, the legacy
+// ones among them. The user's own rules stay, in their order, above the
+// defaults; only .m.rule.master is above them. A second merge with the same
+// table changes nothing.
+func (s *Ruleset) MergeDefaults(table Ruleset) {
 	for _, kind := range Kinds() {
 		stored := s.List(kind)
 		merged := make([]Rule, 0, len(stored)+len(table.List(kind)))
@@ -136,4 +268,22 @@ func (s *Ruleset) MergeDefaults(user mxid.UserID) {
 		}
 		s.setList(kind, hoistMaster(merged))
 	}
+}
+
+// IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave
+// every rule as it is and where it is.
+func (s *Ruleset) IsCurrent(table Ruleset) bool {
+	merged := *s
+	merged.MergeDefaults(table)
+	for _, kind := range Kinds() {
+		if !slices.EqualFunc(s.List(kind), merged.List(kind), sameDefinition) {
+			return false
+		}
+	}
+	return true
+}
+
+// sameDefinition compares what a merge takes from the table.
+func sameDefinition(a, b Rule) bool {
+	return a.ID == b.ID && a.Default == b.Default && a.Pattern == b.Pattern && slices.Equal(a.Conditions, b.Conditions)
 }

@@ -3,11 +3,14 @@ package pushrule_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -196,7 +199,7 @@ func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := mustRead(t, test.stored)
 			original := s
-			s.MergeDefaults(alice)
+			s.MergeDefaults(fresh)
 			if encode(&original) != test.stored {
 				t.Error("the copy taken before was changed")
 			}
@@ -221,11 +224,324 @@ func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
 			if !strings.Contains(encode(&s), test.kept) {
 				t.Errorf("got %s, want %s in it", encode(&s), test.kept)
 			}
+			if !s.IsCurrent(fresh) {
+				t.Error("it is not current")
+			}
 			once := encode(&s)
-			s.MergeDefaults(alice)
+			s.MergeDefaults(fresh)
 			if encode(&s) != once {
 				t.Error("a second merge changes something")
 			}
 		})
 	}
+}
+
+func TestAHostsDefaultRulesStandWhereItWantsThem(t *testing.T) {
+	type list = []pushrule.DefaultRule
+	rule := func(kind pushrule.Kind, id, before string) pushrule.DefaultRule {
+		r := pushrule.DefaultRule{Kind: kind, ID: id, Before: before}
+		if kind.HasPattern() {
+			r.Pattern = "word"
+		}
+		return r
+	}
+	for name, test := range map[string]struct {
+		extra list
+		kind  pushrule.Kind
+		want  string // with … for the specification's rules of this kind
+	}{
+		"none":                          {nil, pushrule.Override, "…"},
+		"the last of its kind":          {list{rule(pushrule.Override, ".a", "")}, pushrule.Override, "… .a"},
+		"in the order given":            {list{rule(pushrule.Room, ".b", ""), rule(pushrule.Room, ".a", "")}, pushrule.Room, ".b .a"},
+		"the first of a kind":           {list{rule(pushrule.Content, ".a", "")}, pushrule.Content, ".a"},
+		"above a rule":                  {list{rule(pushrule.Underride, ".a", ".m.rule.call")}, pushrule.Underride, ".a …"},
+		"two above the same":            {list{rule(pushrule.Underride, ".a", ".m.rule.call"), rule(pushrule.Underride, ".b", ".m.rule.call")}, pushrule.Underride, ".a .b …"},
+		"above an earlier one":          {list{rule(pushrule.Sender, ".a", ""), rule(pushrule.Sender, ".b", ".a")}, pushrule.Sender, ".b .a"},
+		"one of another kind":           {list{rule(pushrule.Sender, ".a", "")}, pushrule.Override, "…"},
+		"an id beyond ASCII":            {list{rule(pushrule.Sender, ".\u00e9 \U0001f600\"", "")}, pushrule.Sender, ".\u00e9 \U0001f600\""},
+		"an id with more dots":          {list{rule(pushrule.Sender, "..", ""), rule(pushrule.Sender, ".a.b", "")}, pushrule.Sender, ".. .a.b"},
+		"an id like that of the master": {list{rule(pushrule.Override, ".m.rule.master2", "")}, pushrule.Override, "… .m.rule.master2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			defaults, err := pushrule.NewDefaults(test.extra...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			specified, s := pushrule.ServerDefault(modelUser), defaults.For(modelUser)
+			want := strings.Replace(test.want, "…", idsOf(&specified, test.kind), 1)
+			if got := idsOf(&s, test.kind); got != want || s.Len() != specified.Len()+len(test.extra) {
+				t.Errorf("got  %s\nwant %s", got, want)
+			}
+			if again := mustRead(t, encode(&s)); !again.IsCurrent(s) {
+				t.Error("the set is not current when it is read back")
+			}
+		})
+	}
+}
+
+func TestAHostsDefaultRuleAboveAllButTheMaster(t *testing.T) {
+	s := hostTable()
+	if got := idsOf(&s, pushrule.Override); !strings.HasPrefix(got, ".m.rule.master .host.override .m.rule.suppress_notices ") {
+		t.Errorf("got %s", got)
+	}
+}
+
+func TestTheZeroDefaultsAreTheSpecifications(t *testing.T) {
+	s, specified := pushrule.Defaults{}.For(modelUser), pushrule.ServerDefault(modelUser)
+	if encode(&s) != encode(&specified) {
+		t.Errorf("got %s", encode(&s))
+	}
+}
+
+func TestAHostsDefaultRuleIsWrittenWithAllThatItSays(t *testing.T) {
+	for want, rule := range map[string]pushrule.DefaultRule{
+		`{"rule_id":".a","default":true,"enabled":true,"conditions":[{"kind":"x","n":1e400}, {}],"actions":["notify",{"set_tweak":"sound","value":0.10}]}`: {
+			Kind: pushrule.Override, ID: ".a",
+			Conditions: []pushrule.Condition{`{"kind":"x","n":1e400}`, `{}`},
+			Actions:    []pushrule.Action{`"notify"`, `{"set_tweak":"sound","value":0.10}`},
+		},
+		`{"rule_id":".a","default":true,"enabled":false,"pattern":"w*\"","actions":[]}`: {
+			Kind: pushrule.Content, ID: ".a", Disabled: true, Pattern: `w*"`,
+		},
+		`{"rule_id":".a","default":true,"enabled":true,"conditions":[],"actions":[]}`: {Kind: pushrule.Underride, ID: ".a"},
+		`{"rule_id":".a","default":true,"enabled":true,"actions":["x"]}`:              {Kind: pushrule.Sender, ID: ".a", Actions: []pushrule.Action{`"x"`}},
+	} {
+		defaults, err := pushrule.NewDefaults(rule)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := defaults.For(modelUser)
+		got, _ := s.Rule(rule.Kind, ".a")
+		if text := string(got.AppendJSON(nil, rule.Kind)); !sameJSON(t, text, want) {
+			t.Errorf("got  %s\nwant %s", text, want)
+		}
+	}
+}
+
+func TestDefaultRulesThatNoTableTakes(t *testing.T) {
+	override := func(r pushrule.DefaultRule) pushrule.DefaultRule {
+		r.Kind, r.ID = pushrule.Override, ".a"
+		return r
+	}
+	action := func(text pushrule.Action) pushrule.DefaultRule {
+		return override(pushrule.DefaultRule{Actions: []pushrule.Action{`"x"`, text}})
+	}
+	condition := func(text pushrule.Condition) pushrule.DefaultRule {
+		return override(pushrule.DefaultRule{Conditions: []pushrule.Condition{text}})
+	}
+	named := func(id string) pushrule.DefaultRule { return pushrule.DefaultRule{Kind: pushrule.Room, ID: id} }
+	const (
+		noID      = "want an id of a dot and what other rule ids may have"
+		legacy    = "want an id other than those of rules that are never served"
+		duplicate = "want an id that no other default rule has, of whatever kind"
+		submit    = "want what a client may submit: "
+		noText    = "want the text of one JSON value for each action and condition"
+	)
+	for name, test := range map[string]struct {
+		rule pushrule.DefaultRule
+		want string
+	}{
+		"no kind":                              {pushrule.DefaultRule{ID: ".a"}, `kind is "", want one of ["override" "content" "room" "sender" "underride"]`},
+		"an unknown kind":                      {pushrule.DefaultRule{Kind: "x", ID: ".a"}, `kind is "x", want one of ["override" "content" "room" "sender" "underride"]`},
+		"no id":                                {named(""), noID},
+		"an id without a dot":                  {named("a"), noID},
+		"only a dot":                           {named("."), noID},
+		"a slash":                              {named(".a/b"), noID},
+		"a backslash":                          {named(`.a\b`), noID},
+		"a control character":                  {named(".a\u0085"), noID},
+		"no UTF-8":                             {named(".\xff"), noID},
+		"a legacy id":                          {named(".m.rule.roomnotif"), legacy},
+		"a specified id":                       {pushrule.DefaultRule{Kind: pushrule.Override, ID: ".m.rule.tombstone"}, duplicate},
+		"an id of another kind":                {named(".m.rule.call"), duplicate},
+		"the master":                           {named(".m.rule.master"), duplicate},
+		"an id given before":                   {named(".first"), duplicate},
+		"above the master":                     {override(pushrule.DefaultRule{Before: ".m.rule.master"}), "want a rule below .m.rule.master, which stands above all"},
+		"above nothing known":                  {override(pushrule.DefaultRule{Before: ".b"}), `before is ".b", want a default rule of kind override that is already in the table`},
+		"above itself":                         {override(pushrule.DefaultRule{Before: ".a"}), `before is ".a", want a default rule of kind override that is already in the table`},
+		"above one of other kind":              {override(pushrule.DefaultRule{Before: ".m.rule.call"}), `before is ".m.rule.call", want a default rule of kind override that is already in the table`},
+		"conditions of a room":                 {pushrule.DefaultRule{Kind: pushrule.Room, ID: ".a", Conditions: []pushrule.Condition{`{}`}}, "want no conditions for kind room"},
+		"a pattern of override":                {override(pushrule.DefaultRule{Pattern: "x"}), "want no pattern for kind override"},
+		"content, no pattern":                  {pushrule.DefaultRule{Kind: pushrule.Content, ID: ".a"}, submit + "pattern must be a non-empty string"},
+		"a pattern, no UTF-8":                  {pushrule.DefaultRule{Kind: pushrule.Content, ID: ".a", Pattern: "\xff"}, "want a pattern of valid UTF-8"},
+		"a number as action":                   {action(`1`), submit + "actions[1] must be a string or an object"},
+		"a tweak that is null":                 {action(`{"set_tweak":null}`), submit + "actions[1].set_tweak must be a string"},
+		"an action twice a key":                {action(`{"a":1,"a":2}`), submit + "Key given twice: actions[1].a"},
+		"an action without text":               {action(``), submit + "Not valid JSON: syntax error at byte 76"},
+		"two actions in one":                   {action(`"a","b"`), noText},
+		"white space":                          {action(` "a"`), noText},
+		"an action that breaks out":            {action(`"a"],"enabled":false,"x":["y"`), submit + "Key given twice: enabled"},
+		"an action that adds a member":         {action(`"a"],"x":["y"`), noText},
+		"an action that ends the rule":         {action(`"a"]} {"x":["y"`), submit + "Not valid JSON: more than one value"},
+		"a string as condition":                {condition(`"x"`), submit + "conditions[0] must be an object"},
+		"a condition's kind that is no string": {condition(`{"kind":1}`), submit + "conditions[0].kind must be a string"},
+		"a condition that is two":              {condition(`{},{}`), noText},
+	} {
+		t.Run(name, func(t *testing.T) {
+			first := pushrule.DefaultRule{Kind: pushrule.Sender, ID: ".first"}
+			defaults, err := pushrule.NewDefaults(first, test.rule)
+			if want := fmt.Sprintf("default rule %q: %s", test.rule.ID, test.want); err == nil || err.Error() != want {
+				t.Errorf("got  %v\nwant %s", err, want)
+			}
+			if s := defaults.For(modelUser); s.Len() != 15 {
+				t.Errorf("a table of %d rules came back beside the error", s.Len())
+			}
+		})
+	}
+}
+
+func TestEachFaultyDefaultRuleIsNamed(t *testing.T) {
+	const want = "default rule \"a\": want an id of a dot and what other rule ids may have\n" +
+		"default rule \".c\": kind is \"x\", want one of [\"override\" \"content\" \"room\" \"sender\" \"underride\"]"
+	_, err := pushrule.NewDefaults(
+		pushrule.DefaultRule{Kind: pushrule.Room, ID: "a"},
+		pushrule.DefaultRule{Kind: pushrule.Room, ID: ".b"},
+		pushrule.DefaultRule{Kind: "x", ID: ".c"},
+	)
+	if fmt.Sprint(err) != want {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestATableSharesNothingWithItsHost(t *testing.T) {
+	actions, conditions := []pushrule.Action{`"x"`}, []pushrule.Condition{`{}`}
+	extra := []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".a", Actions: actions, Conditions: conditions}}
+	defaults, err := pushrule.NewDefaults(extra...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := defaults.For(modelUser)
+	want := encode(&s)
+	actions[0], conditions[0], extra[0].ID = `"y"`, `{"y":1}`, ".b"
+	rule, _ := s.Rule(pushrule.Override, ".a")
+	rule.Actions[0], rule.Conditions[0] = `"z"`, `{"z":1}`
+	if again := defaults.For(modelUser); encode(&again) != want {
+		t.Errorf("got  %s\nwant %s", encode(&again), want)
+	}
+}
+
+func TestAHostsDefaultRuleIsLikeTheSpecifications(t *testing.T) {
+	const id = ".host.override"
+	table := hostTable()
+	s := table
+	if err := s.Delete(pushrule.Override, id); !errors.Is(err, pushrule.ErrDeleteDefault) {
+		t.Errorf("deleted: %v", err)
+	}
+	for _, at := range []pushrule.Position{{Before: id}, {After: id}} {
+		if err := s.Put(pushrule.Override, "A", plain(), at); !errors.Is(err, pushrule.ErrAnchorIsDefault) {
+			t.Errorf("placed at %+v: %v", at, err)
+		}
+	}
+	if err := s.Put(pushrule.Override, id, plain(), pushrule.Position{}); !errors.Is(err, pushrule.ErrReservedID) {
+		t.Errorf("replaced: %v", err)
+	}
+	if err := errors.Join(
+		s.SetEnabled(pushrule.Override, id, false),
+		s.SetActions(pushrule.Override, id, []pushrule.Action{`"mine"`}),
+		s.Put(pushrule.Override, "A", plain(), pushrule.Position{}),
+	); err != nil || !s.IsCurrent(table) {
+		t.Errorf("changed: %v, current %t", err, s.IsCurrent(table))
+	}
+	s.MergeDefaults(table)
+	rule, _ := s.Rule(pushrule.Override, id)
+	if rule.Enabled || join(rule.Actions) != `"mine"` || !strings.HasPrefix(idsOf(&s, pushrule.Override), ".m.rule.master A "+id) {
+		t.Errorf("merged as %+v in %s", rule, idsOf(&s, pushrule.Override))
+	}
+	specified := pushrule.ServerDefault(modelUser)
+	if s.IsCurrent(specified) {
+		t.Error("a set is current with a rule that the table does not have")
+	}
+	s.MergeDefaults(specified)
+	if _, found := s.Rule(pushrule.Override, id); found || s.Len() != specified.Len()+1 || !s.IsCurrent(specified) {
+		t.Errorf("a rule that the host no longer has is left in %s", encode(&s))
+	}
+}
+
+func TestASetIsCurrentOnlyIfAMergeLeavesItsRules(t *testing.T) {
+	fresh := pushrule.ServerDefault(modelUser)
+	current := encode(&fresh)
+	const tombstone = `{"rule_id":".m.rule.tombstone","default":true,"enabled":true,`
+	const user = `{"rule_id":"A","default":false,"enabled":true,"conditions":[],"actions":[]}`
+	for name, test := range map[string]struct {
+		old, new string // what differs from the defaults
+		want     bool
+	}{
+		"the defaults":          {"", "", true},
+		"white space":           {`{"override":[`, `{ "override" : [ `, true},
+		"a default is disabled": {tombstone, strings.Replace(tombstone, `"enabled":true`, `"enabled":false`, 1), true},
+		"a default has more":    {tombstone, tombstone + `"x":1,`, true},
+		"a user's rule":         {`"room":[`, `"room":[` + user, true},
+		"below the defaults":    {`],"content":`, `,` + user + `],"content":`, false},
+		"above the master":      {`{"override":[`, `{"override":[` + user + `,`, false},
+		"not marked":            {tombstone, strings.Replace(tombstone, `"default":true`, `"default":false`, 1), false},
+		"another definition":    {`"m.room.tombstone"`, `"m.room.Tombstone"`, false},
+		"a legacy rule":         {`"room":[`, `"room":[{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[]}`, false},
+		"another id":            {`".m.rule.tombstone"`, `".m.rule.x"`, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := mustRead(t, strings.Replace(current, test.old, test.new, 1))
+			text := encode(&s)
+			if got := s.IsCurrent(fresh); got != test.want || encode(&s) != text {
+				t.Errorf("got %t for %s, want %t", got, encode(&s), test.want)
+			}
+		})
+	}
+}
+
+func TestAMergeBringsADefaultsPatternToTheTable(t *testing.T) {
+	table := hostTable()
+	s := mustRead(t, strings.Replace(encode(&table), `"pattern":"word"`, `"pattern":"Word"`, 1))
+	if s.IsCurrent(table) {
+		t.Error("a set is current with another pattern than the table's")
+	}
+	if s.MergeDefaults(table); encode(&s) != encode(&table) {
+		t.Errorf("got  %s\nwant %s", encode(&s), encode(&table))
+	}
+}
+
+func TestASecondMergeChangesNothing(t *testing.T) {
+	tables := []pushrule.Ruleset{pushrule.ServerDefault(modelUser), hostTable(), pushrule.ServerDefault("@bob:example.org")}
+	rapid.Check(t, func(r *rapid.T) {
+		s := drawDamaged(t, r)
+		table := rapid.SampledFrom(tables).Draw(r, "table")
+		current, before := s.IsCurrent(table), reencode(t, s)
+		s.MergeDefaults(table)
+		once := encode(&s)
+		if current != (once == before) {
+			r.Fatalf("current %t, merged as\n%s\nwas\n%s", current, once, before)
+		}
+		again := mustRead(t, once)
+		for _, merged := range []pushrule.Ruleset{s, again} {
+			if !merged.IsCurrent(table) {
+				r.Fatalf("not current after the merge\n%s", once)
+			}
+			if merged.MergeDefaults(table); encode(&merged) != once {
+				r.Fatalf("got  %s\nwant %s", encode(&merged), once)
+			}
+		}
+	})
+}
+
+// drawDamaged makes up a set as no client can make it: with ids given twice,
+// defaults in any place and of any kind, rules that say nothing true of
+// themselves.
+func drawDamaged(t testing.TB, r *rapid.T) pushrule.Ruleset {
+	id := rapid.SampledFrom([]string{
+		"A", "!old:hs", "!new:hs", "mute !old:hs", "mute !new:hs", "A:!new:hs",
+		".m.rule.master", ".m.rule.tombstone", ".m.rule.call", ".m.rule.roomnotif", ".host.override", ".host.room", ".x",
+	})
+	condition := rapid.SampledFrom([]string{
+		`{}`, `null`, `[1]`, `{"kind":"x","n":1e400}`, `{"kind":1,"key":"room_id","pattern":"!old:hs"}`, inRoom("!old:hs"), inRoom("!new:hs"),
+		`{ "value" : "!old:hs", "kind":"event_property_is","key":"room_id" }`,
+	})
+	var kinds []string
+	for _, kind := range pushrule.Kinds() {
+		var rules []string
+		for range rapid.IntRange(0, 5).Draw(r, "rules") {
+			rules = append(rules, fmt.Sprintf(`{"rule_id":%q,"default":%t,"enabled":%t,"conditions":[%s],"pattern":"p","actions":["x"],"x":1}`,
+				id.Draw(r, "id"), rapid.Bool().Draw(r, "default"), rapid.Bool().Draw(r, "enabled"),
+				strings.Join(rapid.SliceOfN(condition, 0, 2).Draw(r, "conditions"), ",")))
+		}
+		kinds = append(kinds, fmt.Sprintf(`"%s":[%s]`, kind, strings.Join(rules, ",")))
+	}
+	return mustRead(t, "{"+strings.Join(kinds, ",")+"}")
 }

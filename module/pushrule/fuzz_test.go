@@ -29,6 +29,9 @@ func FuzzRead(f *testing.F) {
 	for _, text := range oddSets() {
 		f.Add(text)
 	}
+	for _, rules := range roomSets {
+		f.Add(rules)
+	}
 	for _, text := range []string{`null`, `{"room":[null]}`, `{"room":[{"rule_id":"\ud800"}]}`, `{"room":[],"room":[]}`, `{} {}`, `{"content":[{}]}`} {
 		f.Add(text)
 	}
@@ -53,14 +56,21 @@ func FuzzRead(f *testing.F) {
 			"put": func(s *pushrule.Ruleset) error {
 				return s.Put(pushrule.Override, "\u2028\"", plain(), pushrule.Position{})
 			},
-			"merge": func(s *pushrule.Ruleset) error { s.MergeDefaults("@a\"}:b"); return nil },
+			"merge": func(s *pushrule.Ruleset) error {
+				s.MergeDefaults(pushrule.ServerDefault("@a\"}:b"))
+				return nil
+			},
+			"copy": func(s *pushrule.Ruleset) error {
+				_ = s.CopyRoomRules("!old:hs", "\u2028\"") // fails where an id of the set is unfit
+				return nil
+			},
 		} {
 			changed := s
 			if err := change(&changed); err != nil {
 				t.Fatalf("%q: %s: %v", text, name, err)
 			}
 			again, err := pushrule.Read(encode(&changed))
-			if err != nil || reencode(t, again) != encode(&changed) {
+			if err != nil || reencode(t, again) != reencode(t, changed) {
 				t.Errorf("%q: %s: read back with %v as %s, want %s", text, name, err, encode(&again), encode(&changed))
 			}
 		}

@@ -3,6 +3,7 @@ package pushrule_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // model is a user's rules kept in the plainest way: what the service promises,
@@ -142,8 +144,7 @@ func (m model) change(kind pushrule.Kind, id string, change func(*modelRule)) er
 	return nil
 }
 
-func (m model) mergeDefaults() {
-	fresh := pushrule.ServerDefault(modelUser)
+func (m model) mergeDefaults(fresh pushrule.Ruleset) {
 	for kind, table := range modelOf(&fresh) {
 		for i, rule := range table {
 			if old := m.find(kind, rule.id); old != nil {
@@ -169,12 +170,69 @@ func (m model) mergeDefaults() {
 	}
 }
 
+func (m model) copyRoomRules(oldRoom, newRoom string) error {
+	if oldRoom == "" || oldRoom == newRoom {
+		return nil
+	}
+	settled := m.find(pushrule.Room, newRoom) != nil || m.find(pushrule.Override, newRoom) != nil
+	copied := model{}
+	for _, kind := range []pushrule.Kind{pushrule.Override, pushrule.Room} {
+		for _, rule := range m[kind] {
+			copied[kind] = append(copied[kind], rule)
+			moved := rule
+			moved.conditions = strings.ReplaceAll(rule.conditions, inRoom(oldRoom), inRoom(newRoom))
+			named := kind == pushrule.Room && rule.id == oldRoom || moved.conditions != rule.conditions
+			if rule.isDefault || !named || settled && rule.id == oldRoom {
+				continue
+			}
+			moved.id = strings.ReplaceAll(rule.id, oldRoom, newRoom)
+			if moved.id == rule.id {
+				moved.id += ":" + newRoom
+			}
+			if m.find(kind, moved.id) != nil || copied.find(kind, moved.id) != nil {
+				continue
+			}
+			if strings.HasPrefix(newRoom, ".") {
+				return pushrule.ErrReservedID
+			}
+			if newRoom == "" || strings.Contains(newRoom, "/") {
+				return pushrule.ErrInvalidID
+			}
+			copied[kind] = append(copied[kind], moved)
+		}
+	}
+	maps.Copy(m, copied)
+	return nil
+}
+
+// inRoom is a condition on the room.
+func inRoom(room string) string {
+	return string(strictjson.AppendString([]byte(`{"kind":"event_match","key":"room_id","pattern":`), room)) + `,"n":1e400}`
+}
+
 const modelUser = "@alice:example.org"
+
+// hostTable is a table of which every kind has a rule.
+func hostTable() pushrule.Ruleset {
+	defaults, err := pushrule.NewDefaults(
+		pushrule.DefaultRule{Kind: pushrule.Override, ID: ".host.override", Before: ".m.rule.suppress_notices"},
+		pushrule.DefaultRule{Kind: pushrule.Content, ID: ".host.content", Pattern: "word", Actions: []pushrule.Action{`"notify"`}},
+		pushrule.DefaultRule{Kind: pushrule.Room, ID: ".host.room"},
+		pushrule.DefaultRule{Kind: pushrule.Sender, ID: ".host.sender", Disabled: true},
+		pushrule.DefaultRule{Kind: pushrule.Underride, ID: ".host.underride", Conditions: []pushrule.Condition{`{"kind":"x","n":1e400}`}},
+	)
+	if err != nil {
+		panic(err)
+	}
+	return defaults.For(modelUser)
+}
 
 // edit is one operation, in numbers that a generator or a fuzzer makes up.
 type edit struct{ op, kind, id, before, after, payload uint8 }
 
-var editIDs = []string{"A", "B", "C", "D", "\U0001f600 \"{", ".m.rule.master", ".m.rule.call", ".m.rule.roomnotif", "", "x/y"}
+var editIDs = []string{
+	"A", "B", "C", "D", "\U0001f600 \"{", ".m.rule.master", ".m.rule.call", ".m.rule.roomnotif", "", "x/y", ".host.override", ".host.sender",
+}
 
 func (e edit) kindName() pushrule.Kind { return pushrule.Kinds()[e.kind%5] }
 
@@ -202,7 +260,7 @@ func (e edit) draft() pushrule.Draft {
 		d.Pattern = "p" + string(rune('a'+e.payload%3))
 	}
 	if e.kindName().HasConditions() && e.payload&8 != 0 {
-		d.Conditions = []pushrule.Condition{`{"kind":"custom","x":1e400}`}
+		d.Conditions = []pushrule.Condition{`{"kind":"custom","x":1e400}`, pushrule.Condition(inRoom(pick(e.payload)))}
 	}
 	if e.payload&16 != 0 {
 		d.Extra = []pushrule.Member{{Name: "x.y", Value: "[0.10]"}}
@@ -217,7 +275,7 @@ func (e edit) draft() pushrule.Draft {
 // apply makes the edit on both.
 func (e edit) apply(s *pushrule.Ruleset, m model) (got, want error) {
 	kind, id, enabled := e.kindName(), pick(e.id), e.payload&1 != 0
-	switch e.op % 8 {
+	switch e.op % 11 {
 	case 4:
 		return s.Delete(kind, id), m.delete(kind, id)
 	case 5:
@@ -225,16 +283,24 @@ func (e edit) apply(s *pushrule.Ruleset, m model) (got, want error) {
 	case 6:
 		return s.SetActions(kind, id, e.actions()), m.change(kind, id, func(r *modelRule) { r.actions = join(e.actions()) })
 	case 7:
-		s.MergeDefaults(modelUser)
-		m.mergeDefaults()
-		return nil, nil
+		return merge(s, m, pushrule.ServerDefault(modelUser))
+	case 8:
+		return merge(s, m, hostTable())
+	case 9, 10:
+		return s.CopyRoomRules(id, pick(e.before)), m.copyRoomRules(id, pick(e.before))
 	default:
 		return s.Put(kind, id, e.draft(), e.position()), m.put(kind, id, e.draft(), e.position())
 	}
 }
 
+func merge(s *pushrule.Ruleset, m model, table pushrule.Ruleset) (got, want error) {
+	s.MergeDefaults(table)
+	m.mergeDefaults(table)
+	return nil, nil
+}
+
 func (e edit) String() string {
-	return fmt.Sprintf("op %d, %s %q at %+v, payload %b", e.op%8, e.kindName(), pick(e.id), e.position(), e.payload)
+	return fmt.Sprintf("op %d, %s %q at %+v, room %q, payload %b", e.op%11, e.kindName(), pick(e.id), e.position(), pick(e.before), e.payload)
 }
 
 // starts are the sets that edits begin with.
@@ -357,6 +423,7 @@ func editsOf(data []byte) []edit {
 func FuzzEdits(f *testing.F) {
 	f.Add(uint8(0), []byte("\x00\x00\x00\x00\x00\x00\x01\x00\x01\x00\x06\x08\x07\x00\x00\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
 	f.Add(uint8(1), []byte("\x00\x01\x00\x00\x00\x00\x00\x01\x01\x00\x06\x00\x00\x01\x00\x07\x00\x20\x05\x01\x00\x00\x00\x00"))
+	f.Add(uint8(1), []byte("\x00\x00\x00\x00\x00\x08\x00\x02\x00\x00\x00\x00\x09\x00\x00\x01\x00\x00\x08\x00\x00\x00\x00\x00\x07\x00\x00\x00\x00\x00"))
 	f.Add(uint8(2), []byte("\x07\x00\x00\x00\x00\x00\x04\x00\x05\x00\x00\x00\x06\x00\x06\x00\x00\x02"))
 	f.Fuzz(func(t *testing.T, start uint8, data []byte) {
 		sets := starts(t)

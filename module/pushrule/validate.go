@@ -14,8 +14,14 @@ func ValidateID(id string) error {
 	switch {
 	case isReserved(id):
 		return ErrReservedID
-	case id == "", !utf8.ValidString(id), strings.ContainsAny(id, `/\`), strings.ContainsFunc(id, unicode.IsControl):
+	case !isWellFormed(id):
 		return ErrInvalidID
 	}
 	return nil
+}
+
+// isWellFormed reports whether an id, a server-default rule's without its dot,
+// is not empty and has only what rule ids may have.
+func isWellFormed(id string) bool {
+	return id != "" && utf8.ValidString(id) && !strings.ContainsAny(id, `/\`) && !strings.ContainsFunc(id, unicode.IsControl)
 }
