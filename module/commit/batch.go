@@ -18,6 +18,7 @@ const maxBatch = 128
 type caller[V any] struct {
 	ctx    context.Context
 	edit   func(*V) error
+	state  State[V]
 	result error
 
 	// turn gets the batch that a waiting caller is to lead, or nil when another
@@ -30,7 +31,8 @@ type caller[V any] struct {
 type batch[V any] struct {
 	callers []*caller[V]
 	leader  *caller[V] // the one of the callers on whose goroutine it is made
-	results []error    // of each caller's edit, once the batch took effect
+	state   State[V]   // what the key holds, once the batch took effect
+	results []error    // of each caller's edit, likewise
 }
 
 // errUnfinished is what callers get whose leader panicked.
@@ -38,7 +40,8 @@ var errUnfinished = errors.New("the change was not finished")
 
 // Commit changes the value of a key with edit. While another change of the key
 // is under way it waits; then one of those who wait makes the changes of all:
-// each edit gets what the one before it left.
+// each edit gets what the one before it left. The state is what the key holds
+// after all of them.
 //
 // Edit must be pure. It may run more than once, on the goroutine of another
 // caller, and still when Commit has returned because ctx has ended; what it
@@ -46,13 +49,13 @@ var errUnfinished = errors.New("the change was not finished")
 // and is returned as it is. Of the other errors, those of kind
 // [fault.Unavailable] and those that wrap ctx's may leave open whether the
 // change is made.
-func (c *Committer[V]) Commit(ctx context.Context, key string, edit func(*V) error) error {
+func (c *Committer[V]) Commit(ctx context.Context, key string, edit func(*V) error) (State[V], error) {
 	me := &caller[V]{ctx: ctx, edit: edit}
 	b := c.begin(key, me)
 	if b == nil {
 		var err error
 		if b, err = c.wait(key, me); err != nil {
-			return err
+			return State[V]{}, err
 		}
 	}
 	if b != nil {
@@ -61,7 +64,7 @@ func (c *Committer[V]) Commit(ctx context.Context, key string, edit func(*V) err
 	if p, panicked := me.result.(*editPanic); panicked {
 		panic(p)
 	}
-	return me.result
+	return me.state, me.result
 }
 
 // begin returns the batch that the caller is to lead at once, or queues it and
@@ -155,7 +158,7 @@ func (b *batch[V]) finish(err error) {
 	for i, caller := range b.callers {
 		caller.result = err
 		if err == nil {
-			caller.result = b.results[i]
+			caller.state, caller.result = b.state, b.results[i]
 		}
 		if caller != b.leader {
 			caller.turn <- nil
@@ -193,26 +196,25 @@ func endOf(ctx context.Context) time.Time {
 }
 
 // edit makes the changes of all callers to what was stored, and returns it
-// ready to be written: nil where every one was refused.
-func (b *batch[V]) edit(s Snapshot[V]) (Change, []error, error) {
-	next, results := b.apply(s.Value(), func(V) error { return nil })
-	if !slices.Contains(results, nil) {
-		return nil, results, nil
+// ready to be written: without a change where every one was refused.
+func (b *batch[V]) edit(s Snapshot[V]) (next[V], error) {
+	n, err := b.tryEdit(s, func(V) error { return nil })
+	if err != nil {
+		// Somebody's change goes too far: whose shows one after the other.
+		n, err = b.tryEdit(s, func(value V) error {
+			_, err := s.Change(value)
+			return err
+		})
 	}
-	change, err := s.Change(next)
-	if err == nil {
-		return change, results, nil
+	return n, err
+}
+
+func (b *batch[V]) tryEdit(s Snapshot[V], check func(V) error) (n next[V], err error) {
+	n.value, n.results = b.apply(s.Value(), check)
+	if slices.Contains(n.results, nil) {
+		n.change, err = s.Change(n.value)
 	}
-	// Somebody's change goes too far: whose shows one after the other.
-	next, results = b.apply(s.Value(), func(next V) error {
-		_, err := s.Change(next)
-		return err
-	})
-	if !slices.Contains(results, nil) {
-		return nil, results, nil
-	}
-	change, err = s.Change(next)
-	return change, results, err
+	return n, err
 }
 
 // apply runs the edits in turn. One that fails, or comes to what check

@@ -26,7 +26,7 @@ type crowd struct {
 func newCrowd(t *testing.T, s *store, mode Mode) *crowd {
 	s.meet = make(chan struct{})
 	c := &crowd{t: t, store: s, commits: New(s.read, mode)}
-	c.working.Go(func() { c.first = c.commits.Commit(t.Context(), key, add("first")) })
+	c.working.Go(func() { _, c.first = c.commits.Commit(t.Context(), key, add("first")) })
 	synctest.Wait()
 	return c
 }
@@ -35,7 +35,7 @@ func newCrowd(t *testing.T, s *store, mode Mode) *crowd {
 func (c *crowd) join(ctx context.Context, edit func(*words) error) int {
 	n := len(c.results)
 	c.results = append(c.results, nil)
-	c.working.Go(func() { c.results[n] = c.commits.Commit(ctx, key, edit) })
+	c.working.Go(func() { _, c.results[n] = c.commits.Commit(ctx, key, edit) })
 	synctest.Wait()
 	return n
 }
@@ -162,7 +162,7 @@ func TestAGoroutineThatEndsHandsTheKeyOn(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		c.join(t.Context(), func(*words) error { runtime.Goexit(); return nil })
 		c.goOn()
-		if err := c.commits.Commit(t.Context(), key, add("a")); err != nil {
+		if _, err := c.commits.Commit(t.Context(), key, add("a")); err != nil {
 			t.Error(err)
 		}
 		c.want("first a")
@@ -229,7 +229,7 @@ func TestEachCallerIsAnsweredWithinItsOwnTime(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(n+2)%4)*time.Second)
 			defer cancel()
 			c.working.Go(func() {
-				if err := c.commits.Commit(ctx, key, add(fmt.Sprint(n))); !errors.Is(err, context.DeadlineExceeded) {
+				if _, err := c.commits.Commit(ctx, key, add(fmt.Sprint(n))); !errors.Is(err, context.DeadlineExceeded) {
 					t.Errorf("%d got %v", n, err)
 				}
 				took[n] = time.Since(began)
@@ -275,7 +275,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 			}
 			return read(ctx, k)
 		}
-		if err := c.commits.Commit(t.Context(), "other", add("a")); err != nil || !other.value.has("a") {
+		if _, err := c.commits.Commit(t.Context(), "other", add("a")); err != nil || !other.value.has("a") {
 			t.Errorf("got %v", err)
 		}
 		c.goOn()
@@ -304,7 +304,7 @@ func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
 				working.Go(func() {
 					for i := range changes {
 						word := fmt.Sprintf("%d-%d", n, i)
-						switch err := c.Commit(t.Context(), key, add(word)); {
+						switch _, err := c.Commit(t.Context(), key, add(word)); {
 						case err == nil:
 							acknowledged[n][word] = true
 						case errors.Is(err, errThere):

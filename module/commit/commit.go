@@ -90,6 +90,12 @@ func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error),
 // writerLength makes writers differ: 13 letters of 5 bits.
 const writerLength = 13
 
+// State is a value with the stamp of the write that made it so.
+type State[V any] struct {
+	Value V
+	Stamp Stamp
+}
+
 // trial is a write whose outcome is not known.
 type trial struct {
 	number  int64
@@ -126,54 +132,62 @@ func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], ope
 	if err != nil {
 		return false, err
 	}
-	stamp := snapshot.Stamp()
-	change, results, err := c.prepare(snapshot, stamp, b, open)
+	next, err := c.prepare(snapshot, b, open)
 	if err != nil {
 		return false, err
 	}
-	if change != nil {
-		done, err := c.write(ctx, change, trial{c.writes.Add(1), stamp, results}, open)
-		if err != nil || !done {
+	state := State[V]{next.value, snapshot.Stamp()}
+	if next.change != nil {
+		t := trial{c.writes.Add(1), state.Stamp, next.results}
+		*open = append(*open, t)
+		state.Stamp = c.stamp(t, next.change)
+		if done, err := next.change.Write(ctx, state.Stamp); err != nil || !done {
 			return false, err
 		}
 	}
-	b.results = results
+	b.state, b.results = state, next.results
 	return true, nil
 }
 
-// prepare returns the change that is to be written, nil where none is, and the
-// results that it brings.
+// next is what an attempt comes to: the value, the change that is to be
+// written for it, nil where none is, and the results that it brings.
+type next[V any] struct {
+	value   V
+	change  Change
+	results []error
+}
+
+// prepare returns what is to become of a snapshot.
 //
 // A trial that took effect has decided the results, and is known by the stamp.
 // One that may still do so needs no care: its snapshot is still what is stored,
 // so the edits, being pure, come to the same results, and of the two writes
 // only one can succeed.
-func (c *Committer[V]) prepare(s Snapshot[V], stamp Stamp, b *batch[V], open *[]trial) (change Change, results []error, err error) {
+func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n next[V], err error) {
+	stamp := s.Stamp()
 	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == stamp.last(c.writer) })
 	if worked >= 0 {
-		results = (*open)[worked].results
+		n = next[V]{value: s.Value(), results: (*open)[worked].results}
 		if c.mode == Confirmed {
-			change, err = s.Change(s.Value())
+			n.change, err = s.Change(n.value)
 		}
-		return change, results, err
+		return n, err
 	}
 	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(stamp) })
-	change, results, err = b.edit(s)
-	if change != nil && change.IsEmpty() && c.mode == Written {
-		change = nil
+	n, err = b.edit(s)
+	if n.change != nil && n.change.IsEmpty() && c.mode == Written {
+		n.change = nil
 	}
-	return change, results, err
+	return n, err
 }
 
-// write stores a change with the stamp of this trial, which is open from then
-// on.
-func (c *Committer[V]) write(ctx context.Context, change Change, t trial, open *[]trial) (done bool, err error) {
-	*open = append(*open, t)
-	version := t.onto.Version
+// stamp is that of a trial's write.
+func (c *Committer[V]) stamp(t trial, change Change) Stamp {
+	now, version := time.Now(), t.onto.Version
 	if !change.IsEmpty() {
-		version++
+		version = max(version+1, now.UnixMicro())
 	}
-	return change.Write(ctx, t.onto.next(version, write{c.writer, t.number, time.Now().Unix()}))
+	return t.onto.next(version, write{c.writer, t.number, now.Unix()})
 }
 
 // mayHaveWorked reports whether an attempt may have taken effect although it

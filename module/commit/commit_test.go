@@ -36,20 +36,50 @@ func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &store{outcomes: test.outcomes}
-				err := New(s.read, Written).Commit(t.Context(), key, add("a"))
+				s := &store{stamp: Stamp{Version: later}, outcomes: test.outcomes}
+				state, err := New(s.read, Written).Commit(t.Context(), key, add("a"))
 				if !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
 				if s.reads != test.reads || s.writes != test.writes {
 					t.Errorf("%d reads and %d writes, want %d and %d", s.reads, s.writes, test.reads, test.writes)
 				}
-				if want := int64(s.others); err == nil && (!s.value.has("a") || s.stamp.Version != want+1) {
+				if want := int64(s.others); err == nil && (!s.value.has("a") || s.stamp.Version != later+want+1) {
 					t.Errorf("stored is %q, version %d", s.value.list, s.stamp.Version)
+				}
+				if err == nil && (state.Value != s.value || !state.Stamp.Equal(s.stamp)) {
+					t.Errorf("got %+v, stored is %q with %+v", state, s.value.list, s.stamp)
 				}
 			})
 		})
 	}
+}
+
+// later is a version ahead of the clock.
+const later = 1 << 60
+
+func TestVersionsGrowWithTheClockAndWithoutIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{}
+		commits := New(s.read, Written)
+		commit := func(word string) int64 {
+			t.Helper()
+			state, err := commits.Commit(t.Context(), key, add(word))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return state.Stamp.Version
+		}
+		now := time.Now().UnixMicro()
+		if first, second := commit("a"), commit("b"); first != now || second != now+1 {
+			t.Errorf("got versions %d and %d at %d", first, second, now)
+		}
+		time.Sleep(time.Second)
+		s.value, s.stamp = words{}, Stamp{} // as an operator deletes it
+		if third := commit("a"); third != now+time.Second.Microseconds() {
+			t.Errorf("got version %d after a second", third-now)
+		}
+	})
 }
 
 // A change is not judged again once it took effect, whatever others did since.
@@ -78,7 +108,7 @@ func TestTheFirstAnswerCountsWhateverOthersDidSince(t *testing.T) {
 					}
 					return s.read(ctx, key)
 				}
-				if err := New(since, Written).Commit(t.Context(), key, test.edit); !isError(err, test.want) {
+				if _, err := New(since, Written).Commit(t.Context(), key, test.edit); !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
 				if s.value.list != test.stored {
@@ -99,26 +129,26 @@ func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
 		writes   int
 		version  int64
 	}{
-		"nothing":                        {Written, nothing, nil, 0, 5},
-		"nothing, confirmed":             {Confirmed, nothing, nil, 1, 5},
-		"refused":                        {Written, refused, nil, 0, 5},
-		"refused, confirmed":             {Confirmed, refused, nil, 0, 5},
-		"a lost reply":                   {Written, add("a"), []outcome{losesReply}, 1, 6},
-		"a lost reply, confirmed":        {Confirmed, add("a"), []outcome{losesReply}, 2, 6},
-		"two lost replies, confirmed":    {Confirmed, add("a"), []outcome{losesReply, losesReply}, 3, 6},
-		"lost confirmation":              {Confirmed, add("a"), []outcome{losesReply, losesSend}, 3, 6},
-		"late confirmation":              {Confirmed, add("a"), []outcome{losesReply, comesAfter}, 4, 6},
-		"lost race for the confirmation": {Confirmed, add("a"), []outcome{losesReply, losesRace}, 3, 7},
+		"nothing":                        {Written, nothing, nil, 0, 0},
+		"nothing, confirmed":             {Confirmed, nothing, nil, 1, 0},
+		"refused":                        {Written, refused, nil, 0, 0},
+		"refused, confirmed":             {Confirmed, refused, nil, 0, 0},
+		"a lost reply":                   {Written, add("a"), []outcome{losesReply}, 1, 1},
+		"a lost reply, confirmed":        {Confirmed, add("a"), []outcome{losesReply}, 2, 1},
+		"two lost replies, confirmed":    {Confirmed, add("a"), []outcome{losesReply, losesReply}, 3, 1},
+		"lost confirmation":              {Confirmed, add("a"), []outcome{losesReply, losesSend}, 3, 1},
+		"late confirmation":              {Confirmed, add("a"), []outcome{losesReply, comesAfter}, 4, 1},
+		"lost race for the confirmation": {Confirmed, add("a"), []outcome{losesReply, losesRace}, 3, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &store{stamp: Stamp{Version: 5}, outcomes: test.outcomes}
-				err := New(s.read, test.mode).Commit(t.Context(), key, test.edit)
+				s := &store{stamp: Stamp{Version: later}, outcomes: test.outcomes}
+				_, err := New(s.read, test.mode).Commit(t.Context(), key, test.edit)
 				if err != nil && err != errThere {
 					t.Error(err)
 				}
-				if s.writes != test.writes || s.stamp.Version != test.version {
-					t.Errorf("%d writes and version %d, want %d and %d", s.writes, s.stamp.Version, test.writes, test.version)
+				if s.writes != test.writes || s.stamp.Version != later+test.version {
+					t.Errorf("%d writes and %d versions, want %d and %d", s.writes, s.stamp.Version-later, test.writes, test.version)
 				}
 			})
 		})
@@ -139,7 +169,7 @@ func TestLostRacesAreRepeatedUntilTheTimeIsUp(t *testing.T) {
 		start, attempts := time.Now(), 0
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
-		if err := alwaysLost(&attempts).Commit(ctx, key, add("a")); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := alwaysLost(&attempts).Commit(ctx, key, add("a")); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("got %v", err)
 		}
 		if took := time.Since(start); took != limit {
@@ -165,7 +195,7 @@ func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
 				last = time.Now()
 				return s.read(ctx, key)
 			}
-			if err := New(read, Written).Commit(t.Context(), key, add("a")); err != nil {
+			if _, err := New(read, Written).Commit(t.Context(), key, add("a")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -188,7 +218,7 @@ func TestTheEndOfTheContextEndsAWaitAtOnce(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		attempts := 0
 		time.AfterFunc(time.Second, cancel)
-		if err := alwaysLost(&attempts).Commit(ctx, key, add("a")); !errors.Is(err, context.Canceled) {
+		if _, err := alwaysLost(&attempts).Commit(ctx, key, add("a")); !errors.Is(err, context.Canceled) {
 			t.Errorf("got %v", err)
 		}
 		synctest.Wait()

@@ -13,8 +13,11 @@ import (
 // replaced never comes back, so that a write made for it can no longer take
 // effect, and a writer finds in the stamp whether its last one did.
 type Stamp struct {
-	// Version counts the changes of the value, from 1; 0 where nothing was
-	// written yet.
+	// Version grows with each change of the value: it is the time of the
+	// change in microseconds since 1970, by the writer's clock, or one more than
+	// the last version where that is not later. So it grows on when a value is
+	// deleted and made anew, and a value whose last changes the store has lost
+	// does not get their versions again. 0 where nothing was written yet.
 	Version int64
 
 	writes []write // the last of each writer, in order
@@ -71,7 +74,7 @@ func readWrites(r *strictjson.Reader) (writes []write, err error) {
 	return writes, err
 }
 
-// AppendJSON appends the stamp as JSON, {"version":12,"writers":{"W":[17,1763716975]}}:
+// AppendJSON appends the stamp as JSON, {"version":1763716975000000,"writers":{"W":[17,1763716975]}}:
 // for each writer the number of its last write and the time of it.
 func (s Stamp) AppendJSON(dst []byte) []byte {
 	dst = strictjson.AppendMember(append(dst, '{'), "version")

@@ -17,14 +17,13 @@ type script struct {
 	source     string
 	lua        *redis.Script
 	nodes      *nodes
-	turns      *turns
 }
 
 func newScript(nodes *nodes, source string, d Durability) *script {
 	if d.isAsked() {
 		nodes.watch()
 	}
-	return &script{nodes.client, d, source, redis.NewScript(source), nodes, &turns{}}
+	return &script{nodes.client, d, source, redis.NewScript(source), nodes}
 }
 
 // run runs the script. Done is true where it answered 1 and its effect has come
@@ -63,7 +62,7 @@ type run struct {
 }
 
 func (r *run) send(ctx context.Context) (done bool, err error) {
-	release, err := r.turns.take(ctx, r.node)
+	release, err := r.nodes.turns.take(ctx, r.node)
 	if err != nil {
 		return false, err
 	}

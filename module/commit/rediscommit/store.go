@@ -12,25 +12,24 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Layout says how the values of a store are kept, one key for each user.
+// Layout says how the values of a store are kept, each under a key of its own.
 type Layout[V any] struct {
 	// Name is that of the store, for errors.
 	Name string
 
-	// Key is the user's key, without the prefix. The user id is its hash tag.
-	Key func(user mxid.UserID) string
-
-	// Read reads a key. Its errors are those of the client, or faults.
-	Read func(ctx context.Context, client redis.Cmdable, key string) (Stored[V], error)
+	// Read asks the client for a key, and returns what reads the answer, which
+	// is there at once, or when the pipeline that is the client was executed.
+	// Errors are those of the client, or faults.
+	Read func(ctx context.Context, client redis.Cmdable, key string) func() (Stored[V], error)
 
 	// Swap is a Lua script that stores a value if what is stored is what was
 	// read. It gets the key and the arguments of a [Change], and returns 1 if it
@@ -65,7 +64,8 @@ type Store[V any] struct {
 	cfg       Config
 	client    redis.UniversalClient
 	nodes     *nodes
-	script    *script
+	swap      *script
+	remove    *script
 	committer *commit.Committer[V]
 }
 
@@ -76,7 +76,11 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 		return nil, fmt.Errorf("%s: %w", layout.Name, err)
 	}
 	nodes := newNodes(client)
-	s := &Store[V]{layout: layout, cfg: cfg, client: client, nodes: nodes, script: newScript(nodes, layout.Swap, cfg.Durability)}
+	s := &Store[V]{
+		layout: layout, cfg: cfg, client: client, nodes: nodes,
+		swap:   newScript(nodes, layout.Swap, cfg.Durability),
+		remove: newScript(nodes, removeScript, cfg.Durability),
+	}
 	mode := commit.Written
 	if cfg.Durability.isAsked() {
 		mode = commit.Confirmed
@@ -85,40 +89,95 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	return s, nil
 }
 
-// Load returns the stored value of a user, the zero V where there is none.
-// Errors: [module.Unavailable], the layout's Unreadable.
-func (s *Store[V]) Load(ctx context.Context, user mxid.UserID) (value V, err error) {
+// removeScript removes the key, whatever it holds.
+const removeScript = `redis.call('DEL', KEYS[1]) return 1`
+
+// Load returns what is stored under a key, the zero V where that is nothing.
+// The key is given without its prefix. Errors: [module.Unavailable], the
+// layout's Unreadable.
+func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
-	if err := user.Validate(); err != nil {
-		return value, fmt.Errorf("%s: %w", s.layout.Name, err)
-	}
-	stored, err := s.read(ctx, s.key(user))
+	stored, err := s.read(ctx, s.cfg.KeyPrefix+key)
 	if err != nil {
-		return value, err
+		return commit.State[V]{}, err
 	}
-	return stored.Value(), nil
+	return commit.State[V]{Value: stored.Value(), Stamp: stored.Stamp()}, nil
 }
 
-// Update changes the stored value of a user; see [commit.Committer.Commit].
-// Errors: those of edit, of the layout's changes, and of Load.
-func (s *Store[V]) Update(ctx context.Context, user mxid.UserID, edit func(*V) error) error {
+// Loaded is what [Store.LoadMany] found under one key.
+type Loaded[V any] struct {
+	commit.State[V]
+	Err error // as that of [Store.Load]
+}
+
+// maxPipeline is how many keys are asked for in one round trip, so that no
+// answer keeps the requests of others waiting for long.
+const maxPipeline = 500
+
+// LoadMany is Load for many keys, in their order: one round trip to each node
+// for every 500 of them.
+func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
-	if err := user.Validate(); err != nil {
-		return fmt.Errorf("%s: %w", s.layout.Name, err)
+	all := make([]Loaded[V], 0, len(keys))
+	for some := range slices.Chunk(keys, maxPipeline) {
+		all = append(all, s.loadPipelined(ctx, some)...)
 	}
-	err := s.committer.Commit(ctx, s.key(user), edit)
-	if err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
-		return s.unavailable("update", err)
-	}
-	return err
+	return all
 }
 
-func (s *Store[V]) key(user mxid.UserID) string { return s.cfg.KeyPrefix + s.layout.Key(user) }
+func (s *Store[V]) loadPipelined(ctx context.Context, keys []string) []Loaded[V] {
+	answers := make([]func() (Stored[V], error), len(keys))
+	// The pipeline's own error is that of one of the commands, or of none.
+	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for i, key := range keys {
+			answers[i] = s.layout.Read(ctx, p, s.cfg.KeyPrefix+key)
+		}
+		return nil
+	})
+	loaded := make([]Loaded[V], len(keys))
+	for i, answer := range answers {
+		stored, err := s.check(answer())
+		if err != nil {
+			loaded[i].Err = err
+			continue
+		}
+		loaded[i].State = commit.State[V]{Value: stored.Value(), Stamp: stored.Stamp()}
+	}
+	return loaded
+}
+
+// Update changes what is stored under a key, and returns it as it is then; see
+// [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
+// and of Load.
+func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	defer cancel()
+	state, err := s.committer.Commit(ctx, s.cfg.KeyPrefix+key, edit)
+	if err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
+		err = s.unavailable("update", err)
+	}
+	return state, err
+}
+
+// Remove removes a key, whatever it holds, as durably as a change. A change
+// that is under way finds nothing stored then. Errors: [module.Unavailable].
+func (s *Store[V]) Remove(ctx context.Context, key string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	defer cancel()
+	if _, err := s.remove.run(ctx, s.cfg.KeyPrefix+key, nil); err != nil {
+		return s.unavailable("remove", err)
+	}
+	return nil
+}
 
 func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
-	stored, err := s.layout.Read(ctx, s.client, key)
+	return s.check(s.layout.Read(ctx, s.client, key)())
+}
+
+// check gives the error of a read its kind.
+func (s *Store[V]) check(stored Stored[V], err error) (Stored[V], error) {
 	switch {
 	case err == nil:
 		return stored, nil
@@ -165,7 +224,7 @@ type change[V any] struct {
 }
 
 func (c change[V]) Write(ctx context.Context, stamp commit.Stamp) (done bool, err error) {
-	done, err = c.store.script.run(ctx, c.key, c.Args(stamp))
+	done, err = c.store.swap.run(ctx, c.key, c.Args(stamp))
 	if err != nil {
 		return false, c.store.unavailable("write", err)
 	}

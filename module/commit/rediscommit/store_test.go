@@ -34,7 +34,6 @@ var (
 func texts() Layout[string] {
 	return Layout[string]{
 		Name: "texts",
-		Key:  func(user mxid.UserID) string { return "text:{" + string(user) + "}" },
 		Read: readText,
 		Swap: `
 			if redis.call('GET', KEYS[1]) ~= (ARGV[2] or false) then return 0 end
@@ -50,19 +49,22 @@ type storedText struct {
 	raw   []any // what is stored, if anything is
 }
 
-func readText(ctx context.Context, client redis.Cmdable, key string) (Stored[string], error) {
-	raw, err := client.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return storedText{}, nil
+func readText(ctx context.Context, client redis.Cmdable, key string) func() (Stored[string], error) {
+	answer := client.Get(ctx, key)
+	return func() (Stored[string], error) {
+		raw, err := answer.Result()
+		if errors.Is(err, redis.Nil) {
+			return storedText{}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		text, stamp, found := strings.Cut(raw, "\n")
+		if !found {
+			return nil, errUnreadable
+		}
+		return storedText{text, commit.ReadStamp(stamp), []any{raw}}, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	text, stamp, found := strings.Cut(raw, "\n")
-	if !found {
-		return nil, errUnreadable
-	}
-	return storedText{text, commit.ReadStamp(stamp), []any{raw}}, nil
 }
 
 func (s storedText) Value() string       { return s.text }
@@ -86,7 +88,20 @@ func (n newText) Args(stamp commit.Stamp) []any {
 	return append([]any{stamp.AppendJSON([]byte(n.next + "\n"))}, n.old.raw...)
 }
 
-func textStore(t *testing.T, client redis.UniversalClient, change func(*Config)) *Store[string] {
+// userTexts are the texts of users, without their stamps.
+type userTexts struct{ *Users[string] }
+
+func (u userTexts) Load(ctx context.Context, user mxid.UserID) (string, error) {
+	state, err := u.Users.Load(ctx, user)
+	return state.Value, err
+}
+
+func (u userTexts) Update(ctx context.Context, user mxid.UserID, edit func(*string) error) error {
+	_, err := u.Users.Update(ctx, user, edit)
+	return err
+}
+
+func textStore(t *testing.T, client redis.UniversalClient, change func(*Config)) userTexts {
 	t.Helper()
 	cfg := DefaultConfig()
 	change(&cfg)
@@ -94,7 +109,7 @@ func textStore(t *testing.T, client redis.UniversalClient, change func(*Config))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store
+	return userTexts{NewUsers(store, func(user mxid.UserID) string { return "text:{" + string(user) + "}" })}
 }
 
 func asUsual(*Config) {}
@@ -113,7 +128,7 @@ func to(text string) func(*string) error {
 	return func(s *string) error { *s = text; return nil }
 }
 
-func wantText(t *testing.T, s *Store[string], want string) {
+func wantText(t *testing.T, s userTexts, want string) {
 	t.Helper()
 	if got, err := s.Load(t.Context(), alice); err != nil || got != want {
 		t.Errorf("loaded %q, %v, want %q", got, err, want)
@@ -246,14 +261,14 @@ func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// stampOf returns what a server holds for alice, "text version 1, write 2".
+// stampOf returns what a server holds for alice, "text, write 2".
 func stampOf(t *testing.T, client *redis.Client) string {
 	t.Helper()
 	raw, err := client.Get(t.Context(), aliceKey).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stamped.ReplaceAllString(raw, " version $1, write $2")
+	return stamped.ReplaceAllString(raw, ", write $2")
 }
 
 func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
@@ -264,8 +279,8 @@ func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
 		durability Durability
 		want       string
 	}{
-		{Durability{}, "a version 1, write 1"},
-		{oneReplica, "a version 1, write 3"},
+		{Durability{}, "a, write 1"},
+		{oneReplica, "a, write 3"},
 	} {
 		client.Del(t.Context(), aliceKey)
 		store := textStore(t, client, func(c *Config) { c.Durability = test.durability })
@@ -331,7 +346,7 @@ func TestAnUpdateWhoseReplyIsLostIsConfirmedByAnotherWrite(t *testing.T) {
 				t.Error(err)
 			}
 			<-lost.Struck()
-			const want = "b version 2, write 3"
+			const want = "b, write 3"
 			if got := stampOf(t, pair.Replicas()[0].Client(t)); got != want {
 				t.Errorf("the replica has %q, want %q", got, want)
 			}

@@ -1,0 +1,70 @@
+package rediscommit
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// Users is a [Store] with one key for each user. What is no user id is refused.
+type Users[V any] struct {
+	store *Store[V]
+	key   func(mxid.UserID) string
+}
+
+// NewUsers returns the view of a store by user. Key is a user's key, without
+// the prefix; the user id is its hash tag.
+func NewUsers[V any](store *Store[V], key func(mxid.UserID) string) *Users[V] {
+	return &Users[V]{store, key}
+}
+
+// Load is [Store.Load] for a user.
+func (u *Users[V]) Load(ctx context.Context, user mxid.UserID) (commit.State[V], error) {
+	if err := u.validate(user); err != nil {
+		return commit.State[V]{}, err
+	}
+	return u.store.Load(ctx, u.key(user))
+}
+
+// LoadMany is [Store.LoadMany] for users.
+func (u *Users[V]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Loaded[V] {
+	all := make(map[mxid.UserID]Loaded[V], len(users))
+	asked, keys := make([]mxid.UserID, 0, len(users)), make([]string, 0, len(users))
+	for _, user := range users {
+		if _, known := all[user]; known {
+			continue
+		}
+		if all[user] = (Loaded[V]{Err: u.validate(user)}); all[user].Err == nil {
+			asked, keys = append(asked, user), append(keys, u.key(user))
+		}
+	}
+	for i, loaded := range u.store.LoadMany(ctx, keys) {
+		all[asked[i]] = loaded
+	}
+	return all
+}
+
+// Update is [Store.Update] for a user.
+func (u *Users[V]) Update(ctx context.Context, user mxid.UserID, edit func(*V) error) (commit.State[V], error) {
+	if err := u.validate(user); err != nil {
+		return commit.State[V]{}, err
+	}
+	return u.store.Update(ctx, u.key(user), edit)
+}
+
+// Remove is [Store.Remove] for a user.
+func (u *Users[V]) Remove(ctx context.Context, user mxid.UserID) error {
+	if err := u.validate(user); err != nil {
+		return err
+	}
+	return u.store.Remove(ctx, u.key(user))
+}
+
+func (u *Users[V]) validate(user mxid.UserID) error {
+	if err := user.Validate(); err != nil {
+		return fmt.Errorf("%s: %w", u.store.layout.Name, err)
+	}
+	return nil
+}
