@@ -12,18 +12,31 @@ import (
 type Change struct {
 	Key    Key
 	Pusher *Pusher // what to set; nil deletes the pusher of Key
+	Others Others  // of the same key, when a pusher is set
 }
+
+// Form is how a change is submitted.
+type Form int
+
+// The forms. They differ in what "append" is: with Document it is one of the
+// names that the service does not handle, and nobody else's pusher is touched.
+const (
+	Specification Form = iota
+	Document
+)
 
 // ReadChange reads a submitted change. Kind, app_id and pushkey are always
 // required; a kind of null, and nothing else, deletes, whatever the other
 // members are; to set a pusher needs the display names, lang and data as well.
 // Names match exactly.
 //
-// The names "append", "created" and "device_id" belong to the server and are
-// not kept.
-func ReadChange(r *strictjson.Reader) (Change, error) {
+// In the specification's form "append" says what becomes of other users'
+// pushers; without it they are removed. Neither it is kept, nor are the names
+// "created", "device_id" and "claim", which belong to the server.
+func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	var p Pusher
 	var deletes bool
+	others := form.others()
 	var seen []string
 	var wrongShape error // of a member that only a pusher to set needs
 	path := r.Path()
@@ -34,10 +47,14 @@ func ReadChange(r *strictjson.Reader) (Change, error) {
 			deletes, err = p.readKind(r)
 		case "app_id", "pushkey":
 			err = p.readMember(r, name)
-		case "append", createdName, deviceName:
+		case createdName, deviceName, claimName:
 			err = r.Skip()
 		default:
-			err = p.readMember(r, name)
+			if name == "append" {
+				others, err = form.readAppend(r)
+			} else {
+				err = p.readMember(r, name)
+			}
 			if fault.KindOf(err) == fault.BadJSON {
 				wrongShape, err = cmp.Or(wrongShape, err), nil
 			}
@@ -52,7 +69,30 @@ func ReadChange(r *strictjson.Reader) (Change, error) {
 	case wrongShape != nil:
 		return Change{}, wrongShape
 	}
-	return Change{Key: p.Key, Pusher: &p}, requireDetails(seen, path)
+	return Change{p.Key, &p, others}, requireDetails(seen, path)
+}
+
+// others is what becomes of them where "append" is not given.
+func (f Form) others() Others {
+	if f == Document {
+		return KeepOthers
+	}
+	return RemoveOthers
+}
+
+// readAppend reads the member "append": null is as good as none.
+func (f Form) readAppend(r *strictjson.Reader) (Others, error) {
+	if f == Document {
+		return f.others(), r.Skip()
+	}
+	if null, err := r.Null(); null {
+		return f.others(), err
+	}
+	appends, err := r.Bool()
+	if appends {
+		return KeepOthers, err
+	}
+	return RemoveOthers, err
 }
 
 func (p *Pusher) readKind(r *strictjson.Reader) (deletes bool, err error) {

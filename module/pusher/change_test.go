@@ -136,7 +136,7 @@ func prefixed(text string) []string {
 func readAction(text string) (change pusher.Change, err error) {
 	r := strictjson.NewReader(`{"action":` + text + `}`)
 	err = r.Object(func(string) (err error) {
-		change, err = pusher.ReadChange(r)
+		change, err = pusher.ReadChange(r, pusher.Specification)
 		return err
 	})
 	return change, err

@@ -20,7 +20,7 @@ func describe(err error) string {
 
 func read(text string) (pusher.Change, error) {
 	r := strictjson.NewReader(text)
-	change, err := pusher.ReadChange(r)
+	change, err := pusher.ReadChange(r, pusher.Specification)
 	if err == nil {
 		err = r.End()
 	}

@@ -68,6 +68,28 @@ func (l *List) Delete(key Key) bool {
 	return true
 }
 
+// Pusher returns the pusher of a key; found is false where there is none.
+func (l *List) Pusher(key Key) (p Pusher, found bool) {
+	if i := l.index(key); i >= 0 {
+		return l.pushers[i], true
+	}
+	return Pusher{}, false
+}
+
+// Remove removes the pushers that match, and returns them.
+func (l *List) Remove(match func(Pusher) bool) (removed []Pusher) {
+	var kept []Pusher
+	for _, p := range l.pushers {
+		if match(p) {
+			removed = append(removed, p)
+		} else {
+			kept = append(kept, p)
+		}
+	}
+	l.pushers = kept
+	return removed
+}
+
 // AppendJSON appends the list as clients see it, a JSON array.
 func (l *List) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '[')

@@ -41,24 +41,54 @@ type Pusher struct {
 
 	Device  string // the device that set the pusher; empty where the host names none
 	Created int64  // place in the order of creation, assigned by [List.Set]
+	Claim   Claim  // the claim to the key with which it was set
 }
 
 // Names that only the stored form has.
 const (
 	createdName = "created"
 	deviceName  = "device_id"
+	claimName   = "claim"
 )
 
 // AppendJSON appends the pusher as clients see it.
 func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
 
 // AppendStored appends the pusher as stores keep it: what clients see, the
-// place in the order of creation and the device. [ReadStored] reads it.
+// place in the order of creation, the device and the claim. [ReadStored] reads
+// it.
 func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, deviceName), p.Device)
+	if p.Claim.Number != 0 {
+		dst = p.Claim.appendJSON(strictjson.AppendMember(dst, claimName))
+	}
 	return append(dst, '}')
+}
+
+// appendJSON appends the claim as [readClaim] reads it.
+func (c Claim) appendJSON(dst []byte) []byte {
+	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), c.Number, 10)
+	dst = strictjson.AppendString(strictjson.AppendMember(dst, "others"), string(c.Others))
+	return append(dst, '}')
+}
+
+func readClaim(r *strictjson.Reader) (c Claim, err error) {
+	err = r.Object(func(name string) (err error) {
+		switch name {
+		case "number":
+			c.Number, err = r.Integer()
+		case "others":
+			var others string
+			others, err = r.String()
+			c.Others = Others(others)
+		default:
+			err = r.Skip()
+		}
+		return err
+	}, "number", "others")
+	return c, err
 }
 
 // appendMembers appends an object without its closing brace.
@@ -92,6 +122,8 @@ func ReadStored(text string) (Pusher, error) {
 			p.Created, err = r.Integer()
 		case deviceName:
 			p.Device, err = r.String()
+		case claimName:
+			p.Claim, err = readClaim(r)
 		default:
 			err = p.readMember(r, name)
 		}

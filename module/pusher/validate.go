@@ -24,12 +24,13 @@ type Policy struct {
 	MaxAppIDChars   int  // code points of an app_id; default 64, the specification's limit
 	MaxDataBytes    int  // bytes of data as JSON; default 16 KiB
 	MaxURLBytes     int  // bytes of data.url; default 2,048
+	MaxSharers      int  // users with a pusher of one key ("append"); default 100
 	AllowHTTP       bool // whether data.url may be a plain http URL; default false
 }
 
 // DefaultPolicy returns the defaults.
 func DefaultPolicy() Policy {
-	return Policy{MaxPushers: 100, MaxPushkeyBytes: 512, MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048}
+	return Policy{MaxPushers: 100, MaxPushkeyBytes: 512, MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
 // Validate joins an error for each limit that is not positive.
@@ -44,6 +45,7 @@ func (l Policy) Validate() error {
 		{"MaxAppIDChars", l.MaxAppIDChars},
 		{"MaxDataBytes", l.MaxDataBytes},
 		{"MaxURLBytes", l.MaxURLBytes},
+		{"MaxSharers", l.MaxSharers},
 	} {
 		if limit.value < 1 {
 			faults = append(faults, fmt.Errorf("%s is %d, want at least 1", limit.name, limit.value))
