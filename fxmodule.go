@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ const (
 	RouteGroups = `group:"push.route_groups"`
 
 	// ChangeListeners is the group of []module.ChangeListener that hear of
-	// every change to push rules.
+	// every change to push rules, whichever host made it.
 	ChangeListeners = `group:"push.change_listeners"`
 )
 
@@ -77,6 +78,15 @@ type Config struct {
 
 	// PusherPolicy says which pushers may be set.
 	PusherPolicy pusher.Policy
+
+	// DefaultRules are server-default rules of the host's own, beside those of
+	// the specification. A set that is stored gets new ones with
+	// [module.HostService.RefreshDefaults]. Default: none.
+	DefaultRules []pushrule.DefaultRule
+
+	// Changes is about telling listeners and syncs of changes. Without a Report,
+	// what goes wrong there is logged.
+	Changes module.ChangesConfig
 }
 
 // DefaultConfig returns the defaults.
@@ -91,6 +101,7 @@ func DefaultConfig() Config {
 		MaxEventBytes:    rules.MaxEventBytes,
 		RuleLimits:       pushrule.DefaultLimits(),
 		PusherPolicy:     pusher.DefaultPolicy(),
+		Changes:          module.DefaultChangesConfig(),
 	}
 }
 
@@ -101,21 +112,29 @@ func (c Config) Validate() error {
 }
 
 // Module provides the route groups and all that is behind them. It needs a
-// redis.UniversalClient and a *zap.Logger, which stay the host's, and runs
-// nothing of its own; at start it checks that Redis answers.
+// redis.UniversalClient and a *zap.Logger, which stay the host's, and takes a
+// [module.Accounts] where there is one. At start it checks that Redis answers;
+// until it stops it tells listeners of changes and settles pushkeys.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
-	fx.Provide(fx.Private, split, newStoreClient),
+	fx.Provide(fx.Private, split, newStoreClient, fx.Annotate(newOptions, fx.ParamTags("", "", "", optional))),
 	fx.Provide(
 		fx.Annotate(newRuleStore, fx.As(new(module.RuleStore))),
 		fx.Annotate(newPusherStore, fx.As(new(module.PusherStore))),
-		fx.Annotate(module.NewRuleService, fx.ParamTags("", "", ChangeListeners)),
-		module.NewPusherService,
+		fx.Annotate(newPushkeyIndex, fx.As(new(module.PushkeyIndex))),
+		fx.Annotate(newChanges, fx.ParamTags("", "", "", "", ChangeListeners)),
+		module.NewRuleService,
+		newPusherService,
+		module.NewHostService,
+		module.NewSyncService,
 		AsRouteGroup(handlers.NewPushRules),
 		AsRouteGroup(handlers.NewPushers),
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
 )
+
+// optional is the fx tag of what the host need not provide.
+const optional = `optional:"true"`
 
 // AsRouteGroup annotates a constructor of a [handlers.RouteGroup], so that it
 // joins [RouteGroups].
@@ -135,6 +154,8 @@ type configs struct {
 
 	RuleLimits   pushrule.Limits
 	PusherPolicy pusher.Policy
+	Defaults     pushrule.Defaults
+	Changes      module.ChangesConfig
 	RuleStore    rulestore.Config
 	PusherStore  pusherstore.Config
 	Handlers     handlers.Config
@@ -151,9 +172,12 @@ type startConfig struct {
 // split validates c and takes it apart.
 func split(c Config) (configs, error) {
 	stores := rediscommit.Config{KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout, Durability: c.Durability}
+	defaults, err := pushrule.NewDefaults(c.DefaultRules...)
 	parts := configs{
 		RuleLimits:   c.RuleLimits,
 		PusherPolicy: c.PusherPolicy,
+		Defaults:     defaults,
+		Changes:      c.Changes,
 		RuleStore:    rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes},
 		PusherStore:  pusherstore.Config{Redis: stores},
 		Handlers: handlers.Config{
@@ -161,7 +185,7 @@ func split(c Config) (configs, error) {
 		},
 		Start: startConfig{c.StartTimeout, c.OperationTimeout, c.Durability},
 	}
-	faults := []error{c.RuleLimits.Validate(), c.PusherPolicy.Validate(), parts.RuleStore.Validate(), parts.Handlers.Validate()}
+	faults := []error{err, c.RuleLimits.Validate(), c.PusherPolicy.Validate(), c.Changes.Validate(), parts.RuleStore.Validate(), parts.Handlers.Validate()}
 	if c.StartTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("StartTimeout is %v, want above 0", c.StartTimeout))
 	}
@@ -236,4 +260,84 @@ func newRuleStore(client storeClient, cfg rulestore.Config) (*rulestore.Store, e
 
 func newPusherStore(client storeClient, cfg pusherstore.Config) (*pusherstore.Store, error) {
 	return pusherstore.New(client.UniversalClient, cfg)
+}
+
+func newPushkeyIndex(client storeClient, cfg pusherstore.Config) (*pusherstore.Index, error) {
+	return pusherstore.NewIndex(client.UniversalClient, cfg)
+}
+
+func newOptions(
+	limits pushrule.Limits, defaults pushrule.Defaults, policy pusher.Policy, accounts module.Accounts,
+) (module.RuleOptions, module.PusherOptions) {
+	return module.RuleOptions{Defaults: defaults, Limits: limits, Accounts: accounts},
+		module.PusherOptions{Policy: policy, Accounts: accounts}
+}
+
+// newChanges returns what tells the listeners, running while the host does.
+func newChanges(
+	lc fx.Lifecycle, store module.RuleStore, cfg module.ChangesConfig, log *zap.Logger, listeners ...module.ChangeListener,
+) (*module.Changes, error) {
+	if cfg.Report == nil {
+		cfg.Report = func(err error) { log.Warn("trouble with telling changes", zap.Error(err)) }
+	}
+	changes, err := module.NewChanges(store, cfg, listeners...)
+	if err == nil {
+		lc.Append(whileRunning(changes.Run))
+	}
+	return changes, err
+}
+
+// newPusherService returns the service, and settles pushkeys while the host
+// runs: what a host that died has left undone, another finishes.
+func newPusherService(
+	lc fx.Lifecycle, store module.PusherStore, index module.PushkeyIndex, o module.PusherOptions, log *zap.Logger,
+) module.PusherService {
+	lc.Append(whileRunning(func(ctx context.Context) {
+		for wait(ctx, settleInterval/2+rand.N(settleInterval)) {
+			if err := module.SettlePushkeys(ctx, store, index); err != nil && ctx.Err() == nil {
+				log.Warn("pushkeys are still to be settled", zap.Error(err))
+			}
+		}
+	}))
+	return module.NewPusherService(store, index, o)
+}
+
+// settleInterval is how often hosts look for pushkeys to settle, about.
+const settleInterval = 30 * time.Second
+
+// wait returns after d, or with false when ctx ends.
+func wait(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// whileRunning runs a task from the start of the app to its stop, which waits
+// for the task to end.
+func whileRunning(task func(context.Context)) fx.Hook {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	return fx.Hook{
+		OnStart: func(context.Context) error {
+			go func() {
+				defer close(ended)
+				task(ctx)
+			}()
+			return nil
+		},
+		OnStop: func(stop context.Context) error {
+			cancel()
+			select {
+			case <-ended:
+				return nil
+			case <-stop.Done():
+				return fmt.Errorf("pushfx: a change listener does not return: %w", stop.Err())
+			}
+		},
+	}
 }

@@ -1,14 +1,16 @@
 package handlers
 
 import (
+	"path"
 	"strings"
 
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // dialect is one of the two wire forms. They differ in how the whole set and a
-// single rule are wrapped, and in nothing else.
+// single rule are wrapped, and in whether there is "append" for pushers.
 type dialect int
 
 const (
@@ -16,9 +18,9 @@ const (
 	document                // the service document, for r0
 )
 
-// dialectOf tells the dialect of the push rules mounted at a path.
+// dialectOf tells the dialect of the tree mounted at a path.
 func dialectOf(mounted string) dialect {
-	if strings.HasSuffix(mounted, "/r0/pushrules") {
+	if prefix := path.Dir(mounted); strings.HasSuffix(prefix, "/r0") {
 		return document
 	}
 	return matrix
@@ -41,6 +43,14 @@ func (d dialect) rule(rule pushrule.Rule, kind pushrule.Kind) []byte {
 		return append(rule.AppendJSON([]byte(`{"rule":`), kind), '}')
 	}
 	return rule.AppendJSON(nil, kind)
+}
+
+// pusherForm is the form in which pushers are submitted.
+func (d dialect) pusherForm() pusher.Form {
+	if d == document {
+		return pusher.Document
+	}
+	return pusher.Specification
 }
 
 // required names what a PUT rule body without any rule lacks.

@@ -31,10 +31,14 @@ func wireErrors(kind fault.Kind) (row wireError, found bool) {
 		return wireError{http.StatusRequestEntityTooLarge, "M_TOO_LARGE"}, true
 	case fault.MissingToken:
 		return wireError{http.StatusUnauthorized, "M_MISSING_TOKEN"}, true
+	case fault.UnknownToken:
+		return wireError{http.StatusUnauthorized, "M_UNKNOWN_TOKEN"}, true
 	case fault.Unrecognized:
 		return wireError{http.StatusNotFound, "M_UNRECOGNIZED"}, true
 	case fault.MethodNotAllowed:
 		return wireError{http.StatusMethodNotAllowed, "M_UNRECOGNIZED"}, true
+	case fault.ServerControlled:
+		return wireError{http.StatusMethodNotAllowed, "M_BAD_JSON"}, true
 	case fault.Database, fault.Internal:
 		return wireError{http.StatusInternalServerError, "M_UNKNOWN"}, true
 	case fault.Unavailable:
@@ -52,8 +56,11 @@ var (
 // internalText is all that a client sees of an error that is no fault.
 const internalText = "Internal server error."
 
-// errorReply returns the status and the JSON body for an error.
-func errorReply(err error) (status int, body []byte) {
+// ErrorReply returns the status and the JSON body, in the Matrix form, for an
+// error of the module, for hosts that call its services themselves. An error
+// that is none of the module's is a 500 that tells nothing; from 500 on, the
+// error is for the log.
+func ErrorReply(err error) (status int, body []byte) {
 	text := internalText
 	var f *fault.Error
 	if errors.As(err, &f) {

@@ -55,7 +55,7 @@ func TestErrorReply(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			if status, body := errorReply(test.err); status != test.status || string(body) != test.body {
+			if status, body := ErrorReply(test.err); status != test.status || string(body) != test.body {
 				t.Errorf("got %d %s, want %d %s", status, body, test.status, test.body)
 			}
 		})

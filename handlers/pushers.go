@@ -17,26 +17,28 @@ func (p *Pushers) list(ctx context.Context, r request) ([]byte, error) {
 }
 
 // set serves POST /pushers/set.
-func (p *Pushers) set(ctx context.Context, r request) ([]byte, error) {
-	var change pusher.Change
-	if err := r.parse(func(reader *strictjson.Reader) (err error) {
-		change, err = readPusherChange(reader)
-		return err
-	}); err != nil {
-		return nil, err
+func (p *Pushers) set(d dialect) endpoint {
+	return func(ctx context.Context, r request) ([]byte, error) {
+		var change pusher.Change
+		if err := r.parse(func(reader *strictjson.Reader) (err error) {
+			change, err = readPusherChange(reader, d.pusherForm())
+			return err
+		}); err != nil {
+			return nil, err
+		}
+		if change.Pusher == nil {
+			return emptyObject, p.pushers.Delete(ctx, r.who.User, change.Key)
+		}
+		set := *change.Pusher
+		set.Device = r.who.Device
+		return emptyObject, p.pushers.Set(ctx, r.who.User, set, change.Others)
 	}
-	if change.Pusher == nil {
-		return emptyObject, p.pushers.Delete(ctx, r.who.User, change.Key)
-	}
-	set := *change.Pusher
-	set.Device = r.who.Device
-	return emptyObject, p.pushers.Set(ctx, r.who.User, set)
 }
 
-// readPusherChange reads the body of a POST /pushers/set in either form: the
-// service document's {"action": {...}}, or the Matrix specification's, where
-// the pusher's members stand at the top.
-func readPusherChange(r *strictjson.Reader) (change pusher.Change, err error) {
+// readPusherChange reads the body of a POST /pushers/set, which may wrap the
+// change in either dialect: {"action": {...}} as the service document has it,
+// or the change's members at the top, as the Matrix specification.
+func readPusherChange(r *strictjson.Reader, form pusher.Form) (change pusher.Change, err error) {
 	start := r.Offset()
 	wrapped := false
 	err = r.Object(func(name string) (err error) {
@@ -44,11 +46,11 @@ func readPusherChange(r *strictjson.Reader) (change pusher.Change, err error) {
 			return r.Skip()
 		}
 		wrapped = true
-		change, err = pusher.ReadChange(r)
+		change, err = pusher.ReadChange(r, form)
 		return err
 	})
 	if err != nil || wrapped {
 		return change, err
 	}
-	return pusher.ReadChange(strictjson.NewReader(r.Since(start)))
+	return pusher.ReadChange(strictjson.NewReader(r.Since(start)), form)
 }

@@ -84,7 +84,7 @@ func (p *Pushers) Register(g *echo.Group) {
 	routes := p.tree(g, "/pushers")
 
 	routes.add("/pushers", methods{http.MethodGet: p.list})
-	routes.add("/pushers/set", methods{http.MethodPost: p.set})
+	routes.add("/pushers/set", methods{http.MethodPost: p.set(dialectOf(routes.mounted))})
 }
 
 // methods maps the methods of a path to their endpoints.

@@ -62,7 +62,7 @@ func (s *server) serve(do endpoint) echo.HandlerFunc {
 
 // refuse answers an error, and logs it once where it is the server's.
 func (s *server) refuse(c echo.Context, who Requester, err error) error {
-	status, body := errorReply(err)
+	status, body := ErrorReply(err)
 	gone := errors.Is(c.Request().Context().Err(), context.Canceled)
 	if status >= http.StatusInternalServerError && !gone {
 		s.log.Error("request failed",

@@ -2,9 +2,13 @@
 // and the registry of its interfaces: every seam where a host may put its own
 // implementation, on one page.
 //
-//	handlers ── RuleService ──── RuleStore        (rulestore: Redis)
-//	        └── PusherService ── PusherStore      (pusherstore: Redis)
-//	                 RuleService ── ChangeListener (the host's, any number)
+//	handlers ── RuleService ──── RuleStore         (rulestore: Redis)
+//	        └── PusherService ┬─ PusherStore       (pusherstore: Redis)
+//	                          └─ PushkeyIndex      (pusherstore: Redis)
+//	host ────── HostService ──── the three stores
+//	        └── SyncService ──── RuleService
+//	                 Changes ─── ChangeListener    (the host's, any number)
+//	                 services ── Accounts          (the host's, if it has one)
 //
 // All implementations are safe for concurrent use, honour the context they are
 // given, and report refusals as [fault.Error]; any other error is internal.
@@ -12,6 +16,7 @@ package module
 
 import (
 	"context"
+	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -26,19 +31,62 @@ import (
 // is then never overwritten; [Unavailable] when the store cannot be reached or
 // ctx ends first.
 type RuleStore interface {
-	// Load returns the stored rules; found is false for a user who has none.
-	// An event whose content is missing or no object counts as none.
-	Load(ctx context.Context, user mxid.UserID) (rules pushrule.Ruleset, found bool, err error)
+	// Load returns what is stored for a user, the zero Content for a user who
+	// has no rules. An event whose content is missing or no object counts as
+	// none.
+	Load(ctx context.Context, user mxid.UserID) (Content, error)
+
+	// LoadMany is Load for many users in as few round trips as the store can,
+	// with a result for each. That one failed has no effect on the others.
+	LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content]
 
 	// Update replaces the user's rules with what edit makes of them,
 	// atomically: no change that another call made in between is lost. Edit
-	// gets an empty set and found false for a user who has no rules.
+	// gets an empty set and found false for a user who has no rules. The
+	// content is what is stored then, changes of others that were made with
+	// this one included.
 	//
 	// Edit must be pure: it may run more than once, on another goroutine, and
 	// still when Update has returned because ctx has ended. Its last run is the
 	// one that counts, where Update returns nil. Its error ends the update,
 	// changes nothing, and is returned as it is.
-	Update(ctx context.Context, user mxid.UserID, edit func(rules *pushrule.Ruleset, found bool) error) error
+	Update(ctx context.Context, user mxid.UserID, edit func(rules *pushrule.Ruleset, found bool) error) (Content, error)
+
+	// Delete removes all that is stored for a user, readable or not; that there
+	// is nothing is no error. An update that is under way finds no rules then.
+	Delete(ctx context.Context, user mxid.UserID) error
+
+	// Watch calls changed for each change that any host makes in the store,
+	// those of this one included, until ctx ends or a change may have been
+	// missed, and returns the error that did it. It calls watching, once, when
+	// every later change will be told. It must not wait for changed for long,
+	// which returns at once. Changes may come twice, late and in any order.
+	Watch(ctx context.Context, watching func(), changed func(user mxid.UserID, version int64)) error
+}
+
+// Content is the content of a user's m.push_rules event, with its version.
+type Content struct {
+	Rules pushrule.Ruleset
+
+	// Version is another one after every change, 0 where nothing is stored. It
+	// grows; it is smaller than before only where the store itself has lost
+	// changes (README, "Guarantees") or somebody else than the module wrote.
+	Version int64
+}
+
+// Found reports whether the user has rules.
+func (c Content) Found() bool { return c.Version != 0 }
+
+// AppendJSON appends the content as clients see it, {"global":{...}}.
+func (c Content) AppendJSON(dst []byte) []byte {
+	dst = append(dst, `{"global":`...)
+	return append(c.Rules.AppendJSON(dst), '}')
+}
+
+// Result is what one of many operations came to.
+type Result[V any] struct {
+	Value V
+	Err   error
 }
 
 // PusherStore keeps each user's pushers. Package storetest holds the contract
@@ -51,9 +99,43 @@ type PusherStore interface {
 	// Load returns the user's pushers, in order of creation.
 	Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 
+	// LoadMany is Load for many users, in the way of [RuleStore.LoadMany].
+	LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
+
 	// Update replaces the user's pushers with what edit makes of them,
 	// atomically, in the way of [RuleStore.Update].
 	Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error
+
+	// Delete removes all that is stored for a user, readable or not.
+	Delete(ctx context.Context, user mxid.UserID) error
+}
+
+// PushkeyIndex keeps for each pushkey of an app which users may have a pusher
+// of it. It is a store of its own because the users of one pushkey live in
+// different hash slots. Package storetest holds the contract as tests.
+//
+// Errors: [pusher.Unreadable], [Unavailable].
+type PushkeyIndex interface {
+	// Load returns the claims to a pushkey.
+	Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error)
+
+	// Update replaces the claims to a pushkey with what edit makes of them,
+	// atomically, in the way of [RuleStore.Update], and returns them.
+	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error)
+
+	// Postpone remembers that a pushkey is to be settled for a claim, until
+	// Settled says that it is.
+	Postpone(ctx context.Context, unsettled Unsettled) error
+	Settled(ctx context.Context, unsettled Unsettled) error
+
+	// Postponed returns up to limit of what was postponed before a time.
+	Postponed(ctx context.Context, before time.Time, limit int) ([]Unsettled, error)
+}
+
+// Unsettled is a claim after which a pushkey may have an owner too many.
+type Unsettled struct {
+	Key   pusher.Digest
+	Claim int64 // the number of the claim
 }
 
 // RuleService is the push rules API without its wire form: one method for
@@ -62,10 +144,11 @@ type PusherStore interface {
 //
 // Errors, beside the store's: the refusals of package pushrule, by name.
 type RuleService interface {
-	// Ruleset returns the whole set, after the two repairs of the document: a
+	// Content returns the whole set, after the two repairs of the document: a
 	// user without rules gets the server-default ones, and a set with one of
-	// the legacy rules (MSC4210) loses them and gets the current defaults.
-	Ruleset(ctx context.Context, user mxid.UserID) (pushrule.Ruleset, error)
+	// the legacy rules (MSC4210) loses them and gets the current defaults. With
+	// [Accounts], a user who is gone gets no rules but [ErrLoggedOut].
+	Content(ctx context.Context, user mxid.UserID) (Content, error)
 
 	// Rule returns a single rule. Legacy ids give [pushrule.ErrRuleNotFound],
 	// whatever the kind.
@@ -94,25 +177,133 @@ type PusherService interface {
 	// List returns the user's pushers, in order of creation.
 	List(ctx context.Context, user mxid.UserID) (pusher.List, error)
 
-	// Set adds a pusher, or replaces the user's pusher of the same key. It
-	// refuses what the [pusher.Policy] does not allow.
-	Set(ctx context.Context, user mxid.UserID, p pusher.Pusher) error
+	// Set adds a pusher, or replaces the user's pusher of the same key; others
+	// says what becomes of the pushers that other users have of it. It refuses
+	// what the [pusher.Policy] does not allow and, with [Accounts], a pusher
+	// whose device is gone ([ErrLoggedOut]).
+	//
+	// Of users who set the same key at the same time with
+	// [pusher.RemoveOthers], one has it in the end. After an error of kind
+	// [fault.Unavailable] the pusher may be set, and others may still have
+	// theirs for a while: [HostService.SettlePushkeys] removes them.
+	Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error
 
 	// Delete removes the user's pusher of a key; that there is none is no
 	// error. Pushers of other users are never touched.
 	Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error
 }
 
-// ChangeListener hears of every change to a user's push rules that this host
-// instance made, repairs included, after it is stored and before the client
-// gets its answer.
-type ChangeListener interface {
-	// PushRulesChanged is called on the goroutine of the request, so it must
-	// return at once: hand slow work to the listener's own goroutines. Ctx
-	// carries the request's values but not its cancellation. Changes of one
-	// user that run at the same time may arrive in any order.
-	PushRulesChanged(ctx context.Context, user mxid.UserID, rules pushrule.Ruleset)
+// HostService is what a homeserver calls from its own code: where it
+// registers users, logs devices out, upgrades rooms, serves account data and
+// sends notifications. [NewHostService] makes the module's own; a host may wrap
+// or replace it.
+//
+// Every method may be repeated, and should be after an error: what was done is
+// not done twice. Those that end something (a device, a user) are to be called
+// after the host has ended it, so that no new request comes; see [Accounts] for
+// requests that are under way.
+type HostService interface {
+	// EnsureDefaults gives the server-default rules to a user who has no rules:
+	// at registration, and at login where users may be older than the module.
+	EnsureDefaults(ctx context.Context, user mxid.UserID) error
+
+	// RefreshDefaults brings the server-default rules in the set of a user who
+	// has one to the current table, keeping enabled and actions of each; see
+	// [pushrule.Ruleset.MergeDefaults]. For hosts that were upgraded.
+	RefreshDefaults(ctx context.Context, user mxid.UserID) error
+
+	// ForgetUser removes the rules and pushers of a user, who is deactivated,
+	// readable or not, and what the index of pushkeys tells of them.
+	ForgetUser(ctx context.Context, user mxid.UserID) error
+
+	// RemoveDevicePushers removes the pushers that devices set, at logout.
+	// Pushers of kind email stay: they do not belong to a device.
+	RemoveDevicePushers(ctx context.Context, user mxid.UserID, devices ...string) error
+
+	// KeepOnlyDevicePushers removes all pushers but those that a device set and
+	// those of kind email: at a password change that logs out the other
+	// devices. With an empty device, at "log out everywhere", only those of
+	// kind email stay.
+	KeepOnlyDevicePushers(ctx context.Context, user mxid.UserID, device string) error
+
+	// CopyRoomRules gives a user, for the room that replaces another, the rules
+	// that they have for the old one; see [pushrule.Ruleset.CopyRoomRules].
+	CopyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error
+
+	// AccountData returns the content of the user's m.push_rules event, as
+	// JSON, for GET .../account_data/m.push_rules. Its PUT and DELETE are
+	// refused with [ErrServerControlled]. Errors: as [RuleService.Content].
+	AccountData(ctx context.Context, user mxid.UserID) ([]byte, error)
+
+	// Rulesets returns the rules of many users, those of a room's members for
+	// example, with a result for each: as [RuleService.Content] would, but
+	// repairs are not stored. It takes one pipelined round trip to each Redis
+	// node for every 500 users.
+	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
+
+	// Pushers returns the pushers of many users, in the way of Rulesets.
+	Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
+
+	// SettlePushkeys finishes what was left undone where a host died, or Redis
+	// failed, while a pusher was set that takes a pushkey from other users. The
+	// module calls it itself, every half minute.
+	SettlePushkeys(ctx context.Context) error
 }
+
+// SyncService tells a /sync what is new in a user's push rules, from memory as
+// long as that is nothing. [NewSyncService] makes the module's own; a host may
+// wrap or replace it. To wake requests that wait, register a [ChangeListener].
+type SyncService interface {
+	// Version returns the version of the user's rules; see [Content]. It
+	// belongs in the sync token. Errors: as ContentSince.
+	Version(ctx context.Context, user mxid.UserID) (int64, error)
+
+	// ContentSince returns the content when its version is another than since;
+	// changed is false when it is not. Since 0, at the first sync, it always
+	// is, and the store is asked. Otherwise the store is asked only when the
+	// rules have changed, and when this host has not looked after the user for
+	// some minutes. A change by another host is known here within
+	// milliseconds, or within [ChangesConfig.Recheck] where news of it got
+	// lost. Errors: as [RuleService.Content].
+	ContentSince(ctx context.Context, user mxid.UserID, since int64) (content Content, changed bool, err error)
+}
+
+// ChangeListener hears of every change to push rules, whichever host instance
+// made it.
+type ChangeListener interface {
+	// PushRulesChanged is called for one change at a time, on a goroutine of
+	// the listener's own: neither a request nor another listener waits for it,
+	// and a panic is counted and reported. The versions of one user come in
+	// their order; of several changes that come while it is busy, it gets the
+	// last. It should return when ctx ends, which is when the host stops.
+	//
+	// What is not told, since too many users' changes wait or the host was
+	// down, is told later of users of a [SyncService]; for all others, the
+	// version tells.
+	PushRulesChanged(ctx context.Context, user mxid.UserID, content Content)
+}
+
+// Accounts is what the host knows of its users. It is optional: with it, no
+// pusher and no rule set stays that a request creates while its device is
+// logged out or its user deactivated.
+type Accounts interface {
+	// LoggedIn reports whether a user may still make requests: with a device,
+	// whether that is logged in; with none, whether the user is active. It is
+	// asked after a pusher was set or a rule set created, so the host must end
+	// a device before it calls [HostService].
+	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
+}
+
+// ErrLoggedOut is for a request whose device was logged out, or whose user was
+// deactivated, while it ran.
+var ErrLoggedOut = fault.New(fault.UnknownToken, "Unknown access token.")
+
+// ErrServerControlled is for a client that sets or deletes m.push_rules as
+// account data (Matrix specification, "Client Config", "Server Behaviour").
+var ErrServerControlled = fault.New(fault.ServerControlled, "Cannot set m.push_rules through this API. Use /pushrules.")
+
+// AccountDataType is the type of the event that the module keeps.
+const AccountDataType = "m.push_rules"
 
 // Unavailable is the error for a store that cannot be reached, or not in time.
 // The cause is for the log.

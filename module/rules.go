@@ -11,46 +11,60 @@ import (
 var _ RuleService = (*ruleService)(nil)
 
 type ruleService struct {
-	store     RuleStore
-	limits    pushrule.Limits
-	listeners []ChangeListener
+	store   RuleStore
+	changes *Changes
+	options RuleOptions
 }
 
-// NewRuleService returns the module's push rule service.
-func NewRuleService(store RuleStore, limits pushrule.Limits, listeners ...ChangeListener) RuleService {
-	return &ruleService{store, limits, listeners}
+// RuleOptions are what push rules depend on beside their store.
+type RuleOptions struct {
+	Defaults pushrule.Defaults
+	Limits   pushrule.Limits
+	Accounts Accounts // nil where the host has none
 }
 
-func (s *ruleService) Ruleset(ctx context.Context, user mxid.UserID) (pushrule.Ruleset, error) {
-	rules, found, err := s.store.Load(ctx, user)
-	if err != nil || found && !rules.HasLegacy() {
-		return rules, err
+// NewRuleService returns the module's push rule service, which tells changes of
+// what it has changed.
+func NewRuleService(store RuleStore, changes *Changes, o RuleOptions) RuleService {
+	return &ruleService{store, changes, o}
+}
+
+func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, error) {
+	content, err := s.store.Load(ctx, user)
+	if err != nil || content.Found() && !content.Rules.HasLegacy() {
+		return content, err
 	}
-	return s.repair(ctx, user)
+	created := !content.Found()
+	if content, err = s.repair(ctx, user); err != nil || !created {
+		return content, err
+	}
+	return s.checkLoggedIn(ctx, user, content)
 }
-
-// errIntact ends a repair that another request has already made.
-var errIntact = errors.New("push rules need no repair")
 
 // repair makes the two repairs of the whole-set read on what is stored now.
-func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (pushrule.Ruleset, error) {
-	var intact pushrule.Ruleset
-	rules, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
-		switch {
-		case !found:
-			*rules = pushrule.ServerDefault(user)
-		case rules.HasLegacy():
-			rules.MergeDefaults(user)
-		default:
-			intact = *rules
-			return errIntact
+func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
+	defaults := s.options.Defaults.For(user)
+	return s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+		if !found {
+			*rules = defaults
+		} else if rules.HasLegacy() {
+			rules.MergeDefaults(defaults)
 		}
 		return nil
 	})
-	if errors.Is(err, errIntact) {
-		return intact, nil
+}
+
+// checkLoggedIn takes back the rules that a read created for a user who is gone
+// by now.
+func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
+	loggedIn, err := isLoggedIn(ctx, s.options.Accounts, user, "")
+	if err != nil || loggedIn {
+		return content, err
 	}
-	return rules, err
+	if err := s.forget(ctx, user); err != nil {
+		return Content{}, err
+	}
+	return Content{}, ErrLoggedOut
 }
 
 func (s *ruleService) Rule(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) (pushrule.Rule, error) {
@@ -60,14 +74,14 @@ func (s *ruleService) Rule(ctx context.Context, user mxid.UserID, kind pushrule.
 	if !kind.Valid() {
 		return pushrule.Rule{}, pushrule.ErrUnknownKind
 	}
-	rules, found, err := s.store.Load(ctx, user)
+	content, err := s.store.Load(ctx, user)
 	if err != nil {
 		return pushrule.Rule{}, err
 	}
-	if !found {
+	if !content.Found() {
 		return pushrule.Rule{}, pushrule.ErrEventNotFound
 	}
-	rule, found := rules.Rule(kind, id)
+	rule, found := content.Rules.Rule(kind, id)
 	if !found {
 		return pushrule.Rule{}, pushrule.ErrRuleNotFound
 	}
@@ -90,10 +104,10 @@ func (s *ruleService) Put(
 		if err := rules.Put(kind, id, draft, at); err != nil {
 			return err
 		}
-		if err := s.limits.CheckDraft(id, draft); err != nil {
+		if err := s.options.Limits.CheckDraft(id, draft); err != nil {
 			return err
 		}
-		return s.limits.CheckCount(before, rules)
+		return s.options.Limits.CheckCount(before, rules)
 	})
 }
 
@@ -108,7 +122,7 @@ func (s *ruleService) SetActions(
 		if err := rules.SetActions(kind, id, actions); err != nil {
 			return err
 		}
-		return s.limits.CheckActions(actions)
+		return s.options.Limits.CheckActions(actions)
 	})
 }
 
@@ -127,22 +141,82 @@ func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pus
 	return err
 }
 
-// change is the one path of every write: apply, commit, tell the listeners. It
-// returns the rules that were stored.
+// change is the one path of every write: apply, commit, announce. It returns
+// what is stored then.
 func (s *ruleService) change(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
-) (pushrule.Ruleset, error) {
-	var stored pushrule.Ruleset
-	err := s.store.Update(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
-		err := edit(rules, found)
-		stored = *rules
-		return err
-	})
+) (Content, error) {
+	content, err := s.store.Update(ctx, user, edit)
 	if err != nil {
-		return pushrule.Ruleset{}, err
+		return Content{}, err
 	}
-	for _, listener := range s.listeners {
-		listener.PushRulesChanged(context.WithoutCancel(ctx), user, stored)
+	s.changes.announce(user, content)
+	return content, nil
+}
+
+// ensureDefaults gives the default rules to a user who has no rules.
+func (s *ruleService) ensureDefaults(ctx context.Context, user mxid.UserID) error {
+	if content, err := s.store.Load(ctx, user); err != nil || content.Found() {
+		return err
 	}
-	return stored, nil
+	defaults := s.options.Defaults.For(user)
+	_, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+		if !found {
+			*rules = defaults
+		}
+		return nil
+	})
+	return err
+}
+
+// editFound changes the rules of a user, if there are any.
+func (s *ruleService) editFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
+	err := s.edit(ctx, user, edit)
+	if errors.Is(err, pushrule.ErrEventNotFound) {
+		return nil
+	}
+	return err
+}
+
+func (s *ruleService) refreshDefaults(ctx context.Context, user mxid.UserID) error {
+	defaults := s.options.Defaults.For(user)
+	return s.editFound(ctx, user, func(rules *pushrule.Ruleset) error {
+		rules.MergeDefaults(defaults)
+		return nil
+	})
+}
+
+func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
+	return s.editFound(ctx, user, func(rules *pushrule.Ruleset) error {
+		before := rules.Len()
+		if err := rules.CopyRoomRules(oldRoom, newRoom); err != nil {
+			return err
+		}
+		return s.options.Limits.CheckCount(before, rules)
+	})
+}
+
+func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
+	err := s.store.Delete(ctx, user)
+	if err == nil {
+		s.changes.forget(user)
+	}
+	return err
+}
+
+// rulesets returns the rules of many users, repaired but not stored so.
+func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset] {
+	all := make(map[mxid.UserID]Result[pushrule.Ruleset], len(users))
+	for user, loaded := range s.store.LoadMany(ctx, users) {
+		rules := loaded.Value.Rules
+		switch {
+		case loaded.Err != nil:
+		case !loaded.Value.Found():
+			rules = s.options.Defaults.For(user)
+		case rules.HasLegacy():
+			rules.MergeDefaults(s.options.Defaults.For(user))
+		}
+		all[user] = Result[pushrule.Ruleset]{rules, loaded.Err}
+	}
+	return all
 }

@@ -18,44 +18,95 @@ const alice mxid.UserID = "@alice:example.org"
 // ruleMemory is a rule store for one user. Before each commit of an update it
 // runs meanwhile, once, as another host would.
 type ruleMemory struct {
-	rules     pushrule.Ruleset
-	found     bool
+	module.RuleStore
+	content   module.Content
 	commits   int
 	err       error // of every operation
 	meanwhile func(*ruleMemory)
 }
 
-func (m *ruleMemory) Load(context.Context, mxid.UserID) (pushrule.Ruleset, bool, error) {
-	return m.rules, m.found, m.err
+func (m *ruleMemory) Load(context.Context, mxid.UserID) (module.Content, error) {
+	return m.content, m.err
 }
 
-func (m *ruleMemory) Update(_ context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
-	if m.err != nil {
-		return m.err
+func (m *ruleMemory) LoadMany(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	all := map[mxid.UserID]module.Result[module.Content]{}
+	for _, user := range users {
+		all[user] = module.Result[module.Content]{Value: m.content, Err: m.err}
 	}
-	rules := m.rules
+	return all
+}
+
+func (m *ruleMemory) Update(
+	_ context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (module.Content, error) {
+	if m.err != nil {
+		return module.Content{}, m.err
+	}
+	rules := m.content.Rules
 	if meanwhile := m.meanwhile; meanwhile != nil {
-		_ = edit(&rules, m.found) // its commit loses the race
+		_ = edit(&rules, m.content.Found()) // its commit loses the race
 		m.meanwhile = nil
 		meanwhile(m)
-		rules = m.rules
+		rules = m.content.Rules
 	}
-	if err := edit(&rules, m.found); err != nil {
-		return err
+	if err := edit(&rules, m.content.Found()); err != nil {
+		return module.Content{}, err
 	}
-	m.rules, m.found = rules, true
-	m.commits++
-	return nil
+	if !m.content.Found() || text(rules) != text(m.content.Rules) {
+		m.content = module.Content{Rules: rules, Version: m.content.Version + 1}
+		m.commits++
+	}
+	return m.content, nil
 }
 
-// heard are the rules that a listener was told of.
-type heard []string
+func (m *ruleMemory) Delete(context.Context, mxid.UserID) error {
+	m.content = module.Content{}
+	return m.err
+}
 
-func (h *heard) PushRulesChanged(ctx context.Context, _ mxid.UserID, rules pushrule.Ruleset) {
-	if ctx.Done() != nil {
-		*h = append(*h, "a context that can end")
+// Watch tells nothing: there is no other host.
+func (m *ruleMemory) Watch(ctx context.Context, watching func(), _ func(mxid.UserID, int64)) error {
+	watching()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+func found(rules pushrule.Ruleset) module.Content {
+	return module.Content{Rules: rules, Version: 1}
+}
+
+// heard is a listener and the contents that it was told of.
+type heard chan string
+
+func (h heard) PushRulesChanged(_ context.Context, _ mxid.UserID, content module.Content) {
+	h <- text(content.Rules)
+}
+
+// newRules returns a service on a store, with the usual limits and defaults.
+func newRules(t *testing.T, store module.RuleStore, limits pushrule.Limits, listeners ...module.ChangeListener) module.RuleService {
+	t.Helper()
+	return module.NewRuleService(store, newChanges(t, store, listeners...), module.RuleOptions{Limits: limits})
+}
+
+// newChanges returns what tells listeners, running until the test ends.
+func newChanges(t *testing.T, store module.RuleStore, listeners ...module.ChangeListener) *module.Changes {
+	t.Helper()
+	changes, err := module.NewChanges(store, module.DefaultChangesConfig(), listeners...)
+	if err != nil {
+		t.Fatal(err)
 	}
-	*h = append(*h, text(rules))
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		changes.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+	return changes
 }
 
 func text(rules pushrule.Ruleset) string { return string(rules.AppendJSON(nil)) }
@@ -75,7 +126,7 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 	t.Parallel()
 	defaults := pushrule.ServerDefault(alice)
 	merged := mustRead(t, withLegacy)
-	merged.MergeDefaults(alice)
+	merged.MergeDefaults(defaults)
 	users := mustRead(t, `{"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[]}]}`)
 	for name, test := range map[string]struct {
 		store   ruleMemory
@@ -83,22 +134,21 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 		commits int
 	}{
 		"nothing stored":      {ruleMemory{}, defaults, 1},
-		"a legacy rule":       {ruleMemory{rules: mustRead(t, withLegacy), found: true}, merged, 1},
-		"nothing to repair":   {ruleMemory{rules: users, found: true}, users, 0},
-		"a set without rules": {ruleMemory{rules: mustRead(t, `{ }`), found: true}, mustRead(t, `{ }`), 0},
+		"a legacy rule":       {ruleMemory{content: found(mustRead(t, withLegacy))}, merged, 1},
+		"nothing to repair":   {ruleMemory{content: found(users)}, users, 0},
+		"a set without rules": {ruleMemory{content: found(mustRead(t, `{ }`))}, mustRead(t, `{ }`), 0},
 		"another host is first": {
-			ruleMemory{meanwhile: func(m *ruleMemory) { m.rules, m.found = users, true }}, users, 0,
+			ruleMemory{meanwhile: func(m *ruleMemory) { m.content = found(users) }}, users, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var told heard
-			got, err := module.NewRuleService(&test.store, pushrule.DefaultLimits(), &told).Ruleset(t.Context(), alice)
-			if err != nil || text(got) != text(test.want) {
-				t.Errorf("got %s, %v\nwant %s", text(got), err, text(test.want))
+			got, err := newRules(t, &test.store, pushrule.DefaultLimits()).Content(t.Context(), alice)
+			if err != nil || text(got.Rules) != text(test.want) || !got.Found() {
+				t.Errorf("got %s, %v\nwant %s", text(got.Rules), err, text(test.want))
 			}
-			if test.store.commits != test.commits || len(told) != test.commits {
-				t.Errorf("got %d commits, told of %d, want %d", test.store.commits, len(told), test.commits)
+			if test.store.commits != test.commits {
+				t.Errorf("got %d commits, want %d", test.store.commits, test.commits)
 			}
 		})
 	}
@@ -106,32 +156,33 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 
 func TestListenersHearOfWhatWasStored(t *testing.T) {
 	t.Parallel()
-	store := &ruleMemory{rules: pushrule.ServerDefault(alice), found: true}
-	var told heard
-	service := module.NewRuleService(store, pushrule.DefaultLimits(), &told)
+	store := &ruleMemory{content: found(pushrule.ServerDefault(alice))}
+	told := make(heard, 10)
+	service := newRules(t, store, pushrule.DefaultLimits(), told)
 	put := func(id string) error {
 		return service.Put(t.Context(), alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
-	}
-	store.meanwhile = func(*ruleMemory) {
-		if err := put("b"); err != nil {
-			t.Error(err)
-		}
 	}
 	if err := put("a"); err != nil {
 		t.Fatal(err)
 	}
-	if len(told) != 2 || told[1] != text(store.rules) || !strings.Contains(told[1], `"b"`) {
-		t.Errorf("told of %q\nstored %s", told, text(store.rules))
+	if got := <-told; got != text(store.content.Rules) || !strings.Contains(got, `"a"`) {
+		t.Errorf("told of %s\nstored %s", got, text(store.content.Rules))
 	}
-	if err := put("."); !errors.Is(err, pushrule.ErrReservedID) || len(told) != 2 {
-		t.Errorf("got error %v, told of %d changes", err, len(told))
+	if err := put("."); !errors.Is(err, pushrule.ErrReservedID) {
+		t.Errorf("got error %v", err)
+	}
+	if err := put("b"); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-told; !strings.Contains(got, `"b"`) {
+		t.Errorf("told of %s, want only of what was stored", got)
 	}
 }
 
 func TestAUserWithoutRulesHasNoneToChange(t *testing.T) {
 	t.Parallel()
 	store := &ruleMemory{}
-	service, ctx := module.NewRuleService(store, pushrule.DefaultLimits()), t.Context()
+	service, ctx := newRules(t, store, pushrule.DefaultLimits()), t.Context()
 	_, ruleErr := service.Rule(ctx, alice, pushrule.Room, "a")
 	_, enabledErr := service.Enabled(ctx, alice, pushrule.Room, "a")
 	for name, err := range map[string]error{
@@ -153,7 +204,7 @@ func TestAUserWithoutRulesHasNoneToChange(t *testing.T) {
 
 func TestALegacyIDDecidesAlone(t *testing.T) {
 	t.Parallel()
-	service := module.NewRuleService(&ruleMemory{err: errors.New("not to be asked")}, pushrule.DefaultLimits())
+	service := newRules(t, &ruleMemory{err: errors.New("not to be asked")}, pushrule.DefaultLimits())
 	for _, id := range []string{".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"} {
 		known := pushrule.Kinds()
 		for _, kind := range append(known[:], "unknown") {
@@ -171,8 +222,8 @@ func TestLimitsHoldForWhatIsReplacedNotForWhatWasRead(t *testing.T) {
 	t.Parallel()
 	limits := pushrule.DefaultLimits()
 	limits.MaxRules, limits.MaxActions = 1, 1
-	store := &ruleMemory{found: true}
-	service, ctx := module.NewRuleService(store, limits), t.Context()
+	store := &ruleMemory{content: found(pushrule.Ruleset{})}
+	service, ctx := newRules(t, store, limits), t.Context()
 	put := func(id string) error {
 		return service.Put(ctx, alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
 	}
@@ -196,41 +247,28 @@ func TestLimitsHoldForWhatIsReplacedNotForWhatWasRead(t *testing.T) {
 	}
 }
 
-// pusherMemory is a pusher store for one user.
-type pusherMemory struct{ list pusher.List }
-
-func (m *pusherMemory) Load(context.Context, mxid.UserID) (pusher.List, error) { return m.list, nil }
-
-func (m *pusherMemory) Update(_ context.Context, _ mxid.UserID, edit func(*pusher.List) error) error {
-	list := m.list
-	err := edit(&list)
-	if err == nil {
-		m.list = list
-	}
-	return err
-}
-
 func TestThePusherServiceHoldsThePolicy(t *testing.T) {
 	t.Parallel()
 	policy := pusher.DefaultPolicy()
 	policy.MaxPushers = 1
-	store := &pusherMemory{}
-	service, ctx := module.NewPusherService(store, policy), t.Context()
+	store := newMemory()
+	service, ctx := module.NewPusherService(store, store.index(), module.PusherOptions{Policy: policy}), t.Context()
 	email := func(pushkey string) pusher.Pusher {
 		return pusher.Pusher{Key: pusher.Key{AppID: "m.email", Pushkey: pushkey}, Kind: pusher.Email, Data: "{}"}
 	}
+	set := func(pushkey string) error { return service.Set(ctx, alice, email(pushkey), pusher.RemoveOthers) }
 	for _, step := range []struct {
 		name string
 		do   func() error
 		want fault.Kind
 	}{
-		{"a first", func() error { return service.Set(ctx, alice, email("a")) }, ""},
-		{"a second, over the limit", func() error { return service.Set(ctx, alice, email("b")) }, fault.InvalidParam},
-		{"the first again", func() error { return service.Set(ctx, alice, email("a")) }, ""},
-		{"what is not allowed", func() error { return service.Set(ctx, alice, email("")) }, fault.InvalidParam},
+		{"a first", func() error { return set("a") }, ""},
+		{"a second, over the limit", func() error { return set("b") }, fault.InvalidParam},
+		{"the first again", func() error { return set("a") }, ""},
+		{"what is not allowed", func() error { return set("") }, fault.InvalidParam},
 		{"deleting what is not there", func() error { return service.Delete(ctx, alice, email("b").Key) }, ""},
 		{"deleting", func() error { return service.Delete(ctx, alice, email("a").Key) }, ""},
-		{"another in its place", func() error { return service.Set(ctx, alice, email("b")) }, ""},
+		{"another in its place", func() error { return set("b") }, ""},
 	} {
 		if err := step.do(); (err != nil || step.want != "") && fault.KindOf(err) != step.want {
 			t.Errorf("%s: got error %v", step.name, err)

@@ -59,11 +59,18 @@ type stored struct {
 	list   pusher.List
 }
 
-func read(ctx context.Context, client redis.Cmdable, key string) (rediscommit.Stored[pusher.List], error) {
-	fields, err := client.HGetAll(ctx, key).Result()
-	if err != nil {
-		return nil, err
+func read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
+	answer := client.HGetAll(ctx, key)
+	return func() (rediscommit.Stored[pusher.List], error) {
+		fields, err := answer.Result()
+		if err != nil {
+			return nil, err
+		}
+		return readFields(fields)
 	}
+}
+
+func readFields(fields map[string]string) (rediscommit.Stored[pusher.List], error) {
 	pushers := make([]pusher.Pusher, 0, len(fields))
 	for field, text := range fields {
 		if field == stampField {

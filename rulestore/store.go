@@ -10,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -20,7 +21,11 @@ var _ module.RuleStore = (*Store)(nil)
 // Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for
 // concurrent use, does no I/O of its own accord, and needs no closing. Changes
 // of one user that arrive at the same time are written together.
-type Store struct{ events *rediscommit.Store[event] }
+type Store struct {
+	events  *rediscommit.Users[event]
+	client  redis.UniversalClient
+	channel string
+}
 
 // New returns a store on client, which stays the caller's. The client must
 // read from masters.
@@ -28,27 +33,58 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("rulestore: %w", err)
 	}
+	layout := layout{cfg.MaxEventBytes, cfg.Redis.KeyPrefix + channel}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
-		Key:        key,
-		Read:       cfg.read,
+		Read:       layout.read,
 		Swap:       swapScript,
 		Unreadable: pushrule.Unreadable,
 	})
-	return &Store{events}, err
+	if err != nil {
+		return nil, err
+	}
+	return &Store{rediscommit.NewUsers(events, key), client, layout.channel}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
-func (s *Store) Load(ctx context.Context, user mxid.UserID) (pushrule.Ruleset, bool, error) {
-	e, err := s.events.Load(ctx, user)
-	return e.rules, e.found, err
+func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	state, err := s.events.Load(ctx, user)
+	return content(state), err
+}
+
+// LoadMany returns the stored rules of many users; see [module.RuleStore]. It
+// takes one round trip to each node for every 500 users.
+func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	all := make(map[mxid.UserID]module.Result[module.Content], len(users))
+	for user, loaded := range s.events.LoadMany(ctx, users) {
+		all[user] = module.Result[module.Content]{Value: content(loaded.State), Err: loaded.Err}
+	}
+	return all
 }
 
 // Update replaces the stored rules; see [module.RuleStore].
-func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
-	return s.events.Update(ctx, user, func(e *event) error {
+func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
+	state, err := s.events.Update(ctx, user, func(e *event) error {
 		err := edit(&e.rules, e.found)
 		e.found = true
 		return err
 	})
+	return content(state), err
+}
+
+// Delete removes what is stored for a user; see [module.RuleStore].
+func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
+	return s.events.Remove(ctx, user)
+}
+
+// unstamped is the version of an event that somebody else has written.
+const unstamped = 1
+
+// content is what the rest of the module sees of an event.
+func content(state commit.State[event]) module.Content {
+	e := state.Value
+	if !e.found {
+		return module.Content{}
+	}
+	return module.Content{Rules: e.rules, Version: max(state.Stamp.Version, unstamped)}
 }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -13,49 +15,74 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// key is the string that holds the user's event. The user id is the hash tag,
+// key is the string that holds the user's event. Only its prefix is missing. The user id is the hash tag,
 // so that in a cluster all of a user's keys share one slot, those of the pusher
 // store included. It starts with "@": the tag is never empty.
 func key(user mxid.UserID) string {
 	return "account_data:{" + string(user) + "}:m.push_rules"
 }
 
-// swapScript replaces the event.
+// userOf returns the user of a key. No prefix has a brace.
+func userOf(key string) string {
+	return key[strings.IndexByte(key, '{')+1 : strings.LastIndexByte(key, '}')]
+}
+
+// channel is where every change is published, as "VERSION USER": a change
+// belongs to all nodes of a cluster, and so does what is published.
+const channel = "push_rules_changed"
+
+// swapScript replaces the event and publishes that it did. A server that does
+// not let the host publish does not keep it from changing anything.
 //
-// ARGV: the new event, and the event as it was read, which is left out where
-// there was none.
+// ARGV: the new event, the channel and the message, which is empty for what is
+// no change, and the event as it was read, which is left out where there was
+// none.
 const swapScript = `
-if redis.call('GET', KEYS[1]) ~= (ARGV[2] or false) then return 0 end
+if redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
+if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
 
-// stored is an event and the text it was read from, nil for none.
+// layout is how the event of each user is kept.
+type layout struct {
+	maxEventBytes int
+	channel       string
+}
+
+// stored is a user's event and the text it was read from, nil for none.
 type stored struct {
 	event
-	text *string
-	cfg  Config
+	text   *string
+	user   string
+	layout layout
 }
 
-func (c Config) read(ctx context.Context, client redis.Cmdable, key string) (rediscommit.Stored[event], error) {
-	text, err := client.Get(ctx, key).Result()
-	if errors.Is(err, redis.Nil) {
-		return stored{cfg: c}, nil
+func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[event], error) {
+	answer := client.Get(ctx, key)
+	return func() (rediscommit.Stored[event], error) {
+		s := stored{user: userOf(key), layout: l}
+		text, err := answer.Result()
+		if errors.Is(err, redis.Nil) {
+			return s, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		s.text = &text
+		s.event, err = readEvent(text)
+		return s, err
 	}
-	if err != nil {
-		return nil, err
-	}
-	e, err := readEvent(text)
-	return stored{e, &text, c}, err
 }
 
-func (s stored) Value() event        { return s.event }
+func (s stored) Value() event { return s.event }
+
 func (s stored) Stamp() commit.Stamp { return commit.ReadStamp(s.stamp) }
 
 // Change refuses an event that is too large, unless it is one that shrinks.
 func (s stored) Change(next event) (rediscommit.Change, error) {
 	c := change{s, next.appendOpen(s.buffer())}
-	if size := len(c.open) + 1; size > s.cfg.MaxEventBytes && (s.text == nil || size > s.size()) {
-		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.cfg.MaxEventBytes))
+	if size := len(c.open) + 1; size > s.layout.maxEventBytes && (s.text == nil || size > s.size()) {
+		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxEventBytes))
 	}
 	return c, nil
 }
@@ -83,8 +110,12 @@ func (c change) IsEmpty() bool {
 
 func (c change) Args(stamp commit.Stamp) []any {
 	text := appendEnd(c.open, stamp.AppendJSON(nil))
-	if c.old.text == nil {
-		return []any{text}
+	message := ""
+	if stamp.Version != c.old.Stamp().Version {
+		message = strconv.FormatInt(stamp.Version, 10) + " " + c.old.user
 	}
-	return []any{text, *c.old.text}
+	if c.old.text == nil {
+		return []any{text, c.old.layout.channel, message}
+	}
+	return []any{text, c.old.layout.channel, message, *c.old.text}
 }

@@ -20,8 +20,10 @@ const (
 	BadJSON          Kind = "bad_json"           // 400 M_BAD_JSON
 	TooLarge         Kind = "too_large"          // 413 M_TOO_LARGE
 	MissingToken     Kind = "missing_token"      // 401 M_MISSING_TOKEN
+	UnknownToken     Kind = "unknown_token"      // 401 M_UNKNOWN_TOKEN
 	Unrecognized     Kind = "unrecognized"       // 404 M_UNRECOGNIZED
 	MethodNotAllowed Kind = "method_not_allowed" // 405 M_UNRECOGNIZED
+	ServerControlled Kind = "server_controlled"  // 405 M_BAD_JSON, account data that only the server sets
 	Database         Kind = "database"           // 500 M_UNKNOWN, stored data that cannot be read
 	Unavailable      Kind = "unavailable"        // 503 M_UNKNOWN, the store cannot be reached in time
 	Internal         Kind = "internal"           // 500 M_UNKNOWN, everything that is no fault
@@ -30,8 +32,8 @@ const (
 // Kinds lists every kind, so that a table over them can be tested to be whole.
 func Kinds() []Kind {
 	return []Kind{
-		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken,
-		Unrecognized, MethodNotAllowed, Database, Unavailable, Internal,
+		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken, UnknownToken,
+		Unrecognized, MethodNotAllowed, ServerControlled, Database, Unavailable, Internal,
 	}
 }
 

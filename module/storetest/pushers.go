@@ -23,6 +23,8 @@ func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		{"a context that has ended changes nothing", pusherEndedContext},
 		{"no change of many writers is lost", pusherWriters},
 		{"many writers of one pusher leave one", pusherRivals},
+		{"many users are loaded at once", loadManyPushers},
+		{"what is deleted is gone", deletedPushers},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
 	}
@@ -169,4 +171,39 @@ func pusherRivals(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	if list.Len() != 1 {
 		t.Errorf("got %d pushers, want 1", list.Len())
 	}
+}
+
+func loadManyPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	store, users, bad := newStore(t), oddUsers(), badUsers()
+	for i, user := range users {
+		if i%2 == 0 {
+			setPushers(t, store, user, aPusher("a", string(user)), aPusher("b", string(user)))
+		}
+	}
+	loaded := store.LoadMany(t.Context(), append(append(users, users...), bad...))
+	if len(loaded) != len(users)+len(bad) {
+		t.Errorf("got %d results, want %d", len(loaded), len(users)+len(bad))
+	}
+	for i, user := range users {
+		want := 2 * ((i + 1) % 2)
+		list, err := loaded[user].Value, loaded[user].Err
+		if err != nil || list.Len() != want || want > 0 && list.All()[1].Pushkey != string(user) {
+			t.Errorf("%q: got %d pushers, error %v, want %d", user, list.Len(), err, want)
+		}
+	}
+	for _, user := range bad {
+		if loaded[user].Err == nil {
+			t.Errorf("%q gave no error", user)
+		}
+	}
+}
+
+func deletedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
+	wantNoError(t, hosts[0].Delete(t.Context(), user)) // there is nothing
+	setPushers(t, hosts[0], user, aPusher("a", "1"), aPusher("b", "2"))
+	wantNoError(t, hosts[1].Delete(t.Context(), user))
+	wantPushers(t, hosts[0], user)
+	setPushers(t, hosts[0], user, aPusher("c", "3"))
+	wantPushers(t, hosts[1], user, aPusher("c", "3"))
 }

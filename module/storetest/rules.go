@@ -25,6 +25,11 @@ func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 		{"a context that has ended changes nothing", ruleEndedContext},
 		{"no change of many writers is lost", ruleWriters},
 		{"of many writers each has an answer of its own", ruleAnswers},
+		{"an update returns what is stored", ruleContents},
+		{"versions grow with changes and with nothing else", ruleVersions},
+		{"many users are loaded at once", loadManyRules},
+		{"what is deleted is gone", deletedRules},
+		{"every host hears of changes while it watches", watchedRules},
 		{"one of many first writers wins", ruleFirstWriters},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
@@ -39,10 +44,16 @@ func ruleset(t *testing.T, text string) pushrule.Ruleset {
 	return rules
 }
 
+// updateRules is an update of which only the error counts.
+func updateRules(ctx context.Context, store module.RuleStore, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
+	_, err := store.Update(ctx, user, edit)
+	return err
+}
+
 // storeRules puts rules in the place of what the user has.
 func storeRules(t *testing.T, store module.RuleStore, user mxid.UserID, rules pushrule.Ruleset) {
 	t.Helper()
-	wantNoError(t, store.Update(t.Context(), user, func(stored *pushrule.Ruleset, _ bool) error {
+	wantNoError(t, updateRules(t.Context(), store, user, func(stored *pushrule.Ruleset, _ bool) error {
 		*stored = rules
 		return nil
 	}))
@@ -50,25 +61,30 @@ func storeRules(t *testing.T, store module.RuleStore, user mxid.UserID, rules pu
 
 func wantRules(t *testing.T, store module.RuleStore, user mxid.UserID, want pushrule.Ruleset) {
 	t.Helper()
-	got, found, err := store.Load(t.Context(), user)
+	got, err := store.Load(t.Context(), user)
 	wantNoError(t, err)
-	if !found {
-		t.Fatal("no rules found")
-	}
-	wantEqual(t, string(got.AppendJSON(nil)), string(want.AppendJSON(nil)))
+	wantContent(t, got, want)
 }
 
 func wantNoRules(t *testing.T, store module.RuleStore, user mxid.UserID) {
 	t.Helper()
-	if _, found, err := store.Load(t.Context(), user); err != nil || found {
-		t.Errorf("got found %t, error %v, want no rules", found, err)
+	if content, err := store.Load(t.Context(), user); err != nil || content.Found() {
+		t.Errorf("got found %t, error %v, want no rules", content.Found(), err)
 	}
+}
+
+func wantContent(t *testing.T, got module.Content, want pushrule.Ruleset) {
+	t.Helper()
+	if !got.Found() {
+		t.Fatal("no rules found")
+	}
+	wantEqual(t, string(got.Rules.AppendJSON(nil)), string(want.AppendJSON(nil)))
 }
 
 func noRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	store, user := newStore(t), newUser()
 	wantNoRules(t, store, user)
-	wantNoError(t, store.Update(t.Context(), user, func(rules *pushrule.Ruleset, found bool) error {
+	wantNoError(t, updateRules(t.Context(), store, user, func(rules *pushrule.Ruleset, found bool) error {
 		if found || rules.Len() != 0 {
 			t.Errorf("edit got found %t and %d rules, want none", found, rules.Len())
 		}
@@ -87,7 +103,7 @@ func rulesRoundTrip(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	wantRules(t, newStore(t), user, rules)
 
 	wantNoError(t, rules.SetEnabled(pushrule.Override, "ü<&>", false))
-	wantNoError(t, newStore(t).Update(t.Context(), user, func(stored *pushrule.Ruleset, found bool) error {
+	wantNoError(t, updateRules(t.Context(), newStore(t), user, func(stored *pushrule.Ruleset, found bool) error {
 		if !found {
 			t.Error("edit got found false for stored rules")
 		}
@@ -102,13 +118,13 @@ func refusedRuleEdit(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 		*rules = ruleset(t, `{}`)
 		return errRefused
 	}
-	if err := store.Update(t.Context(), user, refuse); !errors.Is(err, errRefused) {
+	if err := updateRules(t.Context(), store, user, refuse); !errors.Is(err, errRefused) {
 		t.Errorf("got error %v, want the edit's", err)
 	}
 	wantNoRules(t, store, user)
 
 	storeRules(t, store, user, pushrule.ServerDefault(user))
-	if err := store.Update(t.Context(), user, refuse); !errors.Is(err, errRefused) {
+	if err := updateRules(t.Context(), store, user, refuse); !errors.Is(err, errRefused) {
 		t.Errorf("got error %v, want the edit's", err)
 	}
 	wantRules(t, store, user, pushrule.ServerDefault(user))
@@ -128,10 +144,10 @@ func ruleUsersApart(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 func ruleBadUsers(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	store := newStore(t)
 	for _, user := range badUsers() {
-		if _, _, err := store.Load(t.Context(), user); err == nil {
+		if _, err := store.Load(t.Context(), user); err == nil {
 			t.Errorf("Load(%q) gave no error", user)
 		}
-		if err := store.Update(t.Context(), user, func(*pushrule.Ruleset, bool) error { return nil }); err == nil {
+		if err := updateRules(t.Context(), store, user, func(*pushrule.Ruleset, bool) error { return nil }); err == nil {
 			t.Errorf("Update(%q) gave no error", user)
 		}
 	}
@@ -141,9 +157,9 @@ func ruleEndedContext(t *testing.T, newStore func(*testing.T) module.RuleStore) 
 	store, user := newStore(t), newUser()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, _, err := store.Load(ctx, user)
+	_, err := store.Load(ctx, user)
 	wantUnavailable(t, err)
-	wantUnavailable(t, store.Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+	wantUnavailable(t, updateRules(ctx, store, user, func(rules *pushrule.Ruleset, _ bool) error {
 		*rules = pushrule.ServerDefault(user)
 		return nil
 	}))
@@ -155,13 +171,14 @@ func ruleWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))
 	together(t, func(ctx context.Context, writer int) error {
 		return persist(ctx, func() error {
-			return hosts[writer%2].Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+			return updateRules(ctx, hosts[writer%2], user, func(rules *pushrule.Ruleset, _ bool) error {
 				return rules.Put(pushrule.Room, name(writer), pushrule.Draft{}, pushrule.Position{})
 			})
 		})
 	})
-	rules, _, err := hosts[0].Load(t.Context(), user)
+	content, err := hosts[0].Load(t.Context(), user)
 	wantNoError(t, err)
+	rules := content.Rules
 	for writer := range writers {
 		if _, found := rules.Rule(pushrule.Room, name(writer)); !found {
 			t.Errorf("the rule of writer %d is lost", writer)
@@ -185,7 +202,7 @@ func ruleAnswers(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 			ctx = away
 		}
 		var stored pushrule.Ruleset
-		err := hosts[writer/4%2].Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+		err := updateRules(ctx, hosts[writer/4%2], user, func(rules *pushrule.Ruleset, _ bool) error {
 			err := rules.Put(pushrule.Room, name(writer), pushrule.Draft{}, pushrule.Position{})
 			if refuses(writer) {
 				err = errRefused
@@ -206,8 +223,9 @@ func ruleAnswers(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 		}
 		return nil
 	})
-	rules, _, err := hosts[0].Load(t.Context(), user)
+	content, err := hosts[0].Load(t.Context(), user)
 	wantNoError(t, err)
+	rules := content.Rules
 	for writer := range writers {
 		if _, found := rules.Rule(pushrule.Room, name(writer)); found == refuses(writer) && !goesAway(writer) {
 			t.Errorf("writer %d: found the rule: %t", writer, found)
@@ -220,7 +238,7 @@ func ruleFirstWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) 
 	errExists := errors.New("there are rules already")
 	winners := make(chan int, writers)
 	together(t, func(ctx context.Context, writer int) error {
-		err := hosts[writer%2].Update(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+		err := updateRules(ctx, hosts[writer%2], user, func(rules *pushrule.Ruleset, found bool) error {
 			if found {
 				return errExists
 			}
@@ -237,8 +255,9 @@ func ruleFirstWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) 
 	if len(winners) != 1 {
 		t.Fatalf("got %d first writers, want one", len(winners))
 	}
-	rules, _, err := hosts[1].Load(t.Context(), user)
+	content, err := hosts[1].Load(t.Context(), user)
 	wantNoError(t, err)
+	rules := content.Rules
 	if _, found := rules.Rule(pushrule.Room, name(<-winners)); !found || rules.Len() != 1 {
 		t.Errorf("got %d rules, found the winner's: %t", rules.Len(), found)
 	}

@@ -1,0 +1,71 @@
+package module
+
+import (
+	"context"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+var _ HostService = (*hostService)(nil)
+
+type hostService struct {
+	rules   *ruleService
+	pushers *pusherService
+}
+
+// NewHostService returns the module's own service for the host. It works on the
+// stores, not on the other services.
+func NewHostService(
+	rules RuleStore, changes *Changes, ro RuleOptions, pushers PusherStore, index PushkeyIndex, po PusherOptions,
+) HostService {
+	return &hostService{&ruleService{rules, changes, ro}, newPusherService(pushers, index, po)}
+}
+
+func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
+	return s.rules.ensureDefaults(ctx, user)
+}
+
+func (s *hostService) RefreshDefaults(ctx context.Context, user mxid.UserID) error {
+	return s.rules.refreshDefaults(ctx, user)
+}
+
+func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
+	if err := s.pushers.forget(ctx, user); err != nil {
+		return err
+	}
+	return s.rules.forget(ctx, user)
+}
+
+func (s *hostService) RemoveDevicePushers(ctx context.Context, user mxid.UserID, devices ...string) error {
+	return s.pushers.removeDevices(ctx, user, devices)
+}
+
+func (s *hostService) KeepOnlyDevicePushers(ctx context.Context, user mxid.UserID, device string) error {
+	return s.pushers.keepOnlyDevice(ctx, user, device)
+}
+
+func (s *hostService) CopyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
+	return s.rules.copyRoomRules(ctx, user, oldRoom, newRoom)
+}
+
+func (s *hostService) AccountData(ctx context.Context, user mxid.UserID) ([]byte, error) {
+	content, err := s.rules.Content(ctx, user)
+	if err != nil {
+		return nil, err
+	}
+	return content.AppendJSON(nil), nil
+}
+
+func (s *hostService) Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset] {
+	return s.rules.rulesets(ctx, users)
+}
+
+func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
+	return s.pushers.store.LoadMany(ctx, users)
+}
+
+func (s *hostService) SettlePushkeys(ctx context.Context) error {
+	return SettlePushkeys(ctx, s.pushers.store, s.pushers.pushkeys.index)
+}

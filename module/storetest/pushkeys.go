@@ -1,0 +1,145 @@
+package storetest
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// Pushkeys runs the contract of [module.PushkeyIndex].
+func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, func(*testing.T) module.PushkeyIndex)
+	}{
+		{"claims are known to every host", claimsRoundTrip},
+		{"a refused edit changes nothing", refusedClaim},
+		{"no claim of many hosts is lost", claimants},
+		{"a context that has ended changes nothing", claimEndedContext},
+		{"what was postponed is told until it is settled", postponedClaims},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, newIndex) })
+	}
+}
+
+// newDigest returns a pushkey that nobody claims.
+func newDigest() pusher.Digest { return pusher.Key{AppID: "app", Pushkey: rand.Text()}.Digest() }
+
+func claimBy(user mxid.UserID) func(*pusher.Claims) error {
+	return func(c *pusher.Claims) error {
+		c.Add(user, 1)
+		return nil
+	}
+}
+
+func wantClaims(t *testing.T, index module.PushkeyIndex, key pusher.Digest, want ...pusher.Owner) {
+	t.Helper()
+	claims, err := index.Load(t.Context(), key)
+	wantNoError(t, err)
+	got := slices.Clone(claims.Owners())
+	slices.SortFunc(got, func(a, b pusher.Owner) int { return int(a.Claim - b.Claim) })
+	if !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+func claimsRoundTrip(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+	key, users := newDigest(), oddUsers()
+	wantClaims(t, newIndex(t), key)
+	var want []pusher.Owner
+	for i, user := range users {
+		claims, err := newIndex(t).Update(t.Context(), key, claimBy(user))
+		wantNoError(t, err)
+		want = append(want, pusher.Owner{User: user, Claim: int64(i + 1)})
+		if len(claims.Owners()) != i+1 {
+			t.Errorf("the update returned %d owners, want %d", len(claims.Owners()), i+1)
+		}
+	}
+	wantClaims(t, newIndex(t), key, want...)
+	wantClaims(t, newIndex(t), newDigest())
+	_, err := newIndex(t).Update(t.Context(), key, func(c *pusher.Claims) error {
+		for _, owner := range c.Owners() {
+			c.Release(owner)
+		}
+		return nil
+	})
+	wantNoError(t, err)
+	wantClaims(t, newIndex(t), key)
+}
+
+func refusedClaim(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+	index, key := newIndex(t), newDigest()
+	_, err := index.Update(t.Context(), key, func(c *pusher.Claims) error {
+		c.Add(newUser(), 1)
+		return errRefused
+	})
+	if !errors.Is(err, errRefused) {
+		t.Errorf("got error %v, want the edit's", err)
+	}
+	wantClaims(t, index, key)
+}
+
+func claimants(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+	hosts, key := [2]module.PushkeyIndex{newIndex(t), newIndex(t)}, newDigest()
+	together(t, func(ctx context.Context, writer int) error {
+		user := newUser()
+		return persist(ctx, func() error {
+			_, err := hosts[writer%2].Update(ctx, key, claimBy(user))
+			return err
+		})
+	})
+	claims, err := hosts[0].Load(t.Context(), key)
+	wantNoError(t, err)
+	numbers := map[int64]bool{}
+	for _, owner := range claims.Owners() {
+		numbers[owner.Claim] = true
+	}
+	if len(claims.Owners()) != writers || len(numbers) != writers {
+		t.Errorf("got %d owners with %d numbers, want %d", len(claims.Owners()), len(numbers), writers)
+	}
+}
+
+func claimEndedContext(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+	index, key := newIndex(t), newDigest()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := index.Load(ctx, key)
+	wantUnavailable(t, err)
+	_, err = index.Update(ctx, key, claimBy(newUser()))
+	wantUnavailable(t, err)
+	wantUnavailable(t, index.Postpone(ctx, module.Unsettled{Key: key, Claim: 1}))
+	wantUnavailable(t, index.Settled(ctx, module.Unsettled{Key: key, Claim: 1}))
+	_, err = index.Postponed(ctx, time.Now(), 10)
+	wantUnavailable(t, err)
+	wantClaims(t, index, key)
+}
+
+func postponedClaims(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+	hosts, soon := [2]module.PushkeyIndex{newIndex(t), newIndex(t)}, time.Now().Add(time.Hour)
+	first, second := module.Unsettled{Key: newDigest(), Claim: 1}, module.Unsettled{Key: newDigest(), Claim: 1 << 62}
+	isPostponed := func(u module.Unsettled, before time.Time) bool {
+		t.Helper()
+		all, err := hosts[1].Postponed(t.Context(), before, 1000)
+		wantNoError(t, err)
+		return slices.Contains(all, u)
+	}
+	for _, u := range []module.Unsettled{first, second, first} {
+		wantNoError(t, hosts[0].Postpone(t.Context(), u))
+	}
+	if !isPostponed(first, soon) || !isPostponed(second, soon) || isPostponed(first, time.Now().Add(-time.Hour)) {
+		t.Error("what was postponed is not told, or too soon")
+	}
+	wantNoError(t, hosts[1].Settled(t.Context(), first))
+	wantNoError(t, hosts[1].Settled(t.Context(), first))
+	if isPostponed(first, soon) || !isPostponed(second, soon) {
+		t.Error("what was settled is still told, or the other is not")
+	}
+	wantNoError(t, hosts[0].Settled(t.Context(), second))
+}

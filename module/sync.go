@@ -1,0 +1,48 @@
+package module
+
+import (
+	"context"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+var _ SyncService = (*syncService)(nil)
+
+type syncService struct {
+	rules   RuleService
+	changes *Changes
+}
+
+// NewSyncService returns the module's own service for /sync.
+func NewSyncService(rules RuleService, changes *Changes) SyncService {
+	return &syncService{rules, changes}
+}
+
+func (s *syncService) Version(ctx context.Context, user mxid.UserID) (int64, error) {
+	if version := s.changes.version(user); version != 0 {
+		return version, nil
+	}
+	content, err := s.load(ctx, user)
+	return content.Version, err
+}
+
+func (s *syncService) ContentSince(ctx context.Context, user mxid.UserID, since int64) (Content, bool, error) {
+	if since != 0 && s.changes.isCurrent(user, since) {
+		return Content{}, false, nil
+	}
+	content, err := s.load(ctx, user)
+	if err != nil || content.Version == since {
+		return Content{}, false, err
+	}
+	return content, true, nil
+}
+
+// load asks the store, and remembers what it says.
+func (s *syncService) load(ctx context.Context, user mxid.UserID) (Content, error) {
+	m := s.changes.begin(user)
+	content, err := s.rules.Content(ctx, user)
+	if err == nil {
+		s.changes.learn(m, content)
+	}
+	return content, err
+}

@@ -1,0 +1,219 @@
+package pusherstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+var _ module.PushkeyIndex = (*Index)(nil)
+
+// Index is a [module.PushkeyIndex] on Redis, beside a [Store]. It is safe for
+// concurrent use, does no I/O of its own accord, and needs no closing.
+type Index struct {
+	claims    *rediscommit.Store[pusher.Claims]
+	client    redis.UniversalClient
+	cfg       rediscommit.Config
+	postponed string // the key of what is to be settled
+}
+
+// NewIndex returns an index on client, which stays the caller's. The client
+// must read from masters.
+func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
+	claims, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[pusher.Claims]{
+		Name:       "pushkey index",
+		Read:       readClaims,
+		Swap:       swapClaimsScript,
+		Unreadable: pusher.Unreadable,
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &Index{claims, client, cfg.Redis, cfg.Redis.KeyPrefix + postponedKey}, nil
+}
+
+// Load returns the claims to a pushkey; see [module.PushkeyIndex].
+func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
+	state, err := x.claims.Load(ctx, claimsKey(key))
+	return state.Value, err
+}
+
+// Update replaces the claims to a pushkey; see [module.PushkeyIndex].
+func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
+	state, err := x.claims.Update(ctx, claimsKey(key), edit)
+	return state.Value, err
+}
+
+// Postpone remembers a claim; see [module.PushkeyIndex].
+func (x *Index) Postpone(ctx context.Context, u module.Unsettled) error {
+	member := redis.Z{Score: float64(time.Now().Unix()), Member: memberOf(u)}
+	return x.do(ctx, "postpone", func(ctx context.Context) error {
+		return x.client.ZAddNX(ctx, x.postponed, member).Err()
+	})
+}
+
+// Settled forgets a claim; see [module.PushkeyIndex].
+func (x *Index) Settled(ctx context.Context, u module.Unsettled) error {
+	return x.do(ctx, "settled", func(ctx context.Context) error {
+		return x.client.ZRem(ctx, x.postponed, memberOf(u)).Err()
+	})
+}
+
+// Postponed returns what was postponed, the oldest first; see
+// [module.PushkeyIndex].
+func (x *Index) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
+	var members []string
+	err = x.do(ctx, "postponed", func(ctx context.Context) (err error) {
+		members, err = x.client.ZRangeArgs(ctx, redis.ZRangeArgs{
+			Key: x.postponed, ByScore: true, Start: "-inf", Stop: strconv.FormatInt(before.Unix(), 10), Count: int64(limit),
+		}).Result()
+		return err
+	})
+	for _, member := range members {
+		if u, found := unsettledOf(member); found {
+			all = append(all, u)
+		}
+	}
+	return all, err
+}
+
+// do runs a command that may be repeated.
+func (x *Index) do(ctx context.Context, doing string, command func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, x.cfg.OperationTimeout)
+	defer cancel()
+	if err := command(ctx); err != nil {
+		return module.Unavailable(fmt.Errorf("pushkey index: %s: %w", doing, err))
+	}
+	return nil
+}
+
+// claimsKey is the string that holds the claims to a pushkey. The pushkey is a
+// credential, so that its digest names it.
+func claimsKey(key pusher.Digest) string { return "pushkey:{" + string(key) + "}" }
+
+// postponedKey is the sorted set of what is to be settled, by the time since
+// when, in seconds. It is empty but for moments and after failures.
+const postponedKey = "pushkeys:unsettled"
+
+// memberOf names a claim in the sorted set. A digest has no space.
+func memberOf(u module.Unsettled) string {
+	return string(u.Key) + " " + strconv.FormatInt(u.Claim, 10)
+}
+
+func unsettledOf(member string) (u module.Unsettled, found bool) {
+	digest, number, found := strings.Cut(member, " ")
+	claim, err := strconv.ParseInt(number, 10, 64)
+	return module.Unsettled{Key: pusher.Digest(digest), Claim: claim}, found && err == nil
+}
+
+// swapClaimsScript replaces the claims.
+//
+// ARGV: the new claims, for how many seconds they live, 0 without end, and the
+// claims as they were read, which are left out where there were none.
+const swapClaimsScript = `
+if redis.call('GET', KEYS[1]) ~= (ARGV[3] or false) then return 0 end
+redis.call('SET', KEYS[1], ARGV[1])
+if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
+return 1`
+
+// storedClaims are claims, {"owners":{"@user:server":CLAIM},"commit":{...}},
+// and the text they were read from, nil for none.
+type storedClaims struct {
+	claims pusher.Claims
+	stamp  commit.Stamp
+	text   *string
+}
+
+func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.Claims], error) {
+	answer := client.Get(ctx, key)
+	return func() (rediscommit.Stored[pusher.Claims], error) {
+		text, err := answer.Result()
+		if errors.Is(err, redis.Nil) {
+			return storedClaims{}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return parseClaims(text)
+	}
+}
+
+func parseClaims(text string) (rediscommit.Stored[pusher.Claims], error) {
+	var owners []pusher.Owner
+	s := storedClaims{text: &text}
+	r := strictjson.NewReader(text)
+	err := r.Object(func(name string) error {
+		switch name {
+		case "owners":
+			return r.Object(func(user string) error {
+				claim, err := r.Integer()
+				owners = append(owners, pusher.Owner{User: mxid.UserID(user), Claim: claim})
+				return err
+			})
+		case stampField:
+			stamp, err := r.Value()
+			s.stamp = commit.ReadStamp(stamp)
+			return err
+		}
+		return r.Skip()
+	}, "owners")
+	if err == nil {
+		err = r.End()
+	}
+	if err != nil {
+		return nil, pusher.Unreadable(err)
+	}
+	s.claims = pusher.NewClaims(owners...)
+	return s, nil
+}
+
+func (s storedClaims) Value() pusher.Claims { return s.claims }
+func (s storedClaims) Stamp() commit.Stamp  { return s.stamp }
+
+func (s storedClaims) Change(next pusher.Claims) (rediscommit.Change, error) {
+	return claimsChange{s, next}, nil
+}
+
+// claimsChange is claims to be stored in the place of others.
+type claimsChange struct {
+	old  storedClaims
+	next pusher.Claims
+}
+
+func (c claimsChange) IsEmpty() bool {
+	return string(appendOwners(nil, c.next)) == string(appendOwners(nil, c.old.claims))
+}
+
+func (c claimsChange) Args(stamp commit.Stamp) []any {
+	text := append(strictjson.AppendMember([]byte{'{'}, "owners"), appendOwners(nil, c.next)...)
+	text = stamp.AppendJSON(strictjson.AppendMember(text, stampField))
+	life := 0
+	if len(c.next.Owners()) == 0 {
+		life = int(emptyAge.Seconds())
+	}
+	args := []any{append(text, '}'), life}
+	if c.old.text != nil {
+		args = append(args, *c.old.text)
+	}
+	return args
+}
+
+func appendOwners(dst []byte, claims pusher.Claims) []byte {
+	dst = append(dst, '{')
+	for _, owner := range claims.Owners() {
+		dst = strconv.AppendInt(strictjson.AppendMember(dst, string(owner.User)), owner.Claim, 10)
+	}
+	return append(dst, '}')
+}
