@@ -51,18 +51,23 @@ type flawedRules struct {
 	flaw flaw
 }
 
-func (s flawedRules) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
+func (s flawedRules) Update(
+	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (content module.Content, err error) {
 	ctx = context.WithoutCancel(ctx)
-	return s.flaw(
-		func() error { return s.RuleStore.Update(ctx, user, edit) },
-		func() error {
-			rules, found, err := s.Load(ctx, user)
-			if err != nil {
+	err = s.flaw(
+		func() (err error) {
+			content, err = s.RuleStore.Update(ctx, user, edit)
+			return err
+		},
+		func() (err error) {
+			if content, err = s.Load(ctx, user); err != nil {
 				return err
 			}
-			return edit(&rules, found)
+			return edit(&content.Rules, content.Found())
 		},
 	)
+	return content, err
 }
 
 type flawedPushers struct {

@@ -42,7 +42,7 @@ type estate interface {
 }
 
 // ownID is a new id for something of the client.
-func ownID(a *actor) string { return fmt.Sprintf("own-%d-%d", a.number, a.sent) }
+func ownID(a *actor) string { return fmt.Sprintf("own-%d-%d", a.number, a.sent) + a.user }
 
 // wantsNew decides whether a client gets something new. It has a few things, so
 // that all of them are changed more than once.

@@ -95,7 +95,7 @@ func newSyncWaker() syncWaker { return syncWaker{} }
 // A listener hears of every change.
 type syncWaker struct{}
 
-func (syncWaker) PushRulesChanged(ctx context.Context, user mxid.UserID, rules pushrule.Ruleset) {
+func (syncWaker) PushRulesChanged(ctx context.Context, user mxid.UserID, content module.Content) {
 	// wake the user's waiting /sync requests
 }
 
@@ -107,7 +107,12 @@ func Example_withoutFx() {
 	if err != nil {
 		panic(err)
 	}
-	rules := module.NewRuleService(store, pushrule.DefaultLimits(), newSyncWaker())
+	changes, err := module.NewChanges(store, module.DefaultChangesConfig(), newSyncWaker())
+	if err != nil {
+		panic(err)
+	}
+	go changes.Run(context.Background())
+	rules := module.NewRuleService(store, changes, module.RuleOptions{Limits: pushrule.DefaultLimits()})
 	routes, err := handlers.NewPushRules(rules, handlers.DefaultConfig(), log)
 	if err != nil {
 		panic(err)

@@ -38,7 +38,7 @@ func importTable() []importRow {
 		{redisCommit, with(redis), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/pusher", pure, noIO},
-		{"module", inner, noIO},
+		{"module", inner, []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"rulestore", with(redis, redisCommit), nil},
 		{"pusherstore", with(redis, redisCommit), nil},

@@ -285,9 +285,9 @@ func nextForPushers(a *actor) request {
 	)(a)
 }
 
-// someKey is one of few pusher keys.
+// someKey is one of few pusher keys, which no other user has.
 func (a *actor) someKey() pusher.Key {
-	return pusher.Key{AppID: one(a, "app", "other"), Pushkey: one(a, "a", "b")}
+	return pusher.Key{AppID: one(a, "app", "other"), Pushkey: one(a, "a", "b") + a.user}
 }
 
 // setPusher adds or replaces a pusher.

@@ -240,27 +240,37 @@ func unanswered(history []porcupine.Operation) int {
 // racyRules is a store of one user's rules that loses updates: two at a time
 // read what is stored, and only then each writes over it.
 type racyRules struct {
+	module.RuleStore
 	rules atomic.Pointer[pushrule.Ruleset]
 	meet  chan struct{}
 }
 
-func (s *racyRules) Load(context.Context, mxid.UserID) (pushrule.Ruleset, bool, error) {
-	return *s.rules.Load(), true, nil
+func (s *racyRules) Load(context.Context, mxid.UserID) (module.Content, error) {
+	return module.Content{Rules: *s.rules.Load(), Version: 1}, nil
 }
 
-func (s *racyRules) Update(ctx context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
+func (s *racyRules) Update(
+	ctx context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (module.Content, error) {
 	rules := *s.rules.Load()
 	if err := edit(&rules, true); err != nil {
-		return err
+		return module.Content{}, err
 	}
 	select {
 	case s.meet <- struct{}{}:
 	case <-s.meet:
 	case <-ctx.Done():
-		return ctx.Err()
+		return module.Content{}, ctx.Err()
 	}
 	s.rules.Store(&rules)
-	return nil
+	return module.Content{Rules: rules, Version: 1}, nil
+}
+
+// Watch tells nothing.
+func (s *racyRules) Watch(ctx context.Context, watching func(), _ func(mxid.UserID, int64)) error {
+	watching()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // readPutRead has each client add a rule of its own between two looks at all.

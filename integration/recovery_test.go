@@ -237,7 +237,7 @@ func (tr *traffic) send(server, n int) {
 		"GET /pushrules/",
 		fmt.Sprintf(`PUT /pushrules/global/room/a {"actions":[{"set_tweak":"sound","value":"%d"}]}`, n),
 		"GET /pushers",
-		"POST /pushers/set " + strings.Replace(httpPusher("app", "key"), "Phone", fmt.Sprint(n), 1),
+		"POST /pushers/set " + strings.Replace(appended(httpPusher("app", "key")), "Phone", fmt.Sprint(n), 1),
 	}
 	request, turn := requests[n%len(requests)], n/len(requests)
 	host, users := tr.hosts[turn%len(tr.hosts)], tr.users[server]

@@ -87,7 +87,7 @@ func TestAUsersKeysShareASlotAndNoTwoUsersShareAKey(t *testing.T) {
 	seen := map[string]mxid.UserID{}
 	for _, user := range oddUsers {
 		before := allKeys(t, client)
-		if err := rules.Update(t.Context(), user, createDefault(user)); err != nil {
+		if _, err := rules.Update(t.Context(), user, createDefault(user)); err != nil {
 			t.Fatalf("%q: %v", user, err)
 		}
 		if err := pushers.Update(t.Context(), user, setOne); err != nil {

@@ -36,7 +36,9 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 		fx.Supply(zap.NewNop(), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
 		fx.Invoke(
 			fx.Annotate(func(groups []handlers.RouteGroup) {}, fx.ParamTags(pushfx.RouteGroups)),
-			func(module.RuleStore, module.PusherStore, module.RuleService, module.PusherService, pushfx.Config) {},
+			func(module.RuleStore, module.PusherStore, module.PushkeyIndex, pushfx.Config) {},
+			func(module.RuleService, module.PusherService, module.HostService, module.SyncService, *module.Changes) {
+			},
 		),
 	)
 	if err != nil {
@@ -44,46 +46,62 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 	}
 }
 
-// memoryRules is a host's own rule store.
+// memoryRules is a host's own rule store, for one instance.
 type memoryRules struct {
-	rules map[mxid.UserID]pushrule.Ruleset
+	module.RuleStore
+	rules map[mxid.UserID]module.Content
 }
 
-func (m memoryRules) Load(_ context.Context, user mxid.UserID) (pushrule.Ruleset, bool, error) {
-	rules, found := m.rules[user]
-	return rules, found, nil
+func (m memoryRules) Load(_ context.Context, user mxid.UserID) (module.Content, error) {
+	return m.rules[user], nil
 }
 
-func (m memoryRules) Update(_ context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
-	rules, found := m.rules[user]
-	err := edit(&rules, found)
-	if err == nil {
-		m.rules[user] = rules
+func (m memoryRules) Update(
+	_ context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (module.Content, error) {
+	content := m.rules[user]
+	if err := edit(&content.Rules, content.Found()); err != nil {
+		return module.Content{}, err
 	}
-	return err
+	content.Version++
+	m.rules[user] = content
+	return content, nil
+}
+
+func (m memoryRules) Watch(ctx context.Context, watching func(), _ func(mxid.UserID, int64)) error {
+	watching()
+	<-ctx.Done()
+	return ctx.Err()
 }
 
 // noPushers is a host's own pusher store.
-type noPushers struct{}
+type noPushers struct{ module.PusherStore }
 
 func (noPushers) Load(context.Context, mxid.UserID) (pusher.List, error) { return pusher.List{}, nil }
-func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) error {
-	return nil
+
+func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) error { return nil }
+
+// noPushkeys is a host's own index.
+type noPushkeys struct{ module.PushkeyIndex }
+
+func (noPushkeys) Postponed(context.Context, time.Time, int) ([]module.Unsettled, error) {
+	return nil, nil
 }
 
-func TestAHostReplacesBothStoresAndNeedsNoRedis(t *testing.T) {
+func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	t.Parallel()
 	nowhere := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer nowhere.Close()
-	mine := memoryRules{map[mxid.UserID]pushrule.Ruleset{}}
+	mine := memoryRules{rules: map[mxid.UserID]module.Content{}}
 	h := startHost(t, nowhere,
 		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))),
 		fx.Replace(fx.Annotate(noPushers{}, fx.As(new(module.PusherStore)))),
+		fx.Replace(fx.Annotate(noPushkeys{}, fx.As(new(module.PushkeyIndex)))),
 	)
 	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusOK {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
-	if _, found := mine.rules[alice]; !found {
+	if !mine.rules[alice].Found() {
 		t.Error("the host's store was not used")
 	}
 	if a := h.do(alice, http.MethodGet, v3+"/pushers", ""); a.body != `{"pushers":[]}` {
@@ -97,7 +115,7 @@ type loudStore struct {
 	loads chan mxid.UserID
 }
 
-func (s loudStore) Load(ctx context.Context, user mxid.UserID) (pushrule.Ruleset, bool, error) {
+func (s loudStore) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
 	s.loads <- user
 	return s.RuleStore.Load(ctx, user)
 }
@@ -146,11 +164,18 @@ func httpPusher(appID, pushkey string) string {
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
 }
 
+// appended has a pusher leave alone those of other users, so that changing it
+// takes nothing but the user's own keys.
+func appended(pusher string) string { return strings.Replace(pusher, "{", `{"append":true,`, 1) }
+
 // recorder is a change listener.
 type recorder struct{ heard chan string }
 
-func (r recorder) PushRulesChanged(_ context.Context, user mxid.UserID, rules pushrule.Ruleset) {
-	r.heard <- string(user) + " " + string(rules.AppendJSON(nil))
+func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, content module.Content) {
+	select {
+	case r.heard <- string(user) + " " + string(content.AppendJSON(nil)):
+	case <-ctx.Done():
+	}
 }
 
 func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
@@ -178,15 +203,18 @@ func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
 		stored, _ = unstamped(stored)
 		for _, listener := range []recorder{first, second} {
 			user, rules, _ := strings.Cut(<-listener.heard, " ")
-			if want := `{"type":"m.push_rules","content":{"global":` + rules + `}}`; user != alice || stored != want {
+			if want := `{"type":"m.push_rules","content":` + rules + `}`; user != alice || stored != want {
 				t.Errorf("%s %s: heard of %s\n%s\nstored is\n%s", change.method, change.path, user, want, stored)
 			}
 		}
 	}
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	h.do(alice, http.MethodDelete, v3+"/pushrules/global/content/cake", "")
-	if len(first.heard)+len(second.heard) != 0 {
-		t.Error("listeners heard of what changed nothing")
+	h.do(alice, http.MethodPut, v3+"/pushrules/global/content/last", `{"actions":["notify"],"pattern":"last"}`)
+	for _, listener := range []recorder{first, second} {
+		if heard := <-listener.heard; !strings.Contains(heard, `"last"`) {
+			t.Errorf("heard of what changed nothing: %s", heard)
+		}
 	}
 }
 
@@ -212,11 +240,13 @@ func TestAConfigThatCannotWorkStopsTheStart(t *testing.T) {
 	t.Parallel()
 	var bad pushfx.Config
 	bad.KeyPrefix = "{x}"
+	bad.DefaultRules = []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".m.rule.master"}}
 	err := bad.Validate()
 	for _, field := range []string{
 		"KeyPrefix", "OperationTimeout", "StartTimeout", "MaxBodyBytes", "MaxJSONDepth", "MaxEventBytes",
 		"MaxRules", "MaxRuleIDBytes", "MaxPatternBytes", "MaxConditions", "MaxActions",
-		"MaxPushers", "MaxPushkeyBytes", "MaxAppIDChars", "MaxDataBytes", "MaxURLBytes",
+		"MaxPushers", "MaxPushkeyBytes", "MaxAppIDChars", "MaxDataBytes", "MaxURLBytes", "MaxSharers",
+		"Recheck", "MaxUsers", "MaxQueued", ".m.rule.master",
 	} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)

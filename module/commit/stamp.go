@@ -20,6 +20,9 @@ type Stamp struct {
 	// does not get their versions again. 0 where nothing was written yet.
 	Version int64
 
+	// Changes counts the changes of the value.
+	Changes int64
+
 	writes []write // the last of each writer, in order
 }
 
@@ -43,6 +46,8 @@ func ReadStamp(text string) Stamp {
 		switch name {
 		case "version":
 			s.Version, err = r.Integer()
+		case "changes":
+			s.Changes, err = r.Integer()
 		case "writers":
 			s.writes, err = readWrites(r)
 		default:
@@ -74,11 +79,13 @@ func readWrites(r *strictjson.Reader) (writes []write, err error) {
 	return writes, err
 }
 
-// AppendJSON appends the stamp as JSON, {"version":1763716975000000,"writers":{"W":[17,1763716975]}}:
-// for each writer the number of its last write and the time of it.
+// AppendJSON appends the stamp as JSON, {"version":1763716975000000,"changes":12,
+// "writers":{"W":[17,1763716975]}}: for each writer the number of its last write
+// and the time of it.
 func (s Stamp) AppendJSON(dst []byte) []byte {
 	dst = strictjson.AppendMember(append(dst, '{'), "version")
 	dst = strconv.AppendInt(dst, s.Version, 10)
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, "changes"), s.Changes, 10)
 	dst = append(strictjson.AppendMember(dst, "writers"), '{')
 	for _, w := range s.writes {
 		dst = append(strictjson.AppendMember(dst, w.writer), '[')
@@ -90,7 +97,7 @@ func (s Stamp) AppendJSON(dst []byte) []byte {
 
 // Equal reports whether both are the stamp of the same write.
 func (s Stamp) Equal(other Stamp) bool {
-	return s.Version == other.Version && slices.Equal(s.writes, other.writes)
+	return s.Version == other.Version && s.Changes == other.Changes && slices.Equal(s.writes, other.writes)
 }
 
 // last returns the number of the last write of a writer, 0 for none.
@@ -103,8 +110,13 @@ func (s Stamp) last(writer string) int64 {
 	return 0
 }
 
-// next is the stamp of a write onto a value with this one.
+// next is the stamp of a write onto a value with this one, which changes the
+// value unless the version is the same.
 func (s Stamp) next(version int64, by write) Stamp {
+	changes := s.Changes
+	if version != s.Version {
+		changes++
+	}
 	forgotten := by.at - int64(writeAge.Seconds())
 	writes := make([]write, 0, len(s.writes)+1)
 	for _, w := range s.writes {
@@ -112,5 +124,5 @@ func (s Stamp) next(version int64, by write) Stamp {
 			writes = append(writes, w)
 		}
 	}
-	return Stamp{version, append(writes, by)}
+	return Stamp{version, changes, append(writes, by)}
 }

@@ -10,7 +10,7 @@ import (
 func TestAStampIsReadAsItWasWritten(t *testing.T) {
 	t.Parallel()
 	s := Stamp{}.next(1, write{"A", 1, 1_700_000_000}).next(2, write{"B", 7, 1_700_000_001})
-	const want = `{"version":2,"writers":{"A":[1,1700000000],"B":[7,1700000001]}}`
+	const want = `{"version":2,"changes":2,"writers":{"A":[1,1700000000],"B":[7,1700000001]}}`
 	text := string(s.AppendJSON(nil))
 	if text != want {
 		t.Errorf("got %s, want %s", text, want)
@@ -44,7 +44,7 @@ func TestAStampRemembersTheLastWriteOfEachWriterForAWhile(t *testing.T) {
 		next(3, write{"ahead", 1, now}).
 		next(4, write{"same", 1, now - 5}).
 		next(5, write{"same", 2, now})
-	const want = `{"version":5,"writers":{"young":[1,%d],"ahead":[1,%d],"same":[2,%d]}}`
+	const want = `{"version":5,"changes":5,"writers":{"young":[1,%d],"ahead":[1,%d],"same":[2,%d]}}`
 	if got := string(s.AppendJSON(nil)); got != fmt.Sprintf(want, now-age, now, now) {
 		t.Errorf("got %s", got)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // stamped is a stamp with one writer.
-var stamped = regexp.MustCompile(`\n\{"version":(\d+),"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
+var stamped = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
 
 // oneReplica never comes late.
 var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}
