@@ -80,7 +80,8 @@ type site struct {
 	takeover func(ctx context.Context) error
 }
 
-// newSite starts the hosts, and has the users' data made.
+// newSite starts the hosts, and has the users' data made, what the index of
+// pushkeys has of them included.
 func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]string) *site {
 	t.Helper()
 	s := &site{users: users}
@@ -91,6 +92,7 @@ func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]str
 	}
 	for _, user := range slices.Concat(users...) {
 		s.hosts[0].ask(t, user, "GET /pushrules/")
+		s.hosts[0].ask(t, user, "POST /pushers/set "+appended(httpPusher("app", "key")))
 	}
 	return s
 }

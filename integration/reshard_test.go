@@ -64,7 +64,7 @@ type moving struct {
 func (s *clusterStage) newMoving(t *testing.T, n int, when moment, which loss) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
-	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), wire: &wire{told: map[string]bool{}}}
+	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), wire: &wire{user: user, told: map[string]bool{}}}
 	m.wire.writing = func() { m.take("before the write", when.writing) }
 	if when.toNewcomer {
 		m.wire.hidden = m.to.Addr()
@@ -139,7 +139,7 @@ func (m *moving) close() error {
 	if m.move == nil {
 		return errors.New("it has not begun")
 	}
-	if err := m.move.MoveKeys(m.t.Context(), m.keys()...); err != nil {
+	if err := m.move.MoveRest(m.t.Context()); err != nil {
 		return err
 	}
 	return m.move.Finish(m.t.Context())
@@ -199,6 +199,7 @@ var (
 // wire is what a client says to the nodes of a cluster, as a hook of each of
 // their clients.
 type wire struct {
+	user    string       // whose writes count
 	writing func()       // called before the first write is sent
 	hidden  string       // the address of a node that others do not tell of
 	lose    atomic.Int64 // how many replies to writes
@@ -227,7 +228,7 @@ func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 }
 
 func (w *wire) pass(cmds []redis.Cmder, send func() error) error {
-	write := slices.IndexFunc(cmds, func(cmd redis.Cmder) bool { return strings.HasPrefix(cmd.Name(), "eval") })
+	write := slices.IndexFunc(cmds, w.isWrite)
 	if write >= 0 {
 		w.first.Do(w.writing)
 	}
@@ -242,6 +243,15 @@ func (w *wire) pass(cmds []redis.Cmder, send func() error) error {
 		cmd.SetErr(io.EOF)
 	}
 	return io.EOF
+}
+
+// isWrite reports whether a command is a write to a key of the user.
+func (w *wire) isWrite(cmd redis.Cmder) bool {
+	if !strings.HasPrefix(cmd.Name(), "eval") {
+		return false
+	}
+	key, _ := cmd.Args()[3].(string)
+	return strings.Contains(key, w.user)
 }
 
 // listen takes down what nodes refuse, and takes out of the list of nodes what

@@ -60,13 +60,21 @@ func (c *ClusterServers) moveSlot(ctx context.Context, slot int, to *Server) err
 	if err := m.begin(ctx); err != nil {
 		return err
 	}
+	if err := m.MoveRest(ctx); err != nil {
+		return err
+	}
+	return m.finish(ctx)
+}
+
+// MoveRest moves all keys of the slot that are left.
+func (m *SlotMove) MoveRest(ctx context.Context) error {
 	for {
-		keys, err := m.from.admin.ClusterGetKeysInSlot(ctx, slot, moveBatch).Result()
+		keys, err := m.from.admin.ClusterGetKeysInSlot(ctx, m.slot, moveBatch).Result()
 		if err != nil {
 			return fmt.Errorf("CLUSTER GETKEYSINSLOT on %s: %w", m.from.Addr(), err)
 		}
 		if len(keys) == 0 {
-			return m.finish(ctx)
+			return nil
 		}
 		if err := m.MoveKeys(ctx, keys...); err != nil {
 			return err
