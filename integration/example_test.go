@@ -6,6 +6,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/storetest"
 	"github.com/pushfx/pushfx/rulestore"
@@ -90,14 +92,138 @@ type myRules struct{ module.RuleStore }
 
 type audited struct{ module.PusherStore }
 
-func newSyncWaker() syncWaker { return syncWaker{} }
+func newSyncWaker() *syncWaker { return &syncWaker{waiting: map[mxid.UserID]chan struct{}{}} }
 
-// A listener hears of every change.
-type syncWaker struct{}
-
-func (syncWaker) PushRulesChanged(ctx context.Context, user mxid.UserID, content module.Content) {
-	// wake the user's waiting /sync requests
+// A listener hears of every change, whichever host instance made it.
+type syncWaker struct {
+	mu      sync.Mutex
+	waiting map[mxid.UserID]chan struct{} // closed when the user's rules change
 }
+
+func (w *syncWaker) PushRulesChanged(_ context.Context, user mxid.UserID, _ module.Content) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if news, found := w.waiting[user]; found {
+		close(news)
+		delete(w.waiting, user)
+	}
+}
+
+// news is closed at the user's next change.
+func (w *syncWaker) news(user mxid.UserID) <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting[user] == nil {
+		w.waiting[user] = make(chan struct{})
+	}
+	return w.waiting[user]
+}
+
+// homeserver is the part of a host that calls the module.
+type homeserver struct {
+	push    module.HostService
+	changes module.SyncService
+	waker   *syncWaker
+}
+
+func (h *homeserver) registered(ctx context.Context, user mxid.UserID) error {
+	return h.push.EnsureDefaults(ctx, user)
+}
+
+func (h *homeserver) loggedOut(ctx context.Context, user mxid.UserID, device string) error {
+	return h.push.RemoveDevicePushers(ctx, user, device)
+}
+
+func (h *homeserver) loggedOutEverywhere(ctx context.Context, user mxid.UserID) error {
+	return h.push.KeepOnlyDevicePushers(ctx, user, "")
+}
+
+func (h *homeserver) changedPassword(ctx context.Context, user mxid.UserID, device string) error {
+	return h.push.KeepOnlyDevicePushers(ctx, user, device)
+}
+
+func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) error {
+	return h.push.ForgetUser(ctx, user)
+}
+
+func (h *homeserver) upgradedRoom(ctx context.Context, members []mxid.UserID, oldRoom, newRoom string) error {
+	for _, user := range members {
+		if err := h.push.CopyRoomRules(ctx, user, oldRoom, newRoom); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pushRulesSince is the part of /sync that is about push rules. Since is in the
+// sync token, 0 at the first sync; ctx ends with the request's timeout.
+func (h *homeserver) pushRulesSince(ctx context.Context, user mxid.UserID, since int64) (event []byte, next int64, err error) {
+	for {
+		news := h.waker.news(user) // before the look, so that no change is missed
+		content, changed, err := h.changes.ContentSince(ctx, user, since)
+		switch {
+		case err != nil:
+			return nil, since, err
+		case changed:
+			event := content.AppendJSON([]byte(`{"type":"m.push_rules","content":`))
+			return append(event, '}'), content.Version, nil
+		}
+		select {
+		case <-news:
+		case <-ctx.Done():
+			return nil, since, nil
+		}
+	}
+}
+
+func (h *homeserver) getPushRules(c echo.Context, user mxid.UserID) error {
+	content, err := h.push.AccountData(c.Request().Context(), user)
+	if err != nil {
+		return c.JSONBlob(handlers.ErrorReply(err))
+	}
+	return c.JSONBlob(http.StatusOK, content)
+}
+
+func (h *homeserver) putPushRules(c echo.Context) error { // and DELETE
+	return c.JSONBlob(handlers.ErrorReply(module.ErrServerControlled))
+}
+
+func (h *homeserver) notify(ctx context.Context, members []mxid.UserID) {
+	rules, pushers := h.push.Rulesets(ctx, members), h.push.Pushers(ctx, members)
+	for _, user := range members {
+		if rules[user].Err != nil || pushers[user].Err != nil {
+			continue // try this one again later
+		}
+		deliver(rules[user].Value, pushers[user].Value)
+	}
+}
+
+func deliver(pushrule.Ruleset, pusher.List) {}
+
+// Default rules of the host's own stand beside those of the specification.
+func Example_defaultRules() {
+	_ = fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.DefaultRules = append(c.DefaultRules, pushrule.DefaultRule{
+			Kind:       pushrule.Underride,
+			ID:         ".org.example.rule.poll",
+			Actions:    []pushrule.Action{`"notify"`},
+			Conditions: []pushrule.Condition{`{"kind":"event_match","key":"type","pattern":"m.poll.start"}`},
+			Before:     ".m.rule.message",
+		})
+		return c
+	})
+}
+
+// The host tells who is logged in.
+func Example_accounts() {
+	_ = fx.Provide(fx.Annotate(newSessions, fx.As(new(module.Accounts))))
+}
+
+type sessions struct{}
+
+func newSessions() *sessions { return &sessions{} }
+
+func (*sessions) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
 
 // The module works without fx too: its constructors are plain functions.
 func Example_withoutFx() {
@@ -126,6 +252,65 @@ func testMyStore(t *testing.T) {
 }
 
 var _ = testMyStore
+
+// What the README tells a host to do, done in its order.
+func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	h := &homeserver{waker: newSyncWaker()}
+	web := startHost(t, client,
+		fx.Provide(pushfx.AsChangeListener(func() *syncWaker { return h.waker })),
+		fx.Populate(&h.push, &h.changes),
+	)
+	ctx, patience := t.Context(), func() context.Context {
+		ctx, cancel := context.WithTimeout(t.Context(), never)
+		t.Cleanup(cancel)
+		return ctx
+	}
+	wantNil := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	wantNil(h.registered(ctx, alice))
+	event, next, err := h.pushRulesSince(patience(), alice, 0)
+	wantNil(err)
+	if !strings.Contains(string(event), ".m.rule.master") || next == 0 {
+		t.Errorf("the first sync: got %s, %d", event, next)
+	}
+	timeout, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
+	defer cancel()
+	if event, same, err := h.pushRulesSince(timeout, alice, next); event != nil || same != next || err != nil {
+		t.Errorf("a sync without news: got %s, %d, %v", event, same, err)
+	}
+	web.do(alice, http.MethodPut, v3+"/pushrules/global/room/!old:example.org", `{"actions":[]}`)
+	wantNil(h.upgradedRoom(ctx, []mxid.UserID{alice, "@bob:example.org"}, "!old:example.org", "!new:example.org"))
+	for !strings.Contains(string(event), "!new:example.org") {
+		event, next, err = h.pushRulesSince(patience(), alice, next)
+		wantNil(err)
+	}
+	web.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key"))
+	count := func() int {
+		list := h.push.Pushers(ctx, []mxid.UserID{alice})[alice].Value
+		return list.Len()
+	}
+	wantNil(h.changedPassword(ctx, alice, device))
+	wantNil(h.loggedOut(ctx, alice, "OTHER"))
+	if count() != 1 {
+		t.Error("the device's own pusher is gone")
+	}
+	wantNil(h.loggedOut(ctx, alice, device))
+	if count() != 0 {
+		t.Error("the pusher has survived the logout of its device")
+	}
+	h.notify(ctx, []mxid.UserID{alice})
+	wantNil(h.loggedOutEverywhere(ctx, alice))
+	wantNil(h.deactivated(ctx, alice))
+	if keys, err := client.Keys(ctx, "*alice*").Result(); err != nil || len(keys) != 0 {
+		t.Errorf("left are %q, %v", keys, err)
+	}
+}
 
 func TestEveryGoBlockOfTheReadmeIsCompiledHere(t *testing.T) {
 	t.Parallel()

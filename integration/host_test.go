@@ -73,12 +73,15 @@ func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		token, found := strings.CutPrefix(c.Request().Header.Get("Authorization"), "Bearer ")
 		if found {
-			who := handlers.Requester{User: mxid.UserID(token), Device: "DEV"}
+			who := handlers.Requester{User: mxid.UserID(token), Device: device}
 			c.SetRequest(c.Request().WithContext(handlers.WithRequester(c.Request().Context(), who)))
 		}
 		return next(c)
 	}
 }
+
+// device is the one that everybody has.
+const device = "DEV"
 
 const (
 	r0 = "/_matrix/client/r0"

@@ -1,0 +1,223 @@
+package integration
+
+import (
+	"context"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"net/http"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// use counts the calls of something that a host put in the place of the
+// module's own, or in front of it.
+type use struct{ calls *atomic.Int64 }
+
+func (u use) count() { u.calls.Add(1) }
+
+type usedRules struct {
+	module.RuleStore
+	use
+}
+
+func (u usedRules) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	u.count()
+	return u.RuleStore.Load(ctx, user)
+}
+
+type usedPushers struct {
+	module.PusherStore
+	use
+}
+
+func (u usedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+	u.count()
+	return u.PusherStore.Update(ctx, user, edit)
+}
+
+type usedIndex struct {
+	module.PushkeyIndex
+	use
+}
+
+func (u usedIndex) Update(
+	ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error,
+) (pusher.Claims, error) {
+	u.count()
+	return u.PushkeyIndex.Update(ctx, key, edit)
+}
+
+type usedRuleService struct {
+	module.RuleService
+	use
+}
+
+func (u usedRuleService) Content(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	u.count()
+	return u.RuleService.Content(ctx, user)
+}
+
+type usedPusherService struct {
+	module.PusherService
+	use
+}
+
+func (u usedPusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
+	u.count()
+	return u.PusherService.Set(ctx, user, p, others)
+}
+
+type usedHostService struct {
+	module.HostService
+	use
+}
+
+func (u usedHostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
+	u.count()
+	return u.HostService.EnsureDefaults(ctx, user)
+}
+
+type usedSyncService struct {
+	module.SyncService
+	use
+}
+
+func (u usedSyncService) Version(ctx context.Context, user mxid.UserID) (int64, error) {
+	u.count()
+	return u.SyncService.Version(ctx, user)
+}
+
+type usedListener struct{ use }
+
+func (u usedListener) PushRulesChanged(context.Context, mxid.UserID, module.Content) { u.count() }
+
+type usedAccounts struct{ use }
+
+func (u usedAccounts) LoggedIn(context.Context, mxid.UserID, string) (bool, error) {
+	u.count()
+	return true, nil
+}
+
+// replacements has a way to replace or wrap each interface of the registry.
+func replacements(u use) map[string]fx.Option {
+	return map[string]fx.Option{
+		"RuleStore":      fx.Decorate(func(s module.RuleStore) module.RuleStore { return usedRules{s, u} }),
+		"PusherStore":    fx.Decorate(func(s module.PusherStore) module.PusherStore { return usedPushers{s, u} }),
+		"PushkeyIndex":   fx.Decorate(func(s module.PushkeyIndex) module.PushkeyIndex { return usedIndex{s, u} }),
+		"RuleService":    fx.Decorate(func(s module.RuleService) module.RuleService { return usedRuleService{s, u} }),
+		"PusherService":  fx.Decorate(func(s module.PusherService) module.PusherService { return usedPusherService{s, u} }),
+		"HostService":    fx.Decorate(func(s module.HostService) module.HostService { return usedHostService{s, u} }),
+		"SyncService":    fx.Decorate(func(s module.SyncService) module.SyncService { return usedSyncService{s, u} }),
+		"ChangeListener": fx.Provide(pushfx.AsChangeListener(func() usedListener { return usedListener{u} })),
+		"Accounts":       fx.Supply(fx.Annotate(usedAccounts{u}, fx.As(new(module.Accounts)))),
+	}
+}
+
+func TestEveryInterfaceOfTheRegistryCanBeReplaced(t *testing.T) {
+	t.Parallel()
+	for _, name := range registryInterfaces(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := use{new(atomic.Int64)}
+			option, known := replacements(u)[name]
+			if !known {
+				t.Fatal("there is no replacement of it here")
+			}
+			_, client := embedded(t)
+			var push module.HostService
+			var changes module.SyncService
+			h := startHost(t, client, option, fx.Populate(&push, &changes))
+			if err := push.EnsureDefaults(t.Context(), alice); err != nil {
+				t.Error(err)
+			}
+			if _, err := changes.Version(t.Context(), alice); err != nil {
+				t.Error(err)
+			}
+			h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+			h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key"))
+			for deadline := time.Now().Add(never); u.calls.Load() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Fatal("what the host put there was not used")
+				}
+			}
+		})
+	}
+}
+
+// registryInterfaces reads the names from the registry.
+func registryInterfaces(t *testing.T) (names []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../module/registry.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		if spec, is := n.(*ast.TypeSpec); is {
+			if _, is := spec.Type.(*ast.InterfaceType); is {
+				names = append(names, spec.Name.Name)
+			}
+		}
+		return true
+	})
+	if len(names) < 9 {
+		t.Fatalf("found only %q", names)
+	}
+	return names
+}
+
+func TestDefaultRulesOfTheHostBehaveLikeTheSpecifications(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	const id = ".org.example.rule.poll"
+	var push module.HostService
+	old := startHost(t, client)
+	old.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h := startHost(t, client, fx.Populate(&push), fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.DefaultRules = []pushrule.DefaultRule{{
+			Kind: pushrule.Underride, ID: id, Actions: []pushrule.Action{`"notify"`}, Before: ".m.rule.message",
+		}}
+		return c
+	}))
+	path := v3 + "/pushrules/global/underride/" + id
+	if a := h.do(alice, http.MethodGet, path, ""); a.status != http.StatusNotFound {
+		t.Errorf("a stored set has the new rule by itself: %d %s", a.status, a.body)
+	}
+	for range 2 {
+		if err := push.RefreshDefaults(t.Context(), alice); err != nil {
+			t.Fatal(err)
+		}
+		h.do(alice, http.MethodPut, path+"/enabled", `{"enabled":false}`)
+	}
+	if a := h.do(alice, http.MethodGet, path, ""); !strings.Contains(a.body, `"default":true,"enabled":false`) {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	for _, request := range []struct{ method, path, body string }{
+		{http.MethodDelete, path, ""},
+		{http.MethodPut, path, `{"actions":[]}`},
+		{http.MethodPut, v3 + "/pushrules/global/underride/mine?after=" + id, `{"actions":[]}`},
+	} {
+		if a := h.do(alice, request.method, request.path, request.body); a.status != http.StatusBadRequest {
+			t.Errorf("%s %s: got %d %s", request.method, request.path, a.status, a.body)
+		}
+	}
+	rules := push.Rulesets(t.Context(), []mxid.UserID{alice, "@new:example.org"})
+	for user, result := range rules {
+		list := result.Value.List(pushrule.Underride)
+		at := slices.IndexFunc(list, func(r pushrule.Rule) bool { return r.ID == id })
+		if at < 0 || list[at+1].ID != ".m.rule.message" {
+			t.Errorf("%s: got %+v", user, list)
+		}
+	}
+}
