@@ -16,6 +16,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // The settings of the demo host's clients; see homeserver/redis.go.
@@ -92,7 +93,7 @@ func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]str
 	}
 	for _, user := range slices.Concat(users...) {
 		s.hosts[0].ask(t, user, "GET /pushrules/")
-		s.hosts[0].ask(t, user, "POST /pushers/set "+appended(httpPusher("app", "key")))
+		s.hosts[0].ask(t, user, "POST /pushers/set "+httpPusher("app", recoveryPushkey(alice)))
 	}
 	return s
 }
@@ -158,23 +159,34 @@ func clusterSite(args ...string) func(t *testing.T) *site {
 	}
 }
 
-// usersOfEach returns users for each master.
+// usersOfEach returns users for each master, which has what the index of
+// pushkeys knows of the user's pusher, too.
 func usersOfEach(t *testing.T, cluster *redistest.ClusterServers, client *redis.ClusterClient) [][]string {
 	t.Helper()
-	users := make([][]string, len(cluster.Masters()))
-	for found := 0; found < sharing*len(users); {
-		user := newRecoveryUser()
-		node, err := client.MasterForKey(t.Context(), eventKey(user))
+	masterOf := func(key string) int {
+		node, err := client.MasterForKey(t.Context(), key)
 		if err != nil {
 			t.Fatal(err)
 		}
-		master := slices.Index(cluster.Addrs(), node.Options().Addr)
-		if len(users[master]) < sharing {
+		return slices.Index(cluster.Addrs(), node.Options().Addr)
+	}
+	users := make([][]string, len(cluster.Masters()))
+	for found := 0; found < sharing*len(users); {
+		user := newRecoveryUser()
+		master := masterOf(eventKey(user))
+		if len(users[master]) < sharing && masterOf(claimsKey("app", recoveryPushkey(user))) == master {
 			users[master] = append(users[master], user)
 			found++
 		}
 	}
 	return users
+}
+
+func recoveryPushkey(user string) string { return "key of " + user }
+
+// claimsKey is that of the claims to a pushkey.
+func claimsKey(appID, pushkey string) string {
+	return "pushkey:{" + string(pusher.Key{AppID: appID, Pushkey: pushkey}.Digest()) + "}"
 }
 
 // sighting is a request and what became of it.
@@ -239,7 +251,7 @@ func (tr *traffic) send(server, n int) {
 		"GET /pushrules/",
 		fmt.Sprintf(`PUT /pushrules/global/room/a {"actions":[{"set_tweak":"sound","value":"%d"}]}`, n),
 		"GET /pushers",
-		"POST /pushers/set " + strings.Replace(appended(httpPusher("app", "key")), "Phone", fmt.Sprint(n), 1),
+		"POST /pushers/set " + strings.Replace(httpPusher("app", recoveryPushkey(alice)), "Phone", fmt.Sprint(n), 1),
 	}
 	request, turn := requests[n%len(requests)], n/len(requests)
 	host, users := tr.hosts[turn%len(tr.hosts)], tr.users[server]

@@ -164,10 +164,6 @@ func httpPusher(appID, pushkey string) string {
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
 }
 
-// appended has a pusher leave alone those of other users, so that changing it
-// takes nothing but the user's own keys.
-func appended(pusher string) string { return strings.Replace(pusher, "{", `{"append":true,`, 1) }
-
 // recorder is a change listener.
 type recorder struct{ heard chan string }
 
