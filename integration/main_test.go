@@ -8,8 +8,10 @@ import (
 )
 
 // TestMain silences the Redis client, which writes to stderr on its own when
-// the tests stop its server.
+// the tests stop its server, and cleans up what tests have built.
 func TestMain(m *testing.M) {
 	logging.Disable()
-	os.Exit(m.Run())
+	status := m.Run()
+	removeDemoProgram()
+	os.Exit(status)
 }
