@@ -205,6 +205,8 @@ type PusherService interface {
 type HostService interface {
 	// EnsureDefaults gives the server-default rules to a user who has no rules:
 	// at registration, and at login where users may be older than the module.
+	// With [Accounts], the user must be active by then, or else it gives none
+	// but [ErrLoggedOut].
 	EnsureDefaults(ctx context.Context, user mxid.UserID) error
 
 	// RefreshDefaults brings the server-default rules in the set of a user who
@@ -290,7 +292,8 @@ type Accounts interface {
 	// LoggedIn reports whether a user may still make requests: with a device,
 	// whether that is logged in; with none, whether the user is active. It is
 	// asked after a pusher was set or a rule set created, so the host must end
-	// a device before it calls [HostService].
+	// a device before it calls [HostService]. Ctx carries the values of the
+	// request's.
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
 }
 

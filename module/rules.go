@@ -54,8 +54,8 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 	})
 }
 
-// checkLoggedIn takes back the rules that a read created for a user who is gone
-// by now.
+// checkLoggedIn takes back the rules that were created for a user who is gone by
+// now.
 func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
 	loggedIn, err := isLoggedIn(ctx, s.options.Accounts, user, "")
 	if err != nil || loggedIn {
@@ -159,13 +159,10 @@ func (s *ruleService) ensureDefaults(ctx context.Context, user mxid.UserID) erro
 	if content, err := s.store.Load(ctx, user); err != nil || content.Found() {
 		return err
 	}
-	defaults := s.options.Defaults.For(user)
-	_, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
-		if !found {
-			*rules = defaults
-		}
-		return nil
-	})
+	content, err := s.repair(ctx, user)
+	if err == nil {
+		_, err = s.checkLoggedIn(ctx, user, content)
+	}
 	return err
 }
 

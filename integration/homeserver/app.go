@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
 )
 
 // homeserver is the whole host: what it provides itself, and the module.
@@ -18,8 +19,19 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 		fx.Supply(cfg, log),
 		fx.Provide(
 			newRedis,
+			newStore,
 			newServer,
-			fx.Annotate(newRouter, fx.ParamTags("", pushfx.RouteGroups)),
+			newLogin,
+			newFilters,
+			newWaker,
+			fx.Annotate(newSessions, fx.As(fx.Self()), fx.As(new(module.Accounts))),
+			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
+			pushfx.AsChangeListener(func(w *waker) *waker { return w }),
+			pushfx.AsRouteGroup(newAccount),
+			pushfx.AsRouteGroup(newAccountData),
+			pushfx.AsRouteGroup(newRooms),
+			pushfx.AsRouteGroup(newSyncs),
+			pushfx.AsRouteGroup(func(f *filters) *filters { return f }),
 		),
 		pushfx.Module,
 		fx.Replace(cfg.module),

@@ -30,6 +30,12 @@ func TestTokens(t *testing.T) {
 		{"demo-älice", "", ""},
 		{"Demo-alice", "", ""},
 		{"alice", "", ""},
+		{"session-alice", "", ""},
+		{"session-alice/PHONE", "", ""},
+		{"session-alice/PHONE/", "", ""},
+		{"session-alice//SECRET", "", ""},
+		{"session-alice/PHONE/SECRET", "", ""},
+		{"session-/PHONE/SECRET", "", ""},
 	} {
 		status, body := 401, `{"errcode":"M_UNKNOWN_TOKEN","error":"Unknown access token."}`
 		if test.user != "" {
@@ -78,7 +84,7 @@ func TestEveryPrefixNeedsToken(t *testing.T) {
 	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
 		for _, path := range []string{
 			"/pushrules/", "/pushrules/global/", "/pushers", "/account/whoami", "/capabilities",
-			"/user/@alice:localhost/account_data/m.push_rules",
+			"/user/@alice:localhost/account_data/m.push_rules", "/sync", "/joined_rooms",
 		} {
 			d.expect("GET", prefix+path, "", "", 401, `{"errcode":"M_MISSING_TOKEN","error":"Missing access token."}`)
 			d.expect("GET", prefix+path, "x", "", 401, `{"errcode":"M_UNKNOWN_TOKEN","error":"Unknown access token."}`)

@@ -65,7 +65,9 @@ func writeUsage(w io.Writer) {
 	flags := newFlags(&flagValues{})
 	flags.SetOutput(w)
 	fmt.Fprint(w, "A small Matrix homeserver with push rules and pushers, to try and to copy from.\n"+
-		"Any token demo-NAME is the user NAME: let nobody reach it who should not be all of them.\n\n"+
+		"The password of all users is demo, until they change it, and for curl any token\n"+
+		"demo-NAME or demo-NAME/DEVICE is the user NAME: let nobody reach it who should not\n"+
+		"be all of them.\n\n"+
 		"Usage: homeserver [flags]\n\n")
 	flags.PrintDefaults()
 }

@@ -44,7 +44,7 @@ func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	d.expect("GET", "/_matrix/client/v3/capabilities", "demo-alice", "", 200,
-		`{"capabilities":{"m.3pid_changes":{"enabled":false},"m.change_password":{"enabled":false},`+
+		`{"capabilities":{"m.3pid_changes":{"enabled":false},"m.change_password":{"enabled":true},`+
 			`"m.get_login_token":{"enabled":false},"m.set_avatar_url":{"enabled":false},"m.set_displayname":{"enabled":false}}}`)
 }
 
@@ -69,13 +69,31 @@ func TestAccountData(t *testing.T) {
 			rules := d.do("GET", prefix+"/pushrules/", "demo-alice", "").body
 			d.expect("GET", path, "demo-alice", "", 200, rules)
 			d.expect("PUT", path, "demo-alice", `{"global":{}}`, 405,
-				`{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API."}`)
-			d.expect("DELETE", path, "demo-alice", "", 405, `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}`)
-			for _, method := range []string{"GET", "PUT"} {
+				`{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API. Use /pushrules."}`)
+			d.expect("DELETE", path, "demo-alice", "", 405,
+				`{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API. Use /pushrules."}`)
+			d.expect("POST", path, "demo-alice", "{}", 405, `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}`)
+			for _, method := range []string{"GET", "PUT", "DELETE"} {
 				d.expect(method, path, "demo-bob", "{}", 403,
-					`{"errcode":"M_FORBIDDEN","error":"Cannot access the account data of other users."}`)
+					`{"errcode":"M_FORBIDDEN","error":"Cannot access what belongs to other users."}`)
 			}
 		}
+	}
+}
+
+func TestOtherAccountData(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	const path = "/_matrix/client/v3/user/@alice:localhost/account_data/"
+	for _, eventType := range []string{"m.direct", "m.push", "m.push_rules2", "org.example%2Ftype", "%21"} {
+		d.expect("GET", path+eventType, "demo-alice", "", 404, `{"errcode":"M_NOT_FOUND","error":"Account data not found."}`)
+		d.expect("GET", path+eventType, "demo-bob", "", 403, "")
+		for _, method := range []string{"PUT", "POST", "DELETE"} {
+			d.expect(method, path+eventType, "demo-alice", "{}", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
+		}
+	}
+	for _, nothing := range []string{"", "a/b"} {
+		d.expect("GET", path+nothing, "demo-alice", "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
 	}
 }
 
@@ -86,7 +104,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 		for _, path := range []string{
 			"/", "/nope", "/_matrix/client/nope", "/_matrix/client/v3", "/_matrix/client/v3/", "/_matrix/client/v3/nope",
 			"/_matrix/client/r0/nope/pushrules/", "/_matrix/client/v1/pushrules/",
-			"/_matrix/client/v3/user/@alice:localhost/account_data/m.direct",
+			"/_matrix/client/v3/user/@alice:localhost/nope", "/_matrix/client/v3/login/nope",
 		} {
 			for _, method := range []string{"GET", "PUT", "POST", "DELETE"} {
 				d.expect(method, path, token, "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)

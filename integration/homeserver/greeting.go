@@ -9,14 +9,16 @@ import (
 // greet prints what to do with the homeserver: commands that work as they
 // stand, in their order.
 func greet(w io.Writer, cfg config, url string) {
-	alice := client{url + "/_matrix/client/v3", tokenPrefix + "alice"}
+	anyone := client{url: url + "/_matrix/client/v3"}
+	alice := client{anyone.url, tokenPrefix + "alice"}
 	room := "%21lobby%3A" + strings.NewReplacer(":", "%3A", "[", "%5B", "]", "%5D").Replace(cfg.serverName)
 	fmt.Fprintf(w, `The homeserver %[1]s listens on %[2]s
 Redis: %[3]s
-The token demo-NAME is the user @NAME:%[1]s. As @alice:%[1]s:
+The password of every user is demo. For curl, the token demo-NAME is the user
+@NAME:%[1]s, without a login. As @alice:%[1]s:
 
 # Read the push rules. The first read gives the user the default set, without
-# which no rule can be set; a real homeserver gives it at registration.
+# which no rule can be set; so does the first login.
 %[4]s
 
 # Mute a room; mentions still notify.
@@ -29,6 +31,13 @@ The token demo-NAME is the user @NAME:%[1]s. As @alice:%[1]s:
 %[7]s
 %[8]s
 
+# Sync, as clients do. With &since= and the next_batch of the answer, it waits
+# until the push rules change.
+%[9]s
+
+# Log in, for a token of a device that can be logged out.
+%[10]s
+
 Ctrl-C stops it.
 `,
 		cfg.serverName, url, cfg.redis,
@@ -40,10 +49,13 @@ Ctrl-C stops it.
 			`"app_display_name":"Chat","device_display_name":"Phone","lang":"en",`+
 			`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`),
 		alice.curl("GET", "/pushers", ""),
+		alice.curl("GET", "/sync?timeout=30000", ""),
+		anyone.curl("POST", "/login", `{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},`+
+			`"password":"`+defaultPassword+`"}`),
 	)
 }
 
-// client makes requests as one user.
+// client makes requests as one user, or as nobody without a token.
 type client struct{ url, token string }
 
 // curl returns the command that makes a request. Body must hold no single
@@ -53,7 +65,9 @@ func (c client) curl(method, path, body string) string {
 	if method != "GET" {
 		command += " -X " + method
 	}
-	command += " -H 'Authorization: Bearer " + c.token + "'"
+	if c.token != "" {
+		command += " -H 'Authorization: Bearer " + c.token + "'"
+	}
 	if body != "" {
 		command += " -H 'Content-Type: application/json' -d '" + body + "'"
 	}

@@ -3,8 +3,10 @@
 // handler, its own Redis client, and a graceful stop. It is made to be tried
 // with curl and with Matrix clients, and to be copied from.
 //
-// Anyone can be any user on it: the token demo-alice is the user alice. Run it
-// with -h for its flags.
+// Anyone can be any user on it: the password of all users is demo, and the token
+// demo-alice is the user alice without a login. Beside the module's endpoints it
+// has what clients need to start with them: login, logout, account data, filters
+// and a sync. Run it with -h for its flags.
 package main
 
 import (

@@ -180,12 +180,13 @@ func poll(t *testing.T, what string, holds func() bool) {
 
 func TestStopLeavesNothingRunning(t *testing.T) {
 	d := startDemo(t)
-	d.expect("GET", "/_matrix/client/v3/pushrules/", "demo-alice", "", 200, "")
+	waiting := d.startSync("demo-alice", "since="+d.sync("demo-alice", "").NextBatch+longPoll)
 	if status := d.stop(); status != exitOK {
 		t.Errorf("status %d: %s", status, d.stderr)
 	}
+	<-waiting
 	stacks := make([]byte, 1<<20)
-	leftover := regexp.MustCompile(`net/http\.\(\*(Server|conn)\)|go-redis|miniredis|uber\.org/fx`)
+	leftover := regexp.MustCompile(`net/http\.\(\*(Server|conn)\)|go-redis|miniredis|uber\.org/fx|pushfx/module\.`)
 	poll(t, "all goroutines end", func() bool {
 		return !leftover.Match(stacks[:runtime.Stack(stacks, true)])
 	})
@@ -199,7 +200,7 @@ func TestPrintedCommandsWork(t *testing.T) {
 	for _, flags := range [][]string{nil, {"-server-name", "[::1]:8448"}, {"-listen", ":0"}} {
 		d := startDemo(t, flags...)
 		outputs := runCommands(t, d.greeting)
-		if len(outputs) != 5 {
+		if len(outputs) != 7 {
 			t.Fatalf("%d commands in %q", len(outputs), d.greeting)
 		}
 		if !strings.HasPrefix(outputs[0], `{"global":{"override":[{"rule_id":".m.rule.master"`) {
@@ -212,8 +213,18 @@ func TestPrintedCommandsWork(t *testing.T) {
 		}
 		var list struct{ Pushers []struct{ Pushkey string } }
 		if err := json.Unmarshal([]byte(outputs[4]), &list); err != nil || len(list.Pushers) != 1 {
-			t.Errorf("the last command prints %s", outputs[4])
+			t.Errorf("the command for pushers prints %s", outputs[4])
 		}
+		if !strings.HasPrefix(outputs[5], `{"next_batch":"s`) || !strings.Contains(outputs[5], `"pattern":"lunch"`) {
+			t.Errorf("the sync prints %s", outputs[5])
+		}
+		var session struct {
+			Token string `json:"access_token"`
+		}
+		if err := json.Unmarshal([]byte(outputs[6]), &session); err != nil {
+			t.Errorf("the login prints %s", outputs[6])
+		}
+		d.expect("GET", whoamiPath, session.Token, "", 200, "")
 		rules := d.do("GET", "/_matrix/client/v3/pushrules/", "demo-alice", "").body
 		for _, part := range []string{`"rule_id":"!lobby:`, `"pattern":"lunch"`} {
 			if !strings.Contains(rules, part) {

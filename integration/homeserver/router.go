@@ -10,13 +10,12 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
-	"github.com/pushfx/pushfx/module"
 )
 
-// newRouter returns all that the homeserver serves: the module's route groups
-// behind the host's authentication, and the few endpoints beside them that
-// clients need to start.
-func newRouter(cfg config, groups []handlers.RouteGroup, rules module.RuleService, log *zap.Logger) *echo.Echo {
+// newRouter returns all that the homeserver serves: the route groups, the
+// module's and the host's own, behind the host's authentication, and the
+// endpoints that need none.
+func newRouter(groups []handlers.RouteGroup, sessions *sessions, login *login, log *zap.Logger) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
 	e.Use(logRequests(log), allowBrowsers, recoverPanics)
@@ -25,16 +24,12 @@ func newRouter(cfg config, groups []handlers.RouteGroup, rules module.RuleServic
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve)
 	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve)
 
-	data := accountData{rules}
 	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
-		authenticated := e.Group(prefix, newAuth(cfg.serverName))
+		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve)
+		authenticated := e.Group(prefix, newAuth(sessions))
 		for _, group := range groups {
 			group.Register(authenticated)
 		}
-		authenticated.Any("/account/whoami", methods{http.MethodGet: whoami}.serve)
-		authenticated.Any("/capabilities", methods{http.MethodGet: capabilities}.serve)
-		authenticated.Any("/user/:userId/account_data/m.push_rules",
-			methods{http.MethodGet: data.get, http.MethodPut: data.put}.serve)
 
 		// Echo gave the group a catch-all that authenticates first. What does
 		// not exist is 404 for anyone.

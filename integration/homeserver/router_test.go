@@ -8,26 +8,25 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// failing is a route group and a rule service that fail.
+// failing is a route group and a service that fail.
 type failing struct {
-	module.RuleService
+	module.HostService
 	err error
 }
 
-func (f failing) Ruleset(context.Context, mxid.UserID) (pushrule.Ruleset, error) {
-	return pushrule.Ruleset{}, f.err
-}
+func (f failing) AccountData(context.Context, mxid.UserID) ([]byte, error) { return nil, f.err }
 
 func (f failing) Register(g *echo.Group) {
 	g.GET("/panic", func(echo.Context) error { panic("a bug") })
@@ -35,14 +34,28 @@ func (f failing) Register(g *echo.Group) {
 }
 
 // request makes a request to a router with the failing parts.
-func request(parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
+func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
+	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
-	router := newRouter(config{serverName: "localhost"}, []handlers.RouteGroup{parts}, parts, zap.New(core))
+	groups := []handlers.RouteGroup{parts, newAccountData(parts)}
+	sessions := startSessions(t)
+	router := newRouter(groups, sessions, newLogin(sessions, parts), zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")
 	w := httptest.NewRecorder()
 	router.ServeHTTP(w, r)
 	return w, logs
+}
+
+// startSessions returns sessions on an embedded Redis.
+func startSessions(t *testing.T) *sessions {
+	t.Helper()
+	memory := miniredis.RunT(t)
+	cfg := config{serverName: "localhost", module: pushfx.DefaultConfig()}
+	cfg.redis.addresses = []string{memory.Addr()}
+	client := cfg.redis.client()
+	t.Cleanup(func() { client.Close() })
+	return newSessions(cfg, newStore(cfg, client), newWaker())
 }
 
 const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"
@@ -75,7 +88,7 @@ func TestErrorsAreAnsweredAndLoggedOnce(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			w, logs := request(failing{err: test.err}, test.path)
+			w, logs := request(t, failing{err: test.err}, test.path)
 			if body := strings.TrimSpace(w.Body.String()); w.Code != test.status || body != test.body {
 				t.Errorf("got %d %s, want %d %s", w.Code, body, test.status, test.body)
 			}
@@ -91,7 +104,7 @@ func TestErrorsAreAnsweredAndLoggedOnce(t *testing.T) {
 
 func TestPanicIsLoggedWithStack(t *testing.T) {
 	t.Parallel()
-	_, logs := request(failing{}, "/_matrix/client/v3/panic")
+	_, logs := request(t, failing{}, "/_matrix/client/v3/panic")
 	for _, entry := range logs.All() {
 		fields := entry.ContextMap()
 		if stack, _ := fields["stack"].(string); !strings.Contains(stack, "failing.Register") || fields["error"] != "panic: a bug" {

@@ -18,7 +18,7 @@ import (
 const (
 	headerTimeout = 5 * time.Second  // headers come in one go
 	readTimeout   = 15 * time.Second // headers and 64 KiB of body, on a bad line
-	writeTimeout  = 30 * time.Second // from the headers on: the body, the 5 s of an operation, the answer
+	writeTimeout  = time.Minute      // from the headers on: the body, the 5 s of each operation, the answer
 	idleTimeout   = 2 * time.Minute  // longer than the usual pause of a client
 
 	maxHeaderBytes = 64 << 10 // a rule id of 10 KiB fits in, percent-encoded
@@ -40,7 +40,7 @@ type server struct {
 
 // newServer returns a server of the router that starts and stops with the
 // host. It is constructed, and so starts, after all that the router needs.
-func newServer(lc fx.Lifecycle, cfg config, router *echo.Echo, log *zap.Logger) *server {
+func newServer(lc fx.Lifecycle, cfg config, router *echo.Echo, waker *waker, log *zap.Logger) *server {
 	s := &server{
 		http: &http.Server{
 			Handler:           router,
@@ -55,6 +55,7 @@ func newServer(lc fx.Lifecycle, cfg config, router *echo.Echo, log *zap.Logger) 
 		log:    log,
 		failed: make(chan error, 1),
 	}
+	s.http.RegisterOnShutdown(waker.stop) // the syncs that wait have an answer, too
 	lc.Append(fx.StartStopHook(s.start, s.stop))
 	return s
 }

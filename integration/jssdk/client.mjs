@@ -236,7 +236,7 @@ await check("master rule", async () => {
 });
 
 await check("muted room", async () => {
-	// Element mutes with this rule, and still sends the old action.
+	// How clients mute a room, with the action that they sent for it in the past.
 	await put("override", ROOM, {
 		conditions: [{ kind: "event_match", key: "room_id", pattern: ROOM }],
 		actions: ["dont_notify"],

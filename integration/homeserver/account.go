@@ -1,0 +1,153 @@
+package main
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// account serves what a user can do to their account. All that ends a session
+// ends it first, and then tells the module: so no request of it sets a pusher
+// afterwards.
+type account struct {
+	sessions *sessions
+	host     module.HostService
+}
+
+func newAccount(sessions *sessions, host module.HostService) *account {
+	return &account{sessions, host}
+}
+
+// Register implements [handlers.RouteGroup].
+func (a *account) Register(g *echo.Group) {
+	g.Any("/account/whoami", methods{http.MethodGet: whoami}.serve)
+	g.Any("/capabilities", methods{http.MethodGet: capabilities}.serve)
+	g.Any("/logout", methods{http.MethodPost: a.logout}.serve)
+	g.Any("/logout/all", methods{http.MethodPost: a.logoutAll}.serve)
+	g.Any("/account/password", methods{http.MethodPost: a.changePassword}.serve)
+	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve)
+}
+
+// emptyObject is the answer where there is nothing to say.
+var emptyObject = struct{}{}
+
+// logout serves POST /logout.
+func (a *account) logout(c echo.Context) error {
+	ctx, who := toTheEnd(c)
+	if err := a.sessions.end(ctx, who.User, who.Device); err != nil {
+		return err
+	}
+	if err := a.host.RemoveDevicePushers(ctx, who.User, who.Device); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, emptyObject)
+}
+
+// logoutAll serves POST /logout/all.
+func (a *account) logoutAll(c echo.Context) error {
+	ctx, who := toTheEnd(c)
+	if err := a.sessions.endAll(ctx, who.User); err != nil {
+		return err
+	}
+	if err := a.host.KeepOnlyDevicePushers(ctx, who.User, ""); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, emptyObject)
+}
+
+// passwordRequest is the body of POST /account/password.
+type passwordRequest struct {
+	NewPassword   *string        `json:"new_password"`
+	LogoutDevices *bool          `json:"logout_devices"`
+	Auth          *passwordLogin `json:"auth"`
+}
+
+// changePassword serves POST /account/password.
+func (a *account) changePassword(c echo.Context) error {
+	var request passwordRequest
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if done, err := authenticated(c, a.sessions, request.Auth); err != nil || !done {
+		return err
+	}
+	switch {
+	case request.NewPassword == nil:
+		return missing("new_password")
+	case *request.NewPassword == "":
+		return badRequest("M_WEAK_PASSWORD", "The password is empty.")
+	}
+	ctx, who := toTheEnd(c)
+	if err := a.setPassword(ctx, who, request); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, emptyObject)
+}
+
+func (a *account) setPassword(ctx context.Context, who caller, request passwordRequest) error {
+	if request.LogoutDevices != nil && !*request.LogoutDevices {
+		return a.sessions.setPassword(ctx, who.User, *request.NewPassword)
+	}
+	if err := a.sessions.setPasswordAndEndOthers(ctx, who.User, *request.NewPassword, who.Device); err != nil {
+		return err
+	}
+	return a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device)
+}
+
+// deactivate serves POST /account/deactivate.
+func (a *account) deactivate(c echo.Context) error {
+	var request struct {
+		Auth *passwordLogin `json:"auth"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if done, err := authenticated(c, a.sessions, request.Auth); err != nil || !done {
+		return err
+	}
+	ctx, who := toTheEnd(c)
+	if err := a.sessions.deactivate(ctx, who.User); err != nil {
+		return err
+	}
+	if err := a.host.ForgetUser(ctx, who.User); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
+}
+
+// toTheEnd returns the caller and a context for what must not stop in the
+// middle when the client goes away: its token works no more, so it could not
+// try again. Each step has a deadline of its own.
+func toTheEnd(c echo.Context) (context.Context, caller) {
+	ctx := c.Request().Context()
+	return context.WithoutCancel(ctx), callerFrom(ctx)
+}
+
+// whoami serves GET /account/whoami.
+func whoami(c echo.Context) error {
+	who := callerFrom(c.Request().Context())
+	return c.JSON(http.StatusOK, map[string]any{
+		"user_id":   who.User,
+		"device_id": who.Device,
+		"is_guest":  false,
+	})
+}
+
+// capabilities serves GET /capabilities.
+func capabilities(c echo.Context) error {
+	type capability struct {
+		Enabled bool `json:"enabled"`
+	}
+	return c.JSON(http.StatusOK, map[string]any{
+		"capabilities": map[string]capability{
+			"m.change_password": {true},
+			"m.set_displayname": {false},
+			"m.set_avatar_url":  {false},
+			"m.3pid_changes":    {false},
+			"m.get_login_token": {false},
+		},
+	})
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+)
+
+// maxBodyBytes is the size that a request body of the host's own endpoints may
+// have.
+const maxBodyBytes = 64 << 10
+
+// readObject reads the body of a request, a JSON object, and returns it as it
+// came.
+func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "Request body too large."}
+	case err != nil:
+		return nil, badRequest("M_NOT_JSON", "The request body did not arrive whole.")
+	}
+	return body, parseObject(body, into)
+}
+
+// parseObject reads a JSON object into a struct. Fields that are null count as
+// missing.
+func parseObject(text []byte, into any) error {
+	if !json.Valid(text) {
+		return badRequest("M_NOT_JSON", "Not valid JSON.")
+	}
+	if !bytes.HasPrefix(bytes.TrimSpace(text), []byte("{")) {
+		return badRequest("M_BAD_JSON", "Must be a JSON object.")
+	}
+	err := json.Unmarshal(text, into)
+	var shape *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &shape):
+		return badRequest("M_BAD_JSON", "Field '"+shape.Field+"' has the wrong type.")
+	case err != nil:
+		return badRequest("M_BAD_JSON", "Not what was expected.")
+	}
+	return nil
+}
+
+// badRequest is for a request that the client has to change.
+func badRequest(errcode, text string) error {
+	return &matrixError{status: http.StatusBadRequest, errcode: errcode, text: text}
+}
+
+func missing(field string) error {
+	return badRequest("M_MISSING_PARAM", "Missing field: "+field)
+}
+
+// pathParam returns a path parameter, decoded once: echo hands it out still
+// encoded exactly when the URL has a raw path. An empty one, or one with a
+// slash that is not encoded, is no path of ours.
+func pathParam(c echo.Context, name string) (string, error) {
+	value := c.Param(name)
+	if value == "" || strings.Contains(value, "/") {
+		return "", echo.ErrNotFound
+	}
+	if c.Request().URL.RawPath == "" {
+		return value, nil
+	}
+	decoded, err := url.PathUnescape(value)
+	if err != nil {
+		return "", badRequest("M_INVALID_PARAM", "Invalid percent-encoding in the path.")
+	}
+	return decoded, nil
+}

@@ -1,0 +1,138 @@
+package main
+
+import (
+	"crypto/rand"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// passwordType is the only login type, and the only stage of user-interactive
+// authentication.
+const passwordType = "m.login.password"
+
+const randomDeviceChars = 10
+
+// login serves the login. There is no registration: a user exists when they
+// log in.
+type login struct {
+	sessions *sessions
+	host     module.HostService
+}
+
+func newLogin(sessions *sessions, host module.HostService) *login { return &login{sessions, host} }
+
+// flows serves GET /login.
+func (l *login) flows(c echo.Context) error {
+	type flow struct {
+		Type string `json:"type"`
+	}
+	return c.JSON(http.StatusOK, map[string][]flow{"flows": {{passwordType}}})
+}
+
+// loginRequest is the body of POST /login. The display name for the device is
+// not kept.
+type loginRequest struct {
+	passwordLogin
+	DeviceID string `json:"device_id"`
+}
+
+// post serves POST /login (Matrix specification, "Login"). The first one of a
+// user gives them the default push rules, as registration does elsewhere.
+func (l *login) post(c echo.Context) error {
+	var request loginRequest
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	user, err := request.userOf(l.sessions.serverName)
+	if err != nil {
+		return err
+	}
+	device := request.DeviceID
+	if device == "" {
+		device = rand.Text()[:randomDeviceChars]
+	}
+	if !isDevice(device) {
+		return badRequest("M_INVALID_PARAM", "The device_id must be up to 255 printable ASCII characters without spaces.")
+	}
+	ctx := c.Request().Context()
+	token, err := l.sessions.logIn(ctx, user, *request.Password, device)
+	if err != nil {
+		return err
+	}
+	// A session whose token nobody gets to know does no harm.
+	if err := l.host.EnsureDefaults(ctx, user); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
+}
+
+// passwordLogin is a user with a password, as in a login and in user-interactive
+// authentication.
+type passwordLogin struct {
+	Type       string          `json:"type"`
+	Identifier *userIdentifier `json:"identifier"`
+	User       string          `json:"user"` // deprecated, for identifier
+	Password   *string         `json:"password"`
+}
+
+// userIdentifier says who a user is (Matrix specification, "Identifier types").
+type userIdentifier struct {
+	Type string `json:"type"`
+	User string `json:"user"`
+}
+
+// userOf returns whom the login is for, when it has all that it needs.
+func (l passwordLogin) userOf(serverName string) (mxid.UserID, error) {
+	name := l.User
+	if l.Identifier != nil {
+		name = l.Identifier.User
+	}
+	switch {
+	case l.Type == "":
+		return "", missing("type")
+	case l.Type != passwordType:
+		return "", badRequest("M_UNKNOWN", "Bad login type.")
+	case l.Password == nil:
+		return "", missing("password")
+	case l.Identifier != nil:
+		if err := l.Identifier.check(); err != nil {
+			return "", err
+		}
+	case l.User == "":
+		return "", missing("identifier")
+	}
+	user, valid := userNamed(name, serverName)
+	if !valid {
+		return "", errWrongPassword // as for anyone who is not known
+	}
+	return user, nil
+}
+
+func (i userIdentifier) check() error {
+	switch {
+	case i.Type == "":
+		return missing("identifier.type")
+	case i.Type == "m.id.thirdparty" || i.Type == "m.id.phone":
+		return errWrongPassword // nobody has an address here
+	case i.Type != "m.id.user":
+		return badRequest("M_UNKNOWN", "Unknown identifier type.")
+	case i.User == "":
+		return missing("identifier.user")
+	}
+	return nil
+}
+
+// userNamed returns the user of this server with a localpart or full id.
+func userNamed(name, serverName string) (user mxid.UserID, valid bool) {
+	if id, full := strings.CutPrefix(name, "@"); full {
+		localpart, server, _ := strings.Cut(id, ":")
+		user, valid = userID(localpart, serverName)
+		return user, valid && server == serverName
+	}
+	return userID(name, serverName)
+}

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"crypto/rand"
+	"net/http"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// rooms serves what push rules need of rooms, of which there are none.
+type rooms struct {
+	serverName string
+	host       module.HostService
+}
+
+func newRooms(cfg config, host module.HostService) *rooms { return &rooms{cfg.serverName, host} }
+
+// Register implements [handlers.RouteGroup].
+func (r *rooms) Register(g *echo.Group) {
+	g.Any("/joined_rooms", methods{http.MethodGet: r.joined}.serve)
+	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve)
+}
+
+// joined serves GET /joined_rooms.
+func (r *rooms) joined(c echo.Context) error {
+	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": {}})
+}
+
+// upgrade serves POST /rooms/{roomId}/upgrade, of any room to any version. The
+// caller's push rules for the room are copied to the one that replaces it
+// (Matrix specification, "Room Upgrades", "Server behaviour"); those of its
+// other members would be copied when they join.
+func (r *rooms) upgrade(c echo.Context) error {
+	old, err := pathParam(c, "roomId")
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(old, "!") {
+		return badRequest("M_INVALID_PARAM", "Invalid room id.")
+	}
+	var request struct {
+		NewVersion string `json:"new_version"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if request.NewVersion == "" {
+		return missing("new_version")
+	}
+	ctx := c.Request().Context()
+	replacement := "!" + rand.Text() + ":" + r.serverName
+	if err := r.host.CopyRoomRules(ctx, callerFrom(ctx).User, old, replacement); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]string{"replacement_room": replacement})
+}

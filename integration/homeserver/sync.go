@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// maxSyncWait is how long a sync waits at most, whatever its client asks for.
+const maxSyncWait = 30 * time.Second
+
+// syncs serves GET /sync. All that there is to deliver are push rules, so the
+// token of a sync is their version.
+type syncs struct {
+	rules    module.SyncService
+	sessions *sessions
+	filters  *filters
+	waker    *waker
+}
+
+func newSyncs(rules module.SyncService, sessions *sessions, filters *filters, waker *waker) *syncs {
+	return &syncs{rules, sessions, filters, waker}
+}
+
+// Register implements [handlers.RouteGroup].
+func (s *syncs) Register(g *echo.Group) { g.Any("/sync", methods{http.MethodGet: s.get}.serve) }
+
+// get serves GET /sync (Matrix specification, "Syncing"). The first one answers
+// at once, with everything; a later one when the rules are not those of its
+// token any more, or its time is up. There is no presence to set.
+func (s *syncs) get(c echo.Context) error {
+	ctx := c.Request().Context()
+	who := callerFrom(ctx)
+	request, err := s.parse(ctx, who, c.QueryParams())
+	if err != nil {
+		return err
+	}
+	if err := allowWaiting(c, request.wait); err != nil {
+		return err
+	}
+	batch, err := s.answer(ctx, who, request)
+	if errors.Is(err, errTooManyWait) {
+		c.Response().Header().Set(echo.HeaderRetryAfter, "1")
+	}
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, batch)
+}
+
+// syncRequest is what a sync asks for.
+type syncRequest struct {
+	since   int64         // 0 is everything
+	wait    time.Duration // for something to change
+	deliver bool          // whether the filter lets push rules pass
+}
+
+// parse reads the query of a sync.
+func (s *syncs) parse(ctx context.Context, who caller, query url.Values) (r syncRequest, err error) {
+	token := query.Get("since")
+	if r.since, err = versionIn(token); err != nil {
+		return r, err
+	}
+	if r.wait, err = parseTimeout(query.Get("timeout")); err != nil {
+		return r, err
+	}
+	full, err := parseFullState(query.Get("full_state"))
+	if err != nil {
+		return r, err
+	}
+	if full {
+		r.since = 0
+	}
+	if full || token == "" {
+		r.wait = 0
+	}
+	filter, err := s.filters.named(ctx, who.User, query.Get("filter"))
+	r.deliver = filter.allows(module.AccountDataType)
+	return r, err
+}
+
+// parseTimeout reads the timeout of a sync, milliseconds.
+func parseTimeout(text string) (time.Duration, error) {
+	if text == "" {
+		return 0, nil
+	}
+	millis, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || millis < 0 {
+		return 0, badRequest("M_INVALID_PARAM", "The timeout must be milliseconds.")
+	}
+	return time.Duration(min(millis, maxSyncWait.Milliseconds())) * time.Millisecond, nil
+}
+
+func parseFullState(text string) (bool, error) {
+	switch text {
+	case "true":
+		return true, nil
+	case "false", "":
+		return false, nil
+	}
+	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
+}
+
+// syncTokenPrefix stands before the version in a token of a sync.
+const syncTokenPrefix = "s"
+
+// versionIn returns the version in a token of a sync, 0 for none.
+func versionIn(token string) (int64, error) {
+	if token == "" {
+		return 0, nil
+	}
+	digits, found := strings.CutPrefix(token, syncTokenPrefix)
+	version, err := strconv.ParseInt(digits, 10, 64)
+	if !found || err != nil || version < 0 || syncToken(version) != token {
+		return 0, badRequest("M_INVALID_PARAM", "Invalid since token.")
+	}
+	return version, nil
+}
+
+func syncToken(version int64) string { return syncTokenPrefix + strconv.FormatInt(version, 10) }
+
+// allowWaiting takes the time that a sync waits out of the server's limit on
+// writing. A server that has none needs nothing.
+func allowWaiting(c echo.Context, wait time.Duration) error {
+	err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(wait + writeTimeout))
+	if errors.Is(err, http.ErrNotSupported) {
+		return nil
+	}
+	return err
+}
+
+// answer returns what there is to deliver, as soon as there is something.
+func (s *syncs) answer(ctx context.Context, who caller, r syncRequest) (*syncBatch, error) {
+	if r.wait == 0 {
+		batch, _, err := s.look(ctx, who, r)
+		return batch, err
+	}
+	woken, leave, err := s.waker.wait(who.User)
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	timeout := time.NewTimer(r.wait)
+	defer timeout.Stop()
+	for timeIsUp := false; ; {
+		batch, found, err := s.look(ctx, who, r)
+		if err != nil || found || timeIsUp {
+			return batch, err
+		}
+		select {
+		case <-woken:
+		case <-timeout.C:
+			timeIsUp = true
+		case <-s.waker.stopped:
+			timeIsUp = true
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		if err := s.sessions.check(ctx, who); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// look returns what there is now; found says whether that is worth an answer.
+func (s *syncs) look(ctx context.Context, who caller, r syncRequest) (batch *syncBatch, found bool, err error) {
+	if !r.deliver {
+		version, err := s.rules.Version(ctx, who.User)
+		return newSyncBatch(version), false, err
+	}
+	content, changed, err := s.rules.ContentSince(ctx, who.User, r.since)
+	if err != nil || !changed {
+		return newSyncBatch(r.since), false, err
+	}
+	batch = newSyncBatch(content.Version)
+	batch.AccountData.Events = append(batch.AccountData.Events,
+		accountDataEvent{module.AccountDataType, content.AppendJSON(nil)})
+	return batch, true, nil
+}
+
+// syncBatch is the answer to a sync. All but the account data is always empty,
+// but clients expect it.
+type syncBatch struct {
+	NextBatch   string                   `json:"next_batch"`
+	AccountData events[accountDataEvent] `json:"account_data"`
+	Presence    events[struct{}]         `json:"presence"`
+	Rooms       struct {
+		Join   struct{} `json:"join"`
+		Invite struct{} `json:"invite"`
+		Knock  struct{} `json:"knock"`
+		Leave  struct{} `json:"leave"`
+	} `json:"rooms"`
+	ToDevice    events[struct{}] `json:"to_device"`
+	DeviceLists struct {
+		Changed []string `json:"changed"`
+		Left    []string `json:"left"`
+	} `json:"device_lists"`
+	OneTimeKeys struct{} `json:"device_one_time_keys_count"`
+}
+
+type events[E any] struct {
+	Events []E `json:"events"`
+}
+
+type accountDataEvent struct {
+	Type    string          `json:"type"`
+	Content json.RawMessage `json:"content"`
+}
+
+// newSyncBatch returns an answer that delivers nothing.
+func newSyncBatch(version int64) *syncBatch {
+	batch := &syncBatch{NextBatch: syncToken(version)}
+	batch.AccountData.Events = []accountDataEvent{}
+	batch.Presence.Events = []struct{}{}
+	batch.ToDevice.Events = []struct{}{}
+	batch.DeviceLists.Changed, batch.DeviceLists.Left = []string{}, []string{}
+	return batch
+}

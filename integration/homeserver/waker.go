@@ -1,0 +1,77 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"sync"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// maxWaiting is how many syncs of one user may wait at a time.
+const maxWaiting = 100
+
+var errTooManyWait = &matrixError{
+	status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many syncs of this user are waiting.",
+}
+
+// waker wakes the syncs that wait: when push rules change, as the module's
+// [module.ChangeListener]; when a session ends; and when the host stops.
+type waker struct {
+	mu      sync.Mutex
+	waiting map[mxid.UserID]map[chan struct{}]bool
+
+	stopped chan struct{}
+	stop    func() // closes stopped
+}
+
+func newWaker() *waker {
+	stopped := make(chan struct{})
+	return &waker{
+		waiting: map[mxid.UserID]map[chan struct{}]bool{},
+		stopped: stopped,
+		stop:    sync.OnceFunc(func() { close(stopped) }),
+	}
+}
+
+// wait returns a channel that has a value when the user has been woken since
+// the call, or since it was last read: who waits calls it first and looks then,
+// so that nothing is missed. It is to be left in the end.
+func (w *waker) wait(user mxid.UserID) (woken <-chan struct{}, leave func(), err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.waiting[user]) >= maxWaiting {
+		return nil, nil, errTooManyWait
+	}
+	if w.waiting[user] == nil {
+		w.waiting[user] = map[chan struct{}]bool{}
+	}
+	channel := make(chan struct{}, 1)
+	w.waiting[user][channel] = true
+	return channel, func() { w.leave(user, channel) }, nil
+}
+
+func (w *waker) leave(user mxid.UserID, channel chan struct{}) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.waiting[user], channel)
+	if len(w.waiting[user]) == 0 {
+		delete(w.waiting, user)
+	}
+}
+
+// wake wakes all syncs of a user that wait.
+func (w *waker) wake(user mxid.UserID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for channel := range w.waiting[user] {
+		select {
+		case channel <- struct{}{}:
+		default: // it has been woken already
+		}
+	}
+}
+
+// PushRulesChanged implements [module.ChangeListener].
+func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ module.Content) { w.wake(user) }
