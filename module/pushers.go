@@ -56,27 +56,25 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 // errNoClaim ends the renewal of a pusher that cannot do with the claim it has.
 var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 
-// renew sets a pusher in the place of one with a claim that serves as well: a
-// claim that leaves others alone, or one to a key that nobody else claims.
+// renew sets a pusher in the place of one with a claim that serves as well: one
+// to a key that nobody else claims or, where others are left alone, that nobody
+// else has claimed since.
 func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	alone := false
-	if others == pusher.RemoveOthers {
-		claims, err := s.pushkeys.index.Load(ctx, p.Digest())
-		if err != nil {
-			return err
-		}
-		alone = claims.IsOnly(user)
+	claims, err := s.pushkeys.index.Load(ctx, p.Digest())
+	if err != nil {
+		return err
+	}
+	own, rival := claims.Last(user)
+	if own == 0 || own < rival || others == pusher.RemoveOthers && rival != 0 {
+		return errNoClaim
 	}
 	return s.store.Update(ctx, user, func(list *pusher.List) error {
 		held, found := list.Pusher(p.Key)
-		if !found || held.Claim.Number == 0 || others == pusher.RemoveOthers && !alone {
+		if !found || held.Claim.Number == 0 || held.Claim.Number < rival {
 			return errNoClaim
 		}
 		p := p
 		p.Claim = held.Claim
-		if alone {
-			p.Claim.Others = pusher.RemoveOthers
-		}
 		list.Set(p)
 		return nil
 	})
@@ -88,22 +86,18 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 // is postponed before that, too; and each who sets a pusher looks at the claims
 // afterwards, so that of two the last one sees both.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	number, claims, err := s.pushkeys.claim(ctx, user, p.Digest(), s.options.Policy)
+	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.options.Policy)
 	if err != nil {
 		return err
 	}
 	unsettled := Unsettled{p.Digest(), number}
-	shared := !claims.IsOnly(user)
 	if shared {
 		if err := s.pushkeys.index.Postpone(ctx, unsettled); err != nil {
 			return err
 		}
 	}
-	p.Claim = pusher.Claim{Number: number, Others: others}
+	p.Claim = others.Claim(number)
 	if err := s.put(ctx, user, p); err != nil {
-		if fault.KindOf(err) != fault.Unavailable {
-			s.pushkeys.release(ctx, user, p)
-		}
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
@@ -111,24 +105,35 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	}
 	if !shared {
 		claims, err := s.pushkeys.index.Load(ctx, p.Digest())
-		if err != nil || claims.IsOnly(user) {
+		if err != nil {
 			return err
 		}
+		if _, rival := claims.Last(user); rival == 0 {
+			return nil
+		}
 	}
-	return s.pushkeys.settle(ctx, unsettled)
+	return s.pushkeys.settle(ctx, unsettled, pusher.Owner{User: user, Claim: p.Claim.Removes})
 }
 
-// put stores a pusher with its claim.
+// put stores a pusher with its claim, joined with that of the pusher that it
+// replaces: another request of the user may have claimed since. The claim that
+// no pusher has then is released.
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	return s.store.Update(ctx, user, func(list *pusher.List) error {
-		p := p
-		if held, found := list.Pusher(p.Key); found && held.Claim.Number > p.Claim.Number {
-			p.Claim = held.Claim // another request of the user has claimed since
-		}
-		before := list.Len()
+	var spare int64
+	err := s.store.Update(ctx, user, func(list *pusher.List) error {
+		p, before := p, list.Len()
+		held, _ := list.Pusher(p.Key)
+		p.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(p)
 		return s.options.Policy.CheckCount(before, list)
 	})
+	switch {
+	case err == nil:
+		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
+	case fault.KindOf(err) != fault.Unavailable: // it may still be stored, else
+		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
+	}
+	return err
 }
 
 // checkLoggedIn takes back a pusher that was set for a device that is gone by
@@ -147,7 +152,10 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 	if err != nil {
 		return err
 	}
-	s.pushkeys.release(ctx, user, p)
+	list, err := s.store.Load(ctx, user)
+	if _, kept := list.Pusher(p.Key); err == nil && !kept { // by another request, which may have this one's claim
+		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
+	}
 	return ErrLoggedOut
 }
 
@@ -183,7 +191,7 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 		return err
 	}
 	for _, p := range removed {
-		s.pushkeys.release(ctx, user, p)
+		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return nil
 }
@@ -221,7 +229,8 @@ func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 
 func (s *pusherService) forgetPushers(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher) error {
 	for _, p := range pushers {
-		if err := s.pushkeys.drop(ctx, user, p); err != nil {
+		err := s.pushkeys.drop(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
+		if err != nil && fault.KindOf(err) != fault.Database {
 			return err
 		}
 	}

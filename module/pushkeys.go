@@ -3,6 +3,8 @@ package module
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -25,40 +27,44 @@ const (
 	settlementAge = time.Minute      // from when on a postponed settlement is looked at
 )
 
-// claim makes a user's claim to a key the last one.
+// claim adds a claim of a user to a key. Shared is true when others claim it.
 func (k pushkeys) claim(
-	ctx context.Context, user mxid.UserID, key pusher.Digest, policy pusher.Policy,
-) (number int64, claims pusher.Claims, err error) {
+	ctx context.Context, user mxid.UserID, key pusher.Digest, others pusher.Others, policy pusher.Policy,
+) (number int64, shared bool, err error) {
 	at := now()
-	claims, err = k.index.Update(ctx, key, func(c *pusher.Claims) error {
-		before := len(c.Owners())
+	claims, err := k.index.Update(ctx, key, func(c *pusher.Claims) error {
+		before := len(c.Users())
 		number = c.Add(user, at)
+		if others == pusher.RemoveOthers {
+			return nil // it will not be shared
+		}
 		return policy.CheckSharing(before, c)
 	})
-	return number, claims, err
+	if err != nil {
+		return 0, false, err
+	}
+	_, rival := claims.Last(user)
+	return number, rival != 0, nil
 }
 
-// drop takes back the claim of a pusher.
-func (k pushkeys) drop(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	if p.Claim.Number == 0 {
+// drop takes back a claim; that of number 0 is none.
+func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
+	if claim.Claim == 0 {
 		return nil
 	}
-	_, err := k.index.Update(ctx, p.Digest(), func(c *pusher.Claims) error {
-		c.Release(pusher.Owner{User: user, Claim: p.Claim.Number})
-		return nil
-	})
-	return err
+	return k.dropAll(ctx, key, []pusher.Owner{claim})
 }
 
-// release is drop where the pusher is gone already. That it fails does no harm:
-// a claim without a pusher is dropped when the key is settled next.
-func (k pushkeys) release(ctx context.Context, user mxid.UserID, p pusher.Pusher) {
-	_ = k.drop(ctx, user, p)
+// release is drop where there is no pusher of the claim any more. That it fails
+// does no harm: such a claim is dropped when the key is settled next.
+func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.Owner) {
+	_ = k.drop(ctx, key, claim)
 }
 
 // settle removes the owners too many of a key, and says so, unless there are
-// claims whose pushers may still come. After those it is looked at again.
-func (k pushkeys) settle(ctx context.Context, u Unsettled) error {
+// claims whose pushers may still come. After those it is looked at again. What
+// taker claims removes others even if its pusher has been removed meanwhile.
+func (k pushkeys) settle(ctx context.Context, u Unsettled, taker pusher.Owner) error {
 	claims, err := k.index.Load(ctx, u.Key)
 	if err != nil {
 		return err
@@ -67,12 +73,12 @@ func (k pushkeys) settle(ctx context.Context, u Unsettled) error {
 	if err != nil {
 		return err
 	}
-	gone, err := k.removeLosers(ctx, u.Key, held)
+	gone, err := k.removeLosers(ctx, u.Key, held, taker)
 	if err != nil {
 		return err
 	}
 	given, pending := givenUp(claims, held)
-	if err := k.releaseAll(ctx, u.Key, append(gone, given...)); err != nil {
+	if err := k.dropAll(ctx, u.Key, append(gone, given...)); err != nil {
 		return err
 	}
 	if pending {
@@ -100,28 +106,33 @@ func (k pushkeys) held(ctx context.Context, key pusher.Digest, claims pusher.Cla
 	return held, nil
 }
 
-// removeLosers removes the pushers with a claim before that of the owner, and
-// returns what they claimed.
-func (k pushkeys) removeLosers(ctx context.Context, key pusher.Digest, held map[mxid.UserID]pusher.Pusher) ([]pusher.Owner, error) {
-	var last int64
+// removeLosers removes the pushers whose claims come before one that removes
+// others, that of taker included, and returns what they claimed.
+func (k pushkeys) removeLosers(
+	ctx context.Context, key pusher.Digest, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
+) ([]pusher.Owner, error) {
+	var first int64 // that is not removed
 	for _, p := range held {
-		if p.Claim.Others == pusher.RemoveOthers {
-			last = max(last, p.Claim.Number)
-		}
+		first = max(first, p.Claim.Removes)
 	}
 	var gone []pusher.Owner
-	for user, p := range held {
-		if p.Claim.Number >= last {
+	for _, user := range slices.Sorted(maps.Keys(held)) {
+		lost, least := held[user].Claim.Number, first
+		if user != taker.User {
+			least = max(least, taker.Claim)
+		}
+		if lost >= least {
 			continue
 		}
 		var removed []pusher.Pusher
 		err := k.pushers.Update(ctx, user, func(list *pusher.List) error {
-			removed = list.Remove(func(p pusher.Pusher) bool { return p.Digest() == key && p.Claim.Number < last })
+			removed = list.Remove(func(p pusher.Pusher) bool { return p.Digest() == key && p.Claim.Number < least })
 			return nil
 		})
 		if err != nil {
 			return nil, err
 		}
+		gone = append(gone, pusher.Owner{User: user, Claim: lost}) // even if another host was first
 		for _, p := range removed {
 			gone = append(gone, pusher.Owner{User: user, Claim: p.Claim.Number})
 		}
@@ -129,24 +140,24 @@ func (k pushkeys) removeLosers(ctx context.Context, key pusher.Digest, held map[
 	return gone, nil
 }
 
-// givenUp returns the claims of users without a pusher that are so old that
-// none will come; pending is true when there are younger ones.
+// givenUp returns the claims that no pusher has and that are so old that none
+// will come; pending is true when there are younger ones.
 func givenUp(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (given []pusher.Owner, pending bool) {
 	oldest := now() - claimAge.Microseconds()
 	for _, owner := range claims.Owners() {
 		p, found := held[owner.User]
 		switch {
-		case found && p.Claim.Number >= owner.Claim:
+		case found && p.Claim.Number == owner.Claim:
 		case owner.Claim >= oldest:
 			pending = true
-		case !found:
+		default:
 			given = append(given, owner)
 		}
 	}
 	return given, pending
 }
 
-func (k pushkeys) releaseAll(ctx context.Context, key pusher.Digest, owners []pusher.Owner) error {
+func (k pushkeys) dropAll(ctx context.Context, key pusher.Digest, owners []pusher.Owner) error {
 	if len(owners) == 0 {
 		return nil
 	}
@@ -171,7 +182,7 @@ func SettlePushkeys(ctx context.Context, pushers PusherStore, index PushkeyIndex
 	postponed, err := index.Postponed(ctx, time.Now().Add(-settlementAge), maxSettlements)
 	failures := []error{err}
 	for _, u := range postponed {
-		failures = append(failures, k.settle(ctx, u))
+		failures = append(failures, k.settle(ctx, u, pusher.Owner{}))
 	}
 	return errors.Join(failures...)
 }

@@ -128,13 +128,15 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
 
-// storedClaims are claims, {"owners":{"@user:server":CLAIM},"commit":{...}},
+// storedClaims are claims, {"claims":{"NUMBER":"@user:server"},"commit":{...}},
 // and the text they were read from, nil for none.
 type storedClaims struct {
 	claims pusher.Claims
 	stamp  commit.Stamp
 	text   *string
 }
+
+const claimsName = "claims"
 
 func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.Claims], error) {
 	answer := client.Get(ctx, key)
@@ -156,10 +158,10 @@ func parseClaims(text string) (rediscommit.Stored[pusher.Claims], error) {
 	r := strictjson.NewReader(text)
 	err := r.Object(func(name string) error {
 		switch name {
-		case "owners":
-			return r.Object(func(user string) error {
-				claim, err := r.Integer()
-				owners = append(owners, pusher.Owner{User: mxid.UserID(user), Claim: claim})
+		case claimsName:
+			return r.Object(func(number string) error {
+				owner, err := readOwner(r, number)
+				owners = append(owners, owner)
 				return err
 			})
 		case stampField:
@@ -168,7 +170,7 @@ func parseClaims(text string) (rediscommit.Stored[pusher.Claims], error) {
 			return err
 		}
 		return r.Skip()
-	}, "owners")
+	}, claimsName)
 	if err == nil {
 		err = r.End()
 	}
@@ -177,6 +179,15 @@ func parseClaims(text string) (rediscommit.Stored[pusher.Claims], error) {
 	}
 	s.claims = pusher.NewClaims(owners...)
 	return s, nil
+}
+
+func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
+	claim, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return pusher.Owner{}, errors.New("a claim has no number")
+	}
+	user, err := r.String()
+	return pusher.Owner{User: mxid.UserID(user), Claim: claim}, err
 }
 
 func (s storedClaims) Value() pusher.Claims { return s.claims }
@@ -197,7 +208,7 @@ func (c claimsChange) IsEmpty() bool {
 }
 
 func (c claimsChange) Args(stamp commit.Stamp) []any {
-	text := append(strictjson.AppendMember([]byte{'{'}, "owners"), appendOwners(nil, c.next)...)
+	text := append(strictjson.AppendMember([]byte{'{'}, claimsName), appendOwners(nil, c.next)...)
 	text = stamp.AppendJSON(strictjson.AppendMember(text, stampField))
 	life := 0
 	if len(c.next.Owners()) == 0 {
@@ -213,7 +224,7 @@ func (c claimsChange) Args(stamp commit.Stamp) []any {
 func appendOwners(dst []byte, claims pusher.Claims) []byte {
 	dst = append(dst, '{')
 	for _, owner := range claims.Owners() {
-		dst = strconv.AppendInt(strictjson.AppendMember(dst, string(owner.User)), owner.Claim, 10)
+		dst = strictjson.AppendString(strictjson.AppendMember(dst, strconv.FormatInt(owner.Claim, 10)), string(owner.User))
 	}
 	return append(dst, '}')
 }

@@ -49,7 +49,7 @@ func TestAChangeSetsWhatItSays(t *testing.T) {
 		"escapes and empty strings": {map[string]string{"pushkey": `"\u0061\n\ud83d\ude00"`, "lang": `""`, "app_display_name": `"\/"`}, func(p *pusher.Pusher) {
 			p.Pushkey, p.Lang, p.AppDisplayName = "a\n\U0001f600", "", "/"
 		}},
-		"what belongs to the server": {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`}, func(*pusher.Pusher) {}},
+		"what belongs to the server": {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := members()
@@ -233,11 +233,19 @@ func FuzzReadChange(f *testing.F) {
 	for _, seed := range []string{
 		`{"kind":null,"app_id":"a","pushkey":"p"}`, `{"kind":"http","KIND":null}`, `{"kind":null,"kind":"http"}`, `{"data":{}}`,
 		`{"app_id":"a","pushkey":"\ud83d\ude00","kind":"email","app_display_name":"","device_display_name":"<","lang":"","data":{"x":[1e400]},"created":5,"x":{}}`,
+		strings.Replace(object(members()), "{", `{"append":true,`, 1), strings.Replace(object(members()), "{", `{"append":"","claim":{},`, 1),
 	} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		change, err := read(text)
+		inDocument, documentErr := readAs(text, pusher.Document)
+		if err == nil && (documentErr != nil || !reflect.DeepEqual(inDocument.Pusher, change.Pusher)) {
+			t.Errorf("%q: read in the document's form as %+v, %v", text, inDocument, documentErr)
+		}
+		if inDocument.Pusher != nil && inDocument.Others != pusher.KeepOthers {
+			t.Errorf("%q: in the document's form, others' are to %s", text, inDocument.Others)
+		}
 		if err != nil {
 			if kind, _, _ := strings.Cut(describe(err), ":"); !slices.Contains([]string{"not_json", "bad_json", "missing_param"}, kind) {
 				t.Errorf("%q: %s", text, describe(err))
@@ -254,13 +262,16 @@ func FuzzReadChange(f *testing.F) {
 		if change.Pusher == nil {
 			return
 		}
-		for _, name := range []string{"append", "created", "device_id"} {
+		if want := othersOf(theirs["append"]); change.Others != want {
+			t.Errorf("%q: others' are to %s, want %s", text, change.Others, want)
+		}
+		for _, name := range []string{"append", "created", "device_id", "claim"} {
 			delete(theirs, name)
 		}
 		if shown := string(change.Pusher.AppendJSON(nil)); !reflect.DeepEqual(decode(t, shown), theirs) {
 			t.Errorf("%q: shown as %s", text, shown)
 		}
-		change.Pusher.Created, change.Pusher.Device = 7, "DEVICE"
+		change.Pusher.Created, change.Pusher.Device, change.Pusher.Claim = 7, "DEVICE", change.Others.Claim(8)
 		stored := string(change.Pusher.AppendStored(nil))
 		again, err := pusher.ReadStored(stored)
 		if err != nil || !reflect.DeepEqual(again, *change.Pusher) {
@@ -283,5 +294,73 @@ func TestADeletionLooksAtNothingButTheKey(t *testing.T) {
 				t.Errorf("%s: got %+v, %v", text, change, err)
 			}
 		}
+	}
+}
+
+// readAs reads a change in a form.
+func readAs(text string, form pusher.Form) (pusher.Change, error) {
+	r := strictjson.NewReader(text)
+	change, err := pusher.ReadChange(r, form)
+	if err == nil {
+		err = r.End()
+	}
+	return change, err
+}
+
+// othersOf is what "append" of the specification's form says.
+func othersOf(appends any) pusher.Others {
+	if appends == true {
+		return pusher.KeepOthers
+	}
+	return pusher.RemoveOthers
+}
+
+func TestAppendSaysWhatBecomesOfOthers(t *testing.T) {
+	const wrong = "bad_json: append must be a boolean"
+	for value, test := range map[string]struct {
+		others pusher.Others // in the specification's form
+		fault  string
+	}{
+		"":        {others: pusher.RemoveOthers},
+		"false":   {others: pusher.RemoveOthers},
+		"null":    {others: pusher.RemoveOthers},
+		"true":    {others: pusher.KeepOthers},
+		`"true"`:  {fault: wrong},
+		`"false"`: {fault: wrong},
+		"1":       {fault: wrong},
+		"0":       {fault: wrong},
+		"{}":      {fault: wrong},
+		"[true]":  {fault: wrong},
+	} {
+		t.Run("append is "+value, func(t *testing.T) {
+			all := members()
+			if value != "" {
+				all["append"] = value
+			}
+			change, err := readAs(object(all), pusher.Specification)
+			if describe(err) != test.fault || change.Others != test.others {
+				t.Errorf("got %q, %s, want %q, %s", change.Others, describe(err), test.others, test.fault)
+			}
+			change, err = readAs(object(all), pusher.Document)
+			if err != nil || change.Others != pusher.KeepOthers || !reflect.DeepEqual(*change.Pusher, phone("key")) {
+				t.Errorf("in the document's form: got %+v, %v", change, err)
+			}
+			all["kind"] = "null"
+			for _, form := range []pusher.Form{pusher.Specification, pusher.Document} {
+				change, err := readAs(object(all), form)
+				if want := (pusher.Change{Key: phone("key").Key}); err != nil || change != want {
+					t.Errorf("form %d, a deletion: got %+v, %v", form, change, err)
+				}
+			}
+		})
+	}
+}
+
+func TestAppendInCapitalsIsAnotherName(t *testing.T) {
+	all := members()
+	all["APPEND"] = "true"
+	change, err := readAs(object(all), pusher.Specification)
+	if err != nil || change.Others != pusher.RemoveOthers || len(change.Pusher.Extra) != 1 {
+		t.Errorf("got %+v, %v", change, err)
 	}
 }

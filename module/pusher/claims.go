@@ -14,11 +14,20 @@ import (
 // set ("append" of the Matrix specification, "POST /pushers/set").
 type Others string
 
-// The values, as they are stored.
+// The values.
 const (
 	RemoveOthers Others = "remove" // "append": false, the specification's default
 	KeepOthers   Others = "keep"   // "append": true
 )
+
+// Claim returns the claim of that number of a pusher that is set so.
+func (o Others) Claim(number int64) Claim {
+	c := Claim{Number: number}
+	if o == RemoveOthers {
+		c.Removes = number
+	}
+	return c
+}
 
 // Digest names a key without telling it: SHA-256 of [Key.Field], in base64 for
 // URLs. It may be logged.
@@ -37,54 +46,72 @@ type Claim struct {
 	// microseconds since 1970, or one more than the last. 0 is no claim.
 	Number int64
 
-	Others Others
+	// Removes says that other users' pushers of the key are to go whose claims
+	// have a smaller number. It is that of the user's last claim that removes
+	// others, 0 where there was none.
+	Removes int64
 }
 
-// Owner is a user with the number of their last claim to a key.
+// Join returns the claim of a pusher that was set with both, and the number of
+// the one that it no longer needs.
+func (c Claim) Join(d Claim) (joined Claim, spare int64) {
+	return Claim{max(c.Number, d.Number), max(c.Removes, d.Removes)}, min(c.Number, d.Number)
+}
+
+// Owner is a user with the number of a claim to a key.
 type Owner struct {
 	User  mxid.UserID
 	Claim int64
 }
 
 // Claims are the users who may have a pusher of a key: nobody else has one,
-// but some may not have theirs yet, or no longer. The zero value has none.
+// but some may not have theirs yet, or no longer. A user has a claim for each
+// request that is under way, and one for the pusher. The zero value has none.
 // Methods that change it are not safe for concurrent use with others.
 type Claims struct{ owners []Owner }
 
-// NewClaims returns the claims of the given owners, one for each user.
+// NewClaims returns the given claims, each with a number of its own.
 func NewClaims(owners ...Owner) Claims { return Claims{slices.Clone(owners)} }
 
-// Owners returns the users who claim the key, in no particular order. The
-// slice is read-only.
+// Owners returns the claims, in no particular order. The slice is read-only.
 func (c *Claims) Owners() []Owner { return slices.Clip(c.owners) }
 
 // Users returns the users who claim the key.
 func (c *Claims) Users() []mxid.UserID {
-	users := make([]mxid.UserID, len(c.owners))
-	for i, owner := range c.owners {
-		users[i] = owner.User
+	var users []mxid.UserID
+	for _, owner := range c.owners {
+		if !slices.Contains(users, owner.User) {
+			users = append(users, owner.User)
+		}
 	}
 	return users
 }
 
-// IsOnly reports whether a user claims the key, and nobody else.
-func (c *Claims) IsOnly(user mxid.UserID) bool {
-	return len(c.owners) == 1 && c.owners[0].User == user
+// Last returns the number of a user's last claim, and that of the last of all
+// others; 0 is none.
+func (c *Claims) Last(user mxid.UserID) (own, others int64) {
+	for _, owner := range c.owners {
+		if owner.User == user {
+			own = max(own, owner.Claim)
+		} else {
+			others = max(others, owner.Claim)
+		}
+	}
+	return own, others
 }
 
-// Add makes a claim of a user the last one, at a time in microseconds since
-// 1970, and returns its number.
+// Add adds a claim of a user that comes after all others, at a time in
+// microseconds since 1970, and returns its number.
 func (c *Claims) Add(user mxid.UserID, now int64) int64 {
-	owners := slices.DeleteFunc(slices.Clone(c.owners), func(o Owner) bool { return o.User == user })
 	number := max(now, 1)
 	for _, owner := range c.owners {
 		number = max(number, owner.Claim+1)
 	}
-	c.owners = append(owners, Owner{user, number})
+	c.owners = append(slices.Clip(c.owners), Owner{user, number})
 	return number
 }
 
-// Release takes back a claim, unless its user has made another since.
+// Release takes back a claim.
 func (c *Claims) Release(claim Owner) {
 	if slices.Contains(c.owners, claim) {
 		c.owners = slices.DeleteFunc(slices.Clone(c.owners), func(o Owner) bool { return o == claim })
@@ -94,7 +121,7 @@ func (c *Claims) Release(claim Owner) {
 // CheckSharing refuses, with [fault.InvalidParam], claims that have grown from
 // before users to more than the limit.
 func (l Policy) CheckSharing(before int, c *Claims) error {
-	if n := len(c.owners); n > before && n > l.MaxSharers {
+	if n := len(c.Users()); n > before && n > l.MaxSharers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A pushkey is shared by at most %d users.", l.MaxSharers))
 	}
 	return nil

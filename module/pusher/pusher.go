@@ -61,7 +61,7 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, deviceName), p.Device)
-	if p.Claim.Number != 0 {
+	if p.Claim != (Claim{}) {
 		dst = p.Claim.appendJSON(strictjson.AppendMember(dst, claimName))
 	}
 	return append(dst, '}')
@@ -70,7 +70,7 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 // appendJSON appends the claim as [readClaim] reads it.
 func (c Claim) appendJSON(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), c.Number, 10)
-	dst = strictjson.AppendString(strictjson.AppendMember(dst, "others"), string(c.Others))
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), c.Removes, 10)
 	return append(dst, '}')
 }
 
@@ -79,15 +79,13 @@ func readClaim(r *strictjson.Reader) (c Claim, err error) {
 		switch name {
 		case "number":
 			c.Number, err = r.Integer()
-		case "others":
-			var others string
-			others, err = r.String()
-			c.Others = Others(others)
+		case "removes":
+			c.Removes, err = r.Integer()
 		default:
 			err = r.Skip()
 		}
 		return err
-	}, "number", "others")
+	}, "number", "removes")
 	return c, err
 }
 

@@ -1,0 +1,316 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/storetest"
+	"github.com/pushfx/pushfx/pusherstore"
+)
+
+// pushkeyHost is one host's service and what it works on.
+type pushkeyHost struct {
+	store   *pusherstore.Store
+	index   *pusherstore.Index
+	service module.PusherService
+}
+
+func newPushkeyHost(t *testing.T, client redis.UniversalClient) pushkeyHost {
+	t.Helper()
+	store, err := pusherstore.New(client, pusherstore.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := pusherstore.NewIndex(client, pusherstore.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	options := module.PusherOptions{Policy: pusher.DefaultPolicy()}
+	return pushkeyHost{store, index, module.NewPusherService(store, index, options)}
+}
+
+func sharedPusher(pushkey string) pusher.Pusher {
+	return pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.Email, Data: "{}", Device: "DEVICE"}
+}
+
+// owners returns which of some users have a pusher of a key, in their order.
+func (h pushkeyHost) owners(t *testing.T, key pusher.Key, users []mxid.UserID) (owners []mxid.UserID) {
+	t.Helper()
+	for _, user := range users {
+		list, err := h.store.Load(t.Context(), user)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, found := list.Pusher(key); found {
+			owners = append(owners, user)
+		}
+	}
+	return owners
+}
+
+// claimants returns the users whom the index names, in order.
+func (h pushkeyHost) claimants(t *testing.T, key pusher.Key) []mxid.UserID {
+	t.Helper()
+	claims, err := h.index.Load(t.Context(), key.Digest())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return slices.Sorted(slices.Values(claims.Users()))
+}
+
+// crowd returns so many users, in order.
+func crowd(n int) (users []mxid.UserID) {
+	for i := range n {
+		users = append(users, mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
+	}
+	return users
+}
+
+// setAtOnce has each user set a pusher, by way of the hosts in turn, and
+// returns what each got.
+func setAtOnce(ctx context.Context, hosts [2]pushkeyHost, users []mxid.UserID, p pusher.Pusher) []error {
+	errs := make([]error, len(users))
+	var group sync.WaitGroup
+	for i, user := range users {
+		group.Go(func() { errs[i] = hosts[i%2].service.Set(ctx, user, p, pusher.RemoveOthers) })
+	}
+	group.Wait()
+	return errs
+}
+
+func TestPushkeyIndexContract(t *testing.T) {
+	t.Parallel()
+	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		storetest.Pushkeys(t, func(t *testing.T) module.PushkeyIndex { return newPushkeyHost(t, newClient(t)).index })
+	})
+}
+
+func TestAUsersClaimsToAPushkeyAreKeptApart(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient(t)), newPushkeyHost(t, newClient(t))}
+		key := pusher.Key{AppID: "app", Pushkey: "claimed by users with odd names"}.Digest()
+		var want []pusher.Owner
+		for i, user := range append(slices.Clone(oddUsers), oddUsers...) {
+			owner := pusher.Owner{User: user}
+			_, err := hosts[i%2].index.Update(t.Context(), key, func(c *pusher.Claims) error {
+				owner.Claim = c.Add(user, 1<<62)
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, owner)
+		}
+		_, err := hosts[0].index.Update(t.Context(), key, func(c *pusher.Claims) error {
+			c.Release(want[0])
+			return nil
+		})
+		claims, loadErr := hosts[1].index.Load(t.Context(), key)
+		if got := claims.Owners(); err != nil || loadErr != nil || !slices.Equal(got, want[1:]) {
+			t.Errorf("got %v, %v, %v, want %v", got, err, loadErr, want[1:])
+		}
+	})
+}
+
+func TestClaimsThatCannotBeReadAreNotOverwritten(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	h, p := newPushkeyHost(t, client), sharedPusher("key")
+	key := "pushkey:{" + string(p.Digest()) + "}"
+	for _, text := range []string{
+		"", "null", "{}", `{"claims":[]}`, `{"claims":{"1":2}}`, `{"claims":{"@a:b":1}}`, `{"claims":{"1.5":"@a:b"}}`, `{"claims":{"1":"@a:b","1":"@a:c"}}`, `{"claims":{}}x`,
+	} {
+		if err := server.Set(key, text); err != nil {
+			t.Fatal(err)
+		}
+		_, loadErr := h.index.Load(t.Context(), p.Digest())
+		setErr := h.service.Set(t.Context(), "@a:b", p, pusher.RemoveOthers)
+		for _, err := range []error{loadErr, setErr} {
+			if fault.KindOf(err) != fault.Database {
+				t.Errorf("%q: got error %v", text, err)
+			}
+		}
+		if kept, err := server.Get(key); err != nil || kept != text {
+			t.Errorf("%q: has become %q, %v", text, kept, err)
+		}
+	}
+	if owners := h.owners(t, p.Key, []mxid.UserID{"@a:b"}); owners != nil {
+		t.Error("a pusher was stored without a claim")
+	}
+}
+
+// eachRealRedis runs a test on a single server and on a cluster with replicas.
+func eachRealRedis(t *testing.T, run func(t *testing.T, newClient func() redis.UniversalClient)) {
+	t.Run("standalone", func(t *testing.T) {
+		t.Parallel()
+		redistest.Require(t)
+		server := redistest.Single(t)
+		run(t, func() redis.UniversalClient { return server.Client(t) })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		t.Parallel()
+		redistest.Require(t)
+		cluster := redistest.Cluster(t, 3, 1)
+		run(t, func() redis.UniversalClient { return cluster.Client(t) })
+	})
+}
+
+func TestOfUsersWhoSetAPushkeyAtOnceOneHasIt(t *testing.T) {
+	t.Parallel()
+	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
+		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
+		for round := range 50 {
+			users, p := crowd(2+round%7), sharedPusher(fmt.Sprintf("key of round %d", round/2))
+			for i, err := range setAtOnce(t.Context(), hosts, users, p) {
+				for fault.KindOf(err) == fault.Unavailable && t.Context().Err() == nil { // under load
+					err = hosts[i%2].service.Set(t.Context(), users[i], p, pusher.RemoveOthers)
+				}
+				if err != nil {
+					t.Fatalf("round %d: %s: %v", round, users[i], err)
+				}
+			}
+			owners, claimants := hosts[0].owners(t, p.Key, crowd(8)), hosts[1].claimants(t, p.Key)
+			if len(owners) != 1 || !slices.Equal(claimants, owners) {
+				t.Fatalf("round %d: owned by %v, the index names %v", round, owners, claimants)
+			}
+		}
+	})
+}
+
+// TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimSettlesIt cuts
+// connections of one of two hosts, before a command or in place of its reply.
+// Nobody tries again, as if their host had died.
+func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimSettlesIt(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	proxy := redistest.NewProxy(t, server)
+	unstable := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	hosts := [2]pushkeyHost{newPushkeyHost(t, unstable), newPushkeyHost(t, server.Client(t))}
+	random := rand.New(rand.NewPCG(1, 2))
+	failures := 0
+	for round := range 60 {
+		if random.IntN(2) == 0 {
+			proxy.CutReply(1 + random.IntN(20))
+		} else {
+			proxy.CutRequest(1 + random.IntN(20))
+		}
+		failures += cutRound(t, hosts, round)
+	}
+	if failures == 0 {
+		t.Error("nothing has failed")
+	}
+}
+
+// cutRound has users set a pushkey at once, some of whom may fail, and has it
+// settled by one who appends.
+func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
+	t.Helper()
+	users, p := crowd(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))
+	for i, err := range setAtOnce(t.Context(), hosts, users, p) {
+		if err == nil {
+			continue
+		}
+		failures++
+		if fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("round %d: %s: %v", round, users[i], err)
+		}
+	}
+	const newcomer mxid.UserID = "@newcomer:example.org"
+	stable := hosts[1]
+	wantNamed(t, stable, p.Key, users)
+	if err := stable.service.Set(t.Context(), newcomer, p, pusher.KeepOthers); err != nil {
+		t.Fatal(err)
+	}
+	owners := stable.owners(t, p.Key, users)
+	if len(owners) > 1 || len(owners) == 0 && failures < len(users) {
+		t.Errorf("round %d: owned by %v, %d of %d have failed", round, owners, failures, len(users))
+	}
+	if err := stable.service.Set(t.Context(), newcomer, p, pusher.RemoveOthers); err != nil {
+		t.Fatal(err)
+	}
+	if owners := stable.owners(t, p.Key, append(users, newcomer)); !slices.Equal(owners, []mxid.UserID{newcomer}) {
+		t.Errorf("round %d: owned by %v after the next claim", round, owners)
+	}
+	return failures
+}
+
+// wantNamed fails unless the index names all who have a pusher of a key.
+func wantNamed(t *testing.T, h pushkeyHost, key pusher.Key, users []mxid.UserID) {
+	t.Helper()
+	named := h.claimants(t, key)
+	for _, owner := range h.owners(t, key, users) {
+		if !slices.Contains(named, owner) {
+			t.Errorf("%s has a pusher, but only %v are named", owner, named)
+		}
+	}
+}
+
+func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
+	t.Parallel()
+	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
+		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
+		p := sharedPusher("key")
+		users := crowd(2)
+		dying := module.NewPusherService(dyingStore{hosts[0].store}, hosts[0].index, module.PusherOptions{Policy: pusher.DefaultPolicy()})
+		if err := hosts[1].service.Set(t.Context(), users[0], p, pusher.RemoveOthers); err != nil {
+			t.Fatal(err)
+		}
+		if err := dying.Set(t.Context(), users[1], p, pusher.RemoveOthers); fault.KindOf(err) != fault.Unavailable {
+			t.Fatalf("got error %v", err)
+		}
+		if owners := hosts[1].owners(t, p.Key, users); !slices.Equal(owners, users) {
+			t.Errorf("owned by %v at first, want both", owners)
+		}
+		postponed, err := hosts[1].index.Postponed(t.Context(), time.Now().Add(time.Hour), 10)
+		if err != nil || len(postponed) != 1 || postponed[0].Key != p.Digest() {
+			t.Errorf("postponed are %v, %v", postponed, err)
+		}
+		aged := agedIndex{hosts[1].index}
+		for range 2 {
+			if err := module.SettlePushkeys(t.Context(), hosts[1].store, aged); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if owners := hosts[1].owners(t, p.Key, users); !slices.Equal(owners, users[1:]) {
+			t.Errorf("owned by %v, want the last", owners)
+		}
+		if claimants := hosts[0].claimants(t, p.Key); !slices.Equal(claimants, users[1:]) {
+			t.Errorf("the index names %v, want the last", claimants)
+		}
+		if left, err := aged.Postponed(t.Context(), time.Now(), 10); err != nil || len(left) != 0 {
+			t.Errorf("still postponed are %v, %v", left, err)
+		}
+	})
+}
+
+// dyingStore is a store that is not reached any more once pushers were stored.
+type dyingStore struct{ *pusherstore.Store }
+
+func (dyingStore) LoadMany(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	all := map[mxid.UserID]module.Result[pusher.List]{}
+	for _, user := range users {
+		all[user] = module.Result[pusher.List]{Err: module.Unavailable(context.Canceled)}
+	}
+	return all
+}
+
+// agedIndex is an index where what is postponed is an hour old.
+type agedIndex struct{ *pusherstore.Index }
+
+func (x agedIndex) Postponed(ctx context.Context, before time.Time, limit int) ([]module.Unsettled, error) {
+	return x.Index.Postponed(ctx, before.Add(time.Hour), limit)
+}

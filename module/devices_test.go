@@ -1,0 +1,435 @@
+package module_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"testing/synctest"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// hostOf returns the host's service on stores, without push rules.
+func hostOf(c caller, options module.PusherOptions) module.HostService {
+	return module.NewHostService(nil, nil, module.RuleOptions{}, c, c.index(), options)
+}
+
+// ownPusher returns a pusher of a kind and device with a pushkey of its own.
+func ownPusher(pushkey string, kind pusher.Kind, device string) pusher.Pusher {
+	p := pusherOf("en")
+	p.Pushkey, p.Kind, p.Device = pushkey, kind, device
+	return p
+}
+
+// set sets pushers of a user.
+func (m *memory) set(t *testing.T, user mxid.UserID, pushers ...pusher.Pusher) {
+	t.Helper()
+	service := module.NewPusherService(m, m.index(), usual())
+	for _, p := range pushers {
+		if err := service.Set(t.Context(), user, p, pusher.KeepOthers); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// held returns the pushkeys of a user, in order of creation.
+func (m *memory) held(user mxid.UserID) (pushkeys []string) {
+	list := m.lists[user]
+	for _, p := range list.All() {
+		pushkeys = append(pushkeys, p.Pushkey)
+	}
+	return pushkeys
+}
+
+func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
+	t.Parallel()
+	remove := func(devices ...string) func(module.HostService, context.Context) error {
+		return func(h module.HostService, ctx context.Context) error {
+			return h.RemoveDevicePushers(ctx, alice, devices...)
+		}
+	}
+	keep := func(device string) func(module.HostService, context.Context) error {
+		return func(h module.HostService, ctx context.Context) error {
+			return h.KeepOnlyDevicePushers(ctx, alice, device)
+		}
+	}
+	for name, test := range map[string]struct {
+		do   func(module.HostService, context.Context) error
+		want []string
+	}{
+		"one device logs out":            {remove("PHONE"), []string{"tablet", "phone's mail", "mail", "none"}},
+		"two devices log out":            {remove("PHONE", "TABLET"), []string{"phone's mail", "mail", "none"}},
+		"an unknown device":              {remove("WATCH"), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
+		"another case":                   {remove("phone"), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
+		"no devices":                     {remove(), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
+		"a device without a name":        {remove(""), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
+		"one beside one without a name":  {remove("", "TABLET"), []string{"phone", "phone's mail", "mail", "none"}},
+		"all but one device":             {keep("PHONE"), []string{"phone", "phone's mail", "mail"}},
+		"all but a device that has none": {keep("WATCH"), []string{"phone's mail", "mail"}},
+		"all":                            {keep(""), []string{"phone's mail", "mail"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := newMemory()
+			everything := []pusher.Pusher{
+				ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"),
+				ownPusher("phone's mail", pusher.Email, "PHONE"), ownPusher("mail", pusher.Email, ""), ownPusher("none", pusher.HTTP, ""),
+			}
+			m.set(t, alice, everything...)
+			m.set(t, bob, everything...)
+			for range 2 {
+				if err := test.do(hostOf(m.caller(), usual()), t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := m.held(alice); !slices.Equal(got, test.want) {
+				t.Errorf("got %q, want %q", got, test.want)
+			}
+			if got := m.held(bob); len(got) != len(everything) {
+				t.Errorf("the other user has only %q", got)
+			}
+			for _, p := range everything {
+				claims, want := m.claims[p.Digest()], []mxid.UserID{bob}
+				if slices.Contains(test.want, p.Pushkey) {
+					want = []mxid.UserID{alice, bob}
+				}
+				if got := slices.Sorted(slices.Values(claims.Users())); !slices.Equal(got, want) {
+					t.Errorf("%s: the index names %v, want %v", p.Pushkey, got, want)
+				}
+			}
+		})
+	}
+}
+
+// accounts knows one user and the user's tablet, as the host does on its way
+// to where it keeps them.
+type accounts struct {
+	c    caller
+	gone *string // what is gone by now; empty where nothing is
+}
+
+const (
+	theTablet   = "the tablet"
+	allButPhone = "all devices but the phone"
+	theUser     = "the user"
+)
+
+const accountsTurn = "the accounts"
+
+func (a accounts) LoggedIn(_ context.Context, _ mxid.UserID, device string) (bool, error) {
+	if err := a.c.wait(turn{accountsTurn, false}); err != nil {
+		return false, err
+	}
+	return *a.gone != theUser && (*a.gone == "" || device != "TABLET"), nil
+}
+
+// end is the host that ends the tablet or the user.
+func (a accounts) end(what string) error {
+	if err := a.c.wait(turn{accountsTurn, true}); err != nil {
+		return err
+	}
+	*a.gone = what
+	return nil
+}
+
+func usualWith(a module.Accounts) module.PusherOptions {
+	return module.PusherOptions{Policy: pusher.DefaultPolicy(), Accounts: a}
+}
+
+// idleChanges returns changes that nobody is told of: nothing but the requests
+// of a test looks at the rules.
+func idleChanges(t *testing.T, rules module.RuleStore) *module.Changes {
+	t.Helper()
+	changes, err := module.NewChanges(rules, module.DefaultChangesConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return changes
+}
+
+// forgetful returns the host's service on stores and on rules.
+func forgetful(c caller, rules *ruleMemory, changes *module.Changes) module.HostService {
+	return module.NewHostService(ruleCaller{rules, c}, changes, module.RuleOptions{}, c, c.index(), usual())
+}
+
+// farewell is alice's tablet that sets a pusher while the host ends the tablet,
+// or alice.
+type farewell struct {
+	before []act
+	set    pusher.Pusher
+	others pusher.Others
+	ends   string
+	stays  bool
+}
+
+var (
+	tabletsOwn = pusherOf("new")
+	tabletMail = pusher.Pusher{Key: thePushkey, Kind: pusher.Email, Lang: "new", Device: "TABLET", Data: "{}"}
+)
+
+var farewells = map[string]farewell{
+	"a new one":                  {nil, tabletsOwn, pusher.RemoveOthers, theTablet, false},
+	"a new one, appended":        {nil, tabletsOwn, pusher.KeepOthers, theTablet, false},
+	"in the place of another":    {takenBy(alice), tabletsOwn, pusher.RemoveOthers, theTablet, false},
+	"appended to itself":         {takenBy(alice), tabletsOwn, pusher.KeepOthers, theTablet, false},
+	"one of the phone's":         {[]act{{alice, takesByPhone}}, tabletsOwn, pusher.RemoveOthers, theTablet, false},
+	"appended to the phone's":    {[]act{{alice, takesByPhone}}, tabletsOwn, pusher.KeepOthers, allButPhone, false},
+	"one of somebody else's":     {takenBy(bob), tabletsOwn, pusher.RemoveOthers, theTablet, false},
+	"appended to somebody's":     {takenBy(bob), tabletsOwn, pusher.KeepOthers, theTablet, false},
+	"all other devices go":       {takenBy(bob), tabletsOwn, pusher.RemoveOthers, allButPhone, false},
+	"the user goes":              {takenBy(bob), tabletsOwn, pusher.RemoveOthers, theUser, false},
+	"the user goes, with theirs": {takenBy(alice), tabletsOwn, pusher.KeepOthers, theUser, false},
+	"the user goes, with mail":   {takenBy(bob), tabletMail, pusher.RemoveOthers, theUser, false},
+	"mail of a tablet that goes": {nil, tabletMail, pusher.RemoveOthers, theTablet, true},
+}
+
+func TestNoPusherStaysThatIsSetWhileItsDeviceIsLoggedOut(t *testing.T) {
+	t.Parallel()
+	for name, f := range farewells {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answers := map[error]int{}
+			synctest.Test(t, func(t *testing.T) {
+				exhaust(func(choose func(int) int) {
+					if !t.Failed() {
+						f.play(t, choose, answers)
+					}
+				})
+			})
+			if answers[nil] == 0 || (answers[module.ErrLoggedOut] == 0) != f.stays {
+				t.Errorf("got the answers %v", answers)
+			}
+		})
+	}
+}
+
+// play plays it in one order, and counts the answer.
+func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int) {
+	t.Helper()
+	m, gone := newMemory(), ""
+	m.do(t, f.before...)
+	set := func(ctx context.Context, c caller) error {
+		return module.NewPusherService(c, c.index(), usualWith(accounts{c, &gone})).Set(ctx, alice, f.set, f.others)
+	}
+	named := func() {
+		if f.ends != theUser { // whose claims go first
+			m.wantNamed(t)
+		}
+	}
+	runs, played := play(t.Context(), m, choose, 0, named, set, f.end(t, &gone))
+	if !played {
+		return
+	}
+	answer := runs[0].err
+	answers[answer]++
+	if answer != nil && !errors.Is(answer, module.ErrLoggedOut) || runs[1].err != nil {
+		t.Errorf("got errors %v and %v", answer, runs[1].err)
+	}
+	m.settleAll(t)
+	if got, want := m.owners(thePushkey), f.owners(answer); !slices.Equal(got, want) {
+		t.Errorf("answered %v: owned by %v, want %v", answer, got, want)
+	}
+	m.wantCleanIndex(t, nil)
+}
+
+// end is the host that ends what is to end.
+func (f farewell) end(t *testing.T, gone *string) request {
+	rules := &ruleMemory{}
+	changes := idleChanges(t, rules)
+	return func(ctx context.Context, c caller) error {
+		if err := (accounts{c, gone}).end(f.ends); err != nil {
+			return err
+		}
+		host := forgetful(c, rules, changes)
+		switch f.ends {
+		case theTablet:
+			return host.RemoveDevicePushers(ctx, alice, "TABLET")
+		case allButPhone:
+			return host.KeepOnlyDevicePushers(ctx, alice, "PHONE")
+		}
+		return host.ForgetUser(ctx, alice)
+	}
+}
+
+// owners returns who owns the pushkey in the end: others only where alice has
+// not taken it from them.
+func (f farewell) owners(answer error) []mxid.UserID {
+	before := scenario{before: f.before}.owners()[0]
+	switch {
+	case f.stays:
+		return []mxid.UserID{alice}
+	case answer == nil && f.others == pusher.RemoveOthers:
+		return nil
+	}
+	return act{alice, deletes}.after(before)
+}
+
+func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	broken := accounts{caller{wait: func(turn) error { return errDied }}, new(string)}
+	service := module.NewPusherService(m, m.index(), usualWith(broken))
+	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
+		err := service.Set(t.Context(), alice, pusherOf("en"), others)
+		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
+			t.Errorf("Set: got error %v", err)
+		}
+	}
+	store := &ruleMemory{}
+	rules := module.NewRuleService(store, idleChanges(t, store), module.RuleOptions{Accounts: broken})
+	if _, err := rules.Content(t.Context(), alice); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
+		t.Errorf("Content: got error %v", err)
+	}
+	if _, err := rules.Content(t.Context(), alice); err != nil {
+		t.Errorf("Content of rules that are there: %v", err)
+	}
+}
+
+// ruleCaller is the way of a request to the rules of a user.
+type ruleCaller struct {
+	*ruleMemory
+	c caller
+}
+
+const rulesTurn = "the rules"
+
+func (r ruleCaller) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	return take(r.c, turn{rulesTurn, false}, func() (module.Content, error) { return r.ruleMemory.Load(ctx, user) })
+}
+
+func (r ruleCaller) Update(
+	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (module.Content, error) {
+	return take(r.c, turn{rulesTurn, true}, func() (module.Content, error) { return r.ruleMemory.Update(ctx, user, edit) })
+}
+
+func (r ruleCaller) Delete(ctx context.Context, user mxid.UserID) error {
+	return takeAlone(r.c, turn{rulesTurn, true}, func() error { return r.ruleMemory.Delete(ctx, user) })
+}
+
+func TestNoRulesStayThatAReadCreatesWhileTheirUserIsForgotten(t *testing.T) {
+	t.Parallel()
+	for name, before := range map[string]module.Content{
+		"a user without rules": {},
+		"a user with rules":    found(pushrule.ServerDefault(alice)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			answers := map[error]int{}
+			exhaust(func(choose func(int) int) {
+				if !t.Failed() {
+					playFirstRead(t, before, choose, answers)
+				}
+			})
+			if answers[nil] == 0 || answers[module.ErrLoggedOut] == 0 {
+				t.Errorf("got the answers %v", answers)
+			}
+		})
+	}
+}
+
+// playFirstRead has a user's rules read while the user is forgotten, in one
+// order, and counts the answer.
+func playFirstRead(t *testing.T, before module.Content, choose func(int) int, answers map[error]int) {
+	t.Helper()
+	m, rules, gone := newMemory(), &ruleMemory{content: before}, ""
+	m.set(t, alice, tabletsOwn)
+	changes := idleChanges(t, rules)
+	read := func(ctx context.Context, c caller) error {
+		service := module.NewRuleService(ruleCaller{rules, c}, changes, module.RuleOptions{Accounts: accounts{c, &gone}})
+		_, err := service.Content(ctx, alice)
+		return err
+	}
+	forget := func(ctx context.Context, c caller) error {
+		if err := (accounts{c, &gone}).end(theUser); err != nil {
+			return err
+		}
+		return forgetful(c, rules, changes).ForgetUser(ctx, alice)
+	}
+	runs, played := play(t.Context(), m, choose, 0, func() {}, read, forget)
+	if !played {
+		return
+	}
+	answer := runs[0].err
+	answers[answer]++
+	if answer != nil && !errors.Is(answer, module.ErrLoggedOut) || runs[1].err != nil {
+		t.Errorf("got errors %v and %v", answer, runs[1].err)
+	}
+	if rules.content.Found() || m.held(alice) != nil {
+		t.Errorf("answered %v: rules found %t, pushers %q", answer, rules.content.Found(), m.held(alice))
+	}
+}
+
+func TestForgettingAUserWhereTheHostDiesIsFinishedByTheRepetition(t *testing.T) {
+	t.Parallel()
+	exhaust(func(choose func(int) int) {
+		m, rules := newMemory(), &ruleMemory{content: found(pushrule.ServerDefault(alice))}
+		m.do(t, act{bob, takes})
+		pushers := []pusher.Pusher{pusherOf("en"), ownPusher("mail", pusher.Email, ""), ownPusher("phone", pusher.HTTP, "PHONE")}
+		m.set(t, alice, pushers...)
+		changes := idleChanges(t, rules)
+		forget := func(ctx context.Context, c caller) error { return forgetful(c, rules, changes).ForgetUser(ctx, alice) }
+		play(t.Context(), m, choose, 1, func() {}, forget)
+		for range 2 {
+			if err := forget(t.Context(), m.caller()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, kept := m.lists[alice]; kept || rules.content.Found() {
+			t.Error("something of the user is kept")
+		}
+		for key, claims := range m.claims {
+			if slices.Contains(claims.Users(), alice) {
+				t.Errorf("%s: the user is named", key)
+			}
+		}
+		if got := fmt.Sprint(m.owners(thePushkey), m.claimants()); got != "[@bob:example.org] [@bob:example.org]" {
+			t.Errorf("of the other user, there is left: %s", got)
+		}
+	})
+}
+
+// unreadable is a memory where the pushers or the claims cannot be read.
+type unreadable struct{ *memory }
+
+var errUnreadable = pusher.Unreadable(errors.New("it is damaged"))
+
+func (unreadable) Load(context.Context, mxid.UserID) (pusher.List, error) {
+	return pusher.List{}, errUnreadable
+}
+
+type unreadableIndex struct{ memoryIndex }
+
+func (unreadableIndex) Update(context.Context, pusher.Digest, func(*pusher.Claims) error) (pusher.Claims, error) {
+	return pusher.Claims{}, errUnreadable
+}
+
+func TestAUserIsForgottenThoughWhatIsStoredCannotBeRead(t *testing.T) {
+	t.Parallel()
+	for name, host := range map[string]func(*memory, *ruleMemory, *module.Changes) module.HostService{
+		"the pushers": func(m *memory, r *ruleMemory, c *module.Changes) module.HostService {
+			return module.NewHostService(r, c, module.RuleOptions{}, unreadable{m}, m.index(), usual())
+		},
+		"the claims": func(m *memory, r *ruleMemory, c *module.Changes) module.HostService {
+			return module.NewHostService(r, c, module.RuleOptions{}, m, unreadableIndex{m.index()}, usual())
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m, rules := newMemory(), &ruleMemory{content: found(pushrule.Ruleset{})}
+			m.set(t, alice, pusherOf("en"))
+			if err := host(m, rules, idleChanges(t, rules)).ForgetUser(t.Context(), alice); err != nil {
+				t.Fatal(err)
+			}
+			if _, kept := m.lists[alice]; kept || rules.content.Found() {
+				t.Error("something of the user is kept")
+			}
+		})
+	}
+}

@@ -1,0 +1,904 @@
+package module_test
+
+import (
+	"context"
+	"fmt"
+	"iter"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+const (
+	bob   mxid.UserID = "@bob:example.org"
+	carol mxid.UserID = "@carol:example.org"
+	dave  mxid.UserID = "@dave:example.org"
+)
+
+// thePushkey is the one that the users of these tests want.
+var thePushkey = pusher.Key{AppID: "app", Pushkey: "key"}
+
+// turn is an operation of a store: what it is about, and whether it writes.
+type turn struct {
+	object string
+	writes bool
+}
+
+// commutes reports whether it makes no difference which of two turns comes
+// first, nor is there anything to be seen between them.
+func (t turn) commutes(u turn) bool {
+	return !t.writes && !u.writes || t.object != u.object && !(t.writes && u.writes)
+}
+
+// caller is the way of one request to the stores. Wait is called before each
+// turn and may have it fail; answered, if there is one, after it.
+type caller struct {
+	*memory
+	wait     func(turn) error
+	answered func() error
+}
+
+// take does an operation when it is the caller's turn.
+func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
+	var none V
+	if err := c.wait(t); err != nil {
+		return none, module.Unavailable(err)
+	}
+	v, err := do()
+	if err == nil && c.answered != nil {
+		err = c.answered()
+	}
+	if err != nil {
+		return none, err
+	}
+	return v, nil
+}
+
+func takeAlone(c caller, t turn, do func() error) error {
+	_, err := take(c, t, func() (struct{}, error) { return struct{}{}, do() })
+	return err
+}
+
+func (c caller) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
+	return take(c, turn{string(user), false}, func() (pusher.List, error) { return c.memory.Load(ctx, user) })
+}
+
+func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	all := map[mxid.UserID]module.Result[pusher.List]{}
+	for _, user := range slices.Sorted(slices.Values(users)) {
+		list, err := c.Load(ctx, user)
+		all[user] = module.Result[pusher.List]{Value: list, Err: err}
+	}
+	return all
+}
+
+func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
+}
+
+func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Delete(ctx, user) })
+}
+
+// callerIndex is the way of a caller to the index.
+type callerIndex struct{ caller }
+
+func (c caller) index() callerIndex { return callerIndex{c} }
+
+const (
+	claimsTurn   = "the claims"
+	postponeTurn = "what is postponed"
+)
+
+func (c callerIndex) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
+	return take(c.caller, turn{claimsTurn, false}, func() (pusher.Claims, error) { return c.memory.index().Load(ctx, key) })
+}
+
+func (c callerIndex) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
+	return take(c.caller, turn{claimsTurn, true}, func() (pusher.Claims, error) { return c.memory.index().Update(ctx, key, edit) })
+}
+
+func (c callerIndex) Postpone(ctx context.Context, u module.Unsettled) error {
+	return takeAlone(c.caller, turn{postponeTurn, true}, func() error { return c.memory.index().Postpone(ctx, u) })
+}
+
+func (c callerIndex) Settled(ctx context.Context, u module.Unsettled) error {
+	return takeAlone(c.caller, turn{postponeTurn, true}, func() error { return c.memory.index().Settled(ctx, u) })
+}
+
+func (c callerIndex) Postponed(ctx context.Context, before time.Time, limit int) ([]module.Unsettled, error) {
+	return take(c.caller, turn{postponeTurn, false}, func() ([]module.Unsettled, error) {
+		return c.memory.index().Postponed(ctx, before, limit)
+	})
+}
+
+// request is something that is asked of a host.
+type request func(ctx context.Context, c caller) error
+
+// running is a request that waits for its turn.
+type running struct {
+	next       func() (turn, bool)
+	die        func()
+	turn       turn
+	ended      bool
+	died       bool
+	turnsTaken int
+	err        error
+}
+
+// start runs a request up to its first turn.
+func start(ctx context.Context, m *memory, r request) *running {
+	run := &running{}
+	run.next, run.die = iter.Pull(func(yield func(turn) bool) {
+		run.err = r(ctx, caller{memory: m, wait: func(t turn) error {
+			if run.died || !yield(t) {
+				return errDied
+			}
+			return nil
+		}})
+	})
+	run.goOn()
+	return run
+}
+
+// goOn takes the turn that the request waits for.
+func (r *running) goOn() {
+	t, more := r.next()
+	r.turn, r.ended = t, !more
+}
+
+// kill ends the request as the end of its process would: nothing that it does
+// from now on reaches the stores.
+func (r *running) kill() {
+	if !r.ended {
+		r.died, r.ended = true, true
+		r.die()
+	}
+}
+
+// choice is what a player may do next.
+type choice struct {
+	player int
+	kill   bool
+}
+
+// play runs requests to their ends, turn by turn, in an order that choose
+// makes; up to so many of them are killed. Check is called after every turn.
+// Played is false for an order that another one stands for: one where a turn
+// comes first that could as well have come after.
+func play(
+	ctx context.Context, m *memory, choose func(int) int, kills int, check func(), requests ...request,
+) (runs []*running, played bool) {
+	for _, r := range requests {
+		runs = append(runs, start(ctx, m, r))
+	}
+	defer func() {
+		for _, run := range runs {
+			run.kill() // where it has not ended
+		}
+	}()
+	last := choice{-1, false}
+	var lastTurn turn
+	for slices.ContainsFunc(runs, func(r *running) bool { return !r.ended }) {
+		choices := choicesAfter(last, lastTurn, runs, kills)
+		if len(choices) == 0 {
+			return runs, false
+		}
+		last = choices[choose(len(choices))]
+		run := runs[last.player]
+		lastTurn = run.turn
+		if last.kill {
+			run.kill()
+			kills--
+			last.player = -1
+		} else {
+			run.goOn()
+			run.turnsTaken++
+		}
+		check()
+	}
+	return runs, true
+}
+
+// choicesAfter returns what may come after a choice. A player is killed right
+// after one of its turns: later would be the same.
+func choicesAfter(last choice, lastTurn turn, runs []*running, kills int) (all []choice) {
+	for i, run := range runs {
+		if run.ended {
+			continue
+		}
+		if i >= last.player || !run.turn.commutes(lastTurn) {
+			all = append(all, choice{i, false})
+		}
+		if kills > 0 && (i == last.player || run.turnsTaken == 0 && last.player < 0) {
+			all = append(all, choice{i, true})
+		}
+	}
+	return all
+}
+
+// exhaust calls try until it has made every choice. It returns how often.
+func exhaust(try func(choose func(int) int)) (tries int) {
+	var made, of []int
+	for {
+		at := 0
+		try(func(n int) int {
+			if at == len(made) {
+				made, of = append(made, 0), append(of, n)
+			}
+			at++
+			return made[at-1]
+		})
+		tries++
+		for len(made) > 0 && made[len(made)-1]+1 == of[len(made)-1] {
+			made, of = made[:len(made)-1], of[:len(of)-1]
+		}
+		if len(made) == 0 {
+			return tries
+		}
+		made[len(made)-1]++
+	}
+}
+
+// act is what a user does with the pushkey.
+type act struct {
+	user mxid.UserID
+	verb string
+}
+
+// The verbs. Who logs out the tablet loses the pusher that it has set.
+const (
+	takes   = "takes"   // sets it for themselves
+	appends = "appends" // sets it beside others
+	deletes = "deletes"
+	logsOut = "logs out the tablet"
+	dies    = "dies taking"   // before others lose it
+	falters = "dies claiming" // before it is set
+	settles = "has it settled"
+
+	takesByPhone = "takes with the phone"
+)
+
+func (a act) String() string {
+	name, _, _ := strings.Cut(string(a.user), ":")
+	return name[1:] + " " + a.verb
+}
+
+func (a act) takes() bool { return a.verb == takes || a.verb == takesByPhone }
+func (a act) sets() bool  { return a.takes() || a.verb == appends }
+
+// pusherOf is the pusher of the key that a user's tablet sets; its language
+// tells one from another.
+func pusherOf(lang string) pusher.Pusher {
+	return pusher.Pusher{Key: thePushkey, Kind: pusher.HTTP, Lang: lang, Device: "TABLET",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
+}
+
+func usual() module.PusherOptions { return module.PusherOptions{Policy: pusher.DefaultPolicy()} }
+
+// request is the act as a request, the i-th of a script.
+func (a act) request(i int) request {
+	return func(ctx context.Context, c caller) error {
+		service := module.NewPusherService(c, c.index(), usual())
+		switch a.verb {
+		case takes:
+			return service.Set(ctx, a.user, pusherOf(fmt.Sprint(i)), pusher.RemoveOthers)
+		case takesByPhone:
+			p := pusherOf(fmt.Sprint(i))
+			p.Device = "PHONE"
+			return service.Set(ctx, a.user, p, pusher.RemoveOthers)
+		case appends:
+			return service.Set(ctx, a.user, pusherOf(fmt.Sprint(i)), pusher.KeepOthers)
+		case dies:
+			return act{a.user, takes}.request(i)(ctx, c.until(beforeSettlement))
+		case falters:
+			return act{a.user, takes}.request(i)(ctx, c.until(beforeSettlement-2))
+		case deletes:
+			return service.Delete(ctx, a.user, thePushkey)
+		case settles:
+			return module.SettlePushkeys(ctx, c, c.index())
+		}
+		host := module.NewHostService(nil, nil, module.RuleOptions{}, c, c.index(), usual())
+		return host.KeepOnlyDevicePushers(ctx, a.user, "PHONE")
+	}
+}
+
+func requests(script []act) (all []request) {
+	for i, a := range script {
+		all = append(all, a.request(i))
+	}
+	return all
+}
+
+// after returns the owners after the act, in order.
+func (a act) after(owners []mxid.UserID) []mxid.UserID {
+	var next []mxid.UserID
+	if a.verb == settles || a.verb == falters {
+		return owners
+	}
+	for _, owner := range owners {
+		if owner != a.user && !a.takes() {
+			next = append(next, owner)
+		}
+	}
+	if a.sets() {
+		next = append(next, a.user)
+	}
+	slices.Sort(next)
+	return next
+}
+
+// caller returns a caller that need not wait.
+func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
+
+// beforeSettlement is how many turns it takes to set a pusher of a key that
+// others have: to look, to claim, to postpone and to store.
+const beforeSettlement = 4
+
+// until returns a caller that dies after so many turns.
+func (c caller) until(turns int) caller {
+	wait := c.wait
+	c.wait = func(t turn) error {
+		if turns--; turns < 0 {
+			return errDied
+		}
+		return wait(t)
+	}
+	return c
+}
+
+// do has acts done one after the other; those that do not die must succeed.
+func (m *memory) do(t *testing.T, script ...act) {
+	t.Helper()
+	for i, a := range script {
+		if err := a.request(i)(t.Context(), m.caller()); (err == nil) != (a.verb != dies && a.verb != falters) {
+			t.Fatalf("%v: %v", a, err)
+		}
+	}
+}
+
+// settleAll has another host look at what was postponed, when all claims that
+// are not stored have become old. Twice: nothing may be left to the second.
+func (m *memory) settleAll(t *testing.T) {
+	t.Helper()
+	for _, wait := range []time.Duration{2 * time.Minute, 11 * time.Minute, time.Minute} {
+		time.Sleep(wait)
+		if err := module.SettlePushkeys(t.Context(), m, m.index()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(m.postponed) != 0 {
+		t.Errorf("still postponed: %v", m.postponed)
+	}
+}
+
+// claimants returns the users whom the index names, in order.
+func (m *memory) claimants() []mxid.UserID {
+	claims := m.claims[thePushkey.Digest()]
+	return slices.Compact(slices.Sorted(slices.Values(claims.Users())))
+}
+
+// has reports whether a user has the pusher that the i-th act of a script set.
+func (m *memory) has(user mxid.UserID, i int) bool {
+	list := m.lists[user]
+	p, found := list.Pusher(thePushkey)
+	return found && p.Lang == fmt.Sprint(i)
+}
+
+// wantNamed fails unless the index names all who have a pusher.
+func (m *memory) wantNamed(t *testing.T) {
+	t.Helper()
+	named := m.claimants()
+	for _, user := range m.owners(thePushkey) {
+		if !slices.Contains(named, user) {
+			t.Errorf("%s has a pusher, but only %v are named", user, named)
+		}
+	}
+}
+
+// wantCleanIndex fails unless the index names the owners, and beside them no
+// more than users who died before their pusher was stored or after it was
+// removed: they are forgotten when the key is claimed next.
+func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
+	t.Helper()
+	m.wantNamed(t)
+	owners := m.owners(thePushkey)
+	for _, user := range m.claimants() {
+		if !slices.Contains(owners, user) && !slices.Contains(died, user) {
+			t.Errorf("%s is named, but has no pusher", user)
+		}
+	}
+	m.do(t, act{dave, takes})
+	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.postponed)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
+		t.Errorf("after another claim: owners, who is named and how many are postponed: %s", got)
+	}
+}
+
+// scripts returns all scripts of so many acts of three users, but for those
+// that are another one with the users swapped.
+func scripts(length int, verbs ...string) (all [][]act) {
+	if length == 0 {
+		return [][]act{nil}
+	}
+	users := []mxid.UserID{alice, bob, carol}
+	for _, begun := range scripts(length-1, verbs...) {
+		known := 0
+		for _, a := range begun {
+			known = max(known, slices.Index(users, a.user)+1)
+		}
+		for _, user := range users[:min(known+1, len(users))] {
+			for _, verb := range verbs {
+				all = append(all, append(slices.Clip(begun), act{user, verb}))
+			}
+		}
+	}
+	return all
+}
+
+// expectation is who owns the pushkey after acts of which some died. A user
+// whose pusher was stored and who died before the others' were removed threatens
+// them, as long as the pusher is there.
+type expectation struct {
+	owners    []mxid.UserID
+	threats   map[mxid.UserID][]mxid.UserID // to an owner, by whom
+	undecided []mxid.UserID                 // may own it or not
+}
+
+// see notes an act, and how it ended.
+func (e *expectation) see(a act, stored, died bool) {
+	if !stored {
+		return
+	}
+	switch {
+	case a.verb == takes && died:
+		for _, owner := range e.owners {
+			if owner != a.user {
+				e.threats[owner] = append(slices.Clip(e.threats[owner]), a.user)
+			}
+		}
+	case a.verb == takes:
+		e.threats, e.undecided = map[mxid.UserID][]mxid.UserID{}, nil
+	}
+	if a.verb == takes && died {
+		e.owners = act{a.user, appends}.after(e.owners)
+	} else {
+		e.owners = a.after(e.owners)
+	}
+	delete(e.threats, a.user)
+	e.undecided = slices.DeleteFunc(e.undecided, func(u mxid.UserID) bool { return u == a.user })
+	if a.sets() {
+		return
+	}
+	for owner, by := range e.threats {
+		by = slices.DeleteFunc(slices.Clone(by), func(u mxid.UserID) bool { return u == a.user })
+		if len(by) == 0 && slices.Contains(e.owners, owner) {
+			e.undecided = append(e.undecided, owner)
+			delete(e.threats, owner)
+		} else {
+			e.threats[owner] = by
+		}
+	}
+}
+
+// allows reports whether the pushkey may be owned by the given users now.
+func (e *expectation) allows(owners []mxid.UserID) bool {
+	for _, user := range []mxid.UserID{alice, bob, carol} {
+		want := slices.Contains(e.owners, user) && len(e.threats[user]) == 0
+		if slices.Contains(owners, user) != want && !slices.Contains(e.undecided, user) {
+			return false
+		}
+	}
+	return true
+}
+
+// TestWhoeverDiesLeavesOneOwnerToTheNextSettlement kills up to two of three
+// requests, which come one after the other, at every step.
+func TestWhoeverDiesLeavesOneOwnerToTheNextSettlement(t *testing.T) {
+	t.Parallel()
+	for _, script := range scripts(3, takes, appends, deletes) {
+		t.Run(fmt.Sprint(script), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exhaust(func(choose func(int) int) {
+					if !t.Failed() {
+						playScript(t, script, choose)
+					}
+				})
+			})
+		})
+	}
+}
+
+func TestWhereNobodyDiesNothingIsLeftToSettle(t *testing.T) {
+	t.Parallel()
+	for _, script := range scripts(3, takes, appends, deletes) {
+		m := newMemory()
+		var want []mxid.UserID
+		for i, a := range script {
+			m.do(t, a)
+			want = a.after(want)
+			claims := m.claims[thePushkey.Digest()]
+			if got := m.owners(thePushkey); !slices.Equal(got, want) || !slices.Equal(m.claimants(), want) {
+				t.Errorf("%v: owned by %v, the index names %v, want %v", script[:i+1], got, m.claimants(), want)
+			}
+			if len(claims.Owners()) != len(want) || len(m.postponed) != 0 {
+				t.Errorf("%v: there are the claims %v, and postponed are %v", script[:i+1], claims.Owners(), m.postponed)
+			}
+		}
+	}
+}
+
+func playScript(t *testing.T, script []act, choose func(int) int) {
+	t.Helper()
+	m, kills := newMemory(), 2
+	expected := expectation{threats: map[mxid.UserID][]mxid.UserID{}}
+	var died []mxid.UserID
+	var told []string
+	for i, a := range script {
+		before := slices.Clone(m.owners(thePushkey))
+		runs, _ := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, a.request(i))
+		run := runs[0]
+		told = append(told, fmt.Sprintf("%v (%d turns, died %t)", a, run.turnsTaken, run.died))
+		stored := m.has(a.user, i)
+		if !a.sets() {
+			stored = !slices.Contains(m.owners(thePushkey), a.user) && slices.Contains(before, a.user)
+		}
+		if run.died {
+			kills--
+			died = append(died, a.user)
+		} else if run.err != nil || a.sets() && !stored {
+			t.Errorf("%v: error %v, stored %t", told, run.err, stored)
+		}
+		expected.see(a, stored, run.died)
+		if !run.died && a.verb == takes && !slices.Equal(m.owners(thePushkey), []mxid.UserID{a.user}) {
+			t.Errorf("%v: owned by %v at once", told, m.owners(thePushkey))
+		}
+		time.Sleep(time.Second)
+	}
+	m.settleAll(t)
+	if owners := m.owners(thePushkey); !expected.allows(owners) {
+		t.Errorf("%v: owned by %v, want %+v", told, owners, expected)
+	}
+	m.wantCleanIndex(t, died)
+	if t.Failed() {
+		t.Log(told)
+	}
+}
+
+// outcomes adds to all who may own the pushkey when acts have been done at the
+// same time: as if they had come one after the other, in any order. Those that
+// died count or not.
+func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*running) {
+	var order func(owners []mxid.UserID, left []int)
+	order = func(owners []mxid.UserID, left []int) {
+		if len(left) == 0 {
+			all[fmt.Sprint(owners)] = true
+		}
+		for at, i := range left {
+			rest := slices.Delete(slices.Clone(left), at, at+1)
+			order(script[i].after(owners), rest)
+			if runs[i].died {
+				order(owners, rest)
+			}
+		}
+	}
+	var left []int
+	for i := range script {
+		left = append(left, i)
+	}
+	order(owners, left)
+}
+
+// scenario is acts that are done at the same time, after others that were done
+// before, one after the other.
+type scenario struct{ before, script []act }
+
+func (s scenario) String() string { return fmt.Sprint(s.script, " after ", s.before) }
+
+// owners returns who may own the pushkey before the script: of two who took it
+// one after the other, either, if the second has died.
+func (s scenario) owners() (all [][]mxid.UserID) {
+	all = [][]mxid.UserID{nil}
+	for _, a := range s.before {
+		for i, owners := range all {
+			if a.verb == dies {
+				all = append(all, act{a.user, takes}.after(owners))
+			} else {
+				all[i] = a.after(owners)
+			}
+		}
+	}
+	return all
+}
+
+// play plays a scenario, with some of the users killed.
+func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bool) {
+	t.Helper()
+	m := newMemory()
+	m.do(t, s.before...)
+	time.Sleep(time.Hour)
+	runs, played := play(t.Context(), m, choose, kills, func() { m.wantNamed(t) }, requests(s.script)...)
+	if !played {
+		return false
+	}
+	allowed := map[string]bool{}
+	for _, owners := range s.owners() {
+		outcomes(allowed, owners, s.script, runs)
+	}
+	var died []mxid.UserID
+	for i, run := range runs {
+		if run.died {
+			died = append(died, s.script[i].user)
+		} else if run.err != nil {
+			t.Errorf("%v: error %v", s.script[i], run.err)
+		}
+	}
+	settled := !slices.ContainsFunc(s.before, func(a act) bool { return a.verb == dies })
+	if got := m.owners(thePushkey); settled && len(died) == 0 && !allowed[fmt.Sprint(got)] {
+		t.Errorf("owned by %v, want one of %v", got, allowed)
+	}
+	m.settleAll(t)
+	if got := m.owners(thePushkey); !allowed[fmt.Sprint(got)] {
+		t.Errorf("owned by %v after the settlement, want one of %v", got, allowed)
+	}
+	for _, a := range s.before {
+		if a.verb == falters {
+			died = append(died, a.user)
+		}
+	}
+	m.wantCleanIndex(t, died)
+	return true
+}
+
+// playAll plays a scenario in every order, until it fails.
+func (s scenario) playAll(t *testing.T, kills int) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		played := 0
+		exhaust(func(choose func(int) int) {
+			if !t.Failed() && s.play(t, choose, kills) {
+				played++
+			}
+		})
+		t.Logf("%d orders", played)
+	})
+}
+
+func takenBy(user mxid.UserID) []act { return []act{{user, takes}} }
+
+var smallScenarios = []scenario{
+	{nil, []act{{alice, takes}, {bob, takes}}},
+	{nil, []act{{alice, takes}, {bob, appends}}},
+	{nil, []act{{alice, appends}, {bob, appends}}},
+	{nil, []act{{alice, takes}, {alice, takes}}},
+	{nil, []act{{alice, takes}, {alice, appends}}},
+	{nil, []act{{alice, takes}, {alice, deletes}}},
+	{takenBy(carol), []act{{alice, takes}, {carol, takes}}},
+	{takenBy(carol), []act{{alice, takes}, {carol, appends}}},
+	{takenBy(carol), []act{{alice, appends}, {carol, takes}}},
+	{takenBy(carol), []act{{alice, appends}, {carol, appends}}},
+	{takenBy(carol), []act{{alice, takes}, {carol, deletes}}},
+	{takenBy(carol), []act{{alice, takes}, {alice, logsOut}}},
+	{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {alice, deletes}}},
+	{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, logsOut}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, appends}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, dies}, {alice, falters}}, []act{{alice, appends}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, falters}}, []act{{alice, takes}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{carol, takes}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{bob, deletes}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, settles}, {bob, settles}}},
+}
+
+var largeScenarios = []scenario{
+	{takenBy(carol), []act{{alice, takes}, {bob, takes}}},
+	{takenBy(carol), []act{{alice, takes}, {alice, takes}}},
+	{takenBy(carol), []act{{alice, takes}, {alice, appends}}},
+}
+
+func TestOfUsersAtOnceTheLastClaimantHasThePushkeyWhateverTheOrder(t *testing.T) {
+	t.Parallel()
+	for _, s := range slices.Concat(smallScenarios, largeScenarios) {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			s.playAll(t, 0)
+		})
+	}
+}
+
+func TestOfUsersAtOnceAnyMayDie(t *testing.T) {
+	t.Parallel()
+	for _, s := range smallScenarios {
+		t.Run(s.String(), func(t *testing.T) {
+			t.Parallel()
+			s.playAll(t, 1)
+		})
+	}
+}
+
+// TestManyUsersAtOnce plays what is too much for every order.
+func TestManyUsersAtOnce(t *testing.T) {
+	t.Parallel()
+	const orders = 500
+	crowds := []scenario{
+		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, takes}}},
+		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, appends}, {bob, takes}}},
+		{nil, []act{{alice, takes}, {bob, takes}, {carol, takes}}},
+		{takenBy(dave), []act{{alice, takes}, {bob, takes}, {carol, takes}}},
+		{takenBy(dave), []act{{alice, takes}, {bob, appends}, {dave, deletes}}},
+		{takenBy(dave), []act{{alice, takes}, {bob, appends}, {dave, logsOut}}},
+		{takenBy(dave), []act{{alice, takes}, {alice, appends}, {alice, deletes}}},
+		{takenBy(dave), []act{{alice, takes}, {alice, takes}, {dave, takes}}},
+		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, appends}, {bob, deletes}}},
+		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, appends}, {bob, appends}, {carol, takes}}},
+		{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, appends}, {carol, settles}}},
+	}
+	for _, s := range slices.Concat(largeScenarios, crowds) {
+		for kills := range 3 {
+			t.Run(fmt.Sprintf("%v, %d die", s, kills), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					for seed := range uint64(orders) {
+						random := rand.New(rand.NewPCG(seed, uint64(kills)))
+						if s.play(t, random.IntN, kills); t.Failed() {
+							t.Fatalf("seed %d", seed)
+						}
+					}
+				})
+			})
+		}
+	}
+}
+
+// TestATakerLeavesTheUsersOwnPusherAlone has a user append a pusher, whose claim
+// is the earlier one, after the one that takes the pushkey was deleted.
+func TestATakerLeavesTheUsersOwnPusherAlone(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	m.do(t, act{carol, takes})
+	var runs []*running
+	for i, a := range []act{{alice, appends}, {alice, takes}, {alice, deletes}} {
+		runs = append(runs, start(t.Context(), m, a.request(i)))
+	}
+	for _, step := range []struct{ player, turns int }{
+		{0, beforeSettlement - 1}, {1, beforeSettlement}, {2, 2}, {0, 1}, {1, 100}, {0, 100},
+	} {
+		for run := runs[step.player]; step.turns > 0 && !run.ended; step.turns-- {
+			run.goOn()
+		}
+	}
+	for i, run := range runs {
+		if !run.ended || run.err != nil {
+			t.Errorf("request %d: ended %t, error %v", i, run.ended, run.err)
+		}
+	}
+	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{alice}) {
+		t.Errorf("owned by %v, want what was appended last", owners)
+	}
+}
+
+// TestARequestMayBeRepeatedAfterAnyFailure has one operation of a store fail,
+// either before it is done or when only its answer is missing.
+func TestARequestMayBeRepeatedAfterAnyFailure(t *testing.T) {
+	t.Parallel()
+	for _, s := range []scenario{
+		{nil, []act{{alice, takes}}},
+		{nil, []act{{alice, appends}}},
+		{takenBy(carol), []act{{alice, takes}}},
+		{takenBy(carol), []act{{alice, appends}}},
+		{takenBy(carol), []act{{carol, takes}}},
+		{takenBy(carol), []act{{carol, appends}}},
+		{takenBy(carol), []act{{carol, deletes}}},
+		{takenBy(carol), []act{{carol, logsOut}}},
+		{[]act{{alice, takes}, {bob, appends}, {carol, appends}}, []act{{bob, takes}}},
+		{[]act{{alice, takes}, {bob, appends}, {carol, appends}}, []act{{alice, appends}}},
+	} {
+		for _, lost := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%v, only the answer is lost: %t", s, lost), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					for n := 1; s.playFailure(t, n, lost); n++ {
+					}
+				})
+			})
+		}
+	}
+}
+
+// playFailure has the n-th turn of the script's only act fail; done is false
+// where there are not so many.
+func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
+	t.Helper()
+	m, a := newMemory(), s.script[0]
+	m.do(t, s.before...)
+	time.Sleep(time.Hour)
+	c, turns, about := m.caller(), 0, ""
+	c.wait = func(t turn) error {
+		turns++
+		if turns == n {
+			about = t.object
+		}
+		if turns == n && !lost {
+			return errDied
+		}
+		return nil
+	}
+	c.answered = func() error {
+		if turns == n && lost {
+			return module.Unavailable(errDied)
+		}
+		return nil
+	}
+	err := a.request(7)(t.Context(), c)
+	m.wantNamed(t)
+	// A claim that is not taken back is no failure: nothing depends on it.
+	if fault.KindOf(err) != fault.Unavailable && turns >= n && !(err == nil && about == claimsTurn) {
+		t.Errorf("turn %d, about %s, fails: got error %v", n, about, err)
+	}
+	if err != nil {
+		if err := a.request(7)(t.Context(), m.caller()); err != nil {
+			t.Errorf("turn %d: the repetition: %v", n, err)
+		}
+	}
+	want := a.after(s.owners()[0])
+	if got := m.owners(thePushkey); !slices.Equal(got, want) {
+		t.Errorf("turn %d fails: owned by %v at once, want %v", n, got, want)
+	}
+	m.settleAll(t)
+	if got := m.owners(thePushkey); !slices.Equal(got, want) {
+		t.Errorf("turn %d fails: owned by %v, want %v", n, got, want)
+	}
+	m.wantCleanIndex(t, []mxid.UserID{a.user})
+	return turns >= n
+}
+
+func TestWhatTheLimitsRefuseLeavesNoClaim(t *testing.T) {
+	t.Parallel()
+	another := pusherOf("en")
+	another.Pushkey = "another"
+	for name, test := range map[string]struct {
+		before  []act
+		request act
+		refused bool
+	}{
+		"a third who shares":            {[]act{{alice, takes}, {bob, appends}}, act{carol, appends}, true},
+		"a third who takes it alone":    {[]act{{alice, takes}, {bob, appends}}, act{carol, takes}, false},
+		"one of two again":              {[]act{{alice, takes}, {bob, appends}}, act{alice, appends}, false},
+		"one of two alone":              {[]act{{alice, takes}, {bob, appends}}, act{alice, takes}, false},
+		"one pusher too many":           {nil, act{dave, takes}, true},
+		"one too many, shared":          {takenBy(alice), act{dave, appends}, true},
+		"one too many, taken of others": {takenBy(alice), act{dave, takes}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m := newMemory()
+				m.do(t, test.before...)
+				options := usual()
+				options.Policy.MaxSharers, options.Policy.MaxPushers = 2, 1
+				service := module.NewPusherService(m, m.index(), options)
+				if err := service.Set(t.Context(), dave, another, pusher.RemoveOthers); err != nil {
+					t.Fatal(err)
+				}
+				want := scenario{before: test.before}.owners()[0]
+				others := map[string]pusher.Others{takes: pusher.RemoveOthers, appends: pusher.KeepOthers}[test.request.verb]
+				err := service.Set(t.Context(), test.request.user, pusherOf("de"), others)
+				if !test.refused {
+					want = test.request.after(want)
+				}
+				if (err != nil) != test.refused || test.refused && fault.KindOf(err) != fault.InvalidParam {
+					t.Errorf("got error %v", err)
+				}
+				if got := fmt.Sprint(m.owners(thePushkey), m.claimants()); got != fmt.Sprint(want, want) {
+					t.Errorf("owners and claimants: %s, want twice %v", got, want)
+				}
+				m.settleAll(t)
+			})
+		})
+	}
+}
