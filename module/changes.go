@@ -38,6 +38,7 @@ type Changes struct {
 type knowledge struct {
 	latest int64     // the version they have, as far as heard; 0 is unknown
 	told   int64     // the version the listeners know, or need not hear of
+	found  bool      // whether told is no more than what a load found first
 	owed   bool      // whether the listeners are to hear of the version that is stored
 	epoch  int       // the watch during which it was loaded
 	news   int       // counts what was heard of the user
@@ -133,7 +134,7 @@ func (c *Changes) announce(user mxid.UserID, content Content) {
 
 // tell has the listeners hear of a content.
 func (c *Changes) tell(user mxid.UserID, k *knowledge, content Content) {
-	k.told, k.owed = content.Version, false
+	k.told, k.found, k.owed = content.Version, false, false
 	for _, queue := range c.listeners {
 		if !queue.put(user, content) {
 			k.owed = true // the next look at the store makes up for it
@@ -172,14 +173,6 @@ func (c *Changes) want(user mxid.UserID) *knowledge {
 	return k
 }
 
-// isCurrent reports whether a version is known to be the one that is stored.
-func (c *Changes) isCurrent(user mxid.UserID, version int64) bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	k := c.want(user)
-	return c.watch != 0 && k.epoch == c.watch && k.latest == version
-}
-
 // version returns the version that is known to be stored, 0 where none is.
 func (c *Changes) version(user mxid.UserID) int64 {
 	c.mu.Lock()
@@ -194,6 +187,7 @@ func (c *Changes) version(user mxid.UserID) int64 {
 // moment is what was known when a load began.
 type moment struct {
 	user  mxid.UserID
+	known *knowledge
 	news  int
 	watch int
 }
@@ -202,30 +196,48 @@ type moment struct {
 func (c *Changes) begin(user mxid.UserID) moment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return moment{user, c.know(user).news, c.watch}
+	k := c.know(user)
+	return moment{user, k, k.news, c.watch}
 }
 
-// learn takes in what a load found. Where something was heard of the user
-// meanwhile, an older version is just late; otherwise the store has gone back.
-func (c *Changes) learn(m moment, content Content) {
+// learn takes in what a load found, and reports whether it could: not where the
+// user was forgotten meanwhile. Where something was heard of the user, an older
+// version is just late; otherwise the store has gone back.
+func (c *Changes) learn(m moment, content Content) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	k, found := c.known[m.user]
-	if !found || k.news != m.news && content.Version < k.latest {
-		return
+	k := m.known
+	if c.known[m.user] != k {
+		return false
+	}
+	if content.Version != k.latest {
+		if content.Version < k.latest && k.news != m.news {
+			return true
+		}
+		k.news++
 	}
 	k.latest, k.epoch = content.Version, m.watch
-	switch news := k.told != 0 && k.told != content.Version; {
-	case content.Found() && (news || k.owed):
+	switch {
+	case !content.Found():
+		k.told, k.owed = 0, false
+	case k.owed, k.told != 0 && k.told != content.Version:
 		c.tell(m.user, k, content)
-	default:
-		k.told = content.Version
+	case k.told == 0:
+		k.told, k.found = content.Version, true
 	}
+	return true
+}
+
+// disown is learn for rules that cannot be read: there is nothing to tell.
+func (c *Changes) disown(m moment) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m.known.owed = false
 }
 
 // watchStore keeps watching the store.
 func (c *Changes) watchStore(ctx context.Context) {
-	const shortest, longest = 100 * time.Millisecond, 5 * time.Second
+	const shortest, longest = 100 * time.Millisecond, time.Second
 	wait := shortest
 	for first := true; ; first = false {
 		err := c.store.Watch(ctx, c.watching, c.hint)
@@ -270,7 +282,7 @@ func (c *Changes) hint(user mxid.UserID, version int64) {
 	c.counters.hints.Add(1)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if k, found := c.known[user]; found && version <= k.latest || !found && len(c.listeners) == 0 {
+	if !c.isNews(user, version) {
 		return
 	}
 	k := c.know(user)
@@ -282,6 +294,16 @@ func (c *Changes) hint(user mxid.UserID, version int64) {
 	}
 	c.hinted[user] = struct{}{}
 	notify(c.hints)
+}
+
+// isNews reports whether a version is to be told, as far as is known. What a
+// load found before its hint came is.
+func (c *Changes) isNews(user mxid.UserID, version int64) bool {
+	k, known := c.known[user]
+	if !known {
+		return len(c.listeners) > 0
+	}
+	return version > k.latest || version == k.latest && k.found && len(c.listeners) > 0
 }
 
 // maxLoad is how many users' rules are loaded at a time.
@@ -305,16 +327,21 @@ func (c *Changes) loadHinted(ctx context.Context) {
 	}
 }
 
+// takeHinted returns users to be loaded, to tell of them though they may have
+// been forgotten since.
 func (c *Changes) takeHinted() []mxid.UserID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	users := make([]mxid.UserID, 0, min(len(c.hinted), maxLoad))
+	users := make([]mxid.UserID, 0, min(len(c.hinted), maxLoad, c.cfg.MaxUsers))
 	for user := range c.hinted {
-		if len(users) == maxLoad {
+		if len(users) == cap(users) {
 			break
 		}
 		users = append(users, user)
 		delete(c.hinted, user)
+		if k := c.know(user); k.told == 0 || k.found {
+			k.owed = true
+		}
 	}
 	return users
 }
@@ -328,7 +355,6 @@ func (c *Changes) hintAgain(users []mxid.UserID) {
 }
 
 // load learns what is stored for users, and returns those of whom it could not.
-// Rules that cannot be read are as good as none: there is nothing to tell.
 func (c *Changes) load(ctx context.Context, users []mxid.UserID) (failed []mxid.UserID) {
 	moments := make([]moment, len(users))
 	for i, user := range users {
@@ -340,8 +366,10 @@ func (c *Changes) load(ctx context.Context, users []mxid.UserID) (failed []mxid.
 		switch {
 		case isUnavailable(result.Err):
 			failed = append(failed, m.user)
-		case result.Err == nil:
-			c.learn(m, result.Value)
+		case result.Err != nil:
+			c.disown(m)
+		case !c.learn(m, result.Value):
+			failed = append(failed, m.user)
 		}
 	}
 	return failed
@@ -350,8 +378,9 @@ func (c *Changes) load(ctx context.Context, users []mxid.UserID) (failed []mxid.
 // recheck compares what is known with the store, from time to time and when a
 // watch begins.
 func (c *Changes) recheck(ctx context.Context) {
+	wait := c.cfg.Recheck
 	for {
-		timer := time.NewTimer(c.cfg.Recheck/2 + rand.N(c.cfg.Recheck))
+		timer := time.NewTimer(wait/2 + rand.N(wait))
 		select {
 		case <-ctx.Done():
 			timer.Stop()
@@ -360,20 +389,38 @@ func (c *Changes) recheck(ctx context.Context) {
 		case <-c.audit:
 			timer.Stop()
 		}
-		for users := range slices.Chunk(c.wanted(), maxLoad) {
-			c.counters.rechecked.Add(int64(len(users)))
-			if failed := c.load(ctx, users); len(failed) == len(users) {
-				break // the store is gone, and with it the watch
-			}
+		wait = c.cfg.Recheck
+		if !c.lookAgain(ctx) {
+			wait = min(wait, impatience)
 		}
 	}
 }
 
-// wanted returns the users who are still looked after, and forgets the others.
+// impatience is when what could not be looked at is tried again.
+const impatience = 5 * time.Second
+
+// lookAgain compares what is known with the store, and reports whether it could.
+func (c *Changes) lookAgain(ctx context.Context) bool {
+	could := true
+	for users := range slices.Chunk(c.wanted(), maxLoad) {
+		c.counters.rechecked.Add(int64(len(users)))
+		failed := c.load(ctx, users)
+		could = could && len(failed) == 0
+		if len(failed) == len(users) {
+			break // the store is gone, and with it the watch
+		}
+	}
+	return could
+}
+
+// wanted returns the users who are still looked after, or of whom something is
+// still to be told, and forgets the others.
 func (c *Changes) wanted() []mxid.UserID {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	maps.DeleteFunc(c.known, func(_ mxid.UserID, k *knowledge) bool { return time.Since(k.wanted) > interest })
+	maps.DeleteFunc(c.known, func(_ mxid.UserID, k *knowledge) bool {
+		return !k.owed && time.Since(k.wanted) > interest
+	})
 	return slices.Collect(maps.Keys(c.known))
 }
 

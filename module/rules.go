@@ -34,11 +34,10 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 	if err != nil || content.Found() && !content.Rules.HasLegacy() {
 		return content, err
 	}
-	created := !content.Found()
-	if content, err = s.repair(ctx, user); err != nil || !created {
+	if content, err = s.repair(ctx, user); err != nil {
 		return content, err
 	}
-	return s.checkLoggedIn(ctx, user, content)
+	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
 }
 
 // repair makes the two repairs of the whole-set read on what is stored now.

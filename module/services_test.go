@@ -18,7 +18,7 @@ const alice mxid.UserID = "@alice:example.org"
 // ruleMemory is a rule store for one user. Before each commit of an update it
 // runs meanwhile, once, as another host would.
 type ruleMemory struct {
-	module.RuleStore
+	mu        sync.Mutex // for those who watch
 	content   module.Content
 	commits   int
 	err       error // of every operation
@@ -26,6 +26,8 @@ type ruleMemory struct {
 }
 
 func (m *ruleMemory) Load(context.Context, mxid.UserID) (module.Content, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	return m.content, m.err
 }
 

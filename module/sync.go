@@ -27,7 +27,7 @@ func (s *syncService) Version(ctx context.Context, user mxid.UserID) (int64, err
 }
 
 func (s *syncService) ContentSince(ctx context.Context, user mxid.UserID, since int64) (Content, bool, error) {
-	if since != 0 && s.changes.isCurrent(user, since) {
+	if current := s.changes.version(user); since != 0 && since == current {
 		return Content{}, false, nil
 	}
 	content, err := s.load(ctx, user)

@@ -324,3 +324,71 @@ func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
 		}
 	})
 }
+
+// All callers of a batch get the same state, and it is what is stored.
+func TestABatchReturnsWhatIsStored(t *testing.T) {
+	for name, outcomes := range map[string][]outcome{
+		"at once":              nil,
+		"after a lost race":    {losesRace},
+		"with a lost reply":    {losesReply},
+		"with a lost request":  {losesSend},
+		"with a late request":  {comesLate},
+		"with a later request": {comesAfter},
+	} {
+		for mode, suffix := range map[Mode]string{Written: "", Confirmed: ", confirmed"} {
+			inBubble(t, name+suffix, func(t *testing.T) {
+				c := newCrowd(t, &store{outcomes: append([]outcome{works}, outcomes...)}, mode)
+				states := make([]State[words], 5)
+				for n := range states {
+					c.working.Go(func() {
+						var err error
+						if states[n], err = c.commits.Commit(t.Context(), key, add(fmt.Sprint(n))); err != nil {
+							t.Errorf("%d got %v", n, err)
+						}
+					})
+				}
+				synctest.Wait()
+				c.goOn()
+				for n, got := range states {
+					if got.Value != c.store.value || !got.Stamp.Equal(c.store.stamp) || got.Stamp.Version == 0 {
+						t.Errorf("%d got %+v, stored is %+v with %+v", n, got, c.store.value, c.store.stamp)
+					}
+				}
+			})
+		}
+	}
+}
+
+func TestWhatWasChangedSinceIsNotReturnedAsAnOlderState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &store{outcomes: []outcome{losesReply}}
+		c := New(s.read, Written)
+		got, err := c.Commit(t.Context(), key, func(w *words) error {
+			if s.writes == 1 && s.others == 0 {
+				t.Error("what took effect is made again")
+			}
+			s.late = func() { s.byOther(add("other")) } // before the reply's loss is looked into
+			return add("a")(w)
+		})
+		if err != nil || got.Value != s.value || !got.Stamp.Equal(s.stamp) || !got.Value.has("other") {
+			t.Errorf("got %+v, error %v, stored is %+v with %+v", got, err, s.value, s.stamp)
+		}
+	})
+}
+
+func TestAChangeThatChangesNothingReturnsWhatIsStored(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, mode := range []Mode{Written, Confirmed} {
+			s := &store{}
+			c := New(s.read, mode)
+			first, err := c.Commit(t.Context(), key, add("a"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			same, err := c.Commit(t.Context(), key, func(*words) error { return nil })
+			if err != nil || same.Value != s.value || !same.Stamp.Equal(s.stamp) || same.Stamp.Version != first.Stamp.Version {
+				t.Errorf("got %+v, error %v, after %+v; stored is %+v", same, err, first, s.stamp)
+			}
+		}
+	})
+}

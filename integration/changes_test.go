@@ -1,0 +1,263 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// outpost is what a host has for push rules, and what its listener heard.
+type outpost struct {
+	t     *testing.T
+	rules module.RuleService
+	sync  module.SyncService
+
+	mu    sync.Mutex
+	heard map[mxid.UserID]news
+	odd   []string // versions that came after later ones
+}
+
+// news is what was heard of a user last.
+type news struct {
+	content module.Content
+	at      time.Time
+}
+
+// newOutpost starts one. It looks at the store only when a watch begins: what
+// it hears otherwise was hinted at.
+func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
+	t.Helper()
+	store, err := rulestore.New(client, rulestore.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := &outpost{t: t, heard: map[mxid.UserID]news{}}
+	cfg := module.DefaultChangesConfig()
+	cfg.Recheck = time.Hour
+	changes, err := module.NewChanges(store, cfg, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.rules = module.NewRuleService(store, changes, module.RuleOptions{Limits: pushrule.DefaultLimits()})
+	o.sync = module.NewSyncService(o.rules, changes)
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { changes.Run(ctx) })
+	t.Cleanup(func() {
+		cancel()
+		running.Wait()
+	})
+	return o
+}
+
+func (o *outpost) PushRulesChanged(_ context.Context, user mxid.UserID, content module.Content) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if before := o.heard[user].content.Version; content.Version < before {
+		o.odd = append(o.odd, fmt.Sprintf("%s: %d after %d", user, content.Version, before))
+	}
+	o.heard[user] = news{content, time.Now()}
+}
+
+// syncs has the outpost look after a user from now on.
+func (o *outpost) syncs(user mxid.UserID) module.Content {
+	o.t.Helper()
+	content, _, err := o.sync.ContentSince(o.t.Context(), user, 0)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	return content
+}
+
+// put makes a change, with all the tries that it takes, and returns when it was
+// made.
+func (o *outpost) put(user mxid.UserID, id string) time.Time {
+	o.t.Helper()
+	for deadline := time.Now().Add(never); ; time.Sleep(10 * time.Millisecond) {
+		err := o.rules.Put(o.t.Context(), user, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
+		if err == nil {
+			return time.Now()
+		}
+		if time.Now().After(deadline) {
+			o.t.Fatalf("%s of %s: %v", id, user, err)
+		}
+	}
+}
+
+// hears waits until the outpost has heard of a rule, and returns when it did.
+func (o *outpost) hears(user mxid.UserID, id string) time.Time {
+	o.t.Helper()
+	for deadline := time.Now().Add(never); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		o.mu.Lock()
+		last, odd := o.heard[user], o.odd
+		o.mu.Unlock()
+		if len(odd) > 0 {
+			o.t.Fatalf("versions went back: %q", odd)
+		}
+		if _, found := last.content.Rules.Rule(pushrule.Room, id); found {
+			return last.at
+		}
+	}
+	o.t.Errorf("%s of %s was not heard of", id, user)
+	return time.Now()
+}
+
+// pairOfOutposts returns two hosts that look after the users.
+func pairOfOutposts(t *testing.T, cluster *redistest.ClusterServers, users []string) [2]*outpost {
+	t.Helper()
+	var pair [2]*outpost
+	for n := range pair {
+		client := demoCluster(cluster.Addrs())
+		t.Cleanup(func() { client.Close() })
+		pair[n] = newOutpost(t, client)
+	}
+	for _, user := range users {
+		for _, o := range pair {
+			o.syncs(mxid.UserID(user))
+		}
+		pair[0].put(mxid.UserID(user), "first")
+		pair[1].hears(mxid.UserID(user), "first")
+	}
+	return pair
+}
+
+func TestOnAClusterHostsHearOfEachOthersChanges(t *testing.T) {
+	t.Parallel()
+	const changes = 200
+	cluster := redistest.Cluster(t, 3, 1)
+	users := slices.Concat(usersOfEach(t, cluster, cluster.Client(t))...)
+	pair := pairOfOutposts(t, cluster, users)
+	for n, o := range pair {
+		other := pair[1-n]
+		var delays []time.Duration
+		for i := range changes {
+			user, id := mxid.UserID(users[i%len(users)]), fmt.Sprintf("%d-%d", n, i)
+			made := o.put(user, id)
+			delays = append(delays, other.hears(user, id).Sub(made))
+			content := other.syncs(user)
+			if _, found := content.Rules.Rule(pushrule.Room, id); !found {
+				t.Errorf("a sync does not have %s of %s", id, user)
+			}
+		}
+		slices.Sort(delays)
+		t.Logf("from the return of the change at host %d to the call of the listener at the other: p50 %v, p99 %v, longest %v",
+			n, delays[changes/2], delays[changes*99/100], delays[changes-1])
+		if half := delays[changes/2]; half > longWait {
+			t.Errorf("half of the changes took more than %v", half)
+		}
+	}
+}
+
+// channelSlot is the slot of the channel on which changes are published: its
+// master has the subscriptions.
+func channelSlot(t *testing.T, client *redis.ClusterClient) int {
+	t.Helper()
+	slot, err := client.ClusterKeySlot(t.Context(), "push_rules_changed").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(slot)
+}
+
+func TestWhatIsMissedWhileTheNodeOfTheSubscriptionsFailsIsToldLater(t *testing.T) {
+	t.Parallel()
+	for name, strike := range map[string]func(*testing.T, *redistest.ClusterServers, *redistest.Server){
+		"killed": func(_ *testing.T, _ *redistest.ClusterServers, s *redistest.Server) { s.Stop() },
+		"frozen": func(_ *testing.T, _ *redistest.ClusterServers, s *redistest.Server) { s.Pause() },
+		"made a replica": func(t *testing.T, c *redistest.ClusterServers, s *redistest.Server) {
+			replicas, err := c.ReplicasOf(t.Context(), s)
+			if err == nil {
+				err = c.Failover(t.Context(), replicas[0])
+			}
+			if err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
+			client := cluster.Client(t)
+			slot, users := channelSlot(t, client), usersOfEach(t, cluster, client)
+			victim, err := cluster.MasterOf(t.Context(), slot)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := slices.Concat(users...)
+			pair := pairOfOutposts(t, cluster, all)
+			struck := time.Now()
+			strike(t, cluster, victim)
+			var made sync.WaitGroup
+			for n, user := range all {
+				made.Go(func() {
+					at := pair[0].put(mxid.UserID(user), "missed")
+					heard := pair[1].hears(mxid.UserID(user), "missed")
+					if n%sharing == 0 {
+						t.Logf("a change %.2f s after the strike was heard of after %.2f s", at.Sub(struck).Seconds(), heard.Sub(struck).Seconds())
+					}
+				})
+			}
+			made.Wait()
+			for _, user := range all {
+				pair[1].put(mxid.UserID(user), "later")
+				pair[0].hears(mxid.UserID(user), "later")
+			}
+		})
+	}
+}
+
+func TestChangesAreHeardOfWhileASlotMoves(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 1)
+	client := cluster.Client(t)
+	user := newRecoveryUser()
+	slot, err := client.ClusterKeySlot(t.Context(), eventKey(user)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair := pairOfOutposts(t, cluster, []string{user})
+	for _, moved := range []struct {
+		name string
+		slot int
+		keys []string
+	}{
+		{"of the user", int(slot), []string{eventKey(user)}},
+		{"of the channel", channelSlot(t, client), nil},
+	} {
+		heard := func(when string) {
+			t.Helper()
+			for n, o := range pair {
+				id := fmt.Sprintf("%s %s %d", moved.name, when, n)
+				o.put(mxid.UserID(user), id)
+				pair[1-n].hears(mxid.UserID(user), id)
+			}
+		}
+		must := func(err error) {
+			t.Helper()
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		from, err := cluster.MasterOf(t.Context(), moved.slot)
+		must(err)
+		masters := cluster.Masters()
+		move, err := cluster.BeginMove(t.Context(), moved.slot, masters[(slices.Index(masters, from)+1)%len(masters)])
+		must(err)
+		heard("when the move has begun")
+		must(move.MoveKeys(t.Context(), moved.keys...))
+		heard("when the keys have moved")
+		must(move.Finish(t.Context()))
+		heard("when the move has ended")
+	}
+}

@@ -1,0 +1,1181 @@
+package module_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// shared is a rule store of several hosts in memory: versions are 1, 2, 3 and
+// so on over all users. Nothing is hinted at of its own accord: a test says
+// what the watch hears.
+type shared struct {
+	mu       sync.Mutex
+	contents map[mxid.UserID]module.Content
+	texts    map[int64]string // by version
+	last     int64            // version
+	failing  error            // of every load
+	gone     error            // what an update returns that took effect
+	refusing error            // of every watch
+	silent   bool             // a watch does not begin
+	slow     time.Duration    // how long a load takes
+	loaded   int              // users who were asked for
+	single   int              // of these, those by Load
+	asked    int              // calls of LoadMany
+	loading  int              // loads that have not ended
+	watched  int              // calls of Watch
+	watch    *sharedWatch     // the one that lasts
+	meeting  *gate            // holds the loads of nobody's request
+	updated  func(user mxid.UserID, version int64)
+}
+
+type sharedWatch struct {
+	changed func(mxid.UserID, int64)
+	end     chan error
+}
+
+func newShared() *shared {
+	return &shared{contents: map[mxid.UserID]module.Content{}, texts: map[int64]string{}}
+}
+
+// gate lets through who holds it, one at a time, until it is open.
+type gate struct{ step chan struct{} }
+
+func newGate() *gate { return &gate{make(chan struct{})} }
+
+// next lets one through who waits, if somebody does.
+func (g *gate) next() {
+	select {
+	case g.step <- struct{}{}:
+	default:
+	}
+}
+
+func (g *gate) open() { close(g.step) }
+
+type gateKey struct{}
+
+// pass waits for the gate of the request, if it has one.
+func (s *shared) pass(ctx context.Context) {
+	if g, held := ctx.Value(gateKey{}).(*gate); held {
+		<-g.step
+	} else if s.meeting != nil {
+		<-s.meeting.step
+	}
+}
+
+// load is slow before and after it reads.
+func (s *shared) load(ctx context.Context, users []mxid.UserID) (map[mxid.UserID]module.Content, error) {
+	s.pass(ctx)
+	var half time.Duration
+	s.set(func(s *shared) { half, s.loading = s.slow/2, s.loading+1 })
+	defer s.set(func(s *shared) { s.loading-- })
+	time.Sleep(half)
+	s.mu.Lock()
+	s.loaded += len(users)
+	all, err := map[mxid.UserID]module.Content{}, s.failing
+	for _, user := range users {
+		all[user] = s.contents[user]
+	}
+	s.mu.Unlock()
+	time.Sleep(half)
+	s.pass(ctx)
+	return all, err
+}
+
+func (s *shared) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	s.set(func(s *shared) { s.single++ })
+	all, err := s.load(ctx, []mxid.UserID{user})
+	if err != nil {
+		return module.Content{}, err
+	}
+	return all[user], nil
+}
+
+func (s *shared) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	s.mu.Lock()
+	s.asked++
+	s.mu.Unlock()
+	contents, err := s.load(ctx, users)
+	all := map[mxid.UserID]module.Result[module.Content]{}
+	for user, content := range contents {
+		all[user] = module.Result[module.Content]{Value: content, Err: err}
+	}
+	return all
+}
+
+func (s *shared) Update(
+	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (module.Content, error) {
+	s.pass(ctx)
+	content, err := s.update(user, edit)
+	if err != nil {
+		return module.Content{}, err
+	}
+	if s.updated != nil {
+		s.updated(user, content.Version)
+	}
+	s.pass(ctx)
+	return content, s.gone
+}
+
+func (s *shared) update(user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	content := s.contents[user]
+	rules := content.Rules
+	if err := edit(&rules, content.Found()); err != nil {
+		return module.Content{}, err
+	}
+	if !content.Found() || text(rules) != text(content.Rules) {
+		s.last++
+		content = module.Content{Rules: rules, Version: s.last}
+		s.contents[user], s.texts[s.last] = content, text(rules)
+	}
+	return content, nil
+}
+
+func (s *shared) Delete(_ context.Context, user mxid.UserID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.contents, user)
+	return nil
+}
+
+func (s *shared) Watch(ctx context.Context, watching func(), changed func(mxid.UserID, int64)) error {
+	s.mu.Lock()
+	s.watched++
+	refusing, silent, w := s.refusing, s.silent, &sharedWatch{changed, make(chan error)}
+	if refusing == nil && !silent {
+		s.watch = w
+	}
+	s.mu.Unlock()
+	if refusing != nil {
+		return refusing
+	}
+	if !silent {
+		watching()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-w.end:
+		return err
+	}
+}
+
+// change is one that another host makes, and its version.
+func (s *shared) change(user mxid.UserID) int64 {
+	content, err := s.update(user, func(rules *pushrule.Ruleset, _ bool) error {
+		return rules.Put(pushrule.Room, fmt.Sprint("by another ", s.last), pushrule.Draft{}, pushrule.Position{})
+	})
+	if err != nil {
+		panic(err)
+	}
+	return content.Version
+}
+
+// hint is heard by the watch, if there is one.
+func (s *shared) hint(user mxid.UserID, version int64) {
+	s.mu.Lock()
+	w := s.watch
+	s.mu.Unlock()
+	if w != nil {
+		w.changed(user, version)
+	}
+}
+
+// cut ends the watch; what is to follow says refusing.
+func (s *shared) cut(refusing error) {
+	s.mu.Lock()
+	w := s.watch
+	s.watch, s.refusing = nil, refusing
+	s.mu.Unlock()
+	if w != nil {
+		w.end <- errCut
+	}
+}
+
+// set changes how the store behaves.
+func (s *shared) set(change func(*shared)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(s)
+}
+
+// goBack has the store lose all changes of a user after a version.
+func (s *shared) goBack(user mxid.UserID, to module.Content) {
+	s.set(func(s *shared) { s.contents[user] = to })
+}
+
+func (s *shared) content(user mxid.UserID) module.Content {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.contents[user]
+}
+
+var (
+	errCut  = errors.New("the watch was cut")
+	errDown = module.Unavailable(errors.New("the store is down"))
+)
+
+// ear is a listener that keeps what it was told of each user.
+type ear struct {
+	store *shared
+	do    func(ctx context.Context, user mxid.UserID) // before it notes anything
+
+	mu   sync.Mutex
+	told map[mxid.UserID][]int64
+	odd  []string // told, but never stored
+}
+
+func (e *ear) PushRulesChanged(ctx context.Context, user mxid.UserID, content module.Content) {
+	if e.do != nil {
+		e.do(ctx, user)
+	}
+	e.store.mu.Lock()
+	stored := e.store.texts[content.Version]
+	e.store.mu.Unlock()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.told == nil {
+		e.told = map[mxid.UserID][]int64{}
+	}
+	e.told[user] = append(e.told[user], content.Version)
+	if text(content.Rules) != stored {
+		e.odd = append(e.odd, fmt.Sprint(content.Version, " ", text(content.Rules)))
+	}
+}
+
+func (e *ear) of(user mxid.UserID) []int64 {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return slices.Clone(e.told[user])
+}
+
+func (e *ear) users() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.told)
+}
+
+// instance is a host on a shared store, with what it reports.
+type instance struct {
+	*module.Changes
+	t     *testing.T
+	store *shared
+	rules module.RuleService
+	sync  module.SyncService
+	end   func() // and wait
+
+	mu      sync.Mutex
+	reports []string
+}
+
+func asDefault(*module.ChangesConfig) {}
+
+// newInstance starts a host. It ends with the test.
+func newInstance(
+	t *testing.T, store *shared, change func(*module.ChangesConfig), listeners ...module.ChangeListener,
+) *instance {
+	t.Helper()
+	i := &instance{t: t, store: store}
+	cfg := module.DefaultChangesConfig()
+	cfg.Report = func(err error) {
+		i.mu.Lock()
+		defer i.mu.Unlock()
+		i.reports = append(i.reports, err.Error())
+	}
+	change(&cfg)
+	var err error
+	if i.Changes, err = module.NewChanges(store, cfg, listeners...); err != nil {
+		t.Fatal(err)
+	}
+	i.rules = module.NewRuleService(store, i.Changes, module.RuleOptions{Limits: pushrule.DefaultLimits()})
+	i.sync = module.NewSyncService(i.rules, i.Changes)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		i.Run(ctx)
+	}()
+	i.end = func() {
+		cancel()
+		<-ended
+	}
+	t.Cleanup(i.end)
+	synctest.Wait()
+	return i
+}
+
+func (i *instance) reported() []string {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return slices.Clone(i.reports)
+}
+
+func (i *instance) put(user mxid.UserID, id string) error {
+	return i.rules.Put(i.t.Context(), user, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
+}
+
+func (i *instance) mustPut(user mxid.UserID, id string) {
+	i.t.Helper()
+	if err := i.put(user, id); err != nil {
+		i.t.Error(err)
+	}
+}
+
+// syncs is a sync, and returns the version that there is.
+func (i *instance) syncs(user mxid.UserID, since int64) int64 {
+	i.t.Helper()
+	content, changed, err := i.sync.ContentSince(i.t.Context(), user, since)
+	if err != nil {
+		i.t.Errorf("ContentSince: %v", err)
+	}
+	if changed {
+		return content.Version
+	}
+	return since
+}
+
+// loads returns how many users were loaded since the last call.
+func (s *shared) loads() (users int) {
+	s.set(func(s *shared) { users, s.loaded = s.loaded, 0 })
+	return users
+}
+
+// pastRecheck is later than the next look at the store.
+const pastRecheck = 2 * time.Minute
+
+func TestListenersHearOfChanges(t *testing.T) {
+	anotherHost := func(i *instance) { i.store.hint(alice, i.store.change(alice)) }
+	for name, test := range map[string]struct {
+		unknown bool // nobody has asked for the user; else it is known at version 1
+		do      func(*instance)
+		want    []int64
+	}{
+		"made here": {do: func(i *instance) { i.mustPut(alice, "a") }, want: []int64{2}},
+		"made here, once": {do: func(i *instance) {
+			i.mustPut(alice, "a")
+			synctest.Wait()
+			i.store.hint(alice, 2)
+		}, want: []int64{2}},
+		"made here, once, though the hint comes first": {do: func(i *instance) {
+			i.store.updated = func(user mxid.UserID, version int64) {
+				i.store.hint(user, version)
+				synctest.Wait()
+			}
+			i.mustPut(alice, "a")
+		}, want: []int64{2}},
+		"made here, not those that change nothing": {do: func(i *instance) {
+			i.mustPut(alice, "a")
+			i.mustPut(alice, "a")
+		}, want: []int64{2}},
+		"made here, for a request that went away": {do: func(i *instance) {
+			i.store.gone = context.Canceled
+			if err := i.put(alice, "a"); !errors.Is(err, context.Canceled) {
+				i.t.Errorf("got error %v", err)
+			}
+			i.store.hint(alice, 2)
+		}, want: []int64{2}},
+		"made elsewhere":                      {do: anotherHost, want: []int64{2}},
+		"made elsewhere, for an unknown user": {unknown: true, do: anotherHost, want: []int64{2}},
+		"made elsewhere, once for several hints": {do: func(i *instance) {
+			anotherHost(i)
+			i.store.hint(alice, 2)
+			synctest.Wait()
+			i.store.hint(alice, 2)
+		}, want: []int64{2}},
+		"hinted at in another order": {do: func(i *instance) {
+			i.store.change(alice)
+			i.store.hint(alice, i.store.change(alice))
+			synctest.Wait()
+			i.store.hint(alice, 2)
+		}, want: []int64{3}},
+		"hinted at when they are history": {do: func(i *instance) {
+			i.store.change(alice)
+			i.store.change(alice)
+			i.store.hint(alice, 2)
+			synctest.Wait()
+			i.store.hint(alice, 3)
+		}, want: []int64{3}},
+		"hinted at with a version that there is not": {do: func(i *instance) {
+			i.store.hint(alice, 1<<62)
+			synctest.Wait()
+			anotherHost(i)
+		}, want: []int64{1, 2}},
+		"found by a sync before the hint": {do: func(i *instance) {
+			i.store.change(alice)
+			i.syncs(alice, 1)
+			i.store.hint(alice, 2)
+		}, want: []int64{2}},
+		"found by a first sync before the hint": {unknown: true, do: func(i *instance) {
+			i.store.change(alice)
+			i.syncs(alice, 0)
+			i.store.hint(alice, 2)
+		}, want: []int64{2}},
+		"of which the hint got lost": {do: func(i *instance) {
+			i.store.change(alice)
+			time.Sleep(pastRecheck)
+		}, want: []int64{2}},
+		"while nothing was watched": {do: func(i *instance) {
+			i.store.cut(nil)
+			i.store.change(alice)
+			time.Sleep(time.Second)
+		}, want: []int64{2}},
+		"while nothing was watched for long": {do: func(i *instance) {
+			i.store.cut(errDown)
+			time.Sleep(5 * time.Second)
+			i.store.change(alice)
+			i.store.set(func(s *shared) { s.refusing = nil })
+			time.Sleep(8 * time.Second)
+		}, want: []int64{2}},
+		"while nothing was watched for a moment, after a long time": {do: func(i *instance) {
+			i.store.cut(errDown)
+			time.Sleep(time.Minute)
+			i.store.set(func(s *shared) { s.refusing = nil })
+			time.Sleep(2 * time.Second)
+			i.store.cut(nil)
+			i.store.change(alice)
+			time.Sleep(200 * time.Millisecond)
+		}, want: []int64{2}},
+		"that could not be loaded when the watch began": {do: func(i *instance) {
+			i.store.cut(nil)
+			i.store.change(alice)
+			i.store.set(func(s *shared) { s.failing = errDown })
+			time.Sleep(time.Second)
+			i.store.set(func(s *shared) { s.failing = nil })
+			time.Sleep(10 * time.Second)
+		}, want: []int64{2}},
+		"that could not be loaded at first": {do: func(i *instance) {
+			i.store.set(func(s *shared) { s.failing = errDown })
+			anotherHost(i)
+			time.Sleep(500 * time.Millisecond)
+			i.store.set(func(s *shared) { s.failing = nil })
+			time.Sleep(time.Second)
+		}, want: []int64{2}},
+		"that could not be loaded for long": {unknown: true, do: func(i *instance) {
+			i.store.set(func(s *shared) { s.failing = errDown })
+			anotherHost(i)
+			time.Sleep(2 * pastRecheck)
+			i.store.set(func(s *shared) { s.failing = nil })
+			time.Sleep(time.Second)
+		}, want: []int64{2}},
+		"while the user's rules cannot be read": {unknown: true, do: func(i *instance) {
+			i.store.set(func(s *shared) { s.failing = pushrule.Unreadable(errors.New("no JSON")) })
+			anotherHost(i)
+			synctest.Wait()
+			i.store.set(func(s *shared) { s.failing = nil })
+			anotherHost(i)
+		}, want: []int64{3}},
+		"that the store has lost": {do: func(i *instance) {
+			before := i.store.content(alice)
+			anotherHost(i)
+			synctest.Wait()
+			i.store.goBack(alice, before)
+			time.Sleep(pastRecheck)
+		}, want: []int64{2, 1}},
+		"after some that the store has lost": {do: func(i *instance) {
+			before := i.store.content(alice)
+			anotherHost(i)
+			synctest.Wait()
+			i.store.goBack(alice, before)
+			anotherHost(i)
+		}, want: []int64{2, 3}},
+		"of a user who was gone": {do: func(i *instance) {
+			_ = i.store.Delete(i.t.Context(), alice)
+			time.Sleep(pastRecheck)
+			anotherHost(i)
+		}, want: []int64{2}},
+		"not that a user syncs": {unknown: true, do: func(i *instance) {
+			i.store.change(alice)
+			version := i.syncs(alice, 0)
+			i.syncs(alice, version)
+			time.Sleep(pastRecheck)
+		}},
+		"not that a user is gone": {do: func(i *instance) {
+			_ = i.store.Delete(i.t.Context(), alice)
+			i.store.hint(alice, 2)
+			time.Sleep(pastRecheck)
+		}},
+		"not those of somebody else": {do: func(i *instance) {
+			i.store.hint("@bob:example.org", i.store.change("@bob:example.org"))
+		}},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			store := newShared()
+			told := &ear{store: store}
+			i := newInstance(t, store, asDefault, told)
+			if !test.unknown {
+				store.change(alice)
+				i.syncs(alice, 0)
+			} else {
+				store.last = 1
+			}
+			test.do(i)
+			synctest.Wait()
+			if got := told.of(alice); !slices.Equal(got, test.want) || len(told.odd) > 0 {
+				t.Errorf("heard of %v, want %v; what was never stored: %q", got, test.want, told.odd)
+			}
+		})
+	}
+}
+
+// inBubble runs a test with all its goroutines and time of its own.
+func inBubble(t *testing.T, name string, test func(*testing.T)) {
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, test)
+	})
+}
+
+func TestAUserOfWhomSomethingIsOwedIsNotForgottenForOthers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		told := &ear{store: store}
+		i := newInstance(t, store, func(c *module.ChangesConfig) { c.MaxUsers = 1 }, told)
+		store.set(func(s *shared) { s.slow = time.Second })
+		users := someUsers(5)
+		for _, user := range users {
+			store.hint(user, store.change(user))
+		}
+		time.Sleep(500 * time.Millisecond)
+		i.syncs(alice, 0) // takes the only place
+		time.Sleep(time.Minute)
+		if told.users() != len(users)+1 {
+			t.Errorf("heard of %d users, want %d", told.users(), len(users)+1)
+		}
+	})
+}
+
+func TestVersionsGrowThoughAUserIsForgottenMeanwhile(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		told := &ear{store: store}
+		i := newInstance(t, store, func(c *module.ChangesConfig) { c.MaxUsers = 1 }, told)
+		store.set(func(s *shared) { s.meeting = newGate() })
+		store.hint(alice, store.change(alice))
+		synctest.Wait()
+		store.meeting.next() // the load reads
+		synctest.Wait()
+		store.hint("@bob:example.org", store.change("@bob:example.org")) // who takes the only place
+		free := newGate()
+		free.open()
+		ctx := context.WithValue(t.Context(), gateKey{}, free)
+		if err := i.rules.Put(ctx, alice, pushrule.Room, "a", pushrule.Draft{}, pushrule.Position{}); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		store.meeting.open()
+		time.Sleep(time.Minute)
+		if got := told.of(alice); !slices.IsSorted(got) || len(got) == 0 || got[len(got)-1] != 3 {
+			t.Errorf("heard of %v, want versions that grow up to 3", got)
+		}
+	})
+}
+
+func someUsers(n int) []mxid.UserID {
+	users := make([]mxid.UserID, n)
+	for i := range users {
+		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
+	}
+	return users
+}
+
+func TestTheStoreIsAskedForNewsOnly(t *testing.T) {
+	for name, test := range map[string]struct {
+		deaf bool // there are no listeners
+		do   func(*instance)
+		most int // users who are loaded
+	}{
+		"a hint at an unknown user, for nobody": {deaf: true, do: func(i *instance) {
+			i.store.hint("@bob:example.org", i.store.change("@bob:example.org"))
+		}},
+		"the hint at a change that was made here": {do: func(i *instance) {
+			i.store.hint(alice, i.store.last)
+		}},
+		"an old hint": {do: func(i *instance) { i.store.hint(alice, 1) }},
+		"a change here": {do: func(i *instance) {
+			i.mustPut(alice, "b")
+			i.store.hint(alice, i.store.last)
+		}},
+		"a hundred hints during a load": {do: func(i *instance) {
+			i.store.set(func(s *shared) { s.slow = time.Second })
+			for range 100 {
+				i.store.hint(alice, i.store.change(alice))
+				time.Sleep(time.Millisecond)
+			}
+		}, most: 2},
+		"a thousand hints in a second, with loads of a tenth": {do: func(i *instance) {
+			i.store.set(func(s *shared) { s.slow = 100 * time.Millisecond })
+			for range 1000 {
+				i.store.hint(alice, i.store.change(alice))
+				time.Sleep(time.Millisecond)
+			}
+		}, most: 11},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			store := newShared()
+			told := &ear{store: store}
+			var listeners []module.ChangeListener
+			if !test.deaf {
+				listeners = append(listeners, told)
+			}
+			i := newInstance(t, store, asDefault, listeners...)
+			i.syncs(alice, 0)
+			i.mustPut(alice, "a")
+			store.loads()
+			test.do(i)
+			time.Sleep(10 * time.Second)
+			if got := store.loads(); got > test.most {
+				t.Errorf("%d users were loaded, want at most %d", got, test.most)
+			}
+			got := told.of(alice)
+			if !test.deaf && got[len(got)-1] != store.content(alice).Version {
+				t.Errorf("heard of %v last, stored is %d", got[len(got)-1], store.content(alice).Version)
+			}
+		})
+	}
+}
+
+func TestHintsAtManyAreLoadedTogether(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		told := &ear{store: store}
+		newInstance(t, store, asDefault, told)
+		store.set(func(s *shared) { s.slow = time.Second })
+		users := someUsers(1001)
+		for _, user := range users {
+			store.hint(user, store.change(user))
+		}
+		time.Sleep(time.Minute / 2)
+		if told.users() != len(users) || store.asked > 4 {
+			t.Errorf("heard of %d users after %d loads, want %d after 3 or 4", told.users(), store.asked, len(users))
+		}
+	})
+}
+
+// A listener that waits keeps nobody, and nothing but itself.
+func TestASlowListenerHoldsNobodyUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		goOn := make(chan struct{})
+		slow := &ear{store: store, do: func(context.Context, mxid.UserID) { <-goOn }}
+		quick := &ear{store: store}
+		i := newInstance(t, store, asDefault, slow, quick)
+		i.syncs(alice, 0) // which makes rules: the first change
+		synctest.Wait()
+		began := time.Now()
+		for n := range 10 {
+			i.mustPut(alice, fmt.Sprint(n))
+			synctest.Wait()
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("the requests took %v", took)
+		}
+		if got := quick.of(alice); len(got) != 11 {
+			t.Errorf("another listener heard of %v, want 11 changes", got)
+		}
+		if got := i.Stats().Waiting; got != 1 {
+			t.Errorf("the changes of %d users wait, want 1", got)
+		}
+		close(goOn)
+		synctest.Wait()
+		if got, want := slow.of(alice), []int64{1, 11}; !slices.Equal(got, want) {
+			t.Errorf("it heard of %v, want %v", got, want)
+		}
+	})
+}
+
+func TestWhatIsDroppedIsCountedAndToldLater(t *testing.T) {
+	for name, change := range map[string]func(i *instance, user mxid.UserID){
+		"made here": func(i *instance, user mxid.UserID) {
+			i.store.change(user)
+			i.mustPut(user, "a")
+		},
+		"made elsewhere": func(i *instance, user mxid.UserID) { i.store.hint(user, i.store.change(user)) },
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			store := newShared()
+			goOn := make(chan struct{})
+			slow := &ear{store: store, do: func(context.Context, mxid.UserID) { <-goOn }}
+			i := newInstance(t, store, asDefault, slow)
+			users := someUsers(1 + module.DefaultChangesConfig().MaxQueued + 3)
+			for n, user := range users {
+				change(i, user)
+				if n%100 == 0 { // before more are hinted at than may wait
+					synctest.Wait()
+				}
+			}
+			synctest.Wait()
+			if s := i.Stats(); s.Waiting != 10_000 || s.Dropped != 3 {
+				t.Errorf("%d wait and %d were dropped, want 10000 and 3", s.Waiting, s.Dropped)
+			}
+			time.Sleep(time.Hour)
+			close(goOn)
+			time.Sleep(pastRecheck)
+			if got := slow.users(); got != len(users) {
+				t.Errorf("it heard of %d users, want %d", got, len(users))
+			}
+		})
+	}
+}
+
+// What comes too fast is dropped before it is loaded, too.
+func TestHintsThatAreDroppedAreCountedAndMadeUpFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		told := &ear{store: store}
+		i := newInstance(t, store, func(c *module.ChangesConfig) { c.MaxQueued = 2 }, told)
+		store.set(func(s *shared) { s.slow = time.Second })
+		users := someUsers(5)
+		store.hint(alice, store.change(alice))
+		synctest.Wait() // she is being loaded
+		for _, user := range users {
+			store.hint(user, store.change(user))
+		}
+		if got := i.Stats().Dropped; got != 3 {
+			t.Errorf("%d were dropped, want 3", got)
+		}
+		time.Sleep(3 * pastRecheck)
+		if got := told.users(); got != 6 {
+			t.Errorf("heard of %d users, want 6", got)
+		}
+	})
+}
+
+func TestAListenerThatPanicsHarmsNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		panics := true
+		nervous := &ear{store: store, do: func(context.Context, mxid.UserID) {
+			if panics {
+				panic("at the disco")
+			}
+		}}
+		calm := &ear{store: store}
+		i := newInstance(t, store, asDefault, nervous, calm)
+		i.syncs(alice, 0)
+		synctest.Wait()
+		i.mustPut(alice, "a")
+		synctest.Wait()
+		panics = false
+		i.mustPut(alice, "b")
+		synctest.Wait()
+		if got, want := nervous.of(alice), []int64{3}; !slices.Equal(got, want) {
+			t.Errorf("after its panics it heard of %v, want %v", got, want)
+		}
+		if got, want := calm.of(alice), []int64{1, 2, 3}; !slices.Equal(got, want) {
+			t.Errorf("the other heard of %v, want %v", got, want)
+		}
+		if s := i.Stats(); s.Panics != 2 || s.Delivered != 6 {
+			t.Errorf("got %+v, want 2 panics in 6 calls", s)
+		}
+		reports := i.reported()
+		if len(reports) != 2 || !strings.Contains(reports[0], "at the disco") || !strings.Contains(reports[0], "*module_test.ear") {
+			t.Errorf("got reports %q", reports)
+		}
+	})
+}
+
+func TestAnOutageIsReportedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		store.refusing = errDown
+		i := newInstance(t, store, asDefault)
+		mark := func(n int, last string) {
+			t.Helper()
+			reports := i.reported()
+			if len(reports) != n || !strings.Contains(reports[n-1], last) {
+				t.Errorf("got reports %q, want %d with %q last", reports, n, last)
+			}
+		}
+		time.Sleep(time.Minute)
+		mark(1, "down")
+		store.set(func(s *shared) {
+			if s.refusing = nil; s.watched > 120 {
+				t.Errorf("there were %d attempts in a minute", s.watched)
+			}
+		})
+		time.Sleep(time.Minute)
+		mark(1, "down")
+		store.cut(errDown)
+		time.Sleep(time.Minute)
+		mark(2, "cut")
+		store.set(func(s *shared) { s.refusing = nil })
+		time.Sleep(time.Minute)
+		store.cut(nil)
+		time.Sleep(time.Minute)
+		mark(3, "cut")
+		i.end()
+		mark(3, "cut")
+	})
+}
+
+func TestNothingOutlivesTheRun(t *testing.T) {
+	for name, begin := range map[string]func(*instance){
+		"in quiet": func(*instance) {},
+		"while a listener is busy": func(i *instance) {
+			for _, user := range someUsers(3) {
+				i.syncs(user, 0)
+			}
+		},
+		"while loading": func(i *instance) {
+			i.store.set(func(s *shared) { s.slow = time.Second })
+			i.store.hint(alice, i.store.change(alice))
+		},
+		"while the store fails": func(i *instance) {
+			i.store.set(func(s *shared) { s.failing = errDown })
+			i.store.hint(alice, i.store.change(alice))
+		},
+		"while looking for what got lost": func(i *instance) {
+			i.syncs(alice, 0)
+			i.store.set(func(s *shared) { s.slow = 10 * time.Second })
+			i.store.cut(nil)
+			time.Sleep(time.Second)
+		},
+		"while nothing is watched": func(i *instance) { i.store.cut(errDown) },
+		"while a watch begins": func(i *instance) {
+			i.store.set(func(s *shared) { s.silent = true })
+			i.store.cut(nil)
+			time.Sleep(time.Second)
+		},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			store := newShared()
+			busy := &ear{store: store, do: func(ctx context.Context, _ mxid.UserID) { <-ctx.Done() }}
+			i := newInstance(t, store, asDefault, busy)
+			begin(i)
+			synctest.Wait()
+			began, slow := time.Now(), store.slow
+			i.end()
+			if took := time.Since(began); took > slow {
+				t.Errorf("it ended after %v", took)
+			}
+			if store.loading != 0 {
+				t.Error("a load goes on")
+			}
+			if got := i.Stats().Delivered; got > 1 {
+				t.Errorf("the listener was called %d times, want no call after the end", got)
+			}
+			store.set(func(s *shared) { s.failing = nil })
+			i.syncs(alice, 0)
+		})
+	}
+}
+
+func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		told := &ear{store: store}
+		changes, err := module.NewChanges(store, module.DefaultChangesConfig(), told)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rules := module.NewRuleService(store, changes, module.RuleOptions{})
+		if _, err := rules.Content(t.Context(), alice); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		go changes.Run(ctx)
+		synctest.Wait()
+		cancel()
+		if got, want := told.of(alice), []int64{1}; !slices.Equal(got, want) {
+			t.Errorf("heard of %v, want %v", got, want)
+		}
+	})
+}
+
+func TestAChangesConfigThatCannotWorkIsNamed(t *testing.T) {
+	t.Parallel()
+	_, err := module.NewChanges(newShared(), module.ChangesConfig{})
+	for _, field := range []string{"Recheck", "MaxUsers", "MaxQueued"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("the error does not name %s: %v", field, err)
+		}
+	}
+}
+
+// course is what happens in one order of the steps of several parties: each
+// step is one call.
+type course struct {
+	*instance
+	told    *ear
+	parties [][]func()
+	gates   []*gate
+	working sync.WaitGroup
+}
+
+// goes begins a request that is held by a gate, and returns what lets it on.
+func (c *course) goes(do func(ctx context.Context)) (begin, next func()) {
+	g := newGate()
+	c.gates = append(c.gates, g)
+	begin = func() {
+		c.working.Go(func() { do(context.WithValue(context.Background(), gateKey{}, g)) })
+	}
+	return begin, g.next
+}
+
+// another is a change by another host, and the hint at it.
+func another(c *course) []func() {
+	var version int64
+	return []func(){
+		func() { version = c.store.change(alice) },
+		func() { c.store.hint(alice, version) },
+	}
+}
+
+// own is a change by this host: it is stored, told, and hinted at.
+func own(c *course) []func() {
+	begin, next := c.goes(func(ctx context.Context) {
+		if err := c.rules.Put(ctx, alice, pushrule.Room, "own", pushrule.Draft{}, pushrule.Position{}); err != nil {
+			c.t.Error(err)
+		}
+	})
+	var version int64
+	return []func(){
+		func() {
+			begin()
+			synctest.Wait()
+			next()
+			synctest.Wait()
+			version = c.store.content(alice).Version
+		},
+		next,
+		func() { c.store.hint(alice, version) },
+	}
+}
+
+// reader is a first sync: it begins, it reads, it takes in what it read.
+func reader(c *course) []func() {
+	begin, next := c.goes(func(ctx context.Context) {
+		if _, _, err := c.sync.ContentSince(ctx, alice, 0); err != nil {
+			c.t.Error(err)
+		}
+	})
+	return []func(){begin, next, next}
+}
+
+// answers lets the load that a hint began read, and take in what it read.
+func answers(c *course) []func() {
+	c.store.set(func(s *shared) { s.meeting = newGate() })
+	c.gates = append(c.gates, c.store.meeting)
+	return []func(){c.store.meeting.next, c.store.meeting.next}
+}
+
+// lostWatch is a watch that ends and begins anew.
+func lostWatch(c *course) []func() {
+	return []func(){
+		func() { c.store.cut(nil) },
+		func() { time.Sleep(time.Second) },
+	}
+}
+
+// Whatever the order: in the end the listener knows what is stored, and so does
+// who syncs, without a look at what may have got lost.
+func TestNoOrderOfEventsLeavesAnOldVersion(t *testing.T) {
+	for name, parties := range map[string][]func(*course) []func(){
+		"a change elsewhere and two syncs":         {another, reader, reader},
+		"two changes elsewhere and a sync":         {another, another, reader},
+		"a change here, one elsewhere, and a sync": {own, another, reader},
+		"a change here and two syncs":              {own, reader, reader},
+		"a slow load after a hint, and a sync":     {another, answers, reader},
+		"a slow load between two changes":          {another, answers, another},
+		"a slow load and a change here":            {another, answers, own},
+		"a change here and a slow load of it":      {own, answers, answers},
+		"a watch that is lost, a change, a sync":   {lostWatch, another, reader},
+		"a watch that is lost and a change here":   {lostWatch, own},
+	} {
+		for _, known := range []bool{true, false} {
+			if !known && strings.Contains(name, "lost") {
+				continue // who has never been here is not looked after
+			}
+			t.Run(fmt.Sprintf("%s, known %t", name, known), func(t *testing.T) {
+				t.Parallel()
+				interleave(lengths(parties), func(order []int) {
+					synctest.Test(t, func(t *testing.T) { newCourse(t, known, parties).run(order) })
+				})
+			})
+		}
+	}
+}
+
+func newCourse(t *testing.T, known bool, parties []func(*course) []func()) *course {
+	store := newShared()
+	told := &ear{store: store}
+	c := &course{told: told}
+	c.instance = newInstance(t, store, asDefault, told)
+	if store.change(alice); known {
+		c.syncs(alice, 0)
+	}
+	for _, party := range parties {
+		c.parties = append(c.parties, party(c))
+	}
+	return c
+}
+
+func (c *course) run(order []int) {
+	for _, party := range order {
+		c.parties[party][0]()
+		c.parties[party] = c.parties[party][1:]
+		synctest.Wait()
+	}
+	for _, g := range c.gates {
+		g.open()
+	}
+	c.working.Wait()
+	synctest.Wait()
+	told, stored := c.told.of(alice), c.store.content(alice).Version
+	if len(told) == 0 || told[len(told)-1] != stored || !slices.IsSorted(told) || len(c.told.odd) > 0 {
+		c.t.Errorf("order %v: heard of %v, stored is %d", order, told, stored)
+	}
+	if got := c.syncs(alice, 1); got != stored {
+		c.t.Errorf("order %v: a sync gets version %d, stored is %d", order, got, stored)
+	}
+	if got := c.syncs(alice, stored); got != stored {
+		c.t.Errorf("order %v: a sync that has version %d gets %d", order, stored, got)
+	}
+}
+
+func lengths(parties []func(*course) []func()) []int {
+	var lengths []int
+	for _, party := range parties {
+		c := &course{instance: &instance{store: newShared()}}
+		lengths = append(lengths, len(party(c)))
+	}
+	return lengths
+}
+
+// interleave visits every order of so many steps of each party.
+func interleave(left []int, visit func(order []int)) {
+	var extend func(order []int)
+	extend = func(order []int) {
+		ended := true
+		for party := range left {
+			if left[party] > 0 {
+				ended = false
+				left[party]--
+				extend(append(order, party))
+				left[party]++
+			}
+		}
+		if ended {
+			visit(slices.Clone(order))
+		}
+	}
+	extend(nil)
+}
+
+// chance is a random course of many users.
+type chance struct {
+	*instance
+	random *rand.Rand
+	users  []mxid.UserID
+	tokens map[mxid.UserID]int64
+	ears   []*ear
+	later  []func() // hints that come late
+}
+
+func (c *chance) step() {
+	user := c.users[c.random.IntN(len(c.users))]
+	switch c.random.IntN(12) {
+	case 0, 1:
+		_ = c.put(user, fmt.Sprint(c.random.Int()))
+		c.hear(user, c.store.content(user).Version)
+	case 2, 3, 4:
+		c.hear(user, c.store.change(user))
+	case 5, 6, 7:
+		if content, changed, err := c.sync.ContentSince(c.t.Context(), user, c.tokens[user]); err == nil && changed {
+			c.tokens[user] = content.Version
+		}
+	case 8:
+		c.store.set(func(s *shared) { s.failing = nil })
+	case 9:
+		c.store.set(func(s *shared) { s.failing = [2]error{nil, errDown}[c.random.IntN(2)] })
+	case 10:
+		c.store.set(func(s *shared) { s.slow = time.Duration(c.random.IntN(300)) * time.Millisecond })
+	case 11:
+		if c.random.IntN(4) == 0 {
+			c.store.cut(nil)
+		}
+		time.Sleep(time.Duration(c.random.IntN(2000)) * time.Millisecond)
+	}
+}
+
+// hear has a hint come now, later, twice, or not at all.
+func (c *chance) hear(user mxid.UserID, version int64) {
+	hint := func() { c.store.hint(user, version) }
+	switch c.random.IntN(5) {
+	case 0:
+	case 1:
+		c.later = append(c.later, hint)
+	case 2:
+		hint()
+		c.later = append(c.later, hint)
+	default:
+		hint()
+	}
+	if n := len(c.later); n > 0 && c.random.IntN(2) == 0 {
+		late := c.random.IntN(n)
+		c.later[late]()
+		c.later = slices.Delete(c.later, late, late+1)
+	}
+}
+
+func TestWhateverHappensVersionsGrowAndTheLastIsTold(t *testing.T) {
+	for seed := range uint64(100) {
+		inBubble(t, fmt.Sprint(seed), func(t *testing.T) {
+			store, random := newShared(), rand.New(rand.NewPCG(seed, 0))
+			c := &chance{random: random, users: someUsers(4), tokens: map[mxid.UserID]int64{}}
+			var listeners []module.ChangeListener
+			for n := range 3 {
+				e := &ear{store: store, do: func(context.Context, mxid.UserID) {
+					time.Sleep(time.Duration(n) * 50 * time.Millisecond)
+				}}
+				c.ears, listeners = append(c.ears, e), append(listeners, e)
+			}
+			c.instance = newInstance(t, store, asDefault, listeners...)
+			for _, user := range c.users {
+				c.tokens[user] = c.syncs(user, 0)
+			}
+			var working sync.WaitGroup
+			for range 300 {
+				c.step()
+				if random.IntN(10) == 0 { // a sync that the others overtake
+					user := c.users[random.IntN(len(c.users))]
+					working.Go(func() { _, _, _ = c.sync.ContentSince(t.Context(), user, 1) })
+				}
+			}
+			working.Wait()
+			store.set(func(s *shared) { s.failing = nil })
+			time.Sleep(2 * pastRecheck)
+			c.check()
+		})
+	}
+}
+
+func (c *chance) check() {
+	for _, user := range c.users {
+		stored := c.store.content(user).Version
+		for n, e := range c.ears {
+			told := e.of(user)
+			if !slices.IsSorted(told) || len(told) == 0 || told[len(told)-1] != stored || len(e.odd) > 0 {
+				c.t.Errorf("listener %d heard of %v, stored is %d; what was never stored: %q", n, told, stored, e.odd)
+			}
+		}
+		if got := c.syncs(user, c.tokens[user]); got != stored {
+			c.t.Errorf("a sync gets version %d, stored is %d", got, stored)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package rediscommit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+func someUsers(n int) []mxid.UserID {
+	users := make([]mxid.UserID, n)
+	for i := range users {
+		users[i] = mxid.UserID(fmt.Sprintf("@user%d:example.org", i))
+	}
+	return users
+}
+
+// plant stores a text for each user.
+func plant(t *testing.T, store userTexts, users []mxid.UserID) {
+	t.Helper()
+	for _, user := range users {
+		if err := store.Update(t.Context(), user, to(string(user)[:6])); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// trips counts the keys of each pipeline that asks for some.
+type trips struct {
+	mu    sync.Mutex
+	sizes []int
+}
+
+func (p *trips) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (p *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+
+func (p *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		if commands[0].Name() == "get" { // not what the client says to a new connection
+			p.mu.Lock()
+			p.sizes = append(p.sizes, len(commands))
+			p.mu.Unlock()
+		}
+		return next(ctx, commands)
+	}
+}
+
+func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		users int
+		trips []int
+	}{{0, nil}, {1, []int{1}}, {500, []int{500}}, {501, []int{500, 1}}, {1234, []int{500, 500, 234}}} {
+		t.Run(fmt.Sprint(test.users), func(t *testing.T) {
+			t.Parallel()
+			_, client := embedded(t)
+			store, users := textStore(t, client, asUsual), someUsers(test.users)
+			plant(t, store, users[:len(users)/2])
+			counted := &trips{}
+			client.AddHook(counted)
+			loaded := store.LoadMany(t.Context(), slices.Concat(users, users)) // each twice
+			if len(loaded) != len(users) || !slices.Equal(counted.sizes, test.trips) {
+				t.Errorf("got %d results after trips of %v, want %d after %v", len(loaded), counted.sizes, len(users), test.trips)
+			}
+			for n, user := range users {
+				want, planted := "", n < len(users)/2
+				if planted {
+					want = string(user)[:6]
+				}
+				if got := loaded[user]; got.Err != nil || got.Value != want || (got.Stamp.Version != 0) != planted {
+					t.Fatalf("%s: got %+v, want %q", user, got, want)
+				}
+			}
+		})
+	}
+}
+
+func TestOfManyUsersOnlyThoseFailWhoMust(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	store, users := textStore(t, client, asUsual), someUsers(10)
+	plant(t, store, users)
+	server.Set("text:{@user3:example.org}", "no stamp")
+	server.Del("text:{@user4:example.org}")
+	server.HSet("text:{@user4:example.org}", "x", "y")
+	loaded := store.LoadMany(t.Context(), append(users, "alice", ""))
+	for user, got := range loaded {
+		switch user {
+		case "@user3:example.org", "@user4:example.org":
+			wantKind(t, got.Err, fault.Database)
+		case "alice", "":
+			if got.Err == nil {
+				t.Errorf("%q gave no error", user)
+			}
+		default:
+			if got.Err != nil || got.Value != string(user)[:6] {
+				t.Errorf("%s: got %+v", user, got)
+			}
+		}
+	}
+	if len(loaded) != 12 {
+		t.Errorf("got %d results", len(loaded))
+	}
+}
+
+func TestWithoutOneMasterOnlyItsUsersAreUnavailable(t *testing.T) {
+	t.Parallel()
+	for name, strike := range map[string]func(*redistest.Server){
+		"stopped": (*redistest.Server).Stop,
+		"paused":  (*redistest.Server).Pause,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+			client := redis.NewClusterClient(&redis.ClusterOptions{
+				Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, DialerRetries: 1,
+				DialTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond, MaxRedirects: 1,
+			})
+			t.Cleanup(func() { client.Close() })
+			store, users := textStore(t, client, asUsual), someUsers(1200)
+			plant(t, store, users)
+			dead := cluster.Masters()[1]
+			strike(dead)
+			began := time.Now()
+			loaded := store.LoadMany(t.Context(), users)
+			if took := time.Since(began); took > DefaultConfig().OperationTimeout+late {
+				t.Errorf("it took %v", took)
+			}
+			failed := 0
+			for _, user := range users {
+				got, host := loaded[user], ownerOf(t, client, "text:{"+string(user)+"}")
+				if host == dead.Addr() {
+					failed++
+					wantKind(t, got.Err, fault.Unavailable)
+				} else if got.Err != nil || got.Value != string(user)[:6] {
+					t.Errorf("%s of a master that lives: got %+v", user, got)
+				}
+			}
+			if failed < 100 || failed > 700 {
+				t.Errorf("%d users have failed", failed)
+			}
+		})
+	}
+}
+
+// ownerOf returns the address of the master of a key.
+func ownerOf(t *testing.T, client *redis.ClusterClient, key string) string {
+	t.Helper()
+	node, err := client.MasterForKey(t.Context(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return node.Options().Addr
+}
+
+func TestARemovalIsAsDurableAsAChange(t *testing.T) {
+	t.Parallel()
+	pair := replicated(t, 1)
+	master, replica := pair.Master().Client(t), pair.Replicas()[0]
+	const short = 100 * time.Millisecond
+	store := textStore(t, master, func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: short} })
+	patient := textStore(t, master, func(c *Config) { c.Durability = oneReplica })
+	if err := patient.Update(t.Context(), alice, to("a")); err != nil {
+		t.Fatal(err)
+	}
+	if err := patient.Remove(t.Context(), alice); err != nil {
+		t.Error(err)
+	}
+	if n := replica.Client(t).Exists(t.Context(), aliceKey).Val(); n != 0 {
+		t.Error("the replica still has what was removed")
+	}
+	if err := patient.Update(t.Context(), alice, to("b")); err != nil {
+		t.Fatal(err)
+	}
+	pause(t, replica)
+	began := time.Now()
+	wantKind(t, store.Remove(t.Context(), alice), fault.Unavailable)
+	if took := time.Since(began); took < short {
+		t.Errorf("it waited for %v", took)
+	}
+	replica.Resume()
+	if err := patient.Remove(t.Context(), alice); err != nil { // there is nothing left
+		t.Error(err)
+	}
+	if n := replica.Client(t).Exists(t.Context(), aliceKey).Val(); n != 0 {
+		t.Error("the replica still has what was removed")
+	}
+}
+
+func TestAChangeUnderWayFindsNothingAfterARemoval(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	store := textStore(t, client, asUsual)
+	plant(t, store, []mxid.UserID{alice})
+	var found []string
+	err := store.Update(t.Context(), alice, func(text *string) error {
+		if found = append(found, *text); len(found) == 1 {
+			if err := store.Remove(t.Context(), alice); err != nil {
+				t.Error(err)
+			}
+		}
+		*text += "!"
+		return nil
+	})
+	if want := []string{"@alice", ""}; err != nil || !slices.Equal(found, want) {
+		t.Errorf("the edit found %q, error %v, want %q", found, err, want)
+	}
+	wantText(t, store, "!")
+}

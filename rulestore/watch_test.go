@@ -1,0 +1,385 @@
+package rulestore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// patience is for what comes at once, where the machine is busy.
+const patience = 10 * time.Second
+
+// eachRedis runs a test on an embedded Redis and on a real one.
+func eachRedis(t *testing.T, run func(t *testing.T, client *redis.Client)) {
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		_, _, client := newStore(t, DefaultConfig())
+		run(t, client)
+	})
+	t.Run("real", func(t *testing.T) {
+		t.Parallel()
+		run(t, redistest.Single(t).Client(t))
+	})
+}
+
+func storeOn(t *testing.T, client redis.UniversalClient, change func(*Config)) *Store {
+	t.Helper()
+	cfg := DefaultConfig()
+	change(&cfg)
+	store, err := New(client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+func byDefault(*Config) {}
+
+// watch is one under way, with what it heard.
+type watch struct {
+	t     *testing.T
+	end   context.CancelFunc
+	ended chan error
+
+	mu    sync.Mutex
+	heard []string
+}
+
+// newWatch returns a watch that has begun.
+func newWatch(t *testing.T, store *Store) *watch {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	w := &watch{t: t, end: cancel, ended: make(chan error, 1)}
+	watching := make(chan struct{})
+	go func() {
+		w.ended <- store.Watch(ctx, func() { close(watching) }, func(user mxid.UserID, version int64) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.heard = append(w.heard, hint(user, version))
+		})
+	}()
+	t.Cleanup(cancel)
+	select {
+	case <-watching:
+	case err := <-w.ended:
+		t.Fatalf("the watch ended: %v", err)
+	case <-time.After(patience):
+		t.Fatal("the watch does not begin")
+	}
+	return w
+}
+
+func hint(user mxid.UserID, version int64) string { return fmt.Sprint(version, " ", user) }
+
+// want waits until so much was heard. What is heard last proves that nothing
+// came before it.
+func (w *watch) want(want ...string) {
+	w.t.Helper()
+	var got []string
+	for deadline := time.Now().Add(patience); len(got) < len(want) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		w.mu.Lock()
+		got = slices.Clone(w.heard)
+		w.mu.Unlock()
+	}
+	if !slices.Equal(got, want) {
+		w.t.Errorf("heard of %q\nwant %q", got, want)
+	}
+}
+
+func (w *watch) wantEnd(within time.Duration) {
+	w.t.Helper()
+	began := time.Now()
+	select {
+	case err := <-w.ended:
+		if err == nil || !strings.Contains(err.Error(), "rulestore") {
+			w.t.Errorf("it ended with error %v", err)
+		}
+	case <-time.After(within):
+		w.t.Errorf("it still lasts after %v", time.Since(began))
+	}
+}
+
+func mustUpdate(t *testing.T, store *Store, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) int64 {
+	t.Helper()
+	content, err := store.Update(t.Context(), user, edit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return content.Version
+}
+
+func nothing(*pushrule.Ruleset, bool) error { return nil }
+
+func TestAWatchHearsOfEachChangeOnce(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, client *redis.Client) {
+		store := storeOn(t, client, byDefault)
+		w := newWatch(t, storeOn(t, client, byDefault))
+		var want []string
+		changes := func(user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) {
+			t.Helper()
+			want = append(want, hint(user, mustUpdate(t, store, user, edit)))
+		}
+		changes(alice, nothing) // which makes the event
+		changes(alice, put("a"))
+		mustUpdate(t, store, alice, nothing)
+		mustUpdate(t, store, alice, put("a"))
+		for _, refused := range []func(*pushrule.Ruleset, bool) error{
+			func(*pushrule.Ruleset, bool) error { return errors.New("no") }, remove("b"),
+		} {
+			if _, err := store.Update(t.Context(), alice, refused); err == nil {
+				t.Error("an edit was not refused")
+			}
+		}
+		for _, user := range []mxid.UserID{"@a b:c", "@}{:b", "@ü🦊:b", "@a\n:b"} {
+			changes(user, put("a"))
+		}
+		if err := store.Delete(t.Context(), alice); err != nil {
+			t.Error(err)
+		}
+		changes(alice, put("a"))
+		changes(alice, remove("a"))
+		w.want(want...)
+	})
+}
+
+// Changes of one user that wait for each other are made together: what was
+// made at once is told at once.
+func TestAWatchHearsOfChangesThatAreMadeTogether(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, client *redis.Client) {
+		store := storeOn(t, client, byDefault)
+		w := newWatch(t, store)
+		var mu sync.Mutex
+		versions := map[int64]bool{}
+		var writing sync.WaitGroup
+		for n := range 50 {
+			writing.Go(func() {
+				content, err := store.Update(t.Context(), alice, put(fmt.Sprint("rule", n)))
+				if err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				versions[content.Version] = true
+			})
+		}
+		writing.Wait()
+		var want []string
+		for version := range versions {
+			want = append(want, hint(alice, version))
+		}
+		slices.Sort(want)
+		w.want(append(want, hint(alice, mustUpdate(t, store, alice, put("last"))))...)
+	})
+}
+
+func TestAChangeThatIsWrittenAgainToConfirmItIsHeardOnce(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Replicated(t, 1, "--repl-diskless-sync", "no")
+	client := servers.Master().Client(t)
+	subscription := client.Subscribe(t.Context(), channel)
+	t.Cleanup(func() { subscription.Close() })
+	if _, err := subscription.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	store := storeOn(t, client, func(c *Config) {
+		c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: 2 * time.Second}
+	})
+	version := mustUpdate(t, store, alice, put("a"))
+	for range 3 {
+		if got := mustUpdate(t, store, alice, put("a")); got != version {
+			t.Errorf("got version %d of what has version %d", got, version)
+		}
+	}
+	for _, want := range []string{hint(alice, version), hint(alice, mustUpdate(t, store, alice, put("b")))} {
+		message, err := subscription.ReceiveTimeout(t.Context(), patience)
+		if got, heard := message.(*redis.Message); !heard || got.Payload != want {
+			t.Errorf("published was %v, error %v, want %q", message, err, want)
+		}
+	}
+}
+
+func TestWhoMayNotPublishCanChangeRules(t *testing.T) {
+	t.Parallel()
+	for name, rules := range map[string][]any{
+		"no PUBLISH": {"allchannels", "+@all", "-publish"},
+		"no channel": {"resetchannels", "+@all"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Single(t)
+			admin := server.Client(t)
+			account := append([]any{"ACL", "SETUSER", "host", "reset", "on", ">secret", "~*"}, rules...)
+			if err := admin.Do(t.Context(), account...).Err(); err != nil {
+				t.Fatal(err)
+			}
+			client := redis.NewClient(&redis.Options{
+				Addr: server.Addr(), Username: "host", Password: "secret", ContextTimeoutEnabled: true,
+			})
+			t.Cleanup(func() { client.Close() })
+			w := newWatch(t, storeOn(t, admin, byDefault))
+			if err := client.Publish(t.Context(), channel, "1 "+string(alice)).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
+				t.Fatalf("publishing gave error %v", err)
+			}
+			store := storeOn(t, client, byDefault)
+			mustUpdate(t, store, alice, put("a"))
+			mustUpdate(t, store, alice, put("b"))
+			if got := ids(t, store); got != "b a" {
+				t.Errorf("got rules %q", got)
+			}
+			done, err := client.Eval(t.Context(), swapScript, []string{"x"}, "new", channel, "1 @bob:b").Bool()
+			if !done || err != nil {
+				t.Errorf("the script's answer is %t, %v", done, err)
+			}
+			w.want(hint(alice, mustUpdate(t, storeOn(t, admin, byDefault), alice, put("c"))))
+		})
+	}
+}
+
+func TestAWatchThatMayNotSubscribeDoesNotBegin(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
+		t.Fatal(err)
+	}
+	store := storeOn(t, server.Client(t), byDefault)
+	err := store.Watch(t.Context(), func() { t.Error("it says that it watches") }, nil)
+	if !redis.HasErrorPrefix(errors.Unwrap(err), "NOPERM") {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestAWatchEndsWhenItMayHaveMissedSomething(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		strike func(*redistest.Server, *watch)
+		within time.Duration
+	}{
+		"a server that is stopped":    {func(s *redistest.Server, _ *watch) { s.Stop() }, time.Second},
+		"a server that goes silent":   {func(s *redistest.Server, _ *watch) { s.Pause() }, 6 * time.Second},
+		"a host that has had enough":  {func(_ *redistest.Server, w *watch) { w.end() }, time.Second},
+		"a connection that is killed": {killSubscriptions, time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := redistest.Single(t)
+			store := storeOn(t, server.Client(t), byDefault)
+			w := newWatch(t, store)
+			test.strike(server, w)
+			w.wantEnd(test.within)
+		})
+	}
+}
+
+func killSubscriptions(s *redistest.Server, w *watch) {
+	if err := s.Client(w.t).Do(w.t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+func TestAQuietWatchLasts(t *testing.T) {
+	t.Parallel()
+	store := storeOn(t, redistest.Single(t).Client(t), byDefault)
+	w := newWatch(t, store)
+	time.Sleep(2*quiet + 2*pingTime)
+	w.want(hint(alice, mustUpdate(t, store, alice, put("a"))))
+}
+
+func TestWhatIsNoneOfTheModulesIsNotHeard(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, client *redis.Client) {
+		w := newWatch(t, storeOn(t, client, byDefault))
+		for _, message := range []string{
+			"", " ", "1", "1 ", " @alice:example.org", "x @alice:example.org", "0 @alice:example.org",
+			"-1 @alice:example.org", "1.5 @alice:example.org", "99999999999999999999 @alice:example.org",
+			"1 alice", "1  @alice:example.org", "1\t@alice:example.org", "1 @" + strings.Repeat("x", 300) + ":b",
+			"@alice:example.org 1", "\x00", strings.Repeat("9", 1<<16),
+		} {
+			if err := client.Publish(t.Context(), channel, message).Err(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.want(hint(alice, mustUpdate(t, storeOn(t, client, byDefault), alice, put("a"))))
+	})
+}
+
+func TestHomeserversWithPrefixesOfTheirOwnDoNotHearOfEachOther(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, client *redis.Client) {
+		var stores []*Store
+		var watches []*watch
+		for _, prefix := range []string{"", "hs1:", "hs2:"} {
+			store := storeOn(t, client, func(c *Config) { c.Redis.KeyPrefix = prefix })
+			stores, watches = append(stores, store), append(watches, newWatch(t, store))
+		}
+		for n, store := range stores {
+			first := hint(alice, mustUpdate(t, store, alice, put("a")))
+			watches[n].want(first, hint(alice, mustUpdate(t, store, alice, put("b"))))
+		}
+	})
+}
+
+func TestAnEventThatSomebodyElseWroteHasAVersion(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"without a stamp":         `{"type":"m.push_rules","content":{"global":{}}}`,
+		"with a stamp of no form": `{"type":"m.push_rules","content":{"global":{}},"commit":"x"}`,
+		"with a version below 0":  `{"content":{"global":{}},"commit":{"version":-5,"writers":{}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, server, _ := newStore(t, DefaultConfig())
+			w := newWatch(t, store)
+			server.Set(aliceKey, text)
+			before, err := store.Load(t.Context(), alice)
+			if err != nil || before.Version != 1 || !before.Found() {
+				t.Errorf("got version %d, error %v, want 1", before.Version, err)
+			}
+			if got := mustUpdate(t, store, alice, put("a")); got <= before.Version {
+				t.Errorf("version %d came after %d", got, before.Version)
+			}
+			after, err := store.Load(t.Context(), alice)
+			if err != nil || after.Version <= before.Version {
+				t.Errorf("got version %d, error %v, after %d", after.Version, err, before.Version)
+			}
+			w.want(hint(alice, after.Version))
+		})
+	}
+}
+
+func TestAnUpdateReturnsTheVersionThatIsStored(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, client *redis.Client) {
+		hosts := []*Store{storeOn(t, client, byDefault), storeOn(t, client, byDefault)}
+		for n, edit := range []func(*pushrule.Ruleset, bool) error{nothing, put("a"), put("a"), remove("a"), nothing} {
+			updated, err := hosts[n%2].Update(t.Context(), alice, edit)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, host := range hosts {
+				loaded, err := host.Load(t.Context(), alice)
+				many := host.LoadMany(t.Context(), []mxid.UserID{alice})[alice]
+				if err != nil || many.Err != nil || loaded.Version != updated.Version || many.Value.Version != updated.Version {
+					t.Errorf("update %d returned version %d, loaded are %d and %d, errors %v and %v",
+						n, updated.Version, loaded.Version, many.Value.Version, err, many.Err)
+				}
+				if string(loaded.AppendJSON(nil)) != string(updated.AppendJSON(nil)) {
+					t.Errorf("update %d returned %s, loaded is %s", n, updated.AppendJSON(nil), loaded.AppendJSON(nil))
+				}
+			}
+		}
+	})
+}
