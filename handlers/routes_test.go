@@ -53,8 +53,9 @@ type (
 	}
 )
 
-func (f rulesFunc) Ruleset(ctx context.Context, _ mxid.UserID) (pushrule.Ruleset, error) {
-	return f.read(ctx)
+func (f rulesFunc) Content(ctx context.Context, _ mxid.UserID) (module.Content, error) {
+	rules, err := f.read(ctx)
+	return module.Content{Rules: rules}, err
 }
 
 func (f pushersFunc) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {

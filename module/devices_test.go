@@ -316,8 +316,9 @@ func (r ruleCaller) Delete(ctx context.Context, user mxid.UserID) error {
 func TestNoRulesStayThatAReadCreatesWhileTheirUserIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]module.Content{
-		"a user without rules": {},
-		"a user with rules":    found(pushrule.ServerDefault(alice)),
+		"a user without rules":    {},
+		"a user with rules":       found(pushrule.ServerDefault(alice)),
+		"a user with an old rule": found(mustRead(t, withLegacy)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,7 @@ type memory struct {
 	mu        sync.Mutex
 	lists     map[mxid.UserID]pusher.List
 	claims    map[pusher.Digest]pusher.Claims
-	postponed map[module.Unsettled]time.Time
+	postponed map[pusher.Digest]int64 // the last claim
 }
 
 func newMemory() *memory {
@@ -28,7 +28,7 @@ func newMemory() *memory {
 		before:    func(string) error { return nil },
 		lists:     map[mxid.UserID]pusher.List{},
 		claims:    map[pusher.Digest]pusher.Claims{},
-		postponed: map[module.Unsettled]time.Time{},
+		postponed: map[pusher.Digest]int64{},
 	}
 }
 
@@ -117,7 +117,7 @@ func (m memoryIndex) Postpone(_ context.Context, u module.Unsettled) error {
 		return err
 	}
 	defer unlock()
-	m.postponed[u] = time.Now()
+	m.postponed[u.Key] = max(m.postponed[u.Key], u.Claim)
 	return nil
 }
 
@@ -127,7 +127,9 @@ func (m memoryIndex) Settled(_ context.Context, u module.Unsettled) error {
 		return err
 	}
 	defer unlock()
-	delete(m.postponed, u)
+	if m.postponed[u.Key] <= u.Claim {
+		delete(m.postponed, u.Key)
+	}
 	return nil
 }
 
@@ -137,9 +139,9 @@ func (m memoryIndex) Postponed(_ context.Context, before time.Time, limit int) (
 		return nil, err
 	}
 	defer unlock()
-	for u, at := range m.postponed {
-		if at.Before(before) && len(all) < limit {
-			all = append(all, u)
+	for key, claim := range m.postponed {
+		if claim < before.UnixMicro() && len(all) < limit {
+			all = append(all, module.Unsettled{Key: key, Claim: claim})
 		}
 	}
 	return all, nil

@@ -84,7 +84,7 @@ func (k pushkeys) settle(ctx context.Context, u Unsettled, taker pusher.Owner) e
 	if pending {
 		return nil
 	}
-	return k.index.Settled(ctx, u)
+	return k.index.Settled(ctx, Unsettled{u.Key, max(u.Claim, claims.Newest())})
 }
 
 // held returns the pushers of a key that are stored, by user.

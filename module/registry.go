@@ -123,19 +123,20 @@ type PushkeyIndex interface {
 	// atomically, in the way of [RuleStore.Update], and returns them.
 	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error)
 
-	// Postpone remembers that a pushkey is to be settled for a claim, until
-	// Settled says that it is.
+	// Postpone remembers that a pushkey is to be settled for a claim, and for
+	// those before it. Settled forgets that, unless a later claim was postponed.
 	Postpone(ctx context.Context, unsettled Unsettled) error
 	Settled(ctx context.Context, unsettled Unsettled) error
 
-	// Postponed returns up to limit of what was postponed before a time.
+	// Postponed returns up to limit pushkeys that are to be settled, each with
+	// its last claim, where that was made before a time.
 	Postponed(ctx context.Context, before time.Time, limit int) ([]Unsettled, error)
 }
 
-// Unsettled is a claim after which a pushkey may have an owner too many.
+// Unsettled is a pushkey that may have an owner too many after a claim.
 type Unsettled struct {
 	Key   pusher.Digest
-	Claim int64 // the number of the claim
+	Claim int64 // its number; see [pusher.Claim]
 }
 
 // RuleService is the push rules API without its wire form: one method for

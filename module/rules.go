@@ -176,6 +176,10 @@ func (s *ruleService) editFound(ctx context.Context, user mxid.UserID, edit func
 
 func (s *ruleService) refreshDefaults(ctx context.Context, user mxid.UserID) error {
 	defaults := s.options.Defaults.For(user)
+	content, err := s.store.Load(ctx, user)
+	if err != nil || !content.Found() || content.Rules.IsCurrent(defaults) {
+		return err
+	}
 	return s.editFound(ctx, user, func(rules *pushrule.Ruleset) error {
 		rules.MergeDefaults(defaults)
 		return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -32,6 +33,8 @@ func (m *ruleMemory) Load(context.Context, mxid.UserID) (module.Content, error) 
 }
 
 func (m *ruleMemory) LoadMany(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	all := map[mxid.UserID]module.Result[module.Content]{}
 	for _, user := range users {
 		all[user] = module.Result[module.Content]{Value: m.content, Err: m.err}
@@ -45,13 +48,15 @@ func (m *ruleMemory) Update(
 	if m.err != nil {
 		return module.Content{}, m.err
 	}
-	rules := m.content.Rules
 	if meanwhile := m.meanwhile; meanwhile != nil {
+		rules := m.content.Rules
 		_ = edit(&rules, m.content.Found()) // its commit loses the race
 		m.meanwhile = nil
 		meanwhile(m)
-		rules = m.content.Rules
 	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	rules := m.content.Rules
 	if err := edit(&rules, m.content.Found()); err != nil {
 		return module.Content{}, err
 	}
@@ -63,6 +68,8 @@ func (m *ruleMemory) Update(
 }
 
 func (m *ruleMemory) Delete(context.Context, mxid.UserID) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	m.content = module.Content{}
 	return m.err
 }
@@ -131,21 +138,21 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 	merged.MergeDefaults(defaults)
 	users := mustRead(t, `{"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[]}]}`)
 	for name, test := range map[string]struct {
-		store   ruleMemory
+		store   *ruleMemory
 		want    pushrule.Ruleset
 		commits int
 	}{
-		"nothing stored":      {ruleMemory{}, defaults, 1},
-		"a legacy rule":       {ruleMemory{content: found(mustRead(t, withLegacy))}, merged, 1},
-		"nothing to repair":   {ruleMemory{content: found(users)}, users, 0},
-		"a set without rules": {ruleMemory{content: found(mustRead(t, `{ }`))}, mustRead(t, `{ }`), 0},
+		"nothing stored":      {&ruleMemory{}, defaults, 1},
+		"a legacy rule":       {&ruleMemory{content: found(mustRead(t, withLegacy))}, merged, 1},
+		"nothing to repair":   {&ruleMemory{content: found(users)}, users, 0},
+		"a set without rules": {&ruleMemory{content: found(mustRead(t, `{ }`))}, mustRead(t, `{ }`), 0},
 		"another host is first": {
-			ruleMemory{meanwhile: func(m *ruleMemory) { m.content = found(users) }}, users, 0,
+			&ruleMemory{meanwhile: func(m *ruleMemory) { m.content = found(users) }}, users, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := newRules(t, &test.store, pushrule.DefaultLimits()).Content(t.Context(), alice)
+			got, err := newRules(t, test.store, pushrule.DefaultLimits()).Content(t.Context(), alice)
 			if err != nil || text(got.Rules) != text(test.want) || !got.Found() {
 				t.Errorf("got %s, %v\nwant %s", text(got.Rules), err, text(test.want))
 			}

@@ -100,13 +100,18 @@ func (c *Claims) Last(user mxid.UserID) (own, others int64) {
 	return own, others
 }
 
+// Newest returns the number of the last claim, 0 where there is none.
+func (c *Claims) Newest() (number int64) {
+	for _, owner := range c.owners {
+		number = max(number, owner.Claim)
+	}
+	return number
+}
+
 // Add adds a claim of a user that comes after all others, at a time in
 // microseconds since 1970, and returns its number.
 func (c *Claims) Add(user mxid.UserID, now int64) int64 {
-	number := max(now, 1)
-	for _, owner := range c.owners {
-		number = max(number, owner.Claim+1)
-	}
+	number := max(now, c.Newest()+1)
 	c.owners = append(slices.Clip(c.owners), Owner{user, number})
 	return number
 }

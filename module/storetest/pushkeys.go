@@ -122,24 +122,35 @@ func claimEndedContext(t *testing.T, newIndex func(*testing.T) module.PushkeyInd
 }
 
 func postponedClaims(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
-	hosts, soon := [2]module.PushkeyIndex{newIndex(t), newIndex(t)}, time.Now().Add(time.Hour)
-	first, second := module.Unsettled{Key: newDigest(), Claim: 1}, module.Unsettled{Key: newDigest(), Claim: 1 << 62}
-	isPostponed := func(u module.Unsettled, before time.Time) bool {
+	hosts, now := [2]module.PushkeyIndex{newIndex(t), newIndex(t)}, time.Now()
+	claim := func(key pusher.Digest, at time.Time) module.Unsettled {
+		return module.Unsettled{Key: key, Claim: at.UnixMicro()}
+	}
+	early, late := claim(newDigest(), now.Add(-time.Hour)), claim(newDigest(), now)
+	later := claim(early.Key, now.Add(-time.Minute))
+	want := func(before time.Time, want ...module.Unsettled) {
 		t.Helper()
 		all, err := hosts[1].Postponed(t.Context(), before, 1000)
 		wantNoError(t, err)
-		return slices.Contains(all, u)
+		all = slices.DeleteFunc(all, func(u module.Unsettled) bool { return u.Key != early.Key && u.Key != late.Key })
+		if !slices.Equal(all, want) {
+			t.Errorf("got %v, want %v", all, want)
+		}
 	}
-	for _, u := range []module.Unsettled{first, second, first} {
+	soon := now.Add(time.Minute)
+	for _, u := range []module.Unsettled{late, early, late} {
 		wantNoError(t, hosts[0].Postpone(t.Context(), u))
 	}
-	if !isPostponed(first, soon) || !isPostponed(second, soon) || isPostponed(first, time.Now().Add(-time.Hour)) {
-		t.Error("what was postponed is not told, or too soon")
-	}
-	wantNoError(t, hosts[1].Settled(t.Context(), first))
-	wantNoError(t, hosts[1].Settled(t.Context(), first))
-	if isPostponed(first, soon) || !isPostponed(second, soon) {
-		t.Error("what was settled is still told, or the other is not")
-	}
-	wantNoError(t, hosts[0].Settled(t.Context(), second))
+	want(soon, early, late)
+	want(now.Add(-time.Second), early)
+	wantNoError(t, hosts[1].Postpone(t.Context(), later))
+	wantNoError(t, hosts[0].Postpone(t.Context(), early)) // which is settled with the later one
+	want(soon, later, late)
+	wantNoError(t, hosts[0].Settled(t.Context(), early))
+	want(soon, later, late)
+	wantNoError(t, hosts[0].Settled(t.Context(), later))
+	wantNoError(t, hosts[0].Settled(t.Context(), later))
+	want(soon, late)
+	wantNoError(t, hosts[1].Settled(t.Context(), claim(late.Key, soon)))
+	want(soon)
 }

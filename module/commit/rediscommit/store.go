@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -109,43 +108,6 @@ func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error
 type Loaded[V any] struct {
 	commit.State[V]
 	Err error // as that of [Store.Load]
-}
-
-// maxPipeline is how many keys are asked for in one round trip, so that no
-// answer keeps the requests of others waiting for long.
-const maxPipeline = 500
-
-// LoadMany is Load for many keys, in their order: one round trip to each node
-// for every 500 of them.
-func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
-	defer cancel()
-	all := make([]Loaded[V], 0, len(keys))
-	for some := range slices.Chunk(keys, maxPipeline) {
-		all = append(all, s.loadPipelined(ctx, some)...)
-	}
-	return all
-}
-
-func (s *Store[V]) loadPipelined(ctx context.Context, keys []string) []Loaded[V] {
-	answers := make([]func() (Stored[V], error), len(keys))
-	// The pipeline's own error is that of one of the commands, or of none.
-	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, key := range keys {
-			answers[i] = s.layout.Read(ctx, p, s.cfg.KeyPrefix+key)
-		}
-		return nil
-	})
-	loaded := make([]Loaded[V], len(keys))
-	for i, answer := range answers {
-		stored, err := s.check(answer())
-		if err != nil {
-			loaded[i].Err = err
-			continue
-		}
-		loaded[i].State = commit.State[V]{Value: stored.Value(), Stamp: stored.Stamp()}
-	}
-	return loaded
 }
 
 // Update changes what is stored under a key, and returns it as it is then; see

@@ -122,7 +122,7 @@ func TestWithoutOneMasterOnlyItsUsersAreUnavailable(t *testing.T) {
 			cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 			client := redis.NewClusterClient(&redis.ClusterOptions{
 				Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, DialerRetries: 1,
-				DialTimeout: 300 * time.Millisecond, ReadTimeout: 300 * time.Millisecond, MaxRedirects: 1,
+				DialTimeout: 1200 * time.Millisecond, ReadTimeout: time.Second,
 			})
 			t.Cleanup(func() { client.Close() })
 			store, users := textStore(t, client, asUsual), someUsers(1200)
