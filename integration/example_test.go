@@ -261,6 +261,10 @@ func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 	web := startHost(t, client,
 		fx.Provide(pushfx.AsChangeListener(func() *syncWaker { return h.waker })),
 		fx.Populate(&h.push, &h.changes),
+		fx.Invoke(func(e *echo.Echo) {
+			e.GET("/account_data", func(c echo.Context) error { return h.getPushRules(c, alice) })
+			e.PUT("/account_data", h.putPushRules)
+		}),
 	)
 	ctx, patience := t.Context(), func() context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), never)
@@ -278,6 +282,12 @@ func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 	wantNil(err)
 	if !strings.Contains(string(event), ".m.rule.master") || next == 0 {
 		t.Errorf("the first sync: got %s, %d", event, next)
+	}
+	if a := web.do(alice, http.MethodGet, "/account_data", ""); !strings.Contains(string(event), a.body) {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if a := web.do(alice, http.MethodPut, "/account_data", "{}"); a.status != http.StatusMethodNotAllowed {
+		t.Errorf("got %d %s", a.status, a.body)
 	}
 	timeout, cancel := context.WithTimeout(ctx, 10*time.Millisecond)
 	defer cancel()

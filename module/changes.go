@@ -73,13 +73,13 @@ func DefaultChangesConfig() ChangesConfig {
 func (c ChangesConfig) Validate() error {
 	var faults []error
 	if c.Recheck <= 0 {
-		faults = append(faults, fmt.Errorf("Recheck is %v, want above 0", c.Recheck))
+		faults = append(faults, fmt.Errorf("ChangesConfig.Recheck is %v, want above 0", c.Recheck))
 	}
 	if c.MaxUsers < 1 {
-		faults = append(faults, fmt.Errorf("MaxUsers is %d, want at least 1", c.MaxUsers))
+		faults = append(faults, fmt.Errorf("ChangesConfig.MaxUsers is %d, want at least 1", c.MaxUsers))
 	}
 	if c.MaxQueued < 1 {
-		faults = append(faults, fmt.Errorf("MaxQueued is %d, want at least 1", c.MaxQueued))
+		faults = append(faults, fmt.Errorf("ChangesConfig.MaxQueued is %d, want at least 1", c.MaxQueued))
 	}
 	return errors.Join(faults...)
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -27,6 +26,7 @@ type Index struct {
 	client    redis.UniversalClient
 	cfg       rediscommit.Config
 	postponed string // the key of what is to be settled
+	settled   *redis.Script
 }
 
 // NewIndex returns an index on client, which stays the caller's. The client
@@ -41,7 +41,7 @@ func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, client, cfg.Redis, cfg.Redis.KeyPrefix + postponedKey}, nil
+	return &Index{claims, client, cfg.Redis, cfg.Redis.KeyPrefix + postponedKey, redis.NewScript(settledScript)}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
@@ -58,33 +58,41 @@ func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher
 
 // Postpone remembers a claim; see [module.PushkeyIndex].
 func (x *Index) Postpone(ctx context.Context, u module.Unsettled) error {
-	member := redis.Z{Score: float64(time.Now().Unix()), Member: memberOf(u)}
+	member := redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(u.Claim), Member: string(u.Key)}}}
 	return x.do(ctx, "postpone", func(ctx context.Context) error {
-		return x.client.ZAddNX(ctx, x.postponed, member).Err()
+		return x.client.ZAddArgs(ctx, x.postponed, member).Err()
 	})
 }
 
-// Settled forgets a claim; see [module.PushkeyIndex].
+// Settled forgets a pushkey unless a later claim was postponed; see
+// [module.PushkeyIndex].
 func (x *Index) Settled(ctx context.Context, u module.Unsettled) error {
 	return x.do(ctx, "settled", func(ctx context.Context) error {
-		return x.client.ZRem(ctx, x.postponed, memberOf(u)).Err()
+		return x.settled.Run(ctx, x.client, []string{x.postponed}, string(u.Key), u.Claim).Err()
 	})
 }
+
+// settledScript removes a pushkey from those to be settled.
+//
+// ARGV: the digest, and the number of the last claim that is settled.
+const settledScript = `
+local claim = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if claim and tonumber(claim) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
+return 1`
 
 // Postponed returns what was postponed, the oldest first; see
 // [module.PushkeyIndex].
 func (x *Index) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
-	var members []string
+	var members []redis.Z
 	err = x.do(ctx, "postponed", func(ctx context.Context) (err error) {
-		members, err = x.client.ZRangeArgs(ctx, redis.ZRangeArgs{
-			Key: x.postponed, ByScore: true, Start: "-inf", Stop: strconv.FormatInt(before.Unix(), 10), Count: int64(limit),
+		members, err = x.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
+			Key: x.postponed, ByScore: true, Start: "-inf", Stop: strconv.FormatInt(before.UnixMicro(), 10), Count: int64(limit),
 		}).Result()
 		return err
 	})
 	for _, member := range members {
-		if u, found := unsettledOf(member); found {
-			all = append(all, u)
-		}
+		digest, _ := member.Member.(string)
+		all = append(all, module.Unsettled{Key: pusher.Digest(digest), Claim: int64(member.Score)})
 	}
 	return all, err
 }
@@ -103,20 +111,10 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 // credential, so that its digest names it.
 func claimsKey(key pusher.Digest) string { return "pushkey:{" + string(key) + "}" }
 
-// postponedKey is the sorted set of what is to be settled, by the time since
-// when, in seconds. It is empty but for moments and after failures.
+// postponedKey is the sorted set of the pushkeys that are to be settled, by
+// their last claim, which is a time. It is empty but for moments and after
+// failures.
 const postponedKey = "pushkeys:unsettled"
-
-// memberOf names a claim in the sorted set. A digest has no space.
-func memberOf(u module.Unsettled) string {
-	return string(u.Key) + " " + strconv.FormatInt(u.Claim, 10)
-}
-
-func unsettledOf(member string) (u module.Unsettled, found bool) {
-	digest, number, found := strings.Cut(member, " ")
-	claim, err := strconv.ParseInt(number, 10, 64)
-	return module.Unsettled{Key: pusher.Digest(digest), Claim: claim}, found && err == nil
-}
 
 // swapClaimsScript replaces the claims.
 //
