@@ -149,6 +149,9 @@ type RuleService interface {
 	// user without rules gets the server-default ones, and a set with one of
 	// the legacy rules (MSC4210) loses them and gets the current defaults. With
 	// [Accounts], a user who is gone gets no rules but [ErrLoggedOut].
+	//
+	// After a repair that others have followed with changes, the version is
+	// that of none of them.
 	Content(ctx context.Context, user mxid.UserID) (Content, error)
 
 	// Rule returns a single rule. Legacy ids give [pushrule.ErrRuleNotFound],

@@ -40,17 +40,26 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
 }
 
-// repair makes the two repairs of the whole-set read on what is stored now.
+// repair makes the two repairs of the whole-set read on what is stored now, and
+// returns what it made. Where others have changed that since, or in the same
+// write, the version is one that was never stored, so that a sync looks again:
+// a read shows one moment, and here that is when it wrote.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.options.Defaults.For(user)
-	return s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+	var made pushrule.Ruleset
+	stored, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
 			*rules = defaults
 		} else if rules.HasLegacy() {
 			rules.MergeDefaults(defaults)
 		}
+		made = *rules
 		return nil
 	})
+	if err != nil || made.Equal(stored.Rules) {
+		return stored, err
+	}
+	return Content{made, stored.Version - 1}, nil
 }
 
 // checkLoggedIn takes back the rules that were created for a user who is gone by

@@ -92,6 +92,11 @@ func (s *Ruleset) Len() int {
 	return n
 }
 
+// Equal reports whether both sets have the same JSON.
+func (s *Ruleset) Equal(other Ruleset) bool {
+	return string(s.AppendJSON(nil)) == string(other.AppendJSON(nil))
+}
+
 // AppendJSON appends the set as a JSON object. A set that was read and not
 // changed is appended byte for byte as it was read; otherwise all five kinds
 // are there, empty ones as [].
