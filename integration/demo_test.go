@@ -26,6 +26,7 @@ import (
 type demo struct {
 	t   *testing.T
 	url string
+	end func() (log string) // stops it, and returns what it wrote
 }
 
 // demoFolder is where the demo host was built, if it was.
@@ -68,17 +69,19 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
+	end := sync.OnceValue(func() string {
 		_ = command.Process.Signal(syscall.SIGTERM) // it may have ended
 		if err := command.Wait(); err != nil || t.Failed() {
 			t.Logf("the demo host ended: %v\n%s", err, log.String())
 		}
+		return log.String()
 	})
+	t.Cleanup(func() { end() })
 	lines := bufio.NewScanner(greeting)
 	for lines.Scan() {
 		if _, url, found := strings.Cut(lines.Text(), " listens on "); found {
 			go io.Copy(io.Discard, greeting)
-			return &demo{t, url}
+			return &demo{t, url, end}
 		}
 	}
 	t.Fatal("the demo host does not say where it listens")

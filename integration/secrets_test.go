@@ -1,0 +1,138 @@
+package integration
+
+import (
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+)
+
+// hush are the secrets of the requests below: what a client may read in the
+// answer to a request of its own that succeeded, and nobody anywhere else.
+var hush = struct{ pushkey, data, pattern string }{"hush-pushkey", "hush-data", "hush-pattern"}
+
+// secretive are requests that succeed, and hold all secrets between them.
+var secretive = []struct{ method, path, body string }{
+	{http.MethodPost, "/pushers/set", `{"kind":"http","app_id":"app","pushkey":"` + hush.pushkey + `","app_display_name":"App",` +
+		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify?` + hush.data +
+		`","x":["` + hush.data + `"]},"append":false}`},
+	{http.MethodPut, "/pushrules/global/content/word", `{"pattern":"` + hush.pattern + `","actions":["notify",{"set_tweak":"x","value":1}]}`},
+	{http.MethodPut, "/pushrules/global/override/rule", `{"rule":{"conditions":[{"kind":"event_match","key":"a","pattern":"` +
+		hush.pattern + `"}],"actions":[]},"before":""}`},
+	{http.MethodPut, "/pushrules/global/content/word/actions", `{"actions":[{"set_tweak":"x","value":"` + hush.data + `"}]}`},
+	{http.MethodPut, "/pushrules/global/content/word/enabled", `{"enabled":true,"x":"` + hush.pattern + `"}`},
+}
+
+// spoil returns bodies that a request must be refused for, most of them, made
+// of one that succeeds: cut off anywhere, with a byte changed anywhere, with
+// something before or behind it.
+func spoil(body string) (bodies []string) {
+	for i := range body {
+		bodies = append(bodies, body[:i])
+		for _, with := range []string{`"`, "{", "\xff", "0"} {
+			bodies = append(bodies, body[:i]+with+body[i+1:])
+		}
+	}
+	return append(bodies, body+body, body+"x", "["+body+"]", `{"action":`+body+`,"action":{}}`,
+		strings.Repeat("[", 100)+body, strings.ReplaceAll(body, "hush-", "hush-"+strings.Repeat("x", 2000)),
+		strings.ToUpper(body[:1])+strings.Replace(body, `"`, `"\ud800`, 1))
+}
+
+func TestNoSecretIsInALogOrInAnError(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr(), "-log-level", "debug")
+	login := d.mustSend("", http.MethodPost, "/login",
+		`{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},"password":"demo"}`)
+	token := login["access_token"].(string)
+	secret := func(text string) string {
+		for _, s := range []string{hush.pushkey, hush.data, hush.pattern, token, token[len(token)-10:]} {
+			if strings.Contains(strings.ToLower(text), strings.ToLower(s)) {
+				return s
+			}
+		}
+		return ""
+	}
+	refused := 0
+	send := func(method, path, body string) {
+		t.Helper()
+		status, answer := d.raw(token, method, path, body)
+		if status >= 400 {
+			refused++
+		}
+		if s := secret(answer); s != "" && status >= 400 {
+			t.Errorf("%s %s with %q: %d %s has %q", method, path, body, status, answer, s)
+		}
+		if status >= 500 && status != http.StatusServiceUnavailable && status != http.StatusInternalServerError {
+			t.Errorf("%s %s with %q: %d %s", method, path, body, status, answer)
+		}
+	}
+	for _, r := range secretive {
+		send(r.method, r.path, r.body)
+		for _, body := range spoil(r.body) {
+			send(r.method, r.path, body)
+			send(r.method, r.path+"?access_token="+url.QueryEscape(token)+"&after="+hush.pattern, body)
+		}
+	}
+	if refused < 1000 {
+		t.Errorf("only %d requests were refused", refused)
+	}
+
+	// What is stored cannot be read, and then Redis is gone.
+	admin := server.Client(t)
+	for key, field := range map[string]string{"pushers:{@alice:localhost}": `["app","` + hush.pushkey + `"]`} {
+		if err := admin.HSet(t.Context(), key, field, `{"pushkey":"`+hush.pushkey+`","data":{"`+hush.data).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := admin.Set(t.Context(), "account_data:{@alice:localhost}:m.push_rules",
+		`{"content":{"global":{"content":[{"rule_id":"word","pattern":"`+hush.pattern+`","actions":"`+hush.data+`"}]}}}`, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	everything := func() {
+		for _, r := range secretive {
+			send(r.method, r.path, r.body)
+		}
+		for _, path := range []string{"/pushers", "/pushrules/", "/pushrules/global/content/word", "/sync", "/sync?since=" + hush.data} {
+			send(http.MethodGet, path, "")
+		}
+	}
+	everything()
+	server.Stop()
+	everything()
+
+	log := d.end()
+	if !strings.Contains(log, "DEBUG") || !strings.Contains(log, "request failed") {
+		t.Errorf("the log has neither requests nor failures:\n%s", log[:min(len(log), 1000)])
+	}
+	for _, line := range strings.Split(log, "\n") {
+		if s := secret(line); s != "" {
+			t.Errorf("%q is in the log: %s", s, line)
+		}
+	}
+}
+
+// raw sends a request whatever its body is, and returns the status and body of
+// the answer.
+func (d *demo) raw(token, method, path, body string) (status int, answer string) {
+	d.t.Helper()
+	request, err := http.NewRequestWithContext(d.t.Context(), method, d.url+v3+path, strings.NewReader(body))
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+token)
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return response.StatusCode, string(text)
+}
