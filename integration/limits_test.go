@@ -1,0 +1,67 @@
+package integration
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+)
+
+// room is how much many writers at once have left below a limit.
+const room = 5
+
+// Many writers on two hosts fill what is left below a limit exactly, and the
+// others are refused.
+func TestManyWritersFillALimitExactly(t *testing.T) {
+	t.Parallel()
+	defaults := 15 // of the specification
+	limits := fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.RuleLimits.MaxRules = defaults + room
+		c.PusherPolicy.MaxPushers = room
+		c.PusherPolicy.MaxSharers = room
+		return c
+	})
+	for _, test := range []struct {
+		name    string
+		request func(writer int) (user, method, path, body string)
+		refusal string
+	}{
+		{"rules", func(writer int) (user, method, path, body string) {
+			return alice, http.MethodPut, fmt.Sprintf("/pushrules/global/room/%d", writer), `{"actions":[]}`
+		}, `{"errcode":"M_INVALID_PARAM","error":"A user has at most 20 push rules."}`},
+		{"pushers", func(writer int) (user, method, path, body string) {
+			return alice, http.MethodPost, "/pushers/set", httpPusher("app", fmt.Sprint(writer))
+		}, `{"errcode":"M_INVALID_PARAM","error":"A user has at most 5 pushers."}`},
+		{"users of a pushkey", func(writer int) (user, method, path, body string) {
+			body = strings.Replace(httpPusher("app", "shared"), "{", `{"append":true,`, 1)
+			return fmt.Sprintf("@sharer%d:example.org", writer), http.MethodPost, "/pushers/set", body
+		}, `{"errcode":"M_INVALID_PARAM","error":"A pushkey is shared by at most 5 users."}`},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+				hosts := []*host{startHost(t, newClient(t), limits), startHost(t, newClient(t), limits)}
+				hosts[0].do(alice, http.MethodGet, v3+"/pushrules/", "")
+				var made atomic.Int64
+				atOnce(func(writer int) {
+					user, method, path, body := test.request(writer)
+					switch a := hosts[writer%2].do(user, method, v3+path, body); {
+					case a.status == http.StatusOK:
+						made.Add(1)
+					case a.status != http.StatusBadRequest || a.body != test.refusal:
+						t.Errorf("writer %d: %d %s", writer, a.status, a.body)
+					}
+				})
+				if n := made.Load(); n != room {
+					t.Errorf("%d of %d writers succeeded, want %d", n, writers, room)
+				}
+			})
+		})
+	}
+}
