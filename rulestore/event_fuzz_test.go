@@ -1,0 +1,45 @@
+package rulestore
+
+import (
+	"testing"
+
+	"github.com/pushfx/pushfx/module/fault"
+)
+
+// FuzzReadEvent holds that whatever is stored is either read or refused as
+// unreadable, and that what is read is written so that it reads the same:
+// nothing in it is lost but the order of its members.
+func FuzzReadEvent(f *testing.F) {
+	for _, text := range []string{
+		`{"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[],"sender":[],"underride":[]}}}`,
+		`{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`,
+		`{"content":null}`, `{"content":{"global":[]}}`, `{}`, ``, `null`, `{"content":{"global":{}},"content":{}}`,
+		`{"content":{"global":{"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[null,{"x":{}}],"y":0.10}]}},"commit":{"version":1,"changes":1,"writers":{}}}`,
+		`{"commit":null,"content":{"global":{"content":[{"rule_id":"","default":true,"enabled":false,"actions":[],"pattern":""}]}}}`,
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		e, err := readEvent(text)
+		if err != nil {
+			if fault.KindOf(err) != fault.Database {
+				t.Errorf("%q: got error %v", text, err)
+			}
+			return
+		}
+		if !e.found {
+			return // it is never written back
+		}
+		written := string(appendEnd(e.appendOpen(nil), e.stamp))
+		again, err := readEvent(written)
+		if err != nil {
+			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
+		}
+		if twice := string(appendEnd(again.appendOpen(nil), again.stamp)); twice != written {
+			t.Errorf("%q is written as\n%q and then as\n%q", text, written, twice)
+		}
+		if !again.rules.Equal(e.rules) {
+			t.Errorf("%q: the rules have changed", text)
+		}
+	})
+}
