@@ -181,7 +181,7 @@ func parseClaims(text string) (rediscommit.Stored[pusher.Claims], error) {
 
 func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
 	claim, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
+	if err != nil || claim < 1 || strconv.FormatInt(claim, 10) != number {
 		return pusher.Owner{}, errors.New("a claim has no number")
 	}
 	user, err := r.String()
