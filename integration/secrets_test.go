@@ -81,6 +81,11 @@ func TestNoSecretIsInALogOrInAnError(t *testing.T) {
 	if refused < 1000 {
 		t.Errorf("only %d requests were refused", refused)
 	}
+	for _, path := range []string{"/pushers", "/pushrules/", "/sync"} {
+		if status, answer := d.raw(token, http.MethodGet, path, ""); status != http.StatusOK {
+			t.Errorf("after what was accepted, GET %s: %d %s", path, status, answer)
+		}
+	}
 
 	// What is stored cannot be read, and then Redis is gone.
 	admin := server.Client(t)
