@@ -3,10 +3,16 @@ package pusher
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
+	"unicode"
 	"unicode/utf8"
+
+	"code.dny.dev/ssrf"
+	"golang.org/x/net/idna"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -17,7 +23,8 @@ import (
 const NotifyPath = "/_matrix/push/v1/notify"
 
 // Policy says which pushers may be set. It is checked when a pusher is set,
-// never when pushers are listed or deleted.
+// never when pushers are listed or deleted. Of a URL it reads only the text; a
+// host name may lead anywhere, so whoever dials guards that (package dialguard).
 type Policy struct {
 	MaxPushers      int  // pushers of one user; default 100
 	MaxPushkeyBytes int  // bytes of a pushkey; default 512, the specification's limit
@@ -26,6 +33,13 @@ type Policy struct {
 	MaxURLBytes     int  // bytes of data.url; default 2,048
 	MaxSharers      int  // users with a pusher of one key ("append"); default 100
 	AllowHTTP       bool // whether data.url may be a plain http URL; default false
+
+	// AllowedPrefixes are the addresses that data.url may name though they are
+	// not public, say those of a gateway in the host's own network. Names that
+	// are local by definition may be used where there are any, localhost where
+	// a loopback address is among them. Whoever dials gives the same to
+	// dialguard.New. Default: none.
+	AllowedPrefixes []netip.Prefix
 }
 
 // DefaultPolicy returns the defaults.
@@ -33,7 +47,8 @@ func DefaultPolicy() Policy {
 	return Policy{MaxPushers: 100, MaxPushkeyBytes: 512, MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
-// Validate joins an error for each limit that is not positive.
+// Validate joins an error for each limit that is not positive and each prefix
+// that is not in its one form.
 func (l Policy) Validate() error {
 	var faults []error
 	for _, limit := range []struct {
@@ -51,7 +66,26 @@ func (l Policy) Validate() error {
 			faults = append(faults, fmt.Errorf("%s is %d, want at least 1", limit.name, limit.value))
 		}
 	}
+	for i, prefix := range l.AllowedPrefixes {
+		if err := checkPrefix(prefix); err != nil {
+			faults = append(faults, fmt.Errorf("AllowedPrefixes[%d] is %v, %w", i, prefix, err))
+		}
+	}
 	return errors.Join(faults...)
+}
+
+// checkPrefix refuses what is no prefix, what would be taken for a single
+// address, and IPv4 in the clothes of IPv6, which would never match.
+func checkPrefix(p netip.Prefix) error {
+	switch {
+	case !p.IsValid():
+		return errors.New("want an IPv4 or IPv6 prefix")
+	case p.Addr().Is4In6():
+		return errors.New("want it as IPv4")
+	case p != p.Masked():
+		return fmt.Errorf("want %v", p.Masked())
+	}
+	return nil
 }
 
 // Check refuses a pusher that the policy does not allow: what is over a size
@@ -103,13 +137,125 @@ func (l Policy) checkURL(data string) error {
 		return fault.New(fault.InvalidParam, "data.url must be an absolute "+l.schemes()+" URL with the path "+NotifyPath+
 			", without user info or fragment.")
 	}
-	return nil
+	return l.checkHost(u)
 }
 
 // validPort reports whether a URL's port can be one. None is fine.
 func validPort(port string) bool {
-	_, err := strconv.ParseUint(port, 10, 16)
-	return port == "" || err == nil
+	n, err := strconv.ParseUint(port, 10, 16)
+	return port == "" || err == nil && n > 0
+}
+
+// The refusals of a host.
+const (
+	badName    = "data.url must have a host with a valid domain name."
+	oddAddress = "data.url must have an IP address in its usual form."
+	notPublic  = "data.url must not have an IP address that is not public."
+	localName  = "data.url must not have a host that is local by definition."
+)
+
+// checkHost refuses, with [fault.InvalidParam], a host that is no name, and one
+// that by itself tells that it is not public. Where other names lead is known
+// when they are dialled, also those without a dot: package dialguard looks then.
+func (l Policy) checkHost(u *url.URL) error {
+	host := u.Hostname()
+	name, valid := asciiName(host)
+	switch {
+	case strings.HasPrefix(u.Host, "["):
+		return l.checkAddress(host)
+	case !valid:
+		return fault.New(fault.InvalidParam, badName)
+	case isNumber(topLabel(name)):
+		return l.checkAddress(host)
+	case !l.allowsName(name):
+		return fault.New(fault.InvalidParam, localName)
+	}
+	return nil
+}
+
+// checkAddress takes an address as netip writes it, or an IPv6 address in
+// another form. Resolvers also take 127.1, 2130706433, 0177.0.0.1 and 0x7f.1.
+func (l Policy) checkAddress(text string) error {
+	addr, err := netip.ParseAddr(text)
+	switch {
+	case err != nil:
+		return fault.New(fault.InvalidParam, oddAddress)
+	case !l.lists(addr) && public.SafeAddr(addr) != nil:
+		return fault.New(fault.InvalidParam, notPublic)
+	}
+	return nil
+}
+
+// public knows the special-purpose registries of IANA. It does no I/O here, and
+// being what dialguard asks, it refuses the same addresses.
+var public = ssrf.New(ssrf.WithAnyPort())
+
+// lists reports whether AllowedPrefixes has an address, which may be IPv4
+// mapped to IPv6, but not one with a zone.
+func (l Policy) lists(addr netip.Addr) bool {
+	return slices.ContainsFunc(l.AllowedPrefixes, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+}
+
+// allowsName reports whether a name may be used: the loopback's (RFC 6761,
+// section 6.3), those of multicast DNS (RFC 6762), of private networks
+// (.internal, ICANN resolution 2024.07.29.06) and of homes (RFC 8375) only
+// where AllowedPrefixes has what they can lead to.
+func (l Policy) allowsName(name string) bool {
+	switch top := topLabel(name); {
+	case top == "localhost":
+		return l.lists(netip.AddrFrom4([4]byte{127, 0, 0, 1})) || l.lists(netip.IPv6Loopback())
+	case top == "local", top == "internal", strings.HasSuffix("."+name, ".home.arpa"):
+		return len(l.AllowedPrefixes) > 0
+	}
+	return true
+}
+
+func topLabel(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
+
+// isNumber reports whether a label at the end makes a host an IPv4 address for
+// some resolver (WHATWG URL Standard, "ends in a number checker").
+func isNumber(label string) bool {
+	digits, cutset := label, "0123456789"
+	if hex, found := strings.CutPrefix(label, "0x"); found {
+		digits, cutset = hex, "0123456789abcdef"
+	}
+	return strings.Trim(digits, cutset) == ""
+}
+
+// hostNames maps names as browsers do: UTS 46, which is IDNA2008 with symbols
+// and with the mapping of case and width; hyphens and underscores anywhere.
+var hostNames = idna.New(
+	idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false), idna.CheckHyphens(false),
+)
+
+// asciiName returns what the DNS is asked for a host: the mapped name, without
+// a dot at its end. It is not valid with a rune that nobody sees, a label that
+// is empty or of more than 63 bytes, or more than 253 bytes (RFC 1035). What is
+// written from right to left only when it is mapped is checked by mapping again.
+func asciiName(host string) (name string, valid bool) {
+	if strings.ContainsFunc(host, isInvisible) {
+		return "", false
+	}
+	once, err := hostNames.ToASCII(host)
+	_, again := hostNames.ToASCII(once)
+	name = strings.TrimSuffix(once, ".")
+	wellFormed := len(name) <= 253 && !slices.ContainsFunc(strings.Split(name, "."), isBadLabel)
+	return name, err == nil && again == nil && wellFormed
+}
+
+// isBadLabel takes underscores for letters, as browsers and resolvers do.
+func isBadLabel(label string) bool {
+	return label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != ""
+}
+
+// isInvisible reports whether a rune shows nothing or changes the direction, so
+// that a name would not be what it looks like: the mapping drops some of them.
+// Joiners are left to the rules of IDNA, which has them where they change how a
+// word is written.
+func isInvisible(r rune) bool {
+	const zwnj, zwj = '\u200c', '\u200d'
+	return r != zwnj && r != zwj &&
+		unicode.In(r, unicode.Cf, unicode.Variation_Selector, unicode.Other_Default_Ignorable_Code_Point)
 }
 
 func (l Policy) schemes() string {

@@ -2,6 +2,7 @@ package pusher_test
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -24,9 +25,9 @@ func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
 		"http":                         {`"http://push.example.org` + path + `"`, withHTTP},
 		"a scheme in capitals":         {`"HTTPS://push.example.org` + path + `"`, always},
 		"a port":                       {`"https://push.example.org:8443` + path + `"`, always},
-		"an IPv4 address":              {`"https://192.0.2.1` + path + `"`, always},
-		"an IPv6 address":              {`"https://[2001:db8::1]:8443` + path + `"`, always},
-		"a single label":               {`"http://localhost` + path + `"`, withHTTP},
+		"an IPv4 address":              {`"https://9.9.9.9` + path + `"`, always},
+		"an IPv6 address":              {`"https://[2620:fe::fe]:8443` + path + `"`, always},
+		"a single label":               {`"http://gateway` + path + `"`, withHTTP},
 		"a host beyond ASCII":          {`"https://push.ex\u00e4mple.org` + path + `"`, always},
 		"a query":                      {`"https://push.example.org` + path + `?a=b&c"`, always},
 		"an empty query":               {`"https://push.example.org` + path + `?"`, always},
@@ -42,6 +43,10 @@ func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
 		"no host, but a slash":         {`"https:///` + path + `"`, never},
 		"only a port":                  {`"https://:8443` + path + `"`, never},
 		"a port that is too high":      {`"https://push.example.org:65536` + path + `"`, never},
+		"port 0":                       {`"https://push.example.org:0` + path + `"`, never},
+		"port 0, longer":               {`"https://push.example.org:000` + path + `"`, never},
+		"the highest port":             {`"https://push.example.org:65535` + path + `"`, always},
+		"no port behind the colon":     {`"https://push.example.org:` + path + `"`, always},
 		"a port that is no number":     {`"https://push.example.org:x` + path + `"`, never},
 		"a user":                       {`"https://alice@push.example.org` + path + `"`, never},
 		"a user and a password":        {`"https://alice:secret@push.example.org` + path + `"`, never},
@@ -166,13 +171,23 @@ func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
 	}
 }
 
-func TestThePolicysLimitsMustBePositive(t *testing.T) {
+func TestThePolicysLimitsMustBePositiveAndItsPrefixesWhole(t *testing.T) {
 	if err := pusher.DefaultPolicy().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
 	const want = "MaxPushers is 0, want at least 1\nMaxPushkeyBytes is -1, want at least 1\nMaxAppIDChars is 0, want at least 1\n" +
 		"MaxDataBytes is 0, want at least 1\nMaxURLBytes is 0, want at least 1\nMaxSharers is 0, want at least 1"
 	if err := (pusher.Policy{MaxPushkeyBytes: -1}).Validate(); fmt.Sprint(err) != want {
+		t.Errorf("got %v", err)
+	}
+	loose := pusher.DefaultPolicy()
+	loose.AllowedPrefixes = []netip.Prefix{
+		netip.MustParsePrefix("10.0.0.0/8"), {}, netip.MustParsePrefix("10.1.2.3/8"),
+		netip.MustParsePrefix("::ffff:10.0.0.0/104"), netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("0.0.0.0/0"),
+	}
+	const faults = "AllowedPrefixes[1] is invalid Prefix, want an IPv4 or IPv6 prefix\n" +
+		"AllowedPrefixes[2] is 10.1.2.3/8, want 10.0.0.0/8\nAllowedPrefixes[3] is ::ffff:10.0.0.0/104, want it as IPv4"
+	if err := loose.Validate(); fmt.Sprint(err) != faults {
 		t.Errorf("got %v", err)
 	}
 	one := pusher.DefaultPolicy()
