@@ -69,7 +69,9 @@ func (s *server) readBody(c echo.Context) (string, error) {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
 		return "", nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, s.cfg.MaxBodyBytes))
+	// Echo's response would hide from net/http that the rest is not wanted, and
+	// that the connection is to end.
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):

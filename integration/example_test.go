@@ -3,6 +3,7 @@ package integration
 import (
 	"context"
 	"net/http"
+	"net/netip"
 	"os"
 	"regexp"
 	"strings"
@@ -75,6 +76,7 @@ func Example_options() {
 	_ = fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		c.KeyPrefix = "hs1:"
 		c.PusherPolicy.AllowHTTP = true // a push gateway in the same network
+		c.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 		return c
 	})
 }

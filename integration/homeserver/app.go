@@ -24,6 +24,7 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			newLogin,
 			newFilters,
 			newWaker,
+			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.module.Durability.LongestWait()) },
 			fx.Annotate(newSessions, fx.As(fx.Self()), fx.As(new(module.Accounts))),
 			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
 			pushfx.AsChangeListener(func(w *waker) *waker { return w }),

@@ -1,6 +1,8 @@
 package main
 
 import (
+	"cmp"
+	"context"
 	"net/http"
 	"strings"
 
@@ -8,16 +10,15 @@ import (
 )
 
 // newAuth returns the middleware that finds out who makes a request, and tells
-// the module and the host's own endpoints.
-func newAuth(sessions *sessions) echo.MiddlewareFunc {
+// the module and the host's own endpoints. Those who fail are strangers.
+func newAuth(sessions *sessions, limits *limits) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			token := accessToken(c.Request())
-			if token == "" {
-				return &matrixError{status: http.StatusUnauthorized, errcode: "M_MISSING_TOKEN", text: "Missing access token."}
-			}
 			ctx := c.Request().Context()
-			who, err := sessions.authenticate(ctx, token)
+			who, err := sessions.requester(ctx, accessToken(c.Request()))
+			if status, _ := errorReply(err); err != nil && status < http.StatusInternalServerError {
+				return cmp.Or(limits.stranger(c), err)
+			}
 			if err != nil {
 				return err
 			}
@@ -25,6 +26,14 @@ func newAuth(sessions *sessions) echo.MiddlewareFunc {
 			return next(c)
 		}
 	}
+}
+
+// requester returns who a token belongs to, empty where there is none.
+func (s *sessions) requester(ctx context.Context, token string) (caller, error) {
+	if token == "" {
+		return caller{}, &matrixError{status: http.StatusUnauthorized, errcode: "M_MISSING_TOKEN", text: "Missing access token."}
+	}
+	return s.authenticate(ctx, token)
 }
 
 // accessToken returns a request's token, empty where it has none. It stands in

@@ -18,11 +18,13 @@ import (
 
 // config is what the flags say.
 type config struct {
-	listen     string // host:port; port 0 is any free one
-	serverName string // the domain of the user ids
-	redis      redisServers
-	module     pushfx.Config
-	logLevel   zapcore.Level
+	listen      string // host:port; port 0 is any free one
+	serverName  string // the domain of the user ids
+	userRate    int    // requests a second; 0 is no limit
+	connections int    // of an address; 0 is no limit
+	redis       redisServers
+	module      pushfx.Config
+	logLevel    zapcore.Level
 }
 
 // flagValues are the flags as they were given.
@@ -30,6 +32,7 @@ type flagValues struct {
 	listen, serverName, keyPrefix, logLevel string
 	redisMode, redis, redisMaster           string
 	durability                              string
+	userRate, connections                   uint
 }
 
 // newFlags returns the flags, which fill values.
@@ -40,6 +43,10 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"`HOST:PORT` to listen on; port 0 is any free one")
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
+	flags.UintVar(&values.userRate, "user-rate", 0,
+		"`REQUESTS` a second that a user can make in the long run, and an address\nwithout a login, one at a time; 10 suits a public host (default no limit)")
+	flags.UintVar(&values.connections, "address-connections", 0,
+		"`CONNECTIONS` that an address can have at a time; 512 suits a public host that is\nnot behind a proxy (default no limit)")
 	flags.StringVar(&values.redisMode, "redis-mode", string(embedded),
 		"`MODE` of the Redis: embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
 	flags.StringVar(&values.redis, "redis", "",
@@ -107,7 +114,7 @@ func (v flagValues) config() (config, error) {
 		return config{}, err
 	}
 	redis.longestWait = module.Durability.LongestWait()
-	return config{v.listen, v.serverName, redis, module, level}, nil
+	return config{v.listen, v.serverName, int(v.userRate), int(v.connections), redis, module, level}, nil
 }
 
 // moduleConfig checks the values that are the module's.

@@ -18,7 +18,7 @@ func TestUsage(t *testing.T) {
 		if status != exitOK || stderr != "" {
 			t.Errorf("%s: status %d, stderr %q", flag, status, stderr)
 		}
-		for _, name := range []string{"-listen", "-server-name", "-redis-mode", "-redis ", "-redis-master", "-key-prefix", "-durability", "-log-level"} {
+		for _, name := range []string{"-listen", "-server-name", "-user-rate", "-address-connections", "-redis-mode", "-redis ", "-redis-master", "-key-prefix", "-durability", "-log-level"} {
 			if !strings.Contains(stdout, "  "+name) {
 				t.Errorf("%s does not explain %s:\n%s", flag, name, stdout)
 			}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
@@ -18,6 +19,8 @@ type matrixError struct {
 	status  int
 	errcode string
 	text    string
+
+	retryAfter time.Duration // 0 where it does not help to wait
 }
 
 func (e *matrixError) Error() string { return e.errcode + ": " + e.text }
@@ -38,6 +41,10 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 				zap.String("route", c.Path()),
 				zap.Int("status", status),
 				zap.Error(err))...)
+		}
+		var ours *matrixError
+		if errors.As(err, &ours) && ours.retryAfter > 0 {
+			c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(ours.retryAfter))
 		}
 		if err := c.JSONBlob(status, body); err != nil {
 			log.Debug("answer not sent", zap.Error(err))
@@ -60,7 +67,11 @@ func errorReply(err error) (status int, body []byte) {
 }
 
 func (e *matrixError) reply() (status int, body []byte) {
-	body, _ = json.Marshal(map[string]string{"errcode": e.errcode, "error": e.text}) // strings always can
+	body, _ = json.Marshal(struct { // strings and numbers always can
+		Errcode    string `json:"errcode"`
+		Error      string `json:"error"`
+		RetryAfter int64  `json:"retry_after_ms,omitempty"`
+	}{e.errcode, e.text, e.retryAfter.Milliseconds()})
 	return e.status, body
 }
 

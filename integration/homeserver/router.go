@@ -15,26 +15,27 @@ import (
 // newRouter returns all that the homeserver serves: the route groups, the
 // module's and the host's own, behind the host's authentication, and the
 // endpoints that need none.
-func newRouter(groups []handlers.RouteGroup, sessions *sessions, login *login, log *zap.Logger) *echo.Echo {
+func newRouter(groups []handlers.RouteGroup, sessions *sessions, login *login, limits *limits, log *zap.Logger) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
 	e.Use(logRequests(log), allowBrowsers, recoverPanics)
 
+	e.RouteNotFound("/*", echo.NotFoundHandler, limits.ofStrangers)
 	e.Any("/healthz", methods{http.MethodGet: health}.serve)
-	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve)
-	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve)
+	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve, limits.ofStrangers)
+	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.ofStrangers)
 
 	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
-		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve)
-		authenticated := e.Group(prefix, newAuth(sessions))
+		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve, limits.ofStrangers)
+		authenticated := e.Group(prefix, newAuth(sessions, limits), limits.ofUsers)
 		for _, group := range groups {
 			group.Register(authenticated)
 		}
 
 		// Echo gave the group a catch-all that authenticates first. What does
 		// not exist is 404 for anyone.
-		e.RouteNotFound(prefix, echo.NotFoundHandler)
-		e.RouteNotFound(prefix+"/*", echo.NotFoundHandler)
+		e.RouteNotFound(prefix, echo.NotFoundHandler, limits.ofStrangers)
+		e.RouteNotFound(prefix+"/*", echo.NotFoundHandler, limits.ofStrangers)
 	}
 	return e
 }

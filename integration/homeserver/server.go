@@ -50,6 +50,7 @@ func newServer(lc fx.Lifecycle, cfg config, router *echo.Echo, waker *waker, log
 			IdleTimeout:       idleTimeout,
 			MaxHeaderBytes:    maxHeaderBytes,
 			ErrorLog:          zap.NewStdLog(log.Named("http")),
+			ConnState:         newDoor(cfg.connections).watch,
 		},
 		listen: cfg.listen,
 		log:    log,

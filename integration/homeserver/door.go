@@ -1,0 +1,36 @@
+package main
+
+import (
+	"net"
+	"net/http"
+	"sync"
+)
+
+// door bounds how many connections each address has.
+type door struct {
+	limit int // 0 is none
+
+	mu   sync.Mutex
+	open map[string]int // by address
+}
+
+func newDoor(limit int) *door { return &door{limit: limit, open: map[string]int{}} }
+
+// watch is the [http.Server.ConnState]: it closes new connections that are too
+// many, before anything is read of them.
+func (d *door) watch(conn net.Conn, state http.ConnState) {
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch state {
+	case http.StateNew:
+		d.open[host]++
+		if d.limit > 0 && d.open[host] > d.limit {
+			conn.Close()
+		}
+	case http.StateClosed, http.StateHijacked:
+		if d.open[host]--; d.open[host] == 0 {
+			delete(d.open, host)
+		}
+	}
+}
