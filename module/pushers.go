@@ -144,7 +144,7 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 	if p.Kind == pusher.Email {
 		device = ""
 	}
-	loggedIn, err := s.options.loggedIn(ctx, user, device)
+	loggedIn, err := isLoggedIn(ctx, s.options.Accounts, user, device)
 	if err != nil || loggedIn {
 		return err
 	}
@@ -157,10 +157,6 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return ErrLoggedOut
-}
-
-func (o PusherOptions) loggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error) {
-	return isLoggedIn(ctx, o.Accounts, user, device)
 }
 
 // isLoggedIn asks the host, if it can tell.
