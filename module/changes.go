@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -364,7 +365,7 @@ func (c *Changes) load(ctx context.Context, users []mxid.UserID) (failed []mxid.
 	for _, m := range moments {
 		result := loaded[m.user]
 		switch {
-		case isUnavailable(result.Err):
+		case fault.KindOf(result.Err) == fault.Unavailable:
 			failed = append(failed, m.user)
 		case result.Err != nil:
 			c.disown(m)

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -121,5 +120,3 @@ func (q *listenerQueue) call(ctx context.Context, user mxid.UserID, content Cont
 	q.changes.counters.delivered.Add(1)
 	q.listener.PushRulesChanged(ctx, user, content)
 }
-
-func isUnavailable(err error) bool { return fault.KindOf(err) == fault.Unavailable }

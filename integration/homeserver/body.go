@@ -16,16 +16,27 @@ import (
 // have.
 const maxBodyBytes = 64 << 10
 
-// readObject reads the body of a request, a JSON object, and returns it as it
-// came.
-func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response(), c.Request().Body, limit))
+// readBody reads the body of a request. One that is too large is not read to
+// its end: the connection ends with the answer. Echo's own response would hide
+// that from net/http.
+func readBody(c echo.Context, limit int64) ([]byte, error) {
+	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
 		return nil, &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "Request body too large."}
 	case err != nil:
 		return nil, badRequest("M_NOT_JSON", "The request body did not arrive whole.")
+	}
+	return body, nil
+}
+
+// readObject reads the body of a request, a JSON object, and returns it as it
+// came.
+func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
+	body, err := readBody(c, limit)
+	if err != nil {
+		return nil, err
 	}
 	return body, parseObject(body, into)
 }

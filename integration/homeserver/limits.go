@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"errors"
 	"io"
 	"math"
 	"net"
@@ -128,20 +127,15 @@ func pause(ctx context.Context, length time.Duration) {
 	}
 }
 
-// receiveBody waits until the body of a PUT or POST has arrived. One that is
-// too large is not read to its end: the connection ends with the answer.
+// receiveBody waits until the body of a PUT or POST has arrived.
 func receiveBody(c echo.Context) error {
 	r := c.Request()
 	if r.Method != http.MethodPut && r.Method != http.MethodPost {
 		return nil
 	}
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, r.Body, maxBodyBytes))
-	var tooLarge *http.MaxBytesError
-	switch {
-	case errors.As(err, &tooLarge):
-		return &matrixError{status: http.StatusRequestEntityTooLarge, errcode: "M_TOO_LARGE", text: "Request body too large."}
-	case err != nil:
-		return badRequest("M_NOT_JSON", "The request body did not arrive whole.")
+	body, err := readBody(c, maxBodyBytes)
+	if err != nil {
+		return err
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body))
 	return nil

@@ -60,12 +60,7 @@ func nextPlace(pushers []Pusher) int64 {
 
 // Delete removes the pusher of a key and reports whether there was one.
 func (l *List) Delete(key Key) bool {
-	i := l.index(key)
-	if i < 0 {
-		return false
-	}
-	l.pushers = slices.Delete(slices.Clone(l.pushers), i, i+1)
-	return true
+	return len(l.Remove(func(p Pusher) bool { return p.Key == key })) > 0
 }
 
 // Pusher returns the pusher of a key; found is false where there is none.
