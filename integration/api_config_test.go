@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -44,6 +45,14 @@ func TestConfiguredLimits(t *testing.T) {
 			{pushers, pusherWith(`"data":{"url":"http://push.example.org/_matrix/push/v1/notify"}`), done},
 			{pushers, pusherWith(`"data":{"url":"ftp://push.example.org/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",
 				"data.url must be an absolute https or http URL with the path /_matrix/push/v1/notify, without user info or fragment.")},
+		}},
+		{"AllowedPrefixes", func(c *pushfx.Config) {
+			c.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
+		}, []step{
+			{pushers, pusherWith(`"data":{"url":"https://10.1.2.3/_matrix/push/v1/notify"}`), done},
+			{pushers, pusherWith(`"data":{"url":"https://push.internal/_matrix/push/v1/notify"}`), done},
+			{pushers, pusherWith(`"data":{"url":"https://10.2.0.1/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",
+				"data.url must not have an IP address that is not public.")},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -43,10 +43,11 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"`HOST:PORT` to listen on; port 0 is any free one")
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
-	flags.UintVar(&values.userRate, "user-rate", 0,
-		"`REQUESTS` a second that a user can make in the long run, and an address\nwithout a login, one at a time; 10 suits a public host (default no limit)")
-	flags.UintVar(&values.connections, "address-connections", 0,
-		"`CONNECTIONS` that an address can have at a time; 512 suits a public host that is\nnot behind a proxy (default no limit)")
+	flags.UintVar(&values.userRate, "user-rate", 100,
+		"`REQUESTS` a second that a user, or an address without a login, can make while\n"+
+			"it takes far more than the others do; 0 is no limit")
+	flags.UintVar(&values.connections, "address-connections", 2048,
+		"`CONNECTIONS` that an address can have at a time; 0 is no limit, and suits a\nhost behind a proxy")
 	flags.StringVar(&values.redisMode, "redis-mode", string(embedded),
 		"`MODE` of the Redis: embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
 	flags.StringVar(&values.redis, "redis", "",

@@ -2,30 +2,24 @@ package main
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
-)
 
-// exhaust makes requests with a token until one is refused.
-func (d *demo) exhaust(path, token string) answer {
-	d.t.Helper()
-	for range 2 * burst {
-		if a := d.do("GET", path, token, ""); a.status == http.StatusTooManyRequests {
-			return a
-		}
-	}
-	d.t.Fatalf("none of %d requests was refused", 2*burst)
-	return answer{}
-}
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/handlers"
+)
 
 // expectLimited checks the answer to one request too many.
 func expectLimited(t *testing.T, a answer) {
@@ -43,24 +37,105 @@ func expectLimited(t *testing.T, a answer) {
 	}
 }
 
-func TestALimitedUserLimitsNobodyElse(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t, "-user-rate", "1")
-	expectLimited(t, d.exhaust(rulesPath, "demo-mallory"))
-	d.expect("GET", rulesPath, "demo-alice", "", 200, "")
-	d.expect("GET", "/_matrix/client/versions", "", "", 200, "")
+// hurry makes requests with a token from many clients until time is up, and
+// returns how many had this status.
+func (d *demo) hurry(clients int, length time.Duration, path, token string, status int) (answered int) {
+	d.t.Helper()
+	end := time.Now().Add(length)
+	counts := make(chan int)
+	for range clients {
+		go func() {
+			n := 0
+			for time.Now().Before(end) {
+				if a := d.do("GET", path, token, ""); a.status == status {
+					n++
+				}
+			}
+			counts <- n
+		}()
+	}
+	for range clients {
+		answered += <-counts
+	}
+	return answered
 }
 
-func TestStrangersAreLimitedAndUsersOfTheirAddressAreNot(t *testing.T) {
+func TestWhoTakesFarMoreThanOthersIsHeldToARate(t *testing.T) {
 	t.Parallel()
-	for _, token := range []string{"", "nobody"} {
-		d := startDemo(t, "-user-rate", "1")
-		expectLimited(t, d.exhaust(rulesPath, token))
-		expectLimited(t, d.exhaust("/_matrix/client/v3/login", ""))
-		expectLimited(t, d.exhaust("/nowhere", ""))
-		d.expect("GET", "/healthz", "", "", 200, "")
+	for name, greedy := range map[string]struct {
+		path, token string
+		status      int
+	}{
+		"user":          {rulesPath, "demo-mallory", 200},
+		"no token":      {rulesPath, "", 401},
+		"unknown token": {rulesPath, "nobody", 401},
+		"no login":      {"/_matrix/client/v3/login", "", 200},
+		"no path":       {"/nowhere", "", 404},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const rate = 20
+			d := startDemo(t, "-user-rate", fmt.Sprint(rate))
+			d.expect("GET", rulesPath, "demo-alice", "", 200, "")
+			const length = 2 * time.Second // in which alice is not forgotten
+			answered := d.hurry(4, length, greedy.path, greedy.token, greedy.status)
+			if most := burst + rate*int(length/time.Second) + 4 + 1; answered > most || answered < burst {
+				t.Errorf("%d requests were answered, want at most %d", answered, most)
+			}
+			start := time.Now()
+			for range 20 {
+				d.expect("GET", rulesPath, "demo-alice", "", 200, "")
+			}
+			if took := time.Since(start); took > time.Second/rate*20 {
+				t.Errorf("another user was held up, too: %v", took)
+			}
+		})
+	}
+}
+
+func TestWhoIsAloneHasTheHost(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-user-rate", "1")
+	start := time.Now()
+	for range 3 * burst {
 		d.expect("GET", rulesPath, "demo-alice", "", 200, "")
 	}
+	if took := time.Since(start); took > burst*time.Second {
+		t.Errorf("took %v", took)
+	}
+}
+
+func TestTooManyAtATimeAreAnsweredWhenToTryAgain(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes as long as a request waits for its turn")
+	}
+	l := newLimits(1, 0)
+	e := echo.New()
+	e.HTTPErrorHandler = newErrorHandler(zap.NewNop())
+	held := make(chan struct{})
+	e.GET("/", func(echo.Context) error { <-held; return nil }, func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			c.SetRequest(c.Request().WithContext(withCaller(c.Request().Context(), caller{Requester: handlers.Requester{User: "@mallory:localhost"}})))
+			return l.ofUsers(next)(c)
+		}
+	})
+	l.shares.take("@alice:localhost", time.Now().Add(time.Minute)) // for as long as this lasts
+	var served sync.WaitGroup
+	for range atOnce {
+		served.Go(func() { e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/", nil)) })
+	}
+	poll(t, "the turns are taken", func() bool {
+		l.turns.mu.Lock()
+		defer l.turns.mu.Unlock()
+		line := l.turns.lines["@mallory:localhost"]
+		return line != nil && len(line.turn) == atOnce
+	})
+	w := httptest.NewRecorder()
+	e.ServeHTTP(w, httptest.NewRequest("GET", "/", nil))
+	close(held)
+	served.Wait()
+	expectLimited(t, answer{w.Code, w.Header(), w.Body.String()})
 }
 
 func TestALargeBodyIsNotReadToItsEnd(t *testing.T) {
@@ -167,113 +242,5 @@ func TestTheDoorForgetsAddresses(t *testing.T) {
 	}
 	if len(d.open) > 0 {
 		t.Errorf("left over: %v", d.open)
-	}
-}
-
-func TestRatesGiveRequestsBackAsTimeGoesBy(t *testing.T) {
-	t.Parallel()
-	r, now := newRates(10), time.Now()
-	for range burst {
-		if wait := r.take("alice", now); wait != 0 {
-			t.Fatalf("has to wait %v", wait)
-		}
-	}
-	if wait := r.take("alice", now); wait != r.interval {
-		t.Errorf("has to wait %v, want %v", wait, r.interval)
-	}
-	if wait := r.take("bob", now); wait != 0 {
-		t.Errorf("another has to wait %v", wait)
-	}
-	for i := range 3 {
-		now = now.Add(r.interval)
-		if first, second := r.take("alice", now), r.take("alice", now); first != 0 || second <= 0 {
-			t.Errorf("interval %d: has to wait %v and %v", i, first, second)
-		}
-	}
-}
-
-func TestRatesOutliveTheirGenerations(t *testing.T) {
-	t.Parallel()
-	r, start := newRates(10), time.Now()
-	served := 0
-	const seconds = 60
-	for at := time.Duration(0); at < seconds*time.Second; at += 7 * time.Millisecond {
-		if r.take("alice", start.Add(at)) == 0 {
-			served++
-		}
-	}
-	if most := burst + 10*seconds; served > most || served < most-1 {
-		t.Errorf("%d requests were served, want %d", served, most)
-	}
-}
-
-func TestRatesForgetThoseWhoWentAway(t *testing.T) {
-	t.Parallel()
-	r, now := newRates(10), time.Now()
-	for i := range 100_000 {
-		r.take(fmt.Sprint(i), now)
-	}
-	for range 2 {
-		now = now.Add(burst * r.interval)
-		r.take("alice", now)
-	}
-	if left := len(r.recent) + len(r.older); left > 2 {
-		t.Errorf("%d are remembered", left)
-	}
-}
-
-func TestALongRequestCountsAsMany(t *testing.T) {
-	t.Parallel()
-	r := newRates(10)
-	r.charge("alice", 0)
-	if len(r.recent) > 0 {
-		t.Error("a usual request was charged")
-	}
-	r.charge("alice", time.Hour)
-	now := time.Now()
-	if back := r.back("alice", now).Sub(now); back > maxCost || back < maxCost/2 {
-		t.Errorf("all is back after %v, want %v", back, maxCost)
-	}
-	for range burst {
-		r.charge("alice", time.Hour)
-	}
-	if back := r.back("alice", now).Sub(now); back > burst*r.interval+patience {
-		t.Errorf("all is back after %v", back)
-	}
-}
-
-func TestOneRequestOfAUserIsServedAtATime(t *testing.T) {
-	t.Parallel()
-	turns, ctx := newTurns(), t.Context()
-	leave, err := turns.take(ctx, "alice")
-	if err != nil {
-		t.Fatal(err)
-	}
-	other, err := turns.take(ctx, "bob")
-	if err != nil {
-		t.Fatal("another user has to wait", err)
-	}
-	gone, cancel := context.WithCancel(ctx)
-	cancel()
-	for _, ctx := range []context.Context{ctx, gone} {
-		if _, err := turns.take(ctx, "alice"); err == nil {
-			t.Error("two at a time")
-		}
-	}
-	next := make(chan error)
-	go func() {
-		leave, err := turns.take(ctx, "alice")
-		if err == nil {
-			leave()
-		}
-		next <- err
-	}()
-	leave()
-	other()
-	if err := <-next; err != nil {
-		t.Error(err)
-	}
-	if len(turns.lines) > 0 {
-		t.Errorf("left over: %v", turns.lines)
 	}
 }

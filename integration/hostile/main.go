@@ -71,7 +71,7 @@ func parsePlan(args []string) (plan, error) {
 	phase := flags.Duration("phase", 3*time.Second, "`TIME` of each measurement")
 	rounds := flags.Int("rounds", 3, "`NUMBER` of measurements of each kind, alone and beside it")
 	only := flags.String("only", "", "`KIND[,KIND...]` to measure: "+strings.Join(kindNames(), ", "))
-	host := flags.String("host", "-user-rate 10 -address-connections 512", "`FLAGS` of the demo host")
+	host := flags.String("host", "", "`FLAGS` of the demo host")
 	program := flags.String("program", "", "`FILE` of a demo host that is built already")
 	attack := flags.String("attack", "", "be hostile clients of this `KIND`; it is how the command calls itself")
 	target := flags.String("target", "", "`HOST:PORT` that they attack")
