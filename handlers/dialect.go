@@ -6,7 +6,6 @@ import (
 
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // dialect is one of the two wire forms. They differ in how the whole set and a
@@ -27,22 +26,23 @@ func dialectOf(mounted string) dialect {
 }
 
 // all is the answer of GET /pushrules/.
-func (dialect) all(rules pushrule.Ruleset) []byte { return wrap("global", &rules) }
+func (dialect) all(rules pushrule.Ruleset) answer { return wrap("global", rules.JSON()) }
 
 // global is the answer of GET /pushrules/global/.
-func (d dialect) global(rules pushrule.Ruleset) []byte {
+func (d dialect) global(rules pushrule.Ruleset) answer {
 	if d == document {
-		return wrap("global", &rules)
+		return wrap("global", rules.JSON())
 	}
-	return rules.AppendJSON(nil)
+	return answer{json: rules.JSON()}
 }
 
 // rule is the answer of GET /pushrules/{scope}/{kind}/{ruleId}.
-func (d dialect) rule(rule pushrule.Rule, kind pushrule.Kind) []byte {
+func (d dialect) rule(rule pushrule.Rule, kind pushrule.Kind) answer {
+	json := string(rule.AppendJSON(nil, kind))
 	if d == document {
-		return append(rule.AppendJSON([]byte(`{"rule":`), kind), '}')
+		return wrap("rule", json)
 	}
-	return rule.AppendJSON(nil, kind)
+	return answer{json: json}
 }
 
 // pusherForm is the form in which pushers are submitted.
@@ -59,13 +59,4 @@ func (d dialect) required() string {
 		return "rule"
 	}
 	return "actions"
-}
-
-// appender is a value that appends its JSON.
-type appender interface{ AppendJSON(dst []byte) []byte }
-
-// wrap is an object with one member.
-func wrap(name string, value appender) []byte {
-	b := strictjson.AppendMember([]byte{'{'}, name)
-	return append(value.AppendJSON(b), '}')
 }

@@ -8,23 +8,23 @@ import (
 )
 
 // list serves GET /pushers.
-func (p *Pushers) list(ctx context.Context, r request) ([]byte, error) {
+func (p *Pushers) list(ctx context.Context, r request) (answer, error) {
 	pushers, err := p.pushers.List(ctx, r.who.User)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return wrap("pushers", &pushers), nil
+	return wrap("pushers", string(pushers.AppendJSON(nil))), nil
 }
 
 // set serves POST /pushers/set.
 func (p *Pushers) set(d dialect) endpoint {
-	return func(ctx context.Context, r request) ([]byte, error) {
+	return func(ctx context.Context, r request) (answer, error) {
 		var change pusher.Change
 		if err := r.parse(func(reader *strictjson.Reader) (err error) {
 			change, err = readPusherChange(reader, d.pusherForm())
 			return err
 		}); err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		if change.Pusher == nil {
 			return emptyObject, p.pushers.Delete(ctx, r.who.User, change.Key)

@@ -4,10 +4,10 @@ import "context"
 
 // getAll serves GET /pushrules/.
 func (p *PushRules) getAll(d dialect) endpoint {
-	return func(ctx context.Context, r request) ([]byte, error) {
+	return func(ctx context.Context, r request) (answer, error) {
 		content, err := p.rules.Content(ctx, r.who.User)
 		if err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		return d.all(content.Rules), nil
 	}
@@ -15,10 +15,10 @@ func (p *PushRules) getAll(d dialect) endpoint {
 
 // getGlobal serves GET /pushrules/global/.
 func (p *PushRules) getGlobal(d dialect) endpoint {
-	return func(ctx context.Context, r request) ([]byte, error) {
+	return func(ctx context.Context, r request) (answer, error) {
 		content, err := p.rules.Content(ctx, r.who.User)
 		if err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		return d.global(content.Rules), nil
 	}

@@ -8,23 +8,23 @@ import (
 )
 
 // getActions serves GET /pushrules/global/{kind}/{ruleId}/actions.
-func (p *PushRules) getActions(ctx context.Context, r request) ([]byte, error) {
+func (p *PushRules) getActions(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathRule(r)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	rule, err := p.rules.Rule(ctx, r.who.User, kind, id)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return append(pushrule.AppendActions([]byte(`{"actions":`), rule.Actions), '}'), nil
+	return wrap("actions", string(pushrule.AppendActions(nil, rule.Actions))), nil
 }
 
 // putActions serves PUT /pushrules/global/{kind}/{ruleId}/actions.
-func (p *PushRules) putActions(ctx context.Context, r request) ([]byte, error) {
+func (p *PushRules) putActions(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathKnownRule(r)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	var actions []pushrule.Action
 	if err := r.parse(func(reader *strictjson.Reader) error {
@@ -36,7 +36,7 @@ func (p *PushRules) putActions(ctx context.Context, r request) ([]byte, error) {
 			return err
 		}, "actions")
 	}); err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	return emptyObject, p.rules.SetActions(ctx, r.who.User, kind, id, actions)
 }

@@ -8,23 +8,23 @@ import (
 )
 
 // getEnabled serves GET /pushrules/global/{kind}/{ruleId}/enabled.
-func (p *PushRules) getEnabled(ctx context.Context, r request) ([]byte, error) {
+func (p *PushRules) getEnabled(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathRule(r)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	enabled, err := p.rules.Enabled(ctx, r.who.User, kind, id)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
-	return append(strconv.AppendBool([]byte(`{"enabled":`), enabled), '}'), nil
+	return wrap("enabled", strconv.FormatBool(enabled)), nil
 }
 
 // putEnabled serves PUT /pushrules/global/{kind}/{ruleId}/enabled.
-func (p *PushRules) putEnabled(ctx context.Context, r request) ([]byte, error) {
+func (p *PushRules) putEnabled(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathKnownRule(r)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	var enabled bool
 	if err := r.parse(func(reader *strictjson.Reader) error {
@@ -36,7 +36,7 @@ func (p *PushRules) putEnabled(ctx context.Context, r request) ([]byte, error) {
 			return err
 		}, "enabled")
 	}); err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	return emptyObject, p.rules.SetEnabled(ctx, r.who.User, kind, id, enabled)
 }

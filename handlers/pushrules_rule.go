@@ -13,17 +13,17 @@ import (
 
 // getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
 func (p *PushRules) getRule(d dialect) endpoint {
-	return func(ctx context.Context, r request) ([]byte, error) {
+	return func(ctx context.Context, r request) (answer, error) {
 		kind, id, err := pathRule(r)
 		if err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		if err := checkScope(r); err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		rule, err := p.rules.Rule(ctx, r.who.User, kind, id)
 		if err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		return d.rule(rule, kind), nil
 	}
@@ -44,18 +44,18 @@ func checkScope(c echo.Context) error {
 
 // putRule serves PUT /pushrules/global/{kind}/{ruleId}.
 func (p *PushRules) putRule(d dialect) endpoint {
-	return func(ctx context.Context, r request) ([]byte, error) {
+	return func(ctx context.Context, r request) (answer, error) {
 		kind, id, err := pathKnownRule(r)
 		if err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		parameters, err := query(r)
 		if err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		var body putRuleBody
 		if err := r.parse(func(reader *strictjson.Reader) error { return body.read(reader, kind, d) }); err != nil {
-			return nil, err
+			return answer{}, err
 		}
 		at := position(parameters, body.at)
 		return emptyObject, p.rules.Put(ctx, r.who.User, kind, id, body.draft, at)
@@ -121,10 +121,10 @@ func position(query url.Values, at pushrule.Position) pushrule.Position {
 }
 
 // deleteRule serves DELETE /pushrules/global/{kind}/{ruleId}.
-func (p *PushRules) deleteRule(ctx context.Context, r request) ([]byte, error) {
+func (p *PushRules) deleteRule(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathKnownRule(r)
 	if err != nil {
-		return nil, err
+		return answer{}, err
 	}
 	return emptyObject, p.rules.Delete(ctx, r.who.User, kind, id)
 }

@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap"
 )
 
-// endpoint answers one request with the JSON of a 200, or an error.
-type endpoint func(ctx context.Context, r request) (body []byte, err error)
+// endpoint answers one request with a 200, or an error.
+type endpoint func(ctx context.Context, r request) (answer, error)
 
 // request is what an endpoint answers.
 type request struct {
@@ -35,7 +35,7 @@ func newServer(cfg Config, log *zap.Logger) (server, error) {
 }
 
 // emptyObject is the answer of every successful change.
-var emptyObject = []byte("{}")
+var emptyObject = answer{json: "{}"}
 
 // serve makes an endpoint a handler. The deadline runs from when the body has
 // arrived. Errors are answered here, in the Matrix form, so that the host's
@@ -52,11 +52,11 @@ func (s *server) serve(do endpoint) echo.HandlerFunc {
 		}
 		ctx, cancel := context.WithTimeout(c.Request().Context(), s.cfg.OperationTimeout)
 		defer cancel()
-		body, err := do(ctx, request{c, who, text})
+		a, err := do(ctx, request{c, who, text})
 		if err != nil {
 			return s.refuse(c, who, err)
 		}
-		return c.JSONBlob(http.StatusOK, body)
+		return a.write(c)
 	}
 }
 

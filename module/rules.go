@@ -108,14 +108,14 @@ func (s *ruleService) Put(
 	ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string, draft pushrule.Draft, at pushrule.Position,
 ) error {
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error {
-		before := rules.Len()
+		before := *rules
 		if err := rules.Put(kind, id, draft, at); err != nil {
 			return err
 		}
 		if err := s.options.Limits.CheckDraft(id, draft); err != nil {
 			return err
 		}
-		return s.options.Limits.CheckCount(before, rules)
+		return s.options.Limits.CheckCount(before, *rules)
 	})
 }
 
@@ -197,11 +197,11 @@ func (s *ruleService) refreshDefaults(ctx context.Context, user mxid.UserID) err
 
 func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
 	return s.editFound(ctx, user, func(rules *pushrule.Ruleset) error {
-		before := rules.Len()
+		before := *rules
 		if err := rules.CopyRoomRules(oldRoom, newRoom); err != nil {
 			return err
 		}
-		return s.options.Limits.CheckCount(before, rules)
+		return s.options.Limits.CheckCount(before, *rules)
 	})
 }
 

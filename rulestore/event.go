@@ -1,6 +1,8 @@
 package rulestore
 
 import (
+	"strings"
+
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -16,9 +18,40 @@ type event struct {
 	stamp        string // as it came
 }
 
+// The parts of an event as the service writes it, around the rules and the
+// stamp.
+const (
+	opening = `{"type":"m.push_rules","content":{"global":`
+	middle  = `},"` + stampMember + `":`
+	closing = `}`
+)
+
 // readEvent reads a stored event. What is no event, or has a content that
 // cannot be read, gives [pushrule.Unreadable].
-func readEvent(text string) (event, error) {
+func readEvent(text string, known *pushrule.Known) (event, error) {
+	if rules, stamp, found := cutEvent(text); found && strictjson.Valid(stamp) {
+		if set, err := known.Read(rules); err == nil {
+			return event{rules: set, found: true, stamp: stamp}, nil
+		}
+	}
+	return readAnyEvent(text)
+}
+
+// cutEvent returns the rules and the stamp of an event as the service writes
+// it. If both are JSON, the whole is, and has no more than them: there is but
+// one way to read it.
+func cutEvent(text string) (rules, stamp string, found bool) {
+	rest, opened := strings.CutPrefix(text, opening)
+	rest, closed := strings.CutSuffix(rest, closing)
+	at := strings.LastIndex(rest, middle)
+	if !opened || !closed || at < 0 {
+		return "", "", false
+	}
+	return rest[:at], rest[at+len(middle):], true
+}
+
+// readAnyEvent reads an event in any form.
+func readAnyEvent(text string) (event, error) {
 	var e event
 	r := strictjson.NewReader(text)
 	err := r.Object(func(name string) (err error) {
@@ -63,7 +96,7 @@ const stampMember = "commit"
 
 // appendOpen appends the event as it is stored, up to its stamp.
 func (e *event) appendOpen(dst []byte) []byte {
-	dst = append(dst, `{"type":"m.push_rules","content":{"global":`...)
+	dst = append(dst, opening...)
 	dst = e.rules.AppendJSON(dst)
 	dst = append(strictjson.AppendMembers(dst, e.contentExtra), '}')
 	return strictjson.AppendMembers(dst, e.extra)

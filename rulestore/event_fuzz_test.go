@@ -1,9 +1,11 @@
 package rulestore
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // FuzzReadEvent holds that whatever is stored is either read or refused as
@@ -15,12 +17,18 @@ func FuzzReadEvent(f *testing.F) {
 		`{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`,
 		`{"content":null}`, `{"content":{"global":[]}}`, `{}`, ``, `null`, `{"content":{"global":{}},"content":{}}`,
 		`{"content":{"global":{"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[null,{"x":{}}],"y":0.10}]}},"commit":{"version":1,"changes":1,"writers":{}}}`,
+		opening + `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}` + middle + `{"version":1,"changes":1,"writers":{}}}`,
+		opening + `{"x":"` + middle + `{}}"` + middle + `{}}`, opening + `{}},"commit":1` + middle + `2}`, opening + `{}` + middle + `{}},"x":{}}`,
 		`{"commit":null,"content":{"global":{"content":[{"rule_id":"","default":true,"enabled":false,"actions":[],"pattern":""}]}}}`,
 	} {
 		f.Add(text)
 	}
+	known := pushrule.NewKnown()
 	f.Fuzz(func(t *testing.T, text string) {
-		e, err := readEvent(text)
+		e, err := readEvent(text, known)
+		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
+			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
+		}
 		if err != nil {
 			if fault.KindOf(err) != fault.Database {
 				t.Errorf("%q: got error %v", text, err)
@@ -31,7 +39,7 @@ func FuzzReadEvent(f *testing.F) {
 			return // it is never written back
 		}
 		written := string(appendEnd(e.appendOpen(nil), e.stamp))
-		again, err := readEvent(written)
+		again, err := readEvent(written, known)
 		if err != nil {
 			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // key is the string that holds the user's event. Only its prefix is missing. The user id is the hash tag,
@@ -47,12 +48,14 @@ return 1`
 type layout struct {
 	maxEventBytes int
 	channel       string
+	known         *pushrule.Known
 }
 
 // stored is a user's event and the text it was read from, nil for none.
 type stored struct {
 	event
 	text   *string
+	last   commit.Stamp
 	user   string
 	layout layout
 }
@@ -69,14 +72,15 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 			return nil, err
 		}
 		s.text = &text
-		s.event, err = readEvent(text)
+		s.event, err = readEvent(text, l.known)
+		s.last = commit.ReadStamp(s.stamp)
 		return s, err
 	}
 }
 
 func (s stored) Value() event { return s.event }
 
-func (s stored) Stamp() commit.Stamp { return commit.ReadStamp(s.stamp) }
+func (s stored) Stamp() commit.Stamp { return s.last }
 
 // Change refuses an event that is too large, unless it is one that shrinks.
 func (s stored) Change(next event) (rediscommit.Change, error) {
@@ -84,6 +88,7 @@ func (s stored) Change(next event) (rediscommit.Change, error) {
 	if size := len(c.open) + 1; size > s.layout.maxEventBytes && (s.text == nil || size > s.size()) {
 		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxEventBytes))
 	}
+	s.layout.known.Add(next.rules)
 	return c, nil
 }
 
@@ -111,7 +116,7 @@ func (c change) IsEmpty() bool {
 func (c change) Args(stamp commit.Stamp) []any {
 	text := appendEnd(c.open, stamp.AppendJSON(nil))
 	message := ""
-	if stamp.Version != c.old.Stamp().Version {
+	if stamp.Version != c.old.last.Version {
 		message = strconv.FormatInt(stamp.Version, 10) + " " + c.old.user
 	}
 	if c.old.text == nil {

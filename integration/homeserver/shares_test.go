@@ -98,7 +98,7 @@ func TestManyGreedyUsersAmongMoreAreBound(t *testing.T) {
 	for at := 0; at < 1000*seconds; at++ {
 		now = now.Add(time.Millisecond)
 		s.take(fmt.Sprint("user", at%users), now) // ten a second, each
-		for i := range 10 { // five hundred a second, each
+		for i := range 10 {                       // five hundred a second, each
 			if s.take(fmt.Sprint("greedy", (10*at+i)%greedy), now) == 0 {
 				served++
 			}

@@ -40,43 +40,61 @@ const writeAge = 10 * time.Minute
 // ReadStamp reads what [Stamp.AppendJSON] appends. Anything else is no stamp,
 // which is the zero one: a value that was edited by hand has none.
 func ReadStamp(text string) Stamp {
+	if !strictjson.Valid(text) {
+		return Stamp{}
+	}
+	r := stampReader{Walker: strictjson.Walk(text), fits: true}
+	r.expect('{')
+	var hasVersion, hasWriters bool
 	var s Stamp
-	r := strictjson.NewReader(text)
-	err := r.Object(func(name string) (err error) {
+	for name := range r.Object() {
 		switch name {
 		case "version":
-			s.Version, err = r.Integer()
+			hasVersion = true
+			s.Version = r.number()
 		case "changes":
-			s.Changes, err = r.Integer()
+			s.Changes = r.number()
 		case "writers":
-			s.writes, err = readWrites(r)
-		default:
-			err = r.Skip()
+			hasWriters = true
+			s.writes = r.writes()
 		}
-		return err
-	}, "version", "writers")
-	if err != nil || r.End() != nil || s.Version < 0 {
+	}
+	if !r.fits || !hasVersion || !hasWriters || s.Version < 0 {
 		return Stamp{}
 	}
 	return s
 }
 
-func readWrites(r *strictjson.Reader) (writes []write, err error) {
-	err = r.Object(func(writer string) error {
-		w, numbers := write{writer: writer}, []*int64{}
-		numbers = append(numbers, &w.attempt, &w.at)
-		err := r.Array(func() (err error) {
-			if len(numbers) == 0 {
-				return r.Mismatch("two numbers")
+// stampReader reads the parts of a stamp, in JSON.
+type stampReader struct {
+	strictjson.Walker
+	fits bool // all was as it should be
+}
+
+// expect checks how the next value begins.
+func (r *stampReader) expect(first byte) { r.fits = r.fits && r.Next() == first }
+
+func (r *stampReader) number() int64 {
+	n, err := strconv.ParseInt(r.Skip(), 10, 64)
+	r.fits = r.fits && err == nil
+	return n
+}
+
+func (r *stampReader) writes() (writes []write) {
+	r.expect('{')
+	for writer := range r.Object() {
+		var numbers [2]int64
+		r.expect('[')
+		for i := range r.Array() {
+			if i >= len(numbers) {
+				r.fits = false
+				break
 			}
-			*numbers[0], err = r.Integer()
-			numbers = numbers[1:]
-			return err
-		})
-		writes = append(writes, w)
-		return err
-	})
-	return writes, err
+			numbers[i] = r.number()
+		}
+		writes = append(writes, write{writer, numbers[0], numbers[1]})
+	}
+	return writes
 }
 
 // AppendJSON appends the stamp as JSON, {"version":1763716975000000,"changes":12,

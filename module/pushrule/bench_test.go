@@ -2,6 +2,7 @@ package pushrule_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -29,20 +30,41 @@ func BenchmarkAppendJSONOfAChangedSet(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 }
 
-func BenchmarkPut(b *testing.B) {
+// roomSet returns the text of a set of as many rules of kind room.
+func roomSet(b *testing.B, size int) string {
+	b.Helper()
+	rules := make([]string, size)
+	for i := range rules {
+		rule := pushrule.Rule{ID: fmt.Sprintf("!%d:example.org", i), Enabled: true, Actions: []pushrule.Action{`"notify"`}}
+		rules[i] = string(rule.AppendJSON(nil, pushrule.Room))
+	}
+	return `{"override":[],"content":[],"room":[` + strings.Join(rules, ",") + `],"sender":[],"underride":[]}`
+}
+
+func BenchmarkEdits(b *testing.B) {
+	const room = pushrule.Room
 	for _, size := range []int{10, 100, 1000, 10_000} {
-		var full pushrule.Ruleset
-		for i := range size {
-			if err := full.Put(pushrule.Room, fmt.Sprintf("!%d:example.org", i), plain(), pushrule.Position{}); err != nil {
-				b.Fatal(err)
-			}
+		full, err := pushrule.Read(roomSet(b, size))
+		if err != nil {
+			b.Fatal(err)
 		}
-		for name, id := range map[string]string{"new": "!new:example.org", "replaced": "!0:example.org"} {
+		last := fmt.Sprintf("!%d:example.org", size-1)
+		for name, edit := range map[string]func(*pushrule.Ruleset) error{
+			"put new": func(s *pushrule.Ruleset) error {
+				return s.Put(room, "!new:example.org", plain(), pushrule.Position{})
+			},
+			"put new behind": func(s *pushrule.Ruleset) error {
+				return s.Put(room, "!new:example.org", plain(), pushrule.Position{After: last})
+			},
+			"replace":     func(s *pushrule.Ruleset) error { return s.Put(room, last, plain(), pushrule.Position{}) },
+			"set enabled": func(s *pushrule.Ruleset) error { return s.SetEnabled(room, last, false) },
+			"delete":      func(s *pushrule.Ruleset) error { return s.Delete(room, last) },
+		} {
 			b.Run(fmt.Sprintf("%s/rules=%d", name, size), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					s := full
-					if err := s.Put(pushrule.Room, id, plain(), pushrule.Position{After: "!1:example.org"}); err != nil {
+					if err := edit(&s); err != nil {
 						b.Fatal(err)
 					}
 				}

@@ -27,26 +27,18 @@ func IsLegacy(id string) bool {
 }
 
 // HasLegacy reports whether the set holds a rule that [IsLegacy] names.
-func (s *Ruleset) HasLegacy() bool { return s.hasID(IsLegacy) }
-
-// hasID reports whether the set holds a rule, of any kind, with such an id.
-func (s *Ruleset) hasID(such func(id string) bool) bool {
-	for _, list := range s.lists {
-		if slices.ContainsFunc(list, func(r Rule) bool { return such(r.ID) }) {
-			return true
-		}
-	}
-	return false
-}
+func (s *Ruleset) HasLegacy() bool { return s.legacy }
 
 // ServerDefault returns the rule set of a user who has changed nothing, where
 // the host adds no rules: the predefined rules of the Matrix specification,
 // v1.17 and later, in its order. It is what the zero [Defaults] have for the
 // user.
-func ServerDefault(user mxid.UserID) Ruleset {
-	var s Ruleset
+func ServerDefault(user mxid.UserID) Ruleset { return specified(user).ruleset(nil) }
+
+// specified returns the rules of [ServerDefault].
+func specified(user mxid.UserID) (l lists) {
 	id := strictjson.AppendString(nil, string(user))
-	s.lists[Override.index()] = []Rule{
+	l[Override.index()] = []Rule{
 		defaultRule(masterID, disabled, nil, nil),
 		defaultRule(".m.rule.suppress_notices", enabled, nil,
 			conditions(eventMatch("content.msgtype", "m.notice"))),
@@ -70,7 +62,7 @@ func ServerDefault(user mxid.UserID) Ruleset {
 		defaultRule(".m.rule.suppress_edits", enabled, nil,
 			conditions(eventProperty("event_property_is", `content.m\.relates_to.rel_type`, `"m.replace"`))),
 	}
-	s.lists[Underride.index()] = []Rule{
+	l[Underride.index()] = []Rule{
 		defaultRule(".m.rule.call", enabled, actions(notify, soundRing),
 			conditions(eventMatch("type", "m.call.invite"))),
 		defaultRule(".m.rule.encrypted_room_one_to_one", enabled, actions(notify, soundDefault),
@@ -82,7 +74,7 @@ func ServerDefault(user mxid.UserID) Ruleset {
 		defaultRule(".m.rule.encrypted", enabled, actions(notify),
 			conditions(eventMatch("type", "m.room.encrypted"))),
 	}
-	return s
+	return l
 }
 
 // DefaultRule is a server-default rule that a host adds to those of the
@@ -123,16 +115,16 @@ func NewDefaults(extra ...DefaultRule) (Defaults, error) {
 
 // For returns the rule set of a user who has changed nothing.
 func (d Defaults) For(user mxid.UserID) Ruleset {
-	s := ServerDefault(user)
+	l := specified(user)
 	for _, extra := range d.extra {
-		list := s.List(extra.Kind)
+		list := l[extra.Kind.index()]
 		at := indexOf(list, extra.Before)
 		if at < 0 {
 			at = len(list)
 		}
-		s.setList(extra.Kind, slices.Insert(list, at, extra.rule()))
+		l[extra.Kind.index()] = slices.Insert(list, at, extra.rule())
 	}
-	return s
+	return l.ruleset(nil)
 }
 
 // rule is what a user has who has not changed the default.
@@ -252,22 +244,25 @@ func eventProperty(kind, key, value string) Condition {
 // defaults; only .m.rule.master is above them. A second merge with the same
 // table changes nothing.
 func (s *Ruleset) MergeDefaults(table Ruleset) {
+	set := s.tidy()
 	for _, kind := range Kinds() {
-		stored := s.List(kind)
-		merged := make([]Rule, 0, len(stored)+len(table.List(kind)))
-		for _, rule := range stored {
-			if !rule.IsServerDefault() {
-				merged = append(merged, rule)
+		var merged []entry
+		list, listed := set.entryList(kind)
+		for _, e := range list {
+			if !e.isServerDefault() {
+				merged = append(merged, e)
 			}
 		}
 		for _, rule := range table.List(kind) {
-			if old, found := s.Rule(kind, rule.ID); found {
+			if old, found := set.Rule(kind, rule.ID); found {
 				rule.Enabled, rule.Actions, rule.Extra = old.Enabled, old.Actions, old.Extra
 			}
-			merged = append(merged, rule)
+			merged = append(merged, newEntry(kind, rule))
 		}
-		s.setList(kind, hoistMaster(merged))
+		set.setEntries(listed, hoistMaster(merged))
 	}
+	set.legacy = false
+	*s = set
 }
 
 // IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave

@@ -82,9 +82,9 @@ func (d *Draft) Complete(kind Kind, path string) error {
 	return nil
 }
 
-// rule makes the draft a rule that takes the place of old, if there is one.
-func (d Draft) rule(id string, old *Rule) Rule {
-	enabled := old == nil || old.Enabled
+// rule makes the draft a rule, which is enabled or not where the draft does not
+// say.
+func (d Draft) rule(id string, enabled bool) Rule {
 	if d.Enabled != nil {
 		enabled = *d.Enabled
 	}

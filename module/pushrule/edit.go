@@ -29,16 +29,19 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	if kind.HasPattern() && d.Pattern == "" {
 		return ErrInvalidData
 	}
-	list := hoistMaster(slices.Clone(s.List(kind)))
+	set := s.tidy()
+	list, listed := set.entryList(kind)
+	list = hoistMaster(list)
 	if err := checkPosition(list, at); err != nil {
 		return err
 	}
-	s.setList(kind, place(list, id, d, at))
+	set.setEntries(listed, place(kind, list, id, d, at))
+	*s = set
 	return nil
 }
 
 // checkPosition refuses a position that does not exist in list.
-func checkPosition(list []Rule, at Position) error {
+func checkPosition(list []entry, at Position) error {
 	if isReserved(at.Before) || isReserved(at.After) {
 		return ErrAnchorIsDefault
 	}
@@ -58,27 +61,27 @@ func checkPosition(list []Rule, at Position) error {
 
 // anchor returns where a named rule stands; an id that is not given is no
 // error.
-func anchor(list []Rule, id string) (int, error) {
+func anchor(list []entry, id string) (int, error) {
 	if id == "" {
 		return -1, nil
 	}
-	i := indexOf(list, id)
+	i := indexOfEntry(list, id)
 	switch {
 	case i < 0:
 		return 0, ErrAnchorNotFound
-	case list[i].IsServerDefault():
+	case list[i].isServerDefault():
 		return 0, ErrAnchorIsDefault
 	}
 	return i, nil
 }
 
 // place puts the draft into list, which it may change.
-func place(list []Rule, id string, d Draft, at Position) []Rule {
-	stood := indexOf(list, id)
+func place(kind Kind, list []entry, id string, d Draft, at Position) []entry {
+	stood := indexOfEntry(list, id)
 	if stood < 0 {
-		return slices.Insert(list, newIndex(list, at), d.rule(id, nil))
+		return slices.Insert(list, newIndex(list, at), newEntry(kind, d.rule(id, true)))
 	}
-	rule := d.rule(id, &list[stood])
+	rule := newEntry(kind, d.rule(id, list[stood].flag("enabled")))
 	beside := at.Before
 	if beside == "" {
 		beside = at.After
@@ -93,13 +96,13 @@ func place(list []Rule, id string, d Draft, at Position) []Rule {
 
 // newIndex is where a rule that is not in list goes; the rules that at names
 // are there.
-func newIndex(list []Rule, at Position) int {
+func newIndex(list []entry, at Position) int {
 	switch {
 	case at.Before != "":
-		return indexOf(list, at.Before)
+		return indexOfEntry(list, at.Before)
 	case at.After != "":
-		return indexOf(list, at.After) + 1
-	case len(list) > 0 && list[0].ID == masterID:
+		return indexOfEntry(list, at.After) + 1
+	case len(list) > 0 && list[0].id == masterID:
 		return 1
 	}
 	return 0
@@ -107,8 +110,8 @@ func newIndex(list []Rule, at Position) int {
 
 // hoistMaster moves .m.rule.master to the top, where a damaged set has it
 // elsewhere: nothing may be inserted above it.
-func hoistMaster(list []Rule) []Rule {
-	i := indexOf(list, masterID)
+func hoistMaster(list []entry) []entry {
+	i := indexOfEntry(list, masterID)
 	if i <= 0 {
 		return list
 	}
@@ -118,8 +121,8 @@ func hoistMaster(list []Rule) []Rule {
 
 // removeID removes the rules with an id from list[from:]. Only a damaged set
 // has more than one.
-func removeID(list []Rule, id string, from int) []Rule {
-	kept := slices.DeleteFunc(list[from:], func(r Rule) bool { return r.ID == id })
+func removeID(list []entry, id string, from int) []entry {
+	kept := slices.DeleteFunc(list[from:], func(e entry) bool { return e.id == id })
 	return list[:from+len(kept)]
 }
 
@@ -127,14 +130,20 @@ func removeID(list []Rule, id string, from int) []Rule {
 // [ErrUnknownKind], [ErrRuleNotFound] or, for a server-default rule,
 // [ErrDeleteDefault].
 func (s *Ruleset) Delete(kind Kind, id string) error {
-	rule, err := s.existing(kind, id)
-	if err != nil {
-		return err
+	if !kind.Valid() {
+		return ErrUnknownKind
 	}
-	if rule.IsServerDefault() {
+	set := s.tidy()
+	list, listed := set.entryList(kind)
+	i := indexOfEntry(list, id)
+	switch {
+	case i < 0:
+		return ErrRuleNotFound
+	case list[i].isServerDefault():
 		return ErrDeleteDefault
 	}
-	s.setList(kind, removeID(slices.Clone(s.List(kind)), id, 0))
+	set.setEntries(listed, removeID(list, id, 0))
+	*s = set
 	return nil
 }
 
@@ -147,26 +156,21 @@ func (s *Ruleset) SetEnabled(kind Kind, id string, enabled bool) error {
 // SetActions replaces the actions of any rule, a server-default one included.
 // It fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
 func (s *Ruleset) SetActions(kind Kind, id string, actions []Action) error {
-	return s.modify(kind, id, func(r *Rule) { r.Actions = slices.Clone(actions) })
+	return s.modify(kind, id, func(r *Rule) { r.Actions = actions })
 }
 
 func (s *Ruleset) modify(kind Kind, id string, change func(*Rule)) error {
-	if _, err := s.existing(kind, id); err != nil {
-		return err
-	}
-	list := slices.Clone(s.List(kind))
-	change(&list[indexOf(list, id)])
-	s.setList(kind, list)
-	return nil
-}
-
-func (s *Ruleset) existing(kind Kind, id string) (Rule, error) {
 	if !kind.Valid() {
-		return Rule{}, ErrUnknownKind
+		return ErrUnknownKind
 	}
-	rule, found := s.Rule(kind, id)
+	set := s.tidy()
+	at, e, found := set.find(kind, id)
 	if !found {
-		return Rule{}, ErrRuleNotFound
+		return ErrRuleNotFound
 	}
-	return rule, nil
+	rule := e.rule(kind)
+	change(&rule)
+	set.splice(at, string(rule.AppendJSON(nil, kind)))
+	*s = set
+	return nil
 }

@@ -37,6 +37,9 @@ func FuzzRead(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := pushrule.Read(text)
+		if carefully := readCarefully(text); describe(err) != describe(carefully) {
+			t.Fatalf("%q: error %v, and %v when each rule is read", text, err, carefully)
+		}
 		if err != nil {
 			switch fault.KindOf(err) {
 			case fault.NotJSON, fault.BadJSON, fault.MissingParam:
@@ -78,6 +81,15 @@ func FuzzRead(f *testing.F) {
 			t.Errorf("%q: a change to a copy changed the original", text)
 		}
 	})
+}
+
+// readCarefully reads every rule of a set, and returns the error.
+func readCarefully(text string) error {
+	r := strictjson.NewReader(text)
+	if _, err := pushrule.ReadRuleset(r); err != nil {
+		return err
+	}
+	return r.End()
 }
 
 func checkAgainstEncodingJSON(t *testing.T, text string, s *pushrule.Ruleset) {

@@ -64,12 +64,18 @@ func (l Limits) CheckActions(actions []Action) error {
 	return nil
 }
 
-// CheckCount refuses, with [fault.InvalidParam], a set that has grown from
-// before rules to more than the limit. A set that was over it before may still
-// be changed and may shrink.
-func (l Limits) CheckCount(before int, s *Ruleset) error {
-	if n := s.Len(); n > before && n > l.MaxRules {
+// CheckCount refuses, with [fault.InvalidParam], a set that has grown to more
+// rules than the limit. A set that was over it before may still be changed and
+// may shrink.
+func (l Limits) CheckCount(before, after Ruleset) error {
+	if len(after.text)/leastRule < l.MaxRules {
+		return nil // without counting
+	}
+	if n := after.Len(); n > l.MaxRules && n > before.Len() {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d push rules.", l.MaxRules))
 	}
 	return nil
 }
+
+// leastRule is the least that a rule takes in a set, in bytes.
+const leastRule = len(`{"rule_id":"","default":true,"enabled":true,"actions":[]}`)

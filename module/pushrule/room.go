@@ -32,19 +32,21 @@ func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 		return nil
 	}
 	u := upgrade{oldRoom: oldRoom, newRoom: newRoom, settled: s.hasSetting(newRoom)}
-	override, err := u.extend(s.List(Override), u.overrideCopy)
-	if err != nil {
-		return err
+	set := s.tidy()
+	copied := false
+	for _, kind := range []Kind{Override, Room} {
+		list, listed := set.entryList(kind)
+		extended, err := u.extend(kind, list)
+		if err != nil {
+			return err
+		}
+		if len(extended) > len(list) {
+			copied = true
+			set.setEntries(listed, extended)
+		}
 	}
-	room, err := u.extend(s.List(Room), u.roomCopy)
-	if err != nil {
-		return err
-	}
-	if len(override) > len(s.List(Override)) {
-		s.setList(Override, hoistMaster(override))
-	}
-	if len(room) > len(s.List(Room)) {
-		s.setList(Room, room)
+	if copied {
+		*s = set
 	}
 	return nil
 }
@@ -64,18 +66,22 @@ type upgrade struct {
 }
 
 // extend returns a list with the copies of its rules, each below its original.
-func (u upgrade) extend(list []Rule, copyOf func(Rule) (Rule, bool)) ([]Rule, error) {
-	taken := make(map[string]bool, len(list))
-	for _, rule := range list {
-		taken[rule.ID] = true
+func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
+	copyOf := u.roomCopy
+	if kind == Override {
+		list, copyOf = hoistMaster(slices.Clone(list)), u.overrideCopy
 	}
-	extended := make([]Rule, 0, len(list)+1)
-	for _, rule := range list {
-		extended = append(extended, rule)
-		if rule.IsServerDefault() || u.settled && rule.ID == u.oldRoom {
+	taken := make(map[string]bool, len(list))
+	for _, e := range list {
+		taken[e.id] = true
+	}
+	extended := make([]entry, 0, len(list)+1)
+	for _, e := range list {
+		extended = append(extended, e)
+		if !u.mayConcern(e) || e.isServerDefault() || u.settled && e.id == u.oldRoom {
 			continue
 		}
-		copied, found := copyOf(rule)
+		copied, found := copyOf(e.rule(kind))
 		if !found || taken[copied.ID] {
 			continue
 		}
@@ -83,9 +89,15 @@ func (u upgrade) extend(list []Rule, copyOf func(Rule) (Rule, bool)) ([]Rule, er
 			return nil, err
 		}
 		taken[copied.ID] = true
-		extended = append(extended, copied)
+		extended = append(extended, newEntry(kind, copied))
 	}
 	return extended, nil
+}
+
+// mayConcern reports whether a rule can name the old room. In a text with
+// escapes it may stand in another form.
+func (u upgrade) mayConcern(e entry) bool {
+	return strings.Contains(e.text, u.oldRoom) || strings.Contains(e.text, `\`)
 }
 
 func (u upgrade) validate(id string) error {

@@ -9,6 +9,7 @@ package pushrule
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -16,43 +17,64 @@ import (
 // Ruleset is one user's push rules: for each kind a list in order of priority,
 // highest first. The zero value is an empty set, ready to use.
 //
+// A set is kept as its JSON, which was read once and is looked through as
+// needed: to hand a set on costs nothing, and a change costs little more than
+// to copy it.
+//
 // A Ruleset is a value: changing a copy leaves the original as it was. Methods
 // that change it are not safe for concurrent use with others.
 type Ruleset struct {
-	lists [kindCount][]Rule
-	extra []Member // kinds that the service does not know
-	text  string   // the JSON the set was read from, empty once it was changed
+	text   string // empty for the empty set
+	loose  bool   // the text is not in the form in which the service writes sets
+	legacy bool   // it has a rule that [IsLegacy] names
 }
 
 // Read reads a rule set from its JSON text, an object with a list for each
 // kind; absent kinds are empty. What is not a rule set gives an error that
 // names the place; it is for the caller to say whose fault that is.
 func Read(text string) (Ruleset, error) {
+	text = trim(text)
+	if s, ok := look(text); ok {
+		return s, nil
+	}
 	r := strictjson.NewReader(text)
 	s, err := ReadRuleset(r)
+	if err == nil {
+		err = r.End()
+	}
 	if err != nil {
 		return Ruleset{}, err
 	}
-	return s, r.End()
+	return s, nil
 }
+
+// trim takes away the white space around a JSON text.
+func trim(text string) string { return strings.Trim(text, " \t\r\n") }
 
 // ReadRuleset is [Read] for a set within a larger text.
 func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {
-	var s Ruleset
 	start := r.Offset()
-	err := r.Object(func(name string) (err error) {
-		if kind := Kind(name); kind.Valid() {
-			s.lists[kind.index()], err = readRules(r, kind)
-			return err
-		}
-		s.extra, err = r.Keep(s.extra, name)
-		return err
-	})
-	if err != nil {
+	if _, _, err := readLists(r); err != nil {
 		return Ruleset{}, err
 	}
-	s.text = r.Since(start)
+	s, _ := look(r.Since(start))
 	return s, nil
+}
+
+// lists are the rules of all kinds.
+type lists [kindCount][]Rule
+
+// readLists reads a set with all its rules.
+func readLists(r *strictjson.Reader) (l lists, extra []Member, err error) {
+	err = r.Object(func(name string) (err error) {
+		if kind := Kind(name); kind.Valid() {
+			l[kind.index()], err = readRules(r, kind)
+			return err
+		}
+		extra, err = r.Keep(extra, name)
+		return err
+	})
+	return l, extra, err
 }
 
 func readRules(r *strictjson.Reader, kind Kind) ([]Rule, error) {
@@ -65,68 +87,79 @@ func readRules(r *strictjson.Reader, kind Kind) ([]Rule, error) {
 	return rules, err
 }
 
-// List returns the rules of a kind, highest priority first. The list is
-// read-only.
+// ruleset returns the set with these rules.
+func (l lists) ruleset(extra []Member) Ruleset {
+	text := []byte{'{'}
+	for i, kind := range Kinds() {
+		text = appendRules(strictjson.AppendMember(text, string(kind)), kind, l[i])
+	}
+	s := Ruleset{text: string(append(strictjson.AppendMembers(text, extra), '}'))}
+	s.legacy = s.hasID(IsLegacy)
+	return s
+}
+
+func appendRules(dst []byte, kind Kind, rules []Rule) []byte {
+	dst = append(dst, '[')
+	for i, rule := range rules {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = rule.AppendJSON(dst, kind)
+	}
+	return append(dst, ']')
+}
+
+// List returns the rules of a kind, highest priority first.
 func (s *Ruleset) List(kind Kind) []Rule {
-	if !kind.Valid() {
+	text := s.listText(kind)
+	if text == "" {
 		return nil
 	}
-	return slices.Clip(s.lists[kind.index()])
+	rules, _ := readRules(strictjson.NewReader(text), kind) // it was read before
+	return rules
 }
 
 // Rule returns the rule of a kind and id; found is false where there is none.
 func (s *Ruleset) Rule(kind Kind, id string) (rule Rule, found bool) {
-	list := s.List(kind)
-	if i := indexOf(list, id); i >= 0 {
-		return list[i], true
+	_, e, found := s.find(kind, id)
+	if !found {
+		return Rule{}, false
 	}
-	return Rule{}, false
+	return e.rule(kind), true
 }
 
 // Len returns the number of rules of all kinds.
 func (s *Ruleset) Len() int {
 	n := 0
-	for _, list := range s.lists {
-		n += len(list)
+	for _, kind := range Kinds() {
+		for range s.entries(kind) {
+			n++
+		}
 	}
 	return n
 }
 
 // Equal reports whether both sets have the same JSON.
-func (s *Ruleset) Equal(other Ruleset) bool {
-	return string(s.AppendJSON(nil)) == string(other.AppendJSON(nil))
-}
+func (s *Ruleset) Equal(other Ruleset) bool { return s.JSON() == other.JSON() }
 
-// AppendJSON appends the set as a JSON object. A set that was read and not
-// changed is appended byte for byte as it was read; otherwise all five kinds
-// are there, empty ones as [].
-func (s *Ruleset) AppendJSON(dst []byte) []byte {
-	if s.text != "" {
-		return append(dst, s.text...)
+// emptySet is the JSON of the zero Ruleset.
+const emptySet = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
+
+// JSON returns the set as a JSON object. A set that was read and not changed is
+// byte for byte as it was read; otherwise all five kinds are there, empty ones
+// as [].
+func (s *Ruleset) JSON() string {
+	if s.text == "" {
+		return emptySet
 	}
-	dst = append(dst, '{')
-	for i, kind := range Kinds() {
-		dst = append(strictjson.AppendMember(dst, string(kind)), '[')
-		for j, rule := range s.lists[i] {
-			if j > 0 {
-				dst = append(dst, ',')
-			}
-			dst = rule.AppendJSON(dst, kind)
-		}
-		dst = append(dst, ']')
-	}
-	return append(strictjson.AppendMembers(dst, s.extra), '}')
+	return s.text
 }
 
-// MarshalJSON returns what [Ruleset.AppendJSON] appends.
-func (s Ruleset) MarshalJSON() ([]byte, error) { return s.AppendJSON(nil), nil }
+// AppendJSON appends the set as [Ruleset.JSON] returns it.
+func (s *Ruleset) AppendJSON(dst []byte) []byte { return append(dst, s.JSON()...) }
 
-// setList puts a new list in a kind's place; from then on the set's JSON is
-// made anew.
-func (s *Ruleset) setList(kind Kind, list []Rule) {
-	s.lists[kind.index()] = list
-	s.text = ""
-}
+// MarshalJSON returns the set as [Ruleset.JSON] does.
+func (s Ruleset) MarshalJSON() ([]byte, error) { return []byte(s.JSON()), nil }
 
 func indexOf(list []Rule, id string) int {
 	return slices.IndexFunc(list, func(r Rule) bool { return r.ID == id })

@@ -124,8 +124,8 @@ func TestLimitsAreCheckedExactly(t *testing.T) {
 		"defaults count":            {3, "A .b .c .d", "invalid_param: A user has at most 3 push rules."},
 	} {
 		t.Run(name, func(t *testing.T) {
-			s := setOf(t, pushrule.Sender, test.ids)
-			if got := describe(limits.CheckCount(test.before, &s)); got != test.want {
+			before, after := setOf(t, pushrule.Sender, strings.Repeat("X ", test.before)), setOf(t, pushrule.Sender, test.ids)
+			if got := describe(limits.CheckCount(before, after)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})

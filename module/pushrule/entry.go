@@ -1,0 +1,168 @@
+package pushrule
+
+import (
+	"iter"
+	"slices"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// entry is a rule as the text of its set has it.
+type entry struct {
+	id   string
+	text string
+}
+
+// newEntry makes a rule an entry.
+func newEntry(kind Kind, rule Rule) entry {
+	return entry{rule.ID, string(rule.AppendJSON(nil, kind))}
+}
+
+// rule returns the rule, of a kind.
+func (e entry) rule(kind Kind) Rule {
+	rule, _ := readRule(strictjson.NewReader(e.text), kind) // it was read before
+	return rule
+}
+
+// flag returns a boolean of the rule.
+func (e entry) flag(name string) bool {
+	w := strictjson.Walk(e.text)
+	for member := range w.Object() {
+		if member == name {
+			return w.Next() == 't'
+		}
+	}
+	return false
+}
+
+// isServerDefault is [Rule.IsServerDefault].
+func (e entry) isServerDefault() bool { return isReserved(e.id) || e.flag("default") }
+
+// ruleID returns the id in the text of a rule.
+func ruleID(text string) string {
+	w := strictjson.Walk(text)
+	for name := range w.Object() {
+		if name == "rule_id" {
+			return w.String()
+		}
+	}
+	return ""
+}
+
+// span is a part of the text of a set.
+type span struct{ start, end int }
+
+// entries returns the rules of a kind with their places in the text of the set.
+func (s *Ruleset) entries(kind Kind) iter.Seq2[span, entry] {
+	return func(yield func(span, entry) bool) {
+		w := strictjson.Walk(s.text)
+		if !enterList(&w, kind) {
+			return
+		}
+		for range w.Array() {
+			start := w.Offset()
+			text := w.Skip()
+			if !yield(span{start, start + len(text)}, entry{ruleID(text), text}) {
+				return
+			}
+		}
+	}
+}
+
+// enterList goes to the list of a kind.
+func enterList(w *strictjson.Walker, kind Kind) (found bool) {
+	for name := range w.Object() {
+		if Kind(name) == kind {
+			return kind.Valid()
+		}
+	}
+	return false
+}
+
+// find returns the rule of a kind and id, and its place.
+func (s *Ruleset) find(kind Kind, id string) (at span, e entry, found bool) {
+	for at, e := range s.entries(kind) {
+		if e.id == id {
+			return at, e, true
+		}
+	}
+	return span{}, entry{}, false
+}
+
+// hasID reports whether the set holds a rule, of any kind, with such an id.
+func (s *Ruleset) hasID(such func(id string) bool) bool {
+	for _, kind := range Kinds() {
+		for _, e := range s.entries(kind) {
+			if such(e.id) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// listText returns the text of the list of a kind, empty where there is none.
+func (s *Ruleset) listText(kind Kind) string {
+	w := strictjson.Walk(s.text)
+	if !enterList(&w, kind) {
+		return ""
+	}
+	return w.Skip()
+}
+
+// entryList returns the rules of a kind, for a change, and where their list is.
+func (s *Ruleset) entryList(kind Kind) (list []entry, at span) {
+	w := strictjson.Walk(s.text)
+	if !enterList(&w, kind) {
+		return nil, span{}
+	}
+	at.start = w.Offset()
+	for range w.Array() {
+		text := w.Skip()
+		list = append(list, entry{ruleID(text), text})
+	}
+	at.end = w.Offset()
+	return list, at
+}
+
+// tidy returns the set in the form in which the service writes it: all five
+// kinds come first, in order, and each rule has what its kind has.
+func (s *Ruleset) tidy() Ruleset {
+	switch {
+	case s.text == "":
+		return Ruleset{text: emptySet}
+	case !s.loose:
+		return *s
+	}
+	l, extra, _ := readLists(strictjson.NewReader(s.text)) // it was read before
+	return l.ruleset(extra)
+}
+
+// splice replaces a part of the text of a tidy set.
+func (s *Ruleset) splice(at span, text string) { s.text = s.text[:at.start] + text + s.text[at.end:] }
+
+// setEntries puts a new list in the place of another in a tidy set.
+func (s *Ruleset) setEntries(at span, list []entry) {
+	size := len(s.text) - (at.end - at.start) + len("[]")
+	for _, e := range list {
+		size += len(e.text) + len(",")
+	}
+	var text strings.Builder
+	text.Grow(size)
+	text.WriteString(s.text[:at.start])
+	text.WriteByte('[')
+	for i, e := range list {
+		if i > 0 {
+			text.WriteByte(',')
+		}
+		text.WriteString(e.text)
+	}
+	text.WriteByte(']')
+	text.WriteString(s.text[at.end:])
+	s.text = text.String()
+}
+
+func indexOfEntry(list []entry, id string) int {
+	return slices.IndexFunc(list, func(e entry) bool { return e.id == id })
+}

@@ -1,0 +1,94 @@
+package pushrule_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+func TestAKnownSetIsReadLikeANewOne(t *testing.T) {
+	t.Parallel()
+	sets := oddSets()
+	defaults := pushrule.ServerDefault(modelUser)
+	sets["defaults"] = encode(&defaults)
+	sets["legacy"] = `{"override":[{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[],"conditions":[]}],` +
+		`"content":[],"room":[],"sender":[],"underride":[]}`
+	for _, text := range []string{`null`, `{"room":[null]}`, ``, `{"room":[]`, `{"room":[],"room":[]}`} {
+		sets[text] = text
+	}
+	known := pushrule.NewKnown()
+	for round := range 3 {
+		for name, text := range sets {
+			want, wantErr := pushrule.Read(text)
+			got, err := known.Read(text)
+			if describe(err) != describe(wantErr) {
+				t.Fatalf("round %d: %s: error %v, want %v", round, name, err, wantErr)
+			}
+			if got != want {
+				t.Errorf("round %d: %s: got %+v, want %+v", round, name, got, want)
+			}
+		}
+	}
+}
+
+func TestASetThatWasAddedIsReadAsItIs(t *testing.T) {
+	t.Parallel()
+	known := pushrule.NewKnown()
+	for name, text := range oddSets() {
+		set := mustRead(t, text)
+		known.Add(set)
+		if got, err := known.Read(text); err != nil || got != set {
+			t.Errorf("%s: got %+v, %v", name, got, err)
+		}
+	}
+	known.Add(pushrule.Ruleset{})
+	if _, err := known.Read(""); err == nil {
+		t.Error("an empty text is a set")
+	}
+}
+
+// What pushes another text out of its place must not be taken for it.
+func TestMoreSetsThanAreRememberedAreReadRight(t *testing.T) {
+	t.Parallel()
+	known := pushrule.NewKnown()
+	text := func(n int) string {
+		return fmt.Sprintf(`{"override":[],"content":[],"room":[],"sender":[],"underride":[],"n":%d}`, n)
+	}
+	var readers sync.WaitGroup
+	for reader := range 4 {
+		readers.Go(func() {
+			for i := range 100_000 {
+				n := i * (reader + 1) % 300_000
+				if set, err := known.Read(text(n)); err != nil || set.JSON() != text(n) {
+					t.Errorf("%d: %s, %v", n, set.JSON(), err)
+				}
+				broken := strings.Replace(text(n), "[]", "{}", 1)
+				if _, err := known.Read(broken); err == nil {
+					t.Errorf("%s was read", broken)
+				}
+			}
+		})
+	}
+	readers.Wait()
+}
+
+func BenchmarkKnownRead(b *testing.B) {
+	for _, size := range []int{10, 100, 1000, 10_000} {
+		text := roomSet(b, size)
+		known := pushrule.NewKnown()
+		for name, read := range map[string]func(string) (pushrule.Ruleset, error){"new": pushrule.Read, "known": known.Read} {
+			b.Run(fmt.Sprintf("%s/rules=%d", name, size), func(b *testing.B) {
+				b.ReportAllocs()
+				b.SetBytes(int64(len(text)))
+				for b.Loop() {
+					if _, err := read(text); err != nil {
+						b.Fatal(err)
+					}
+				}
+			})
+		}
+	}
+}
