@@ -8,49 +8,76 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // BenchmarkEndpoints measures whole requests over HTTP, one after another, on a
-// real Redis: what a client waits for, with the cost of client and server.
+// real Redis: what a client waits for, with the cost of client and server, by
+// the number of rules that the user has beside the defaults.
 func BenchmarkEndpoints(b *testing.B) {
 	redistest.Require(b)
 	server := redistest.Single(b)
 	h := startHost(b, server.Client(b))
-	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-	h.do(alice, http.MethodPut, v3+"/pushrules/global/content/cake", `{"pattern":"cake","actions":["notify"]}`)
 	for i := range 3 {
 		h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", fmt.Sprint(i)))
 	}
-	for _, endpoint := range []struct {
-		name, method, path string
-		body               func(i int) string
-	}{
-		{"get the set", http.MethodGet, "/pushrules/", nil},
-		{"get a rule", http.MethodGet, "/pushrules/global/content/cake", nil},
-		{"put a rule", http.MethodPut, "/pushrules/global/content/cake", func(i int) string {
-			return fmt.Sprintf(`{"pattern":"cake %d","actions":["notify"]}`, i)
-		}},
-		{"put enabled", http.MethodPut, "/pushrules/global/content/cake/enabled", func(i int) string {
-			return fmt.Sprintf(`{"enabled":%t}`, i%2 == 0)
-		}},
-		{"list pushers", http.MethodGet, "/pushers", nil},
-		{"set a pusher", http.MethodPost, "/pushers/set", func(i int) string {
-			return strings.Replace(httpPusher("app", "1"), "Phone", fmt.Sprint("Phone ", i), 1)
-		}},
-	} {
-		b.Run(endpoint.name, func(b *testing.B) {
-			b.ReportAllocs()
-			for i := 0; b.Loop(); i++ {
-				body := ""
-				if endpoint.body != nil {
-					body = endpoint.body(i)
-				}
-				if a := h.do(alice, endpoint.method, v3+endpoint.path, body); a.status != http.StatusOK {
-					b.Fatal(a)
-				}
+	for _, rules := range []int{0, 10, 100, 1000, 9000} {
+		fillRules(b, server.Client(b), rules)
+		h.do(alice, http.MethodPut, v3+"/pushrules/global/content/cake", `{"pattern":"cake","actions":["notify"]}`)
+		for _, endpoint := range []struct {
+			name, method, path string
+			body               func(i int) string
+		}{
+			{"get the set", http.MethodGet, "/pushrules/", nil},
+			{"get a rule", http.MethodGet, "/pushrules/global/content/cake", nil},
+			{"put a rule", http.MethodPut, "/pushrules/global/content/cake", func(i int) string {
+				return fmt.Sprintf(`{"pattern":"cake %d","actions":["notify"]}`, i)
+			}},
+			{"put a room's rule", http.MethodPut, "/pushrules/global/room/!x:example.org", func(i int) string {
+				return fmt.Sprintf(`{"actions":["notify %d"]}`, i)
+			}},
+			{"put enabled", http.MethodPut, "/pushrules/global/content/cake/enabled", func(i int) string {
+				return fmt.Sprintf(`{"enabled":%t}`, i%2 == 0)
+			}},
+			{"list pushers", http.MethodGet, "/pushers", nil},
+			{"set a pusher", http.MethodPost, "/pushers/set", func(i int) string {
+				return strings.Replace(httpPusher("app", "1"), "Phone", fmt.Sprint("Phone ", i), 1)
+			}},
+		} {
+			if rules > 0 && strings.Contains(endpoint.path, "pushers") {
+				continue
 			}
-		})
+			b.Run(fmt.Sprintf("%s/rules=%d", endpoint.name, rules), func(b *testing.B) {
+				b.ReportAllocs()
+				for i := 0; b.Loop(); i++ {
+					body := ""
+					if endpoint.body != nil {
+						body = endpoint.body(i)
+					}
+					if a := h.do(alice, endpoint.method, v3+endpoint.path, body); a.status != http.StatusOK {
+						b.Fatal(a)
+					}
+				}
+			})
+		}
+	}
+}
+
+// fillRules gives alice the default rules and as many for rooms.
+func fillRules(b *testing.B, client *redis.Client, number int) {
+	b.Helper()
+	rules := make([]string, number)
+	for i := range rules {
+		rules[i] = fmt.Sprintf(`{"rule_id":"!room-%d:example.org","default":false,"enabled":true,"actions":["notify"]}`, i)
+	}
+	defaults := pushrule.ServerDefault(alice)
+	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
+	event := `{"type":"m.push_rules","content":{"global":` + set + `}}`
+	if err := client.Set(b.Context(), "account_data:{"+alice+"}:m.push_rules", event, 0).Err(); err != nil {
+		b.Fatal(err)
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 // readEvent reads a stored event. What is no event, or has a content that
 // cannot be read, gives [pushrule.Unreadable].
 func readEvent(text string, known *pushrule.Known) (event, error) {
-	if rules, stamp, found := cutEvent(text); found && strictjson.Valid(stamp) {
+	if rules, stamp, found := cutEvent(text); found && (stamp == "" || strictjson.Valid(stamp)) {
 		if set, err := known.Read(rules); err == nil {
 			return event{rules: set, found: true, stamp: stamp}, nil
 		}
@@ -38,16 +38,19 @@ func readEvent(text string, known *pushrule.Known) (event, error) {
 }
 
 // cutEvent returns the rules and the stamp of an event as the service writes
-// it. If both are JSON, the whole is, and has no more than them: there is but
-// one way to read it.
+// it, or, without a stamp, as others do. If the parts are JSON, the whole is,
+// and has no more than them: there is but one way to read it.
 func cutEvent(text string) (rules, stamp string, found bool) {
 	rest, opened := strings.CutPrefix(text, opening)
 	rest, closed := strings.CutSuffix(rest, closing)
-	at := strings.LastIndex(rest, middle)
-	if !opened || !closed || at < 0 {
+	if !opened || !closed {
 		return "", "", false
 	}
-	return rest[:at], rest[at+len(middle):], true
+	if at := strings.LastIndex(rest, middle); at >= 0 {
+		return rest[:at], rest[at+len(middle):], true
+	}
+	rules, found = strings.CutSuffix(rest, closing)
+	return rules, "", found
 }
 
 // readAnyEvent reads an event in any form.
