@@ -73,6 +73,10 @@ type Config struct {
 	// event may grow. Default 1 MiB.
 	MaxEventBytes int
 
+	// LargeEventBytes is the size in bytes from which a stored event is replaced
+	// in another way; see [rulestore.Config]. Default 32 KiB.
+	LargeEventBytes int
+
 	// RuleLimits bounds what users may store in their push rules.
 	RuleLimits pushrule.Limits
 
@@ -99,6 +103,7 @@ func DefaultConfig() Config {
 		MaxBodyBytes:     http.MaxBodyBytes,
 		MaxJSONDepth:     http.MaxJSONDepth,
 		MaxEventBytes:    rules.MaxEventBytes,
+		LargeEventBytes:  rules.LargeEventBytes,
 		RuleLimits:       pushrule.DefaultLimits(),
 		PusherPolicy:     pusher.DefaultPolicy(),
 		Changes:          module.DefaultChangesConfig(),
@@ -178,7 +183,7 @@ func split(c Config) (configs, error) {
 		PusherPolicy: c.PusherPolicy,
 		Defaults:     defaults,
 		Changes:      c.Changes,
-		RuleStore:    rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes},
+		RuleStore:    rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes, LargeEventBytes: c.LargeEventBytes},
 		PusherStore:  pusherstore.Config{Redis: stores},
 		Handlers: handlers.Config{
 			MaxBodyBytes: c.MaxBodyBytes, MaxJSONDepth: c.MaxJSONDepth, OperationTimeout: c.OperationTimeout,

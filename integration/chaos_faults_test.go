@@ -153,11 +153,11 @@ type team struct {
 func newTeam(t *testing.T, addrs []string, durability rediscommit.Durability) *team {
 	t.Helper()
 	both := &team{durability: durability}
-	for range 2 {
+	for _, large := range []int{1, pushfx.DefaultConfig().LargeEventBytes} { // they write in different ways
 		l := &link{}
 		both.links = append(both.links, l)
 		both.hosts = append(both.hosts, startHost(t, l.connect(t, addrs), fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.Durability = durability
+			c.Durability, c.LargeEventBytes = durability, large
 			return c
 		})))
 	}
@@ -294,6 +294,9 @@ func (c *clusterChaos) moveSlot(ctx context.Context, s *strike, user string, to 
 		return err
 	}
 	s.homes[user] = to
+	if err := move.MoveRest(ctx); err != nil { // what hosts put there meanwhile
+		return err
+	}
 	return move.Finish(ctx)
 }
 

@@ -196,9 +196,13 @@ type setting struct {
 	retries          int // as in redis.Options
 	readTimeout      time.Duration
 	operationTimeout time.Duration
+	large            bool // every event is replaced as large ones are
 }
 
 func (s setting) String() string {
+	if s.large {
+		return "large events"
+	}
 	if s.retries < 0 {
 		return "client that does not retry"
 	}
@@ -211,9 +215,12 @@ const (
 	soon  = 400 * time.Millisecond
 )
 
-// bothClients are the settings that differ in who repeats a command.
-func bothClients(readTimeout, operationTimeout time.Duration) []setting {
-	return []setting{{0, readTimeout, operationTimeout}, {-1, readTimeout, operationTimeout}}
+// eachClient returns the settings that differ in who repeats a command, and one
+// where all events are replaced as large ones are.
+func eachClient(readTimeout, operationTimeout time.Duration) []setting {
+	return []setting{
+		{0, readTimeout, operationTimeout, false}, {-1, readTimeout, operationTimeout, false}, {-1, readTimeout, operationTimeout, true},
+	}
 }
 
 // scene is a user on whom a mutation is to be made, over a host behind a proxy.
@@ -234,7 +241,13 @@ func (s *stage) newScene(t *testing.T, n int, with setting) *scene {
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
 	heard := make(chan string, 10)
 	h := startHost(t, client,
-		fx.Decorate(func(c pushfx.Config) pushfx.Config { c.OperationTimeout = with.operationTimeout; return c }),
+		fx.Decorate(func(c pushfx.Config) pushfx.Config {
+			c.OperationTimeout = with.operationTimeout
+			if with.large {
+				c.LargeEventBytes = 1
+			}
+			return c
+		}),
 		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),
 	)
 	c := &scene{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, heard}
@@ -361,7 +374,7 @@ func TestEveryChangeTakesEffectOnceWhateverIsLost(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
 	for _, m := range mishaps {
-		for _, with := range bothClients(m.readTimeout, never) {
+		for _, with := range eachClient(m.readTimeout, never) {
 			t.Run(m.name+"/"+with.String(), func(t *testing.T) {
 				t.Parallel()
 				stage.everyMutation(t, with, func(c *scene) {
@@ -399,7 +412,7 @@ var forgetful = []mishap{
 func TestEveryChangeTakesEffectOnceThoughScriptsAreForgotten(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	for _, with := range bothClients(never, never) {
+	for _, with := range eachClient(never, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			stage := newStage(t)
@@ -420,7 +433,7 @@ func TestEveryChangeTakesEffectOnceThoughScriptsAreForgotten(t *testing.T) {
 func TestEveryChangeTakesEffectOnceThoughScriptsAreForgottenBeforeItsRepetition(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	for _, with := range bothClients(soon, never) {
+	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			stage := newStage(t)
@@ -439,7 +452,7 @@ func TestEveryChangeTakesEffectOnceThoughScriptsAreForgottenBeforeItsRepetition(
 func TestAnotherHostsChangeDuringALateReplyIsKept(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
-	for _, with := range bothClients(soon, never) {
+	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			stage.everyMutation(t, with, func(c *scene) {
@@ -461,7 +474,7 @@ func TestAnotherHostsChangeDuringALateReplyIsKept(t *testing.T) {
 func TestAnotherHostsChangeBeforeALateRequestIsKept(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
-	for _, with := range bothClients(2*soon, never) {
+	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			stage.everyMutation(t, with, func(c *scene) {
@@ -488,7 +501,7 @@ func TestAnotherHostsChangeBeforeALateRequestIsKept(t *testing.T) {
 func TestEveryChangeTakesEffectOnceThoughItsRequestArrivesDuringTheNextAttempt(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
-	stage.everyMutation(t, setting{-1, 3 * soon, never}, func(c *scene) {
+	stage.everyMutation(t, setting{-1, 3 * soon, never, false}, func(c *scene) {
 		request := c.proxy.HoldRequest(1, writing...)
 		got := c.begin()
 		c.wantStruck(request)
@@ -511,7 +524,7 @@ func (s *stage) deletion(t *testing.T, with setting) *scene {
 func TestOfTwoDeletesTheOneWithALateReplySucceeds(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
-	for _, with := range bothClients(soon, never) {
+	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			c := stage.deletion(t, with)
@@ -530,7 +543,7 @@ func TestOfTwoDeletesTheOneWithALateReplySucceeds(t *testing.T) {
 func TestOfTwoDeletesTheOneWithALateRequestFindsNothing(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
-	for _, with := range bothClients(2*soon, never) {
+	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			c := stage.deletion(t, with)
@@ -554,7 +567,7 @@ func TestOfTwoDeletesTheOneWithALateRequestFindsNothing(t *testing.T) {
 func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 	t.Parallel()
 	stage := newStage(t)
-	for _, with := range bothClients(2*soon, never) {
+	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			c := stage.deletion(t, with)
@@ -581,7 +594,7 @@ func TestExactlyOneOfTwoRacingDeletesSucceedsThoughAReplyIsLost(t *testing.T) {
 	t.Parallel()
 	const rounds = 20
 	stage := newStage(t)
-	for _, with := range bothClients(never, never) {
+	for _, with := range eachClient(never, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			for range rounds {
@@ -623,7 +636,7 @@ func TestAnUnknownOutcomeIs503InTimeAndAtMostOneEffect(t *testing.T) {
 	const limit = time.Second
 	stage := newStage(t)
 	for _, m := range silences {
-		for _, with := range append(bothClients(soon, limit), setting{0, never, limit}) {
+		for _, with := range append(eachClient(soon, limit), setting{0, never, limit, false}) {
 			t.Run(fmt.Sprintf("%s/%s for %v", m.name, with, with.readTimeout), func(t *testing.T) {
 				t.Parallel()
 				stage.everyMutation(t, with, func(c *scene) { c.playSilence(m, limit) })

@@ -21,6 +21,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -175,6 +176,11 @@ var mixes = []struct {
 	{"pushers", nextForPushers},
 }
 
+// withLargeEvents has the events from a size on replaced as large ones are.
+func withLargeEvents(size int) fx.Option {
+	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.LargeEventBytes = size; return c })
+}
+
 // TestWhatClientsOfTwoHostsSeeIsLinearizable loses replies on both sides:
 // those of Redis to the hosts, which must find out what became of the change,
 // and those of the hosts to clients.
@@ -182,10 +188,10 @@ func TestWhatClientsOfTwoHostsSeeIsLinearizable(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		var hosts []*host
-		for range 2 {
+		for _, large := range []int{1, pushfx.DefaultConfig().LargeEventBytes} { // they write in different ways
 			client := newClient(t)
 			redistest.LoseScriptReplies(client, func(n int64) bool { return n%4 == 0 })
-			hosts = append(hosts, startHost(t, client))
+			hosts = append(hosts, startHost(t, client, withLargeEvents(large)))
 		}
 		for _, mix := range mixes {
 			t.Run(mix.name, func(t *testing.T) {

@@ -66,15 +66,22 @@ func eachWay(t *testing.T, run func(t *testing.T, newClient func(*testing.T) red
 
 func TestRuleStoreContract(t *testing.T) {
 	t.Parallel()
-	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
-		storetest.Rules(t, func(t *testing.T) module.RuleStore {
-			store, err := rulestore.New(newClient(t), rulestore.DefaultConfig())
-			if err != nil {
-				t.Fatal(err)
-			}
-			return store
+	all := rulestore.DefaultConfig()
+	all.LargeEventBytes = 1
+	for name, cfg := range map[string]rulestore.Config{"by default": rulestore.DefaultConfig(), "all events large": all} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+				storetest.Rules(t, func(t *testing.T) module.RuleStore {
+					store, err := rulestore.New(newClient(t), cfg)
+					if err != nil {
+						t.Fatal(err)
+					}
+					return store
+				})
+			})
 		})
-	})
+	}
 }
 
 func TestPusherStoreContract(t *testing.T) {

@@ -14,11 +14,19 @@ type Config struct {
 	// MaxEventBytes is the size in bytes to which a user's stored event may
 	// grow. Default 1 MiB.
 	MaxEventBytes int
+
+	// LargeEventBytes is the size in bytes from which an event is replaced by a
+	// plain SET of another key, which then takes its place, and not by a script
+	// with both events as arguments, which Redis copies several times. Before it
+	// is replaced, a large event is compared by its length, its last bytes with
+	// the stamp and the number of its set bits. With a durability there is no
+	// such size. Default 32 KiB.
+	LargeEventBytes int
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Redis: rediscommit.DefaultConfig(), MaxEventBytes: 1 << 20}
+	return Config{Redis: rediscommit.DefaultConfig(), MaxEventBytes: 1 << 20, LargeEventBytes: 32 << 10}
 }
 
 // Validate joins an error for each field that is not as its comment says.
@@ -26,6 +34,9 @@ func (c Config) Validate() error {
 	err := c.Redis.Validate()
 	if c.MaxEventBytes < 1 {
 		err = errors.Join(err, fmt.Errorf("MaxEventBytes is %d, want at least 1", c.MaxEventBytes))
+	}
+	if c.LargeEventBytes < 1 {
+		err = errors.Join(err, fmt.Errorf("LargeEventBytes is %d, want at least 1", c.LargeEventBytes))
 	}
 	return err
 }

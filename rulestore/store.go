@@ -33,7 +33,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("rulestore: %w", err)
 	}
-	layout := layout{cfg.MaxEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown()}
+	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown()}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
 		Read:       layout.read,

@@ -46,9 +46,9 @@ return 1`
 
 // layout is how the event of each user is kept.
 type layout struct {
-	maxEventBytes int
-	channel       string
-	known         *pushrule.Known
+	maxBytes, largeBytes int
+	channel              string
+	known                *pushrule.Known
 }
 
 // stored is a user's event and the text it was read from, nil for none.
@@ -85,8 +85,8 @@ func (s stored) Stamp() commit.Stamp { return s.last }
 // Change refuses an event that is too large, unless it is one that shrinks.
 func (s stored) Change(next event) (rediscommit.Change, error) {
 	c := change{s, next.appendOpen(s.buffer())}
-	if size := len(c.open) + 1; size > s.layout.maxEventBytes && (s.text == nil || size > s.size()) {
-		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxEventBytes))
+	if size := len(c.open) + 1; size > s.layout.maxBytes && (s.text == nil || size > s.size()) {
+		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxBytes))
 	}
 	s.layout.known.Add(next.rules)
 	return c, nil
@@ -114,13 +114,30 @@ func (c change) IsEmpty() bool {
 }
 
 func (c change) Args(stamp commit.Stamp) []any {
-	text := appendEnd(c.open, stamp.AppendJSON(nil))
-	message := ""
-	if stamp.Version != c.old.last.Version {
-		message = strconv.FormatInt(stamp.Version, 10) + " " + c.old.user
-	}
+	text, message := c.text(stamp), c.message(stamp)
 	if c.old.text == nil {
 		return []any{text, c.old.layout.channel, message}
 	}
 	return []any{text, c.old.layout.channel, message, *c.old.text}
+}
+
+// Exchange is for events that are large, before or after the change.
+func (c change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible bool) {
+	if c.old.text == nil || max(len(c.open), len(*c.old.text)) < c.old.layout.largeBytes {
+		return rediscommit.Exchange{}, false
+	}
+	return rediscommit.Exchange{
+		Old: *c.old.text, New: c.text(stamp), Channel: c.old.layout.channel, Message: c.message(stamp),
+	}, true
+}
+
+// text is the event with a stamp.
+func (c change) text(stamp commit.Stamp) []byte { return appendEnd(c.open, stamp.AppendJSON(nil)) }
+
+// message is what is published of the change, empty for what is none.
+func (c change) message(stamp commit.Stamp) string {
+	if stamp.Version == c.old.last.Version {
+		return ""
+	}
+	return strconv.FormatInt(stamp.Version, 10) + " " + c.old.user
 }

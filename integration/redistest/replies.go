@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"strings"
@@ -26,16 +27,26 @@ type replyLoss struct {
 func (l *replyLoss) DialHook(next redis.DialHook) redis.DialHook { return next }
 
 func (l *replyLoss) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		for _, cmd := range cmds {
+			err = cmp.Or(err, l.pass(cmd, cmd.Err()))
+		}
+		return err
+	}
 }
 
 func (l *replyLoss) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	return func(ctx context.Context, cmd redis.Cmder) error {
-		err := next(ctx, cmd)
-		if err != nil || !strings.HasPrefix(cmd.Name(), "eval") || !l.lose(l.replies.Add(1)) {
-			return err
-		}
-		cmd.SetErr(io.EOF)
-		return io.EOF
+		return l.pass(cmd, next(ctx, cmd))
 	}
+}
+
+// pass returns the error of a command, whose reply may be lost.
+func (l *replyLoss) pass(cmd redis.Cmder, err error) error {
+	if err != nil || !strings.HasPrefix(cmd.Name(), "eval") || !l.lose(l.replies.Add(1)) {
+		return err
+	}
+	cmd.SetErr(io.EOF)
+	return io.EOF
 }

@@ -68,8 +68,10 @@ func (l Limits) CheckActions(actions []Action) error {
 // rules than the limit. A set that was over it before may still be changed and
 // may shrink.
 func (l Limits) CheckCount(before, after Ruleset) error {
-	if len(after.text)/leastRule < l.MaxRules {
-		return nil // without counting
+	few := len(after.text)/leastRule < l.MaxRules
+	notMore := !before.loose && len(after.text)-len(before.text) < leastRule
+	if few || notMore { // without counting
+		return nil
 	}
 	if n := after.Len(); n > l.MaxRules && n > before.Len() {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d push rules.", l.MaxRules))

@@ -59,13 +59,15 @@ type Change interface {
 // Store loads and updates values on Redis. It is safe for concurrent use, does
 // no I/O of its own accord, and needs no closing.
 type Store[V any] struct {
-	layout    Layout[V]
-	cfg       Config
-	client    redis.UniversalClient
-	nodes     *nodes
-	swap      *script
-	remove    *script
-	committer *commit.Committer[V]
+	layout Layout[V]
+	cfg    Config
+	client redis.UniversalClient
+	nodes  *nodes
+	swap   *script
+	remove *script
+
+	exchangeLua *redis.Script
+	committer   *commit.Committer[V]
 }
 
 // New returns a store on client, which stays the caller's. The client must read
@@ -79,6 +81,8 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 		layout: layout, cfg: cfg, client: client, nodes: nodes,
 		swap:   newScript(nodes, layout.Swap, cfg.Durability),
 		remove: newScript(nodes, removeScript, cfg.Durability),
+
+		exchangeLua: redis.NewScript(exchangeScript),
 	}
 	mode := commit.Written
 	if cfg.Durability.isAsked() {
@@ -186,9 +190,20 @@ type change[V any] struct {
 }
 
 func (c change[V]) Write(ctx context.Context, stamp commit.Stamp) (done bool, err error) {
-	done, err = c.store.swap.run(ctx, c.key, c.Args(stamp))
-	if err != nil {
+	if done, err = c.write(ctx, stamp); err != nil {
 		return false, c.store.unavailable("write", err)
 	}
 	return done, nil
+}
+
+func (c change[V]) write(ctx context.Context, stamp commit.Stamp) (done bool, err error) {
+	// A wait for durability has to follow on the same connection.
+	if x, ok := c.Change.(Exchanger); ok && !c.store.cfg.Durability.isAsked() {
+		if e, possible := x.Exchange(stamp); possible {
+			if done, possible, err := c.store.exchange(ctx, c.key, e); possible {
+				return done, err
+			}
+		}
+	}
+	return c.store.swap.run(ctx, c.key, c.Args(stamp))
 }
