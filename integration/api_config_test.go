@@ -41,6 +41,10 @@ func TestConfiguredLimits(t *testing.T) {
 			{pushers, pusherWith(), done},
 			{pushers, pusherWith(`"pushkey":"other"`), failure(400, "M_INVALID_PARAM", "A user has at most 1 pushers.")},
 		}},
+		{"MaxListBytes", func(c *pushfx.Config) { c.PusherPolicy.MaxListBytes = 150 }, []step{
+			{pushers, pusherWith(), done},
+			{pushers, pusherWith(`"pushkey":"other"`), failure(413, "M_TOO_LARGE", "Pushers larger than 150 bytes.")},
+		}},
 		{"AllowHTTP", func(c *pushfx.Config) { c.PusherPolicy.AllowHTTP = true }, []step{
 			{pushers, pusherWith(`"data":{"url":"http://push.example.org/_matrix/push/v1/notify"}`), done},
 			{pushers, pusherWith(`"data":{"url":"ftp://push.example.org/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",

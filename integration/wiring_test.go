@@ -241,7 +241,7 @@ func TestAConfigThatCannotWorkStopsTheStart(t *testing.T) {
 	for _, field := range []string{
 		"KeyPrefix", "OperationTimeout", "StartTimeout", "MaxBodyBytes", "MaxJSONDepth", "MaxEventBytes",
 		"MaxRules", "MaxRuleIDBytes", "MaxPatternBytes", "MaxConditions", "MaxActions",
-		"MaxPushers", "MaxPushkeyBytes", "MaxAppIDChars", "MaxDataBytes", "MaxURLBytes", "MaxSharers",
+		"MaxPushers", "MaxListBytes", "MaxPushkeyBytes", "MaxAppIDChars", "MaxDataBytes", "MaxURLBytes", "MaxSharers",
 		"Recheck", "MaxUsers", "MaxQueued", ".m.rule.master",
 	} {
 		if err == nil || !strings.Contains(err.Error(), field) {

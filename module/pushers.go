@@ -121,11 +121,11 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	var spare int64
 	err := s.store.Update(ctx, user, func(list *pusher.List) error {
-		p, before := p, list.Len()
+		p, before := p, *list
 		held, _ := list.Pusher(p.Key)
 		p.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(p)
-		return s.options.Policy.CheckCount(before, list)
+		return s.options.Policy.CheckGrowth(before, *list)
 	})
 	switch {
 	case err == nil:

@@ -97,6 +97,17 @@ func (l *List) AppendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
+// size is how many bytes the pushers hold.
+func (l *List) size() (n int) {
+	for _, p := range l.pushers {
+		n += len(p.AppID) + len(p.Pushkey) + len(p.AppDisplayName) + len(p.DeviceDisplayName) + len(p.Lang) + len(p.Data) + len(p.Device)
+		for _, m := range p.Extra {
+			n += len(m.Name) + len(m.Value)
+		}
+	}
+	return n
+}
+
 func (l *List) index(key Key) int {
 	return slices.IndexFunc(l.pushers, func(p Pusher) bool { return p.Key == key })
 }

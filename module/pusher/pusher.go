@@ -108,6 +108,13 @@ func (p Pusher) appendMembers(dst []byte) []byte {
 
 // ReadStored reads what [Pusher.AppendStored] wrote.
 func ReadStored(text string) (Pusher, error) {
+	if p, ok := look(text); ok {
+		return p, nil
+	}
+	return readStored(text)
+}
+
+func readStored(text string) (Pusher, error) {
 	var p Pusher
 	r := strictjson.NewReader(text)
 	err := r.Object(func(name string) (err error) {

@@ -27,6 +27,7 @@ const NotifyPath = "/_matrix/push/v1/notify"
 // host name may lead anywhere, so whoever dials guards that (package dialguard).
 type Policy struct {
 	MaxPushers      int  // pushers of one user; default 100
+	MaxListBytes    int  // bytes of all that one user's pushers hold; default 256 KiB
 	MaxPushkeyBytes int  // bytes of a pushkey; default 512, the specification's limit
 	MaxAppIDChars   int  // code points of an app_id; default 64, the specification's limit
 	MaxDataBytes    int  // bytes of data as JSON; default 16 KiB
@@ -44,7 +45,8 @@ type Policy struct {
 
 // DefaultPolicy returns the defaults.
 func DefaultPolicy() Policy {
-	return Policy{MaxPushers: 100, MaxPushkeyBytes: 512, MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
+	return Policy{MaxPushers: 100, MaxListBytes: 256 << 10, MaxPushkeyBytes: 512,
+		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
 // Validate joins an error for each limit that is not positive and each prefix
@@ -56,6 +58,7 @@ func (l Policy) Validate() error {
 		value int
 	}{
 		{"MaxPushers", l.MaxPushers},
+		{"MaxListBytes", l.MaxListBytes},
 		{"MaxPushkeyBytes", l.MaxPushkeyBytes},
 		{"MaxAppIDChars", l.MaxAppIDChars},
 		{"MaxDataBytes", l.MaxDataBytes},
@@ -113,11 +116,15 @@ func (l Policy) Check(p Pusher) error {
 	return fault.New(fault.InvalidParam, "kind must be 'http', 'email' or null.")
 }
 
-// CheckCount refuses, with [fault.InvalidParam], a list that has grown from
-// before pushers to more than the limit.
-func (l Policy) CheckCount(before int, list *List) error {
-	if n := list.Len(); n > before && n > l.MaxPushers {
+// CheckGrowth refuses a list that has grown over a limit: in number with
+// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list that was over it
+// before may still be changed and may shrink.
+func (l Policy) CheckGrowth(before, after List) error {
+	if n := after.Len(); n > before.Len() && n > l.MaxPushers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d pushers.", l.MaxPushers))
+	}
+	if size := after.size(); size > l.MaxListBytes && size > before.size() {
+		return fault.New(fault.TooLarge, fmt.Sprintf("Pushers larger than %d bytes.", l.MaxListBytes))
 	}
 	return nil
 }

@@ -147,7 +147,8 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 }
 
 func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
-	policy := pusher.Policy{MaxPushers: 2}
+	policy := pusher.DefaultPolicy()
+	policy.MaxPushers = 2
 	const refusal = "invalid_param: A user has at most 2 pushers."
 	for name, test := range map[string]struct {
 		before, after int
@@ -160,11 +161,45 @@ func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
 		"over it before, grown":     {3, 4, refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
-			var l pusher.List
-			for i := range test.after {
-				l.Set(phone(fmt.Sprint(i)))
+			if got := describe(policy.CheckGrowth(phones(test.before), phones(test.after))); got != test.want {
+				t.Errorf("got %q, want %q", got, test.want)
 			}
-			if got := describe(policy.CheckCount(test.before, &l)); got != test.want {
+		})
+	}
+}
+
+// phones returns a list of as many pushers.
+func phones(number int) (l pusher.List) {
+	for i := range number {
+		l.Set(phone(fmt.Sprint(i)))
+	}
+	return l
+}
+
+func TestThePolicyLimitsTheBytesOfAllPushers(t *testing.T) {
+	sized := func(sizes ...int) (l pusher.List) {
+		for i, size := range sizes {
+			p := pusher.Pusher{Key: pusher.Key{AppID: "a", Pushkey: fmt.Sprint(i)}, Extra: []pusher.Member{{Name: "x"}}}
+			p.Extra[0].Value = strings.Repeat("x", size-3)
+			l.Set(p)
+		}
+		return l
+	}
+	policy := pusher.DefaultPolicy()
+	policy.MaxListBytes = 100
+	const refusal = "too_large: Pushers larger than 100 bytes."
+	for name, test := range map[string]struct {
+		before, after pusher.List
+		want          string
+	}{
+		"up to the limit":            {sized(50), sized(50, 50), ""},
+		"over the limit":             {sized(50), sized(50, 51), refusal},
+		"one that is replaced":       {sized(50, 50), sized(51, 50), refusal},
+		"over it before, not larger": {sized(100, 50), sized(90, 60), ""},
+		"over it before, larger":     {sized(100, 50), sized(100, 51), refusal},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := describe(policy.CheckGrowth(test.before, test.after)); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
@@ -175,7 +210,7 @@ func TestThePolicysLimitsMustBePositiveAndItsPrefixesWhole(t *testing.T) {
 	if err := pusher.DefaultPolicy().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	const want = "MaxPushers is 0, want at least 1\nMaxPushkeyBytes is -1, want at least 1\nMaxAppIDChars is 0, want at least 1\n" +
+	const want = "MaxPushers is 0, want at least 1\nMaxListBytes is 0, want at least 1\nMaxPushkeyBytes is -1, want at least 1\nMaxAppIDChars is 0, want at least 1\n" +
 		"MaxDataBytes is 0, want at least 1\nMaxURLBytes is 0, want at least 1\nMaxSharers is 0, want at least 1"
 	if err := (pusher.Policy{MaxPushkeyBytes: -1}).Validate(); fmt.Sprint(err) != want {
 		t.Errorf("got %v", err)
