@@ -6,6 +6,10 @@ import (
 	"sync"
 )
 
+// receiveBytes is what the kernel takes of a connection before the host does: a
+// body, and not the megabytes of one that is refused.
+const receiveBytes = maxBodyBytes
+
 // door bounds how many connections each address has.
 type door struct {
 	limit int // 0 is none
@@ -24,6 +28,9 @@ func (d *door) watch(conn net.Conn, state http.ConnState) {
 	defer d.mu.Unlock()
 	switch state {
 	case http.StateNew:
+		if tcp, ok := conn.(*net.TCPConn); ok {
+			_ = tcp.SetReadBuffer(receiveBytes) // else it stays as it is
+		}
 		d.open[host]++
 		if d.limit > 0 && d.open[host] > d.limit {
 			conn.Close()

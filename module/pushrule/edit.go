@@ -30,6 +30,10 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 		return ErrInvalidData
 	}
 	set := s.tidy()
+	if at == (Position{}) && kind != Override && !set.mayHave(id) && set.insertFirst(kind, newEntry(kind, d.rule(id, true))) {
+		*s = set
+		return nil
+	}
 	list, listed := set.entryList(kind)
 	list = hoistMaster(list)
 	if err := checkPosition(list, at); err != nil {

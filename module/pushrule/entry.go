@@ -39,8 +39,14 @@ func (e entry) flag(name string) bool {
 // isServerDefault is [Rule.IsServerDefault].
 func (e entry) isServerDefault() bool { return isReserved(e.id) || e.flag("default") }
 
-// ruleID returns the id in the text of a rule.
+// ruleID returns the id in the text of a rule, where it usually comes first.
 func ruleID(text string) string {
+	if rest, usual := strings.CutPrefix(text, `{"rule_id":"`); usual {
+		id, _, _ := strings.Cut(rest, `"`)
+		if !hasEscapes(id) {
+			return id
+		}
+	}
 	w := strictjson.Walk(text)
 	for name := range w.Object() {
 		if name == "rule_id" {
@@ -89,6 +95,14 @@ func (s *Ruleset) find(kind Kind, id string) (at span, e entry, found bool) {
 	}
 	return span{}, entry{}, false
 }
+
+// mayHave reports whether the set may hold a rule with an id. It only looks
+// whether the id stands anywhere.
+func (s *Ruleset) mayHave(id string) bool {
+	return hasEscapes(s.text) || strings.Contains(s.text, `"`+id+`"`)
+}
+
+func hasEscapes(text string) bool { return strings.IndexByte(text, '\\') >= 0 }
 
 // hasID reports whether the set holds a rule, of any kind, with such an id.
 func (s *Ruleset) hasID(such func(id string) bool) bool {
@@ -141,6 +155,20 @@ func (s *Ruleset) tidy() Ruleset {
 
 // splice replaces a part of the text of a tidy set.
 func (s *Ruleset) splice(at span, text string) { s.text = s.text[:at.start] + text + s.text[at.end:] }
+
+// insertFirst makes a rule the first of a list that has others, and nowhere
+// .m.rule.master, which must be above them.
+func (s *Ruleset) insertFirst(kind Kind, rule entry) (done bool) {
+	w := strictjson.Walk(s.text)
+	if !enterList(&w, kind) || strings.Contains(s.text[w.Offset():], `"`+masterID+`"`) {
+		return false
+	}
+	for range w.Array() {
+		s.splice(span{w.Offset(), w.Offset()}, rule.text+",")
+		return true
+	}
+	return false
+}
 
 // setEntries puts a new list in the place of another in a tidy set.
 func (s *Ruleset) setEntries(at span, list []entry) {
