@@ -16,7 +16,7 @@ import (
 )
 
 // usualTime is how long a request takes that counts as one.
-const usualTime = 2 * time.Millisecond
+const usualTime = time.Millisecond
 
 // limits keeps one client from taking what the others need. They bind nobody who
 // is alone, and nobody who takes about as much as the others.

@@ -18,7 +18,7 @@ const (
 	// A request that takes longer than usual counts as more than one: the time
 	// beyond counts this many times, up to a bound, so that no outage of the
 	// Redis shuts a user out for long.
-	costFactor = 50
+	costFactor = 100
 	maxCost    = time.Second
 )
 

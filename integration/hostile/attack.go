@@ -70,7 +70,13 @@ func attack(ctx context.Context, p plan) error {
 	ctx, cancel := context.WithTimeout(ctx, p.phase)
 	defer cancel()
 	for _, k := range allKinds() {
-		if k.name == p.attack {
+		switch {
+		case k.name != p.attack:
+		case k.elsewhere:
+			if err := keepBusy(ctx, k.connections, t); err != nil {
+				return err
+			}
+		default:
 			var clients sync.WaitGroup
 			for n := range k.connections {
 				clients.Go(func() { (&enemy{kind: k, number: n, target: p.target, tally: t}).run(ctx) })
@@ -81,6 +87,43 @@ func attack(ctx context.Context, p plan) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return json.NewEncoder(os.Stdout).Encode(t)
+}
+
+// keepBusy sends as much as it can to itself until ctx ends: it shows what is for
+// the machine that all share, and not for the host.
+func keepBusy(ctx context.Context, connections int, t *tally) error {
+	sink, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, func() { sink.Close() })()
+	var all sync.WaitGroup
+	for range connections {
+		all.Go(func() { e := &enemy{target: sink.Addr().String(), tally: t}; e.pour(ctx) })
+		conn, err := sink.Accept()
+		if err != nil {
+			return err
+		}
+		all.Go(func() { defer conn.Close(); io.Copy(io.Discard, conn) })
+	}
+	all.Wait()
+	return nil
+}
+
+// pour sends bytes until ctx ends.
+func (e *enemy) pour(ctx context.Context) {
+	if e.connect(ctx) != nil {
+		return
+	}
+	defer e.conn.Close()
+	chunk := make([]byte, 64<<10)
+	for ctx.Err() == nil {
+		n, err := e.conn.Write(chunk)
+		e.tally.add("cut", n)
+		if err != nil {
+			return
+		}
+	}
 }
 
 // enemy is one of the hostile clients, with a connection.

@@ -15,6 +15,7 @@ type kind struct {
 	connections int
 	small       bool // a request is sent at once
 	oneShot     bool // every request is made on a connection of its own
+	elsewhere   bool // it has nothing to do with the host
 
 	// write writes a request of a client, and returns how many bytes of it the
 	// host took.
@@ -32,6 +33,7 @@ const (
 // allKinds are all kinds of hostile clients.
 func allKinds() []kind {
 	return []kind{
+		{name: "elsewhere", connections: 8, elsewhere: true},
 		{name: "garbage", connections: 32, small: true, write: text(garbage)},
 		{name: "unauthenticated", connections: 32, small: true, write: text(unauthenticated)},
 		{name: "reconnects", connections: 32, small: true, oneShot: true, write: text(unauthenticated)},

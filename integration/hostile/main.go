@@ -6,8 +6,10 @@
 //
 // The hostile clients run in a process of their own, on one thread and with the
 // lowest CPU priority, so that what is measured is the host and not a lack of
-// CPU that they caused without it. All traffic is on 127.0.0.1, all from the
-// same address. Run it with -h for its flags.
+// CPU that they caused without it. What they cause nevertheless shows beside the
+// kind "elsewhere", which sends to itself and has nothing to do with the host.
+// All traffic is on 127.0.0.1, all from the same address. Run it with -h for its
+// flags.
 package main
 
 import (

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // result is what was measured of a kind, over all rounds.
@@ -129,7 +131,9 @@ func (s *servers) prepare(ctx context.Context, k kind) error {
 	for i := range rules {
 		rules[i] = fmt.Sprintf(`{"rule_id":"!room-%d:localhost","default":false,"enabled":true,"actions":["notify"]}`, i)
 	}
-	event := `{"type":"m.push_rules","content":{"global":{"room":[` + strings.Join(rules, ",") + `]}}}`
+	defaults := pushrule.ServerDefault("@mallory:localhost")
+	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
+	event := `{"type":"m.push_rules","content":{"global":` + set + `}}`
 	if err := s.client.Set(ctx, key, event, 0).Err(); err != nil {
 		return err
 	}
