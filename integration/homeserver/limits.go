@@ -15,21 +15,18 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// usualTime is how long a request takes that counts as one.
-const usualTime = time.Millisecond
-
 // limits keeps one client from taking what the others need. They bind nobody who
 // is alone, and nobody who takes about as much as the others.
 type limits struct {
 	shares *shares
 	turns  *turns
-	usual  time.Duration // of a request
+	wait   time.Duration // of a change for its durability, at most
 }
 
 // newLimits returns limits with a rate in requests a second, 0 for none.
 // LongestWait is what a change may wait for its durability.
 func newLimits(rate int, longestWait time.Duration) *limits {
-	return &limits{newShares(rate), newTurns(), usualTime + longestWait}
+	return &limits{newShares(rate), newTurns(), longestWait}
 }
 
 // ofStrangers is the middleware for what needs no login.
@@ -70,7 +67,7 @@ func (l *limits) ofUsers(next echo.HandlerFunc) echo.HandlerFunc {
 		}
 		start := time.Now()
 		defer func() {
-			l.shares.charge(user, time.Since(start)-l.usual)
+			l.shares.charge(user, max(0, time.Since(start)-l.wait), c.Response().Size)
 			leave()
 		}()
 		return next(c)

@@ -9,17 +9,23 @@ import (
 const (
 	// burst is how many requests can be made at the full speed of the host; then
 	// there is the rate.
-	burst = 25
+	burst = 50
 
 	// far is how many times as much as the others do on average somebody must
 	// take to be held to the rate.
 	far = 4
 
-	// A request that takes longer than usual counts as more than one: the time
-	// beyond counts this many times, up to a bound, so that no outage of the
-	// Redis shuts a user out for long.
-	costFactor = 100
-	maxCost    = time.Second
+	// A request that takes much longer than others do counts as more than one:
+	// the time beyond counts this many times, up to a bound, so that one that
+	// was held up is not held against its user. So does one with a long answer.
+	long        = 8
+	leastLong   = time.Millisecond
+	costFactor  = 100
+	maxLongCost = 400 * time.Millisecond
+	answerBytes = 16 << 10 // count as a request
+
+	// maxDebt is how far one can be behind.
+	maxDebt = time.Second
 )
 
 // shares tells what each key, a user or an address, takes, and holds those to a
@@ -29,7 +35,8 @@ type shares struct {
 
 	mu            sync.Mutex
 	recent, older generation
-	present       int // keys in both
+	present       int           // keys in both
+	usual         time.Duration // that requests took, on average over the last few hundred
 }
 
 // generation is what was taken in a span of time.
@@ -81,17 +88,23 @@ func (s *shares) take(key string, now time.Time) (wait time.Duration) {
 	return 0
 }
 
-// charge has a request that took longer than usual count as more than one.
-func (s *shares) charge(key string, beyond time.Duration) {
-	cost := costFactor * min(beyond, maxCost/costFactor)
-	if s.interval == 0 || cost <= 0 {
+// charge has a request count as more than one that took longer than others, not
+// counting what it was to wait for, or has a long answer.
+func (s *shares) charge(key string, took time.Duration, answer int64) {
+	if s.interval == 0 {
 		return
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	now := time.Now()
-	s.age(now)
-	s.add(key, cost, s.back(key, now).Add(cost), now)
+	cost := min(costFactor*max(0, took-max(leastLong, long*s.usual)), maxLongCost)
+	cost += s.interval * time.Duration(answer/answerBytes)
+	const memory = 256
+	s.usual += (took - s.usual) / memory
+	if cost > 0 {
+		now := time.Now()
+		s.age(now)
+		s.add(key, cost, s.back(key, now).Add(cost), now)
+	}
 }
 
 // span is how long a key that took everything needs to have all back.
@@ -100,11 +113,11 @@ func (s *shares) span() time.Duration { return burst * s.interval }
 // age begins a new generation where it is time. What is older than two has no
 // effect any more.
 func (s *shares) age(now time.Time) {
-	if now.Sub(s.recent.began) < s.span()+maxCost {
+	if now.Sub(s.recent.began) < s.span()+maxDebt {
 		return
 	}
 	s.older, s.recent = s.recent, generation{began: now, of: map[string]taken{}}
-	if now.Sub(s.older.began) >= 2*(s.span()+maxCost) {
+	if now.Sub(s.older.began) >= 2*(s.span()+maxDebt) {
 		s.older = generation{}
 	}
 	s.present = len(s.older.of)
@@ -123,7 +136,7 @@ func (s *shares) back(key string, now time.Time) time.Time {
 
 // add notes what a key took. What it owes is bounded.
 func (s *shares) add(key string, took time.Duration, back, now time.Time) {
-	if most := now.Add(s.span() + maxCost); back.After(most) {
+	if most := now.Add(s.span() + maxDebt); back.After(most) {
 		back = most // or it could be forgotten too soon
 	}
 	t, known := s.recent.of[key]

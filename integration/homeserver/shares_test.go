@@ -54,7 +54,7 @@ func TestSharesBindNobodyWhoIsAlone(t *testing.T) {
 	t.Parallel()
 	s, now := newShares(10), time.Now()
 	company(s, now)
-	now = now.Add(3 * (s.span() + maxCost))
+	now = now.Add(3 * (s.span() + maxDebt))
 	if !s.alone("mallory", now) {
 		t.Error("alice is remembered")
 	}
@@ -67,7 +67,7 @@ func TestSharesBindNobodyWhoIsAlone(t *testing.T) {
 	if s.alone("mallory", now) || s.alone("alice", now) || s.alone("bob", now) {
 		t.Error("somebody is alone among two")
 	}
-	if wait := s.take("mallory", now); wait <= 0 || wait > maxCost+s.interval {
+	if wait := s.take("mallory", now); wait <= 0 || wait > maxDebt+s.interval {
 		t.Errorf("has to wait %v once there is another", wait)
 	}
 }
@@ -116,7 +116,7 @@ func TestSharesForgetThoseWhoWentAway(t *testing.T) {
 		s.take(fmt.Sprint(i), now)
 	}
 	for range 2 {
-		now = now.Add(s.span() + maxCost)
+		now = now.Add(s.span() + maxDebt)
 		s.take("alice", now)
 	}
 	if left := len(s.recent.of) + len(s.older.of); left > 2 || s.present > 1 {
@@ -126,20 +126,31 @@ func TestSharesForgetThoseWhoWentAway(t *testing.T) {
 
 func TestALongRequestCountsAsMany(t *testing.T) {
 	t.Parallel()
+	const usual = 10 * time.Millisecond
 	s := newShares(10)
-	s.charge("alice", 0)
-	if len(s.recent.of) > 0 {
-		t.Error("a usual request was charged")
+	for range 10_000 {
+		s.charge("bob", usual, 0)
 	}
-	s.charge("alice", time.Hour)
-	now := time.Now()
-	if back := s.back("alice", now).Sub(now); back > maxCost || back < maxCost/2 {
-		t.Errorf("all is back after %v, want %v", back, maxCost)
+	if took := s.usual; took < usual*9/10 || took > usual {
+		t.Errorf("%v is usual, want %v", took, usual)
 	}
-	for range burst {
-		s.charge("alice", time.Hour)
-	}
-	if back := s.back("alice", now).Sub(now); back > s.span()+maxCost+patience {
-		t.Errorf("all is back after %v", back)
+	for name, test := range map[string]struct {
+		took   time.Duration
+		answer int64
+		want   time.Duration
+	}{
+		"as long as is usual":         {long * usual, answerBytes - 1, 0},
+		"a little longer":             {long*usual + time.Millisecond, 0, costFactor * time.Millisecond},
+		"held up":                     {time.Hour, 0, maxLongCost},
+		"a long answer":               {usual, 3*answerBytes + 1, 3 * s.interval},
+		"both":                        {long*usual + time.Millisecond, answerBytes, costFactor*time.Millisecond + s.interval},
+		"an answer of many megabytes": {usual, 1 << 30, s.span() + maxDebt},
+	} {
+		s := &shares{interval: s.interval, usual: usual, recent: generation{of: map[string]taken{}}}
+		s.charge("alice", test.took, test.answer)
+		now := time.Now()
+		if back := s.back("alice", now).Sub(now); back > test.want || back < test.want/2 {
+			t.Errorf("%s: all is back after %v, want %v", name, back, test.want)
+		}
 	}
 }

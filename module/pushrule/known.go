@@ -27,10 +27,10 @@ func NewKnown() *Known {
 
 // Read is the function [Read]. Sets with legacy rules are not remembered.
 func (k *Known) Read(text string) (Ruleset, error) {
-	text = trim(text)
-	mark := k.mark(text)
+	trimmed := trim(text)
+	mark := k.mark(trimmed)
 	if found := k.place(mark).Load(); found&^looseMark == mark {
-		return Ruleset{text: text, loose: found&looseMark != 0}, nil
+		return Ruleset{text: trimmed, loose: found&looseMark != 0}, nil
 	}
 	s, err := Read(text)
 	if err == nil {

@@ -33,8 +33,7 @@ type Ruleset struct {
 // kind; absent kinds are empty. What is not a rule set gives an error that
 // names the place; it is for the caller to say whose fault that is.
 func Read(text string) (Ruleset, error) {
-	text = trim(text)
-	if s, ok := look(text); ok {
+	if s, ok := look(trim(text)); ok {
 		return s, nil
 	}
 	r := strictjson.NewReader(text)

@@ -1,0 +1,3 @@
+package main
+import ("context";"os";"fmt")
+func main(){ if err:=serveFloor(context.Background(), os.Args[1]); err!=nil {fmt.Println(err)} }
