@@ -38,7 +38,7 @@ func TestSharesOutliveTheirGenerations(t *testing.T) {
 	served := 0
 	const seconds = 60
 	for at := time.Duration(0); at < seconds*time.Second; at += 7 * time.Millisecond {
-		if at%(7*time.Second) == 0 {
+		if at%(700*time.Millisecond) == 0 {
 			company(s, start.Add(at))
 		}
 		if s.take("mallory", start.Add(at)) == 0 {
