@@ -15,12 +15,15 @@ type answer struct{ before, json, after string }
 // wrap is an object with one member. Its name needs no escapes.
 func wrap(name, json string) answer { return answer{`{"` + name + `":`, json, "}"} }
 
+// contentJSON is a header that all answers share.
+var contentJSON = []string{echo.MIMEApplicationJSON}
+
 // write sends the answer. It tells its length, or else a long one would go out
 // in chunks.
 func (a answer) write(c echo.Context) error {
 	r := c.Response()
-	r.Header().Set(echo.HeaderContentType, echo.MIMEApplicationJSON)
-	r.Header().Set(echo.HeaderContentLength, strconv.Itoa(len(a.before)+len(a.json)+len(a.after)))
+	r.Header()[echo.HeaderContentType] = contentJSON
+	r.Header()[echo.HeaderContentLength] = []string{strconv.Itoa(len(a.before) + len(a.json) + len(a.after))}
 	r.WriteHeader(http.StatusOK)
 	for _, part := range []string{a.before, a.json, a.after} {
 		if part == "" {

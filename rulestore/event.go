@@ -3,6 +3,7 @@ package rulestore
 import (
 	"strings"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -16,6 +17,7 @@ type event struct {
 	extra        []strictjson.Member
 	contentExtra []strictjson.Member
 	stamp        string // as it came
+	last         commit.Stamp
 }
 
 // The parts of an event as the service writes it, around the rules and the
@@ -29,12 +31,15 @@ const (
 // readEvent reads a stored event. What is no event, or has a content that
 // cannot be read, gives [pushrule.Unreadable].
 func readEvent(text string, known *pushrule.Known) (event, error) {
-	if rules, stamp, found := cutEvent(text); found && (stamp == "" || strictjson.Valid(stamp)) {
-		if set, err := known.Read(rules); err == nil {
-			return event{rules: set, found: true, stamp: stamp}, nil
+	if rules, stamp, found := cutEvent(text); found {
+		last := commit.ReadStamp(stamp)
+		if set, err := known.Read(rules); err == nil && (stamp == "" || last.Version > 0 || strictjson.Valid(stamp)) {
+			return event{rules: set, found: true, stamp: stamp, last: last}, nil
 		}
 	}
-	return readAnyEvent(text)
+	e, err := readAnyEvent(text)
+	e.last = commit.ReadStamp(e.stamp)
+	return e, err
 }
 
 // cutEvent returns the rules and the stamp of an event as the service writes

@@ -25,6 +25,7 @@ type Store struct {
 	events  *rediscommit.Users[event]
 	client  redis.UniversalClient
 	channel string
+	own     *own
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -33,7 +34,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("rulestore: %w", err)
 	}
-	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown()}
+	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown(), newOwn()}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
 		Read:       layout.read,
@@ -43,7 +44,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, key), client, layout.channel}, nil
+	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.own}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].

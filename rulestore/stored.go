@@ -49,13 +49,13 @@ type layout struct {
 	maxBytes, largeBytes int
 	channel              string
 	known                *pushrule.Known
+	own                  *own
 }
 
 // stored is a user's event and the text it was read from, nil for none.
 type stored struct {
 	event
 	text   *string
-	last   commit.Stamp
 	user   string
 	layout layout
 }
@@ -73,7 +73,6 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 		}
 		s.text = &text
 		s.event, err = readEvent(text, l.known)
-		s.last = commit.ReadStamp(s.stamp)
 		return s, err
 	}
 }
@@ -84,7 +83,7 @@ func (s stored) Stamp() commit.Stamp { return s.last }
 
 // Change refuses an event that is too large, unless it is one that shrinks.
 func (s stored) Change(next event) (rediscommit.Change, error) {
-	c := change{s, next.appendOpen(s.buffer())}
+	c := change{s, next, next.appendOpen(s.buffer())}
 	if size := len(c.open) + 1; size > s.layout.maxBytes && (s.text == nil || size > s.size()) {
 		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxBytes))
 	}
@@ -106,6 +105,7 @@ func (s stored) size() int { return len(s.appendOpen(nil)) + 1 }
 // change is an event to be stored in the place of another.
 type change struct {
 	old  stored
+	next event
 	open []byte // the event without its stamp and its end
 }
 
@@ -131,13 +131,22 @@ func (c change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible b
 	}, true
 }
 
+// Successor is the event as it is stored then.
+func (c change) Successor(stamp commit.Stamp) (next rediscommit.Stored[event], bytes int) {
+	text, e := string(c.text(stamp)), c.next
+	e.stamp, e.last = string(stamp.AppendJSON(nil)), stamp
+	return stored{event: e, text: &text, user: c.old.user, layout: c.old.layout}, 2 * len(text)
+}
+
 // text is the event with a stamp.
 func (c change) text(stamp commit.Stamp) []byte { return appendEnd(c.open, stamp.AppendJSON(nil)) }
 
-// message is what is published of the change, empty for what is none.
+// message is what is published of the change, empty for what is none. Who asks
+// for it is about to publish it.
 func (c change) message(stamp commit.Stamp) string {
 	if stamp.Version == c.old.last.Version {
 		return ""
 	}
+	c.old.layout.own.add(mxid.UserID(c.old.user), stamp.Version)
 	return strconv.FormatInt(stamp.Version, 10) + " " + c.old.user
 }

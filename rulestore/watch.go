@@ -29,6 +29,8 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.Us
 	subscription := s.client.Subscribe(ctx, s.channel)
 	defer subscription.Close()
 	defer context.AfterFunc(ctx, func() { subscription.Close() })()
+	late := newLate(changed)
+	defer late.start(ctx)()
 	asked := false
 	for {
 		wait := quiet
@@ -40,7 +42,14 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.Us
 		case *redis.Subscription:
 			watching()
 		case *redis.Message:
-			tell(message.Payload, changed)
+			user, version, found := parse(message.Payload)
+			switch {
+			case !found:
+			case s.own.take(user, version):
+				late.put(user, version)
+			default:
+				changed(user, version)
+			}
 		}
 		if isQuiet := err != nil && !asked && isTimeout(err); isQuiet {
 			err = subscription.Ping(ctx)
@@ -54,13 +63,12 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.Us
 	}
 }
 
-// tell reads a message. What is none of the module's is not for it.
-func tell(message string, changed func(mxid.UserID, int64)) {
+// parse reads a message. What is none of the module's is not found.
+func parse(message string) (user mxid.UserID, version int64, found bool) {
 	number, name, _ := strings.Cut(message, " ")
 	version, err := strconv.ParseInt(number, 10, 64)
-	if user := mxid.UserID(name); err == nil && version > 0 && user.Validate() == nil {
-		changed(user, version)
-	}
+	user = mxid.UserID(name)
+	return user, version, err == nil && version > 0 && user.Validate() == nil
 }
 
 func isTimeout(err error) bool {

@@ -16,10 +16,10 @@ func newAuth(sessions *sessions, limits *limits) echo.MiddlewareFunc {
 		return func(c echo.Context) error {
 			ctx := c.Request().Context()
 			who, err := sessions.requester(ctx, accessToken(c.Request()))
-			if status, _ := errorReply(err); err != nil && status < http.StatusInternalServerError {
-				return cmp.Or(limits.stranger(c), err)
-			}
 			if err != nil {
+				if status, _ := errorReply(err); status < http.StatusInternalServerError {
+					return cmp.Or(limits.stranger(c), err)
+				}
 				return err
 			}
 			c.SetRequest(c.Request().WithContext(withCaller(ctx, who)))

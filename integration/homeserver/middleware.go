@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"runtime/debug"
 	"time"
@@ -20,11 +21,13 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 			if err := next(c); err != nil {
 				c.Error(err) // the error handler answers now, so that the status is known
 			}
-			log.Debug("request",
-				zap.String("method", c.Request().Method),
-				zap.String("route", c.Path()),
-				zap.Int("status", c.Response().Status),
-				zap.Duration("latency", time.Since(start)))
+			if entry := log.Check(zap.DebugLevel, "request"); entry != nil {
+				entry.Write(
+					zap.String("method", c.Request().Method),
+					zap.String("route", c.Path()),
+					zap.Int("status", c.Response().Status),
+					zap.Duration("latency", time.Since(start)))
+			}
 			return nil
 		}
 	}
@@ -34,11 +37,13 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 // origin read it, and answers their OPTIONS before anything else looks at it
 // (Matrix specification, "Web Browser Clients").
 func allowBrowsers(next echo.HandlerFunc) echo.HandlerFunc {
+	allowed := map[string][]string{ // in the form in which headers are kept, and shared by all answers
+		echo.HeaderAccessControlAllowOrigin:  {"*"},
+		echo.HeaderAccessControlAllowMethods: {"GET, POST, PUT, DELETE, OPTIONS"},
+		echo.HeaderAccessControlAllowHeaders: {"X-Requested-With, Content-Type, Authorization"},
+	}
 	return func(c echo.Context) error {
-		header := c.Response().Header()
-		header.Set(echo.HeaderAccessControlAllowOrigin, "*")
-		header.Set(echo.HeaderAccessControlAllowMethods, "GET, POST, PUT, DELETE, OPTIONS")
-		header.Set(echo.HeaderAccessControlAllowHeaders, "X-Requested-With, Content-Type, Authorization")
+		maps.Copy(c.Response().Header(), allowed)
 		if c.Request().Method == http.MethodOptions {
 			return c.NoContent(http.StatusNoContent)
 		}

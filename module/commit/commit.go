@@ -62,6 +62,7 @@ type Change interface {
 // starts no goroutines, and holds nothing for a key without a change under way.
 type Committer[V any] struct {
 	read   func(ctx context.Context, key string) (Snapshot[V], error)
+	recall func(key string) (Snapshot[V], bool) // may be nil
 	mode   Mode
 	writer string // names this committer in stamps
 	writes atomic.Int64
@@ -87,6 +88,11 @@ func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error),
 	return &Committer[V]{read: read, mode: mode, writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{}}
 }
 
+// Recall has the committer begin with what recall returns, without asking the
+// store: what is likely to be stored under a key. It counts where it is written
+// to and nothing came in between. Call it before the first change.
+func (c *Committer[V]) Recall(recall func(key string) (Snapshot[V], bool)) { c.recall = recall }
+
 // writerLength makes writers differ: 13 letters of 5 bits.
 const writerLength = 13
 
@@ -109,6 +115,9 @@ type trial struct {
 // wraps ctx's where it only lost its race.
 func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) error {
 	var open []trial
+	if done, err := c.guess(ctx, key, b, &open); err != nil || done {
+		return err
+	}
 	failures := 0
 	for bound := FirstWait; ; bound = min(2*bound, LongestWait) {
 		done, err := c.attempt(ctx, key, b, &open)
@@ -126,6 +135,27 @@ func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) erro
 	}
 }
 
+// guess tries to write in the place of what is recalled. It settles nothing
+// else: what is refused, or changes nothing, may be so only there.
+func (c *Committer[V]) guess(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+	if c.recall == nil {
+		return false, nil
+	}
+	snapshot, found := c.recall(key)
+	if !found {
+		return false, nil
+	}
+	next, err := c.prepare(snapshot, b, open)
+	if err != nil || next.change == nil {
+		return false, nil
+	}
+	done, err = c.write(ctx, snapshot.Stamp(), next, b, open)
+	if err != nil && (!mayHaveWorked(err) || ctx.Err() != nil) {
+		return false, err
+	}
+	return done, nil
+}
+
 // attempt reads, edits and writes once.
 func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
 	snapshot, err := c.read(ctx, key)
@@ -136,16 +166,22 @@ func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], ope
 	if err != nil {
 		return false, err
 	}
-	state := State[V]{next.value, snapshot.Stamp()}
-	if next.change != nil {
-		t := trial{c.writes.Add(1), state.Stamp, next.results}
+	return c.write(ctx, snapshot.Stamp(), next, b, open)
+}
+
+// write writes what was prepared in the place of a snapshot with a stamp. Where
+// there is nothing to write, it is done.
+func (c *Committer[V]) write(ctx context.Context, onto Stamp, n next[V], b *batch[V], open *[]trial) (done bool, err error) {
+	state := State[V]{n.value, onto}
+	if n.change != nil {
+		t := trial{c.writes.Add(1), onto, n.results}
 		*open = append(*open, t)
-		state.Stamp = c.stamp(t, next.change)
-		if done, err := next.change.Write(ctx, state.Stamp); err != nil || !done {
+		state.Stamp = c.stamp(t, n.change)
+		if done, err := n.change.Write(ctx, state.Stamp); err != nil || !done {
 			return false, err
 		}
 	}
-	b.state, b.results = state, next.results
+	b.state, b.results = state, n.results
 	return true, nil
 }
 

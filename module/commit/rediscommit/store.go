@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -56,6 +57,15 @@ type Change interface {
 	Args(stamp commit.Stamp) []any
 }
 
+// Successor is a [Change] that can tell what is stored once it was made, so that
+// the next one need not read it.
+type Successor[V any] interface {
+	Change
+
+	// Successor returns what is stored, and about how many bytes it takes.
+	Successor(stamp commit.Stamp) (next Stored[V], bytes int)
+}
+
 // Store loads and updates values on Redis. It is safe for concurrent use, does
 // no I/O of its own accord, and needs no closing.
 type Store[V any] struct {
@@ -67,6 +77,7 @@ type Store[V any] struct {
 	remove *script
 
 	exchangeLua *redis.Script
+	written     *recall[V]
 	committer   *commit.Committer[V]
 }
 
@@ -83,12 +94,14 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 		remove: newScript(nodes, removeScript, cfg.Durability),
 
 		exchangeLua: redis.NewScript(exchangeScript),
+		written:     newRecall[V](),
 	}
 	mode := commit.Written
 	if cfg.Durability.isAsked() {
 		mode = commit.Confirmed
 	}
 	s.committer = commit.New(s.snapshot, mode)
+	s.committer.Recall(s.recalled)
 	return s, nil
 }
 
@@ -99,13 +112,21 @@ const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 // The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	stored, err := s.read(ctx, s.cfg.KeyPrefix+key)
 	if err != nil {
 		return commit.State[V]{}, err
 	}
 	return commit.State[V]{Value: stored.Value(), Stamp: stored.Stamp()}, nil
+}
+
+// bound gives a context the time that an operation may take, unless it has less.
+func (s *Store[V]) bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, found := ctx.Deadline(); found && time.Until(end) <= s.cfg.OperationTimeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, s.cfg.OperationTimeout)
 }
 
 // Loaded is what [Store.LoadMany] found under one key.
@@ -118,7 +139,7 @@ type Loaded[V any] struct {
 // [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
 // and of Load.
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	state, err := s.committer.Commit(ctx, s.cfg.KeyPrefix+key, edit)
 	if err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
@@ -169,6 +190,13 @@ func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V]
 	return snapshot[V]{stored, s, key}, nil
 }
 
+// recalled is what this host wrote last under a key. Others may have written
+// since.
+func (s *Store[V]) recalled(key string) (commit.Snapshot[V], bool) {
+	stored, found := s.written.get(key)
+	return snapshot[V]{stored, s, key}, found
+}
+
 type snapshot[V any] struct {
 	Stored[V]
 	store *Store[V]
@@ -190,8 +218,17 @@ type change[V any] struct {
 }
 
 func (c change[V]) Write(ctx context.Context, stamp commit.Stamp) (done bool, err error) {
-	if done, err = c.write(ctx, stamp); err != nil {
+	done, err = c.write(ctx, stamp)
+	s, tells := c.Change.(Successor[V])
+	switch {
+	case err != nil:
+		c.store.written.forget(c.key)
 		return false, c.store.unavailable("write", err)
+	case !done || !tells:
+		c.store.written.forget(c.key)
+	default:
+		next, bytes := s.Successor(stamp)
+		c.store.written.put(c.key, next, bytes)
 	}
 	return done, nil
 }
