@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"net/http"
@@ -71,7 +72,7 @@ func (s *server) readBody(c echo.Context) (string, error) {
 	}
 	// Echo's response would hide from net/http that the rest is not wanted, and
 	// that the connection is to end.
-	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes))
+	body, err := readAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes), c.Request().ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
@@ -84,6 +85,17 @@ func (s *server) readBody(c echo.Context) (string, error) {
 		return "", fault.New(fault.NotJSON, "Not valid JSON: nested too deep")
 	}
 	return text, nil
+}
+
+// readAll is [io.ReadAll] with room for what is expected, where that is little.
+func readAll(r io.Reader, expected int64) ([]byte, error) {
+	const little = 4 << 10
+	if expected < 0 || expected > little {
+		return io.ReadAll(r)
+	}
+	b := bytes.NewBuffer(make([]byte, 0, expected+bytes.MinRead))
+	_, err := b.ReadFrom(r)
+	return b.Bytes(), err
 }
 
 // parse reads the body, which is checked to be JSON before its shape is looked

@@ -18,6 +18,7 @@ type event struct {
 	contentExtra []strictjson.Member
 	stamp        string // as it came
 	last         commit.Stamp
+	isPlain      bool // it is as the service writes it, with nothing beside the rules and the stamp
 }
 
 // The parts of an event as the service writes it, around the rules and the
@@ -34,7 +35,7 @@ func readEvent(text string, known *pushrule.Known) (event, error) {
 	if rules, stamp, found := cutEvent(text); found {
 		last := commit.ReadStamp(stamp)
 		if set, err := known.Read(rules); err == nil && (stamp == "" || last.Version > 0 || strictjson.Valid(stamp)) {
-			return event{rules: set, found: true, stamp: stamp, last: last}, nil
+			return event{rules: set, found: true, stamp: stamp, last: last, isPlain: true}, nil
 		}
 	}
 	e, err := readAnyEvent(text)
@@ -101,6 +102,26 @@ func (e *event) readContent(r *strictjson.Reader) error {
 
 // stampMember is the key of the event that holds the stamp of its last write.
 const stampMember = "commit"
+
+// with returns the event as it is stored, with a stamp, or without where that is
+// empty.
+func (e *event) with(stamp string) string {
+	if !e.isPlain {
+		return string(appendEnd(e.appendOpen(nil), stamp))
+	}
+	if stamp == "" {
+		return opening + e.rules.JSON() + closing + closing
+	}
+	return opening + e.rules.JSON() + middle + stamp + closing
+}
+
+// size is that of the event without its stamp, in bytes.
+func (e *event) size() int {
+	if e.isPlain {
+		return len(opening) + len(e.rules.JSON()) + 2*len(closing)
+	}
+	return len(e.appendOpen(nil)) + len(closing)
+}
 
 // appendOpen appends the event as it is stored, up to its stamp.
 func (e *event) appendOpen(dst []byte) []byte {

@@ -27,7 +27,7 @@ func FuzzReadEvent(f *testing.F) {
 	known := pushrule.NewKnown()
 	f.Fuzz(func(t *testing.T, text string) {
 		e, err := readEvent(text, known)
-		e.last = commit.Stamp{} // which is read of the other one later
+		e.last, e.isPlain = commit.Stamp{}, false // of the other one they are not told
 		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
 			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
 		}
@@ -40,12 +40,12 @@ func FuzzReadEvent(f *testing.F) {
 		if !e.found {
 			return // it is never written back
 		}
-		written := string(appendEnd(e.appendOpen(nil), e.stamp))
+		written := e.with(e.stamp)
 		again, err := readEvent(written, known)
 		if err != nil {
 			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
 		}
-		if twice := string(appendEnd(again.appendOpen(nil), again.stamp)); twice != written {
+		if twice := again.with(again.stamp); twice != written {
 			t.Errorf("%q is written as\n%q and then as\n%q", text, written, twice)
 		}
 		if !again.rules.Equal(e.rules) {

@@ -67,6 +67,7 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
 	state, err := s.events.Update(ctx, user, func(e *event) error {
 		err := edit(&e.rules, e.found)
+		e.isPlain = e.isPlain || !e.found && e.extra == nil && e.contentExtra == nil
 		e.found = true
 		return err
 	})

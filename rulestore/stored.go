@@ -83,38 +83,29 @@ func (s stored) Stamp() commit.Stamp { return s.last }
 
 // Change refuses an event that is too large, unless it is one that shrinks.
 func (s stored) Change(next event) (rediscommit.Change, error) {
-	c := change{s, next, next.appendOpen(s.buffer())}
-	if size := len(c.open) + 1; size > s.layout.maxBytes && (s.text == nil || size > s.size()) {
+	if size := next.size(); size > s.layout.maxBytes && (s.text == nil || size > s.event.size()) {
 		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxBytes))
 	}
 	s.layout.known.Add(next.rules)
-	return c, nil
+	return &change{old: s, next: next}, nil
 }
-
-// buffer has room for the event after a change of a usual size.
-func (s stored) buffer() []byte {
-	if s.text == nil {
-		return nil
-	}
-	return make([]byte, 0, len(*s.text)+512)
-}
-
-// size is that of the event without its stamp.
-func (s stored) size() int { return len(s.appendOpen(nil)) + 1 }
 
 // change is an event to be stored in the place of another.
 type change struct {
 	old  stored
 	next event
-	open []byte // the event without its stamp and its end
+	text string // the event with the stamp that it was asked for with last
 }
 
-func (c change) IsEmpty() bool {
-	return c.old.text != nil && *c.old.text == string(appendEnd(c.open, c.old.stamp))
+func (c *change) IsEmpty() bool {
+	if c.old.isPlain && c.next.isPlain {
+		return c.old.rules.Equal(c.next.rules)
+	}
+	return c.old.text != nil && *c.old.text == c.next.with(c.old.stamp)
 }
 
-func (c change) Args(stamp commit.Stamp) []any {
-	text, message := c.text(stamp), c.message(stamp)
+func (c *change) Args(stamp commit.Stamp) []any {
+	text, message := c.with(stamp), c.message(stamp)
 	if c.old.text == nil {
 		return []any{text, c.old.layout.channel, message}
 	}
@@ -122,28 +113,31 @@ func (c change) Args(stamp commit.Stamp) []any {
 }
 
 // Exchange is for events that are large, before or after the change.
-func (c change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible bool) {
-	if c.old.text == nil || max(len(c.open), len(*c.old.text)) < c.old.layout.largeBytes {
+func (c *change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible bool) {
+	if c.old.text == nil || max(c.next.size(), len(*c.old.text)) < c.old.layout.largeBytes {
 		return rediscommit.Exchange{}, false
 	}
 	return rediscommit.Exchange{
-		Old: *c.old.text, New: c.text(stamp), Channel: c.old.layout.channel, Message: c.message(stamp),
+		Old: *c.old.text, New: c.with(stamp), Channel: c.old.layout.channel, Message: c.message(stamp),
 	}, true
 }
 
 // Successor is the event as it is stored then.
-func (c change) Successor(stamp commit.Stamp) (next rediscommit.Stored[event], bytes int) {
-	text, e := string(c.text(stamp)), c.next
+func (c *change) Successor(stamp commit.Stamp) (next rediscommit.Stored[event], bytes int) {
+	e := c.next
 	e.stamp, e.last = string(stamp.AppendJSON(nil)), stamp
-	return stored{event: e, text: &text, user: c.old.user, layout: c.old.layout}, 2 * len(text)
+	return stored{event: e, text: &c.text, user: c.old.user, layout: c.old.layout}, len(c.text) + len(e.rules.JSON())
 }
 
-// text is the event with a stamp.
-func (c change) text(stamp commit.Stamp) []byte { return appendEnd(c.open, stamp.AppendJSON(nil)) }
+// with returns the event with a stamp.
+func (c *change) with(stamp commit.Stamp) string {
+	c.text = c.next.with(string(stamp.AppendJSON(nil)))
+	return c.text
+}
 
 // message is what is published of the change, empty for what is none. Who asks
 // for it is about to publish it.
-func (c change) message(stamp commit.Stamp) string {
+func (c *change) message(stamp commit.Stamp) string {
 	if stamp.Version == c.old.last.Version {
 		return ""
 	}

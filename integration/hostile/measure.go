@@ -37,8 +37,8 @@ func measure(ctx context.Context, p plan) error {
 	if err != nil {
 		return err
 	}
-	defer s.stop()
-	good := newSteady(s.address)
+	defer s.Close()
+	good := newSteady(s.host.Address)
 	if err := good.settle(ctx); err != nil {
 		return err
 	}
@@ -89,7 +89,7 @@ func (r *result) alone(ctx context.Context, s *servers, good *steady, length tim
 }
 
 func (r *result) beside(ctx context.Context, s *servers, good *steady, length time.Duration) error {
-	end, err := attackBeside(ctx, r.kind.name, s.address, length)
+	end, err := attackBeside(ctx, r.kind.name, s.host.Address, length)
 	if err != nil {
 		return err
 	}
@@ -124,7 +124,7 @@ func (s *servers) observe(ctx context.Context, good *steady, length time.Duratio
 // prepare gives the hostile user what the kind starts with.
 func (s *servers) prepare(ctx context.Context, k kind) error {
 	const key = "account_data:{@mallory:localhost}:m.push_rules"
-	if err := s.client.Del(ctx, key).Err(); err != nil {
+	if err := s.Client.Del(ctx, key).Err(); err != nil {
 		return err
 	}
 	rules := make([]string, k.rules)
@@ -134,7 +134,7 @@ func (s *servers) prepare(ctx context.Context, k kind) error {
 	defaults := pushrule.ServerDefault("@mallory:localhost")
 	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
 	event := `{"type":"m.push_rules","content":{"global":` + set + `}}`
-	if err := s.client.Set(ctx, key, event, 0).Err(); err != nil {
+	if err := s.Client.Set(ctx, key, event, 0).Err(); err != nil {
 		return err
 	}
 	return nil

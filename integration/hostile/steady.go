@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pushfx/pushfx/integration/testbed"
 )
 
 // The well-behaved users: each makes few requests, but all together enough to
@@ -40,7 +42,7 @@ type steady struct {
 
 func newSteady(address string) *steady {
 	transport := &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}
-	return &steady{"http://" + address + prefix, &http.Client{Transport: transport, Timeout: patience}}
+	return &steady{"http://" + address + prefix, &http.Client{Transport: transport, Timeout: testbed.Patience}}
 }
 
 // settle has every user make each request once, so that all that is created at

@@ -1,6 +1,9 @@
 package pushrule
 
-import "slices"
+import (
+	"slices"
+	"strconv"
+)
 
 // Position says where a rule goes in its kind's list. Empty ids are not given.
 type Position struct {
@@ -154,16 +157,17 @@ func (s *Ruleset) Delete(kind Kind, id string) error {
 // SetEnabled turns any rule, a server-default one included, on or off. It
 // fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
 func (s *Ruleset) SetEnabled(kind Kind, id string, enabled bool) error {
-	return s.modify(kind, id, func(r *Rule) { r.Enabled = enabled })
+	return s.setMember(kind, id, "enabled", strconv.FormatBool(enabled))
 }
 
 // SetActions replaces the actions of any rule, a server-default one included.
 // It fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
 func (s *Ruleset) SetActions(kind Kind, id string, actions []Action) error {
-	return s.modify(kind, id, func(r *Rule) { r.Actions = actions })
+	return s.setMember(kind, id, "actions", string(AppendActions(nil, actions)))
 }
 
-func (s *Ruleset) modify(kind Kind, id string, change func(*Rule)) error {
+// setMember replaces a member that every rule has.
+func (s *Ruleset) setMember(kind Kind, id, name, value string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
 	}
@@ -172,9 +176,8 @@ func (s *Ruleset) modify(kind Kind, id string, change func(*Rule)) error {
 	if !found {
 		return ErrRuleNotFound
 	}
-	rule := e.rule(kind)
-	change(&rule)
-	set.splice(at, string(rule.AppendJSON(nil, kind)))
+	member := e.member(name)
+	set.splice(span{at.start + member.start, at.start + member.end}, value)
 	*s = set
 	return nil
 }

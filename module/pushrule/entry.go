@@ -25,15 +25,22 @@ func (e entry) rule(kind Kind) Rule {
 	return rule
 }
 
-// flag returns a boolean of the rule.
-func (e entry) flag(name string) bool {
+// member returns where in the text of the rule the value of a member is.
+func (e entry) member(name string) (at span) {
 	w := strictjson.Walk(e.text)
 	for member := range w.Object() {
 		if member == name {
-			return w.Next() == 't'
+			start := w.Offset()
+			return span{start, start + len(w.Skip())}
 		}
 	}
-	return false
+	return span{}
+}
+
+// flag returns a boolean of the rule.
+func (e entry) flag(name string) bool {
+	at := e.member(name)
+	return e.text[at.start:at.end] == "true"
 }
 
 // isServerDefault is [Rule.IsServerDefault].

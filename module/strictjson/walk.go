@@ -8,7 +8,8 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Valid reports whether [Check] takes the text.
+// Valid reports whether text is one JSON value, read as strictly as a [Reader]
+// reads it.
 func Valid(text string) bool {
 	// The bytes are only looked at.
 	return jsontext.Value(unsafe.Slice(unsafe.StringData(text), len(text))).IsValid()

@@ -58,7 +58,9 @@ func FuzzWalk(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		if valid := strictjson.Valid(text); valid != (strictjson.Check(text) == nil) {
+		r := strictjson.NewReader(text)
+		careful := r.Skip() == nil && r.End() == nil
+		if valid := strictjson.Valid(text); valid != careful || valid != (strictjson.Check(text) == nil) {
 			t.Fatalf("%q: valid %t", text, valid)
 		} else if !valid {
 			wander(strictjson.Walk(text))

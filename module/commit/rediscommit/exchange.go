@@ -19,8 +19,7 @@ import (
 // less than half of one. So the new string comes with a SET, under a key of its
 // own beside the other, and the script only looks whether it may take its place.
 type Exchange struct {
-	Old string
-	New []byte
+	Old, New string
 
 	// What is published of it, where there is a message.
 	Channel, Message string
