@@ -69,16 +69,20 @@ func BenchmarkEndpoints(b *testing.B) {
 // fillRules gives alice the default rules and as many for rooms.
 func fillRules(b *testing.B, client *redis.Client, number int) {
 	b.Helper()
+	if err := client.Set(b.Context(), eventKey(alice), eventWith(number), 0).Err(); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// eventWith is alice's event with the default rules and as many for rooms.
+func eventWith(number int) string {
 	rules := make([]string, number)
 	for i := range rules {
 		rules[i] = fmt.Sprintf(`{"rule_id":"!room-%d:example.org","default":false,"enabled":true,"actions":["notify"]}`, i)
 	}
 	defaults := pushrule.ServerDefault(alice)
 	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
-	event := `{"type":"m.push_rules","content":{"global":` + set + `}}`
-	if err := client.Set(b.Context(), "account_data:{"+alice+"}:m.push_rules", event, 0).Err(); err != nil {
-		b.Fatal(err)
-	}
+	return `{"type":"m.push_rules","content":{"global":` + set + `}}`
 }
 
 // BenchmarkOneUser measures changes of one user's rules over HTTP on a real

@@ -1,0 +1,73 @@
+package integration
+
+import (
+	"context"
+	"io"
+	"net/http"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// canned answers GET by itself, so that what is counted is the host alone.
+type canned struct{ event atomic.Pointer[string] }
+
+func (*canned) DialHook(next redis.DialHook) redis.DialHook { return next }
+func (*canned) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (c *canned) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		event := c.event.Load()
+		if get, ok := cmd.(*redis.StringCmd); ok && cmd.Name() == "get" && event != nil {
+			get.SetVal(*event)
+			return nil
+		}
+		return next(ctx, cmd)
+	}
+}
+
+// A read takes as many allocations as it does, however many rules there are, and
+// no more than this. Client and server run in the test; the client takes about
+// half.
+func TestAReadsAllocationsDoNotGrowWithTheRules(t *testing.T) {
+	const bound = 140
+	_, client := embedded(t)
+	h := startHost(t, client)
+	c := &canned{}
+	client.AddHook(c)
+	for _, path := range []string{"/pushrules/", "/pushrules/global/override/.m.rule.master/enabled", "/pushrules/global/room/!room-7:example.org"} {
+		var least, most float64
+		for i, rules := range []int{10, 100, 1000, 9000} {
+			event := eventWith(rules)
+			c.event.Store(&event)
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, h.url+v3+path, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			request.Header.Set("Authorization", "Bearer "+alice)
+			read := func() {
+				response, err := h.http.Do(request)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer response.Body.Close()
+				if n, err := io.Copy(io.Discard, response.Body); err != nil || n == 0 || response.StatusCode != http.StatusOK {
+					t.Fatal(path, response.Status, n, err)
+				}
+			}
+			read() // the set is known from then on
+			allocations := testing.AllocsPerRun(100, read)
+			if i == 0 {
+				least = allocations
+			}
+			least, most = min(least, allocations), max(most, allocations)
+		}
+		t.Logf("%s: %.0f to %.0f", path, least, most)
+		if most > bound || most > least+10 {
+			t.Errorf("%s: %.0f to %.0f allocations, want at most %d and no growth", path, least, most, bound)
+		}
+	}
+}
