@@ -124,9 +124,9 @@ func (c *change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible 
 
 // Successor is the event as it is stored then.
 func (c *change) Successor(stamp commit.Stamp) (next rediscommit.Stored[event], bytes int) {
-	e := c.next
+	text, e := c.text, c.next // a pointer into the change would keep what it replaced
 	e.stamp, e.last = string(stamp.AppendJSON(nil)), stamp
-	return stored{event: e, text: &c.text, user: c.old.user, layout: c.old.layout}, len(c.text) + len(e.rules.JSON())
+	return stored{event: e, text: &text, user: c.old.user, layout: c.old.layout}, len(text) + len(e.rules.JSON())
 }
 
 // with returns the event with a stamp.
