@@ -17,10 +17,8 @@ type Config struct {
 
 	// LargeEventBytes is the size in bytes from which an event is replaced by a
 	// plain SET of another key, which then takes its place, and not by a script
-	// with both events as arguments, which Redis copies several times. Before it
-	// is replaced, a large event is compared by its length, its last bytes with
-	// the stamp and the number of its set bits. With a durability there is no
-	// such size. Default 32 KiB.
+	// with the event as an argument, which Redis copies several times. With a
+	// durability there is no such size. Default 32 KiB.
 	LargeEventBytes int
 }
 

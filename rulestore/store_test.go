@@ -174,6 +174,37 @@ func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 	}
 }
 
+func TestTheScriptReplacesWhatIsLikeWhatWasRead(t *testing.T) {
+	t.Parallel()
+	_, server, client := newStore(t, DefaultConfig())
+	old := strings.Repeat("an event ", 500) + `{"version":7}`
+	for name, test := range map[string]struct {
+		stored string
+		done   bool
+	}{
+		"the same":                 {old, true},
+		"another stamp":            {old[:len(old)-2] + "6}", false},
+		"longer, with the stamp":   {"x" + old, false},
+		"shorter, with the stamp":  {old[1:], false},
+		"of the length, but other": {"b" + old[1:], false},
+		"nothing":                  {"", false},
+	} {
+		server.Set(aliceKey, test.stored)
+		args := append([]any{"new", "c", "m"}, rediscommit.Likeness(old)...)
+		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
+		if err != nil || done != test.done {
+			t.Errorf("%s: done %t, %v", name, done, err)
+		}
+		want := test.stored
+		if test.done {
+			want = "new"
+		}
+		if got, _ := server.Get(aliceKey); got != want {
+			t.Errorf("%s: stored is %.20q, want %.20q", name, got, want)
+		}
+	}
+}
+
 func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
 	t.Parallel()
 	store, server, _ := newStore(t, DefaultConfig())

@@ -36,13 +36,22 @@ const channel = "push_rules_changed"
 // not let the host publish does not keep it from changing anything.
 //
 // ARGV: the new event, the channel and the message, which is empty for what is
-// no change, and the event as it was read, which is left out where there was
-// none.
+// no change, and the event as it was read, or its likeness, which are left out
+// where there was none.
 const swapScript = `
-if redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then return 0 end
+if ARGV[5] then
+	if redis.call('STRLEN', KEYS[1]) ~= tonumber(ARGV[4])
+		or redis.call('GETRANGE', KEYS[1], -#ARGV[5], -1) ~= ARGV[5]
+		or redis.call('BITCOUNT', KEYS[1]) ~= tonumber(ARGV[6]) then return 0 end
+elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
+	return 0
+end
 redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
+
+// likeBytes is from how many bytes on an event is compared by its likeness.
+const likeBytes = 1 << 10
 
 // layout is how the event of each user is kept.
 type layout struct {
@@ -105,11 +114,15 @@ func (c *change) IsEmpty() bool {
 }
 
 func (c *change) Args(stamp commit.Stamp) []any {
-	text, message := c.with(stamp), c.message(stamp)
-	if c.old.text == nil {
-		return []any{text, c.old.layout.channel, message}
+	args := []any{c.with(stamp), c.old.layout.channel, c.message(stamp)}
+	switch old := c.old.text; {
+	case old == nil:
+		return args
+	case len(*old) < likeBytes:
+		return append(args, *old)
+	default:
+		return append(args, rediscommit.Likeness(*old)...)
 	}
-	return []any{text, c.old.layout.channel, message, *c.old.text}
 }
 
 // Exchange is for events that are large, before or after the change.

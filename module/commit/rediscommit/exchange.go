@@ -26,8 +26,7 @@ type Exchange struct {
 }
 
 // Exchanger is a [Change] that may be an exchange. What is stored is then
-// compared by its length, its last bytes, where the stamp must be, and the
-// number of its bits that are set.
+// compared by its [Likeness].
 type Exchanger interface {
 	Change
 
@@ -37,10 +36,6 @@ type Exchanger interface {
 }
 
 const (
-	// tailLength is how many of the last bytes are compared. Few stamps are
-	// longer, and their end differs, too.
-	tailLength = 512
-
 	// nextLife is how long a new string stays that never took its place: longer
 	// than the script can take to come after it.
 	nextLife = 10 * time.Second
@@ -69,7 +64,7 @@ return 1`
 // changed, and a script with one key has an answer.
 func (s *Store[V]) exchange(ctx context.Context, key string, e Exchange) (done, possible bool, err error) {
 	keys := []string{key, key + ":next:" + rand.Text()[:nextLength]}
-	args := []any{len(e.Old), e.Old[max(0, len(e.Old)-tailLength):], countBits(e.Old), e.Channel, e.Message}
+	args := append(Likeness(e.Old), e.Channel, e.Message)
 	var set *redis.StatusCmd
 	var swap *redis.Cmd
 	// The pipeline's own error is that of one of the commands.
@@ -91,6 +86,17 @@ func (s *Store[V]) exchange(ctx context.Context, key string, e Exchange) (done, 
 
 // nextLength makes the keys of new strings differ: 13 letters of 5 bits.
 const nextLength = 13
+
+// Likeness returns what a script can compare with a stored string that ends with
+// a stamp, without all of it being an argument, which Redis copies: its length,
+// its last bytes, and how many of its bits are set. Every write changes the
+// stamp; what somebody else changes without it shows in the others, but for a
+// change of the same length and number of bits.
+func Likeness(text string) []any {
+	// Few stamps are longer, and their end differs, too.
+	const tailLength = 512
+	return []any{len(text), text[max(0, len(text)-tailLength):], countBits(text)}
+}
 
 // countBits returns how many bits of a text are set.
 func countBits(text string) (n int) {
