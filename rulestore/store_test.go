@@ -186,7 +186,7 @@ func TestTheScriptReplacesWhatIsLikeWhatWasRead(t *testing.T) {
 		"another stamp":            {old[:len(old)-2] + "6}", false},
 		"longer, with the stamp":   {"x" + old, false},
 		"shorter, with the stamp":  {old[1:], false},
-		"of the length, but other": {"b" + old[1:], false},
+		"of the length, but other": {"c" + old[1:], false},
 		"nothing":                  {"", false},
 	} {
 		server.Set(aliceKey, test.stored)
