@@ -3,6 +3,7 @@ package commit
 import (
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -40,6 +41,69 @@ const writeAge = 10 * time.Minute
 // ReadStamp reads what [Stamp.AppendJSON] appends. Anything else is no stamp,
 // which is the zero one: a value that was edited by hand has none.
 func ReadStamp(text string) Stamp {
+	if s, ok := lookStamp(text); ok {
+		return s
+	}
+	return readStamp(text)
+}
+
+// lookStamp is a quick way to read what [Stamp.AppendJSON] appends, and takes
+// nothing else.
+func lookStamp(text string) (s Stamp, ok bool) {
+	text, version := strings.CutPrefix(text, `{"version":`)
+	s.Version, text = leadingNumber(text, &version)
+	text, changes := strings.CutPrefix(text, `,"changes":`)
+	s.Changes, text = leadingNumber(text, &changes)
+	text, writers := strings.CutPrefix(text, `,"writers":{`)
+	text, closed := strings.CutSuffix(text, "}}")
+	if !version || !changes || !writers || !closed {
+		return Stamp{}, false
+	}
+	for text != "" {
+		w, rest, ok := lookWrite(text)
+		if !ok || len(rest) == 1 || slices.ContainsFunc(s.writes, func(other write) bool { return other.writer == w.writer }) {
+			return Stamp{}, false
+		}
+		s.writes = append(s.writes, w)
+		text = strings.TrimPrefix(rest, ",")
+	}
+	return s, true
+}
+
+// lookWrite reads "W":[1,2] and what separates it from the next.
+func lookWrite(text string) (w write, rest string, ok bool) {
+	text, opened := strings.CutPrefix(text, `"`)
+	w.writer, text, ok = strings.Cut(text, `":[`)
+	ok = ok && opened && isPlainName(w.writer)
+	w.attempt, text = leadingNumber(text, &ok)
+	text, comma := strings.CutPrefix(text, ",")
+	w.at, text = leadingNumber(text, &ok)
+	rest, closed := strings.CutPrefix(text, "]")
+	return w, rest, ok && comma && closed && (rest == "" || rest[0] == ',')
+}
+
+// isPlainName reports whether a name is one of a committer.
+func isPlainName(name string) bool {
+	for i := range len(name) {
+		if c := name[i]; (c < 'A' || c > 'Z') && (c < '0' || c > '9') {
+			return false
+		}
+	}
+	return name != ""
+}
+
+// leadingNumber reads the digits that a text begins with. Where that is no
+// number of theirs, it says so.
+func leadingNumber(text string, ok *bool) (n int64, rest string) {
+	i := 0
+	for ; i < len(text) && i < 18 && text[i] >= '0' && text[i] <= '9'; i++ {
+		n = 10*n + int64(text[i]-'0')
+	}
+	*ok = *ok && i > 0 && (text[0] != '0' || i == 1)
+	return n, text[i:]
+}
+
+func readStamp(text string) Stamp {
 	if !strictjson.Valid(text) {
 		return Stamp{}
 	}

@@ -52,9 +52,16 @@ func TestAStampRemembersTheLastWriteOfEachWriterForAWhile(t *testing.T) {
 
 func FuzzReadStamp(f *testing.F) {
 	f.Add(`{"version":2,"writers":{"A":[1,1700000000],"B":[7,1700000001]}}`)
+	f.Add(`{"version":2,"changes":1,"writers":{"A":[1,1700000000],"B2":[7,1700000001]}}`)
+	for _, text := range []string{`,}}`, `"A":[1,2]}}`, `"A":[1,2],"A":[1,2]}}`, `"A":[1,2],}}`, `"A":[01,2]}}`, `"A":[1,2]"B":[1,2]}}`, `"A":[1,2,3]}}`, `"A":[,2]}}`} {
+		f.Add(`{"version":2,"changes":1,"writers":{` + text)
+	}
 	f.Add(` {"writers":{"":[-1,0]},"x":[{}],"version":0} `)
 	f.Fuzz(func(t *testing.T, text string) {
 		s := ReadStamp(text)
+		if careful := readStamp(text); !careful.Equal(s) {
+			t.Errorf("%q is read as %+v, and with care as %+v", text, s, careful)
+		}
 		written := string(s.AppendJSON(nil))
 		if again := ReadStamp(written); !again.Equal(s) {
 			t.Errorf("%q is read as %+v, written as %s, read as %+v", text, s, written, again)
