@@ -92,7 +92,7 @@ func (s stored) Value() pusher.List  { return s.list }
 func (s stored) Stamp() commit.Stamp { return commit.ReadStamp(s.fields[stampField]) }
 
 func (s stored) Change(next pusher.List) (rediscommit.Change, error) {
-	c := change{old: s.fields}
+	c := change{old: s.fields, next: next}
 	left := maps.Clone(s.fields)
 	delete(left, stampField)
 	for _, p := range next.All() {
@@ -112,7 +112,8 @@ func (s stored) Change(next pusher.List) (rediscommit.Change, error) {
 // and values to set.
 type change struct {
 	old           map[string]string
-	deletes, sets []any
+	next          pusher.List
+	deletes, sets []any // strings
 }
 
 func (c change) IsEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
@@ -125,4 +126,23 @@ func (c change) Args(stamp commit.Stamp) []any {
 	}
 	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
 	return append(args, stampField, stamp.AppendJSON(nil))
+}
+
+// Successor is the hash as it is stored then.
+func (c change) Successor(stamp commit.Stamp) (next rediscommit.Stored[pusher.List], bytes int) {
+	fields := maps.Clone(c.old)
+	if fields == nil {
+		fields = map[string]string{}
+	}
+	for _, field := range c.deletes {
+		delete(fields, field.(string))
+	}
+	for i := 0; i < len(c.sets); i += 2 {
+		fields[c.sets[i].(string)] = c.sets[i+1].(string)
+	}
+	fields[stampField] = string(stamp.AppendJSON(nil))
+	for field, text := range fields {
+		bytes += len(field) + 2*len(text)
+	}
+	return stored{fields, c.next}, bytes
 }
