@@ -20,9 +20,36 @@ func newEntry(kind Kind, rule Rule) entry {
 }
 
 // rule returns the rule, of a kind.
-func (e entry) rule(kind Kind) Rule {
-	rule, _ := readRule(strictjson.NewReader(e.text), kind) // it was read before
+func (e entry) rule(kind Kind) (rule Rule) {
+	w := strictjson.Walk(e.text)
+	for name := range w.Object() {
+		switch {
+		case name == "rule_id":
+			rule.ID = w.String()
+		case name == "default":
+			rule.Default = w.Next() == 't'
+		case name == "enabled":
+			rule.Enabled = w.Next() == 't'
+		case name == "actions":
+			rule.Actions = elements[Action](&w)
+		case name == "conditions" && kind.HasConditions():
+			rule.Conditions = elements[Condition](&w)
+		case name == "pattern" && kind.HasPattern():
+			rule.Pattern = w.String()
+		default:
+			rule.Extra = append(rule.Extra, Member{Name: name, Value: w.Skip()})
+		}
+	}
 	return rule
+}
+
+// elements returns the texts of the elements of an array.
+func elements[T ~string](w *strictjson.Walker) []T {
+	list := []T{}
+	for range w.Array() {
+		list = append(list, T(w.Skip()))
+	}
+	return list
 }
 
 // member returns where in the text of the rule the value of a member is.
@@ -121,15 +148,6 @@ func (s *Ruleset) hasID(such func(id string) bool) bool {
 		}
 	}
 	return false
-}
-
-// listText returns the text of the list of a kind, empty where there is none.
-func (s *Ruleset) listText(kind Kind) string {
-	w := strictjson.Walk(s.text)
-	if !enterList(&w, kind) {
-		return ""
-	}
-	return w.Skip()
 }
 
 // entryList returns the rules of a kind, for a change, and where their list is.

@@ -2,10 +2,14 @@ package pushrule
 
 import (
 	"hash/maphash"
+	"strings"
 	"sync/atomic"
+
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// knownSets is how many sets a [Known] remembers; each takes eight bytes.
+// knownSets is how many sets and rules a [Known] remembers; each takes eight
+// bytes.
 const knownSets = 1 << 17
 
 // Known reads sets and remembers which texts it found in order, by a hash of 62
@@ -32,11 +36,68 @@ func (k *Known) Read(text string) (Ruleset, error) {
 	if found := k.place(mark).Load(); found&^looseMark == mark {
 		return Ruleset{text: trimmed, loose: found&looseMark != 0}, nil
 	}
+	if k.isMadeOfKnown(trimmed) {
+		s := Ruleset{text: trimmed}
+		k.remember(s, mark)
+		return s, nil
+	}
 	s, err := Read(text)
 	if err == nil {
 		k.remember(s, mark)
 	}
 	return s, err
+}
+
+// isMadeOfKnown reports whether a set is as the service writes it and has only
+// rules that were found in order before, in this or in another set, or are so
+// now. Most rules of most users are the same.
+func (k *Known) isMadeOfKnown(text string) bool {
+	before := "{"
+	for i, kind := range Kinds() {
+		rest, found := strings.CutPrefix(text, before+`"`+string(kind)+`":[`)
+		if !found {
+			return false
+		}
+		if text, found = k.cutRules(rest, i, kind); !found {
+			return false
+		}
+		before = "],"
+	}
+	return text == "]}"
+}
+
+// cutRules returns what follows the rules of a kind.
+func (k *Known) cutRules(text string, index int, kind Kind) (rest string, ok bool) {
+	if strings.HasPrefix(text, "]") {
+		return text, true
+	}
+	for {
+		w := strictjson.Walk(text)
+		rule := w.Skip()
+		if !strings.HasPrefix(text, "{") || !k.isKnownRule(rule, index, kind) {
+			return "", false
+		}
+		if rest, ok = strings.CutPrefix(text[len(rule):], ","); !ok {
+			return rest, true
+		}
+		text = rest
+	}
+}
+
+// isKnownRule reports whether a rule of a kind is in order. What is the text of
+// one that was, ends where that one did.
+func (k *Known) isKnownRule(text string, index int, kind Kind) bool {
+	mark := k.mark(text) ^ uint64(index+1)<<1
+	if k.place(mark).Load() == mark {
+		return true
+	}
+	var s Ruleset
+	w := strictjson.Walk(text)
+	if !strictjson.Valid(text) || !s.lookAtRule(&w, kind) || s.loose || s.legacy {
+		return false
+	}
+	k.place(mark).Store(mark)
+	return true
 }
 
 // Add remembers a set that was not read but made, so that the first to read it

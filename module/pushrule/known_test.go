@@ -6,6 +6,7 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -32,6 +33,32 @@ func TestAKnownSetIsReadLikeANewOne(t *testing.T) {
 			}
 		}
 	}
+}
+
+// FuzzKnown holds what is read with what was learnt of all texts before against
+// what is read without.
+func FuzzKnown(f *testing.F) {
+	defaults := pushrule.ServerDefault(modelUser)
+	f.Add(encode(&defaults))
+	for _, text := range oddSets() {
+		f.Add(text)
+	}
+	const rule = `{"rule_id":"A","default":false,"enabled":true,"actions":[]}`
+	for _, list := range []string{rule, rule + "," + rule, rule + ",", rule + rule, "," + rule, rule + ",1", rule[:20], rule + "]", "[" + rule, rule + ` ,` + rule} {
+		f.Add(`{"override":[],"content":[],"room":[` + list + `],"sender":[],"underride":[]}`)
+		f.Add(`{"override":[` + list + `],"content":[` + list + `],"room":[],"sender":[],"underride":[]}`)
+		f.Add(`{"override":[],"content":[],"room":[],"sender":[],"underride":[]}` + list)
+	}
+	known := pushrule.NewKnown()
+	f.Fuzz(func(t *testing.T, text string) {
+		want, wantErr := pushrule.Read(text)
+		for range 2 {
+			got, err := known.Read(text)
+			if describe(err) != describe(wantErr) || got != want {
+				t.Errorf("%q: got %+v, %v, want %+v, %v", text, got, err, want, wantErr)
+			}
+		}
+	})
 }
 
 func TestASetThatWasAddedIsReadAsItIs(t *testing.T) {
@@ -73,6 +100,22 @@ func TestMoreSetsThanAreRememberedAreReadRight(t *testing.T) {
 		})
 	}
 	readers.Wait()
+}
+
+// BenchmarkReadOfAnotherUser reads the defaults of ever other users.
+func BenchmarkReadOfAnotherUser(b *testing.B) {
+	texts := make([]string, 200_000)
+	for i := range texts {
+		defaults := pushrule.ServerDefault(mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
+		texts[i] = defaults.JSON()
+	}
+	known := pushrule.NewKnown()
+	b.ReportAllocs()
+	for i := 0; b.Loop(); i++ {
+		if _, err := known.Read(texts[i%len(texts)]); err != nil {
+			b.Fatal(err)
+		}
+	}
 }
 
 func BenchmarkKnownRead(b *testing.B) {

@@ -110,11 +110,10 @@ func appendRules(dst []byte, kind Kind, rules []Rule) []byte {
 
 // List returns the rules of a kind, highest priority first.
 func (s *Ruleset) List(kind Kind) []Rule {
-	text := s.listText(kind)
-	if text == "" {
-		return nil
+	var rules []Rule
+	for _, e := range s.entries(kind) {
+		rules = append(rules, e.rule(kind))
 	}
-	rules, _ := readRules(strictjson.NewReader(text), kind) // it was read before
 	return rules
 }
 
