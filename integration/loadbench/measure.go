@@ -130,9 +130,10 @@ func event(user string, rooms int) string {
 // pair is the floor and the demo host under the same load, in turn.
 type pair struct{ floor, demo []outcome }
 
-// compare loads both hosts with an operation, in turn.
-func (b *bench) compare(ctx context.Context, o operation, user func(connection, n int) string, rule string) (p pair, err error) {
-	first := user(0, 0)
+// compare loads both hosts with an operation, in turn. User returns whose turn it
+// is on a connection, and for which time.
+func (b *bench) compare(ctx context.Context, o operation, user func(connection, n int) (string, int), rule string) (p pair, err error) {
+	first, _ := user(0, 0)
 	bytes, err := ask(b.demo.Address, o.request(first, rule, 0))
 	if err != nil {
 		return p, err
@@ -142,8 +143,14 @@ func (b *bench) compare(ctx context.Context, o operation, user func(connection, 
 			outcomes *[]outcome
 			load     load
 		}{
-			{&p.floor, load{b.floor.Address, b.connections, b.phase, func(c, n int) []byte { return o.floorRequest(user(c, n), n, bytes) }}},
-			{&p.demo, load{b.demo.Address, b.connections, b.phase, func(c, n int) []byte { return o.request(user(c, n), rule, n/fewUsers+n) }}},
+			{&p.floor, load{b.floor.Address, b.connections, b.phase, func(c, n int) []byte {
+				name, visit := user(c, n)
+				return o.floorRequest(name, visit, bytes)
+			}}},
+			{&p.demo, load{b.demo.Address, b.connections, b.phase, func(c, n int) []byte {
+				name, visit := user(c, n)
+				return o.request(name, rule, visit)
+			}}},
 		} {
 			found, err := side.load.run(ctx)
 			if err != nil {
@@ -156,9 +163,9 @@ func (b *bench) compare(ctx context.Context, o operation, user func(connection, 
 }
 
 // ownUser gives each connection users of its own, one after the other.
-func (b *bench) ownUser(connection, n int) string {
+func (b *bench) ownUser(connection, n int) (string, int) {
 	each := fewUsers / b.connections
-	return userName(connection*each + n%each)
+	return userName(connection*each + n%each), n / each
 }
 
 func (b *bench) measureOperations(ctx context.Context) error {
@@ -176,9 +183,9 @@ func (b *bench) measureOperations(ctx context.Context) error {
 // largeUsers are those who have more rules than the defaults.
 const largeUsers = 256
 
-func (b *bench) ownLargeUser(connection, n int) string {
+func (b *bench) ownLargeUser(connection, n int) (string, int) {
 	each := largeUsers / b.connections
-	return fmt.Sprintf("large%d", connection*each+n%each)
+	return fmt.Sprintf("large%d", connection*each+n%each), n / each
 }
 
 func (b *bench) measureSizes(ctx context.Context) error {
@@ -211,8 +218,8 @@ func (b *bench) measureUsers(ctx context.Context) error {
 			return err
 		}
 		have = users
-		for _, o := range []operation{operations()[0], operations()[4]} {
-			p, err := b.compare(ctx, o, func(int, int) string { return userName(rand.IntN(users)) }, "")
+		for _, o := range []operation{operations()[0], operations()[5]} {
+			p, err := b.compare(ctx, o, func(_, n int) (string, int) { return userName(rand.IntN(users)), n }, "")
 			if err != nil {
 				return err
 			}
