@@ -13,14 +13,19 @@ import (
 // it just wrote.
 type own struct {
 	mu       sync.Mutex
-	versions map[mxid.UserID]int64 // the last of each user that was not heard yet
+	versions map[ownVersion]struct{} // that were not heard yet
+}
+
+type ownVersion struct {
+	user    mxid.UserID
+	version int64
 }
 
 // maxOwn bounds what is remembered of changes that are never heard, as where
 // nobody watches.
 const maxOwn = 10_000
 
-func newOwn() *own { return &own{versions: map[mxid.UserID]int64{}} }
+func newOwn() *own { return &own{versions: map[ownVersion]struct{}{}} }
 
 func (o *own) add(user mxid.UserID, version int64) {
 	o.mu.Lock()
@@ -28,18 +33,16 @@ func (o *own) add(user mxid.UserID, version int64) {
 	if len(o.versions) >= maxOwn {
 		clear(o.versions)
 	}
-	o.versions[user] = version
+	o.versions[ownVersion{user, version}] = struct{}{}
 }
 
 // take reports whether a version that was heard is this store's.
 func (o *own) take(user mxid.UserID, version int64) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.versions[user] != version {
-		return false
-	}
-	delete(o.versions, user)
-	return true
+	_, found := o.versions[ownVersion{user, version}]
+	delete(o.versions, ownVersion{user, version})
+	return found
 }
 
 // headStart is what the caller has to tell of its own change before the watch
