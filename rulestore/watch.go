@@ -28,7 +28,16 @@ const (
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.UserID, int64)) error {
 	subscription := s.client.Subscribe(ctx, s.channel)
 	defer subscription.Close()
-	defer context.AfterFunc(ctx, func() { subscription.Close() })()
+	ended := make(chan struct{})
+	cancel := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		subscription.Close()
+	})
+	defer func() {
+		if !cancel() {
+			<-ended
+		}
+	}()
 	late := newLate(changed)
 	defer late.start(ctx)()
 	asked := false
