@@ -14,11 +14,11 @@ import (
 // getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
 func (p *PushRules) getRule(d dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
-		kind, id, err := pathRule(r)
+		kind, id, err := pathRule(r.Context)
 		if err != nil {
 			return answer{}, err
 		}
-		if err := checkScope(r); err != nil {
+		if err := checkScope(r.Context); err != nil {
 			return answer{}, err
 		}
 		rule, err := p.rules.Rule(ctx, r.who.User, kind, id)
@@ -45,11 +45,11 @@ func checkScope(c echo.Context) error {
 // putRule serves PUT /pushrules/global/{kind}/{ruleId}.
 func (p *PushRules) putRule(d dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
-		kind, id, err := pathKnownRule(r)
+		kind, id, err := pathKnownRule(r.Context)
 		if err != nil {
 			return answer{}, err
 		}
-		parameters, err := query(r)
+		parameters, err := query(r.Context)
 		if err != nil {
 			return answer{}, err
 		}
@@ -122,7 +122,7 @@ func position(query url.Values, at pushrule.Position) pushrule.Position {
 
 // deleteRule serves DELETE /pushrules/global/{kind}/{ruleId}.
 func (p *PushRules) deleteRule(ctx context.Context, r request) (answer, error) {
-	kind, id, err := pathKnownRule(r)
+	kind, id, err := pathKnownRule(r.Context)
 	if err != nil {
 		return answer{}, err
 	}

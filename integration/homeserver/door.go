@@ -23,21 +23,27 @@ func newDoor(limit int) *door { return &door{limit: limit, open: map[string]int{
 // watch is the [http.Server.ConnState]: it closes new connections that are too
 // many, before anything is read of them.
 func (d *door) watch(conn net.Conn, state http.ConnState) {
-	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-	d.mu.Lock()
-	defer d.mu.Unlock()
 	switch state {
 	case http.StateNew:
 		if tcp, ok := conn.(*net.TCPConn); ok {
 			_ = tcp.SetReadBuffer(receiveBytes) // else it stays as it is
 		}
-		d.open[host]++
-		if d.limit > 0 && d.open[host] > d.limit {
+		if open := d.add(conn, 1); d.limit > 0 && open > d.limit {
 			conn.Close()
 		}
 	case http.StateClosed, http.StateHijacked:
-		if d.open[host]--; d.open[host] == 0 {
-			delete(d.open, host)
-		}
+		d.add(conn, -1)
 	}
+}
+
+// add counts the connections of an address, and returns how many there are.
+func (d *door) add(conn net.Conn, n int) (open int) {
+	host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.open[host] += n
+	if open = d.open[host]; open == 0 {
+		delete(d.open, host)
+	}
+	return open
 }

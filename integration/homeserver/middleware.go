@@ -36,18 +36,21 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 // allowBrowsers adds to every answer the headers that let web clients of any
 // origin read it, and answers their OPTIONS before anything else looks at it
 // (Matrix specification, "Web Browser Clients").
-func allowBrowsers(next echo.HandlerFunc) echo.HandlerFunc {
+func allowBrowsers() echo.MiddlewareFunc {
 	allowed := map[string][]string{ // in the form in which headers are kept, and shared by all answers
 		echo.HeaderAccessControlAllowOrigin:  {"*"},
 		echo.HeaderAccessControlAllowMethods: {"GET, POST, PUT, DELETE, OPTIONS"},
 		echo.HeaderAccessControlAllowHeaders: {"X-Requested-With, Content-Type, Authorization"},
 	}
-	return func(c echo.Context) error {
-		maps.Copy(c.Response().Header(), allowed)
-		if c.Request().Method == http.MethodOptions {
-			return c.NoContent(http.StatusNoContent)
+	// Echo calls this for each request, and not once for each handler.
+	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error {
+			maps.Copy(c.Response().Header(), allowed)
+			if c.Request().Method == http.MethodOptions {
+				return c.NoContent(http.StatusNoContent)
+			}
+			return next(c)
 		}
-		return next(c)
 	}
 }
 

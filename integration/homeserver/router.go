@@ -18,7 +18,7 @@ import (
 func newRouter(groups []handlers.RouteGroup, sessions *sessions, login *login, limits *limits, log *zap.Logger) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
-	e.Use(logRequests(log), allowBrowsers, recoverPanics)
+	e.Use(logRequests(log), allowBrowsers(), recoverPanics)
 
 	e.RouteNotFound("/*", echo.NotFoundHandler, limits.ofStrangers)
 	e.Any("/healthz", methods{http.MethodGet: health}.serve)

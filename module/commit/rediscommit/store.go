@@ -73,6 +73,7 @@ type Store[V any] struct {
 	cfg    Config
 	client redis.UniversalClient
 	nodes  *nodes
+	reads  *pipelines
 	swap   *script
 	remove *script
 
@@ -89,7 +90,7 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	}
 	nodes := newNodes(client)
 	s := &Store[V]{
-		layout: layout, cfg: cfg, client: client, nodes: nodes,
+		layout: layout, cfg: cfg, client: client, nodes: nodes, reads: newPipelines(nodes),
 		swap:   newScript(nodes, layout.Swap, cfg.Durability),
 		remove: newScript(nodes, removeScript, cfg.Durability),
 
@@ -160,7 +161,18 @@ func (s *Store[V]) Remove(ctx context.Context, key string) error {
 }
 
 func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
-	return s.check(s.layout.Read(ctx, s.client, key)())
+	var answer func() (Stored[V], error)
+	shared, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
+		answer = s.layout.Read(ctx, client, key)
+	})
+	if err != nil {
+		return s.check(nil, err)
+	}
+	stored, err := answer()
+	if shared && err != nil && fault.KindOf(err) == fault.Internal {
+		stored, err = s.layout.Read(ctx, s.client, key)() // which follows the key where it went
+	}
+	return s.check(stored, err)
 }
 
 // check gives the error of a read its kind.
