@@ -17,13 +17,18 @@ import (
 	"strings"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/trace"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/observe/metrics"
+	"github.com/pushfx/pushfx/module/observe/tracing"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/pusherstore"
@@ -38,6 +43,10 @@ const (
 	// ChangeListeners is the group of []module.ChangeListener that hear of
 	// every change to push rules, whichever host made it.
 	ChangeListeners = `group:"push.change_listeners"`
+
+	// Observers is the group of []observe.Observer that are told what the module
+	// does, beside its own metrics and tracing.
+	Observers = `group:"push.observers"`
 )
 
 // Config configures the module. Change it with
@@ -117,23 +126,27 @@ func (c Config) Validate() error {
 }
 
 // Module provides the route groups and all that is behind them. It needs a
-// redis.UniversalClient and a *zap.Logger, which stay the host's, and takes a
-// [module.Accounts] where there is one. At start it checks that Redis answers;
-// until it stops it tells listeners of changes and settles pushkeys.
+// redis.UniversalClient and a *zap.Logger, which stay the host's. It takes, where
+// there is one, a [module.Accounts], a prometheus.Registerer, with which its
+// metrics are registered until it stops, and an OpenTelemetry
+// trace.TracerProvider. At start it checks that Redis answers; until it stops it
+// tells listeners of changes and settles pushkeys.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
-	fx.Provide(fx.Private, split, newStoreClient, fx.Annotate(newOptions, fx.ParamTags("", "", "", optional))),
+	fx.Provide(fx.Private, split, newStoreClient, fx.Annotate(newOptions, fx.ParamTags("", "", "", "", optional)),
+		fx.Annotate(newObserver, fx.ParamTags("", optional, optional, Observers))),
 	fx.Provide(
+		fx.Annotate(newHealth, fx.As(new(module.Health))),
 		fx.Annotate(newRuleStore, fx.As(new(module.RuleStore))),
 		fx.Annotate(newPusherStore, fx.As(new(module.PusherStore))),
 		fx.Annotate(newPushkeyIndex, fx.As(new(module.PushkeyIndex))),
-		fx.Annotate(newChanges, fx.ParamTags("", "", "", "", ChangeListeners)),
+		fx.Annotate(newChanges, fx.ParamTags("", "", "", "", "", optional, ChangeListeners)),
 		module.NewRuleService,
 		newPusherService,
 		module.NewHostService,
 		module.NewSyncService,
-		AsRouteGroup(handlers.NewPushRules),
-		AsRouteGroup(handlers.NewPushers),
+		AsRouteGroup(newPushRules),
+		AsRouteGroup(newPushers),
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
 )
@@ -151,6 +164,12 @@ func AsRouteGroup(constructor any) any {
 // that it joins [ChangeListeners].
 func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
+}
+
+// AsObserver annotates a constructor of an [observe.Observer], so that it joins
+// [Observers].
+func AsObserver(constructor any) any {
+	return fx.Annotate(constructor, fx.As(new(observe.Observer)), fx.ResultTags(Observers))
 }
 
 // configs are the parts of [Config] that the packages take.
@@ -259,35 +278,87 @@ func addressOf(client redis.UniversalClient) string {
 	return fmt.Sprintf("%T", client)
 }
 
-func newRuleStore(client storeClient, cfg rulestore.Config) (*rulestore.Store, error) {
+// observer is all that is told what the module does.
+type observer struct{ observe.Observer }
+
+// newObserver joins the host's observers with the module's own.
+func newObserver(
+	lc fx.Lifecycle, registerer prometheus.Registerer, tracers trace.TracerProvider, others ...observe.Observer,
+) (observer, error) {
+	if registerer != nil {
+		counts := metrics.New()
+		if err := registerWhileRunning(lc, registerer, counts); err != nil {
+			return observer{}, err
+		}
+		others = append(others, counts)
+	}
+	if tracers != nil {
+		others = append(others, tracing.New(tracers))
+	}
+	return observer{observe.Join(others...)}, nil
+}
+
+// registerWhileRunning registers a collector until the app stops.
+func registerWhileRunning(lc fx.Lifecycle, registerer prometheus.Registerer, collector prometheus.Collector) error {
+	if err := registerer.Register(collector); err != nil {
+		return fmt.Errorf("pushfx: metrics: %w", err)
+	}
+	lc.Append(fx.StopHook(func() { registerer.Unregister(collector) }))
+	return nil
+}
+
+func newHealth(client storeClient) *rediscommit.Health {
+	return rediscommit.NewHealth(client.UniversalClient)
+}
+
+func newRuleStore(client storeClient, cfg rulestore.Config, o observer) (*rulestore.Store, error) {
+	cfg.Redis.Observer = o
 	return rulestore.New(client.UniversalClient, cfg)
 }
 
-func newPusherStore(client storeClient, cfg pusherstore.Config) (*pusherstore.Store, error) {
+func newPusherStore(client storeClient, cfg pusherstore.Config, o observer) (*pusherstore.Store, error) {
+	cfg.Redis.Observer = o
 	return pusherstore.New(client.UniversalClient, cfg)
 }
 
-func newPushkeyIndex(client storeClient, cfg pusherstore.Config) (*pusherstore.Index, error) {
+func newPushkeyIndex(client storeClient, cfg pusherstore.Config, o observer) (*pusherstore.Index, error) {
+	cfg.Redis.Observer = o
 	return pusherstore.NewIndex(client.UniversalClient, cfg)
 }
 
+func newPushRules(rules module.RuleService, cfg handlers.Config, log *zap.Logger, o observer) (*handlers.PushRules, error) {
+	cfg.Observer = o
+	return handlers.NewPushRules(rules, cfg, log)
+}
+
+func newPushers(pushers module.PusherService, cfg handlers.Config, log *zap.Logger, o observer) (*handlers.Pushers, error) {
+	cfg.Observer = o
+	return handlers.NewPushers(pushers, cfg, log)
+}
+
 func newOptions(
-	limits pushrule.Limits, defaults pushrule.Defaults, policy pusher.Policy, accounts module.Accounts,
+	limits pushrule.Limits, defaults pushrule.Defaults, policy pusher.Policy, o observer, accounts module.Accounts,
 ) (module.RuleOptions, module.PusherOptions) {
-	return module.RuleOptions{Defaults: defaults, Limits: limits, Accounts: accounts},
+	return module.RuleOptions{Defaults: defaults, Limits: limits, Accounts: accounts, Observer: o},
 		module.PusherOptions{Policy: policy, Accounts: accounts}
 }
 
 // newChanges returns what tells the listeners, running while the host does.
 func newChanges(
-	lc fx.Lifecycle, store module.RuleStore, cfg module.ChangesConfig, log *zap.Logger, listeners ...module.ChangeListener,
+	lc fx.Lifecycle, store module.RuleStore, cfg module.ChangesConfig, log *zap.Logger, o observer,
+	registerer prometheus.Registerer, listeners ...module.ChangeListener,
 ) (*module.Changes, error) {
+	cfg.Observer = o
 	if cfg.Report == nil {
 		cfg.Report = func(err error) { log.Warn("trouble with telling changes", zap.Error(err)) }
 	}
 	changes, err := module.NewChanges(store, cfg, listeners...)
-	if err == nil {
-		lc.Append(whileRunning(changes.Run))
+	if err != nil {
+		return nil, err
+	}
+	lc.Append(whileRunning(changes.Run))
+	if registerer != nil {
+		err = registerWhileRunning(lc, registerer, metrics.NewChanges(changes.Stats))
 	}
 	return changes, err
 }

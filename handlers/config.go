@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // Config configures the handlers.
@@ -19,6 +21,9 @@ type Config struct {
 	// OperationTimeout bounds what a request does after its body has arrived;
 	// past it, the answer is 503. Default 5 s.
 	OperationTimeout time.Duration
+
+	// Observer is told of each request. Nil is none.
+	Observer observe.Observer
 }
 
 // DefaultConfig returns the defaults.

@@ -5,6 +5,7 @@
 package handlers
 
 import (
+	"context"
 	"maps"
 	"net/http"
 	"slices"
@@ -109,7 +110,7 @@ type shape struct {
 // tree returns the tree below root, which still serves nothing.
 func (s *server) tree(g *echo.Group, root string) *tree {
 	t := &tree{server: s, group: g, root: root}
-	fallback := g.RouteNotFound(root+"*", t.unserved)
+	fallback := g.RouteNotFound(root+"*", s.observe(otherMethod, t.unserved))
 	t.mounted = strings.TrimSuffix(fallback.Path, "*")
 	return t
 }
@@ -118,22 +119,25 @@ func (s *server) tree(g *echo.Group, root string) *tree {
 // it allows.
 func (t *tree) add(path string, served methods) {
 	for method, do := range served {
-		t.group.Add(method, path, t.server.serve(do))
+		t.group.Add(method, path, t.server.serve(method, do))
 	}
 	allow := append(slices.Sorted(maps.Keys(served)), http.MethodOptions)
 	t.shapes = append(t.shapes, shape{strings.Split(path, "/"), strings.Join(allow, ", ")})
 }
 
+// otherMethod stands for the methods that no route has, which clients choose.
+const otherMethod = "OTHER"
+
 // unserved answers what no route takes: 405 for another method of a served
 // path (OPTIONS gets what is allowed), otherwise 404.
-func (t *tree) unserved(c echo.Context) error {
+func (t *tree) unserved(_ context.Context, c echo.Context) (refused, err error) {
 	allow := t.allowed(t.root + c.Param("*"))
 	if allow == "" {
 		return t.server.refuse(c, Requester{}, errUnrecognized)
 	}
 	c.Response().Header().Set(echo.HeaderAllow, allow)
 	if c.Request().Method == http.MethodOptions {
-		return c.NoContent(http.StatusNoContent)
+		return nil, c.NoContent(http.StatusNoContent)
 	}
 	return t.server.refuse(c, Requester{}, errMethodNotAllowed)
 }

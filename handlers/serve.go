@@ -8,6 +8,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // endpoint answers one request with a 200, or an error.
@@ -31,6 +33,7 @@ func newServer(cfg Config, log *zap.Logger) (server, error) {
 	if err := cfg.Validate(); err != nil {
 		return server{}, fmt.Errorf("handlers: %w", err)
 	}
+	cfg.Observer = observe.Or(cfg.Observer)
 	return server{cfg, log}, nil
 }
 
@@ -40,9 +43,9 @@ var emptyObject = answer{json: "{}"}
 // serve makes an endpoint a handler. The deadline runs from when the body has
 // arrived. Errors are answered here, in the Matrix form, so that the host's
 // error handler has no part in them.
-func (s *server) serve(do endpoint) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		who, found := RequesterFrom(c.Request().Context())
+func (s *server) serve(method string, do endpoint) echo.HandlerFunc {
+	return s.observe(method, func(ctx context.Context, c echo.Context) (refused, err error) {
+		who, found := RequesterFrom(ctx)
 		if !found {
 			return s.refuse(c, who, errMissingToken)
 		}
@@ -50,18 +53,31 @@ func (s *server) serve(do endpoint) echo.HandlerFunc {
 		if err != nil {
 			return s.refuse(c, who, err)
 		}
-		ctx, cancel := context.WithTimeout(c.Request().Context(), s.cfg.OperationTimeout)
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 		defer cancel()
 		a, err := do(ctx, request{c, who, text})
 		if err != nil {
 			return s.refuse(c, who, err)
 		}
-		return a.write(c)
+		return nil, a.write(c)
+	})
+}
+
+// observe tells the observer of each request. Handle also returns the error that
+// it has answered.
+func (s *server) observe(method string, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		op := observe.Operation{Kind: observe.Request, Name: c.Path(), Verb: method}
+		ctx, end := s.cfg.Observer.Begin(c.Request().Context(), op)
+		refused, err := handle(ctx, c)
+		end(observe.Outcome{Status: c.Response().Status, Err: refused})
+		return err
 	}
 }
 
-// refuse answers an error, and logs it once where it is the server's.
-func (s *server) refuse(c echo.Context, who Requester, err error) error {
+// refuse answers an error, and logs it once where it is the server's. It returns
+// the error, and what went wrong with the answer.
+func (s *server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
 	gone := errors.Is(c.Request().Context().Err(), context.Canceled)
 	if status >= http.StatusInternalServerError && !gone {
@@ -72,5 +88,5 @@ func (s *server) refuse(c echo.Context, who Requester, err error) error {
 			zap.Int("status", status),
 			zap.Error(err))
 	}
-	return c.JSONBlob(status, body)
+	return err, c.JSONBlob(status, body)
 }

@@ -22,6 +22,8 @@ func importTable() []importRow {
 		fx    = "go.uber.org/fx"
 		json  = "github.com/go-json-experiment/json/jsontext"
 		idna  = "golang.org/x/net/idna"
+		otel  = "go.opentelemetry.io/otel"
+		prom  = "github.com/prometheus/client_golang/prometheus"
 		redis = "github.com/redis/go-redis/v9"
 		ssrf  = "code.dny.dev/ssrf"
 		zap   = "go.uber.org/zap"
@@ -30,13 +32,16 @@ func importTable() []importRow {
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
 	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
-	inner := append([]string{"module", "module/pushrule", "module/pusher", "module/commit"}, pure...)
+	inner := append([]string{"module", "module/pushrule", "module/pusher", "module/commit", "module/observe"}, pure...)
 	with := func(packages ...string) []string { return append(packages, inner...) }
 	return []importRow{
 		{"module/fault", nil, noIO},
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
-		{"module/commit", []string{"module/fault", "module/strictjson"}, []string{"net/http", "os"}},
+		{"module/observe", nil, []string{"net", "net/http", "os"}},
+		{"module/observe/metrics", with(prom), nil},
+		{"module/observe/tracing", with(otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
+		{"module/commit", []string{"module/fault", "module/strictjson", "module/observe"}, []string{"net/http", "os"}},
 		{redisCommit, with(redis), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
@@ -46,7 +51,8 @@ func importTable() []importRow {
 		{"rulestore", with(redis, redisCommit), nil},
 		{"pusherstore", with(redis, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("handlers", "rulestore", "pusherstore", redisCommit, redis, fx, zap), nil},
+		{"", with("handlers", "rulestore", "pusherstore", redisCommit, "module/observe/metrics", "module/observe/tracing",
+			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // Changes knows the versions of users' push rules and tells [ChangeListener]s
@@ -63,6 +64,9 @@ type ChangesConfig struct {
 	// Report gets what goes wrong beside any request: a listener's panic, a
 	// store that cannot be watched (once for each outage). Nil ignores it.
 	Report func(error)
+
+	// Observer is told how late listeners hear of changes. Nil is none.
+	Observer observe.Observer
 }
 
 // DefaultChangesConfig returns the defaults.
@@ -97,6 +101,7 @@ func NewChanges(store RuleStore, cfg ChangesConfig, listeners ...ChangeListener)
 	if cfg.Report == nil {
 		cfg.Report = func(error) {}
 	}
+	cfg.Observer = observe.Or(cfg.Observer)
 	c := &Changes{
 		store: store, cfg: cfg,
 		known: map[mxid.UserID]*knowledge{}, hinted: map[mxid.UserID]struct{}{},
@@ -257,6 +262,13 @@ func (c *Changes) watchStore(ctx context.Context) {
 		}
 		wait = min(2*wait, longest)
 	}
+}
+
+// isWatching reports whether the store is watched.
+func (c *Changes) isWatching() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.watch != 0
 }
 
 // unwatch ends a watch, and reports whether there was one.

@@ -6,8 +6,10 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // ChangeStats counts since the start what happened to changes.
@@ -18,6 +20,7 @@ type ChangeStats struct {
 	Dropped   int64 // changes that were not told, since too many waited
 	Panics    int64 // of listeners
 	Waiting   int   // users whose change waits for a listener, now
+	Watching  bool  // whether the store tells of changes, now
 }
 
 type changeCounters struct{ hints, rechecked, delivered, dropped, panics atomic.Int64 }
@@ -30,6 +33,7 @@ func (c *Changes) Stats() ChangeStats {
 		Delivered: c.counters.delivered.Load(),
 		Dropped:   c.counters.dropped.Load(),
 		Panics:    c.counters.panics.Load(),
+		Watching:  c.isWatching(),
 	}
 	for _, queue := range c.listeners {
 		s.Waiting += queue.length()
@@ -118,5 +122,7 @@ func (q *listenerQueue) call(ctx context.Context, user mxid.UserID, content Cont
 		}
 	}()
 	q.changes.counters.delivered.Add(1)
+	lag := time.Since(time.UnixMicro(content.Version))
+	q.changes.cfg.Observer.Took(observe.ChangeLag, observe.PushRules, lag, true)
 	q.listener.PushRulesChanged(ctx, user, content)
 }

@@ -301,6 +301,16 @@ type Accounts interface {
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
 }
 
+// Health tells whether a host can serve, for its readiness probe.
+type Health interface {
+	// Healthy returns nil while the host can serve users: while a master answers,
+	// runs scripts, and is of the kind that the client is for. Of a cluster one
+	// is enough, for a host that is taken out of service because of a part of the
+	// users serves nobody. It is bounded by a second, and cheap enough to be
+	// called every second: one round trip to each master.
+	Healthy(ctx context.Context) error
+}
+
 // ErrLoggedOut is for a request whose device was logged out, or whose user was
 // deactivated, while it ran.
 var ErrLoggedOut = fault.New(fault.UnknownToken, "Unknown access token.")

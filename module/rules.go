@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -21,11 +22,15 @@ type RuleOptions struct {
 	Defaults pushrule.Defaults
 	Limits   pushrule.Limits
 	Accounts Accounts // nil where the host has none
+
+	// Observer is told of rule sets that are created and repaired. Nil is none.
+	Observer observe.Observer
 }
 
 // NewRuleService returns the module's push rule service, which tells changes of
 // what it has changed.
 func NewRuleService(store RuleStore, changes *Changes, o RuleOptions) RuleService {
+	o.Observer = observe.Or(o.Observer)
 	return &ruleService{store, changes, o}
 }
 
@@ -47,17 +52,28 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.options.Defaults.For(user)
 	var made pushrule.Ruleset
+	var created, repaired bool
 	stored, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
-		if !found {
+		created, repaired = !found, found && rules.HasLegacy()
+		if created {
 			*rules = defaults
-		} else if rules.HasLegacy() {
+		} else if repaired {
 			rules.MergeDefaults(defaults)
 		}
 		made = *rules
 		return nil
 	})
-	if err != nil || made.Equal(stored.Rules) {
+	if err != nil {
 		return stored, err
+	}
+	if created {
+		s.options.Observer.Count(observe.RuleSetCreated, "")
+	}
+	if repaired {
+		s.options.Observer.Count(observe.RuleSetRepaired, "")
+	}
+	if made.Equal(stored.Rules) {
+		return stored, nil
 	}
 	return Content{made, stored.Version - 1}, nil
 }

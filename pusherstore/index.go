@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -34,6 +35,7 @@ type Index struct {
 func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
 	claims, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[pusher.Claims]{
 		Name:       "pushkey index",
+		Observed:   observe.Pushkeys,
 		Read:       readClaims,
 		Swap:       swapClaimsScript,
 		Unreadable: pusher.Unreadable,

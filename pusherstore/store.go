@@ -11,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -28,6 +29,7 @@ type Store struct {
 func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	hashes, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[pusher.List]{
 		Name:       "pusherstore",
+		Observed:   observe.Pushers,
 		Read:       read,
 		Swap:       swapScript,
 		Unreadable: pusher.Unreadable,

@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -37,6 +38,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown(), newOwn()}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
+		Observed:   observe.PushRules,
 		Read:       layout.read,
 		Swap:       swapScript,
 		Unreadable: pushrule.Unreadable,

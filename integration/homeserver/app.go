@@ -3,6 +3,7 @@ package main
 import (
 	"io"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
@@ -24,6 +25,8 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			newLogin,
 			newFilters,
 			newWaker,
+			newOperators,
+			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.module.Durability.LongestWait()) },
 			fx.Annotate(newSessions, fx.As(fx.Self()), fx.As(new(module.Accounts))),
 			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),

@@ -6,12 +6,6 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// health serves GET /healthz: the process is alive. Redis is not asked, so
-// that its failure does not have the host restarted.
-func health(c echo.Context) error {
-	return c.String(http.StatusOK, "ok\n")
-}
-
 // wellKnown serves GET /.well-known/matrix/client. The server is reached in
 // the way that the client has reached it now.
 func wellKnown(c echo.Context) error {

@@ -15,13 +15,17 @@ import (
 // newRouter returns all that the homeserver serves: the route groups, the
 // module's and the host's own, behind the host's authentication, and the
 // endpoints that need none.
-func newRouter(groups []handlers.RouteGroup, sessions *sessions, login *login, limits *limits, log *zap.Logger) *echo.Echo {
+func newRouter(
+	groups []handlers.RouteGroup, sessions *sessions, login *login, limits *limits, operators *operators, log *zap.Logger,
+) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
 	e.Use(logRequests(log), allowBrowsers(), recoverPanics)
 
 	e.RouteNotFound("/*", echo.NotFoundHandler, limits.ofStrangers)
-	e.Any("/healthz", methods{http.MethodGet: health}.serve)
+	e.Any("/healthz", methods{http.MethodGet: operators.alive}.serve)
+	e.Any("/readyz", methods{http.MethodGet: operators.ready}.serve)
+	e.Any("/metrics", methods{http.MethodGet: operators.serveMetrics}.serve)
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve, limits.ofStrangers)
 	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.ofStrangers)
 

@@ -39,7 +39,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	core, logs := observer.New(zap.InfoLevel)
 	groups := []handlers.RouteGroup{parts, newAccountData(parts)}
 	sessions := startSessions(t)
-	router := newRouter(groups, sessions, newLogin(sessions, parts), newLimits(0, 0), zap.New(core))
+	router := newRouter(groups, sessions, newLogin(sessions, parts), newLimits(0, 0), &operators{}, zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")
 	w := httptest.NewRecorder()

@@ -363,7 +363,7 @@ func startQuiet(t *testing.T) (*syncs, *httptest.Server) {
 	t.Helper()
 	sessions := startSessions(t)
 	s := newSyncs(quiet{}, sessions, newFilters(sessions.store), sessions.waker)
-	router := newRouter([]handlers.RouteGroup{s}, sessions, newLogin(sessions, nil), newLimits(0, 0), zap.NewNop())
+	router := newRouter([]handlers.RouteGroup{s}, sessions, newLogin(sessions, nil), newLimits(0, 0), &operators{}, zap.NewNop())
 	server := httptest.NewUnstartedServer(router)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // The waits between attempts: each is random between nothing and a bound that
@@ -63,6 +64,7 @@ type Change interface {
 type Committer[V any] struct {
 	read   func(ctx context.Context, key string) (Snapshot[V], error)
 	recall func(key string) (Snapshot[V], bool) // may be nil
+	tell   func(observe.Event)
 	mode   Mode
 	writer string // names this committer in stamps
 	writes atomic.Int64
@@ -85,13 +87,17 @@ const (
 
 // New returns a committer of the values that read finds.
 func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error), mode Mode) *Committer[V] {
-	return &Committer[V]{read: read, mode: mode, writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{}}
+	return &Committer[V]{read: read, mode: mode, tell: func(observe.Event) {}, writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{}}
 }
 
 // Recall has the committer begin with what recall returns, without asking the
 // store: what is likely to be stored under a key. It counts where it is written
 // to and nothing came in between. Call it before the first change.
 func (c *Committer[V]) Recall(recall func(key string) (Snapshot[V], bool)) { c.recall = recall }
+
+// Tell has the committer tell of lost races and unknown outcomes. Call it before
+// the first change.
+func (c *Committer[V]) Tell(tell func(observe.Event)) { c.tell = tell }
 
 // writerLength makes writers differ: 13 letters of 5 bits.
 const writerLength = 13
@@ -128,6 +134,9 @@ func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) erro
 			return err
 		case err != nil:
 			failures++
+			c.tell(observe.UnknownOutcome)
+		default:
+			c.tell(observe.LostRace)
 		}
 		if ended := sleep(ctx, mathrand.N(bound)); ended != nil {
 			return cmp.Or(err, fmt.Errorf("lost every race for the write: %w", ended))
@@ -150,8 +159,13 @@ func (c *Committer[V]) guess(ctx context.Context, key string, b *batch[V], open 
 		return false, nil
 	}
 	done, err = c.write(ctx, snapshot.Stamp(), next, b, open)
-	if err != nil && (!mayHaveWorked(err) || ctx.Err() != nil) {
+	switch {
+	case err != nil && (!mayHaveWorked(err) || ctx.Err() != nil):
 		return false, err
+	case err != nil:
+		c.tell(observe.UnknownOutcome)
+	case !done:
+		c.tell(observe.MissedGuess)
 	}
 	return done, nil
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // Config configures a [Store].
@@ -21,6 +23,9 @@ type Config struct {
 	// Durability says when an update counts as made. Default: when the master
 	// has it in memory.
 	Durability Durability
+
+	// Observer is told of operations, lost races and waits. Nil is none.
+	Observer observe.Observer
 }
 
 // DefaultConfig returns the defaults.

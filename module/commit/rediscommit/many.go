@@ -9,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // maxPipeline is how many keys are asked for in one round trip, so that no
@@ -19,6 +20,7 @@ const maxPipeline = 500
 // for every 500 of its keys. The nodes are asked side by side, so that one that
 // is silent delays no other's answers but only the whole.
 func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
+	ctx, end := s.begin(ctx, "load_many")
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
 	l := loading[V]{s, keys, make([]Loaded[V], len(keys))}
@@ -27,7 +29,17 @@ func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
 		nodes.Go(func() { l.loadFrom(ctx, node, part) })
 	}
 	nodes.Wait()
+	end(observe.Outcome{Err: firstError(l.loaded)})
 	return l.loaded
+}
+
+func firstError[V any](all []Loaded[V]) error {
+	for _, loaded := range all {
+		if loaded.Err != nil {
+			return loaded.Err
+		}
+	}
+	return nil
 }
 
 // loading is a LoadMany under way. Its parts are told by their places in keys.

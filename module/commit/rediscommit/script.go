@@ -17,13 +17,14 @@ type script struct {
 	source     string
 	lua        *redis.Script
 	nodes      *nodes
+	waited     func(took time.Duration, reached bool) // is told of each wait
 }
 
 func newScript(nodes *nodes, source string, d Durability) *script {
 	if d.isAsked() {
 		nodes.watch()
 	}
-	return &script{nodes.client, d, source, redis.NewScript(source), nodes}
+	return &script{nodes.client, d, source, redis.NewScript(source), nodes, func(time.Duration, bool) {}}
 }
 
 // run runs the script. Done is true where it answered 1 and its effect has come
@@ -67,6 +68,7 @@ func (r *run) send(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	defer release()
+	start := time.Now()
 	var swap, wait, waitAOF *redis.Cmd
 	// The pipeline's own error is that of one of the commands, or of none.
 	_, _ = r.node.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -91,6 +93,7 @@ func (r *run) send(ctx context.Context) (done bool, err error) {
 		return false, err
 	}
 	err = cmp.Or(r.checkReplicas(wait), r.checkAOF(waitAOF))
+	r.waited(time.Since(start), err == nil)
 	return err == nil, err
 }
 

@@ -19,12 +19,16 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // Layout says how the values of a store are kept, each under a key of its own.
 type Layout[V any] struct {
 	// Name is that of the store, for errors.
 	Name string
+
+	// Observed is what an observer knows it by: a name of package observe.
+	Observed string
 
 	// Read asks the client for a key, and returns what reads the answer, which
 	// is there at once, or when the pipeline that is the client was executed.
@@ -88,6 +92,7 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", layout.Name, err)
 	}
+	cfg.Observer = observe.Or(cfg.Observer)
 	nodes := newNodes(client)
 	s := &Store[V]{
 		layout: layout, cfg: cfg, client: client, nodes: nodes, reads: newPipelines(nodes),
@@ -103,7 +108,17 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	}
 	s.committer = commit.New(s.snapshot, mode)
 	s.committer.Recall(s.recalled)
+	s.committer.Tell(func(event observe.Event) { cfg.Observer.Count(event, layout.Observed) })
+	observeWaits := func(took time.Duration, reached bool) {
+		cfg.Observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
+	}
+	s.swap.waited, s.remove.waited = observeWaits, observeWaits
 	return s, nil
+}
+
+// begin begins an operation.
+func (s *Store[V]) begin(ctx context.Context, verb string) (context.Context, func(observe.Outcome)) {
+	return s.cfg.Observer.Begin(ctx, observe.Operation{Kind: observe.Store, Name: s.layout.Observed, Verb: verb})
 }
 
 // removeScript removes the key, whatever it holds.
@@ -113,9 +128,11 @@ const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 // The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
+	ctx, end := s.begin(ctx, "load")
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	stored, err := s.read(ctx, s.cfg.KeyPrefix+key)
+	end(observe.Outcome{Err: err})
 	if err != nil {
 		return commit.State[V]{}, err
 	}
@@ -140,24 +157,29 @@ type Loaded[V any] struct {
 // [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
 // and of Load.
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
+	ctx, end := s.begin(ctx, "update")
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	state, err := s.committer.Commit(ctx, s.cfg.KeyPrefix+key, edit)
 	if err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
 		err = s.unavailable("update", err)
 	}
+	end(observe.Outcome{Err: err})
 	return state, err
 }
 
 // Remove removes a key, whatever it holds, as durably as a change. A change
 // that is under way finds nothing stored then. Errors: [module.Unavailable].
 func (s *Store[V]) Remove(ctx context.Context, key string) error {
+	ctx, end := s.begin(ctx, "remove")
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
-	if _, err := s.remove.run(ctx, s.cfg.KeyPrefix+key, nil); err != nil {
-		return s.unavailable("remove", err)
+	_, err := s.remove.run(ctx, s.cfg.KeyPrefix+key, nil)
+	if err != nil {
+		err = s.unavailable("remove", err)
 	}
-	return nil
+	end(observe.Outcome{Err: err})
+	return err
 }
 
 func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {

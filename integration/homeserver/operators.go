@@ -1,0 +1,74 @@
+package main
+
+import (
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// operators is what is for those who run the host, and not for clients.
+type operators struct {
+	metrics *prometheus.Registry
+	health  module.Health
+	log     *zap.Logger
+}
+
+func newOperators(metrics *prometheus.Registry, health module.Health, log *zap.Logger) *operators {
+	return &operators{metrics, health, log}
+}
+
+// newMetrics returns the registry that the module registers its metrics with,
+// beside those of the process and of the connections to Redis.
+func newMetrics(client redis.UniversalClient) *prometheus.Registry {
+	metrics := prometheus.NewRegistry()
+	metrics.MustRegister(
+		collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		poolMetric("redis_pool_connections", "Connections to Redis, idle ones included.", prometheus.GaugeValue,
+			client, func(s *redis.PoolStats) uint32 { return s.TotalConns }),
+		poolMetric("redis_pool_idle_connections", "Idle connections to Redis.", prometheus.GaugeValue,
+			client, func(s *redis.PoolStats) uint32 { return s.IdleConns }),
+		poolMetric("redis_pool_timeouts_total", "Commands that got no connection to Redis in time.", prometheus.CounterValue,
+			client, func(s *redis.PoolStats) uint32 { return s.Timeouts }),
+	)
+	return metrics
+}
+
+// poolMetric is a metric of the Redis client's connections.
+func poolMetric(
+	name, help string, kind prometheus.ValueType, client redis.UniversalClient, value func(*redis.PoolStats) uint32,
+) prometheus.Collector {
+	read := func() float64 { return float64(value(client.PoolStats())) }
+	if kind == prometheus.CounterValue {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: name, Help: help}, read)
+	}
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
+}
+
+// alive serves GET /healthz: the process is alive. Redis is not asked, so that
+// its failure does not have the host restarted.
+func (*operators) alive(c echo.Context) error {
+	return c.String(http.StatusOK, "ok\n")
+}
+
+// ready serves GET /readyz: the host can serve users.
+func (o *operators) ready(c echo.Context) error {
+	if err := o.health.Healthy(c.Request().Context()); err != nil {
+		o.log.Warn("not ready", zap.Error(err))
+		return c.String(http.StatusServiceUnavailable, "Redis cannot be used\n")
+	}
+	return c.String(http.StatusOK, "ok\n")
+}
+
+// serveMetrics serves GET /metrics, for Prometheus.
+func (o *operators) serveMetrics(c echo.Context) error {
+	promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Response(), c.Request())
+	return nil
+}

@@ -1,0 +1,241 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// scraped is the metrics of a host: how often each was observed, or its value,
+// by name and labels such as "pushfx_x_total{event=a,store=b}".
+type scraped map[string]float64
+
+// startMeasured starts a host that has a registry in its container.
+func startMeasured(t *testing.T, client redis.UniversalClient, options ...fx.Option) (*host, *prometheus.Registry) {
+	t.Helper()
+	registry := prometheus.NewRegistry()
+	options = append(options, fx.Supply(fx.Annotate(registry, fx.As(new(prometheus.Registerer)))))
+	return startHost(t, client, options...), registry
+}
+
+func scrape(t *testing.T, registry *prometheus.Registry) scraped {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := scraped{}
+	for _, family := range families {
+		for _, m := range family.GetMetric() {
+			all[family.GetName()+labels(m)] = value(m)
+		}
+	}
+	return all
+}
+
+func labels(m *dto.Metric) string {
+	var parts []string
+	for _, pair := range m.GetLabel() {
+		parts = append(parts, pair.GetName()+"="+pair.GetValue())
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+func value(m *dto.Metric) float64 {
+	if h := m.GetHistogram(); h != nil {
+		return float64(h.GetSampleCount())
+	}
+	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
+}
+
+// want fails for each metric that is not as it is wanted.
+func (s scraped) want(t *testing.T, wanted scraped) {
+	t.Helper()
+	for name, want := range wanted {
+		if got := s[name]; got != want {
+			t.Errorf("%s is %v, want %v", name, got, want)
+		}
+	}
+}
+
+func TestMetricsTellWhatWasDone(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)))
+	scrape(t, registry).want(t, scraped{
+		"pushfx_rule_sets_total{event=created}":                                 0,
+		"pushfx_store_write_events_total{event=unknown_outcome,store=pushkeys}": 0,
+	})
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
+	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{`)
+	h.do(alice, http.MethodGet, r0+"/pushrules/global/room/nothing", "")
+	h.do("", http.MethodGet, v3+"/pushers", "")
+	eventually(t, "the listener is told", func() bool {
+		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 2
+	})
+	scrape(t, registry).want(t, scraped{
+		"pushfx_request_duration_seconds{method=GET,route=" + v3 + "/pushrules/,status=2xx}":                     1,
+		"pushfx_request_duration_seconds{method=PUT,route=" + v3 + "/pushrules/global/:kind/:ruleId,status=2xx}": 1,
+		"pushfx_request_duration_seconds{method=PUT,route=" + v3 + "/pushrules/global/:kind/:ruleId,status=4xx}": 1,
+		"pushfx_request_duration_seconds{method=GET,route=" + r0 + "/pushrules/global/:kind/:ruleId,status=4xx}": 1,
+		"pushfx_request_duration_seconds{method=GET,route=" + v3 + "/pushers,status=4xx}":                        1,
+		"pushfx_store_operation_duration_seconds{operation=load,outcome=ok,store=push_rules}":                    2,
+		"pushfx_store_operation_duration_seconds{operation=update,outcome=ok,store=push_rules}":                  2,
+		"pushfx_rule_sets_total{event=created}":                                                                  1,
+		"pushfx_rule_sets_total{event=repaired}":                                                                 0,
+		"pushfx_changes_told_total{}":                                                                            2,
+		"pushfx_changes_dropped_total{}":                                                                         0,
+		"pushfx_changes_waiting{}":                                                                               0,
+		"pushfx_watching{}":                                                                                      1,
+	})
+}
+
+func TestNothingThatAClientSendsIsALabel(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	h, registry := startMeasured(t, client)
+	series := func() []string { return slices.Sorted(maps.Keys(scrape(t, registry))) }
+	send := func(n int) {
+		for _, method := range []string{"GET", "PUT", "POST", "DELETE", "PATCH", "X" + strings.Repeat("Y", n%50)} {
+			for _, path := range []string{"/pushrules/global/room/!%d:b", "/pushrules/x%d/room/a", "/pushrules/global/k%d/a/enabled", "/pushers/%d", "/pushers/set", "/pushrules%d"} {
+				if strings.Contains(path, "%d") {
+					path = fmt.Sprintf(path, n)
+				}
+				h.do(fmt.Sprintf("@user%d:b", n), method, v3+path, `{"enabled":true,"app_id":"app`+fmt.Sprint(n)+`"}`)
+			}
+		}
+	}
+	send(0)
+	send(1)
+	before := series()
+	for n := range 20 {
+		send(n + 2)
+	}
+	if after := series(); !slices.Equal(before, after) {
+		t.Errorf("series grew from %d to %d: %q", len(before), len(after), after)
+	}
+}
+
+func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	client := server.Client(t)
+	h, registry := startMeasured(t, client)
+	other, _ := startMeasured(t, server.Client(t))
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	for n := range 3 { // each finds that the other has written since
+		for i, host := range []*host{h, other} {
+			if a := host.do(alice, http.MethodPut, v3+fmt.Sprintf("/pushrules/global/room/!%d:b", 2*n+i), `{"actions":[]}`); a.status != 200 {
+				t.Fatal(a)
+			}
+		}
+	}
+	if err := client.Set(t.Context(), "account_data:{@broken:b}:m.push_rules", "{", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	h.do("@broken:b", http.MethodGet, v3+"/pushrules/", "")
+	scrape(t, registry).want(t, scraped{
+		"pushfx_store_write_events_total{event=missed_guess,store=push_rules}":                        2,
+		"pushfx_store_operation_duration_seconds{operation=load,outcome=unreadable,store=push_rules}": 1,
+	})
+	server.Stop()
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h.do(alice, http.MethodGet, v3+"/pushers", "")
+	scrape(t, registry).want(t, scraped{
+		"pushfx_store_operation_duration_seconds{operation=load,outcome=unavailable,store=push_rules}": 1,
+		"pushfx_store_operation_duration_seconds{operation=load,outcome=unavailable,store=pushers}":    1,
+		"pushfx_request_duration_seconds{method=GET,route=" + v3 + "/pushers,status=5xx}":              1,
+	})
+	eventually(t, "the watch has ended", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 0 })
+}
+
+func TestMetricsTellOfLostRepliesAndOfDurability(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Replicated(t, 1).Master()
+	proxy := redistest.NewProxy(t, server)
+	h, registry := startMeasured(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }),
+		fx.Decorate(func(c pushfx.Config) pushfx.Config {
+			c.Durability = rediscommit.Durability{Replicas: 1, Timeout: c.Durability.Timeout}
+			return c
+		}))
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	lost := proxy.CutReply(1, "evalsha")
+	if a := h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`); a.status != 200 {
+		t.Fatal(a)
+	}
+	<-lost.Struck()
+	got := scrape(t, registry)
+	got.want(t, scraped{"pushfx_store_write_events_total{event=unknown_outcome,store=push_rules}": 1})
+	if n := got["pushfx_durability_wait_seconds{outcome=ok,store=push_rules}"]; n < 2 {
+		t.Errorf("%v waits", n)
+	}
+}
+
+func TestMetricsAreNamedAsIsUsual(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	h, registry := startMeasured(t, client)
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	problems, err := promlint.NewWithMetricFamilies(families).Lint()
+	if err != nil || len(problems) > 0 {
+		t.Error(problems, err)
+	}
+}
+
+func TestMetricsAreRegisteredWhileTheHostRuns(t *testing.T) {
+	t.Parallel()
+	registry := prometheus.NewRegistry()
+	for range 2 { // hosts, one after the other
+		t.Run("", func(t *testing.T) {
+			_, client := embedded(t)
+			startHost(t, client, fx.Supply(fx.Annotate(registry, fx.As(new(prometheus.Registerer)))))
+			if len(scrape(t, registry)) == 0 {
+				t.Error("there are no metrics")
+			}
+		})
+		if left := scrape(t, registry); len(left) > 0 {
+			t.Errorf("left over: %v", left)
+		}
+	}
+}
+
+// deaf is a listener.
+type deaf struct{}
+
+func newDeaf() deaf { return deaf{} }
+
+func (deaf) PushRulesChanged(context.Context, mxid.UserID, module.Content) {}
+
+// eventually waits until something is so.
+func eventually(t *testing.T, what string, isSo func() bool) {
+	t.Helper()
+	for start := time.Now(); !isSo(); time.Sleep(10 * time.Millisecond) {
+		if time.Since(start) > 10*time.Second {
+			t.Fatalf("not so after 10 s: %s", what)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package integration
+
+import (
+	"encoding/json"
+	"maps"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/observe/metrics"
+)
+
+// query is one of the dashboard or of an alert.
+type query struct{ where, expr string }
+
+// queries are all of the files for operators.
+func queries(t *testing.T) (all []query) {
+	t.Helper()
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+	}
+	text, err := os.ReadFile("operations/dashboard.json")
+	if err == nil {
+		err = json.Unmarshal(text, &dashboard)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, panel := range dashboard.Panels {
+		if len(panel.Targets) == 0 {
+			t.Errorf("panel %q shows nothing", panel.Title)
+		}
+		for _, target := range panel.Targets {
+			all = append(all, query{"panel " + panel.Title, target.Expr})
+		}
+	}
+	for _, alert := range alerts(t) {
+		all = append(all, query{"alert " + alert.Alert, alert.Expr})
+	}
+	return all
+}
+
+// alert is a rule of alerts.yml.
+type alert struct {
+	Alert, Expr, For    string
+	Labels, Annotations map[string]string
+}
+
+func alerts(t *testing.T) (all []alert) {
+	t.Helper()
+	var file struct {
+		Groups []struct {
+			Name  string
+			Rules []alert
+		}
+	}
+	text, err := os.ReadFile("operations/alerts.yml")
+	if err == nil {
+		err = yaml.Unmarshal(text, &file)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, group := range file.Groups {
+		all = append(all, group.Rules...)
+	}
+	return all
+}
+
+// exposed are the labels of each metric as Prometheus stores it.
+func exposed(t *testing.T) map[string][]string {
+	t.Helper()
+	descs := make(chan *prometheus.Desc, 100)
+	metrics.New().Describe(descs)
+	metrics.NewChanges(func() module.ChangeStats { return module.ChangeStats{} }).Describe(descs)
+	close(descs)
+	all := map[string][]string{}
+	form := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	for desc := range descs {
+		found := form.FindStringSubmatch(desc.String())
+		if found == nil {
+			t.Fatalf("a description in another form: %s", desc)
+		}
+		names := append(strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' }), "job", "instance")
+		if !strings.HasSuffix(found[1], "_seconds") {
+			all[found[1]] = names
+			continue
+		}
+		all[found[1]+"_count"] = names
+		all[found[1]+"_sum"] = names
+		all[found[1]+"_bucket"] = append(names, "le")
+	}
+	return all
+}
+
+var (
+	metricName = regexp.MustCompile(`pushfx_[a-z_]+`)
+	matchers   = regexp.MustCompile(`(pushfx_[a-z_]+)\{([^}]*)\}`)
+	matcher    = regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"`)
+	grouping   = regexp.MustCompile(`by \(([a-z_, ]*)\)`)
+)
+
+func TestPanelsAndAlertsAskForMetricsThatThereAre(t *testing.T) {
+	t.Parallel()
+	metrics, asked := exposed(t), map[string]bool{}
+	for _, q := range queries(t) {
+		names := metricName.FindAllString(q.expr, -1)
+		if len(names) == 0 {
+			t.Errorf("%s asks for none of the metrics: %s", q.where, q.expr)
+		}
+		var labels []string
+		for _, name := range names {
+			if asked[strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_bucket")] = true; metrics[name] == nil {
+				t.Errorf("%s: there is no metric %s", q.where, name)
+			}
+			labels = append(labels, metrics[name]...)
+		}
+		for _, found := range matchers.FindAllStringSubmatch(q.expr, -1) {
+			for _, label := range matcher.FindAllStringSubmatch(found[2], -1) {
+				if !slices.Contains(metrics[found[1]], label[1]) {
+					t.Errorf("%s: %s has no label %s", q.where, found[1], label[1])
+				}
+			}
+		}
+		for _, found := range grouping.FindAllStringSubmatch(q.expr, -1) {
+			for label := range strings.SplitSeq(found[1], ", ") {
+				if !slices.Contains(labels, label) {
+					t.Errorf("%s: groups by %s, which %v do not have", q.where, label, names)
+				}
+			}
+		}
+		if strings.Count(q.expr, "(") != strings.Count(q.expr, ")") || strings.Count(q.expr, "{") != strings.Count(q.expr, "}") {
+			t.Errorf("%s: %s", q.where, q.expr)
+		}
+	}
+	for name := range maps.Keys(metrics) {
+		name = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_bucket"), "_sum")
+		if !asked[name] {
+			t.Errorf("%s is neither on the dashboard nor in an alert", name)
+		}
+	}
+}
+
+// TestValuesInQueriesExist has everything happen that a query looks for by a
+// label's value, so that none looks for what there never is.
+func TestValuesInQueriesExist(t *testing.T) {
+	t.Parallel()
+	known := map[string][]string{
+		"status":  {"2xx", "4xx", "5xx"},
+		"outcome": {"ok", "refused", "unreadable", "unavailable", "not_reached"},
+		"event":   {"lost_race", "missed_guess", "unknown_outcome", "created", "repaired"},
+	}
+	value := regexp.MustCompile(`([a-z_]+)=~?"([^"$]*)"`)
+	for _, q := range queries(t) {
+		for _, found := range value.FindAllStringSubmatch(q.expr, -1) {
+			for one := range strings.SplitSeq(found[2], "|") {
+				if !slices.Contains(known[found[1]], one) {
+					t.Errorf("%s: no %s is %q", q.where, found[1], one)
+				}
+			}
+		}
+	}
+}
+
+func TestEachAlertIsExplained(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("operations/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range alerts(t) {
+		if a.Annotations["summary"] == "" || a.Labels["severity"] == "" {
+			t.Errorf("alert %s lacks a summary or a severity", a.Alert)
+		}
+		if !strings.Contains(string(page), "`"+a.Alert+"`") {
+			t.Errorf("the operator's page does not tell what to do about %s", a.Alert)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+// Package metrics counts what the module does, as collectors for Prometheus.
+package metrics
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+var (
+	_ observe.Observer     = (*Metrics)(nil)
+	_ prometheus.Collector = (*Metrics)(nil)
+)
+
+// Metrics is the module's metrics: an [observe.Observer] that is told what
+// happens, and a [prometheus.Collector] of what it was told. The host registers
+// it once. It is safe for concurrent use.
+//
+// All names begin with pushfx_; times are in seconds. No label has a value that
+// a client sends.
+type Metrics struct {
+	requests   *prometheus.HistogramVec
+	operations *prometheus.HistogramVec
+	writes     *prometheus.CounterVec
+	ruleSets   *prometheus.CounterVec
+	durability *prometheus.HistogramVec
+	lag        prometheus.Histogram
+}
+
+// The labels.
+const (
+	routeLabel     = "route"     // as the host mounted it
+	methodLabel    = "method"    // GET, PUT, POST, DELETE or OTHER
+	statusLabel    = "status"    // 2xx, 4xx or 5xx
+	storeLabel     = "store"     // push_rules, pushers or pushkeys
+	operationLabel = "operation" // load, load_many, update or remove
+	outcomeLabel   = "outcome"   // ok, refused, unreadable or unavailable; of a wait ok or not_reached
+	eventLabel     = "event"
+)
+
+// buckets are from a round trip in the same machine to the longest that an
+// operation may take.
+var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
+
+// New returns metrics that are all zero.
+func New() *Metrics {
+	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
+	}
+	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
+	}
+	m := &Metrics{
+		requests: histogram("pushfx_request_duration_seconds",
+			"Time to answer a request, from when it reached the module.", routeLabel, methodLabel, statusLabel),
+		operations: histogram("pushfx_store_operation_duration_seconds",
+			"Time of an operation of a Redis store, its retries included.", storeLabel, operationLabel, outcomeLabel),
+		writes: counter("pushfx_store_write_events_total",
+			"Writes that were tried again: lost_race and, of the first try, missed_guess; unknown_outcome where the answer did not come.",
+			storeLabel, eventLabel),
+		ruleSets: counter("pushfx_rule_sets_total",
+			"Rule sets that were created for users who had none, or repaired.", eventLabel),
+		durability: histogram("pushfx_durability_wait_seconds",
+			"Time that a change took with its wait for replicas or a disk.", storeLabel, outcomeLabel),
+		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "pushfx_change_lag_seconds", Buckets: append([]float64{.0001}, append(buckets, 60, 600)...),
+			Help: "Time from a change of push rules, on any host, until a listener on this host was called.",
+		}),
+	}
+	m.begin()
+	return m
+}
+
+// begin has the counters there from the start, so that their first increase
+// shows.
+func (m *Metrics) begin() {
+	for _, event := range observe.Events() {
+		switch event {
+		case observe.RuleSetCreated, observe.RuleSetRepaired:
+			m.ruleSets.WithLabelValues(ruleSetEvent(event))
+		default:
+			for _, store := range []string{observe.PushRules, observe.Pushers, observe.Pushkeys} {
+				m.writes.WithLabelValues(store, event.String())
+			}
+		}
+	}
+}
+
+func ruleSetEvent(event observe.Event) string {
+	if event == observe.RuleSetCreated {
+		return "created"
+	}
+	return "repaired"
+}
+
+func (m *Metrics) collectors() []prometheus.Collector {
+	return []prometheus.Collector{m.requests, m.operations, m.writes, m.ruleSets, m.durability, m.lag}
+}
+
+// Describe implements [prometheus.Collector].
+func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
+	for _, c := range m.collectors() {
+		c.Describe(out)
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (m *Metrics) Collect(out chan<- prometheus.Metric) {
+	for _, c := range m.collectors() {
+		c.Collect(out)
+	}
+}
+
+// Begin implements [observe.Observer].
+func (m *Metrics) Begin(ctx context.Context, op observe.Operation) (context.Context, func(observe.Outcome)) {
+	start := time.Now()
+	return ctx, func(o observe.Outcome) {
+		took := time.Since(start).Seconds()
+		if op.Kind == observe.Request {
+			m.requests.WithLabelValues(op.Name, op.Verb, statusClass(o.Status)).Observe(took)
+			return
+		}
+		m.operations.WithLabelValues(op.Name, op.Verb, outcome(o.Err)).Observe(took)
+	}
+}
+
+// Count implements [observe.Observer].
+func (m *Metrics) Count(event observe.Event, store string) {
+	switch event {
+	case observe.RuleSetCreated, observe.RuleSetRepaired:
+		m.ruleSets.WithLabelValues(ruleSetEvent(event)).Inc()
+	default:
+		m.writes.WithLabelValues(store, event.String()).Inc()
+	}
+}
+
+// Took implements [observe.Observer].
+func (m *Metrics) Took(what observe.Span, store string, took time.Duration, ok bool) {
+	if what == observe.ChangeLag {
+		m.lag.Observe(max(0, took.Seconds())) // clocks differ
+		return
+	}
+	outcome := "ok"
+	if !ok {
+		outcome = "not_reached"
+	}
+	m.durability.WithLabelValues(store, outcome).Observe(took.Seconds())
+}
+
+func statusClass(status int) string { return strconv.Itoa(status/100) + "xx" }
+
+// outcome is the class of a store's error. What an edit refuses is no failure of
+// the store.
+func outcome(err error) string {
+	switch {
+	case err == nil:
+		return "ok"
+	case fault.KindOf(err) == fault.Unavailable:
+		return "unavailable"
+	case fault.KindOf(err) == fault.Database:
+		return "unreadable"
+	}
+	return "refused"
+}
+
+// Changes collects what [module.Changes] has counted.
+type Changes struct{ stats func() module.ChangeStats }
+
+// NewChanges returns a collector of stats, which may be called at any time.
+func NewChanges(stats func() module.ChangeStats) *Changes { return &Changes{stats} }
+
+// changeMetric is a metric with how it is read.
+type changeMetric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(module.ChangeStats) float64
+}
+
+// changeMetrics are made anew each time: a collector is asked rarely.
+func changeMetrics() []changeMetric {
+	counter := func(name, help string, value func(module.ChangeStats) int64) changeMetric {
+		desc := prometheus.NewDesc("pushfx_"+name, help, nil, nil)
+		return changeMetric{desc, prometheus.CounterValue, func(s module.ChangeStats) float64 { return float64(value(s)) }}
+	}
+	gauge := func(name, help string, value func(module.ChangeStats) float64) changeMetric {
+		return changeMetric{prometheus.NewDesc("pushfx_"+name, help, nil, nil), prometheus.GaugeValue, value}
+	}
+	return []changeMetric{
+		counter("changes_heard_total", "Changes of push rules that Redis told this host of, its own included.",
+			func(s module.ChangeStats) int64 { return s.Hints }),
+		counter("changes_told_total", "Calls of change listeners.",
+			func(s module.ChangeStats) int64 { return s.Delivered }),
+		counter("changes_dropped_total", "Changes that were not told at once, since too many waited; the next recheck makes up for it.",
+			func(s module.ChangeStats) int64 { return s.Dropped }),
+		counter("users_rechecked_total", "Users whose version was compared with what is stored, for news that got lost.",
+			func(s module.ChangeStats) int64 { return s.Rechecked }),
+		counter("listener_panics_total", "Change listeners that panicked.",
+			func(s module.ChangeStats) int64 { return s.Panics }),
+		gauge("changes_waiting", "Users whose change waits for a listener, now.",
+			func(s module.ChangeStats) float64 { return float64(s.Waiting) }),
+		gauge("watching", "1 while this host hears of changes made by others, else 0.",
+			func(s module.ChangeStats) float64 {
+				if s.Watching {
+					return 1
+				}
+				return 0
+			}),
+	}
+}
+
+// Describe implements [prometheus.Collector].
+func (c *Changes) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range changeMetrics() {
+		out <- m.desc
+	}
+}
+
+// Collect implements [prometheus.Collector].
+func (c *Changes) Collect(out chan<- prometheus.Metric) {
+	stats := c.stats()
+	for _, m := range changeMetrics() {
+		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(stats))
+	}
+}

@@ -1,0 +1,176 @@
+// Package observe is how the module tells what it does, to whoever counts and
+// traces it. What is told comes from small fixed sets, or from the host's
+// routes: nothing that a client sends, and nothing about a user.
+package observe
+
+import (
+	"context"
+	"time"
+)
+
+// Observer is told what the module does. Its methods are called on the way of
+// every request: they do not block, do not panic, and are safe for concurrent
+// use.
+type Observer interface {
+	// Begin is told of an operation that begins. The context that it returns is
+	// the operation's from then on; the function that it returns is called once,
+	// when the operation has ended.
+	Begin(ctx context.Context, op Operation) (context.Context, func(Outcome))
+
+	// Count is told of an event. Store is whose, of those of [Operation.Name];
+	// empty where it is about none.
+	Count(event Event, store string)
+
+	// Took is told how long something took, and whether it was to any avail.
+	// Store is as for Count.
+	Took(what Span, store string, took time.Duration, ok bool)
+}
+
+// Operation is what can be timed as a whole, and traced.
+type Operation struct {
+	Kind Kind
+
+	// Name is a request's route as the host mounted it, with its parameters'
+	// names, such as "/_matrix/client/v3/pushrules/global/:kind/:ruleId"; of a
+	// store it is [PushRules], [Pushers] or [Pushkeys].
+	Name string
+
+	// Verb is a request's method, "OTHER" for those that no route has; of a
+	// store it is "load", "load_many", "update" or "remove".
+	Verb string
+}
+
+// Kind is a kind of operation.
+type Kind int
+
+// The kinds of operations.
+const (
+	Request Kind = iota // one that the route groups have answered
+	Store               // one of a Redis store
+)
+
+// The names of the stores.
+const (
+	PushRules = "push_rules"
+	Pushers   = "pushers"
+	Pushkeys  = "pushkeys" // the index of pushkeys
+)
+
+// Outcome is how an operation has ended.
+type Outcome struct {
+	Status int   // a request's HTTP status; 0 for a store
+	Err    error // for a request, what was logged; for a store, what it returned
+}
+
+// Event is what can be counted.
+type Event int
+
+// The events.
+const (
+	// LostRace is a write in whose place another one came first; it is tried
+	// again.
+	LostRace Event = iota
+
+	// UnknownOutcome is a write whose answer did not come; it is settled by a
+	// look at what is stored.
+	UnknownOutcome
+
+	// MissedGuess is a LostRace of the first try, which is made without a look at
+	// what is stored: another host wrote since this one did.
+	MissedGuess
+
+	// RuleSetCreated and RuleSetRepaired are the default rules of a user who had
+	// none, and the removal of rules that are never served.
+	RuleSetCreated
+	RuleSetRepaired
+
+	events
+)
+
+// String is the event's name in snake case.
+func (e Event) String() string {
+	if e < 0 || e >= events {
+		return "unknown"
+	}
+	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "rule_set_created", "rule_set_repaired"}[e]
+}
+
+// Events are all events.
+func Events() []Event {
+	all := make([]Event, events)
+	for i := range all {
+		all[i] = Event(i)
+	}
+	return all
+}
+
+// Span is what has a length.
+type Span int
+
+// The spans.
+const (
+	// DurabilityWait is what a change waited for replicas or a disk, the write
+	// included; ok is false where that was not reached.
+	DurabilityWait Span = iota
+
+	// ChangeLag is the time from a change of push rules, by the clock of the host
+	// that made it, until a listener was called.
+	ChangeLag
+)
+
+// None is an observer that takes no notice.
+var None Observer = none{}
+
+type none struct{}
+
+func (none) Begin(ctx context.Context, _ Operation) (context.Context, func(Outcome)) {
+	return ctx, ignore
+}
+func (none) Count(Event, string)                    {}
+func (none) Took(Span, string, time.Duration, bool) {}
+func ignore(Outcome)                                {}
+
+// Or returns the observer, None where it is nil.
+func Or(o Observer) Observer {
+	if o == nil {
+		return None
+	}
+	return o
+}
+
+// Join returns an observer that tells all of several.
+func Join(all ...Observer) Observer {
+	switch len(all) {
+	case 0:
+		return None
+	case 1:
+		return all[0]
+	}
+	return joined(all)
+}
+
+type joined []Observer
+
+func (j joined) Begin(ctx context.Context, op Operation) (context.Context, func(Outcome)) {
+	ends := make([]func(Outcome), len(j))
+	for i, o := range j {
+		ctx, ends[i] = o.Begin(ctx, op)
+	}
+	return ctx, func(outcome Outcome) {
+		for _, end := range ends {
+			end(outcome)
+		}
+	}
+}
+
+func (j joined) Count(event Event, store string) {
+	for _, o := range j {
+		o.Count(event, store)
+	}
+}
+
+func (j joined) Took(what Span, store string, took time.Duration, ok bool) {
+	for _, o := range j {
+		o.Took(what, store, took, ok)
+	}
+}

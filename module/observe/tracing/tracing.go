@@ -1,0 +1,78 @@
+// Package tracing traces what the module does, with OpenTelemetry.
+package tracing
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+var _ observe.Observer = (*Tracing)(nil)
+
+// Tracing is an [observe.Observer] with a span for each request, and one below
+// it for each operation of a store. It continues the trace in the context, if
+// there is one. Attributes follow the semantic conventions for HTTP servers and
+// databases; none tells of a user, a rule, a pushkey or a key. It is safe for
+// concurrent use.
+type Tracing struct{ tracer trace.Tracer }
+
+// New returns tracing with a provider, which stays the caller's.
+func New(provider trace.TracerProvider) *Tracing {
+	return &Tracing{provider.Tracer("github.com/pushfx/pushfx")}
+}
+
+// Begin implements [observe.Observer].
+func (t *Tracing) Begin(ctx context.Context, op observe.Operation) (context.Context, func(observe.Outcome)) {
+	name, options := describe(op)
+	ctx, span := t.tracer.Start(ctx, name, options...)
+	return ctx, func(o observe.Outcome) {
+		defer span.End()
+		if !span.IsRecording() {
+			return
+		}
+		if op.Kind == observe.Request {
+			span.SetAttributes(attribute.Int("http.response.status_code", o.Status))
+		}
+		if failed(op, o) {
+			kind := string(fault.KindOf(o.Err)) // its text may tell of a user
+			span.SetAttributes(attribute.String("error.type", kind))
+			span.SetStatus(codes.Error, kind)
+		}
+	}
+}
+
+func describe(op observe.Operation) (name string, options []trace.SpanStartOption) {
+	if op.Kind == observe.Request {
+		return op.Verb + " " + op.Name, []trace.SpanStartOption{
+			trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("http.request.method", op.Verb), attribute.String("http.route", op.Name)),
+		}
+	}
+	return op.Verb + " " + op.Name, []trace.SpanStartOption{
+		trace.WithSpanKind(trace.SpanKindClient),
+		trace.WithAttributes(attribute.String("db.system.name", "redis"),
+			attribute.String("db.operation.name", op.Verb), attribute.String("db.collection.name", op.Name)),
+	}
+}
+
+// failed tells what is the server's fault from what is the client's.
+func failed(op observe.Operation, o observe.Outcome) bool {
+	if op.Kind == observe.Request {
+		return o.Status >= http.StatusInternalServerError
+	}
+	kind := fault.KindOf(o.Err) // what else there is was refused
+	return kind == fault.Unavailable || kind == fault.Database
+}
+
+// Count implements [observe.Observer]; events are for metrics.
+func (t *Tracing) Count(observe.Event, string) {}
+
+// Took implements [observe.Observer]; it is for metrics.
+func (t *Tracing) Took(observe.Span, string, time.Duration, bool) {}
