@@ -15,6 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // RouteGroup is a set of routes that a host mounts below a group of its own.
@@ -110,8 +111,9 @@ type shape struct {
 // tree returns the tree below root, which still serves nothing.
 func (s *server) tree(g *echo.Group, root string) *tree {
 	t := &tree{server: s, group: g, root: root}
-	fallback := g.RouteNotFound(root+"*", s.observe(otherMethod, t.unserved))
-	t.mounted = strings.TrimSuffix(fallback.Path, "*")
+	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}
+	op.Name = g.RouteNotFound(root+"*", s.observe(op, t.unserved)).Path
+	t.mounted = strings.TrimSuffix(op.Name, "*")
 	return t
 }
 
@@ -119,7 +121,8 @@ func (s *server) tree(g *echo.Group, root string) *tree {
 // it allows.
 func (t *tree) add(path string, served methods) {
 	for method, do := range served {
-		t.group.Add(method, path, t.server.serve(method, do))
+		op := &observe.Operation{Kind: observe.Request, Verb: method}
+		op.Name = t.group.Add(method, path, t.server.serve(op, do)).Path
 	}
 	allow := append(slices.Sorted(maps.Keys(served)), http.MethodOptions)
 	t.shapes = append(t.shapes, shape{strings.Split(path, "/"), strings.Join(allow, ", ")})

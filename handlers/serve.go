@@ -43,8 +43,8 @@ var emptyObject = answer{json: "{}"}
 // serve makes an endpoint a handler. The deadline runs from when the body has
 // arrived. Errors are answered here, in the Matrix form, so that the host's
 // error handler has no part in them.
-func (s *server) serve(method string, do endpoint) echo.HandlerFunc {
-	return s.observe(method, func(ctx context.Context, c echo.Context) (refused, err error) {
+func (s *server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
+	return s.observe(op, func(ctx context.Context, c echo.Context) (refused, err error) {
 		who, found := RequesterFrom(ctx)
 		if !found {
 			return s.refuse(c, who, errMissingToken)
@@ -65,9 +65,8 @@ func (s *server) serve(method string, do endpoint) echo.HandlerFunc {
 
 // observe tells the observer of each request. Handle also returns the error that
 // it has answered.
-func (s *server) observe(method string, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
+func (s *server) observe(op *observe.Operation, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		op := observe.Operation{Kind: observe.Request, Name: c.Path(), Verb: method}
 		ctx, end := s.cfg.Observer.Begin(c.Request().Context(), op)
 		refused, err := handle(ctx, c)
 		end(observe.Outcome{Status: c.Response().Status, Err: refused})

@@ -12,7 +12,10 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/redis/go-redis/v9"
+	oteltrace "go.opentelemetry.io/otel/trace"
+	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
@@ -88,6 +91,28 @@ func Example_replace() {
 		fx.Decorate(func(s module.PusherStore) module.PusherStore { return audited{s} }),
 		fx.Provide(pushfx.AsChangeListener(newSyncWaker)),
 	)
+}
+
+// With a registry and a provider in the container, the module is seen.
+func Example_observe() {
+	_ = fx.Options(
+		fx.Provide(
+			fx.Annotate(prometheus.NewRegistry, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
+			newTracers, // func() trace.TracerProvider
+		),
+	)
+}
+
+func newTracers() oteltrace.TracerProvider { return noop.NewTracerProvider() }
+
+// The host's readiness probe.
+type probes struct{ push module.Health }
+
+func (p probes) ready(c echo.Context) error {
+	if err := p.push.Healthy(c.Request().Context()); err != nil {
+		return c.String(http.StatusServiceUnavailable, "not ready")
+	}
+	return c.String(http.StatusOK, "ready")
 }
 
 type myRules struct{ module.RuleStore }

@@ -12,8 +12,8 @@ func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {
 	redistest.Require(t)
 	server := redistest.Single(t)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
-	d.expect("GET", "/healthz", "", "", 200, "ok\n")
-	d.expect("GET", "/readyz", "", "", 200, "ok\n")
+	d.expect("GET", "/healthz", "", "", 200, "ok")
+	d.expect("GET", "/readyz", "", "", 200, "ok")
 	d.expect("GET", rulesPath, "demo-alice", "", 200, "")
 	metrics := d.do("GET", "/metrics", "", "").body
 	for _, want := range []string{
@@ -25,8 +25,8 @@ func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {
 		}
 	}
 	server.Stop()
-	d.expect("GET", "/healthz", "", "", 200, "ok\n")
-	d.expect("GET", "/readyz", "", "", 503, "Redis cannot be used\n")
+	d.expect("GET", "/healthz", "", "", 200, "ok")
+	d.expect("GET", "/readyz", "", "", 503, "Redis cannot be used")
 	server.Start()
-	d.expect("GET", "/readyz", "", "", 200, "ok\n")
+	d.expect("GET", "/readyz", "", "", 200, "ok")
 }

@@ -72,5 +72,8 @@ func run(ctx context.Context, args []string) error {
 	if p.phase <= 0 || p.rounds < 1 || p.connections < 1 || p.connections > largeUsers || p.users < fewUsers || flags.NArg() > 0 {
 		return errors.New("nothing to measure (-h explains the flags)")
 	}
+	if err := os.MkdirAll(p.out, 0o755); err != nil { // now, and not when all is measured
+		return err
+	}
 	return measure(ctx, p)
 }

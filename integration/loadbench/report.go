@@ -79,9 +79,6 @@ func (r *report) mebibytes() []int64 {
 
 // write prints the report, and writes it and the picture into a folder.
 func (r *report) write(folder string) error {
-	if err := os.MkdirAll(folder, 0o755); err != nil {
-		return err
-	}
 	text := r.markdown()
 	fmt.Print(text)
 	table, picture := filepath.Join(folder, "results.md"), filepath.Join(folder, "growth.svg")

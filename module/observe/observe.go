@@ -12,10 +12,11 @@ import (
 // every request: they do not block, do not panic, and are safe for concurrent
 // use.
 type Observer interface {
-	// Begin is told of an operation that begins. The context that it returns is
-	// the operation's from then on; the function that it returns is called once,
-	// when the operation has ended.
-	Begin(ctx context.Context, op Operation) (context.Context, func(Outcome))
+	// Begin is told of an operation that begins. There are few, each is always
+	// the same pointer, and none is changed, so that it can be a key. The context
+	// that it returns is the operation's from then on; the function that it
+	// returns is called once, when the operation has ended.
+	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
 	// Count is told of an event. Store is whose, of those of [Operation.Name];
 	// empty where it is about none.
@@ -123,7 +124,7 @@ var None Observer = none{}
 
 type none struct{}
 
-func (none) Begin(ctx context.Context, _ Operation) (context.Context, func(Outcome)) {
+func (none) Begin(ctx context.Context, _ *Operation) (context.Context, func(Outcome)) {
 	return ctx, ignore
 }
 func (none) Count(Event, string)                    {}
@@ -151,7 +152,7 @@ func Join(all ...Observer) Observer {
 
 type joined []Observer
 
-func (j joined) Begin(ctx context.Context, op Operation) (context.Context, func(Outcome)) {
+func (j joined) Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome)) {
 	ends := make([]func(Outcome), len(j))
 	for i, o := range j {
 		ctx, ends[i] = o.Begin(ctx, op)

@@ -23,7 +23,7 @@ func (n notebook) note(what ...string) {
 	*n.notes = append(*n.notes, n.name+" "+strings.Join(what, " "))
 }
 
-func (n notebook) Begin(ctx context.Context, op observe.Operation) (context.Context, func(observe.Outcome)) {
+func (n notebook) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
 	before, _ := ctx.Value(nameKey{}).(string)
 	n.note("begins", op.Verb, op.Name, "after", before)
 	return context.WithValue(ctx, nameKey{}, n.name), func(o observe.Outcome) { n.note("ends", o.Err.Error()) }
@@ -39,7 +39,7 @@ func TestAllWhoAreJoinedAreTold(t *testing.T) {
 	t.Parallel()
 	var notes []string
 	all := observe.Join(notebook{"a", &notes}, notebook{"b", &notes})
-	ctx, end := all.Begin(t.Context(), observe.Operation{Kind: observe.Store, Name: observe.Pushers, Verb: "load"})
+	ctx, end := all.Begin(t.Context(), &observe.Operation{Kind: observe.Store, Name: observe.Pushers, Verb: "load"})
 	end(observe.Outcome{Err: errors.New("lost")})
 	all.Count(observe.LostRace, observe.Pushkeys)
 	all.Took(observe.ChangeLag, "", time.Second, true)
@@ -58,7 +58,7 @@ func TestNobodyNeedsToBeTold(t *testing.T) {
 		if o != observe.None {
 			t.Errorf("got %T", o)
 		}
-		ctx, end := o.Begin(t.Context(), observe.Operation{})
+		ctx, end := o.Begin(t.Context(), &observe.Operation{})
 		end(observe.Outcome{})
 		o.Count(observe.LostRace, "")
 		o.Took(observe.ChangeLag, "", 0, false)

@@ -20,7 +20,7 @@ const maxPipeline = 500
 // for every 500 of its keys. The nodes are asked side by side, so that one that
 // is silent delays no other's answers but only the whole.
 func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
-	ctx, end := s.begin(ctx, "load_many")
+	ctx, end := s.cfg.Observer.Begin(ctx, s.operations.loadMany)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
 	l := loading[V]{s, keys, make([]Loaded[V], len(keys))}

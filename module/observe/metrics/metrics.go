@@ -3,7 +3,8 @@ package metrics
 
 import (
 	"context"
-	"strconv"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -31,7 +32,24 @@ type Metrics struct {
 	ruleSets   *prometheus.CounterVec
 	durability *prometheus.HistogramVec
 	lag        prometheus.Histogram
+
+	known sync.Map // the series of each *observe.Operation
 }
+
+// series are the histograms of an operation, by its outcome. They are looked up
+// by their labels once.
+type series [len(outcomes)]atomic.Pointer[prometheus.Observer]
+
+// outcomes are those that the labels tell: classes of status, and of errors.
+var outcomes = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "ok", "refused", "unreadable", "unavailable"}
+
+// The places of the errors in outcomes.
+const (
+	ok = iota + 5
+	refused
+	unreadable
+	unavailable
+)
 
 // The labels.
 const (
@@ -118,16 +136,30 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 }
 
 // Begin implements [observe.Observer].
-func (m *Metrics) Begin(ctx context.Context, op observe.Operation) (context.Context, func(observe.Outcome)) {
+func (m *Metrics) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
 	start := time.Now()
 	return ctx, func(o observe.Outcome) {
-		took := time.Since(start).Seconds()
-		if op.Kind == observe.Request {
-			m.requests.WithLabelValues(op.Name, op.Verb, statusClass(o.Status)).Observe(took)
-			return
-		}
-		m.operations.WithLabelValues(op.Name, op.Verb, outcome(o.Err)).Observe(took)
+		m.histogram(op, class(op, o)).Observe(time.Since(start).Seconds())
 	}
+}
+
+// histogram returns the one of an operation with an outcome.
+func (m *Metrics) histogram(op *observe.Operation, outcome int) prometheus.Observer {
+	known, found := m.known.Load(op)
+	if !found {
+		known, _ = m.known.LoadOrStore(op, new(series))
+	}
+	one := &known.(*series)[outcome]
+	if h := one.Load(); h != nil {
+		return *h
+	}
+	of := m.operations
+	if op.Kind == observe.Request {
+		of = m.requests
+	}
+	h := of.WithLabelValues(op.Name, op.Verb, outcomes[outcome])
+	one.Store(&h)
+	return h
 }
 
 // Count implements [observe.Observer].
@@ -141,32 +173,33 @@ func (m *Metrics) Count(event observe.Event, store string) {
 }
 
 // Took implements [observe.Observer].
-func (m *Metrics) Took(what observe.Span, store string, took time.Duration, ok bool) {
+func (m *Metrics) Took(what observe.Span, store string, took time.Duration, reached bool) {
 	if what == observe.ChangeLag {
 		m.lag.Observe(max(0, took.Seconds())) // clocks differ
 		return
 	}
 	outcome := "ok"
-	if !ok {
+	if !reached {
 		outcome = "not_reached"
 	}
 	m.durability.WithLabelValues(store, outcome).Observe(took.Seconds())
 }
 
-func statusClass(status int) string { return strconv.Itoa(status/100) + "xx" }
-
-// outcome is the class of a store's error. What an edit refuses is no failure of
-// the store.
-func outcome(err error) string {
-	switch {
-	case err == nil:
-		return "ok"
-	case fault.KindOf(err) == fault.Unavailable:
-		return "unavailable"
-	case fault.KindOf(err) == fault.Database:
-		return "unreadable"
+// class is an outcome's place in outcomes. What an edit refuses is no failure of
+// a store.
+func class(op *observe.Operation, o observe.Outcome) int {
+	if op.Kind == observe.Request {
+		return min(max(o.Status/100, 1), 5) - 1
 	}
-	return "refused"
+	switch {
+	case o.Err == nil:
+		return ok
+	case fault.KindOf(o.Err) == fault.Unavailable:
+		return unavailable
+	case fault.KindOf(o.Err) == fault.Database:
+		return unreadable
+	}
+	return refused
 }
 
 // Changes collects what [module.Changes] has counted.

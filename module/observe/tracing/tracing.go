@@ -29,7 +29,7 @@ func New(provider trace.TracerProvider) *Tracing {
 }
 
 // Begin implements [observe.Observer].
-func (t *Tracing) Begin(ctx context.Context, op observe.Operation) (context.Context, func(observe.Outcome)) {
+func (t *Tracing) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
 	name, options := describe(op)
 	ctx, span := t.tracer.Start(ctx, name, options...)
 	return ctx, func(o observe.Outcome) {
@@ -48,7 +48,7 @@ func (t *Tracing) Begin(ctx context.Context, op observe.Operation) (context.Cont
 	}
 }
 
-func describe(op observe.Operation) (name string, options []trace.SpanStartOption) {
+func describe(op *observe.Operation) (name string, options []trace.SpanStartOption) {
 	if op.Kind == observe.Request {
 		return op.Verb + " " + op.Name, []trace.SpanStartOption{
 			trace.WithSpanKind(trace.SpanKindServer),
@@ -63,7 +63,7 @@ func describe(op observe.Operation) (name string, options []trace.SpanStartOptio
 }
 
 // failed tells what is the server's fault from what is the client's.
-func failed(op observe.Operation, o observe.Outcome) bool {
+func failed(op *observe.Operation, o observe.Outcome) bool {
 	if op.Kind == observe.Request {
 		return o.Status >= http.StatusInternalServerError
 	}
