@@ -33,7 +33,9 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 		return ErrInvalidData
 	}
 	set := s.tidy()
-	if at == (Position{}) && kind != Override && !set.mayHave(id) && set.insertFirst(kind, newEntry(kind, d.rule(id, true))) {
+	made := func(enabled bool) entry { return newEntry(kind, d.rule(id, enabled)) }
+	if at == (Position{}) && (set.replace(kind, id, made) ||
+		kind != Override && !set.mayHave(id) && set.insertFirst(kind, made(true))) {
 		*s = set
 		return nil
 	}
@@ -42,7 +44,9 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	if err := checkPosition(list, at); err != nil {
 		return err
 	}
-	set.setEntries(listed, place(kind, list, id, d, at))
+	list = place(list, id, made, at)
+	set.setEntries(listed, list)
+	set.plain = set.plain && isPlainRule(list[indexOfEntry(list, id)].text)
 	*s = set
 	return nil
 }
@@ -82,13 +86,13 @@ func anchor(list []entry, id string) (int, error) {
 	return i, nil
 }
 
-// place puts the draft into list, which it may change.
-func place(kind Kind, list []entry, id string, d Draft, at Position) []entry {
+// place puts the rule that is made into list, which it may change.
+func place(list []entry, id string, made func(enabled bool) entry, at Position) []entry {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
-		return slices.Insert(list, newIndex(list, at), newEntry(kind, d.rule(id, true)))
+		return slices.Insert(list, newIndex(list, at), made(true))
 	}
-	rule := newEntry(kind, d.rule(id, list[stood].flag("enabled")))
+	rule := made(list[stood].flag("enabled"))
 	beside := at.Before
 	if beside == "" {
 		beside = at.After
@@ -177,7 +181,7 @@ func (s *Ruleset) setMember(kind Kind, id, name, value string) error {
 		return ErrRuleNotFound
 	}
 	member := e.member(name)
-	set.splice(span{at.start + member.start, at.start + member.end}, value)
+	set.splice(span{at.start + member.start, at.start + member.end}, value, isPlainPart(value))
 	*s = set
 	return nil
 }

@@ -96,18 +96,29 @@ type span struct{ start, end int }
 // entries returns the rules of a kind with their places in the text of the set.
 func (s *Ruleset) entries(kind Kind) iter.Seq2[span, entry] {
 	return func(yield func(span, entry) bool) {
-		w := strictjson.Walk(s.text)
-		if !enterList(&w, kind) {
-			return
-		}
+		w, before := s.list(kind)
 		for range w.Array() {
-			start := w.Offset()
+			start := before + w.Offset()
 			text := w.Skip()
 			if !yield(span{start, start + len(text)}, entry{ruleID(text), text}) {
 				return
 			}
 		}
 	}
+}
+
+// list returns a walker at the list of a kind, and what comes before the
+// walker's text. An absent list is an empty one.
+func (s *Ruleset) list(kind Kind) (w strictjson.Walker, before int) {
+	if s.plain && kind.Valid() {
+		before = s.plainList(kind) - len("[")
+		return strictjson.Walk(s.text[before:]), before
+	}
+	w = strictjson.Walk(s.text)
+	if s.text == "" || !enterList(&w, kind) {
+		return strictjson.Walk("[]"), 0
+	}
+	return w, 0
 }
 
 // enterList goes to the list of a kind.
@@ -122,6 +133,9 @@ func enterList(w *strictjson.Walker, kind Kind) (found bool) {
 
 // find returns the rule of a kind and id, and its place.
 func (s *Ruleset) find(kind Kind, id string) (at span, e entry, found bool) {
+	if s.plain {
+		return s.findPlain(kind, id)
+	}
 	for at, e := range s.entries(kind) {
 		if e.id == id {
 			return at, e, true
@@ -152,16 +166,13 @@ func (s *Ruleset) hasID(such func(id string) bool) bool {
 
 // entryList returns the rules of a kind, for a change, and where their list is.
 func (s *Ruleset) entryList(kind Kind) (list []entry, at span) {
-	w := strictjson.Walk(s.text)
-	if !enterList(&w, kind) {
-		return nil, span{}
-	}
-	at.start = w.Offset()
+	w, before := s.list(kind)
+	at.start = before + w.Offset()
 	for range w.Array() {
 		text := w.Skip()
 		list = append(list, entry{ruleID(text), text})
 	}
-	at.end = w.Offset()
+	at.end = before + w.Offset()
 	return list, at
 }
 
@@ -170,7 +181,7 @@ func (s *Ruleset) entryList(kind Kind) (list []entry, at span) {
 func (s *Ruleset) tidy() Ruleset {
 	switch {
 	case s.text == "":
-		return Ruleset{text: emptySet}
+		return Ruleset{text: emptySet, plain: true}
 	case !s.loose:
 		return *s
 	}
@@ -178,21 +189,42 @@ func (s *Ruleset) tidy() Ruleset {
 	return l.ruleset(extra)
 }
 
-// splice replaces a part of the text of a tidy set.
-func (s *Ruleset) splice(at span, text string) { s.text = s.text[:at.start] + text + s.text[at.end:] }
+// splice replaces a part of the text of a tidy set. It stays plain if the new
+// part is.
+func (s *Ruleset) splice(at span, text string, plain bool) {
+	s.text = s.text[:at.start] + text + s.text[at.end:]
+	s.plain = s.plain && plain
+}
 
 // insertFirst makes a rule the first of a list that has others, and nowhere
 // .m.rule.master, which must be above them.
 func (s *Ruleset) insertFirst(kind Kind, rule entry) (done bool) {
-	w := strictjson.Walk(s.text)
-	if !enterList(&w, kind) || strings.Contains(s.text[w.Offset():], `"`+masterID+`"`) {
+	if _, _, found := s.find(kind, masterID); found {
 		return false
 	}
-	for range w.Array() {
-		s.splice(span{w.Offset(), w.Offset()}, rule.text+",")
+	for at := range s.entries(kind) {
+		s.splice(span{at.start, at.start}, rule.text+",", isPlainRule(rule.text))
 		return true
 	}
 	return false
+}
+
+// replace puts a rule in the place of the one with its id, where that is all
+// that there is to do: nowhere a damaged set has something else to be mended.
+func (s *Ruleset) replace(kind Kind, id string, made func(enabled bool) entry) (done bool) {
+	if !s.plain || kind == Override {
+		return false
+	}
+	at, e, found := s.find(kind, id)
+	if !found || s.indexPlain(at.end, kind, id) >= 0 {
+		return false
+	}
+	if _, _, damaged := s.find(kind, masterID); damaged {
+		return false
+	}
+	rule := made(e.flag("enabled"))
+	s.splice(at, rule.text, isPlainRule(rule.text))
+	return true
 }
 
 // setEntries puts a new list in the place of another in a tidy set.

@@ -12,7 +12,7 @@ import (
 // bytes.
 const knownSets = 1 << 17
 
-// Known reads sets and remembers which texts it found in order, by a hash of 62
+// Known reads sets and remembers which texts it found in order, by a hash of 61
 // bits with a secret seed, so that the same text need not be looked through
 // again. What it remembers is bounded: 1 MiB. It is safe for concurrent use.
 type Known struct {
@@ -20,9 +20,15 @@ type Known struct {
 	marks []atomic.Uint64 // each in the place that it names
 }
 
-// looseMark is the bit of a mark that tells whether the set is loose; the others
-// are those of the hash.
-const looseMark = 1
+// The bits of a mark that tell of the set or rule; the others are those of the
+// hash.
+const (
+	looseMark = 1 << iota
+	plainMark
+
+	bitsOfMark = iota
+	maskOfMark = 1<<bitsOfMark - 1
+)
 
 // NewKnown returns one that knows nothing yet.
 func NewKnown() *Known {
@@ -33,11 +39,11 @@ func NewKnown() *Known {
 func (k *Known) Read(text string) (Ruleset, error) {
 	trimmed := trim(text)
 	mark := k.mark(trimmed)
-	if found := k.place(mark).Load(); found&^looseMark == mark {
-		return Ruleset{text: trimmed, loose: found&looseMark != 0}, nil
+	if found := k.place(mark).Load(); found&^maskOfMark == mark {
+		return Ruleset{text: trimmed, loose: found&looseMark != 0, plain: found&plainMark != 0}, nil
 	}
-	if k.isMadeOfKnown(trimmed) {
-		s := Ruleset{text: trimmed}
+	if plain, ok := k.isMadeOfKnown(trimmed); ok {
+		s := Ruleset{text: trimmed, plain: plain}
 		k.remember(s, mark)
 		return s, nil
 	}
@@ -50,54 +56,65 @@ func (k *Known) Read(text string) (Ruleset, error) {
 
 // isMadeOfKnown reports whether a set is as the service writes it and has only
 // rules that were found in order before, in this or in another set, or are so
-// now. Most rules of most users are the same.
-func (k *Known) isMadeOfKnown(text string) bool {
+// now. Most rules of most users are the same. Plain says whether the set is.
+func (k *Known) isMadeOfKnown(text string) (plain, ok bool) {
 	before := "{"
+	plain = true
 	for i, kind := range Kinds() {
 		rest, found := strings.CutPrefix(text, before+`"`+string(kind)+`":[`)
 		if !found {
-			return false
+			return false, false
 		}
-		if text, found = k.cutRules(rest, i, kind); !found {
-			return false
+		rest, plainList, ok := k.cutRules(rest, i, kind)
+		if !ok {
+			return false, false
 		}
-		before = "],"
+		text, plain, before = rest, plain && plainList, "],"
 	}
-	return text == "]}"
+	return plain, text == "]}"
 }
 
-// cutRules returns what follows the rules of a kind.
-func (k *Known) cutRules(text string, index int, kind Kind) (rest string, ok bool) {
+// cutRules returns what follows the rules of a kind, and whether all are plain.
+func (k *Known) cutRules(text string, index int, kind Kind) (rest string, plain, ok bool) {
 	if strings.HasPrefix(text, "]") {
-		return text, true
+		return text, true, true
 	}
-	for {
+	for plain = true; ; {
 		w := strictjson.Walk(text)
 		rule := w.Skip()
-		if !strings.HasPrefix(text, "{") || !k.isKnownRule(rule, index, kind) {
-			return "", false
+		if !strings.HasPrefix(text, "{") {
+			return "", false, false
 		}
+		plainRule, ok := k.isKnownRule(rule, index, kind)
+		if !ok {
+			return "", false, false
+		}
+		plain = plain && plainRule
 		if rest, ok = strings.CutPrefix(text[len(rule):], ","); !ok {
-			return rest, true
+			return rest, plain, true
 		}
 		text = rest
 	}
 }
 
-// isKnownRule reports whether a rule of a kind is in order. What is the text of
-// one that was, ends where that one did.
-func (k *Known) isKnownRule(text string, index int, kind Kind) bool {
-	mark := k.mark(text) ^ uint64(index+1)<<1
-	if k.place(mark).Load() == mark {
-		return true
+// isKnownRule reports whether a rule of a kind is in order, and plain. What is
+// the text of one that was, ends where that one did.
+func (k *Known) isKnownRule(text string, index int, kind Kind) (plain, ok bool) {
+	mark := k.mark(text) ^ uint64(index+1)<<bitsOfMark
+	if found := k.place(mark).Load(); found&^maskOfMark == mark {
+		return found&plainMark != 0, true
 	}
 	var s Ruleset
 	w := strictjson.Walk(text)
 	if !strictjson.Valid(text) || !s.lookAtRule(&w, kind) || s.loose || s.legacy {
-		return false
+		return false, false
 	}
-	k.place(mark).Store(mark)
-	return true
+	known := mark
+	if plain = isPlainRule(text); plain {
+		known |= plainMark
+	}
+	k.place(mark).Store(known)
+	return plain, true
 }
 
 // Add remembers a set that was not read but made, so that the first to read it
@@ -115,12 +132,15 @@ func (k *Known) remember(s Ruleset, mark uint64) {
 	if s.loose {
 		mark |= looseMark
 	}
+	if s.plain {
+		mark |= plainMark
+	}
 	k.place(mark).Store(mark)
 }
 
 // mark is that of a text that is not loose. It is never that of an empty place.
 func (k *Known) mark(text string) uint64 {
-	return maphash.String(k.seed, text)&^looseMark | 1<<63
+	return maphash.String(k.seed, text)&^maskOfMark | 1<<63
 }
 
-func (k *Known) place(mark uint64) *atomic.Uint64 { return &k.marks[mark>>1%knownSets] }
+func (k *Known) place(mark uint64) *atomic.Uint64 { return &k.marks[mark>>bitsOfMark%knownSets] }

@@ -24,6 +24,7 @@ func look(text string) (s Ruleset, ok bool) {
 		}
 	}
 	s.loose = s.loose || next < kindCount
+	s.plain = !s.loose && isPlain(text, s.Len())
 	return s, true
 }
 

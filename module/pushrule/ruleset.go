@@ -27,6 +27,7 @@ type Ruleset struct {
 	text   string // empty for the empty set
 	loose  bool   // the text is not in the form in which the service writes sets
 	legacy bool   // it has a rule that [IsLegacy] names
+	plain  bool   // its rules can be found by their bytes; see [isPlain]
 }
 
 // Read reads a rule set from its JSON text, an object with a list for each
@@ -94,6 +95,7 @@ func (l lists) ruleset(extra []Member) Ruleset {
 	}
 	s := Ruleset{text: string(append(strictjson.AppendMembers(text, extra), '}'))}
 	s.legacy = s.hasID(IsLegacy)
+	s.plain = isPlain(s.text, s.Len())
 	return s
 }
 
