@@ -12,9 +12,10 @@ const ruleStart = `{"rule_id":`
 // isPlain reports whether the rules of a set, whose kinds are in order and which
 // has so many of them, can be found by their bytes: the names of the kinds and
 // of the member rule_id stand nowhere but where they belong, in the form in which
-// the service writes them, and no string has escapes.
+// the service writes them, and no id has escapes. A string never looks like one
+// of them with what follows, because its quotes are escaped.
 func isPlain(text string, rules int) bool {
-	if hasEscapes(text) || strings.Count(text, `"rule_id"`) != rules || strings.Count(text, ruleStart+`"`) != rules {
+	if strings.Count(text, `"rule_id"`) != rules || countPlainIDs(text) != rules {
 		return false
 	}
 	for _, kind := range Kinds() {
@@ -25,15 +26,31 @@ func isPlain(text string, rules int) bool {
 	return true
 }
 
+// countPlainIDs counts the rules that begin as the service writes them.
+func countPlainIDs(text string) (n int) {
+	for {
+		_, rest, found := strings.Cut(text, ruleStart+`"`)
+		if !found {
+			return n
+		}
+		id, _, _ := strings.Cut(rest, `"`)
+		if !hasEscapes(id) {
+			n++
+		}
+		text = rest
+	}
+}
+
 // isPlainRule reports whether a plain set stays so with a rule.
 func isPlainRule(text string) bool {
 	rest, begins := strings.CutPrefix(text, ruleStart+`"`)
-	return begins && isPlainPart(rest)
+	id, rest, _ := strings.Cut(rest, `"`)
+	return begins && !hasEscapes(id) && isPlainPart(rest)
 }
 
 // isPlainPart reports whether a plain set stays so with a part of a rule.
 func isPlainPart(text string) bool {
-	if hasEscapes(text) || strings.Contains(text, `"rule_id"`) {
+	if strings.Contains(text, `"rule_id"`) {
 		return false
 	}
 	for _, kind := range Kinds() {
