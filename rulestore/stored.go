@@ -38,11 +38,9 @@ const channel = "push_rules_changed"
 // ARGV: the new event, the channel and the message, which is empty for what is
 // no change, and the event as it was read, or its likeness, which are left out
 // where there was none.
-const swapScript = `
+const swapScript = rediscommit.IsLike + `
 if ARGV[5] then
-	if redis.call('STRLEN', KEYS[1]) ~= tonumber(ARGV[4])
-		or redis.call('GETRANGE', KEYS[1], -#ARGV[5], -1) ~= ARGV[5]
-		or redis.call('BITCOUNT', KEYS[1]) ~= tonumber(ARGV[6]) then return 0 end
+	if not isLike(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
 elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
 	return 0
 end

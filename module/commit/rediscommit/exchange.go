@@ -35,22 +35,27 @@ type Exchanger interface {
 	Exchange(stamp commit.Stamp) (e Exchange, possible bool)
 }
 
-const (
-	// nextLife is how long a new string stays that never took its place: longer
-	// than the script can take to come after it.
-	nextLife = 10 * time.Second
-)
+// nextLife is how long a new string stays that never took its place: longer than
+// the script can take to come after it.
+const nextLife = 10 * time.Second
+
+// IsLike is a function for scripts, isLike(length, tail, bits): whether the string
+// of KEYS[1] has a [Likeness].
+const IsLike = `
+local function isLike(length, tail, bits)
+	return redis.call('STRLEN', KEYS[1]) == tonumber(length)
+		and redis.call('GETRANGE', KEYS[1], -#tail, -1) == tail
+		and redis.call('BITCOUNT', KEYS[1]) == tonumber(bits)
+end`
 
 // exchangeScript puts the new string in the place of the old one.
 //
 // KEYS: the string's, and that of the new one. ARGV: length, last bytes and
 // number of set bits of the old one, the channel, and the message or nothing. It
 // returns -1 where the new string is not there.
-const exchangeScript = `
+const exchangeScript = IsLike + `
 if redis.call('EXISTS', KEYS[2]) == 0 then return -1 end
-if redis.call('STRLEN', KEYS[1]) ~= tonumber(ARGV[1])
-	or redis.call('GETRANGE', KEYS[1], -#ARGV[2], -1) ~= ARGV[2]
-	or redis.call('BITCOUNT', KEYS[1]) ~= tonumber(ARGV[3]) then
+if not isLike(ARGV[1], ARGV[2], ARGV[3]) then
 	redis.call('DEL', KEYS[2])
 	return 0
 end
