@@ -1,0 +1,57 @@
+package match
+
+import (
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// outcome is what a rule does with the events that it matches.
+type outcome struct {
+	actions   []pushrule.Action
+	notify    bool
+	highlight bool
+	sound     string
+}
+
+// readOutcome reads actions (Matrix specification, "Actions"). The historical
+// ones are left out.
+func readOutcome(actions []pushrule.Action) (o outcome) {
+	for _, action := range actions {
+		w := strictjson.Walk(string(action))
+		switch w.Next() {
+		case '"':
+			switch w.String() {
+			case "dont_notify", "coalesce":
+				continue
+			case "notify":
+				o.notify = true
+			}
+		case '{':
+			o.setTweak(&w)
+		}
+		o.actions = append(o.actions, action)
+	}
+	return o
+}
+
+// setTweak reads the next value, an object. Where a tweak is set twice, the
+// last one counts. A highlight without a value is true.
+func (o *outcome) setTweak(w *strictjson.Walker) {
+	tweak, given := "", value{kind: truth}
+	for name := range w.Object() {
+		switch c := w.Next(); {
+		case name == "set_tweak" && c == '"':
+			tweak = w.String()
+		case name == "value" && (c == '{' || c == '['):
+			given = value{kind: compound}
+		case name == "value":
+			given = readScalar(w)
+		}
+	}
+	switch tweak {
+	case "highlight":
+		o.highlight = given.kind == truth
+	case "sound":
+		o.sound = given.text
+	}
+}

@@ -1,0 +1,135 @@
+package match
+
+import (
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// Rules is a rule set made ready to be evaluated. It never changes and is safe
+// for concurrent use.
+type Rules struct {
+	rules     []rule           // in the order in which they are checked
+	unindexed []int32          // those that have to be looked at one by one, in order
+	rooms     map[string]int32 // room rules by room
+	senders   map[string]int32 // sender rules by sender
+	bodies    bodyIndex        // rules that ask for something in the body
+	personal  int              // conditions that compare with the id of the user
+}
+
+// rule is a rule of any kind: one that has no conditions of its own has those
+// that its kind implies.
+type rule struct {
+	kind       pushrule.Kind
+	id         string
+	enabled    bool
+	conditions []condition
+	outcome    outcome
+}
+
+// Compile makes a rule set ready. What can never match is no error: unknown
+// kinds of conditions and rules that lack what they need (Matrix
+// specification, "Conditions") match nothing and leave the other rules alone.
+//
+// For the rule sets of many users, see [Cache].
+func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
+
+// compile is [Compile] for a set whose owner's id stands for the id of whoever
+// the set is evaluated for.
+func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
+	r := &Rules{}
+	for _, kind := range pushrule.Kinds() {
+		for _, source := range set.List(kind) {
+			r.add(newRule(kind, source, owner))
+		}
+	}
+	r.bodies.build(r.rules)
+	return r
+}
+
+func newRule(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) rule {
+	return rule{
+		kind: kind, id: source.ID, enabled: source.Enabled,
+		conditions: newConditions(kind, source, owner), outcome: readOutcome(source.Actions),
+	}
+}
+
+// newConditions returns the conditions of a rule, or those that its kind
+// implies (Matrix specification, "Push Rules").
+func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) (conditions []condition) {
+	if pushrule.IsLegacy(source.ID) {
+		conditions = append(conditions, condition{op: withoutMentions})
+	}
+	switch kind {
+	case pushrule.Content:
+		return append(conditions, condition{op: matchesWords, key: wellKnown.keys[slotBody], glob: newGlob(source.Pattern)})
+	case pushrule.Room:
+		return append(conditions, condition{op: sameText, key: wellKnown.keys[slotRoomID], text: source.ID})
+	case pushrule.Sender:
+		return append(conditions, condition{op: sameText, key: wellKnown.keys[slotSender], text: source.ID})
+	}
+	for _, c := range source.Conditions {
+		conditions = append(conditions, newCondition(c, owner))
+	}
+	return conditions
+}
+
+// add adds the rule that is checked next.
+func (r *Rules) add(added rule) {
+	at := int32(len(r.rules))
+	r.rules = append(r.rules, added)
+	for i := range added.conditions {
+		if added.conditions[i].isPersonal() {
+			r.personal++
+		}
+	}
+	switch {
+	case !added.enabled || added.neverMatches():
+	case added.kind == pushrule.Room:
+		r.rooms = addFirst(r.rooms, added.id, at)
+	case added.kind == pushrule.Sender:
+		r.senders = addFirst(r.senders, added.id, at)
+	case added.bodyCondition() == nil:
+		r.unindexed = append(r.unindexed, at)
+	}
+}
+
+// addFirst keeps the first rule of each id: only a damaged set has more.
+func addFirst(rules map[string]int32, id string, at int32) map[string]int32 {
+	if rules == nil {
+		rules = map[string]int32{}
+	}
+	if _, found := rules[id]; !found {
+		rules[id] = at
+	}
+	return rules
+}
+
+func (r *rule) neverMatches() bool {
+	for i := range r.conditions {
+		if r.conditions[i].op == never {
+			return true
+		}
+	}
+	return false
+}
+
+// bodyCondition returns the condition by which the rule is found in a body,
+// nil where it has none.
+func (r *rule) bodyCondition() *condition {
+	for i := range r.conditions {
+		if r.conditions[i].op == matchesWords {
+			return &r.conditions[i]
+		}
+	}
+	return nil
+}
+
+// holds reports whether all conditions of the rule hold.
+func (r *rule) holds(s *subject) bool {
+	for i := range r.conditions {
+		if !r.conditions[i].holds(s) {
+			return false
+		}
+	}
+	return true
+}

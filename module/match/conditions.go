@@ -1,0 +1,265 @@
+package match
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// operation is what a condition does.
+type operation uint8
+
+const (
+	never           operation = iota // unknown kinds, and known ones without what they need
+	matchesWhole                     // event_match
+	matchesWords                     // event_match of content.body
+	isUser                           // event_match with the user's id
+	propertyIs                       // event_property_is
+	propertyHas                      // event_property_contains
+	propertyIsUser                   // event_property_is with the user's id
+	propertyHasUser                  // event_property_contains with the user's id
+	displayName                      // contains_display_name
+	memberCount                      // room_member_count
+	mayNotify                        // sender_notification_permission
+	withoutMentions                  // legacy rules: the event has no m.mentions
+	sameText                         // room and sender rules: the property is exactly this string
+)
+
+// condition is a condition, ready to be tested (Matrix specification,
+// "Conditions").
+type condition struct {
+	op     operation
+	key    key
+	glob   glob
+	value  value  // what event_property_is and event_property_contains compare with
+	text   string // the notification, or what sameText compares with
+	count  comparison
+	source pushrule.Condition
+}
+
+// comparison is one with the number of members.
+type comparison struct {
+	least, most int
+}
+
+func (c comparison) holds(n int) bool { return c.least <= n && n <= c.most }
+
+// subject is what conditions are tested on.
+type subject struct {
+	event *Event
+	facts *Facts
+
+	// personal is set by conditions whose answer may differ between users who
+	// share a set of rules.
+	personal bool
+}
+
+// holds tests a condition.
+func (c *condition) holds(s *subject) bool {
+	switch c.op {
+	case matchesWhole:
+		text, found := s.event.text(&c.key)
+		return found && c.glob.matchFolding(text)
+	case matchesWords:
+		_, found := s.event.text(&c.key)
+		return found && c.glob.matchWords(&s.event.body)
+	case isUser:
+		text, found := s.event.text(&c.key)
+		s.personal = s.personal || found
+		return found && strings.EqualFold(text, string(s.facts.User))
+	case sameText:
+		text, found := s.event.text(&c.key)
+		return found && text == c.text
+	case withoutMentions:
+		return s.event.slot(slotMentions) == nil
+	case displayName:
+		return s.hasDisplayName()
+	case memberCount:
+		return s.facts.Room.MemberCount > 0 && c.count.holds(s.facts.Room.MemberCount)
+	case mayNotify:
+		return s.facts.Room.Power != nil && s.facts.Room.Power.mayNotify(c.text)
+	case never:
+		return false
+	}
+	return c.holdsForProperty(s)
+}
+
+// holdsForProperty tests the conditions on exact values.
+func (c *condition) holdsForProperty(s *subject) bool {
+	p := s.event.find(&c.key)
+	if p == nil {
+		return false
+	}
+	switch c.op {
+	case propertyIs:
+		return p.value == c.value
+	case propertyHas:
+		return slices.Contains(s.event.elementsOf(p), c.value)
+	}
+	s.personal = true
+	user := value{kind: textual, text: string(s.facts.User)}
+	if c.op == propertyIsUser {
+		return p.value == user
+	}
+	return slices.Contains(s.event.elementsOf(p), user)
+}
+
+// stackBytes is the length up to which a text is folded without memory.
+const stackBytes = 256
+
+// matchFolding reports whether a text that is not folded yet matches.
+func (g *glob) matchFolding(text string) bool {
+	if g.literal {
+		return equalsFolded(text, g.pattern)
+	}
+	var space [stackBytes]byte
+	return g.matchWhole(asText(appendFolded(space[:0], text)))
+}
+
+// hasDisplayName tests contains_display_name: the name stands in the body as a
+// keyword would, but with * and ? meaning themselves.
+func (s *subject) hasDisplayName() bool {
+	if p := s.event.slot(slotBody); p == nil || p.value.kind != textual {
+		return false
+	}
+	s.personal = true
+	if s.facts.DisplayName == "" {
+		return false
+	}
+	var space [stackBytes]byte
+	name := appendFolded(space[:0], s.facts.DisplayName)
+	return s.event.body.containsBounded(asText(name))
+}
+
+// containsBounded reports whether a folded text stands in the body between
+// word boundaries.
+func (b *body) containsBounded(text string) bool {
+	one := [1]piece{{text: text}}
+	s := segment{pieces: one[:]}
+	return b.findBounded(&s, 0, startBounded|endBounded) >= 0
+}
+
+// newCondition compiles a condition. Where it compares with the owner's id,
+// it compares with the id of whoever it is evaluated for.
+func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
+	c := condition{source: source}
+	parts := readCondition(source)
+	if parts.key.kind == textual {
+		c.key = parseKey(parts.key.text)
+	}
+	switch parts.kind {
+	case "event_match":
+		c.setPattern(parts, owner)
+	case "event_property_is":
+		c.setValue(parts, propertyIs, propertyIsUser, owner)
+	case "event_property_contains":
+		c.setValue(parts, propertyHas, propertyHasUser, owner)
+	case "contains_display_name":
+		c.op = displayName
+	case "room_member_count":
+		c.setCount(parts.is)
+	case "sender_notification_permission":
+		if parts.key.kind == textual {
+			c.op, c.text = mayNotify, parts.key.text
+		}
+	}
+	return c
+}
+
+// conditionParts are the members of a condition that some kind asks for.
+type conditionParts struct {
+	kind                    string
+	key, pattern, value, is value
+}
+
+func readCondition(source pushrule.Condition) (parts conditionParts) {
+	w := strictjson.Walk(string(source))
+	if w.Next() != '{' {
+		return conditionParts{}
+	}
+	for name := range w.Object() {
+		if c := w.Next(); c == '{' || c == '[' {
+			continue
+		}
+		switch name {
+		case "kind":
+			parts.kind = readScalar(&w).text
+		case "key":
+			parts.key = readScalar(&w)
+		case "pattern":
+			parts.pattern = readScalar(&w)
+		case "value":
+			parts.value = readScalar(&w)
+		case "is":
+			parts.is = readScalar(&w)
+		}
+	}
+	return parts
+}
+
+func (c *condition) setPattern(parts conditionParts, owner mxid.UserID) {
+	if parts.key.kind != textual || parts.pattern.kind != textual {
+		return
+	}
+	c.glob = newGlob(parts.pattern.text)
+	switch {
+	case c.key.slot == slotBody:
+		c.op = matchesWords
+	case owner != "" && parts.pattern.text == string(owner) && c.glob.literal:
+		c.op = isUser
+	default:
+		c.op = matchesWhole
+	}
+}
+
+func (c *condition) setValue(parts conditionParts, exact, user operation, owner mxid.UserID) {
+	c.value = parts.value
+	switch {
+	case parts.key.kind != textual || !parts.value.isScalar():
+	case owner != "" && parts.value == value{kind: textual, text: string(owner)}:
+		c.op = user
+	default:
+		c.op = exact
+	}
+}
+
+// isPersonal reports whether a condition compares with the id of the user.
+func (c *condition) isPersonal() bool {
+	return c.op == isUser || c.op == propertyIsUser || c.op == propertyHasUser
+}
+
+// setCount reads the member is of room_member_count: digits behind a
+// comparison, or behind none, which means ==.
+func (c *condition) setCount(is value) {
+	const endless = int(^uint(0) >> 1)
+	digits := strings.TrimLeft(is.text, "=<>")
+	if is.kind != textual || digits == "" || strings.Trim(digits, "0123456789") != "" {
+		return
+	}
+	n, err := strconv.Atoi(digits)
+	if err != nil {
+		n = endless // as good as any number that no room has
+	}
+	c.op = memberCount
+	switch is.text[:len(is.text)-len(digits)] {
+	case "", "==":
+		c.count = comparison{n, n}
+	case "<":
+		c.count = comparison{0, n - 1}
+	case "<=":
+		c.count = comparison{0, n}
+	case ">":
+		c.count = comparison{n, endless}
+		if n < endless {
+			c.count.least++
+		}
+	case ">=":
+		c.count = comparison{n, endless}
+	default:
+		c.op = never
+	}
+}

@@ -1,0 +1,189 @@
+package match
+
+import (
+	"errors"
+
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Event is an event with its properties made ready to be looked up. It never
+// changes and is safe for concurrent use.
+type Event struct {
+	properties []property
+	elements   []value // of arrays, one array after the other
+	slots      [slotCount]int32
+	buckets    []int32 // where there are many properties: their places by hash
+	body       body
+}
+
+// property is a member of the event or of an object in it.
+type property struct {
+	hash   uint64
+	name   string
+	parent int32 // the property that is the object, -1 for the event
+	value  value
+
+	firstElement, endElement int32 // of an array: its scalars
+}
+
+const (
+	absent         = -1
+	manyProperties = 24
+)
+
+// ErrNotAnEvent is returned for what cannot be an event.
+var ErrNotAnEvent = errors.New("match: not a JSON object")
+
+// ReadEvent makes an event ready for any number of evaluations. The text is
+// the event in the format in which clients get it (Matrix specification,
+// "Room event format"), where room_id, sender and, for state events, state_key
+// are known. It returns [ErrNotAnEvent] for a text that is not one JSON object
+// with each name once, valid UTF-8 and no half of a surrogate pair. The event
+// keeps the text.
+func ReadEvent(text string) (*Event, error) {
+	w := strictjson.Walk(text)
+	if w.Next() != '{' || !strictjson.Valid(text) {
+		return nil, ErrNotAnEvent
+	}
+	e := &Event{properties: make([]property, 0, 8+len(text)/48)}
+	for i := range e.slots {
+		e.slots[i] = absent
+	}
+	e.readObject(&w, absent, 0)
+	if len(e.properties) > manyProperties {
+		e.fillBuckets()
+	}
+	if p := e.slot(slotBody); p != nil && p.value.kind == textual {
+		e.body = readBody(p.value.text)
+	}
+	return e, nil
+}
+
+// readObject adds the members of the object that comes next.
+func (e *Event) readObject(w *strictjson.Walker, parent int32, parentHash uint64) {
+	for name := range w.Object() {
+		at := int32(len(e.properties))
+		hash := childHash(parentHash, name)
+		e.properties = append(e.properties, property{hash: hash, name: name, parent: parent})
+		if s := wellKnown.find(hash, func(known key) bool { return e.hasPath(at, known.parts) }); s != 0 {
+			e.slots[s] = at
+		}
+		switch w.Next() {
+		case '{':
+			e.readObject(w, at, hash)
+		case '[':
+			first := int32(len(e.elements))
+			e.readElements(w)
+			p := &e.properties[at]
+			p.value.kind, p.firstElement, p.endElement = array, first, int32(len(e.elements))
+		default:
+			e.properties[at].value = readScalar(w)
+		}
+	}
+}
+
+// readElements adds the scalars of the array that comes next.
+func (e *Event) readElements(w *strictjson.Walker) {
+	for range w.Array() {
+		if c := w.Next(); c == '{' || c == '[' {
+			continue
+		}
+		if v := readScalar(w); v.isScalar() {
+			e.elements = append(e.elements, v)
+		}
+	}
+}
+
+// readScalar reads the next value, which is neither an object nor an array.
+func readScalar(w *strictjson.Walker) value {
+	switch w.Next() {
+	case '"':
+		return value{kind: textual, text: w.String()}
+	case 't':
+		w.Skip()
+		return value{kind: truth}
+	case 'f':
+		w.Skip()
+		return value{kind: falsehood}
+	case 'n':
+		w.Skip()
+		return value{kind: null}
+	}
+	return readNumber(w.Skip())
+}
+
+// hasPath reports whether a property has a path.
+func (e *Event) hasPath(at int32, parts []string) bool {
+	for i := len(parts) - 1; i >= 0; i-- {
+		if at == absent || e.properties[at].name != parts[i] {
+			return false
+		}
+		at = e.properties[at].parent
+	}
+	return at == absent
+}
+
+// fillBuckets makes the table by which [Event.find] finds properties.
+func (e *Event) fillBuckets() {
+	size := 2
+	for size < 2*len(e.properties) {
+		size *= 2
+	}
+	e.buckets = make([]int32, size)
+	for i := range e.properties {
+		at := e.properties[i].hash & uint64(size-1)
+		for e.buckets[at] != 0 {
+			at = (at + 1) & uint64(size-1)
+		}
+		e.buckets[at] = int32(i) + 1
+	}
+}
+
+// slot returns a property that rules often ask for, nil where the event has
+// none.
+func (e *Event) slot(s slot) *property {
+	if at := e.slots[s]; at >= 0 {
+		return &e.properties[at]
+	}
+	return nil
+}
+
+// find returns the property that a key names, nil where the event has none.
+func (e *Event) find(k *key) *property {
+	if k.slot != 0 {
+		return e.slot(k.slot)
+	}
+	if e.buckets != nil {
+		return e.findInBuckets(k)
+	}
+	for i := range e.properties {
+		if e.properties[i].hash == k.hash && e.hasPath(int32(i), k.parts) {
+			return &e.properties[i]
+		}
+	}
+	return nil
+}
+
+func (e *Event) findInBuckets(k *key) *property {
+	mask := uint64(len(e.buckets) - 1)
+	for at := k.hash & mask; e.buckets[at] != 0; at = (at + 1) & mask {
+		i := e.buckets[at] - 1
+		if e.properties[i].hash == k.hash && e.hasPath(i, k.parts) {
+			return &e.properties[i]
+		}
+	}
+	return nil
+}
+
+// text returns a property that is a string; found is false where the event
+// has none.
+func (e *Event) text(k *key) (text string, found bool) {
+	p := e.find(k)
+	if p == nil || p.value.kind != textual {
+		return "", false
+	}
+	return p.value.text, true
+}
+
+// elementsOf returns the scalars of a property that is an array.
+func (e *Event) elementsOf(p *property) []value { return e.elements[p.firstElement:p.endElement] }

@@ -1,0 +1,138 @@
+package match
+
+import (
+	"strings"
+	"testing"
+	"unicode"
+	"unicode/utf8"
+)
+
+// oracle matches by trying everything, remembering what was tried.
+type oracle struct {
+	pattern, value []rune
+	failed         map[[2]int]bool
+}
+
+func (o *oracle) match(p, v int) bool {
+	if o.failed[[2]int{p, v}] {
+		return false
+	}
+	matched := false
+	switch {
+	case p == len(o.pattern):
+		matched = v == len(o.value)
+	case o.pattern[p] == '*':
+		matched = o.match(p+1, v) || v < len(o.value) && o.match(p, v+1)
+	case v < len(o.value) && (o.pattern[p] == '?' || sameFolded(o.pattern[p], o.value[v])):
+		matched = o.match(p+1, v+1)
+	}
+	o.failed[[2]int{p, v}] = !matched
+	return matched
+}
+
+// sameFolded compares as strings.EqualFold does.
+func sameFolded(a, b rune) bool { return strings.EqualFold(string(a), string(b)) }
+
+func oracleMatch(pattern string, value []rune) bool {
+	o := oracle{[]rune(pattern), value, map[[2]int]bool{}}
+	return o.match(0, 0)
+}
+
+// oracleWords tries every part of a body between word boundaries.
+func oracleWords(pattern, body string) bool {
+	value := []rune(body)
+	word := func(at int) bool {
+		return at >= 0 && at < len(value) && value[at] < utf8.RuneSelf && wordBytes[value[at]]
+	}
+	for start := range len(value) + 1 {
+		for end := start; end <= len(value); end++ {
+			inside := word(start-1) && word(start) || word(end-1) && word(end)
+			if !inside && oracleMatch(pattern, value[start:end]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// FuzzGlob holds globs, on whole values and between word boundaries, and the
+// index of a body against the oracle.
+func FuzzGlob(f *testing.F) {
+	for _, seed := range [][2]string{
+		{"lunc?*", "Lunch plans"}, {"ex*ple", "An exciting triple-whammy"}, {"*a*a*b", "aaaaaaab"}, {"?", "é"}, {"", ""}, {"", "a b"},
+		{"*?*", "a"}, {"a?b", "a\nb a?b"}, {"k", "\u212a"}, {"asb", "a\u017fb"}, {"caf\u00e9", "CAF\u00c9s"}, {"@room", "foo@room"}, {"c++", "c+++"},
+		{"??*ab?cd*?", "xxabacabxcdy"}, {"\u0130", "i\u0307"}, {"\u1e9e*", "\u00df"}, {"a?a?b*", "aaaaaaaaab"}, {"ab*ab", "xab ab"},
+	} {
+		f.Add(seed[0], seed[1])
+	}
+	f.Fuzz(func(t *testing.T, pattern, text string) {
+		if len(pattern) > 30 || len(text) > 60 || !utf8.ValidString(pattern) || !utf8.ValidString(text) {
+			return
+		}
+		g := newGlob(pattern)
+		if got, want := g.matchFolding(text), oracleMatch(pattern, []rune(text)); got != want {
+			t.Errorf("%q on the whole of %q: got %t", pattern, text, got)
+		}
+		b := readBody(text)
+		want := oracleWords(pattern, text)
+		if got := g.matchWords(&b); got != want {
+			t.Errorf("%q between boundaries of %q: got %t", pattern, text, got)
+		}
+		if got := findIndexed(pattern, text); got != want {
+			t.Errorf("%q by the index of %q: got %t", pattern, text, got)
+		}
+	})
+}
+
+// findIndexed looks for one pattern with an index.
+func findIndexed(pattern, text string) bool {
+	rules := []rule{{enabled: true, conditions: []condition{{op: matchesWords, key: wellKnown.keys[slotBody], glob: newGlob(pattern)}}}}
+	var x bodyIndex
+	x.build(rules)
+	e := Event{properties: []property{{name: "body", value: value{kind: textual, text: text}}}, body: readBody(text)}
+	e.slots[slotBody] = 0
+	return x.first(rules, &subject{event: &e}, 1) == 0
+}
+
+// TestFoldingIsSimpleFolding compares with the standard library for every
+// character.
+func TestFoldingIsSimpleFolding(t *testing.T) {
+	t.Parallel()
+	for r := range unicode.MaxRune + 1 {
+		for other := unicode.SimpleFold(r); other != r; other = unicode.SimpleFold(other) {
+			if foldRune(r) != foldRune(other) {
+				t.Fatalf("%q and %q are the same, but become %q and %q", r, other, foldRune(r), foldRune(other))
+			}
+		}
+		if folded := foldRune(r); utf8.ValidRune(r) && !sameFolded(r, folded) {
+			t.Fatalf("%q becomes %q, which is another character", r, folded)
+		}
+		if r < utf8.RuneSelf && foldRune(r) != unicode.ToLower(r) {
+			t.Fatalf("%q becomes %q, want lower case", r, foldRune(r))
+		}
+	}
+}
+
+// BenchmarkGlob is about bodies of the largest size and patterns that make
+// those who try everything slow.
+func BenchmarkGlob(b *testing.B) {
+	as := readBody(strings.Repeat("a", 64<<10))
+	for _, pattern := range []string{
+		"*a*a*a*a*b", strings.Repeat("*a", 40) + "b", "a*a*a*a*b", "?*?*?*b", "a?a?a?b*", strings.Repeat("a", 1023) + "b",
+		strings.Repeat("a?", 500) + "b", "*" + strings.Repeat("a", 1000) + "b*", "*" + strings.Repeat("a?", 30) + "b",
+	} {
+		name := pattern
+		if len(name) > 20 {
+			name = name[:20] + "..."
+		}
+		g := newGlob(pattern)
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if g.matchWords(&as) {
+					b.Fatal("it matches")
+				}
+			}
+		})
+	}
+}

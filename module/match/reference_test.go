@@ -1,0 +1,240 @@
+package match_test
+
+import (
+	"encoding/json"
+	"math/big"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// reference evaluates push rules as the specification says it, sentence by
+// sentence, without regard to speed.
+type reference struct {
+	event map[string]any
+	facts match.Facts
+}
+
+// decode reads JSON with all digits of its numbers.
+func decode(text string) (v any) {
+	decoder := json.NewDecoder(strings.NewReader(text))
+	decoder.UseNumber()
+	if err := decoder.Decode(&v); err != nil {
+		panic(err)
+	}
+	return v
+}
+
+// referenceRule is the first rule of a set that matches an event.
+func referenceRule(set, event string, facts match.Facts) (kind pushrule.Kind, id string) {
+	r := reference{decode(event).(map[string]any), facts}
+	// "Homeservers MUST NOT notify the Push Gateway for events that the user
+	// has sent themselves."
+	if r.event["sender"] == string(facts.User) {
+		return "", ""
+	}
+	kinds, _ := decode(set).(map[string]any)
+	for _, kind := range []string{"override", "content", "room", "sender", "underride"} {
+		rules, _ := kinds[kind].([]any)
+		for _, rule := range rules {
+			if rule := rule.(map[string]any); r.matches(kind, rule) {
+				return pushrule.Kind(kind), rule["rule_id"].(string)
+			}
+		}
+	}
+	return "", ""
+}
+
+func (r reference) matches(kind string, rule map[string]any) bool {
+	// "Disabled rules never match."
+	if rule["enabled"] != true {
+		return false
+	}
+	content, _ := r.event["content"].(map[string]any)
+	if _, mentions := content["m.mentions"]; mentions && pushrule.IsLegacy(rule["rule_id"].(string)) {
+		return false
+	}
+	switch kind {
+	case "content":
+		return r.holds(map[string]any{"kind": "event_match", "key": "content.body", "pattern": rule["pattern"]})
+	case "room":
+		return r.event["room_id"] == rule["rule_id"]
+	case "sender":
+		return r.event["sender"] == rule["rule_id"]
+	}
+	// "All conditions must hold true for an event in order for the rule to
+	// match. A rule with no conditions always matches."
+	conditions, _ := rule["conditions"].([]any)
+	for _, condition := range conditions {
+		if c, _ := condition.(map[string]any); !r.holds(c) {
+			return false
+		}
+	}
+	return true
+}
+
+func (r reference) holds(c map[string]any) bool {
+	switch c["kind"] {
+	case "event_match":
+		key, isKey := c["key"].(string)
+		pattern, isPattern := c["pattern"].(string)
+		value, isString := r.property(key).(string)
+		if !isKey || !isPattern || !isString {
+			return false
+		}
+		if key == "content.body" {
+			return referenceWords(pattern, value)
+		}
+		return referenceGlob([]rune(pattern), []rune(value))
+	case "event_property_is":
+		key, isKey := c["key"].(string)
+		return isKey && referenceEqual(r.property(key), member(c, "value"))
+	case "event_property_contains":
+		key, isKey := c["key"].(string)
+		list, _ := r.property(key).([]any)
+		for _, element := range list {
+			if isKey && referenceEqual(element, member(c, "value")) {
+				return true
+			}
+		}
+		return false
+	case "contains_display_name":
+		body, isString := r.property("content.body").(string)
+		name := strings.NewReplacer("*", "\ue000", "?", "\ue001") // characters that no test has
+		return isString && r.facts.DisplayName != "" &&
+			referenceWords(name.Replace(r.facts.DisplayName), name.Replace(body))
+	case "room_member_count":
+		is, _ := c["is"].(string)
+		return r.facts.Room.MemberCount > 0 && referenceCount(is, r.facts.Room.MemberCount)
+	case "sender_notification_permission":
+		key, isKey := c["key"].(string)
+		return isKey && r.mayNotify(key)
+	}
+	// "Unrecognised conditions MUST NOT match any events"
+	return false
+}
+
+// missing stands for what is not there.
+type missing struct{}
+
+func member(object map[string]any, name string) any {
+	if v, found := object[name]; found {
+		return v
+	}
+	return missing{}
+}
+
+// property follows a path: "any literal dot or backslash found in a property
+// name should be escaped with a backslash ... Other escape sequences are left
+// as-is".
+func (r reference) property(path string) any {
+	const dot, backslash = "\ue002", "\ue003"
+	path = strings.NewReplacer(`\\`, backslash, `\.`, dot).Replace(path)
+	var at any = r.event
+	for part := range strings.SplitSeq(path, ".") {
+		object, _ := at.(map[string]any)
+		at = member(object, strings.NewReplacer(backslash, `\`, dot, ".").Replace(part))
+	}
+	return at
+}
+
+// referenceEqual compares "strings, integers in the range of [-(2**53)+1,
+// (2**53)-1], booleans, and null".
+func referenceEqual(a, b any) bool {
+	switch a := a.(type) {
+	case nil, bool, string:
+		return a == b
+	case json.Number:
+		b, isNumber := b.(json.Number)
+		if !isNumber {
+			return false
+		}
+		x, y := referenceInteger(a), referenceInteger(b)
+		return x != nil && y != nil && x.Cmp(y) == 0
+	}
+	return false
+}
+
+func referenceInteger(number json.Number) *big.Int {
+	if _, err := strconv.ParseFloat(string(number), 64); err != nil {
+		return nil // far out of range
+	}
+	rational, ok := new(big.Rat).SetString(string(number))
+	if !ok || !rational.IsInt() {
+		return nil
+	}
+	if limit := big.NewInt(1<<53 - 1); rational.Num().CmpAbs(limit) > 0 {
+		return nil
+	}
+	return rational.Num()
+}
+
+// referenceGlob tries everything.
+func referenceGlob(pattern, value []rune) bool {
+	switch {
+	case len(pattern) == 0:
+		return len(value) == 0
+	case pattern[0] == '*':
+		return referenceGlob(pattern[1:], value) || len(value) > 0 && referenceGlob(pattern, value[1:])
+	case len(value) == 0:
+		return false
+	case pattern[0] == '?' || strings.EqualFold(string(pattern[0]), string(value[0])):
+		return referenceGlob(pattern[1:], value[1:])
+	}
+	return false
+}
+
+// referenceWords tries "any substring of the value of the property which
+// starts and ends at a word boundary".
+func referenceWords(pattern, body string) bool {
+	value := []rune(body)
+	word := func(at int) bool {
+		return at >= 0 && at < len(value) && strings.ContainsRune("_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", value[at])
+	}
+	boundary := func(at int) bool { return !word(at-1) || !word(at) }
+	for start := range len(value) + 1 {
+		for end := start; end <= len(value); end++ {
+			if boundary(start) && boundary(end) && referenceGlob([]rune(pattern), value[start:end]) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+var count = regexp.MustCompile(`^(==|<=|>=|<|>|)([0-9]+)$`)
+
+func referenceCount(is string, members int) bool {
+	parts := count.FindStringSubmatch(is)
+	if parts == nil {
+		return false
+	}
+	limit, _ := new(big.Int).SetString(parts[2], 10)
+	order := big.NewInt(int64(members)).Cmp(limit)
+	switch parts[1] {
+	case "<":
+		return order < 0
+	case "<=":
+		return order <= 0
+	case ">":
+		return order > 0
+	case ">=":
+		return order >= 0
+	}
+	return order == 0
+}
+
+func (r reference) mayNotify(key string) bool {
+	power := r.facts.Room.Power
+	if power == nil {
+		return false
+	}
+	level, found := power.Notifications[key]
+	if !found && key == "room" {
+		level, found = 50, true
+	}
+	return found && (power.SenderCreator || power.Sender >= level)
+}

@@ -1,0 +1,92 @@
+package match
+
+import (
+	"strconv"
+	"strings"
+)
+
+// maxInteger is the largest integer of canonical JSON, 2^53-1; its negative is
+// the smallest (Matrix specification, appendices, "Canonical JSON").
+const maxInteger = 1<<53 - 1
+
+type valueKind uint8
+
+const (
+	compound valueKind = iota // an object, or a number that canonical JSON does not have
+	null
+	falsehood
+	truth
+	integer
+	textual
+	array
+)
+
+// value is a property's value, as far as conditions can compare it.
+type value struct {
+	kind   valueKind
+	number int64  // of an integer
+	text   string // of a string
+}
+
+// isScalar reports whether event_property_is and event_property_contains
+// compare such values.
+func (v value) isScalar() bool { return v.kind != compound && v.kind != array }
+
+// readNumber reads the text of a JSON number. It is an integer if its value is
+// one, however it is written: canonical JSON has one form for each value.
+func readNumber(number string) value {
+	digits, negative := strings.CutPrefix(number, "-")
+	n, ok := readShort(digits)
+	if !ok {
+		n, ok = readScientific(digits)
+	}
+	if !ok || n > maxInteger {
+		return value{kind: compound}
+	}
+	if negative {
+		n = -n
+	}
+	return value{kind: integer, number: n}
+}
+
+// readShort reads at most 16 digits and nothing else.
+func readShort(digits string) (n int64, ok bool) {
+	if len(digits) > 16 {
+		return 0, false
+	}
+	for i := range len(digits) {
+		d := digits[i] - '0'
+		if d > 9 {
+			return 0, false
+		}
+		n = n*10 + int64(d)
+	}
+	return n, true
+}
+
+// readScientific reads a number with a fraction, an exponent or many digits;
+// ok is false where its value is no integer of at most 16 digits.
+func readScientific(number string) (n int64, ok bool) {
+	mantissa, exponent, scaled := number, "", false
+	if i := strings.IndexAny(number, "eE"); i >= 0 {
+		mantissa, exponent, scaled = number[:i], number[i+1:], true
+	}
+	whole, fraction, _ := strings.Cut(mantissa, ".")
+	digits := strings.TrimLeft(whole+fraction, "0")
+	significant := strings.TrimRight(digits, "0")
+	if significant == "" {
+		return 0, true
+	}
+	power := len(digits) - len(significant) - len(fraction)
+	if scaled {
+		e, err := strconv.ParseInt(exponent, 10, 32)
+		if err != nil {
+			return 0, false // far too large, or far too small to be an integer
+		}
+		power += int(e)
+	}
+	if power < 0 || len(significant)+power > 16 {
+		return 0, false
+	}
+	return readShort(significant + strings.Repeat("0", power))
+}

@@ -1,0 +1,95 @@
+package match
+
+import (
+	"hash/maphash"
+	"slices"
+	"unicode/utf8"
+)
+
+// body is what content.body says, made ready for patterns: folded, and split
+// into words, the longest runs of characters that are no word boundaries
+// (Matrix specification, "Push Rules", "Conditions": [A-Z], [a-z], [0-9] and
+// _ belong to words, every other character is a boundary).
+type body struct {
+	folded string
+	words  []uint64 // their hashes, in order
+
+	// lookalikes are the places in folded of letters that belong to words
+	// only because of the folding: the long s and the Kelvin sign, which are
+	// word boundaries themselves.
+	lookalikes []int
+}
+
+// wordBytes tells the bytes of words.
+var wordBytes = newWordBytes()
+
+func newWordBytes() (table [256]bool) {
+	for c := range table {
+		table[c] = c == '_' || '0' <= c && c <= '9' || 'A' <= c && c <= 'Z' || 'a' <= c && c <= 'z'
+	}
+	return table
+}
+
+// readBody folds a body and splits it.
+func readBody(text string) body {
+	b := body{words: make([]uint64, 0, len(text)/5+2)}
+	folded := make([]byte, 0, len(text))
+	start := 0 // of the word that i is in
+	for i := 0; i < len(text); {
+		c := text[i]
+		if wordBytes[c] {
+			folded = append(folded, lower[c])
+			i++
+			continue
+		}
+		b.addWord(folded[start:])
+		if c < utf8.RuneSelf {
+			folded = append(folded, c)
+			i++
+		} else {
+			r, size := utf8.DecodeRuneInString(text[i:])
+			i += size
+			r = foldRune(r)
+			if r < utf8.RuneSelf {
+				b.lookalikes = append(b.lookalikes, len(folded))
+			}
+			folded = utf8.AppendRune(folded, r)
+		}
+		start = len(folded)
+	}
+	b.addWord(folded[start:])
+	b.folded = asText(folded)
+	return b
+}
+
+func (b *body) addWord(word []byte) {
+	if len(word) > 0 {
+		b.words = append(b.words, maphash.Bytes(seed, word))
+	}
+}
+
+// isBoundary reports whether a substring may start or end at a place: at the
+// start or the end of the body, and beside any character that is a word
+// boundary, which the substring may begin or end with.
+func (b *body) isBoundary(at int) bool {
+	return at == 0 || at == len(b.folded) || !b.isWord(at-1) || !b.isWord(at)
+}
+
+func (b *body) isWord(at int) bool {
+	if !wordBytes[b.folded[at]] {
+		return false
+	}
+	if len(b.lookalikes) == 0 {
+		return true
+	}
+	_, found := slices.BinarySearch(b.lookalikes, at)
+	return !found
+}
+
+// nextBoundary returns the first boundary at or after a place.
+func (b *body) nextBoundary(at int) int {
+	for !b.isBoundary(at) {
+		at++
+	}
+	return at
+}
