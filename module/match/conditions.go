@@ -140,7 +140,7 @@ func (s *subject) hasDisplayName() bool {
 func (b *body) containsBounded(text string) bool {
 	one := [1]piece{{text: text}}
 	s := segment{pieces: one[:]}
-	return b.findBounded(&s, 0, startBounded|endBounded) >= 0
+	return search{b.folded, b}.first(&s, 0, startBounded|endBounded) >= 0
 }
 
 // newCondition compiles a condition. Where it compares with the owner's id,

@@ -20,6 +20,7 @@ type glob struct {
 
 // segment matches a part of a text, as many characters as it has itself.
 type segment struct {
+	source string // as it stands in the pattern
 	pieces []piece
 	tail   int // how many ? are behind the last piece
 	anchor int // the piece that is looked for; there is none where there are no pieces
@@ -51,7 +52,7 @@ func newGlob(pattern string) glob {
 }
 
 func newSegment(part string) segment {
-	s := segment{runes: utf8.RuneCountInString(part)}
+	s := segment{source: part, runes: utf8.RuneCountInString(part)}
 	longest, passed := -1, 0
 	for rest := part; rest != ""; {
 		text := strings.TrimLeft(rest, "?")
@@ -93,29 +94,6 @@ func (s *segment) matchPrefix(text string, at int) (end int) {
 		at += len(p.text)
 	}
 	return skipRunes(text, at, s.tail)
-}
-
-// find returns the first place at or after from where the segment matches,
-// start -1 where there is none.
-func (s *segment) find(text string, from int) (start, end int) {
-	if len(s.pieces) == 0 {
-		return from, skipRunes(text, from, s.tail)
-	}
-	anchor := s.pieces[s.anchor].text
-	for at := from; ; at++ {
-		i := strings.Index(text[at:], anchor)
-		if i < 0 {
-			return -1, -1
-		}
-		at += i
-		start = backRunes(text, at, s.before)
-		if start < from {
-			continue
-		}
-		if end = s.matchPrefix(text, start); end >= 0 {
-			return start, end
-		}
-	}
 }
 
 // skipRunes returns the place that is n characters behind another, -1 where
@@ -170,7 +148,7 @@ func (g *glob) matchWhole(text string) bool {
 		last++
 	}
 	for i := range middle[:last] {
-		if _, at = middle[i].find(text, at); at < 0 {
+		if at = (search{text: text}).first(&middle[i], at, 0); at < 0 {
 			return false
 		}
 	}
@@ -187,8 +165,9 @@ func (g *glob) matchWords(b *body) bool {
 	if len(b.folded) < g.leastBytes {
 		return false
 	}
+	where := search{b.folded, b}
 	if !g.starred {
-		return b.findBounded(&g.segments[0], 0, startBounded|endBounded) >= 0
+		return where.first(&g.segments[0], 0, startBounded|endBounded) >= 0
 	}
 	at := 0
 	for i := range g.segments {
@@ -199,40 +178,9 @@ func (g *glob) matchWords(b *body) bool {
 		if i == len(g.segments)-1 && !g.tailStar {
 			bounds |= endBounded
 		}
-		if at = b.findBounded(&g.segments[i], at, bounds); at < 0 {
+		if at = where.first(&g.segments[i], at, bounds); at < 0 {
 			return false
 		}
 	}
 	return true
-}
-
-// bounded says which ends of a match must be word boundaries.
-type bounded uint8
-
-const (
-	startBounded bounded = 1 << iota
-	endBounded
-)
-
-// findBounded returns the end of the first match of a segment, at or after
-// from, that has the boundaries, -1 where there is none. What is first leaves
-// most for the segments behind it, so no other has to be tried.
-func (b *body) findBounded(s *segment, from int, bounds bounded) (end int) {
-	for from <= len(b.folded) {
-		start, end := s.find(b.folded, from)
-		switch {
-		case end < 0:
-			return -1
-		case bounds&startBounded != 0 && !b.isBoundary(start):
-			from = b.nextBoundary(start)
-		case bounds&endBounded != 0 && !b.isBoundary(end):
-			from = skipRunes(b.folded, start, 1)
-			if from < 0 {
-				return -1
-			}
-		default:
-			return end
-		}
-	}
-	return -1
 }

@@ -1,6 +1,7 @@
 package match
 
 import (
+	"math/rand/v2"
 	"strings"
 	"testing"
 	"unicode"
@@ -78,10 +79,76 @@ func FuzzGlob(f *testing.F) {
 		if got := g.matchWords(&b); got != want {
 			t.Errorf("%q between boundaries of %q: got %t", pattern, text, got)
 		}
+		if s := g.segments; !g.starred && len(s[0].pieces) > 0 {
+			if got := (search{b.folded, &b}).firstOfAll(&s[0], 0, startBounded|endBounded) >= 0; got != want {
+				t.Errorf("%q at all places of %q at once: got %t", pattern, text, got)
+			}
+		}
 		if got := findIndexed(pattern, text); got != want {
 			t.Errorf("%q by the index of %q: got %t", pattern, text, got)
 		}
 	})
+}
+
+// TestLongSegmentsAreFound is about patterns that are compared in more than one
+// step, in texts where many places nearly match.
+func TestLongSegmentsAreFound(t *testing.T) {
+	t.Parallel()
+	random := rand.New(rand.NewPCG(1, 2))
+	found := 0
+	for range 400 {
+		text := make([]rune, 700)
+		for i := range text {
+			text[i] = []rune("aaaaaaaaaab\u00e9 ")[random.IntN(13)]
+		}
+		length := 1 + random.IntN(200)
+		start := random.IntN(len(text) - length)
+		pattern := []rune(string(text[start : start+length]))
+		for i := range pattern {
+			if random.IntN(3) > 0 {
+				pattern[i] = '?'
+			}
+		}
+		if random.IntN(2) == 0 {
+			pattern[random.IntN(length)] = 'b'
+		}
+		if findsLong(t, pattern, text) {
+			found++
+		}
+	}
+	if found < 30 || found > 370 {
+		t.Errorf("%d of 400 patterns are found", found)
+	}
+}
+
+// findsLong compares a pattern without stars, which is as long as what it
+// matches, with every place of a text.
+func findsLong(t *testing.T, pattern, text []rune) (found bool) {
+	t.Helper()
+	boundary := func(at int) bool {
+		word := func(at int) bool { return at >= 0 && at < len(text) && text[at] < utf8.RuneSelf && wordBytes[text[at]] }
+		return !word(at-1) || !word(at)
+	}
+	var want [4]bool // by the stars that are added
+	for start := range len(text) - len(pattern) + 1 {
+		same := true
+		for i, r := range pattern {
+			same = same && (r == '?' || r == text[start+i])
+		}
+		end := start + len(pattern)
+		want[0] = want[0] || same && boundary(start) && boundary(end)
+		want[1] = want[1] || same && boundary(end)
+		want[2] = want[2] || same && boundary(start)
+		want[3] = want[3] || same
+	}
+	b := readBody(string(text))
+	for i, p := range []string{string(pattern), "*" + string(pattern), string(pattern) + "*", "*" + string(pattern) + "*"} {
+		g := newGlob(p)
+		if got := g.matchWords(&b); got != want[i] {
+			t.Fatalf("%q in %q: got %t", p, string(text), got)
+		}
+	}
+	return want[0]
 }
 
 // findIndexed looks for one pattern with an index.
