@@ -13,7 +13,9 @@ type Rules struct {
 	rooms     map[string]int32 // room rules by room
 	senders   map[string]int32 // sender rules by sender
 	bodies    bodyIndex        // rules that ask for something in the body
+	owner     mxid.UserID      // whose id is the user's in the conditions' texts
 	personal  int              // conditions that compare with the id of the user
+	shared    bool             // whether other users have the same set
 }
 
 // rule is a rule of any kind: one that has no conditions of its own has those
@@ -36,7 +38,7 @@ func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 // compile is [Compile] for a set whose owner's id stands for the id of whoever
 // the set is evaluated for.
 func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
-	r := &Rules{}
+	r := &Rules{owner: owner}
 	for _, kind := range pushrule.Kinds() {
 		for _, source := range set.List(kind) {
 			r.add(newRule(kind, source, owner))
@@ -61,16 +63,25 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 	}
 	switch kind {
 	case pushrule.Content:
-		return append(conditions, condition{op: matchesWords, key: wellKnown.keys[slotBody], glob: newGlob(source.Pattern)})
+		return append(conditions, condition{
+			op: matchesWords, key: wellKnown.keys[slotBody], glob: newGlob(source.Pattern),
+			source: impliedCondition("event_match", "content.body", "pattern", source.Pattern),
+		})
 	case pushrule.Room:
-		return append(conditions, condition{op: sameText, key: wellKnown.keys[slotRoomID], text: source.ID})
+		return append(conditions, sameProperty(slotRoomID, "room_id", source.ID))
 	case pushrule.Sender:
-		return append(conditions, condition{op: sameText, key: wellKnown.keys[slotSender], text: source.ID})
+		return append(conditions, sameProperty(slotSender, "sender", source.ID))
 	}
 	for _, c := range source.Conditions {
 		conditions = append(conditions, newCondition(c, owner))
 	}
 	return conditions
+}
+
+// sameProperty returns the condition that a property of the event is exactly a
+// text.
+func sameProperty(at slot, name, text string) condition {
+	return condition{op: sameText, key: wellKnown.keys[at], text: text, source: impliedCondition("event_property_is", name, "value", text)}
 }
 
 // add adds the rule that is checked next.

@@ -1,7 +1,6 @@
 package match
 
 import (
-	"slices"
 	"strconv"
 	"strings"
 
@@ -98,14 +97,14 @@ func (c *condition) holdsForProperty(s *subject) bool {
 	case propertyIs:
 		return p.value == c.value
 	case propertyHas:
-		return slices.Contains(s.event.elementsOf(p), c.value)
+		return s.event.contains(p, c.value)
 	}
 	s.personal = true
 	user := value{kind: textual, text: string(s.facts.User)}
 	if c.op == propertyIsUser {
 		return p.value == user
 	}
-	return slices.Contains(s.event.elementsOf(p), user)
+	return s.event.contains(p, user)
 }
 
 // stackBytes is the length up to which a text is folded without memory.
@@ -144,7 +143,8 @@ func (b *body) containsBounded(text string) bool {
 }
 
 // newCondition compiles a condition. Where it compares with the owner's id,
-// it compares with the id of whoever it is evaluated for.
+// written without needless escapes, it compares with the id of whoever it is
+// evaluated for.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)
@@ -174,6 +174,7 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 type conditionParts struct {
 	kind                    string
 	key, pattern, value, is value
+	patternText, valueText  string // as they are written
 }
 
 func readCondition(source pushrule.Condition) (parts conditionParts) {
@@ -185,6 +186,7 @@ func readCondition(source pushrule.Condition) (parts conditionParts) {
 		if c := w.Next(); c == '{' || c == '[' {
 			continue
 		}
+		start := w.Offset()
 		switch name {
 		case "kind":
 			parts.kind = readScalar(&w).text
@@ -192,8 +194,10 @@ func readCondition(source pushrule.Condition) (parts conditionParts) {
 			parts.key = readScalar(&w)
 		case "pattern":
 			parts.pattern = readScalar(&w)
+			parts.patternText = string(source[start:w.Offset()])
 		case "value":
 			parts.value = readScalar(&w)
+			parts.valueText = string(source[start:w.Offset()])
 		case "is":
 			parts.is = readScalar(&w)
 		}
@@ -209,7 +213,7 @@ func (c *condition) setPattern(parts conditionParts, owner mxid.UserID) {
 	switch {
 	case c.key.slot == slotBody:
 		c.op = matchesWords
-	case owner != "" && parts.pattern.text == string(owner) && c.glob.literal:
+	case owner != "" && parts.patternText == quote(string(owner)) && c.glob.literal:
 		c.op = isUser
 	default:
 		c.op = matchesWhole
@@ -220,7 +224,7 @@ func (c *condition) setValue(parts conditionParts, exact, user operation, owner 
 	c.value = parts.value
 	switch {
 	case parts.key.kind != textual || !parts.value.isScalar():
-	case owner != "" && parts.value == value{kind: textual, text: string(owner)}:
+	case owner != "" && parts.valueText == quote(string(owner)):
 		c.op = user
 	default:
 		c.op = exact

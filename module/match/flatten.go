@@ -2,6 +2,8 @@ package match
 
 import (
 	"errors"
+	"iter"
+	"slices"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -187,3 +189,20 @@ func (e *Event) text(k *key) (text string, found bool) {
 
 // elementsOf returns the scalars of a property that is an array.
 func (e *Event) elementsOf(p *property) []value { return e.elements[p.firstElement:p.endElement] }
+
+// contains reports whether a property is an array with an element.
+func (e *Event) contains(p *property, element value) bool {
+	return slices.Contains(e.elementsOf(p), element)
+}
+
+// membersOf returns the members of a property that is an object.
+func (e *Event) membersOf(object *property) iter.Seq2[string, value] {
+	return func(yield func(string, value) bool) {
+		for i := range e.properties {
+			p := &e.properties[i]
+			if p.parent >= 0 && &e.properties[p.parent] == object && !yield(p.name, p.value) {
+				return
+			}
+		}
+	}
+}

@@ -2,7 +2,6 @@ package match
 
 import (
 	"cmp"
-	"hash/maphash"
 	"math/bits"
 	"slices"
 )
@@ -264,7 +263,7 @@ func appendWords(list []fragment, text string, startsWhole, endsWhole bool) []fr
 		}
 		whole := (start > 0 || startsWhole) && (end < len(text) || endsWhole)
 		if end > start && whole {
-			list = append(list, fragment{0, maphash.String(seed, text[start:end])})
+			list = append(list, fragment{0, textHash(text[start:end])})
 		}
 		start = end + 1
 	}

@@ -6,10 +6,6 @@ import (
 	"strings"
 )
 
-// seed makes the hashes of names and words unlike those of any other process,
-// so that nobody can send an event that is slow to look through.
-var seed = maphash.MakeSeed()
-
 // key names a property of an event by its path.
 type key struct {
 	parts []string
@@ -20,11 +16,11 @@ type key struct {
 // parseKey reads a path (Matrix specification, appendices, "Dot-separated
 // property paths"): a backslash escapes a dot or a backslash; before anything
 // else, and at the end, it is a backslash.
-func parseKey(path string) key {
-	k := key{parts: splitPath(path)}
-	for _, part := range k.parts {
-		k.hash = childHash(k.hash, part)
-	}
+func parseKey(path string) key { return newKey(splitPath(path)) }
+
+// newKey returns the key of a path.
+func newKey(parts []string) key {
+	k := key{parts: parts, hash: pathHash(parts)}
 	k.slot = wellKnown.find(k.hash, func(known key) bool { return slices.Equal(known.parts, k.parts) })
 	return k
 }
@@ -50,6 +46,13 @@ func splitPath(path string) []string {
 		}
 	}
 	return append(parts, string(part))
+}
+
+func pathHash(parts []string) (hash uint64) {
+	for _, part := range parts {
+		hash = childHash(hash, part)
+	}
+	return hash
 }
 
 // childHash returns the hash of a property's path from that of the object
@@ -101,10 +104,8 @@ var wellKnown = newSlotTable([slotCount]string{
 func newSlotTable(paths [slotCount]string) *slotTable {
 	t := &slotTable{}
 	for s := slotType; s < slotCount; s++ {
-		k := key{parts: splitPath(paths[s]), slot: s}
-		for _, part := range k.parts {
-			k.hash = childHash(k.hash, part)
-		}
+		parts := splitPath(paths[s])
+		k := key{parts: parts, hash: pathHash(parts), slot: s}
 		t.keys[s] = k
 		at := uint8(k.hash)
 		for t.at[at] != 0 {

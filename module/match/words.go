@@ -1,7 +1,6 @@
 package match
 
 import (
-	"hash/maphash"
 	"slices"
 	"unicode/utf8"
 )
@@ -30,42 +29,39 @@ func newWordBytes() (table [256]bool) {
 	return table
 }
 
-// readBody folds a body and splits it.
+// readBody folds a body and splits it. Folding makes no text longer.
 func readBody(text string) body {
 	b := body{words: make([]uint64, 0, len(text)/5+2)}
-	folded := make([]byte, 0, len(text))
-	start := 0 // of the word that i is in
+	folded := make([]byte, len(text)+hashStep) // with space behind the last word for its hash
+	start, end := 0, 0                         // of the word that is being read, in folded
 	for i := 0; i < len(text); {
 		c := text[i]
 		if wordBytes[c] {
-			folded = append(folded, lower[c])
-			i++
+			folded[end] = lower[c]
+			i, end = i+1, end+1
 			continue
 		}
-		b.addWord(folded[start:])
+		if start < end {
+			b.words = append(b.words, wordHash(folded[:end+hashStep], start, end))
+		}
 		if c < utf8.RuneSelf {
-			folded = append(folded, c)
-			i++
+			folded[end] = c
+			i, end = i+1, end+1
 		} else {
 			r, size := utf8.DecodeRuneInString(text[i:])
-			i += size
 			r = foldRune(r)
 			if r < utf8.RuneSelf {
-				b.lookalikes = append(b.lookalikes, len(folded))
+				b.lookalikes = append(b.lookalikes, end)
 			}
-			folded = utf8.AppendRune(folded, r)
+			i, end = i+size, end+utf8.EncodeRune(folded[end:], r)
 		}
-		start = len(folded)
+		start = end
 	}
-	b.addWord(folded[start:])
-	b.folded = asText(folded)
+	if start < end {
+		b.words = append(b.words, wordHash(folded, start, end))
+	}
+	b.folded = asText(folded[:end])
 	return b
-}
-
-func (b *body) addWord(word []byte) {
-	if len(word) > 0 {
-		b.words = append(b.words, maphash.Bytes(seed, word))
-	}
 }
 
 // isBoundary reports whether a substring may start or end at a place: at the

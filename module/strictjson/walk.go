@@ -127,15 +127,27 @@ func (w *Walker) quoted() { w.at = endOfString(w.text, w.at) }
 
 // endOfString returns where the string ends that begins at start.
 func endOfString(text string, start int) int {
-	for i := start + 1; i < len(text); i++ {
-		switch text[i] {
-		case '"':
-			return i + 1
-		case '\\':
-			i++
+	for i := start + 1; ; {
+		quote := strings.IndexByte(text[min(i, len(text)):], '"')
+		if quote < 0 {
+			return len(text)
 		}
+		quote += i
+		if !isEscaped(text[i:quote]) {
+			return quote + 1
+		}
+		i = quote + 1
 	}
-	return len(text)
+}
+
+// isEscaped reports whether what follows a part of a string is escaped by the
+// backslashes at its end.
+func isEscaped(part string) bool {
+	escaped := false
+	for i := len(part) - 1; i >= 0 && part[i] == '\\'; i-- {
+		escaped = !escaped
+	}
+	return escaped
 }
 
 // nested goes behind an object or array. In the bit that is set here, braces

@@ -1,0 +1,143 @@
+package match_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// decidedBy returns the id of the rule that decides about a mention of, or an
+// invitation for, somebody.
+func decidedBy(t *testing.T, rules *match.Rules, user, somebody string) string {
+	t.Helper()
+	event := readEvent(t, `{"type":"m.room.member","state_key":"`+somebody+`","content":{"membership":"invite"}}`)
+	_, id := rules.Evaluate(event, match.Facts{User: mxid.UserID(user)}).Rule()
+	return id
+}
+
+func TestTheDefaultRulesOfAllUsersAreOne(t *testing.T) {
+	t.Parallel()
+	cache := match.NewCache(1 << 20)
+	alice := cache.Rules("@alice:b.c", pushrule.ServerDefault("@alice:b.c"))
+	bob := cache.Rules("@bob:b.c", pushrule.ServerDefault("@bob:b.c"))
+	if alice != bob || alice != cache.Rules("@alice:b.c", pushrule.ServerDefault("@alice:b.c")) {
+		t.Error("they were compiled more than once")
+	}
+	for _, user := range []string{"@alice:b.c", "@bob:b.c"} {
+		if id := decidedBy(t, alice, user, user); id != ".m.rule.invite_for_me" {
+			t.Errorf("%s is invited: got %s", user, id)
+		}
+		if id := decidedBy(t, alice, user, "@carol:b.c"); id != ".m.rule.member_event" {
+			t.Errorf("%s sees an invitation: got %s", user, id)
+		}
+	}
+}
+
+// TestSetsThatDifferAreNotOne is about sets that look alike when the user's id
+// is left out.
+func TestSetsThatDifferAreNotOne(t *testing.T) {
+	t.Parallel()
+	const invited = `"conditions":[{"kind":"event_match","key":"state_key","pattern":%s}]`
+	for name, set := range map[string]string{
+		"a rule's id":                  `{"override":[` + rule("USER", fmt.Sprintf(invited, `"USER"`)) + `]}`,
+		"a rule's id, another escaped": `{"override":[` + rule("USER", fmt.Sprintf(invited, `"\u0040alice:b.c"`)) + `]}`,
+		"a member of a condition":      `{"override":[` + rule("x", `"conditions":[{"kind":"event_match","key":"state_key","pattern":"\u0040alice:b.c","x":"USER"}]`) + `]}`,
+		"a nested member of it":        `{"override":[` + rule("x", `"conditions":[{"kind":"event_match","key":"state_key","pattern":"\u0040alice:b.c","x":{"pattern":"USER"}}]`) + `]}`,
+		"a body":                       `{"override":[` + rule("x", `"conditions":[{"kind":"event_match","key":"content.body","pattern":"USER"}]`) + `]}`,
+		"a content rule":               `{"content":[` + rule("x", `"pattern":"USER"`) + `]}`,
+		"a sender rule":                `{"sender":[` + rule("USER", `"x":1`) + `]}`,
+		"an action":                    `{"override":[` + rule("x", `"actions":["USER"],"conditions":[]`) + `]}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			cache := match.NewCache(1 << 20)
+			setOf := func(user string) pushrule.Ruleset { return readSet(t, strings.ReplaceAll(set, "USER", user)) }
+			users := []string{"@alice:b.c", "@bob:b.c"}
+			for _, user := range users {
+				shared, own := cache.Rules(mxid.UserID(user), setOf(user)), match.Compile(setOf(user))
+				for _, somebody := range users {
+					event := readEvent(t, `{"type":"m.room.member","sender":"@carol:b.c","state_key":"`+somebody+`","content":{"body":"`+somebody+`"}}`)
+					facts := match.Facts{User: mxid.UserID(user)}
+					got, want := shared.Explain(event, facts).String(), own.Explain(event, facts).String()
+					if got != want {
+						t.Errorf("%s, about %s: got %s, want %s", user, somebody, got, want)
+					}
+				}
+			}
+			if cache.Rules("@alice:b.c", setOf("@alice:b.c")) == cache.Rules("@bob:b.c", setOf("@bob:b.c")) {
+				t.Error("they are one")
+			}
+			if cache.Rules("@bob:b.c", setOf("@bob:b.c")) != cache.Rules("@bob:b.c", setOf("@bob:b.c")) {
+				t.Error("a set was compiled twice")
+			}
+		})
+	}
+}
+
+// TestGeneratedSetsAreTheSameOutOfTheCache compares with sets that were
+// compiled on their own.
+func TestGeneratedSetsAreTheSameOutOfTheCache(t *testing.T) {
+	t.Parallel()
+	cache := match.NewCache(64 << 10) // too small for all
+	for seed := range uint64(500) {
+		g := newGenerator(seed)
+		set := readSet(t, encode(g.set()))
+		for range 3 {
+			event, facts := readEvent(t, encode(g.event())), g.facts()
+			got, want := cache.Rules(facts.User, set).Explain(event, facts), match.Compile(set).Explain(event, facts)
+			if got.String() != want.String() {
+				t.Fatalf("seed %d: got %s, want %s", seed, got, want)
+			}
+		}
+	}
+}
+
+func TestManyAskForOneSetAtOnce(t *testing.T) {
+	t.Parallel()
+	cache := match.NewCache(1 << 20)
+	found := make([]*match.Rules, 50)
+	var wait sync.WaitGroup
+	for i := range found {
+		wait.Go(func() {
+			user := mxid.UserID(fmt.Sprintf("@user%d:b.c", i))
+			found[i] = cache.Rules(user, pushrule.ServerDefault(user))
+		})
+	}
+	wait.Wait()
+	for i := range found {
+		if found[i] != found[0] {
+			t.Fatal("it was compiled more than once")
+		}
+	}
+}
+
+func TestTheCacheForgetsWhatIsNotUsed(t *testing.T) {
+	t.Parallel()
+	cache := match.NewCache(1 << 10)
+	setOf := func(n int) pushrule.Ruleset {
+		return readSet(t, fmt.Sprintf(`{"content":[%s]}`, rule(fmt.Sprint(n), `"pattern":"tea"`)))
+	}
+	often, once := cache.Rules("@a:b.c", setOf(-1)), cache.Rules("@a:b.c", setOf(-2))
+	for n := range 100 {
+		cache.Rules("@a:b.c", setOf(n))
+		if cache.Rules("@a:b.c", setOf(-1)) != often {
+			t.Fatalf("after %d others, a set that is used again and again was forgotten", n)
+		}
+	}
+	if cache.Rules("@a:b.c", setOf(-2)) == once {
+		t.Error("nothing was forgotten")
+	}
+}
+
+func BenchmarkCache(b *testing.B) {
+	cache := match.NewCache(1 << 20)
+	set := pushrule.ServerDefault(benchUser)
+	b.ReportAllocs()
+	for b.Loop() {
+		cache.Rules(benchUser, set)
+	}
+}

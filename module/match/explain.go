@@ -1,0 +1,215 @@
+package match
+
+import (
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Verdict is what became of a rule in an evaluation.
+type Verdict string
+
+// The verdicts.
+const (
+	Decides  Verdict = "decides"  // the first rule that matches
+	Matches  Verdict = "matches"  // it matches, but another decides that is checked before
+	Fails    Verdict = "fails"    // a condition does not hold
+	Disabled Verdict = "disabled" // it is turned off, and was not looked at
+)
+
+// Explanation tells why an evaluation has its result.
+type Explanation struct {
+	Own    bool              `json:"own"`    // the event is the user's own: nothing is done, whatever the rules say
+	Rules  []RuleExplanation `json:"rules"`  // every rule, in the order in which they are checked
+	Result Result            `json:"result"` // what [Rules.Evaluate] returns
+}
+
+// RuleExplanation tells what became of a rule. Of one that fails it has the
+// first condition that does not hold; content, room and sender rules have the
+// one that their kind implies.
+type RuleExplanation struct {
+	Kind      pushrule.Kind      `json:"kind"`
+	RuleID    string             `json:"rule_id"`
+	Verdict   Verdict            `json:"verdict"`
+	Condition pushrule.Condition `json:"condition,omitempty"`
+	Saw       string             `json:"saw,omitempty"` // what the condition has found, in words; values are JSON, long ones cut
+}
+
+// Explain evaluates every rule and tells why it matches or does not. It is for
+// people; its wording may change.
+func (r *Rules) Explain(event *Event, facts Facts) Explanation {
+	s := subject{event: event, facts: &facts}
+	e := Explanation{Own: s.isOwn(), Result: r.Evaluate(event, facts)}
+	decided := e.Own
+	for i := range r.rules {
+		explained := r.explainRule(&r.rules[i], &s)
+		if explained.Verdict == Matches && !decided {
+			explained.Verdict, decided = Decides, true
+		}
+		e.Rules = append(e.Rules, explained)
+	}
+	return e
+}
+
+func (r *Rules) explainRule(rule *rule, s *subject) RuleExplanation {
+	e := RuleExplanation{Kind: rule.kind, RuleID: rule.id, Verdict: Matches}
+	if !rule.enabled {
+		e.Verdict = Disabled
+		return e
+	}
+	for i := range rule.conditions {
+		if c := &rule.conditions[i]; !c.holds(s) {
+			e.Verdict, e.Condition, e.Saw = Fails, r.sourceOf(c, s.facts.User), c.saw(s)
+			break
+		}
+	}
+	return e
+}
+
+// sourceOf returns the text of a condition, as the user has it.
+func (r *Rules) sourceOf(c *condition, user mxid.UserID) pushrule.Condition {
+	if !c.isPersonal() {
+		return c.source
+	}
+	return pushrule.Condition(strings.ReplaceAll(string(c.source), quote(string(r.owner)), quote(string(user))))
+}
+
+func quote(text string) string { return string(strictjson.AppendString(nil, text)) }
+
+// impliedCondition returns the text of a condition that the kind of a rule
+// implies.
+func impliedCondition(kind, key, member, text string) pushrule.Condition {
+	return pushrule.Condition(`{"kind":"` + kind + `","key":"` + key + `","` + member + `":` + quote(text) + `}`)
+}
+
+// saw tells what a condition that does not hold has found.
+func (c *condition) saw(s *subject) string {
+	room := s.facts.Room
+	switch c.op {
+	case never:
+		return "its kind is not known, or it lacks what its kind needs"
+	case withoutMentions:
+		return `the event has content.m\.mentions, which turns this rule off`
+	case displayName:
+		return s.sawForDisplayName()
+	case memberCount:
+		if room.MemberCount <= 0 {
+			return "how many members the room has is not known"
+		}
+		return "the room has " + strconv.Itoa(room.MemberCount) + " members"
+	case mayNotify:
+		return room.sawForPower(c.text)
+	}
+	return c.key.path() + " is " + s.event.show(s.event.find(&c.key))
+}
+
+func (s *subject) sawForDisplayName() string {
+	if s.facts.DisplayName == "" {
+		return "the user has no display name, or it is not known"
+	}
+	body := s.event.slot(slotBody)
+	return "the display name is " + show(s.facts.DisplayName) + ", content.body is " + s.event.show(body)
+}
+
+func (r Room) sawForPower(notification string) string {
+	if r.Power == nil {
+		return "the sender's power level is not known"
+	}
+	needed, found := r.Power.needed(notification)
+	if !found {
+		return "the room has no level for the notification " + show(notification)
+	}
+	return fmt.Sprintf("the sender has power level %d, %d is needed", r.Power.Sender, needed)
+}
+
+// path writes a key as a condition has it.
+func (k *key) path() string {
+	names := make([]string, len(k.parts))
+	for i, part := range k.parts {
+		names[i] = strings.NewReplacer(`\`, `\\`, ".", `\.`).Replace(part)
+	}
+	return strings.Join(names, ".")
+}
+
+// show writes a property's value.
+func (e *Event) show(p *property) string {
+	if p == nil {
+		return "missing"
+	}
+	if p.value.kind != array {
+		return p.value.show()
+	}
+	elements := []string{}
+	for _, element := range e.elementsOf(p) {
+		elements = append(elements, element.show())
+	}
+	return cut("[" + strings.Join(elements, ",") + "]")
+}
+
+func (v value) show() string {
+	switch v.kind {
+	case null:
+		return "null"
+	case falsehood:
+		return "false"
+	case truth:
+		return "true"
+	case integer:
+		return strconv.FormatInt(v.number, 10)
+	case textual:
+		return show(v.text)
+	}
+	return "an object or a number that is no integer"
+}
+
+func show(text string) string { return cut(quote(text)) }
+
+// shownBytes is the length from which a value is cut.
+const shownBytes = 160
+
+func cut(text string) string {
+	if len(text) <= shownBytes {
+		return text
+	}
+	return strings.ToValidUTF8(text[:shownBytes], "") + "…"
+}
+
+// String writes the explanation as lines, one for each rule.
+func (e Explanation) String() string {
+	var b strings.Builder
+	if e.Own {
+		b.WriteString("the event is the user's own\n")
+	}
+	for _, rule := range e.Rules {
+		fmt.Fprintf(&b, "%s %s: %s", rule.Kind, rule.RuleID, rule.Verdict)
+		if rule.Verdict == Fails {
+			fmt.Fprintf(&b, ": %s, not %s", rule.Saw, rule.Condition)
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "actions: %s\n", pushrule.AppendActions(nil, e.Result.Actions()))
+	return b.String()
+}
+
+// MarshalJSON returns the result as an object with the members kind, rule_id
+// (both empty where no rule matches), actions, notify, highlight and sound.
+func (r Result) MarshalJSON() ([]byte, error) {
+	kind, id := r.Rule()
+	actions := r.Actions()
+	if actions == nil {
+		actions = []pushrule.Action{}
+	}
+	return json.Marshal(struct {
+		Kind      pushrule.Kind     `json:"kind"`
+		RuleID    string            `json:"rule_id"`
+		Actions   []pushrule.Action `json:"actions"`
+		Notify    bool              `json:"notify"`
+		Highlight bool              `json:"highlight"`
+		Sound     string            `json:"sound"`
+	}{kind, id, actions, r.Notify(), r.Highlight(), r.Sound()})
+}

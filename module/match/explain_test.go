@@ -1,0 +1,117 @@
+package match_test
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// explainedSet is the default rules and some of a user's.
+func explainedSet(t *testing.T) pushrule.Ruleset {
+	t.Helper()
+	set := pushrule.ServerDefault("@alice:example.org")
+	put := func(kind pushrule.Kind, id string, d pushrule.Draft) {
+		d.Actions = append(d.Actions, `"notify"`, `{"set_tweak":"sound","value":"cake.wav"}`)
+		if err := set.Put(kind, id, d, pushrule.Position{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put(pushrule.Override, "quiet", pushrule.Draft{Conditions: []pushrule.Condition{`{"kind":"event_match","key":"room_id","pattern":"!q*:example.org"}`}})
+	put(pushrule.Override, "strange", pushrule.Draft{Conditions: []pushrule.Condition{`{"kind":"org.example.moon","phase":"full"}`}})
+	put(pushrule.Override, "party", pushrule.Draft{Conditions: []pushrule.Condition{
+		`{"kind":"room_member_count","is":">10"}`, `{"kind":"sender_notification_permission","key":"party"}`,
+	}})
+	put(pushrule.Override, "name", pushrule.Draft{Conditions: []pushrule.Condition{`{"kind":"contains_display_name"}`}})
+	put(pushrule.Override, ".m.rule.roomnotif"[1:], pushrule.Draft{Conditions: []pushrule.Condition{`{"kind":"event_property_is","key":"content.n","value":1}`}})
+	put(pushrule.Content, "cake", pushrule.Draft{Pattern: "cake*lie"})
+	put(pushrule.Room, "!quiet:example.org", pushrule.Draft{})
+	put(pushrule.Sender, "@bob:example.org", pushrule.Draft{})
+	return set
+}
+
+func TestExplanations(t *testing.T) {
+	t.Parallel()
+	rules := match.Compile(explainedSet(t))
+	for name, test := range map[string]struct {
+		event string
+		facts match.Facts
+	}{
+		"keyword": {
+			`{"type":"m.room.message","room_id":"!a:example.org","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"The Cake is a lie"}}`,
+			match.Facts{User: "@alice:example.org", DisplayName: "Alice", Room: match.Room{MemberCount: 3, Power: &match.Power{}}},
+		},
+		"nothing_known": {
+			`{"type":"org.example.thing","sender":"@carol:example.org","content":{"n":1.5,"m.mentions":{"user_ids":["@bob:example.org",{},7]},"body":"` + strings.Repeat("many words ", 30) + `"}}`,
+			match.Facts{User: "@alice:example.org"},
+		},
+		"mention_of_all": {
+			`{"type":"m.room.message","room_id":"!a:example.org","sender":"@carol:example.org","content":{"msgtype":"m.text","body":"Hi all","m.mentions":{"room":true}}}`,
+			match.Facts{User: "@alice:example.org", DisplayName: "Alice", Room: match.Room{MemberCount: 12, Power: &match.Power{Sender: 20, Notifications: map[string]int64{"party": 25}}}},
+		},
+		"own": {
+			`{"type":"m.room.message","room_id":"!quiet:example.org","sender":"@alice:example.org","content":{"body":"Alice"}}`,
+			match.Facts{User: "@alice:example.org", DisplayName: "Alice"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			explanation := rules.Explain(readEvent(t, test.event), test.facts)
+			golden(t, "explain_"+name+".txt", explanation.String())
+			var read struct {
+				Rules  []struct{ Verdict, Condition any }
+				Result map[string]any
+			}
+			if err := json.Unmarshal([]byte(encode(explanation)), &read); err != nil || len(read.Rules) != len(explanation.Rules) || len(read.Result) != 6 {
+				t.Errorf("as JSON: %s, %v", encode(explanation), err)
+			}
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s: got\n%s", path, got)
+	}
+}
+
+// TestWhatIsExplainedIsWhatIsEvaluated compares on generated sets and events.
+func TestWhatIsExplainedIsWhatIsEvaluated(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(1000) {
+		g := newGenerator(seed)
+		rules := match.Compile(readSet(t, encode(g.set())))
+		event, facts := readEvent(t, encode(g.event())), g.facts()
+		explanation, result := rules.Explain(event, facts), rules.Evaluate(event, facts)
+		kind, id := result.Rule()
+		decides := ""
+		for _, rule := range explanation.Rules {
+			if rule.Verdict == match.Decides {
+				decides += string(rule.Kind) + " " + rule.RuleID
+			}
+			if (rule.Verdict == match.Fails) != (rule.Saw != "") {
+				t.Fatalf("seed %d: %+v", seed, rule)
+			}
+		}
+		if want := string(kind) + " " + id; explanation.Result != result || result.Matched() && decides != want || !result.Matched() && decides != "" {
+			t.Fatalf("seed %d: %s decides, but the result is of %s", seed, decides, want)
+		}
+	}
+}

@@ -1,0 +1,161 @@
+package match
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// Power is who may notify a room (Matrix specification, "m.room.power_levels").
+// [ReadPower] makes it out of a room's state.
+type Power struct {
+	Sender        int64            // power level of the event's sender
+	SenderCreator bool             // the sender is above all levels: a creator, in room version 12 and later
+	Notifications map[string]int64 // content.notifications of the event m.room.power_levels
+}
+
+// roomNotification is the only notification for which the specification has a
+// level where the room has none.
+const (
+	roomNotification      = "room"
+	roomNotificationLevel = 50
+)
+
+// mayNotify reports whether the sender has the level that a notification
+// needs. Where neither the room nor the specification says which that is, the
+// answer is no.
+func (p *Power) mayNotify(notification string) bool {
+	needed, found := p.needed(notification)
+	return found && (p.SenderCreator || p.Sender >= needed)
+}
+
+// needed returns the level that a notification needs.
+func (p *Power) needed(notification string) (level int64, found bool) {
+	if level, found = p.Notifications[notification]; found {
+		return level, true
+	}
+	return roomNotificationLevel, notification == roomNotification
+}
+
+// Errors of [ReadPower].
+var (
+	ErrRoomVersion = errors.New("match: the room's version is not one whose creators are known")
+	ErrPowerLevel  = errors.New("match: a power level is not an integer")
+)
+
+// creatorLevel is that of the creators of a room without the event
+// m.room.power_levels, before room version 12.
+const creatorLevel = 100
+
+// ReadPower returns what a room's state says of a sender's power, as of the
+// event: create is the event m.room.create, levels the event
+// m.room.power_levels, which is empty where the room has none. What an event
+// leaves out has the default of the specification ("m.room.power_levels"). In
+// room version 12 and later, the room's creators are above all levels (room
+// version 12, "Room creators"); before, they have 100 in a room without levels,
+// and others 0.
+//
+// It returns [ErrNotAnEvent] for what is no event, [ErrRoomVersion] for a room
+// version that is no number, and [ErrPowerLevel] for a level that cannot be
+// read. Levels may be strings in room versions before 10.
+func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
+	c, err := ReadEvent(create)
+	if err != nil {
+		return nil, err
+	}
+	version, err := c.roomVersion()
+	if err != nil {
+		return nil, err
+	}
+	isCreator := c.isCreator(version, string(sender))
+	power := &Power{SenderCreator: isCreator && version >= 12}
+	if levels == "" {
+		if isCreator {
+			power.Sender = creatorLevel
+		}
+		return power, nil
+	}
+	l, err := ReadEvent(levels)
+	if err != nil {
+		return nil, err
+	}
+	if err := power.read(l, version, string(sender)); err != nil {
+		return nil, err
+	}
+	return power, nil
+}
+
+// roomVersion returns the version of a room, by its event m.room.create. A room
+// without one has version 1.
+func (e *Event) roomVersion() (int, error) {
+	p := e.findPath("content", "room_version")
+	if p == nil {
+		return 1, nil
+	}
+	version, err := strconv.Atoi(p.value.text)
+	if p.value.kind != textual || err != nil || version < 1 {
+		return 0, ErrRoomVersion
+	}
+	return version, nil
+}
+
+// isCreator reports whether a user has created the room, by its event
+// m.room.create: who content.creator names before room version 11, then who
+// has sent it, and in room version 12 and later also the additional creators.
+func (e *Event) isCreator(version int, user string) bool {
+	path := []string{"sender"}
+	if version < 11 {
+		path = []string{"content", "creator"}
+	}
+	if p := e.findPath(path...); p != nil && p.value == (value{kind: textual, text: user}) {
+		return true
+	}
+	p := e.findPath("content", "additional_creators")
+	return version >= 12 && p != nil && e.contains(p, value{kind: textual, text: user})
+}
+
+// read takes the levels from the event m.room.power_levels.
+func (p *Power) read(levels *Event, version int, sender string) (err error) {
+	given := levels.findPath("content", "users", sender)
+	if given == nil {
+		given = levels.findPath("content", "users_default")
+	}
+	if given != nil {
+		if p.Sender, err = given.value.level(version); err != nil {
+			return err
+		}
+	}
+	notifications := levels.findPath("content", "notifications")
+	if notifications == nil {
+		return nil
+	}
+	for name, level := range levels.membersOf(notifications) {
+		if p.Notifications == nil {
+			p.Notifications = map[string]int64{}
+		}
+		if p.Notifications[name], err = level.level(version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// level returns a value as a power level.
+func (v value) level(version int) (int64, error) {
+	if v.kind == integer {
+		return v.number, nil
+	}
+	level, err := strconv.ParseInt(strings.TrimSpace(v.text), 10, 64)
+	if v.kind != textual || version >= 10 || err != nil {
+		return 0, ErrPowerLevel
+	}
+	return level, nil
+}
+
+// findPath returns the property with a path, nil where the event has none.
+func (e *Event) findPath(parts ...string) *property {
+	k := newKey(parts)
+	return e.find(&k)
+}

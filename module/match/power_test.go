@@ -1,0 +1,67 @@
+package match_test
+
+import (
+	"errors"
+	"reflect"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+func TestPowerIsReadFromTheStateOfTheRoom(t *testing.T) {
+	t.Parallel()
+	const (
+		v1  = `{"type":"m.room.create","sender":"@other:example.org","content":{"creator":"@alice:example.org"}}`
+		v9  = `{"type":"m.room.create","sender":"@alice:example.org","content":{"creator":"@alice:example.org","room_version":"9"}}`
+		v10 = `{"type":"m.room.create","sender":"@bob:example.org","content":{"creator":"@alice:example.org","room_version":"10"}}`
+		v11 = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"11","creator":"@bob:example.org"}}`
+		v12 = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"12","additional_creators":["@bob:example.org"]}}`
+		hot = `{"type":"m.room.create","sender":"@alice:example.org","content":{"room_version":"org.example.hot"}}`
+
+		empty = `{"type":"m.room.power_levels","content":{}}`
+		some  = `{"content":{"users":{"@alice:example.org":75,"@a.b\\c:example.org":30},"users_default":10,"notifications":{"room":20,"party":0}}}`
+		texts = `{"content":{"users":{"@alice:example.org":" +75 "},"notifications":{"room":"20"}}}`
+	)
+	levels := map[string]int64{"room": 20, "party": 0}
+	for name, test := range map[string]struct {
+		create, levels, sender string
+		want                   match.Power
+		err                    error
+	}{
+		"the creator, before there are levels":             {v1, "", "@alice:example.org", match.Power{Sender: 100}, nil},
+		"another user, before there are levels":            {v1, "", "@bob:example.org", match.Power{}, nil},
+		"who sent the create event is no creator there":    {v1, "", "@other:example.org", match.Power{}, nil},
+		"version 10 knows the creator by the content":      {v10, "", "@alice:example.org", match.Power{Sender: 100}, nil},
+		"version 11 knows the creator by the sender":       {v11, "", "@alice:example.org", match.Power{Sender: 100}, nil},
+		"version 11 has no creator in the content":         {v11, "", "@bob:example.org", match.Power{}, nil},
+		"a creator in a room with levels":                  {v11, empty, "@alice:example.org", match.Power{}, nil},
+		"a level":                                          {v11, some, "@alice:example.org", match.Power{Sender: 75, Notifications: levels}, nil},
+		"a user with a dot and a backslash":                {v11, some, `@a.b\c:example.org`, match.Power{Sender: 30, Notifications: levels}, nil},
+		"the room's default":                               {v11, some, "@carol:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
+		"version 12: the sender of the create event":       {v12, some, "@alice:example.org", match.Power{Sender: 75, SenderCreator: true, Notifications: levels}, nil},
+		"version 12: an additional creator":                {v12, empty, "@bob:example.org", match.Power{SenderCreator: true}, nil},
+		"version 12: another user":                         {v12, some, "@carol:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
+		"levels as strings":                                {v9, texts, "@alice:example.org", match.Power{Sender: 75, Notifications: map[string]int64{"room": 20}}, nil},
+		"levels as strings, from version 10 on":            {v10, texts, "@alice:example.org", match.Power{}, match.ErrPowerLevel},
+		"a level that is no integer":                       {v9, `{"content":{"users_default":1.5}}`, "@alice:example.org", match.Power{}, match.ErrPowerLevel},
+		"a notification level that is no integer":          {v12, `{"content":{"notifications":{"room":null}}}`, "@alice:example.org", match.Power{}, match.ErrPowerLevel},
+		"another notification's level in the wrong places": {v12, `{"content":{"room":3,"notifications":[]}}`, "@carol:example.org", match.Power{}, nil},
+		"a version that nobody knows":                      {hot, empty, "@alice:example.org", match.Power{}, match.ErrRoomVersion},
+		"no create event":                                  {"", empty, "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
+		"levels that are no event":                         {v12, "[]", "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
+	} {
+		t.Run(name, func(t *testing.T) {
+			power, err := match.ReadPower(test.create, test.levels, mxid.UserID(test.sender))
+			if !errors.Is(err, test.err) {
+				t.Fatalf("got %v, want %v", err, test.err)
+			}
+			if err == nil && !reflect.DeepEqual(*power, test.want) {
+				t.Errorf("got %+v, want %+v", *power, test.want)
+			}
+			if err != nil && power != nil {
+				t.Errorf("got %+v beside an error", *power)
+			}
+		})
+	}
+}
