@@ -32,7 +32,7 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	var wait sync.WaitGroup
 	for range workers {
 		wait.Go(func() {
-			w := bulkWorker{event: event, room: room, known: map[*Rules]Result{}}
+			w := bulkWorker{event: event, room: room, known: map[*Rules]*bulkResult{}}
 			for ctx.Err() == nil {
 				start := int(taken.Add(1)-1) * bulkStep
 				if start >= len(members) {
@@ -54,41 +54,54 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 type bulkWorker struct {
 	event *Event
 	room  Room
-	known map[*Rules]Result // of sets whose result is the same for all their members
+	known map[*Rules]*bulkResult
+	last  *Rules // the one that was asked for last, and what is known of it
+	found *bulkResult
+}
 
-	last       *Rules // the last of these sets, and its result
-	lastResult Result
+// bulkResult is the result of a set for all those for whom none of some
+// conditions holds.
+type bulkResult struct {
+	result Result
+	unless notes
 }
 
 func (w *bulkWorker) evaluate(members []Member, results []Result) {
 	sender, sent := w.event.text(&wellKnown.keys[slotSender])
 	for i := range members {
-		m := &members[i]
-		switch {
-		case m.Rules == nil || sent && string(m.User) == sender:
-		case m.Rules == w.last:
-			results[i] = w.lastResult
-		default:
-			results[i] = w.first(m)
+		if m := &members[i]; m.Rules != nil && !(sent && string(m.User) == sender) {
+			results[i] = w.resultFor(m)
 		}
 	}
 }
 
-// first evaluates for a member, if that was not done for another one with the
-// same set before.
-func (w *bulkWorker) first(m *Member) Result {
-	if m.Rules.shared {
-		if result, found := w.known[m.Rules]; found {
-			w.last, w.lastResult = m.Rules, result
-			return result
+func (w *bulkWorker) resultFor(m *Member) Result {
+	s := subject{event: w.event, facts: Facts{User: m.User, DisplayName: m.DisplayName, Room: w.room}}
+	if !m.Rules.shared {
+		return Result{m.Rules.first(&s)}
+	}
+	if m.Rules != w.last {
+		w.last, w.found = m.Rules, w.known[m.Rules]
+	}
+	if w.found == nil {
+		return w.learn(m.Rules, &s)
+	}
+	for _, c := range w.found.unless.conditions {
+		if c.holds(&s) {
+			return Result{m.Rules.first(&s)}
 		}
 	}
-	facts := Facts{User: m.User, DisplayName: m.DisplayName, Room: w.room}
-	s := subject{event: w.event, facts: &facts}
-	result := Result{m.Rules.first(&s)}
-	if m.Rules.shared && !s.personal {
-		w.known[m.Rules] = result
-		w.last, w.lastResult = m.Rules, result
+	return w.found.result
+}
+
+// learn evaluates a set for the first member who has it, or for the first for
+// whom no condition holds that is about the user.
+func (w *bulkWorker) learn(rules *Rules, s *subject) Result {
+	learned := &bulkResult{}
+	s.notes = &learned.unless
+	learned.result = Result{rules.first(s)}
+	if !learned.unless.anyHeld {
+		w.known[rules], w.found = learned, learned
 	}
-	return result
+	return learned.result
 }

@@ -50,11 +50,25 @@ func (c comparison) holds(n int) bool { return c.least <= n && n <= c.most }
 // subject is what conditions are tested on.
 type subject struct {
 	event *Event
-	facts *Facts
+	facts Facts
 
-	// personal is set by conditions whose answer may differ between users who
-	// share a set of rules.
-	personal bool
+	notes *notes // nil: none are taken
+}
+
+// notes are of conditions whose answer may differ between users who share a
+// set.
+type notes struct {
+	conditions []*condition
+	anyHeld    bool
+}
+
+// note notes the answer of such a condition.
+func (s *subject) note(c *condition, holds bool) bool {
+	if s.notes != nil {
+		s.notes.conditions = append(s.notes.conditions, c)
+		s.notes.anyHeld = s.notes.anyHeld || holds
+	}
+	return holds
 }
 
 // holds tests a condition.
@@ -68,15 +82,15 @@ func (c *condition) holds(s *subject) bool {
 		return found && c.glob.matchWords(&s.event.body)
 	case isUser:
 		text, found := s.event.text(&c.key)
-		s.personal = s.personal || found
-		return found && strings.EqualFold(text, string(s.facts.User))
+		return found && s.note(c, strings.EqualFold(text, string(s.facts.User)))
 	case sameText:
 		text, found := s.event.text(&c.key)
 		return found && text == c.text
 	case withoutMentions:
 		return s.event.slot(slotMentions) == nil
 	case displayName:
-		return s.hasDisplayName()
+		p := s.event.slot(slotBody)
+		return p != nil && p.value.kind == textual && s.note(c, s.event.body.hasDisplayName(s.facts.DisplayName))
 	case memberCount:
 		return s.facts.Room.MemberCount > 0 && c.count.holds(s.facts.Room.MemberCount)
 	case mayNotify:
@@ -99,12 +113,11 @@ func (c *condition) holdsForProperty(s *subject) bool {
 	case propertyHas:
 		return s.event.contains(p, c.value)
 	}
-	s.personal = true
 	user := value{kind: textual, text: string(s.facts.User)}
 	if c.op == propertyIsUser {
-		return p.value == user
+		return s.note(c, p.value == user)
 	}
-	return s.event.contains(p, user)
+	return s.note(c, s.event.contains(p, user))
 }
 
 // stackBytes is the length up to which a text is folded without memory.
@@ -121,17 +134,12 @@ func (g *glob) matchFolding(text string) bool {
 
 // hasDisplayName tests contains_display_name: the name stands in the body as a
 // keyword would, but with * and ? meaning themselves.
-func (s *subject) hasDisplayName() bool {
-	if p := s.event.slot(slotBody); p == nil || p.value.kind != textual {
-		return false
-	}
-	s.personal = true
-	if s.facts.DisplayName == "" {
+func (b *body) hasDisplayName(name string) bool {
+	if name == "" {
 		return false
 	}
 	var space [stackBytes]byte
-	name := appendFolded(space[:0], s.facts.DisplayName)
-	return s.event.body.containsBounded(asText(name))
+	return b.containsBounded(asText(appendFolded(space[:0], name)))
 }
 
 // containsBounded reports whether a folded text stands in the body between

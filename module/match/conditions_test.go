@@ -161,6 +161,11 @@ func TestConditionsHold(t *testing.T) {
 				`{"content":{"alt_aliases":{"0":"#myroom:example.com"}}}`, `{"content":{"alt_aliases":[]}}`, `{"content":{}}`,
 			},
 		},
+		"a long array contains a string": {
+			condition: `{"kind":"event_property_contains","key":"content.v","value":"17"}`,
+			yes:       []string{`{"content":{"v":["30","29","28","27","26","25","24",23,"22","21","20",19,"18","17","16",null,true,"1"]}}`},
+			no:        []string{`{"content":{"v":["30","29","28","27","26","25","24",23,"22","21","20",19,"18",17,"16",null,true,"1"]}}`},
+		},
 		"an array contains null": {
 			condition: `{"kind":"event_property_contains","key":"content.v","value":null}`,
 			yes:       []string{`{"content":{"v":[{},1,null]}}`}, no: []string{`{"content":{"v":[{},1,[]]}}`, `{"content":{"v":null}}`},

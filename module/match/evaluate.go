@@ -66,7 +66,7 @@ func (r Result) Sound() string {
 // nothing, whatever the rules are. It takes no memory, but for bodies, names
 // and patterns of unusual size.
 func (r *Rules) Evaluate(event *Event, facts Facts) Result {
-	s := subject{event: event, facts: &facts}
+	s := subject{event: event, facts: facts}
 	if s.isOwn() {
 		return Result{}
 	}

@@ -43,7 +43,7 @@ type RuleExplanation struct {
 // Explain evaluates every rule and tells why it matches or does not. It is for
 // people; its wording may change.
 func (r *Rules) Explain(event *Event, facts Facts) Explanation {
-	s := subject{event: event, facts: &facts}
+	s := subject{event: event, facts: facts}
 	e := Explanation{Own: s.isOwn(), Result: r.Evaluate(event, facts)}
 	decided := e.Own
 	for i := range r.rules {

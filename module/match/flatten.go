@@ -12,7 +12,7 @@ import (
 // changes and is safe for concurrent use.
 type Event struct {
 	properties []property
-	elements   []value // of arrays, one array after the other
+	elements   []value // of arrays, one array after the other; of long ones, sorted
 	slots      [slotCount]int32
 	buckets    []int32 // where there are many properties: their places by hash
 	body       body
@@ -31,6 +31,7 @@ type property struct {
 const (
 	absent         = -1
 	manyProperties = 24
+	manyElements   = 16
 )
 
 // ErrNotAnEvent is returned for what cannot be an event.
@@ -78,6 +79,9 @@ func (e *Event) readObject(w *strictjson.Walker, parent int32, parentHash uint64
 			e.readElements(w)
 			p := &e.properties[at]
 			p.value.kind, p.firstElement, p.endElement = array, first, int32(len(e.elements))
+			if elements := e.elementsOf(p); len(elements) > manyElements {
+				slices.SortFunc(elements, value.compare)
+			}
 		default:
 			e.properties[at].value = readScalar(w)
 		}
@@ -192,7 +196,12 @@ func (e *Event) elementsOf(p *property) []value { return e.elements[p.firstEleme
 
 // contains reports whether a property is an array with an element.
 func (e *Event) contains(p *property, element value) bool {
-	return slices.Contains(e.elementsOf(p), element)
+	elements := e.elementsOf(p)
+	if len(elements) > manyElements {
+		_, found := slices.BinarySearchFunc(elements, element, value.compare)
+		return found
+	}
+	return slices.Contains(elements, element)
 }
 
 // membersOf returns the members of a property that is an object.

@@ -3,6 +3,7 @@ package match
 import (
 	"encoding/json"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -38,6 +39,9 @@ func expected(v any) (value, []value) {
 			if scalar, _ := expected(element); scalar.isScalar() {
 				elements = append(elements, scalar)
 			}
+		}
+		if len(elements) > manyElements {
+			slices.SortFunc(elements, value.compare)
 		}
 		return value{kind: array}, elements
 	}

@@ -87,6 +87,9 @@ func (g generator) event() map[string]any {
 	if g.IntN(8) > 0 {
 		content["body"] = g.body()
 	}
+	if g.IntN(3) == 0 {
+		content["n"] = pick[any](g, json.Number("9007199254740993"), json.Number("1.5"), "a\nb", []any{1}, 7)
+	}
 	if g.IntN(4) == 0 {
 		content["m.mentions"] = map[string]any{
 			"room": pick[any](g, true, false, "true"), "user_ids": []any{pick(g, "@alice:example.org", "@bob:example.org")},
@@ -110,7 +113,7 @@ func (g generator) event() map[string]any {
 func (g generator) key() string {
 	if g.IntN(3) == 0 {
 		return pick(g, "content.body", "content.body", "content.msgtype", "type", "sender", "room_id", "state_key", "content",
-			"content.nothing", `content.m\.mentions.user_ids`, `content.m\.relates_to.rel_type`, "content..foo", `content.\foo`, `content.foo\`)
+			"content.nothing", `content.m\.mentions.user_ids`, `content.m\.relates_to.rel_type`, "content..foo", `content.\foo`, `content.foo\`, "", "content.body.length", "content.foo.0", "type.length")
 	}
 	key := "content"
 	for range 1 + g.IntN(2) {
@@ -121,6 +124,12 @@ func (g generator) key() string {
 }
 
 func (g generator) condition() map[string]any {
+	if g.IntN(12) == 0 {
+		return pick(g,
+			map[string]any{"kind": "event_property_is", "key": "content.n", "value": pick[any](g, json.Number("9007199254740992"), json.Number("1.5"), 7)},
+			map[string]any{"kind": "event_property_is", "key": "content.n.length", "value": pick(g, 1, 3)},
+			map[string]any{"kind": "event_match", "key": "content.n", "pattern": pick(g, "A*b", "*", "a?b")})
+	}
 	kind := pick(g, "event_match", "event_match", "event_match", "event_property_is", "event_property_is", "event_property_contains",
 		"contains_display_name", "room_member_count", "sender_notification_permission", "org.example.unknown")
 	c := map[string]any{"kind": kind}
@@ -137,7 +146,7 @@ func (g generator) condition() map[string]any {
 	case "room_member_count":
 		c["is"] = pick(g, "2", "==2", "<3", ">2", ">=10", "<=2", "02", "=2", "", ">", "<>2", " 2", "-1", "99999999999999999999", "<99999999999999999999")
 	case "sender_notification_permission":
-		c["key"] = pick(g, "room", "room", "other")
+		c["key"] = pick(g, "room", "room", "other", "third")
 	}
 	if g.IntN(20) == 0 {
 		delete(c, pick(g, "key", "pattern", "value", "is"))

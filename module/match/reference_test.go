@@ -14,8 +14,9 @@ import (
 // reference evaluates push rules as the specification says it, sentence by
 // sentence, without regard to speed.
 type reference struct {
-	event map[string]any
-	facts match.Facts
+	event   map[string]any
+	facts   match.Facts
+	dialect dialect
 }
 
 // decode reads JSON with all digits of its numbers.
@@ -30,7 +31,7 @@ func decode(text string) (v any) {
 
 // referenceRule is the first rule of a set that matches an event.
 func referenceRule(set, event string, facts match.Facts) (kind pushrule.Kind, id string) {
-	r := reference{decode(event).(map[string]any), facts}
+	r := reference{event: decode(event).(map[string]any), facts: facts}
 	// "Homeservers MUST NOT notify the Push Gateway for events that the user
 	// has sent themselves."
 	if r.event["sender"] == string(facts.User) {
@@ -49,6 +50,9 @@ func referenceRule(set, event string, facts match.Facts) (kind pushrule.Kind, id
 }
 
 func (r reference) matches(kind string, rule map[string]any) bool {
+	if r.dialect.hides(kind, rule) {
+		return false
+	}
 	// "Disabled rules never match."
 	if rule["enabled"] != true {
 		return false
@@ -86,17 +90,17 @@ func (r reference) holds(c map[string]any) bool {
 			return false
 		}
 		if key == "content.body" {
-			return referenceWords(pattern, value)
+			return r.dialect.words(pattern, value)
 		}
-		return referenceGlob([]rune(pattern), []rune(value))
+		return r.dialect.glob([]rune(pattern), []rune(value))
 	case "event_property_is":
 		key, isKey := c["key"].(string)
-		return isKey && referenceEqual(r.property(key), member(c, "value"))
+		return isKey && r.dialect.equal(r.property(key), member(c, "value"))
 	case "event_property_contains":
 		key, isKey := c["key"].(string)
 		list, _ := r.property(key).([]any)
 		for _, element := range list {
-			if isKey && referenceEqual(element, member(c, "value")) {
+			if isKey && r.dialect.equal(element, member(c, "value")) {
 				return true
 			}
 		}
@@ -105,7 +109,7 @@ func (r reference) holds(c map[string]any) bool {
 		body, isString := r.property("content.body").(string)
 		name := strings.NewReplacer("*", "\ue000", "?", "\ue001") // characters that no test has
 		return isString && r.facts.DisplayName != "" &&
-			referenceWords(name.Replace(r.facts.DisplayName), name.Replace(body))
+			r.dialect.words(name.Replace(r.facts.DisplayName), name.Replace(body))
 	case "room_member_count":
 		is, _ := c["is"].(string)
 		return r.facts.Room.MemberCount > 0 && referenceCount(is, r.facts.Room.MemberCount)
@@ -135,15 +139,20 @@ func (r reference) property(path string) any {
 	path = strings.NewReplacer(`\\`, backslash, `\.`, dot).Replace(path)
 	var at any = r.event
 	for part := range strings.SplitSeq(path, ".") {
+		name := strings.NewReplacer(backslash, `\`, dot, ".").Replace(part)
+		if inside, found := r.dialect.inside(at, name); found {
+			at = inside
+			continue
+		}
 		object, _ := at.(map[string]any)
-		at = member(object, strings.NewReplacer(backslash, `\`, dot, ".").Replace(part))
+		at = member(object, name)
 	}
 	return at
 }
 
-// referenceEqual compares "strings, integers in the range of [-(2**53)+1,
-// (2**53)-1], booleans, and null".
-func referenceEqual(a, b any) bool {
+// equal compares "strings, integers in the range of [-(2**53)+1, (2**53)-1],
+// booleans, and null".
+func (d dialect) equal(a, b any) bool {
 	switch a := a.(type) {
 	case nil, bool, string:
 		return a == b
@@ -151,6 +160,9 @@ func referenceEqual(a, b any) bool {
 		b, isNumber := b.(json.Number)
 		if !isNumber {
 			return false
+		}
+		if d.floats {
+			return float(a) == float(b)
 		}
 		x, y := referenceInteger(a), referenceInteger(b)
 		return x != nil && y != nil && x.Cmp(y) == 0
@@ -172,32 +184,33 @@ func referenceInteger(number json.Number) *big.Int {
 	return rational.Num()
 }
 
-// referenceGlob tries everything.
-func referenceGlob(pattern, value []rune) bool {
+// glob tries everything.
+func (d dialect) glob(pattern, value []rune) bool {
 	switch {
 	case len(pattern) == 0:
 		return len(value) == 0
 	case pattern[0] == '*':
-		return referenceGlob(pattern[1:], value) || len(value) > 0 && referenceGlob(pattern, value[1:])
+		return d.glob(pattern[1:], value) || len(value) > 0 && d.any(value[0]) && d.glob(pattern, value[1:])
 	case len(value) == 0:
 		return false
-	case pattern[0] == '?' || strings.EqualFold(string(pattern[0]), string(value[0])):
-		return referenceGlob(pattern[1:], value[1:])
+	case pattern[0] == '?' && d.one(value[0]) || pattern[0] != '?' && d.same(pattern[0], value[0]):
+		return d.glob(pattern[1:], value[1:])
 	}
 	return false
 }
 
-// referenceWords tries "any substring of the value of the property which
-// starts and ends at a word boundary".
-func referenceWords(pattern, body string) bool {
+// words tries "any substring of the value of the property which starts and
+// ends at a word boundary".
+func (d dialect) words(pattern, body string) bool {
 	value := []rune(body)
 	word := func(at int) bool {
 		return at >= 0 && at < len(value) && strings.ContainsRune("_0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz", value[at])
 	}
-	boundary := func(at int) bool { return !word(at-1) || !word(at) }
+	starts := func(at int) bool { return !word(at-1) || !d.outside && !word(at) }
+	ends := func(at int) bool { return !word(at) || !d.outside && !word(at-1) }
 	for start := range len(value) + 1 {
 		for end := start; end <= len(value); end++ {
-			if boundary(start) && boundary(end) && referenceGlob([]rune(pattern), value[start:end]) {
+			if starts(start) && ends(end) && d.glob([]rune(pattern), value[start:end]) {
 				return true
 			}
 		}
@@ -233,7 +246,7 @@ func (r reference) mayNotify(key string) bool {
 		return false
 	}
 	level, found := power.Notifications[key]
-	if !found && key == "room" {
+	if !found && (key == "room" || r.dialect.fifty) {
 		level, found = 50, true
 	}
 	return found && (power.SenderCreator || power.Sender >= level)

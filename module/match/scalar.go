@@ -1,6 +1,7 @@
 package match
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -31,6 +32,11 @@ type value struct {
 // isScalar reports whether event_property_is and event_property_contains
 // compare such values.
 func (v value) isScalar() bool { return v.kind != compound && v.kind != array }
+
+// compare is an order of values.
+func (v value) compare(w value) int {
+	return cmp.Or(cmp.Compare(v.kind, w.kind), cmp.Compare(v.number, w.number), strings.Compare(v.text, w.text))
+}
 
 // readNumber reads the text of a JSON number. It is an integer if its value is
 // one, however it is written: canonical JSON has one form for each value.

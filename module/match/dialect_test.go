@@ -1,0 +1,121 @@
+package match_test
+
+import (
+	"encoding/json"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+)
+
+// dialect is how an evaluator reads the specification. The zero value is how
+// the reference does; each member is something that matrix-js-sdk does
+// otherwise.
+type dialect struct {
+	outside    bool // a word boundary is a character beside the match, never the match's own first or last one
+	lineBreaks bool // * matches no line breaks
+	dots       bool // ? matches a dot and nothing else
+	upperCase  bool // characters are the same if JavaScript's regular expressions say so
+	floats     bool // numbers are compared as floating-point numbers
+	senders    bool // sender rules ask for user_id
+	emptyKeys  bool // a key or pattern that is empty is missing
+	fifty      bool // all notifications need level 50 where the room says nothing
+	insides    bool // keys lead into strings and arrays
+}
+
+// quirk is one member of a dialect.
+type quirk struct {
+	name   string
+	reason string // why it is not what the specification says
+	only   dialect
+}
+
+var quirks = []quirk{
+	{"boundary", `"substring ... which starts and ends at a word boundary": @room starts with one, after whatever character`, dialect{outside: true}},
+	{"line break", `"The character * matches zero or more characters"; a line break is one`, dialect{lineBreaks: true}},
+	{"question mark", `"? matches exactly one character"; in matrix-js-sdk, only a dot`, dialect{dots: true}},
+	{"case", `"The exact meaning of case insensitive is defined by the implementation of the homeserver", which is simple case folding here`, dialect{upperCase: true}},
+	{"numbers", `"integers in the range of [-(2**53)+1, (2**53)-1]": fractions and larger integers do not match`, dialect{floats: true}},
+	{"sender rules", `"messages from a specific Matrix user ID", which is in sender; events have no user_id`, dialect{senders: true}},
+	{"empty", `a property's name, and a pattern, may be empty`, dialect{emptyKeys: true}},
+	{"other levels", `the schema of m.room.power_levels has a default, 50, for "room" alone`, dialect{fifty: true}},
+	{"insides", `a path is of "property names": strings and arrays have none`, dialect{insides: true}},
+}
+
+// jsSDK has all quirks.
+var jsSDK = dialect{
+	outside: true, lineBreaks: true, dots: true, upperCase: true,
+	floats: true, senders: true, emptyKeys: true, fifty: true, insides: true,
+}
+
+func (d dialect) hides(kind string, rule map[string]any) bool {
+	return d.senders && kind == "sender" || d.emptyKeys && kind == "content" && rule["pattern"] == "" ||
+		d.emptyKeys && hasEmptyKey(rule)
+}
+
+func hasEmptyKey(rule map[string]any) bool {
+	conditions, _ := rule["conditions"].([]any)
+	for _, condition := range conditions {
+		if c, _ := condition.(map[string]any); c["key"] == "" {
+			return true
+		}
+	}
+	return false
+}
+
+// any reports whether * matches a character.
+func (d dialect) any(r rune) bool {
+	return !d.lineBreaks || !strings.ContainsRune("\n\r\u2028\u2029", r)
+}
+
+// one reports whether ? does.
+func (d dialect) one(r rune) bool { return !d.dots || r == '.' }
+
+func (d dialect) same(a, b rune) bool {
+	if d.upperCase {
+		return jsCanonical(a) == jsCanonical(b)
+	}
+	return strings.EqualFold(string(a), string(b))
+}
+
+// jsCanonical is what ECMAScript's "Canonicalize" does without the flag u: the
+// upper case, where that is one character and not ASCII in the place of
+// another.
+func jsCanonical(r rune) rune {
+	upper := []rune(strings.ToUpper(string(r)))
+	if r == 'ß' || len(upper) != 1 || r >= 128 && upper[0] < 128 {
+		return r
+	}
+	return upper[0]
+}
+
+func float(number json.Number) float64 {
+	f, err := strconv.ParseFloat(string(number), 64)
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// inside is what JavaScript has inside a string or an array.
+func (d dialect) inside(of any, name string) (v any, found bool) {
+	if !d.insides {
+		return nil, false
+	}
+	switch of := of.(type) {
+	case string:
+		if name == "length" {
+			return json.Number(strconv.Itoa(len(utf16.Encode([]rune(of))))), true
+		}
+		if units := utf16.Encode([]rune(of)); name == "0" && len(units) > 0 {
+			return string(utf16.Decode(units[:1])), true
+		}
+	case []any:
+		if name == "length" {
+			return json.Number(strconv.Itoa(len(of))), true
+		}
+		if name == "0" && len(of) > 0 {
+			return of[0], true
+		}
+	}
+	return nil, false
+}
