@@ -44,6 +44,7 @@ func importTable() []importRow {
 		{"module/commit", []string{"module/fault", "module/strictjson", "module/observe"}, []string{"net/http", "os"}},
 		{redisCommit, with(redis), nil},
 		{"module/pushrule", pure, noIO},
+		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module", inner, []string{"net", "net/http", "os", "crypto/rand"}},

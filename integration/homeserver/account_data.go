@@ -66,11 +66,15 @@ func owner(c echo.Context) (mxid.UserID, error) {
 	}
 	who := callerFrom(c.Request().Context())
 	if user != string(who.User) {
-		return "", &matrixError{
-			status:  http.StatusForbidden,
-			errcode: "M_FORBIDDEN",
-			text:    "Cannot access what belongs to other users.",
-		}
+		return "", forbidden()
 	}
 	return who.User, nil
+}
+
+func forbidden() error {
+	return &matrixError{
+		status:  http.StatusForbidden,
+		errcode: "M_FORBIDDEN",
+		text:    "Cannot access what belongs to other users.",
+	}
 }

@@ -24,6 +24,7 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			newServer,
 			newLogin,
 			newFilters,
+			newExplainer,
 			newWaker,
 			newOperators,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
@@ -39,6 +40,7 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 		),
 		pushfx.Module,
 		fx.Replace(cfg.module),
+		fx.Invoke(mountExplainer),
 	)
 }
 

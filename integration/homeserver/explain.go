@@ -1,0 +1,75 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// explainer shows what the push rules of a user do with an event, and why. It
+// is of this host alone; clients have no such endpoint.
+type explainer struct{ host module.HostService }
+
+func newExplainer(host module.HostService) *explainer { return &explainer{host} }
+
+// mountExplainer adds the endpoint to what the homeserver serves, behind its
+// authentication.
+func mountExplainer(e *echo.Echo, x *explainer, sessions *sessions, limits *limits) {
+	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(sessions, limits), limits.ofUsers)
+}
+
+// explainRequest is the body of a request.
+type explainRequest struct {
+	User  mxid.UserID     `json:"user"` // the caller; may be left out
+	Event json.RawMessage `json:"event"`
+	Facts struct {
+		DisplayName string `json:"display_name"`
+		MemberCount int    `json:"member_count"`
+		Power       *struct {
+			Sender        int64            `json:"sender"`
+			Creator       bool             `json:"creator"`
+			Notifications map[string]int64 `json:"notifications"`
+		} `json:"power"`
+	} `json:"facts"` // each may be left out, and is not known then
+}
+
+// facts returns the facts for a user.
+func (r *explainRequest) facts(user mxid.UserID) match.Facts {
+	facts := match.Facts{
+		User: user, DisplayName: r.Facts.DisplayName, Room: match.Room{MemberCount: r.Facts.MemberCount},
+	}
+	if power := r.Facts.Power; power != nil {
+		facts.Room.Power = &match.Power{Sender: power.Sender, SenderCreator: power.Creator, Notifications: power.Notifications}
+	}
+	return facts
+}
+
+// explain serves POST /_demo/explain.
+func (x *explainer) explain(c echo.Context) error {
+	var request explainRequest
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	caller := callerFrom(ctx).User
+	switch {
+	case request.User != "" && request.User != caller:
+		return forbidden()
+	case request.Event == nil:
+		return missing("event")
+	}
+	event, err := match.ReadEvent(string(request.Event))
+	if err != nil {
+		return badRequest("M_BAD_JSON", "Field 'event' must be an object that has each name once.")
+	}
+	set := x.host.Rulesets(ctx, []mxid.UserID{caller})[caller]
+	if set.Err != nil {
+		return set.Err
+	}
+	return c.JSON(http.StatusOK, match.Compile(set.Value).Explain(event, request.facts(caller)))
+}
