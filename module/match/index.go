@@ -263,7 +263,7 @@ func appendWords(list []fragment, text string, startsWhole, endsWhole bool) []fr
 		}
 		whole := (start > 0 || startsWhole) && (end < len(text) || endsWhole)
 		if end > start && whole {
-			list = append(list, fragment{0, textHash(text[start:end])})
+			list = append(list, fragment{0, wordHash(text, start, end)})
 		}
 		start = end + 1
 	}

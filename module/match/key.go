@@ -1,7 +1,6 @@
 package match
 
 import (
-	"hash/maphash"
 	"slices"
 	"strings"
 )
@@ -53,13 +52,6 @@ func pathHash(parts []string) (hash uint64) {
 		hash = childHash(hash, part)
 	}
 	return hash
-}
-
-// childHash returns the hash of a property's path from that of the object
-// which it is in, 0 for the event.
-func childHash(parent uint64, name string) uint64 {
-	const odd = 0x9e3779b97f4a7c15
-	return (parent+1)*odd ^ maphash.String(seed, name)
 }
 
 // slot is the place of a property that rules often ask for, 0 for any other.

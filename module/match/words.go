@@ -32,8 +32,9 @@ func newWordBytes() (table [256]bool) {
 // readBody folds a body and splits it. Folding makes no text longer.
 func readBody(text string) body {
 	b := body{words: make([]uint64, 0, len(text)/5+2)}
-	folded := make([]byte, len(text)+hashStep) // with space behind the last word for its hash
-	start, end := 0, 0                         // of the word that is being read, in folded
+	folded := make([]byte, len(text))
+	end := 0   // of what is folded
+	start := 0 // of the word that i is in, in text
 	for i := 0; i < len(text); {
 		c := text[i]
 		if wordBytes[c] {
@@ -41,8 +42,8 @@ func readBody(text string) body {
 			i, end = i+1, end+1
 			continue
 		}
-		if start < end {
-			b.words = append(b.words, wordHash(folded[:end+hashStep], start, end))
+		if start < i {
+			b.words = append(b.words, wordHash(text, start, i))
 		}
 		if c < utf8.RuneSelf {
 			folded[end] = c
@@ -55,10 +56,10 @@ func readBody(text string) body {
 			}
 			i, end = i+size, end+utf8.EncodeRune(folded[end:], r)
 		}
-		start = end
+		start = i
 	}
-	if start < end {
-		b.words = append(b.words, wordHash(folded, start, end))
+	if start < len(text) {
+		b.words = append(b.words, wordHash(text, start, len(text)))
 	}
 	b.folded = asText(folded[:end])
 	return b
