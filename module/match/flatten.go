@@ -3,6 +3,7 @@ package match
 import (
 	"errors"
 	"iter"
+	"math"
 	"slices"
 
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -23,9 +24,7 @@ type property struct {
 	hash   uint64
 	name   string
 	parent int32 // the property that is the object, -1 for the event
-	value  value
-
-	firstElement, endElement int32 // of an array: its scalars
+	value  value // the number of an array is where its scalars are
 }
 
 const (
@@ -78,7 +77,7 @@ func (e *Event) readObject(w *strictjson.Walker, parent int32, parentHash uint64
 			first := int32(len(e.elements))
 			e.readElements(w)
 			p := &e.properties[at]
-			p.value.kind, p.firstElement, p.endElement = array, first, int32(len(e.elements))
+			p.value = value{kind: array, number: int64(first)<<32 | int64(len(e.elements))}
 			if elements := e.elementsOf(p); len(elements) > manyElements {
 				slices.SortFunc(elements, value.compare)
 			}
@@ -90,6 +89,9 @@ func (e *Event) readObject(w *strictjson.Walker, parent int32, parentHash uint64
 
 // readElements adds the scalars of the array that comes next.
 func (e *Event) readElements(w *strictjson.Walker) {
+	if e.elements == nil {
+		e.elements = make([]value, 0, 8)
+	}
 	for range w.Array() {
 		if c := w.Next(); c == '{' || c == '[' {
 			continue
@@ -192,7 +194,12 @@ func (e *Event) text(k *key) (text string, found bool) {
 }
 
 // elementsOf returns the scalars of a property that is an array.
-func (e *Event) elementsOf(p *property) []value { return e.elements[p.firstElement:p.endElement] }
+func (e *Event) elementsOf(p *property) []value {
+	if p.value.kind != array {
+		return nil
+	}
+	return e.elements[p.value.number>>32 : p.value.number&math.MaxInt32]
+}
 
 // contains reports whether a property is an array with an element.
 func (e *Event) contains(p *property, element value) bool {

@@ -16,7 +16,11 @@ func (e *Event) lookUp(k *key) (v value, elements []value, found bool) {
 	if p == nil {
 		return value{}, nil, false
 	}
-	return p.value, e.elementsOf(p), true
+	v = p.value
+	if v.kind == array {
+		v.number = 0
+	}
+	return v, e.elementsOf(p), true
 }
 
 // expected is what encoding/json has of a value.

@@ -31,7 +31,7 @@ func newWordBytes() (table [256]bool) {
 
 // readBody folds a body and splits it. Folding makes no text longer.
 func readBody(text string) body {
-	b := body{words: make([]uint64, 0, len(text)/5+2)}
+	b := body{words: make([]uint64, 0, len(text)/4+2)}
 	folded := make([]byte, len(text))
 	end := 0   // of what is folded
 	start := 0 // of the word that i is in, in text
