@@ -5,14 +5,14 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/netip"
-	"strconv"
+	"os"
 	"strings"
 
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
@@ -22,7 +22,7 @@ type config struct {
 	serverName  string // the domain of the user ids
 	userRate    int    // requests a second; 0 is no limit
 	connections int    // of an address; 0 is no limit
-	redis       redisServers
+	redis       redisurl.Servers
 	module      pushfx.Config
 	logLevel    zapcore.Level
 }
@@ -30,9 +30,9 @@ type config struct {
 // flagValues are the flags as they were given.
 type flagValues struct {
 	listen, serverName, keyPrefix, logLevel string
-	redisMode, redis, redisMaster           string
 	durability                              string
 	userRate, connections                   uint
+	redis                                   redisurl.Flags
 }
 
 // newFlags returns the flags, which fill values.
@@ -48,16 +48,8 @@ func newFlags(values *flagValues) *flag.FlagSet {
 			"it takes far more than the others do; 0 is no limit")
 	flags.UintVar(&values.connections, "address-connections", 2048,
 		"`CONNECTIONS` that an address can have at a time; 0 is no limit, and suits a\nhost behind a proxy")
-	flags.StringVar(&values.redisMode, "redis-mode", string(embedded),
-		"`MODE` of the Redis: embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
-	flags.StringVar(&values.redis, "redis", "",
-		"`ADDR[,ADDR...]` of the Redis, or of its sentinels or cluster nodes, each\nHOST:PORT; "+
-			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, with rediss\nfor TLS. "+
-			"In a URL, addr=HOST:PORT adds an address, skip_verify=true trusts\nany certificate, "+
-			"and for sentinels, whose own login stands before the @,\nusername=, password= and "+
-			"master_name= are those of the servers behind")
-	flags.StringVar(&values.redisMaster, "redis-master", "",
-		"`NAME` of the master that the sentinels watch, before master_name in a URL\n(default \""+defaultMaster+"\")")
+	values.redis.Add(flags, redisurl.Embedded,
+		"embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
 	flags.StringVar(&values.keyPrefix, "key-prefix", "",
 		"`PREFIX` of every Redis key, without braces")
 	flags.StringVar(&values.durability, "durability", "none",
@@ -96,7 +88,7 @@ func parseFlags(args []string) (config, error) {
 
 // config checks the values.
 func (v flagValues) config() (config, error) {
-	if !validAddress(v.listen) {
+	if !redisurl.ValidAddress(v.listen) {
 		return config{}, fmt.Errorf("-listen is %q, want HOST:PORT", v.listen)
 	}
 	if !validServerName(v.serverName) {
@@ -106,7 +98,7 @@ func (v flagValues) config() (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	redis, err := parseRedis(redisMode(v.redisMode), v.redis, v.redisMaster)
+	redis, err := v.redis.Servers(os.Getenv)
 	if err != nil {
 		return config{}, err
 	}
@@ -114,7 +106,7 @@ func (v flagValues) config() (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	redis.longestWait = module.Durability.LongestWait()
+	redis.LongestWait = module.Durability.LongestWait()
 	return config{v.listen, v.serverName, int(v.userRate), int(v.connections), redis, module, level}, nil
 }
 
@@ -129,21 +121,10 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	if c.Durability, err = rediscommit.ParseDurability(v.durability); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-durability: %w", err)
 	}
-	if redisMode(v.redisMode) == embedded && v.durability != "none" {
+	if redisurl.Mode(v.redis.Mode) == redisurl.Embedded && v.durability != "none" {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}
 	return c, nil
-}
-
-// validAddress reports whether an address is HOST:PORT. An empty host passes.
-func validAddress(address string) bool {
-	_, port, err := net.SplitHostPort(address)
-	return err == nil && validPort(port)
-}
-
-func validPort(port string) bool {
-	_, err := strconv.ParseUint(port, 10, 16)
-	return err == nil
 }
 
 // maxServerNameBytes is what the specification says (appendices, "Server
@@ -156,7 +137,7 @@ func validServerName(name string) bool {
 	host := name
 	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, ']') {
 		host = name[:i]
-		if !validPort(name[i+1:]) {
+		if !redisurl.ValidPort(name[i+1:]) {
 			return false
 		}
 	}

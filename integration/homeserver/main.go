@@ -25,6 +25,8 @@ import (
 	"go.uber.org/dig"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/integration/redisurl"
 )
 
 // The exit statuses.
@@ -65,13 +67,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 // serve starts the homeserver, greets, and stops it when ctx ends or it can no
 // longer serve.
 func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error) {
-	if cfg.redis.mode == embedded {
+	if cfg.redis.Mode == redisurl.Embedded {
 		memory, err := startEmbedded()
 		if err != nil {
 			return err
 		}
 		defer memory.Close()
-		cfg.redis.addresses = []string{memory.Addr()}
+		cfg.redis.Addresses = []string{memory.Addr()}
 	}
 	log := newLogger(stderr, cfg.logLevel)
 	var listening *server
@@ -122,14 +124,5 @@ func startEmbedded() (*miniredis.Miniredis, error) {
 // complain writes what went wrong, on one line.
 func complain(stderr io.Writer, err error) {
 	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
-	fmt.Fprintf(stderr, "homeserver: %s\n", withoutLogin(line))
-}
-
-// withoutLogin blanks the user and password of a URL in a text.
-func withoutLogin(text string) string {
-	scheme, rest, isURL := strings.Cut(text, "://")
-	if at := strings.LastIndex(rest, "@"); isURL && at >= 0 {
-		return scheme + "://***" + rest[at:]
-	}
-	return text
+	fmt.Fprintf(stderr, "homeserver: %s\n", redisurl.WithoutLogin(line))
 }

@@ -52,8 +52,8 @@ func startSessions(t *testing.T) *sessions {
 	t.Helper()
 	memory := miniredis.RunT(t)
 	cfg := config{serverName: "localhost", module: pushfx.DefaultConfig()}
-	cfg.redis.addresses = []string{memory.Addr()}
-	client := cfg.redis.client()
+	cfg.redis.Addresses = []string{memory.Addr()}
+	client := cfg.redis.Client()
 	t.Cleanup(func() { client.Close() })
 	return newSessions(cfg, newStore(cfg, client), newWaker())
 }

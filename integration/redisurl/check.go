@@ -1,4 +1,4 @@
-package main
+package redisurl
 
 import (
 	"context"
@@ -10,18 +10,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// checkLimit bounds the check at start, all addresses together.
+// checkLimit bounds the check, all addresses together.
 const checkLimit = 5 * time.Second
 
-// check asks the servers what they are, so that a mode that does not fit them
-// ends the start, not the first request. The first address that answers
+// Check asks the servers what they are, so that a mode that does not fit them
+// is told before the first command. The first address that answers
 // decides.
-func (s redisServers) check(ctx context.Context) error {
-	if s.mode == embedded {
+func (s Servers) Check(ctx context.Context) error {
+	if s.Mode == Embedded {
 		return nil
 	}
 	var faults []error
-	for _, address := range s.addresses {
+	for _, address := range s.Addresses {
 		err := s.checkServer(ctx, address)
 		var silent *silentError
 		if !errors.As(err, &silent) {
@@ -45,8 +45,8 @@ func (e *silentError) Error() string {
 func (e *silentError) Unwrap() error { return e.cause }
 
 // checkServer asks one server.
-func (s redisServers) checkServer(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, checkLimit/time.Duration(len(s.addresses)))
+func (s Servers) checkServer(ctx context.Context, address string) error {
+	ctx, cancel := context.WithTimeout(ctx, checkLimit/time.Duration(len(s.Addresses)))
 	defer cancel()
 	client := redis.NewClient(s.checkOptions(address))
 	defer client.Close()
@@ -57,30 +57,30 @@ func (s redisServers) checkServer(ctx context.Context, address string) error {
 	if err != nil {
 		return refusal(address, err)
 	}
-	if found := modeIn(info); found != "" && found != s.mode {
-		return fmt.Errorf("the Redis at %s runs in %s mode, which -redis-mode %s does not fit", address, found, s.mode)
+	if found := modeIn(info); found != "" && found != s.Mode {
+		return fmt.Errorf("the Redis at %s runs in %s mode, which -redis-mode %s does not fit", address, found, s.Mode)
 	}
-	if s.mode == sentinel {
+	if s.Mode == Sentinel {
 		return s.checkMaster(ctx, client, address)
 	}
 	return nil
 }
 
 // checkOptions are those of a client that asks once, and gives up early.
-func (s redisServers) checkOptions(address string) *redis.Options {
+func (s Servers) checkOptions(address string) *redis.Options {
 	options := s.nodeOptions(address)
 	options.MaxRetries = -1
-	if s.mode == sentinel {
-		options.Username, options.Password, options.DB = s.sentinels.user, s.sentinels.password, 0
+	if s.Mode == Sentinel {
+		options.Username, options.Password, options.DB = s.Sentinels.User, s.Sentinels.Password, 0
 	}
 	return options
 }
 
 // checkMaster asks a sentinel whether it watches the master.
-func (s redisServers) checkMaster(ctx context.Context, client *redis.Client, address string) error {
-	err := client.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.master).Err()
+func (s Servers) checkMaster(ctx context.Context, client *redis.Client, address string) error {
+	err := client.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Master).Err()
 	if errors.Is(err, redis.Nil) {
-		return fmt.Errorf("the sentinel at %s watches no master named %q", address, s.master)
+		return fmt.Errorf("the sentinel at %s watches no master named %q", address, s.Master)
 	}
 	return refusal(address, err)
 }
@@ -99,8 +99,8 @@ func refusal(address string, err error) error {
 
 // modeIn returns the mode that a server's INFO names, empty where it names
 // none.
-func modeIn(info string) redisMode {
+func modeIn(info string) Mode {
 	_, rest, _ := strings.Cut(info, "\r\nredis_mode:")
 	mode, _, _ := strings.Cut(rest, "\r\n")
-	return redisMode(mode)
+	return Mode(mode)
 }

@@ -1,0 +1,99 @@
+package redisurl
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+)
+
+// Flags are the flags that say which Redis to use, as they were given.
+type Flags struct {
+	Mode                               string
+	Where, Master                      string
+	PasswordFile, SentinelPasswordFile string
+}
+
+// The environment variables that hold passwords.
+const (
+	PasswordVariable         = "REDIS_PASSWORD"
+	SentinelPasswordVariable = "REDIS_SENTINEL_PASSWORD"
+)
+
+// Add adds the flags, which fill f. Mode is the default of -redis-mode, and
+// modes explains which there are.
+func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
+	flags.StringVar(&f.Mode, "redis-mode", string(mode), "`MODE` of the Redis: "+modes)
+	flags.StringVar(&f.Where, "redis", "",
+		"`ADDR[,ADDR...]` of the Redis, or of its sentinels or cluster nodes, each\nHOST:PORT; "+
+			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, with rediss\nfor TLS. "+
+			"In a URL, addr=HOST:PORT adds an address, skip_verify=true trusts\nany certificate, "+
+			"and for sentinels, whose own login stands before the @,\nusername=, password= and "+
+			"master_name= are those of the servers behind")
+	flags.StringVar(&f.Master, "redis-master", "",
+		"`NAME` of the master that the sentinels watch, before master_name in a URL\n(default \""+defaultMaster+"\")")
+	flags.StringVar(&f.PasswordFile, "redis-password-file", "",
+		"`FILE` with the password of the Redis, on its first line, where the URL has none;\nelse $"+
+			PasswordVariable+" is it")
+	flags.StringVar(&f.SentinelPasswordFile, "redis-sentinel-password-file", "",
+		"`FILE` with the password of the sentinels themselves, in the same way; else\n$"+SentinelPasswordVariable+" is it")
+}
+
+// Servers reads the flags, and the passwords that they do not hold: from the
+// files that they name, or else from the environment. Its errors repeat nothing
+// of what may be a password.
+func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
+	s, err := Parse(Mode(f.Mode), f.Where, f.Master)
+	if err != nil {
+		return Servers{}, err
+	}
+	if s.Mode == Embedded {
+		if f.PasswordFile != "" || f.SentinelPasswordFile != "" {
+			return Servers{}, errors.New("-redis-password-file needs -redis-mode standalone, sentinel or cluster")
+		}
+		return s, nil
+	}
+	if f.SentinelPasswordFile != "" && s.Mode != Sentinel {
+		return Servers{}, errors.New("-redis-sentinel-password-file needs -redis-mode sentinel")
+	}
+	err = s.Login.fill("-redis-password-file", f.PasswordFile, environment(PasswordVariable))
+	if err == nil && s.Mode == Sentinel {
+		err = s.Sentinels.fill("-redis-sentinel-password-file", f.SentinelPasswordFile, environment(SentinelPasswordVariable))
+	}
+	if err != nil {
+		return Servers{}, err
+	}
+	return s, nil
+}
+
+// fill adds the password from a file or, where none is named, the one given.
+func (l *Login) fill(name, file, otherwise string) error {
+	switch {
+	case l.Password != "" && file != "":
+		return fmt.Errorf("there is a password in the URL, and %s names another", name)
+	case l.Password != "":
+		return nil
+	case file == "":
+		l.Password = otherwise
+		return nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	first, _, _ := strings.Cut(string(text), "\n")
+	if l.Password = strings.TrimSuffix(first, "\r"); l.Password == "" {
+		return fmt.Errorf("%s: the first line of the file is empty", name)
+	}
+	return nil
+}
+
+// WithoutLogin blanks the user and password of a URL in a text.
+func WithoutLogin(text string) string {
+	scheme, rest, isURL := strings.Cut(text, "://")
+	if at := strings.LastIndex(rest, "@"); isURL && at >= 0 {
+		return scheme + "://***" + rest[at:]
+	}
+	return text
+}
