@@ -2,7 +2,6 @@ package pusherstore
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"time"
 
@@ -76,10 +75,7 @@ func readFields(fields map[string]string) (rediscommit.Stored[pusher.List], erro
 		if field == stampField {
 			continue
 		}
-		p, err := pusher.ReadStored(text)
-		if err == nil && p.Field() != field {
-			err = errors.New("the field is not the pusher's key")
-		}
+		p, err := readField(field, text)
 		if err != nil {
 			return nil, pusher.Unreadable(err)
 		}

@@ -27,6 +27,7 @@ type Store struct {
 	client  redis.UniversalClient
 	channel string
 	own     *own
+	known   *pushrule.Known
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -46,7 +47,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.own}, nil
+	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.own, layout.known}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].

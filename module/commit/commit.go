@@ -231,6 +231,14 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 	return n, err
 }
 
+// Stamp returns the stamp for a write that the caller makes on its own, in the
+// place of values of which onto is the stamp with the greatest version. What was
+// prepared for one of those can no longer take effect then.
+func (c *Committer[V]) Stamp(onto Stamp) Stamp {
+	now := time.Now()
+	return onto.next(max(onto.Version+1, now.UnixMicro()), write{c.writer, c.writes.Add(1), now.Unix()})
+}
+
 // stamp is that of a trial's write.
 func (c *Committer[V]) stamp(t trial, change Change) Stamp {
 	now, version := time.Now(), t.onto.Version

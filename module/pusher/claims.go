@@ -3,6 +3,7 @@ package pusher
 import (
 	"crypto/sha256"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -32,6 +33,14 @@ func (o Others) Claim(number int64) Claim {
 // Digest names a key without telling it: SHA-256 of [Key.Field], in base64 for
 // URLs. It may be logged.
 type Digest string
+
+// Validate reports what keeps the digest from being one.
+func (d Digest) Validate() error {
+	if sum, err := base64.RawURLEncoding.DecodeString(string(d)); err != nil || len(sum) != sha256.Size {
+		return errors.New("not a digest of a pushkey")
+	}
+	return nil
+}
 
 // Digest returns the key's digest.
 func (k Key) Digest() Digest {
@@ -114,6 +123,17 @@ func (c *Claims) Add(user mxid.UserID, now int64) int64 {
 	number := max(now, c.Newest()+1)
 	c.owners = append(slices.Clip(c.owners), Owner{user, number})
 	return number
+}
+
+// Restore adds a claim that has its number already, unless it is there. It
+// reports false where another user has a claim of that number.
+func (c *Claims) Restore(claim Owner) bool {
+	i := slices.IndexFunc(c.owners, func(o Owner) bool { return o.Claim == claim.Claim })
+	if i >= 0 {
+		return c.owners[i] == claim
+	}
+	c.owners = append(slices.Clip(c.owners), claim)
+	return true
 }
 
 // Release takes back a claim.

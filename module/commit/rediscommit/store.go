@@ -189,6 +189,22 @@ func (s *Store[V]) Remove(ctx context.Context, key string) error {
 	return err
 }
 
+// Swap runs the layout's script once, for what edits are no good for: in the
+// place of what cannot be read, or to bring back what was stored once. Args
+// returns the script's arguments for a stamp that follows onto, and done is false
+// where something else is stored than they say. Errors: [module.Unavailable],
+// after which the swap may be made or not.
+func (s *Store[V]) Swap(ctx context.Context, key string, onto commit.Stamp, args func(commit.Stamp) []any) (done bool, err error) {
+	ctx, cancel := s.bound(ctx)
+	defer cancel()
+	key = s.cfg.KeyPrefix + key
+	defer s.written.forget(key)
+	if done, err = s.swap.run(ctx, key, args(s.committer.Stamp(onto))); err != nil {
+		return false, s.unavailable("swap", err)
+	}
+	return done, nil
+}
+
 func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 	var answer func() (Stored[V], error)
 	shared, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {

@@ -54,6 +54,14 @@ func (u *Users[V]) Update(ctx context.Context, user mxid.UserID, edit func(*V) e
 	return u.store.Update(ctx, u.key(user), edit)
 }
 
+// Swap is [Store.Swap] for a user.
+func (u *Users[V]) Swap(ctx context.Context, user mxid.UserID, onto commit.Stamp, args func(commit.Stamp) []any) (done bool, err error) {
+	if err := u.validate(user); err != nil {
+		return false, err
+	}
+	return u.store.Swap(ctx, u.key(user), onto, args)
+}
+
 // Remove is [Store.Remove] for a user.
 func (u *Users[V]) Remove(ctx context.Context, user mxid.UserID) error {
 	if err := u.validate(user); err != nil {

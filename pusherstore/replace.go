@@ -1,0 +1,59 @@
+package pusherstore
+
+import (
+	"context"
+	"maps"
+
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// Replace stores the fields of a hash in the place of exactly the old ones, none
+// for nothing; done is false where something else is stored. It is for what
+// [Store.Update] cannot do: to take out what cannot be read, and to bring back
+// what was stored once, byte for byte.
+//
+// The hash gets a stamp of its own with a version above those of both, so that
+// no request that was made for either takes effect any more. The index is the
+// caller's to keep: see [module.RestoreClaim].
+//
+// Errors: [module.Unavailable], after which it may be stored or not.
+func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[string]string) (done bool, err error) {
+	c := change{old: old}
+	for field, text := range fields {
+		if was, found := old[field]; field != stampField && (!found || was != text) {
+			c.sets = append(c.sets, field, text)
+		}
+	}
+	for field := range old {
+		if _, stays := fields[field]; !stays && field != stampField {
+			c.deletes = append(c.deletes, field)
+		}
+	}
+	onto := commit.ReadStamp(fields[stampField])
+	if before := commit.ReadStamp(old[stampField]); before.Version > onto.Version {
+		onto = before
+	}
+	return s.hashes.Swap(ctx, user, onto, c.Args)
+}
+
+// SameFields reports whether two hashes hold the same beside their stamps.
+func SameFields(a, b map[string]string) bool {
+	return maps.Equal(withoutStamp(a), withoutStamp(b))
+}
+
+func withoutStamp(fields map[string]string) map[string]string {
+	left := maps.Clone(fields)
+	delete(left, stampField)
+	return left
+}
+
+// Reset removes all claims to a pushkey, if what is stored is exactly the old
+// text, which need not be readable; done is false where something else is. The
+// claims of the pushers that there are can be brought back with
+// [module.RestoreClaim]. Errors: as [Store.Replace].
+func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
+	c := claimsChange{old: storedClaims{text: &old}}
+	return x.claims.Swap(ctx, claimsKey(key), commit.Stamp{}, c.Args)
+}

@@ -1,0 +1,113 @@
+package rulestore
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+func TestKeysTellTheUser(t *testing.T) {
+	t.Parallel()
+	keys := Keys{"hs1:"}
+	for _, user := range []string{"@alice:example.org", "@a}b:x", "@a}:m.push_rules:x"} {
+		if got, found := keys.User("hs1:account_data:{" + user + "}:m.push_rules"); !found || string(got) != user {
+			t.Errorf("%q: got %q, %t", user, got, found)
+		}
+	}
+	for _, name := range []string{
+		"", aliceKey, "hs1:account_data:{alice}:m.push_rules", "hs1:account_data:{@alice:example.org}:m.direct",
+		"hs1:account_data:@alice:example.org:m.push_rules", "hs1:" + aliceKey + ":next:ABC",
+	} {
+		if got, found := keys.User(name); found {
+			t.Errorf("%q: got %q", name, got)
+		}
+	}
+	if !keys.IsNext("hs1:"+aliceKey+":next:ABC") || keys.IsNext("hs1:"+aliceKey) || keys.IsNext("hs1:x:next:ABC") {
+		t.Error("a key of an exchange is not told from others")
+	}
+	if keys.Event(alice) != "hs1:"+aliceKey {
+		t.Error(keys.Event(alice))
+	}
+}
+
+func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
+	t.Parallel()
+	for name, text := range map[string]string{
+		"unreadable":           `{"type":"m.push_rules","content":{"global":[` + strings.Repeat(" ", 2000) + `]}}`,
+		"unreadable, stamped":  `{"content":{"global":[]},"commit":{"version":8000000000000000,"changes":1,"writers":{}}}`,
+		"no JSON":              `hello`,
+		"with members beside":  `{"x":1,"content":{"y":[],"global":{}},"commit":{"version":8000000000000000,"changes":3,"writers":{}}}`,
+		"as the store has it":  EventOf(pushrule.ServerDefault(alice)),
+		"longer than a script": `{"content":{"global":{"a":"` + strings.Repeat("x", 100_000) + `"}}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store, _, client := newStore(t, DefaultConfig())
+			replace := func(old *string, text string, want bool) {
+				t.Helper()
+				if done, err := store.Replace(t.Context(), alice, old, text); err != nil || done != want {
+					t.Errorf("got %t, %v; want %t", done, err, want)
+				}
+			}
+			if err := client.Set(t.Context(), aliceKey, text, 0).Err(); err != nil {
+				t.Fatal(err)
+			}
+			other := text + " "
+			replace(&other, EventOf(pushrule.ServerDefault(alice)), false)
+			replace(nil, EventOf(pushrule.ServerDefault(alice)), false)
+			before, _ := readEvent(text, pushrule.NewKnown())
+			replace(&text, EventOf(pushrule.ServerDefault(alice)), true)
+			got, err := store.Load(t.Context(), alice)
+			if want := pushrule.ServerDefault(alice); err != nil || !got.Rules.Equal(want) || got.Version <= max(before.last.Version, lastStamp(text).Version) {
+				t.Errorf("got version %d, %v", got.Version, err)
+			}
+
+			// And back.
+			stored := client.Get(t.Context(), aliceKey).Val()
+			replace(&stored, text, true)
+			again := client.Get(t.Context(), aliceKey).Val()
+			after, err := readEvent(again, pushrule.NewKnown())
+			switch {
+			case err != nil:
+				if again != text {
+					t.Errorf("got %q", again)
+				}
+			case after.last.Version <= got.Version || after.with("") != before.with(""):
+				t.Errorf("got version %d after %d: %s", after.last.Version, got.Version, again)
+			}
+		})
+	}
+}
+
+// What was read before an event was replaced, and is written afterwards, has no
+// effect, though the same rules are back.
+func TestReplaceEndsWhatWasUnderWay(t *testing.T) {
+	t.Parallel()
+	store, _, client := newStore(t, DefaultConfig())
+	late, err := New(client, DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := late.Update(t.Context(), alice, put("!a")); err != nil { // late remembers what it wrote
+		t.Fatal(err)
+	}
+	copied := client.Get(t.Context(), aliceKey).Val()
+	client.Del(t.Context(), aliceKey)
+	if done, err := store.Replace(t.Context(), alice, nil, copied); err != nil || !done {
+		t.Fatal(done, err)
+	}
+	if again := client.Get(t.Context(), aliceKey).Val(); again == copied {
+		t.Fatal("the stamp is the same")
+	}
+	tries := 0
+	if _, err := late.Update(t.Context(), alice, func(rules *pushrule.Ruleset, found bool) error {
+		tries++
+		return put("!b")(rules, found)
+	}); err != nil || tries != 2 {
+		t.Errorf("%d tries, %v", tries, err)
+	}
+	if got := ids(t, store); got != "!b !a" {
+		t.Errorf("got %q", got)
+	}
+}
