@@ -1,0 +1,165 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// backend is a Redis with the module's stores and its service for hosts.
+type backend struct {
+	servers  redisurl.Servers
+	client   redis.UniversalClient
+	prefix   string
+	defaults pushrule.Defaults
+
+	rules    *rulestore.Store
+	pushers  *pusherstore.Store
+	index    *pusherstore.Index
+	host     module.HostService
+	events   *rulestore.Reader
+	ruleKeys rulestore.Keys
+	keys     pusherstore.Keys
+}
+
+// replyLimit bounds each command, and each pipeline of them.
+const replyLimit = 10 * time.Second
+
+// connect connects to the Redis and checks that it is what the flags say.
+func (o options) connect(ctx context.Context, environment func(string) string) (*backend, error) {
+	servers, err := o.findServers(environment)
+	if err != nil {
+		return nil, err
+	}
+	cfg := pushfx.DefaultConfig()
+	cfg.KeyPrefix = o.keyPrefix
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("-key-prefix: %w", err)
+	}
+	if cfg.Durability, err = rediscommit.ParseDurability(cmp.Or(o.durability, "none")); err != nil {
+		return nil, fmt.Errorf("-durability: %w", err)
+	}
+	servers.LongestWait = cfg.Durability.LongestWait()
+	b := &backend{servers: servers, prefix: o.keyPrefix, events: rulestore.NewReader()}
+	if b.defaults, err = readDefaultRules(o.defaultRules); err != nil {
+		return nil, fmt.Errorf("-default-rules: %w", err)
+	}
+	if err := servers.Check(ctx); err != nil {
+		return nil, err
+	}
+	b.client = servers.Client()
+	if err := b.build(cfg); err != nil {
+		return nil, errors.Join(err, b.client.Close())
+	}
+	return b, nil
+}
+
+// build makes the stores and services.
+func (b *backend) build(cfg pushfx.Config) error {
+	stores := rediscommit.Config{KeyPrefix: cfg.KeyPrefix, OperationTimeout: cfg.OperationTimeout, Durability: cfg.Durability}
+	b.ruleKeys, b.keys = rulestore.Keys{Prefix: cfg.KeyPrefix}, pusherstore.Keys{Prefix: cfg.KeyPrefix}
+	var rulesErr, pushersErr, indexErr error
+	b.rules, rulesErr = rulestore.New(b.client, rulestore.Config{
+		Redis: stores, MaxEventBytes: cfg.MaxEventBytes, LargeEventBytes: cfg.LargeEventBytes,
+	})
+	b.pushers, pushersErr = pusherstore.New(b.client, pusherstore.Config{Redis: stores})
+	b.index, indexErr = pusherstore.NewIndex(b.client, pusherstore.Config{Redis: stores})
+	if err := errors.Join(rulesErr, pushersErr, indexErr); err != nil {
+		return err
+	}
+	changes, err := module.NewChanges(b.rules, cfg.Changes)
+	if err != nil {
+		return err
+	}
+	b.host = module.NewHostService(b.rules, changes, module.RuleOptions{Defaults: b.defaults, Limits: cfg.RuleLimits},
+		b.pushers, b.index, module.PusherOptions{Policy: cfg.PusherPolicy})
+	return nil
+}
+
+// readDefaultRules reads the rules that hosts add to those of the
+// specification; without a file there are none.
+func readDefaultRules(file string) (pushrule.Defaults, error) {
+	if file == "" {
+		return pushrule.Defaults{}, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return pushrule.Defaults{}, err
+	}
+	var rules []pushrule.DefaultRule
+	r := strictjson.NewReader(string(text))
+	err = r.Array(func() error {
+		rule, err := readDefaultRule(r)
+		rules = append(rules, rule)
+		return err
+	})
+	if err == nil {
+		err = r.End()
+	}
+	if err != nil {
+		return pushrule.Defaults{}, err
+	}
+	return pushrule.NewDefaults(rules...)
+}
+
+func readDefaultRule(r *strictjson.Reader) (rule pushrule.DefaultRule, err error) {
+	err = r.Object(func(name string) (err error) {
+		switch name {
+		case "kind":
+			var kind string
+			kind, err = r.String()
+			rule.Kind = pushrule.Kind(kind)
+		case "rule_id":
+			rule.ID, err = r.String()
+		case "enabled":
+			var enabled bool
+			enabled, err = r.Bool()
+			rule.Disabled = !enabled
+		case "actions":
+			rule.Actions, err = readTexts[pushrule.Action](r)
+		case "conditions":
+			rule.Conditions, err = readTexts[pushrule.Condition](r)
+		case "pattern":
+			rule.Pattern, err = r.String()
+		case "before":
+			rule.Before, err = r.String()
+		default:
+			err = fmt.Errorf("a default rule has no %q", name)
+		}
+		return err
+	}, "kind", "rule_id", "actions")
+	return rule, err
+}
+
+func readTexts[T ~string](r *strictjson.Reader) (texts []T, err error) {
+	err = r.Array(func() error {
+		text, err := r.Value()
+		texts = append(texts, T(text))
+		return err
+	})
+	return texts, err
+}
+
+// userArgument is the user that a command is about.
+func (c *call) userArgument() (mxid.UserID, error) {
+	user := mxid.UserID(c.args[0])
+	if err := user.Validate(); err != nil {
+		return "", fmt.Errorf("%q: %w, want @NAME:SERVER", c.args[0], err)
+	}
+	return user, nil
+}

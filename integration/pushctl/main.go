@@ -1,0 +1,142 @@
+// Command pushctl shows, checks, repairs and moves what the push rules and
+// pushers module keeps on a Redis, for those who run it. It works beside the
+// hosts, and changes nothing but by the same compare-and-set as they do. Run it
+// with -h for its commands.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/pushfx/pushfx/integration/redisurl"
+)
+
+// The exit statuses.
+const (
+	exitOK          = 0
+	exitFaults      = 1 // faults were found, or are left
+	exitFailure     = 2
+	exitInterrupted = 3
+)
+
+func main() {
+	logging.Disable() // what the Redis client has to tell comes out as errors too
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop) // a second signal ends the process at once
+	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
+}
+
+// command is one of those that pushctl has.
+type command struct {
+	name, args string
+	summary    string // on one line
+	about      string // what -h tells beside the flags
+	flags      func(*options, *flag.FlagSet)
+	run        func(context.Context, *call) error
+}
+
+// commands are those that there are.
+func commands() []command {
+	return []command{showCommand(), checkCommand()}
+}
+
+// errFaults ends a command that did what it should, and found faults.
+var errFaults = errors.New("there are faults")
+
+// run runs a command and returns the exit status. What goes wrong is one line
+// on stderr.
+func run(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) int {
+	err := runCommand(ctx, args, environment, stdout, stderr)
+	var interrupted *interruptedError
+	switch {
+	case err == nil || errors.Is(err, flag.ErrHelp):
+		return exitOK
+	case errors.Is(err, errFaults):
+		return exitFaults
+	case errors.As(err, &interrupted):
+		complain(stderr, err)
+		return exitInterrupted
+	}
+	complain(stderr, err)
+	return exitFailure
+}
+
+func runCommand(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) error {
+	if len(args) == 0 {
+		return errors.New("want a command (-h lists them)")
+	}
+	if name := args[0]; name == "-h" || name == "-help" || name == "--help" || name == "help" {
+		writeUsage(stdout)
+		return flag.ErrHelp
+	}
+	for _, c := range commands() {
+		if c.name == args[0] {
+			return c.call(ctx, args[1:], environment, stdout, stderr)
+		}
+	}
+	return fmt.Errorf("%q is no command (-h lists them)", args[0])
+}
+
+// call runs the command with its flags and arguments.
+func (c command) call(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) error {
+	o, rest, err := c.parse(args)
+	if errors.Is(err, flag.ErrHelp) {
+		c.writeUsage(stdout)
+		return err
+	}
+	if err == nil && len(rest) != len(strings.Fields(c.args)) {
+		err = fmt.Errorf("want pushctl %s", strings.TrimSpace(c.name+" [flags] "+c.args))
+	}
+	if err != nil {
+		return fmt.Errorf("%w (pushctl %s -h explains the flags)", err, c.name)
+	}
+	b, err := o.connect(ctx, environment)
+	if err != nil {
+		return err
+	}
+	defer b.client.Close()
+	return c.run(ctx, &call{options: o, backend: b, args: rest, out: stdout, notes: stderr})
+}
+
+// call is one call of a command.
+type call struct {
+	options
+	*backend
+	args  []string
+	out   io.Writer // what was asked for
+	notes io.Writer // how it goes
+}
+
+// writeUsage explains what there is.
+func writeUsage(w io.Writer) {
+	fmt.Fprint(w, "Shows, checks, repairs and moves the push rules and pushers on a Redis.\n\n"+
+		"Usage: pushctl COMMAND [flags]\n\n")
+	for _, c := range commands() {
+		fmt.Fprintf(w, "  %-22s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+	}
+	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. The Redis is named by -redis-mode and -redis, or\n"+
+		"by $"+redisVariable+", which may be a URL with a password; on the command line there is none.\n"+
+		"Exit status: 0 all is well, 1 there are faults, 2 it failed, 3 it was interrupted.\n")
+}
+
+func (c command) writeUsage(w io.Writer) {
+	flags := c.newFlags(new(options))
+	flags.SetOutput(w)
+	fmt.Fprintf(w, "%s\n\nUsage: pushctl %s\n\n", strings.TrimSpace(c.about), strings.TrimSpace(c.name+" [flags] "+c.args))
+	flags.PrintDefaults()
+}
+
+// complain writes what went wrong, on one line.
+func complain(stderr io.Writer, err error) {
+	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	fmt.Fprintf(stderr, "pushctl: %s\n", redisurl.WithoutLogin(line))
+}

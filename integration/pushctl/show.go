@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/pusherstore"
+)
+
+func showCommand() command {
+	return command{
+		name: "show", args: "USER",
+		summary: "shows what is stored for a user",
+		about: "Shows the push rules and pushers of a user as they are stored, with their keys. Pushkeys are\n" +
+			"credentials: they are shown as a hash, by which equal ones are told within a call, and with\n" +
+			"-hash-key FILE across calls. Of a pusher's data only the host of the URL is shown.",
+		flags: func(o *options, flags *flag.FlagSet) {
+			o.addDefaultRules(flags)
+			flags.BoolVar(&o.json, "json", false, "write JSON")
+			flags.StringVar(&o.hashKey, "hash-key", "", "`FILE` with the key for the hashes of pushkeys, of 16 bytes or more; else it is a\nrandom one, and the hashes differ from call to call")
+		},
+		run: func(ctx context.Context, c *call) error { return c.show(ctx) },
+	}
+}
+
+// shownUser is what is stored for a user.
+type shownUser struct {
+	User    mxid.UserID  `json:"user"`
+	Slot    int          `json:"slot"`
+	Node    string       `json:"node"`
+	Rules   shownRules   `json:"push_rules"`
+	Pushers shownPushers `json:"pushers"`
+	Faults  []listed     `json:"faults"`
+	random  bool         // the hashes are good for this call only
+}
+
+// shownKeyed is what rules and pushers have in common.
+type shownKeyed struct {
+	Key     string `json:"key"`
+	Bytes   int    `json:"bytes"` // 0 where nothing is stored
+	Version int64  `json:"version,omitempty"`
+	Changes int64  `json:"changes,omitempty"`
+}
+
+type shownRules struct {
+	shownKeyed
+	Rules []shownRule `json:"rules"`
+}
+
+type shownRule struct {
+	Kind       pushrule.Kind   `json:"kind"`
+	Order      int             `json:"order"`
+	ID         string          `json:"rule_id"`
+	Default    bool            `json:"default"`
+	Enabled    bool            `json:"enabled"`
+	Actions    json.RawMessage `json:"actions"`
+	Conditions json.RawMessage `json:"conditions,omitempty"`
+	Pattern    *string         `json:"pattern,omitempty"`
+}
+
+type shownPushers struct {
+	shownKeyed
+	Pushers []shownPusher `json:"pushers"`
+}
+
+type shownPusher struct {
+	AppID       string      `json:"app_id"`
+	Kind        pusher.Kind `json:"kind"`
+	PushkeyHash string      `json:"pushkey_hash"`
+	Index       string      `json:"index_key"`
+	Device      string      `json:"device_id"`
+	DeviceName  string      `json:"device_display_name"`
+	Host        string      `json:"url_host"`
+	DataBytes   int         `json:"data_bytes"`
+	Claim       int64       `json:"claim"`
+}
+
+func (c *call) show(ctx context.Context) error {
+	user, err := c.userArgument()
+	if err != nil {
+		return err
+	}
+	hash, err := newHasher(c.hashKey)
+	if err != nil {
+		return fmt.Errorf("-hash-key: %w", err)
+	}
+	shown, err := c.shown(ctx, user, hash)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return writeJSON(c.out, shown)
+	}
+	shown.random = c.hashKey == ""
+	return shown.write(c.out)
+}
+
+// shown reads what is stored for a user.
+func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownUser, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	event, hashKey := c.ruleKeys.Event(user), c.keys.Pushers(user)
+	s := shownUser{User: user, Slot: slotOf(event), Faults: []listed{}}
+	node, err := c.nodeOf(ctx, event)
+	if err != nil {
+		return s, err
+	}
+	s.Node = node.Options().Addr
+	text, err := c.client.Get(ctx, event).Result()
+	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return s, err
+	}
+	fields, err := c.client.HGetAll(ctx, hashKey).Result()
+	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+		return s, err
+	}
+	s.Rules, s.Pushers = c.shownRules(event, text), c.shownPushers(hashKey, fields, hash)
+	x := newExaminer(c.backend)
+	found, err := x.look(ctx, node, []string{event, hashKey})
+	if err == nil && len(found.doubtful) > 0 {
+		var sure []finding
+		err = errors.Join(sleep(ctx, doubt))
+		if err == nil {
+			sure, err = x.lookAgain(ctx, found.doubtful)
+		}
+		found.sure = append(found.sure, sure...)
+	}
+	for _, f := range found.sure {
+		s.Faults = append(s.Faults, listed{f.kind, f.name, f.detail})
+	}
+	return s, err
+}
+
+// nodeOf returns the master that has a key.
+func (b *backend) nodeOf(ctx context.Context, key string) (*redis.Client, error) {
+	switch client := b.client.(type) {
+	case *redis.Client:
+		return client, nil
+	case *redis.ClusterClient:
+		return client.MasterForKey(ctx, key)
+	}
+	return nil, fmt.Errorf("a %T has no masters", b.client)
+}
+
+func (c *call) shownRules(key, text string) shownRules {
+	s := shownRules{shownKeyed{Key: key, Bytes: len(text)}, []shownRule{}}
+	e, err := c.events.Read(text)
+	if err != nil {
+		return s
+	}
+	s.Version, s.Changes = e.Stamp.Version, e.Stamp.Changes
+	for _, kind := range pushrule.Kinds() {
+		for i, r := range e.Rules.List(kind) {
+			shown := shownRule{Kind: kind, Order: i + 1, ID: r.ID, Default: r.Default, Enabled: r.Enabled, Actions: pushrule.AppendActions(nil, r.Actions)}
+			if kind.HasConditions() {
+				shown.Conditions = json.RawMessage(jsonArray(r.Conditions))
+			}
+			if kind.HasPattern() {
+				shown.Pattern = &r.Pattern
+			}
+			s.Rules = append(s.Rules, shown)
+		}
+	}
+	return s
+}
+
+func jsonArray[T ~string](texts []T) string {
+	parts := make([]string, len(texts))
+	for i, text := range texts {
+		parts[i] = string(text)
+	}
+	return "[" + strings.Join(parts, ",") + "]"
+}
+
+func (c *call) shownPushers(key string, fields map[string]string, hash hasher) shownPushers {
+	s := shownPushers{shownKeyed{Key: key}, []shownPusher{}}
+	for field, text := range fields {
+		s.Bytes += len(field) + len(text)
+	}
+	h := pusherstore.ReadHash(fields)
+	s.Version, s.Changes = h.Stamp.Version, h.Stamp.Changes
+	for _, p := range h.Pushers.All() {
+		s.Pushers = append(s.Pushers, shownPusher{
+			AppID: p.AppID, Kind: p.Kind, PushkeyHash: hash(p.Pushkey), Index: c.keys.Claims(p.Digest()), Device: p.Device,
+			DeviceName: p.DeviceDisplayName, Host: urlHost(p.Data), DataBytes: len(p.Data), Claim: p.Claim.Number,
+		})
+	}
+	return s
+}
+
+// urlHost returns the host of the URL in a pusher's data, if there is one.
+func urlHost(data string) string {
+	var parsed struct {
+		URL string `json:"url"`
+	}
+	if json.Unmarshal([]byte(data), &parsed) != nil {
+		return ""
+	}
+	u, err := url.Parse(parsed.URL)
+	if err != nil {
+		return ""
+	}
+	return u.Host
+}
+
+// hasher makes a pushkey known again without telling it.
+type hasher func(pushkey string) string
+
+// newHasher returns a hasher with the key in a file or, without one, a key of
+// its own.
+func newHasher(file string) (hasher, error) {
+	key := make([]byte, sha256.Size)
+	if file == "" {
+		_, _ = rand.Read(key) // it never fails
+	} else {
+		var err error
+		if key, err = os.ReadFile(file); err != nil {
+			return nil, err
+		}
+		if len(key) < 16 {
+			return nil, fmt.Errorf("%s has %d bytes, want at least 16", file, len(key))
+		}
+	}
+	return func(pushkey string) string {
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(pushkey))
+		return hex.EncodeToString(mac.Sum(nil)[:6])
+	}, nil
+}
+
+// write writes tables.
+func (s shownUser) write(w io.Writer) error {
+	fmt.Fprintf(w, "%s, slot %d on %s\n\n", printable(string(s.User)), s.Slot, s.Node)
+	if err := s.Rules.write(w); err != nil {
+		return err
+	}
+	if err := s.Pushers.write(w, s.random); err != nil {
+		return err
+	}
+	if len(s.Faults) == 0 {
+		_, err := fmt.Fprintln(w, "No faults.")
+		return err
+	}
+	fmt.Fprintln(w, "Faults:")
+	for _, f := range s.Faults {
+		fmt.Fprintf(w, "  %s %s\n", f.Fault, printable(f.Detail))
+	}
+	return nil
+}
+
+// write writes the key and what is told of it.
+func (k shownKeyed) write(w io.Writer, what string) {
+	fmt.Fprintf(w, "%s: %s\n", what, printable(k.Key))
+	switch {
+	case k.Bytes == 0:
+		fmt.Fprint(w, "  nothing is stored\n")
+	case k.Version == 0:
+		fmt.Fprintf(w, "  %d bytes, without a version\n", k.Bytes)
+	default:
+		fmt.Fprintf(w, "  %d bytes, version %d (%s), changed %d times\n", k.Bytes, k.Version, timeOf(k.Version), k.Changes)
+	}
+}
+
+func (s shownRules) write(w io.Writer) error {
+	s.shownKeyed.write(w, "Push rules")
+	fmt.Fprintln(w)
+	if len(s.Rules) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "KIND\tORDER\tID\tDEFAULT\tENABLED\tACTIONS\tCONDITIONS")
+	for _, r := range s.Rules {
+		conditions := string(r.Conditions)
+		if r.Pattern != nil {
+			conditions = "pattern " + strconv.Quote(*r.Pattern)
+		}
+		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Kind, r.Order, printable(r.ID), yesNo(r.Default), yesNo(r.Enabled),
+			printable(string(r.Actions)), printable(conditions))
+	}
+	fmt.Fprintln(table)
+	return table.Flush()
+}
+
+func (s shownPushers) write(w io.Writer, random bool) error {
+	s.shownKeyed.write(w, "Pushers")
+	fmt.Fprintln(w)
+	if len(s.Pushers) == 0 {
+		return nil
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "APP\tKIND\tPUSHKEY (HASH)\tDEVICE\tDEVICE NAME\tURL HOST\tDATA\tCLAIM")
+	for _, p := range s.Pushers {
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d bytes\t%d\n", printable(p.AppID), printable(string(p.Kind)), p.PushkeyHash,
+			printable(p.Device), printable(p.DeviceName), printable(p.Host), p.DataBytes, p.Claim)
+	}
+	if random {
+		fmt.Fprintln(table, "\nThe hashes are good for this call only (-hash-key keeps them).")
+	}
+	fmt.Fprintln(table)
+	return table.Flush()
+}
+
+func yesNo(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+// printable is a text that users chose, without what a terminal obeys.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
+}

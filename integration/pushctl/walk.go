@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// pageSize is how many keys are asked for at once: few enough that no request
+// of a client waits for long behind them.
+const pageSize = 250
+
+// walk goes through the keys of all masters, side by side. It can be interrupted
+// and goes on later where it was.
+type walk struct {
+	*backend
+	pace     *pace
+	progress *progress
+	position *position
+
+	// look handles a page of keys of a node. What it returns is called when no
+	// other page is, and before the page counts as done.
+	look func(ctx context.Context, node *redis.Client, keys []string) (done func() error, err error)
+
+	// settle is called, if it is not nil, when no page is, before the position is
+	// saved: what was put off has to be done by then.
+	settle func(ctx context.Context) error
+
+	mu    sync.Mutex
+	saved time.Time
+}
+
+// interruptedError says that a walk was stopped before its end.
+type interruptedError struct{ remedy string }
+
+func (e *interruptedError) Error() string { return "interrupted: " + e.remedy }
+
+// errSlotsMoved is for a walk during which the cluster has moved slots: a key
+// that went from a node not yet seen to one that was, was missed.
+var errSlotsMoved = errors.New("slots of the cluster have moved meanwhile, so that keys may have been missed: run it again")
+
+// run goes through all keys.
+func (w *walk) run(ctx context.Context) error {
+	masters, err := w.masters(ctx)
+	if err != nil {
+		return err
+	}
+	layout, err := w.layout(ctx)
+	if err != nil {
+		return err
+	}
+	w.position.begin(masters, layout)
+	w.progress.start(w.size(ctx, masters))
+	defer w.progress.stop()
+	w.saved = time.Now()
+	err = w.walkMasters(ctx, masters)
+	err = errors.Join(err, w.save(ctx))
+	if err != nil {
+		return w.explain(ctx, err)
+	}
+	if after, err := w.layout(ctx); err != nil || after != w.position.Layout {
+		return errors.Join(err, errSlotsMoved, w.position.remove())
+	}
+	return w.position.remove()
+}
+
+// explain tells an interruption from a failure.
+func (w *walk) explain(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return &interruptedError{w.position.remedy()}
+	}
+	if w.position.isKept() {
+		return fmt.Errorf("%w (%s)", err, w.position.remedy())
+	}
+	return err
+}
+
+func (w *walk) walkMasters(ctx context.Context, masters []master) error {
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	var walking sync.WaitGroup
+	for _, m := range masters {
+		walking.Go(func() {
+			if err := w.walkMaster(ctx, m); err != nil {
+				stop(err)
+			}
+		})
+	}
+	walking.Wait()
+	return context.Cause(ctx)
+}
+
+// walkMaster goes through the keys of one master, from where it was.
+func (w *walk) walkMaster(ctx context.Context, m master) error {
+	for cursor, ended := w.position.of(m); !ended; {
+		count := w.pace.page(pageSize)
+		keys, next, err := w.scan(ctx, m.client, cursor, count)
+		if err != nil {
+			return err
+		}
+		for _, part := range append(slices.Collect(slices.Chunk(keys, pageSize)), nil) {
+			isLast := part == nil
+			if err := w.page(ctx, m, part, next, isLast); err != nil {
+				return err
+			}
+		}
+		cursor, ended = next, next == 0
+	}
+	return nil
+}
+
+// page handles a part of what a SCAN returned. After the last one the position
+// is behind all of it.
+func (w *walk) page(ctx context.Context, m master, keys []string, next uint64, isLast bool) error {
+	done := func() error { return nil }
+	if !isLast {
+		var err error
+		if err = w.pace.wait(ctx, len(keys)); err != nil {
+			return err
+		}
+		if done, err = w.look(ctx, m.client, keys); err != nil {
+			return err
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := done(); err != nil {
+		return err
+	}
+	w.progress.add(len(keys))
+	if isLast {
+		w.position.move(m, next)
+	}
+	if time.Since(w.saved) < saveInterval {
+		return nil
+	}
+	w.saved = time.Now()
+	return w.saveNow(ctx)
+}
+
+// saveInterval is how much of a walk is done again at most.
+const saveInterval = 5 * time.Second
+
+// save brings what was put off to its end, though ctx may have ended.
+func (w *walk) save(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*replyLimit)
+	defer cancel()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.saveNow(ctx)
+}
+
+func (w *walk) saveNow(ctx context.Context) error {
+	if w.settle != nil {
+		if err := w.settle(ctx); err != nil {
+			return err
+		}
+	}
+	return w.position.save()
+}
+
+func (w *walk) scan(ctx context.Context, node *redis.Client, cursor uint64, count int) (keys []string, next uint64, err error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	if w.prefix == "" {
+		keys, next, err = node.Scan(ctx, cursor, "", int64(count)).Result()
+	} else {
+		keys, next, err = node.Scan(ctx, cursor, globQuote(w.prefix)+"*", int64(count)).Result()
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("SCAN on %s: %w", node.Options().Addr, err)
+	}
+	return keys, next, nil
+}
+
+// globQuote makes a pattern that matches exactly a text.
+func globQuote(text string) string {
+	var quoted strings.Builder
+	for _, b := range []byte(text) {
+		if strings.IndexByte(`*?[]\^-`, b) >= 0 {
+			quoted.WriteByte('\\')
+		}
+		quoted.WriteByte(b)
+	}
+	return quoted.String()
+}
+
+// master is a server with keys of its own.
+type master struct {
+	client *redis.Client
+	id     string // of the server's run: a cursor is good only as long as it lasts
+}
+
+// masters returns the masters there are, in the order of their addresses.
+func (b *backend) masters(ctx context.Context) (masters []master, err error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	var mu sync.Mutex
+	add := func(ctx context.Context, client *redis.Client) error {
+		info, err := client.Info(ctx, "server").Result()
+		if err != nil {
+			return fmt.Errorf("INFO on %s: %w", client.Options().Addr, err)
+		}
+		_, rest, _ := strings.Cut(info, "\r\nrun_id:")
+		id, _, _ := strings.Cut(rest, "\r\n")
+		mu.Lock()
+		defer mu.Unlock()
+		masters = append(masters, master{client, id})
+		return nil
+	}
+	switch c := b.client.(type) {
+	case *redis.ClusterClient:
+		err = c.ForEachMaster(ctx, add)
+	case *redis.Client:
+		err = add(ctx, c)
+	default:
+		err = fmt.Errorf("a %T has no masters", c)
+	}
+	slices.SortFunc(masters, func(a, b master) int {
+		return strings.Compare(a.client.Options().Addr, b.client.Options().Addr)
+	})
+	return masters, err
+}
+
+// layout tells which master has which slots; it is empty where there are none.
+func (b *backend) layout(ctx context.Context) (string, error) {
+	cluster, isCluster := b.client.(*redis.ClusterClient)
+	if !isCluster {
+		return "", nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	ranges, err := cluster.ClusterSlots(ctx).Result()
+	if err != nil {
+		return "", fmt.Errorf("CLUSTER SLOTS: %w", err)
+	}
+	var parts []string
+	for _, r := range ranges {
+		if len(r.Nodes) > 0 {
+			parts = append(parts, fmt.Sprintf("%05d-%05d %s", r.Start, r.End, r.Nodes[0].ID))
+		}
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, ", "), nil
+}
+
+// size is about how many keys there are, those of others included.
+func (w *walk) size(ctx context.Context, masters []master) (n int64) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	for _, m := range masters {
+		size, err := m.client.DBSize(ctx).Result()
+		if err != nil {
+			return 0 // not everybody may ask
+		}
+		n += size
+	}
+	return n
+}
