@@ -29,8 +29,7 @@ func checkCommand() command {
 			flags.BoolVar(&o.json, "json", false, "write JSON")
 		},
 		run: func(ctx context.Context, c *call) error {
-			_, err := newChecking(c, "checked").run(ctx, "check")
-			return err
+			return newChecking(c, "checked").run(ctx)
 		},
 	}
 }
@@ -39,13 +38,13 @@ func checkCommand() command {
 type checking struct {
 	*call
 	examiner *examiner
-	report   report
+	report   *report
 	doubtful []finding
 	since    time.Time // of the youngest of the doubtful
 	progress *progress
 
-	// found handles a fault that is one, when no other is; it may be nil.
-	found func(context.Context, finding) error
+	// found handles faults that are such, when no others are.
+	found func(context.Context, []finding) error
 }
 
 // report is what a check comes to.
@@ -55,27 +54,39 @@ type report struct {
 }
 
 func newChecking(c *call, doing string) *checking {
-	return &checking{
-		call: c, examiner: newExaminer(c.backend), report: report{Faults: map[faultKind]int64{}}, progress: c.newProgress(doing, "keys"),
+	k := &checking{
+		call: c, examiner: newExaminer(c.backend), report: &report{Faults: map[faultKind]int64{}}, progress: c.newProgress(doing, "keys"),
 	}
+	k.found = k.listAll
+	return k
 }
 
 // run goes through all keys and reports.
-func (c *checking) run(ctx context.Context, command string) (*walk, error) {
-	place, err := newPosition(c.state, strings.Join([]string{command, c.servers.String(), c.prefix}, " "), &c.report)
+func (c *checking) run(ctx context.Context) error {
+	place, err := newPosition(c.state, c.stateName("check"), c.report)
 	if err != nil {
-		return nil, fmt.Errorf("-state: %w", err)
+		return fmt.Errorf("-state: %w", err)
 	}
+	if err := c.walk(ctx, place); err != nil {
+		return err
+	}
+	return c.tell()
+}
+
+// stateName tells the state of this call from that of others.
+func (c *call) stateName(parts ...string) string {
+	return strings.Join(append(parts, c.servers.String(), "prefix "+c.prefix), ", ")
+}
+
+// walk goes through all keys, from where it was.
+func (c *checking) walk(ctx context.Context, place *position) error {
 	w := &walk{
 		backend: c.backend, pace: &pace{rate: c.rate}, progress: c.progress, position: place, look: c.look, settle: c.settle,
 	}
 	if err := w.run(ctx); err != nil {
-		return w, err
+		return err
 	}
-	if err := c.checkUnsettled(ctx); err != nil {
-		return w, err
-	}
-	return w, c.tell()
+	return c.checkUnsettled(ctx)
 }
 
 // look looks at a page of keys.
@@ -124,18 +135,22 @@ func (c *checking) settle(ctx context.Context) error {
 func (c *checking) count(ctx context.Context, sure []finding) error {
 	for _, f := range sure {
 		c.report.Faults[f.kind]++
-		if c.list && !c.json {
-			fmt.Fprintf(c.out, "%s\t%s\t%s\n", f.kind, printable(f.name), f.detail)
+	}
+	return c.found(ctx, sure)
+}
+
+// listAll lists faults, if that is asked for.
+func (c *checking) listAll(_ context.Context, sure []finding) error {
+	for _, f := range sure {
+		var err error
+		switch {
+		case c.list && c.json:
+			err = writeJSON(c.out, listed{f.kind, f.name, f.detail})
+		case c.list:
+			_, err = fmt.Fprintf(c.out, "%s\t%s\t%s\n", f.kind, printable(f.name), printable(f.detail))
 		}
-		if c.list && c.json {
-			if err := writeJSON(c.out, listed{f.kind, f.name, f.detail}); err != nil {
-				return err
-			}
-		}
-		if c.found != nil {
-			if err := c.found(ctx, f); err != nil {
-				return err
-			}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
