@@ -61,3 +61,14 @@ func EventOf(rules pushrule.Ruleset) string {
 	e := event{rules: rules, found: true, isPlain: true}
 	return e.with("")
 }
+
+// Same reports whether two events are the same beside their stamps. Those that
+// cannot be read are, if they are equal.
+func (r *Reader) Same(a, b string) bool {
+	if a == b {
+		return true
+	}
+	first, firstErr := readEvent(a, r.known)
+	second, secondErr := readEvent(b, r.known)
+	return firstErr == nil && secondErr == nil && first.with("") == second.with("")
+}

@@ -397,8 +397,13 @@ func newDefaultTable(d pushrule.Defaults) defaultTable {
 
 // flaws returns the flaws of a user's set.
 func (d defaultTable) flaws(user mxid.UserID, rules pushrule.Ruleset) []pushrule.Flaw {
-	if !strings.ContainsAny(string(user), `"\`) && rules.JSON() == strings.ReplaceAll(d.before, placeholder, string(user)) {
+	if d.isDefault(user, rules) {
 		return nil
 	}
 	return rules.Flaws(d.For(user))
+}
+
+// isDefault reports whether a set is quickly told to be just the default rules.
+func (d defaultTable) isDefault(user mxid.UserID, rules pushrule.Ruleset) bool {
+	return !strings.ContainsAny(string(user), `"\`) && rules.JSON() == strings.ReplaceAll(d.before, placeholder, string(user))
 }

@@ -46,7 +46,7 @@ type command struct {
 
 // commands are those that there are.
 func commands() []command {
-	return []command{showCommand(), checkCommand(), repairCommand()}
+	return []command{showCommand(), checkCommand(), repairCommand(), exportCommand(), importCommand()}
 }
 
 // errFaults ends a command that did what it should, and found faults.
@@ -104,7 +104,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		return err
 	}
 	defer b.client.Close()
-	return c.run(ctx, &call{options: o, backend: b, args: rest, out: stdout, notes: stderr})
+	return c.run(ctx, &call{options: o, backend: b, args: rest, out: &lockedWriter{to: stdout}, notes: stderr})
 }
 
 // call is one call of a command.

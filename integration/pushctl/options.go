@@ -25,6 +25,7 @@ type options struct {
 	save         string
 	resetDamaged bool
 	overwrite    bool
+	dropOthers   bool
 }
 
 // redisVariable names the Redis where -redis does not.

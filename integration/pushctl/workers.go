@@ -2,8 +2,21 @@ package main
 
 import (
 	"context"
+	"io"
 	"sync"
 )
+
+// lockedWriter is a writer for several goroutines.
+type lockedWriter struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (w *lockedWriter) Write(text []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(text)
+}
 
 // atATime calls do for each of all, n at a time, until one fails.
 func atATime[T any](ctx context.Context, n int, all []T, do func(context.Context, T) error) error {
