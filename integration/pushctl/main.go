@@ -46,7 +46,7 @@ type command struct {
 
 // commands are those that there are.
 func commands() []command {
-	return []command{showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand()}
+	return []command{showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(), forgetCommand()}
 }
 
 // errFaults ends a command that did what it should, and found faults.

@@ -1,0 +1,18 @@
+package main
+
+import (
+	"context"
+	"flag"
+)
+
+func forgetCommand() command {
+	return command{
+		name: "forget", args: "USER",
+		summary: "removes all that is stored for a user",
+		about: "Removes the push rules and pushers of a user, readable or not, and what the index of pushkeys has of\n" +
+			"them, as the hosts do when a user is deactivated. An active user gets the default rules again at the\n" +
+			"next request. Without -yes it only tells what it would do.",
+		flags: func(o *options, flags *flag.FlagSet) { o.addUserChange(flags) },
+		run:   func(ctx context.Context, c *call) error { return c.changeUser(ctx, "forget", c.host.ForgetUser) },
+	}
+}

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+func resetCommand() command {
+	return command{
+		name: "reset", args: "USER",
+		summary: "gives a user the default push rules",
+		about: "Replaces the push rules of a user, readable or not, by the default ones; the user's clients notice at\n" +
+			"their next sync. Pushers stay. Without -yes it only tells what it would do. What was there is first\n" +
+			"written to a file, from which import -overwrite brings it back.",
+		flags: func(o *options, flags *flag.FlagSet) {
+			o.addDefaultRules(flags)
+			o.addUserChange(flags)
+		},
+		run: func(ctx context.Context, c *call) error {
+			return c.changeUser(ctx, "give the default push rules to", c.reset)
+		},
+	}
+}
+
+// addUserChange is for commands that take something away from a user.
+func (o *options) addUserChange(flags *flag.FlagSet) {
+	o.addDurability(flags)
+	flags.BoolVar(&o.yes, "yes", false, "do it; without it nothing is changed")
+	flags.StringVar(&o.save, "save", "", "`FILE` for what was there, which holds pushkeys (no file: none is kept)")
+}
+
+// changeUser saves what is stored for the user and then does something to it.
+func (c *call) changeUser(ctx context.Context, what string, do func(context.Context, mxid.UserID) error) error {
+	user, err := c.userArgument()
+	if err != nil {
+		return err
+	}
+	records, err := c.recordsOf(ctx, user)
+	if err != nil {
+		return err
+	}
+	if !c.yes {
+		_, err := fmt.Fprintf(c.out, "would %s %s, who has %s (-yes does it)\n", what, printable(string(user)), describe(records))
+		return err
+	}
+	if c.save != "" {
+		if err := c.saveRecords(records); err != nil {
+			return fmt.Errorf("-save: %w", err)
+		}
+	}
+	if err := do(ctx, user); err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(c.out, "done: %s %s, who had %s\n", what, printable(string(user)), describe(records))
+	return err
+}
+
+// recordsOf reads what is stored for a user.
+func (c *call) recordsOf(ctx context.Context, user mxid.UserID) ([]record, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	records, leftOut, err := c.readRecords(ctx, c.client, sortedKeys{
+		events: []string{c.ruleKeys.Event(user)}, hashes: []string{c.keys.Pushers(user)},
+	})
+	if err == nil && leftOut > 0 {
+		err = errors.New("a key of the user is of another type: look at it by hand")
+	}
+	return records, err
+}
+
+func describe(records []record) string {
+	rules, pushers := "no push rules", "no pushers"
+	for _, r := range records {
+		if r.event != nil {
+			rules = fmt.Sprintf("push rules of %d bytes", len(*r.event))
+		} else {
+			pushers = fmt.Sprintf("a pusher hash of %d fields", len(r.fields))
+		}
+	}
+	return rules + " and " + pushers
+}
+
+// saveRecords writes an archive.
+func (c *call) saveRecords(records []record) (err error) {
+	file, err := os.OpenFile(c.save, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, file.Sync(), file.Close()) }()
+	archive, err := newArchive(file, c.backend)
+	for _, r := range records {
+		var text bytes.Buffer
+		if err == nil {
+			err = r.appendLine(&text)
+		}
+		if err == nil {
+			err = archive.write(text.Bytes(), 1)
+		}
+	}
+	if err == nil {
+		err = archive.end()
+	}
+	return err
+}
+
+// reset gives a user the default rules. An event that cannot be read is replaced
+// only as it was seen.
+func (c *call) reset(ctx context.Context, user mxid.UserID) error {
+	defaults := c.defaults.For(user)
+	_, err := c.rules.Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
+		*rules = defaults
+		return nil
+	})
+	if fault.KindOf(err) != fault.Database {
+		return err
+	}
+	text, err := c.client.Get(ctx, c.ruleKeys.Event(user)).Result()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return err
+	}
+	return ifDone(c.rules.Replace(ctx, user, &text, rulestore.EventOf(defaults)))
+}
