@@ -214,18 +214,18 @@ func ifDone(done bool, err error) error {
 	return err
 }
 
-// settlePushkeys does what the hosts do every half minute.
+// settlePushkeys does what the hosts do every half minute, until nothing is
+// overdue or nothing more can be done.
 func (r *repairing) settlePushkeys(ctx context.Context) error {
-	left := -1
-	for {
-		late, err := r.index.Postponed(ctx, time.Now().Add(-overdue), 1<<20)
-		if err != nil || len(late) == 0 || len(late) == left {
-			return err
-		}
-		left = len(late)
+	for before := 1 << 20; ; {
 		if err := r.host.SettlePushkeys(ctx); err != nil {
 			return err
 		}
+		late, err := r.index.Postponed(ctx, time.Now().Add(-overdue), 1<<20)
+		if err != nil || len(late) == 0 || len(late) == before {
+			return err
+		}
+		before = len(late)
 	}
 }
 

@@ -268,17 +268,42 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 // IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave
 // every rule as it is and where it is.
 func (s *Ruleset) IsCurrent(table Ruleset) bool {
-	merged := *s
-	merged.MergeDefaults(table)
 	for _, kind := range Kinds() {
-		if !slices.EqualFunc(s.List(kind), merged.List(kind), sameDefinition) {
+		list, _ := s.entryList(kind)
+		want, _ := table.entryList(kind)
+		if !isCurrent(kind, list, want) {
 			return false
 		}
 	}
 	return true
 }
 
-// sameDefinition compares what a merge takes from the table.
-func sameDefinition(a, b Rule) bool {
+// isCurrent is [Ruleset.IsCurrent] for the rules of a kind: .m.rule.master comes
+// first, then the user's rules, and then the defaults in the order of the table.
+func isCurrent(kind Kind, list, want []entry) bool {
+	belowDefaults := false
+	for _, e := range list {
+		switch {
+		case !e.isServerDefault():
+			if belowDefaults {
+				return false
+			}
+			continue
+		case len(want) == 0 || !e.isDefinedAs(want[0], kind):
+			return false
+		case e.id != masterID:
+			belowDefaults = true
+		}
+		want = want[1:]
+	}
+	return len(want) == 0 && indexOfEntry(list, masterID) <= 0
+}
+
+// isDefinedAs compares what a merge takes from the table.
+func (e entry) isDefinedAs(other entry, kind Kind) bool {
+	if e.text == other.text {
+		return true
+	}
+	a, b := e.rule(kind), other.rule(kind)
 	return a.ID == b.ID && a.Default == b.Default && a.Pattern == b.Pattern && slices.Equal(a.Conditions, b.Conditions)
 }

@@ -37,20 +37,19 @@ func (s *Ruleset) Flaws(table Ruleset) (flaws []Flaw) {
 	if s.Equal(table) {
 		return nil
 	}
-	set, twins, below, foreign := s.tidy(), false, false, false
+	var twins, below, foreign, stale bool
 	for _, kind := range Kinds() {
-		list, listed := set.entryList(kind)
+		list, _ := s.entryList(kind)
+		want, _ := table.entryList(kind)
 		unique := withoutTwins(list)
-		expected := slices.DeleteFunc(slices.Clone(unique), func(e entry) bool {
-			return IsLegacy(e.id) || e.isForeign(kind, &table)
-		})
+		rest := slices.DeleteFunc(slices.Clone(unique), func(e entry) bool { return IsLegacy(e.id) || e.isForeign(want) })
 		twins = twins || len(unique) < len(list)
 		below = below || indexOfEntry(list, masterID) > 0
-		foreign = foreign || slices.ContainsFunc(list, func(e entry) bool { return e.isForeign(kind, &table) })
-		set.setEntries(listed, hoistMaster(expected))
+		foreign = foreign || hasForeign(list, want)
+		stale = stale || !isCurrent(kind, hoistMaster(rest), want)
 	}
 	for flaw, found := range map[Flaw]bool{
-		TwinRules: twins, MasterNotFirst: below, LegacyRule: s.legacy, ForeignDefault: foreign, StaleDefaults: !set.IsCurrent(table),
+		TwinRules: twins, MasterNotFirst: below, LegacyRule: s.legacy, ForeignDefault: foreign, StaleDefaults: stale,
 	} {
 		if found {
 			flaws = append(flaws, flaw)
@@ -69,7 +68,8 @@ func (s *Ruleset) Mend(table Ruleset) error {
 	set := s.tidy()
 	for _, kind := range Kinds() {
 		list, listed := set.entryList(kind)
-		if slices.ContainsFunc(list, func(e entry) bool { return e.isForeign(kind, &table) }) {
+		want, _ := table.entryList(kind)
+		if hasForeign(list, want) {
 			return ErrForeignDefault
 		}
 		unique := withoutTwins(list)
@@ -89,22 +89,23 @@ func (s *Ruleset) Mend(table Ruleset) error {
 // in the table nor legacy. To merge such a set loses the rule.
 func (s *Ruleset) HasForeign(table Ruleset) bool {
 	for _, kind := range Kinds() {
-		for _, e := range s.entries(kind) {
-			if e.isForeign(kind, &table) {
-				return true
-			}
+		list, _ := s.entryList(kind)
+		want, _ := table.entryList(kind)
+		if hasForeign(list, want) {
+			return true
 		}
 	}
 	return false
 }
 
-// isForeign reports whether an entry is a default rule of another table.
-func (e entry) isForeign(kind Kind, table *Ruleset) bool {
-	if !e.isServerDefault() || IsLegacy(e.id) {
-		return false
-	}
-	_, _, found := table.find(kind, e.id)
-	return !found
+func hasForeign(list, want []entry) bool {
+	return slices.ContainsFunc(list, func(e entry) bool { return e.isForeign(want) })
+}
+
+// isForeign reports whether an entry is a default rule of a table that does not
+// have the rules that are wanted.
+func (e entry) isForeign(want []entry) bool {
+	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0
 }
 
 // withoutTwins returns a list with the first rule of each id.

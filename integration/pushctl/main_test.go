@@ -1,0 +1,367 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+func TestMain(m *testing.M) {
+	logging.Disable() // as main does
+	os.Exit(m.Run())
+}
+
+const (
+	alice mxid.UserID = "@alice:example.org"
+	bob   mxid.UserID = "@bob:example.org"
+	carol mxid.UserID = "@carol:example.org"
+)
+
+// secret is in what no output may tell.
+const secret = "hush"
+
+// bed is a Redis with what hosts have stored there.
+type bed struct {
+	t     *testing.T
+	where []string // the flags that name it
+	*backend
+	service module.PusherService
+}
+
+// onOne returns a bed on a single server.
+func onOne(t *testing.T) *bed {
+	t.Helper()
+	return newBed(t, "-redis", redistest.Single(t).Addr())
+}
+
+func newBed(t *testing.T, where ...string) *bed {
+	t.Helper()
+	o, _, err := checkCommand().parse(where)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := o.connect(t.Context(), noEnvironment)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { b.client.Close() })
+	return &bed{t, where, b, module.NewPusherService(b.pushers, b.index, module.PusherOptions{Policy: pusher.DefaultPolicy()})}
+}
+
+func noEnvironment(string) string { return "" }
+
+// result is what a call came to.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// ctl runs pushctl on the bed, and checks that it tells no secrets.
+func (b *bed) ctl(args ...string) result {
+	b.t.Helper()
+	return b.ctlIn(b.t.Context(), args...)
+}
+
+func (b *bed) ctlIn(ctx context.Context, args ...string) result {
+	b.t.Helper()
+	r := runIn(ctx, noEnvironment, append(args[:1:1], append(b.where, args[1:]...)...)...)
+	if strings.Contains(r.stdout+r.stderr, secret) && args[0] != "export" {
+		b.t.Errorf("pushctl %s tells a secret:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+	}
+	return r
+}
+
+func runIn(ctx context.Context, environment func(string) string, args ...string) result {
+	var stdout, stderr bytes.Buffer
+	status := run(ctx, args, environment, &stdout, &stderr)
+	return result{status, stdout.String(), stderr.String()}
+}
+
+// want runs pushctl and checks the status.
+func (b *bed) want(status int, args ...string) result {
+	b.t.Helper()
+	r := b.ctl(args...)
+	if r.status != status {
+		b.t.Fatalf("pushctl %s: status %d, want %d\n%s%s", strings.Join(args, " "), r.status, status, r.stdout, r.stderr)
+	}
+	return r
+}
+
+// register gives users the default rules, one of their own and a pusher.
+func (b *bed) register(users ...mxid.UserID) {
+	b.t.Helper()
+	for _, user := range users {
+		if err := b.host.EnsureDefaults(b.t.Context(), user); err != nil {
+			b.t.Fatal(err)
+		}
+		b.editRules(user, func(rules *pushrule.Ruleset) error {
+			return rules.Put(pushrule.Room, "!room:example.org", pushrule.Draft{}, pushrule.Position{})
+		})
+		b.set(user, string(user))
+	}
+}
+
+func (b *bed) editRules(user mxid.UserID, edit func(*pushrule.Ruleset) error) {
+	b.t.Helper()
+	if _, err := b.rules.Update(b.t.Context(), user, func(rules *pushrule.Ruleset, _ bool) error { return edit(rules) }); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func aPusher(pushkey string) pusher.Pusher {
+	return pusher.Pusher{
+		Key: pusher.Key{AppID: "app", Pushkey: secret + pushkey}, Kind: pusher.HTTP, AppDisplayName: "App", DeviceDisplayName: "Phone",
+		Lang: "en", Device: "DEV", Data: `{"url":"https://push.example.org/_matrix/push/v1/notify?` + secret + `"}`,
+	}
+}
+
+// set sets a pusher, which others may keep.
+func (b *bed) set(user mxid.UserID, pushkey string) {
+	b.t.Helper()
+	if err := b.service.Set(b.t.Context(), user, aPusher(pushkey), pusher.KeepOthers); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// do runs a command of Redis.
+func (b *bed) do(args ...any) {
+	b.t.Helper()
+	if err := b.client.Do(b.t.Context(), args...).Err(); err != nil {
+		b.t.Fatal(args[0], err)
+	}
+}
+
+// store stores an event as somebody might who is not the module.
+func (b *bed) store(user mxid.UserID, text string) {
+	b.t.Helper()
+	b.do("SET", b.ruleKeys.Event(user), text)
+}
+
+// spoil replaces a part of a user's event.
+func (b *bed) spoil(user mxid.UserID, old, with string) {
+	b.t.Helper()
+	text := b.client.Get(b.t.Context(), b.ruleKeys.Event(user)).Val()
+	if !strings.Contains(text, old) {
+		b.t.Fatalf("%q is not in %s", old, text)
+	}
+	b.store(user, strings.Replace(text, old, with, 1))
+}
+
+// answers is what clients get, for each user.
+func (b *bed) answers(users ...mxid.UserID) map[mxid.UserID]string {
+	b.t.Helper()
+	all := map[mxid.UserID]string{}
+	for _, user := range users {
+		content, err := b.rules.Load(b.t.Context(), user)
+		list, listErr := b.pushers.Load(b.t.Context(), user)
+		all[user] = fmt.Sprintf("%s %v\n%s %v", content.AppendJSON(nil), err, list.AppendJSON(nil), listErr)
+	}
+	return all
+}
+
+// version is that of a user's rules.
+func (b *bed) version(user mxid.UserID) int64 {
+	b.t.Helper()
+	content, err := b.rules.Load(b.t.Context(), user)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return content.Version
+}
+
+// stored is all that is stored, byte for byte.
+func (b *bed) stored() map[string]string {
+	b.t.Helper()
+	all := map[string]string{}
+	masters, err := b.masters(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, m := range masters {
+		for _, key := range m.client.Keys(b.t.Context(), "*").Val() {
+			text, err := m.client.Get(b.t.Context(), key).Result()
+			if redis.HasErrorPrefix(err, "WRONGTYPE") {
+				text = fmt.Sprint(m.client.HGetAll(b.t.Context(), key).Val())
+			}
+			all[key] = text
+		}
+	}
+	return all
+}
+
+// checkGolden compares a text with a golden file.
+func checkGolden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got != string(want) {
+		t.Errorf("%s differs (-update rewrites it); got\n%s", file, got)
+	}
+}
+
+func TestWrongCallsAreExplained(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"nothing", nil, "want a command"},
+		{"unknown command", []string{"destroy"}, `"destroy" is no command`},
+		{"no Redis", []string{"check"}, "want -redis or $PUSHCTL_REDIS"},
+		{"no user", []string{"show", "-redis", "127.0.0.1:1"}, "want pushctl show [flags] USER"},
+		{"argument too many", []string{"check", "all", "-redis", "127.0.0.1:1"}, "want pushctl check [flags]"},
+		{"unknown flag", []string{"check", "-fast"}, "-fast"},
+		{"flag of another command", []string{"check", "-yes"}, "-yes"},
+		{"embedded", []string{"check", "-redis-mode", "embedded"}, "standalone, sentinel or cluster"},
+		{"password on the command line", []string{"check", "-redis", "redis://user:" + secret + "@127.0.0.1"}, "everybody on this machine can see"},
+		{"sentinel's password", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://:" + secret + "@127.0.0.1"}, "everybody on this machine can see"},
+		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "everybody on this machine can see"},
+		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not a valid URL"},
+		{"prefix with braces", []string{"check", "-redis", "127.0.0.1:1", "-key-prefix", "{a}"}, "-key-prefix"},
+		{"unknown durability", []string{"repair", "-redis", "127.0.0.1:1", "-durability", "much"}, "-durability"},
+		{"no default rules", []string{"check", "-redis", "127.0.0.1:1", "-default-rules", "/none"}, "-default-rules"},
+		{"no answer", []string{"check", "-redis", "127.0.0.1:1"}, "127.0.0.1:1 does not answer"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			r := runIn(t.Context(), noEnvironment, test.args...)
+			if r.status != exitFailure || r.stdout != "" || !strings.Contains(r.stderr, test.want) || strings.Count(r.stderr, "\n") != 1 ||
+				strings.Contains(r.stderr, secret) {
+				t.Errorf("status %d, %q, want %q", r.status, r.stderr, test.want)
+			}
+		})
+	}
+}
+
+func TestEachCommandIsExplained(t *testing.T) {
+	t.Parallel()
+	usage := runIn(t.Context(), noEnvironment, "-h")
+	for _, c := range commands() {
+		r := runIn(t.Context(), noEnvironment, c.name, "-h")
+		if r.status != exitOK || !strings.Contains(r.stdout, "Usage: pushctl "+c.name) || !strings.Contains(r.stdout, "  -redis-mode") {
+			t.Errorf("%s: status %d, %s", c.name, r.status, r.stdout)
+		}
+		if !strings.Contains(usage.stdout, "  "+c.name) {
+			t.Errorf("%s is not in the list", c.name)
+		}
+	}
+}
+
+func TestAURLWithAPasswordComesFromTheEnvironment(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t, "--requirepass", secret)
+	for name, environment := range map[string]map[string]string{
+		"URL":      {redisVariable: "redis://default:" + secret + "@" + server.Addr()},
+		"password": {redisVariable: server.Addr(), "REDIS_PASSWORD": secret},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := runIn(t.Context(), func(name string) string { return environment[name] }, "check")
+			if r.status != exitOK || !strings.HasPrefix(r.stdout, "standalone at "+server.Addr()+"\n") || strings.Contains(r.stdout+r.stderr, secret) {
+				t.Errorf("status %d, %s%s", r.status, r.stdout, r.stderr)
+			}
+		})
+	}
+	r := runIn(t.Context(), noEnvironment, "check", "-redis", server.Addr())
+	if r.status != exitFailure || !strings.Contains(r.stderr, "NOAUTH") {
+		t.Errorf("without a password: status %d, %s", r.status, r.stderr)
+	}
+}
+
+// A user with fixed stamps, for golden files.
+func (b *bed) storeForGolden() {
+	b.t.Helper()
+	rules := b.defaults.For(alice)
+	if err := rules.Put(pushrule.Content, "lunch", pushrule.Draft{Pattern: "lunch\x1b[31m", Actions: []pushrule.Action{`"notify"`}}, pushrule.Position{}); err != nil {
+		b.t.Fatal(err)
+	}
+	const stamp = `,"commit":{"version":1763716975000000,"changes":12,"writers":{}}}`
+	b.store(alice, strings.TrimSuffix(rulestore.EventOf(rules), "}")+stamp)
+	p := aPusher("alice")
+	p.Created, p.Claim = 1, pusher.Claim{Number: 1763716975000000}
+	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "commit", `{"version":1763716975000001,"changes":1,"writers":{}}`)
+	b.do("SET", b.keys.Claims(p.Digest()), `{"claims":{"1763716975000000":"@alice:example.org"}}`)
+}
+
+func TestShow(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.storeForGolden()
+	key := filepath.Join(t.TempDir(), "key")
+	if err := os.WriteFile(key, []byte("0123456789abcdef"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	address := b.where[1]
+	for file, args := range map[string][]string{
+		"show.txt":    {"show", string(alice), "-hash-key", key},
+		"show.json":   {"show", "--json", "-hash-key", key, string(alice)},
+		"nobody.txt":  {"show", string(bob)},
+		"nobody.json": {"show", "-json", string(bob)},
+	} {
+		checkGolden(t, file, strings.ReplaceAll(b.want(exitOK, args...).stdout, address, "HOST:PORT"))
+	}
+	again := [2]string{b.want(exitOK, "show", string(alice)).stdout, b.want(exitOK, "show", string(alice)).stdout}
+	if again[0] == again[1] || !strings.Contains(again[0], "good for this call only") {
+		t.Error("without a key, the hashes of two calls are the same")
+	}
+	b.store(alice, "no JSON")
+	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "unreadable push rules") {
+		t.Error(r.stdout)
+	}
+	if r := b.ctl("show", "alice"); r.status != exitFailure || !strings.Contains(r.stderr, "want @NAME:SERVER") {
+		t.Errorf("status %d, %s", r.status, r.stderr)
+	}
+}
+
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	for key, want := range map[string]int{"123456789": 12739, "{user1000}.following": 3443, "foo{}{bar}": 8363, "foo{{bar}}zap": 4015, "foo{bar}{zap}": 5061} {
+		if got := slotOf(key); got != want {
+			t.Errorf("%s: got %d, want %d", key, got, want)
+		}
+	}
+}
+
+func TestAPaceIsKept(t *testing.T) {
+	t.Parallel()
+	p := &pace{rate: 1000}
+	start := time.Now()
+	for range 5 {
+		if err := p.wait(t.Context(), 100); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took := time.Since(start); took < 400*time.Millisecond {
+		t.Errorf("400 keys in %v", took)
+	}
+	if got := []int{p.page(250), (&pace{rate: 5}).page(250), (&pace{}).page(250), (&pace{rate: 1 << 20}).page(250)}; fmt.Sprint(got) != "[100 1 250 250]" {
+		t.Errorf("pages of %v", got)
+	}
+}
