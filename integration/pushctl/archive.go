@@ -57,7 +57,7 @@ type line struct {
 func (r record) appendLine(dst *bytes.Buffer) error {
 	l := line{User: r.user}
 	switch {
-	case r.event != nil && utf8.ValidString(*r.event) && *r.event != "":
+	case r.event != nil && utf8.ValidString(*r.event):
 		l.Event = r.event
 	case r.event != nil:
 		l.EventBytes = []byte(*r.event)

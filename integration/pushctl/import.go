@@ -138,7 +138,7 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 		if err := i.pace.wait(ctx, 1); err != nil {
 			return err
 		}
-		if batch = append(batch, r); len(batch) < importBatch {
+		if batch = append(batch, r); len(batch) < i.pace.page(importBatch) {
 			return nil
 		}
 		return flush()

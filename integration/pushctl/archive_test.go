@@ -1,0 +1,395 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"maps"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+func onSentinel(t *testing.T) *bed {
+	t.Helper()
+	servers := redistest.Sentinel(t)
+	return newBed(t, "-redis-mode", "sentinel", "-redis", "redis://"+servers.Addr()+"?master_name="+url.QueryEscape(servers.MasterName()))
+}
+
+// flush removes all keys.
+func (b *bed) flush() {
+	b.t.Helper()
+	masters, err := b.masters(b.t.Context())
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	for _, m := range masters {
+		if err := m.client.FlushAll(b.t.Context()).Err(); err != nil {
+			b.t.Fatal(err)
+		}
+	}
+}
+
+func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster, "sentinel": onSentinel} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t)
+			users := []mxid.UserID{alice, bob, carol}
+			for i := range 60 {
+				users = append(users, mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
+			}
+			b.register(users...)
+			b.set(bob, "second")
+			b.set(alice, "second")
+			damaged := mxid.UserID("@damaged:example.org")
+			b.store(damaged, "no JSON \xff")
+			b.do("HSET", b.keys.Pushers(damaged), `["a","\xff"]`, "\xff")
+			b.store("@formed:example.org", ` {"x":[1.0],"content":{"global":{"room":[]},"y":2}} `)
+			users = append(users, damaged, "@formed:example.org")
+			before, version := b.answers(users...), b.version(alice)
+			claims := b.claims(users[:3]...)
+
+			file := filepath.Join(t.TempDir(), "export")
+			b.want(exitOK, "export", file)
+			b.flush()
+			b.want(exitOK, "import", file)
+			if after := b.answers(users...); !maps.Equal(before, after) {
+				t.Errorf("got %v, want %v", after, before)
+			}
+			if b.version(alice) <= version {
+				t.Errorf("version %d after %d", b.version(alice), version)
+			}
+			if got := b.claims(users[:3]...); !slices.Equal(got, claims) {
+				t.Errorf("claims %v, want %v", got, claims)
+			}
+			if got := b.client.Get(t.Context(), b.ruleKeys.Event("@formed:example.org")).Val(); !strings.Contains(got, `"x":[1.0]`) || !strings.Contains(got, `"y":2`) {
+				t.Errorf("got %s", got)
+			}
+			if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
+				t.Errorf("%v, %v", info.Mode(), err)
+			}
+
+			// Again it changes nothing, nor what users have changed since.
+			stored := b.stored()
+			r := b.want(exitOK, "import", file)
+			if !strings.HasPrefix(r.stdout, "0 values stored, 129 were there and the same") || !maps.Equal(stored, b.stored()) {
+				t.Error(r.stdout)
+			}
+			b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, "!room:example.org") })
+			changed := b.answers(users...)
+			r = b.want(exitFaults, "import", file)
+			if !strings.Contains(r.stdout, "kept\tpush rules\t"+string(alice)) || !maps.Equal(changed, b.answers(users...)) {
+				t.Error(r.stdout)
+			}
+			version = b.version(alice)
+			b.want(exitOK, "import", "-overwrite", file)
+			if !maps.Equal(before, b.answers(users...)) || b.version(alice) <= version {
+				t.Errorf("version %d after %d", b.version(alice), version)
+			}
+		})
+	}
+}
+
+// claims are those of users to their own pushkeys, and to one that some share.
+func (b *bed) claims(users ...mxid.UserID) (all []string) {
+	b.t.Helper()
+	for _, pushkey := range append([]mxid.UserID{"second"}, users...) {
+		claims, err := b.index.Load(b.t.Context(), aPusher(string(pushkey)).Digest())
+		if err != nil {
+			b.t.Fatal(err)
+		}
+		owners := slices.SortedFunc(slices.Values(claims.Owners()), func(x, y pusher.Owner) int { return strings.Compare(string(x.User), string(y.User)) })
+		all = append(all, fmt.Sprint(pushkey, owners))
+	}
+	return all
+}
+
+// A host that is about to change what it has read has to look again after an
+// import, though the same is stored.
+func TestALateChangeHasNoEffectAfterAnImport(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	file := filepath.Join(t.TempDir(), "export")
+	b.want(exitOK, "export", file)
+	before := b.stored()
+	b.flush()
+	b.want(exitOK, "import", file)
+	after := b.stored()
+	for _, key := range []string{b.ruleKeys.Event(alice), b.keys.Pushers(alice)} {
+		if before[key] == after[key] || len(after[key]) == 0 {
+			t.Errorf("%s is stored as it was: a change made for it would take effect", key)
+		}
+	}
+}
+
+// Hosts that watch hear of what an import brings.
+func TestWatchersHearOfAnImport(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	file := filepath.Join(t.TempDir(), "export")
+	b.want(exitOK, "export", file)
+	b.flush()
+	heard, watching := make(chan mxid.UserID, 10), make(chan struct{})
+	ctx, stop := context.WithCancel(t.Context())
+	defer stop()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = b.rules.Watch(ctx, func() { close(watching) }, func(user mxid.UserID, _ int64) { heard <- user })
+	}()
+	<-watching
+	b.want(exitOK, "import", file)
+	select {
+	case user := <-heard:
+		if user != alice {
+			t.Errorf("heard of %s", user)
+		}
+	case <-time.After(15 * time.Second):
+		t.Error("heard nothing")
+	}
+	stop()
+	<-ended
+}
+
+func TestADamagedArchiveChangesNothing(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice, bob)
+	file := filepath.Join(t.TempDir(), "export")
+	b.want(exitOK, "export", file)
+	whole, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.flush()
+	lines := bytes.SplitAfter(whole, []byte("\n"))
+	join := func(parts ...[]byte) []byte { return bytes.Join(parts, nil) }
+	damaged := map[string][]byte{
+		"empty":                nil,
+		"only the header":      lines[0],
+		"without a trailer":    join(lines[:len(lines)-2]...),
+		"a line less":          join(append([][]byte{lines[0]}, lines[2:]...)...),
+		"a line twice":         join(append([][]byte{lines[0], lines[1]}, lines[1:]...)...),
+		"two lines swapped":    join(append([][]byte{lines[0], lines[2], lines[1]}, lines[3:]...)...),
+		"another user":         bytes.Replace(whole, []byte("@alice"), []byte("@alicf"), 1),
+		"another rule":         bytes.Replace(whole, []byte("m.room.tombstone"), []byte("m.room.tombstonf"), 1),
+		"another header":       bytes.Replace(whole, []byte(`"key_prefix":""`), []byte(`"key_prefix":"x"`), 1),
+		"another format":       bytes.Replace(whole, []byte(`"pushctl_archive":1`), []byte(`"pushctl_archive":2`), 1),
+		"a byte behind":        append(bytes.Clone(whole), 'x'),
+		"an archive behind":    append(bytes.Clone(whole), whole...),
+		"CRLF":                 bytes.ReplaceAll(whole, []byte("\n"), []byte("\r\n")),
+		"not an archive":       []byte("@alice:example.org\n"),
+		"a byte less":          whole[:len(whole)-1],
+		"half":                 whole[:len(whole)/2],
+		"without a final line": bytes.TrimSuffix(whole, lines[len(lines)-2]),
+	}
+	for i := 0; i < len(whole); i += len(whole)/40 + 1 {
+		damaged[fmt.Sprintf("cut at %d", i)] = whole[:i]
+		flipped := bytes.Clone(whole)
+		flipped[i] ^= 1
+		damaged[fmt.Sprintf("a bit at %d", i)] = flipped
+	}
+	for name, text := range damaged {
+		if err := os.WriteFile(file, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		r := b.ctl("import", file)
+		if r.status != exitFailure || r.stdout != "" || !strings.Contains(r.stderr, "archive") || len(b.stored()) != 0 {
+			t.Errorf("%s: status %d, %s%s", name, r.status, r.stdout, r.stderr)
+		}
+	}
+	if err := os.WriteFile(file, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b.want(exitOK, "import", file)
+}
+
+func TestRecordsKeepEachByte(t *testing.T) {
+	t.Parallel()
+	empty, odd, plain := "", "a\xff\x00\u2028<b>&", "a\x00\u2028<b>&\"\\"
+	for _, r := range []record{
+		{user: alice, event: &empty}, {user: alice, event: &odd}, {user: alice, event: &plain},
+		{user: "@\u00e9:x", fields: map[string]string{plain: plain, "": ""}},
+		{user: alice, fields: map[string]string{odd: plain, "x": odd, "commit": ""}},
+	} {
+		var file bytes.Buffer
+		w, err := newArchive(&file, &backend{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var text bytes.Buffer
+		if err := r.appendLine(&text); err != nil {
+			t.Fatal(err)
+		}
+		// In two goes, the second of which begins with the state of the first.
+		if err := w.write(text.Bytes(), 1); err != nil {
+			t.Fatal(err)
+		}
+		state, err := w.state()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w, err = resumeArchive(&file, state); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.end(); err != nil {
+			t.Fatal(err)
+		}
+		n, err := readArchive(&file, func(_ int64, got record) error {
+			if got.user != r.user || (got.event == nil) != (r.event == nil) || got.event != nil && *got.event != *r.event || !maps.Equal(got.fields, r.fields) {
+				t.Errorf("got %v, want %v", got, r)
+			}
+			return nil
+		})
+		if n != 1 || err != nil {
+			t.Errorf("%d records, %v", n, err)
+		}
+	}
+}
+
+// A value that is there twice counts as it is the second time.
+func TestTheLastOfTwoRecordsCounts(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	file := filepath.Join(t.TempDir(), "export")
+	f, err := os.Create(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := newArchive(f, b.backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range []string{`{"content":{"global":{"x":1}}}`, `{"content":{"global":{"x":2}}}`} {
+		var lines bytes.Buffer
+		if err := (record{user: alice, event: &text}).appendLine(&lines); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.write(lines.Bytes(), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.end(); err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	b.want(exitOK, "import", file)
+	if got := b.answers(alice)[alice]; !strings.Contains(got, `{"global":{"x":2}}`) {
+		t.Errorf("got %s", got)
+	}
+}
+
+// many are users with the default rules only, in few round trips.
+func (b *bed) many(n int) (users []mxid.UserID) {
+	b.t.Helper()
+	for i := range n {
+		users = append(users, mxid.UserID(fmt.Sprintf("@many%d:example.org", i)))
+	}
+	err := atATime(b.t.Context(), 32, users, b.host.EnsureDefaults)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return users
+}
+
+// interrupt runs a command until it has done some, and expects it to say so.
+func (b *bed) interrupt(args ...string) {
+	b.t.Helper()
+	ctx, stop := context.WithTimeout(b.t.Context(), 500*time.Millisecond)
+	defer stop()
+	if r := b.ctlIn(ctx, append(args, "-rate", "2000")...); r.status != exitInterrupted || !strings.Contains(r.stderr, "interrupted: the same call goes on") {
+		b.t.Fatalf("status %d, %s%s", r.status, r.stdout, r.stderr)
+	}
+}
+
+func TestAnInterruptedCommandGoesOn(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t)
+			users := b.many(3000)
+			before := b.answers(users...)
+			folder := t.TempDir()
+			file, state := filepath.Join(folder, "export"), filepath.Join(folder, "state")
+
+			b.interrupt("check", "-state", state)
+			if r := b.ctl("refresh-defaults", "-state", state); r.status != exitFailure || !strings.Contains(r.stderr, "the state of another call") {
+				t.Errorf("status %d, %s", r.status, r.stderr)
+			}
+			r := b.want(exitOK, "check", "-state", state)
+			if !strings.Contains(r.stdout, "3000 users with push rules") {
+				t.Error(r.stdout)
+			}
+			if _, err := os.Stat(state); !os.IsNotExist(err) {
+				t.Errorf("the state is still there: %v", err)
+			}
+
+			b.interrupt("export", file)
+			if _, err := os.Stat(file); !os.IsNotExist(err) {
+				t.Errorf("half an export has the name of a whole one: %v", err)
+			}
+			b.interrupt("export", file)
+			b.want(exitOK, "export", file)
+			if left, err := filepath.Glob(file + "*"); err != nil || len(left) != 1 {
+				t.Errorf("left %q, %v", left, err)
+			}
+			if r := b.ctl("export", file); r.status != exitFailure || !strings.Contains(r.stderr, "is there already") {
+				t.Errorf("status %d, %s", r.status, r.stderr)
+			}
+			if n := recordsIn(t, file); n < 3000 || n > 3000+3*pageSize {
+				t.Errorf("%d records", n)
+			}
+
+			b.flush()
+			b.interrupt("import", file)
+			if n := len(b.stored()); n == 0 || n == 3000 {
+				t.Errorf("%d keys after the interruption", n)
+			}
+			b.want(exitOK, "import", file)
+			if after := b.answers(users...); !maps.Equal(before, after) {
+				t.Error("the answers are others")
+			}
+		})
+	}
+}
+
+func recordsIn(t *testing.T, name string) int64 {
+	t.Helper()
+	file, err := os.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	n, err := readArchive(file, func(int64, record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func TestExportToStdout(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	b.do("RPUSH", b.keys.Pushers(carol), "x")
+	r := b.want(exitFaults, "export", "-")
+	n, err := readArchive(io.Reader(strings.NewReader(r.stdout)), func(int64, record) error { return nil })
+	if n != 2 || err != nil || !strings.Contains(r.stderr, "1 keys were left out") {
+		t.Errorf("%d records, %v, %s", n, err, r.stderr)
+	}
+}

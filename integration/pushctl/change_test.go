@@ -1,0 +1,128 @@
+package main
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+func TestRefreshDefaults(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice, bob, carol)
+	want, version := b.answers(alice, bob, carol), b.version(bob)
+	b.spoil(alice, "m.room.tombstone", "m.room.grave")
+	r := b.want(exitOK, "refresh-defaults")
+	if r.stdout != "3 sets: 1 refreshed, 0 left with other default rules, 0 unreadable\n" || !maps.Equal(want, b.answers(alice, bob, carol)) {
+		t.Error(r.stdout)
+	}
+	if b.version(bob) != version {
+		t.Error("a set that was current was written")
+	}
+
+	// A rule of the hosts' own is known by its table only.
+	rules := filepath.Join(t.TempDir(), "rules")
+	text := `[{"kind":"underride","rule_id":".org.example.poll","enabled":false,"actions":["notify"],` +
+		`"conditions":[{"kind":"event_match","key":"type","pattern":"m.poll.start"}],"before":".m.rule.message"}]`
+	if err := os.WriteFile(rules, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r = b.want(exitOK, "refresh-defaults", "-default-rules", rules)
+	if !strings.HasPrefix(r.stdout, "3 sets: 3 refreshed") {
+		t.Error(r.stdout)
+	}
+	b.editRules(alice, func(rules *pushrule.Ruleset) error {
+		return rules.SetEnabled(pushrule.Underride, ".org.example.poll", true)
+	})
+	b.want(exitOK, "check", "-default-rules", rules)
+	before := b.stored()
+	r = b.want(exitFaults, "refresh-defaults", "-list")
+	if !strings.Contains(r.stdout, "left\tdefault rules that are in no table\t"+string(alice)+"\n") || !maps.Equal(before, b.stored()) {
+		t.Error(r.stdout)
+	}
+	b.want(exitFaults, "repair", "-yes")
+	if !maps.Equal(before, b.stored()) {
+		t.Error("repair took away what a user chose of a rule of the hosts' own")
+	}
+	b.want(exitOK, "refresh-defaults", "-drop-others")
+	if !maps.Equal(want, b.answers(alice, bob, carol)) {
+		t.Error("the answers are others")
+	}
+
+	b.store(bob, "no JSON")
+	if r = b.want(exitFaults, "refresh-defaults"); !strings.Contains(r.stdout, "1 unreadable") {
+		t.Error(r.stdout)
+	}
+}
+
+func TestDefaultRulesAreReadStrictly(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`[]`:   "",
+		`{}`:   "an array",
+		`[{}]`: "Missing parameters",
+		`[{"kind":"underride","rule_id":".x","actions":[],"colour":1}]`: `no "colour"`,
+		`[{"kind":"underride","rule_id":"x","actions":[]}]`:             "want an id of a dot",
+	} {
+		file := filepath.Join(t.TempDir(), "rules")
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := readDefaultRules(file); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: got %v", text, err)
+		}
+	}
+}
+
+func TestResetAndForget(t *testing.T) {
+	t.Parallel()
+	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := start(t)
+			b.register(alice, bob)
+			before, others := b.answers(alice), b.answers(bob)
+			stored, version := b.stored(), b.version(alice)
+			for _, command := range []string{"reset", "forget"} {
+				if r := b.want(exitOK, command, string(alice)); !strings.HasPrefix(r.stdout, "would ") || !maps.Equal(stored, b.stored()) {
+					t.Errorf("%s without -yes: %s", command, r.stdout)
+				}
+			}
+			saved := filepath.Join(t.TempDir(), "saved")
+			b.want(exitOK, "reset", "-yes", "-save", saved, string(alice))
+			content, err := b.rules.Load(t.Context(), alice)
+			if defaults := b.defaults.For(alice); err != nil || !content.Rules.Equal(defaults) || content.Version <= version {
+				t.Errorf("version %d after %d, %v", content.Version, version, err)
+			}
+			b.want(exitOK, "import", "-overwrite", saved)
+			if !maps.Equal(before, b.answers(alice)) {
+				t.Error("what was saved did not come back")
+			}
+			if r := b.ctl("reset", "-yes", "-save", saved, string(alice)); r.status != exitFailure || !maps.Equal(before, b.answers(alice)) {
+				t.Errorf("another copy was written over: status %d", r.status)
+			}
+			b.store(alice, "no JSON")
+			b.want(exitOK, "reset", "-yes", string(alice))
+			b.want(exitOK, "check")
+
+			b.want(exitOK, "forget", "-yes", string(alice))
+			for key := range b.stored() {
+				if strings.Contains(key, string(alice)) {
+					t.Errorf("%s is still there", key)
+				}
+			}
+			if claims, err := b.index.Load(t.Context(), aPusher(string(alice)).Digest()); err != nil || len(claims.Owners()) != 0 {
+				t.Errorf("claims %v, %v", claims, err)
+			}
+			if !maps.Equal(others, b.answers(bob)) {
+				t.Error("another user has changed")
+			}
+			b.want(exitOK, "check")
+			b.want(exitOK, "forget", "-yes", string(alice))
+		})
+	}
+}
