@@ -393,3 +393,21 @@ func TestExportToStdout(t *testing.T) {
 		t.Errorf("%d records, %v, %s", n, err, r.stderr)
 	}
 }
+
+// A key that goes from a master that was not looked at yet to one that was, is
+// missed: then the check has not seen all.
+func TestSlotsThatMoveAreTold(t *testing.T) {
+	t.Parallel()
+	servers := redistest.Cluster(t, 3, 0)
+	b := newBed(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
+	b.many(600)
+	checked := make(chan result, 1)
+	go func() { checked <- b.ctl("check", "-rate", "400") }()
+	time.Sleep(300 * time.Millisecond)
+	if err := servers.MoveSlot(t.Context(), 0, servers.Masters()[1]); err != nil {
+		t.Fatal(err)
+	}
+	if r := <-checked; r.status != exitFailure || !strings.Contains(r.stderr, "slots have moved") {
+		t.Errorf("status %d, %s%s", r.status, r.stdout, r.stderr)
+	}
+}

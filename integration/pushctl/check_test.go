@@ -115,6 +115,10 @@ func damages() []damage {
 		},
 		{name: "an event of another type", kind: wrongType, make: func(b *bed) { b.do("RPUSH", b.ruleKeys.Event(carol), "x") }, left: true},
 		{name: "pushers of another type", kind: wrongType, make: func(b *bed) { b.do("SET", b.keys.Pushers(carol), "x") }, left: true},
+		{
+			name: "claims of another type", kind: wrongType, left: true,
+			make: func(b *bed) { b.do("DEL", b.keys.Claims(digest)); b.do("RPUSH", b.keys.Claims(digest), "x") },
+		},
 		{name: "pushers of nobody", kind: unknownKey, make: func(b *bed) { b.do("SET", "pushers:@alice:example.org", "x") }, left: true},
 		{name: "a key that is no digest", kind: unknownKey, make: func(b *bed) { b.do("SET", "pushkey:{"+secret+"}", "x") }, left: true},
 		{name: "push rules without a hash tag", kind: unknownKey, make: func(b *bed) { b.do("SET", "account_data:@alice:example.org:m.push_rules", "x") }, left: true},

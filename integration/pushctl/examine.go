@@ -111,47 +111,29 @@ type keyClaims struct {
 	pusher.Claims
 }
 
-// read reads the keys from the node, in one pipeline.
+// read reads the keys from the node.
 func (l *looking) read(ctx context.Context, keys sortedKeys) error {
-	texts := make([]*redis.StringCmd, 0, len(keys.events)+len(keys.claims))
-	fields := make([]*redis.MapStringStringCmd, len(keys.hashes))
-	// The pipeline's own error is that of one of the commands.
-	_, _ = l.node.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for _, name := range slices.Concat(keys.events, keys.claims) {
-			texts = append(texts, p.Get(ctx, name))
+	texts, hashes := readValues(ctx, l.node, slices.Concat(keys.events, keys.claims), keys.hashes)
+	for i, v := range texts {
+		there, err := l.isThere(v.key, v.err)
+		switch {
+		case err != nil:
+			return err
+		case !there:
+		case i < len(keys.events):
+			l.lookAtEvent(v.key, v.text)
+		default:
+			l.readClaims(v.key, v.text)
 		}
-		for i, name := range keys.hashes {
-			fields[i] = p.HGetAll(ctx, name)
-		}
-		return nil
-	})
-	for i, name := range keys.events {
-		if there, err := l.isThere(name, texts[i].Err()); err != nil || !there {
-			if err != nil {
-				return err
-			}
-			continue
-		}
-		l.lookAtEvent(name, texts[i].Val())
 	}
-	for i, name := range keys.claims {
-		answer := texts[len(keys.events)+i]
-		if there, err := l.isThere(name, answer.Err()); err != nil || !there {
-			if err != nil {
-				return err
-			}
-			continue
+	for _, v := range hashes {
+		there, err := l.isThere(v.key, v.err)
+		if err != nil {
+			return err
 		}
-		l.readClaims(name, answer.Val())
-	}
-	for i, name := range keys.hashes {
-		if there, err := l.isThere(name, fields[i].Err()); err != nil || !there {
-			if err != nil {
-				return err
-			}
-			continue
+		if there {
+			l.readHash(v.key, v.fields)
 		}
-		l.readHash(name, fields[i].Val())
 	}
 	return nil
 }
@@ -176,7 +158,7 @@ func (l *looking) isThere(key string, err error) (bool, error) {
 		l.doubtful = append(l.doubtful, f)
 		return false, nil
 	}
-	return false, fmt.Errorf("read from %s: %w", l.node.Options().Addr, err)
+	return false, fmt.Errorf("read from %s: %w", l.addressOf(l.node), err)
 }
 
 // nameOf is how the owner of a key is called.

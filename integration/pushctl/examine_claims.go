@@ -31,5 +31,12 @@ func (l *looking) lookAtKey(c keyClaims, held map[mxid.UserID]pusher.Pusher, lis
 	}
 }
 
+// isRefused reports whether a store or service would not do something, as opposed
+// to one that could not.
+func isRefused(err error) bool {
+	kind := fault.KindOf(err)
+	return err != nil && kind != fault.Internal && kind != fault.Unavailable
+}
+
 // isDamaged reports whether stored data cannot be read.
 func isDamaged(err error) bool { return fault.KindOf(err) == fault.Database }

@@ -161,43 +161,24 @@ func (e *exporting) look(ctx context.Context, node *redis.Client, keys []string)
 // readRecords reads keys from the node that has them. Those that have moved
 // meanwhile are read from where they are.
 func (b *backend) readRecords(ctx context.Context, node redis.UniversalClient, keys sortedKeys) (records []record, leftOut int64, err error) {
-	texts, fields := make([]*redis.StringCmd, len(keys.events)), make([]*redis.MapStringStringCmd, len(keys.hashes))
-	// The pipeline's own error is that of one of the commands.
-	_, _ = node.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, name := range keys.events {
-			texts[i] = p.Get(ctx, name)
-		}
-		for i, name := range keys.hashes {
-			fields[i] = p.HGetAll(ctx, name)
-		}
-		return nil
-	})
 	var moved sortedKeys
-	for i, name := range keys.events {
-		switch user, _ := b.ruleKeys.User(name); readOutcome(texts[i].Err()) {
+	events, hashes := readValues(ctx, node, keys.events, keys.hashes)
+	for _, v := range slices.Concat(events, hashes) {
+		switch readOutcome(v.err) {
 		case isRead:
-			text := texts[i].Val()
-			records = append(records, record{user: user, event: &text})
-		case isElsewhere:
-			moved.events = append(moved.events, name)
-		case isNoValue:
-			leftOut++
-		case isFailed:
-			return nil, 0, fmt.Errorf("read push rules: %w", texts[i].Err())
-		}
-	}
-	for i, name := range keys.hashes {
-		switch user, _ := b.keys.User(name); readOutcome(fields[i].Err()) {
-		case isRead:
-			if len(fields[i].Val()) > 0 {
-				records = append(records, record{user: user, fields: fields[i].Val()})
+			if r := b.recordOf(v); r.event != nil || len(r.fields) > 0 {
+				records = append(records, r)
 			}
 		case isElsewhere:
-			moved.hashes = append(moved.hashes, name)
+			if _, isEvent := b.ruleKeys.User(v.key); isEvent {
+				moved.events = append(moved.events, v.key)
+			} else {
+				moved.hashes = append(moved.hashes, v.key)
+			}
 		case isNoValue:
 			leftOut++
 		case isFailed:
-			return nil, 0, fmt.Errorf("read pushers: %w", fields[i].Err())
+			return nil, 0, fmt.Errorf("read %s: %w", b.nameOf(v.key), v.err)
 		}
 	}
 	if len(moved.events)+len(moved.hashes) == 0 || node == b.client {
@@ -205,6 +186,15 @@ func (b *backend) readRecords(ctx context.Context, node redis.UniversalClient, k
 	}
 	rest, restLeftOut, err := b.readRecords(ctx, b.client, moved)
 	return slices.Concat(records, rest), leftOut + restLeftOut, err
+}
+
+// recordOf is the record of a value that was read.
+func (b *backend) recordOf(v value) record {
+	if user, isEvent := b.ruleKeys.User(v.key); isEvent {
+		return record{user: user, event: &v.text}
+	}
+	user, _ := b.keys.User(v.key)
+	return record{user: user, fields: v.fields}
 }
 
 // outcome is what became of a read.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"slices"
 	"sync/atomic"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -152,8 +153,13 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 	return flush()
 }
 
+// storeLimit bounds how long a record may take.
+const storeLimit = 30 * time.Second
+
 // store stores a record.
 func (i *importing) store(ctx context.Context, r record) error {
+	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
 	store := i.storePushers
 	if r.event != nil {
 		store = i.storeEvent

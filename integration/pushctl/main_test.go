@@ -349,6 +349,24 @@ func TestSlots(t *testing.T) {
 	}
 }
 
+func TestProgressIsToldInLines(t *testing.T) {
+	t.Parallel()
+	var notes bytes.Buffer
+	p := (&call{notes: &notes}).newProgress("checked", "keys")
+	p.start(100)
+	p.add(20)
+	p.started, p.told = time.Now().Add(-10*time.Second), time.Now().Add(-lineInterval)
+	p.add(30)
+	p.add(70)
+	p.stop()
+	if got := notes.String(); got != "checked 50 of about 100 keys, 5 a second\n" {
+		t.Errorf("got %q", got)
+	}
+	if got := p.line(); got != "checked 120 of about 120 keys, 12 a second" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestAPaceIsKept(t *testing.T) {
 	t.Parallel()
 	p := &pace{rate: 1000}

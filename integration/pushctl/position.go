@@ -70,6 +70,16 @@ func (p *position) begin(masters []master, layout string) {
 	p.Masters = there
 }
 
+// isOf reports whether the position is of these masters.
+func (p *position) isOf(masters []master) bool {
+	for _, m := range masters {
+		if _, found := p.Masters[m.id]; !found {
+			return false
+		}
+	}
+	return len(masters) == len(p.Masters)
+}
+
 func (p *position) of(m master) (cursor uint64, ended bool) {
 	s := p.Masters[m.id]
 	return s.Cursor, s.Ended

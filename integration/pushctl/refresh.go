@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
 
@@ -72,28 +73,41 @@ func (r *refreshing) look(ctx context.Context, node *redis.Client, keys []string
 		return nil, err
 	}
 	counts := refreshCounts{Sets: int64(len(records)) + leftOut, Unreadable: leftOut}
-	var stale []mxid.UserID
+	stale := r.stale(records, &counts)
+	var refused atomic.Int64
+	err = atATime(ctx, workers, stale, func(ctx context.Context, user mxid.UserID) error {
+		err := r.host.RefreshDefaults(ctx, user)
+		if isRefused(err) {
+			refused.Add(1)
+			r.leave(user, err.Error())
+			return nil
+		}
+		return err
+	})
+	counts.Refreshed, counts.Unreadable = int64(len(stale))-refused.Load(), counts.Unreadable+refused.Load()
+	return func() error {
+		r.counts.add(counts)
+		return nil
+	}, err
+}
+
+// stale returns the users whose sets are to be refreshed, and counts the others.
+func (r *refreshing) stale(records []record, counts *refreshCounts) (stale []mxid.UserID) {
 	for _, record := range records {
 		e, err := r.events.Read(*record.event)
-		table := r.table.For(record.user)
 		switch {
 		case err != nil:
 			counts.Unreadable++
 			r.leave(record.user, "unreadable")
-		case !e.Found || r.table.isDefault(record.user, e.Rules) || e.Rules.IsCurrent(table):
-		case !r.dropOthers && e.Rules.HasForeign(table):
+		case !e.Found || r.table.isDefault(record.user, e.Rules) || e.Rules.IsCurrent(r.table.For(record.user)):
+		case !r.dropOthers && e.Rules.HasForeign(r.table.For(record.user)):
 			counts.Others++
 			r.leave(record.user, "default rules that are in no table")
 		default:
 			stale = append(stale, record.user)
 		}
 	}
-	counts.Refreshed = int64(len(stale))
-	err = atATime(ctx, workers, stale, r.host.RefreshDefaults)
-	return func() error {
-		r.counts.add(counts)
-		return nil
-	}, err
+	return stale
 }
 
 // leave tells of a set that is left.

@@ -118,6 +118,9 @@ func (r *repairing) outcome(err error) string {
 
 // isRefusal reports whether an error says why a fault is left.
 func isRefusal(err error) bool {
+	if isRefused(err) {
+		return true
+	}
 	for _, reason := range []error{errByHand, errChanged, errDamaged, pushrule.ErrTwinsDiffer, pushrule.ErrForeignDefault} {
 		if errors.Is(err, reason) {
 			return true

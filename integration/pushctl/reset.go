@@ -125,7 +125,9 @@ func (c *call) reset(ctx context.Context, user mxid.UserID) error {
 	if fault.KindOf(err) != fault.Database {
 		return err
 	}
-	text, err := c.client.Get(ctx, c.ruleKeys.Event(user)).Result()
+	reading, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	text, err := c.client.Get(reading, c.ruleKeys.Event(user)).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}

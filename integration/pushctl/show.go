@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -124,7 +125,7 @@ func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownU
 	if err != nil {
 		return s, err
 	}
-	s.Node = node.Options().Addr
+	s.Node = c.addressOf(node)
 	text, err := c.client.Get(ctx, event).Result()
 	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
 		return s, err
@@ -137,17 +138,30 @@ func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownU
 	x := newExaminer(c.backend)
 	found, err := x.look(ctx, node, []string{event, hashKey})
 	if err == nil && len(found.doubtful) > 0 {
-		var sure []finding
-		err = errors.Join(sleep(ctx, doubt))
-		if err == nil {
-			sure, err = x.lookAgain(ctx, found.doubtful)
-		}
-		found.sure = append(found.sure, sure...)
+		err = x.decide(ctx, &found)
 	}
 	for _, f := range found.sure {
 		s.Faults = append(s.Faults, listed{f.kind, f.name, f.detail})
 	}
 	return s, err
+}
+
+// decide takes the second look.
+func (x *examiner) decide(ctx context.Context, f *findings) error {
+	if err := sleep(ctx, doubt); err != nil {
+		return err
+	}
+	sure, err := x.lookAgain(ctx, f.doubtful)
+	f.sure = append(f.sure, sure...)
+	return err
+}
+
+// addressOf is where a node is, or what the sentinels call it.
+func (b *backend) addressOf(node *redis.Client) string {
+	if b.servers.Mode == redisurl.Sentinel {
+		return "master " + b.servers.Master
+	}
+	return node.Options().Addr
 }
 
 // nodeOf returns the master that has a key.

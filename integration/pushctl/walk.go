@@ -41,9 +41,10 @@ type interruptedError struct{ remedy string }
 
 func (e *interruptedError) Error() string { return "interrupted: " + e.remedy }
 
-// errSlotsMoved is for a walk during which the cluster has moved slots: a key
-// that went from a node not yet seen to one that was, was missed.
-var errSlotsMoved = errors.New("slots of the cluster have moved meanwhile, so that keys may have been missed: run it again")
+// errMoved is for a walk during which keys may have gone from where it had not
+// been yet to where it had: slots of the cluster moved, or a server was restarted
+// or replaced, to which the cursors of the former one mean nothing.
+var errMoved = errors.New("slots have moved, or a master was replaced meanwhile, so that keys may have been missed: run it again")
 
 // run goes through all keys.
 func (w *walk) run(ctx context.Context) error {
@@ -64,10 +65,24 @@ func (w *walk) run(ctx context.Context) error {
 	if err != nil {
 		return w.explain(ctx, err)
 	}
-	if after, err := w.layout(ctx); err != nil || after != w.position.Layout {
-		return errors.Join(err, errSlotsMoved, w.position.remove())
+	err = w.checkSame(ctx)
+	return errors.Join(err, w.position.remove())
+}
+
+// checkSame checks that the masters are those of the start, with their slots.
+func (w *walk) checkSame(ctx context.Context) error {
+	layout, err := w.layout(ctx)
+	if err != nil {
+		return err
 	}
-	return w.position.remove()
+	masters, err := w.masters(ctx)
+	if err != nil {
+		return err
+	}
+	if layout != w.position.Layout || !w.position.isOf(masters) {
+		return errMoved
+	}
+	return nil
 }
 
 // explain tells an interruption from a failure.
@@ -174,7 +189,7 @@ func (w *walk) scan(ctx context.Context, node *redis.Client, cursor uint64, coun
 		keys, next, err = node.Scan(ctx, cursor, globQuote(w.prefix)+"*", int64(count)).Result()
 	}
 	if err != nil {
-		return nil, 0, fmt.Errorf("SCAN on %s: %w", node.Options().Addr, err)
+		return nil, 0, fmt.Errorf("SCAN on %s: %w", w.addressOf(node), err)
 	}
 	return keys, next, nil
 }
@@ -205,7 +220,7 @@ func (b *backend) masters(ctx context.Context) (masters []master, err error) {
 	add := func(ctx context.Context, client *redis.Client) error {
 		info, err := client.Info(ctx, "server").Result()
 		if err != nil {
-			return fmt.Errorf("INFO on %s: %w", client.Options().Addr, err)
+			return fmt.Errorf("INFO on %s: %w", b.addressOf(client), err)
 		}
 		_, rest, _ := strings.Cut(info, "\r\nrun_id:")
 		id, _, _ := strings.Cut(rest, "\r\n")
