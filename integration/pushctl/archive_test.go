@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -307,13 +308,48 @@ func (b *bed) many(n int) (users []mxid.UserID) {
 }
 
 // interrupt runs a command until it has done some, and expects it to say so.
-func (b *bed) interrupt(args ...string) {
+func (b *bed) interrupt(some func() bool, args ...string) {
 	b.t.Helper()
-	ctx, stop := context.WithTimeout(b.t.Context(), 500*time.Millisecond)
+	ctx, stop := context.WithCancel(b.t.Context())
 	defer stop()
-	if r := b.ctlIn(ctx, append(args, "-rate", "2000")...); r.status != exitInterrupted || !strings.Contains(r.stderr, "interrupted: the same call goes on") {
+	go func() {
+		for !some() && ctx.Err() == nil {
+			time.Sleep(5 * time.Millisecond)
+		}
+		stop()
+	}()
+	if r := b.ctlIn(ctx, append(args, "-rate", "1000")...); r.status != exitInterrupted || !strings.Contains(r.stderr, "interrupted: the same call goes on") {
 		b.t.Fatalf("status %d, %s%s", r.status, r.stdout, r.stderr)
 	}
+}
+
+// hasScanned returns what tells whether some pages were scanned since.
+func (b *bed) hasScanned() func() bool {
+	before := b.scans()
+	return func() bool { return b.scans() > before+3 }
+}
+
+// scans is how often a SCAN was called.
+func (b *bed) scans() (n int) {
+	masters, _ := b.masters(b.t.Context()) // at the end of the test there are none
+	for _, m := range masters {
+		_, rest, _ := strings.Cut(m.client.Info(b.t.Context(), "commandstats").Val(), "cmdstat_scan:calls=")
+		number, _, _ := strings.Cut(rest, ",")
+		calls, _ := strconv.Atoi(number)
+		n += calls
+	}
+	return n
+}
+
+// hasKeys tells whether something is stored.
+func (b *bed) hasKeys() bool {
+	masters, _ := b.masters(b.t.Context())
+	for _, m := range masters {
+		if m.client.DBSize(b.t.Context()).Val() > 0 {
+			return true
+		}
+	}
+	return false
 }
 
 func TestAnInterruptedCommandGoesOn(t *testing.T) {
@@ -327,7 +363,7 @@ func TestAnInterruptedCommandGoesOn(t *testing.T) {
 			folder := t.TempDir()
 			file, state := filepath.Join(folder, "export"), filepath.Join(folder, "state")
 
-			b.interrupt("check", "-state", state)
+			b.interrupt(b.hasScanned(), "check", "-state", state)
 			if r := b.ctl("refresh-defaults", "-state", state); r.status != exitFailure || !strings.Contains(r.stderr, "the state of another call") {
 				t.Errorf("status %d, %s", r.status, r.stderr)
 			}
@@ -339,11 +375,11 @@ func TestAnInterruptedCommandGoesOn(t *testing.T) {
 				t.Errorf("the state is still there: %v", err)
 			}
 
-			b.interrupt("export", file)
+			b.interrupt(b.hasScanned(), "export", file)
 			if _, err := os.Stat(file); !os.IsNotExist(err) {
 				t.Errorf("half an export has the name of a whole one: %v", err)
 			}
-			b.interrupt("export", file)
+			b.interrupt(b.hasScanned(), "export", file)
 			b.want(exitOK, "export", file)
 			if left, err := filepath.Glob(file + "*"); err != nil || len(left) != 1 {
 				t.Errorf("left %q, %v", left, err)
@@ -356,7 +392,7 @@ func TestAnInterruptedCommandGoesOn(t *testing.T) {
 			}
 
 			b.flush()
-			b.interrupt("import", file)
+			b.interrupt(b.hasKeys, "import", file)
 			if n := len(b.stored()); n == 0 || n == 3000 {
 				t.Errorf("%d keys after the interruption", n)
 			}

@@ -113,8 +113,3 @@ type findings struct {
 	tally
 	sure, doubtful []finding
 }
-
-func (f *findings) add(g findings) {
-	f.tally.add(g.tally)
-	f.sure, f.doubtful = append(f.sure, g.sure...), append(f.doubtful, g.doubtful...)
-}

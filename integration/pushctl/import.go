@@ -60,6 +60,9 @@ func (c *call) importFile(ctx context.Context) error {
 	defer file.Close()
 	i := &importing{call: c, pace: &pace{rate: c.rate}, progress: c.newProgress("imported", "values"), seed: maphash.MakeSeed()}
 	records, err := i.verify(ctx, file)
+	if ctx.Err() != nil {
+		return &interruptedError{"nothing was changed"}
+	}
 	if err != nil {
 		return err
 	}

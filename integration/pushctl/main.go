@@ -65,6 +65,9 @@ func run(ctx context.Context, args []string, environment func(string) string, st
 	case errors.As(err, &interrupted):
 		complain(stderr, err)
 		return exitInterrupted
+	case ctx.Err() != nil:
+		complain(stderr, fmt.Errorf("interrupted: %w", err))
+		return exitInterrupted
 	}
 	complain(stderr, err)
 	return exitFailure

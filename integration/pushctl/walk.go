@@ -251,15 +251,18 @@ func (b *backend) layout(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	ranges, err := cluster.ClusterSlots(ctx).Result()
+	nodes, err := cluster.ClusterNodes(ctx).Result()
 	if err != nil {
-		return "", fmt.Errorf("CLUSTER SLOTS: %w", err)
+		return "", fmt.Errorf("CLUSTER NODES: %w", err)
 	}
 	var parts []string
-	for _, r := range ranges {
-		if len(r.Nodes) > 0 {
-			parts = append(parts, fmt.Sprintf("%05d-%05d %s", r.Start, r.End, r.Nodes[0].ID))
+	for line := range strings.Lines(nodes) {
+		fields := strings.Fields(line) // id, address, flags, five more, and the slots
+		if len(fields) <= 8 || !strings.Contains(fields[2], "master") {
+			continue
 		}
+		own := slices.DeleteFunc(fields[8:], func(s string) bool { return strings.HasPrefix(s, "[") }) // those on their way
+		parts = append(parts, fields[0]+" "+strings.Join(own, " "))
 	}
 	slices.Sort(parts)
 	return strings.Join(parts, ", "), nil
