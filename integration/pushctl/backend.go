@@ -37,6 +37,10 @@ type backend struct {
 	keys     pusherstore.Keys
 }
 
+// patience is how long a busy server may take to answer: nobody waits for this
+// command as clients wait for a host.
+const patience = 2 * time.Second
+
 // replyLimit bounds each command, and each pipeline of them.
 const replyLimit = 10 * time.Second
 
@@ -54,7 +58,7 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 	if cfg.Durability, err = rediscommit.ParseDurability(cmp.Or(o.durability, "none")); err != nil {
 		return nil, fmt.Errorf("-durability: %w", err)
 	}
-	servers.LongestWait = cfg.Durability.LongestWait()
+	servers.LongestWait = max(patience, cfg.Durability.LongestWait())
 	b := &backend{servers: servers, prefix: o.keyPrefix, events: rulestore.NewReader()}
 	if b.defaults, err = readDefaultRules(o.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)

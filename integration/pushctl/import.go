@@ -128,7 +128,7 @@ const importBatch = 512
 func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64) error {
 	batch := make([]record, 0, importBatch)
 	flush := func() error {
-		err := atATime(ctx, workers, batch, i.store)
+		err := i.storeBatch(ctx, batch)
 		i.progress.add(len(batch))
 		batch = batch[:0]
 		return err
@@ -159,16 +159,58 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 // storeLimit bounds how long a record may take.
 const storeLimit = 30 * time.Second
 
+// seen is a record with what was stored at a look before.
+type seen struct {
+	record
+	before value
+	claims map[pusher.Digest]string
+}
+
+// storeBatch stores records. What is stored is read in one go, so that those
+// that are there already cost little.
+func (i *importing) storeBatch(ctx context.Context, batch []record) error {
+	reading, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
+	all := make([]seen, len(batch))
+	var events, hashes []string
+	var digests []pusher.Digest
+	for _, r := range batch {
+		if r.event != nil {
+			events = append(events, i.ruleKeys.Event(r.user))
+			continue
+		}
+		hashes = append(hashes, i.keys.Pushers(r.user))
+		h := pusherstore.ReadHash(r.fields)
+		for _, p := range h.Pushers.All() {
+			digests = append(digests, p.Digest())
+		}
+	}
+	claims, err := i.loadClaims(reading, digests)
+	if err != nil {
+		return err
+	}
+	texts, fields := readValues(reading, i.client, events, hashes)
+	for n, r := range batch {
+		all[n] = seen{record: r, claims: claims}
+		if r.event != nil {
+			all[n].before, texts = texts[0], texts[1:]
+		} else {
+			all[n].before, fields = fields[0], fields[1:]
+		}
+	}
+	return atATime(ctx, workers, all, i.store)
+}
+
 // store stores a record.
-func (i *importing) store(ctx context.Context, r record) error {
+func (i *importing) store(ctx context.Context, s seen) error {
 	ctx, cancel := context.WithTimeout(ctx, storeLimit)
 	defer cancel()
 	store := i.storePushers
-	if r.event != nil {
+	if s.event != nil {
 		store = i.storeEvent
 	}
-	if err := store(ctx, r); err != nil {
-		return fmt.Errorf("%s: %w", printable(string(r.user)), err)
+	if err := store(ctx, s); err != nil {
+		return fmt.Errorf("%s: %w", printable(string(s.user)), err)
 	}
 	return nil
 }
@@ -179,69 +221,74 @@ const maxTries = 10
 // errBusy is for a value that was changed by others all the time.
 var errBusy = errors.New("it is changed all the time: run it again")
 
-func (i *importing) storeEvent(ctx context.Context, r record) error {
-	var old *string
+func (i *importing) storeEvent(ctx context.Context, s seen) error {
+	text, err := s.before.text, s.before.err
 	for range maxTries {
-		done, err := i.rules.Replace(ctx, r.user, old, *r.event)
-		if err != nil {
+		var old *string
+		switch {
+		case errors.Is(err, redis.Nil):
+		case err != nil:
 			return err
+		case i.events.Same(text, *s.event):
+			i.same.Add(1)
+			return nil
+		case !i.overwrite:
+			return i.keep(s.record, "push rules")
+		default:
+			old = &text
+		}
+		done, failed := i.rules.Replace(ctx, s.user, old, *s.event)
+		if failed != nil {
+			return failed
 		}
 		if done {
 			i.countStored(old != nil)
 			return nil
 		}
-		text, err := i.client.Get(ctx, i.ruleKeys.Event(r.user)).Result()
-		switch {
-		case errors.Is(err, redis.Nil):
-			old = nil
-			continue
-		case err != nil:
-			return err
-		}
-		if i.events.Same(text, *r.event) {
-			i.same.Add(1)
-			return nil
-		}
-		if !i.overwrite {
-			return i.keep(r, "push rules")
-		}
-		old = &text
+		text, err = i.client.Get(ctx, i.ruleKeys.Event(s.user)).Result()
 	}
 	return errBusy
 }
 
 // storePushers stores pushers, and then their claims: where somebody has claimed
 // a pushkey since, it is settled by the numbers of the claims.
-func (i *importing) storePushers(ctx context.Context, r record) error {
-	var old map[string]string
+func (i *importing) storePushers(ctx context.Context, s seen) error {
+	old, err := s.before.fields, s.before.err
 	for range maxTries {
-		done, err := i.pushers.Replace(ctx, r.user, old, r.fields)
 		if err != nil {
 			return err
 		}
-		if done {
-			before := pusherstore.ReadHash(old)
-			i.countStored(before.Pushers.Len()+len(before.Unreadable) > 0)
-			return i.claim(ctx, r)
-		}
-		if old, err = i.client.HGetAll(ctx, i.keys.Pushers(r.user)).Result(); err != nil {
-			return err
-		}
-		if pusherstore.SameFields(old, r.fields) {
+		h := pusherstore.ReadHash(old)
+		isThere := h.Pushers.Len()+len(h.Unreadable) > 0
+		switch {
+		case isThere && pusherstore.SameFields(old, s.fields):
 			i.same.Add(1)
-			return i.claim(ctx, r)
+			return i.claim(ctx, s.record, s.claims)
+		case isThere && !i.overwrite:
+			return i.keep(s.record, "pushers")
 		}
-		if h := pusherstore.ReadHash(old); !i.overwrite && h.Pushers.Len()+len(h.Unreadable) > 0 {
-			return i.keep(r, "pushers")
+		done, failed := i.pushers.Replace(ctx, s.user, old, s.fields)
+		if failed != nil {
+			return failed
 		}
+		if done {
+			i.countStored(isThere)
+			return i.claim(ctx, s.record, nil)
+		}
+		old, err = i.client.HGetAll(ctx, i.keys.Pushers(s.user)).Result()
 	}
 	return errBusy
 }
 
-// claim has the index know of the pushers of a record.
-func (i *importing) claim(ctx context.Context, r record) error {
+// claim has the index know of the pushers of a record, unless claims that were
+// read when the pushers were stored have them.
+func (i *importing) claim(ctx context.Context, r record, known map[pusher.Digest]string) error {
 	h := pusherstore.ReadHash(r.fields)
 	for _, p := range h.Pushers.All() {
+		claims, _ := pusherstore.ReadClaims(known[p.Digest()]) // what cannot be read has none
+		if slices.Contains(claims.Owners(), pusher.Owner{User: r.user, Claim: p.Claim.Number}) {
+			continue
+		}
 		err := error(module.ErrClaimTaken)
 		if p.Claim.Number > 0 {
 			err = module.RestoreClaim(ctx, i.index, p.Digest(), pusher.Owner{User: r.user, Claim: p.Claim.Number})

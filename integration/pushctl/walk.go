@@ -115,8 +115,12 @@ func (w *walk) walkMasters(ctx context.Context, masters []master) error {
 func (w *walk) walkMaster(ctx context.Context, m master) error {
 	for cursor, ended := w.position.of(m); !ended; {
 		count := w.pace.page(pageSize)
-		keys, next, err := w.scan(ctx, m.client, cursor, count)
-		if err != nil {
+		var keys []string
+		var next uint64
+		if err := again(ctx, func() (err error) {
+			keys, next, err = w.scan(ctx, m.client, cursor, count)
+			return err
+		}); err != nil {
 			return err
 		}
 		for _, part := range append(slices.Collect(slices.Chunk(keys, pageSize)), nil) {
@@ -135,11 +139,13 @@ func (w *walk) walkMaster(ctx context.Context, m master) error {
 func (w *walk) page(ctx context.Context, m master, keys []string, next uint64, isLast bool) error {
 	done := func() error { return nil }
 	if !isLast {
-		var err error
-		if err = w.pace.wait(ctx, len(keys)); err != nil {
+		if err := w.pace.wait(ctx, len(keys)); err != nil {
 			return err
 		}
-		if done, err = w.look(ctx, m.client, keys); err != nil {
+		if err := again(ctx, func() (err error) {
+			done, err = w.look(ctx, m.client, keys)
+			return err
+		}); err != nil {
 			return err
 		}
 	}
@@ -178,6 +184,23 @@ func (w *walk) saveNow(ctx context.Context) error {
 		}
 	}
 	return w.position.save()
+}
+
+// maxAgain is how often a page is tried again that a server did not answer for.
+const maxAgain = 3
+
+// again tries a read again that no server has refused.
+func again(ctx context.Context, read func() error) (err error) {
+	for n := range maxAgain + 1 {
+		if n > 0 && sleep(ctx, time.Duration(n)*time.Second) != nil {
+			return err
+		}
+		var refused redis.Error
+		if err = read(); err == nil || ctx.Err() != nil || errors.As(err, &refused) {
+			return err
+		}
+	}
+	return err
 }
 
 func (w *walk) scan(ctx context.Context, node *redis.Client, cursor uint64, count int) (keys []string, next uint64, err error) {
