@@ -1,0 +1,672 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// guardedServers are servers whose service logs in as a user with few rights.
+type guardedServers struct {
+	t        *testing.T
+	admins   []*redis.Client           // of each server
+	admin    redis.UniversalClient     // of them all
+	cluster  *redistest.ClusterServers // nil where it is none
+	login    func(user string) redis.UniversalClient
+	database int  // of the service; 0 in a cluster
+	moves    bool // a slot of the cluster moves during the work
+}
+
+// guardedSingle is a master with a replica, with files in which each change is
+// at once.
+func guardedSingle(t *testing.T) *guardedServers {
+	servers := redistest.Replicated(t, 1, "--appendonly", "yes", "--appendfsync", "always")
+	g := &guardedServers{t: t, admin: servers.Master().Client(t)}
+	for _, server := range servers.Servers() {
+		g.admins = append(g.admins, server.Client(t))
+	}
+	address := servers.Master().Addr()
+	g.login = func(user string) redis.UniversalClient {
+		return redis.NewClient(&redis.Options{
+			Addr: address, Username: user, Password: aclPassword, DB: g.database,
+			DialTimeout: 2200 * time.Millisecond, ReadTimeout: 2 * time.Second, // longer than a wait for the file
+			ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+		})
+	}
+	return g
+}
+
+// guardedCluster is three masters with a replica each.
+func guardedCluster(t *testing.T) *guardedServers {
+	cluster := redistest.Cluster(t, 3, 1)
+	g := &guardedServers{t: t, admin: cluster.Client(t), cluster: cluster}
+	for _, server := range cluster.Nodes() {
+		g.admins = append(g.admins, server.Client(t))
+	}
+	g.login = func(user string) redis.UniversalClient {
+		return redis.NewClusterClient(&redis.ClusterOptions{
+			Addrs: cluster.Addrs(), Username: user, Password: aclPassword,
+			DialTimeout: demoDialTimeout, DialerRetries: demoDialTries,
+			ReadTimeout: demoReplyLimit, WriteTimeout: demoReplyLimit, PoolTimeout: demoPoolLimit,
+			ContextTimeoutEnabled: true, ClusterStateReloadInterval: demoTopologyAge, MaintNotificationsConfig: noMaintenance(),
+		})
+	}
+	return g
+}
+
+// each does something on each server.
+func (g *guardedServers) each(do func(*redis.Client) error) {
+	g.t.Helper()
+	for _, server := range g.admins {
+		if err := do(server); err != nil {
+			g.t.Fatalf("%s: %v", server.Options().Addr, err)
+		}
+	}
+}
+
+// apply gives the user exactly what a line grants.
+func (g *guardedServers) apply(l aclLine) {
+	g.t.Helper()
+	g.each(func(server *redis.Client) error { return server.Do(g.t.Context(), l.args()...).Err() })
+}
+
+// knows reports whether the servers know what a line grants.
+func (g *guardedServers) knows(l aclLine) bool {
+	ctx := g.t.Context()
+	err := g.admins[0].Do(ctx, aclLine{"probe", l.rules}.args()...).Err()
+	g.admins[0].Do(ctx, "ACL", "DELUSER", "probe")
+	return err == nil
+}
+
+// reset forgets all that earlier work has left.
+func (g *guardedServers) reset() {
+	g.t.Helper()
+	ctx := g.t.Context()
+	g.each(func(server *redis.Client) error {
+		err := server.FlushAll(ctx).Err()
+		if redis.HasErrorPrefix(err, "READONLY") {
+			err = nil // a replica
+		}
+		return errors.Join(err, server.ScriptFlush(ctx).Err(), server.ACLLogReset(ctx).Err())
+	})
+}
+
+// denied returns what the servers have refused to a user since the reset.
+func (g *guardedServers) denied(user string) (refusals []string) {
+	g.t.Helper()
+	g.each(func(server *redis.Client) error {
+		entries, err := server.ACLLog(g.t.Context(), 100).Result()
+		for _, entry := range entries {
+			if entry.Username == user {
+				refusals = append(refusals, fmt.Sprintf("NOPERM: %s %s", entry.Reason, entry.Object))
+			}
+		}
+		return err
+	})
+	return refusals
+}
+
+// work has a host do all that the module does, as the user of a line, and
+// returns what went wrong: a step that failed, what was logged, and what the
+// servers refused.
+func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
+	g.t.Helper()
+	g.apply(l)
+	g.reset()
+	client := g.login(l.user)
+	defer client.Close()
+	h := newGuardedHost(g, client, cfg)
+	for _, part := range h.chores() {
+		ctx, cancel := context.WithTimeout(g.t.Context(), stepTimeout)
+		err := part.do(ctx)
+		cancel()
+		if err != nil {
+			trouble = append(trouble, part.name+": "+err.Error())
+			break
+		}
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stepTimeout)
+	defer cancel()
+	if err := h.app.Stop(ctx); err != nil {
+		trouble = append(trouble, "stop: "+err.Error())
+	}
+	for _, entry := range h.logs.All() {
+		trouble = append(trouble, fmt.Sprintf("log: %s %v", entry.Message, entry.ContextMap()))
+	}
+	return append(trouble, g.denied(l.user)...)
+}
+
+// stepTimeout is for what takes milliseconds; some errors are tried again for
+// all of it.
+const stepTimeout = 3 * time.Second
+
+// guardedHost is a host without a listener.
+type guardedHost struct {
+	servers *guardedServers
+	cfg     pushfx.Config
+	app     *fx.App
+	web     *echo.Echo
+	logs    *observer.ObservedLogs
+	heard   chan string
+	push    module.HostService
+	sync    module.SyncService
+	index   module.PushkeyIndex
+}
+
+func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.Config) *guardedHost {
+	g.t.Helper()
+	core, logs := observer.New(zap.WarnLevel)
+	h := &guardedHost{servers: g, cfg: cfg, logs: logs, heard: make(chan string, 1000)}
+	h.app = startable(client,
+		fx.Replace(zap.New(core), cfg),
+		fx.Provide(echo.New, pushfx.AsChangeListener(func() recorder { return recorder{h.heard} })),
+		fx.Populate(&h.web, &h.push, &h.sync, &h.index),
+		fx.Invoke(fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups))),
+	)
+	if err := h.app.Err(); err != nil {
+		g.t.Fatal(err)
+	}
+	return h
+}
+
+// chore is a part of the work.
+type chore struct {
+	name string
+	do   func(context.Context) error
+}
+
+func (h *guardedHost) chores() []chore {
+	chores := []chore{
+		{"start", h.app.Start},
+		{"registration", h.register},
+		{"endpoints", h.endpoints},
+		{"a large event", h.large},
+		{"what the host calls", h.calls},
+		{"sync", h.hears},
+	}
+	if h.servers.moves {
+		chores = append(chores, chore{"a slot on its way", h.asks})
+	}
+	return append(chores, chore{"deactivation", h.forget})
+}
+
+// The users of the work.
+const (
+	bob   = "@bob:example.org"
+	mover = "@mover:example.org"
+)
+
+func (h *guardedHost) register(ctx context.Context) error {
+	return errors.Join(h.push.EnsureDefaults(ctx, alice), h.push.EnsureDefaults(ctx, bob))
+}
+
+// request sends one to the host.
+func (h *guardedHost) request(ctx context.Context, user, method, path, body string) error {
+	request := httptest.NewRequestWithContext(ctx, method, v3+path, strings.NewReader(body))
+	request.Header.Set("Authorization", "Bearer "+user)
+	answer := httptest.NewRecorder()
+	h.web.ServeHTTP(answer, request)
+	if answer.Code != http.StatusOK {
+		return fmt.Errorf("%s %s: %d %s", method, path, answer.Code, answer.Body)
+	}
+	return nil
+}
+
+// endpoints are all eleven, in both orders of who sets a pushkey.
+func (h *guardedHost) endpoints(ctx context.Context) error {
+	const rule = "/pushrules/global/content/cake"
+	for _, r := range []struct{ user, method, path, body string }{
+		{alice, http.MethodGet, "/pushrules/", ""},
+		{alice, http.MethodGet, "/pushrules/global/", ""},
+		{alice, http.MethodPut, rule, `{"actions":["notify"],"pattern":"cake"}`},
+		{alice, http.MethodGet, rule, ""},
+		{alice, http.MethodPut, rule + "/enabled", `{"enabled":false}`},
+		{alice, http.MethodGet, rule + "/enabled", ""},
+		{alice, http.MethodPut, rule + "/actions", `{"actions":[]}`},
+		{alice, http.MethodGet, rule + "/actions", ""},
+		{alice, http.MethodDelete, rule, ""},
+		{alice, http.MethodPost, "/pushers/set", httpPusher("app", "key")},
+		{bob, http.MethodPost, "/pushers/set", httpPusher("app", "key")},
+		{bob, http.MethodPost, "/pushers/set", httpPusher("app", "other key")},
+		{bob, http.MethodGet, "/pushers", ""},
+		{bob, http.MethodPost, "/pushers/set", `{"kind":null,"app_id":"app","pushkey":"key"}`},
+	} {
+		if err := h.request(ctx, r.user, r.method, r.path, r.body); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// large grows an event beyond LargeEventBytes, and changes it then.
+func (h *guardedHost) large(ctx context.Context) error {
+	tweak := `{"actions":[{"set_tweak":"x","value":"` + strings.Repeat("x", h.cfg.LargeEventBytes) + `"}]}`
+	return errors.Join(
+		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!large:example.org", tweak),
+		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!large:example.org/enabled", `{"enabled":false}`),
+		h.request(ctx, alice, http.MethodDelete, "/pushrules/global/room/!large:example.org", ""),
+	)
+}
+
+func (h *guardedHost) calls(ctx context.Context) error {
+	users := []mxid.UserID{alice, bob}
+	failures := []error{
+		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!old:example.org", `{"actions":[]}`),
+		h.push.CopyRoomRules(ctx, alice, "!old:example.org", "!new:example.org"),
+		h.push.RefreshDefaults(ctx, alice),
+		h.push.RemoveDevicePushers(ctx, alice, device),
+		h.push.KeepOnlyDevicePushers(ctx, bob, ""),
+		h.index.Postpone(ctx, module.Unsettled{Key: "x", Claim: 1}), // by a host that died
+		h.push.SettlePushkeys(ctx),
+	}
+	_, err := h.push.AccountData(ctx, alice)
+	failures = append(failures, err)
+	for _, result := range h.push.Rulesets(ctx, users) {
+		failures = append(failures, result.Err)
+	}
+	for _, result := range h.push.Pushers(ctx, users) {
+		failures = append(failures, result.Err)
+	}
+	return errors.Join(failures...)
+}
+
+// hears has another host change something, again until it is heard of or there
+// is trouble.
+func (h *guardedHost) hears(ctx context.Context) error {
+	if _, _, err := h.sync.ContentSince(ctx, alice, 0); err != nil {
+		return err
+	}
+	cfg := rulestore.DefaultConfig()
+	cfg.Redis.KeyPrefix = h.cfg.KeyPrefix
+	other, err := rulestore.New(h.servers.admin, cfg)
+	if err != nil {
+		return err
+	}
+	for n := 0; h.logs.Len() == 0; n++ {
+		id := fmt.Sprintf("!elsewhere%d:example.org", n)
+		_, err := other.Update(ctx, bob, func(rules *pushrule.Ruleset, _ bool) error {
+			return rules.Put(pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
+		})
+		if err != nil {
+			return err
+		}
+		after := time.After(20 * time.Millisecond)
+		for waits := true; waits; {
+			select {
+			case news := <-h.heard:
+				if strings.Contains(news, "!elsewhere") {
+					return nil
+				}
+			case <-after:
+				waits = false
+			}
+		}
+	}
+	return errors.New("changes of another host are not heard")
+}
+
+// asks changes a user whose event is on the way to another master.
+func (h *guardedHost) asks(ctx context.Context) error {
+	if err := h.push.EnsureDefaults(ctx, mover); err != nil {
+		return err
+	}
+	cluster, key := h.servers.cluster, h.cfg.KeyPrefix+eventKey(mover)
+	stage := clusterStage{cluster: cluster}
+	slot := int(h.servers.admin.ClusterKeySlot(ctx, key).Val())
+	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(h.servers.t, slot))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		move.MoveKeys(ctx, key),
+		h.request(ctx, mover, http.MethodGet, "/pushrules/", ""),
+		h.request(ctx, mover, http.MethodPut, "/pushrules/global/room/!moved:example.org", `{"actions":[]}`),
+		move.MoveRest(h.servers.t.Context()),
+		move.Finish(h.servers.t.Context()),
+	)
+}
+
+func (h *guardedHost) forget(ctx context.Context) error {
+	if err := errors.Join(h.push.ForgetUser(ctx, alice), h.push.ForgetUser(ctx, bob)); err != nil {
+		return err
+	}
+	return h.servers.admin.Ping(ctx).Err()
+}
+
+// The headings of the page.
+const (
+	singleACL     = "### ACL: a single server, or servers behind sentinels"
+	clusterACL    = "### ACL: a cluster"
+	replicasACL   = "### ACL: more for `Durability.Replicas`"
+	fileACL       = "### ACL: more for `Durability.AOF`"
+	identityACL   = "### ACL: more for a quiet ACL LOG"
+	databaseACL   = "### ACL: more for a database other than 0"
+	sentinelACL   = "### ACL: the sentinels themselves"
+	checkerACL    = "### ACL: a user who only looks"
+	examplePrefix = "hs1:"
+)
+
+// lines returns the page's line for the servers, without and with a prefix, and
+// with what keeps the log of refusals quiet on servers that know it.
+func (g *guardedServers) lines() (plain, prefixed aclLine) {
+	g.t.Helper()
+	heading := singleACL
+	if g.cluster != nil {
+		heading = clusterACL
+	}
+	lines := aclLines(g.t, heading)
+	if len(lines) != 2 {
+		g.t.Fatalf("%d lines below %q, want one without a prefix and one with it", len(lines), heading)
+	}
+	plain, prefixed = lines[0], lines[1]
+	if got, want := prefixed.rules, plain.withPrefix(examplePrefix).rules; !slices.Equal(got, want) {
+		g.t.Errorf("the line with a prefix is\n%q, want\n%q", got, want)
+	}
+	if quiet := aclLines(g.t, identityACL)[0]; g.knows(quiet) {
+		return plain.with(quiet), prefixed.with(quiet)
+	}
+	return plain, prefixed
+}
+
+// wantQuiet wants work without trouble.
+func (g *guardedServers) wantQuiet(l aclLine, cfg pushfx.Config) {
+	g.t.Helper()
+	g.moves = g.cluster != nil
+	for _, trouble := range g.work(l, cfg) {
+		g.t.Errorf("with all that the page grants: %s", trouble)
+	}
+}
+
+// wantNeeded wants trouble where one of some grants of a line is missing.
+func (g *guardedServers) wantNeeded(l aclLine, grants []string, cfg pushfx.Config) {
+	g.t.Helper()
+	for _, grant := range grants {
+		g.moves = grant == "+asking"
+		trouble := g.work(l.without(grant), cfg)
+		if len(trouble) == 0 {
+			g.t.Errorf("nothing goes wrong without %s", grant)
+			continue
+		}
+		g.t.Logf("without %s: %s", grant, trouble[0])
+	}
+}
+
+// eachGuarded runs a test on a single server and on a cluster.
+func eachGuarded(t *testing.T, run func(*testing.T, *guardedServers)) {
+	t.Parallel()
+	redistest.Require(t)
+	for name, start := range map[string]func(*testing.T) *guardedServers{"single": guardedSingle, "cluster": guardedCluster} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, start(t))
+		})
+	}
+}
+
+func TestTheACLOfThePageIsEnoughAndNothingOfItIsTooMuch(t *testing.T) {
+	eachGuarded(t, func(t *testing.T, g *guardedServers) {
+		cfg := pushfx.DefaultConfig()
+		plain, prefixed := g.lines()
+		g.wantQuiet(plain, cfg)
+		g.wantNeeded(plain, plain.grants(), cfg)
+		cfg.KeyPrefix = examplePrefix
+		g.wantQuiet(prefixed, cfg)
+	})
+}
+
+func TestTheACLOfThePageIsEnoughForEachDurability(t *testing.T) {
+	eachGuarded(t, func(t *testing.T, g *guardedServers) {
+		cfg := pushfx.DefaultConfig()
+		plain, _ := g.lines()
+		replicas, file := aclLines(t, replicasACL)[0], aclLines(t, fileACL)[0]
+		cfg.Durability.Replicas = 1
+		g.wantQuiet(plain.with(replicas), cfg)
+		g.wantNeeded(plain.with(replicas), replicas.grants(), cfg)
+		if g.cluster != nil || !g.knows(file) {
+			return
+		}
+		cfg.Durability = rediscommit.Durability{AOF: true, Timeout: 1500 * time.Millisecond}
+		if got := g.work(plain.with(file), cfg); !slices.Equal(got, []string{"NOPERM: command config|get"}) {
+			t.Errorf("with what the page grants for the file: %q", got)
+		}
+		g.wantNeeded(plain.with(file), file.grants(), cfg)
+	})
+}
+
+func TestTheACLOfThePageIsEnoughForAnotherDatabase(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	g := guardedSingle(t)
+	g.database = 1
+	options := *g.admins[0].Options()
+	options.DB = g.database
+	admin := redis.NewClient(&options)
+	defer admin.Close()
+	g.admin = admin
+	plain, _ := g.lines()
+	more := aclLines(t, databaseACL)[0]
+	g.wantQuiet(plain.with(more), pushfx.DefaultConfig())
+	g.wantNeeded(plain.with(more), more.grants(), pushfx.DefaultConfig())
+}
+
+// everybody's are the commands that servers never refuse for a lack of rights.
+var everybodys = []string{"auth", "hello", "quit", "reset"}
+
+func TestTheACLOfThePageAllowsNothingElse(t *testing.T) {
+	eachGuarded(t, func(t *testing.T, g *guardedServers) {
+		plain, _ := g.lines()
+		for _, l := range []aclLine{plain, aclLines(t, checkerACL)[0]} {
+			g.apply(l)
+			g.wantRefused(l.user, foreign)
+			g.wantRefused(l.user, g.otherCommands(l))
+		}
+	})
+}
+
+// foreign are commands that the service may use, on what is not its own, and
+// some that nobody should.
+var foreign = [][]any{
+	{"GET", "foo"},
+	{"SET", "foo", "x"},
+	{"GET", "account_data:{" + alice + "}:m.direct"},
+	{"GET", "account_data:" + alice + ":m.push_rules"},
+	{"GET", "other:account_data:{" + alice + "}:m.push_rules"},
+	{"HGETALL", "demo:devices:{" + alice + "}"},
+	{"ZRANGE", "pushkeys:settled", 0, -1},
+	{"PUBLISH", "push_rules_changed_not", "x"},
+	{"EVAL", "return redis.call('GET', 'foo')", 0},
+	{"EVAL", "return redis.call('GET', KEYS[1])", 1, "foo"},
+	{"EVAL", "return redis.call('FLUSHALL')", 0},
+	{"EVAL", "return redis.call('KEYS', '*')", 0},
+	{"KEYS", "*"},
+	{"FLUSHALL"},
+	{"CONFIG", "SET", "maxmemory", "1"},
+	{"CONFIG", "GET", "requirepass"},
+	{"ACL", "SETUSER", "pushfx", "+@all"},
+	{"SCRIPT", "FLUSH"},
+	{"DEBUG", "SLEEP", "0"},
+	{"SHUTDOWN", "NOSAVE"},
+}
+
+// changing are commands that change what belongs to the service.
+var changing = [][]any{
+	{"SET", eventKey(alice), "x"},
+	{"DEL", eventKey(alice)},
+	{"HSET", pushersKey(alice), "x", "y"},
+	{"EVAL", "return 1", 0},
+	{"PUBLISH", "push_rules_changed", "1 " + alice},
+}
+
+// otherCommands are all that the servers know and a line does not grant, with
+// enough arguments to be looked at.
+func (g *guardedServers) otherCommands(l aclLine) (commands [][]any) {
+	g.t.Helper()
+	ctx, server := g.t.Context(), g.admins[0]
+	names, err := server.Do(ctx, "COMMAND", "LIST").StringSlice()
+	if err != nil {
+		g.t.Logf("COMMAND LIST: %v", err) // before Redis 7
+		return nil
+	}
+	for _, name := range names {
+		family, _, _ := strings.Cut(name, "|")
+		isFamily := slices.ContainsFunc(names, func(other string) bool { return strings.HasPrefix(other, name+"|") })
+		if isFamily || slices.Contains(l.rules, "+"+name) || slices.Contains(l.rules, "+"+family) || slices.Contains(everybodys, name) {
+			continue
+		}
+		info, err := server.Do(ctx, "COMMAND", "INFO", name).Slice()
+		if err != nil || len(info) != 1 {
+			g.t.Fatalf("COMMAND INFO %s: %v, %v", name, info, err)
+		}
+		arity := info[0].([]any)[1].(int64)
+		commands = append(commands, words(name, int(max(arity, -arity))))
+	}
+	return commands
+}
+
+// words makes a command of a name as servers list it.
+func words(name string, length int) (words []any) {
+	for word := range strings.SplitSeq(name, "|") {
+		words = append(words, word)
+	}
+	for len(words) < length {
+		words = append(words, "x")
+	}
+	return words
+}
+
+// wantRefused wants that a user may not run some commands.
+func (g *guardedServers) wantRefused(user string, commands [][]any) {
+	g.t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: g.admins[0].Options().Addr, Username: user, Password: aclPassword})
+	defer client.Close()
+	for _, command := range commands {
+		err := client.Do(g.t.Context(), command...).Err()
+		if err == nil || !isRefusal(err) {
+			g.t.Errorf("%s %v: got %v, want it refused", user, command, err)
+		}
+	}
+	if len(commands) == 0 {
+		g.t.Log("no commands to be refused")
+	}
+}
+
+// isRefusal reports whether an error is that of a user without the right, which
+// has other texts in scripts, or of what the server lets nobody do.
+func isRefusal(err error) bool {
+	texts := []string{"NOPERM", "The user executing the script can't", "ACL failure in script", "command not allowed"}
+	return slices.ContainsFunc(texts, func(text string) bool { return strings.Contains(err.Error(), text) })
+}
+
+// looking are the commands of a user who only looks.
+var looking = [][]any{
+	{"PING"},
+	{"SCAN", 0, "MATCH", "account_data:*"},
+	{"TYPE", eventKey(alice)},
+	{"TTL", pushersKey(alice)},
+	{"GET", eventKey(alice)},
+	{"STRLEN", eventKey(alice)},
+	{"HGETALL", pushersKey(alice)},
+	{"ZRANGE", "pushkeys:unsettled", 0, -1, "WITHSCORES"},
+	{"MEMORY", "USAGE", eventKey(alice)},
+	{"DBSIZE"},
+	{"INFO"},
+	{"COMMAND"},
+	{"CLUSTER", "SLOTS"},
+	{"CLUSTER", "NODES"},
+}
+
+func TestTheACLOfThePageLetsAUserLookAndNoMore(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	servers := redistest.Cluster(t, 1, 0)
+	g := &guardedServers{t: t, admins: []*redis.Client{servers.Nodes()[0].Client(t)}}
+	l := aclLines(t, checkerACL)[0]
+	g.apply(l)
+	client := redis.NewClient(&redis.Options{Addr: g.admins[0].Options().Addr, Username: l.user, Password: aclPassword})
+	defer client.Close()
+	granted := l.grants()
+	for _, command := range looking {
+		if err := client.Do(t.Context(), command...).Err(); err != nil && !errors.Is(err, redis.Nil) {
+			t.Errorf("%v: %v", command, err)
+		}
+		name := "+" + strings.ToLower(command[0].(string))
+		granted = slices.DeleteFunc(granted, func(grant string) bool {
+			family, _, _ := strings.Cut(grant, "|")
+			return family == name
+		})
+	}
+	for _, grant := range granted {
+		if strings.HasPrefix(grant, "+") {
+			t.Errorf("%s is granted, and nobody needs it", grant)
+		}
+	}
+	g.wantRefused(l.user, changing)
+}
+
+func TestTheACLOfThePageForSentinels(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	servers := redistest.Sentinel(t)
+	sentinel := redis.NewClient(&redis.Options{Addr: servers.Addr(), MaintNotificationsConfig: noMaintenance()})
+	defer sentinel.Close()
+	g := &guardedServers{t: t, admins: []*redis.Client{sentinel}}
+	l := aclLines(t, sentinelACL)[0]
+	if quiet := aclLines(t, identityACL)[0]; g.knows(quiet) {
+		l = l.with(quiet)
+	}
+	if trouble := g.connect(servers, l); len(trouble) > 0 {
+		t.Errorf("with all that the page grants: %q", trouble)
+	}
+	for _, grant := range l.grants() {
+		if trouble := g.connect(servers, l.without(grant)); len(trouble) == 0 {
+			t.Errorf("nothing goes wrong without %s", grant)
+		}
+	}
+}
+
+// connect has a client ask a sentinel for the master, as the user of a line, and
+// returns what went wrong.
+func (g *guardedServers) connect(servers *redistest.SentinelServers, l aclLine) (trouble []string) {
+	g.t.Helper()
+	g.apply(l)
+	g.each(func(sentinel *redis.Client) error { return sentinel.ACLLogReset(g.t.Context()).Err() })
+	client := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: servers.MasterName(), SentinelAddrs: []string{servers.Addr()},
+		SentinelUsername: l.user, SentinelPassword: aclPassword,
+		MaxRetries: -1, ContextTimeoutEnabled: true,
+	})
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(g.t.Context(), stepTimeout)
+	defer cancel()
+	if err := client.Ping(ctx).Err(); err != nil {
+		trouble = append(trouble, err.Error())
+	}
+	if !slices.Contains(l.rules, "+ping") {
+		time.Sleep(quietSubscription)
+	}
+	return append(trouble, g.denied(l.user)...)
+}
+
+// quietSubscription is longer than a client waits before it asks whether a
+// subscription is still there.
+const quietSubscription = 4 * time.Second

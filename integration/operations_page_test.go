@@ -1,0 +1,108 @@
+package integration
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// operatorPage returns the part of the page for operators below a heading, up to
+// the next heading.
+func operatorPage(t *testing.T, heading string) string {
+	t.Helper()
+	page, err := os.ReadFile("operations/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, found := strings.Cut(string(page), "\n"+heading+"\n")
+	if !found {
+		t.Fatalf("the operator's page has no heading %q", heading)
+	}
+	part, _, _ := strings.Cut(rest, "\n#")
+	return part
+}
+
+// tableRows returns the cells of the tables in a part of a page, without the
+// lines that head them.
+func tableRows(part string) (rows [][]string) {
+	inTable := 0
+	for line := range strings.Lines(part) {
+		cells := strings.Split(strings.TrimSpace(line), "|")
+		if len(cells) < 3 {
+			inTable = 0
+			continue
+		}
+		if inTable++; inTable <= 2 {
+			continue
+		}
+		cells = cells[1 : len(cells)-1]
+		for i := range cells {
+			cells[i] = strings.TrimSpace(cells[i])
+		}
+		rows = append(rows, cells)
+	}
+	return rows
+}
+
+// aclLine is an ACL SETUSER of the page.
+type aclLine struct {
+	user  string
+	rules []string
+}
+
+// aclLines returns the lines below a heading of the page, in their order.
+func aclLines(t *testing.T, heading string) (lines []aclLine) {
+	t.Helper()
+	for line := range strings.Lines(operatorPage(t, heading)) {
+		if rest, found := strings.CutPrefix(line, "ACL SETUSER "); found {
+			fields := strings.Fields(rest)
+			lines = append(lines, aclLine{fields[0], fields[1:]})
+		}
+	}
+	if len(lines) == 0 {
+		t.Fatalf("no ACL SETUSER below %q", heading)
+	}
+	return lines
+}
+
+// grants are the rules that allow something: keys, channels and commands.
+func (l aclLine) grants() []string {
+	return slices.DeleteFunc(slices.Clone(l.rules), func(rule string) bool {
+		return !strings.ContainsAny(rule[:1], "~%&+")
+	})
+}
+
+func (l aclLine) without(rule string) aclLine {
+	return aclLine{l.user, slices.DeleteFunc(slices.Clone(l.rules), func(r string) bool { return r == rule })}
+}
+
+func (l aclLine) with(more aclLine) aclLine {
+	return aclLine{l.user, slices.Concat(l.rules, more.rules)}
+}
+
+// withPrefix is the line for a KeyPrefix, as the page tells to make it.
+func (l aclLine) withPrefix(prefix string) aclLine {
+	rules := slices.Clone(l.rules)
+	for i, rule := range rules {
+		if strings.ContainsAny(rule[:1], "~&") {
+			rules[i] = rule[:1] + prefix + rule[1:]
+		}
+	}
+	return aclLine{l.user, rules}
+}
+
+// aclPassword takes the place of the page's.
+const aclPassword = "secret"
+
+// args are those of the command.
+func (l aclLine) args() []any {
+	args := []any{"ACL", "SETUSER", l.user}
+	for _, rule := range l.rules {
+		if rule == ">PASSWORD" {
+			rule = ">" + aclPassword
+		}
+		args = append(args, rule)
+	}
+	return args
+}
