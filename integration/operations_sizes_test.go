@@ -1,0 +1,256 @@
+package integration
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+var population = flag.Int("population", 2000, "how many users the test of the sizing formula stores")
+
+// sizesHeading is that of the table of the operator's page with the bytes of
+// what is stored.
+const sizesHeading = "### What one of each takes"
+
+// pageBytes returns the figures of the page, by what they are of.
+func pageBytes(t *testing.T) map[string]float64 {
+	t.Helper()
+	figures := map[string]float64{}
+	for _, row := range tableRows(operatorPage(t, sizesHeading)) {
+		number, err := strconv.ParseFloat(strings.ReplaceAll(row[1], ",", ""), 64)
+		if err != nil {
+			t.Fatalf("%q: %v", row, err)
+		}
+		figures[row[0]] = number
+	}
+	return figures
+}
+
+// wantNear wants a figure of the page within 10% of what was measured.
+func wantNear(t *testing.T, what string, page, measured float64) {
+	t.Helper()
+	t.Logf("%s: measured %.0f bytes, the page says %.0f", what, measured, page)
+	if page < 0.9*measured || page > 1.1*measured {
+		t.Errorf("%s: the page says %.0f bytes, measured are %.0f", what, page, measured)
+	}
+}
+
+// scales measures what the stores keep.
+type scales struct {
+	t       *testing.T
+	client  *redis.Client
+	rules   *rulestore.Store
+	pushers pushkeyHost
+	users   int
+}
+
+func newScales(t *testing.T) *scales {
+	t.Helper()
+	client := redistest.Single(t).Client(t)
+	rules, err := rulestore.New(client, rulestore.DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &scales{t: t, client: client, rules: rules, pushers: newPushkeyHost(t, client)}
+}
+
+// newUser has an id of 25 bytes.
+func (s *scales) newUser() mxid.UserID {
+	s.users++
+	return mxid.UserID(fmt.Sprintf("@user%08d:example.org", s.users))
+}
+
+// bytes is what a key takes in Redis.
+func (s *scales) bytes(key string) float64 {
+	s.t.Helper()
+	bytes, err := s.client.MemoryUsage(s.t.Context(), key, 0).Result()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return float64(bytes)
+}
+
+// newEvent stores the event of a user with so many rules of a kind beside the
+// defaults, and returns what it takes.
+func (s *scales) newEvent(kind pushrule.Kind, rules int) float64 {
+	s.t.Helper()
+	user := s.newUser()
+	_, err := s.rules.Update(s.t.Context(), user, func(set *pushrule.Ruleset, _ bool) error {
+		*set = pushrule.ServerDefault(user)
+		for n := range rules {
+			id, draft := usualRule(kind, n)
+			if err := set.Put(kind, id, draft, pushrule.Position{}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return s.bytes(eventKey(string(user)))
+}
+
+// usualRule is one as clients make them, number n of a kind.
+func usualRule(kind pushrule.Kind, n int) (id string, d pushrule.Draft) {
+	loud := []pushrule.Action{`"notify"`, `{"set_tweak":"sound","value":"default"}`, `{"set_tweak":"highlight"}`}
+	room := fmt.Sprintf("!abcdefghijkl%06d:example.org", n)
+	switch kind {
+	case pushrule.Override: // mutes a room
+		return room, pushrule.Draft{Conditions: []pushrule.Condition{
+			pushrule.Condition(`{"kind":"event_match","key":"room_id","pattern":"` + room + `"}`),
+		}}
+	case pushrule.Content: // a keyword
+		word := fmt.Sprintf("keyword%06d", n)
+		return word, pushrule.Draft{Actions: loud, Pattern: word}
+	case pushrule.Room: // mentions and keywords only
+		return room, pushrule.Draft{}
+	case pushrule.Sender:
+		return fmt.Sprintf("@friend%06d:example.org", n), pushrule.Draft{Actions: loud[:2]}
+	}
+	return fmt.Sprintf("underride%06d", n), pushrule.Draft{Actions: loud[:2], Conditions: []pushrule.Condition{
+		`{"kind":"room_member_count","is":"2"}`, `{"kind":"event_match","key":"type","pattern":"m.room.message"}`,
+	}}
+}
+
+// mostRules bounds the rules of the users over whom a rule's size is averaged,
+// since allocators round up to classes of sizes.
+const mostRules = 100
+
+func TestTheSizesOfRulesAreThoseOfThePage(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	page, s := pageBytes(t), newScales(t)
+	alone := s.newEvent(pushrule.Room, 0)
+	wantNear(t, "default user", page["rules of a default user"], alone)
+	for _, kind := range pushrule.Kinds() {
+		var bytes, rules float64
+		for n := 1; n <= mostRules; n++ {
+			bytes += s.newEvent(kind, n) - alone
+			rules += float64(n)
+		}
+		wantNear(t, string(kind), page["each further `"+string(kind)+"` rule"], bytes/rules)
+	}
+}
+
+// usualPusher is one as clients make them, number n of a user.
+func usualPusher(n int) pusher.Pusher {
+	return pusher.Pusher{
+		Key:  pusher.Key{AppID: "im.example.app.android", Pushkey: fmt.Sprintf("%0142d:APA91b", n)}, // as long as those of FCM
+		Kind: pusher.HTTP, AppDisplayName: "Example Messenger", DeviceDisplayName: "Alice's phone", Lang: "en",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify","format":"event_id_only"}`, Device: "ABCDEFGHIJ",
+	}
+}
+
+func (s *scales) setPusher(user mxid.UserID, p pusher.Pusher, others pusher.Others) {
+	s.t.Helper()
+	if err := s.pushers.service.Set(s.t.Context(), user, p, others); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+func TestTheSizesOfPushersAreThoseOfThePage(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	page, s := pageBytes(t), newScales(t)
+	const pushers, sharers = 20, 20
+	user := s.newUser()
+	s.setPusher(user, usualPusher(1), pusher.RemoveOthers)
+	one, key := s.bytes(pushersKey(string(user))), claimsKey(usualPusher(1).AppID, usualPusher(1).Pushkey)
+	wantNear(t, "first pusher", page["first pusher of a user"], one)
+	owned := s.bytes(key)
+	wantNear(t, "pushkey", page["each pushkey in the index"], owned)
+	for n := 2; n <= pushers; n++ {
+		s.setPusher(user, usualPusher(n), pusher.RemoveOthers)
+	}
+	wantNear(t, "further pusher", page["each further pusher of a user"], (s.bytes(pushersKey(string(user)))-one)/(pushers-1))
+	var bytes, shares float64
+	for n := 1; n < sharers; n++ {
+		s.setPusher(s.newUser(), usualPusher(1), pusher.KeepOthers)
+		bytes += s.bytes(key) - owned
+		shares += float64(n)
+	}
+	wantNear(t, "sharer", page["each further user who shares a pushkey"], bytes/shares)
+}
+
+// TestTheSizingFormulaHolds stores users who all have some rooms muted and a
+// pusher, and compares what Redis says of its memory with the formula. Users
+// beyond the first are copies, with ids of their own.
+func TestTheSizingFormulaHolds(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	page, s := pageBytes(t), newScales(t)
+	const muted = 5
+	empty := s.memory()
+	s.newEvent(pushrule.Room, muted)
+	first := fmt.Sprintf("@user%08d:example.org", 1)
+	s.setPusher(mxid.UserID(first), usualPusher(1), pusher.RemoveOthers)
+	s.copyUsers(first, usualPusher(1).Key)
+	full := s.memory()
+	perUser := page["rules of a default user"] + muted*page["each further `room` rule"] +
+		page["first pusher of a user"] + page["each pushkey in the index"] + 3*page["Redis's own table, for each key"]
+	used := (full["used_memory"] - empty["used_memory"]) / float64(*population)
+	wantNear(t, fmt.Sprintf("a user of %d", *population), perUser, used)
+	t.Logf("in all: used %.0f MiB, resident %.0f MiB", full["used_memory"]/(1<<20), full["used_memory_rss"]/(1<<20))
+}
+
+// memory is what Redis says of its memory.
+func (s *scales) memory() map[string]float64 {
+	s.t.Helper()
+	text, err := s.client.Info(s.t.Context(), "memory").Result()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	figures := map[string]float64{}
+	for line := range strings.Lines(text) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		if number, err := strconv.ParseFloat(value, 64); err == nil {
+			figures[name] = number
+		}
+	}
+	return figures
+}
+
+// copyUsers stores the population, as copies of a user.
+func (s *scales) copyUsers(first string, key pusher.Key) {
+	s.t.Helper()
+	ctx := s.t.Context()
+	event := s.client.Get(ctx, eventKey(first)).Val()
+	fields := s.client.HGetAll(ctx, pushersKey(first)).Val()
+	claims := s.client.Get(ctx, claimsKey(key.AppID, key.Pushkey)).Val()
+	const batch = 1000
+	for n := 2; n <= *population; n += batch {
+		_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for i := n; i < n+batch && i <= *population; i++ {
+				user := fmt.Sprintf("@user%08d:example.org", i)
+				copyUser(ctx, p, strings.NewReplacer(first, user, usualPusher(1).Pushkey, usualPusher(i).Pushkey), user, i, event, fields, claims)
+			}
+			return nil
+		})
+		if err != nil {
+			s.t.Fatal(err)
+		}
+	}
+}
+
+// copyUser stores what a user has under the names of another.
+func copyUser(
+	ctx context.Context, p redis.Pipeliner, rename *strings.Replacer, user string, n int, event string, fields map[string]string, claims string,
+) {
+	p.Set(ctx, eventKey(user), rename.Replace(event), 0)
+	for field, value := range fields {
+		p.HSet(ctx, pushersKey(user), rename.Replace(field), rename.Replace(value))
+	}
+	p.Set(ctx, claimsKey(usualPusher(n).AppID, usualPusher(n).Pushkey), rename.Replace(claims), 0)
+}
