@@ -171,6 +171,7 @@ type guardedHost struct {
 	push    module.HostService
 	sync    module.SyncService
 	index   module.PushkeyIndex
+	health  module.Health
 }
 
 func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.Config) *guardedHost {
@@ -180,7 +181,7 @@ func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.
 	h.app = startable(client,
 		fx.Replace(zap.New(core), cfg),
 		fx.Provide(echo.New, pushfx.AsChangeListener(func() recorder { return recorder{h.heard} })),
-		fx.Populate(&h.web, &h.push, &h.sync, &h.index),
+		fx.Populate(&h.web, &h.push, &h.sync, &h.index, &h.health),
 		fx.Invoke(fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups))),
 	)
 	if err := h.app.Err(); err != nil {
@@ -203,6 +204,7 @@ func (h *guardedHost) chores() []chore {
 		{"a large event", h.large},
 		{"what the host calls", h.calls},
 		{"sync", h.hears},
+		{"the readiness probe", h.health.Healthy},
 	}
 	if h.servers.moves {
 		chores = append(chores, chore{"a slot on its way", h.asks})
