@@ -37,10 +37,12 @@ func TestAllMembersHaveTheResultOfTheirOwn(t *testing.T) {
 	t.Parallel()
 	members := bulkMembers(t, 5000)
 	members[17].Rules = nil
+	members[18].Rules = match.Compile(pushrule.ServerDefault(members[18].User)) // out of no cache
+	members[19].Rules = match.Compile(pushrule.ServerDefault(members[19].User))
 	room := match.Room{MemberCount: 5000, Power: &match.Power{Sender: 50}}
 	for name, content := range map[string]string{
 		"a message":               `{"body":"word40 and word4007"}`,
-		"a mention of some":       `{"body":"hi","m.mentions":{"user_ids":["@user3:example.org","@user40:example.org","@user4999:example.org"]}}`,
+		"a mention of some":       `{"body":"hi","m.mentions":{"user_ids":["@user3:example.org","@user18:example.org","@user40:example.org","@user4999:example.org"]}}`,
 		"a mention of all":        `{"body":"hi","m.mentions":{"room":true}}`,
 		"a display name":          `{"body":"User 12"}`,
 		"an invitation":           `{"membership":"invite"}`,

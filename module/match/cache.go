@@ -29,7 +29,7 @@ type cached struct {
 }
 
 // NewCache returns a cache for sets whose JSON has about limit bytes together,
-// those that were used last. Compiled, a set takes about ten times as many
+// those that were used last. Compiled, a set takes three to seven times as many
 // bytes as its JSON.
 func NewCache(limit int) *Cache {
 	return &Cache{limit: limit, young: map[string]*cached{}}

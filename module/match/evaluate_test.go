@@ -2,6 +2,7 @@ package match_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -185,5 +186,34 @@ func TestDefaultRulesDecide(t *testing.T) {
 				t.Errorf("with a cache: got %s, want %s", shared.Actions(), result.Actions())
 			}
 		})
+	}
+}
+
+// TestThousandsOfKeywordsAreFound is about more of them than the search marks
+// in its own space. The words are asked for in the order of the body, and again,
+// and the first rule of the set must be found among them.
+func TestThousandsOfKeywordsAreFound(t *testing.T) {
+	t.Parallel()
+	const n = 12_000
+	var rules []string
+	for i := range n {
+		pattern := fmt.Sprintf("word%d", i)
+		if i%3 == 0 {
+			pattern = fmt.Sprintf("*%dx?end*", i)
+		}
+		rules = append(rules, rule(fmt.Sprint(i), `"pattern":"`+pattern+`"`))
+	}
+	compiled := match.Compile(readSet(t, `{"content":[`+strings.Join(rules, ",")+`]}`))
+	for body, want := range map[string]string{
+		"word11999 word7 word11999":          "7",
+		"word11998 word11996x word11998":     "11998",
+		"9x!end word1 8x!end":                "1",
+		"word11999 11997x!ending 11997x end": "11997",
+		"word12000 word 11997xend word0":     "",
+	} {
+		event := readEvent(t, `{"content":{"body":"`+body+`"}}`)
+		if _, id := compiled.Evaluate(event, match.Facts{}).Rule(); id != want {
+			t.Errorf("%q: got %q, want %q", body, id, want)
+		}
 	}
 }

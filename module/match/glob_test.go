@@ -183,7 +183,7 @@ func TestFoldingIsSimpleFolding(t *testing.T) {
 // BenchmarkGlob is about bodies of the largest size and patterns that make
 // those who try everything slow.
 func BenchmarkGlob(b *testing.B) {
-	as := readBody(strings.Repeat("a", 64<<10))
+	as, words := readBody(strings.Repeat("a", 64<<10)), readBody(strings.Repeat("ab ", 21<<10))
 	for _, pattern := range []string{
 		"*a*a*a*a*b", strings.Repeat("*a", 40) + "b", "a*a*a*a*b", "?*?*?*b", "a?a?a?b*", strings.Repeat("a", 1023) + "b",
 		strings.Repeat("a?", 500) + "b", "*" + strings.Repeat("a", 1000) + "b*", "*" + strings.Repeat("a?", 30) + "b",
@@ -202,4 +202,13 @@ func BenchmarkGlob(b *testing.B) {
 			}
 		})
 	}
+	b.Run("????... in words", func(b *testing.B) {
+		g := newGlob(strings.Repeat("?", 1001) + "a")
+		b.ReportAllocs()
+		for b.Loop() {
+			if g.matchWords(&words) {
+				b.Fatal("it matches")
+			}
+		}
+	})
 }

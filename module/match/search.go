@@ -32,6 +32,9 @@ func (f search) first(s *segment, from int, bounds bounded) (end int) {
 	}
 	anchor := s.pieces[s.anchor].text
 	for at, tries := from, 0; at <= len(f.text); at, tries = at+1, tries+1 {
+		if tries > patience && s.hasGaps() {
+			return f.firstOfAll(s, from, bounds)
+		}
 		i := strings.Index(f.text[at:], anchor)
 		if i < 0 {
 			return -1
@@ -48,12 +51,12 @@ func (f search) first(s *segment, from int, bounds bounded) (end int) {
 		if end := s.matchPrefix(f.text, start); end >= 0 && f.endsWell(end, bounds) {
 			return end
 		}
-		if tries > patience && len(s.pieces) > 1 {
-			return f.firstOfAll(s, start, bounds)
-		}
 	}
 	return -1
 }
+
+// hasGaps reports whether the segment has a ?.
+func (s *segment) hasGaps() bool { return len(s.pieces) > 1 || s.pieces[0].skip > 0 || s.tail > 0 }
 
 func (f search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
@@ -71,10 +74,10 @@ func (f search) firstOfAny(n, from int, bounds bounded) (end int) {
 	return -1
 }
 
-// firstOfAll is first for a segment with ? between its pieces, where trying
-// one place after the other would take as many steps as text and segment have
-// characters, multiplied: 64 characters of the segment are compared at a time,
-// which is the algorithm known as Shift-And.
+// firstOfAll is first for a segment with ?, where trying one place after the
+// other would take as many steps as text and segment have characters,
+// multiplied: 64 characters of the segment are compared at a time, which is the
+// algorithm known as Shift-And.
 func (f search) firstOfAll(s *segment, from int, bounds bounded) (end int) {
 	text := f.text[from:]
 	places := utf8.RuneCountInString(text) - s.runes + 1
