@@ -110,6 +110,13 @@ func (u usedAccounts) LoggedIn(context.Context, mxid.UserID, string) (bool, erro
 	return true, nil
 }
 
+type usedHealth struct{ use }
+
+func (u usedHealth) Healthy(context.Context) error {
+	u.count()
+	return nil
+}
+
 // replacements has a way to replace or wrap each interface of the registry.
 func replacements(u use) map[string]fx.Option {
 	return map[string]fx.Option{
@@ -121,6 +128,7 @@ func replacements(u use) map[string]fx.Option {
 		"HostService":    fx.Decorate(func(s module.HostService) module.HostService { return usedHostService{s, u} }),
 		"SyncService":    fx.Decorate(func(s module.SyncService) module.SyncService { return usedSyncService{s, u} }),
 		"ChangeListener": fx.Provide(pushfx.AsChangeListener(func() usedListener { return usedListener{u} })),
+		"Health":         fx.Decorate(func(module.Health) module.Health { return usedHealth{u} }),
 		"Accounts":       fx.Supply(fx.Annotate(usedAccounts{u}, fx.As(new(module.Accounts)))),
 	}
 }
@@ -138,7 +146,11 @@ func TestEveryInterfaceOfTheRegistryCanBeReplaced(t *testing.T) {
 			_, client := embedded(t)
 			var push module.HostService
 			var changes module.SyncService
-			h := startHost(t, client, option, fx.Populate(&push, &changes))
+			var health module.Health
+			h := startHost(t, client, option, fx.Populate(&push, &changes, &health))
+			if err := health.Healthy(t.Context()); err != nil {
+				t.Error(err)
+			}
 			if err := push.EnsureDefaults(t.Context(), alice); err != nil {
 				t.Error(err)
 			}

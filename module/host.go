@@ -20,7 +20,7 @@ type hostService struct {
 func NewHostService(
 	rules RuleStore, changes *Changes, ro RuleOptions, pushers PusherStore, index PushkeyIndex, po PusherOptions,
 ) HostService {
-	return &hostService{&ruleService{rules, changes, ro}, newPusherService(pushers, index, po)}
+	return &hostService{newRuleService(rules, changes, ro), newPusherService(pushers, index, po)}
 }
 
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {

@@ -30,6 +30,10 @@ type RuleOptions struct {
 // NewRuleService returns the module's push rule service, which tells changes of
 // what it has changed.
 func NewRuleService(store RuleStore, changes *Changes, o RuleOptions) RuleService {
+	return newRuleService(store, changes, o)
+}
+
+func newRuleService(store RuleStore, changes *Changes, o RuleOptions) *ruleService {
 	o.Observer = observe.Or(o.Observer)
 	return &ruleService{store, changes, o}
 }
