@@ -333,6 +333,22 @@ func testMyStore(t *testing.T) {
 
 var _ = testMyStore
 
+func TestTheProbeOfTheReadme(t *testing.T) {
+	t.Parallel()
+	server, client := embedded(t)
+	var p probes
+	web := startHost(t, client, fx.Populate(&p.push), fx.Invoke(func(e *echo.Echo) {
+		e.GET("/ready", func(c echo.Context) error { return p.ready(c) })
+	}))
+	if a := web.do("", http.MethodGet, "/ready", ""); a.status != http.StatusOK {
+		t.Errorf("got %v", a)
+	}
+	server.Close()
+	if a := web.do("", http.MethodGet, "/ready", ""); a.status != http.StatusServiceUnavailable {
+		t.Errorf("got %v", a)
+	}
+}
+
 // What the README tells a host to do, done in its order.
 func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 	t.Parallel()

@@ -99,7 +99,7 @@ func (s *span) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %v", s.name, s.kind)
 	for _, a := range s.attributes {
-		fmt.Fprintf(&b, " %s=%s", a.Key, a.Value.Emit())
+		fmt.Fprintf(&b, " %s=%s", a.Key, a.Value.String())
 	}
 	if s.status != codes.Unset {
 		fmt.Fprintf(&b, " %v %s", s.status, s.about)

@@ -36,9 +36,9 @@ func (h *Health) Healthy(ctx context.Context) error {
 		defer mu.Unlock()
 		switch {
 		case answers != nil:
-			silent = append(silent, fmt.Errorf("Redis at %s: %w", master.Options().Addr, answers))
+			silent = append(silent, fmt.Errorf("the Redis at %s: %w", master.Options().Addr, answers))
 		case misfit != nil:
-			wrong = append(wrong, fmt.Errorf("Redis at %s %w", master.Options().Addr, misfit))
+			wrong = append(wrong, fmt.Errorf("the Redis at %s %w", master.Options().Addr, misfit))
 		default:
 			well++
 		}
