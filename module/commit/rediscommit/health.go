@@ -20,17 +20,21 @@ type Health struct{ client redis.UniversalClient }
 // NewHealth returns the health of the Redis that client connects to.
 func NewHealth(client redis.UniversalClient) *Health { return &Health{client} }
 
-// healthTimeout bounds a look at the health.
+// healthTimeout bounds a look at the health: one half is for finding the masters,
+// where a cluster client first asks a node that may be silent, the other for
+// their answers.
 const healthTimeout = time.Second
 
 // Healthy implements [module.Health].
 func (h *Health) Healthy(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	search, cancel := context.WithTimeout(ctx, healthTimeout/2)
 	defer cancel()
 	var mu sync.Mutex
 	var silent, wrong []error
 	well := 0
-	err := eachMaster(ctx, h.client, func(ctx context.Context, master *redis.Client) error {
+	err := eachMaster(search, h.client, func(_ context.Context, master *redis.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, healthTimeout/2)
+		defer cancel()
 		answers, misfit := h.look(ctx, master)
 		mu.Lock()
 		defer mu.Unlock()
