@@ -91,8 +91,17 @@ func (s *Ruleset) indexPlain(from int, kind Kind, id string) int {
 	if i < 0 {
 		return -1
 	}
-	if next := kind.index() + 1; next < kindCount && strings.Contains(s.text[from:from+i], listStart(Kinds()[next])) {
+	if next := kind.index() + 1; next < kindCount && !s.isBefore(from, from+i, listStart(Kinds()[next])) {
 		return -1 // it is of another kind
 	}
 	return from + i
+}
+
+// isBefore reports whether a place comes before a part of the text that there is
+// once, from a place on. It looks on the side where there is less to look at.
+func (s *Ruleset) isBefore(from, place int, part string) bool {
+	if place-from < len(s.text)-place {
+		return !strings.Contains(s.text[from:place], part)
+	}
+	return strings.Contains(s.text[place:], part)
 }
