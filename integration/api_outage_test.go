@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -67,9 +66,7 @@ func (c *caller) wantOutage(cause string) {
 		})
 	}
 	requests.Wait()
-	logged := slices.DeleteFunc(c.on.host.logs.TakeAll(), func(entry observer.LoggedEntry) bool {
-		return entry.Message == "trouble with telling changes" // which is no request's
-	})
+	logged := c.on.host.takeLogged()
 	routes := map[string]bool{}
 	for _, entry := range logged {
 		fields := entry.ContextMap()

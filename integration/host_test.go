@@ -5,6 +5,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,14 @@ func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	})
 	t.Cleanup(func() { client.Close() })
 	return server, client
+}
+
+// takeLogged returns what requests have logged since the last time. That changes
+// are not heard is no request's line, and may come at any time without a Redis.
+func (h *host) takeLogged() []observer.LoggedEntry {
+	return slices.DeleteFunc(h.logs.TakeAll(), func(entry observer.LoggedEntry) bool {
+		return entry.Message == "trouble with telling changes"
+	})
 }
 
 // answer is a response of the host.

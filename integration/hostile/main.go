@@ -16,15 +16,11 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
-	"os"
-	"os/signal"
 	"slices"
 	"strings"
-	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
+	"github.com/pushfx/pushfx/integration/testbed"
 )
 
 // plan is what the flags say.
@@ -39,19 +35,7 @@ type plan struct {
 	target string // their host:port
 }
 
-func main() {
-	logging.Disable()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "hostile:", err)
-		os.Exit(1)
-	}
-}
+func main() { testbed.Main("hostile", run) }
 
 // run measures, or attacks where the flags say that this is the process of the
 // hostile clients.

@@ -13,14 +13,11 @@ import (
 	"context"
 	"errors"
 	"flag"
-	"fmt"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"time"
 
-	"github.com/redis/go-redis/v9/logging"
+	"github.com/pushfx/pushfx/integration/testbed"
 )
 
 // plan is what the flags say.
@@ -34,19 +31,7 @@ type plan struct {
 	program     string // of the demo host; built where it is empty
 }
 
-func main() {
-	logging.Disable()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	err := run(ctx, os.Args[1:])
-	if errors.Is(err, flag.ErrHelp) {
-		return
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "loadbench:", err)
-		os.Exit(1)
-	}
-}
+func main() { testbed.Main("loadbench", run) }
 
 // run measures, or is the floor where the flags say so.
 func run(ctx context.Context, args []string) error {

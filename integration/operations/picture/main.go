@@ -10,24 +10,24 @@ import (
 	"fmt"
 	"net/http"
 	"os"
-	"os/signal"
 	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/integration/testbed"
 )
 
-func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	dashboard := flag.String("dashboard", "integration/operations/dashboard.json", "`FILE` with the queries")
-	out := flag.String("out", "integration/operations/dashboard.svg", "`FILE` to write")
-	length := flag.Duration("time", time.Minute, "`TIME` of the load")
-	flag.Parse()
-	if err := run(ctx, *dashboard, *out, *length); err != nil {
-		fmt.Fprintln(os.Stderr, "picture:", err)
-		os.Exit(1)
+func main() { testbed.Main("picture", run) }
+
+// run reads the flags, and draws.
+func run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("picture", flag.ContinueOnError)
+	dashboard := flags.String("dashboard", "integration/operations/dashboard.json", "`FILE` with the queries")
+	out := flags.String("out", "integration/operations/dashboard.svg", "`FILE` to write")
+	length := flags.Duration("time", time.Minute, "`TIME` of the load")
+	if err := flags.Parse(args); err != nil {
+		return err
 	}
+	return picture(ctx, *dashboard, *out, *length)
 }
 
 // hosts is how many demo hosts there are.
@@ -40,7 +40,8 @@ const (
 	window = 5
 )
 
-func run(ctx context.Context, dashboard, out string, length time.Duration) error {
+// picture draws what the queries of a dashboard give.
+func picture(ctx context.Context, dashboard, out string, length time.Duration) error {
 	panels, err := readPanels(dashboard)
 	if err != nil {
 		return err
