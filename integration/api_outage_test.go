@@ -172,7 +172,16 @@ func (s *silence) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 }
 
 func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return next
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if s.on.Load() {
+			<-ctx.Done()
+			for _, cmd := range cmds {
+				cmd.SetErr(ctx.Err())
+			}
+			return ctx.Err()
+		}
+		return next(ctx, cmds)
+	}
 }
 
 func TestRedisThatDoesNotAnswer(t *testing.T) {
