@@ -31,6 +31,7 @@ import (
 	"github.com/pushfx/pushfx/module/observe/tracing"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
@@ -227,7 +228,7 @@ func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, cfg startConf
 	lc.Append(fx.StartHook(func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 		defer cancel()
-		for _, advice := range rediscommit.Advise(client, cfg.OperationTimeout) {
+		for _, advice := range redisclient.Advise(client, cfg.OperationTimeout) {
 			log.Warn("a setting of the Redis client will hurt", zap.String("option", advice.Option),
 				zap.String("why", advice.String()), zap.String("redis", addressOf(client)))
 		}
@@ -307,8 +308,8 @@ func registerWhileRunning(lc fx.Lifecycle, registerer prometheus.Registerer, col
 	return nil
 }
 
-func newHealth(client storeClient) *rediscommit.Health {
-	return rediscommit.NewHealth(client.UniversalClient)
+func newHealth(client storeClient) *redisclient.Health {
+	return redisclient.NewHealth(client.UniversalClient)
 }
 
 func newRuleStore(client storeClient, cfg rulestore.Config, o observer) (*rulestore.Store, error) {

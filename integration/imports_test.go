@@ -28,6 +28,7 @@ func importTable() []importRow {
 		ssrf  = "code.dny.dev/ssrf"
 		zap   = "go.uber.org/zap"
 
+		redisClient = "module/redisclient"
 		redisCommit = "module/commit/rediscommit"
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
@@ -42,17 +43,18 @@ func importTable() []importRow {
 		{"module/observe/metrics", with(prom), nil},
 		{"module/observe/tracing", with(otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/strictjson", "module/observe"}, []string{"net/http", "os"}},
-		{redisCommit, with(redis), nil},
+		{redisClient, with(redis), nil},
+		{redisCommit, with(redis, redisClient), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module", inner, []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
-		{"rulestore", with(redis, redisCommit), nil},
-		{"pusherstore", with(redis, redisCommit), nil},
+		{"rulestore", with(redis, redisClient, redisCommit), nil},
+		{"pusherstore", with(redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("handlers", "rulestore", "pusherstore", redisCommit, "module/observe/metrics", "module/observe/tracing",
+		{"", with("handlers", "rulestore", "pusherstore", redisClient, redisCommit, "module/observe/metrics", "module/observe/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

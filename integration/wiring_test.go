@@ -20,10 +20,10 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 const alice = "@alice:example.org"
@@ -356,7 +356,7 @@ func TestSettingsOfTheClientThatWillHurtAreWarnedOf(t *testing.T) {
 			}
 		})
 	}
-	if advice := rediscommit.Advise(newRedis(), pushfx.DefaultConfig().OperationTimeout); len(advice) != 0 {
+	if advice := redisclient.Advise(newRedis(), pushfx.DefaultConfig().OperationTimeout); len(advice) != 0 {
 		t.Errorf("the client of the README: %v", advice)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 // Durability says what must have happened to a change before it is
@@ -136,7 +138,7 @@ func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (sh
 		return nil, nil
 	}
 	var mu sync.Mutex
-	err = eachMaster(ctx, client, func(ctx context.Context, master *redis.Client) error {
+	err = redisclient.EachMaster(ctx, client, func(ctx context.Context, master *redis.Client) error {
 		shortage, err := d.checkMaster(ctx, master)
 		if shortage != "" {
 			mu.Lock()
@@ -184,14 +186,4 @@ func checkWAITAOF(ctx context.Context, master *redis.Client) error {
 		err = fmt.Errorf("Durability aof needs Redis 7.2 or later with appendonly yes: %w", err)
 	}
 	return err
-}
-
-func eachMaster(ctx context.Context, client redis.UniversalClient, do func(context.Context, *redis.Client) error) error {
-	switch c := client.(type) {
-	case *redis.Client:
-		return do(ctx, c)
-	case *redis.ClusterClient:
-		return c.ForEachMaster(ctx, do)
-	}
-	return fmt.Errorf("a %T has no masters", client)
 }

@@ -1,4 +1,4 @@
-package rediscommit
+package redisclient
 
 import (
 	"context"
@@ -32,7 +32,7 @@ func (h *Health) Healthy(ctx context.Context) error {
 	var mu sync.Mutex
 	var silent, wrong []error
 	well := 0
-	err := eachMaster(search, h.client, func(_ context.Context, master *redis.Client) error {
+	err := EachMaster(search, h.client, func(_ context.Context, master *redis.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, healthTimeout/2)
 		defer cancel()
 		answers, misfit := h.look(ctx, master)

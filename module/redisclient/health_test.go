@@ -1,4 +1,4 @@
-package rediscommit
+package redisclient
 
 import (
 	"context"
