@@ -4,6 +4,7 @@ import (
 	"iter"
 	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -131,8 +132,12 @@ func enterList(w *strictjson.Walker, kind Kind) (found bool) {
 	return false
 }
 
-// find returns the rule of a kind and id, and its place.
+// find returns the rule of a kind and id, and its place. No rule has an id that
+// is not UTF-8; written as JSON, it would become another.
 func (s *Ruleset) find(kind Kind, id string) (at span, e entry, found bool) {
+	if !utf8.ValidString(id) {
+		return span{}, entry{}, false
+	}
 	if s.plain {
 		return s.findPlain(kind, id)
 	}
