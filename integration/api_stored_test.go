@@ -409,18 +409,48 @@ func TestUnknownMembersSurviveWrites(t *testing.T) {
 	})
 }
 
-// A rule that is default by its flag alone is one.
+// A rule that is only marked as a default is the user's: it stays where the
+// defaults are merged, and others may stand beside it. It cannot be deleted, but
+// replaced.
 func TestDefaultFlagWithoutADot(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	onBothPrefixes(t, func(t *testing.T, prefix string) {
 		c := s.caller(t, prefix)
-		c.plant(rules("room", `{"rule_id":"a","default":true,"enabled":true,"actions":[]}`))
+		c.plant(rules("room", `{"rule_id":"a","default":true,"enabled":true,"actions":["mine"]}`,
+			`{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[]}`))
+		c.send("GET /pushrules/", "")
 		c.takeAll(
+			step{"GET /pushrules/global/room/a", "", c.rule(`{"rule_id":"a","default":true,"enabled":true,"actions":["mine"]}`)},
 			step{"DELETE /pushrules/global/room/a", "", deleteDefault},
-			step{"PUT /pushrules/global/room/b?before=a", `{"actions":[]}`, anchorDefault},
-			step{"PUT /pushrules/global/room/b?after=a", `{"actions":[]}`, anchorDefault},
+			step{"PUT /pushrules/global/room/b?before=a", `{"actions":[]}`, done},
+			step{"PUT /pushrules/global/room/c?after=a", `{"actions":[]}`, done},
 		)
+		if got := c.ids("room"); got != "b a c" {
+			t.Errorf("got %s", got)
+		}
+		c.takeAll(
+			step{"PUT /pushrules/global/room/a", `{"actions":[]}`, done},
+			step{"DELETE /pushrules/global/room/a", "", done},
+		)
+	})
+}
+
+// A rule whose id starts with a dot is the server's, whatever it is marked as
+// and however its id is written.
+func TestDotWithoutADefaultFlag(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	onBothPrefixes(t, func(t *testing.T, prefix string) {
+		for _, id := range []string{".a", `\u002ea`} {
+			c := s.caller(t, prefix)
+			c.plant(rules("room", `{"rule_id":"`+id+`","default":false,"enabled":true,"actions":[]}`))
+			c.takeAll(
+				step{"DELETE /pushrules/global/room/.a", "", deleteDefault},
+				step{"PUT /pushrules/global/room/b?before=.a", `{"actions":[]}`, anchorDefault},
+				step{"PUT /pushrules/global/room/b?after=.a", `{"actions":[]}`, anchorDefault},
+			)
+		}
 	})
 }
 

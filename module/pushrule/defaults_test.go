@@ -180,16 +180,16 @@ func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
 					{"kind":"sender_notification_permission","key":"room"}]`),
 			},
 		},
-		"legacy and stale defaults go, in any kind": {
+		"legacy and stale defaults go, in any kind, but no rule that is only marked as a default": {
 			stored: `{"override":[` + rule(".m.rule.roomnotif", true, true, `,"actions":[]`) + `,` + userA + `,` +
 				rule(".org.example.stale", true, true, `,"actions":[]`) + `,` +
-				rule("stale-without-dot", true, true, `,"actions":[]`) + `,` +
+				rule("marked", true, true, `,"conditions":[],"actions":["mine"]`) + `,` +
 				rule(".not-marked-as-default", false, true, `,"actions":[]`) + `],
 				"content":[` + rule(".m.rule.contains_user_name", true, true, `,"actions":[],"pattern":"alice"`) + `],
 				"room":[` + rule(".m.rule.contains_display_name", true, true, `,"actions":[]`) + `,` + userB + `],
 				"sender":[` + rule(".m.rule.call", true, false, `,"actions":[]`) + `]}`,
-			order: map[pushrule.Kind]string{pushrule.Override: ".m.rule.master A " + freshOverride, pushrule.Room: "B"},
-			rules: map[string]string{"A": userA},
+			order: map[pushrule.Kind]string{pushrule.Override: ".m.rule.master A marked " + freshOverride, pushrule.Room: "B"},
+			rules: map[string]string{"A": userA, "marked": rule("marked", true, true, `,"conditions":[],"actions":["mine"]`)},
 		},
 		"unknown kinds stay": {
 			stored: `{"org.example.kind":[{"rule_id":".m.rule.roomnotif"},9007199254740993],"override":[]}`,

@@ -138,8 +138,8 @@ func removeID(list []entry, id string, from int) []entry {
 }
 
 // Delete removes a user's rule. It fails, and changes nothing, with
-// [ErrUnknownKind], [ErrRuleNotFound] or, for a server-default rule,
-// [ErrDeleteDefault].
+// [ErrUnknownKind], [ErrRuleNotFound] or, for a server-default rule and for one
+// that says "default": true, [ErrDeleteDefault].
 func (s *Ruleset) Delete(kind Kind, id string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
@@ -150,7 +150,7 @@ func (s *Ruleset) Delete(kind Kind, id string) error {
 	switch {
 	case i < 0:
 		return ErrRuleNotFound
-	case list[i].isServerDefault():
+	case list[i].isServerDefault() || list[i].flag("default"):
 		return ErrDeleteDefault
 	}
 	set.setEntries(listed, removeID(list, id, 0))

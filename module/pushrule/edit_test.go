@@ -11,7 +11,8 @@ import (
 const storedSet = `{ "override": [
 	{"rule_id":".m.rule.master","default":true,"enabled":false,"conditions":[],"actions":[]},
 	{"rule_id":"A","default":false,"enabled":true,"conditions":[{"kind":"custom","n":1e400}],"actions":["notify"],"x":[0.10000000000000000001]},
-	{"rule_id":"marked","default":true,"enabled":true,"actions":[]} ],
+	{"rule_id":"marked","default":true,"enabled":true,"actions":[]},
+	{"rule_id":".not.marked","default":false,"enabled":true,"actions":[]} ],
  "room": [{"rule_id":"A","default":false,"enabled":true,"actions":[]}],
  "org.example.kind": {"a":9007199254740993} }`
 
@@ -27,6 +28,7 @@ func TestDeleteRemovesUserRulesOnly(t *testing.T) {
 		"a default that is not there":             {pushrule.Override, ".m.rule.call", pushrule.ErrRuleNotFound},
 		"a default":                               {pushrule.Override, ".m.rule.master", pushrule.ErrDeleteDefault},
 		"a rule that is only marked as a default": {pushrule.Override, "marked", pushrule.ErrDeleteDefault},
+		"a default that is not marked as one":     {pushrule.Override, ".not.marked", pushrule.ErrDeleteDefault},
 		"an unknown kind":                         {"org.example.kind", "A", pushrule.ErrUnknownKind},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -45,7 +47,7 @@ func TestDeleteRemovesUserRulesOnly(t *testing.T) {
 			if err == nil && s.Len() != original.Len()-1 {
 				t.Errorf("%d rules are left of %d", s.Len(), original.Len())
 			}
-			if encode(&original) != storedSet || original.Len() != 4 {
+			if encode(&original) != storedSet || original.Len() != 5 {
 				t.Error("the copy taken before was changed")
 			}
 		})

@@ -72,7 +72,7 @@ func (e entry) flag(name string) bool {
 }
 
 // isServerDefault is [Rule.IsServerDefault].
-func (e entry) isServerDefault() bool { return isReserved(e.id) || e.flag("default") }
+func (e entry) isServerDefault() bool { return isReserved(e.id) }
 
 // ruleID returns the id in the text of a rule, where it usually comes first.
 func ruleID(text string) string {

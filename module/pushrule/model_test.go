@@ -25,6 +25,9 @@ type modelRule struct {
 	pattern                   string
 }
 
+// isServers reports whether the rule is a server-default one.
+func (r modelRule) isServers() bool { return strings.HasPrefix(r.id, ".") }
+
 func modelOf(s *pushrule.Ruleset) model {
 	m := model{}
 	for _, kind := range pushrule.Kinds() {
@@ -128,7 +131,7 @@ func (m model) delete(kind pushrule.Kind, id string) error {
 	switch rule := m.find(kind, id); {
 	case rule == nil:
 		return pushrule.ErrRuleNotFound
-	case rule.isDefault:
+	case rule.isServers() || rule.isDefault:
 		return pushrule.ErrDeleteDefault
 	}
 	m[kind] = slices.DeleteFunc(m[kind], func(r modelRule) bool { return r.id == id })
@@ -158,7 +161,7 @@ func (m model) mergeDefaults(fresh pushrule.Ruleset) {
 		for i, rule := range m[kind] {
 			isFresh := fresh.List(kind) != nil && i >= len(m[kind])-len(fresh.List(kind))
 			switch {
-			case !rule.isDefault:
+			case !rule.isServers():
 				users = append(users, rule)
 			case isFresh && rule.id == ".m.rule.master":
 				master = append(master, rule)
@@ -182,7 +185,7 @@ func (m model) copyRoomRules(oldRoom, newRoom string) error {
 			moved := rule
 			moved.conditions = strings.ReplaceAll(rule.conditions, inRoom(oldRoom), inRoom(newRoom))
 			named := kind == pushrule.Room && rule.id == oldRoom || moved.conditions != rule.conditions
-			if rule.isDefault || !named || settled && rule.id == oldRoom {
+			if rule.isServers() || !named || settled && rule.id == oldRoom {
 				continue
 			}
 			moved.id = strings.ReplaceAll(rule.id, oldRoom, newRoom)
@@ -198,6 +201,7 @@ func (m model) copyRoomRules(oldRoom, newRoom string) error {
 			if newRoom == "" || strings.Contains(newRoom, "/") {
 				return pushrule.ErrInvalidID
 			}
+			moved.isDefault = false
 			copied[kind] = append(copied[kind], moved)
 		}
 	}
@@ -313,9 +317,10 @@ func starts(t testing.TB) []pushrule.Ruleset {
 			{"rule_id":"A","default":false,"enabled":false,"actions":["a"],"conditions":[{}],"x":2},
 			{"rule_id":"B","default":false,"enabled":true,"actions":[]},
 			{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[]},
-			{"rule_id":".m.rule.call","default":true,"enabled":true,"actions":[]},
+			{"rule_id":".m.rule.call","default":false,"enabled":true,"actions":[]},
 			{"rule_id":".m.rule.tombstone","default":true,"enabled":false,"actions":["kept"],"x":3}],
 			"content":[{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"actions":[],"pattern":"alice"}],
+			"sender":[{"rule_id":"C","default":true,"enabled":true,"actions":[]}],
 			"org.example.kind":[9007199254740993]}`),
 	}
 }
@@ -368,11 +373,12 @@ func checkInvariants(t testing.TB, s *pushrule.Ruleset) {
 				}
 				continue
 			}
-			if belowDefaults && !rule.Default {
+			isServers := strings.HasPrefix(rule.ID, ".")
+			if belowDefaults && !isServers {
 				t.Fatalf("%s: the user's rule %q stands below the defaults", kind, rule.ID)
 			}
-			belowDefaults = belowDefaults || rule.Default
-			if rule.Default {
+			belowDefaults = belowDefaults || isServers
+			if isServers {
 				removed := *s
 				if err := removed.Delete(kind, rule.ID); !errors.Is(err, pushrule.ErrDeleteDefault) {
 					t.Fatalf("%s: deleting the default %q gives %v", kind, rule.ID, err)

@@ -140,21 +140,21 @@ func TestPutLooksForFailuresInTheDocumentsOrder(t *testing.T) {
 		at    pushrule.Position
 		want  error
 	}{
-		"unknown kind before all":            {"other", ".a/", noPattern, position(".d", missing), pushrule.ErrUnknownKind},
-		"kinds are matched exactly":          {"Content", "ok", plain(), position("", ""), pushrule.ErrUnknownKind},
-		"reserved before invalid":            {pushrule.Content, ".a/", noPattern, position(".d", missing), pushrule.ErrReservedID},
-		"invalid before the pattern":         {pushrule.Content, "a/", noPattern, position(".d", missing), pushrule.ErrInvalidID},
-		"an empty id is invalid":             {pushrule.Content, "", plain(), position("", ""), pushrule.ErrInvalidID},
-		"pattern before the anchors":         {pushrule.Content, "ok", noPattern, position(".d", missing), pushrule.ErrInvalidData},
-		"default before a missing after":     {pushrule.Content, "ok", plain(), position(".d", missing), pushrule.ErrAnchorIsDefault},
-		"default after a missing before":     {pushrule.Content, "ok", plain(), position(missing, ".d"), pushrule.ErrAnchorIsDefault},
-		"default that does not exist":        {pushrule.Content, "ok", plain(), position("", ".nowhere"), pushrule.ErrAnchorIsDefault},
-		"master as anchor":                   {pushrule.Override, "ok", plain(), position("", ".m.rule.master"), pushrule.ErrAnchorIsDefault},
-		"missing before the order":           {pushrule.Content, "ok", plain(), position("A", missing), pushrule.ErrAnchorNotFound},
-		"the order comes last":               {pushrule.Content, "ok", plain(), position("A", "B"), pushrule.ErrAnchorOrder},
-		"one rule as both":                   {pushrule.Content, "ok", plain(), position("A", "A"), pushrule.ErrAnchorOrder},
-		"a new rule as both its anchors":     {pushrule.Content, "ok", plain(), position("ok", "ok"), pushrule.ErrAnchorNotFound},
-		"a rule marked as default by itself": {pushrule.Content, "ok", plain(), position("marked", ""), pushrule.ErrAnchorIsDefault},
+		"unknown kind before all":        {"other", ".a/", noPattern, position(".d", missing), pushrule.ErrUnknownKind},
+		"kinds are matched exactly":      {"Content", "ok", plain(), position("", ""), pushrule.ErrUnknownKind},
+		"reserved before invalid":        {pushrule.Content, ".a/", noPattern, position(".d", missing), pushrule.ErrReservedID},
+		"invalid before the pattern":     {pushrule.Content, "a/", noPattern, position(".d", missing), pushrule.ErrInvalidID},
+		"an empty id is invalid":         {pushrule.Content, "", plain(), position("", ""), pushrule.ErrInvalidID},
+		"pattern before the anchors":     {pushrule.Content, "ok", noPattern, position(".d", missing), pushrule.ErrInvalidData},
+		"default before a missing after": {pushrule.Content, "ok", plain(), position(".d", missing), pushrule.ErrAnchorIsDefault},
+		"default after a missing before": {pushrule.Content, "ok", plain(), position(missing, ".d"), pushrule.ErrAnchorIsDefault},
+		"default that does not exist":    {pushrule.Content, "ok", plain(), position("", ".nowhere"), pushrule.ErrAnchorIsDefault},
+		"master as anchor":               {pushrule.Override, "ok", plain(), position("", ".m.rule.master"), pushrule.ErrAnchorIsDefault},
+		"missing before the order":       {pushrule.Content, "ok", plain(), position("A", missing), pushrule.ErrAnchorNotFound},
+		"the order comes last":           {pushrule.Content, "ok", plain(), position("A", "B"), pushrule.ErrAnchorOrder},
+		"one rule as both":               {pushrule.Content, "ok", plain(), position("A", "A"), pushrule.ErrAnchorOrder},
+		"a new rule as both its anchors": {pushrule.Content, "ok", plain(), position("ok", "ok"), pushrule.ErrAnchorNotFound},
+		"a rule that is only marked":     {pushrule.Content, "ok", plain(), position("marked", "marked"), pushrule.ErrAnchorOrder},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := mustRead(t, `{"content":[

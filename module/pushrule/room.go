@@ -18,7 +18,8 @@ import (
 // directly below its original and differs from it in nothing but the room in
 // these conditions and in the id: the new room where it was the old one,
 // otherwise the old id with the new room in the old one's place, or behind it
-// where the old id does not name the room. Server-default rules are not copied.
+// where the old id does not name the room. Server-default rules are not copied,
+// and no copy is marked as one.
 //
 // What the user has for the new room stays as it is: a rule of the copy's kind
 // and id is not replaced, and since clients use the room rule and the override
@@ -89,6 +90,7 @@ func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 			return nil, err
 		}
 		taken[copied.ID] = true
+		copied.Default = false
 		extended = append(extended, newEntry(kind, copied))
 	}
 	return extended, nil

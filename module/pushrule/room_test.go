@@ -86,6 +86,10 @@ func TestCopyRoomRulesCopiesWhatTheUserHasForTheOldRoom(t *testing.T) {
 			set("override", `{"rule_id":".m.rule.x","default":true,"enabled":true,"actions":[],"conditions":[]}`, muteOld),
 			set("override", `{"rule_id":".m.rule.x","default":true,"enabled":true,"actions":[],"conditions":[]}`, muteOld, muteNew),
 		},
+		"a rule that is only marked as a default": {
+			set("room", `{"rule_id":"!old:hs","default":true,"enabled":true,"actions":[]}`),
+			set("room", `{"rule_id":"!old:hs","default":true,"enabled":true,"actions":[]}`, roomRule(newRoom, noActs)),
+		},
 		"two that come to one id": {
 			set("override", roomRule("x", about(inOld)), roomRule("x:!old:hs", about(isOld))),
 			set("override", roomRule("x", about(inOld)), roomRule("x:!new:hs", about(inNew)), roomRule("x:!old:hs", about(isOld))),
@@ -210,8 +214,7 @@ func TestCopyRoomRulesLeavesASetWithNothingToCopyAsItCame(t *testing.T) {
 		"no rules":                {oldRoom, newRoom, `{ }`},
 		"no rules, no new room":   {oldRoom, "", `{ }`},
 		"other kinds":             {oldRoom, newRoom, `{ "underride":[` + roomRule(oldRoom, about(inOld)) + `],"sender":[` + roomRule(oldRoom, noActs) + `]}`},
-		"a server's rule":         {oldRoom, newRoom, `{ "override":[{"rule_id":".x","default":false,"enabled":true` + about(inOld) + `},{"rule_id":"x","default":true,"enabled":true` + about(inOld) + `}]}`},
-		"a server's room rule":    {oldRoom, newRoom, `{ "room":[{"rule_id":"!old:hs","default":true,"enabled":true,"actions":[]}]}`},
+		"a server's rule":         {oldRoom, newRoom, `{ "override":[{"rule_id":".x","default":false,"enabled":true` + about(inOld) + `}]}`},
 		"a room named as a dot":   {".x", newRoom, `{ "room":[{"rule_id":".x","default":true,"enabled":true,"actions":[]}]}`},
 		"all that is wanted":      {oldRoom, newRoom, `{ "override":[` + roomRule("x", about(inOld)) + `,` + roomRule("x:!new:hs", about()) + `]}`},
 		"a setting for both":      {oldRoom, newRoom, `{ "override":[` + roomRule(oldRoom, about(inOld)) + `],"room":[` + roomRule(newRoom, noActs) + `]}`},

@@ -13,7 +13,7 @@ type Member = strictjson.Member
 // lists are shared between copies: treat them as read-only.
 type Rule struct {
 	ID         string      // unique within its kind
-	Default    bool        // a server-default rule
+	Default    bool        // what the rule says of itself; see [Rule.IsServerDefault]
 	Enabled    bool        // whether the rule is active
 	Actions    []Action    // what to do when the rule matches; may be empty
 	Conditions []Condition // of override and underride rules
@@ -21,9 +21,10 @@ type Rule struct {
 	Extra      []Member    // everything else the rule came with
 }
 
-// IsServerDefault reports whether the rule belongs to the server: it says so,
-// or its id starts with a dot, which users cannot choose.
-func (r Rule) IsServerDefault() bool { return r.Default || isReserved(r.ID) }
+// IsServerDefault reports whether the rule belongs to the server: whether its id
+// starts with a dot, which users cannot choose. The member default decides
+// nothing, since other servers have let clients set it.
+func (r Rule) IsServerDefault() bool { return isReserved(r.ID) }
 
 // isReserved reports whether an id is reserved for server-default rules.
 func isReserved(id string) bool { return strings.HasPrefix(id, ".") }

@@ -125,10 +125,10 @@ func TestReadHandsOutWhatTheTextSays(t *testing.T) {
 	}
 }
 
-func TestARuleIsAServersByItsIDOrItsWord(t *testing.T) {
+func TestARuleIsTheServersByItsIDAlone(t *testing.T) {
 	for want, rules := range map[bool][]pushrule.Rule{
-		true:  {{ID: ".m.rule.x"}, {ID: "."}, {ID: "a", Default: true}, {ID: ".a", Default: true}},
-		false: {{ID: "a"}, {ID: ""}, {ID: "a.b"}},
+		true:  {{ID: ".m.rule.x"}, {ID: "."}, {ID: ".a", Default: true}},
+		false: {{ID: "a"}, {ID: ""}, {ID: "a.b"}, {ID: "a", Default: true}},
 	} {
 		for _, rule := range rules {
 			if rule.IsServerDefault() != want {
