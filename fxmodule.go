@@ -68,9 +68,14 @@ type Config struct {
 	// master has it in memory.
 	Durability rediscommit.Durability
 
-	// StartTimeout bounds the check at start that Redis answers and can do what
-	// Durability asks for. Default 5 s.
+	// StartTimeout bounds the check at start that Redis answers, keeps its keys
+	// and can do what Durability asks for. Default 5 s.
 	StartTimeout time.Duration
+
+	// AllowEviction lets hosts run on a Redis that evicts keys when its memory is
+	// full, and users lose their push rules. Default: false; such a Redis is
+	// refused at start, and a host is not ready where it becomes so later.
+	AllowEviction bool
 
 	// MaxBodyBytes is the size in bytes that a request body may have. Default
 	// 64 KiB.
@@ -134,7 +139,7 @@ func (c Config) Validate() error {
 // tells listeners of changes and settles pushkeys.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
-	fx.Provide(fx.Private, split, newStoreClient, fx.Annotate(newOptions, fx.ParamTags("", "", "", "", optional)),
+	fx.Provide(fx.Private, split, fx.Annotate(newStoreClient, fx.ParamTags("", "", "", "", optional)), fx.Annotate(newOptions, fx.ParamTags("", "", "", "", optional)),
 		fx.Annotate(newObserver, fx.ParamTags("", optional, optional, Observers))),
 	fx.Provide(
 		fx.Annotate(newHealth, fx.As(new(module.Health))),
@@ -192,6 +197,7 @@ type startConfig struct {
 	Timeout          time.Duration
 	OperationTimeout time.Duration
 	Durability       rediscommit.Durability
+	Redis            redisclient.Config
 }
 
 // split validates c and takes it apart.
@@ -208,7 +214,7 @@ func split(c Config) (configs, error) {
 		Handlers: handlers.Config{
 			MaxBodyBytes: c.MaxBodyBytes, MaxJSONDepth: c.MaxJSONDepth, OperationTimeout: c.OperationTimeout,
 		},
-		Start: startConfig{c.StartTimeout, c.OperationTimeout, c.Durability},
+		Start: startConfig{c.StartTimeout, c.OperationTimeout, c.Durability, redisclient.Config{AllowEviction: c.AllowEviction}},
 	}
 	faults := []error{err, c.RuleLimits.Validate(), c.PusherPolicy.Validate(), c.Changes.Validate(), parts.RuleStore.Validate(), parts.Handlers.Validate()}
 	if c.StartTimeout <= 0 {
@@ -224,7 +230,10 @@ func split(c Config) (configs, error) {
 // that a host that replaces both of them needs no Redis.
 type storeClient struct{ redis.UniversalClient }
 
-func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, cfg startConfig, log *zap.Logger) storeClient {
+func newStoreClient(
+	lc fx.Lifecycle, client redis.UniversalClient, cfg startConfig, log *zap.Logger, registerer prometheus.Registerer,
+) (storeClient, error) {
+	evictions := redisclient.NewEvictions(client, cfg.Redis, func(err error) { log.Warn("Redis may evict keys", zap.Error(err)) })
 	lc.Append(fx.StartHook(func(ctx context.Context) error {
 		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
 		defer cancel()
@@ -235,6 +244,9 @@ func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, cfg startConf
 		if err := checkAnswers(ctx, client); err != nil {
 			return err
 		}
+		if err := evictions.Check(ctx); err != nil {
+			return fmt.Errorf("pushfx: %w", err)
+		}
 		shortages, err := cfg.Durability.Check(ctx, client)
 		for _, shortage := range shortages {
 			log.Warn("no change will be acknowledged", zap.String("why", shortage))
@@ -244,7 +256,11 @@ func newStoreClient(lc fx.Lifecycle, client redis.UniversalClient, cfg startConf
 		}
 		return nil
 	}))
-	return storeClient{client}
+	lc.Append(whileRunning(evictions.Run))
+	if registerer == nil {
+		return storeClient{client}, nil
+	}
+	return storeClient{client}, registerWhileRunning(lc, registerer, metrics.NewEvicting(evictions.Masters))
 }
 
 // checkAnswers returns when Redis has answered or ctx has ended, even where
@@ -308,8 +324,8 @@ func registerWhileRunning(lc fx.Lifecycle, registerer prometheus.Registerer, col
 	return nil
 }
 
-func newHealth(client storeClient) *redisclient.Health {
-	return redisclient.NewHealth(client.UniversalClient)
+func newHealth(client storeClient, cfg startConfig) *redisclient.Health {
+	return redisclient.NewHealth(client.UniversalClient, cfg.Redis)
 }
 
 func newRuleStore(client storeClient, cfg rulestore.Config, o observer) (*rulestore.Store, error) {

@@ -105,6 +105,7 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 		"pushfx_changes_dropped_total{}":                                                                         0,
 		"pushfx_changes_waiting{}":                                                                               0,
 		"pushfx_watching{}":                                                                                      1,
+		"pushfx_evicting_masters{}":                                                                              0,
 	})
 }
 

@@ -304,10 +304,11 @@ type Accounts interface {
 // Health tells whether a host can serve, for its readiness probe.
 type Health interface {
 	// Healthy returns nil while the host can serve users: while a master answers,
-	// runs scripts, and is of the kind that the client is for. Of a cluster one
-	// is enough, for a host that is taken out of service because of a part of the
-	// users serves nobody. It is bounded by a second, and cheap enough to be
-	// called every second: one round trip to each master.
+	// runs scripts, and none is of another kind than the client is for or evicts
+	// keys. Of a cluster one that answers is enough, for a host that is taken out
+	// of service because of a part of the users serves nobody. It is bounded by a
+	// second, and cheap enough to be called every second: one round trip to each
+	// master.
 	Healthy(ctx context.Context) error
 }
 

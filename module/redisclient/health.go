@@ -15,10 +15,13 @@ import (
 var _ module.Health = (*Health)(nil)
 
 // Health is a [module.Health] for a Redis. It is safe for concurrent use.
-type Health struct{ client redis.UniversalClient }
+type Health struct {
+	client redis.UniversalClient
+	cfg    Config
+}
 
 // NewHealth returns the health of the Redis that client connects to.
-func NewHealth(client redis.UniversalClient) *Health { return &Health{client} }
+func NewHealth(client redis.UniversalClient, cfg Config) *Health { return &Health{client, cfg} }
 
 // healthTimeout bounds a look at the health: one half is for finding the masters,
 // where a cluster client first asks a node that may be silent, the other for
@@ -57,13 +60,18 @@ func (h *Health) Healthy(ctx context.Context) error {
 // look returns why a master cannot serve, and why it is not one to be used.
 func (h *Health) look(ctx context.Context, master *redis.Client) (silent, misfit error) {
 	var hello, script *redis.Cmd
+	var memory *redis.StringCmd
 	_, _ = master.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
 		hello = p.Do(ctx, "HELLO")
 		script = p.Eval(ctx, "return 1", nil)
+		memory = p.Info(ctx, memorySection)
 		return nil
 	})
 	if err := script.Err(); err != nil {
 		return fmt.Errorf("cannot run a script: %w", err), nil
+	}
+	if policy, evicts := evictingPolicy(memory.Val()); evicts && !h.cfg.AllowEviction {
+		return nil, policyError(policy)
 	}
 	about, err := properties(hello)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 func wantWell(t *testing.T, client redis.UniversalClient, fault string) {
 	t.Helper()
 	start := time.Now()
-	err := NewHealth(client).Healthy(t.Context())
+	err := NewHealth(client, Config{}).Healthy(t.Context())
 	switch {
 	case fault == "" && err != nil:
 		t.Errorf("not healthy: %v", err)
@@ -101,7 +101,7 @@ func TestALookAtTheHealthEndsWithItsContext(t *testing.T) {
 	client := server.Client(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := NewHealth(client).Healthy(ctx); err == nil {
+	if err := NewHealth(client, Config{}).Healthy(ctx); err == nil {
 		t.Error("a look without time found something")
 	}
 }

@@ -261,3 +261,11 @@ func (c *Changes) Collect(out chan<- prometheus.Metric) {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(stats))
 	}
 }
+
+// NewEvicting returns a collector of how many Redis masters may evict keys, of
+// which masters tells at any time.
+func NewEvicting(masters func() int) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pushfx_evicting_masters", Help: "Redis masters that evict keys when their memory is full, which loses users' push rules.",
+	}, func() float64 { return float64(masters()) })
+}
