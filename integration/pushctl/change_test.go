@@ -123,6 +123,17 @@ func TestResetAndForget(t *testing.T) {
 			}
 			b.want(exitOK, "check")
 			b.want(exitOK, "forget", "-yes", string(alice))
+
+			stored = b.stored()
+			for _, args := range [][]string{{"reset", string(alice)}, {"reset", "-yes", string(alice)}} {
+				if r := b.ctl(args...); r.status != exitFailure || !strings.Contains(r.stderr, "nothing to reset") || !maps.Equal(stored, b.stored()) {
+					t.Errorf("%s of a user who has nothing: status %d, %s%s", args, r.status, r.stdout, r.stderr)
+				}
+			}
+			b.want(exitOK, "reset", "-yes", "-create", string(alice))
+			if b.version(alice) == 0 {
+				t.Error("-create gave no push rules")
+			}
 		})
 	}
 }

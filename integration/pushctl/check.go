@@ -90,12 +90,12 @@ func (c *checking) walk(ctx context.Context, place *position) error {
 }
 
 // look looks at a page of keys.
-func (c *checking) look(ctx context.Context, node *redis.Client, keys []string) (done func() error, err error) {
+func (c *checking) look(ctx context.Context, node *redis.Client, keys []string) (done func(context.Context) error, err error) {
 	found, err := c.examiner.look(ctx, node, keys)
 	if err != nil {
 		return nil, err
 	}
-	return func() error {
+	return func(ctx context.Context) error {
 		c.report.add(found.tally)
 		if len(found.doubtful) > 0 {
 			c.doubtful, c.since = append(c.doubtful, found.doubtful...), time.Now()

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/rulestore"
 )
 
 // examiner looks at keys for faults. It only reads.
@@ -46,6 +47,23 @@ func (x *examiner) look(ctx context.Context, node *redis.Client, keys []string) 
 
 // sortedKeys are keys by what they are.
 type sortedKeys struct{ events, hashes, claims, unknown []string }
+
+// known is how many are the module's.
+func (s sortedKeys) known() int { return len(s.events) + len(s.hashes) + len(s.claims) }
+
+// prefixOf returns the prefix of a key of the module's; isOurs is false for any
+// other key. No prefix has a brace.
+func prefixOf(name string) (prefix string, isOurs bool) {
+	before, _, _ := strings.Cut(name, "{")
+	for _, kind := range []string{"account_data:", "pushers:", "pushkey:"} {
+		prefix, isOurs = strings.CutSuffix(before, kind)
+		if isOurs {
+			b := backend{prefix: prefix, ruleKeys: rulestore.Keys{Prefix: prefix}, keys: pusherstore.Keys{Prefix: prefix}}
+			return prefix, b.sort([]string{name}).known() == 1
+		}
+	}
+	return "", false
+}
 
 func (b *backend) sort(keys []string) (s sortedKeys) {
 	for _, name := range keys {

@@ -99,6 +99,9 @@ func (e *exporting) run(ctx context.Context) error {
 		position: e.place, look: e.look, settle: e.sync,
 	}
 	if err := w.run(ctx); err != nil {
+		if e.file != nil && isNothingFound(err) {
+			err = errors.Join(err, os.Remove(e.file.Name()))
+		}
 		return err
 	}
 	if err := e.archive.end(); err != nil {
@@ -139,7 +142,7 @@ func (e *exporting) sync(context.Context) (err error) {
 }
 
 // look reads a page of keys and makes lines of them.
-func (e *exporting) look(ctx context.Context, node *redis.Client, keys []string) (done func() error, err error) {
+func (e *exporting) look(ctx context.Context, node *redis.Client, keys []string) (done func(context.Context) error, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
 	records, leftOut, err := e.readRecords(ctx, node, e.sort(keys))
@@ -152,7 +155,7 @@ func (e *exporting) look(ctx context.Context, node *redis.Client, keys []string)
 			return nil, err
 		}
 	}
-	return func() error {
+	return func(context.Context) error {
 		e.state.LeftOut += leftOut
 		return e.archive.write(lines.Bytes(), int64(len(records)))
 	}, nil

@@ -3,7 +3,12 @@ package main
 import (
 	"context"
 	"flag"
+
+	"github.com/pushfx/pushfx/module/mxid"
 )
+
+// anyUser accepts a user who has nothing, too: their claims may be left.
+func anyUser(mxid.UserID, []record) error { return nil }
 
 func forgetCommand() command {
 	return command{
@@ -13,6 +18,8 @@ func forgetCommand() command {
 			"them, as the hosts do when a user is deactivated. An active user gets the default rules again at the\n" +
 			"next request. Without -yes it only tells what it would do.",
 		flags: func(o *options, flags *flag.FlagSet) { o.addUserChange(flags) },
-		run:   func(ctx context.Context, c *call) error { return c.changeUser(ctx, "forget", c.host.ForgetUser) },
+		run: func(ctx context.Context, c *call) error {
+			return c.changeUser(ctx, "forget", anyUser, c.host.ForgetUser)
+		},
 	}
 }

@@ -96,6 +96,9 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		c.writeUsage(stdout)
 		return err
 	}
+	if err == nil && o.rate < 0 {
+		err = fmt.Errorf("-rate %d: want keys a second, or 0 for no limit", o.rate)
+	}
 	if err == nil && len(rest) != len(strings.Fields(c.args)) {
 		err = fmt.Errorf("want pushctl %s", strings.TrimSpace(c.name+" [flags] "+c.args))
 	}

@@ -245,6 +245,7 @@ func TestWrongCallsAreExplained(t *testing.T) {
 		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "everybody on this machine can see"},
 		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not a valid URL"},
 		{"prefix with braces", []string{"check", "-redis", "127.0.0.1:1", "-key-prefix", "{a}"}, "-key-prefix"},
+		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "-rate -3: want keys a second"},
 		{"unknown durability", []string{"repair", "-redis", "127.0.0.1:1", "-durability", "much"}, "-durability"},
 		{"no default rules", []string{"check", "-redis", "127.0.0.1:1", "-default-rules", "/none"}, "-default-rules"},
 		{"no answer", []string{"check", "-redis", "127.0.0.1:1"}, "127.0.0.1:1 does not answer"},
@@ -277,14 +278,18 @@ func TestEachCommandIsExplained(t *testing.T) {
 func TestAURLWithAPasswordComesFromTheEnvironment(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t, "--requirepass", secret)
+	const stored = `{"type":"m.push_rules","content":{"global":{}}}`
+	if err := server.Client(t).Set(t.Context(), "account_data:{@alice:example.org}:m.push_rules", stored, 0).Err(); err != nil {
+		t.Fatal(err)
+	}
 	for name, environment := range map[string]map[string]string{
 		"URL":      {redisVariable: "redis://default:" + secret + "@" + server.Addr()},
 		"password": {redisVariable: server.Addr(), "REDIS_PASSWORD": secret},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			r := runIn(t.Context(), func(name string) string { return environment[name] }, "check")
-			if r.status != exitOK || !strings.HasPrefix(r.stdout, "standalone at "+server.Addr()+"\n") || strings.Contains(r.stdout+r.stderr, secret) {
+			r := runIn(t.Context(), func(name string) string { return environment[name] }, "show", string(alice))
+			if r.status != exitOK || !strings.HasPrefix(r.stdout, "@alice:example.org, slot 567 on "+server.Addr()+"\n") || strings.Contains(r.stdout+r.stderr, secret) {
 				t.Errorf("status %d, %s%s", r.status, r.stdout, r.stderr)
 			}
 		})

@@ -25,6 +25,7 @@ type options struct {
 	save         string
 	resetDamaged bool
 	overwrite    bool
+	create       bool
 	dropOthers   bool
 }
 

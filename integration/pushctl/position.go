@@ -17,6 +17,7 @@ type position struct {
 	Command string                  `json:"command"` // what is to be gone on with
 	Layout  string                  `json:"layout"`  // which master had which slots at the start
 	Masters map[string]*masterState `json:"masters"` // by the id of their run
+	Found   int64                   `json:"found"`   // how many keys were the module's
 	Extra   any                     `json:"extra"`   // what the command counted
 }
 

@@ -56,6 +56,9 @@ func (c *call) refresh(ctx context.Context) error {
 		backend: c.backend, pace: &pace{rate: c.rate}, progress: c.newProgress("looked at", "keys"), position: place, look: r.look,
 	}
 	err = w.run(ctx)
+	if isNothingFound(err) {
+		return err
+	}
 	fmt.Fprintf(c.out, "%d sets: %d refreshed, %d left with other default rules, %d unreadable\n",
 		r.counts.Sets, r.counts.Refreshed, r.counts.Others, r.counts.Unreadable)
 	if err == nil && r.counts.Others+r.counts.Unreadable > 0 {
@@ -65,7 +68,7 @@ func (c *call) refresh(ctx context.Context) error {
 }
 
 // look refreshes the sets in a page of keys.
-func (r *refreshing) look(ctx context.Context, node *redis.Client, keys []string) (done func() error, err error) {
+func (r *refreshing) look(ctx context.Context, node *redis.Client, keys []string) (done func(context.Context) error, err error) {
 	reading, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
 	records, leftOut, err := r.readRecords(reading, node, sortedKeys{events: r.sort(keys).events})
@@ -85,7 +88,7 @@ func (r *refreshing) look(ctx context.Context, node *redis.Client, keys []string
 		return err
 	})
 	counts.Refreshed, counts.Unreadable = int64(len(stale))-refused.Load(), counts.Unreadable+refused.Load()
-	return func() error {
+	return func(context.Context) error {
 		r.counts.add(counts)
 		return nil
 	}, err

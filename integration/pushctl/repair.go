@@ -72,7 +72,11 @@ func (c *call) repair(ctx context.Context) error {
 		return fmt.Errorf("-state: %w", err)
 	}
 	r.saved = &savedFile{backend: c.backend, name: c.save}
-	if err = k.walk(ctx, place); err == nil && c.yes {
+	err = k.walk(ctx, place)
+	if isNothingFound(err) {
+		return err
+	}
+	if err == nil && c.yes {
 		err = r.settlePushkeys(ctx)
 	}
 	return errors.Join(err, r.saved.close(), r.tell(err))

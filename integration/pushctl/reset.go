@@ -7,6 +7,7 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
@@ -21,14 +22,16 @@ func resetCommand() command {
 		name: "reset", args: "USER",
 		summary: "gives a user the default push rules",
 		about: "Replaces the push rules of a user, readable or not, by the default ones; the user's clients notice at\n" +
-			"their next sync. Pushers stay. Without -yes it only tells what it would do. What was there is first\n" +
-			"written to a file, from which import -overwrite brings it back.",
+			"their next sync. Pushers stay. A user who has no push rules is refused, unless -create is given: the id\n" +
+			"may be mistyped. Without -yes it only tells what it would do. What was there is first written to a\n" +
+			"file, from which import -overwrite brings it back.",
 		flags: func(o *options, flags *flag.FlagSet) {
 			o.addDefaultRules(flags)
 			o.addUserChange(flags)
+			flags.BoolVar(&o.create, "create", false, "also give them to a user who has no push rules")
 		},
 		run: func(ctx context.Context, c *call) error {
-			return c.changeUser(ctx, "give the default push rules to", c.reset)
+			return c.changeUser(ctx, "give the default push rules to", c.checkReset, c.reset)
 		},
 	}
 }
@@ -40,14 +43,28 @@ func (o *options) addUserChange(flags *flag.FlagSet) {
 	flags.StringVar(&o.save, "save", "", "`FILE` for what was there, which holds pushkeys (no file: none is kept)")
 }
 
-// changeUser saves what is stored for the user and then does something to it.
-func (c *call) changeUser(ctx context.Context, what string, do func(context.Context, mxid.UserID) error) error {
+// checkReset refuses a user who has no push rules.
+func (c *call) checkReset(user mxid.UserID, records []record) error {
+	hasRules := slices.ContainsFunc(records, func(r record) bool { return r.event != nil })
+	if hasRules || c.create {
+		return nil
+	}
+	return fmt.Errorf("%s has %s under -key-prefix %q, so that there is nothing to reset (-create gives them push rules)",
+		printable(string(user)), describe(records), c.prefix)
+}
+
+// changeUser checks and saves what is stored for the user, and then does
+// something to it.
+func (c *call) changeUser(ctx context.Context, what string, check func(mxid.UserID, []record) error, do func(context.Context, mxid.UserID) error) error {
 	user, err := c.userArgument()
 	if err != nil {
 		return err
 	}
 	records, err := c.recordsOf(ctx, user)
 	if err != nil {
+		return err
+	}
+	if err := check(user, records); err != nil {
 		return err
 	}
 	if !c.yes {

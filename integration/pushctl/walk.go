@@ -24,9 +24,10 @@ type walk struct {
 	progress *progress
 	position *position
 
-	// look handles a page of keys of a node. What it returns is called when no
-	// other page is, and before the page counts as done.
-	look func(ctx context.Context, node *redis.Client, keys []string) (done func() error, err error)
+	// look reads a page of keys of a node. What it returns is called when no other
+	// page's is, just before the position moves behind the page. An interruption
+	// does not stop it, so that nothing is counted twice or lost.
+	look func(ctx context.Context, node *redis.Client, keys []string) (done func(context.Context) error, err error)
 
 	// settle is called, if it is not nil, when no page is, before the position is
 	// saved: what was put off has to be done by then.
@@ -65,7 +66,12 @@ func (w *walk) run(ctx context.Context) error {
 	if err != nil {
 		return w.explain(ctx, err)
 	}
-	err = w.checkSame(ctx)
+	if err := w.checkSame(ctx); err != nil {
+		return errors.Join(err, w.position.remove())
+	}
+	if w.position.Found == 0 {
+		err = w.nothingFound(ctx, masters)
+	}
 	return errors.Join(err, w.position.remove())
 }
 
@@ -123,27 +129,27 @@ func (w *walk) walkMaster(ctx context.Context, m master) error {
 		}); err != nil {
 			return err
 		}
-		for _, part := range append(slices.Collect(slices.Chunk(keys, pageSize)), nil) {
-			isLast := part == nil
-			if err := w.page(ctx, m, part, next, isLast); err != nil {
-				return err
-			}
+		if err := w.page(ctx, m, keys, next); err != nil {
+			return err
 		}
 		cursor, ended = next, next == 0
 	}
 	return nil
 }
 
-// page handles a part of what a SCAN returned. After the last one the position
-// is behind all of it.
-func (w *walk) page(ctx context.Context, m master, keys []string, next uint64, isLast bool) error {
-	done := func() error { return nil }
-	if !isLast {
-		if err := w.pace.wait(ctx, len(keys)); err != nil {
+// page handles all that one SCAN returned. It may be more than was asked for, and
+// is read in parts, but it counts as a whole.
+func (w *walk) page(ctx context.Context, m master, keys []string, next uint64) error {
+	var done []func(context.Context) error
+	for part := range slices.Chunk(keys, pageSize) {
+		if err := w.pace.wait(ctx, len(part)); err != nil {
 			return err
 		}
-		if err := again(ctx, func() (err error) {
-			done, err = w.look(ctx, m.client, keys)
+		if err := again(ctx, func() error {
+			apply, err := w.look(ctx, m.client, part)
+			if err == nil {
+				done = append(done, apply)
+			}
 			return err
 		}); err != nil {
 			return err
@@ -151,19 +157,30 @@ func (w *walk) page(ctx context.Context, m master, keys []string, next uint64, i
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if err := done(); err != nil {
-		return err
+	return w.finish(ctx, m, keys, next, done)
+}
+
+// finish counts a page that was read, and moves the position behind it.
+func (w *walk) finish(ctx context.Context, m master, keys []string, next uint64, done []func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishLimit)
+	defer cancel()
+	for _, apply := range done {
+		if err := apply(ctx); err != nil {
+			return err
+		}
 	}
 	w.progress.add(len(keys))
-	if isLast {
-		w.position.move(m, next)
-	}
+	w.position.move(m, next)
+	w.position.Found += int64(w.sort(keys).known())
 	if time.Since(w.saved) < saveInterval {
 		return nil
 	}
 	w.saved = time.Now()
 	return w.saveNow(ctx)
 }
+
+// finishLimit bounds how long an interruption waits for a page that was begun.
+const finishLimit = time.Minute
 
 // saveInterval is how much of a walk is done again at most.
 const saveInterval = 5 * time.Second
@@ -204,13 +221,17 @@ func again(ctx context.Context, read func() error) (err error) {
 }
 
 func (w *walk) scan(ctx context.Context, node *redis.Client, cursor uint64, count int) (keys []string, next uint64, err error) {
+	pattern := ""
+	if w.prefix != "" {
+		pattern = globQuote(w.prefix) + "*"
+	}
+	return w.scanMatching(ctx, node, cursor, pattern, count)
+}
+
+func (w *walk) scanMatching(ctx context.Context, node *redis.Client, cursor uint64, pattern string, count int) (keys []string, next uint64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	if w.prefix == "" {
-		keys, next, err = node.Scan(ctx, cursor, "", int64(count)).Result()
-	} else {
-		keys, next, err = node.Scan(ctx, cursor, globQuote(w.prefix)+"*", int64(count)).Result()
-	}
+	keys, next, err = node.Scan(ctx, cursor, pattern, int64(count)).Result()
 	if err != nil {
 		return nil, 0, fmt.Errorf("SCAN on %s: %w", w.addressOf(node), err)
 	}

@@ -1,0 +1,72 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+)
+
+// nothingFoundError is for a walk that found no key of the module's: the flags
+// most likely name another prefix or Redis than the hosts use.
+type nothingFoundError struct{ text string }
+
+func (e *nothingFoundError) Error() string { return e.text }
+
+func isNothingFound(err error) bool {
+	var nothing *nothingFoundError
+	return errors.As(err, &nothing)
+}
+
+// nothingFound returns a [nothingFoundError] that says what else is there.
+func (w *walk) nothingFound(ctx context.Context, masters []master) error {
+	total := w.size(ctx, masters)
+	others, err := w.prefixes(ctx, masters)
+	if err != nil {
+		return err
+	}
+	found := fmt.Sprintf("there are no push rules or pushers under -key-prefix %q on %s", w.prefix, w.servers)
+	switch {
+	case len(others) > 0:
+		found += ", but there are under " + strings.Join(others, ", ")
+	case total > 0:
+		found += fmt.Sprintf(", nor did any other prefix turn up among its %d keys", total)
+	default:
+		found += ", which has no keys"
+	}
+	return &nothingFoundError{found}
+}
+
+// How long the prefixes are looked for, and how many are named.
+const (
+	prefixesLimit = 10 * time.Second
+	maxPrefixes   = 5
+)
+
+// prefixes returns the prefixes under which there are keys of the module's,
+// quoted, as far as they turn up in a while.
+func (w *walk) prefixes(ctx context.Context, masters []master) ([]string, error) {
+	found := map[string]bool{}
+	until := time.Now().Add(prefixesLimit)
+	for _, m := range masters {
+		for cursor, ended := uint64(0), false; !ended && len(found) < maxPrefixes && time.Now().Before(until); {
+			if err := w.pace.wait(ctx, pageSize); err != nil {
+				return nil, err
+			}
+			names, next, err := w.scanMatching(ctx, m.client, cursor, "*:{*}*", w.pace.page(pageSize))
+			if err != nil {
+				return nil, err
+			}
+			for _, name := range names {
+				if prefix, isOurs := prefixOf(name); isOurs {
+					found[fmt.Sprintf("%q", prefix)] = true
+				}
+			}
+			cursor, ended = next, next == 0
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
