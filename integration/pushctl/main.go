@@ -110,7 +110,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		return err
 	}
 	defer b.client.Close()
-	return c.run(ctx, &call{options: o, backend: b, args: rest, out: &lockedWriter{to: stdout}, notes: stderr})
+	return c.run(ctx, &call{options: o, backend: b, args: rest, out: &lockedWriter{to: stdout}, width: widthOf(stdout), notes: stderr})
 }
 
 // call is one call of a command.
@@ -119,6 +119,7 @@ type call struct {
 	*backend
 	args  []string
 	out   io.Writer // what was asked for
+	width int       // of its lines
 	notes io.Writer // how it goes
 }
 

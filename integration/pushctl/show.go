@@ -15,7 +15,6 @@ import (
 	"os"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"unicode"
 
 	"github.com/redis/go-redis/v9"
@@ -76,6 +75,8 @@ type shownRule struct {
 	Actions    json.RawMessage `json:"actions"`
 	Conditions json.RawMessage `json:"conditions,omitempty"`
 	Pattern    *string         `json:"pattern,omitempty"`
+
+	conditions []pushrule.Condition
 }
 
 type shownPushers struct {
@@ -112,7 +113,8 @@ func (c *call) show(ctx context.Context) error {
 		return writeJSON(c.out, shown)
 	}
 	shown.random = c.hashKey == ""
-	return shown.write(c.out)
+	_, err = io.WriteString(c.out, shown.page(c.width))
+	return err
 }
 
 // shown reads what is stored for a user.
@@ -186,6 +188,7 @@ func (c *call) shownRules(key, text string) shownRules {
 		for i, r := range e.Rules.List(kind) {
 			shown := shownRule{Kind: kind, Order: i + 1, ID: r.ID, Default: r.Default, Enabled: r.Enabled, Actions: pushrule.AppendActions(nil, r.Actions)}
 			if kind.HasConditions() {
+				shown.conditions = r.Conditions
 				shown.Conditions = json.RawMessage(jsonArray(r.Conditions))
 			}
 			if kind.HasPattern() {
@@ -261,83 +264,77 @@ func newHasher(file string) (hasher, error) {
 	}, nil
 }
 
-// write writes tables.
-func (s shownUser) write(w io.Writer) error {
-	fmt.Fprintf(w, "%s, slot %d on %s\n\n", printable(string(s.User)), s.Slot, s.Node)
-	if err := s.Rules.write(w); err != nil {
-		return err
-	}
-	if err := s.Pushers.write(w, s.random); err != nil {
-		return err
-	}
+// page tells it in lines that fit a width.
+func (s shownUser) page(width int) string {
+	p := &page{width: width}
+	p.line("", fmt.Sprintf("%s, slot %d on %s", printable(string(s.User)), s.Slot, s.Node))
+	p.line("", "")
+	s.Rules.write(p)
+	s.Pushers.write(p, s.random)
 	if len(s.Faults) == 0 {
-		_, err := fmt.Fprintln(w, "No faults.")
-		return err
+		p.line("", "No faults.")
+		return p.text.String()
 	}
-	fmt.Fprintln(w, "Faults:")
+	p.line("", "Faults:")
 	for _, f := range s.Faults {
-		fmt.Fprintf(w, "  %s %s\n", f.Fault, printable(f.Detail))
+		p.line("  ", string(f.Fault)+" "+printable(f.Detail))
 	}
-	return nil
+	return p.text.String()
 }
 
 // write writes the key and what is told of it.
-func (k shownKeyed) write(w io.Writer, what string) {
-	fmt.Fprintf(w, "%s: %s\n", what, printable(k.Key))
+func (k shownKeyed) write(p *page, what string) {
+	p.line(what+": ", printable(k.Key))
 	switch {
 	case k.Bytes == 0:
-		fmt.Fprint(w, "  nothing is stored\n")
+		p.line("  ", "nothing is stored")
 	case k.Version == 0:
-		fmt.Fprintf(w, "  %d bytes, without a version\n", k.Bytes)
+		p.line("  ", fmt.Sprintf("%d bytes, without a version", k.Bytes))
 	default:
-		fmt.Fprintf(w, "  %d bytes, version %d (%s), changed %d times\n", k.Bytes, k.Version, timeOf(k.Version), k.Changes)
+		p.line("  ", fmt.Sprintf("%d bytes, version %d (%s), changed %d times", k.Bytes, k.Version, timeOf(k.Version), k.Changes))
 	}
+	p.line("", "")
 }
 
-func (s shownRules) write(w io.Writer) error {
-	s.shownKeyed.write(w, "Push rules")
-	fmt.Fprintln(w)
-	if len(s.Rules) == 0 {
-		return nil
-	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "KIND\tORDER\tID\tDEFAULT\tENABLED\tACTIONS\tCONDITIONS")
+func (s shownRules) write(p *page) {
+	s.shownKeyed.write(p, "Push rules")
 	for _, r := range s.Rules {
-		conditions := string(r.Conditions)
-		if r.Pattern != nil {
-			conditions = "pattern " + strconv.Quote(*r.Pattern)
+		state := "enabled"
+		if !r.Enabled {
+			state = "disabled"
 		}
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Kind, r.Order, printable(r.ID), yesNo(r.Default), yesNo(r.Enabled),
-			printable(string(r.Actions)), printable(conditions))
+		if r.Default {
+			state += ", default"
+		}
+		p.line(fmt.Sprintf("  %s %d  ", r.Kind, r.Order), printable(r.ID)+" ("+state+")")
+		p.line("    actions    ", printable(string(r.Actions)))
+		for _, condition := range r.conditions {
+			p.line("    condition  ", printable(string(condition)))
+		}
+		if r.Pattern != nil {
+			p.line("    pattern    ", printable(strconv.Quote(*r.Pattern)))
+		}
 	}
-	fmt.Fprintln(table)
-	return table.Flush()
+	if len(s.Rules) > 0 {
+		p.line("", "")
+	}
 }
 
-func (s shownPushers) write(w io.Writer, random bool) error {
-	s.shownKeyed.write(w, "Pushers")
-	fmt.Fprintln(w)
-	if len(s.Pushers) == 0 {
-		return nil
+func (s shownPushers) write(p *page, random bool) {
+	s.shownKeyed.write(p, "Pushers")
+	for i, shown := range s.Pushers {
+		p.line(fmt.Sprintf("  %s %d  ", printable(string(shown.Kind)), i+1), printable(shown.AppID))
+		p.line("    pushkey    ", "hash "+shown.PushkeyHash+", claim "+strconv.FormatInt(shown.Claim, 10))
+		p.line("    device     ", printable(shown.Device+" "+strconv.Quote(shown.DeviceName)))
+		p.line("    data       ", fmt.Sprintf("%d bytes, URL host %s", shown.DataBytes, printable(shown.Host)))
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "APP\tKIND\tPUSHKEY (HASH)\tDEVICE\tDEVICE NAME\tURL HOST\tDATA\tCLAIM")
-	for _, p := range s.Pushers {
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\t%d bytes\t%d\n", printable(p.AppID), printable(string(p.Kind)), p.PushkeyHash,
-			printable(p.Device), printable(p.DeviceName), printable(p.Host), p.DataBytes, p.Claim)
+	if random && len(s.Pushers) > 0 {
+		p.line("", "")
+		p.line("", "The hashes are good for this call only (-hash-key keeps them).")
 	}
-	if random {
-		fmt.Fprintln(table, "\nThe hashes are good for this call only (-hash-key keeps them).")
+	if len(s.Pushers) > 0 {
+		p.line("", "")
 	}
-	fmt.Fprintln(table)
-	return table.Flush()
-}
-
-func yesNo(b bool) string {
-	if b {
-		return "yes"
-	}
-	return "no"
 }
 
 // printable is a text that users chose, without what a terminal obeys.
