@@ -126,6 +126,7 @@ func TestLogging(t *testing.T) {
 		{"no fault", context.Background(), errors.New("cause"), 500, "cause"},
 		{"unreadable", context.Background(), fault.New(fault.Database, "Bad."), 500, "Bad."},
 		{"the client is gone", gone, module.Unavailable(context.Canceled), 503, ""},
+		{"the client is gone, the data unreadable", gone, fault.New(fault.Database, "Bad."), 500, "Bad."},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

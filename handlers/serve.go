@@ -2,7 +2,6 @@ package handlers
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 
@@ -74,11 +73,11 @@ func (s *server) observe(op *observe.Operation, handle func(context.Context, ech
 	}
 }
 
-// refuse answers an error, and logs it once where it is the server's. It returns
-// the error, and what went wrong with the answer.
+// refuse answers an error, and logs it once if it is the server's and the client
+// is still there. It returns the error, and what went wrong with the answer.
 func (s *server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
-	gone := errors.Is(c.Request().Context().Err(), context.Canceled)
+	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())
 	if status >= http.StatusInternalServerError && !gone {
 		s.log.Error("request failed",
 			zap.String("user_id", string(who.User)),

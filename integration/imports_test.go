@@ -39,7 +39,7 @@ func importTable() []importRow {
 		{"module/fault", nil, noIO},
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
-		{"module/observe", nil, []string{"net", "net/http", "os"}},
+		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/observe/metrics", with(prom), nil},
 		{"module/observe/tracing", with(otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/strictjson", "module/observe"}, []string{"net/http", "os"}},

@@ -2,6 +2,7 @@ package integration
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // scraped is the metrics of a host: how often each was observed, or its value,
@@ -167,6 +169,82 @@ func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
 		"pushfx_request_duration_seconds{method=GET,route=" + v3 + "/pushers,status=5xx}":              1,
 	})
 	eventually(t, "the watch has ended", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 0 })
+}
+
+// begun is an observer that tells of each store operation that begins.
+type begun chan struct{}
+
+func (b begun) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
+	if op.Kind == observe.Store {
+		b <- struct{}{}
+	}
+	return ctx, func(observe.Outcome) {}
+}
+func (begun) Count(observe.Event, string)                    {}
+func (begun) Took(observe.Span, string, time.Duration, bool) {}
+
+// TestAClientThatHangsUpIsNoFailure: neither a status that pages somebody, nor
+// a store that is unavailable, nor a line in the log.
+func TestAClientThatHangsUpIsNoFailure(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: time.Second / 2, ReadTimeout: time.Second,
+	})
+	t.Cleanup(func() { client.Close() })
+	operations := make(begun, 100)
+	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsObserver(func() begun { return operations })))
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h.takeLogged()
+	server.Pause()
+	for len(operations) > 0 {
+		<-operations
+	}
+	requests := []struct{ method, route, path, body string }{
+		{http.MethodGet, "/pushrules/", "/pushrules/", ""},
+		{http.MethodPut, "/pushrules/global/:kind/:ruleId", "/pushrules/global/room/!a:b", `{"actions":[]}`},
+	}
+	for _, r := range requests {
+		ctx, hangUp := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() {
+			_, err := h.try(ctx, alice, r.method, v3+r.path, r.body)
+			ended <- err
+		}()
+		<-operations
+		hangUp()
+		if err := <-ended; !errors.Is(err, context.Canceled) {
+			t.Errorf("%s: %v", r.method, err)
+		}
+	}
+	request := func(method, route, status string) string {
+		return fmt.Sprintf("pushfx_request_duration_seconds{method=%s,route=%s%s,status=%s}", method, v3, route, status)
+	}
+	operation := func(name, outcome string) string {
+		return fmt.Sprintf("pushfx_store_operation_duration_seconds{operation=%s,outcome=%s,store=push_rules}", name, outcome)
+	}
+	eventually(t, "both requests have ended", func() bool {
+		all := scrape(t, registry)
+		ended := 0.0
+		for _, r := range requests {
+			ended += all[request(r.method, r.route, "gone")] + all[request(r.method, r.route, "5xx")]
+		}
+		return ended == float64(len(requests))
+	})
+	scrape(t, registry).want(t, scraped{
+		request("GET", "/pushrules/", "gone"):                     1,
+		request("GET", "/pushrules/", "5xx"):                      0,
+		request("PUT", "/pushrules/global/:kind/:ruleId", "gone"): 1,
+		request("PUT", "/pushrules/global/:kind/:ruleId", "5xx"):  0,
+		operation("load", "gone"):                                 1,
+		operation("load", "unavailable"):                          0,
+		operation("update", "gone"):                               1,
+		operation("update", "unavailable"):                        0,
+	})
+	if logged := h.takeLogged(); len(logged) > 0 {
+		t.Errorf("logged %v", logged)
+	}
 }
 
 func TestMetricsTellOfLostRepliesAndOfDurability(t *testing.T) {

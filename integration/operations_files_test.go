@@ -156,11 +156,11 @@ func TestPanelsAndAlertsAskForMetricsThatThereAre(t *testing.T) {
 func TestValuesInQueriesExist(t *testing.T) {
 	t.Parallel()
 	known := map[string][]string{
-		"status":  {"2xx", "4xx", "5xx"},
-		"outcome": {"ok", "refused", "unreadable", "unavailable", "not_reached"},
+		"status":  {"2xx", "4xx", "5xx", "gone"},
+		"outcome": {"ok", "refused", "unreadable", "unavailable", "gone", "not_reached"},
 		"event":   {"lost_race", "missed_guess", "unknown_outcome", "created", "repaired"},
 	}
-	value := regexp.MustCompile(`([a-z_]+)=~?"([^"$]*)"`)
+	value := regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"([^"$]*)"`)
 	for _, q := range queries(t) {
 		for _, found := range value.FindAllStringSubmatch(q.expr, -1) {
 			for one := range strings.SplitSeq(found[2], "|") {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"net/http"
@@ -34,8 +33,7 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 			return
 		}
 		status, body := errorReply(err)
-		gone := errors.Is(c.Request().Context().Err(), context.Canceled)
-		if status >= http.StatusInternalServerError && !gone {
+		if status >= http.StatusInternalServerError && !clientIsGone(c) {
 			log.Error("request failed", append(panicFields(err),
 				zap.String("method", c.Request().Method),
 				zap.String("route", c.Path()),

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -12,6 +13,15 @@ import (
 	"go.uber.org/zap"
 )
 
+// statusGone stands in the log for a request that failed because its client hung
+// up, as nginx writes it: it is no failure of the server, and no answer was sent.
+const statusGone = 499
+
+// clientIsGone reports whether the client of a request has hung up.
+func clientIsGone(c echo.Context) bool {
+	return errors.Is(c.Request().Context().Err(), context.Canceled)
+}
+
 // logRequests logs each request at debug level, by its route: the path and
 // query may hold tokens and rule ids.
 func logRequests(log *zap.Logger) echo.MiddlewareFunc {
@@ -21,11 +31,15 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 			if err := next(c); err != nil {
 				c.Error(err) // the error handler answers now, so that the status is known
 			}
+			status := c.Response().Status
+			if status >= http.StatusInternalServerError && clientIsGone(c) {
+				status = statusGone
+			}
 			if entry := log.Check(zap.DebugLevel, "request"); entry != nil {
 				entry.Write(
 					zap.String("method", c.Request().Method),
 					zap.String("route", c.Path()),
-					zap.Int("status", c.Response().Status),
+					zap.Int("status", status),
 					zap.Duration("latency", time.Since(start)))
 			}
 			return nil

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/redistest"
@@ -359,23 +360,24 @@ func (quiet) ContentSince(context.Context, mxid.UserID, int64) (module.Content, 
 
 // startQuiet serves syncs that find nothing, with little time to read and
 // write.
-func startQuiet(t *testing.T) (*syncs, *httptest.Server) {
+func startQuiet(t *testing.T) (*syncs, *httptest.Server, *observer.ObservedLogs) {
 	t.Helper()
 	sessions := startSessions(t)
+	core, logs := observer.New(zap.DebugLevel)
 	s := newSyncs(quiet{}, sessions, newFilters(sessions.store), sessions.waker)
-	router := newRouter([]handlers.RouteGroup{s}, sessions, newLogin(sessions, nil), newLimits(0, 0), &operators{}, zap.NewNop())
+	router := newRouter([]handlers.RouteGroup{s}, sessions, newLogin(sessions, nil), newLimits(0, 0), &operators{}, zap.New(core))
 	server := httptest.NewUnstartedServer(router)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()
 	t.Cleanup(server.Close)
-	return s, server
+	return s, server, logs
 }
 
 // TestSyncWaitsLongerThanOtherRequestsMay: the server's limits on reading and
 // writing end no sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
-	_, server := startQuiet(t)
+	_, server, _ := startQuiet(t)
 	for range 2 { // on one connection
 		response, err := server.Client().Get(server.URL + v3 + "/sync?access_token=demo-alice&since=s7&timeout=" + fmt.Sprint(3*littleTime.Milliseconds()))
 		if err != nil {
@@ -391,7 +393,7 @@ func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 
 func TestClientsThatGoAwayDoNotWait(t *testing.T) {
 	t.Parallel()
-	s, server := startQuiet(t)
+	s, server, logs := startQuiet(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, server.URL+v3+"/sync?access_token=demo-alice&since=s7&timeout=30000", nil)
 	if err != nil {
@@ -412,7 +414,12 @@ func TestClientsThatGoAwayDoNotWait(t *testing.T) {
 	if err := <-ended; !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	poll(t, "the sync has ended", func() bool { return count() == 0 })
+	poll(t, "the sync has ended", func() bool { return count() == 0 && logs.Len() > 0 })
+	for _, entry := range logs.All() {
+		if entry.Level != zap.DebugLevel || entry.ContextMap()["status"] != int64(statusGone) {
+			t.Errorf("logged %v %v", entry, entry.ContextMap())
+		}
+	}
 }
 
 func TestTimeouts(t *testing.T) {

@@ -5,7 +5,10 @@ package observe
 
 import (
 	"context"
+	"errors"
 	"time"
+
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // Observer is told what the module does. Its methods are called on the way of
@@ -15,7 +18,8 @@ type Observer interface {
 	// Begin is told of an operation that begins. There are few, each is always
 	// the same pointer, and none is changed, so that it can be a key. The context
 	// that it returns is the operation's from then on; the function that it
-	// returns is called once, when the operation has ended.
+	// returns is called once, when the operation has ended. The context that it
+	// is given tells [Outcome.CallerGone] whether the caller is still there.
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
 	// Count is told of an event. Store is whose, of those of [Operation.Name];
@@ -61,6 +65,18 @@ const (
 type Outcome struct {
 	Status int   // a request's HTTP status; 0 for a store
 	Err    error // for a request, what was logged; for a store, what it returned
+}
+
+// CallerGone reports whether the operation only failed because its caller went
+// away: the context that it began with was canceled, as net/http does when a
+// client hangs up, and the error is not a refusal and does not tell of data.
+// Such an operation is neither a success nor a failure of the server.
+func (o Outcome) CallerGone(ctx context.Context) bool {
+	if o.Err == nil || !errors.Is(ctx.Err(), context.Canceled) {
+		return false
+	}
+	kind := fault.KindOf(o.Err)
+	return kind == fault.Unavailable || kind == fault.Internal
 }
 
 // Event is what can be counted.

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -64,6 +65,33 @@ func TestNobodyNeedsToBeTold(t *testing.T) {
 		o.Took(observe.ChangeLag, "", 0, false)
 		if ctx != t.Context() {
 			t.Error("the context is another")
+		}
+	}
+}
+
+func TestWhoIsGoneHasNotMetAFailure(t *testing.T) {
+	t.Parallel()
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	late, stop := context.WithDeadline(t.Context(), time.Unix(0, 0))
+	defer stop()
+	cause := errors.New("cause")
+	for _, test := range []struct {
+		name string
+		ctx  context.Context
+		err  error
+		want bool
+	}{
+		{"canceled, store not reached", canceled, fault.Wrap(fault.Unavailable, "", cause), true},
+		{"canceled, an error of the host's own", canceled, cause, true},
+		{"canceled, done all the same", canceled, nil, false},
+		{"canceled, refused", canceled, fault.New(fault.NotFound, ""), false},
+		{"canceled, data that cannot be read", canceled, fault.New(fault.Database, ""), false},
+		{"out of time", late, fault.Wrap(fault.Unavailable, "", context.DeadlineExceeded), false},
+		{"store not reached", t.Context(), fault.Wrap(fault.Unavailable, "", context.Canceled), false},
+	} {
+		if got := (observe.Outcome{Err: test.err}).CallerGone(test.ctx); got != test.want {
+			t.Errorf("%s: got %v", test.name, got)
 		}
 	}
 }

@@ -40,25 +40,27 @@ type Metrics struct {
 // by their labels once.
 type series [len(outcomes)]atomic.Pointer[prometheus.Observer]
 
-// outcomes are those that the labels tell: classes of status, and of errors.
-var outcomes = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "ok", "refused", "unreadable", "unavailable"}
+// outcomes are those that the labels tell: classes of status, of errors, and
+// gone for both.
+var outcomes = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "ok", "refused", "unreadable", "unavailable", "gone"}
 
-// The places of the errors in outcomes.
+// The places in outcomes of what is not a class of status.
 const (
 	ok = iota + 5
 	refused
 	unreadable
 	unavailable
+	gone
 )
 
 // The labels.
 const (
 	routeLabel     = "route"     // as the host mounted it
 	methodLabel    = "method"    // GET, PUT, POST, DELETE or OTHER
-	statusLabel    = "status"    // 2xx, 4xx or 5xx
+	statusLabel    = "status"    // 2xx, 4xx, 5xx or gone, whose client hung up
 	storeLabel     = "store"     // push_rules, pushers or pushkeys
 	operationLabel = "operation" // load, load_many, update or remove
-	outcomeLabel   = "outcome"   // ok, refused, unreadable or unavailable; of a wait ok or not_reached
+	outcomeLabel   = "outcome"   // ok, refused, unreadable, unavailable or gone; of a wait ok or not_reached
 	eventLabel     = "event"
 )
 
@@ -139,7 +141,7 @@ func (m *Metrics) Collect(out chan<- prometheus.Metric) {
 func (m *Metrics) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
 	start := time.Now()
 	return ctx, func(o observe.Outcome) {
-		m.histogram(op, class(op, o)).Observe(time.Since(start).Seconds())
+		m.histogram(op, class(ctx, op, o)).Observe(time.Since(start).Seconds())
 	}
 }
 
@@ -186,8 +188,11 @@ func (m *Metrics) Took(what observe.Span, store string, took time.Duration, reac
 }
 
 // class is an outcome's place in outcomes. What an edit refuses is no failure of
-// a store.
-func class(op *observe.Operation, o observe.Outcome) int {
+// a store. Ctx is the one that the operation began with.
+func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
+	if o.CallerGone(ctx) {
+		return gone
+	}
 	if op.Kind == observe.Request {
 		return min(max(o.Status/100, 1), 5) - 1
 	}

@@ -31,10 +31,14 @@ func New(provider trace.TracerProvider) *Tracing {
 // Begin implements [observe.Observer].
 func (t *Tracing) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
 	name, options := describe(op)
-	ctx, span := t.tracer.Start(ctx, name, options...)
-	return ctx, func(o observe.Outcome) {
+	started, span := t.tracer.Start(ctx, name, options...)
+	return started, func(o observe.Outcome) {
 		defer span.End()
 		if !span.IsRecording() {
+			return
+		}
+		if o.CallerGone(ctx) { // no status was sent, and nothing failed here
+			span.SetAttributes(attribute.String("error.type", "gone"))
 			return
 		}
 		if op.Kind == observe.Request {
