@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"cmp"
 	"context"
 	"net/url"
 	"slices"
@@ -64,7 +65,8 @@ func (p *PushRules) putRule(d dialect) endpoint {
 
 // putRuleBody is the body of a PUT rule in either form: the service document's
 // {"rule": {...}, "before": "...", "after": "..."}, or the Matrix
-// specification's, where the rule's members stand at the top.
+// specification's, where the rule's members stand at the top. Clients put
+// enabled at the top in both, where the document's rule may still overrule it.
 type putRuleBody struct {
 	draft pushrule.Draft
 	at    pushrule.Position
@@ -82,8 +84,6 @@ func (b *putRuleBody) read(r *strictjson.Reader, kind pushrule.Kind, d dialect) 
 			b.at.Before, err = readOptional(r)
 		case "after":
 			b.at.After, err = readOptional(r)
-		case "enabled": // only the document's form sets it
-			err = r.Skip()
 		default:
 			unwrapped = unwrapped || name == "actions" || name == "conditions" || name == "pattern"
 			err = top.ReadMember(r, name)
@@ -91,8 +91,11 @@ func (b *putRuleBody) read(r *strictjson.Reader, kind pushrule.Kind, d dialect) 
 		return err
 	})
 	switch {
-	case err != nil || wrapped:
+	case err != nil:
 		return err
+	case wrapped:
+		b.draft.Enabled = cmp.Or(b.draft.Enabled, top.Enabled)
+		return nil
 	case !unwrapped:
 		return strictjson.Missing(d.required())
 	}

@@ -64,27 +64,33 @@ func query(c echo.Context) (url.Values, error) {
 	return values, nil
 }
 
+// body is the body of a PUT or POST, within its limits and not yet parsed.
+type body struct {
+	text string
+	err  error // what is wrong with it; what the path says is judged before
+}
+
 // readBody reads the body of a PUT or POST and bounds its size and depth. The
 // bodies of other methods mean nothing and are left alone.
-func (s *server) readBody(c echo.Context) (string, error) {
+func (s *server) readBody(c echo.Context) body {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
-		return "", nil
+		return body{}
 	}
 	// Echo's response would hide from net/http that the rest is not wanted, and
 	// that the connection is to end.
-	body, err := readAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes), c.Request().ContentLength)
+	sent, err := readAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes), c.Request().ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return "", fault.New(fault.TooLarge, "Request body too large.")
+		return body{err: fault.New(fault.TooLarge, "Request body too large.")}
 	case err != nil:
-		return "", fault.Wrap(fault.NotJSON, "The request body did not arrive whole.", err)
+		return body{err: fault.Wrap(fault.NotJSON, "The request body did not arrive whole.", err)}
 	}
-	text := string(body)
+	text := string(sent)
 	if strictjson.Depth(text) > s.cfg.MaxJSONDepth {
-		return "", fault.New(fault.NotJSON, "Not valid JSON: nested too deep")
+		return body{err: fault.New(fault.NotJSON, "Not valid JSON: nested too deep")}
 	}
-	return text, nil
+	return body{text: text}
 }
 
 // readAll is [io.ReadAll] with room for what is expected, where that is little.
@@ -101,8 +107,11 @@ func readAll(r io.Reader, expected int64) ([]byte, error) {
 // parse reads the body, which is checked to be JSON before its shape is looked
 // at.
 func (r request) parse(read func(*strictjson.Reader) error) error {
-	if err := strictjson.Check(r.body); err != nil {
+	if r.body.err != nil {
+		return r.body.err
+	}
+	if err := strictjson.Check(r.body.text); err != nil {
 		return err
 	}
-	return read(strictjson.NewReader(r.body))
+	return read(strictjson.NewReader(r.body.text))
 }

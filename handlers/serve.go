@@ -18,7 +18,7 @@ type endpoint func(ctx context.Context, r request) (answer, error)
 type request struct {
 	echo.Context
 	who  Requester
-	body string // of a PUT or POST: within its limits, not yet parsed
+	body body
 }
 
 // server runs endpoints: the one place that finds the requester, sets the
@@ -48,13 +48,10 @@ func (s *server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 		if !found {
 			return s.refuse(c, who, errMissingToken)
 		}
-		text, err := s.readBody(c)
-		if err != nil {
-			return s.refuse(c, who, err)
-		}
+		sent := s.readBody(c)
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 		defer cancel()
-		a, err := do(ctx, request{c, who, text})
+		a, err := do(ctx, request{c, who, sent})
 		if err != nil {
 			return s.refuse(c, who, err)
 		}

@@ -33,11 +33,19 @@ func TestRequestFormsOfPutRule(t *testing.T) {
 			`{"rule_id":"a","default":false,"enabled":false,"actions":[]}`,
 		},
 		{
-			"enabled does not count beside rule", "room/a", `{"rule":{"actions":[]},"enabled":false}`,
+			"enabled counts beside rule", "room/a", `{"rule":{"actions":[]},"enabled":false}`,
+			`{"rule_id":"a","default":false,"enabled":false,"actions":[]}`,
+		},
+		{
+			"enabled within rule wins", "room/a", `{"enabled":false,"rule":{"actions":[],"enabled":true}}`,
 			`{"rule_id":"a","default":false,"enabled":true,"actions":[]}`,
 		},
 		{
-			"enabled does not count in the specification's form", "room/a", `{"actions":[],"enabled":false}`,
+			"enabled counts in the specification's form", "room/a", `{"actions":[],"enabled":false}`,
+			`{"rule_id":"a","default":false,"enabled":false,"actions":[]}`,
+		},
+		{
+			"enabled null is absent", "room/a", `{"rule":{"actions":[],"enabled":null},"enabled":null}`,
 			`{"rule_id":"a","default":false,"enabled":true,"actions":[]}`,
 		},
 		{
@@ -71,9 +79,8 @@ func TestRequestFormsOfPutRule(t *testing.T) {
 				`"actions":["org.example.act",{"x":{"y":[]}},{"set_tweak":"sound","value":9007199254740993,"<b>&":"\u0000"},"dont_notify"]}`,
 		},
 		{
-			"known conditions and tweaks that lack a field are kept", "override/a",
-			`{"actions":[{"set_tweak":"sound"},{}],"conditions":[{"kind":"event_match"},{}]}`,
-			`{"rule_id":"a","default":false,"enabled":true,"conditions":[{"kind":"event_match"},{}],"actions":[{"set_tweak":"sound"},{}]}`,
+			"known tweaks without a value are kept", "override/a", `{"actions":[{"set_tweak":"sound"},{}]}`,
+			`{"rule_id":"a","default":false,"enabled":true,"conditions":[],"actions":[{"set_tweak":"sound"},{}]}`,
 		},
 		{
 			"characters of a pattern", "content/a", `{"pattern":"<b>&é\u2028\"😀","actions":[]}`,
@@ -107,8 +114,12 @@ func TestReplaceKeepsEnabledUnlessRuleSaysOtherwise(t *testing.T) {
 		{"document, enabled", `{"rule":{"actions":[],"enabled":true}}`, "false", "true"},
 		{"document, disabled", `{"rule":{"actions":[],"enabled":false}}`, "true", "false"},
 		{"specification, silent", `{"actions":[]}`, "false", "false"},
-		{"specification, enabled", `{"actions":[],"enabled":true}`, "false", "false"},
-		{"specification, disabled", `{"actions":[],"enabled":false}`, "true", "true"},
+		{"document, null", `{"rule":{"actions":[],"enabled":null}}`, "false", "false"},
+		{"document, enabled beside rule", `{"rule":{"actions":[]},"enabled":true}`, "false", "true"},
+		{"document, disabled beside rule", `{"rule":{"actions":[]},"enabled":false}`, "true", "false"},
+		{"specification, enabled", `{"actions":[],"enabled":true}`, "false", "true"},
+		{"specification, disabled", `{"actions":[],"enabled":false}`, "true", "false"},
+		{"specification, null", `{"actions":[],"enabled":null}`, "false", "false"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			onBothPrefixes(t, func(t *testing.T, prefix string) {
@@ -193,9 +204,9 @@ func TestRuleLimits(t *testing.T) {
 			"pattern of 1,026 bytes", "PUT " + path + "content/a", `{"actions":[],"pattern":"` + strings.Repeat("é", 513) + `"}`,
 			failure(413, "M_TOO_LARGE", "Pattern longer than 1024 bytes."),
 		},
-		{"100 conditions", "PUT " + path + "override/a", `{"actions":[],"conditions":` + list(100, `{}`) + `}`, done},
+		{"100 conditions", "PUT " + path + "override/a", `{"actions":[],"conditions":` + list(100, `{"kind":"x"}`) + `}`, done},
 		{
-			"101 conditions", "PUT " + path + "override/a", `{"actions":[],"conditions":` + list(101, `{}`) + `}`,
+			"101 conditions", "PUT " + path + "override/a", `{"actions":[],"conditions":` + list(101, `{"kind":"x"}`) + `}`,
 			failure(400, "M_INVALID_PARAM", "A push rule has at most 100 conditions."),
 		},
 		{"100 actions", "PUT " + path + "override/there/actions", `{"actions":` + list(100, `"x"`) + `}`, done},

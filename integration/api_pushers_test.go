@@ -141,20 +141,20 @@ func TestPusherValidation(t *testing.T) {
 		{"app_id of 64 code points", pusherWith(`"app_id":"` + strings.Repeat("😀", 64) + `"`), done},
 		{
 			"app_id of 65 code points", pusherWith(`"app_id":"` + strings.Repeat("a", 65) + `"`),
-			failure(413, "M_TOO_LARGE", "app_id longer than 64 characters."),
+			failure(400, "M_INVALID_PARAM", "app_id longer than 64 characters."),
 		},
 		{"pushkey of 512 bytes", pusherWith(`"pushkey":"` + strings.Repeat("é", 256) + `"`), done},
 		{
 			"pushkey of 513 bytes", pusherWith(`"pushkey":"` + strings.Repeat("k", 513) + `"`),
-			failure(413, "M_TOO_LARGE", "pushkey longer than 512 bytes."),
+			failure(400, "M_INVALID_PARAM", "pushkey longer than 512 bytes."),
 		},
 		{
 			"data of more than 16 KiB", pusherWith(`"data":{"url":"https://x` + path + `","x":"` + strings.Repeat("x", 16<<10) + `"}`),
-			failure(413, "M_TOO_LARGE", "data longer than 16384 bytes."),
+			failure(400, "M_INVALID_PARAM", "data longer than 16384 bytes."),
 		},
 		{
 			"url of more than 2,048 bytes", url("https://x" + path + "?" + strings.Repeat("x", 2048)),
-			failure(413, "M_TOO_LARGE", "data.url longer than 2048 bytes."),
+			failure(400, "M_INVALID_PARAM", "data.url longer than 2048 bytes."),
 		},
 		{"url with a port", url("https://push.example.org:8443" + path), done},
 		{"url with an escaped slash", url(`https:\/\/push.example.org\/_matrix\/push\/v1\/notify`), done},

@@ -170,6 +170,9 @@ func TestStatesAndTransitions(t *testing.T) {
 	}
 }
 
+// nestedTooDeep is a body that is refused for its depth.
+var nestedTooDeep = strings.Repeat("[", 65) + strings.Repeat("]", 65)
+
 // Each test is a row of the document's table "Errors"; the endpoints that the
 // row names stand in the steps.
 func TestErrors(t *testing.T) {
@@ -285,6 +288,11 @@ func TestErrors(t *testing.T) {
 			{"GET /pushrules/global/Override/a", "", kindUnknown},
 			{"GET /pushrules/global/overrides/a", "", kindUnknown},
 			{"GET /pushrules/global/over%2Fride/a", "", kindUnknown},
+			{"PUT /pushrules/global/bogus/a", nestedTooDeep, kindUnknown},
+			{"PUT /pushrules/global/bogus/a/actions", nestedTooDeep, kindUnknown},
+			{"PUT /pushrules/global/bogus/a/enabled", nestedTooDeep, kindUnknown},
+			{"PUT /pushrules/global/bogus/a", strings.Repeat(" ", 65<<10), kindUnknown},
+			{"PUT /pushrules/global/override/a?before=%zz", nestedTooDeep, failure(400, "M_INVALID_PARAM", "Invalid query string.")},
 		}},
 		{"the scope is not global", []step{
 			{"GET /pushrules/device/override/a", "", scopeUnknown},

@@ -91,9 +91,9 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// Check refuses a pusher that the policy does not allow: what is over a size
-// with [fault.TooLarge], an empty key, an unknown kind or an unfit URL with
-// [fault.InvalidParam], an http pusher without a URL with [fault.MissingParam].
+// Check refuses a pusher that the policy does not allow: what is over a limit, an
+// empty key, an unknown kind or an unfit URL with [fault.InvalidParam], an http
+// pusher without a URL with [fault.MissingParam].
 func (l Policy) Check(p Pusher) error {
 	switch {
 	case p.AppID == "":
@@ -101,11 +101,11 @@ func (l Policy) Check(p Pusher) error {
 	case p.Pushkey == "":
 		return fault.New(fault.InvalidParam, "pushkey must not be empty.")
 	case len(p.Pushkey) > l.MaxPushkeyBytes:
-		return fault.New(fault.TooLarge, fmt.Sprintf("pushkey longer than %d bytes.", l.MaxPushkeyBytes))
+		return fault.New(fault.InvalidParam, fmt.Sprintf("pushkey longer than %d bytes.", l.MaxPushkeyBytes))
 	case utf8.RuneCountInString(p.AppID) > l.MaxAppIDChars:
-		return fault.New(fault.TooLarge, fmt.Sprintf("app_id longer than %d characters.", l.MaxAppIDChars))
+		return fault.New(fault.InvalidParam, fmt.Sprintf("app_id longer than %d characters.", l.MaxAppIDChars))
 	case len(p.Data) > l.MaxDataBytes:
-		return fault.New(fault.TooLarge, fmt.Sprintf("data longer than %d bytes.", l.MaxDataBytes))
+		return fault.New(fault.InvalidParam, fmt.Sprintf("data longer than %d bytes.", l.MaxDataBytes))
 	}
 	switch p.Kind {
 	case HTTP:
@@ -136,7 +136,7 @@ func (l Policy) checkURL(data string) error {
 		return err
 	}
 	if len(text) > l.MaxURLBytes {
-		return fault.New(fault.TooLarge, fmt.Sprintf("data.url longer than %d bytes.", l.MaxURLBytes))
+		return fault.New(fault.InvalidParam, fmt.Sprintf("data.url longer than %d bytes.", l.MaxURLBytes))
 	}
 	u, err := url.Parse(text)
 	allowed := err == nil && (u.Scheme == "https" || u.Scheme == "http" && l.AllowHTTP)

@@ -118,11 +118,11 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 		"data at its limit":          {func(p *pusher.Pusher) { p.Data += strings.Repeat(" ", 120-len(p.Data)) }, ""},
 		"no app_id":                  {func(p *pusher.Pusher) { p.AppID = "" }, "invalid_param: app_id must not be empty."},
 		"no pushkey":                 {func(p *pusher.Pusher) { p.Pushkey = "" }, "invalid_param: pushkey must not be empty."},
-		"a long app_id":              {func(p *pusher.Pusher) { p.AppID = "abcde" }, "too_large: app_id longer than 4 characters."},
-		"a long pushkey":             {func(p *pusher.Pusher) { p.Pushkey = "\U0001f600\U0001f600x" }, "too_large: pushkey longer than 8 bytes."},
-		"long data":                  {func(p *pusher.Pusher) { p.Data += strings.Repeat(" ", 121-len(p.Data)) }, "too_large: data longer than 120 bytes."},
-		"a long URL":                 {func(p *pusher.Pusher) { p.Data = urlOf(61) }, "too_large: data.url longer than 60 bytes."},
-		"long data, email":           {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{`+strings.Repeat(" ", 120)+`}` }, "too_large: data longer than 120 bytes."},
+		"a long app_id":              {func(p *pusher.Pusher) { p.AppID = "abcde" }, "invalid_param: app_id longer than 4 characters."},
+		"a long pushkey":             {func(p *pusher.Pusher) { p.Pushkey = "\U0001f600\U0001f600x" }, "invalid_param: pushkey longer than 8 bytes."},
+		"long data":                  {func(p *pusher.Pusher) { p.Data += strings.Repeat(" ", 121-len(p.Data)) }, "invalid_param: data longer than 120 bytes."},
+		"a long URL":                 {func(p *pusher.Pusher) { p.Data = urlOf(61) }, "invalid_param: data.url longer than 60 bytes."},
+		"long data, email":           {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{`+strings.Repeat(" ", 120)+`}` }, "invalid_param: data longer than 120 bytes."},
 		"no kind":                    {func(p *pusher.Pusher) { p.Kind = "" }, "invalid_param: kind must be 'http', 'email' or null."},
 		"an unknown kind":            {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
 		"a kind in capitals":         {func(p *pusher.Pusher) { p.Kind = "HTTP" }, "invalid_param: kind must be 'http', 'email' or null."},
@@ -133,7 +133,7 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 		"a URL that is an object":    {func(p *pusher.Pusher) { p.Data = `{"x":1,"url":{}}` }, "bad_json: data.url must be a string"},
 		"data that is no object":     {func(p *pusher.Pusher) { p.Data = `[]` }, "bad_json: Must be an object"},
 		"the key comes before kind":  {func(p *pusher.Pusher) { p.AppID, p.Kind = "", "" }, "invalid_param: app_id must not be empty."},
-		"the size comes before kind": {func(p *pusher.Pusher) { p.AppID, p.Kind = "abcde", "" }, "too_large: app_id longer than 4 characters."},
+		"the size comes before kind": {func(p *pusher.Pusher) { p.AppID, p.Kind = "abcde", "" }, "invalid_param: app_id longer than 4 characters."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := phone("key")

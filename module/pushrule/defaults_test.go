@@ -295,9 +295,9 @@ func TestTheZeroDefaultsAreTheSpecifications(t *testing.T) {
 
 func TestAHostsDefaultRuleIsWrittenWithAllThatItSays(t *testing.T) {
 	for want, rule := range map[string]pushrule.DefaultRule{
-		`{"rule_id":".a","default":true,"enabled":true,"conditions":[{"kind":"x","n":1e400}, {}],"actions":["notify",{"set_tweak":"sound","value":0.10}]}`: {
+		`{"rule_id":".a","default":true,"enabled":true,"conditions":[{"kind":"x","n":1e400}, {"kind":""}],"actions":["notify",{"set_tweak":"sound","value":0.10}]}`: {
 			Kind: pushrule.Override, ID: ".a",
-			Conditions: []pushrule.Condition{`{"kind":"x","n":1e400}`, `{}`},
+			Conditions: []pushrule.Condition{`{"kind":"x","n":1e400}`, `{"kind":""}`},
 			Actions:    []pushrule.Action{`"notify"`, `{"set_tweak":"sound","value":0.10}`},
 		},
 		`{"rule_id":".a","default":true,"enabled":false,"pattern":"w*\"","actions":[]}`: {
@@ -374,7 +374,9 @@ func TestDefaultRulesThatNoTableTakes(t *testing.T) {
 		"an action that ends the rule":         {action(`"a"]} {"x":["y"`), submit + "Not valid JSON: more than one value"},
 		"a string as condition":                {condition(`"x"`), submit + "conditions[0] must be an object"},
 		"a condition's kind that is no string": {condition(`{"kind":1}`), submit + "conditions[0].kind must be a string"},
-		"a condition that is two":              {condition(`{},{}`), noText},
+		"a condition without a kind":           {condition(`{}`), submit + "Missing parameter: conditions[0].kind"},
+		"a condition that lacks a member":      {condition(`{"kind":"event_match","key":"type"}`), submit + "Missing parameter: conditions[0].pattern"},
+		"a condition that is two":              {condition(`{"kind":"x"},{"kind":"x"}`), noText},
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := pushrule.DefaultRule{Kind: pushrule.Sender, ID: ".first"}
@@ -403,7 +405,7 @@ func TestEachFaultyDefaultRuleIsNamed(t *testing.T) {
 }
 
 func TestATableSharesNothingWithItsHost(t *testing.T) {
-	actions, conditions := []pushrule.Action{`"x"`}, []pushrule.Condition{`{}`}
+	actions, conditions := []pushrule.Action{`"x"`}, []pushrule.Condition{`{"kind":"x"}`}
 	extra := []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".a", Actions: actions, Conditions: conditions}}
 	defaults, err := pushrule.NewDefaults(extra...)
 	if err != nil {

@@ -29,12 +29,15 @@ func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
 // ReadMember reads one member of a submitted rule, for requests that carry a
 // rule's members beside others. Call [Draft.Complete] after the last.
 //
-// Conditions and pattern may be null where a client has none.
+// Enabled, conditions and pattern may be null where a client has none.
 func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
 	case "rule_id", "default": // the path and the server decide
 		return r.Skip()
 	case "enabled":
+		if null, err := r.Null(); null {
+			return err
+		}
 		var enabled bool
 		enabled, err = r.Bool()
 		d.Enabled = &enabled

@@ -29,12 +29,12 @@ func TestADraftBecomesARule(t *testing.T) {
 			`{"rule_id":"ID","default":false,"enabled":false,"actions":[]}`},
 		"unknown actions, conditions and keys": {pushrule.Underride,
 			`{"x.key": { "a" : 1e400 },"actions":["dont_notify", {"set_tweak":"org.x","value":0.10000000000000000001} ,{"y":[null]},{}],` +
-				`"conditions":[{"kind":"org.x","n":9007199254740993},{},{"kind":"event_match"}],"KIND":null,"Enabled":false}`,
+				`"conditions":[{"kind":"org.x","n":9007199254740993},{"kind":""},{"kind":"Event_match"}],"KIND":null,"Enabled":false}`,
 			`{"rule_id":"ID","default":false,"enabled":true,` +
-				`"conditions":[{"kind":"org.x","n":9007199254740993},{},{"kind":"event_match"}],` +
+				`"conditions":[{"kind":"org.x","n":9007199254740993},{"kind":""},{"kind":"Event_match"}],` +
 				`"actions":["dont_notify",{"set_tweak":"org.x","value":0.10000000000000000001},{"y":[null]},{}],` +
 				`"x.key":{ "a" : 1e400 },"KIND":null,"Enabled":false}`},
-		"conditions and pattern that are null": {pushrule.Override, `{"conditions":null,"pattern":null,"actions":[]}`,
+		"enabled, conditions and pattern that are null": {pushrule.Override, `{"enabled":null,"conditions":null,"pattern":null,"actions":[]}`,
 			`{"rule_id":"ID","default":false,"enabled":true,"conditions":[],"actions":[]}`},
 		"conditions of a kind without them": {pushrule.Room, `{"conditions":[{"kind":"x"}],"pattern":"y","actions":[]}`,
 			`{"rule_id":"ID","default":false,"enabled":true,"actions":[]}`},
@@ -69,6 +69,7 @@ func TestAReplacedRuleKeepsEnabledAndNothingElse(t *testing.T) {
 	for name, test := range map[string]struct{ was, draft, want string }{
 		"enabled, unsaid":      {"true", `{"actions":[]}`, "true"},
 		"disabled, unsaid":     {"false", `{"actions":[]}`, "false"},
+		"disabled, null":       {"false", `{"enabled":null,"actions":[]}`, "false"},
 		"disabled, then true":  {"false", `{"enabled":true,"actions":[]}`, "true"},
 		"enabled, then false":  {"true", `{"enabled":false,"actions":[]}`, "false"},
 		"disabled, then false": {"false", `{"actions":[],"enabled":false}`, "false"},
@@ -130,9 +131,8 @@ func TestASubmittedRuleWithAFaultNamesTheField(t *testing.T) {
 		"conditions as string":  {pushrule.Override, `{"actions":[],"conditions":""}`, "conditions", "@ must be an array", "bad_json"},
 		"conditions, room":      {pushrule.Room, `{"actions":[],"conditions":{}}`, "conditions", "@ must be an array", "bad_json"},
 		"a null condition":      {pushrule.Override, `{"actions":[],"conditions":[null]}`, "conditions[0]", "@ must be an object", "bad_json"},
-		"a string as condition": {pushrule.Override, `{"actions":[],"conditions":[{},"x"]}`, "conditions[1]", "@ must be an object", "bad_json"},
+		"a string as condition": {pushrule.Override, `{"actions":[],"conditions":[{"kind":"x"},"x"]}`, "conditions[1]", "@ must be an object", "bad_json"},
 		"a condition of number": {pushrule.Override, `{"actions":[],"conditions":[{"kind":1}]}`, "conditions[0].kind", "@ must be a string", "bad_json"},
-		"null as enabled":       {pushrule.Room, `{"actions":[],"enabled":null}`, "enabled", "@ must be a boolean", "bad_json"},
 		"a word as enabled":     {pushrule.Room, `{"actions":[],"enabled":"true"}`, "enabled", "@ must be a boolean", "bad_json"},
 		"a number as enabled":   {pushrule.Room, `{"actions":[],"enabled":1}`, "enabled", "@ must be a boolean", "bad_json"},
 		"null":                  {pushrule.Room, `null`, "", "@ must be an object", "bad_json"},
@@ -166,6 +166,62 @@ func TestASubmittedRuleWithAFaultNamesTheField(t *testing.T) {
 				t.Errorf("as the member rule: got %s, want %s", got, want)
 			}
 		})
+	}
+}
+
+func TestConditionsHaveWhatTheSpecificationRequires(t *testing.T) {
+	const prefix = "conditions[1]."
+	none := ""
+	notString := func(name string) string { return "bad_json: " + prefix + name + " must be a string" }
+	notValue := "bad_json: " + prefix + "value must be a string, an integer, a boolean or null"
+	missing := func(name string) string { return "missing_param: Missing parameter: " + prefix + name }
+	for _, test := range []struct{ condition, want string }{
+		{`{}`, missing("kind")},
+		{`{"Kind":"x"}`, missing("kind")},
+		{`{"kind":null}`, notString("kind")},
+		{`{"kind":1}`, notString("kind")},
+		{`{"kind":"org.example","key":1,"pattern":null,"value":[],"is":{}}`, none},
+		{`{"kind":"contains_display_name"}`, none},
+
+		{`{"kind":"event_match","key":"type","pattern":"x"}`, none},
+		{`{"pattern":"","key":"","kind":"event_match","x":[1]}`, none},
+		{`{"\u006bind":"event_m\u0061tch","\u006bey":"type","p\u0061ttern":"x"}`, none},
+		{`{"kind":"event_m\u0061tch","key":"type"}`, missing("pattern")},
+		{`{"kind":"event_match","key":"type"}`, missing("pattern")},
+		{`{"kind":"event_match","pattern":"x"}`, missing("key")},
+		{`{"kind":"event_match"}`, "missing_param: Missing parameters: conditions[1].key, conditions[1].pattern"},
+		{`{"kind":"event_match","key":"room_id","value":"x"}`, missing("pattern")},
+		{`{"kind":"event_match","key":null,"pattern":"x"}`, notString("key")},
+		{`{"kind":"event_match","key":"type","pattern":5}`, notString("pattern")},
+
+		{`{"kind":"event_property_is","key":"a","value":"x"}`, none},
+		{`{"kind":"event_property_is","key":"a","value":null}`, none},
+		{`{"kind":"event_property_is","key":"a","value":true}`, none},
+		{`{"kind":"event_property_is","key":"a","value":-9007199254740993}`, none},
+		{`{"kind":"event_property_contains","key":"a","value":false}`, none},
+		{`{"kind":"event_property_is","key":"a"}`, missing("value")},
+		{`{"kind":"event_property_contains","value":1}`, missing("key")},
+		{`{"kind":"event_property_is","key":"a","value":[]}`, notValue},
+		{`{"kind":"event_property_contains","key":"a","value":{"x":1}}`, notValue},
+		{`{"kind":"event_property_is","key":"a","value":1.5}`, notValue},
+		{`{"kind":"event_property_is","key":"a","value":1e2}`, notValue},
+		{`{"kind":"event_property_contains","key":[],"value":1}`, notString("key")},
+
+		{`{"kind":"room_member_count","is":">2"}`, none},
+		{`{"kind":"room_member_count"}`, missing("is")},
+		{`{"kind":"room_member_count","is":2}`, notString("is")},
+		{`{"kind":"sender_notification_permission","key":"room"}`, none},
+		{`{"kind":"sender_notification_permission"}`, missing("key")},
+		{`{"kind":"sender_notification_permission","key":false}`, notString("key")},
+	} {
+		text := `{"actions":[],"conditions":[{"kind":"x"}, ` + test.condition + `]}`
+		d, err := pushrule.ReadDraft(strictjson.NewReader(text), pushrule.Underride)
+		if got := describe(err); got != test.want {
+			t.Errorf("%s\ngot  %s\nwant %s", test.condition, got, test.want)
+		}
+		if err == nil && string(d.Conditions[1]) != test.condition {
+			t.Errorf("%s became %s", test.condition, d.Conditions[1])
+		}
 	}
 }
 
