@@ -575,6 +575,11 @@ func TestDurabilityThatIsNotReachedIs503InTimeWhileReadsGoOn(t *testing.T) {
 	prepared := make(chan struct{})
 	close(prepared)
 	readUntil(plain, prepared) // creates the rules of the readers
+	began := time.Now()
+	a := h.ask(t, "@reader0:example.org", `PUT /pushrules/global/room/r {"actions":[]}`)
+	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > 3*patience {
+		t.Errorf("alone: got %s after %v, want it after %v", a, took, patience)
+	}
 	var writing sync.WaitGroup
 	for n := range many {
 		user := fmt.Sprintf("@writer%d:example.org", n)

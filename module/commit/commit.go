@@ -130,7 +130,7 @@ func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) erro
 		switch {
 		case err == nil && done:
 			return nil
-		case err != nil && (!mayHaveWorked(err) || failures == maxFailures || ctx.Err() != nil):
+		case err != nil && (!isAnswerLost(err) || failures == maxFailures || ctx.Err() != nil):
 			return err
 		case err != nil:
 			failures++
@@ -160,7 +160,7 @@ func (c *Committer[V]) guess(ctx context.Context, key string, b *batch[V], open 
 	}
 	done, err = c.write(ctx, snapshot.Stamp(), next, b, open)
 	switch {
-	case err != nil && (!mayHaveWorked(err) || ctx.Err() != nil):
+	case err != nil && (!isAnswerLost(err) || ctx.Err() != nil):
 		return false, err
 	case err != nil:
 		c.tell(observe.UnknownOutcome)
@@ -248,9 +248,16 @@ func (c *Committer[V]) stamp(t trial, change Change) Stamp {
 	return t.onto.next(version, write{c.writer, t.number, now.Unix()})
 }
 
-// mayHaveWorked reports whether an attempt may have taken effect although it
-// failed: the store was reached, but its answer was not.
-func mayHaveWorked(err error) bool {
+// ErrNotConfirmed is in the error of a [Change] that was stored, but not confirmed
+// as its store is asked to. It is not tried again: that would only wait again.
+var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
+
+// isAnswerLost reports whether an attempt may have taken effect and nobody knows:
+// the store was reached, but its answer was not.
+func isAnswerLost(err error) bool {
+	if errors.Is(err, ErrNotConfirmed) {
+		return false
+	}
 	var network *net.OpError
 	if errors.As(err, &network) && network.Op == "dial" {
 		return false

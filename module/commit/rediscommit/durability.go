@@ -28,11 +28,12 @@ type Durability struct {
 	// (WAITAOF, Redis 7.2 or later with appendonly yes).
 	AOF bool
 
-	// Timeout is how long to wait for each of them; it matters only where one
-	// is asked for. Less than the OperationTimeout, and the waits together take
-	// less than the client's ReadTimeout, though a server may end each 0.2 s
-	// late; default 500 ms. With AOF and appendfsync everysec, some servers take
-	// a second for it: give them 1.5 s.
+	// Timeout is how long a change may wait for all of it; it matters only where
+	// something is asked for. Less than the OperationTimeout and the client's
+	// ReadTimeout, though a server may end a wait 0.2 s late; default 500 ms.
+	// With AOF and appendfsync everysec, some servers take a second for it: give
+	// them 1.5 s. A change that finds others of the same user waiting, or a
+	// quarter of the connections to its master taken by waits, comes after them.
 	Timeout time.Duration
 }
 
@@ -116,19 +117,16 @@ func (d Durability) fits(client redis.UniversalClient) error {
 // 100 ms.
 const lateness = 200 * time.Millisecond
 
-// LongestWait is how long a server may take to answer, 0 where nothing is asked
-// for. The client's ReadTimeout must be longer.
-func (d Durability) LongestWait() time.Duration { return d.waits() * (d.Timeout + lateness) }
-
-// waits is how many waits there are, one after the other.
-func (d Durability) waits() (n time.Duration) {
-	if d.Replicas > 0 {
-		n++
+// LongestWait is how long a change may wait, with servers that end each wait
+// late, 0 where nothing is asked for. The client's ReadTimeout must be longer.
+func (d Durability) LongestWait() time.Duration {
+	switch {
+	case !d.isAsked():
+		return 0
+	case d.Replicas > 0 && d.AOF:
+		return d.Timeout + 2*lateness
 	}
-	if d.AOF {
-		n++
-	}
-	return n
+	return d.Timeout + lateness
 }
 
 // Check asks every master whether it can do what the durability asks for. An

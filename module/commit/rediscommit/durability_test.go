@@ -155,8 +155,8 @@ func TestADurabilityFitsClientsThatCanWaitForIt(t *testing.T) {
 		{"single, long wait", singleClient, Durability{AOF: true, Timeout: time.Hour}, 0, "ReadTimeout"},
 		{"single, no time for a server that is late", singleClient, asks, 1200 * time.Millisecond, "takes up to 1.2s"},
 		{"single, time for that", singleClient, asks, 1201 * time.Millisecond, ""},
-		{"cluster, time for one wait of two", clusterClient, Durability{1, true, time.Second}, 2400 * time.Millisecond, "takes up to 2.4s"},
-		{"cluster, time for both", clusterClient, Durability{1, true, time.Second}, 2401 * time.Millisecond, ""},
+		{"cluster, time for one wait of two", clusterClient, Durability{1, true, time.Second}, 1400 * time.Millisecond, "takes up to 1.4s"},
+		{"cluster, time for both", clusterClient, Durability{1, true, time.Second}, 1401 * time.Millisecond, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			client := test.client(test.readTimeout)

@@ -1,12 +1,13 @@
 package rediscommit
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/commit"
 )
 
 // script is a Lua script with one key that answers 1 or 0, and the wait that
@@ -58,8 +59,9 @@ type run struct {
 	key    string
 	args   []any
 	node   *redis.Client
-	asking bool // the slot is on its way to the node
-	whole  bool // the node does not know the script
+	asking bool      // the slot is on its way to the node
+	whole  bool      // the node does not know the script
+	ends   time.Time // of all waits together; zero before the first
 }
 
 func (r *run) send(ctx context.Context) (done bool, err error) {
@@ -69,64 +71,106 @@ func (r *run) send(ctx context.Context) (done bool, err error) {
 	}
 	defer release()
 	start := time.Now()
-	var swap, wait, waitAOF *redis.Cmd
-	// The pipeline's own error is that of one of the commands, or of none.
-	_, _ = r.node.Pipelined(ctx, func(p redis.Pipeliner) error {
-		if r.asking {
-			p.Do(ctx, "ASKING")
-		}
-		if r.whole {
-			swap = p.Eval(ctx, r.source, []string{r.key}, r.args...)
-		} else {
-			swap = p.EvalSha(ctx, r.lua.Hash(), []string{r.key}, r.args...)
-		}
-		timeout := r.timeout(ctx).Milliseconds()
-		if n := r.durability.Replicas; n > 0 {
-			wait = p.Do(ctx, "WAIT", n, timeout)
-		}
-		if r.durability.AOF {
-			waitAOF = p.Do(ctx, "WAITAOF", 1, 0, timeout)
-		}
-		return nil
-	})
-	if done, err = swap.Bool(); err != nil || !done {
-		return false, err
+	if r.ends.IsZero() {
+		r.ends = start.Add(r.durability.Timeout)
 	}
-	err = cmp.Or(r.checkReplicas(wait), r.checkAOF(waitAOF))
-	r.waited(time.Since(start), err == nil)
-	return err == nil, err
+	send := r.sendWithOne
+	if r.durability.Replicas > 0 && r.durability.AOF {
+		send = r.sendWithBoth
+	}
+	swapped, err := send(ctx)
+	if swapped {
+		r.waited(time.Since(start), err == nil)
+	}
+	return swapped && err == nil, err
 }
 
-// timeout is how long each wait may take. Its answer should come before ctx
-// ends, or else the client gives the connection up. To wait for 0 would be for
-// ever.
-func (r *run) timeout(ctx context.Context) time.Duration {
-	timeout := r.durability.Timeout
-	if deadline, found := ctx.Deadline(); found {
-		left := time.Until(deadline) / r.durability.waits()
-		timeout = min(timeout, max(left-lateness, left/2))
+// sendWithOne sends the script with one wait. Swapped is true where the script
+// answered 1.
+func (r *run) sendWithOne(ctx context.Context) (swapped bool, err error) {
+	waitFor, check := r.waitReplicas, r.checkReplicas
+	if r.durability.AOF {
+		waitFor, check = r.waitAOF, r.checkAOF
 	}
-	return max(timeout, time.Millisecond)
+	var swap, wait *redis.Cmd
+	// The pipeline's own error is that of one of the commands, or of none.
+	_, _ = r.node.Pipelined(ctx, func(p redis.Pipeliner) error {
+		swap, wait = r.queueScript(ctx, p), waitFor(ctx, p)
+		return nil
+	})
+	if swapped, err = swap.Bool(); err != nil || !swapped {
+		return false, err
+	}
+	return true, check(wait)
+}
+
+// sendWithBoth sends the script with the wait for replicas, and the wait for the
+// file when that has ended, as only then it is known what is left of the time.
+func (r *run) sendWithBoth(ctx context.Context) (swapped bool, err error) {
+	connection := r.node.Conn()
+	defer connection.Close()
+	var swap, wait *redis.Cmd
+	_, _ = connection.Pipelined(ctx, func(p redis.Pipeliner) error {
+		swap, wait = r.queueScript(ctx, p), r.waitReplicas(ctx, p)
+		return nil
+	})
+	if swapped, err = swap.Bool(); err != nil || !swapped {
+		return false, err
+	}
+	if err := r.checkReplicas(wait); err != nil {
+		return true, err
+	}
+	return true, r.checkAOF(r.waitAOF(ctx, connection))
+}
+
+func (r *run) queueScript(ctx context.Context, p redis.Pipeliner) *redis.Cmd {
+	if r.asking {
+		p.Do(ctx, "ASKING")
+	}
+	if r.whole {
+		return p.Eval(ctx, r.source, []string{r.key}, r.args...)
+	}
+	return p.EvalSha(ctx, r.lua.Hash(), []string{r.key}, r.args...)
+}
+
+// doer is a connection, or a pipeline that is sent later.
+type doer interface {
+	Do(ctx context.Context, args ...any) *redis.Cmd
+}
+
+func (r *run) waitReplicas(ctx context.Context, c doer) *redis.Cmd {
+	return c.Do(ctx, "WAIT", r.durability.Replicas, r.left(ctx))
+}
+
+func (r *run) waitAOF(ctx context.Context, c doer) *redis.Cmd {
+	return c.Do(ctx, "WAITAOF", 1, 0, r.left(ctx))
+}
+
+// left is how many milliseconds a wait may take. Its answer should come before
+// ctx ends, or else the client gives the connection up. To wait for 0 would be
+// for ever.
+func (r *run) left(ctx context.Context) int64 {
+	left := time.Until(r.ends)
+	if deadline, found := ctx.Deadline(); found {
+		untilEnd := time.Until(deadline)
+		left = min(left, max(untilEnd-lateness, untilEnd/2))
+	}
+	return max(left.Milliseconds(), 1)
 }
 
 func (r *run) checkReplicas(wait *redis.Cmd) error {
-	if wait == nil {
-		return nil
-	}
 	got, err := wait.Int64()
 	if err == nil && got < int64(r.durability.Replicas) {
-		err = fmt.Errorf("%d of %d replicas have the change after %v", got, r.durability.Replicas, r.durability.Timeout)
+		err = fmt.Errorf("%w: %d of %d replicas have the change after %v",
+			commit.ErrNotConfirmed, got, r.durability.Replicas, r.durability.Timeout)
 	}
 	return err
 }
 
 func (r *run) checkAOF(wait *redis.Cmd) error {
-	if wait == nil {
-		return nil
-	}
 	got, err := wait.Int64Slice()
 	if err == nil && (len(got) == 0 || got[0] < 1) {
-		err = fmt.Errorf("the master does not have the change on disk after %v", r.durability.Timeout)
+		err = fmt.Errorf("%w: the master does not have the change on disk after %v", commit.ErrNotConfirmed, r.durability.Timeout)
 	}
 	return err
 }
