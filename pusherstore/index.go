@@ -43,7 +43,7 @@ func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, client, cfg.Redis, cfg.Redis.KeyPrefix + postponedKey, redis.NewScript(settledScript)}, nil
+	return &Index{claims, client, cfg.Redis, unsettledKey(cfg.Redis.KeyPrefix), redis.NewScript(settledScript)}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
@@ -108,15 +108,6 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 	}
 	return nil
 }
-
-// claimsKey is the string that holds the claims to a pushkey. The pushkey is a
-// credential, so that its digest names it.
-func claimsKey(key pusher.Digest) string { return "pushkey:{" + string(key) + "}" }
-
-// postponedKey is the sorted set of the pushkeys that are to be settled, by
-// their last claim, which is a time. It is empty but for moments and after
-// failures.
-const postponedKey = "pushkeys:unsettled"
 
 // swapClaimsScript replaces the claims.
 //

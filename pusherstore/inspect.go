@@ -3,41 +3,10 @@ package pusherstore
 import (
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/pushfx/pushfx/module/commit"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
-
-// Keys names the keys of a [Store] and an [Index], for those who look at them
-// from outside.
-type Keys struct{ Prefix string }
-
-// Pushers is the key of the hash with a user's pushers.
-func (k Keys) Pushers(user mxid.UserID) string { return k.Prefix + key(user) }
-
-// User returns the user whose hash has a key; found is false for any other key.
-func (k Keys) User(name string) (user mxid.UserID, found bool) {
-	name, begins := strings.CutPrefix(name, k.Prefix+"pushers:{")
-	name, ends := strings.CutSuffix(name, "}")
-	user = mxid.UserID(name)
-	return user, begins && ends && user.Validate() == nil
-}
-
-// Claims is the key of the claims to a pushkey.
-func (k Keys) Claims(key pusher.Digest) string { return k.Prefix + claimsKey(key) }
-
-// Digest returns the digest of the pushkey whose claims have a key; found is
-// false for any other key.
-func (k Keys) Digest(name string) (digest pusher.Digest, found bool) {
-	name, begins := strings.CutPrefix(name, k.Prefix+"pushkey:{")
-	name, ends := strings.CutSuffix(name, "}")
-	return pusher.Digest(name), begins && ends && pusher.Digest(name).Validate() == nil
-}
-
-// Unsettled is the key of what is to be settled.
-func (k Keys) Unsettled() string { return k.Prefix + postponedKey }
 
 // Hash is what a user's hash holds. Where [ReadHash] could not read all of it,
 // to the service it is unreadable as a whole.

@@ -7,26 +7,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-func TestKeysTellUsersAndDigests(t *testing.T) {
-	t.Parallel()
-	keys := Keys{"hs1:"}
-	digest := pusher.Key{AppID: "app", Pushkey: "key"}.Digest()
-	if user, found := keys.User(keys.Pushers(alice)); !found || user != alice {
-		t.Errorf("got %q, %t", user, found)
-	}
-	if got, found := keys.Digest(keys.Claims(digest)); !found || got != digest {
-		t.Errorf("got %q, %t", got, found)
-	}
-	for _, name := range []string{"", aliceKey, "hs1:pushers:{alice}", "hs1:pushers:@alice:example.org", "hs1:pushkey:{key}", "hs1:pushkey:" + string(digest)} {
-		if _, found := keys.User(name); found {
-			t.Errorf("%q has a user", name)
-		}
-		if _, found := keys.Digest(name); found {
-			t.Errorf("%q has a digest", name)
-		}
-	}
-}
-
 func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t)

@@ -9,14 +9,8 @@ import (
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
-
-// key is the hash that holds the user's pushers. The user id is the hash tag,
-// so that in a cluster all of a user's keys share one slot, those of the rule
-// store included. It starts with "@": the tag is never empty.
-func key(user mxid.UserID) string { return "pushers:{" + string(user) + "}" }
 
 // stampField is the field that holds the stamp of the last write. Those of
 // pushers start with a bracket.

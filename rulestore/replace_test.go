@@ -7,30 +7,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func TestKeysTellTheUser(t *testing.T) {
-	t.Parallel()
-	keys := Keys{"hs1:"}
-	for _, user := range []string{"@alice:example.org", "@a}b:x", "@a}:m.push_rules:x"} {
-		if got, found := keys.User("hs1:account_data:{" + user + "}:m.push_rules"); !found || string(got) != user {
-			t.Errorf("%q: got %q, %t", user, got, found)
-		}
-	}
-	for _, name := range []string{
-		"", aliceKey, "hs1:account_data:{alice}:m.push_rules", "hs1:account_data:{@alice:example.org}:m.direct",
-		"hs1:account_data:@alice:example.org:m.push_rules", "hs1:" + aliceKey + ":next:ABC",
-	} {
-		if got, found := keys.User(name); found {
-			t.Errorf("%q: got %q", name, got)
-		}
-	}
-	if !keys.IsNext("hs1:"+aliceKey+":next:ABC") || keys.IsNext("hs1:"+aliceKey) || keys.IsNext("hs1:x:next:ABC") {
-		t.Error("a key of an exchange is not told from others")
-	}
-	if keys.Event(alice) != "hs1:"+aliceKey {
-		t.Error(keys.Event(alice))
-	}
-}
-
 func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{

@@ -16,13 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// key is the string that holds the user's event. Only its prefix is missing. The user id is the hash tag,
-// so that in a cluster all of a user's keys share one slot, those of the pusher
-// store included. It starts with "@": the tag is never empty.
-func key(user mxid.UserID) string {
-	return "account_data:{" + string(user) + "}:m.push_rules"
-}
-
 // userOf returns the user of a key. No prefix has a brace.
 func userOf(key string) string {
 	return key[strings.IndexByte(key, '{')+1 : strings.LastIndexByte(key, '}')]

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // result is what was measured of a kind, over all rounds.
@@ -123,7 +124,7 @@ func (s *servers) observe(ctx context.Context, good *steady, length time.Duratio
 
 // prepare gives the hostile user what the kind starts with.
 func (s *servers) prepare(ctx context.Context, k kind) error {
-	const key = "account_data:{@mallory:localhost}:m.push_rules"
+	key := stored.Keys{}.Rules("@mallory:localhost")
 	if err := s.Client.Del(ctx, key).Err(); err != nil {
 		return err
 	}

@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // operation is what is measured: a request to the demo host, and the one to the
@@ -58,8 +61,10 @@ func pusher(pushkey string, n int) string {
 
 // token and key are of a user, by name.
 func token(user string) string    { return "demo-" + user }
-func eventKey(user string) string { return "account_data:{@" + user + ":localhost}:m.push_rules" }
-func hashKey(user string) string  { return "pushers:{@" + user + ":localhost}" }
+func eventKey(user string) string { return stored.Keys{}.Rules(userID(user)) }
+func hashKey(user string) string  { return stored.Keys{}.Pushers(userID(user)) }
+
+func userID(name string) mxid.UserID { return mxid.UserID("@" + name + ":localhost") }
 
 // request is the nth one of a user to the demo host.
 func (o operation) request(user, rule string, n int) []byte {

@@ -122,7 +122,7 @@ type archiveState struct {
 func newArchive(to io.Writer, b *backend) (*archiveWriter, error) {
 	w := &archiveWriter{to: to, sum: sha256.New()}
 	var text bytes.Buffer
-	header := archiveHeader{archiveFormat, time.Now().UTC().Format(time.RFC3339), b.servers.String(), b.prefix}
+	header := archiveHeader{archiveFormat, time.Now().UTC().Format(time.RFC3339), b.servers.String(), b.keys.Prefix}
 	if err := writeJSON(&text, header); err != nil {
 		return nil, err
 	}

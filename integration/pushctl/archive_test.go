@@ -75,7 +75,7 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 			if got := b.claims(users[:3]...); !slices.Equal(got, claims) {
 				t.Errorf("claims %v, want %v", got, claims)
 			}
-			if got := b.client.Get(t.Context(), b.ruleKeys.Event("@formed:example.org")).Val(); !strings.Contains(got, `"x":[1.0]`) || !strings.Contains(got, `"y":2`) {
+			if got := b.client.Get(t.Context(), b.keys.Rules("@formed:example.org")).Val(); !strings.Contains(got, `"x":[1.0]`) || !strings.Contains(got, `"y":2`) {
 				t.Errorf("got %s", got)
 			}
 			if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 {
@@ -129,7 +129,7 @@ func TestALateChangeHasNoEffectAfterAnImport(t *testing.T) {
 	b.flush()
 	b.want(exitOK, "import", file)
 	after := b.stored()
-	for _, key := range []string{b.ruleKeys.Event(alice), b.keys.Pushers(alice)} {
+	for _, key := range []string{b.keys.Rules(alice), b.keys.Pushers(alice)} {
 		if before[key] == after[key] || len(after[key]) == 0 {
 			t.Errorf("%s is stored as it was: a change made for it would take effect", key)
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/strictjson"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
@@ -25,16 +26,14 @@ import (
 type backend struct {
 	servers  redisurl.Servers
 	client   redis.UniversalClient
-	prefix   string
 	defaults pushrule.Defaults
 
-	rules    *rulestore.Store
-	pushers  *pusherstore.Store
-	index    *pusherstore.Index
-	host     module.HostService
-	events   *rulestore.Reader
-	ruleKeys rulestore.Keys
-	keys     pusherstore.Keys
+	rules   *rulestore.Store
+	pushers *pusherstore.Store
+	index   *pusherstore.Index
+	host    module.HostService
+	events  *rulestore.Reader
+	keys    stored.Keys
 }
 
 // patience is how long a busy server may take to answer: nobody waits for this
@@ -59,7 +58,7 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 		return nil, fmt.Errorf("-durability: %w", err)
 	}
 	servers.LongestWait = max(patience, cfg.Durability.LongestWait())
-	b := &backend{servers: servers, prefix: o.keyPrefix, events: rulestore.NewReader()}
+	b := &backend{servers: servers, events: rulestore.NewReader()}
 	if b.defaults, err = readDefaultRules(o.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
@@ -76,7 +75,7 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 // build makes the stores and services.
 func (b *backend) build(cfg pushfx.Config) error {
 	stores := rediscommit.Config{KeyPrefix: cfg.KeyPrefix, OperationTimeout: cfg.OperationTimeout, Durability: cfg.Durability}
-	b.ruleKeys, b.keys = rulestore.Keys{Prefix: cfg.KeyPrefix}, pusherstore.Keys{Prefix: cfg.KeyPrefix}
+	b.keys = stored.Keys{Prefix: cfg.KeyPrefix}
 	var rulesErr, pushersErr, indexErr error
 	b.rules, rulesErr = rulestore.New(b.client, rulestore.Config{
 		Redis: stores, MaxEventBytes: cfg.MaxEventBytes, LargeEventBytes: cfg.LargeEventBytes,

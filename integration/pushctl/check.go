@@ -75,7 +75,7 @@ func (c *checking) run(ctx context.Context) error {
 
 // stateName tells the state of this call from that of others.
 func (c *call) stateName(parts ...string) string {
-	return strings.Join(append(parts, c.servers.String(), "prefix "+c.prefix), ", ")
+	return strings.Join(append(parts, c.servers.String(), "prefix "+c.keys.Prefix), ", ")
 }
 
 // walk goes through all keys, from where it was.

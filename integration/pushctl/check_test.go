@@ -113,7 +113,7 @@ func damages() []damage {
 			name: "pushkeys that nobody settles", kind: unsettledPushkeys,
 			make: func(b *bed) { b.do("ZADD", b.keys.Unsettled(), 17, string(digest)) },
 		},
-		{name: "an event of another type", kind: wrongType, make: func(b *bed) { b.do("RPUSH", b.ruleKeys.Event(carol), "x") }, left: true},
+		{name: "an event of another type", kind: wrongType, make: func(b *bed) { b.do("RPUSH", b.keys.Rules(carol), "x") }, left: true},
 		{name: "pushers of another type", kind: wrongType, make: func(b *bed) { b.do("SET", b.keys.Pushers(carol), "x") }, left: true},
 		{
 			name: "claims of another type", kind: wrongType, left: true,
@@ -256,6 +256,7 @@ func TestNoFalseFaults(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t)
+			b.register("@steady:example.org")
 			ctx, stop := context.WithCancel(t.Context())
 			var hosts sync.WaitGroup
 			for range 6 {
@@ -311,10 +312,10 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	servers := redistest.Cluster(t, 3, 0)
 	b := newBed(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
 	b.register(alice, bob)
-	slot := slotOf(b.ruleKeys.Event(alice))
+	slot := slotOf(b.keys.Rules(alice))
 
 	// A slot that is on its way is no fault.
-	from, err := b.nodeOf(t.Context(), b.ruleKeys.Event(alice))
+	from, err := b.nodeOf(t.Context(), b.keys.Rules(alice))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -328,7 +329,7 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := move.MoveKeys(t.Context(), b.ruleKeys.Event(alice)); err != nil {
+	if err := move.MoveKeys(t.Context(), b.keys.Rules(alice)); err != nil {
 		t.Fatal(err)
 	}
 	b.want(exitOK, "check")
@@ -354,7 +355,7 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	}
 	deadline := time.Now().Add(15 * time.Second)
 	for {
-		err := owner.Get(t.Context(), b.ruleKeys.Event(alice)).Err()
+		err := owner.Get(t.Context(), b.keys.Rules(alice)).Err()
 		if _, moved := redis.IsMovedError(err); moved {
 			break
 		}

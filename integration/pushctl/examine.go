@@ -13,8 +13,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
-	"github.com/pushfx/pushfx/rulestore"
 )
 
 // examiner looks at keys for faults. It only reads.
@@ -48,55 +48,30 @@ func (x *examiner) look(ctx context.Context, node *redis.Client, keys []string) 
 // sortedKeys are keys by what they are.
 type sortedKeys struct{ events, hashes, claims, unknown []string }
 
-// known is how many are the module's.
+// known is how many hold data of users.
 func (s sortedKeys) known() int { return len(s.events) + len(s.hashes) + len(s.claims) }
 
-// prefixOf returns the prefix of a key of the module's; isOurs is false for any
-// other key. No prefix has a brace.
-func prefixOf(name string) (prefix string, isOurs bool) {
-	before, _, _ := strings.Cut(name, "{")
-	for _, kind := range []string{"account_data:", "pushers:", "pushkey:"} {
-		prefix, isOurs = strings.CutSuffix(before, kind)
-		if isOurs {
-			b := backend{prefix: prefix, ruleKeys: rulestore.Keys{Prefix: prefix}, keys: pusherstore.Keys{Prefix: prefix}}
-			return prefix, b.sort([]string{name}).known() == 1
-		}
-	}
-	return "", false
-}
-
+// sort sorts keys. Below a prefix there should be none but the module's; without
+// one, the Redis may have any keys of the host's.
 func (b *backend) sort(keys []string) (s sortedKeys) {
 	for _, name := range keys {
-		_, isEvent := b.ruleKeys.User(name)
-		_, isHash := b.keys.User(name)
-		_, isClaims := b.keys.Digest(name)
-		switch {
-		case isEvent:
+		switch b.keys.Parse(name).Kind {
+		case stored.RulesKey:
 			s.events = append(s.events, name)
-		case isHash:
+		case stored.PushersKey:
 			s.hashes = append(s.hashes, name)
-		case isClaims:
+		case stored.ClaimsKey:
 			s.claims = append(s.claims, name)
-		case b.isForeign(name):
+		case stored.MalformedKey:
 			s.unknown = append(s.unknown, name)
+		case stored.ForeignKey:
+			if b.keys.Prefix != "" {
+				s.unknown = append(s.unknown, name)
+			}
+		case stored.StagedKey, stored.UnsettledKey:
 		}
 	}
 	return s
-}
-
-// isForeign reports whether a key that is none of the module's looks like one,
-// or stands where only the module's are. Without a prefix, the Redis may have
-// any keys of the host's.
-func (b *backend) isForeign(name string) bool {
-	if name == b.keys.Unsettled() || b.ruleKeys.IsNext(name) {
-		return false
-	}
-	rest, under := strings.CutPrefix(name, b.prefix)
-	if b.prefix != "" {
-		return under
-	}
-	return strings.HasPrefix(rest, "pushers:") || strings.HasPrefix(rest, "pushkey:") || strings.HasPrefix(rest, "pushkeys:") ||
-		strings.HasPrefix(rest, "account_data:") && strings.Contains(rest, "m.push_rules")
 }
 
 // shownKey is a key as it may be shown: what comes after "pushkey:" may be one.
@@ -179,25 +154,18 @@ func (l *looking) isThere(key string, err error) (bool, error) {
 	return false, fmt.Errorf("read from %s: %w", l.addressOf(l.node), err)
 }
 
-// nameOf is how the owner of a key is called.
-func (b *backend) nameOf(key string) string {
-	if user, found := b.ruleKeys.User(key); found {
-		return string(user)
+// nameOf is how the owner of a key is called: the user, or the digest of a
+// pushkey, which tells nothing of it.
+func (b *backend) nameOf(name string) string {
+	key := b.keys.Parse(name)
+	if key.Kind == stored.ClaimsKey {
+		return "pushkey " + string(key.Digest)
 	}
-	if user, found := b.keys.User(key); found {
-		return string(user)
-	}
-	return shownDigest(b.keys, key)
-}
-
-// shownDigest names claims. A digest tells nothing of the pushkey.
-func shownDigest(keys pusherstore.Keys, key string) string {
-	digest, _ := keys.Digest(key)
-	return "pushkey " + string(digest)
+	return string(key.User)
 }
 
 func (l *looking) lookAtEvent(key, text string) {
-	user, _ := l.ruleKeys.User(key)
+	user := l.keys.Parse(key).User
 	l.Events++
 	f := finding{name: string(user), key: key, node: l.node, user: user, text: text}
 	e, err := l.events.Read(text)
@@ -222,7 +190,7 @@ func (l *looking) readHash(key string, fields map[string]string) {
 	if len(fields) == 0 {
 		return // gone meanwhile
 	}
-	user, _ := l.keys.User(key)
+	user := l.keys.Parse(key).User
 	h := userHash{user, key, fields, pusherstore.ReadHash(fields)}
 	l.Hashes++
 	l.Pushers += int64(h.Pushers.Len())
@@ -236,7 +204,7 @@ func (l *looking) readHash(key string, fields map[string]string) {
 }
 
 func (l *looking) readClaims(key, text string) {
-	digest, _ := l.keys.Digest(key)
+	digest := l.keys.Parse(key).Digest
 	l.Claims++
 	claims, err := pusherstore.ReadClaims(text)
 	if err != nil {

@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func exportCommand() command {
@@ -173,7 +175,7 @@ func (b *backend) readRecords(ctx context.Context, node redis.UniversalClient, k
 				records = append(records, r)
 			}
 		case isElsewhere:
-			if _, isEvent := b.ruleKeys.User(v.key); isEvent {
+			if b.keys.Parse(v.key).Kind == stored.RulesKey {
 				moved.events = append(moved.events, v.key)
 			} else {
 				moved.hashes = append(moved.hashes, v.key)
@@ -193,11 +195,11 @@ func (b *backend) readRecords(ctx context.Context, node redis.UniversalClient, k
 
 // recordOf is the record of a value that was read.
 func (b *backend) recordOf(v value) record {
-	if user, isEvent := b.ruleKeys.User(v.key); isEvent {
-		return record{user: user, event: &v.text}
+	key := b.keys.Parse(v.key)
+	if key.Kind == stored.RulesKey {
+		return record{user: key.User, event: &v.text}
 	}
-	user, _ := b.keys.User(v.key)
-	return record{user: user, fields: v.fields}
+	return record{user: key.User, fields: v.fields}
 }
 
 // outcome is what became of a read.

@@ -176,7 +176,7 @@ func (i *importing) storeBatch(ctx context.Context, batch []record) error {
 	var digests []pusher.Digest
 	for _, r := range batch {
 		if r.event != nil {
-			events = append(events, i.ruleKeys.Event(r.user))
+			events = append(events, i.keys.Rules(r.user))
 			continue
 		}
 		hashes = append(hashes, i.keys.Pushers(r.user))
@@ -245,7 +245,7 @@ func (i *importing) storeEvent(ctx context.Context, s seen) error {
 			i.countStored(old != nil)
 			return nil
 		}
-		text, err = i.client.Get(ctx, i.ruleKeys.Event(s.user)).Result()
+		text, err = i.client.Get(ctx, i.keys.Rules(s.user)).Result()
 	}
 	return errBusy
 }

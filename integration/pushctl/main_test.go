@@ -152,13 +152,13 @@ func (b *bed) do(args ...any) {
 // store stores an event as somebody might who is not the module.
 func (b *bed) store(user mxid.UserID, text string) {
 	b.t.Helper()
-	b.do("SET", b.ruleKeys.Event(user), text)
+	b.do("SET", b.keys.Rules(user), text)
 }
 
 // spoil replaces a part of a user's event.
 func (b *bed) spoil(user mxid.UserID, old, with string) {
 	b.t.Helper()
-	text := b.client.Get(b.t.Context(), b.ruleKeys.Event(user)).Val()
+	text := b.client.Get(b.t.Context(), b.keys.Rules(user)).Val()
 	if !strings.Contains(text, old) {
 		b.t.Fatalf("%q is not in %s", old, text)
 	}

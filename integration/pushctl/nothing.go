@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // nothingFoundError is for a walk that found no key of the module's: the flags
@@ -21,15 +24,18 @@ func isNothingFound(err error) bool {
 	return errors.As(err, &nothing)
 }
 
-// nothingFound returns a [nothingFoundError] that says what else is there.
+// nothingFound returns a [nothingFoundError] that says what else is there, nil if
+// hosts have stored something meanwhile.
 func (w *walk) nothingFound(ctx context.Context, masters []master) error {
 	total := w.size(ctx, masters)
 	others, err := w.prefixes(ctx, masters)
 	if err != nil {
 		return err
 	}
-	found := fmt.Sprintf("there are no push rules or pushers under -key-prefix %q on %s", w.prefix, w.servers)
+	found := fmt.Sprintf("there are no push rules or pushers under -key-prefix %q on %s", w.keys.Prefix, w.servers)
 	switch {
+	case slices.Contains(others, strconv.Quote(w.keys.Prefix)):
+		return nil
 	case len(others) > 0:
 		found += ", but there are under " + strings.Join(others, ", ")
 	case total > 0:
@@ -56,13 +62,13 @@ func (w *walk) prefixes(ctx context.Context, masters []master) ([]string, error)
 			if err := w.pace.wait(ctx, pageSize); err != nil {
 				return nil, err
 			}
-			names, next, err := w.scanMatching(ctx, m.client, cursor, "*:{*}*", w.pace.page(pageSize))
+			names, next, err := w.scanMatching(ctx, m.client, cursor, stored.AnyPrefixPattern, w.pace.page(pageSize))
 			if err != nil {
 				return nil, err
 			}
 			for _, name := range names {
-				if prefix, isOurs := prefixOf(name); isOurs {
-					found[fmt.Sprintf("%q", prefix)] = true
+				if prefix, isOurs := stored.PrefixOf(name); isOurs {
+					found[strconv.Quote(prefix)] = true
 				}
 			}
 			cursor, ended = next, next == 0

@@ -50,7 +50,7 @@ func (c *call) checkReset(user mxid.UserID, records []record) error {
 		return nil
 	}
 	return fmt.Errorf("%s has %s under -key-prefix %q, so that there is nothing to reset (-create gives them push rules)",
-		printable(string(user)), describe(records), c.prefix)
+		printable(string(user)), describe(records), c.keys.Prefix)
 }
 
 // changeUser checks and saves what is stored for the user, and then does
@@ -88,7 +88,7 @@ func (c *call) recordsOf(ctx context.Context, user mxid.UserID) ([]record, error
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
 	records, leftOut, err := c.readRecords(ctx, c.client, sortedKeys{
-		events: []string{c.ruleKeys.Event(user)}, hashes: []string{c.keys.Pushers(user)},
+		events: []string{c.keys.Rules(user)}, hashes: []string{c.keys.Pushers(user)},
 	})
 	if err == nil && leftOut > 0 {
 		err = errors.New("a key of the user is of another type: look at it by hand")
@@ -144,7 +144,7 @@ func (c *call) reset(ctx context.Context, user mxid.UserID) error {
 	}
 	reading, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	text, err := c.client.Get(reading, c.ruleKeys.Event(user)).Result()
+	text, err := c.client.Get(reading, c.keys.Rules(user)).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}

@@ -121,7 +121,7 @@ func (c *call) show(ctx context.Context) error {
 func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	event, hashKey := c.ruleKeys.Event(user), c.keys.Pushers(user)
+	event, hashKey := c.keys.Rules(user), c.keys.Pushers(user)
 	s := shownUser{User: user, Slot: slotOf(event), Faults: []listed{}}
 	node, err := c.nodeOf(ctx, event)
 	if err != nil {

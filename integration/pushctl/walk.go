@@ -221,11 +221,7 @@ func again(ctx context.Context, read func() error) (err error) {
 }
 
 func (w *walk) scan(ctx context.Context, node *redis.Client, cursor uint64, count int) (keys []string, next uint64, err error) {
-	pattern := ""
-	if w.prefix != "" {
-		pattern = globQuote(w.prefix) + "*"
-	}
-	return w.scanMatching(ctx, node, cursor, pattern, count)
+	return w.scanMatching(ctx, node, cursor, w.keys.Pattern(), count)
 }
 
 func (w *walk) scanMatching(ctx context.Context, node *redis.Client, cursor uint64, pattern string, count int) (keys []string, next uint64, err error) {
@@ -236,18 +232,6 @@ func (w *walk) scanMatching(ctx context.Context, node *redis.Client, cursor uint
 		return nil, 0, fmt.Errorf("SCAN on %s: %w", w.addressOf(node), err)
 	}
 	return keys, next, nil
-}
-
-// globQuote makes a pattern that matches exactly a text.
-func globQuote(text string) string {
-	var quoted strings.Builder
-	for _, b := range []byte(text) {
-		if strings.IndexByte(`*?[]\^-`, b) >= 0 {
-			quoted.WriteByte('\\')
-		}
-		quoted.WriteByte(b)
-	}
-	return quoted.String()
 }
 
 // master is a server with keys of its own.

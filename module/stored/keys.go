@@ -1,0 +1,164 @@
+// Package stored says what the module keeps in Redis: the names of its keys and
+// the form of its values. Whoever reads or writes them does it with this package:
+// the module's own stores, pushctl, and a host's own store that is to share data
+// with them.
+//
+//	account_data:{@user:server}:m.push_rules   string, the user's push rules event
+//	pushers:{@user:server}                     hash, the user's pushers
+//	pushkey:{DIGEST}                           string, which users claim a pushkey
+//	pushkeys:unsettled                         sorted set, pushkeys to be settled, by their last claim
+//
+// Before each stands the prefix of the host, if it has one. What is in braces is
+// the hash tag: in a cluster all keys of a user share a slot.
+package stored
+
+import (
+	"strings"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// Keys names the keys that begin with a prefix, and tells what a key is. The zero
+// Keys is that of no prefix.
+type Keys struct {
+	Prefix string // without braces
+}
+
+// The parts of the keys around the user or digest.
+const (
+	rulesStart   = "account_data:{"
+	rulesEnd     = "}:m.push_rules"
+	stagedMark   = ":next:"
+	pushersStart = "pushers:{"
+	claimsStart  = "pushkey:{"
+	tagEnd       = "}"
+	unsettled    = "pushkeys:unsettled"
+)
+
+// Rules is the key of a user's push rules event.
+func (k Keys) Rules(user mxid.UserID) string { return k.Prefix + rulesStart + string(user) + rulesEnd }
+
+// Staged is the key under which a large event arrives before it takes the place
+// of the one that is stored at key. It expires if it does not. The token tells it
+// from others.
+func Staged(key, token string) string { return key + stagedMark + token }
+
+// Pushers is the key of the hash with a user's pushers.
+func (k Keys) Pushers(user mxid.UserID) string {
+	return k.Prefix + pushersStart + string(user) + tagEnd
+}
+
+// Claims is the key of the claims to a pushkey. The pushkey is a credential, so
+// that its digest names it.
+func (k Keys) Claims(digest pusher.Digest) string {
+	return k.Prefix + claimsStart + string(digest) + tagEnd
+}
+
+// Unsettled is the key of the pushkeys that are to be settled.
+func (k Keys) Unsettled() string { return k.Prefix + unsettled }
+
+// KeyKind is what a key holds.
+type KeyKind int
+
+// The kinds of keys.
+const (
+	ForeignKey   KeyKind = iota // somebody else's
+	MalformedKey                // named like one of the module's, which it is not
+	RulesKey                    // see [Keys.Rules]
+	StagedKey                   // see [Staged]
+	PushersKey                  // see [Keys.Pushers]
+	ClaimsKey                   // see [Keys.Claims]
+	UnsettledKey                // see [Keys.Unsettled]
+)
+
+// Key is what the name of a key says.
+type Key struct {
+	Kind   KeyKind
+	User   mxid.UserID   // of [RulesKey], [StagedKey] and [PushersKey]
+	Digest pusher.Digest // of [ClaimsKey]
+}
+
+// Parse tells what a key is.
+func (k Keys) Parse(name string) Key {
+	rest, isBelow := strings.CutPrefix(name, k.Prefix)
+	if !isBelow {
+		return Key{}
+	}
+	if rest == unsettled {
+		return Key{Kind: UnsettledKey}
+	}
+	if user, found := cutUser(rest, rulesStart, rulesEnd); found {
+		return Key{Kind: RulesKey, User: user}
+	}
+	if user, found := cutUser(rest, pushersStart, tagEnd); found {
+		return Key{Kind: PushersKey, User: user}
+	}
+	if text, found := cut(rest, claimsStart, tagEnd); found && pusher.Digest(text).Validate() == nil {
+		return Key{Kind: ClaimsKey, Digest: pusher.Digest(text)}
+	}
+	if at := strings.LastIndex(rest, stagedMark); at >= 0 {
+		if user, found := cutUser(rest[:at], rulesStart, rulesEnd); found {
+			return Key{Kind: StagedKey, User: user}
+		}
+	}
+	if isLike(rest) {
+		return Key{Kind: MalformedKey}
+	}
+	return Key{}
+}
+
+func cutUser(name, start, end string) (mxid.UserID, bool) {
+	text, found := cut(name, start, end)
+	user := mxid.UserID(text)
+	return user, found && user.Validate() == nil
+}
+
+func cut(name, start, end string) (string, bool) {
+	name, starts := strings.CutPrefix(name, start)
+	name, ends := strings.CutSuffix(name, end)
+	return name, starts && ends
+}
+
+// isLike reports whether a name begins as those of the module do.
+func isLike(name string) bool {
+	for _, start := range []string{"pushers:", "pushkey:", "pushkeys:"} {
+		if strings.HasPrefix(name, start) {
+			return true
+		}
+	}
+	return strings.HasPrefix(name, "account_data:") && strings.Contains(name, "m.push_rules")
+}
+
+// Pattern is the MATCH pattern of SCAN for the keys that begin with the prefix;
+// it is empty, for all keys, without one.
+func (k Keys) Pattern() string {
+	if k.Prefix == "" {
+		return ""
+	}
+	var pattern strings.Builder
+	for _, b := range []byte(k.Prefix) {
+		if strings.IndexByte(`*?[]\^-`, b) >= 0 {
+			pattern.WriteByte('\\')
+		}
+		pattern.WriteByte(b)
+	}
+	return pattern.String() + "*"
+}
+
+// AnyPrefixPattern is the MATCH pattern of SCAN for the keys for which [PrefixOf]
+// finds a prefix, and some others.
+const AnyPrefixPattern = "*:{*}*"
+
+// PrefixOf returns the prefix of a key that holds data of a user; found is false
+// for any other key.
+func PrefixOf(name string) (prefix string, found bool) {
+	before := name[:strings.IndexByte(name, '{')+1]
+	for _, start := range []string{rulesStart, pushersStart, claimsStart} {
+		if prefix, found = strings.CutSuffix(before, start); found {
+			kind := Keys{prefix}.Parse(name).Kind
+			return prefix, kind == RulesKey || kind == PushersKey || kind == ClaimsKey
+		}
+	}
+	return "", false
+}

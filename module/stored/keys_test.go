@@ -1,0 +1,105 @@
+package stored
+
+import (
+	"path"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+const (
+	alice  mxid.UserID   = "@alice:example.org"
+	digest pusher.Digest = "TrPqT4hq7xVvC68N_gROJpFfMpudhVLdg2eymUZ6K9U"
+)
+
+// The names are what hosts of all versions share, and what operators' ACLs name.
+func TestKeysAreNamed(t *testing.T) {
+	t.Parallel()
+	for _, prefix := range []string{"", "hs1:", "account_data:"} {
+		k := Keys{prefix}
+		for _, test := range []struct {
+			name, want string
+			key        Key
+		}{
+			{k.Rules(alice), "account_data:{@alice:example.org}:m.push_rules", Key{Kind: RulesKey, User: alice}},
+			{Staged(k.Rules(alice), "ABC"), "account_data:{@alice:example.org}:m.push_rules:next:ABC", Key{Kind: StagedKey, User: alice}},
+			{k.Pushers(alice), "pushers:{@alice:example.org}", Key{Kind: PushersKey, User: alice}},
+			{k.Claims(digest), "pushkey:{" + string(digest) + "}", Key{Kind: ClaimsKey, Digest: digest}},
+			{k.Unsettled(), "pushkeys:unsettled", Key{Kind: UnsettledKey}},
+		} {
+			if test.name != prefix+test.want {
+				t.Errorf("got %s, want %s", test.name, prefix+test.want)
+			}
+			if got := k.Parse(test.name); got != test.key {
+				t.Errorf("%s: got %+v, want %+v", test.name, got, test.key)
+			}
+			found, isOurs := PrefixOf(test.name)
+			holdsUsers := test.key.Kind != StagedKey && test.key.Kind != UnsettledKey
+			if isOurs != holdsUsers || isOurs && found != prefix {
+				t.Errorf("%s: got the prefix %q, %t", test.name, found, isOurs)
+			}
+		}
+	}
+}
+
+// Braces and the ends of keys may be in a user id.
+func TestOddUsersAreTold(t *testing.T) {
+	t.Parallel()
+	k := Keys{"hs1:"}
+	for _, user := range []mxid.UserID{"@a}b:x", "@a}:m.push_rules:x", "@pushers:{b:x", "@a:next:b"} {
+		if got := k.Parse(k.Rules(user)); got != (Key{Kind: RulesKey, User: user}) {
+			t.Errorf("rules of %q: got %+v", user, got)
+		}
+		if got := k.Parse(k.Pushers(user)); got != (Key{Kind: PushersKey, User: user}) {
+			t.Errorf("pushers of %q: got %+v", user, got)
+		}
+		if prefix, found := PrefixOf(k.Rules(user)); !found || prefix != "hs1:" {
+			t.Errorf("prefix of %q: got %q, %t", user, prefix, found)
+		}
+	}
+}
+
+func TestOtherKeysAreTold(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name, prefix string
+		want         KeyKind
+	}{
+		{"", "", ForeignKey},
+		{"user:1", "", ForeignKey},
+		{"account_data:{@alice:example.org}:m.direct", "", ForeignKey},
+		{"account_data:{@alice:example.org}:m.push_rules", "hs1:", ForeignKey},
+		{"account_data:@alice:example.org:m.push_rules", "", MalformedKey},
+		{"account_data:{alice}:m.push_rules", "", MalformedKey},
+		{"account_data:{@alice:example.org}:m.push_rules:later:ABC", "", MalformedKey},
+		{"x:next:ABC", "", ForeignKey},
+		{"pushers:{alice}", "", MalformedKey},
+		{"hs1:pushers:@alice:example.org", "hs1:", MalformedKey},
+		{"pushkey:{key}", "", MalformedKey},
+		{"pushkey:" + string(digest), "", MalformedKey},
+		{"pushkeys:settled", "", MalformedKey},
+	} {
+		if got := (Keys{test.prefix}).Parse(test.name); got != (Key{Kind: test.want}) {
+			t.Errorf("%q under %q: got %+v", test.name, test.prefix, got)
+		}
+		if prefix, found := PrefixOf(test.name); found && test.prefix == "" {
+			t.Errorf("%q: got the prefix %q", test.name, prefix)
+		}
+	}
+}
+
+func TestThePatternMatchesExactlyThePrefix(t *testing.T) {
+	t.Parallel()
+	if got := (Keys{}).Pattern(); got != "" {
+		t.Errorf("without a prefix: got %q", got)
+	}
+	for _, prefix := range []string{"hs1:", `hs[1]*\?^-:`} {
+		pattern := Keys{prefix}.Pattern()
+		for name, want := range map[string]bool{prefix + "x": true, prefix: true, "x" + prefix: false, "hs1x:": false} {
+			if got, err := path.Match(pattern, name); got != want || err != nil {
+				t.Errorf("%q: %q: got %t, %v", pattern, name, got, err)
+			}
+		}
+	}
+}
