@@ -10,6 +10,11 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
@@ -407,6 +412,44 @@ func TestUnknownMembersSurviveWrites(t *testing.T) {
 			t.Errorf("put, actions, delete, enabled:\n got %s\nwant %s", c.event(), stored("true"))
 		}
 	})
+}
+
+// Members of the content that the service does not know are part of what
+// account data and /sync show, before and after a change and a repair.
+func TestUnknownMembersOfTheContentAreShown(t *testing.T) {
+	t.Parallel()
+	var push module.HostService
+	var syncs module.SyncService
+	s := newService(t, fx.Populate(&push, &syncs))
+	const set = `{"override":[],"content":[],"room":[%],"sender":[],"underride":[]}`
+	const room = `{"rule_id":"a","default":false,"enabled":true,"actions":[]}`
+	const rest = `,"device":{"n":1e400},"org.example":[1, 2.0]`
+	c := s.caller(t, v3)
+	shown := func(want string) {
+		t.Helper()
+		content, err := push.AccountData(t.Context(), mxid.UserID(c.user))
+		if err != nil || string(content) != want {
+			t.Errorf("account data is %s, %v\nwant %s", content, err, want)
+		}
+		synced, _, err := syncs.ContentSince(t.Context(), mxid.UserID(c.user), 0)
+		if got := string(synced.AppendJSON(nil)); err != nil || got != want {
+			t.Errorf("a sync shows %s, %v\nwant %s", got, err, want)
+		}
+	}
+	content := func(rules string) string { return `{"global":` + strings.Replace(set, "%", rules, 1) + rest + `}` }
+
+	c.plant(`{"content":` + content("") + `}`)
+	shown(content(""))
+	c.change(`PUT /pushrules/global/room/a {"actions":[]}`)
+	shown(content(room))
+	legacy := `{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[]}`
+	c.plant(`{"content":` + content(room+","+legacy) + `}`)
+	c.send("GET /pushrules/", "")
+	var repaired struct{ Global json.RawMessage }
+	if err := json.Unmarshal([]byte(c.send("GET /pushrules/", "").body), &repaired); err != nil {
+		t.Fatal(err)
+	}
+	shown(`{"global":` + string(repaired.Global) + rest + `}`)
 }
 
 // A rule that is only marked as a default is the user's: it stays where the

@@ -22,6 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // RuleStore keeps each user's push rules event. Package storetest holds the
@@ -68,6 +69,10 @@ type RuleStore interface {
 type Content struct {
 	Rules pushrule.Ruleset
 
+	// Extra is what the content has beside the rules and the service does not
+	// interpret. It is kept, and shown as account data and in /sync. Read-only.
+	Extra []strictjson.Member
+
 	// Version is another one after every change, 0 where nothing is stored. It
 	// grows; it is smaller than before only where the store itself has lost
 	// changes (README, "Guarantees") or somebody else than the module wrote.
@@ -77,10 +82,12 @@ type Content struct {
 // Found reports whether the user has rules.
 func (c Content) Found() bool { return c.Version != 0 }
 
-// AppendJSON appends the content as clients see it, {"global":{...}}.
+// AppendJSON appends the content as clients see it in account data and /sync:
+// {"global":{...}}, with all that it has beside the rules.
 func (c Content) AppendJSON(dst []byte) []byte {
 	dst = append(dst, `{"global":`...)
-	return append(c.Rules.AppendJSON(dst), '}')
+	dst = c.Rules.AppendJSON(dst)
+	return append(strictjson.AppendMembers(dst, c.Extra), '}')
 }
 
 // Result is what one of many operations came to.

@@ -79,7 +79,7 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 	if made.Equal(stored.Rules) {
 		return stored, nil
 	}
-	return Content{made, stored.Version - 1}, nil
+	return Content{made, stored.Extra, stored.Version - 1}, nil
 }
 
 // checkLoggedIn takes back the rules that were created for a user who is gone by

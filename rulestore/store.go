@@ -91,5 +91,5 @@ func content(state commit.State[event]) module.Content {
 	if !e.found {
 		return module.Content{}
 	}
-	return module.Content{Rules: e.rules, Version: max(state.Stamp.Version, unstamped)}
+	return module.Content{Rules: e.rules, Extra: e.contentExtra, Version: max(state.Stamp.Version, unstamped)}
 }
