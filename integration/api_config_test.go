@@ -41,9 +41,11 @@ func TestConfiguredLimits(t *testing.T) {
 			{pushers, pusherWith(), done},
 			{pushers, pusherWith(`"pushkey":"other"`), failure(400, "M_INVALID_PARAM", "A user has at most 1 pushers.")},
 		}},
-		{"MaxListBytes", func(c *pushfx.Config) { c.PusherPolicy.MaxListBytes = 150 }, []step{
+		{"MaxListBytes", func(c *pushfx.Config) { c.PusherPolicy.MaxListBytes = 400 }, []step{
 			{pushers, pusherWith(), done},
-			{pushers, pusherWith(`"pushkey":"other"`), failure(413, "M_TOO_LARGE", "Pushers larger than 150 bytes.")},
+			{pushers, pusherWith(`"lang":"` + strings.Repeat(`\u0001`, 20) + `"`), failure(413, "M_TOO_LARGE", "Pushers larger than 400 bytes.")},
+			{pushers, pusherWith(`"pushkey":"other"`), failure(413, "M_TOO_LARGE", "Pushers larger than 400 bytes.")},
+			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 20) + `"`), done},
 		}},
 		{"AllowHTTP", func(c *pushfx.Config) { c.PusherPolicy.AllowHTTP = true }, []step{
 			{pushers, pusherWith(`"data":{"url":"http://push.example.org/_matrix/push/v1/notify"}`), done},

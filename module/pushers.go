@@ -73,10 +73,10 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival {
 			return errNoClaim
 		}
-		p := p
+		p, before := p, *list
 		p.Claim = held.Claim
 		list.Set(p)
-		return nil
+		return s.options.Policy.CheckGrowth(before, *list)
 	})
 }
 

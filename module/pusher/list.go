@@ -97,13 +97,13 @@ func (l *List) AppendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// size is how many bytes the pushers hold.
+// size is how many bytes the pushers take where they are stored, each with its
+// field. Escapes make that six times of what was submitted.
 func (l *List) size() (n int) {
+	var stored []byte
 	for _, p := range l.pushers {
-		n += len(p.AppID) + len(p.Pushkey) + len(p.AppDisplayName) + len(p.DeviceDisplayName) + len(p.Lang) + len(p.Data) + len(p.Device)
-		for _, m := range p.Extra {
-			n += len(m.Name) + len(m.Value)
-		}
+		stored = p.AppendStored(stored[:0])
+		n += len(p.Field()) + len(stored)
 	}
 	return n
 }

@@ -27,7 +27,7 @@ const NotifyPath = "/_matrix/push/v1/notify"
 // host name may lead anywhere, so whoever dials guards that (package dialguard).
 type Policy struct {
 	MaxPushers      int  // pushers of one user; default 100
-	MaxListBytes    int  // bytes of all that one user's pushers hold; default 256 KiB
+	MaxListBytes    int  // bytes of all of one user's pushers as they are stored; default 256 KiB
 	MaxPushkeyBytes int  // bytes of a pushkey; default 512, the specification's limit
 	MaxAppIDChars   int  // code points of an app_id; default 64, the specification's limit
 	MaxDataBytes    int  // bytes of data as JSON; default 16 KiB

@@ -179,24 +179,26 @@ func phones(number int) (l pusher.List) {
 func TestThePolicyLimitsTheBytesOfAllPushers(t *testing.T) {
 	sized := func(sizes ...int) (l pusher.List) {
 		for i, size := range sizes {
-			p := pusher.Pusher{Key: pusher.Key{AppID: "a", Pushkey: fmt.Sprint(i)}, Extra: []pusher.Member{{Name: "x"}}}
-			p.Extra[0].Value = strings.Repeat("x", size-3)
+			p := pusher.Pusher{Key: pusher.Key{AppID: "a", Pushkey: fmt.Sprint(i)}, Created: 1, Data: "{}"}
+			stored := len(p.Field()) + len(p.AppendStored(nil))
+			p.Lang = strings.Repeat("\x01", (size-stored)/len(`\u0001`)) // takes six bytes, like any control character
+			p.Lang += strings.Repeat("x", (size-stored)%len(`\u0001`))
 			l.Set(p)
 		}
 		return l
 	}
 	policy := pusher.DefaultPolicy()
-	policy.MaxListBytes = 100
-	const refusal = "too_large: Pushers larger than 100 bytes."
+	policy.MaxListBytes = 1000
+	const refusal = "too_large: Pushers larger than 1000 bytes."
 	for name, test := range map[string]struct {
 		before, after pusher.List
 		want          string
 	}{
-		"up to the limit":            {sized(50), sized(50, 50), ""},
-		"over the limit":             {sized(50), sized(50, 51), refusal},
-		"one that is replaced":       {sized(50, 50), sized(51, 50), refusal},
-		"over it before, not larger": {sized(100, 50), sized(90, 60), ""},
-		"over it before, larger":     {sized(100, 50), sized(100, 51), refusal},
+		"up to the limit":            {sized(500), sized(500, 500), ""},
+		"over the limit":             {sized(500), sized(500, 501), refusal},
+		"one that is replaced":       {sized(500, 500), sized(501, 500), refusal},
+		"over it before, not larger": {sized(1000, 500), sized(900, 600), ""},
+		"over it before, larger":     {sized(1000, 500), sized(1000, 501), refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := describe(policy.CheckGrowth(test.before, test.after)); got != test.want {
