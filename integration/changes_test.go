@@ -49,8 +49,9 @@ func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o.rules = module.NewRuleService(store, changes, module.RuleOptions{Limits: pushrule.DefaultLimits()})
-	o.sync = module.NewSyncService(o.rules, changes)
+	service := module.NewService(module.Stores{Rules: store}, changes, module.Options{Limits: pushrule.DefaultLimits()})
+	o.rules = service.Rules()
+	o.sync = service.Sync(o.rules)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { changes.Run(ctx) })

@@ -269,7 +269,7 @@ func Example_withoutFx() {
 		panic(err)
 	}
 	go changes.Run(context.Background())
-	rules := module.NewRuleService(store, changes, module.RuleOptions{Limits: pushrule.DefaultLimits()})
+	rules := module.NewService(module.Stores{Rules: store}, changes, module.Options{Limits: pushrule.DefaultLimits()}).Rules()
 	routes, err := handlers.NewPushRules(rules, handlers.DefaultConfig(), log)
 	if err != nil {
 		panic(err)

@@ -37,8 +37,8 @@ func newPushkeyHost(t *testing.T, client redis.UniversalClient) pushkeyHost {
 	if err != nil {
 		t.Fatal(err)
 	}
-	options := module.PusherOptions{Policy: pusher.DefaultPolicy()}
-	return pushkeyHost{store, index, module.NewPusherService(store, index, options)}
+	options := module.Options{Policy: pusher.DefaultPolicy()}
+	return pushkeyHost{store, index, module.NewService(module.Stores{Pushers: store, Pushkeys: index}, nil, options).Pushers()}
 }
 
 func sharedPusher(pushkey string) pusher.Pusher {
@@ -265,7 +265,7 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
 		p := sharedPusher("key")
 		users := crowd(2)
-		dying := module.NewPusherService(dyingStore{hosts[0].store}, hosts[0].index, module.PusherOptions{Policy: pusher.DefaultPolicy()})
+		dying := module.NewService(module.Stores{Pushers: dyingStore{hosts[0].store}, Pushkeys: hosts[0].index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()
 		if err := hosts[1].service.Set(t.Context(), users[0], p, pusher.RemoveOthers); err != nil {
 			t.Fatal(err)
 		}

@@ -302,8 +302,9 @@ func newInstance(
 	if i.Changes, err = module.NewChanges(store, cfg, listeners...); err != nil {
 		t.Fatal(err)
 	}
-	i.rules = module.NewRuleService(store, i.Changes, module.RuleOptions{Limits: pushrule.DefaultLimits()})
-	i.sync = module.NewSyncService(i.rules, i.Changes)
+	service := module.NewService(module.Stores{Rules: store}, i.Changes, module.Options{Limits: pushrule.DefaultLimits()})
+	i.rules = service.Rules()
+	i.sync = service.Sync(i.rules)
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
@@ -883,7 +884,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		rules := module.NewRuleService(store, changes, module.RuleOptions{})
+		rules := module.NewService(module.Stores{Rules: store}, changes, module.Options{}).Rules()
 		if _, err := rules.Content(t.Context(), alice); err != nil {
 			t.Fatal(err)
 		}

@@ -16,8 +16,8 @@ import (
 )
 
 // hostOf returns the host's service on stores, without push rules.
-func hostOf(c caller, options module.PusherOptions) module.HostService {
-	return module.NewHostService(nil, nil, module.RuleOptions{}, c, c.index(), options)
+func hostOf(c caller, options module.Options) module.HostService {
+	return hostOn(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, options)
 }
 
 // ownPusher returns a pusher of a kind and device with a pushkey of its own.
@@ -30,7 +30,7 @@ func ownPusher(pushkey string, kind pusher.Kind, device string) pusher.Pusher {
 // set sets pushers of a user.
 func (m *memory) set(t *testing.T, user mxid.UserID, pushers ...pusher.Pusher) {
 	t.Helper()
-	service := module.NewPusherService(m, m.index(), usual())
+	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
 	for _, p := range pushers {
 		if err := service.Set(t.Context(), user, p, pusher.KeepOthers); err != nil {
 			t.Fatal(err)
@@ -138,8 +138,8 @@ func (a accounts) end(what string) error {
 	return nil
 }
 
-func usualWith(a module.Accounts) module.PusherOptions {
-	return module.PusherOptions{Policy: pusher.DefaultPolicy(), Accounts: a}
+func usualWith(a module.Accounts) module.Options {
+	return module.Options{Policy: pusher.DefaultPolicy(), Accounts: a}
 }
 
 // idleChanges returns changes that nobody is told of: nothing but the requests
@@ -155,7 +155,7 @@ func idleChanges(t *testing.T, rules module.RuleStore) *module.Changes {
 
 // forgetful returns the host's service on stores and on rules.
 func forgetful(c caller, rules *ruleMemory, changes *module.Changes) module.HostService {
-	return module.NewHostService(ruleCaller{rules, c}, changes, module.RuleOptions{}, c, c.index(), usual())
+	return hostOn(module.Stores{Rules: ruleCaller{rules, c}, Pushers: c, Pushkeys: c.index()}, changes, usual())
 }
 
 // farewell is alice's tablet that sets a pusher while the host ends the tablet,
@@ -215,7 +215,7 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 	m, gone := newMemory(), ""
 	m.do(t, f.before...)
 	set := func(ctx context.Context, c caller) error {
-		return module.NewPusherService(c, c.index(), usualWith(accounts{c, &gone})).Set(ctx, alice, f.set, f.others)
+		return module.NewService(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usualWith(accounts{c, &gone})).Pushers().Set(ctx, alice, f.set, f.others)
 	}
 	named := func() {
 		if f.ends != theUser { // whose claims go first
@@ -274,7 +274,7 @@ func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	broken := accounts{caller{wait: func(turn) error { return errDied }}, new(string)}
-	service := module.NewPusherService(m, m.index(), usualWith(broken))
+	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usualWith(broken)).Pushers()
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
 		err := service.Set(t.Context(), alice, pusherOf("en"), others)
 		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
@@ -282,7 +282,7 @@ func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
 		}
 	}
 	store := &ruleMemory{}
-	rules := module.NewRuleService(store, idleChanges(t, store), module.RuleOptions{Accounts: broken})
+	rules := module.NewService(module.Stores{Rules: store}, idleChanges(t, store), module.Options{Accounts: broken}).Rules()
 	if _, err := rules.Content(t.Context(), alice); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
 		t.Errorf("Content: got error %v", err)
 	}
@@ -343,7 +343,7 @@ func playFirstRead(t *testing.T, before module.Content, choose func(int) int, an
 	m.set(t, alice, tabletsOwn)
 	changes := idleChanges(t, rules)
 	read := func(ctx context.Context, c caller) error {
-		service := module.NewRuleService(ruleCaller{rules, c}, changes, module.RuleOptions{Accounts: accounts{c, &gone}})
+		service := module.NewService(module.Stores{Rules: ruleCaller{rules, c}}, changes, module.Options{Accounts: accounts{c, &gone}}).Rules()
 		_, err := service.Content(ctx, alice)
 		return err
 	}
@@ -415,10 +415,10 @@ func TestAUserIsForgottenThoughWhatIsStoredCannotBeRead(t *testing.T) {
 	t.Parallel()
 	for name, host := range map[string]func(*memory, *ruleMemory, *module.Changes) module.HostService{
 		"the pushers": func(m *memory, r *ruleMemory, c *module.Changes) module.HostService {
-			return module.NewHostService(r, c, module.RuleOptions{}, unreadable{m}, m.index(), usual())
+			return hostOn(module.Stores{Rules: r, Pushers: unreadable{m}, Pushkeys: m.index()}, c, usual())
 		},
 		"the claims": func(m *memory, r *ruleMemory, c *module.Changes) module.HostService {
-			return module.NewHostService(r, c, module.RuleOptions{}, m, unreadableIndex{m.index()}, usual())
+			return hostOn(module.Stores{Rules: r, Pushers: m, Pushkeys: unreadableIndex{m.index()}}, c, usual())
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

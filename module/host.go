@@ -10,32 +10,28 @@ import (
 
 var _ HostService = (*hostService)(nil)
 
+// hostService is the part of a [Service] that the host's own code calls. Single
+// users' rules are read through rules, which the host may have wrapped.
 type hostService struct {
-	rules   *ruleService
+	rules   RuleService
+	edits   *ruleService
 	pushers *pusherService
 }
 
-// NewHostService returns the module's own service for the host. It works on the
-// stores, not on the other services.
-func NewHostService(
-	rules RuleStore, changes *Changes, ro RuleOptions, pushers PusherStore, index PushkeyIndex, po PusherOptions,
-) HostService {
-	return &hostService{newRuleService(rules, changes, ro), newPusherService(pushers, index, po)}
-}
-
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
-	return s.rules.ensureDefaults(ctx, user)
+	_, err := s.rules.Content(ctx, user)
+	return err
 }
 
 func (s *hostService) RefreshDefaults(ctx context.Context, user mxid.UserID) error {
-	return s.rules.refreshDefaults(ctx, user)
+	return s.edits.refreshDefaults(ctx, user)
 }
 
 func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
 	if err := s.pushers.forget(ctx, user); err != nil {
 		return err
 	}
-	return s.rules.forget(ctx, user)
+	return s.edits.forget(ctx, user)
 }
 
 func (s *hostService) RemoveDevicePushers(ctx context.Context, user mxid.UserID, devices ...string) error {
@@ -47,7 +43,7 @@ func (s *hostService) KeepOnlyDevicePushers(ctx context.Context, user mxid.UserI
 }
 
 func (s *hostService) CopyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
-	return s.rules.copyRoomRules(ctx, user, oldRoom, newRoom)
+	return s.edits.copyRoomRules(ctx, user, oldRoom, newRoom)
 }
 
 func (s *hostService) AccountData(ctx context.Context, user mxid.UserID) ([]byte, error) {
@@ -59,7 +55,7 @@ func (s *hostService) AccountData(ctx context.Context, user mxid.UserID) ([]byte
 }
 
 func (s *hostService) Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset] {
-	return s.rules.rulesets(ctx, users)
+	return s.edits.rulesets(ctx, users)
 }
 
 func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {

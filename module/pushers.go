@@ -14,25 +14,12 @@ import (
 
 var _ PusherService = (*pusherService)(nil)
 
+// pusherService is the pusher part of a [Service].
 type pusherService struct {
 	store    PusherStore
 	pushkeys pushkeys
-	options  PusherOptions
-}
-
-// PusherOptions are what pushers depend on beside their stores.
-type PusherOptions struct {
-	Policy   pusher.Policy
-	Accounts Accounts // nil where the host has none
-}
-
-// NewPusherService returns the module's pusher service.
-func NewPusherService(store PusherStore, index PushkeyIndex, o PusherOptions) PusherService {
-	return newPusherService(store, index, o)
-}
-
-func newPusherService(store PusherStore, index PushkeyIndex, o PusherOptions) *pusherService {
-	return &pusherService{store, pushkeys{index, store}, o}
+	policy   pusher.Policy
+	accounts *accountsSlot
 }
 
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
@@ -40,7 +27,7 @@ func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List
 }
 
 func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	if err := s.options.Policy.Check(p); err != nil {
+	if err := s.policy.Check(p); err != nil {
 		return err
 	}
 	err := s.renew(ctx, user, p, others)
@@ -86,7 +73,7 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 // is postponed before that, too; and each who sets a pusher looks at the claims
 // afterwards, so that of two the last one sees both.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.options.Policy)
+	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
 		return err
 	}
@@ -125,7 +112,7 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 		held, _ := list.Pusher(p.Key)
 		p.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(p)
-		return s.options.Policy.CheckGrowth(before, *list)
+		return s.policy.CheckGrowth(before, *list)
 	})
 	switch {
 	case err == nil:
@@ -144,7 +131,7 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 	if p.Kind == pusher.Email {
 		device = ""
 	}
-	loggedIn, err := isLoggedIn(ctx, s.options.Accounts, user, device)
+	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), user, device)
 	if err != nil || loggedIn {
 		return err
 	}

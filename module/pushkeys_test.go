@@ -282,12 +282,12 @@ func pusherOf(lang string) pusher.Pusher {
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
 }
 
-func usual() module.PusherOptions { return module.PusherOptions{Policy: pusher.DefaultPolicy()} }
+func usual() module.Options { return module.Options{Policy: pusher.DefaultPolicy()} }
 
 // request is the act as a request, the i-th of a script.
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
-		service := module.NewPusherService(c, c.index(), usual())
+		service := module.NewService(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usual()).Pushers()
 		switch a.verb {
 		case takes:
 			return service.Set(ctx, a.user, pusherOf(fmt.Sprint(i)), pusher.RemoveOthers)
@@ -306,7 +306,7 @@ func (a act) request(i int) request {
 		case settles:
 			return module.SettlePushkeys(ctx, c, c.index())
 		}
-		host := module.NewHostService(nil, nil, module.RuleOptions{}, c, c.index(), usual())
+		host := hostOn(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usual())
 		return host.KeepOnlyDevicePushers(ctx, a.user, "PHONE")
 	}
 }
@@ -881,7 +881,7 @@ func TestWhatTheLimitsRefuseLeavesNoClaim(t *testing.T) {
 				m.do(t, test.before...)
 				options := usual()
 				options.Policy.MaxSharers, options.Policy.MaxPushers = 2, 1
-				service := module.NewPusherService(m, m.index(), options)
+				service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, options).Pushers()
 				if err := service.Set(t.Context(), dave, another, pusher.RemoveOthers); err != nil {
 					t.Fatal(err)
 				}

@@ -11,31 +11,14 @@ import (
 
 var _ RuleService = (*ruleService)(nil)
 
+// ruleService is the push rule part of a [Service].
 type ruleService struct {
-	store   RuleStore
-	changes *Changes
-	options RuleOptions
-}
-
-// RuleOptions are what push rules depend on beside their store.
-type RuleOptions struct {
-	Defaults pushrule.Defaults
-	Limits   pushrule.Limits
-	Accounts Accounts // nil where the host has none
-
-	// Observer is told of rule sets that are created and repaired. Nil is none.
-	Observer observe.Observer
-}
-
-// NewRuleService returns the module's push rule service, which tells changes of
-// what it has changed.
-func NewRuleService(store RuleStore, changes *Changes, o RuleOptions) RuleService {
-	return newRuleService(store, changes, o)
-}
-
-func newRuleService(store RuleStore, changes *Changes, o RuleOptions) *ruleService {
-	o.Observer = observe.Or(o.Observer)
-	return &ruleService{store, changes, o}
+	store    RuleStore
+	changes  *Changes
+	accounts *accountsSlot
+	defaults pushrule.Defaults
+	limits   pushrule.Limits
+	observer observe.Observer
 }
 
 func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, error) {
@@ -54,7 +37,7 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 // write, the version is one that was never stored, so that a sync looks again:
 // a read shows one moment, and here that is when it wrote.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
-	defaults := s.options.Defaults.For(user)
+	defaults := s.defaults.For(user)
 	var made pushrule.Ruleset
 	var created, repaired bool
 	stored, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
@@ -71,10 +54,10 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 		return stored, err
 	}
 	if created {
-		s.options.Observer.Count(observe.RuleSetCreated, "")
+		s.observer.Count(observe.RuleSetCreated, "")
 	}
 	if repaired {
-		s.options.Observer.Count(observe.RuleSetRepaired, "")
+		s.observer.Count(observe.RuleSetRepaired, "")
 	}
 	if made.Equal(stored.Rules) {
 		return stored, nil
@@ -85,7 +68,7 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 // checkLoggedIn takes back the rules that were created for a user who is gone by
 // now.
 func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
-	loggedIn, err := isLoggedIn(ctx, s.options.Accounts, user, "")
+	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), user, "")
 	if err != nil || loggedIn {
 		return content, err
 	}
@@ -132,10 +115,10 @@ func (s *ruleService) Put(
 		if err := rules.Put(kind, id, draft, at); err != nil {
 			return err
 		}
-		if err := s.options.Limits.CheckDraft(id, draft); err != nil {
+		if err := s.limits.CheckDraft(id, draft); err != nil {
 			return err
 		}
-		return s.options.Limits.CheckCount(before, *rules)
+		return s.limits.CheckCount(before, *rules)
 	})
 }
 
@@ -150,7 +133,7 @@ func (s *ruleService) SetActions(
 		if err := rules.SetActions(kind, id, actions); err != nil {
 			return err
 		}
-		return s.options.Limits.CheckActions(actions)
+		return s.limits.CheckActions(actions)
 	})
 }
 
@@ -182,18 +165,6 @@ func (s *ruleService) change(
 	return content, nil
 }
 
-// ensureDefaults gives the default rules to a user who has no rules.
-func (s *ruleService) ensureDefaults(ctx context.Context, user mxid.UserID) error {
-	if content, err := s.store.Load(ctx, user); err != nil || content.Found() {
-		return err
-	}
-	content, err := s.repair(ctx, user)
-	if err == nil {
-		_, err = s.checkLoggedIn(ctx, user, content)
-	}
-	return err
-}
-
 // editFound changes the rules of a user, if there are any.
 func (s *ruleService) editFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	err := s.edit(ctx, user, edit)
@@ -204,7 +175,7 @@ func (s *ruleService) editFound(ctx context.Context, user mxid.UserID, edit func
 }
 
 func (s *ruleService) refreshDefaults(ctx context.Context, user mxid.UserID) error {
-	defaults := s.options.Defaults.For(user)
+	defaults := s.defaults.For(user)
 	content, err := s.store.Load(ctx, user)
 	if err != nil || !content.Found() || content.Rules.IsCurrent(defaults) {
 		return err
@@ -221,7 +192,7 @@ func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRo
 		if err := rules.CopyRoomRules(oldRoom, newRoom); err != nil {
 			return err
 		}
-		return s.options.Limits.CheckCount(before, *rules)
+		return s.limits.CheckCount(before, *rules)
 	})
 }
 
@@ -241,9 +212,9 @@ func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 		switch {
 		case loaded.Err != nil:
 		case !loaded.Value.Found():
-			rules = s.options.Defaults.For(user)
+			rules = s.defaults.For(user)
 		case rules.HasLegacy():
-			rules.MergeDefaults(s.options.Defaults.For(user))
+			rules.MergeDefaults(s.defaults.For(user))
 		}
 		all[user] = Result[pushrule.Ruleset]{rules, loaded.Err}
 	}

@@ -92,10 +92,16 @@ func (h heard) PushRulesChanged(_ context.Context, _ mxid.UserID, content module
 	h <- text(content.Rules)
 }
 
+// hostOn returns the host's service on stores.
+func hostOn(stores module.Stores, changes *module.Changes, o module.Options) module.HostService {
+	service := module.NewService(stores, changes, o)
+	return service.Host(service.Rules())
+}
+
 // newRules returns a service on a store, with the usual limits and defaults.
 func newRules(t *testing.T, store module.RuleStore, limits pushrule.Limits, listeners ...module.ChangeListener) module.RuleService {
 	t.Helper()
-	return module.NewRuleService(store, newChanges(t, store, listeners...), module.RuleOptions{Limits: limits})
+	return module.NewService(module.Stores{Rules: store}, newChanges(t, store, listeners...), module.Options{Limits: limits}).Rules()
 }
 
 // newChanges returns what tells listeners, running until the test ends.
@@ -261,7 +267,7 @@ func TestThePusherServiceHoldsThePolicy(t *testing.T) {
 	policy := pusher.DefaultPolicy()
 	policy.MaxPushers = 1
 	store := newMemory()
-	service, ctx := module.NewPusherService(store, store.index(), module.PusherOptions{Policy: policy}), t.Context()
+	service, ctx := module.NewService(module.Stores{Pushers: store, Pushkeys: store.index()}, nil, module.Options{Policy: policy}).Pushers(), t.Context()
 	email := func(pushkey string) pusher.Pusher {
 		return pusher.Pusher{Key: pusher.Key{AppID: "m.email", Pushkey: pushkey}, Kind: pusher.Email, Data: "{}"}
 	}

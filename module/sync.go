@@ -8,14 +8,10 @@ import (
 
 var _ SyncService = (*syncService)(nil)
 
+// syncService is the part of a [Service] that /sync calls.
 type syncService struct {
 	rules   RuleService
 	changes *Changes
-}
-
-// NewSyncService returns the module's own service for /sync.
-func NewSyncService(rules RuleService, changes *Changes) SyncService {
-	return &syncService{rules, changes}
 }
 
 func (s *syncService) Version(ctx context.Context, user mxid.UserID) (int64, error) {

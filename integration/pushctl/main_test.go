@@ -63,7 +63,7 @@ func newBed(t *testing.T, where ...string) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.client.Close() })
-	return &bed{t, where, b, module.NewPusherService(b.pushers, b.index, module.PusherOptions{Policy: pusher.DefaultPolicy()})}
+	return &bed{t, where, b, module.NewService(module.Stores{Pushers: b.pushers, Pushkeys: b.index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
 }
 
 func noEnvironment(string) string { return "" }

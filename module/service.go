@@ -1,0 +1,130 @@
+package module
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// Service is the domain service, built once: [Service.Rules] and
+// [Service.Pushers] are what the endpoints call, [Service.Host] and
+// [Service.Sync] what the host's own code calls. It is safe for concurrent use.
+type Service struct {
+	rules    *ruleService
+	pushers  *pusherService
+	changes  *Changes
+	accounts *accountsSlot
+
+	settleFailed func(error)
+}
+
+// Stores are where a [Service] keeps its data.
+type Stores struct {
+	Rules    RuleStore
+	Pushers  PusherStore
+	Pushkeys PushkeyIndex
+}
+
+// Options are what a [Service] depends on beside its stores.
+type Options struct {
+	Defaults pushrule.Defaults // server-default rules; the zero value has those of the specification
+	Limits   pushrule.Limits   // of what users store in their push rules
+	Policy   pusher.Policy     // which pushers may be set
+	Accounts Accounts          // nil if the host has none, or gives it with [Service.SetAccounts]
+
+	// Observer is told of rule sets that are created and repaired. Nil is none.
+	Observer observe.Observer
+
+	// SettleFailed gets why pushkeys could not be settled; they are looked at
+	// again after half a minute. Nil ignores it.
+	SettleFailed func(error)
+}
+
+// NewService returns a service on stores, which tells changes of what it has
+// changed. It does no I/O and starts nothing; see [Service.Run].
+func NewService(stores Stores, changes *Changes, o Options) *Service {
+	if o.SettleFailed == nil {
+		o.SettleFailed = func(error) {}
+	}
+	accounts := &accountsSlot{}
+	accounts.set(o.Accounts)
+	return &Service{
+		rules: &ruleService{
+			store: stores.Rules, changes: changes, accounts: accounts,
+			defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
+		},
+		pushers: &pusherService{
+			store: stores.Pushers, pushkeys: pushkeys{stores.Pushkeys, stores.Pushers},
+			policy: o.Policy, accounts: accounts,
+		},
+		changes: changes, accounts: accounts, settleFailed: o.SettleFailed,
+	}
+}
+
+// Rules returns the push rule operations.
+func (s *Service) Rules() RuleService { return s.rules }
+
+// Pushers returns the pusher operations.
+func (s *Service) Pushers() PusherService { return s.pushers }
+
+// Host returns what the host's own code calls. Rules is what the endpoints call:
+// [Service.Rules], or what the host has wrapped around it; single users' rules
+// are read through it.
+func (s *Service) Host(rules RuleService) HostService {
+	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers}
+}
+
+// Sync returns what /sync calls. It reads users' rules through rules, in the way
+// of [Service.Host].
+func (s *Service) Sync(rules RuleService) SyncService {
+	return &syncService{rules, s.changes}
+}
+
+// SetAccounts tells the service who is logged in, for hosts that build their
+// accounts after the service. Call it before the first request.
+func (s *Service) SetAccounts(accounts Accounts) { s.accounts.set(accounts) }
+
+// settleInterval is how often hosts look for pushkeys to settle, about.
+const settleInterval = 30 * time.Second
+
+// Run does what goes on beside requests until ctx ends: it tells listeners of
+// changes, and settles the pushkeys that a host which died has left unsettled.
+// It returns when all that it started has ended, calls of listeners included.
+func (s *Service) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { s.changes.Run(ctx) })
+	running.Go(func() { s.settleRepeatedly(ctx) })
+	running.Wait()
+}
+
+func (s *Service) settleRepeatedly(ctx context.Context) {
+	for pause(ctx, settleInterval/2+rand.N(settleInterval)) {
+		err := SettlePushkeys(ctx, s.pushers.store, s.pushers.pushkeys.index)
+		if err != nil && ctx.Err() == nil {
+			s.settleFailed(err)
+		}
+	}
+}
+
+// accountsSlot holds the host's accounts, which may come after the services.
+type accountsSlot struct{ accounts atomic.Pointer[Accounts] }
+
+func (s *accountsSlot) set(accounts Accounts) {
+	if accounts != nil {
+		s.accounts.Store(&accounts)
+	}
+}
+
+// get returns the accounts, nil if the host has none.
+func (s *accountsSlot) get() Accounts {
+	if accounts := s.accounts.Load(); accounts != nil {
+		return *accounts
+	}
+	return nil
+}
