@@ -3,18 +3,20 @@
 // endpoints, the domain service behind them, and stores on Redis.
 //
 // The host includes [Module], provides a redis.UniversalClient and a
-// *zap.Logger, mounts the route groups (tagged [RouteGroups]) below its own
-// authenticated echo groups, and tells who the user is with
-// [handlers.WithRequester]. Every interface of package module can be replaced
-// or wrapped with fx.Replace and fx.Decorate.
+// *zap.Logger, mounts the route groups (tagged [RouteGroups]) with its own auth
+// middleware, and tells who the user is with [handlers.WithRequester]. Every
+// interface of package module can be replaced or wrapped with fx.Replace and
+// fx.Decorate. A host without fx calls [New], one without echo
+// [Push.Handler].
 package pushfx
 
 import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"strings"
+	"net"
+	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -131,34 +133,189 @@ func (c Config) Validate() error {
 	return err
 }
 
-// Module provides the route groups and all that is behind them. It needs a
-// redis.UniversalClient and a *zap.Logger, which stay the host's. It takes, where
-// there is one, a [module.Accounts], a prometheus.Registerer, with which its
-// metrics are registered until it stops, and an OpenTelemetry
-// trace.TracerProvider. At start it checks that Redis answers; until it stops it
-// tells listeners of changes and settles pushkeys.
+// Push is the module as a host holds it: what it serves and calls, and what runs
+// beside that. [New] makes one; so does [Module], of what the host has replaced
+// and wrapped in its container.
+type Push struct {
+	Rules   module.RuleService   // the push rule operations
+	Pushers module.PusherService // the pusher operations
+	Host    module.HostService   // what the host's own code calls
+	Sync    module.SyncService   // what is new in a user's push rules
+	Health  module.Health        // for the readiness probe
+
+	// Groups are the endpoints: push rules, pushers, and the account data of
+	// m.push_rules.
+	Groups []handlers.RouteGroup
+
+	service   *module.Service
+	changes   *module.Changes
+	redis     *redisStores
+	evictions *redisclient.Evictions
+	seen      *watchers
+	log       *zap.Logger
+}
+
+// Options are what a host may give to [New]. The zero value takes all defaults.
+type Options struct {
+	Log       *zap.Logger             // nil logs nothing
+	Accounts  module.Accounts         // who is logged in; see also [Push.SetAccounts]
+	Listeners []module.ChangeListener // hear of every change
+	Observers []observe.Observer      // are told what the module does
+	Metrics   prometheus.Registerer   // gets the module's metrics
+	Tracers   trace.TracerProvider    // gets the module's traces
+
+	// Stores replace the module's own, one by one. A host that replaces all three
+	// needs no Redis client.
+	Stores module.Stores
+
+	// WrapRules and WrapPushers return what the endpoints call instead of the
+	// module's services. The host and sync services read single users' rules
+	// through what WrapRules returns.
+	WrapRules   func(module.RuleService) module.RuleService
+	WrapPushers func(module.PusherService) module.PusherService
+}
+
+// New returns the module on a Redis client, which stays the host's and must read
+// from masters. It does no I/O and starts nothing: call [Push.Check] before
+// requests are served, and keep [Push.Run] running until the host stops. It fails
+// when cfg is not valid or the metrics are registered already.
+func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
+	if o.Log == nil {
+		o.Log = zap.NewNop()
+	}
+	parts, err := split(cfg)
+	if err != nil {
+		return nil, err
+	}
+	seen := newWatchers(o.Metrics, o.Tracers, o.Observers...)
+	own := newRedisStores(client, parts, seen)
+	if err := own.fill(&o.Stores); err != nil {
+		return nil, err
+	}
+	changes, err := newChanges(o.Stores.Rules, parts, o.Log, seen, o.Listeners...)
+	if err != nil {
+		return nil, err
+	}
+	service := newService(o.Stores, changes, parts, o.Log, seen)
+	service.SetAccounts(o.Accounts)
+	rules, pushers := service.Rules(), service.Pushers()
+	if o.WrapRules != nil {
+		rules = o.WrapRules(rules)
+	}
+	if o.WrapPushers != nil {
+		pushers = o.WrapPushers(pushers)
+	}
+	host := service.Host(rules)
+	routes, err := newRoutes(rules, pushers, host, parts, o.Log, seen)
+	if err != nil {
+		return nil, err
+	}
+	p := &Push{
+		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: newHealth(own), Groups: routes.all(),
+		service: service, changes: changes, redis: own, seen: seen, log: o.Log,
+	}
+	return p, p.complete()
+}
+
+// complete is the last step of every construction.
+func (p *Push) complete() error {
+	if p.redis.inUse && p.redis.client == nil {
+		return errNoClient
+	}
+	p.evictions = redisclient.NewEvictions(p.redis.client, p.redis.cfg.start.redis, func(err error) {
+		p.log.Warn("Redis may evict keys", zap.Error(err))
+	})
+	return p.seen.register(metrics.NewChanges(p.changes.Stats), metrics.NewEvicting(p.evictions.Masters))
+}
+
+// SetAccounts tells the module who is logged in, for hosts whose accounts exist
+// only after the module does. Call it before the first request.
+func (p *Push) SetAccounts(accounts module.Accounts) { p.service.SetAccounts(accounts) }
+
+// Listen adds a listener, for hosts whose listeners exist only after the module
+// does. Call it before [Push.Run].
+func (p *Push) Listen(listener module.ChangeListener) { p.service.Listen(listener) }
+
+// Handler serves the module's endpoints below a path prefix, for hosts without
+// echo: one for "/_matrix/client/v3" with [handlers.V3], one for
+// "/_matrix/client/r0" with [handlers.R0]. All other paths are 404
+// M_UNRECOGNIZED. The prefix is empty if the host strips it.
+func (p *Push) Handler(prefix string, d handlers.Dialect, auth handlers.Auth) http.Handler {
+	return handlers.Handler(prefix, d, auth, p.log, p.Groups...)
+}
+
+// Check is for the start of a host: it returns why the module cannot work with
+// its Redis, and warns of what will hurt. It takes Config.StartTimeout at most.
+func (p *Push) Check(ctx context.Context) error {
+	if !p.redis.inUse {
+		return nil
+	}
+	cfg, client := p.redis.cfg.start, p.redis.client
+	ctx, cancel := context.WithTimeout(ctx, cfg.timeout)
+	defer cancel()
+	for _, advice := range redisclient.Advise(client, cfg.operationTimeout) {
+		p.log.Warn("a setting of the Redis client will hurt", zap.String("option", advice.Option),
+			zap.String("why", advice.String()), zap.String("redis", redisclient.Address(client)))
+	}
+	if err := redisclient.Ping(ctx, client); err != nil {
+		return fmt.Errorf("pushfx: %w", err)
+	}
+	if err := p.evictions.Check(ctx); err != nil {
+		return fmt.Errorf("pushfx: %w", err)
+	}
+	shortages, err := cfg.durability.Check(ctx, client)
+	for _, shortage := range shortages {
+		p.log.Warn("no change will be acknowledged", zap.String("why", shortage))
+	}
+	if err != nil {
+		return fmt.Errorf("pushfx: %w", err)
+	}
+	return nil
+}
+
+// Run does what goes on beside requests, until ctx ends: it tells listeners of
+// changes, settles pushkeys, and watches the Redis servers. It returns when all
+// of that has ended. Every host needs it, once.
+func (p *Push) Run(ctx context.Context) {
+	defer p.seen.unregister()
+	var running sync.WaitGroup
+	running.Go(func() { p.service.Run(ctx) })
+	if p.redis.inUse {
+		running.Go(func() { p.evictions.Run(ctx) })
+	}
+	running.Wait()
+}
+
+// Module is [New] in the words of fx. It provides what [Push] holds, each on its
+// own, so that the host can replace or decorate it, and the [Push] itself; it
+// checks at start and runs until the stop.
+//
+// It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient)
+// and a *zap.Logger, which stay the host's. It takes, where there is one, a
+// [module.Accounts], a prometheus.Registerer (or *prometheus.Registry) and an
+// OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
-	fx.Provide(fx.Private, split, fx.Annotate(newStoreClient, fx.ParamTags("", "", "", "", optional)), fx.Annotate(newOptions, fx.ParamTags("", "", "", "", optional)),
-		fx.Annotate(newObserver, fx.ParamTags("", optional, optional, Observers))),
+	fx.Provide(fx.Private, split, watchersOf, redisStoresOf, newRoutes),
 	fx.Provide(
-		fx.Annotate(newHealth, fx.As(new(module.Health))),
-		fx.Annotate(newRuleStore, fx.As(new(module.RuleStore))),
-		fx.Annotate(newPusherStore, fx.As(new(module.PusherStore))),
-		fx.Annotate(newPushkeyIndex, fx.As(new(module.PushkeyIndex))),
-		fx.Annotate(newChanges, fx.ParamTags("", "", "", "", "", optional, ChangeListeners)),
-		module.NewRuleService,
-		newPusherService,
-		module.NewHostService,
-		module.NewSyncService,
-		AsRouteGroup(newPushRules),
-		AsRouteGroup(newPushers),
+		newHealth,
+		(*redisStores).rules,
+		(*redisStores).pushers,
+		(*redisStores).pushkeys,
+		fx.Annotate(newChanges, fx.ParamTags("", "", "", "", ChangeListeners)),
+		serviceOf,
+		(*module.Service).Rules,
+		(*module.Service).Pushers,
+		(*module.Service).Host,
+		(*module.Service).Sync,
+		AsRouteGroup(func(r routes) *handlers.PushRules { return r.rules }),
+		AsRouteGroup(func(r routes) *handlers.Pushers { return r.pushers }),
+		AsRouteGroup(func(r routes) *handlers.AccountData { return r.accountData }),
+		pushOf,
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
+	fx.Invoke(run),
 )
-
-// optional is the fx tag of what the host need not provide.
-const optional = `optional:"true"`
 
 // AsRouteGroup annotates a constructor of a [handlers.RouteGroup], so that it
 // joins [RouteGroups].
@@ -180,24 +337,20 @@ func AsObserver(constructor any) any {
 
 // configs are the parts of [Config] that the packages take.
 type configs struct {
-	fx.Out
-
-	RuleLimits   pushrule.Limits
-	PusherPolicy pusher.Policy
-	Defaults     pushrule.Defaults
-	Changes      module.ChangesConfig
-	RuleStore    rulestore.Config
-	PusherStore  pusherstore.Config
-	Handlers     handlers.Config
-	Start        startConfig
+	rules    rulestore.Config
+	pushers  pusherstore.Config
+	changes  module.ChangesConfig
+	service  module.Options
+	handlers handlers.Config
+	start    startConfig
 }
 
-// startConfig is what the check at start needs.
+// startConfig is what [Push.Check] needs.
 type startConfig struct {
-	Timeout          time.Duration
-	OperationTimeout time.Duration
-	Durability       rediscommit.Durability
-	Redis            redisclient.Config
+	timeout          time.Duration
+	operationTimeout time.Duration
+	durability       rediscommit.Durability
+	redis            redisclient.Config
 }
 
 // split validates c and takes it apart.
@@ -205,18 +358,16 @@ func split(c Config) (configs, error) {
 	stores := rediscommit.Config{KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout, Durability: c.Durability}
 	defaults, err := pushrule.NewDefaults(c.DefaultRules...)
 	parts := configs{
-		RuleLimits:   c.RuleLimits,
-		PusherPolicy: c.PusherPolicy,
-		Defaults:     defaults,
-		Changes:      c.Changes,
-		RuleStore:    rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes, LargeEventBytes: c.LargeEventBytes},
-		PusherStore:  pusherstore.Config{Redis: stores},
-		Handlers: handlers.Config{
+		rules:   rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes, LargeEventBytes: c.LargeEventBytes},
+		pushers: pusherstore.Config{Redis: stores},
+		changes: c.Changes,
+		service: module.Options{Defaults: defaults, Limits: c.RuleLimits, Policy: c.PusherPolicy},
+		handlers: handlers.Config{
 			MaxBodyBytes: c.MaxBodyBytes, MaxJSONDepth: c.MaxJSONDepth, OperationTimeout: c.OperationTimeout,
 		},
-		Start: startConfig{c.StartTimeout, c.OperationTimeout, c.Durability, redisclient.Config{AllowEviction: c.AllowEviction}},
+		start: startConfig{c.StartTimeout, c.OperationTimeout, c.Durability, redisclient.Config{AllowEviction: c.AllowEviction}},
 	}
-	faults := []error{err, c.RuleLimits.Validate(), c.PusherPolicy.Validate(), c.Changes.Validate(), parts.RuleStore.Validate(), parts.Handlers.Validate()}
+	faults := []error{err, c.RuleLimits.Validate(), c.PusherPolicy.Validate(), c.Changes.Validate(), parts.rules.Validate(), parts.handlers.Validate()}
 	if c.StartTimeout <= 0 {
 		faults = append(faults, fmt.Errorf("StartTimeout is %v, want above 0", c.StartTimeout))
 	}
@@ -226,200 +377,255 @@ func split(c Config) (configs, error) {
 	return parts, nil
 }
 
-// storeClient is the host's client, checked at start: the stores take it, so
-// that a host that replaces both of them needs no Redis.
-type storeClient struct{ redis.UniversalClient }
-
-func newStoreClient(
-	lc fx.Lifecycle, client redis.UniversalClient, cfg startConfig, log *zap.Logger, registerer prometheus.Registerer,
-) (storeClient, error) {
-	evictions := redisclient.NewEvictions(client, cfg.Redis, func(err error) { log.Warn("Redis may evict keys", zap.Error(err)) })
-	lc.Append(fx.StartHook(func(ctx context.Context) error {
-		ctx, cancel := context.WithTimeout(ctx, cfg.Timeout)
-		defer cancel()
-		for _, advice := range redisclient.Advise(client, cfg.OperationTimeout) {
-			log.Warn("a setting of the Redis client will hurt", zap.String("option", advice.Option),
-				zap.String("why", advice.String()), zap.String("redis", addressOf(client)))
-		}
-		if err := checkAnswers(ctx, client); err != nil {
-			return err
-		}
-		if err := evictions.Check(ctx); err != nil {
-			return fmt.Errorf("pushfx: %w", err)
-		}
-		shortages, err := cfg.Durability.Check(ctx, client)
-		for _, shortage := range shortages {
-			log.Warn("no change will be acknowledged", zap.String("why", shortage))
-		}
-		if err != nil {
-			return fmt.Errorf("pushfx: %w", err)
-		}
-		return nil
-	}))
-	lc.Append(whileRunning(evictions.Run))
-	if registerer == nil {
-		return storeClient{client}, nil
-	}
-	return storeClient{client}, registerWhileRunning(lc, registerer, metrics.NewEvicting(evictions.Masters))
+// redisStores builds the module's stores on the host's Redis client.
+type redisStores struct {
+	client redis.UniversalClient // nil if the host has none
+	cfg    configs
+	seen   *watchers
+	inUse  bool // the host has not replaced all of them
 }
 
-// checkAnswers returns when Redis has answered or ctx has ended, even where
-// the client ignores ctx; the client's own timeouts end the ping then.
-func checkAnswers(ctx context.Context, client redis.UniversalClient) error {
-	answer := make(chan error, 1)
-	go func() { answer <- client.Ping(ctx).Err() }()
-	var err error
-	select {
-	case err = <-answer:
-	case <-ctx.Done():
-		err = ctx.Err()
-	}
-	if err != nil {
-		return fmt.Errorf("pushfx: Redis at %s does not answer: %w", addressOf(client), err)
-	}
-	return nil
+func newRedisStores(client redis.UniversalClient, cfg configs, seen *watchers) *redisStores {
+	return &redisStores{client: client, cfg: cfg, seen: seen}
 }
 
-// addressOf returns where a client connects to.
-func addressOf(client redis.UniversalClient) string {
-	switch c := client.(type) {
-	case *redis.Client:
-		if address := c.Options().Addr; address != "FailoverClient" {
-			return address
-		}
-		// What go-redis writes for sentinels, whose addresses it does not tell.
-		return "the address that the sentinels tell"
-	case *redis.ClusterClient:
-		return strings.Join(c.Options().Addrs, ",")
+// use returns the client for a store. A host without one gets an error from [Push.complete].
+func (r *redisStores) use() redis.UniversalClient {
+	r.inUse = true
+	if r.client == nil {
+		return redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	return fmt.Sprintf("%T", client)
+	return r.client
 }
 
-// observer is all that is told what the module does.
-type observer struct{ observe.Observer }
+var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
 
-// newObserver joins the host's observers with the module's own.
-func newObserver(
-	lc fx.Lifecycle, registerer prometheus.Registerer, tracers trace.TracerProvider, others ...observe.Observer,
-) (observer, error) {
+func (r *redisStores) rules() (module.RuleStore, error) {
+	cfg := r.cfg.rules
+	cfg.Redis.Observer = r.seen
+	return rulestore.New(r.use(), cfg)
+}
+
+func (r *redisStores) pushers() (module.PusherStore, error) {
+	cfg := r.cfg.pushers
+	cfg.Redis.Observer = r.seen
+	return pusherstore.New(r.use(), cfg)
+}
+
+func (r *redisStores) pushkeys() (module.PushkeyIndex, error) {
+	cfg := r.cfg.pushers
+	cfg.Redis.Observer = r.seen
+	return pusherstore.NewIndex(r.use(), cfg)
+}
+
+// fill adds the module's stores where the host has none of its own.
+func (r *redisStores) fill(s *module.Stores) (err error) {
+	if s.Rules == nil {
+		s.Rules, err = r.rules()
+	}
+	if err == nil && s.Pushers == nil {
+		s.Pushers, err = r.pushers()
+	}
+	if err == nil && s.Pushkeys == nil {
+		s.Pushkeys, err = r.pushkeys()
+	}
+	return err
+}
+
+// newHealth returns the health of Redis, of which a host without one needs
+// nothing.
+func newHealth(r *redisStores) module.Health {
+	if r.client == nil {
+		return healthy{}
+	}
+	return redisclient.NewHealth(r.client, r.cfg.start.redis)
+}
+
+type healthy struct{}
+
+func (healthy) Healthy(context.Context) error { return nil }
+
+// watchers are all that are told what the module does.
+type watchers struct {
+	observe.Observer
+	registerer prometheus.Registerer // nil if the host has none
+	collectors []prometheus.Collector
+}
+
+func newWatchers(registerer prometheus.Registerer, tracers trace.TracerProvider, others ...observe.Observer) *watchers {
+	w := &watchers{registerer: registerer}
 	if registerer != nil {
 		counts := metrics.New()
-		if err := registerWhileRunning(lc, registerer, counts); err != nil {
-			return observer{}, err
-		}
+		w.collectors = append(w.collectors, counts)
 		others = append(others, counts)
 	}
 	if tracers != nil {
 		others = append(others, tracing.New(tracers))
 	}
-	return observer{observe.Join(others...)}, nil
+	w.Observer = observe.Join(others...)
+	return w
 }
 
-// registerWhileRunning registers a collector until the app stops.
-func registerWhileRunning(lc fx.Lifecycle, registerer prometheus.Registerer, collector prometheus.Collector) error {
-	if err := registerer.Register(collector); err != nil {
-		return fmt.Errorf("pushfx: metrics: %w", err)
+// register registers the metrics, until [Push.Run] ends.
+func (w *watchers) register(more ...prometheus.Collector) error {
+	if w.registerer == nil {
+		return nil
 	}
-	lc.Append(fx.StopHook(func() { registerer.Unregister(collector) }))
+	w.collectors = append(w.collectors, more...)
+	for i, collector := range w.collectors {
+		if err := w.registerer.Register(collector); err != nil {
+			w.collectors = w.collectors[:i]
+			w.unregister()
+			return fmt.Errorf("pushfx: metrics: %w", err)
+		}
+	}
 	return nil
 }
 
-func newHealth(client storeClient, cfg startConfig) *redisclient.Health {
-	return redisclient.NewHealth(client.UniversalClient, cfg.Redis)
+func (w *watchers) unregister() {
+	for _, collector := range w.collectors {
+		w.registerer.Unregister(collector)
+	}
 }
 
-func newRuleStore(client storeClient, cfg rulestore.Config, o observer) (*rulestore.Store, error) {
-	cfg.Redis.Observer = o
-	return rulestore.New(client.UniversalClient, cfg)
-}
-
-func newPusherStore(client storeClient, cfg pusherstore.Config, o observer) (*pusherstore.Store, error) {
-	cfg.Redis.Observer = o
-	return pusherstore.New(client.UniversalClient, cfg)
-}
-
-func newPushkeyIndex(client storeClient, cfg pusherstore.Config, o observer) (*pusherstore.Index, error) {
-	cfg.Redis.Observer = o
-	return pusherstore.NewIndex(client.UniversalClient, cfg)
-}
-
-func newPushRules(rules module.RuleService, cfg handlers.Config, log *zap.Logger, o observer) (*handlers.PushRules, error) {
-	cfg.Observer = o
-	return handlers.NewPushRules(rules, cfg, log)
-}
-
-func newPushers(pushers module.PusherService, cfg handlers.Config, log *zap.Logger, o observer) (*handlers.Pushers, error) {
-	cfg.Observer = o
-	return handlers.NewPushers(pushers, cfg, log)
-}
-
-func newOptions(
-	limits pushrule.Limits, defaults pushrule.Defaults, policy pusher.Policy, o observer, accounts module.Accounts,
-) (module.RuleOptions, module.PusherOptions) {
-	return module.RuleOptions{Defaults: defaults, Limits: limits, Accounts: accounts, Observer: o},
-		module.PusherOptions{Policy: policy, Accounts: accounts}
-}
-
-// newChanges returns what tells the listeners, running while the host does.
+// newChanges returns what tells the listeners.
 func newChanges(
-	lc fx.Lifecycle, store module.RuleStore, cfg module.ChangesConfig, log *zap.Logger, o observer,
-	registerer prometheus.Registerer, listeners ...module.ChangeListener,
+	store module.RuleStore, cfg configs, log *zap.Logger, seen *watchers, listeners ...module.ChangeListener,
 ) (*module.Changes, error) {
-	cfg.Observer = o
-	if cfg.Report == nil {
-		cfg.Report = func(err error) { log.Warn("trouble with telling changes", zap.Error(err)) }
+	c := cfg.changes
+	c.Observer = seen
+	if c.Report == nil {
+		c.Report = func(err error) { log.Warn("trouble with telling changes", zap.Error(err)) }
 	}
-	changes, err := module.NewChanges(store, cfg, listeners...)
-	if err != nil {
-		return nil, err
-	}
-	lc.Append(whileRunning(changes.Run))
-	if registerer != nil {
-		err = registerWhileRunning(lc, registerer, metrics.NewChanges(changes.Stats))
-	}
-	return changes, err
+	return module.NewChanges(store, c, listeners...)
 }
 
-// newPusherService returns the service, and settles pushkeys while the host
-// runs: what a host that died has left undone, another finishes.
-func newPusherService(
-	lc fx.Lifecycle, store module.PusherStore, index module.PushkeyIndex, o module.PusherOptions, log *zap.Logger,
-) module.PusherService {
-	lc.Append(whileRunning(func(ctx context.Context) {
-		for wait(ctx, settleInterval/2+rand.N(settleInterval)) {
-			if err := module.SettlePushkeys(ctx, store, index); err != nil && ctx.Err() == nil {
-				log.Warn("pushkeys are still to be settled", zap.Error(err))
-			}
-		}
-	}))
-	return module.NewPusherService(store, index, o)
+func newService(stores module.Stores, changes *module.Changes, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
+	o := cfg.service
+	o.Observer = seen
+	o.SettleFailed = func(err error) { log.Warn("pushkeys are still to be settled", zap.Error(err)) }
+	return module.NewService(stores, changes, o)
 }
 
-// settleInterval is how often hosts look for pushkeys to settle, about.
-const settleInterval = 30 * time.Second
+// routes are the module's own route groups.
+type routes struct {
+	rules       *handlers.PushRules
+	pushers     *handlers.Pushers
+	accountData *handlers.AccountData
+}
 
-// wait returns after d, or with false when ctx ends.
-func wait(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
+func newRoutes(
+	rules module.RuleService, pushers module.PusherService, host module.HostService, cfg configs, log *zap.Logger, seen *watchers,
+) (r routes, err error) {
+	c := cfg.handlers
+	c.Observer = seen
+	var errs [3]error
+	r.rules, errs[0] = handlers.NewPushRules(rules, c, log)
+	r.pushers, errs[1] = handlers.NewPushers(pushers, c, log)
+	r.accountData, errs[2] = handlers.NewAccountData(host, c, log)
+	return r, errors.Join(errs[:]...)
+}
+
+func (r routes) all() []handlers.RouteGroup {
+	return []handlers.RouteGroup{r.rules, r.pushers, r.accountData}
+}
+
+// The rest is fx: what the container has, for the functions above.
+
+// hostClient is the host's Redis client, under whichever type it is provided.
+type hostClient struct {
+	fx.In
+
+	Any     redis.UniversalClient `optional:"true"`
+	Node    *redis.Client         `optional:"true"`
+	Cluster *redis.ClusterClient  `optional:"true"`
+}
+
+func redisStoresOf(c hostClient, cfg configs, seen *watchers) *redisStores {
+	client := c.Any
+	switch {
+	case client != nil:
+	case c.Cluster != nil:
+		client = c.Cluster
+	case c.Node != nil:
+		client = c.Node
+	}
+	return newRedisStores(client, cfg, seen)
+}
+
+// hostTelemetry is where the host wants metrics and traces.
+type hostTelemetry struct {
+	fx.In
+
+	Registerer prometheus.Registerer `optional:"true"`
+	Registry   *prometheus.Registry  `optional:"true"`
+	Tracers    trace.TracerProvider  `optional:"true"`
+	Observers  []observe.Observer    `group:"push.observers"`
+}
+
+func watchersOf(t hostTelemetry) *watchers {
+	if t.Registerer == nil && t.Registry != nil {
+		t.Registerer = t.Registry
+	}
+	return newWatchers(t.Registerer, t.Tracers, t.Observers...)
+}
+
+// hostStores are the stores that the host has replaced or wrapped.
+type hostStores struct {
+	fx.In
+
+	Rules    module.RuleStore
+	Pushers  module.PusherStore
+	Pushkeys module.PushkeyIndex
+	Accounts module.Accounts `optional:"true"`
+}
+
+func serviceOf(s hostStores, changes *module.Changes, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
+	service := newService(module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys}, changes, cfg, log, seen)
+	service.SetAccounts(s.Accounts)
+	return service
+}
+
+// pushParts are what [Push] is made of.
+type pushParts struct {
+	fx.In
+
+	Rules   module.RuleService
+	Pushers module.PusherService
+	Host    module.HostService
+	Sync    module.SyncService
+	Health  module.Health
+	Routes  routes
+	Service *module.Service
+	Changes *module.Changes
+	Redis   *redisStores
+	Seen    *watchers
+	Log     *zap.Logger
+}
+
+func pushOf(p pushParts) *Push {
+	return &Push{
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Groups: p.Routes.all(),
+		service: p.Service, changes: p.Changes, redis: p.Redis, seen: p.Seen, log: p.Log,
 	}
 }
 
-// whileRunning runs a task from the start of the app to its stop, which waits
-// for the task to end.
-func whileRunning(task func(context.Context)) fx.Hook {
+// run checks at the start of the app and runs until its stop, which waits for
+// what runs to end.
+func run(lc fx.Lifecycle, p *Push) error {
+	if err := p.complete(); err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	return fx.Hook{
-		OnStart: func(context.Context) error {
+	lc.Append(fx.Hook{
+		OnStart: func(start context.Context) error {
+			if err := p.Check(start); err != nil {
+				return err
+			}
 			go func() {
 				defer close(ended)
-				task(ctx)
+				p.Run(ctx)
 			}()
 			return nil
 		},
@@ -432,5 +638,6 @@ func whileRunning(task func(context.Context)) fx.Hook {
 				return fmt.Errorf("pushfx: a change listener does not return: %w", stop.Err())
 			}
 		},
-	}
+	})
+	return nil
 }

@@ -33,6 +33,8 @@ func wireErrors(kind fault.Kind) (row wireError, found bool) {
 		return wireError{http.StatusUnauthorized, "M_MISSING_TOKEN"}, true
 	case fault.UnknownToken:
 		return wireError{http.StatusUnauthorized, "M_UNKNOWN_TOKEN"}, true
+	case fault.Forbidden:
+		return wireError{http.StatusForbidden, "M_FORBIDDEN"}, true
 	case fault.Unrecognized:
 		return wireError{http.StatusNotFound, "M_UNRECOGNIZED"}, true
 	case fault.MethodNotAllowed:
@@ -50,7 +52,18 @@ func wireErrors(kind fault.Kind) (row wireError, found bool) {
 var (
 	errUnrecognized     = fault.New(fault.Unrecognized, "Unrecognized request.")
 	errMethodNotAllowed = fault.New(fault.MethodNotAllowed, "Method not allowed.")
-	errMissingToken     = fault.New(fault.MissingToken, "Missing access token.")
+	errForbidden        = fault.New(fault.Forbidden, "Cannot access what belongs to other users.")
+)
+
+// The refusals of a host's authentication.
+var (
+	// ErrMissingToken is for a request without an access token: 401
+	// M_MISSING_TOKEN.
+	ErrMissingToken = fault.New(fault.MissingToken, "Missing access token.")
+
+	// ErrUnknownToken is for an access token that is not, or no more, known: 401
+	// M_UNKNOWN_TOKEN.
+	ErrUnknownToken = fault.New(fault.UnknownToken, "Unknown access token.")
 )
 
 // internalText is all that a client sees of an error that is no fault.

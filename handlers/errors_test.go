@@ -19,6 +19,7 @@ func TestEveryKindHasItsWireError(t *testing.T) {
 		fault.TooLarge:         {413, "M_TOO_LARGE"},
 		fault.MissingToken:     {401, "M_MISSING_TOKEN"},
 		fault.UnknownToken:     {401, "M_UNKNOWN_TOKEN"},
+		fault.Forbidden:        {403, "M_FORBIDDEN"},
 		fault.Unrecognized:     {404, "M_UNRECOGNIZED"},
 		fault.MethodNotAllowed: {405, "M_UNRECOGNIZED"},
 		fault.ServerControlled: {405, "M_BAD_JSON"},

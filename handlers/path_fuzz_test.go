@@ -44,7 +44,7 @@ func FuzzPathID(f *testing.F) {
 		f.Fatal(err)
 	}
 	e := echo.New()
-	group.Register(e.Group("/_matrix/client/v3", asAlice))
+	group.Register(e.Group("/_matrix/client/v3"), V3, asAlice)
 	f.Fuzz(func(t *testing.T, segment string) {
 		line := "GET " + allRules + "global/room/" + segment + " HTTP/1.1\r\nHost: x\r\n\r\n"
 		request, err := http.ReadRequest(bufio.NewReader(strings.NewReader(line)))

@@ -17,7 +17,7 @@ func (p *Pushers) list(ctx context.Context, r request) (answer, error) {
 }
 
 // set serves POST /pushers/set.
-func (p *Pushers) set(d dialect) endpoint {
+func (p *Pushers) set(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		var change pusher.Change
 		if err := r.parse(func(reader *strictjson.Reader) (err error) {

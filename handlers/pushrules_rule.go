@@ -13,7 +13,7 @@ import (
 )
 
 // getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
-func (p *PushRules) getRule(d dialect) endpoint {
+func (p *PushRules) getRule(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		kind, id, err := pathRule(r.Context)
 		if err != nil {
@@ -44,7 +44,7 @@ func checkScope(c echo.Context) error {
 }
 
 // putRule serves PUT /pushrules/global/{kind}/{ruleId}.
-func (p *PushRules) putRule(d dialect) endpoint {
+func (p *PushRules) putRule(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		kind, id, err := pathKnownRule(r.Context)
 		if err != nil {
@@ -72,7 +72,7 @@ type putRuleBody struct {
 	at    pushrule.Position
 }
 
-func (b *putRuleBody) read(r *strictjson.Reader, kind pushrule.Kind, d dialect) error {
+func (b *putRuleBody) read(r *strictjson.Reader, kind pushrule.Kind, d Dialect) error {
 	var top pushrule.Draft
 	var wrapped, unwrapped bool
 	err := r.Object(func(name string) (err error) {

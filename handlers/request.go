@@ -6,7 +6,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
@@ -16,14 +15,9 @@ import (
 )
 
 // pathParam returns a path parameter, decoded exactly once: echo hands it out
-// still encoded exactly when the URL has a raw path. One that is empty, or has
-// a slash that is not encoded (echo gives the last parameter all the rest), is
-// no path of ours.
+// still encoded exactly when the URL has a raw path.
 func pathParam(c echo.Context, name string) (string, error) {
 	value := c.Param(name)
-	if value == "" || strings.Contains(value, "/") {
-		return "", errUnrecognized
-	}
 	if c.Request().URL.RawPath == "" {
 		return value, nil
 	}

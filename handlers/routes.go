@@ -20,16 +20,21 @@ import (
 
 // RouteGroup is a set of routes that a host mounts below a group of its own.
 type RouteGroup interface {
-	// Register adds the routes below g. It may be called more than once, with
-	// a group for each version prefix: "/_matrix/client/r0" gets the service
-	// document's wire form, every other the Matrix specification's. The group
-	// needs the host's auth middleware; see [WithRequester].
-	Register(g *echo.Group)
+	// Register adds the routes below g, in the wire form d. Auth is the host's
+	// middleware that says who the user is, see [WithRequester]; it runs for the
+	// routes that are served, so that a path which does not exist is 404 for
+	// everybody. Hosts whose group has such middleware already leave it out. (In
+	// echo, a group with middleware answers all paths below it, those that do not
+	// exist included.)
+	//
+	// It may be called more than once, with a group for each version prefix.
+	Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc)
 }
 
 var (
 	_ RouteGroup = (*PushRules)(nil)
 	_ RouteGroup = (*Pushers)(nil)
+	_ RouteGroup = (*AccountData)(nil)
 )
 
 // PushRules serves the nine push rule endpoints. It is safe for concurrent use.
@@ -45,9 +50,8 @@ func NewPushRules(rules module.RuleService, cfg Config, log *zap.Logger) (*PushR
 }
 
 // Register adds the push rule routes; see [RouteGroup].
-func (p *PushRules) Register(g *echo.Group) {
-	routes := p.tree(g, "/pushrules")
-	d := dialectOf(routes.mounted)
+func (p *PushRules) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
+	routes := p.tree(g, "/pushrules*", auth)
 
 	routes.add("/pushrules", methods{http.MethodGet: p.getAll(d)})
 	routes.add("/pushrules/", methods{http.MethodGet: p.getAll(d)})
@@ -82,11 +86,11 @@ func NewPushers(pushers module.PusherService, cfg Config, log *zap.Logger) (*Pus
 }
 
 // Register adds the pusher routes; see [RouteGroup].
-func (p *Pushers) Register(g *echo.Group) {
-	routes := p.tree(g, "/pushers")
+func (p *Pushers) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
+	routes := p.tree(g, "/pushers*", auth)
 
 	routes.add("/pushers", methods{http.MethodGet: p.list})
-	routes.add("/pushers/set", methods{http.MethodPost: p.set(dialectOf(routes.mounted))})
+	routes.add("/pushers/set", methods{http.MethodPost: p.set(d)})
 }
 
 // methods maps the methods of a path to their endpoints.
@@ -95,11 +99,13 @@ type methods map[string]endpoint
 // tree is a tree of paths in which every path and method has an answer in the
 // Matrix form: what is not served is answered 404 or 405.
 type tree struct {
-	server  *server
-	group   *echo.Group
-	root    string // "/pushrules"
-	mounted string // the root's full path
-	shapes  []shape
+	server *server
+	group  *echo.Group
+	auth   []echo.MiddlewareFunc
+	root   string // "/pushrules"
+	shapes []shape
+
+	notFound echo.HandlerFunc
 }
 
 // shape is a served path and what it allows.
@@ -108,12 +114,19 @@ type shape struct {
 	allow    string   // for the Allow header
 }
 
-// tree returns the tree below root, which still serves nothing.
-func (s *server) tree(g *echo.Group, root string) *tree {
-	t := &tree{server: s, group: g, root: root}
+// tree returns a tree that still serves nothing. All says which paths belong to
+// it: one path, or all that begin in the same way if it ends with a star.
+func (s *server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
+	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(all, "*")}
 	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}
-	op.Name = g.RouteNotFound(root+"*", s.observe(op, t.unserved)).Path
-	t.mounted = strings.TrimSuffix(op.Name, "*")
+	unserved := s.observe(op, t.unserved)
+	op.Name = g.RouteNotFound(all, unserved).Path
+	if t.root == all {
+		g.Any(all, unserved) // or else another route of the host's may take other methods
+	}
+	t.notFound = s.observe(op, func(_ context.Context, c echo.Context) (refused, err error) {
+		return s.refuse(c, Requester{}, errUnrecognized)
+	})
 	return t
 }
 
@@ -122,10 +135,23 @@ func (s *server) tree(g *echo.Group, root string) *tree {
 func (t *tree) add(path string, served methods) {
 	for method, do := range served {
 		op := &observe.Operation{Kind: observe.Request, Verb: method}
-		op.Name = t.group.Add(method, path, t.server.serve(op, do)).Path
+		op.Name = t.group.Add(method, path, t.server.serve(op, do), append([]echo.MiddlewareFunc{t.onlyServed}, t.auth...)...).Path
 	}
 	allow := append(slices.Sorted(maps.Keys(served)), http.MethodOptions)
 	t.shapes = append(t.shapes, shape{strings.Split(path, "/"), strings.Join(allow, ", ")})
+}
+
+// onlyServed keeps paths away from a route, and from the host's authentication,
+// that have more segments than it: echo gives the last parameter all the rest.
+func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		for _, value := range c.ParamValues() {
+			if value == "" || strings.Contains(value, "/") {
+				return t.notFound(c)
+			}
+		}
+		return next(c)
+	}
 }
 
 // otherMethod stands for the methods that no route has, which clients choose.

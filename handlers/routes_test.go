@@ -21,21 +21,55 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func TestDialectOf(t *testing.T) {
+// The host may strip what stands before the routes, so that the path does not
+// tell the dialect.
+func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 	t.Parallel()
-	for route, want := range map[string]dialect{
-		"/_matrix/client/r0/pushrules":       document,
-		"/r0/pushrules":                      document,
-		"/hs1/_matrix/client/r0/pushrules":   document,
-		"/_matrix/client/v3/pushrules":       matrix,
-		"/_matrix/client/v4/pushrules":       matrix,
-		"/_matrix/client/unstable/pushrules": matrix,
-		"/_matrix/client/r01/pushrules":      matrix,
-		"/pushrules":                         matrix,
-		"/r0/_matrix/client/v3/pushrules":    matrix,
+	for dialect, want := range map[Dialect]string{V3: `{}`, R0: `{"global":{}}`} {
+		group, err := NewPushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
+			return pushrule.Read(`{}`)
+		}}, DefaultConfig(), zap.NewNop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := echo.New()
+		group.Register(e.Group(""), dialect, asAlice)
+		answer := httptest.NewRecorder()
+		stripped := http.StripPrefix("/_matrix/client/r0", e)
+		stripped.ServeHTTP(answer, httptest.NewRequest("GET", "/_matrix/client/r0/pushrules/global/", nil))
+		if answer.Code != 200 || answer.Body.String() != want {
+			t.Errorf("dialect %v: got %d %s, want %s", dialect, answer.Code, answer.Body, want)
+		}
+	}
+}
+
+// The middleware of Register asks for credentials where something is served,
+// and nowhere else.
+func TestAPathThatDoesNotExistIsNotFoundForEverybody(t *testing.T) {
+	t.Parallel()
+	rules, err := NewPushRules(rulesFunc{}, DefaultConfig(), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := echo.New()
+	refuse := func(echo.HandlerFunc) echo.HandlerFunc {
+		return func(c echo.Context) error { return c.NoContent(http.StatusUnauthorized) }
+	}
+	rules.Register(e.Group("/_matrix/client/v3"), V3, refuse)
+	for request, want := range map[string]int{
+		"GET /_matrix/client/v3/pushrules/":               401,
+		"PUT /_matrix/client/v3/pushrules/global/room/a":  401,
+		"GET /_matrix/client/v3/pushrules/global/a/b/c/d": 404,
+		"POST /_matrix/client/v3/pushrules/":              405,
+		"OPTIONS /_matrix/client/v3/pushrules/":           204,
+		"GET /_matrix/client/v3/nothing":                  404,
+		"GET /_matrix/client/v3":                          404,
 	} {
-		if got := dialectOf(route); got != want {
-			t.Errorf("%s: got %v, want %v", route, got, want)
+		method, path, _ := strings.Cut(request, " ")
+		answer := httptest.NewRecorder()
+		e.ServeHTTP(answer, httptest.NewRequest(method, path, nil))
+		if answer.Code != want {
+			t.Errorf("%s: got %d %s, want %d", request, answer.Code, answer.Body, want)
 		}
 	}
 }
@@ -74,7 +108,7 @@ func serveRules(
 		t.Fatal(err)
 	}
 	e := echo.New()
-	group.Register(e.Group("/_matrix/client/v3", middleware...))
+	group.Register(e.Group("/_matrix/client/v3"), V3, middleware...)
 	answer := httptest.NewRecorder()
 	e.ServeHTTP(answer, request)
 	return answer
@@ -189,8 +223,8 @@ func TestRegisterLeavesTheHostAlone(t *testing.T) {
 		host := e.Group(prefix, asAlice)
 		host.GET("/sync", func(c echo.Context) error { return c.String(200, "sync") })
 		host.GET("/pushrules_of_the_host", func(c echo.Context) error { return c.String(200, "other") })
-		rules.Register(host)
-		pushers.Register(host)
+		rules.Register(host, V3)
+		pushers.Register(host, V3)
 	}
 	for _, test := range []struct {
 		request string

@@ -46,7 +46,7 @@ func (s *server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	return s.observe(op, func(ctx context.Context, c echo.Context) (refused, err error) {
 		who, found := RequesterFrom(ctx)
 		if !found {
-			return s.refuse(c, who, errMissingToken)
+			return s.refuse(c, who, ErrMissingToken)
 		}
 		sent := s.readBody(c)
 		ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)

@@ -28,7 +28,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/storetest"
-	"github.com/pushfx/pushfx/rulestore"
 )
 
 // The ten lines with which a host includes the module.
@@ -38,8 +37,8 @@ func Example_include() {
 		fx.Provide(zap.NewProduction, newRedis, echo.New), // the host's own
 		fx.Invoke(fx.Annotate(func(e *echo.Echo, groups []handlers.RouteGroup) {
 			for _, group := range groups {
-				group.Register(e.Group("/_matrix/client/v3", requireUser))
-				group.Register(e.Group("/_matrix/client/r0", requireUser))
+				group.Register(e.Group("/_matrix/client/v3"), handlers.V3, requireUser)
+				group.Register(e.Group("/_matrix/client/r0"), handlers.R0, requireUser)
 			}
 		}, fx.ParamTags(``, pushfx.RouteGroups))),
 	)
@@ -207,18 +206,6 @@ func (h *homeserver) pushRulesSince(ctx context.Context, user mxid.UserID, since
 	}
 }
 
-func (h *homeserver) getPushRules(c echo.Context, user mxid.UserID) error {
-	content, err := h.push.AccountData(c.Request().Context(), user)
-	if err != nil {
-		return c.JSONBlob(handlers.ErrorReply(err))
-	}
-	return c.JSONBlob(http.StatusOK, content)
-}
-
-func (h *homeserver) putPushRules(c echo.Context) error { // and DELETE
-	return c.JSONBlob(handlers.ErrorReply(module.ErrServerControlled))
-}
-
 func (h *homeserver) notify(ctx context.Context, members []mxid.UserID) {
 	rules, pushers := h.push.Rulesets(ctx, members), h.push.Pushers(ctx, members)
 	for _, user := range members {
@@ -256,25 +243,22 @@ func newSessions() *sessions { return &sessions{} }
 
 func (*sessions) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
 
-// The module works without fx too: its constructors are plain functions.
+// The module works without fx and echo, too.
 func Example_withoutFx() {
-	client, log, e := newRedis(), zap.NewNop(), echo.New()
+	client, log := newRedis(), zap.NewNop()
+	authenticate := func(*http.Request) (handlers.Requester, error) { return handlers.Requester{}, handlers.ErrMissingToken }
 
-	store, err := rulestore.New(client, rulestore.DefaultConfig())
+	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Log: log})
 	if err != nil {
 		panic(err)
 	}
-	changes, err := module.NewChanges(store, module.DefaultChangesConfig(), newSyncWaker())
-	if err != nil {
+	if err := push.Check(context.Background()); err != nil { // Redis answers, and can do what is asked of it
 		panic(err)
 	}
-	go changes.Run(context.Background())
-	rules := module.NewService(module.Stores{Rules: store}, changes, module.Options{Limits: pushrule.DefaultLimits()}).Rules()
-	routes, err := handlers.NewPushRules(rules, handlers.DefaultConfig(), log)
-	if err != nil {
-		panic(err)
-	}
-	routes.Register(e.Group("/_matrix/client/v3", requireUser))
+	go push.Run(context.Background()) // until the host stops
+
+	http.Handle("/_matrix/client/v3/", push.Handler("/_matrix/client/v3", handlers.V3, authenticate))
+	http.Handle("/_matrix/client/r0/", push.Handler("/_matrix/client/r0", handlers.R0, authenticate))
 }
 
 // An event is evaluated for the members of a room.
@@ -357,10 +341,6 @@ func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 	web := startHost(t, client,
 		fx.Provide(pushfx.AsChangeListener(func() *syncWaker { return h.waker })),
 		fx.Populate(&h.push, &h.changes),
-		fx.Invoke(func(e *echo.Echo) {
-			e.GET("/account_data", func(c echo.Context) error { return h.getPushRules(c, alice) })
-			e.PUT("/account_data", h.putPushRules)
-		}),
 	)
 	ctx, patience := t.Context(), func() context.Context {
 		ctx, cancel := context.WithTimeout(t.Context(), never)
@@ -379,10 +359,10 @@ func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 	if !strings.Contains(string(event), ".m.rule.master") || next == 0 {
 		t.Errorf("the first sync: got %s, %d", event, next)
 	}
-	if a := web.do(alice, http.MethodGet, "/account_data", ""); !strings.Contains(string(event), a.body) {
+	if a := web.do(alice, http.MethodGet, v3+"/user/"+alice+"/account_data/m.push_rules", ""); !strings.Contains(string(event), a.body) {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
-	if a := web.do(alice, http.MethodPut, "/account_data", "{}"); a.status != http.StatusMethodNotAllowed {
+	if a := web.do(alice, http.MethodPut, v3+"/user/"+alice+"/account_data/m.push_rules", "{}"); a.status != http.StatusMethodNotAllowed {
 		t.Errorf("got %d %s", a.status, a.body)
 	}
 	timeout, cancel := context.WithTimeout(ctx, 10*time.Millisecond)

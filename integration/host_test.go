@@ -63,10 +63,9 @@ func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option)
 
 // mount mounts the route groups behind the host's auth.
 func mount(e *echo.Echo, groups []handlers.RouteGroup) {
-	for _, prefix := range []string{r0, v3} {
-		for _, group := range groups {
-			group.Register(e.Group(prefix, authenticate))
-		}
+	for _, group := range groups {
+		group.Register(e.Group(v3), handlers.V3, authenticate)
+		group.Register(e.Group(r0), handlers.R0, authenticate)
 	}
 }
 

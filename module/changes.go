@@ -108,9 +108,16 @@ func NewChanges(store RuleStore, cfg ChangesConfig, listeners ...ChangeListener)
 		hints: make(chan struct{}, 1), audit: make(chan struct{}, 1),
 	}
 	for _, listener := range listeners {
-		c.listeners = append(c.listeners, newListenerQueue(listener, c))
+		c.listen(listener)
 	}
 	return c, nil
+}
+
+// listen adds a listener; it must not be called once [Changes.Run] runs.
+func (c *Changes) listen(listener ChangeListener) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.listeners = append(c.listeners, newListenerQueue(listener, c))
 }
 
 // Run watches the store and calls the listeners until ctx ends, and returns

@@ -147,8 +147,9 @@ type Unsettled struct {
 }
 
 // RuleService is the push rules API without its wire form: one method for
-// each operation of the service document. [NewRuleService] makes the module's
-// own; a host may wrap or replace it.
+// each operation of the service document. [Service.Rules] is the module's
+// own; a host may wrap or replace it. A wrapper sees the endpoints' calls, and
+// the contents of single users that [HostService] and [SyncService] read.
 //
 // Errors, beside the store's: the refusals of package pushrule, by name.
 type RuleService interface {
@@ -182,8 +183,8 @@ type RuleService interface {
 	Delete(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) error
 }
 
-// PusherService is the pushers API without its wire form. [NewPusherService]
-// makes the module's own; a host may wrap or replace it.
+// PusherService is the pushers API without its wire form. [Service.Pushers]
+// is the module's own; a host may wrap or replace it.
 type PusherService interface {
 	// List returns the user's pushers, in order of creation.
 	List(ctx context.Context, user mxid.UserID) (pusher.List, error)
@@ -206,7 +207,7 @@ type PusherService interface {
 
 // HostService is what a homeserver calls from its own code: where it
 // registers users, logs devices out, upgrades rooms, serves account data and
-// sends notifications. [NewHostService] makes the module's own; a host may wrap
+// sends notifications. [Service.Host] is the module's own; a host may wrap
 // or replace it.
 //
 // Every method may be repeated, and should be after an error: what was done is
@@ -264,7 +265,7 @@ type HostService interface {
 }
 
 // SyncService tells a /sync what is new in a user's push rules, from memory as
-// long as that is nothing. [NewSyncService] makes the module's own; a host may
+// long as that is nothing. [Service.Sync] is the module's own; a host may
 // wrap or replace it. To wake requests that wait, register a [ChangeListener].
 type SyncService interface {
 	// Version returns the version of the user's rules; see [Content]. It

@@ -90,6 +90,10 @@ func (s *Service) Sync(rules RuleService) SyncService {
 // accounts after the service. Call it before the first request.
 func (s *Service) SetAccounts(accounts Accounts) { s.accounts.set(accounts) }
 
+// Listen adds a listener, for hosts that build their listeners after the
+// service. Call it before [Service.Run].
+func (s *Service) Listen(listener ChangeListener) { s.changes.listen(listener) }
+
 // settleInterval is how often hosts look for pushkeys to settle, about.
 const settleInterval = 30 * time.Second
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -22,7 +23,7 @@ func newAccount(sessions *sessions, host module.HostService) *account {
 }
 
 // Register implements [handlers.RouteGroup].
-func (a *account) Register(g *echo.Group) {
+func (a *account) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
 	g.Any("/account/whoami", methods{http.MethodGet: whoami}.serve)
 	g.Any("/capabilities", methods{http.MethodGet: capabilities}.serve)
 	g.Any("/logout", methods{http.MethodPost: a.logout}.serve)

@@ -5,42 +5,19 @@ import (
 
 	"github.com/labstack/echo/v4"
 
-	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the one event of a user's account data that there is.
-type accountData struct{ host module.HostService }
+// accountData serves the types of account data that the module does not: none of
+// them can be set.
+type accountData struct{}
 
-func newAccountData(host module.HostService) *accountData { return &accountData{host} }
+func newAccountData() *accountData { return &accountData{} }
 
 // Register implements [handlers.RouteGroup].
-func (a *accountData) Register(g *echo.Group) {
-	g.Any("/user/:userId/account_data/"+module.AccountDataType,
-		methods{http.MethodGet: a.get, http.MethodPut: a.refuse, http.MethodDelete: a.refuse}.serve)
+func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
 	g.Any("/user/:userId/account_data/:type", a.getOther)
-}
-
-// get serves GET /user/{userId}/account_data/m.push_rules.
-func (a *accountData) get(c echo.Context) error {
-	user, err := owner(c)
-	if err != nil {
-		return err
-	}
-	content, err := a.host.AccountData(c.Request().Context(), user)
-	if err != nil {
-		return err
-	}
-	return c.JSONBlob(http.StatusOK, content)
-}
-
-// refuse refuses to change it (Matrix specification, "Client Config", "Server
-// Behaviour": push rules are set through their own API).
-func (a *accountData) refuse(c echo.Context) error {
-	if _, err := owner(c); err != nil {
-		return err
-	}
-	return module.ErrServerControlled
 }
 
 // getOther serves GET of all other types, none of which can be set.

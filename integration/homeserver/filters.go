@@ -14,6 +14,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -63,7 +64,7 @@ type filters struct{ *store }
 func newFilters(store *store) *filters { return &filters{store} }
 
 // Register implements [handlers.RouteGroup].
-func (f *filters) Register(g *echo.Group) {
+func (f *filters) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
 	g.Any("/user/:userId/filter", methods{http.MethodPost: f.post}.serve)
 	g.Any("/user/:userId/filter/:filterId", methods{http.MethodGet: f.get}.serve)
 }

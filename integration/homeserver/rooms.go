@@ -7,6 +7,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -19,7 +20,7 @@ type rooms struct {
 func newRooms(cfg config, host module.HostService) *rooms { return &rooms{cfg.serverName, host} }
 
 // Register implements [handlers.RouteGroup].
-func (r *rooms) Register(g *echo.Group) {
+func (r *rooms) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
 	g.Any("/joined_rooms", methods{http.MethodGet: r.joined}.serve)
 	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve)
 }

@@ -29,11 +29,11 @@ func newRouter(
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve, limits.ofStrangers)
 	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.ofStrangers)
 
-	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
+	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
 		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve, limits.ofStrangers)
 		authenticated := e.Group(prefix, newAuth(sessions, limits), limits.ofUsers)
 		for _, group := range groups {
-			group.Register(authenticated)
+			group.Register(authenticated, handlers.Dialect(dialect))
 		}
 
 		// Echo gave the group a catch-all that authenticates first. What does

@@ -28,7 +28,7 @@ type failing struct {
 
 func (f failing) AccountData(context.Context, mxid.UserID) ([]byte, error) { return nil, f.err }
 
-func (f failing) Register(g *echo.Group) {
+func (f failing) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
 	g.GET("/panic", func(echo.Context) error { panic("a bug") })
 	g.GET("/error", func(echo.Context) error { return f.err })
 }
@@ -37,7 +37,11 @@ func (f failing) Register(g *echo.Group) {
 func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
-	groups := []handlers.RouteGroup{parts, newAccountData(parts)}
+	accountData, err := handlers.NewAccountData(parts, handlers.DefaultConfig(), zap.New(core))
+	if err != nil {
+		t.Fatal(err)
+	}
+	groups := []handlers.RouteGroup{parts, accountData, newAccountData()}
 	sessions := startSessions(t)
 	router := newRouter(groups, sessions, newLogin(sessions, parts), newLimits(0, 0), &operators{}, zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)

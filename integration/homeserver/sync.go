@@ -12,6 +12,7 @@ import (
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -32,7 +33,9 @@ func newSyncs(rules module.SyncService, sessions *sessions, filters *filters, wa
 }
 
 // Register implements [handlers.RouteGroup].
-func (s *syncs) Register(g *echo.Group) { g.Any("/sync", methods{http.MethodGet: s.get}.serve) }
+func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
+	g.Any("/sync", methods{http.MethodGet: s.get}.serve)
+}
 
 // get serves GET /sync (Matrix specification, "Syncing"). The first one answers
 // at once, with everything; a later one when the rules are not those of its

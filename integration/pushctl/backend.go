@@ -89,8 +89,9 @@ func (b *backend) build(cfg pushfx.Config) error {
 	if err != nil {
 		return err
 	}
-	b.host = module.NewHostService(b.rules, changes, module.RuleOptions{Defaults: b.defaults, Limits: cfg.RuleLimits},
-		b.pushers, b.index, module.PusherOptions{Policy: cfg.PusherPolicy})
+	service := module.NewService(module.Stores{Rules: b.rules, Pushers: b.pushers, Pushkeys: b.index}, changes,
+		module.Options{Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy})
+	b.host = service.Host(service.Rules())
 	return nil
 }
 

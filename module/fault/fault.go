@@ -21,6 +21,7 @@ const (
 	TooLarge         Kind = "too_large"          // 413 M_TOO_LARGE
 	MissingToken     Kind = "missing_token"      // 401 M_MISSING_TOKEN
 	UnknownToken     Kind = "unknown_token"      // 401 M_UNKNOWN_TOKEN
+	Forbidden        Kind = "forbidden"          // 403 M_FORBIDDEN, what belongs to another user
 	Unrecognized     Kind = "unrecognized"       // 404 M_UNRECOGNIZED
 	MethodNotAllowed Kind = "method_not_allowed" // 405 M_UNRECOGNIZED
 	ServerControlled Kind = "server_controlled"  // 405 M_BAD_JSON, account data that only the server sets
@@ -32,7 +33,7 @@ const (
 // Kinds lists every kind, so that a table over them can be tested to be whole.
 func Kinds() []Kind {
 	return []Kind{
-		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken, UnknownToken,
+		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken, UnknownToken, Forbidden,
 		Unrecognized, MethodNotAllowed, ServerControlled, Database, Unavailable, Internal,
 	}
 }

@@ -1,0 +1,63 @@
+package handlers
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// AccountData serves GET, PUT and DELETE of the m.push_rules event as account
+// data. The last two are refused: push rules are changed through their own API
+// (Matrix specification, "Client Config", "Server Behaviour"). All other types of
+// account data are the host's. It is safe for concurrent use.
+type AccountData struct {
+	server
+	host module.HostService
+}
+
+// NewAccountData returns the account data endpoint. It fails when cfg is not
+// valid.
+func NewAccountData(host module.HostService, cfg Config, log *zap.Logger) (*AccountData, error) {
+	s, err := newServer(cfg, log)
+	return &AccountData{s, host}, err
+}
+
+// Register adds the routes; see [RouteGroup].
+func (a *AccountData) Register(g *echo.Group, _ Dialect, auth ...echo.MiddlewareFunc) {
+	routes := a.tree(g, "/user/:userId/account_data/"+module.AccountDataType, auth)
+	routes.add(routes.root, methods{
+		http.MethodGet:    a.get,
+		http.MethodPut:    a.refuse,
+		http.MethodDelete: a.refuse,
+	})
+}
+
+// get serves GET /user/{userId}/account_data/m.push_rules.
+func (a *AccountData) get(ctx context.Context, r request) (answer, error) {
+	if err := ownPath(r); err != nil {
+		return answer{}, err
+	}
+	content, err := a.host.AccountData(ctx, r.who.User)
+	return answer{json: string(content)}, err
+}
+
+// refuse serves PUT and DELETE of the same path.
+func (a *AccountData) refuse(_ context.Context, r request) (answer, error) {
+	if err := ownPath(r); err != nil {
+		return answer{}, err
+	}
+	return answer{}, module.ErrServerControlled
+}
+
+// ownPath refuses a path of another user.
+func ownPath(r request) error {
+	user, err := pathParam(r.Context, "userId")
+	if err == nil && user != string(r.who.User) {
+		err = errForbidden
+	}
+	return err
+}

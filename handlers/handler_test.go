@@ -1,0 +1,110 @@
+package handlers
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"go.uber.org/zap"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// byHeader authenticates as a host of net/http does.
+func byHeader(r *http.Request) (Requester, error) {
+	switch token := r.Header.Get("Authorization"); token {
+	case "":
+		return Requester{}, ErrMissingToken
+	case "unknown":
+		return Requester{}, ErrUnknownToken
+	case "broken":
+		return Requester{}, errors.New("secret")
+	default:
+		return Requester{User: mxid.UserID(token)}, nil
+	}
+}
+
+// contents is a host service that knows one account data event.
+type contents struct{ module.HostService }
+
+func (contents) AccountData(context.Context, mxid.UserID) ([]byte, error) {
+	return []byte(`{"global":{}}`), nil
+}
+
+// answerTo serves a request, "METHOD PATH", with the token of a user.
+func answerTo(h http.Handler, request, token string) *httptest.ResponseRecorder {
+	method, path, _ := strings.Cut(request, " ")
+	r := httptest.NewRequest(method, path, nil)
+	if token != "" {
+		r.Header.Set("Authorization", token)
+	}
+	answer := httptest.NewRecorder()
+	h.ServeHTTP(answer, r)
+	return answer
+}
+
+func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
+	t.Parallel()
+	rules, err := NewPushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
+		return pushrule.Read(`{}`)
+	}}, DefaultConfig(), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Handler("/_matrix/client/r0", R0, byHeader, zap.NewNop(), rules)
+	for _, test := range []struct {
+		request, token string
+		status         int
+		body           string
+	}{
+		{"GET /_matrix/client/r0/pushrules/global/", "@a:b", 200, `{"global":{}}`},
+		{"GET /_matrix/client/r0/pushrules/", "", 401, `{"errcode":"M_MISSING_TOKEN","error":"Missing access token."}`},
+		{"GET /_matrix/client/r0/pushrules/", "unknown", 401, `{"errcode":"M_UNKNOWN_TOKEN","error":"Unknown access token."}`},
+		{"GET /_matrix/client/r0/pushrules/", "broken", 500, `{"errcode":"M_UNKNOWN","error":"Internal server error."}`},
+		{"GET /_matrix/client/r0/other", "@a:b", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`},
+		{"GET /pushrules/", "@a:b", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`},
+	} {
+		if a := answerTo(h, test.request, test.token); a.Code != test.status || a.Body.String() != test.body {
+			t.Errorf("%s as %q: got %d %s, want %d %s", test.request, test.token, a.Code, a.Body, test.status, test.body)
+		}
+	}
+}
+
+func TestTheAccountDataOfPushRulesIsServedAndRefusesChanges(t *testing.T) {
+	t.Parallel()
+	accountData, err := NewAccountData(contents{}, DefaultConfig(), zap.NewNop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := echo.New()
+	hosts := e.Group("/v3")
+	hosts.Any("/user/:user/account_data/:type", func(c echo.Context) error { return c.String(http.StatusTeapot, "the host's") })
+	accountData.Register(e.Group("/v3"), V3, Auth(byHeader).middleware(zap.NewNop()))
+	const own = "/v3/user/@a:b/account_data/m.push_rules"
+	for _, test := range []struct {
+		request string
+		status  int
+		body    string
+	}{
+		{"GET " + own, 200, `{"global":{}}`},
+		{"GET /v3/user/%40a%3Ab/account_data/m.push_rules", 200, `{"global":{}}`},
+		{"PUT " + own, 405, `{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API. Use /pushrules."}`},
+		{"DELETE " + own, 405, `{"errcode":"M_BAD_JSON","error":"Cannot set m.push_rules through this API. Use /pushrules."}`},
+		{"POST " + own, 405, `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}`},
+		{"GET /v3/user/@c:b/account_data/m.push_rules", 403, `{"errcode":"M_FORBIDDEN","error":"Cannot access what belongs to other users."}`},
+		{"PUT /v3/user/@c:b/account_data/m.push_rules", 403, `{"errcode":"M_FORBIDDEN","error":"Cannot access what belongs to other users."}`},
+		{"GET " + own + "_of_mine", http.StatusTeapot, "the host's"},
+		{"POST /v3/user/@a:b/account_data/m.direct", http.StatusTeapot, "the host's"},
+	} {
+		if a := answerTo(e, test.request, "@a:b"); a.Code != test.status || a.Body.String() != test.body {
+			t.Errorf("%s: got %d %s, want %d %s", test.request, a.Code, a.Body, test.status, test.body)
+		}
+	}
+}

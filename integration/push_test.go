@@ -1,0 +1,278 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// byToken authenticates as a host of net/http does. The token is the user id.
+func byToken(r *http.Request) (handlers.Requester, error) {
+	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
+	if !found {
+		return handlers.Requester{}, handlers.ErrMissingToken
+	}
+	return handlers.Requester{User: mxid.UserID(token), Device: device}, nil
+}
+
+// startPush runs a Push until the test ends.
+func startPush(t *testing.T, p *pushfx.Push) {
+	t.Helper()
+	if err := p.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+// ask sends a request of a user to a handler.
+func ask(h http.Handler, user, method, path, body string) (status int, answer string) {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	if user != "" {
+		r.Header.Set("Authorization", "Bearer "+user)
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code, w.Body.String()
+}
+
+func TestAHostWithoutFxAndEcho(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	registry := prometheus.NewRegistry()
+	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Log: zap.NewNop(), Metrics: registry})
+	if err != nil {
+		t.Fatal(err)
+	}
+	late := recorder{make(chan string, 1)}
+	push.Listen(late)
+	startPush(t, push)
+	mux := http.NewServeMux()
+	mux.Handle(v3+"/", push.Handler(v3, handlers.V3, byToken))
+	mux.Handle(r0+"/", http.StripPrefix(r0, push.Handler("", handlers.R0, byToken)))
+	for _, test := range []struct {
+		user, method, path string
+		status             int
+		begins             string
+	}{
+		{alice, http.MethodGet, v3 + "/pushrules/global/", 200, `{"override":`},
+		{alice, http.MethodGet, r0 + "/pushrules/global/", 200, `{"global":{"override":`},
+		{alice, http.MethodGet, v3 + "/pushers", 200, `{"pushers":[]}`},
+		{alice, http.MethodGet, v3 + "/user/" + alice + "/account_data/m.push_rules", 200, `{"global":`},
+		{"", http.MethodGet, v3 + "/pushrules/", 401, `{"errcode":"M_MISSING_TOKEN"`},
+		{"", http.MethodGet, v3 + "/else", 404, `{"errcode":"M_UNRECOGNIZED"`},
+	} {
+		if status, body := ask(mux, test.user, test.method, test.path, ""); status != test.status || !strings.HasPrefix(body, test.begins) {
+			t.Errorf("%s %s: got %d %s, want %d %s...", test.method, test.path, status, body, test.status, test.begins)
+		}
+	}
+	if heard := <-late.heard; !strings.HasPrefix(heard, alice) {
+		t.Errorf("the listener heard %s", heard)
+	}
+	if families, err := registry.Gather(); err != nil || len(families) == 0 {
+		t.Errorf("got %d metrics, %v", len(families), err)
+	}
+	if err := push.Health.Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNewRefusesWhatCannotWork(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	taken := prometheus.NewRegistry()
+	if _, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Metrics: taken}); err != nil {
+		t.Fatal(err)
+	}
+	var bad pushfx.Config
+	for want, try := range map[string]func() (*pushfx.Push, error){
+		"there is no Redis client": func() (*pushfx.Push, error) { return pushfx.New(nil, pushfx.DefaultConfig(), pushfx.Options{}) },
+		"pushfx: invalid config":   func() (*pushfx.Push, error) { return pushfx.New(client, bad, pushfx.Options{}) },
+		"pushfx: metrics: ": func() (*pushfx.Push, error) {
+			return pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Metrics: taken})
+		},
+	} {
+		if _, err := try(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got error %v, want %s", err, want)
+		}
+	}
+}
+
+// countingPushkeys counts how often somebody looks for pushkeys to settle.
+type countingPushkeys struct {
+	noPushkeys
+	looks *atomic.Int32
+}
+
+func (c countingPushkeys) Postponed(context.Context, time.Time, int) ([]module.Unsettled, error) {
+	c.looks.Add(1)
+	return nil, nil
+}
+
+// However a host builds the module, and whatever it replaces or asks for, what
+// runs beside requests runs.
+func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
+	stores := func(looks *atomic.Int32) module.Stores {
+		return module.Stores{
+			Rules: memoryRules{rules: map[mxid.UserID]module.Content{}}, Pushers: noPushers{}, Pushkeys: countingPushkeys{looks: looks},
+		}
+	}
+	withFx := func(options ...fx.Option) func(*testing.T, *atomic.Int32) {
+		return func(t *testing.T, looks *atomic.Int32) {
+			s := stores(looks)
+			app := fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop),
+				fx.Replace(
+					fx.Annotate(s.Rules, fx.As(new(module.RuleStore))),
+					fx.Annotate(s.Pushers, fx.As(new(module.PusherStore))),
+					fx.Annotate(s.Pushkeys, fx.As(new(module.PushkeyIndex))),
+				), fx.Options(options...))
+			if err := app.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Minute)
+			if err := app.Stop(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, host := range map[string]func(*testing.T, *atomic.Int32){
+		"a host that asks for nothing":           withFx(),
+		"a host that asks for HostService alone": withFx(fx.Invoke(func(module.HostService) {})),
+		"a host that replaces PusherService":     withFx(fx.Replace(fx.Annotate(fewPushers{}, fx.As(new(module.PusherService))))),
+		"a host without fx": func(t *testing.T, looks *atomic.Int32) {
+			push, err := pushfx.New(nil, pushfx.DefaultConfig(), pushfx.Options{Stores: stores(looks)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := push.Check(ctx); err != nil {
+				t.Fatal(err)
+			}
+			push.Run(ctx)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var looks atomic.Int32
+				host(t, &looks)
+				if looks.Load() == 0 {
+					t.Error("in a minute nobody looked for pushkeys to settle")
+				}
+			})
+		})
+	}
+}
+
+// countingRules counts the contents that are read through a service.
+type countingRules struct {
+	module.RuleService
+	reads *atomic.Int32
+}
+
+func (c countingRules) Content(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	c.reads.Add(1)
+	return c.RuleService.Content(ctx, user)
+}
+
+// A wrapped RuleService sees single users' rules being read by the endpoints,
+// the host and sync services; bulk reads go to the stores.
+func TestWhatADecoratorOfTheRuleServiceSees(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	var reads atomic.Int32
+	var host module.HostService
+	var sync module.SyncService
+	h := startHost(t, client,
+		fx.Decorate(func(s module.RuleService) module.RuleService { return countingRules{s, &reads} }),
+		fx.Populate(&host, &sync),
+	)
+	ctx, users := t.Context(), []mxid.UserID{alice}
+	for _, step := range []struct {
+		name string
+		do   func() error
+		seen int32
+	}{
+		{"EnsureDefaults", func() error { return host.EnsureDefaults(ctx, alice) }, 1},
+		{"AccountData", func() error { _, err := host.AccountData(ctx, alice); return err }, 1},
+		{"ContentSince", func() error { _, _, err := sync.ContentSince(ctx, alice, 0); return err }, 1},
+		{"GET /pushrules/", func() error { h.do(alice, http.MethodGet, v3+"/pushrules/", ""); return nil }, 1},
+		{"Rulesets", func() error { return host.Rulesets(ctx, users)[alice].Err }, 0},
+		{"RefreshDefaults", func() error { return host.RefreshDefaults(ctx, alice) }, 0},
+		{"ForgetUser", func() error { return host.ForgetUser(ctx, alice) }, 0},
+	} {
+		reads.Store(0)
+		if err := step.do(); err != nil {
+			t.Fatal(err)
+		}
+		if got := reads.Load(); got != step.seen {
+			t.Errorf("%s: the wrapper saw %d reads, want %d", step.name, got, step.seen)
+		}
+	}
+}
+
+// nobody is a host's accounts for which everybody is logged out.
+type nobody struct{}
+
+func (nobody) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return false, nil }
+
+// A host whose accounts need the module's services gives them late: as an
+// argument of fx they would be a circle.
+func TestAccountsMayComeAfterTheServices(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	h := startHost(t, client, fx.Invoke(func(p *pushfx.Push, _ module.HostService) { p.SetAccounts(nobody{}) }))
+	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusUnauthorized {
+		t.Errorf("got %d %s, want 401: nobody is logged in", a.status, a.body)
+	}
+}
+
+// The mistakes that hosts make most: each works, or is told in one line.
+func TestTheClientAndTheRegistryMayHaveTheirConcreteTypes(t *testing.T) {
+	t.Parallel()
+	server := miniredis.RunT(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+	defer client.Close()
+	registry := prometheus.NewRegistry()
+	app := fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop), fx.Supply(client, registry))
+	if err := app.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	defer app.Stop(t.Context())
+	if families, err := registry.Gather(); err != nil || len(families) == 0 {
+		t.Errorf("got %d metrics, %v", len(families), err)
+	}
+}
+
+func TestAHostWithoutAClientIsToldInOneLine(t *testing.T) {
+	t.Parallel()
+	err := fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop)).Err()
+	const want = "pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient"
+	if err == nil || err.Error() != want {
+		t.Errorf("got error %v\nwant %s", err, want)
+	}
+}
