@@ -63,7 +63,7 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 		p, before := p, *list
 		p.Claim = held.Claim
 		list.Set(p)
-		return s.options.Policy.CheckGrowth(before, *list)
+		return s.policy.CheckGrowth(before, *list)
 	})
 }
 
