@@ -28,6 +28,7 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/observe/metrics"
 	"github.com/pushfx/pushfx/module/observe/tracing"
@@ -223,7 +224,7 @@ func (p *Push) complete() error {
 		return errNoClient
 	}
 	p.evictions = redisclient.NewEvictions(p.redis.client, p.redis.cfg.start.redis, func(err error) {
-		p.log.Warn("Redis may evict keys", zap.Error(err))
+		p.log.Warn("Redis may evict keys", zap.String("error", fault.Details(err)))
 	})
 	return p.seen.register(metrics.NewChanges(p.changes.Stats), metrics.NewEvicting(p.evictions.Masters))
 }
@@ -495,7 +496,7 @@ func newChanges(
 	c := cfg.changes
 	c.Observer = seen
 	if c.Report == nil {
-		c.Report = func(err error) { log.Warn("trouble with telling changes", zap.Error(err)) }
+		c.Report = func(err error) { log.Warn("trouble with telling changes", zap.String("error", fault.Details(err))) }
 	}
 	return module.NewChanges(store, c, listeners...)
 }
@@ -503,7 +504,7 @@ func newChanges(
 func newService(stores module.Stores, changes *module.Changes, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
 	o := cfg.service
 	o.Observer = seen
-	o.SettleFailed = func(err error) { log.Warn("pushkeys are still to be settled", zap.Error(err)) }
+	o.SettleFailed = func(err error) { log.Warn("pushkeys are still to be settled", zap.String("error", fault.Details(err))) }
 	return module.NewService(stores, changes, o)
 }
 

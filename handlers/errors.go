@@ -72,7 +72,7 @@ const internalText = "Internal server error."
 // ErrorReply returns the status and the JSON body, in the Matrix form, for an
 // error of the module, for hosts that call its services themselves. An error
 // that is none of the module's is a 500 that tells nothing; from 500 on, the
-// error is for the log.
+// error is for the log, with [fault.Details].
 func ErrorReply(err error) (status int, body []byte) {
 	text := internalText
 	var f *fault.Error

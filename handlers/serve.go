@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -81,7 +82,7 @@ func (s *server) refuse(c echo.Context, who Requester, err error) (refused, fail
 			zap.String("method", c.Request().Method),
 			zap.String("route", c.Path()),
 			zap.Int("status", status),
-			zap.Error(err))
+			zap.String("error", fault.Details(err)))
 	}
 	return err, c.JSONBlob(status, body)
 }

@@ -332,7 +332,7 @@ var ErrServerControlled = fault.New(fault.ServerControlled, "Cannot set m.push_r
 const AccountDataType = "m.push_rules"
 
 // Unavailable is the error for a store that cannot be reached, or not in time.
-// The cause is for the log.
+// The cause is for the log; see [fault.Details].
 func Unavailable(cause error) error {
 	return fault.Wrap(fault.Unavailable, "The server cannot reach its storage, try again later.", cause)
 }

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // matrixError is an error in the form that Matrix clients understand (Matrix
@@ -38,14 +39,14 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 				zap.String("method", c.Request().Method),
 				zap.String("route", c.Path()),
 				zap.Int("status", status),
-				zap.Error(err))...)
+				zap.String("error", fault.Details(err)))...)
 		}
 		var ours *matrixError
 		if errors.As(err, &ours) && ours.retryAfter > 0 {
 			c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(ours.retryAfter))
 		}
 		if err := c.JSONBlob(status, body); err != nil {
-			log.Debug("answer not sent", zap.Error(err))
+			log.Debug("answer not sent", zap.String("error", fault.Details(err)))
 		}
 	}
 }

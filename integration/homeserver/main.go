@@ -27,6 +27,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // The exit statuses.
@@ -123,6 +124,6 @@ func startEmbedded() (*miniredis.Miniredis, error) {
 
 // complain writes what went wrong, on one line.
 func complain(stderr io.Writer, err error) {
-	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	line := strings.Join(strings.FieldsFunc(fault.Details(err), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "homeserver: %s\n", redisurl.WithoutLogin(line))
 }

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // operators is what is for those who run the host, and not for clients.
@@ -61,7 +62,7 @@ func (*operators) alive(c echo.Context) error {
 // ready serves GET /readyz: the host can serve users.
 func (o *operators) ready(c echo.Context) error {
 	if err := o.health.Healthy(c.Request().Context()); err != nil {
-		o.log.Warn("not ready", zap.Error(err))
+		o.log.Warn("not ready", zap.String("error", fault.Details(err)))
 		return c.String(http.StatusServiceUnavailable, "Redis cannot be used\n")
 	}
 	return c.String(http.StatusOK, "ok\n")

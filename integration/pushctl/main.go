@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // The exit statuses.
@@ -144,6 +145,6 @@ func (c command) writeUsage(w io.Writer) {
 
 // complain writes what went wrong, on one line.
 func complain(stderr io.Writer, err error) {
-	line := strings.Join(strings.FieldsFunc(err.Error(), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
+	line := strings.Join(strings.FieldsFunc(fault.Details(err), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "pushctl: %s\n", redisurl.WithoutLogin(line))
 }

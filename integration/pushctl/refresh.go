@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -82,7 +83,7 @@ func (r *refreshing) look(ctx context.Context, node *redis.Client, keys []string
 		err := r.host.RefreshDefaults(ctx, user)
 		if isRefused(err) {
 			refused.Add(1)
-			r.leave(user, err.Error())
+			r.leave(user, fault.Details(err))
 			return nil
 		}
 		return err

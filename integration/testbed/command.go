@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // Main is the main function of a command: it runs until the command is done or
@@ -21,7 +23,7 @@ func Main(name string, run func(ctx context.Context, args []string) error) {
 	defer stop()
 	err := run(ctx, os.Args[1:])
 	if err != nil && !errors.Is(err, flag.ErrHelp) {
-		fmt.Fprintln(os.Stderr, name+":", err)
+		fmt.Fprintln(os.Stderr, name+":", fault.Details(err))
 		os.Exit(1)
 	}
 }

@@ -43,7 +43,7 @@ func Kinds() []Kind {
 type Error struct {
 	Kind Kind
 	Text string // shown to the client as it is: holds no secrets and no internals
-	Err  error  // the cause for the log, or nil; never shown
+	Err  error  // the cause for the log, or nil; never shown. [Details] tells it
 }
 
 // New returns a fault without a cause.
@@ -54,16 +54,41 @@ func Wrap(kind Kind, text string, cause error) *Error {
 	return &Error{Kind: kind, Text: text, Err: cause}
 }
 
-// Error gives the text and, for the log, the cause.
-func (e *Error) Error() string {
-	if e.Err == nil {
-		return e.Text
-	}
-	return e.Text + ": " + e.Err.Error()
-}
+// Error returns the text for the client, and nothing of the cause: hosts write
+// what it returns into answers.
+func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
+
+// Details returns the text of any error for a log: what its Error method returns
+// and, after a colon each, the causes of the faults in its chain.
+func Details(err error) string {
+	text := err.Error()
+	for _, cause := range causes(err) {
+		text += ": " + Details(cause)
+	}
+	return text
+}
+
+// causes returns the causes of the first fault in each branch of a chain.
+func causes(err error) []error {
+	switch e := err.(type) {
+	case *Error:
+		if e.Err != nil {
+			return []error{e.Err}
+		}
+	case interface{ Unwrap() error }:
+		return causes(e.Unwrap())
+	case interface{ Unwrap() []error }:
+		var all []error
+		for _, joined := range e.Unwrap() {
+			all = append(all, causes(joined)...)
+		}
+		return all
+	}
+	return nil
+}
 
 // KindOf returns the kind of the first fault in err's chain, [Internal] where
 // there is none.

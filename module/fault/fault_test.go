@@ -39,12 +39,33 @@ func TestKindOfFindsTheFirstFaultInTheChain(t *testing.T) {
 	}
 }
 
-func TestACauseIsInTheErrorButNotInTheText(t *testing.T) {
+func TestDetailsTellEveryCause(t *testing.T) {
+	away := fault.Wrap(fault.Unavailable, "Try again later.", fmt.Errorf("redis: get: %w", io.ErrClosedPipe))
+	for want, err := range map[string]error{
+		"EOF":                         io.EOF,
+		"not there":                   fault.New(fault.NotFound, "not there"),
+		"reading: not there":          fmt.Errorf("reading: %w", fault.New(fault.NotFound, "not there")),
+		"broken: EOF":                 fault.Wrap(fault.Database, "broken", io.EOF),
+		"reading: only the text: EOF": fmt.Errorf("reading: %w", fault.Wrap(fault.Database, "only the text", io.EOF)),
+		"Try again later.: redis: get: io: read/write on closed pipe":        away,
+		"outer: Try again later.: redis: get: io: read/write on closed pipe": fault.Wrap(fault.Internal, "outer", away),
+		"EOF\nTry again later.\nbroken: redis: get: io: read/write on closed pipe: unexpected EOF": errors.Join(
+			io.EOF, away, fault.Wrap(fault.Database, "broken", io.ErrUnexpectedEOF)),
+		"a b: EOF: unexpected EOF": fmt.Errorf("%w %w",
+			fault.Wrap(fault.Database, "a", io.EOF), fault.Wrap(fault.Database, "b", io.ErrUnexpectedEOF)),
+	} {
+		if got := fault.Details(err); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
+func TestACauseIsNeitherInTheErrorNorInTheText(t *testing.T) {
 	bare, wrapped := fault.New(fault.NotFound, "not there"), fault.Wrap(fault.Database, "broken", io.ErrClosedPipe)
 	if bare.Error() != "not there" || bare.Text != "not there" || errors.Unwrap(bare) != nil {
 		t.Errorf("without a cause: %q, text %q", bare.Error(), bare.Text)
 	}
-	if wrapped.Text != "broken" || wrapped.Error() != "broken: io: read/write on closed pipe" {
+	if wrapped.Text != "broken" || wrapped.Error() != "broken" {
 		t.Errorf("with a cause: %q, text %q", wrapped.Error(), wrapped.Text)
 	}
 	if !errors.Is(wrapped, io.ErrClosedPipe) || !errors.Is(fmt.Errorf("x: %w", bare), bare) {
