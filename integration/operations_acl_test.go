@@ -595,6 +595,7 @@ var looking = [][]any{
 	{"COMMAND"},
 	{"CLUSTER", "SLOTS"},
 	{"CLUSTER", "NODES"},
+	{"CLUSTER", "GETKEYSINSLOT", 1, 1},
 }
 
 func TestTheACLOfThePageLetsAUserLookAndNoMore(t *testing.T) {

@@ -365,8 +365,12 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	time.Sleep(1500 * time.Millisecond) // clients learn of it once a second
-	r := b.ctl("check", "-list")
-	if r.status != exitFaults || strings.Count(r.stdout, string(misplacedKey)+"\t"+string(alice)) != 2 {
-		t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
+	name, rules := operatorsUser(t, pushctlACL)
+	g := guardedOnCluster(t, name, servers)
+	g.grant(rules)
+	for _, r := range []result{b.ctl("check", "-list"), g.ctl("check", "-list", "-redis-password-file", g.passwordFile())} {
+		if r.status != exitFaults || strings.Count(r.stdout, string(misplacedKey)+"\t"+string(alice)) != 2 {
+			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
+		}
 	}
 }

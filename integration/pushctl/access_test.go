@@ -1,0 +1,258 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// operatorsPage returns the part of the page for operators below a heading.
+func operatorsPage(t *testing.T, heading string) string {
+	t.Helper()
+	page, err := os.ReadFile("../operations/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, found := strings.Cut(string(page), "\n"+heading+"\n")
+	if !found {
+		t.Fatalf("the operator's page has no heading %q", heading)
+	}
+	part, _, _ = strings.Cut(part, "\n#")
+	return part
+}
+
+// operatorsUser returns the name and the rules of the ACL SETUSER below a heading
+// of the page.
+func operatorsUser(t *testing.T, heading string) (name string, rules []string) {
+	t.Helper()
+	for line := range strings.Lines(operatorsPage(t, heading)) {
+		if rest, found := strings.CutPrefix(line, "ACL SETUSER "); found {
+			words := strings.Fields(rest)
+			return words[0], words[1:]
+		}
+	}
+	t.Fatalf("no ACL SETUSER below %q", heading)
+	return "", nil
+}
+
+const accessPassword = "x"
+
+// guarded is a bed on which pushctl logs in as a user with few rights.
+type guarded struct {
+	*bed
+	servers []*redis.Client
+	user    string
+	files   int
+}
+
+func newGuarded(t *testing.T, user string, servers []*redistest.Server, where ...string) *guarded {
+	g := &guarded{bed: newBed(t, where...), user: user}
+	for _, server := range servers {
+		g.servers = append(g.servers, server.Client(t))
+	}
+	return g
+}
+
+func guardedOnCluster(t *testing.T, user string, cluster *redistest.ClusterServers) *guarded {
+	addresses := cluster.Addrs()
+	g := newGuarded(t, user, cluster.Nodes(), "-redis-mode", "cluster", "-redis", strings.Join(addresses, ","))
+	g.where = []string{"-redis-mode", "cluster", "-redis", "redis://" + user + "@" + addresses[0] + "?addr=" + addresses[1]}
+	return g
+}
+
+// grant gives the user exactly these rights on each server, and forgets what was
+// denied before.
+func (g *guarded) grant(rules []string) {
+	g.t.Helper()
+	args := []any{"ACL", "SETUSER", g.user}
+	for _, rule := range rules {
+		args = append(args, strings.Replace(rule, ">PASSWORD", ">"+accessPassword, 1))
+	}
+	for _, server := range g.servers {
+		if err := server.Do(g.t.Context(), args...).Err(); err != nil {
+			g.t.Fatal(err)
+		}
+		server.ACLLogReset(g.t.Context())
+	}
+}
+
+// denied returns what the servers have refused to the user.
+func (g *guarded) denied() (all []string) {
+	g.t.Helper()
+	for _, server := range g.servers {
+		entries, err := server.ACLLog(g.t.Context(), 100).Result()
+		if err != nil {
+			g.t.Fatal(err)
+		}
+		for _, entry := range entries {
+			if entry.Username == g.user && entry.Object != "client|setinfo" {
+				all = append(all, entry.Reason+" "+entry.Object)
+			}
+		}
+	}
+	return all
+}
+
+// file returns the name of a file that is not there.
+func (g *guarded) file() string {
+	g.files++
+	return filepath.Join(g.t.TempDir(), fmt.Sprint(g.files))
+}
+
+func (g *guarded) passwordFile() string {
+	g.t.Helper()
+	file := g.file()
+	if err := os.WriteFile(file, []byte(accessPassword), 0o600); err != nil {
+		g.t.Fatal(err)
+	}
+	return file
+}
+
+// damage stores what commands have something to do with.
+func (g *guarded) damage() {
+	g.t.Helper()
+	for _, server := range g.servers {
+		server.FlushAll(g.t.Context()) // which replicas refuse
+	}
+	g.register(alice, bob, carol)
+	g.store(alice, "{")
+	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`"}`)
+	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
+	g.spoil(carol, "m.room.tombstone", "m.room.grave")
+	for _, d := range damages() {
+		if d.kind == pusherTooMany || d.kind == unsettledPushkeys {
+			d.make(g.bed)
+		}
+	}
+	for _, server := range g.servers {
+		server.ScriptFlush(g.t.Context())
+	}
+}
+
+// work has pushctl do all that it can, as the user, until something goes wrong,
+// and returns that.
+func (g *guarded) work() (trouble []string) {
+	g.t.Helper()
+	g.damage()
+	password, archive := g.passwordFile(), g.file()
+	for _, call := range []struct {
+		want int
+		args []string
+	}{
+		{1, []string{"check", "-quiet"}},
+		{0, []string{"repair", "-quiet", "-yes", "-reset-damaged", "-save", g.file()}},
+		{0, []string{"refresh-defaults", "-quiet"}},
+		{0, []string{"export", "-quiet", archive}},
+		{0, []string{"reset", "-yes", string(alice)}},
+		{0, []string{"forget", "-yes", string(bob)}},
+		{0, []string{"import", "-quiet", "-overwrite", archive}},
+		{0, []string{"show", string(bob)}},
+		{0, []string{"check", "-quiet"}},
+	} {
+		args := append(slices.Clone(call.args), "-redis-password-file", password)
+		if r := g.ctl(args...); r.status != call.want {
+			return append(g.denied(), fmt.Sprintf("%s: status %d\n%s%s", call.args[0], r.status, r.stdout, r.stderr))
+		}
+	}
+	return g.denied()
+}
+
+// pushctlACL is the heading of the page above the user of pushctl.
+const pushctlACL = "### ACL: a user of pushctl, who changes"
+
+func TestTheACLOfThePageIsEnoughForPushctlAndNothingOfItIsTooMuch(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	name, rules := operatorsUser(t, pushctlACL)
+	server := redistest.Single(t)
+	g := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())
+	g.where = []string{"-redis", "redis://" + name + "@" + server.Addr()}
+	g.grant(rules)
+	for _, trouble := range g.work() {
+		t.Errorf("with all that the page grants: %s", trouble)
+	}
+	for _, rule := range rules {
+		onlyInCluster := strings.HasPrefix(rule, "+cluster|") || rule == "+command" || rule == "+asking" || rule == "+type"
+		if !strings.ContainsAny(rule[:1], "~&+") || onlyInCluster {
+			continue
+		}
+		g.grant(slices.DeleteFunc(slices.Clone(rules), func(r string) bool { return r == rule }))
+		if len(g.work()) == 0 {
+			t.Errorf("nothing goes wrong without %s", rule)
+		}
+	}
+}
+
+func TestTheACLOfThePageIsEnoughForPushctlOnACluster(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	name, rules := operatorsUser(t, pushctlACL)
+	cluster := redistest.Cluster(t, 3, 0)
+	g := guardedOnCluster(t, name, cluster)
+	g.grant(rules)
+	for _, trouble := range g.work() {
+		t.Errorf("with all that the page grants: %s", trouble)
+	}
+}
+
+// pushctlCommand is a command of the page, as it stands between backticks.
+var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")
+
+// TestTheCommandsOfThePageAreThoseOfPushctl has each command of the page parsed.
+func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../operations/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := pushctlCommand.FindAllStringSubmatch(string(page), -1)
+	if len(found) < 3 {
+		t.Fatalf("the page has %d commands of pushctl", len(found))
+	}
+	for _, one := range found {
+		words := strings.Fields(one[1])
+		i := slices.IndexFunc(commands(), func(c command) bool { return c.name == words[0] })
+		if i < 0 {
+			t.Errorf("pushctl has no %s", words[0])
+			continue
+		}
+		if _, _, err := commands()[i].parse(words[1:]); err != nil {
+			t.Errorf("pushctl %s: %v", one[1], err)
+		}
+	}
+}
+
+// TestTheCommandForUnreadableDataMendsIt follows what the page tells to do when
+// that alert comes.
+func TestTheCommandForUnreadableDataMendsIt(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice, bob)
+	b.store(alice, "{")
+	_, row, found := strings.Cut(operatorsPage(t, "## Metrics and alerts"), "| `PushDataUnreadable` |")
+	if !found {
+		t.Fatal("the page does not explain PushDataUnreadable")
+	}
+	row, _, _ = strings.Cut(row, "\n")
+	found = false
+	for _, command := range pushctlCommand.FindAllStringSubmatch(row, -1) {
+		words := strings.Fields(command[1])
+		if i := slices.Index(words, "FILE"); i >= 0 {
+			words[i] = filepath.Join(t.TempDir(), "saved")
+		}
+		b.ctl(words...)
+		found = found || words[0] == "repair"
+	}
+	if r := b.ctl("check"); r.status != exitOK || !found {
+		t.Errorf("after what the page tells:\n%s", r.stdout)
+	}
+}
