@@ -216,7 +216,7 @@ func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimSettlesIt(t *testing
 }
 
 // cutRound has users set a pushkey at once, some of whom may fail, and has it
-// settled by one who appends.
+// settled.
 func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	t.Helper()
 	users, p := crowd(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))
@@ -233,6 +233,9 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	stable := hosts[1]
 	wantNamed(t, stable, p.Key, users)
 	if err := stable.service.Set(t.Context(), newcomer, p, pusher.KeepOthers); err != nil {
+		t.Fatal(err)
+	}
+	if err := module.SettlePushkeys(t.Context(), stable.store, agedIndex{stable.index}); err != nil {
 		t.Fatal(err)
 	}
 	owners := stable.owners(t, p.Key, users)
@@ -300,7 +303,7 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 // dyingStore is a store that is not reached any more once pushers were stored.
 type dyingStore struct{ *pusherstore.Store }
 
-func (dyingStore) LoadMany(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+func (dyingStore) LoadPusher(_ context.Context, _ pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	all := map[mxid.UserID]module.Result[pusher.List]{}
 	for _, user := range users {
 		all[user] = module.Result[pusher.List]{Err: module.Unavailable(context.Canceled)}

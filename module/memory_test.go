@@ -73,6 +73,37 @@ func (m *memory) Update(_ context.Context, user mxid.UserID, edit func(*pusher.L
 	return nil
 }
 
+func (m *memory) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	all := m.LoadMany(ctx, users)
+	for user, loaded := range all {
+		all[user] = module.Result[pusher.List]{Value: only(key, loaded.Value), Err: loaded.Err}
+	}
+	return all
+}
+
+// only returns the pusher of a key, alone.
+func only(key pusher.Key, list pusher.List) pusher.List {
+	if p, found := list.Pusher(key); found {
+		return pusher.NewList(p)
+	}
+	return pusher.List{}
+}
+
+func (m *memory) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	return m.Update(ctx, user, func(list *pusher.List) error {
+		one := only(key, *list)
+		if err := edit(&one); err != nil {
+			return err
+		}
+		if p, found := one.Pusher(key); found {
+			list.Set(p)
+		} else {
+			list.Delete(key)
+		}
+		return nil
+	})
+}
+
 func (m *memory) Delete(_ context.Context, user mxid.UserID) error {
 	unlock, err := m.step("delete pushers")
 	if err != nil {

@@ -30,14 +30,39 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	err := s.renew(ctx, user, p, others)
-	if errors.Is(err, errNoClaim) {
-		return s.claim(ctx, user, p, others)
-	}
+	claims, err := s.pushkeys.index.Load(ctx, p.Digest())
 	if err != nil {
 		return err
 	}
-	return s.checkLoggedIn(ctx, user, p)
+	own, rival := claims.Last(user)
+	if own == 0 {
+		if err := s.checkGrowth(ctx, user, p); err != nil {
+			return err
+		}
+		return s.claim(ctx, user, p, others, s.add)
+	}
+	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
+		err := s.renew(ctx, user, p, rival)
+		if err == nil {
+			return s.checkLoggedIn(ctx, user, p)
+		}
+		if !errors.Is(err, errNoClaim) {
+			return err
+		}
+	}
+	return s.claim(ctx, user, p, others, s.replace)
+}
+
+// checkGrowth refuses a new pusher that the limits do not allow, before it leaves
+// anything in the stores. They are checked again when it is stored.
+func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
+	list, err := s.store.Load(ctx, user)
+	if err != nil {
+		return err
+	}
+	before := list
+	list.Set(p)
+	return s.policy.CheckGrowth(before, list)
 }
 
 // errNoClaim ends the renewal of a pusher that cannot do with the claim it has.
@@ -46,16 +71,8 @@ var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 // renew sets a pusher in the place of one with a claim that serves as well: one
 // to a key that nobody else claims or, where others are left alone, that nobody
 // else has claimed since.
-func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	claims, err := s.pushkeys.index.Load(ctx, p.Digest())
-	if err != nil {
-		return err
-	}
-	own, rival := claims.Last(user)
-	if own == 0 || own < rival || others == pusher.RemoveOthers && rival != 0 {
-		return errNoClaim
-	}
-	return s.store.Update(ctx, user, func(list *pusher.List) error {
+func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, rival int64) error {
+	return s.replace(ctx, user, p.Key, func(list *pusher.List) error {
 		held, found := list.Pusher(p.Key)
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival {
 			return errNoClaim
@@ -67,52 +84,92 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 	})
 }
 
+// setter makes an edit that sets the pusher of a key, within the limits.
+type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
+
+// errNeedsList ends a change of one pusher that depends on the others.
+var errNeedsList = errors.New("the change needs all pushers of the user")
+
+// replace is for a pusher that the user is likely to have. Where it is replaced
+// by one that is no larger, no limit can be exceeded, and the user's other
+// pushers are not read.
+func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
+		before := *list
+		if err := edit(list); err != nil {
+			return err
+		}
+		if before.Len() == 0 || list.StoredBytes() > before.StoredBytes() {
+			return errNeedsList
+		}
+		return nil
+	})
+	if errors.Is(err, errNeedsList) {
+		return s.add(ctx, user, key, edit)
+	}
+	return err
+}
+
+// add is for a pusher that the user is not likely to have.
+func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List) error) error {
+	return s.store.Update(ctx, user, func(list *pusher.List) error {
+		before := *list
+		if err := edit(list); err != nil {
+			return err
+		}
+		return s.policy.CheckGrowth(before, *list)
+	})
+}
+
 // claim sets a pusher with a claim of its own, in an order of writes that
 // leaves no owner too many behind, whenever the process ends: the index knows
-// of the claim before there is a pusher of it; a key that somebody else claims
+// of the claim before there is a pusher of it; a key that is taken from others
 // is postponed before that, too; and each who sets a pusher looks at the claims
 // afterwards, so that of two the last one sees both.
-func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
+//
+// Who leaves others alone has nothing to remove. There is something to settle
+// for them only where somebody has claimed the key since, who may not have seen
+// their pusher.
+func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
 		return err
 	}
-	unsettled := Unsettled{p.Digest(), number}
-	if shared {
-		if err := s.pushkeys.index.Postpone(ctx, unsettled); err != nil {
+	takes := others == pusher.RemoveOthers
+	if shared && takes {
+		if err := s.pushkeys.index.Postpone(ctx, Unsettled{p.Digest(), number}); err != nil {
 			return err
 		}
 	}
 	p.Claim = others.Claim(number)
-	if err := s.put(ctx, user, p); err != nil {
+	if err := s.put(ctx, user, p, set); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
 		return err
 	}
-	if !shared {
-		claims, err := s.pushkeys.index.Load(ctx, p.Digest())
-		if err != nil {
-			return err
-		}
-		if _, rival := claims.Last(user); rival == 0 {
-			return nil
-		}
+	claims, err := s.pushkeys.index.Load(ctx, p.Digest())
+	if err != nil {
+		return err
 	}
-	return s.pushkeys.settle(ctx, unsettled, pusher.Owner{User: user, Claim: p.Claim.Removes})
+	_, rival := claims.Last(user)
+	if rival > number || takes && (shared || rival != 0) {
+		return s.pushkeys.settle(ctx, p.Key, claims, number, pusher.Owner{User: user, Claim: p.Claim.Removes})
+	}
+	return nil
 }
 
 // put stores a pusher with its claim, joined with that of the pusher that it
 // replaces: another request of the user may have claimed since. The claim that
 // no pusher has then is released.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
+func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
-	err := s.store.Update(ctx, user, func(list *pusher.List) error {
-		p, before := p, *list
+	err := set(ctx, user, p.Key, func(list *pusher.List) error {
+		p := p
 		held, _ := list.Pusher(p.Key)
 		p.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(p)
-		return s.policy.CheckGrowth(before, *list)
+		return nil
 	})
 	switch {
 	case err == nil:
@@ -135,12 +192,11 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 	if err != nil || loggedIn {
 		return err
 	}
-	err = s.remove(ctx, user, func(q pusher.Pusher) bool { return q.Key == p.Key && q.Device == p.Device })
+	kept, err := s.removeOne(ctx, user, p.Key, func(q pusher.Pusher) bool { return q.Device == p.Device })
 	if err != nil {
 		return err
 	}
-	list, err := s.store.Load(ctx, user)
-	if _, kept := list.Pusher(p.Key); err == nil && !kept { // by another request, which may have this one's claim
+	if !kept { // or else it is another request's, which may have this one's claim
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return ErrLoggedOut
@@ -159,7 +215,8 @@ func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	return s.remove(ctx, user, func(p pusher.Pusher) bool { return p.Key == key })
+	_, err := s.removeOne(ctx, user, key, func(pusher.Pusher) bool { return true })
+	return err
 }
 
 // remove removes the pushers that match, and then their claims: the index may
@@ -170,6 +227,26 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 		removed = list.Remove(match)
 		return nil
 	})
+	return s.releaseOf(ctx, user, removed, err)
+}
+
+// removeOne is remove of one key. Kept is true where there is a pusher that does
+// not match.
+func (s *pusherService) removeOne(
+	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
+) (kept bool, err error) {
+	var removed []pusher.Pusher
+	err = s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
+		removed = list.Remove(match)
+		kept = list.Len() > 0
+		return nil
+	})
+	return kept, s.releaseOf(ctx, user, removed, err)
+}
+
+// releaseOf releases the claims of pushers that were removed, unless err says
+// that they may not have been.
+func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
 		return err
 	}

@@ -61,46 +61,85 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 	_ = k.drop(ctx, key, claim)
 }
 
-// settle removes the owners too many of a key, and says so, unless there are
-// claims whose pushers may still come. After those it is looked at again. What
-// taker claims removes others even if its pusher has been removed meanwhile.
-func (k pushkeys) settle(ctx context.Context, u Unsettled, taker pusher.Owner) error {
-	claims, err := k.index.Load(ctx, u.Key)
+// settle removes the owners too many of a key, of which these claims are known,
+// and says so, unless there are claims whose pushers may still come. After those
+// it is looked at again. What taker claims removes others even if its pusher has
+// been removed meanwhile.
+func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
+	held, err := k.held(ctx, key, claims)
 	if err != nil {
 		return err
 	}
-	held, err := k.held(ctx, u.Key, claims)
+	gone, err := k.removeLosers(ctx, held, taker)
 	if err != nil {
 		return err
 	}
-	gone, err := k.removeLosers(ctx, u.Key, held, taker)
-	if err != nil {
-		return err
-	}
+	return k.conclude(ctx, key.Digest(), claims, last, held, gone)
+}
+
+// conclude takes back the claims that no pusher has any more, and says that a
+// key is settled, unless there are claims whose pushers may still come.
+func (k pushkeys) conclude(
+	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
+) error {
 	given, pending := givenUp(claims, held)
-	if err := k.dropAll(ctx, u.Key, append(gone, given...)); err != nil {
+	if err := k.dropAll(ctx, key, append(gone, given...)); err != nil {
 		return err
 	}
 	if pending {
 		return nil
 	}
-	return k.index.Settled(ctx, Unsettled{u.Key, max(u.Claim, claims.Newest())})
+	return k.index.Settled(ctx, Unsettled{key, max(last, claims.Newest())})
+}
+
+// settlePostponed settles a key of which only the digest is known.
+func (k pushkeys) settlePostponed(ctx context.Context, u Unsettled) error {
+	claims, err := k.index.Load(ctx, u.Key)
+	if err != nil {
+		return err
+	}
+	key, found, err := k.keyOf(ctx, u.Key, claims)
+	switch {
+	case err != nil:
+		return err
+	case !found:
+		return k.conclude(ctx, u.Key, claims, u.Claim, nil, nil)
+	}
+	return k.settle(ctx, key, claims, u.Claim, pusher.Owner{})
+}
+
+// keyOf finds the key of a digest among the pushers of those who claim it, one
+// user after the other: the first usually has it.
+func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher.Claims) (key pusher.Key, found bool, err error) {
+	for _, user := range claims.Users() {
+		list, err := k.pushers.Load(ctx, user)
+		if fault.KindOf(err) == fault.Database {
+			continue
+		}
+		if err != nil {
+			return pusher.Key{}, false, err
+		}
+		for _, p := range list.All() {
+			if p.Digest() == digest {
+				return p.Key, true, nil
+			}
+		}
+	}
+	return pusher.Key{}, false, nil
 }
 
 // held returns the pushers of a key that are stored, by user.
-func (k pushkeys) held(ctx context.Context, key pusher.Digest, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
+func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
 	held := map[mxid.UserID]pusher.Pusher{}
-	for user, loaded := range k.pushers.LoadMany(ctx, claims.Users()) {
+	for user, loaded := range k.pushers.LoadPusher(ctx, key, claims.Users()) {
 		if fault.KindOf(loaded.Err) == fault.Database {
 			continue // nothing is sent to a pusher that cannot be read
 		}
 		if loaded.Err != nil {
 			return nil, loaded.Err
 		}
-		for _, p := range loaded.Value.All() {
-			if p.Digest() == key {
-				held[user] = p
-			}
+		if p, found := loaded.Value.Pusher(key); found {
+			held[user] = p
 		}
 	}
 	return held, nil
@@ -109,7 +148,7 @@ func (k pushkeys) held(ctx context.Context, key pusher.Digest, claims pusher.Cla
 // removeLosers removes the pushers whose claims come before one that removes
 // others, that of taker included, and returns what they claimed.
 func (k pushkeys) removeLosers(
-	ctx context.Context, key pusher.Digest, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
+	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
 ) ([]pusher.Owner, error) {
 	var first int64 // that is not removed
 	for _, p := range held {
@@ -125,8 +164,8 @@ func (k pushkeys) removeLosers(
 			continue
 		}
 		var removed []pusher.Pusher
-		err := k.pushers.Update(ctx, user, func(list *pusher.List) error {
-			removed = list.Remove(func(p pusher.Pusher) bool { return p.Digest() == key && p.Claim.Number < least })
+		err := k.pushers.UpdatePusher(ctx, user, held[user].Key, func(list *pusher.List) error {
+			removed = list.Remove(func(p pusher.Pusher) bool { return p.Claim.Number < least })
 			return nil
 		})
 		if err != nil {
@@ -182,7 +221,7 @@ func SettlePushkeys(ctx context.Context, pushers PusherStore, index PushkeyIndex
 	postponed, err := index.Postponed(ctx, time.Now().Add(-settlementAge), maxSettlements)
 	failures := []error{err}
 	for _, u := range postponed {
-		failures = append(failures, k.settle(ctx, u, pusher.Owner{}))
+		failures = append(failures, k.settlePostponed(ctx, u))
 	}
 	return errors.Join(failures...)
 }

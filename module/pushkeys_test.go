@@ -80,6 +80,18 @@ func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return all
 }
 
+func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	all := c.LoadMany(ctx, users)
+	for user, loaded := range all {
+		all[user] = module.Result[pusher.List]{Value: only(key, loaded.Value), Err: loaded.Err}
+	}
+	return all
+}
+
+func (c caller) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.UpdatePusher(ctx, user, key, edit) })
+}
+
 func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
 	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
 }
@@ -340,8 +352,9 @@ func (a act) after(owners []mxid.UserID) []mxid.UserID {
 func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
 
 // beforeSettlement is how many turns it takes to set a pusher of a key that
-// others have: to look, to claim, to postpone and to store.
-const beforeSettlement = 4
+// others have: to read the claims and the user's pushers, to claim, to postpone
+// and to store.
+const beforeSettlement = 5
 
 // until returns a caller that dies after so many turns.
 func (c caller) until(turns int) caller {
@@ -768,7 +781,7 @@ func TestATakerLeavesTheUsersOwnPusherAlone(t *testing.T) {
 		runs = append(runs, start(t.Context(), m, a.request(i)))
 	}
 	for _, step := range []struct{ player, turns int }{
-		{0, beforeSettlement - 1}, {1, beforeSettlement}, {2, 2}, {0, 1}, {1, 100}, {0, 100},
+		{0, beforeSettlement - 2}, {1, beforeSettlement}, {2, 2}, {0, 1}, {1, 100}, {0, 100},
 	} {
 		for run := runs[step.player]; step.turns > 0 && !run.ended; step.turns-- {
 			run.goOn()
@@ -818,19 +831,19 @@ func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	m, a := newMemory(), s.script[0]
 	m.do(t, s.before...)
 	time.Sleep(time.Hour)
-	c, turns, about := m.caller(), 0, ""
+	c, turns, about, failed := m.caller(), 0, "", false
 	c.wait = func(t turn) error {
 		turns++
 		if turns == n {
 			about = t.object
 		}
-		if turns == n && !lost {
+		if failed = failed || turns == n && !lost; turns == n && failed {
 			return errDied
 		}
 		return nil
 	}
-	c.answered = func() error {
-		if turns == n && lost {
+	c.answered = func() error { // unless it is a refusal
+		if failed = failed || turns == n && lost; turns == n && failed {
 			return module.Unavailable(errDied)
 		}
 		return nil
@@ -838,7 +851,7 @@ func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	err := a.request(7)(t.Context(), c)
 	m.wantNamed(t)
 	// A claim that is not taken back is no failure: nothing depends on it.
-	if fault.KindOf(err) != fault.Unavailable && turns >= n && !(err == nil && about == claimsTurn) {
+	if fault.KindOf(err) != fault.Unavailable && failed && !(err == nil && about == claimsTurn) {
 		t.Errorf("turn %d, about %s, fails: got error %v", n, about, err)
 	}
 	if err != nil {

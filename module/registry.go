@@ -113,6 +113,16 @@ type PusherStore interface {
 	// atomically, in the way of [RuleStore.Update].
 	Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error
 
+	// LoadPusher is LoadMany of one key: each list has the user's pusher of that
+	// key, or nothing. It reads no other pusher, so that what it costs does not
+	// depend on what else the users have.
+	LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
+
+	// UpdatePusher is Update of one key: edit gets a list that has the user's
+	// pusher of that key, or nothing, and may replace or remove it, but add none.
+	// It reads and writes no other pusher.
+	UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
+
 	// Delete removes all that is stored for a user, readable or not.
 	Delete(ctx context.Context, user mxid.UserID) error
 }

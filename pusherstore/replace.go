@@ -35,7 +35,8 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[s
 	if before := commit.ReadStamp(old[stampField]); before.Version > onto.Version {
 		onto = before
 	}
-	return s.hashes.Swap(ctx, user, onto, c.Args)
+	exactly := comparison{count: len(old), values: old}
+	return s.hashes.Swap(ctx, user, onto, func(stamp commit.Stamp) []any { return c.args(exactly, stamp) })
 }
 
 // SameFields reports whether two hashes hold the same beside their stamps.

@@ -22,22 +22,29 @@ var _ module.PusherStore = (*Store)(nil)
 // of one user that arrive at the same time are written together.
 type Store struct {
 	hashes *rediscommit.Users[pusher.List]
+	fields *rediscommit.Store[pusher.List] // the same hashes, field by field
 }
 
 // New returns a store on client, which stays the caller's. The client must
 // read from masters.
 func New(client redis.UniversalClient, cfg Config) (*Store, error) {
-	hashes, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[pusher.List]{
+	layout := rediscommit.Layout[pusher.List]{
 		Name:       "pusherstore",
 		Observed:   observe.Pushers,
 		Read:       read,
 		Swap:       swapScript,
 		Unreadable: pusher.Unreadable,
-	})
+	}
+	hashes, err := rediscommit.New(client, cfg.Redis, layout)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(hashes, key)}, nil
+	layout.Read, layout.RedisKey = readOne, hashOf
+	fields, err := rediscommit.New(client, cfg.Redis, layout)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{rediscommit.NewUsers(hashes, key), fields}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].
@@ -49,9 +56,13 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 // LoadMany returns the stored pushers of many users; see [module.PusherStore].
 // It takes one round trip to each node for every 500 users.
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := make(map[mxid.UserID]module.Result[pusher.List], len(users))
-	for user, loaded := range s.hashes.LoadMany(ctx, users) {
-		all[user] = module.Result[pusher.List]{Value: loaded.Value, Err: loaded.Err}
+	return results(s.hashes.LoadMany(ctx, users))
+}
+
+func results(loaded map[mxid.UserID]rediscommit.Loaded[pusher.List]) map[mxid.UserID]module.Result[pusher.List] {
+	all := make(map[mxid.UserID]module.Result[pusher.List], len(loaded))
+	for user, l := range loaded {
+		all[user] = module.Result[pusher.List]{Value: l.Value, Err: l.Err}
 	}
 	return all
 }

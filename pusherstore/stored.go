@@ -21,15 +21,24 @@ const emptyAge = 10 * time.Minute
 
 // swapScript changes the hash.
 //
-// ARGV: how many seconds a hash with but one field lives, the number of fields
-// as they were read, each field and its value, the number of fields to delete,
-// each of them, and each field to set with its value.
+// ARGV: how many seconds a hash with but one field lives; the number of fields
+// that there must be, -1 for any; the number of fields whose values are
+// compared, each with its value; the number of fields whose lengths are
+// compared, each with the length of its value; the number of fields to delete,
+// each of them; and each field to set with its value.
 const swapScript = `
-local fields = tonumber(ARGV[2])
-if redis.call('HLEN', KEYS[1]) ~= fields then return 0 end
-local at = 3
-for i = 1, fields do
+local count = tonumber(ARGV[2])
+if count >= 0 and redis.call('HLEN', KEYS[1]) ~= count then return 0 end
+local values = tonumber(ARGV[3])
+local at = 4
+for i = 1, values do
 	if redis.call('HGET', KEYS[1], ARGV[at]) ~= ARGV[at + 1] then return 0 end
+	at = at + 2
+end
+local lengths = tonumber(ARGV[at])
+at = at + 1
+for i = 1, lengths do
+	if redis.call('HSTRLEN', KEYS[1], ARGV[at]) ~= tonumber(ARGV[at + 1]) then return 0 end
 	at = at + 2
 end
 local deletes = tonumber(ARGV[at])
@@ -64,6 +73,11 @@ func read(ctx context.Context, client redis.Cmdable, key string) func() (redisco
 }
 
 func readFields(fields map[string]string) (rediscommit.Stored[pusher.List], error) {
+	list, err := readList(fields)
+	return stored{fields, list}, err
+}
+
+func readList(fields map[string]string) (pusher.List, error) {
 	pushers := make([]pusher.Pusher, 0, len(fields))
 	for field, text := range fields {
 		if field == stampField {
@@ -71,17 +85,19 @@ func readFields(fields map[string]string) (rediscommit.Stored[pusher.List], erro
 		}
 		p, err := readField(field, text)
 		if err != nil {
-			return nil, pusher.Unreadable(err)
+			return pusher.List{}, pusher.Unreadable(err)
 		}
 		pushers = append(pushers, p)
 	}
-	return stored{fields, pusher.NewList(pushers...)}, nil
+	return pusher.NewList(pushers...), nil
 }
 
 func (s stored) Value() pusher.List  { return s.list }
 func (s stored) Stamp() commit.Stamp { return commit.ReadStamp(s.fields[stampField]) }
 
-func (s stored) Change(next pusher.List) (rediscommit.Change, error) {
+func (s stored) Change(next pusher.List) (rediscommit.Change, error) { return s.change(next), nil }
+
+func (s stored) change(next pusher.List) change {
 	c := change{old: s.fields, next: next}
 	left := maps.Clone(s.fields)
 	delete(left, stampField)
@@ -95,7 +111,7 @@ func (s stored) Change(next pusher.List) (rediscommit.Change, error) {
 	for field := range left {
 		c.deletes = append(c.deletes, field)
 	}
-	return c, nil
+	return c
 }
 
 // change is what makes a hash another: the fields to delete, and the fields
@@ -108,11 +124,54 @@ type change struct {
 
 func (c change) IsEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
 
-func (c change) Args(stamp commit.Stamp) []any {
-	args := make([]any, 0, 4+2*len(c.old)+len(c.deletes)+len(c.sets)+2)
-	args = append(args, int(emptyAge.Seconds()), len(c.old))
+func (c change) Args(stamp commit.Stamp) []any { return c.args(c.comparison(), stamp) }
+
+// comparison says what must be stored still for a change to be made.
+type comparison struct {
+	count           int               // how many fields, anyCount for any number
+	values, lengths map[string]string // fields whose values, and whose lengths, are as they were
+}
+
+const anyCount = -1
+
+// comparison compares the revision, which every write of a store changes, and
+// what the change replaces. The rest is not sent to Redis again: where somebody
+// has changed a field by hand, that shows in the number of fields or the length,
+// and if not, the field stays as it is. A hash without a revision is compared as
+// a whole.
+func (c change) comparison() comparison {
+	whole := comparison{count: len(c.old), values: c.old}
+	if _, found := c.old[stampField]; !found {
+		return whole
+	}
+	replaced := map[any]bool{stampField: true}
+	for _, field := range c.deletes {
+		replaced[field] = true
+	}
+	for i := 0; i < len(c.sets); i += 2 {
+		replaced[c.sets[i]] = true
+	}
+	some := comparison{count: len(c.old), values: map[string]string{}, lengths: map[string]string{}}
 	for field, text := range c.old {
+		if replaced[field] {
+			some.values[field] = text
+		} else {
+			some.lengths[field] = text
+		}
+	}
+	return some
+}
+
+// args are the arguments of the script.
+func (c change) args(compared comparison, stamp commit.Stamp) []any {
+	args := make([]any, 0, 7+2*len(c.old)+len(c.deletes)+len(c.sets))
+	args = append(args, int(emptyAge.Seconds()), compared.count, len(compared.values))
+	for field, text := range compared.values {
 		args = append(args, field, text)
+	}
+	args = append(args, len(compared.lengths))
+	for field, text := range compared.lengths {
+		args = append(args, field, len(text))
 	}
 	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
 	return append(args, stampField, stamp.AppendJSON(nil))
@@ -120,6 +179,10 @@ func (c change) Args(stamp commit.Stamp) []any {
 
 // Successor is the hash as it is stored then.
 func (c change) Successor(stamp commit.Stamp) (next rediscommit.Stored[pusher.List], bytes int) {
+	return c.successor(stamp)
+}
+
+func (c change) successor(stamp commit.Stamp) (next stored, bytes int) {
 	fields := maps.Clone(c.old)
 	if fields == nil {
 		fields = map[string]string{}

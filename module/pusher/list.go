@@ -97,9 +97,9 @@ func (l *List) AppendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// size is how many bytes the pushers take where they are stored, each with its
+// StoredBytes is how many bytes the pushers take where they are stored, each with its
 // field. Escapes make that six times of what was submitted.
-func (l *List) size() (n int) {
+func (l *List) StoredBytes() (n int) {
 	var stored []byte
 	for _, p := range l.pushers {
 		stored = p.AppendStored(stored[:0])

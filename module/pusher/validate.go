@@ -123,7 +123,7 @@ func (l Policy) CheckGrowth(before, after List) error {
 	if n := after.Len(); n > before.Len() && n > l.MaxPushers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d pushers.", l.MaxPushers))
 	}
-	if size := after.size(); size > l.MaxListBytes && size > before.size() {
+	if size := after.StoredBytes(); size > l.MaxListBytes && size > before.StoredBytes() {
 		return fault.New(fault.TooLarge, fmt.Sprintf("Pushers larger than %d bytes.", l.MaxListBytes))
 	}
 	return nil

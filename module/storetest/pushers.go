@@ -3,6 +3,7 @@ package storetest
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -24,6 +25,8 @@ func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		{"no change of many writers is lost", pusherWriters},
 		{"many writers of one pusher leave one", pusherRivals},
 		{"many users are loaded at once", loadManyPushers},
+		{"one pusher is loaded and changed beside the others", onePusher},
+		{"of one pusher and all no change is lost", pusherWritersOfBoth},
 		{"what is deleted is gone", deletedPushers},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
@@ -194,6 +197,96 @@ func loadManyPushers(t *testing.T, newStore func(*testing.T) module.PusherStore)
 	for _, user := range bad {
 		if loaded[user].Err == nil {
 			t.Errorf("%q gave no error", user)
+		}
+	}
+}
+
+// wantPusher compares what is loaded of one key.
+func wantPusher(t *testing.T, store module.PusherStore, user mxid.UserID, key pusher.Key, want ...pusher.Pusher) {
+	t.Helper()
+	loaded := store.LoadPusher(t.Context(), key, []mxid.UserID{user})[user]
+	wantNoError(t, loaded.Err)
+	if loaded.Value.Len() != len(want) {
+		t.Fatalf("got %d pushers of the key, want %d", loaded.Value.Len(), len(want))
+	}
+	for i, p := range loaded.Value.All() {
+		p.Created = want[i].Created
+		wantEqual(t, string(p.AppendStored(nil)), string(want[i].AppendStored(nil)))
+	}
+}
+
+func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	hosts, user, none, bad := [2]module.PusherStore{newStore(t), newStore(t)}, newUser(), newUser(), badUsers()
+	a, b, c := aPusher("a", "1"), aPusher(`b","`, "2\n3\x00ü"), aPusher("c", "3")
+	setPushers(t, hosts[0], user, a, b, c)
+	wantPusher(t, hosts[1], user, b.Key, b)
+	wantPusher(t, hosts[1], user, aPusher("b", "2").Key)
+	wantPusher(t, hosts[1], none, b.Key)
+	for user, loaded := range hosts[0].LoadPusher(t.Context(), a.Key, bad) {
+		if loaded.Err == nil {
+			t.Errorf("%q gave no error", user)
+		}
+	}
+
+	b.Lang = "de"
+	wantNoError(t, hosts[0].UpdatePusher(t.Context(), user, b.Key, func(list *pusher.List) error {
+		if list.Len() != 1 {
+			t.Errorf("the edit got %d pushers", list.Len())
+		}
+		list.Set(b)
+		return nil
+	}))
+	wantPushers(t, hosts[1], user, a, b, c)
+	refused := hosts[1].UpdatePusher(t.Context(), user, a.Key, func(list *pusher.List) error {
+		list.Delete(a.Key)
+		return errRefused
+	})
+	if !errors.Is(refused, errRefused) {
+		t.Errorf("got error %v, want the edit's", refused)
+	}
+	for _, key := range []pusher.Key{a.Key, a.Key, aPusher("d", "4").Key} {
+		wantNoError(t, hosts[1].UpdatePusher(t.Context(), user, key, func(list *pusher.List) error {
+			list.Delete(key)
+			return nil
+		}))
+	}
+	setPushers(t, hosts[0], user, c)
+	wantPushers(t, hosts[0], user, b, c)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	wantUnavailable(t, hosts[0].LoadPusher(ctx, b.Key, []mxid.UserID{user})[user].Err)
+	wantUnavailable(t, hosts[0].UpdatePusher(ctx, user, b.Key, func(*pusher.List) error { return nil }))
+}
+
+// pusherWritersOfBoth has writers change pushers one by one, each of which another
+// writer changes among all.
+func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
+	for n := range writers / 2 {
+		setPushers(t, hosts[0], user, aPusher("app", name(n)))
+	}
+	together(t, func(ctx context.Context, writer int) error {
+		key := aPusher("app", name(writer/2)).Key
+		edit := func(list *pusher.List) error {
+			p, _ := list.Pusher(key)
+			if letter := string(rune('a' + writer%2)); !strings.Contains(p.Lang, letter) { // when it is repeated
+				p.Lang += letter
+			}
+			list.Set(p)
+			return nil
+		}
+		return persist(ctx, func() error {
+			if writer%2 == 0 {
+				return hosts[writer/2%2].Update(ctx, user, edit)
+			}
+			return hosts[writer/2%2].UpdatePusher(ctx, user, key, edit)
+		})
+	})
+	list, err := hosts[1].Load(t.Context(), user)
+	wantNoError(t, err)
+	for _, p := range list.All() {
+		if p.Lang != "enab" && p.Lang != "enba" {
+			t.Errorf("a pusher was changed to %q, want both changes", p.Lang)
 		}
 	}
 }

@@ -24,6 +24,11 @@ import (
 
 // Layout says how the values of a store are kept, each under a key of its own.
 type Layout[V any] struct {
+	// RedisKey returns the key on Redis, for [Layout.Swap], of a value's key with
+	// its prefix. It is for values that are a part of what one Redis key holds;
+	// both keys have the same hash tag. Nil where they are the same.
+	RedisKey func(key string) string
+
 	// Name is that of the store, for errors.
 	Name string
 
@@ -42,6 +47,13 @@ type Layout[V any] struct {
 
 	// Unreadable makes the fault for a value that cannot be read.
 	Unreadable func(cause error) error
+}
+
+func (l Layout[V]) redisKey(key string) string {
+	if l.RedisKey == nil {
+		return key
+	}
+	return l.RedisKey(key)
 }
 
 // Stored is what was read, with the stamp that is a part of it; see
@@ -299,5 +311,5 @@ func (c change[V]) write(ctx context.Context, stamp commit.Stamp) (done bool, er
 			}
 		}
 	}
-	return c.store.swap.run(ctx, c.key, c.Args(stamp))
+	return c.store.swap.run(ctx, c.store.layout.redisKey(c.key), c.Args(stamp))
 }

@@ -1,0 +1,123 @@
+package integration
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// netBytes returns how many bytes a server has received and sent so far.
+func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64) {
+	t.Helper()
+	info, err := client.Info(t.Context(), "stats").Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+		n, _ := strconv.ParseInt(value, 10, 64)
+		switch name {
+		case "total_net_input_bytes":
+			received = n
+		case "total_net_output_bytes":
+			sent = n
+		}
+	}
+	return received, sent
+}
+
+// moved returns how many bytes a server receives and sends while something is
+// done.
+func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sent int64) {
+	t.Helper()
+	receivedBefore, sentBefore := netBytes(t, client)
+	do()
+	received, sent = netBytes(t, client)
+	return received - receivedBefore, sent - sentBefore
+}
+
+// shareAmongRich has many users share a pushkey, each of whom has large pushers
+// beside it.
+func shareAmongRich(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.Pusher) {
+	t.Helper()
+	const large = 14
+	data := `{"x":"` + strings.Repeat("x", 16<<10-100) + `"}`
+	for _, user := range users {
+		err := h.store.Update(t.Context(), user, func(list *pusher.List) error {
+			for n := range large {
+				p := sharedPusher(fmt.Sprintf("%s's own %d", user, n))
+				p.Data = data
+				list.Set(p)
+			}
+			return nil
+		})
+		if err == nil {
+			err = h.service.Set(t.Context(), user, p, pusher.KeepOthers)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A request about a pushkey that many users share moves what is about it, not
+// all the pushers that they have, even on a host that has cached nothing.
+func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	const (
+		little     = 100 << 10
+		ownPushers = 300 << 10 // more than what one user's pushers take
+	)
+	server := redistest.Single(t)
+	users, p := crowd(100), sharedPusher("shared")
+	p.Data = `{"n":"a phone"}`
+	shareAmongRich(t, newPushkeyHost(t, server.Client(t)), users, p)
+	admin := server.Client(t)
+	changed := p
+	changed.Lang, changed.Data = "de", "{}"
+	for _, request := range []struct {
+		name string
+		most int64
+		do   func(h pushkeyHost) error
+	}{
+		{"appended again by the first", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[0], p, pusher.KeepOthers) }},
+		{"appended with another language", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[1], changed, pusher.KeepOthers) }},
+		{"appended again by the last", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[1], changed, pusher.KeepOthers) }},
+		{"deleted", little, func(h pushkeyHost) error { return h.service.Delete(t.Context(), users[2], p.Key) }},
+		{"appended by one without pushers", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), "@new:example.org", p, pusher.KeepOthers) }},
+		{"settled in the background, which looks for the key", ownPushers, func(h pushkeyHost) error {
+			if err := h.index.Postpone(t.Context(), module.Unsettled{Key: p.Digest(), Claim: 1}); err != nil {
+				return err
+			}
+			return module.SettlePushkeys(t.Context(), h.store, h.index)
+		}},
+		{"taken of all others", ownPushers + 2*little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[3], p, pusher.RemoveOthers) }},
+	} {
+		client := server.Client(t)
+		host := newPushkeyHost(t, client)
+		if err := client.Ping(t.Context()).Err(); err != nil {
+			t.Fatal(err)
+		}
+		received, sent := moved(t, admin, func() {
+			if err := request.do(host); err != nil {
+				t.Errorf("%s: %v", request.name, err)
+			}
+		})
+		t.Logf("%s: Redis received %d bytes and sent %d", request.name, received, sent)
+		if received+sent > request.most {
+			t.Errorf("%s: Redis received %d bytes and sent %d, want at most %d in all", request.name, received, sent, request.most)
+		}
+	}
+	if owners := newPushkeyHost(t, admin).owners(t, p.Key, users); len(owners) != 1 || owners[0] != users[3] {
+		t.Errorf("owned by %v in the end", owners)
+	}
+}
