@@ -52,7 +52,8 @@ func removeDemoProgram() {
 	}
 }
 
-// startDemo starts an instance with flags, which stops when the test ends.
+// startDemo starts an instance with flags and without limits on rates, which stops
+// when the test ends.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	program, err := demoProgram()
@@ -60,7 +61,7 @@ func startDemo(t *testing.T, flags ...string) *demo {
 		t.Fatal(err)
 	}
 	var log bytes.Buffer
-	command := exec.Command(program, append([]string{"-listen", "127.0.0.1:0"}, flags...)...)
+	command := exec.Command(program, append([]string{"-listen", "127.0.0.1:0", "-user-rate", "0", "-password-rate", "0"}, flags...)...)
 	command.Stderr = &log
 	greeting, err := command.StdoutPipe()
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -14,12 +15,13 @@ import (
 // ends it first, and then tells the module: so no request of it sets a pusher
 // afterwards.
 type account struct {
-	sessions *sessions
+	sessions *sessions.Sessions
+	limits   *limits
 	host     module.HostService
 }
 
-func newAccount(sessions *sessions, host module.HostService) *account {
-	return &account{sessions, host}
+func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostService) *account {
+	return &account{sessions, limits, host}
 }
 
 // Register implements [handlers.RouteGroup].
@@ -38,7 +40,7 @@ var emptyObject = struct{}{}
 // logout serves POST /logout.
 func (a *account) logout(c echo.Context) error {
 	ctx, who := toTheEnd(c)
-	if err := a.sessions.end(ctx, who.User, who.Device); err != nil {
+	if err := a.sessions.End(ctx, who.User, who.Device); err != nil {
 		return err
 	}
 	if err := a.host.RemoveDevicePushers(ctx, who.User, who.Device); err != nil {
@@ -50,7 +52,7 @@ func (a *account) logout(c echo.Context) error {
 // logoutAll serves POST /logout/all.
 func (a *account) logoutAll(c echo.Context) error {
 	ctx, who := toTheEnd(c)
-	if err := a.sessions.endAll(ctx, who.User); err != nil {
+	if err := a.sessions.EndAll(ctx, who.User); err != nil {
 		return err
 	}
 	if err := a.host.KeepOnlyDevicePushers(ctx, who.User, ""); err != nil {
@@ -72,7 +74,7 @@ func (a *account) changePassword(c echo.Context) error {
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
 		return err
 	}
-	if done, err := authenticated(c, a.sessions, request.Auth); err != nil || !done {
+	if done, err := a.authenticated(c, request.Auth); err != nil || !done {
 		return err
 	}
 	switch {
@@ -88,11 +90,11 @@ func (a *account) changePassword(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-func (a *account) setPassword(ctx context.Context, who caller, request passwordRequest) error {
+func (a *account) setPassword(ctx context.Context, who sessions.Caller, request passwordRequest) error {
 	if request.LogoutDevices != nil && !*request.LogoutDevices {
-		return a.sessions.setPassword(ctx, who.User, *request.NewPassword)
+		return a.sessions.SetPassword(ctx, who.User, *request.NewPassword)
 	}
-	if err := a.sessions.setPasswordAndEndOthers(ctx, who.User, *request.NewPassword, who.Device); err != nil {
+	if err := a.sessions.SetPasswordAndEndOthers(ctx, who.User, *request.NewPassword, who.Device); err != nil {
 		return err
 	}
 	return a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device)
@@ -106,11 +108,11 @@ func (a *account) deactivate(c echo.Context) error {
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
 		return err
 	}
-	if done, err := authenticated(c, a.sessions, request.Auth); err != nil || !done {
+	if done, err := a.authenticated(c, request.Auth); err != nil || !done {
 		return err
 	}
 	ctx, who := toTheEnd(c)
-	if err := a.sessions.deactivate(ctx, who.User); err != nil {
+	if err := a.sessions.Deactivate(ctx, who.User); err != nil {
 		return err
 	}
 	if err := a.host.ForgetUser(ctx, who.User); err != nil {
@@ -122,14 +124,14 @@ func (a *account) deactivate(c echo.Context) error {
 // toTheEnd returns the caller and a context for what must not stop in the
 // middle when the client goes away: its token works no more, so it could not
 // try again. Each step has a deadline of its own.
-func toTheEnd(c echo.Context) (context.Context, caller) {
+func toTheEnd(c echo.Context) (context.Context, sessions.Caller) {
 	ctx := c.Request().Context()
-	return context.WithoutCancel(ctx), callerFrom(ctx)
+	return context.WithoutCancel(ctx), sessions.CallerFrom(ctx)
 }
 
 // whoami serves GET /account/whoami.
 func whoami(c echo.Context) error {
-	who := callerFrom(c.Request().Context())
+	who := callerOf(c)
 	return c.JSON(http.StatusOK, map[string]any{
 		"user_id":   who.User,
 		"device_id": who.Device,

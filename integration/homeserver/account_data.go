@@ -41,7 +41,7 @@ func owner(c echo.Context) (mxid.UserID, error) {
 	if err != nil {
 		return "", err
 	}
-	who := callerFrom(c.Request().Context())
+	who := callerOf(c)
 	if user != string(who.User) {
 		return "", forbidden()
 	}

@@ -152,7 +152,7 @@ func TestRequestsThatRaceWithADeactivation(t *testing.T) {
 	client := server.Client(t)
 	for i := range 50 {
 		user := fmt.Sprintf("user%d", i)
-		token := tokenPrefix + user
+		token := "demo-" + user
 		requests := []change{
 			{"GET", rulesPath, ""},
 			{"GET", v3 + "/sync", ""},

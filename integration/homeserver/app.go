@@ -4,11 +4,13 @@ import (
 	"io"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -20,16 +22,22 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 		fx.Supply(cfg, log),
 		fx.Provide(
 			newRedis,
-			newStore,
-			newServer,
+			newServers,
 			newLogin,
 			newFilters,
 			newExplainer,
 			newWaker,
+			newDrain,
 			newOperators,
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
-			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.module.Durability.LongestWait()) },
-			fx.Annotate(newSessions, fx.As(fx.Self()), fx.As(new(module.Accounts))),
+			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.passwordRate) },
+			func(cfg config) wellKnown { return wellKnown{cfg.baseURL} },
+			func(cfg config, client redis.UniversalClient) *sessions.Store {
+				return sessions.NewStore(client, cfg.module.KeyPrefix, cfg.module.OperationTimeout)
+			},
+			fx.Annotate(func(cfg config, store *sessions.Store, waker *waker) *sessions.Sessions {
+				return sessions.New(store, cfg.serverName, waker.wake)
+			}, fx.As(fx.Self()), fx.As(new(module.Accounts))),
 			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
 			pushfx.AsChangeListener(func(w *waker) *waker { return w }),
 			pushfx.AsRouteGroup(newAccount),

@@ -1,42 +1,45 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"net/http"
 	"strings"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 // newAuth returns the middleware that finds out who makes a request, and tells
-// the module and the host's own endpoints. Those who fail are strangers.
-func newAuth(sessions *sessions, limits *limits) echo.MiddlewareFunc {
+// the module and the host's own endpoints. It holds users to their limit, and
+// the addresses of those who fail to authenticate to theirs.
+func newAuth(users *sessions.Sessions, limits *limits) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
+		limited := limits.users(next)
 		return func(c echo.Context) error {
 			ctx := c.Request().Context()
-			who, err := sessions.requester(ctx, accessToken(c.Request()))
+			who, err := requester(ctx, users, accessToken(c.Request()))
 			if err != nil {
 				if status, _ := errorReply(err); status < http.StatusInternalServerError {
-					return cmp.Or(limits.stranger(c), err)
+					return limits.stranger(c, err)
 				}
 				return err
 			}
-			c.SetRequest(c.Request().WithContext(withCaller(ctx, who)))
-			return next(c)
+			c.SetRequest(c.Request().WithContext(sessions.WithCaller(ctx, who)))
+			return limited(c)
 		}
 	}
 }
 
-// requester returns who a token belongs to, empty where there is none.
-func (s *sessions) requester(ctx context.Context, token string) (caller, error) {
+// requester returns who a token belongs to. An empty one belongs to nobody.
+func requester(ctx context.Context, users *sessions.Sessions, token string) (sessions.Caller, error) {
 	if token == "" {
-		return caller{}, &matrixError{status: http.StatusUnauthorized, errcode: "M_MISSING_TOKEN", text: "Missing access token."}
+		return sessions.Caller{}, &matrixError{status: http.StatusUnauthorized, errcode: "M_MISSING_TOKEN", text: "Missing access token."}
 	}
-	return s.authenticate(ctx, token)
+	return users.Authenticate(ctx, token)
 }
 
-// accessToken returns a request's token, empty where it has none. It stands in
+// accessToken returns a request's token, empty if it has none. It stands in
 // the Authorization header or, from old clients, in the query (Matrix
 // specification, "Using access tokens").
 func accessToken(r *http.Request) string {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 const whoamiPath = "/_matrix/client/v3/account/whoami"
@@ -23,7 +25,7 @@ func TestTokens(t *testing.T) {
 		{"demo-/PHONE", "", ""},
 		{"demo-alice/", "", ""},
 		{"demo-alice/a b", "", ""},
-		{"demo-alice/" + strings.Repeat("D", maxDeviceBytes+1), "", ""},
+		{"demo-alice/" + strings.Repeat("D", sessions.MaxDeviceBytes+1), "", ""},
 		{"demo-Alice", "", ""},
 		{"demo-al:ice", "", ""},
 		{"demo-al{ice}", "", ""},

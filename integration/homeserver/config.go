@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"net/url"
 	"os"
 	"strings"
 
@@ -18,21 +19,24 @@ import (
 
 // config is what the flags say.
 type config struct {
-	listen      string // host:port; port 0 is any free one
-	serverName  string // the domain of the user ids
-	userRate    int    // requests a second; 0 is no limit
-	connections int    // of an address; 0 is no limit
-	redis       redisurl.Servers
-	module      pushfx.Config
-	logLevel    zapcore.Level
+	listen       string // host:port; port 0 is any free one
+	operators    string // likewise; empty is none
+	serverName   string // the domain of the user ids
+	baseURL      string // where clients reach the host; empty is where it listens
+	userRate     int    // requests a second; 0 is no limit
+	passwordRate int    // passwords a second; 0 is no limit
+	connections  int    // at a time; 0 is no limit
+	redis        redisurl.Servers
+	module       pushfx.Config
+	logLevel     zapcore.Level
 }
 
 // flagValues are the flags as they were given.
 type flagValues struct {
-	listen, serverName, keyPrefix, logLevel string
-	durability                              string
-	userRate, connections                   uint
-	redis                                   redisurl.Flags
+	listen, operators, serverName, baseURL string
+	keyPrefix, durability, logLevel        string
+	userRate, passwordRate, connections    uint
+	redis                                  redisurl.Flags
 }
 
 // newFlags returns the flags, which fill values.
@@ -41,13 +45,18 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&values.listen, "listen", "127.0.0.1:8008",
 		"`HOST:PORT` to listen on; port 0 is any free one")
+	flags.StringVar(&values.operators, "operators", "",
+		"`HOST:PORT` to serve /metrics and /readyz at, which are not for clients;\nwithout it nobody can ask")
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
+	flags.StringVar(&values.baseURL, "base-url", "",
+		"`URL` at which clients reach the host, for /.well-known/matrix/client;\nwithout it, the address where they connect")
 	flags.UintVar(&values.userRate, "user-rate", 100,
-		"`REQUESTS` a second that a user, or an address without a login, can make while\n"+
-			"it takes far more than the others do; 0 is no limit")
-	flags.UintVar(&values.connections, "address-connections", 2048,
-		"`CONNECTIONS` that an address can have at a time; 0 is no limit, and suits a\nhost behind a proxy")
+		"`REQUESTS` a second that a user can make, and an address without a valid token;\n0 is no limit")
+	flags.UintVar(&values.passwordRate, "password-rate", 1,
+		"`PASSWORDS` a second that can be tried of a user, and from an address, after the\nfirst 10; 0 is no limit")
+	flags.UintVar(&values.connections, "connections", 4096,
+		"`CONNECTIONS` that clients can have at a time, all together; more wait;\n0 is no limit")
 	values.redis.Add(flags, redisurl.Embedded,
 		"embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
 	flags.StringVar(&values.keyPrefix, "key-prefix", "",
@@ -91,6 +100,12 @@ func (v flagValues) config() (config, error) {
 	if !redisurl.ValidAddress(v.listen) {
 		return config{}, fmt.Errorf("-listen is %q, want HOST:PORT", v.listen)
 	}
+	if v.operators != "" && !redisurl.ValidAddress(v.operators) {
+		return config{}, fmt.Errorf("-operators is %q, want HOST:PORT", v.operators)
+	}
+	if !validBaseURL(v.baseURL) {
+		return config{}, fmt.Errorf("-base-url is %q, want https://HOST or http://HOST", v.baseURL)
+	}
 	if !validServerName(v.serverName) {
 		return config{}, fmt.Errorf("-server-name is %q, want a host name or address, with or without a port", v.serverName)
 	}
@@ -107,7 +122,11 @@ func (v flagValues) config() (config, error) {
 		return config{}, err
 	}
 	redis.LongestWait = module.Durability.LongestWait()
-	return config{v.listen, v.serverName, int(v.userRate), int(v.connections), redis, module, level}, nil
+	return config{
+		listen: v.listen, operators: v.operators, serverName: v.serverName, baseURL: v.baseURL,
+		userRate: int(v.userRate), passwordRate: int(v.passwordRate), connections: int(v.connections),
+		redis: redis, module: module, logLevel: level,
+	}, nil
 }
 
 // moduleConfig checks the values that are the module's.
@@ -125,6 +144,12 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}
 	return c, nil
+}
+
+// validBaseURL reports whether a URL can be told to clients.
+func validBaseURL(text string) bool {
+	u, err := url.Parse(text)
+	return text == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
 }
 
 // maxServerNameBytes is what the specification says (appendices, "Server

@@ -18,7 +18,7 @@ func TestUsage(t *testing.T) {
 		if status != exitOK || stderr != "" {
 			t.Errorf("%s: status %d, stderr %q", flag, status, stderr)
 		}
-		for _, name := range []string{"-listen", "-server-name", "-user-rate", "-address-connections", "-redis-mode", "-redis ", "-redis-master", "-redis-password-file", "-redis-sentinel-password-file", "-key-prefix", "-durability", "-log-level"} {
+		for _, name := range []string{"-listen", "-operators", "-server-name", "-base-url", "-user-rate", "-password-rate", "-connections", "-redis-mode", "-redis ", "-redis-master", "-redis-password-file", "-redis-sentinel-password-file", "-key-prefix", "-durability", "-log-level"} {
 			if !strings.Contains(stdout, "  "+name) {
 				t.Errorf("%s does not explain %s:\n%s", flag, name, stdout)
 			}
@@ -42,6 +42,9 @@ func TestWrongFlags(t *testing.T) {
 		{"listen without port", []string{"-listen", "localhost"}, "-listen"},
 		{"listen on a named port", []string{"-listen", "localhost:http"}, "-listen"},
 		{"listen on no port", []string{"-listen", "localhost:65536"}, "-listen"},
+		{"operators without port", []string{"-operators", "localhost"}, "-operators"},
+		{"base URL without a scheme", []string{"-base-url", "example.org"}, "-base-url"},
+		{"base URL of no web server", []string{"-base-url", "ftp://example.org"}, "-base-url"},
 		{"empty server name", []string{"-server-name", ""}, "-server-name"},
 		{"server name with a slash", []string{"-server-name", "a/b"}, "-server-name"},
 		{"prefix with braces", []string{"-key-prefix", "{a}"}, "-key-prefix"},

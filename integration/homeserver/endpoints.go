@@ -1,21 +1,36 @@
 package main
 
 import (
+	"net"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
 )
 
-// wellKnown serves GET /.well-known/matrix/client. The server is reached in
-// the way that the client has reached it now.
-func wellKnown(c echo.Context) error {
+// wellKnown tells clients where the homeserver is.
+type wellKnown struct{ baseURL string }
+
+// get serves GET /.well-known/matrix/client. Without a base URL, the server is
+// at the address where the connection arrived. What the client says in its Host
+// header is repeated to nobody: a cache could keep it for others.
+func (w wellKnown) get(c echo.Context) error {
 	type homeserver struct {
 		BaseURL string `json:"base_url"`
 	}
-	return c.JSON(http.StatusOK, map[string]homeserver{
-		"m.homeserver": {c.Scheme() + "://" + c.Request().Host},
-	})
+	base := w.baseURL
+	if base == "" {
+		arrived, found := c.Request().Context().Value(http.LocalAddrContextKey).(net.Addr)
+		if !found {
+			return echo.ErrNotFound
+		}
+		base = "http://" + arrived.String()
+	}
+	return c.JSON(http.StatusOK, map[string]homeserver{"m.homeserver": {base}})
 }
+
+// alive serves GET /healthz: the process is alive. Redis is not asked, so that
+// its failure does not have the host restarted.
+func alive(c echo.Context) error { return c.String(http.StatusOK, "ok\n") }
 
 // versions serves GET /_matrix/client/versions.
 func versions(c echo.Context) error {

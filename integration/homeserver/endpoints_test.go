@@ -40,6 +40,52 @@ func TestPublicEndpoints(t *testing.T) {
 	}
 }
 
+// TestNoHostHeaderIsRepeated: a cache could keep it for others.
+func TestNoHostHeaderIsRepeated(t *testing.T) {
+	t.Parallel()
+	for flags, want := range map[string]string{
+		"-listen=127.0.0.1:0":                  "", // where it listens
+		"-base-url=https://matrix.example.org": "https://matrix.example.org",
+	} {
+		d := startDemo(t, flags)
+		request, err := http.NewRequest(http.MethodGet, d.url+"/.well-known/matrix/client", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Host = "evil.example"
+		response, err := d.client.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if want == "" {
+			want = d.url
+		}
+		if got := strings.TrimSpace(string(body)); got != `{"m.homeserver":{"base_url":"`+want+`"}}` || err != nil {
+			t.Errorf("%s: got %s, %v", flags, got, err)
+		}
+	}
+}
+
+func TestUnknownPathsAreInTheDebugLog(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-log-level", "debug")
+	long := strings.Repeat("x", 300)
+	for _, path := range []string{"/nowhere", v3 + "/nowhere?access_token=s3cret", "/" + long} {
+		d.expect("GET", path, "", "", 404, "")
+	}
+	log := d.stderr.String()
+	for _, want := range []string{`"path": "/nowhere"`, `"path": "` + v3 + `/nowhere"`, `"path": "/` + long[:199] + `"`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("no %s in the log:\n%s", want, log)
+		}
+	}
+	if strings.Contains(log, "s3cret") {
+		t.Errorf("a query is in the log:\n%s", log)
+	}
+}
+
 func TestCapabilities(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

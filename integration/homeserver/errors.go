@@ -3,13 +3,16 @@ package main
 import (
 	"encoding/json"
 	"errors"
+	"math"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/fault"
 )
 
@@ -41,9 +44,9 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 				zap.Int("status", status),
 				zap.String("error", fault.Details(err)))...)
 		}
-		var ours *matrixError
-		if errors.As(err, &ours) && ours.retryAfter > 0 {
-			c.Response().Header().Set(echo.HeaderRetryAfter, retryAfter(ours.retryAfter))
+		if refused, found := refusalOf(err); found && refused.retryAfter > 0 {
+			seconds := int(math.Ceil(refused.retryAfter.Seconds()))
+			c.Response().Header().Set(echo.HeaderRetryAfter, strconv.Itoa(seconds))
 		}
 		if err := c.JSONBlob(status, body); err != nil {
 			log.Debug("answer not sent", zap.String("error", fault.Details(err)))
@@ -54,15 +57,32 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 // errorReply returns the status and the JSON body for any error: the host's
 // own, one of echo, or one of the module's services.
 func errorReply(err error) (status int, body []byte) {
-	var ours *matrixError
-	var http *echo.HTTPError
-	switch {
-	case errors.As(err, &ours):
-		return ours.reply()
-	case errors.As(err, &http):
-		return matrixErrorOfHTTP(http).reply()
+	if refused, found := refusalOf(err); found {
+		return refused.reply()
 	}
 	return handlers.ErrorReply(err)
+}
+
+// refusalOf returns the host's own answer to an error, if it has one.
+func refusalOf(err error) (refused *matrixError, found bool) {
+	var http *echo.HTTPError
+	switch {
+	case errors.As(err, &refused):
+		return refused, true
+	case errors.As(err, &http):
+		return matrixErrorOfHTTP(http), true
+	case errors.Is(err, sessions.ErrWrongPassword):
+		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Invalid username or password."}, true
+	case errors.Is(err, sessions.ErrDeactivated):
+		return &matrixError{status: 403, errcode: "M_USER_DEACTIVATED", text: "This account has been deactivated."}, true
+	case errors.Is(err, sessions.ErrTooManyDevices):
+		return &matrixError{status: 403, errcode: "M_FORBIDDEN", text: "Too many devices: log one of them out."}, true
+	case errors.Is(err, sessions.ErrTooManyFilters):
+		return &matrixError{status: 400, errcode: "M_INVALID_PARAM", text: "Too many filters."}, true
+	case errors.Is(err, sessions.ErrBusy):
+		return tooMany(time.Second), true
+	}
+	return nil, false
 }
 
 func (e *matrixError) reply() (status int, body []byte) {
@@ -72,6 +92,15 @@ func (e *matrixError) reply() (status int, body []byte) {
 		RetryAfter int64  `json:"retry_after_ms,omitempty"`
 	}{e.errcode, e.text, e.retryAfter.Milliseconds()})
 	return e.status, body
+}
+
+// tooMany is the answer to a client that can go on after some time (Matrix
+// specification, "Rate limiting").
+func tooMany(wait time.Duration) *matrixError {
+	return &matrixError{
+		status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many requests.",
+		retryAfter: max(wait, time.Millisecond),
+	}
 }
 
 // matrixErrorOfHTTP is for the errors of echo itself.

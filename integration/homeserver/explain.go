@@ -3,24 +3,35 @@ package main
 import (
 	"encoding/json"
 	"net/http"
+	"time"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
+// explainAtOnce is how many events are explained at a time: each takes a core,
+// for as long as the user's rules ask for.
+const explainAtOnce = 1
+
 // explainer shows what the push rules of a user do with an event, and why. It
 // is of this host alone; clients have no such endpoint.
-type explainer struct{ host module.HostService }
+type explainer struct {
+	host    module.HostService
+	running chan struct{} // has room for those that are explained now
+}
 
-func newExplainer(host module.HostService) *explainer { return &explainer{host} }
+func newExplainer(host module.HostService) *explainer {
+	return &explainer{host, make(chan struct{}, explainAtOnce)}
+}
 
 // mountExplainer adds the endpoint to what the homeserver serves, behind its
 // authentication.
-func mountExplainer(e *echo.Echo, x *explainer, sessions *sessions, limits *limits) {
-	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(sessions, limits), limits.ofUsers)
+func mountExplainer(e *echo.Echo, x *explainer, users *sessions.Sessions, limits *limits) {
+	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(users, limits))
 }
 
 // explainRequest is the body of a request.
@@ -56,7 +67,7 @@ func (x *explainer) explain(c echo.Context) error {
 		return err
 	}
 	ctx := c.Request().Context()
-	caller := callerFrom(ctx).User
+	caller := sessions.CallerFrom(ctx).User
 	switch {
 	case request.User != "" && request.User != caller:
 		return forbidden()
@@ -70,6 +81,12 @@ func (x *explainer) explain(c echo.Context) error {
 	set := x.host.Rulesets(ctx, []mxid.UserID{caller})[caller]
 	if set.Err != nil {
 		return set.Err
+	}
+	select {
+	case x.running <- struct{}{}:
+		defer func() { <-x.running }()
+	default:
+		return tooMany(time.Second)
 	}
 	return c.JSON(http.StatusOK, match.Compile(set.Value).Explain(event, request.facts(caller)))
 }

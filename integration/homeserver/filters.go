@@ -6,24 +6,21 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
-	"errors"
 	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/labstack/echo/v4"
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/handlers"
-	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // The limits of filters.
 const (
 	maxFilterBytes = 16 << 10
-	maxFilters     = 100 // of one user
-	filterIDBytes  = 12  // of the hash
+	filterIDBytes  = 12 // of the hash
 )
 
 // filter is what counts here of a filter (Matrix specification, "Filtering").
@@ -59,9 +56,9 @@ func matchesType(pattern, eventType string) bool {
 }
 
 // filters keeps the users' filters.
-type filters struct{ *store }
+type filters struct{ store *sessions.Store }
 
-func newFilters(store *store) *filters { return &filters{store} }
+func newFilters(store *sessions.Store) *filters { return &filters{store} }
 
 // Register implements [handlers.RouteGroup].
 func (f *filters) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
@@ -86,34 +83,10 @@ func (f *filters) post(c echo.Context) error {
 	}
 	sum := sha256.Sum256(text.Bytes())
 	id := base64.RawURLEncoding.EncodeToString(sum[:filterIDBytes])
-	if err := f.add(c.Request().Context(), user, id, text.Bytes()); err != nil {
+	if err := f.store.AddFilter(c.Request().Context(), user, id, text.Bytes()); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"filter_id": id})
-}
-
-// add stores a filter, unless the user was deactivated meanwhile.
-func (f *filters) add(ctx context.Context, user mxid.UserID, id string, text []byte) error {
-	key := f.filtersKey(user)
-	return f.change(ctx, func(ctx context.Context, tx *redis.Tx) error {
-		if gone, err := tx.HExists(ctx, f.accountKey(user), deactivatedField).Result(); err != nil {
-			return err
-		} else if gone {
-			return module.ErrLoggedOut
-		}
-		if known, err := tx.HExists(ctx, key, id).Result(); known || err != nil {
-			return err
-		}
-		if count, err := tx.HLen(ctx, key).Result(); err != nil {
-			return err
-		} else if count >= maxFilters {
-			return badRequest("M_INVALID_PARAM", "Too many filters.")
-		}
-		_, err := tx.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
-			return pipe.HSet(ctx, key, id, text).Err()
-		})
-		return err
-	}, key, f.accountKey(user))
 }
 
 // get serves GET /user/{userId}/filter/{filterId}.
@@ -126,42 +99,32 @@ func (f *filters) get(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	text, err := f.load(c.Request().Context(), user, id)
-	if err != nil {
+	text, found, err := f.store.Filter(c.Request().Context(), user, id)
+	switch {
+	case err != nil:
 		return err
+	case !found:
+		return notFound("Filter not found.")
 	}
 	return c.JSONBlob(http.StatusOK, text)
 }
 
-var errNoFilter = notFound("Filter not found.")
-
-// load returns a filter as it was stored.
-func (f *filters) load(ctx context.Context, user mxid.UserID, id string) (text []byte, err error) {
-	err = f.ask(ctx, func(ctx context.Context) (err error) {
-		text, err = f.redis.HGet(ctx, f.filtersKey(user), id).Bytes()
-		if errors.Is(err, redis.Nil) {
-			return errNoFilter
-		}
-		return err
-	})
-	return text, err
-}
-
 // named returns the filter of a sync: the id of one that is stored, one in
 // JSON, or none, which lets everything pass.
-func (f *filters) named(ctx context.Context, user mxid.UserID, name string) (found filter, err error) {
+func (f *filters) named(ctx context.Context, user mxid.UserID, name string) (named filter, err error) {
 	if name == "" {
 		return filter{}, nil
 	}
 	text := []byte(name)
 	if !strings.HasPrefix(name, "{") {
-		text, err = f.load(ctx, user, name)
-		if errors.Is(err, errNoFilter) {
+		var found bool
+		text, found, err = f.store.Filter(ctx, user, name)
+		switch {
+		case err != nil:
+			return filter{}, err
+		case !found:
 			return filter{}, badRequest("M_INVALID_PARAM", "There is no such filter.")
 		}
-		if err != nil {
-			return filter{}, err
-		}
 	}
-	return found, parseObject(text, &found)
+	return named, parseObject(text, &named)
 }

@@ -51,7 +51,7 @@ func TestFilters(t *testing.T) {
 			t.Errorf("%.50s: got %d %s", refused.body, got.status, got.body)
 		}
 	}
-	for i := range maxFilters - 2 {
+	for i := range 100 - 2 {
 		post(fmt.Sprintf(`{"n":%d}`, i))
 	}
 	d.expect("POST", filterPath, "demo-alice", `{"one":"more"}`, 400, `{"errcode":"M_INVALID_PARAM","error":"Too many filters."}`)

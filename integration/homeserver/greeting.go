@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 // greet prints what to do with the homeserver: commands that work as they
 // stand, in their order.
-func greet(w io.Writer, cfg config, url string) {
+func greet(w io.Writer, cfg config, listening *servers) {
+	url := listening.clients.url()
 	anyone := client{url: url + "/_matrix/client/v3"}
-	alice := client{anyone.url, tokenPrefix + "alice"}
+	alice := client{anyone.url, sessions.TokenPrefix + "alice"}
 	room := "%21lobby%3A" + strings.NewReplacer(":", "%3A", "[", "%5B", "]", "%5D").Replace(cfg.serverName)
 	fmt.Fprintf(w, `The homeserver %[1]s listens on %[2]s
-Redis: %[3]s
+Redis: %[3]s%[11]s
 The password of every user is demo. For curl, the token demo-NAME is the user
 @NAME:%[1]s, without a login. As @alice:%[1]s:
 
@@ -51,8 +54,17 @@ Ctrl-C stops it.
 		alice.curl("GET", "/pushers", ""),
 		alice.curl("GET", "/sync?timeout=30000", ""),
 		anyone.curl("POST", "/login", `{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},`+
-			`"password":"`+defaultPassword+`"}`),
+			`"password":"`+sessions.DefaultPassword+`"}`),
+		listening.operatorsLine(),
 	)
+}
+
+// operatorsLine says where the metrics are, if anywhere.
+func (s *servers) operatorsLine() string {
+	if s.operators == nil {
+		return ""
+	}
+	return "\nFor operators: " + s.operators.url() + "/metrics and /readyz"
 }
 
 // client makes requests as one user, or as nobody without a token.

@@ -1,25 +1,25 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
-	"errors"
 	"net/http"
 
 	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 // authenticated asks for the caller's password (Matrix specification,
 // "User-Interactive Authentication API"). Where it is not given it answers the
 // request, and done is false. The one stage is done in one request, so there is
 // nothing to remember of it: any session will do.
-func authenticated(c echo.Context, sessions *sessions, auth *passwordLogin) (done bool, err error) {
+func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
 	if auth == nil || auth.Type == "" { // only the session: how far has it come?
 		return false, c.JSON(http.StatusUnauthorized, challenge())
 	}
-	err = checkCaller(c.Request().Context(), sessions, auth)
-	var refused *matrixError
-	if !errors.As(err, &refused) || refused.status == http.StatusBadRequest && auth.Type == passwordType {
+	err = a.checkCaller(c, auth)
+	refused, isRefusal := refusalOf(err)
+	if !isRefusal || refused.status == http.StatusTooManyRequests || refused.status == http.StatusBadRequest && auth.Type == passwordType {
 		return err == nil, err
 	}
 	answer := challenge()
@@ -28,15 +28,19 @@ func authenticated(c echo.Context, sessions *sessions, auth *passwordLogin) (don
 }
 
 // checkCaller refuses a login that is not the caller's.
-func checkCaller(ctx context.Context, sessions *sessions, auth *passwordLogin) error {
-	user, err := auth.userOf(sessions.serverName)
+func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
+	user, err := auth.userOf(a.sessions)
 	if err != nil {
 		return err
 	}
-	if user != callerFrom(ctx).User {
-		return errWrongPassword
+	ctx := c.Request().Context()
+	if user != sessions.CallerFrom(ctx).User {
+		return sessions.ErrWrongPassword
 	}
-	return sessions.checkPassword(ctx, user, *auth.Password)
+	if err := a.limits.password(c, user); err != nil {
+		return err
+	}
+	return a.sessions.CheckPassword(ctx, user, *auth.Password)
 }
 
 // challenge says what there is to do.

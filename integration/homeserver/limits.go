@@ -1,135 +1,101 @@
 package main
 
 import (
-	"bytes"
-	"cmp"
-	"context"
-	"io"
-	"math"
 	"net"
-	"net/http"
-	"strconv"
-	"strings"
+	"net/netip"
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"github.com/labstack/echo/v4/middleware"
+	"golang.org/x/time/rate"
+
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// limits keeps one client from taking what the others need. They bind nobody who
-// is alone, and nobody who takes about as much as the others.
+const (
+	// passwordBurst is how many passwords can be tried in a row; then there is the
+	// rate.
+	passwordBurst = 10
+
+	// forgotten is after how long a limiter forgets who made no more requests.
+	forgotten = 3 * time.Minute
+)
+
+// limits are the rate limits of this instance: for the requests of each user,
+// for those of each address that no valid token comes with, and for the passwords
+// that are tried.
 type limits struct {
-	shares *shares
-	turns  *turns
-	wait   time.Duration // of a change for its durability, at most
+	users     echo.MiddlewareFunc
+	addresses echo.MiddlewareFunc
+	passwords middleware.RateLimiterStore // nil is no limit
 }
 
-// newLimits returns limits with a rate in requests a second, 0 for none.
-// LongestWait is what a change may wait for its durability.
-func newLimits(rate int, longestWait time.Duration) *limits {
-	return &limits{newShares(rate), newTurns(), longestWait}
-}
-
-// ofStrangers is the middleware for what needs no login.
-func (l *limits) ofStrangers(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		if err := l.stranger(c); err != nil {
-			return err
-		}
-		return next(c)
+// newLimits returns limits in requests and in passwords a second, 0 for none.
+func newLimits(requests, passwords int) *limits {
+	l := &limits{
+		users:     limitRequests(requests, func(c echo.Context) string { return string(callerOf(c).User) }),
+		addresses: limitRequests(requests, addressOf),
 	}
-}
-
-// stranger has a request of an address without a login wait until it may be
-// answered.
-func (l *limits) stranger(c echo.Context) error {
-	address, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
-	leave, err := l.enter(c.Request().Context(), address)
-	leave()
-	return err
-}
-
-// ofUsers is the middleware for what needs a login. It comes after that of the
-// authentication. A request waits for its turn when its body has arrived, so
-// that a slow one is in nobody's way; a sync has none, as it may wait long.
-func (l *limits) ofUsers(next echo.HandlerFunc) echo.HandlerFunc {
-	return func(c echo.Context) error {
-		ctx := c.Request().Context()
-		user := string(callerFrom(ctx).User)
-		broken := l.receiveBody(c, user)
-		leave, err := l.enter(ctx, user)
-		if err = cmp.Or(broken, err); err != nil {
-			leave()
-			return err
-		}
-		if strings.HasSuffix(c.Path(), "/sync") {
-			leave()
-			return next(c)
-		}
-		start := time.Now()
-		defer func() {
-			l.shares.charge(user, max(0, time.Since(start)-l.wait), c.Response().Size)
-			leave()
-		}()
-		return next(c)
+	if passwords > 0 {
+		l.passwords = newRateLimiter(passwords, passwordBurst)
 	}
+	return l
 }
 
-// nothing is the end of what was never begun.
-func nothing() {}
-
-// enter returns when a request may be served. Leave is to be called when it was.
-func (l *limits) enter(ctx context.Context, who string) (leave func(), err error) {
-	if l.shares.alone(who, time.Now()) {
-		l.shares.take(who, time.Now())
-		return nothing, nil
-	}
-	leave, err = l.turns.take(ctx, who)
-	for err == nil {
-		wait := l.shares.take(who, time.Now())
-		if wait == 0 {
-			return leave, nil
-		}
-		if pause(ctx, wait); ctx.Err() != nil {
-			leave()
-			err = tooMany(wait) // the client has gone
-		}
-	}
-	return nothing, err
+func newRateLimiter(perSecond, burst int) middleware.RateLimiterStore {
+	return middleware.NewRateLimiterMemoryStoreWithConfig(middleware.RateLimiterMemoryStoreConfig{
+		Rate: rate.Limit(perSecond), Burst: burst, ExpiresIn: forgotten,
+	})
 }
 
-// tooMany is the error for a client that can go on after some time (Matrix
-// specification, "Rate limiting").
-func tooMany(wait time.Duration) error {
-	return &matrixError{
-		status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many requests.",
-		retryAfter: max(wait, time.Millisecond),
+// limitRequests returns the middleware that holds each client to a rate. A
+// client can make the requests of a second at once.
+func limitRequests(perSecond int, client func(echo.Context) string) echo.MiddlewareFunc {
+	if perSecond == 0 {
+		return func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
+	return middleware.RateLimiterWithConfig(middleware.RateLimiterConfig{
+		Store:               newRateLimiter(perSecond, perSecond),
+		IdentifierExtractor: func(c echo.Context) (string, error) { return client(c), nil },
+		DenyHandler:         func(echo.Context, string, error) error { return tooMany(time.Second / time.Duration(perSecond)) },
+	})
 }
 
-// pause waits that long, or until ctx ends.
-func pause(ctx context.Context, length time.Duration) {
-	timer := time.NewTimer(length)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-	case <-timer.C:
-	}
+// stranger answers a request that failed to authenticate, within the limit of
+// its address.
+func (l *limits) stranger(c echo.Context, err error) error {
+	return l.addresses(func(echo.Context) error { return err })(c)
 }
 
-// receiveBody waits until the body of a PUT or POST has arrived, where the
-// request may have to wait for its turn.
-func (l *limits) receiveBody(c echo.Context, user string) error {
-	r := c.Request()
-	if r.ContentLength == 0 || l.shares.alone(user, time.Now()) || r.Method != http.MethodPut && r.Method != http.MethodPost {
+// password refuses to try another password of a user, or from an address, of
+// which too many were tried. Who guesses at a user's password keeps that user
+// from logging in meanwhile, but ends no session.
+func (l *limits) password(c echo.Context, user mxid.UserID) error {
+	if l.passwords == nil {
 		return nil
 	}
-	body, err := readBody(c, maxBodyBytes)
-	if err != nil {
-		return err
+	for _, key := range []string{addressOf(c), string(user)} {
+		if allowed, err := l.passwords.Allow(key); err != nil || !allowed {
+			return tooMany(time.Second)
+		}
 	}
-	r.Body = io.NopCloser(bytes.NewReader(body))
 	return nil
 }
 
-// retryAfter is a wait in the seconds of the Retry-After header.
-func retryAfter(wait time.Duration) string { return strconv.Itoa(int(math.Ceil(wait.Seconds()))) }
+// addressOf returns the address that a request comes from, of IPv6 the network
+// that one customer has. Behind a proxy it would be that of the proxy: there,
+// echo's IPExtractor is to be used, with the proxy's address.
+func addressOf(c echo.Context) string {
+	host, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
+	address, err := netip.ParseAddr(host)
+	if err != nil || address.Unmap().Is4() {
+		return host
+	}
+	const customer = 64 // bits
+	network, _ := address.WithZone("").Prefix(customer)
+	return network.String()
+}
+
+// callerOf returns who makes a request.
+func callerOf(c echo.Context) sessions.Caller { return sessions.CallerFrom(c.Request().Context()) }

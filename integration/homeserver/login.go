@@ -3,10 +3,10 @@ package main
 import (
 	"crypto/rand"
 	"net/http"
-	"strings"
 
 	"github.com/labstack/echo/v4"
 
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -20,11 +20,14 @@ const randomDeviceChars = 10
 // login serves the login. There is no registration: a user exists when they
 // log in.
 type login struct {
-	sessions *sessions
+	sessions *sessions.Sessions
+	limits   *limits
 	host     module.HostService
 }
 
-func newLogin(sessions *sessions, host module.HostService) *login { return &login{sessions, host} }
+func newLogin(sessions *sessions.Sessions, limits *limits, host module.HostService) *login {
+	return &login{sessions, limits, host}
+}
 
 // flows serves GET /login.
 func (l *login) flows(c echo.Context) error {
@@ -48,7 +51,7 @@ func (l *login) post(c echo.Context) error {
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
 		return err
 	}
-	user, err := request.userOf(l.sessions.serverName)
+	user, err := request.userOf(l.sessions)
 	if err != nil {
 		return err
 	}
@@ -56,11 +59,14 @@ func (l *login) post(c echo.Context) error {
 	if device == "" {
 		device = rand.Text()[:randomDeviceChars]
 	}
-	if !isDevice(device) {
+	if !sessions.ValidDevice(device) {
 		return badRequest("M_INVALID_PARAM", "The device_id must be up to 255 printable ASCII characters without spaces.")
 	}
+	if err := l.limits.password(c, user); err != nil {
+		return err
+	}
 	ctx := c.Request().Context()
-	token, err := l.sessions.logIn(ctx, user, *request.Password, device)
+	token, err := l.sessions.LogIn(ctx, user, *request.Password, device)
 	if err != nil {
 		return err
 	}
@@ -87,7 +93,7 @@ type userIdentifier struct {
 }
 
 // userOf returns whom the login is for, when it has all that it needs.
-func (l passwordLogin) userOf(serverName string) (mxid.UserID, error) {
+func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
 	name := l.User
 	if l.Identifier != nil {
 		name = l.Identifier.User
@@ -106,9 +112,9 @@ func (l passwordLogin) userOf(serverName string) (mxid.UserID, error) {
 	case l.User == "":
 		return "", missing("identifier")
 	}
-	user, valid := userNamed(name, serverName)
+	user, valid := users.User(name)
 	if !valid {
-		return "", errWrongPassword // as for anyone who is not known
+		return "", sessions.ErrWrongPassword // as for anyone who is not known
 	}
 	return user, nil
 }
@@ -118,21 +124,11 @@ func (i userIdentifier) check() error {
 	case i.Type == "":
 		return missing("identifier.type")
 	case i.Type == "m.id.thirdparty" || i.Type == "m.id.phone":
-		return errWrongPassword // nobody has an address here
+		return sessions.ErrWrongPassword // nobody has an address here
 	case i.Type != "m.id.user":
 		return badRequest("M_UNKNOWN", "Unknown identifier type.")
 	case i.User == "":
 		return missing("identifier.user")
 	}
 	return nil
-}
-
-// userNamed returns the user of this server with a localpart or full id.
-func userNamed(name, serverName string) (user mxid.UserID, valid bool) {
-	if id, full := strings.CutPrefix(name, "@"); full {
-		localpart, server, _ := strings.Cut(id, ":")
-		user, valid = userID(localpart, serverName)
-		return user, valid && server == serverName
-	}
-	return userID(name, serverName)
 }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 const (
@@ -114,7 +116,7 @@ func TestLoginGivesTheDefaultRules(t *testing.T) {
 func TestRefusedLogins(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
-	long := strings.Repeat("D", maxDeviceBytes+1)
+	long := strings.Repeat("D", sessions.MaxDeviceBytes+1)
 	for _, test := range []struct {
 		name, body   string
 		status       int

@@ -77,15 +77,15 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 		cfg.redis.Addresses = []string{memory.Addr()}
 	}
 	log := newLogger(stderr, cfg.logLevel)
-	var listening *server
+	var listening *servers
 	app := fx.New(homeserver(cfg, log), fx.Populate(&listening))
 	if err := start(ctx, app); err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(ctx, app)) }()
 
-	log.Info("started", zap.Stringer("address", listening.address()), zap.Stringer("redis", cfg.redis))
-	greet(stdout, cfg, listening.url())
+	log.Info("started", zap.Stringer("address", listening.clients.address()), zap.Stringer("redis", cfg.redis))
+	greet(stdout, cfg, listening)
 	select {
 	case <-ctx.Done():
 		log.Info("stopping")

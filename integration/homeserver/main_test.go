@@ -43,7 +43,7 @@ type demo struct {
 }
 
 // startDemo starts a homeserver on a free port and waits for its greeting. It
-// stops with the test.
+// stops with the test. It has no limits on rates but those that the flags set.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -53,7 +53,7 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	}
 	stdout, w := io.Pipe()
 	go func() {
-		status := run(ctx, append([]string{"-listen", "127.0.0.1:0"}, flags...), w, d.stderr)
+		status := run(ctx, append([]string{"-listen", "127.0.0.1:0", "-user-rate", "0", "-password-rate", "0"}, flags...), w, d.stderr)
 		w.Close()
 		d.exited <- status
 	}()

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -23,7 +24,8 @@ func clientIsGone(c echo.Context) bool {
 }
 
 // logRequests logs each request at debug level, by its route: the path and
-// query may hold tokens and rule ids.
+// query may hold tokens and rule ids. Only of a request that no endpoint is for,
+// the path is logged.
 func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -36,15 +38,26 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 				status = statusGone
 			}
 			if entry := log.Check(zap.DebugLevel, "request"); entry != nil {
-				entry.Write(
+				fields := []zap.Field{
 					zap.String("method", c.Request().Method),
 					zap.String("route", c.Path()),
 					zap.Int("status", status),
-					zap.Duration("latency", time.Since(start)))
+					zap.Duration("latency", time.Since(start)),
+				}
+				if strings.HasSuffix(c.Path(), "*") { // no endpoint has it
+					fields = append(fields, zap.String("path", beginning(c.Request().URL.Path)))
+				}
+				entry.Write(fields...)
 			}
 			return nil
 		}
 	}
+}
+
+// beginning returns as much of an unknown path as is worth to be logged.
+func beginning(path string) string {
+	const enough = 200
+	return path[:min(len(path), enough)]
 }
 
 // allowBrowsers adds to every answer the headers that let web clients of any

@@ -14,15 +14,27 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// operators is what is for those who run the host, and not for clients.
+// operators is what is for those who run the host, and not for clients: it has a
+// listener of its own.
 type operators struct {
 	metrics *prometheus.Registry
 	health  module.Health
+	drain   *drain
 	log     *zap.Logger
 }
 
-func newOperators(metrics *prometheus.Registry, health module.Health, log *zap.Logger) *operators {
-	return &operators{metrics, health, log}
+func newOperators(metrics *prometheus.Registry, health module.Health, drain *drain, log *zap.Logger) *operators {
+	return &operators{metrics, health, drain, log}
+}
+
+// router returns what operators and their Prometheus ask for.
+func (o *operators) router() *echo.Echo {
+	e := echo.New()
+	e.HTTPErrorHandler = newErrorHandler(o.log)
+	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
+	e.Any("/readyz", methods{http.MethodGet: o.ready}.serve)
+	e.Any("/metrics", methods{http.MethodGet: o.serveMetrics}.serve)
+	return e
 }
 
 // newMetrics returns the registry that the module registers its metrics with,
@@ -53,14 +65,11 @@ func poolMetric(
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 }
 
-// alive serves GET /healthz: the process is alive. Redis is not asked, so that
-// its failure does not have the host restarted.
-func (*operators) alive(c echo.Context) error {
-	return c.String(http.StatusOK, "ok\n")
-}
-
-// ready serves GET /readyz: the host can serve users.
+// ready serves GET /readyz: the host can serve users, and does not stop.
 func (o *operators) ready(c echo.Context) error {
+	if o.drain.begun.Load() {
+		return c.String(http.StatusServiceUnavailable, "the host is stopping\n")
+	}
 	if err := o.health.Healthy(c.Request().Context()); err != nil {
 		o.log.Warn("not ready", zap.String("error", fault.Details(err)))
 		return c.String(http.StatusServiceUnavailable, "Redis cannot be used\n")

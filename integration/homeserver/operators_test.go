@@ -1,6 +1,7 @@
 package main
 
 import (
+	"regexp"
 	"strings"
 	"testing"
 
@@ -11,11 +12,12 @@ func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
-	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
-	d.expect("GET", "/healthz", "", "", 200, "ok")
-	d.expect("GET", "/readyz", "", "", 200, "ok")
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr(), "-operators", "127.0.0.1:0")
+	o := d.forOperators()
+	o.expect("GET", "/healthz", "", "", 200, "ok")
+	o.expect("GET", "/readyz", "", "", 200, "ok")
 	d.expect("GET", rulesPath, "demo-alice", "", 200, "")
-	metrics := d.do("GET", "/metrics", "", "").body
+	metrics := o.do("GET", "/metrics", "", "").body
 	for _, want := range []string{
 		`pushfx_request_duration_seconds_count{method="GET",route="/_matrix/client/v3/pushrules/",status="2xx"} 1`,
 		"pushfx_watching 1", "go_goroutines ", "process_resident_memory_bytes ", "redis_pool_connections ",
@@ -26,7 +28,31 @@ func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {
 	}
 	server.Stop()
 	d.expect("GET", "/healthz", "", "", 200, "ok")
-	d.expect("GET", "/readyz", "", "", 503, "Redis cannot be used")
+	o.expect("GET", "/healthz", "", "", 200, "ok")
+	o.expect("GET", "/readyz", "", "", 503, "Redis cannot be used")
 	server.Start()
-	d.expect("GET", "/readyz", "", "", 200, "ok")
+	o.expect("GET", "/readyz", "", "", 200, "ok")
+	o.expect("GET", "/nowhere", "", "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
+}
+
+// forOperators is the host at the address where it is for operators.
+func (d *demo) forOperators() *demo {
+	d.t.Helper()
+	found := regexp.MustCompile(`For operators: (http://[^/]+)/metrics`).FindStringSubmatch(strings.Join(d.greeting, "\n"))
+	if found == nil {
+		d.t.Fatalf("the greeting does not say where: %q", d.greeting)
+	}
+	o := *d
+	o.url = found[1]
+	return &o
+}
+
+func TestClientsSeeNothingOfWhatIsForOperators(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{nil, {"-operators", "127.0.0.1:0"}} {
+		d := startDemo(t, flags...)
+		for _, path := range []string{"/metrics", "/readyz"} {
+			d.expect("GET", path, "demo-alice", "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
+		}
+	}
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -53,7 +54,7 @@ func (r *rooms) upgrade(c echo.Context) error {
 	}
 	ctx := c.Request().Context()
 	replacement := "!" + rand.Text() + ":" + r.serverName
-	if err := r.host.CopyRoomRules(ctx, callerFrom(ctx).User, old, replacement); err != nil {
+	if err := r.host.CopyRoomRules(ctx, sessions.CallerFrom(ctx).User, old, replacement); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"replacement_room": replacement})

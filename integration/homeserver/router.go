@@ -10,36 +10,35 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
 // newRouter returns all that the homeserver serves: the route groups, the
 // module's and the host's own, behind the host's authentication, and the
 // endpoints that need none.
 func newRouter(
-	groups []handlers.RouteGroup, sessions *sessions, login *login, limits *limits, operators *operators, log *zap.Logger,
+	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain, log *zap.Logger,
 ) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
-	e.Use(logRequests(log), allowBrowsers(), recoverPanics)
+	e.Use(logRequests(log), drain.closeConnections, allowBrowsers(), recoverPanics)
 
-	e.RouteNotFound("/*", echo.NotFoundHandler, limits.ofStrangers)
-	e.Any("/healthz", methods{http.MethodGet: operators.alive}.serve)
-	e.Any("/readyz", methods{http.MethodGet: operators.ready}.serve)
-	e.Any("/metrics", methods{http.MethodGet: operators.serveMetrics}.serve)
-	e.Any("/.well-known/matrix/client", methods{http.MethodGet: wellKnown}.serve, limits.ofStrangers)
-	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.ofStrangers)
+	e.RouteNotFound("/*", echo.NotFoundHandler, limits.addresses)
+	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
+	e.Any("/.well-known/matrix/client", methods{http.MethodGet: known.get}.serve, limits.addresses)
+	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.addresses)
 
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
-		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve, limits.ofStrangers)
-		authenticated := e.Group(prefix, newAuth(sessions, limits), limits.ofUsers)
+		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve, limits.addresses)
+		authenticated := e.Group(prefix, newAuth(users, limits))
 		for _, group := range groups {
 			group.Register(authenticated, handlers.Dialect(dialect))
 		}
 
 		// Echo gave the group a catch-all that authenticates first. What does
 		// not exist is 404 for anyone.
-		e.RouteNotFound(prefix, echo.NotFoundHandler, limits.ofStrangers)
-		e.RouteNotFound(prefix+"/*", echo.NotFoundHandler, limits.ofStrangers)
+		e.RouteNotFound(prefix, echo.NotFoundHandler, limits.addresses)
+		e.RouteNotFound(prefix+"/*", echo.NotFoundHandler, limits.addresses)
 	}
 	return e
 }

@@ -7,17 +7,20 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
-	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // failing is a route group and a service that fail.
@@ -27,6 +30,10 @@ type failing struct {
 }
 
 func (f failing) AccountData(context.Context, mxid.UserID) ([]byte, error) { return nil, f.err }
+
+func (f failing) Rulesets(context.Context, []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
+	return nil
+}
 
 func (f failing) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
 	g.GET("/panic", func(echo.Context) error { panic("a bug") })
@@ -42,8 +49,8 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 		t.Fatal(err)
 	}
 	groups := []handlers.RouteGroup{parts, accountData, newAccountData()}
-	sessions := startSessions(t)
-	router := newRouter(groups, sessions, newLogin(sessions, parts), newLimits(0, 0), &operators{}, zap.New(core))
+	store := startStore(t)
+	router := routerOf(groups, sessions.New(store, "localhost", func(mxid.UserID) {}), zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")
 	w := httptest.NewRecorder()
@@ -51,15 +58,21 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	return w, logs
 }
 
-// startSessions returns sessions on an embedded Redis.
-func startSessions(t *testing.T) *sessions {
+// routerOf returns a router without limits.
+func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
+	limits := newLimits(0, 0)
+	return newRouter(groups, users, newLogin(users, limits, nil), wellKnown{}, limits, newDrain(), log)
+}
+
+// startStore returns the host's store on an embedded Redis.
+func startStore(t *testing.T) *sessions.Store {
 	t.Helper()
 	memory := miniredis.RunT(t)
-	cfg := config{serverName: "localhost", module: pushfx.DefaultConfig()}
-	cfg.redis.Addresses = []string{memory.Addr()}
-	client := cfg.redis.Client()
+	var servers redisurl.Servers
+	servers.Addresses = []string{memory.Addr()}
+	client := servers.Client()
 	t.Cleanup(func() { client.Close() })
-	return newSessions(cfg, newStore(cfg, client), newWaker())
+	return sessions.NewStore(client, "", 5*time.Second)
 }
 
 const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"

@@ -11,9 +11,10 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/fx"
 	"go.uber.org/zap"
+	"golang.org/x/net/netutil"
 )
 
-// The limits of the HTTP server. Without them a client that does nothing keeps
+// The limits of the HTTP servers. Without them a client that does nothing keeps
 // a connection for ever.
 const (
 	headerTimeout = 5 * time.Second  // headers come in one go
@@ -26,22 +27,52 @@ const (
 	// graceLimit is for the requests that run when the server stops. Every
 	// operation of the module has ended by then.
 	graceLimit = 6 * time.Second
-	stopLimit  = graceLimit + 2*time.Second // of the whole host
+	stopLimit  = drainLimit + graceLimit + 2*time.Second // of the whole host
 )
 
-// server is the HTTP server with its listener.
-type server struct {
-	http     *http.Server
-	listen   string // where to listen
-	log      *zap.Logger
-	listener net.Listener
-	failed   chan error // gets the error that ended serving
+// servers are the HTTP servers: that for clients, and that for operators, if
+// there is one.
+type servers struct {
+	clients   *server
+	operators *server // nil if there is none
+	failed    chan error
 }
 
-// newServer returns a server of the router that starts and stops with the
-// host. It is constructed, and so starts, after all that the router needs.
-func newServer(lc fx.Lifecycle, cfg config, router *echo.Echo, waker *waker, log *zap.Logger) *server {
-	s := &server{
+// newServers returns servers that start and stop with the host. They are
+// constructed, and so start, after all that they need.
+func newServers(
+	lc fx.Lifecycle, cfg config, router *echo.Echo, operators *operators, waker *waker, drain *drain, log *zap.Logger,
+) *servers {
+	s := &servers{failed: make(chan error, 2)}
+	if cfg.operators != "" {
+		s.operators = newServer(cfg.operators, operators.router(), log, s.failed)
+		lc.Append(fx.StartStopHook(s.operators.start, s.operators.stop)) // first, so that it stops last
+	}
+	s.clients = newServer(cfg.listen, router, log, s.failed)
+	s.clients.connections = cfg.connections
+	s.clients.http.ConnState = drain.watch
+	lc.Append(fx.StartStopHook(s.clients.start, func(ctx context.Context) error {
+		drain.begin()
+		s.clients.listener.Close() // whoever connects from now on goes elsewhere
+		waker.stop()               // the syncs that wait have an answer, too
+		drain.wait(ctx)
+		return s.clients.stop(ctx)
+	}))
+	return s
+}
+
+// server is an HTTP server with its listener.
+type server struct {
+	http        *http.Server
+	listen      string // where to listen
+	connections int    // at a time; 0 is no limit
+	log         *zap.Logger
+	listener    net.Listener
+	failed      chan<- error // gets the error that ended serving
+}
+
+func newServer(listen string, router http.Handler, log *zap.Logger, failed chan<- error) *server {
+	return &server{
 		http: &http.Server{
 			Handler:           router,
 			ReadHeaderTimeout: headerTimeout,
@@ -50,15 +81,11 @@ func newServer(lc fx.Lifecycle, cfg config, router *echo.Echo, waker *waker, log
 			IdleTimeout:       idleTimeout,
 			MaxHeaderBytes:    maxHeaderBytes,
 			ErrorLog:          zap.NewStdLog(log.Named("http")),
-			ConnState:         newDoor(cfg.connections).watch,
 		},
-		listen: cfg.listen,
+		listen: listen,
 		log:    log,
-		failed: make(chan error, 1),
+		failed: failed,
 	}
-	s.http.RegisterOnShutdown(waker.stop) // the syncs that wait have an answer, too
-	lc.Append(fx.StartStopHook(s.start, s.stop))
-	return s
 }
 
 // start opens the listener, so that requests are taken when it returns.
@@ -68,8 +95,12 @@ func (s *server) start(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot listen: %w", err)
 	}
+	if s.connections > 0 {
+		s.listener = netutil.LimitListener(s.listener, s.connections)
+	}
 	go func() {
-		if err := s.http.Serve(s.listener); !errors.Is(err, http.ErrServerClosed) {
+		err := s.http.Serve(s.listener)
+		if !errors.Is(err, http.ErrServerClosed) && !errors.Is(err, net.ErrClosed) {
 			s.failed <- fmt.Errorf("cannot serve: %w", err)
 		}
 	}()
@@ -84,6 +115,9 @@ func (s *server) stop(ctx context.Context) error {
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("requests were cut off", zap.Duration("after", graceLimit))
 		err = s.http.Close()
+	}
+	if errors.Is(err, net.ErrClosed) {
+		return nil // the listener was closed before
 	}
 	return err
 }

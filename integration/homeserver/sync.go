@@ -13,6 +13,7 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
 
@@ -23,12 +24,12 @@ const maxSyncWait = 30 * time.Second
 // token of a sync is their version.
 type syncs struct {
 	rules    module.SyncService
-	sessions *sessions
+	sessions *sessions.Sessions
 	filters  *filters
 	waker    *waker
 }
 
-func newSyncs(rules module.SyncService, sessions *sessions, filters *filters, waker *waker) *syncs {
+func newSyncs(rules module.SyncService, sessions *sessions.Sessions, filters *filters, waker *waker) *syncs {
 	return &syncs{rules, sessions, filters, waker}
 }
 
@@ -42,7 +43,7 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.Middleware
 // token any more, or its time is up. There is no presence to set.
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
-	who := callerFrom(ctx)
+	who := sessions.CallerFrom(ctx)
 	request, err := s.parse(ctx, who, c.QueryParams())
 	if err != nil {
 		return err
@@ -68,7 +69,7 @@ type syncRequest struct {
 }
 
 // parse reads the query of a sync.
-func (s *syncs) parse(ctx context.Context, who caller, query url.Values) (r syncRequest, err error) {
+func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
 	if r.since, err = versionIn(token); err != nil {
 		return r, err
@@ -142,7 +143,7 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 }
 
 // answer returns what there is to deliver, as soon as there is something.
-func (s *syncs) answer(ctx context.Context, who caller, r syncRequest) (*syncBatch, error) {
+func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
 		batch, _, err := s.look(ctx, who, r)
 		return batch, err
@@ -168,14 +169,14 @@ func (s *syncs) answer(ctx context.Context, who caller, r syncRequest) (*syncBat
 		case <-ctx.Done():
 			return nil, ctx.Err()
 		}
-		if err := s.sessions.check(ctx, who); err != nil {
+		if err := s.sessions.Check(ctx, who); err != nil {
 			return nil, err
 		}
 	}
 }
 
 // look returns what there is now; found says whether that is worth an answer.
-func (s *syncs) look(ctx context.Context, who caller, r syncRequest) (batch *syncBatch, found bool, err error) {
+func (s *syncs) look(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, err error) {
 	if !r.deliver {
 		version, err := s.rules.Version(ctx, who.User)
 		return newSyncBatch(version), false, err

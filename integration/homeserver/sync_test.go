@@ -17,6 +17,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -362,10 +363,11 @@ func (quiet) ContentSince(context.Context, mxid.UserID, int64) (module.Content, 
 // write.
 func startQuiet(t *testing.T) (*syncs, *httptest.Server, *observer.ObservedLogs) {
 	t.Helper()
-	sessions := startSessions(t)
+	store, waker := startStore(t), newWaker()
+	users := sessions.New(store, "localhost", waker.wake)
 	core, logs := observer.New(zap.DebugLevel)
-	s := newSyncs(quiet{}, sessions, newFilters(sessions.store), sessions.waker)
-	router := newRouter([]handlers.RouteGroup{s}, sessions, newLogin(sessions, nil), newLimits(0, 0), &operators{}, zap.New(core))
+	s := newSyncs(quiet{}, users, newFilters(store), waker)
+	router := routerOf([]handlers.RouteGroup{s}, users, zap.New(core))
 	server := httptest.NewUnstartedServer(router)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()

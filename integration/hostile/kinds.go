@@ -21,8 +21,9 @@ type kind struct {
 	// host took.
 	write func(ctx context.Context, conn net.Conn, client, n int) int
 
-	rules   int // of the hostile user, at the start
-	pushers int // likewise
+	rules    int  // of the hostile user, at the start
+	pushers  int  // likewise
+	password bool // whether that user has one of their own
 }
 
 const (
@@ -36,6 +37,7 @@ func allKinds() []kind {
 		{name: "elsewhere", connections: 8, elsewhere: true},
 		{name: "garbage", connections: 32, small: true, write: text(garbage)},
 		{name: "unauthenticated", connections: 32, small: true, write: text(unauthenticated)},
+		{name: "wrong-passwords", connections: 16, small: true, write: text(wrongPassword), password: true},
 		{name: "reconnects", connections: 32, small: true, oneShot: true, write: text(unauthenticated)},
 		{name: "10MB-bodies", connections: 8, write: largeBody},
 		{name: "slow-bodies", connections: 300, write: slowBody},
@@ -78,6 +80,13 @@ func garbage(client, n int) string {
 func unauthenticated(client, n int) string {
 	token := []string{"", "nobody", fmt.Sprintf("session-alice/A/%d-%d", client, n)}[n%3]
 	return whole("GET", "/pushrules/", token, "")
+}
+
+// ownPassword is that of the hostile user, which costs the host a hash to check.
+const ownPassword = "s3cret"
+
+func wrongPassword(client, n int) string {
+	return whole("POST", "/login", "", fmt.Sprintf(`{"type":"m.login.password","user":"mallory","password":"wrong-%d-%d"}`, client, n))
 }
 
 const (

@@ -66,6 +66,11 @@ func measureKind(ctx context.Context, s *servers, good *steady, k kind, p plan) 
 	if err := good.fillPushers(ctx, k.pushers); err != nil {
 		return nil, err
 	}
+	if k.password {
+		if err := good.setPassword(ctx, s); err != nil {
+			return nil, err
+		}
+	}
 	for range p.rounds {
 		if err := s.prepare(ctx, k); err != nil {
 			return nil, err
@@ -154,6 +159,15 @@ func (s *steady) fillPushers(ctx context.Context, number int) error {
 		}
 	}
 	return nil
+}
+
+// setPassword gives the hostile user a password of their own.
+func (s *steady) setPassword(ctx context.Context, servers *servers) error {
+	if err := servers.Client.HDel(ctx, "demo:account:{@mallory:localhost}", "password").Err(); err != nil {
+		return err
+	}
+	body := fmt.Sprintf(`{"auth":{"type":"m.login.password","user":"mallory","password":"demo"},"new_password":%q}`, ownPassword)
+	return s.do(ctx, mallory, turn{http.MethodPost, "/account/password", nil}, body)
 }
 
 // printTable prints what was measured.

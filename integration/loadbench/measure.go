@@ -79,7 +79,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if b.floor, err = b.Start(self, greeting, "-floor", b.RedisAddress); err != nil {
 		return err
 	}
-	if b.demo, err = b.StartDemo(ctx, b.program); err != nil {
+	if b.demo, err = b.StartDemo(ctx, b.program, "-user-rate", "0"); err != nil {
 		return err
 	}
 	if err := b.fillUsers(ctx, 0, fewUsers); err != nil {
@@ -233,7 +233,7 @@ func (b *bench) measureUsers(ctx context.Context) error {
 // measureHotUser compares one client that changes a user's rules with many that
 // do. The user is alone on a host of its own.
 func (b *bench) measureHotUser(ctx context.Context) error {
-	demo, err := b.StartDemo(ctx, b.program)
+	demo, err := b.StartDemo(ctx, b.program, "-user-rate", "0")
 	if err != nil {
 		return err
 	}
@@ -261,7 +261,7 @@ const manyConnections = 1000
 
 // measureMemory looks at the demo host's memory under mixed load.
 func (b *bench) measureMemory(ctx context.Context) error {
-	demo, err := b.StartDemo(ctx, b.program)
+	demo, err := b.StartDemo(ctx, b.program, "-user-rate", "0")
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,4 @@
-package main
+package sessions
 
 import (
 	"context"
@@ -10,20 +10,21 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// There are two forms of tokens. Those with the first prefix are for curl:
+// There are two forms of tokens. Those with TokenPrefix are for curl:
 // "demo-<localpart>" and "demo-<localpart>/<device>" name their user, have no
-// session, and are never logged out. Those with the second come from a login:
+// session, and are never logged out. The others come from a login:
 // "session-<localpart>/<device>/<secret>".
 const (
-	tokenPrefix   = "demo-"
+	TokenPrefix   = "demo-"
 	sessionPrefix = "session-"
 	defaultDevice = "DEMO"
 
-	maxDeviceBytes = 255
+	// MaxDeviceBytes is how long a device id can be.
+	MaxDeviceBytes = 255
 )
 
-// caller is who makes a request, and with which session.
-type caller struct {
+// Caller is who makes a request, and with which session.
+type Caller struct {
 	handlers.Requester
 	secret string // of the session; empty for a token that has none
 }
@@ -31,26 +32,26 @@ type caller struct {
 // callerKey is the key of the caller in a request's context.
 type callerKey struct{}
 
-// withCaller tells who makes a request: the module with
+// WithCaller tells who makes a request: the module with
 // [handlers.WithRequester], the host itself with all that it knows.
-func withCaller(ctx context.Context, who caller) context.Context {
+func WithCaller(ctx context.Context, who Caller) context.Context {
 	return handlers.WithRequester(context.WithValue(ctx, callerKey{}, who), who.Requester)
 }
 
-// callerFrom returns who makes a request, the zero caller where no one is known.
-func callerFrom(ctx context.Context) caller {
-	who, _ := ctx.Value(callerKey{}).(caller)
+// CallerFrom returns who makes a request, the zero caller if no one is known.
+func CallerFrom(ctx context.Context) Caller {
+	who, _ := ctx.Value(callerKey{}).(Caller)
 	return who
 }
 
 // callerOf reads a token; whether its session exists is another question.
-func callerOf(token, serverName string) (who caller, valid bool) {
-	name, stateless := strings.CutPrefix(token, tokenPrefix)
+func callerOf(token, serverName string) (who Caller, valid bool) {
+	name, stateless := strings.CutPrefix(token, TokenPrefix)
 	if !stateless {
 		rest, found := strings.CutPrefix(token, sessionPrefix)
 		end := strings.LastIndexByte(rest, '/')
 		if !found || end < 0 || end == len(rest)-1 {
-			return caller{}, false
+			return Caller{}, false
 		}
 		name, who.secret = rest[:end], rest[end+1:]
 	}
@@ -60,7 +61,7 @@ func callerOf(token, serverName string) (who caller, valid bool) {
 	}
 	user, valid := userID(localpart, serverName)
 	who.Requester = handlers.Requester{User: user, Device: device}
-	return who, valid && isDevice(device)
+	return who, valid && ValidDevice(device)
 }
 
 // sessionToken returns the token of a session.
@@ -81,6 +82,16 @@ func userID(localpart, serverName string) (user mxid.UserID, valid bool) {
 	return user, isLocalpart(localpart) && user.Validate() == nil
 }
 
+// User returns the user of this server with a localpart or full id.
+func (s *Sessions) User(name string) (user mxid.UserID, valid bool) {
+	if id, full := strings.CutPrefix(name, "@"); full {
+		localpart, server, _ := strings.Cut(id, ":")
+		user, valid = userID(localpart, s.serverName)
+		return user, valid && server == s.serverName
+	}
+	return userID(name, s.serverName)
+}
+
 // localpartOf returns what stands before the server name in the id of a user of
 // this server.
 func localpartOf(user mxid.UserID) string {
@@ -93,14 +104,14 @@ func localpartOf(user mxid.UserID) string {
 // it ends the localpart.
 func isLocalpart(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
-		return !isLower(r) && !isDigit(r) && !strings.ContainsRune("._=-+", r)
+		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("._=-+", r)
 	})
 }
 
-// isDevice reports whether a text can be a device id, for which the
+// ValidDevice reports whether a text can be a device id, for which the
 // specification sets no grammar: here, printable ASCII without spaces.
-func isDevice(text string) bool {
-	return text != "" && len(text) <= maxDeviceBytes && !strings.ContainsFunc(text, func(r rune) bool {
+func ValidDevice(text string) bool {
+	return text != "" && len(text) <= MaxDeviceBytes && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~'
 	})
 }

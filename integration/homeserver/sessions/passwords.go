@@ -1,0 +1,74 @@
+package sessions
+
+import (
+	"context"
+	"crypto/pbkdf2"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/json"
+	"fmt"
+	"runtime"
+)
+
+// DefaultPassword is that of every user who has not changed it.
+const DefaultPassword = "demo"
+
+// The parameters of new password hashes; stored ones have their own. For
+// passwords that are worth something take 600,000 iterations or more.
+const (
+	passwordIterations = 100_000
+	passwordSaltBytes  = 16
+)
+
+// passwords hashes passwords, which takes a core for tens of milliseconds each:
+// no more at a time than leave half of the cores to everybody else.
+type passwords struct {
+	slots chan struct{} // one for each hash that is computed
+}
+
+func newPasswords() *passwords {
+	return &passwords{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+}
+
+// passwordHash is what is stored of a password: its PBKDF2 with HMAC-SHA-256.
+type passwordHash struct {
+	Iterations int    `json:"iterations"`
+	Salt       []byte `json:"salt"`
+	Key        []byte `json:"key"`
+}
+
+// hash returns the stored form of a password. Errors: [ErrBusy].
+func (p *passwords) hash(ctx context.Context, password string) (stored []byte, err error) {
+	hash := passwordHash{Iterations: passwordIterations, Salt: make([]byte, passwordSaltBytes)}
+	_, _ = rand.Read(hash.Salt) // never fails
+	if hash.Key, err = p.derive(ctx, hash, password); err != nil {
+		return nil, err
+	}
+	return json.Marshal(hash)
+}
+
+// check reports whether a password is the one that is stored. If none is
+// stored, it is the default one. Errors: [ErrBusy].
+func (p *passwords) check(ctx context.Context, password, stored string) (bool, error) {
+	if stored == "" {
+		return subtle.ConstantTimeCompare([]byte(password), []byte(DefaultPassword)) == 1, nil
+	}
+	var hash passwordHash
+	if err := json.Unmarshal([]byte(stored), &hash); err != nil {
+		return false, fmt.Errorf("stored password: %w", err)
+	}
+	key, err := p.derive(ctx, hash, password)
+	return err == nil && subtle.ConstantTimeCompare(key, hash.Key) == 1, err
+}
+
+// derive waits for a slot until ctx ends.
+func (p *passwords) derive(ctx context.Context, h passwordHash, password string) ([]byte, error) {
+	select {
+	case p.slots <- struct{}{}:
+		defer func() { <-p.slots }()
+	case <-ctx.Done():
+		return nil, ErrBusy
+	}
+	return pbkdf2.Key(sha256.New, password, h.Salt, h.Iterations, sha256.Size)
+}

@@ -1,0 +1,289 @@
+// Package sessions keeps the demo host's users: their passwords, the devices that
+// they are logged in with, their access tokens and their filters, in the host's
+// own part of the Redis. To the module they are its [module.Accounts].
+//
+// A real host has all of this already; what is to be seen here is where it calls
+// the module, and in which order.
+package sessions
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// The refusals.
+var (
+	ErrWrongPassword  = errors.New("invalid username or password")
+	ErrDeactivated    = errors.New("this account has been deactivated")
+	ErrTooManyDevices = errors.New("too many devices")
+	ErrTooManyFilters = errors.New("too many filters")
+
+	// ErrBusy is for a password that had to wait too long for a core.
+	ErrBusy = errors.New("too many passwords are being checked")
+)
+
+// MaxDevices is how many devices a user can be logged in with.
+const MaxDevices = 200
+
+// Sessions are the users with their passwords and devices. It is safe for
+// concurrent use.
+//
+// Errors, beside the refusals above: [module.Unavailable].
+type Sessions struct {
+	*Store
+	serverName string
+	ended      func(mxid.UserID)
+	passwords  *passwords
+}
+
+var _ module.Accounts = (*Sessions)(nil)
+
+// New returns the sessions of the users of a server. Ended is called after
+// sessions of a user have ended.
+func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
+	return &Sessions{store, serverName, ended, newPasswords()}
+}
+
+// The fields of a user's account.
+const (
+	passwordField    = "password" // its hash; missing if it is the default one
+	deactivatedField = "deactivated"
+)
+
+// session is what is stored of a device that is logged in.
+type session struct {
+	SecretHash string `json:"secret_sha256"`
+	CreatedTS  int64  `json:"created_ts"` // in milliseconds since 1970
+}
+
+// isOf reports whether the session is that of a token with a secret.
+func (s *session) isOf(secret string) bool {
+	return s != nil && subtle.ConstantTimeCompare([]byte(s.SecretHash), []byte(hashSecret(secret))) == 1
+}
+
+// Authenticate returns the caller that a token belongs to. Errors:
+// [module.ErrLoggedOut].
+func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, error) {
+	who, valid := callerOf(token, s.serverName)
+	if !valid {
+		return Caller{}, module.ErrLoggedOut
+	}
+	return who, s.Check(ctx, who)
+}
+
+// Check refuses a caller whose session has ended with [module.ErrLoggedOut]. A
+// token without a session is taken at its word, without asking Redis.
+func (s *Sessions) Check(ctx context.Context, who Caller) error {
+	if who.secret == "" {
+		return nil
+	}
+	deactivated, session, err := s.load(ctx, who.User, who.Device)
+	switch {
+	case err != nil:
+		return err
+	case deactivated, !session.isOf(who.secret):
+		return module.ErrLoggedOut
+	}
+	return nil
+}
+
+// LoggedIn implements [module.Accounts]. The device of a token without a
+// session counts as logged in for the request that is made with it.
+func (s *Sessions) LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error) {
+	deactivated, session, err := s.load(ctx, user, device)
+	who := CallerFrom(ctx)
+	stateless := who.secret == "" && who.Requester == handlers.Requester{User: user, Device: device}
+	return !deactivated && (device == "" || session != nil || stateless), err
+}
+
+// load returns what is known of a user and one of their devices, whose session
+// is nil if it is not logged in.
+func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (deactivated bool, found *session, err error) {
+	var flag *redis.BoolCmd
+	var field *redis.SliceCmd
+	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			flag = pipe.HExists(ctx, s.key(accountHash, user), deactivatedField)
+			field = pipe.HMGet(ctx, s.key(devicesHash, user), device)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		return false, nil, err
+	}
+	if text, isText := field.Val()[0].(string); isText {
+		found = new(session)
+		if err := json.Unmarshal([]byte(text), found); err != nil {
+			return false, nil, fmt.Errorf("stored session: %w", err)
+		}
+	}
+	return flag.Val(), found, nil
+}
+
+// startSession sets the session of a device, KEYS[2], if the account, KEYS[1],
+// still has the password that was checked.
+var startSession = redis.NewScript(`
+local account = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
+if account[2] then
+	return 'deactivated'
+end
+if (account[1] or '') ~= ARGV[3] then
+	return 'password changed'
+end
+if redis.call('HEXISTS', KEYS[2], ARGV[4]) == 0 and redis.call('HLEN', KEYS[2]) >= tonumber(ARGV[6]) then
+	return 'full'
+end
+redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
+return 'ok'
+`)
+
+// LogIn starts a session of a device and returns its token. The device's last
+// one ends by it, but not the device: its pushers stay (Matrix specification,
+// "Relationship between access tokens and devices" and "Soft logout").
+// Errors: [ErrWrongPassword], [ErrDeactivated], [ErrTooManyDevices], [ErrBusy].
+func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	secret := rand.Text()
+	text, err := json.Marshal(session{hashSecret(secret), time.Now().UnixMilli()})
+	if err != nil {
+		return "", err
+	}
+	for {
+		// The password is checked outside of the script, for it takes long.
+		stored, err := s.checkPassword(ctx, user, password)
+		if err != nil {
+			return "", err
+		}
+		answer, err := s.run(ctx, startSession, user, []hash{accountHash, devicesHash},
+			passwordField, deactivatedField, stored, device, text, MaxDevices)
+		switch {
+		case err != nil:
+			s.ended(user) // the device's last session may have ended
+			return "", err
+		case answer == "deactivated":
+			return "", ErrDeactivated
+		case answer == "full":
+			return "", ErrTooManyDevices
+		case answer == "ok":
+			s.ended(user)
+			return sessionToken(localpartOf(user), device, secret), nil
+		}
+	}
+}
+
+// CheckPassword refuses a password that is not the user's. Errors:
+// [ErrWrongPassword], [ErrDeactivated], [ErrBusy].
+func (s *Sessions) CheckPassword(ctx context.Context, user mxid.UserID, password string) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	_, err := s.checkPassword(ctx, user, password)
+	return err
+}
+
+// checkPassword also returns what is stored of the password.
+func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password string) (stored string, err error) {
+	var fields []any
+	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
+		fields, err = client.HMGet(ctx, s.key(accountHash, user), passwordField, deactivatedField).Result()
+		return err
+	})
+	if err != nil {
+		return "", err
+	}
+	if fields[1] != nil {
+		return "", ErrDeactivated
+	}
+	stored, _ = fields[0].(string)
+	same, err := s.passwords.check(ctx, password, stored)
+	if err == nil && !same {
+		err = ErrWrongPassword
+	}
+	return stored, err
+}
+
+// SetPassword changes a user's password. Errors: [ErrBusy].
+func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password string) error {
+	text, err := s.hashPassword(ctx, password)
+	if err != nil {
+		return err
+	}
+	return s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		return client.HSet(ctx, s.key(accountHash, user), passwordField, text).Err()
+	})
+}
+
+func (s *Sessions) hashPassword(ctx context.Context, password string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	return s.passwords.hash(ctx, password)
+}
+
+// newPassword sets the password of an account, KEYS[1], and ends the sessions of
+// all devices, KEYS[2], but one.
+var newPassword = redis.NewScript(`
+local kept = redis.call('HGET', KEYS[2], ARGV[3])
+redis.call('DEL', KEYS[2])
+if kept then
+	redis.call('HSET', KEYS[2], ARGV[3], kept)
+end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+return 'ok'
+`)
+
+// SetPasswordAndEndOthers changes a user's password and ends the sessions of
+// all devices but one, in one step: none that began with the old password is
+// left. Errors: [ErrBusy].
+func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
+	text, err := s.hashPassword(ctx, password)
+	if err != nil {
+		return err
+	}
+	_, err = s.run(ctx, newPassword, user, []hash{accountHash, devicesHash}, passwordField, text, device)
+	s.ended(user)
+	return err
+}
+
+// End ends the session of a device.
+func (s *Sessions) End(ctx context.Context, user mxid.UserID, device string) error {
+	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		return client.HDel(ctx, s.key(devicesHash, user), device).Err()
+	})
+	s.ended(user)
+	return err
+}
+
+// EndAll ends all sessions of a user.
+func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
+	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		return client.Del(ctx, s.key(devicesHash, user)).Err()
+	})
+	s.ended(user)
+	return err
+}
+
+// Deactivate ends all sessions of a user for ever and removes what else the
+// host keeps of them.
+func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
+	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+			pipe.Del(ctx, s.key(accountHash, user), s.key(devicesHash, user), s.key(filtersHash, user))
+			return pipe.HSet(ctx, s.key(accountHash, user), deactivatedField, time.Now().UnixMilli()).Err()
+		})
+		return err
+	})
+	s.ended(user)
+	return err
+}

@@ -1,0 +1,117 @@
+package sessions
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// startSessions returns sessions on an embedded Redis.
+func startSessions(t *testing.T) *Sessions {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { client.Close() })
+	return New(NewStore(client, "", 5*time.Second), "localhost", func(mxid.UserID) {})
+}
+
+func TestWhoIsLoggedIn(t *testing.T) {
+	t.Parallel()
+	s := startSessions(t)
+	const user = "@alice:localhost"
+	if _, err := s.LogIn(t.Context(), user, DefaultPassword, "PHONE"); err != nil {
+		t.Fatal(err)
+	}
+	session := WithCaller(t.Context(), Caller{handlers.Requester{User: user, Device: "TABLET"}, "secret"})
+	stateless := WithCaller(t.Context(), Caller{handlers.Requester{User: user, Device: "TABLET"}, ""})
+	other := WithCaller(t.Context(), Caller{handlers.Requester{User: "@bob:localhost", Device: "TABLET"}, ""})
+	for _, test := range []struct {
+		name   string
+		ctx    context.Context
+		device string
+		want   bool
+	}{
+		{"logged in", t.Context(), "PHONE", true},
+		{"user", t.Context(), "", true},
+		{"not logged in", t.Context(), "TABLET", false},
+		{"not logged in any more", session, "TABLET", false},
+		{"device without a session", stateless, "TABLET", true},
+		{"another device", stateless, "WATCH", false},
+		{"somebody else's", other, "TABLET", false},
+	} {
+		if got, err := s.LoggedIn(test.ctx, user, test.device); got != test.want || err != nil {
+			t.Errorf("%s: got %v, %v", test.name, got, err)
+		}
+	}
+	if err := s.Deactivate(t.Context(), user); err != nil {
+		t.Fatal(err)
+	}
+	for _, device := range []string{"PHONE", "TABLET", ""} {
+		if got, err := s.LoggedIn(stateless, user, device); got || err != nil {
+			t.Errorf("%q after the deactivation: got %v, %v", device, got, err)
+		}
+	}
+}
+
+func TestSessionsWithoutRedis(t *testing.T) {
+	t.Parallel()
+	s := startSessions(t)
+	if err := s.client.Close(); err != nil {
+		t.Fatal(err)
+	}
+	const user = "@alice:localhost"
+	_, loginErr := s.LogIn(t.Context(), user, DefaultPassword, "PHONE")
+	_, authErr := s.Authenticate(t.Context(), "session-alice/PHONE/secret")
+	_, loggedInErr := s.LoggedIn(t.Context(), user, "PHONE")
+	for name, err := range map[string]error{
+		"LogIn": loginErr, "Authenticate": authErr, "LoggedIn": loggedInErr,
+		"CheckPassword":           s.CheckPassword(t.Context(), user, DefaultPassword),
+		"SetPassword":             s.SetPassword(t.Context(), user, "x"),
+		"SetPasswordAndEndOthers": s.SetPasswordAndEndOthers(t.Context(), user, "x", "PHONE"),
+		"End":                     s.End(t.Context(), user, "PHONE"),
+		"EndAll":                  s.EndAll(t.Context(), user),
+		"Deactivate":              s.Deactivate(t.Context(), user),
+	} {
+		if fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+// TestLoginsThatRaceWithAPasswordChange leave no session that began with the
+// old password.
+func TestLoginsThatRaceWithAPasswordChange(t *testing.T) {
+	t.Parallel()
+	s := startSessions(t)
+	const user = "@alice:localhost"
+	tokens := make(chan string)
+	for range 8 {
+		go func() {
+			var last string
+			for {
+				token, err := s.LogIn(context.Background(), user, DefaultPassword, "PHONE")
+				if err != nil {
+					tokens <- last
+					return
+				}
+				last = token
+			}
+		}()
+	}
+	if err := s.SetPasswordAndEndOthers(t.Context(), user, "x", "TABLET"); err != nil {
+		t.Fatal(err)
+	}
+	for range 8 {
+		if _, err := s.Authenticate(t.Context(), <-tokens); !errors.Is(err, module.ErrLoggedOut) {
+			t.Errorf("got %v", err)
+		}
+	}
+}

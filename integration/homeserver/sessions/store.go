@@ -1,0 +1,64 @@
+package sessions
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// Store is the host's own part of the Redis: a few hashes for each user, which
+// all instances share. They stand beside the module's keys, under the same
+// prefix, and all of a user in one slot, so that a script can use them together.
+type Store struct {
+	client  redis.UniversalClient
+	prefix  string
+	timeout time.Duration
+}
+
+// NewStore returns a store on a client, which stays the caller's. KeyPrefix is
+// that of all keys; an operation takes no longer than timeout.
+func NewStore(client redis.UniversalClient, keyPrefix string, timeout time.Duration) *Store {
+	return &Store{client, keyPrefix + "demo:", timeout}
+}
+
+// hash is one of the hashes that are kept of each user.
+type hash string
+
+const (
+	accountHash hash = "account" // what is known of the user, by field
+	devicesHash hash = "devices" // the sessions, by device
+	filtersHash hash = "filters" // the filters, by id
+)
+
+func (s *Store) key(name hash, user mxid.UserID) string {
+	return s.prefix + string(name) + ":{" + string(user) + "}"
+}
+
+// do does what needs Redis, in the time that an operation may take. Any error is
+// [module.Unavailable].
+func (s *Store) do(ctx context.Context, operation func(ctx context.Context, client redis.UniversalClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := operation(ctx, s.client); err != nil {
+		return module.Unavailable(fmt.Errorf("host: %w", err))
+	}
+	return nil
+}
+
+// run runs a script on hashes of a user and returns what it answers.
+func (s *Store) run(ctx context.Context, script *redis.Script, user mxid.UserID, hashes []hash, args ...any) (answer string, err error) {
+	keys := make([]string, len(hashes))
+	for i, name := range hashes {
+		keys[i] = s.key(name, user)
+	}
+	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
+		answer, err = script.Run(ctx, client, keys, args...).Text()
+		return err
+	})
+	return answer, err
+}
