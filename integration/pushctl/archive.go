@@ -16,6 +16,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // An archive holds what is stored for users, byte for byte: a header, a line for
@@ -42,6 +43,22 @@ type record struct {
 	user   mxid.UserID
 	event  *string           // nil for a hash
 	fields map[string]string // of a hash, its stamp included
+}
+
+// key is the key that the record is for.
+func (r record) key(keys stored.Keys) string {
+	if r.event != nil {
+		return keys.Rules(r.user)
+	}
+	return keys.Pushers(r.user)
+}
+
+// what is a word for lists.
+func (r record) what() string {
+	if r.event != nil {
+		return "push rules"
+	}
+	return "pushers"
 }
 
 // line is a record in JSON. What is no UTF-8 is in base64.

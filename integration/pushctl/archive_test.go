@@ -90,7 +90,7 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 			}
 			b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, "!room:example.org") })
 			changed := b.answers(users...)
-			r = b.want(exitFaults, "import", file)
+			r = b.want(exitProblems, "import", file)
 			if !strings.Contains(r.stdout, "kept\tpush rules\t"+string(alice)) || !maps.Equal(changed, b.answers(users...)) {
 				t.Error(r.stdout)
 			}
@@ -300,7 +300,9 @@ func (b *bed) many(n int) (users []mxid.UserID) {
 	for i := range n {
 		users = append(users, mxid.UserID(fmt.Sprintf("@many%d:example.org", i)))
 	}
-	err := atATime(b.t.Context(), 32, users, b.host.EnsureDefaults)
+	_, err := parallel(b.t.Context(), users, func(ctx context.Context, user mxid.UserID) (struct{}, error) {
+		return struct{}{}, b.host.EnsureDefaults(ctx, user)
+	})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -423,7 +425,7 @@ func TestExportToStdout(t *testing.T) {
 	b := onOne(t)
 	b.register(alice)
 	b.do("RPUSH", b.keys.Pushers(carol), "x")
-	r := b.want(exitFaults, "export", "-")
+	r := b.want(exitProblems, "export", "-")
 	n, err := readArchive(io.Reader(strings.NewReader(r.stdout)), func(int64, record) error { return nil })
 	if n != 2 || err != nil || !strings.Contains(r.stderr, "1 keys were left out") {
 		t.Errorf("%d records, %v, %s", n, err, r.stderr)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -15,9 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
-	"github.com/pushfx/pushfx/module/strictjson"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
@@ -26,7 +23,7 @@ import (
 type backend struct {
 	servers  redisurl.Servers
 	client   redis.UniversalClient
-	defaults pushrule.Defaults
+	defaults defaultTable
 
 	rules   *rulestore.Store
 	pushers *pusherstore.Store
@@ -59,9 +56,11 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 	}
 	servers.LongestWait = max(patience, cfg.Durability.LongestWait())
 	b := &backend{servers: servers, events: rulestore.NewReader()}
-	if b.defaults, err = readDefaultRules(o.defaultRules); err != nil {
+	defaults, err := readDefaultRules(o.defaultRules)
+	if err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
+	b.defaults = newDefaultTable(defaults)
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}
@@ -90,73 +89,9 @@ func (b *backend) build(cfg pushfx.Config) error {
 		return err
 	}
 	service := module.NewService(module.Stores{Rules: b.rules, Pushers: b.pushers, Pushkeys: b.index}, changes,
-		module.Options{Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy})
+		module.Options{Defaults: b.defaults.Defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy})
 	b.host = service.Host(service.Rules())
 	return nil
-}
-
-// readDefaultRules reads the rules that hosts add to those of the
-// specification; without a file there are none.
-func readDefaultRules(file string) (pushrule.Defaults, error) {
-	if file == "" {
-		return pushrule.Defaults{}, nil
-	}
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return pushrule.Defaults{}, err
-	}
-	var rules []pushrule.DefaultRule
-	r := strictjson.NewReader(string(text))
-	err = r.Array(func() error {
-		rule, err := readDefaultRule(r)
-		rules = append(rules, rule)
-		return err
-	})
-	if err == nil {
-		err = r.End()
-	}
-	if err != nil {
-		return pushrule.Defaults{}, err
-	}
-	return pushrule.NewDefaults(rules...)
-}
-
-func readDefaultRule(r *strictjson.Reader) (rule pushrule.DefaultRule, err error) {
-	err = r.Object(func(name string) (err error) {
-		switch name {
-		case "kind":
-			var kind string
-			kind, err = r.String()
-			rule.Kind = pushrule.Kind(kind)
-		case "rule_id":
-			rule.ID, err = r.String()
-		case "enabled":
-			var enabled bool
-			enabled, err = r.Bool()
-			rule.Disabled = !enabled
-		case "actions":
-			rule.Actions, err = readTexts[pushrule.Action](r)
-		case "conditions":
-			rule.Conditions, err = readTexts[pushrule.Condition](r)
-		case "pattern":
-			rule.Pattern, err = r.String()
-		case "before":
-			rule.Before, err = r.String()
-		default:
-			err = fmt.Errorf("a default rule has no %q", name)
-		}
-		return err
-	}, "kind", "rule_id", "actions")
-	return rule, err
-}
-
-func readTexts[T ~string](r *strictjson.Reader) (texts []T, err error) {
-	err = r.Array(func() error {
-		text, err := r.Value()
-		texts = append(texts, T(text))
-		return err
-	})
-	return texts, err
 }
 
 // userArgument is the user that a command is about.

@@ -40,11 +40,11 @@ func TestRefreshDefaults(t *testing.T) {
 	})
 	b.want(exitOK, "check", "-default-rules", rules)
 	before := b.stored()
-	r = b.want(exitFaults, "refresh-defaults", "-list")
+	r = b.want(exitProblems, "refresh-defaults", "-list")
 	if !strings.Contains(r.stdout, "left\tdefault rules that are in no table\t"+string(alice)+"\n") || !maps.Equal(before, b.stored()) {
 		t.Error(r.stdout)
 	}
-	b.want(exitFaults, "repair", "-yes")
+	b.want(exitProblems, "repair", "-yes")
 	if !maps.Equal(before, b.stored()) {
 		t.Error("repair took away what a user chose of a rule of the hosts' own")
 	}
@@ -54,7 +54,7 @@ func TestRefreshDefaults(t *testing.T) {
 	}
 
 	b.store(bob, "no JSON")
-	if r = b.want(exitFaults, "refresh-defaults"); !strings.Contains(r.stdout, "1 unreadable") {
+	if r = b.want(exitProblems, "refresh-defaults"); !strings.Contains(r.stdout, "1 unreadable") {
 		t.Error(r.stdout)
 	}
 }

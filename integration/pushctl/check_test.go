@@ -22,16 +22,16 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// damage is a fault that somebody makes.
+// damage is a problem that somebody makes.
 type damage struct {
 	name   string
-	kind   faultKind
+	kind   problemKind
 	make   func(*bed)
 	left   bool     // whether repair leaves it
 	repair []string // flags of the repair beside -yes
 }
 
-// damages have each kind of fault that a single server can have.
+// damages have each kind of problem that a single server can have.
 func damages() []damage {
 	field := aPusher(string(alice)).Field()
 	digest := aPusher(string(alice)).Digest()
@@ -41,27 +41,27 @@ func damages() []damage {
 		{name: "no JSON", kind: unreadableEvent, make: func(b *bed) { b.store(alice, "no JSON") }, left: true},
 		{name: "no JSON, reset", kind: unreadableEvent, make: func(b *bed) { b.store(alice, "no JSON") }, repair: []string{"-reset-damaged"}},
 		{name: "no content", kind: emptyEvent, make: func(b *bed) { b.store(alice, `{"type":"m.push_rules"}`) }},
-		{name: "a rule twice", kind: faultKind(pushrule.TwinRules), make: func(b *bed) { b.spoil(alice, room, room+","+room) }},
+		{name: "a rule twice", kind: problemKind(pushrule.TwinRules), make: func(b *bed) { b.spoil(alice, room, room+","+room) }},
 		{
-			name: "two rules of one id", kind: faultKind(pushrule.TwinRules), left: true,
+			name: "two rules of one id", kind: problemKind(pushrule.TwinRules), left: true,
 			make: func(b *bed) {
 				b.spoil(alice, room, room+","+strings.Replace(room, `"actions":[]`, `"actions":["notify"]`, 1))
 			},
 		},
-		{name: "a rule above the master rule", kind: faultKind(pushrule.MasterNotFirst), make: func(b *bed) { b.spoil(alice, `"override":[`, `"override":[`+mine+`,`) }},
+		{name: "a rule above the master rule", kind: problemKind(pushrule.MasterNotFirst), make: func(b *bed) { b.spoil(alice, `"override":[`, `"override":[`+mine+`,`) }},
 		{
-			name: "a legacy rule", kind: faultKind(pushrule.LegacyRule),
+			name: "a legacy rule", kind: problemKind(pushrule.LegacyRule),
 			make: func(b *bed) {
 				b.spoil(alice, `"content":[`, `"content":[{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"pattern":"alice","actions":[]}`)
 			},
 		},
 		{
-			name: "another host's default", kind: faultKind(pushrule.ForeignDefault), left: true,
+			name: "another host's default", kind: problemKind(pushrule.ForeignDefault), left: true,
 			make: func(b *bed) {
 				b.spoil(alice, `"sender":[`, `"sender":[{"rule_id":".org.example.rule","default":true,"enabled":false,"actions":[]}`)
 			},
 		},
-		{name: "an old default", kind: faultKind(pushrule.StaleDefaults), make: func(b *bed) { b.spoil(alice, "m.room.tombstone", "m.room.grave") }},
+		{name: "an old default", kind: problemKind(pushrule.StaleDefaults), make: func(b *bed) { b.spoil(alice, "m.room.tombstone", "m.room.grave") }},
 		{name: "a pusher that is no JSON", kind: unreadablePushers, make: func(b *bed) { b.do("HSET", b.keys.Pushers(alice), field, secret) }, left: true},
 		{
 			name: "another pusher that is no JSON", kind: unreadablePushers, repair: []string{"-reset-damaged"},
@@ -125,9 +125,9 @@ func damages() []damage {
 	}
 }
 
-func TestEachFaultIsFoundAndRepairedOrLeft(t *testing.T) {
+func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 	t.Parallel()
-	seen := map[faultKind]bool{misplacedKey: true} // that takes a cluster
+	seen := map[problemKind]bool{misplacedKey: true} // that takes a cluster
 	for _, d := range damages() {
 		seen[d.kind] = true
 		t.Run(d.name, func(t *testing.T) {
@@ -138,17 +138,17 @@ func TestEachFaultIsFoundAndRepairedOrLeft(t *testing.T) {
 			d.make(b)
 			before := b.stored()
 
-			r := b.want(exitFaults, "check", "-list")
-			if n := strings.Count(r.stdout, string(d.kind)+"\t"); n != 1 || strings.Contains(r.stdout, "No faults") {
+			r := b.want(exitProblems, "check", "-list")
+			if n := strings.Count(r.stdout, string(d.kind)+"\t"); n != 1 || strings.Contains(r.stdout, "No problems") {
 				t.Errorf("found %d times:\n%s", n, r.stdout)
 			}
-			r = b.want(exitFaults, "repair")
+			r = b.want(exitProblems, "repair")
 			if !strings.Contains(r.stdout, string(d.kind)) || !maps.Equal(before, b.stored()) {
 				t.Errorf("without -yes:\n%s", r.stdout)
 			}
 			status := exitOK
 			if d.left {
-				status = exitFaults
+				status = exitProblems
 			}
 			saved := filepath.Join(t.TempDir(), "saved")
 			r = b.want(status, append([]string{"repair", "-yes", "-list", "-save", saved}, d.repair...)...)
@@ -165,7 +165,7 @@ func TestEachFaultIsFoundAndRepairedOrLeft(t *testing.T) {
 			b.want(status, "check")
 		})
 	}
-	for _, row := range faultKinds() {
+	for _, row := range problemKinds() {
 		if !seen[row.kind] {
 			t.Errorf("no damage makes a %q", row.kind)
 		}
@@ -221,14 +221,14 @@ func TestCheckReports(t *testing.T) {
 	b.store(bob, "no JSON")
 	b.do("DEL", b.keys.Claims(aPusher(string(alice)).Digest()))
 	b.do("SET", "pushers:\x1b[31m", "x")
-	text := b.want(exitFaults, "check").stdout
-	checkGolden(t, "check-faults.txt", strings.ReplaceAll(text, b.where[1], "HOST:PORT"))
-	checkGolden(t, "check-faults.json", b.want(exitFaults, "check", "-json").stdout)
-	r := b.want(exitFaults, "check", "-list", "-json")
-	if !strings.Contains(r.stdout, `{"fault":"unreadable push rules","name":"@bob:example.org","detail":"`) {
+	text := b.want(exitProblems, "check").stdout
+	checkGolden(t, "check-problems.txt", strings.ReplaceAll(text, b.where[1], "HOST:PORT"))
+	checkGolden(t, "check-problems.json", b.want(exitProblems, "check", "-json").stdout)
+	r := b.want(exitProblems, "check", "-list", "-json")
+	if !strings.Contains(r.stdout, `{"problem":"unreadable push rules","name":"@bob:example.org","detail":"`) {
 		t.Error(r.stdout)
 	}
-	r = b.want(exitFaults, "repair")
+	r = b.want(exitProblems, "repair")
 	checkGolden(t, "repair-dry.txt", r.stdout)
 }
 
@@ -244,13 +244,13 @@ func TestAPrefixIsTakenAsItIs(t *testing.T) {
 		t.Error(r.stdout)
 	}
 	b.do("SET", `hs[1]*\x`, "")
-	if r := b.want(exitFaults, "check"); !strings.Contains(r.stdout, "unknown key") {
+	if r := b.want(exitProblems, "check"); !strings.Contains(r.stdout, "unknown key") {
 		t.Error(r.stdout)
 	}
 }
 
-// TestNoFalseFaults has hosts do all that takes several keys while it checks.
-func TestNoFalseFaults(t *testing.T) {
+// TestNoFalseProblems has hosts do all that takes several keys while it checks.
+func TestNoFalseProblems(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
 		t.Run(name, func(t *testing.T) {
@@ -312,9 +312,13 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	servers := redistest.Cluster(t, 3, 0)
 	b := newBed(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
 	b.register(alice, bob)
-	slot := slotOf(b.keys.Rules(alice))
+	keySlot, err := b.client.ClusterKeySlot(t.Context(), b.keys.Rules(alice)).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	slot := int(keySlot)
 
-	// A slot that is on its way is no fault.
+	// A slot that is on its way is no problem.
 	from, err := b.nodeOf(t.Context(), b.keys.Rules(alice))
 	if err != nil {
 		t.Fatal(err)
@@ -369,7 +373,7 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	g := guardedOnCluster(t, name, servers)
 	g.grant(rules)
 	for _, r := range []result{b.ctl("check", "-list"), g.ctl("check", "-list", "-redis-password-file", g.passwordFile())} {
-		if r.status != exitFaults || strings.Count(r.stdout, string(misplacedKey)+"\t"+string(alice)) != 2 {
+		if r.status != exitProblems || strings.Count(r.stdout, string(misplacedKey)+"\t"+string(alice)) != 2 {
 			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
 		}
 	}

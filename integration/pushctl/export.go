@@ -24,7 +24,7 @@ func exportCommand() command {
 			"hosts may go on. Each value is as it was at one moment. The file ends with the number of lines and a\n" +
 			"SHA-256, and holds pushkeys: it is for its owner's eyes. Until it is whole it is FILE.part; after\n" +
 			"Ctrl-C or an error, the same call goes on where it stopped. FILE - is stdout.",
-		flags: func(o *options, flags *flag.FlagSet) { o.addWalk(flags) },
+		flags: func(o *options, flags *flag.FlagSet) { o.addScan(flags) },
 		run:   func(ctx context.Context, c *call) error { return c.export(ctx) },
 	}
 }
@@ -96,11 +96,9 @@ func (e *exporting) open(name string) (err error) {
 }
 
 func (e *exporting) run(ctx context.Context) error {
-	w := &walk{
-		backend: e.backend, pace: &pace{rate: e.rate}, progress: e.newProgress("looked at", "keys"),
-		position: e.place, look: e.look, settle: e.sync,
-	}
-	if err := w.run(ctx); err != nil {
+	s := e.newScanner("read", e.place)
+	s.flush = e.sync
+	if err := s.Scan(ctx, e.page); err != nil {
 		if e.file != nil && isNothingFound(err) {
 			err = errors.Join(err, os.Remove(e.file.Name()))
 		}
@@ -115,7 +113,7 @@ func (e *exporting) run(ctx context.Context) error {
 	fmt.Fprintf(e.notes, "exported %d values, %d bytes\n", e.archive.Records, e.archive.Bytes)
 	if e.state.LeftOut > 0 {
 		fmt.Fprintf(e.notes, "%d keys were left out, which are of another type: check tells which\n", e.state.LeftOut)
-		return errFaults
+		return errProblems
 	}
 	return nil
 }
@@ -143,15 +141,16 @@ func (e *exporting) sync(context.Context) (err error) {
 	return err
 }
 
-// look reads a page of keys and makes lines of them.
-func (e *exporting) look(ctx context.Context, node *redis.Client, keys []string) (done func(context.Context) error, err error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
-	defer cancel()
-	records, leftOut, err := e.readRecords(ctx, node, e.sort(keys))
+// page reads a page of keys and makes lines of them.
+func (e *exporting) page(ctx context.Context, node *redis.Client, keys []string) (func(context.Context) error, error) {
+	values, err := e.readAnywhere(ctx, node, slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+		return e.keys.Parse(key).Kind == stored.ClaimsKey
+	}))
 	if err != nil {
 		return nil, err
 	}
 	var lines bytes.Buffer
+	records, leftOut := recordsOf(values)
 	for _, r := range records {
 		if err := r.appendLine(&lines); err != nil {
 			return nil, err
@@ -163,68 +162,19 @@ func (e *exporting) look(ctx context.Context, node *redis.Client, keys []string)
 	}, nil
 }
 
-// readRecords reads keys from the node that has them. Those that have moved
-// meanwhile are read from where they are.
-func (b *backend) readRecords(ctx context.Context, node redis.UniversalClient, keys sortedKeys) (records []record, leftOut int64, err error) {
-	var moved sortedKeys
-	events, hashes := readValues(ctx, node, keys.events, keys.hashes)
-	for _, v := range slices.Concat(events, hashes) {
-		switch readOutcome(v.err) {
-		case isRead:
-			if r := b.recordOf(v); r.event != nil || len(r.fields) > 0 {
-				records = append(records, r)
-			}
-		case isElsewhere:
-			if b.keys.Parse(v.key).Kind == stored.RulesKey {
-				moved.events = append(moved.events, v.key)
-			} else {
-				moved.hashes = append(moved.hashes, v.key)
-			}
-		case isNoValue:
+// recordsOf returns the records of push rules and pushers, and how many keys are
+// of another type.
+func recordsOf(values []value) (records []record, leftOut int64) {
+	for _, v := range values {
+		switch {
+		case v.state == isOtherType:
 			leftOut++
-		case isFailed:
-			return nil, 0, fmt.Errorf("read %s: %w", b.nameOf(v.key), v.err)
+		case v.state != isStored:
+		case v.Kind == stored.RulesKey:
+			records = append(records, record{user: v.User, event: &v.text})
+		default:
+			records = append(records, record{user: v.User, fields: v.fields})
 		}
 	}
-	if len(moved.events)+len(moved.hashes) == 0 || node == b.client {
-		return records, leftOut, nil
-	}
-	rest, restLeftOut, err := b.readRecords(ctx, b.client, moved)
-	return slices.Concat(records, rest), leftOut + restLeftOut, err
-}
-
-// recordOf is the record of a value that was read.
-func (b *backend) recordOf(v value) record {
-	key := b.keys.Parse(v.key)
-	if key.Kind == stored.RulesKey {
-		return record{user: key.User, event: &v.text}
-	}
-	return record{user: key.User, fields: v.fields}
-}
-
-// outcome is what became of a read.
-type outcome int
-
-const (
-	isRead outcome = iota
-	isGone
-	isElsewhere // on another node
-	isNoValue   // of the type that it should be
-	isFailed
-)
-
-func readOutcome(err error) outcome {
-	_, isMoved := redis.IsMovedError(err)
-	_, isAsk := redis.IsAskError(err)
-	switch {
-	case err == nil:
-		return isRead
-	case errors.Is(err, redis.Nil):
-		return isGone
-	case isMoved || isAsk:
-		return isElsewhere
-	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return isNoValue
-	}
-	return isFailed
+	return records, leftOut
 }

@@ -9,10 +9,7 @@ import (
 	"io"
 	"os"
 	"slices"
-	"sync/atomic"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -30,7 +27,7 @@ func importCommand() command {
 			"is given (exit status 1 says that there was such). Versions go up: requests that were under way for\n" +
 			"the former values have no effect, and syncs notice.",
 		flags: func(o *options, flags *flag.FlagSet) {
-			o.addWalk(flags)
+			o.addScan(flags)
 			o.addDurability(flags)
 			flags.BoolVar(&o.overwrite, "overwrite", false, "replace what is stored and differs")
 		},
@@ -45,9 +42,18 @@ type importing struct {
 	progress *progress
 	twice    map[uint64]int64 // the last line of each value that is there more than once
 	seed     maphash.Seed
-
-	stored, same, kept, replaced atomic.Int64
+	counts   [keptAsIs + 1]int64
 }
+
+// importOutcome is what became of a record.
+type importOutcome int
+
+const (
+	storedNew importOutcome = iota
+	wasSame
+	replacedOther
+	keptAsIs // what is stored differs
+)
 
 // errGrown is for a file that somebody writes to.
 var errGrown = errors.New("the file has changed while it was read")
@@ -74,14 +80,14 @@ func (c *call) importFile(ctx context.Context) error {
 	err = i.storeAll(ctx, file, records)
 	i.progress.stop()
 	fmt.Fprintf(c.out, "%d values stored, %d were there and the same, %d replaced, %d differ and were kept\n",
-		i.stored.Load(), i.same.Load(), i.replaced.Load(), i.kept.Load())
+		i.counts[storedNew], i.counts[wasSame], i.counts[replacedOther], i.counts[keptAsIs])
 	switch {
 	case ctx.Err() != nil:
 		return &interruptedError{"the same call goes on, and leaves alone what it has stored"}
 	case err != nil:
 		return fmt.Errorf("%w (the same call goes on, and leaves alone what it has stored)", err)
-	case i.kept.Load() > 0:
-		return errFaults
+	case i.counts[keptAsIs] > 0:
+		return errProblems
 	}
 	return nil
 }
@@ -159,161 +165,163 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 // storeLimit bounds how long a record may take.
 const storeLimit = 30 * time.Second
 
-// seen is a record with what was stored at a look before.
-type seen struct {
+// importJob is a record with what was stored before, and what became of it.
+type importJob struct {
 	record
-	before value
-	claims map[pusher.Digest]string
+	before  value
+	claims  map[pusher.Digest]string // to the pushkeys of all records
+	outcome importOutcome
 }
 
 // storeBatch stores records. What is stored is read in one go, so that those
 // that are there already cost little.
 func (i *importing) storeBatch(ctx context.Context, batch []record) error {
-	reading, cancel := context.WithTimeout(ctx, storeLimit)
-	defer cancel()
-	all := make([]seen, len(batch))
-	var events, hashes []string
-	var digests []pusher.Digest
-	for _, r := range batch {
-		if r.event != nil {
-			events = append(events, i.keys.Rules(r.user))
-			continue
+	jobs, err := i.prepare(ctx, batch)
+	if err != nil {
+		return err
+	}
+	done, err := parallel(ctx, jobs, i.store)
+	for _, j := range done {
+		i.counts[j.outcome]++
+		if j.outcome == keptAsIs {
+			fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.what(), printable(string(j.user)))
 		}
-		hashes = append(hashes, i.keys.Pushers(r.user))
+	}
+	return err
+}
+
+func (i *importing) prepare(ctx context.Context, batch []record) ([]importJob, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
+	names := make([]string, len(batch))
+	var digests []pusher.Digest
+	for n, r := range batch {
+		names[n] = r.key(i.keys)
 		h := pusherstore.ReadHash(r.fields)
 		for _, p := range h.Pushers.All() {
 			digests = append(digests, p.Digest())
 		}
 	}
-	claims, err := i.loadClaims(reading, digests)
+	claims, err := i.readClaims(ctx, digests)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	texts, fields := readValues(reading, i.client, events, hashes)
+	values, err := i.readValues(ctx, i.client, names)
+	if err != nil {
+		return nil, err
+	}
+	jobs := make([]importJob, len(batch))
 	for n, r := range batch {
-		all[n] = seen{record: r, claims: claims}
-		if r.event != nil {
-			all[n].before, texts = texts[0], texts[1:]
-		} else {
-			all[n].before, fields = fields[0], fields[1:]
-		}
+		jobs[n] = importJob{record: r, before: values[n], claims: claims}
 	}
-	return atATime(ctx, workers, all, i.store)
+	return jobs, nil
 }
 
-// store stores a record.
-func (i *importing) store(ctx context.Context, s seen) error {
-	ctx, cancel := context.WithTimeout(ctx, storeLimit)
-	defer cancel()
-	store := i.storePushers
-	if s.event != nil {
-		store = i.storeEvent
-	}
-	if err := store(ctx, s); err != nil {
-		return fmt.Errorf("%s: %w", printable(string(s.user)), err)
-	}
-	return nil
-}
-
-// maxTries bounds how often a value that hosts change meanwhile is looked at.
+// maxTries bounds how often a value that hosts change meanwhile is tried.
 const maxTries = 10
 
 // errBusy is for a value that was changed by others all the time.
 var errBusy = errors.New("it is changed all the time: run it again")
 
-func (i *importing) storeEvent(ctx context.Context, s seen) error {
-	text, err := s.before.text, s.before.err
-	for range maxTries {
-		var old *string
-		switch {
-		case errors.Is(err, redis.Nil):
-		case err != nil:
-			return err
-		case i.events.Same(text, *s.event):
-			i.same.Add(1)
-			return nil
-		case !i.overwrite:
-			return i.keep(s.record, "push rules")
-		default:
-			old = &text
+// store stores a record, unless something is stored that is to be kept.
+func (i *importing) store(ctx context.Context, j importJob) (importJob, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
+	var err error
+	j.outcome, err = i.tryStore(ctx, j)
+	if err == nil && j.outcome != keptAsIs && j.event == nil {
+		if j.outcome != wasSame {
+			j.claims = nil // somebody may have claimed a pushkey since
 		}
-		done, failed := i.rules.Replace(ctx, s.user, old, *s.event)
-		if failed != nil {
-			return failed
-		}
-		if done {
-			i.countStored(old != nil)
-			return nil
-		}
-		text, err = i.client.Get(ctx, i.keys.Rules(s.user)).Result()
+		err = i.claim(ctx, j)
 	}
-	return errBusy
+	if err != nil {
+		return j, fmt.Errorf("%s: %w", printable(string(j.user)), err)
+	}
+	return j, nil
 }
 
-// storePushers stores pushers, and then their claims: where somebody has claimed
-// a pushkey since, it is settled by the numbers of the claims.
-func (i *importing) storePushers(ctx context.Context, s seen) error {
-	old, err := s.before.fields, s.before.err
+func (i *importing) tryStore(ctx context.Context, j importJob) (importOutcome, error) {
 	for range maxTries {
-		if err != nil {
-			return err
+		if j.before.state == isOtherType {
+			return 0, errors.New("a key of the user is of another type: look at it by hand")
 		}
-		h := pusherstore.ReadHash(old)
-		isThere := h.Pushers.Len()+len(h.Unreadable) > 0
+		isThere := j.isThere()
 		switch {
-		case isThere && pusherstore.SameFields(old, s.fields):
-			i.same.Add(1)
-			return i.claim(ctx, s.record, s.claims)
+		case isThere && i.isSame(j):
+			return wasSame, nil
 		case isThere && !i.overwrite:
-			return i.keep(s.record, "pushers")
+			return keptAsIs, nil
 		}
-		done, failed := i.pushers.Replace(ctx, s.user, old, s.fields)
-		if failed != nil {
-			return failed
+		done, err := i.replace(ctx, j)
+		switch {
+		case err != nil:
+			return 0, err
+		case done && isThere:
+			return replacedOther, nil
+		case done:
+			return storedNew, nil
 		}
-		if done {
-			i.countStored(isThere)
-			return i.claim(ctx, s.record, nil)
+		values, err := i.readValues(ctx, i.client, []string{j.key(i.keys)})
+		if err != nil {
+			return 0, err
 		}
-		old, err = i.client.HGetAll(ctx, i.keys.Pushers(s.user)).Result()
+		j.before = values[0]
 	}
-	return errBusy
+	return 0, errBusy
 }
 
-// claim has the index know of the pushers of a record, unless claims that were
-// read when the pushers were stored have them.
-func (i *importing) claim(ctx context.Context, r record, known map[pusher.Digest]string) error {
-	h := pusherstore.ReadHash(r.fields)
+// isThere reports whether something is stored. A hash that was left for its stamp
+// is not.
+func (j importJob) isThere() bool {
+	if j.event != nil {
+		return j.before.state == isStored
+	}
+	h := pusherstore.ReadHash(j.before.fields)
+	return h.Pushers.Len()+len(h.Unreadable) > 0
+}
+
+// isSame reports whether the record is what is stored.
+func (i *importing) isSame(j importJob) bool {
+	if j.event != nil {
+		return i.events.Same(j.before.text, *j.event)
+	}
+	return pusherstore.SameFields(j.before.fields, j.fields)
+}
+
+// replace stores the record in the place of what was read; done is false if
+// something else is stored.
+func (i *importing) replace(ctx context.Context, j importJob) (done bool, err error) {
+	switch {
+	case j.event == nil:
+		return i.pushers.Replace(ctx, j.user, j.before.fields, j.fields)
+	case j.before.state == isStored:
+		return i.rules.Replace(ctx, j.user, &j.before.text, *j.event)
+	}
+	return i.rules.Replace(ctx, j.user, nil, *j.event)
+}
+
+// claim has the index know the pushers of a record, unless claims that were read
+// when the pushers were stored have them. Where somebody has claimed a pushkey
+// since, it is settled by the numbers of the claims.
+func (i *importing) claim(ctx context.Context, j importJob) error {
+	h := pusherstore.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {
-		claims, _ := pusherstore.ReadClaims(known[p.Digest()]) // what cannot be read has none
-		if slices.Contains(claims.Owners(), pusher.Owner{User: r.user, Claim: p.Claim.Number}) {
+		owner := pusher.Owner{User: j.user, Claim: p.Claim.Number}
+		claims, _ := pusherstore.ReadClaims(j.claims[p.Digest()]) // what cannot be read has none
+		if slices.Contains(claims.Owners(), owner) {
 			continue
 		}
 		err := error(module.ErrClaimTaken)
-		if p.Claim.Number > 0 {
-			err = module.RestoreClaim(ctx, i.index, p.Digest(), pusher.Owner{User: r.user, Claim: p.Claim.Number})
+		if owner.Claim > 0 {
+			err = module.RestoreClaim(ctx, i.index, p.Digest(), owner)
 		}
 		if errors.Is(err, module.ErrClaimTaken) && len(h.Unreadable) == 0 {
-			err = module.GiveClaim(ctx, i.pushers, i.index, r.user, p)
+			err = module.GiveClaim(ctx, i.pushers, i.index, j.user, p)
 		}
 		if err != nil && fault.KindOf(err) != fault.Database {
 			return err
 		}
 	}
 	return nil
-}
-
-func (i *importing) countStored(replaced bool) {
-	if replaced {
-		i.replaced.Add(1)
-	} else {
-		i.stored.Add(1)
-	}
-}
-
-// keep leaves a value that differs as it is.
-func (i *importing) keep(r record, what string) error {
-	i.kept.Add(1)
-	_, err := fmt.Fprintf(i.out, "kept\t%s\t%s\n", what, printable(string(r.user)))
-	return err
 }

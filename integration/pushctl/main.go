@@ -24,7 +24,7 @@ import (
 // The exit statuses.
 const (
 	exitOK          = 0
-	exitFaults      = 1 // faults were found, or are left
+	exitProblems    = 1 // problems were found, or are left
 	exitFailure     = 2
 	exitInterrupted = 3
 )
@@ -50,8 +50,8 @@ func commands() []command {
 	return []command{showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(), forgetCommand()}
 }
 
-// errFaults ends a command that did what it should, and found faults.
-var errFaults = errors.New("there are faults")
+// errProblems ends a command that did what it should, and found problems.
+var errProblems = errors.New("there are problems")
 
 // run runs a command and returns the exit status. What goes wrong is one line
 // on stderr.
@@ -61,8 +61,8 @@ func run(ctx context.Context, args []string, environment func(string) string, st
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitOK
-	case errors.Is(err, errFaults):
-		return exitFaults
+	case errors.Is(err, errProblems):
+		return exitProblems
 	case errors.As(err, &interrupted):
 		complain(stderr, err)
 		return exitInterrupted
@@ -111,7 +111,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		return err
 	}
 	defer b.client.Close()
-	return c.run(ctx, &call{options: o, backend: b, args: rest, out: &lockedWriter{to: stdout}, width: widthOf(stdout), notes: stderr})
+	return c.run(ctx, &call{options: o, backend: b, args: rest, out: stdout, width: widthOf(stdout), notes: stderr})
 }
 
 // call is one call of a command.
@@ -133,7 +133,7 @@ func writeUsage(w io.Writer) {
 	}
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. The Redis is named by -redis-mode and -redis, or\n"+
 		"by $"+redisVariable+", which may be a URL with a password; on the command line there is none.\n"+
-		"Exit status: 0 all is well, 1 there are faults, 2 it failed, 3 it was interrupted.\n")
+		"Exit status: 0 all is well, 1 there are problems, 2 it failed, 3 it was interrupted.\n")
 }
 
 func (c command) writeUsage(w io.Writer) {

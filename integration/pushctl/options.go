@@ -94,10 +94,10 @@ func (o *options) addDurability(flags *flag.FlagSet) {
 		"`WHAT` must have happened to a change before it counts: none, replicas:N, aof or\nreplicas:N,aof")
 }
 
-// addWalk is for commands that go through all keys.
-func (o *options) addWalk(flags *flag.FlagSet) {
+// addScan is for commands that go through all keys.
+func (o *options) addScan(flags *flag.FlagSet) {
 	flags.IntVar(&o.rate, "rate", 0, "`KEYS` a second at most; 0 is no limit")
-	flags.BoolVar(&o.quiet, "quiet", false, "do not tell how far it is")
+	flags.BoolVar(&o.quiet, "quiet", false, "do not say how far it is")
 }
 
 // addState is for those of them that can go on where they stopped.

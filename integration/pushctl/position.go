@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 )
 
-// position is how far a walk is, kept in a file if there is one. It holds a
+// position is how far a scan is, kept in a file if there is one. It holds a
 // cursor for each master.
 type position struct {
 	file string
@@ -21,7 +21,7 @@ type position struct {
 	Extra   any                     `json:"extra"`   // what the command counted
 }
 
-// masterState is how far a walk is on one master.
+// masterState is how far a scan is on one master.
 type masterState struct {
 	Address string `json:"address"`
 	Cursor  uint64 `json:"cursor,string"`
@@ -86,8 +86,10 @@ func (p *position) of(m master) (cursor uint64, ended bool) {
 	return s.Cursor, s.Ended
 }
 
-func (p *position) move(m master, cursor uint64) {
+// move moves the position behind a page with some keys of the module's.
+func (p *position) move(m master, cursor uint64, found int64) {
 	*p.Masters[m.id] = masterState{m.client.Options().Addr, cursor, cursor == 0}
+	p.Found += found
 }
 
 // isKept reports whether there is a file to go on from.

@@ -4,12 +4,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"sync/atomic"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func refreshCommand() command {
@@ -21,7 +22,7 @@ func refreshCommand() command {
 			"is left alone, since the rule would be lost: -default-rules tells of those that the hosts have, and\n" +
 			"-drop-others takes such rules away. Exit status 1 says that sets were left.",
 		flags: func(o *options, flags *flag.FlagSet) {
-			o.addWalk(flags)
+			o.addScan(flags)
 			o.addState(flags)
 			o.addDefaultRules(flags)
 			o.addDurability(flags)
@@ -30,13 +31,6 @@ func refreshCommand() command {
 		},
 		run: func(ctx context.Context, c *call) error { return c.refresh(ctx) },
 	}
-}
-
-// refreshing brings sets to the default table.
-type refreshing struct {
-	*call
-	table  defaultTable
-	counts refreshCounts
 }
 
 // refreshCounts is what a refresh comes to.
@@ -48,77 +42,89 @@ type refreshCounts struct {
 }
 
 func (c *call) refresh(ctx context.Context) error {
-	r := &refreshing{call: c, table: newDefaultTable(c.defaults)}
-	place, err := newPosition(c.state, c.stateName("refresh-defaults", "default-rules "+c.defaultRules), &r.counts)
+	var counts refreshCounts
+	from, err := newPosition(c.state, c.stateName("refresh-defaults", "default-rules "+c.defaultRules), &counts)
 	if err != nil {
 		return fmt.Errorf("-state: %w", err)
 	}
-	w := &walk{
-		backend: c.backend, pace: &pace{rate: c.rate}, progress: c.newProgress("looked at", "keys"), position: place, look: r.look,
-	}
-	err = w.run(ctx)
+	err = c.newScanner("examined", from).Scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) (func(context.Context) error, error) {
+		sets, err := c.readSets(ctx, node, keys)
+		return func(ctx context.Context) error { return c.refreshSets(ctx, sets, &counts) }, err
+	})
 	if isNothingFound(err) {
 		return err
 	}
 	fmt.Fprintf(c.out, "%d sets: %d refreshed, %d left with other default rules, %d unreadable\n",
-		r.counts.Sets, r.counts.Refreshed, r.counts.Others, r.counts.Unreadable)
-	if err == nil && r.counts.Others+r.counts.Unreadable > 0 {
-		err = errFaults
+		counts.Sets, counts.Refreshed, counts.Others, counts.Unreadable)
+	if err == nil && counts.Others+counts.Unreadable > 0 {
+		err = errProblems
 	}
 	return err
 }
 
-// look refreshes the sets in a page of keys.
-func (r *refreshing) look(ctx context.Context, node *redis.Client, keys []string) (done func(context.Context) error, err error) {
-	reading, cancel := context.WithTimeout(ctx, replyLimit)
-	defer cancel()
-	records, leftOut, err := r.readRecords(reading, node, sortedKeys{events: r.sort(keys).events})
-	if err != nil {
-		return nil, err
+// readSets reads the push rules among some keys.
+func (c *call) readSets(ctx context.Context, node *redis.Client, keys []string) ([]value, error) {
+	return c.readAnywhere(ctx, node, slices.DeleteFunc(slices.Clone(keys), func(key string) bool {
+		return c.keys.Parse(key).Kind != stored.RulesKey
+	}))
+}
+
+// setState is what becomes of a set of rules.
+type setState int
+
+const (
+	setCurrent setState = iota
+	setStale            // to be refreshed
+	setForeign          // has default rules that are in no table
+	setUnreadable
+)
+
+// refreshSets refreshes the sets that are stale, and counts all. If that fails on
+// the way, it counts what it has refreshed: the others will be read again.
+func (c *call) refreshSets(ctx context.Context, sets []value, counts *refreshCounts) error {
+	var page refreshCounts
+	var stale []mxid.UserID
+	for _, set := range sets {
+		if set.state == isAbsent {
+			continue
+		}
+		page.Sets++
+		switch c.stateOf(set) {
+		case setStale:
+			stale = append(stale, set.User)
+		case setForeign:
+			page.Others++
+			c.leave(set.User, "default rules that are in no table")
+		case setUnreadable:
+			page.Unreadable++
+			c.leave(set.User, "unreadable")
+		case setCurrent:
+		}
 	}
-	counts := refreshCounts{Sets: int64(len(records)) + leftOut, Unreadable: leftOut}
-	stale := r.stale(records, &counts)
-	var refused atomic.Int64
-	err = atATime(ctx, workers, stale, func(ctx context.Context, user mxid.UserID) error {
-		err := r.host.RefreshDefaults(ctx, user)
+	type result struct {
+		user    mxid.UserID
+		refused error
+	}
+	results, err := parallel(ctx, stale, func(ctx context.Context, user mxid.UserID) (result, error) {
+		err := c.host.RefreshDefaults(ctx, user)
 		if isRefused(err) {
-			refused.Add(1)
-			r.leave(user, fault.Details(err))
-			return nil
+			return result{user, err}, nil
 		}
-		return err
+		return result{user, nil}, err
 	})
-	counts.Refreshed, counts.Unreadable = int64(len(stale))-refused.Load(), counts.Unreadable+refused.Load()
-	return func(context.Context) error {
-		r.counts.add(counts)
-		return nil
-	}, err
-}
-
-// stale returns the users whose sets are to be refreshed, and counts the others.
-func (r *refreshing) stale(records []record, counts *refreshCounts) (stale []mxid.UserID) {
-	for _, record := range records {
-		e, err := r.events.Read(*record.event)
-		switch {
-		case err != nil:
-			counts.Unreadable++
-			r.leave(record.user, "unreadable")
-		case !e.Found || r.table.isDefault(record.user, e.Rules) || e.Rules.IsCurrent(r.table.For(record.user)):
-		case !r.dropOthers && e.Rules.HasForeign(r.table.For(record.user)):
-			counts.Others++
-			r.leave(record.user, "default rules that are in no table")
-		default:
-			stale = append(stale, record.user)
+	for _, r := range results {
+		if r.refused == nil {
+			page.Refreshed++
+			continue
 		}
+		page.Unreadable++
+		c.leave(r.user, fault.Details(r.refused))
 	}
-	return stale
-}
-
-// leave tells of a set that is left.
-func (r *refreshing) leave(user mxid.UserID, why string) {
-	if r.list {
-		fmt.Fprintf(r.out, "left\t%s\t%s\n", why, printable(string(user)))
+	if err != nil {
+		page = refreshCounts{Refreshed: page.Refreshed}
 	}
+	counts.add(page)
+	return err
 }
 
 func (c *refreshCounts) add(d refreshCounts) {
@@ -126,4 +132,24 @@ func (c *refreshCounts) add(d refreshCounts) {
 	c.Refreshed += d.Refreshed
 	c.Unreadable += d.Unreadable
 	c.Others += d.Others
+}
+
+func (c *call) stateOf(set value) setState {
+	e, err := c.events.Read(set.text)
+	switch {
+	case set.state == isOtherType || err != nil:
+		return setUnreadable
+	case !e.Found || c.defaults.isDefault(set.User, e.Rules) || e.Rules.IsCurrent(c.defaults.For(set.User)):
+		return setCurrent
+	case !c.dropOthers && e.Rules.HasForeign(c.defaults.For(set.User)):
+		return setForeign
+	}
+	return setStale
+}
+
+// leave tells of a set that is left.
+func (c *call) leave(user mxid.UserID, why string) {
+	if c.list {
+		fmt.Fprintf(c.out, "left\t%s\t%s\n", why, printable(string(user)))
+	}
 }

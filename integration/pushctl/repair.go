@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/rulestore"
@@ -21,18 +22,18 @@ import (
 func repairCommand() command {
 	return command{
 		name:    "repair",
-		summary: "repairs the faults that check finds",
+		summary: "repairs the problems that check finds",
 		about: "Finds what check finds and repairs what can be repaired without losing what a user chose. Without\n" +
 			"-yes it only tells what it would do. What cannot be read is first written to a file, which holds\n" +
 			"pushkeys and is for its owner's eyes; it is replaced only with -reset-damaged: push rules by the\n" +
-			"default ones, a pusher by none, which its device sets again. Exit status 1 says that faults are left.",
+			"default ones, a pusher by none, which its device sets again. Exit status 1 says that problems are left.",
 		flags: func(o *options, flags *flag.FlagSet) {
-			o.addWalk(flags)
+			o.addScan(flags)
 			o.addState(flags)
 			o.addDefaultRules(flags)
 			o.addDurability(flags)
 			flags.BoolVar(&o.yes, "yes", false, "repair; without it nothing is changed")
-			flags.BoolVar(&o.list, "list", false, "list each fault with what became of it")
+			flags.BoolVar(&o.list, "list", false, "list each problem with what became of it")
 			flags.BoolVar(&o.resetDamaged, "reset-damaged", false, "replace what cannot be read, after it was saved")
 			flags.StringVar(&o.save, "save", "", "`FILE` for what cannot be read (default pushctl-damaged-TIME.jsonl)")
 		},
@@ -40,23 +41,20 @@ func repairCommand() command {
 	}
 }
 
-// repairing repairs what a check finds.
-type repairing struct {
-	*checking
-	table defaultTable
-	saved *savedFile
-
-	mu     sync.Mutex
+// repairer repairs what a check finds.
+type repairer struct {
+	*call
+	saved  *savedFile
 	report repairReport
 }
 
 // repairReport is what a repair comes to.
 type repairReport struct {
-	Check    *report             `json:"check"`
-	Repaired map[faultKind]int64 `json:"repaired"`
+	Check    *report               `json:"check"`
+	Repaired map[problemKind]int64 `json:"repaired"` // or would be, without -yes
 }
 
-// The reasons for which a fault is left.
+// The reasons for which a problem is left.
 var (
 	errByHand  = errors.New("for somebody to look at")
 	errChanged = errors.New("it has changed meanwhile")
@@ -64,63 +62,69 @@ var (
 )
 
 func (c *call) repair(ctx context.Context) error {
-	k := newChecking(c, "looked at")
-	r := &repairing{checking: k, table: newDefaultTable(c.defaults), report: repairReport{k.report, map[faultKind]int64{}}}
-	k.found = r.found
-	place, err := newPosition(c.state, c.stateName("repair", fmt.Sprintf("yes %t, reset-damaged %t", c.yes, c.resetDamaged)), &r.report)
+	r := &repairer{call: c, saved: &savedFile{backend: c.backend, name: c.save}, report: repairReport{newReport(), map[problemKind]int64{}}}
+	from, err := newPosition(c.state, c.stateName("repair", fmt.Sprintf("yes %t, reset-damaged %t", c.yes, c.resetDamaged)), &r.report)
 	if err != nil {
 		return fmt.Errorf("-state: %w", err)
 	}
-	r.saved = &savedFile{backend: c.backend, name: c.save}
-	err = k.walk(ctx, place)
+	err = c.findProblems(ctx, c.newScanner("examined", from), &r.report.Check.tally, r.handle)
 	if isNothingFound(err) {
 		return err
 	}
 	if err == nil && c.yes {
 		err = r.settlePushkeys(ctx)
 	}
-	return errors.Join(err, r.saved.close(), r.tell(err))
+	return errors.Join(err, r.saved.close(), r.write(err))
 }
 
-// workers is how many changes are made at a time.
-const workers = 16
+// handled is a problem with what became of it.
+type handled struct {
+	problem
+	left error // why it is left; nil if it was repaired, or would be
+}
 
-// found repairs what was found.
-func (r *repairing) found(ctx context.Context, all []finding) error {
-	return atATime(ctx, workers, all, func(ctx context.Context, f finding) error {
-		repaired := false
-		err := r.wouldRepair(f)
-		if err == nil && r.yes {
-			err = r.repair(ctx, f)
-			repaired = err == nil
+// handle repairs problems. If that fails on the way, it counts those that were
+// repaired: the others will be found again.
+func (r *repairer) handle(ctx context.Context, found []problem) error {
+	all, err := parallel(ctx, found, r.handleOne)
+	for _, h := range all {
+		if err != nil && (h.left != nil || !r.yes) {
+			continue
 		}
-		if err != nil && !isRefusal(err) {
-			return fmt.Errorf("repair of %s: %w", printable(f.name), err)
-		}
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		if repaired || err == nil {
-			r.report.Repaired[f.kind]++
+		r.report.Check.Problems[h.kind]++
+		if h.left == nil {
+			r.report.Repaired[h.kind]++
 		}
 		if r.list {
-			fmt.Fprintf(r.out, "%s\t%s\t%s\t%s\n", r.outcome(err), f.kind, printable(f.name), printable(f.detail))
+			fmt.Fprintf(r.out, "%s\t%s\t%s\t%s\n", r.outcome(h.left), h.kind, printable(h.name), printable(h.detail))
 		}
-		return nil
-	})
+	}
+	return err
+}
+
+func (r *repairer) handleOne(ctx context.Context, p problem) (handled, error) {
+	err := r.whyLeft(p)
+	if err == nil && r.yes {
+		err = r.repairOne(ctx, p)
+	}
+	if err != nil && !isRefusal(err) {
+		return handled{}, fmt.Errorf("repair of %s: %w", printable(p.name), err)
+	}
+	return handled{p, err}, nil
 }
 
 // outcome is a word for a list.
-func (r *repairing) outcome(err error) string {
+func (r *repairer) outcome(left error) string {
 	switch {
-	case err != nil:
-		return "left, " + err.Error()
+	case left != nil:
+		return "left, " + left.Error()
 	case r.yes:
 		return "repaired"
 	}
 	return "would be repaired"
 }
 
-// isRefusal reports whether an error says why a fault is left.
+// isRefusal reports whether an error says why a problem is left.
 func isRefusal(err error) bool {
 	if isRefused(err) {
 		return true
@@ -133,12 +137,23 @@ func isRefusal(err error) bool {
 	return false
 }
 
-// wouldRepair returns why a fault is left. What cannot be read is saved.
-func (r *repairing) wouldRepair(f finding) error {
-	switch f.kind {
+// isRefused reports whether a store or service would not do something, as opposed
+// to one that could not.
+func isRefused(err error) bool {
+	kind := fault.KindOf(err)
+	return err != nil && kind != fault.Internal && kind != fault.Unavailable
+}
+
+// isDamaged reports whether stored data cannot be read.
+func isDamaged(err error) bool { return fault.KindOf(err) == fault.Database }
+
+// whyLeft returns why a problem is left, nil if it can be repaired. It saves what
+// cannot be read.
+func (r *repairer) whyLeft(p problem) error {
+	switch p.kind {
 	case unreadableEvent, unreadablePushers:
 		if r.yes {
-			if err := r.saved.add(f); err != nil {
+			if err := r.saved.add(p); err != nil {
 				return err
 			}
 		}
@@ -151,65 +166,65 @@ func (r *repairing) wouldRepair(f finding) error {
 	case wrongType, misplacedKey, unknownKey:
 		return errByHand
 	}
-	e, err := r.events.Read(f.text)
+	e, err := r.events.Read(p.text)
 	if err != nil {
 		return err
 	}
-	return e.Rules.Mend(r.table.For(f.user))
+	return e.Rules.Mend(r.defaults.For(p.user))
 }
 
-// repair makes good what was found, if it is still so.
-func (r *repairing) repair(ctx context.Context, f finding) error {
-	switch f.kind {
+// repairOne makes good what was found, if it is still so.
+func (r *repairer) repairOne(ctx context.Context, p problem) error {
+	switch p.kind {
 	case unreadableEvent:
-		defaults := r.table.For(f.user)
-		return ifDone(r.rules.Replace(ctx, f.user, &f.text, rulestore.EventOf(defaults)))
+		defaults := r.defaults.For(p.user)
+		return ifDone(r.rules.Replace(ctx, p.user, &p.text, rulestore.EventOf(defaults)))
 	case unreadablePushers:
-		left := maps.Clone(f.hash.fields)
-		for _, field := range f.hash.Unreadable {
+		left := maps.Clone(p.hash.fields)
+		for _, field := range p.hash.Unreadable {
 			delete(left, field)
 		}
-		return ifDone(r.pushers.Replace(ctx, f.user, f.hash.fields, left))
+		return ifDone(r.pushers.Replace(ctx, p.user, p.hash.fields, left))
 	case emptyEvent:
-		return r.host.EnsureDefaults(ctx, f.user)
+		return r.host.EnsureDefaults(ctx, p.user)
 	case pusherNoClaim:
-		return module.GiveClaim(ctx, r.pushers, r.index, f.user, f.pusher)
+		return module.GiveClaim(ctx, r.pushers, r.index, p.user, p.pusher)
 	case pusherUnknown:
-		return r.makeKnown(ctx, f)
+		return r.makeKnown(ctx, p)
 	case pusherTooMany:
-		return r.index.Postpone(ctx, module.Unsettled{Key: f.digest, Claim: f.claim.Claim})
+		return r.index.Postpone(ctx, module.Unsettled{Key: p.digest, Claim: p.claim.Claim})
 	case unreadableClaims:
-		return ifDone(r.index.Reset(ctx, f.digest, f.text))
+		return ifDone(r.index.Reset(ctx, p.digest, p.text))
 	case claimGivenUp:
-		return module.ReleaseClaims(ctx, r.index, f.digest, []pusher.Owner{f.claim})
+		return module.ReleaseClaims(ctx, r.index, p.digest, []pusher.Owner{p.claim})
 	case unsettledPushkeys:
 		return nil // settled at the end
 	}
-	return r.mend(ctx, f)
+	return r.mendRules(ctx, p)
 }
 
-// mend brings a set of rules in order. What is wrong with it may be counted as
-// several faults; the first one to be repaired repairs all.
-func (r *repairing) mend(ctx context.Context, f finding) error {
-	_, err := r.rules.Update(ctx, f.user, func(rules *pushrule.Ruleset, found bool) error {
+// mendRules brings a set of rules in order. What is wrong with it may be counted as
+// several problems; the first one to be repaired repairs all.
+func (r *repairer) mendRules(ctx context.Context, p problem) error {
+	_, err := r.rules.Update(ctx, p.user, func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
 			return errChanged
 		}
-		return rules.Mend(r.table.For(f.user))
+		return rules.Mend(r.defaults.For(p.user))
 	})
 	return err
 }
 
 // makeKnown has the index know of a pusher.
-func (r *repairing) makeKnown(ctx context.Context, f finding) error {
-	if f.text != "" { // of claims that cannot be read
-		if _, err := r.index.Reset(ctx, f.digest, f.text); err != nil {
+func (r *repairer) makeKnown(ctx context.Context, p problem) error {
+	if p.text != "" { // of claims that cannot be read
+		if _, err := r.index.Reset(ctx, p.digest, p.text); err != nil {
 			return err
 		}
 	}
-	err := module.RestoreClaim(ctx, r.index, f.digest, f.claim)
+	err := module.RestoreClaim(ctx, r.index, p.digest, p.claim)
 	if errors.Is(err, module.ErrClaimTaken) {
-		return module.GiveClaim(ctx, r.pushers, r.index, f.user, f.pusher)
+		return module.GiveClaim(ctx, r.pushers, r.index, p.user, p.pusher)
 	}
 	return err
 }
@@ -223,7 +238,7 @@ func ifDone(done bool, err error) error {
 
 // settlePushkeys does what the hosts do every half minute, until nothing is
 // overdue or nothing more can be done.
-func (r *repairing) settlePushkeys(ctx context.Context) error {
+func (r *repairer) settlePushkeys(ctx context.Context) error {
 	for before := 1 << 20; ; {
 		if err := r.host.SettlePushkeys(ctx); err != nil {
 			return err
@@ -236,17 +251,17 @@ func (r *repairing) settlePushkeys(ctx context.Context) error {
 	}
 }
 
-// tell writes the report, also of a repair that was not finished.
-func (r *repairing) tell(failed error) error {
+// write writes the report, also of a repair that was not finished.
+func (r *repairer) write(failed error) error {
 	table := tabwriter.NewWriter(r.out, 0, 0, 2, ' ', 0)
 	title := "WOULD BE REPAIRED"
 	if r.yes {
 		title = "REPAIRED"
 	}
-	fmt.Fprintf(table, "FAULT\tNUMBER\t%s\tLEFT\n", title)
+	fmt.Fprintf(table, "PROBLEM\tNUMBER\t%s\tLEFT\n", title)
 	left := int64(0)
-	for _, row := range faultKinds() {
-		n, repaired := r.report.Check.Faults[row.kind], r.report.Repaired[row.kind]
+	for _, row := range problemKinds() {
+		n, repaired := r.report.Check.Problems[row.kind], r.report.Repaired[row.kind]
 		if n > 0 {
 			fmt.Fprintf(table, "%s\t%d\t%d\t%d\n", row.kind, n, repaired, n-repaired)
 		}
@@ -254,8 +269,8 @@ func (r *repairing) tell(failed error) error {
 			left -= repaired
 		}
 	}
-	if len(r.report.Check.Faults) == 0 {
-		fmt.Fprintln(r.out, "No faults.")
+	if len(r.report.Check.Problems) == 0 {
+		fmt.Fprintln(r.out, "No problems.")
 	} else if err := table.Flush(); err != nil {
 		return err
 	}
@@ -263,7 +278,7 @@ func (r *repairing) tell(failed error) error {
 		fmt.Fprintf(r.out, "\nWhat could not be read is in %s. It holds pushkeys.\n", r.saved.name)
 	}
 	if failed == nil && left > 0 {
-		return errFaults
+		return errProblems
 	}
 	return nil
 }
@@ -280,10 +295,10 @@ type savedFile struct {
 }
 
 // add saves what was found. It is on disk when add returns.
-func (s *savedFile) add(f finding) error {
-	r := record{user: f.user, fields: f.hash.fields}
-	if f.kind == unreadableEvent {
-		r = record{user: f.user, event: &f.text}
+func (s *savedFile) add(p problem) error {
+	r := record{user: p.user, fields: p.hash.fields}
+	if p.kind == unreadableEvent {
+		r = record{user: p.user, event: &p.text}
 	}
 	var text bytes.Buffer
 	if err := r.appendLine(&text); err != nil {

@@ -60,7 +60,7 @@ func (c *call) changeUser(ctx context.Context, what string, check func(mxid.User
 	if err != nil {
 		return err
 	}
-	records, err := c.recordsOf(ctx, user)
+	records, err := c.recordsOfUser(ctx, user)
 	if err != nil {
 		return err
 	}
@@ -83,17 +83,19 @@ func (c *call) changeUser(ctx context.Context, what string, check func(mxid.User
 	return err
 }
 
-// recordsOf reads what is stored for a user.
-func (c *call) recordsOf(ctx context.Context, user mxid.UserID) ([]record, error) {
+// recordsOfUser reads what is stored for a user.
+func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	records, leftOut, err := c.readRecords(ctx, c.client, sortedKeys{
-		events: []string{c.keys.Rules(user)}, hashes: []string{c.keys.Pushers(user)},
-	})
-	if err == nil && leftOut > 0 {
-		err = errors.New("a key of the user is of another type: look at it by hand")
+	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
+	if err != nil {
+		return nil, err
 	}
-	return records, err
+	records, leftOut := recordsOf(values)
+	if leftOut > 0 {
+		return nil, errors.New("a key of the user is of another type: look at it by hand")
+	}
+	return records, nil
 }
 
 func describe(records []record) string {

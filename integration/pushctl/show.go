@@ -7,7 +7,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -17,9 +16,6 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/redis/go-redis/v9"
-
-	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -44,13 +40,12 @@ func showCommand() command {
 
 // shownUser is what is stored for a user.
 type shownUser struct {
-	User    mxid.UserID  `json:"user"`
-	Slot    int          `json:"slot"`
-	Node    string       `json:"node"`
-	Rules   shownRules   `json:"push_rules"`
-	Pushers shownPushers `json:"pushers"`
-	Faults  []listed     `json:"faults"`
-	random  bool         // the hashes are good for this call only
+	User     mxid.UserID     `json:"user"`
+	Node     string          `json:"node"`
+	Rules    shownRules      `json:"push_rules"`
+	Pushers  shownPushers    `json:"pushers"`
+	Problems []listedProblem `json:"problems"`
+	random   bool            // the hashes are good for this call only
 }
 
 // shownKeyed is what rules and pushers have in common.
@@ -121,65 +116,34 @@ func (c *call) show(ctx context.Context) error {
 func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
-	event, hashKey := c.keys.Rules(user), c.keys.Pushers(user)
-	s := shownUser{User: user, Slot: slotOf(event), Faults: []listed{}}
-	node, err := c.nodeOf(ctx, event)
+	names := []string{c.keys.Rules(user), c.keys.Pushers(user)}
+	s := shownUser{User: user, Problems: []listedProblem{}}
+	node, err := c.nodeOf(ctx, names[0])
 	if err != nil {
 		return s, err
 	}
 	s.Node = c.addressOf(node)
-	text, err := c.client.Get(ctx, event).Result()
-	if err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+	values, err := c.readValues(ctx, c.client, names)
+	if err != nil {
 		return s, err
 	}
-	fields, err := c.client.HGetAll(ctx, hashKey).Result()
-	if err != nil && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+	s.Rules, s.Pushers = c.shownRules(values[0]), c.shownPushers(values[1], hash)
+	x, err := c.examine(ctx, node, names)
+	if err != nil {
 		return s, err
 	}
-	s.Rules, s.Pushers = c.shownRules(event, text), c.shownPushers(hashKey, fields, hash)
-	x := newExaminer(c.backend)
-	found, err := x.look(ctx, node, []string{event, hashKey})
-	if err == nil && len(found.doubtful) > 0 {
-		err = x.decide(ctx, &found)
-	}
-	for _, f := range found.sure {
-		s.Faults = append(s.Faults, listed{f.kind, f.name, f.detail})
+	d := &doubts{backend: c.backend}
+	d.add(x.doubtful)
+	sure, err := d.decide(ctx)
+	for _, p := range append(x.sure, sure...) {
+		s.Problems = append(s.Problems, p.listed())
 	}
 	return s, err
 }
 
-// decide takes the second look.
-func (x *examiner) decide(ctx context.Context, f *findings) error {
-	if err := sleep(ctx, doubt); err != nil {
-		return err
-	}
-	sure, err := x.lookAgain(ctx, f.doubtful)
-	f.sure = append(f.sure, sure...)
-	return err
-}
-
-// addressOf is where a node is, or what the sentinels call it.
-func (b *backend) addressOf(node *redis.Client) string {
-	if b.servers.Mode == redisurl.Sentinel {
-		return "master " + b.servers.Master
-	}
-	return node.Options().Addr
-}
-
-// nodeOf returns the master that has a key.
-func (b *backend) nodeOf(ctx context.Context, key string) (*redis.Client, error) {
-	switch client := b.client.(type) {
-	case *redis.Client:
-		return client, nil
-	case *redis.ClusterClient:
-		return client.MasterForKey(ctx, key)
-	}
-	return nil, fmt.Errorf("a %T has no masters", b.client)
-}
-
-func (c *call) shownRules(key, text string) shownRules {
-	s := shownRules{shownKeyed{Key: key, Bytes: len(text)}, []shownRule{}}
-	e, err := c.events.Read(text)
+func (c *call) shownRules(v value) shownRules {
+	s := shownRules{shownKeyed{Key: v.name, Bytes: len(v.text)}, []shownRule{}}
+	e, err := c.events.Read(v.text)
 	if err != nil {
 		return s
 	}
@@ -208,12 +172,12 @@ func jsonArray[T ~string](texts []T) string {
 	return "[" + strings.Join(parts, ",") + "]"
 }
 
-func (c *call) shownPushers(key string, fields map[string]string, hash hasher) shownPushers {
-	s := shownPushers{shownKeyed{Key: key}, []shownPusher{}}
-	for field, text := range fields {
+func (c *call) shownPushers(v value, hash hasher) shownPushers {
+	s := shownPushers{shownKeyed{Key: v.name}, []shownPusher{}}
+	for field, text := range v.fields {
 		s.Bytes += len(field) + len(text)
 	}
-	h := pusherstore.ReadHash(fields)
+	h := pusherstore.ReadHash(v.fields)
 	s.Version, s.Changes = h.Stamp.Version, h.Stamp.Changes
 	for _, p := range h.Pushers.All() {
 		s.Pushers = append(s.Pushers, shownPusher{
@@ -267,17 +231,17 @@ func newHasher(file string) (hasher, error) {
 // page tells it in lines that fit a width.
 func (s shownUser) page(width int) string {
 	p := &page{width: width}
-	p.line("", fmt.Sprintf("%s, slot %d on %s", printable(string(s.User)), s.Slot, s.Node))
+	p.line("", fmt.Sprintf("%s on %s", printable(string(s.User)), s.Node))
 	p.line("", "")
 	s.Rules.write(p)
 	s.Pushers.write(p, s.random)
-	if len(s.Faults) == 0 {
-		p.line("", "No faults.")
+	if len(s.Problems) == 0 {
+		p.line("", "No problems.")
 		return p.text.String()
 	}
-	p.line("", "Faults:")
-	for _, f := range s.Faults {
-		p.line("  ", string(f.Fault)+" "+printable(f.Detail))
+	p.line("", "Problems:")
+	for _, listed := range s.Problems {
+		p.line("  ", string(listed.Problem)+" "+printable(listed.Detail))
 	}
 	return p.text.String()
 }

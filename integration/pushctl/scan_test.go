@@ -11,7 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// TestAnInterruptionCountsEachKeyOnce interrupts a walk at each of its reads,
+// TestAnInterruptionCountsEachKeyOnce interrupts a scan at each of its reads,
 // also between the parts of a SCAN reply that is longer than a page.
 func TestAnInterruptionCountsEachKeyOnce(t *testing.T) {
 	t.Parallel()
@@ -45,8 +45,8 @@ func (b *bed) countKeys(state string, interruptAt int) (int64, error) {
 		b.t.Fatal(err)
 	}
 	read := 0
-	w := &walk{backend: b.backend, pace: &pace{}, progress: &progress{quiet: true}, position: place}
-	w.look = func(_ context.Context, _ *redis.Client, keys []string) (func(context.Context) error, error) {
+	s := &scanner{backend: b.backend, pace: &pace{}, progress: &progress{quiet: true}, position: place}
+	err = s.Scan(ctx, func(_ context.Context, _ *redis.Client, keys []string) (func(context.Context) error, error) {
 		if read++; read == interruptAt {
 			interrupt()
 		}
@@ -54,12 +54,11 @@ func (b *bed) countKeys(state string, interruptAt int) (int64, error) {
 			counted.add(tally{Keys: int64(len(keys))})
 			return nil
 		}, nil
-	}
-	err = w.run(ctx)
+	})
 	return counted.Keys, err
 }
 
-// TestFindingNothingIsAnError has walks look where nothing of the module is.
+// TestFindingNothingIsAnError has commands search where nothing of the module is.
 func TestFindingNothingIsAnError(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
@@ -87,7 +86,7 @@ func TestFindingNothingIsAnError(t *testing.T) {
 
 func (b *bed) wantNothing(want string, args ...string) {
 	b.t.Helper()
-	if r := b.ctl(args...); r.status != exitFailure || strings.Contains(r.stdout, "No faults") || !strings.Contains(r.stderr, want) {
+	if r := b.ctl(args...); r.status != exitFailure || strings.Contains(r.stdout, "No problems") || !strings.Contains(r.stderr, want) {
 		b.t.Errorf("%s: status %d\n%s%s", args, r.status, r.stdout, r.stderr)
 	}
 }

@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// value is what a node answered for a key of the module's.
+type value struct {
+	name string
+	stored.Key
+	state  valueState
+	text   string            // of push rules and claims
+	fields map[string]string // of a hash of pushers
+}
+
+// valueState is what became of reading a value.
+type valueState int
+
+const (
+	isStored    valueState = iota
+	isAbsent               // nothing is stored
+	isElsewhere            // another node of the cluster has it
+	isOtherType            // what is stored is of another type than the module's
+)
+
+// readValues reads the push rules, hashes and claims among some keys from a node
+// or a cluster, in one pipeline. Other keys are left out.
+func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
+	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
+	// The pipeline's own error is that of one of the commands.
+	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, name := range names {
+			key := b.keys.Parse(name)
+			switch key.Kind {
+			case stored.RulesKey, stored.ClaimsKey:
+				answers = append(answers, p.Get(ctx, name))
+			case stored.PushersKey:
+				answers = append(answers, p.HGetAll(ctx, name))
+			default:
+				continue
+			}
+			values = append(values, value{name: name, Key: key})
+		}
+		return nil
+	})
+	for i, answer := range answers {
+		if err := values[i].fill(answer); err != nil {
+			return nil, fmt.Errorf("read %s: %w", values[i].owner(), err)
+		}
+	}
+	return values, nil
+}
+
+// readAnywhere is readValues for keys that may have moved from the node meanwhile.
+func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []string) ([]value, error) {
+	values, err := b.readValues(ctx, node, names)
+	var moved []string
+	here := slices.DeleteFunc(values, func(v value) bool {
+		if v.state == isElsewhere {
+			moved = append(moved, v.name)
+		}
+		return v.state == isElsewhere
+	})
+	if err != nil || len(moved) == 0 {
+		return here, err
+	}
+	there, err := b.readValues(ctx, b.client, moved)
+	return append(here, there...), err
+}
+
+// fill takes the value from an answer.
+func (v *value) fill(answer redis.Cmder) error {
+	err := answer.Err()
+	_, isMoved := redis.IsMovedError(err)
+	_, isAsk := redis.IsAskError(err)
+	switch {
+	case errors.Is(err, redis.Nil):
+		v.state = isAbsent
+	case isMoved || isAsk:
+		v.state = isElsewhere
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		v.state = isOtherType
+	case err != nil:
+		return err
+	}
+	switch answer := answer.(type) {
+	case *redis.StringCmd:
+		v.text = answer.Val()
+	case *redis.MapStringStringCmd:
+		if v.fields = answer.Val(); len(v.fields) == 0 && err == nil {
+			v.state = isAbsent
+		}
+	}
+	return nil
+}
+
+// owner is the user whose value it is, or the digest of a pushkey, which tells
+// nothing of it.
+func (v *value) owner() string {
+	if v.Kind == stored.ClaimsKey {
+		return "pushkey " + string(v.Digest)
+	}
+	return string(v.User)
+}
+
+// readClaims reads the claims to many pushkeys, wherever they are. Those that are
+// not there, or of another type, are empty.
+func (b *backend) readClaims(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
+	texts := make(map[pusher.Digest]string, len(digests))
+	for part := range slices.Chunk(digests, pageSize) {
+		names := make([]string, len(part))
+		for i, digest := range part {
+			names[i] = b.keys.Claims(digest)
+		}
+		values, err := b.readValues(ctx, b.client, names)
+		if err != nil {
+			return nil, err
+		}
+		for _, v := range values {
+			texts[v.Digest] = v.text
+		}
+	}
+	return texts, nil
+}
