@@ -106,9 +106,9 @@ type Config struct {
 	// [module.HostService.RefreshDefaults]. Default: none.
 	DefaultRules []pushrule.DefaultRule
 
-	// Changes is about telling listeners and syncs of changes. Without a Report,
+	// Changes is about notifying listeners and syncs of changes. Without a Report,
 	// what goes wrong there is logged.
-	Changes module.ChangesConfig
+	Changes module.FeedConfig
 }
 
 // DefaultConfig returns the defaults.
@@ -124,7 +124,7 @@ func DefaultConfig() Config {
 		LargeEventBytes:  rules.LargeEventBytes,
 		RuleLimits:       pushrule.DefaultLimits(),
 		PusherPolicy:     pusher.DefaultPolicy(),
-		Changes:          module.DefaultChangesConfig(),
+		Changes:          module.DefaultFeedConfig(),
 	}
 }
 
@@ -149,7 +149,7 @@ type Push struct {
 	Groups []handlers.RouteGroup
 
 	service   *module.Service
-	changes   *module.Changes
+	feed      *module.Feed
 	redis     *redisStores
 	evictions *redisclient.Evictions
 	seen      *watchers
@@ -193,11 +193,11 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err := own.fill(&o.Stores); err != nil {
 		return nil, err
 	}
-	changes, err := newChanges(o.Stores.Rules, parts, o.Log, seen, o.Listeners...)
+	feed, err := newFeed(o.Stores.Rules, parts, o.Log, seen, o.Listeners...)
 	if err != nil {
 		return nil, err
 	}
-	service := newService(o.Stores, changes, parts, o.Log, seen)
+	service := newService(o.Stores, feed, parts, o.Log, seen)
 	service.SetAccounts(o.Accounts)
 	rules, pushers := service.Rules(), service.Pushers()
 	if o.WrapRules != nil {
@@ -213,7 +213,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	}
 	p := &Push{
 		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: newHealth(own), Groups: routes.all(),
-		service: service, changes: changes, redis: own, seen: seen, log: o.Log,
+		service: service, feed: feed, redis: own, seen: seen, log: o.Log,
 	}
 	return p, p.complete()
 }
@@ -226,7 +226,7 @@ func (p *Push) complete() error {
 	p.evictions = redisclient.NewEvictions(p.redis.client, p.redis.cfg.start.redis, func(err error) {
 		p.log.Warn("Redis may evict keys", zap.String("error", fault.Details(err)))
 	})
-	return p.seen.register(metrics.NewChanges(p.changes.Stats), metrics.NewEvicting(p.evictions.Masters))
+	return p.seen.register(metrics.NewFeed(p.feed.Stats), metrics.NewEvicting(p.evictions.Masters))
 }
 
 // SetAccounts tells the module who is logged in, for hosts whose accounts exist
@@ -303,7 +303,7 @@ var Module = fx.Module("push",
 		(*redisStores).rules,
 		(*redisStores).pushers,
 		(*redisStores).pushkeys,
-		fx.Annotate(newChanges, fx.ParamTags("", "", "", "", ChangeListeners)),
+		fx.Annotate(newFeed, fx.ParamTags("", "", "", "", ChangeListeners)),
 		serviceOf,
 		(*module.Service).Rules,
 		(*module.Service).Pushers,
@@ -340,7 +340,7 @@ func AsObserver(constructor any) any {
 type configs struct {
 	rules    rulestore.Config
 	pushers  pusherstore.Config
-	changes  module.ChangesConfig
+	changes  module.FeedConfig
 	service  module.Options
 	handlers handlers.Config
 	start    startConfig
@@ -489,23 +489,32 @@ func (w *watchers) unregister() {
 	}
 }
 
-// newChanges returns what tells the listeners.
-func newChanges(
+// newFeed returns the feed of changes, which notifies the listeners.
+func newFeed(
 	store module.RuleStore, cfg configs, log *zap.Logger, seen *watchers, listeners ...module.ChangeListener,
-) (*module.Changes, error) {
+) (*module.Feed, error) {
 	c := cfg.changes
 	c.Observer = seen
 	if c.Report == nil {
-		c.Report = func(err error) { log.Warn("trouble with telling changes", zap.String("error", fault.Details(err))) }
+		c.Report = func(err error) { reportFeed(log, err) }
 	}
-	return module.NewChanges(store, c, listeners...)
+	return module.NewFeed(store, c, listeners...)
 }
 
-func newService(stores module.Stores, changes *module.Changes, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
+// reportFeed logs what goes wrong in the feed.
+func reportFeed(log *zap.Logger, err error) {
+	if panicked := (*module.ListenerPanic)(nil); errors.As(err, &panicked) {
+		log.Error("change listener panicked", zap.Error(err))
+		return
+	}
+	log.Warn("change feed disconnected from Redis, reconnecting", zap.String("error", fault.Details(err)))
+}
+
+func newService(stores module.Stores, feed *module.Feed, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
 	o := cfg.service
 	o.Observer = seen
 	o.SettleFailed = func(err error) { log.Warn("pushkeys are still to be settled", zap.String("error", fault.Details(err))) }
-	return module.NewService(stores, changes, o)
+	return module.NewService(stores, feed, o)
 }
 
 // routes are the module's own route groups.
@@ -581,8 +590,8 @@ type hostStores struct {
 	Accounts module.Accounts `optional:"true"`
 }
 
-func serviceOf(s hostStores, changes *module.Changes, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
-	service := newService(module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys}, changes, cfg, log, seen)
+func serviceOf(s hostStores, feed *module.Feed, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
+	service := newService(module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys}, feed, cfg, log, seen)
 	service.SetAccounts(s.Accounts)
 	return service
 }
@@ -598,7 +607,7 @@ type pushParts struct {
 	Health  module.Health
 	Routes  routes
 	Service *module.Service
-	Changes *module.Changes
+	Feed    *module.Feed
 	Redis   *redisStores
 	Seen    *watchers
 	Log     *zap.Logger
@@ -607,7 +616,7 @@ type pushParts struct {
 func pushOf(p pushParts) *Push {
 	return &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Groups: p.Routes.all(),
-		service: p.Service, changes: p.Changes, redis: p.Redis, seen: p.Seen, log: p.Log,
+		service: p.Service, feed: p.Feed, redis: p.Redis, seen: p.Seen, log: p.Log,
 	}
 }
 

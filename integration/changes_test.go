@@ -22,6 +22,7 @@ type outpost struct {
 	t     *testing.T
 	rules module.RuleService
 	sync  module.SyncService
+	feed  *module.Feed
 
 	mu    sync.Mutex
 	heard map[mxid.UserID]news
@@ -30,12 +31,12 @@ type outpost struct {
 
 // news is what was heard of a user last.
 type news struct {
-	content module.Content
+	version int64
 	at      time.Time
 }
 
-// newOutpost starts one. It looks at the store only when a watch begins: what
-// it hears otherwise was hinted at.
+// newOutpost starts one. It checks the store only when a watch begins: it hears
+// of everything else from the watch.
 func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 	t.Helper()
 	store, err := rulestore.New(client, rulestore.DefaultConfig())
@@ -43,18 +44,19 @@ func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 		t.Fatal(err)
 	}
 	o := &outpost{t: t, heard: map[mxid.UserID]news{}}
-	cfg := module.DefaultChangesConfig()
+	cfg := module.DefaultFeedConfig()
 	cfg.Recheck = time.Hour
-	changes, err := module.NewChanges(store, cfg, o)
+	feed, err := module.NewFeed(store, cfg, o)
 	if err != nil {
 		t.Fatal(err)
 	}
-	service := module.NewService(module.Stores{Rules: store}, changes, module.Options{Limits: pushrule.DefaultLimits()})
+	o.feed = feed
+	service := module.NewService(module.Stores{Rules: store}, feed, module.Options{Limits: pushrule.DefaultLimits()})
 	o.rules = service.Rules()
 	o.sync = service.Sync(o.rules)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { changes.Run(ctx) })
+	running.Go(func() { feed.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
 		running.Wait()
@@ -62,13 +64,13 @@ func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 	return o
 }
 
-func (o *outpost) PushRulesChanged(_ context.Context, user mxid.UserID, content module.Content) {
+func (o *outpost) PushRulesChanged(_ context.Context, user mxid.UserID, version int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if before := o.heard[user].content.Version; content.Version < before {
-		o.odd = append(o.odd, fmt.Sprintf("%s: %d after %d", user, content.Version, before))
+	if before := o.heard[user].version; version < before {
+		o.odd = append(o.odd, fmt.Sprintf("%s: %d after %d", user, version, before))
 	}
-	o.heard[user] = news{content, time.Now()}
+	o.heard[user] = news{version, time.Now()}
 }
 
 // syncs has the outpost look after a user from now on.
@@ -96,9 +98,11 @@ func (o *outpost) put(user mxid.UserID, id string) time.Time {
 	}
 }
 
-// hears waits until the outpost has heard of a rule, and returns when it did.
+// hears waits until the outpost has heard of a version that has a rule, and
+// returns when it did.
 func (o *outpost) hears(user mxid.UserID, id string) time.Time {
 	o.t.Helper()
+	loaded := int64(0)
 	for deadline := time.Now().Add(never); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		o.mu.Lock()
 		last, odd := o.heard[user], o.odd
@@ -106,8 +110,15 @@ func (o *outpost) hears(user mxid.UserID, id string) time.Time {
 		if len(odd) > 0 {
 			o.t.Fatalf("versions went back: %q", odd)
 		}
-		if _, found := last.content.Rules.Rule(pushrule.Room, id); found {
+		if last.version == loaded {
+			continue
+		}
+		content, err := o.rules.Content(o.t.Context(), user)
+		if _, found := content.Rules.Rule(pushrule.Room, id); found {
 			return last.at
+		}
+		if err == nil {
+			loaded = last.version
 		}
 	}
 	o.t.Errorf("%s of %s was not heard of", id, user)

@@ -291,8 +291,9 @@ func (c *scene) wantStruck(f *redistest.Fault) {
 	}
 }
 
-// wantSuccess compares the answer with that of the undisturbed course, and
-// waits for the listeners to hear of the state, or of one that followed.
+// wantSuccess compares the answer with that of the undisturbed course, and waits
+// for the listeners to be notified of what is stored, which is the state or one
+// that followed.
 func (c *scene) wantSuccess(got answer, state trace, later ...trace) {
 	c.t.Helper()
 	if text := ofAlice(c.user, got.String()); got.status != http.StatusOK || state == c.after && text != c.answer {
@@ -306,11 +307,11 @@ func (c *scene) wantSuccess(got answer, state trace, later ...trace) {
 		select {
 		case last = <-c.heard:
 		case <-time.After(never):
-			c.errorf("listeners heard last of\n%s\nstored was\n%s", last, state.data)
+			c.errorf("listeners heard last of %q, stored was\n%s", last, state.data)
 			return
 		}
-		_, content, _ := strings.Cut(ofAlice(c.user, last), " ")
-		if slices.ContainsFunc(append(later, state), func(s trace) bool { return strings.Contains(s.data, content) }) {
+		_, stamp := unstamped(c.stage.client.Get(c.t.Context(), eventKey(c.user)).Val())
+		if last == notification(c.user, stamp.Version) && slices.Contains(append(later, state), traceOf(c.t, c.stage.client, c.user)) {
 			return
 		}
 	}

@@ -128,7 +128,7 @@ type syncWaker struct {
 	waiting map[mxid.UserID]chan struct{} // closed when the user's rules change
 }
 
-func (w *syncWaker) PushRulesChanged(_ context.Context, user mxid.UserID, _ module.Content) {
+func (w *syncWaker) PushRulesChanged(_ context.Context, user mxid.UserID, _ int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if news, found := w.waiting[user]; found {

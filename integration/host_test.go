@@ -103,7 +103,7 @@ func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 // are not heard is no request's line, and may come at any time without a Redis.
 func (h *host) takeLogged() []observer.LoggedEntry {
 	return slices.DeleteFunc(h.logs.TakeAll(), func(entry observer.LoggedEntry) bool {
-		return entry.Message == "trouble with telling changes"
+		return entry.Message == "change feed disconnected from Redis, reconnecting"
 	})
 }
 

@@ -273,7 +273,7 @@ func (s *racyRules) Update(
 }
 
 // Watch tells nothing.
-func (s *racyRules) Watch(ctx context.Context, watching func(), _ func(mxid.UserID, int64)) error {
+func (s *racyRules) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
 	watching()
 	<-ctx.Done()
 	return ctx.Err()

@@ -19,7 +19,6 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/redistest"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -307,7 +306,7 @@ type deaf struct{}
 
 func newDeaf() deaf { return deaf{} }
 
-func (deaf) PushRulesChanged(context.Context, mxid.UserID, module.Content) {}
+func (deaf) PushRulesChanged(context.Context, mxid.UserID, int64) {}
 
 // eventually waits until something is so.
 func eventually(t *testing.T, what string, isSo func() bool) {

@@ -304,19 +304,21 @@ func (h *guardedHost) hears(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	made := map[string]bool{}
 	for n := 0; h.logs.Len() == 0; n++ {
 		id := fmt.Sprintf("!elsewhere%d:example.org", n)
-		_, err := other.Update(ctx, bob, func(rules *pushrule.Ruleset, _ bool) error {
+		content, err := other.Update(ctx, bob, func(rules *pushrule.Ruleset, _ bool) error {
 			return rules.Put(pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
 		})
 		if err != nil {
 			return err
 		}
+		made[notification(bob, content.Version)] = true
 		after := time.After(20 * time.Millisecond)
 		for waits := true; waits; {
 			select {
 			case news := <-h.heard:
-				if strings.Contains(news, "!elsewhere") {
+				if made[news] {
 					return nil
 				}
 			case <-after:

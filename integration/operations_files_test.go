@@ -81,7 +81,7 @@ func exposed(t *testing.T) map[string][]string {
 	t.Helper()
 	descs := make(chan *prometheus.Desc, 100)
 	metrics.New().Describe(descs)
-	metrics.NewChanges(func() module.ChangeStats { return module.ChangeStats{} }).Describe(descs)
+	metrics.NewFeed(func() module.FeedStats { return module.FeedStats{} }).Describe(descs)
 	metrics.NewEvicting(func() int { return 0 }).Describe(descs)
 	close(descs)
 	all := map[string][]string{}

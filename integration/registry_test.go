@@ -101,7 +101,7 @@ func (u usedSyncService) Version(ctx context.Context, user mxid.UserID) (int64, 
 
 type usedListener struct{ use }
 
-func (u usedListener) PushRulesChanged(context.Context, mxid.UserID, module.Content) { u.count() }
+func (u usedListener) PushRulesChanged(context.Context, mxid.UserID, int64) { u.count() }
 
 type usedAccounts struct{ use }
 

@@ -142,20 +142,20 @@ func usualWith(a module.Accounts) module.Options {
 	return module.Options{Policy: pusher.DefaultPolicy(), Accounts: a}
 }
 
-// idleChanges returns changes that nobody is told of: nothing but the requests
-// of a test looks at the rules.
-func idleChanges(t *testing.T, rules module.RuleStore) *module.Changes {
+// idleFeed returns a feed that does not run: nothing but the requests of a test
+// asks for the rules.
+func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	t.Helper()
-	changes, err := module.NewChanges(rules, module.DefaultChangesConfig())
+	feed, err := module.NewFeed(rules, module.DefaultFeedConfig())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return changes
+	return feed
 }
 
 // forgetful returns the host's service on stores and on rules.
-func forgetful(c caller, rules *ruleMemory, changes *module.Changes) module.HostService {
-	return hostOn(module.Stores{Rules: ruleCaller{rules, c}, Pushers: c, Pushkeys: c.index()}, changes, usual())
+func forgetful(c caller, rules *ruleMemory, feed *module.Feed) module.HostService {
+	return hostOn(module.Stores{Rules: ruleCaller{rules, c}, Pushers: c, Pushkeys: c.index()}, feed, usual())
 }
 
 // farewell is alice's tablet that sets a pusher while the host ends the tablet,
@@ -241,12 +241,12 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 // end is the host that ends what is to end.
 func (f farewell) end(t *testing.T, gone *string) request {
 	rules := &ruleMemory{}
-	changes := idleChanges(t, rules)
+	feed := idleFeed(t, rules)
 	return func(ctx context.Context, c caller) error {
 		if err := (accounts{c, gone}).end(f.ends); err != nil {
 			return err
 		}
-		host := forgetful(c, rules, changes)
+		host := forgetful(c, rules, feed)
 		switch f.ends {
 		case theTablet:
 			return host.RemoveDevicePushers(ctx, alice, "TABLET")
@@ -282,7 +282,7 @@ func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
 		}
 	}
 	store := &ruleMemory{}
-	rules := module.NewService(module.Stores{Rules: store}, idleChanges(t, store), module.Options{Accounts: broken}).Rules()
+	rules := module.NewService(module.Stores{Rules: store}, idleFeed(t, store), module.Options{Accounts: broken}).Rules()
 	if _, err := rules.Content(t.Context(), alice); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
 		t.Errorf("Content: got error %v", err)
 	}
@@ -341,9 +341,9 @@ func playFirstRead(t *testing.T, before module.Content, choose func(int) int, an
 	t.Helper()
 	m, rules, gone := newMemory(), &ruleMemory{content: before}, ""
 	m.set(t, alice, tabletsOwn)
-	changes := idleChanges(t, rules)
+	feed := idleFeed(t, rules)
 	read := func(ctx context.Context, c caller) error {
-		service := module.NewService(module.Stores{Rules: ruleCaller{rules, c}}, changes, module.Options{Accounts: accounts{c, &gone}}).Rules()
+		service := module.NewService(module.Stores{Rules: ruleCaller{rules, c}}, feed, module.Options{Accounts: accounts{c, &gone}}).Rules()
 		_, err := service.Content(ctx, alice)
 		return err
 	}
@@ -351,7 +351,7 @@ func playFirstRead(t *testing.T, before module.Content, choose func(int) int, an
 		if err := (accounts{c, &gone}).end(theUser); err != nil {
 			return err
 		}
-		return forgetful(c, rules, changes).ForgetUser(ctx, alice)
+		return forgetful(c, rules, feed).ForgetUser(ctx, alice)
 	}
 	runs, played := play(t.Context(), m, choose, 0, func() {}, read, forget)
 	if !played {
@@ -374,8 +374,8 @@ func TestForgettingAUserWhereTheHostDiesIsFinishedByTheRepetition(t *testing.T) 
 		m.do(t, act{bob, takes})
 		pushers := []pusher.Pusher{pusherOf("en"), ownPusher("mail", pusher.Email, ""), ownPusher("phone", pusher.HTTP, "PHONE")}
 		m.set(t, alice, pushers...)
-		changes := idleChanges(t, rules)
-		forget := func(ctx context.Context, c caller) error { return forgetful(c, rules, changes).ForgetUser(ctx, alice) }
+		feed := idleFeed(t, rules)
+		forget := func(ctx context.Context, c caller) error { return forgetful(c, rules, feed).ForgetUser(ctx, alice) }
 		play(t.Context(), m, choose, 1, func() {}, forget)
 		for range 2 {
 			if err := forget(t.Context(), m.caller()); err != nil {
@@ -413,11 +413,11 @@ func (unreadableIndex) Update(context.Context, pusher.Digest, func(*pusher.Claim
 
 func TestAUserIsForgottenThoughWhatIsStoredCannotBeRead(t *testing.T) {
 	t.Parallel()
-	for name, host := range map[string]func(*memory, *ruleMemory, *module.Changes) module.HostService{
-		"the pushers": func(m *memory, r *ruleMemory, c *module.Changes) module.HostService {
+	for name, host := range map[string]func(*memory, *ruleMemory, *module.Feed) module.HostService{
+		"the pushers": func(m *memory, r *ruleMemory, c *module.Feed) module.HostService {
 			return hostOn(module.Stores{Rules: r, Pushers: unreadable{m}, Pushkeys: m.index()}, c, usual())
 		},
-		"the claims": func(m *memory, r *ruleMemory, c *module.Changes) module.HostService {
+		"the claims": func(m *memory, r *ruleMemory, c *module.Feed) module.HostService {
 			return hostOn(module.Stores{Rules: r, Pushers: m, Pushkeys: unreadableIndex{m.index()}}, c, usual())
 		},
 	} {
@@ -425,7 +425,7 @@ func TestAUserIsForgottenThoughWhatIsStoredCannotBeRead(t *testing.T) {
 			t.Parallel()
 			m, rules := newMemory(), &ruleMemory{content: found(pushrule.Ruleset{})}
 			m.set(t, alice, pusherOf("en"))
-			if err := host(m, rules, idleChanges(t, rules)).ForgetUser(t.Context(), alice); err != nil {
+			if err := host(m, rules, idleFeed(t, rules)).ForgetUser(t.Context(), alice); err != nil {
 				t.Fatal(err)
 			}
 			if _, kept := m.lists[alice]; kept || rules.content.Found() {

@@ -12,82 +12,93 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// ChangeStats counts since the start what happened to changes.
-type ChangeStats struct {
-	Hints     int64 // heard from the store
+// FeedStats counts since the start what happened to changes.
+type FeedStats struct {
+	Heard     int64 // changes that the store's watch told of
 	Rechecked int64 // users whose version was compared with the store's
 	Delivered int64 // calls of listeners
-	Dropped   int64 // changes that were not told, since too many waited
+	Dropped   int64 // changes that were not delivered, since too many waited
 	Panics    int64 // of listeners
 	Waiting   int   // users whose change waits for a listener, now
-	Watching  bool  // whether the store tells of changes, now
+	Watching  bool  // whether the store is watched, now
 }
 
-type changeCounters struct{ hints, rechecked, delivered, dropped, panics atomic.Int64 }
+type feedCounters struct{ heard, rechecked, delivered, dropped, panics atomic.Int64 }
 
 // Stats returns the counts.
-func (c *Changes) Stats() ChangeStats {
-	s := ChangeStats{
-		Hints:     c.counters.hints.Load(),
-		Rechecked: c.counters.rechecked.Load(),
-		Delivered: c.counters.delivered.Load(),
-		Dropped:   c.counters.dropped.Load(),
-		Panics:    c.counters.panics.Load(),
-		Watching:  c.isWatching(),
+func (f *Feed) Stats() FeedStats {
+	s := FeedStats{
+		Heard:     f.counters.heard.Load(),
+		Rechecked: f.counters.rechecked.Load(),
+		Delivered: f.counters.delivered.Load(),
+		Dropped:   f.counters.dropped.Load(),
+		Panics:    f.counters.panics.Load(),
+		Watching:  f.isWatching(),
 	}
-	for _, queue := range c.listeners {
+	for _, queue := range f.listeners {
 		s.Waiting += queue.length()
 	}
 	return s
 }
 
-// listenerQueue holds the changes that a listener has not heard of yet: the
-// last of each user, in the order in which the users came.
+// ListenerPanic is a panic of a [ChangeListener].
+type ListenerPanic struct {
+	Listener string // its type
+	Value    any
+	Stack    []byte
+}
+
+// Error has all of it, for the log.
+func (p *ListenerPanic) Error() string {
+	return fmt.Sprintf("module: the change listener %s panicked: %v\n%s", p.Listener, p.Value, p.Stack)
+}
+
+// listenerQueue holds the changes of which a listener is still to be notified:
+// the last of each user, in the order in which the users came.
 type listenerQueue struct {
 	listener ChangeListener
-	changes  *Changes
+	feed     *Feed
 	filled   chan struct{}
 
 	mu     sync.Mutex
 	order  []mxid.UserID
-	latest map[mxid.UserID]Content
+	latest map[mxid.UserID]Change
 }
 
-func newListenerQueue(listener ChangeListener, changes *Changes) *listenerQueue {
+func newListenerQueue(listener ChangeListener, feed *Feed) *listenerQueue {
 	return &listenerQueue{
-		listener: listener, changes: changes,
-		filled: make(chan struct{}, 1), latest: map[mxid.UserID]Content{},
+		listener: listener, feed: feed,
+		filled: make(chan struct{}, 1), latest: map[mxid.UserID]Change{},
 	}
 }
 
-// put adds a change, or drops it where too many wait, and then returns false.
-func (q *listenerQueue) put(user mxid.UserID, content Content) bool {
+// put adds a change. It drops it and returns false if too many wait.
+func (q *listenerQueue) put(c Change) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if _, waits := q.latest[user]; !waits {
-		if len(q.order) >= q.changes.cfg.MaxQueued {
-			q.changes.counters.dropped.Add(1)
+	if _, waits := q.latest[c.User]; !waits {
+		if len(q.order) >= q.feed.cfg.MaxQueued {
+			q.feed.counters.dropped.Add(1)
 			return false
 		}
-		q.order = append(q.order, user)
+		q.order = append(q.order, c.User)
 	}
-	q.latest[user] = content
-	notify(q.filled)
+	q.latest[c.User] = c
+	signal(q.filled)
 	return true
 }
 
-func (q *listenerQueue) take() (user mxid.UserID, content Content, found bool) {
+func (q *listenerQueue) take() (c Change, found bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if len(q.order) == 0 {
 		q.order = nil
-		return "", Content{}, false
+		return Change{}, false
 	}
-	user = q.order[0]
+	c = q.latest[q.order[0]]
 	q.order = q.order[1:]
-	content = q.latest[user]
-	delete(q.latest, user)
-	return user, content, true
+	delete(q.latest, c.User)
+	return c, true
 }
 
 func (q *listenerQueue) length() int {
@@ -105,24 +116,25 @@ func (q *listenerQueue) run(ctx context.Context) {
 		case <-q.filled:
 		}
 		for ctx.Err() == nil {
-			user, content, found := q.take()
+			c, found := q.take()
 			if !found {
 				break
 			}
-			q.call(ctx, user, content)
+			q.call(ctx, c)
 		}
 	}
 }
 
-func (q *listenerQueue) call(ctx context.Context, user mxid.UserID, content Content) {
+func (q *listenerQueue) call(ctx context.Context, c Change) {
 	defer func() {
 		if p := recover(); p != nil {
-			q.changes.counters.panics.Add(1)
-			q.changes.cfg.Report(fmt.Errorf("module: the change listener %T panicked: %v\n%s", q.listener, p, debug.Stack()))
+			q.feed.counters.panics.Add(1)
+			q.feed.cfg.Report(&ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
 		}
 	}()
-	q.changes.counters.delivered.Add(1)
-	lag := time.Since(time.UnixMicro(content.Version))
-	q.changes.cfg.Observer.Took(observe.ChangeLag, observe.PushRules, lag, true)
-	q.listener.PushRulesChanged(ctx, user, content)
+	q.feed.counters.delivered.Add(1)
+	if !c.Made.IsZero() {
+		q.feed.cfg.Observer.Took(observe.ChangeLag, observe.PushRules, time.Since(c.Made), true)
+	}
+	q.listener.PushRulesChanged(ctx, c.User, c.Version)
 }

@@ -7,7 +7,7 @@
 //	                          └─ PushkeyIndex      (pusherstore: Redis)
 //	host ────── HostService ──── the three stores
 //	        └── SyncService ──── RuleService
-//	                 Changes ─── ChangeListener    (the host's, any number)
+//	                 Feed ────── ChangeListener    (the host's, any number)
 //	                 services ── Accounts          (the host's, if it has one)
 //
 // All implementations are safe for concurrent use, honour the context they are
@@ -41,6 +41,11 @@ type RuleStore interface {
 	// with a result for each. That one failed has no effect on the others.
 	LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content]
 
+	// Versions returns the versions of many users' rules, as LoadMany would, 0 for
+	// a user who has none. It is called for thousands of users every minute, so it
+	// should read no rules. What cannot be read may have a version nevertheless.
+	Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[int64]
+
 	// Update replaces the user's rules with what edit makes of them,
 	// atomically: no change that another call made in between is lost. Edit
 	// gets an empty set and found false for a user who has no rules. The
@@ -57,12 +62,24 @@ type RuleStore interface {
 	// is nothing is no error. An update that is under way finds no rules then.
 	Delete(ctx context.Context, user mxid.UserID) error
 
-	// Watch calls changed for each change that any host makes in the store,
-	// those of this one included, until ctx ends or a change may have been
-	// missed, and returns the error that did it. It calls watching, once, when
-	// every later change will be told. It must not wait for changed for long,
-	// which returns at once. Changes may come twice, late and in any order.
-	Watch(ctx context.Context, watching func(), changed func(user mxid.UserID, version int64)) error
+	// Watch calls changed for each change that any host makes in the store, those
+	// of this one included, until ctx ends or a change may have been missed, and
+	// returns the error that did it. An update that changes nothing is no change,
+	// nor is a deletion. It calls watching, once, when it will hear of every later
+	// change. Changed returns at once. Changes may come twice, late and in any
+	// order.
+	Watch(ctx context.Context, watching func(), changed func(Change)) error
+}
+
+// Change is a change of a user's rules. It has no contents: who wants them, loads
+// them.
+type Change struct {
+	User    mxid.UserID
+	Version int64
+
+	// Made is when the change was made, by the clock of this host; the zero time
+	// if the store does not know. It is for metrics only.
+	Made time.Time
 }
 
 // Content is the content of a user's m.push_rules event, with its version.
@@ -73,9 +90,11 @@ type Content struct {
 	// interpret. It is kept, and shown as account data and in /sync. Read-only.
 	Extra []strictjson.Member
 
-	// Version is another one after every change, 0 where nothing is stored. It
-	// grows; it is smaller than before only where the store itself has lost
-	// changes (README, "Guarantees") or somebody else than the module wrote.
+	// Version is another one after every change, above 0; it is 0 if nothing is
+	// stored. It grows with every change that the module makes, and on when rules
+	// are made anew after a deletion. It is smaller than before only where the
+	// store itself has lost changes (README, "Guarantees") or somebody else than
+	// the module wrote: so compare versions for equality, to be right in any case.
 	Version int64
 }
 
@@ -285,26 +304,31 @@ type SyncService interface {
 	// ContentSince returns the content when its version is another than since;
 	// changed is false when it is not. Since 0, at the first sync, it always
 	// is, and the store is asked. Otherwise the store is asked only when the
-	// rules have changed, and when this host has not looked after the user for
-	// some minutes. A change by another host is known here within
-	// milliseconds, or within [ChangesConfig.Recheck] where news of it got
+	// rules have changed, and when nobody has asked this host for the user for some
+	// minutes. A change by another host is known here within
+	// milliseconds, or within [FeedConfig.Recheck] if the news of it got
 	// lost. Errors: as [RuleService.Content].
 	ContentSince(ctx context.Context, user mxid.UserID, since int64) (content Content, changed bool, err error)
 }
 
-// ChangeListener hears of every change to push rules, whichever host instance
-// made it.
+// ChangeListener is notified of every change to push rules, whichever host
+// instance made it. It gets the version and no contents: if it needs them, it
+// asks [RuleService.Content] or [HostService.AccountData].
 type ChangeListener interface {
-	// PushRulesChanged is called for one change at a time, on a goroutine of
-	// the listener's own: neither a request nor another listener waits for it,
-	// and a panic is counted and reported. The versions of one user come in
-	// their order; of several changes that come while it is busy, it gets the
-	// last. It should return when ctx ends, which is when the host stops.
+	// PushRulesChanged is called for one change at a time, on a goroutine of the
+	// listener's own: neither a request nor another listener waits for it, and a
+	// panic is counted and reported. Of several changes of a user that come while
+	// it is busy, it gets the last. It is not called for requests that change
+	// nothing, but may be called twice with one version. It should return when ctx
+	// ends, which is when the host stops.
 	//
-	// What is not told, since too many users' changes wait or the host was
-	// down, is told later of users of a [SyncService]; for all others, the
-	// version tells.
-	PushRulesChanged(ctx context.Context, user mxid.UserID, content Content)
+	// Versions of one user come in their order, but for what [Content] tells of
+	// smaller ones. The rules may have changed again by the time of the call.
+	//
+	// A change that is missed, since too many wait or the host was not connected,
+	// is made up for within [FeedConfig.Recheck] for the users of a [SyncService];
+	// for all others, compare versions.
+	PushRulesChanged(ctx context.Context, user mxid.UserID, version int64)
 }
 
 // Accounts is what the host knows of its users. It is optional: with it, no

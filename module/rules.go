@@ -14,7 +14,7 @@ var _ RuleService = (*ruleService)(nil)
 // ruleService is the push rule part of a [Service].
 type ruleService struct {
 	store    RuleStore
-	changes  *Changes
+	feed     *Feed
 	accounts *accountsSlot
 	defaults pushrule.Defaults
 	limits   pushrule.Limits
@@ -152,16 +152,24 @@ func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pus
 	return err
 }
 
-// change is the one path of every write: apply, commit, announce. It returns
-// what is stored then.
+// change is the one path of every write: edit, store, have the feed observe what
+// has changed. It returns what is stored then.
 func (s *ruleService) change(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (Content, error) {
-	content, err := s.store.Update(ctx, user, edit)
+	var changed bool
+	content, err := s.store.Update(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+		before := *rules
+		err := edit(rules, found)
+		changed = !found || !before.Equal(*rules)
+		return err
+	})
 	if err != nil {
 		return Content{}, err
 	}
-	s.changes.announce(user, content)
+	if changed {
+		s.feed.changed(user, content.Version)
+	}
 	return content, nil
 }
 
@@ -199,7 +207,7 @@ func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRo
 func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 	err := s.store.Delete(ctx, user)
 	if err == nil {
-		s.changes.forget(user)
+		s.feed.forget(user)
 	}
 	return err
 }

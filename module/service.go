@@ -18,7 +18,7 @@ import (
 type Service struct {
 	rules    *ruleService
 	pushers  *pusherService
-	changes  *Changes
+	feed     *Feed
 	accounts *accountsSlot
 
 	settleFailed func(error)
@@ -46,9 +46,8 @@ type Options struct {
 	SettleFailed func(error)
 }
 
-// NewService returns a service on stores, which tells changes of what it has
-// changed. It does no I/O and starts nothing; see [Service.Run].
-func NewService(stores Stores, changes *Changes, o Options) *Service {
+// NewService returns a service on stores. The feed observes what it changes. It does no I/O and starts nothing; see [Service.Run].
+func NewService(stores Stores, feed *Feed, o Options) *Service {
 	if o.SettleFailed == nil {
 		o.SettleFailed = func(error) {}
 	}
@@ -56,14 +55,14 @@ func NewService(stores Stores, changes *Changes, o Options) *Service {
 	accounts.set(o.Accounts)
 	return &Service{
 		rules: &ruleService{
-			store: stores.Rules, changes: changes, accounts: accounts,
+			store: stores.Rules, feed: feed, accounts: accounts,
 			defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
 		},
 		pushers: &pusherService{
 			store: stores.Pushers, pushkeys: pushkeys{stores.Pushkeys, stores.Pushers},
 			policy: o.Policy, accounts: accounts,
 		},
-		changes: changes, accounts: accounts, settleFailed: o.SettleFailed,
+		feed: feed, accounts: accounts, settleFailed: o.SettleFailed,
 	}
 }
 
@@ -83,7 +82,7 @@ func (s *Service) Host(rules RuleService) HostService {
 // Sync returns what /sync calls. It reads users' rules through rules, in the way
 // of [Service.Host].
 func (s *Service) Sync(rules RuleService) SyncService {
-	return &syncService{rules, s.changes}
+	return &syncService{rules, s.feed}
 }
 
 // SetAccounts tells the service who is logged in, for hosts that build their
@@ -92,17 +91,17 @@ func (s *Service) SetAccounts(accounts Accounts) { s.accounts.set(accounts) }
 
 // Listen adds a listener, for hosts that build their listeners after the
 // service. Call it before [Service.Run].
-func (s *Service) Listen(listener ChangeListener) { s.changes.listen(listener) }
+func (s *Service) Listen(listener ChangeListener) { s.feed.listen(listener) }
 
 // settleInterval is how often hosts look for pushkeys to settle, about.
 const settleInterval = 30 * time.Second
 
-// Run does what goes on beside requests until ctx ends: it tells listeners of
-// changes, and settles the pushkeys that a host which died has left unsettled.
+// Run does what goes on beside requests until ctx ends: it notifies listeners
+// of changes, and settles the pushkeys that a host which died has left unsettled.
 // It returns when all that it started has ended, calls of listeners included.
 func (s *Service) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { s.changes.Run(ctx) })
+	running.Go(func() { s.feed.Run(ctx) })
 	running.Go(func() { s.settleRepeatedly(ctx) })
 	running.Wait()
 }

@@ -42,6 +42,14 @@ func (m *ruleMemory) LoadMany(_ context.Context, users []mxid.UserID) map[mxid.U
 	return all
 }
 
+func (m *ruleMemory) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	all := map[mxid.UserID]module.Result[int64]{}
+	for user, loaded := range m.LoadMany(ctx, users) {
+		all[user] = module.Result[int64]{Value: loaded.Value.Version, Err: loaded.Err}
+	}
+	return all
+}
+
 func (m *ruleMemory) Update(
 	_ context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (module.Content, error) {
@@ -75,7 +83,7 @@ func (m *ruleMemory) Delete(context.Context, mxid.UserID) error {
 }
 
 // Watch tells nothing: there is no other host.
-func (m *ruleMemory) Watch(ctx context.Context, watching func(), _ func(mxid.UserID, int64)) error {
+func (m *ruleMemory) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
 	watching()
 	<-ctx.Done()
 	return ctx.Err()
@@ -85,29 +93,27 @@ func found(rules pushrule.Ruleset) module.Content {
 	return module.Content{Rules: rules, Version: 1}
 }
 
-// heard is a listener and the contents that it was told of.
-type heard chan string
+// heard is a listener and the versions that it was notified of.
+type heard chan int64
 
-func (h heard) PushRulesChanged(_ context.Context, _ mxid.UserID, content module.Content) {
-	h <- text(content.Rules)
-}
+func (h heard) PushRulesChanged(_ context.Context, _ mxid.UserID, version int64) { h <- version }
 
 // hostOn returns the host's service on stores.
-func hostOn(stores module.Stores, changes *module.Changes, o module.Options) module.HostService {
-	service := module.NewService(stores, changes, o)
+func hostOn(stores module.Stores, feed *module.Feed, o module.Options) module.HostService {
+	service := module.NewService(stores, feed, o)
 	return service.Host(service.Rules())
 }
 
 // newRules returns a service on a store, with the usual limits and defaults.
 func newRules(t *testing.T, store module.RuleStore, limits pushrule.Limits, listeners ...module.ChangeListener) module.RuleService {
 	t.Helper()
-	return module.NewService(module.Stores{Rules: store}, newChanges(t, store, listeners...), module.Options{Limits: limits}).Rules()
+	return module.NewService(module.Stores{Rules: store}, newFeed(t, store, listeners...), module.Options{Limits: limits}).Rules()
 }
 
-// newChanges returns what tells listeners, running until the test ends.
-func newChanges(t *testing.T, store module.RuleStore, listeners ...module.ChangeListener) *module.Changes {
+// newFeed returns a feed that runs until the test ends.
+func newFeed(t *testing.T, store module.RuleStore, listeners ...module.ChangeListener) *module.Feed {
 	t.Helper()
-	changes, err := module.NewChanges(store, module.DefaultChangesConfig(), listeners...)
+	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), listeners...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -115,13 +121,13 @@ func newChanges(t *testing.T, store module.RuleStore, listeners ...module.Change
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		changes.Run(ctx)
+		feed.Run(ctx)
 	}()
 	t.Cleanup(func() {
 		cancel()
 		<-ended
 	})
-	return changes
+	return feed
 }
 
 func text(rules pushrule.Ruleset) string { return string(rules.AppendJSON(nil)) }
@@ -169,28 +175,53 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 	}
 }
 
-func TestListenersHearOfWhatWasStored(t *testing.T) {
+func TestListenersHearOfWhatHasChanged(t *testing.T) {
 	t.Parallel()
 	store := &ruleMemory{content: found(pushrule.ServerDefault(alice))}
-	told := make(heard, 10)
-	service := newRules(t, store, pushrule.DefaultLimits(), told)
+	notified := make(heard, 10)
+	service := newRules(t, store, pushrule.DefaultLimits(), notified)
 	put := func(id string) error {
 		return service.Put(t.Context(), alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
 	}
-	if err := put("a"); err != nil {
+	for n, step := range []struct {
+		id      string
+		want    error
+		version int64 // 0 for no notification
+	}{
+		{"a", nil, 2}, {".", pushrule.ErrReservedID, 0}, {"a", nil, 0}, {"b", nil, 3},
+	} {
+		if err := put(step.id); !errors.Is(err, step.want) {
+			t.Errorf("step %d: got error %v, want %v", n, err, step.want)
+		}
+		if step.version == 0 {
+			continue // the next one shows that there was none
+		}
+		if got := <-notified; got != step.version {
+			t.Errorf("step %d: notified of version %d, want %d", n, got, step.version)
+		}
+	}
+}
+
+// Nobody on this host has asked for the user before.
+func TestAPutThatChangesNothingIsNoChange(t *testing.T) {
+	t.Parallel()
+	store := &ruleMemory{content: found(pushrule.ServerDefault(alice))}
+	put := func(listeners ...module.ChangeListener) {
+		t.Helper()
+		service := newRules(t, store, pushrule.DefaultLimits(), listeners...)
+		if err := service.Put(t.Context(), alice, pushrule.Room, "a", pushrule.Draft{}, pushrule.Position{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	put()
+	notified := make(heard, 10)
+	put(notified)
+	service := newRules(t, store, pushrule.DefaultLimits(), notified)
+	if err := service.SetEnabled(t.Context(), alice, pushrule.Room, "a", false); err != nil {
 		t.Fatal(err)
 	}
-	if got := <-told; got != text(store.content.Rules) || !strings.Contains(got, `"a"`) {
-		t.Errorf("told of %s\nstored %s", got, text(store.content.Rules))
-	}
-	if err := put("."); !errors.Is(err, pushrule.ErrReservedID) {
-		t.Errorf("got error %v", err)
-	}
-	if err := put("b"); err != nil {
-		t.Fatal(err)
-	}
-	if got := <-told; !strings.Contains(got, `"b"`) {
-		t.Errorf("told of %s, want only of what was stored", got)
+	if got, want := <-notified, store.content.Version; got != want {
+		t.Errorf("notified of version %d, want only of %d", got, want)
 	}
 }
 

@@ -10,12 +10,12 @@ var _ SyncService = (*syncService)(nil)
 
 // syncService is the part of a [Service] that /sync calls.
 type syncService struct {
-	rules   RuleService
-	changes *Changes
+	rules RuleService
+	feed  *Feed
 }
 
 func (s *syncService) Version(ctx context.Context, user mxid.UserID) (int64, error) {
-	if version := s.changes.version(user); version != 0 {
+	if version := s.feed.version(user); version != 0 {
 		return version, nil
 	}
 	content, err := s.load(ctx, user)
@@ -23,7 +23,7 @@ func (s *syncService) Version(ctx context.Context, user mxid.UserID) (int64, err
 }
 
 func (s *syncService) ContentSince(ctx context.Context, user mxid.UserID, since int64) (Content, bool, error) {
-	if current := s.changes.version(user); since != 0 && since == current {
+	if current := s.feed.version(user); since != 0 && since == current {
 		return Content{}, false, nil
 	}
 	content, err := s.load(ctx, user)
@@ -33,12 +33,12 @@ func (s *syncService) ContentSince(ctx context.Context, user mxid.UserID, since 
 	return content, true, nil
 }
 
-// load asks the store, and remembers what it says.
+// load asks the store, and has the feed remember the version.
 func (s *syncService) load(ctx context.Context, user mxid.UserID) (Content, error) {
-	m := s.changes.begin(user)
+	l := s.feed.begin(user)
 	content, err := s.rules.Content(ctx, user)
 	if err == nil {
-		s.changes.learn(m, content)
+		s.feed.finish(l, content.Version)
 	}
 	return content, err
 }

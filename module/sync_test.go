@@ -36,7 +36,7 @@ func TestASyncAsksTheStoreOnlyWhereThatMayKnowMore(t *testing.T) {
 			},
 			since: 1, want: 2, loads: 1,
 		},
-		"a change elsewhere, heard and not loaded": {
+		"a change elsewhere, heard while the store is slow": {
 			before: func(i *instance) {
 				i.store.set(func(s *shared) { s.slow = time.Second })
 				i.store.hint(alice, i.store.change(alice))
@@ -56,6 +56,39 @@ func TestASyncAsksTheStoreOnlyWhereThatMayKnowMore(t *testing.T) {
 				time.Sleep(pastRecheck)
 			},
 			since: 1, want: 2, loads: 1,
+		},
+		"an edit by somebody else, unheard until it is looked for": {
+			before: func(i *instance) {
+				i.store.edit(alice, foreign+1)
+				time.Sleep(pastRecheck)
+			},
+			since: 1, want: foreign + 1, loads: 1,
+		},
+		"a second edit by somebody else, whose version is smaller": {
+			before: func(i *instance) {
+				i.store.edit(alice, foreign+1)
+				i.syncs(alice, 0)
+				i.store.edit(alice, foreign)
+				time.Sleep(pastRecheck)
+			},
+			since: foreign + 1, want: foreign, loads: 1,
+		},
+		"a change elsewhere after an edit by somebody else": {
+			before: func(i *instance) {
+				i.store.edit(alice, foreign+1)
+				i.syncs(alice, 0)
+				i.store.hint(alice, i.store.change(alice))
+				synctest.Wait()
+			},
+			since: foreign + 1, want: 2, loads: 1,
+		},
+		"a change here after an edit by somebody else": {
+			before: func(i *instance) {
+				i.store.edit(alice, foreign+1)
+				i.syncs(alice, 0)
+				i.mustPut(alice, "a")
+			},
+			since: foreign + 1, want: 2, loads: 1,
 		},
 		"a change here": {
 			before: func(i *instance) { i.mustPut(alice, "a") },
@@ -154,7 +187,7 @@ func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 		"by a change here": func(i *instance) { i.mustPut(alice, "a") },
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			i := newInstance(t, newShared(), func(c *module.ChangesConfig) { c.MaxUsers = 1 })
+			i := newInstance(t, newShared(), func(c *module.FeedConfig) { c.MaxUsers = 1 })
 			i.syncs(alice, 0)
 			g := newGate()
 			ended := make(chan struct{})
@@ -252,9 +285,10 @@ func TestUsersAreLookedAfterWhileSomebodyAsksForThem(t *testing.T) {
 func TestNobodyIsLookedAfterWhoseRulesCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		i := newInstance(t, store, asDefault, &ear{store: store})
+		i := newInstance(t, store, asDefault, &ear{})
+		i.syncs(alice, 0)
 		store.set(func(s *shared) { s.failing = pushrule.Unreadable(errors.New("no JSON")) })
-		store.hint(alice, store.change(alice))
+		store.loads()
 		time.Sleep(pastRecheck)
 		if got := i.store.loads(); got != 1 {
 			t.Errorf("%d users were loaded, want 1", got)
@@ -270,8 +304,8 @@ func TestNoMoreUsersAreRememberedThanAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100
 		store := newShared()
-		told := &ear{store: store}
-		i := newInstance(t, store, func(c *module.ChangesConfig) { c.MaxUsers = most }, told)
+		told := &ear{}
+		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = most }, told)
 		users := someUsers(5 * most)
 		for n, user := range users {
 			switch version := store.change(user); n % 3 {

@@ -18,7 +18,8 @@ type event struct {
 	contentExtra []strictjson.Member
 	stamp        string // as it came
 	last         commit.Stamp
-	isPlain      bool // it is as the service writes it, with nothing beside the rules and the stamp
+	foreign      int64 // the version if somebody else wrote the event, 0 if the module did
+	isPlain      bool  // it is as the service writes it, with nothing beside the rules and the stamp
 }
 
 // The parts of an event as the service writes it, around the rules and the
@@ -35,12 +36,25 @@ func readEvent(text string, known *pushrule.Known) (event, error) {
 	if rules, stamp, found := cutEvent(text); found {
 		last := commit.ReadStamp(stamp)
 		if set, err := known.Read(rules); err == nil && (stamp == "" || last.Version > 0 || strictjson.Valid(stamp)) {
-			return event{rules: set, found: true, stamp: stamp, last: last, isPlain: true}, nil
+			e := event{rules: set, found: true, stamp: stamp, last: last, isPlain: true}
+			return e.withForeign(text), nil
 		}
 	}
 	e, err := readAnyEvent(text)
+	if err != nil {
+		return event{}, err
+	}
 	e.last = commit.ReadStamp(e.stamp)
-	return e, err
+	return e.withForeign(text), nil
+}
+
+// withForeign returns the event, read from a text, with a version of its own if
+// the stamp has none.
+func (e event) withForeign(text string) event {
+	if e.last.Version == 0 {
+		e.foreign = foreignVersion(text)
+	}
+	return e
 }
 
 // cutEvent returns the rules and the stamp of an event as the service writes

@@ -27,7 +27,7 @@ func FuzzReadEvent(f *testing.F) {
 	known := pushrule.NewKnown()
 	f.Fuzz(func(t *testing.T, text string) {
 		e, err := readEvent(text, known)
-		e.last, e.isPlain = commit.Stamp{}, false // of the other one they are not told
+		e.last, e.isPlain, e.foreign = commit.Stamp{}, false, 0 // the other reader does not tell them
 		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
 			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
 		}

@@ -2,7 +2,6 @@ package rulestore
 
 import (
 	"context"
-	"strconv"
 	"strings"
 
 	"github.com/pushfx/pushfx/module/commit"
@@ -31,8 +30,7 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text
 		}
 	}
 	return s.events.Swap(ctx, user, onto, func(stamp commit.Stamp) []any {
-		s.own.add(user, stamp.Version)
-		args := []any{text, s.channel, strconv.FormatInt(stamp.Version, 10) + " " + string(user)}
+		args := []any{text, s.channel, message(user, stamp.Version)}
 		if unreadable == nil {
 			args[0] = next.with(string(stamp.AppendJSON(nil)))
 		}

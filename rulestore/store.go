@@ -26,7 +26,6 @@ type Store struct {
 	events  *rediscommit.Users[event]
 	client  redis.UniversalClient
 	channel string
-	own     *own
 	known   *pushrule.Known
 }
 
@@ -36,7 +35,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("rulestore: %w", err)
 	}
-	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown(), newOwn()}
+	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown()}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
 		Observed:   observe.PushRules,
@@ -47,7 +46,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.own, layout.known}, nil
+	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.known}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
@@ -82,14 +81,15 @@ func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	return s.events.Remove(ctx, user)
 }
 
-// unstamped is the version of an event that somebody else has written.
-const unstamped = 1
-
 // content is what the rest of the module sees of an event.
 func content(state commit.State[event]) module.Content {
 	e := state.Value
-	if !e.found {
+	switch {
+	case !e.found:
 		return module.Content{}
+	case state.Stamp.Version > 0:
+		return module.Content{Rules: e.rules, Extra: e.contentExtra, Version: state.Stamp.Version}
+	default:
+		return module.Content{Rules: e.rules, Extra: e.contentExtra, Version: e.foreign}
 	}
-	return module.Content{Rules: e.rules, Extra: e.contentExtra, Version: max(state.Stamp.Version, unstamped)}
 }

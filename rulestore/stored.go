@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -49,7 +48,6 @@ type layout struct {
 	maxBytes, largeBytes int
 	channel              string
 	known                *pushrule.Known
-	own                  *own
 }
 
 // stored is a user's event and the text it was read from, nil for none.
@@ -97,11 +95,10 @@ type change struct {
 	text string // the event with the stamp that it was asked for with last
 }
 
+// IsEmpty reports whether the rules are stored already, in whatever form: an edit
+// changes nothing else in an event.
 func (c *change) IsEmpty() bool {
-	if c.old.isPlain && c.next.isPlain {
-		return c.old.rules.Equal(c.next.rules)
-	}
-	return c.old.text != nil && *c.old.text == c.next.with(c.old.stamp)
+	return c.old.found && c.old.rules.Equal(c.next.rules)
 }
 
 func (c *change) Args(stamp commit.Stamp) []any {
@@ -129,7 +126,7 @@ func (c *change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible 
 // Successor is the event as it is stored then.
 func (c *change) Successor(stamp commit.Stamp) (next rediscommit.Stored[event], bytes int) {
 	text, e := c.text, c.next // a pointer into the change would keep what it replaced
-	e.stamp, e.last = string(stamp.AppendJSON(nil)), stamp
+	e.stamp, e.last, e.foreign = string(stamp.AppendJSON(nil)), stamp, 0
 	return stored{event: e, text: &text, user: c.old.user, layout: c.old.layout}, len(text) + len(e.rules.JSON())
 }
 
@@ -139,12 +136,10 @@ func (c *change) with(stamp commit.Stamp) string {
 	return c.text
 }
 
-// message is what is published of the change, empty for what is none. Who asks
-// for it is about to publish it.
+// message is what is published of the change, empty if nothing changes.
 func (c *change) message(stamp commit.Stamp) string {
 	if stamp.Version == c.old.last.Version {
 		return ""
 	}
-	c.old.layout.own.add(mxid.UserID(c.old.user), stamp.Version)
-	return strconv.FormatInt(stamp.Version, 10) + " " + c.old.user
+	return message(mxid.UserID(c.old.user), stamp.Version)
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -25,21 +26,19 @@ const (
 // Watch tells of the changes that are published; see [module.RuleStore]. The
 // connection is one of its own. What is published is not kept for anybody, so
 // a connection that is lost ends the watch.
-func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.UserID, int64)) error {
+func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	subscription := s.client.Subscribe(ctx, s.channel)
 	defer subscription.Close()
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		subscription.Close()
+		subscription.Close() // which ends a receive
 	})
 	defer func() {
 		if !cancel() {
 			<-ended
 		}
 	}()
-	late := newLate(changed)
-	defer late.start(ctx)()
 	asked := false
 	for {
 		wait := quiet
@@ -51,13 +50,8 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.Us
 		case *redis.Subscription:
 			watching()
 		case *redis.Message:
-			user, version, found := parse(message.Payload)
-			switch {
-			case !found:
-			case s.own.take(user, version):
-				late.put(user, version)
-			default:
-				changed(user, version)
+			if change, found := parseMessage(message.Payload); found {
+				changed(change)
 			}
 		}
 		if isQuiet := err != nil && !asked && isTimeout(err); isQuiet {
@@ -72,12 +66,17 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(mxid.Us
 	}
 }
 
-// parse reads a message. What is none of the module's is not found.
-func parse(message string) (user mxid.UserID, version int64, found bool) {
+// message is what is published of a change, "VERSION USER".
+func message(user mxid.UserID, version int64) string {
+	return strconv.FormatInt(version, 10) + " " + string(user)
+}
+
+// parseMessage reads a message. Anything else is not found.
+func parseMessage(message string) (c module.Change, found bool) {
 	number, name, _ := strings.Cut(message, " ")
 	version, err := strconv.ParseInt(number, 10, 64)
-	user = mxid.UserID(name)
-	return user, version, err == nil && version > 0 && user.Validate() == nil
+	c = module.Change{User: mxid.UserID(name), Version: version, Made: time.UnixMicro(version)}
+	return c, err == nil && version > 0 && version < isForeign && c.User.Validate() == nil
 }
 
 func isTimeout(err error) bool {

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -64,10 +65,10 @@ func newWatch(t *testing.T, store *Store) *watch {
 	w := &watch{t: t, end: cancel, ended: make(chan error, 1)}
 	watching := make(chan struct{})
 	go func() {
-		w.ended <- store.Watch(ctx, func() { close(watching) }, func(user mxid.UserID, version int64) {
+		w.ended <- store.Watch(ctx, func() { close(watching) }, func(c module.Change) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.heard = append(w.heard, hint(user, version))
+			w.heard = append(w.heard, hint(c.User, c.Version))
 		})
 	}()
 	t.Cleanup(cancel)
@@ -332,32 +333,57 @@ func TestHomeserversWithPrefixesOfTheirOwnDoNotHearOfEachOther(t *testing.T) {
 	})
 }
 
-func TestAnEventThatSomebodyElseWroteHasAVersion(t *testing.T) {
+// Each text has a version of its own, which every host gives it, and none that
+// the module gives.
+func TestTheVersionOfWhatSomebodyElseWroteDiffersWheneverTheTextDoes(t *testing.T) {
 	t.Parallel()
-	for name, text := range map[string]string{
-		"without a stamp":         `{"type":"m.push_rules","content":{"global":{}}}`,
-		"with a stamp of no form": `{"type":"m.push_rules","content":{"global":{}},"commit":"x"}`,
-		"with a version below 0":  `{"content":{"global":{}},"commit":{"version":-5,"writers":{}}}`,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			store, server, _ := newStore(t, DefaultConfig())
-			w := newWatch(t, store)
-			server.Set(aliceKey, text)
-			before, err := store.Load(t.Context(), alice)
-			if err != nil || before.Version != 1 || !before.Found() {
-				t.Errorf("got version %d, error %v, want 1", before.Version, err)
+	eachRedis(t, func(t *testing.T, client *redis.Client) {
+		hosts := []*Store{storeOn(t, client, byDefault), storeOn(t, client, byDefault)}
+		w := newWatch(t, hosts[0])
+		seen := map[int64]string{}
+		for _, text := range []string{
+			`{"type":"m.push_rules","content":{"global":{}}}`,
+			`{"type":"m.push_rules","content":{"global":{}}} `,
+			`{"type":"m.push_rules","content":{"global":{"room":[]}}}`,
+			`{"type":"m.push_rules","content":{"global":{}},"commit":"x"}`,
+			`{"content":{"global":{}},"commit":{"version":-5,"writers":{}}}`,
+			`{"content":{"global":{}},"commit":{"version":0,"changes":0,"writers":{}}}`,
+			`{"content":{"global":{"x":"` + strings.Repeat("x", 2*tailBytes) + `"}}}`,
+			`{"content":{"global":{"x":"` + strings.Repeat("x", 2*tailBytes+1) + `"}}}`,
+		} {
+			if err := client.Set(t.Context(), aliceKey, text, 0).Err(); err != nil {
+				t.Fatal(err)
 			}
-			if got := mustUpdate(t, store, alice, put("a")); got <= before.Version {
-				t.Errorf("version %d came after %d", got, before.Version)
+			var version int64
+			for _, host := range hosts {
+				version = wantOneVersion(t, host)
+				if other, found := seen[version]; found && other != text {
+					t.Errorf("%.99s\nand %.99s have version %d", text, other, version)
+				}
+				seen[version] = text
 			}
-			after, err := store.Load(t.Context(), alice)
-			if err != nil || after.Version <= before.Version {
-				t.Errorf("got version %d, error %v, after %d", after.Version, err, before.Version)
+			if got := mustUpdate(t, hosts[1], alice, nothing); got != version {
+				t.Errorf("%.99s: what changes nothing gives version %d, want %d", text, got, version)
 			}
-			w.want(hint(alice, after.Version))
-		})
+		}
+		after := mustUpdate(t, hosts[1], alice, put("a"))
+		if got := wantOneVersion(t, hosts[0]); got != after || seen[after] != "" || after >= isForeign {
+			t.Errorf("after a change the version is %d, the change returned %d", got, after)
+		}
+		w.want(hint(alice, after))
+	})
+}
+
+// wantOneVersion returns alice's version, which must be the same however it is
+// asked for.
+func wantOneVersion(t *testing.T, store *Store) int64 {
+	t.Helper()
+	loaded, err := store.Load(t.Context(), alice)
+	versions := store.Versions(t.Context(), []mxid.UserID{alice})[alice]
+	if err != nil || versions.Err != nil || versions.Value != loaded.Version || loaded.Version <= 0 {
+		t.Errorf("loaded is version %d, error %v; Versions gives %d, error %v", loaded.Version, err, versions.Value, versions.Err)
 	}
+	return loaded.Version
 }
 
 func TestAnUpdateReturnsTheVersionThatIsStored(t *testing.T) {
@@ -372,6 +398,9 @@ func TestAnUpdateReturnsTheVersionThatIsStored(t *testing.T) {
 			for _, host := range hosts {
 				loaded, err := host.Load(t.Context(), alice)
 				many := host.LoadMany(t.Context(), []mxid.UserID{alice})[alice]
+				if got := wantOneVersion(t, host); got != updated.Version {
+					t.Errorf("update %d returned version %d, got %d", n, updated.Version, got)
+				}
 				if err != nil || many.Err != nil || loaded.Version != updated.Version || many.Value.Version != updated.Version {
 					t.Errorf("update %d returned version %d, loaded are %d and %d, errors %v and %v",
 						n, updated.Version, loaded.Version, many.Value.Version, err, many.Err)

@@ -16,6 +16,8 @@ var errTooManyWait = &matrixError{
 	status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many syncs of this user are waiting.",
 }
 
+var _ module.ChangeListener = (*waker)(nil)
+
 // waker wakes the syncs that wait: when push rules change, as the module's
 // [module.ChangeListener]; when a session ends; and when the host stops.
 type waker struct {
@@ -74,4 +76,4 @@ func (w *waker) wake(user mxid.UserID) {
 }
 
 // PushRulesChanged implements [module.ChangeListener].
-func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ module.Content) { w.wake(user) }
+func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ int64) { w.wake(user) }

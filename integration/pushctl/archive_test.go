@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -150,7 +151,7 @@ func TestWatchersHearOfAnImport(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = b.rules.Watch(ctx, func() { close(watching) }, func(user mxid.UserID, _ int64) { heard <- user })
+		_ = b.rules.Watch(ctx, func() { close(watching) }, func(c module.Change) { heard <- c.User })
 	}()
 	<-watching
 	b.want(exitOK, "import", file)

@@ -84,11 +84,11 @@ func (b *backend) build(cfg pushfx.Config) error {
 	if err := errors.Join(rulesErr, pushersErr, indexErr); err != nil {
 		return err
 	}
-	changes, err := module.NewChanges(b.rules, cfg.Changes)
+	feed, err := module.NewFeed(b.rules, cfg.Changes)
 	if err != nil {
 		return err
 	}
-	service := module.NewService(module.Stores{Rules: b.rules, Pushers: b.pushers, Pushkeys: b.index}, changes,
+	service := module.NewService(module.Stores{Rules: b.rules, Pushers: b.pushers, Pushkeys: b.index}, feed,
 		module.Options{Defaults: b.defaults.Defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy})
 	b.host = service.Host(service.Rules())
 	return nil

@@ -180,10 +180,10 @@ type watcher struct {
 
 func (w *watcher) run(ctx context.Context, store module.RuleStore) {
 	go func() {
-		w.ended <- store.Watch(ctx, func() { close(w.started) }, func(user mxid.UserID, version int64) {
+		w.ended <- store.Watch(ctx, func() { close(w.started) }, func(c module.Change) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.heard[user] = max(w.heard[user], version)
+			w.heard[c.User] = max(w.heard[c.User], c.Version)
 		})
 	}()
 }

@@ -1,6 +1,7 @@
 package rediscommit
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -16,46 +17,61 @@ import (
 // answer keeps the requests of others waiting for long.
 const maxPipeline = 500
 
+// Answer is what a read of one of many keys came to.
+type Answer[T any] struct {
+	Value T
+	Err   error
+}
+
 // LoadMany is Load for many keys, in their order: one round trip to each node
 // for every 500 of its keys. The nodes are asked side by side, so that one that
 // is silent delays no other's answers but only the whole.
 func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
 	ctx, end := s.cfg.Observer.Begin(ctx, s.operations.loadMany)
+	loaded := make([]Loaded[V], len(keys))
+	var failed error
+	for i, stored := range readMany(ctx, s, keys, s.layout.Read) {
+		if stored.Err != nil {
+			loaded[i], failed = Loaded[V]{Err: stored.Err}, cmp.Or(failed, stored.Err)
+			continue
+		}
+		loaded[i] = Loaded[V]{State: commit.State[V]{Value: stored.Value.Value(), Stamp: stored.Value.Stamp()}}
+	}
+	end(observe.Outcome{Err: failed})
+	return loaded
+}
+
+// readMany reads many keys, in the way of [Store.LoadMany]. Read is as
+// [Layout.Read].
+func readMany[T, V any](
+	ctx context.Context, s *Store[V], keys []string, read func(context.Context, redis.Cmdable, string) func() (T, error),
+) []Answer[T] {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
-	l := loading[V]{s, keys, make([]Loaded[V], len(keys))}
+	r := reading[T, V]{s, read, keys, make([]Answer[T], len(keys))}
 	var nodes sync.WaitGroup
-	for node, part := range l.byNode(ctx) {
-		nodes.Go(func() { l.loadFrom(ctx, node, part) })
+	for node, part := range r.byNode(ctx) {
+		nodes.Go(func() { r.readFrom(ctx, node, part) })
 	}
 	nodes.Wait()
-	end(observe.Outcome{Err: firstError(l.loaded)})
-	return l.loaded
+	return r.answers
 }
 
-func firstError[V any](all []Loaded[V]) error {
-	for _, loaded := range all {
-		if loaded.Err != nil {
-			return loaded.Err
-		}
-	}
-	return nil
-}
-
-// loading is a LoadMany under way. Its parts are told by their places in keys.
-type loading[V any] struct {
+// reading is a readMany under way. Its parts are told by their places in keys.
+type reading[T, V any] struct {
 	*Store[V]
-	keys   []string
-	loaded []Loaded[V] // in the order of keys
+	read    func(context.Context, redis.Cmdable, string) func() (T, error)
+	keys    []string
+	answers []Answer[T] // in the order of keys
 }
 
 // byNode returns which keys to ask which node for. Those of which that is not
 // known are for the client as a whole, which looks for the node.
-func (l loading[V]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
+func (r reading[T, V]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
 	parts := map[redis.UniversalClient][]int{}
-	for i, key := range l.keys {
-		var node redis.UniversalClient = l.client
-		if master, err := l.nodes.masterOf(ctx, l.cfg.KeyPrefix+key); err == nil {
+	for i, key := range r.keys {
+		var node redis.UniversalClient = r.client
+		if master, err := r.nodes.masterOf(ctx, r.cfg.KeyPrefix+key); err == nil {
 			node = master
 		}
 		parts[node] = append(parts[node], i)
@@ -63,36 +79,32 @@ func (l loading[V]) byNode(ctx context.Context) map[redis.UniversalClient][]int 
 	return parts
 }
 
-// loadFrom asks a node. What it does not answer is asked of the client as a
+// readFrom asks a node. What it does not answer is asked of the client as a
 // whole, once: the key may have moved, or another node taken over.
-func (l loading[V]) loadFrom(ctx context.Context, node redis.UniversalClient, part []int) {
+func (r reading[T, V]) readFrom(ctx context.Context, node redis.UniversalClient, part []int) {
 	for some := range slices.Chunk(part, maxPipeline) {
-		l.ask(ctx, node, some)
+		r.ask(ctx, node, some)
 		failed := slices.DeleteFunc(slices.Clone(some), func(i int) bool {
-			return fault.KindOf(l.loaded[i].Err) != fault.Unavailable
+			return fault.KindOf(r.answers[i].Err) != fault.Unavailable
 		})
-		if len(failed) > 0 && node != l.client {
-			l.ask(ctx, l.client, failed)
+		if len(failed) > 0 && node != r.client {
+			r.ask(ctx, r.client, failed)
 		}
 	}
 }
 
 // ask asks for keys in one pipeline.
-func (l loading[V]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
-	answers := make([]func() (Stored[V], error), len(part))
+func (r reading[T, V]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
+	answers := make([]func() (T, error), len(part))
 	// The pipeline's own error is that of one of the commands, or of none.
 	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n, i := range part {
-			answers[n] = l.layout.Read(ctx, p, l.cfg.KeyPrefix+l.keys[i])
+			answers[n] = r.read(ctx, p, r.cfg.KeyPrefix+r.keys[i])
 		}
 		return nil
 	})
 	for n, i := range part {
-		stored, err := l.check(answers[n]())
-		if err != nil {
-			l.loaded[i] = Loaded[V]{Err: err}
-			continue
-		}
-		l.loaded[i] = Loaded[V]{State: commit.State[V]{Value: stored.Value(), Stamp: stored.Stamp()}}
+		value, err := answers[n]()
+		r.answers[i] = Answer[T]{value, r.checkError(err)}
 	}
 }

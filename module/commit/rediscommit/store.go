@@ -234,15 +234,20 @@ func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 
 // check gives the error of a read its kind.
 func (s *Store[V]) check(stored Stored[V], err error) (Stored[V], error) {
-	switch {
-	case err == nil:
-		return stored, nil
-	case fault.KindOf(err) != fault.Internal:
-		return nil, err
-	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return nil, s.layout.Unreadable(errors.New("the key holds another type of value"))
+	if err != nil {
+		return nil, s.checkError(err)
 	}
-	return nil, s.unavailable("read", err)
+	return stored, nil
+}
+
+func (s *Store[V]) checkError(err error) error {
+	switch {
+	case err == nil, fault.KindOf(err) != fault.Internal:
+		return err
+	case redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return s.layout.Unreadable(errors.New("the key holds another type of value"))
+	}
+	return s.unavailable("read", err)
 }
 
 func (s *Store[V]) unavailable(doing string, err error) error {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -30,20 +32,50 @@ func (u *Users[V]) Load(ctx context.Context, user mxid.UserID) (commit.State[V],
 
 // LoadMany is [Store.LoadMany] for users.
 func (u *Users[V]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Loaded[V] {
+	valid, keys, refused := u.keys(users)
 	all := make(map[mxid.UserID]Loaded[V], len(users))
-	asked, keys := make([]mxid.UserID, 0, len(users)), make([]string, 0, len(users))
-	for _, user := range users {
-		if _, known := all[user]; known {
-			continue
-		}
-		if all[user] = (Loaded[V]{Err: u.validate(user)}); all[user].Err == nil {
-			asked, keys = append(asked, user), append(keys, u.key(user))
-		}
+	for user, err := range refused {
+		all[user] = Loaded[V]{Err: err}
 	}
 	for i, loaded := range u.store.LoadMany(ctx, keys) {
-		all[asked[i]] = loaded
+		all[valid[i]] = loaded
 	}
 	return all
+}
+
+// ReadMany reads a part of what is stored for many users, in the way of
+// [Store.LoadMany]. Read is as [Layout.Read].
+func ReadMany[T, V any](
+	ctx context.Context, u *Users[V], users []mxid.UserID, read func(context.Context, redis.Cmdable, string) func() (T, error),
+) map[mxid.UserID]Answer[T] {
+	valid, keys, refused := u.keys(users)
+	all := make(map[mxid.UserID]Answer[T], len(users))
+	for user, err := range refused {
+		all[user] = Answer[T]{Err: err}
+	}
+	for i, answer := range readMany(ctx, u.store, keys, read) {
+		all[valid[i]] = answer
+	}
+	return all
+}
+
+// keys returns each user once with the key, and why those are refused who are
+// none.
+func (u *Users[V]) keys(users []mxid.UserID) (valid []mxid.UserID, keys []string, refused map[mxid.UserID]error) {
+	seen := make(map[mxid.UserID]bool, len(users))
+	refused = map[mxid.UserID]error{}
+	for _, user := range users {
+		if seen[user] {
+			continue
+		}
+		seen[user] = true
+		if err := u.validate(user); err != nil {
+			refused[user] = err
+			continue
+		}
+		valid, keys = append(valid, user), append(keys, u.key(user))
+	}
+	return valid, keys, refused
 }
 
 // Update is [Store.Update] for a user.

@@ -207,43 +207,43 @@ func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	return refused
 }
 
-// Changes collects what [module.Changes] has counted.
-type Changes struct{ stats func() module.ChangeStats }
+// Feed collects what a [module.Feed] has counted.
+type Feed struct{ stats func() module.FeedStats }
 
-// NewChanges returns a collector of stats, which may be called at any time.
-func NewChanges(stats func() module.ChangeStats) *Changes { return &Changes{stats} }
+// NewFeed returns a collector of stats, which may be called at any time.
+func NewFeed(stats func() module.FeedStats) *Feed { return &Feed{stats} }
 
-// changeMetric is a metric with how it is read.
-type changeMetric struct {
+// feedMetric is a metric with how it is read.
+type feedMetric struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType
-	value func(module.ChangeStats) float64
+	value func(module.FeedStats) float64
 }
 
-// changeMetrics are made anew each time: a collector is asked rarely.
-func changeMetrics() []changeMetric {
-	counter := func(name, help string, value func(module.ChangeStats) int64) changeMetric {
+// feedMetrics are made anew each time: a collector is asked rarely.
+func feedMetrics() []feedMetric {
+	counter := func(name, help string, value func(module.FeedStats) int64) feedMetric {
 		desc := prometheus.NewDesc("pushfx_"+name, help, nil, nil)
-		return changeMetric{desc, prometheus.CounterValue, func(s module.ChangeStats) float64 { return float64(value(s)) }}
+		return feedMetric{desc, prometheus.CounterValue, func(s module.FeedStats) float64 { return float64(value(s)) }}
 	}
-	gauge := func(name, help string, value func(module.ChangeStats) float64) changeMetric {
-		return changeMetric{prometheus.NewDesc("pushfx_"+name, help, nil, nil), prometheus.GaugeValue, value}
+	gauge := func(name, help string, value func(module.FeedStats) float64) feedMetric {
+		return feedMetric{prometheus.NewDesc("pushfx_"+name, help, nil, nil), prometheus.GaugeValue, value}
 	}
-	return []changeMetric{
-		counter("changes_heard_total", "Changes of push rules that Redis told this host of, its own included.",
-			func(s module.ChangeStats) int64 { return s.Hints }),
+	return []feedMetric{
+		counter("changes_heard_total", "Changes of push rules that the store's watch told this host of, its own included.",
+			func(s module.FeedStats) int64 { return s.Heard }),
 		counter("changes_told_total", "Calls of change listeners.",
-			func(s module.ChangeStats) int64 { return s.Delivered }),
-		counter("changes_dropped_total", "Changes that were not told at once, since too many waited; the next recheck makes up for it.",
-			func(s module.ChangeStats) int64 { return s.Dropped }),
-		counter("users_rechecked_total", "Users whose version was compared with what is stored, for news that got lost.",
-			func(s module.ChangeStats) int64 { return s.Rechecked }),
+			func(s module.FeedStats) int64 { return s.Delivered }),
+		counter("changes_dropped_total", "Changes that listeners were not notified of at once, since too many waited; the next recheck makes up for it.",
+			func(s module.FeedStats) int64 { return s.Dropped }),
+		counter("users_rechecked_total", "Users whose version was compared with what is stored, for changes that the watch missed.",
+			func(s module.FeedStats) int64 { return s.Rechecked }),
 		counter("listener_panics_total", "Change listeners that panicked.",
-			func(s module.ChangeStats) int64 { return s.Panics }),
+			func(s module.FeedStats) int64 { return s.Panics }),
 		gauge("changes_waiting", "Users whose change waits for a listener, now.",
-			func(s module.ChangeStats) float64 { return float64(s.Waiting) }),
+			func(s module.FeedStats) float64 { return float64(s.Waiting) }),
 		gauge("watching", "1 while this host hears of changes made by others, else 0.",
-			func(s module.ChangeStats) float64 {
+			func(s module.FeedStats) float64 {
 				if s.Watching {
 					return 1
 				}
@@ -253,16 +253,16 @@ func changeMetrics() []changeMetric {
 }
 
 // Describe implements [prometheus.Collector].
-func (c *Changes) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range changeMetrics() {
+func (f *Feed) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range feedMetrics() {
 		out <- m.desc
 	}
 }
 
 // Collect implements [prometheus.Collector].
-func (c *Changes) Collect(out chan<- prometheus.Metric) {
-	stats := c.stats()
-	for _, m := range changeMetrics() {
+func (f *Feed) Collect(out chan<- prometheus.Metric) {
+	stats := f.stats()
+	for _, m := range feedMetrics() {
 		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(stats))
 	}
 }
