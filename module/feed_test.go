@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -302,7 +303,7 @@ func newInstance(
 	cfg.Report = func(err error) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
-		i.reports = append(i.reports, err.Error())
+		i.reports = append(i.reports, fault.Details(err))
 	}
 	change(&cfg)
 	var err error
