@@ -5,6 +5,8 @@ import (
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 // Auth is a host's authentication: who makes a request. Its error is answered as
@@ -35,7 +37,7 @@ func (auth Auth) middleware(log *zap.Logger) echo.MiddlewareFunc {
 			if err != nil {
 				status, body := ErrorReply(err)
 				if status >= http.StatusInternalServerError {
-					log.Error("the host could not authenticate a request", zap.String("route", c.Path()), zap.Error(err))
+					log.Error("the host could not authenticate a request", zap.String("route", c.Path()), zap.String("error", fault.Details(err)))
 				}
 				return c.JSONBlob(status, body)
 			}
