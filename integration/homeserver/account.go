@@ -25,13 +25,13 @@ func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostSer
 }
 
 // Register implements [handlers.RouteGroup].
-func (a *account) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
-	g.Any("/account/whoami", methods{http.MethodGet: whoami}.serve)
-	g.Any("/capabilities", methods{http.MethodGet: capabilities}.serve)
-	g.Any("/logout", methods{http.MethodPost: a.logout}.serve)
-	g.Any("/logout/all", methods{http.MethodPost: a.logoutAll}.serve)
-	g.Any("/account/password", methods{http.MethodPost: a.changePassword}.serve)
-	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve)
+func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/account/whoami", methods{http.MethodGet: whoami}.serve, auth...)
+	g.Any("/capabilities", methods{http.MethodGet: capabilities}.serve, auth...)
+	g.Any("/logout", methods{http.MethodPost: a.logout}.serve, auth...)
+	g.Any("/logout/all", methods{http.MethodPost: a.logoutAll}.serve, auth...)
+	g.Any("/account/password", methods{http.MethodPost: a.changePassword}.serve, auth...)
+	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve, auth...)
 }
 
 // emptyObject is the answer where there is nothing to say.

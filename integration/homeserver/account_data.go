@@ -16,8 +16,8 @@ type accountData struct{}
 func newAccountData() *accountData { return &accountData{} }
 
 // Register implements [handlers.RouteGroup].
-func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
-	g.Any("/user/:userId/account_data/:type", a.getOther)
+func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/user/:userId/account_data/:type", a.getOther, auth...)
 }
 
 // getOther serves GET of all other types, none of which can be set.

@@ -151,6 +151,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 			"/", "/nope", "/_matrix/client/nope", "/_matrix/client/v3", "/_matrix/client/v3/", "/_matrix/client/v3/nope",
 			"/_matrix/client/r0/nope/pushrules/", "/_matrix/client/v1/pushrules/",
 			"/_matrix/client/v3/user/@alice:localhost/nope", "/_matrix/client/v3/login/nope",
+			"/_matrix/client/v3/pushrules/nope/a", "/_matrix/client/v3/pushrules/global/room/a/nope", "/_matrix/client/r0/pushers/nope",
 		} {
 			for _, method := range []string{"GET", "PUT", "POST", "DELETE"} {
 				d.expect(method, path, token, "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)

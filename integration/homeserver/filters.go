@@ -61,9 +61,9 @@ type filters struct{ store *sessions.Store }
 func newFilters(store *sessions.Store) *filters { return &filters{store} }
 
 // Register implements [handlers.RouteGroup].
-func (f *filters) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
-	g.Any("/user/:userId/filter", methods{http.MethodPost: f.post}.serve)
-	g.Any("/user/:userId/filter/:filterId", methods{http.MethodGet: f.get}.serve)
+func (f *filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/user/:userId/filter", methods{http.MethodPost: f.post}.serve, auth...)
+	g.Any("/user/:userId/filter/:filterId", methods{http.MethodGet: f.get}.serve, auth...)
 }
 
 // post serves POST /user/{userId}/filter. The same filter always has the same

@@ -14,6 +14,10 @@ import (
 )
 
 const (
+	// requestBurst is how many seconds' worth of requests can be made at once, as
+	// clients do when they start.
+	requestBurst = 5
+
 	// passwordBurst is how many passwords can be tried in a row; then there is the
 	// rate.
 	passwordBurst = 10
@@ -49,14 +53,13 @@ func newRateLimiter(perSecond, burst int) middleware.RateLimiterStore {
 	})
 }
 
-// limitRequests returns the middleware that holds each client to a rate. A
-// client can make the requests of a second at once.
+// limitRequests returns the middleware that holds each client to a rate.
 func limitRequests(perSecond int, client func(echo.Context) string) echo.MiddlewareFunc {
 	if perSecond == 0 {
 		return func(next echo.HandlerFunc) echo.HandlerFunc { return next }
 	}
 	return middleware.RateLimiterWithConfig(middleware.RateLimiterConfig{
-		Store:               newRateLimiter(perSecond, perSecond),
+		Store:               newRateLimiter(perSecond, requestBurst*perSecond),
 		IdentifierExtractor: func(c echo.Context) (string, error) { return client(c), nil },
 		DenyHandler:         func(echo.Context, string, error) error { return tooMany(time.Second / time.Duration(perSecond)) },
 	})

@@ -21,9 +21,9 @@ type rooms struct {
 func newRooms(cfg config, host module.HostService) *rooms { return &rooms{cfg.serverName, host} }
 
 // Register implements [handlers.RouteGroup].
-func (r *rooms) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
-	g.Any("/joined_rooms", methods{http.MethodGet: r.joined}.serve)
-	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve)
+func (r *rooms) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/joined_rooms", methods{http.MethodGet: r.joined}.serve, auth...)
+	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve, auth...)
 }
 
 // joined serves GET /joined_rooms.

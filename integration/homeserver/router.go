@@ -15,7 +15,7 @@ import (
 
 // newRouter returns all that the homeserver serves: the route groups, the
 // module's and the host's own, behind the host's authentication, and the
-// endpoints that need none.
+// endpoints that need none. A path that does not exist is 404 for anyone.
 func newRouter(
 	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain, log *zap.Logger,
 ) *echo.Echo {
@@ -28,17 +28,12 @@ func newRouter(
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: known.get}.serve, limits.addresses)
 	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.addresses)
 
+	auth := newAuth(users, limits)
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
 		e.Any(prefix+"/login", methods{http.MethodGet: login.flows, http.MethodPost: login.post}.serve, limits.addresses)
-		authenticated := e.Group(prefix, newAuth(users, limits))
 		for _, group := range groups {
-			group.Register(authenticated, handlers.Dialect(dialect))
+			group.Register(e.Group(prefix), handlers.Dialect(dialect), auth)
 		}
-
-		// Echo gave the group a catch-all that authenticates first. What does
-		// not exist is 404 for anyone.
-		e.RouteNotFound(prefix, echo.NotFoundHandler, limits.addresses)
-		e.RouteNotFound(prefix+"/*", echo.NotFoundHandler, limits.addresses)
 	}
 	return e
 }
@@ -47,7 +42,7 @@ func newRouter(
 type methods map[string]echo.HandlerFunc
 
 // serve calls the handler of the request's method. It takes every method, so
-// that the group's catch-all does not take those that have no handler.
+// that those that have no handler are answered in the Matrix form, too.
 func (m methods) serve(c echo.Context) error {
 	handle, found := m[c.Request().Method]
 	if !found {

@@ -34,8 +34,8 @@ func newSyncs(rules module.SyncService, sessions *sessions.Sessions, filters *fi
 }
 
 // Register implements [handlers.RouteGroup].
-func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.MiddlewareFunc) {
-	g.Any("/sync", methods{http.MethodGet: s.get}.serve)
+func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/sync", methods{http.MethodGet: s.get}.serve, auth...)
 }
 
 // get serves GET /sync (Matrix specification, "Syncing"). The first one answers
