@@ -1,0 +1,115 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"net/http"
+	"strings"
+	"sync"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// serverName is the domain of all users.
+const serverName = "localhost"
+
+// users are the accounts with their sessions. A real host has them in its
+// database.
+type users struct {
+	mu       sync.Mutex
+	names    map[mxid.UserID]bool
+	sessions map[string]handlers.Requester // by token
+}
+
+func newUsers() *users {
+	return &users{names: map[mxid.UserID]bool{}, sessions: map[string]handlers.Requester{}}
+}
+
+// add makes a user with one device.
+func (u *users) add(name string) (who handlers.Requester, token string, err error) {
+	who = handlers.Requester{User: mxid.UserID("@" + name + ":" + serverName), Device: rand.Text()[:10]}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if name == "" || strings.Contains(name, ":") || who.User.Validate() != nil || u.names[who.User] {
+		return who, "", fault.New(fault.InvalidParam, "The username cannot be had.")
+	}
+	token = rand.Text()
+	u.names[who.User], u.sessions[token] = true, who
+	return who, token, nil
+}
+
+// remove ends the session of a device.
+func (u *users) remove(who handlers.Requester) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for token, session := range u.sessions {
+		if session == who {
+			delete(u.sessions, token)
+		}
+	}
+}
+
+// LoggedIn implements [module.Accounts].
+func (u *users) LoggedIn(_ context.Context, user mxid.UserID, device string) (bool, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	for _, session := range u.sessions {
+		if session.User == user && session.Device == device {
+			return true, nil
+		}
+	}
+	return device == "" && u.names[user], nil
+}
+
+// require is the middleware that tells the module who makes a request.
+func (u *users) require(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		token, found := strings.CutPrefix(c.Request().Header.Get(echo.HeaderAuthorization), "Bearer ")
+		if !found {
+			return handlers.ErrMissingToken
+		}
+		u.mu.Lock()
+		who, found := u.sessions[token]
+		u.mu.Unlock()
+		if !found {
+			return handlers.ErrUnknownToken
+		}
+		c.SetRequest(c.Request().WithContext(handlers.WithRequester(c.Request().Context(), who)))
+		return next(c)
+	}
+}
+
+// register makes a user with one device. The default push rules are part of an
+// account: without them, no rule can be set.
+func (h *endpoints) register(c echo.Context) error {
+	var request struct {
+		Username string `json:"username"`
+	}
+	if err := c.Bind(&request); err != nil {
+		return fault.New(fault.NotJSON, "Not valid JSON.")
+	}
+	who, token, err := h.users.add(request.Username)
+	if err != nil {
+		return err
+	}
+	if err := h.push.Host.EnsureDefaults(c.Request().Context(), who.User); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]any{"user_id": who.User, "device_id": who.Device, "access_token": token})
+}
+
+// logout ends the session first and then removes the pushers of its device. The
+// client cannot try again, so it does not matter whether it is still there.
+func (h *endpoints) logout(c echo.Context) error {
+	who, _ := handlers.RequesterFrom(c.Request().Context())
+	h.users.remove(who)
+	ctx := context.WithoutCancel(c.Request().Context())
+	if err := h.push.Host.RemoveDevicePushers(ctx, who.User, who.Device); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, struct{}{})
+}

@@ -1,0 +1,233 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+	"go.uber.org/fx"
+	"go.uber.org/fx/fxtest"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+)
+
+const (
+	v3 = "/_matrix/client/v3"
+	r0 = "/_matrix/client/r0"
+)
+
+// client makes requests to a host, with a token unless it is empty.
+type client struct {
+	t     *testing.T
+	url   string
+	token string
+	stop  func() // the host; at the end of the test at the latest
+}
+
+// start starts a host, which stops with the test, and returns a client without a
+// token.
+func start(t *testing.T, redisURL string) client {
+	t.Helper()
+	logging.Disable() // it writes to stderr when the embedded Redis ends
+	core, logs := observer.New(zap.InfoLevel)
+	app := fxtest.New(t, fx.NopLogger, host(config{"127.0.0.1:0", redisURL}), fx.Replace(zap.New(core)))
+	app.RequireStart()
+	stop := sync.OnceFunc(func() {
+		app.RequireStop()
+		if failed := logs.FilterLevelExact(zap.ErrorLevel); failed.Len() > 0 {
+			t.Errorf("logged %v", failed.All())
+		}
+	})
+	t.Cleanup(stop)
+	address := logs.FilterMessage("listening").All()[0].ContextMap()["address"]
+	return client{t, "http://" + address.(string), "", stop}
+}
+
+// do makes a request, and reads the answer if into is not nil.
+func (c client) do(ctx context.Context, method, path, body string, into any) (status int) {
+	c.t.Helper()
+	request, err := http.NewRequestWithContext(ctx, method, c.url+path, strings.NewReader(body))
+	if err != nil {
+		c.t.Error(err)
+		return 0
+	}
+	request.Header.Set("Content-Type", "application/json")
+	if c.token != "" {
+		request.Header.Set("Authorization", "Bearer "+c.token)
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		c.t.Error(err)
+		return 0
+	}
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	if err == nil && into != nil {
+		err = json.Unmarshal(text, into)
+	}
+	if err != nil {
+		c.t.Errorf("%s %s: got %d %s, %v", method, path, response.StatusCode, text, err)
+	}
+	return response.StatusCode
+}
+
+// want makes a request that must have a status.
+func (c client) want(status int, method, path, body string) {
+	c.t.Helper()
+	var answer any
+	if got := c.do(c.t.Context(), method, path, body, &answer); got != status {
+		c.t.Errorf("%s %s: got %d %v, want %d", method, path, got, answer, status)
+	}
+}
+
+// register makes a user and returns their client.
+func (c client) register(name string) client {
+	c.t.Helper()
+	var session struct {
+		Token string `json:"access_token"`
+	}
+	if status := c.do(c.t.Context(), "POST", v3+"/register", `{"username":"`+name+`"}`, &session); status != 200 {
+		c.t.Fatalf("got %d", status)
+	}
+	c.token = session.Token
+	return c
+}
+
+// batch is the answer to a sync.
+type batch struct {
+	Next        string `json:"next_batch"`
+	AccountData struct {
+		Events []struct {
+			Type    string
+			Content json.RawMessage
+		}
+	} `json:"account_data"`
+}
+
+func (c client) sync(query string) (b batch) {
+	c.t.Helper()
+	if status := c.do(c.t.Context(), "GET", v3+"/sync?"+query, "", &b); status != 200 {
+		c.t.Errorf("sync: got %d", status)
+	}
+	return b
+}
+
+const (
+	mute   = `{"actions":[]}`
+	pusher = `{"kind":"http","app_id":"app","pushkey":"phone","app_display_name":"","device_display_name":"","lang":"en",` +
+		`"data":{"url":"https://p.example/_matrix/push/v1/notify"}}`
+)
+
+func TestAUserFromRegistrationToLogout(t *testing.T) {
+	t.Parallel()
+	alice := start(t, "").register("alice")
+	alice.want(200, "PUT", v3+"/pushrules/global/room/!a:b", mute) // before any read: registration gave her the defaults
+	alice.want(200, "GET", v3+"/pushrules/", "")
+	alice.want(200, "GET", r0+"/pushrules/global/room/!a:b", "")
+	alice.want(200, "GET", v3+"/user/@alice:localhost/account_data/m.push_rules", "")
+	alice.want(200, "POST", v3+"/pushers/set", pusher)
+	alice.want(200, "POST", v3+"/logout", "")
+	alice.want(401, "GET", v3+"/pushers", "")
+	alice.want(401, "POST", v3+"/logout", "")
+}
+
+func TestASyncWaitsForAChange(t *testing.T) {
+	t.Parallel()
+	alice := start(t, "").register("alice")
+	first := alice.sync("")
+	if len(first.AccountData.Events) != 1 || !strings.Contains(string(first.AccountData.Events[0].Content), ".m.rule.master") {
+		t.Fatalf("got %+v", first)
+	}
+	if nothing := alice.sync("timeout=1&since=" + first.Next); nothing.Next != first.Next || len(nothing.AccountData.Events) != 0 {
+		t.Errorf("without a change: got %+v", nothing)
+	}
+	woken := make(chan batch, 1)
+	go func() { woken <- alice.sync("timeout=30000&since=" + first.Next) }()
+	alice.want(200, "PUT", v3+"/pushrules/global/room/!a:b", mute)
+	select {
+	case second := <-woken:
+		if len(second.AccountData.Events) != 1 || !strings.Contains(string(second.AccountData.Events[0].Content), "!a:b") {
+			t.Errorf("got %+v", second)
+		}
+	case <-time.After(10 * time.Second):
+		t.Error("the sync was not woken")
+	}
+}
+
+// TestAStopAnswersSyncs that wait, and one whose client hung up is no failure:
+// [start] looks at the log.
+func TestAStopAnswersSyncs(t *testing.T) {
+	t.Parallel()
+	alice := start(t, "").register("alice")
+	since := alice.sync("").Next
+	ctx, hangUp := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer hangUp()
+	request, err := http.NewRequestWithContext(ctx, "GET", alice.url+v3+"/sync?timeout=30000&since="+since, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request.Header.Set("Authorization", "Bearer "+alice.token)
+	if _, err := http.DefaultClient.Do(request); err == nil {
+		t.Error("the sync did not wait")
+	}
+	answered := make(chan batch, 1)
+	go func() { answered <- alice.sync("timeout=30000&since=" + since) }()
+	time.Sleep(50 * time.Millisecond) // most often, the sync waits then
+	began := time.Now()
+	alice.stop()
+	if got := <-answered; got.Next != since {
+		t.Errorf("got %+v", got)
+	}
+	if took := time.Since(began); took > maxWait/2 {
+		t.Errorf("the stop took %v", took)
+	}
+}
+
+func TestWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	stranger := start(t, "")
+	alice := stranger.register("alice")
+	stranger.want(400, "POST", v3+"/register", `{"username":"alice"}`) // taken
+	stranger.want(400, "POST", v3+"/register", `{"username":""}`)
+	stranger.want(400, "POST", v3+"/register", `{"username":"a:b"}`)
+	stranger.want(400, "POST", v3+"/register", `{`)
+	stranger.want(401, "GET", v3+"/pushrules/", "")
+	stranger.want(401, "POST", v3+"/logout", "")
+	for _, c := range []client{stranger, alice} {
+		c.want(404, "GET", v3+"/nowhere", "")
+		c.want(404, "GET", v3+"/pushrules/nowhere/a", "")
+		c.want(405, "POST", v3+"/pushers", "{}")
+	}
+	alice.want(400, "GET", v3+"/sync?since=x", "")
+	alice.want(403, "GET", v3+"/user/@bob:localhost/account_data/m.push_rules", "")
+}
+
+func TestOnARedisOfItsOwn(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	alice := start(t, "redis://"+server.Addr()).register("alice")
+	alice.want(200, "POST", v3+"/pushers/set", pusher)
+	stored := func() bool {
+		fields, err := server.Client(t).HGetAll(t.Context(), "pushers:{@alice:localhost}").Result()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Contains(fmt.Sprint(fields), "phone")
+	}
+	if !stored() {
+		t.Error("the pusher is not in Redis")
+	}
+	alice.want(200, "POST", v3+"/logout", "")
+	if stored() {
+		t.Error("the pusher has survived the logout of its device")
+	}
+}
