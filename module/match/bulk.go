@@ -16,14 +16,20 @@ type Member struct {
 	Rules       *Rules // nil: nothing is done for this member
 }
 
-// bulkStep is how many members are evaluated between two looks at the context.
-const bulkStep = 1024
+// bulkStep is how many members a worker takes at a time.
+const bulkStep = 256
+
+// bulkPause is the work after which a worker looks at the context and lets
+// others run, the context's timer among them. It takes a fraction of a
+// millisecond; the slowest evaluation takes some milliseconds.
+const bulkPause = 1 << 16
 
 // EvaluateAll evaluates an event for members of a room and returns a result
 // for each, in their order. It uses as many cores as the process may
 // (GOMAXPROCS). What does not differ between members who share a set, as they
-// do who have it out of one [Cache], is evaluated once. It returns the error of
-// the context, and no result, if that ends before.
+// do who have it out of one [Cache], is evaluated once. If the context ends
+// before, it returns within some milliseconds, with the context's error and no
+// result.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
 	results := make([]Result, len(members))
 	steps := (len(members) + bulkStep - 1) / bulkStep
@@ -32,14 +38,14 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	var wait sync.WaitGroup
 	for range workers {
 		wait.Go(func() {
-			w := bulkWorker{event: event, room: room, known: map[*Rules]*bulkResult{}}
+			w := bulkWorker{event: event, room: room, results: map[*Rules]*bulkResult{}}
 			for ctx.Err() == nil {
 				start := int(taken.Add(1)-1) * bulkStep
 				if start >= len(members) {
 					return
 				}
 				end := min(start+bulkStep, len(members))
-				w.evaluate(members[start:end], results[start:end])
+				w.evaluate(ctx, members[start:end], results[start:end])
 			}
 		})
 	}
@@ -52,11 +58,12 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 
 // bulkWorker evaluates one event for many members.
 type bulkWorker struct {
-	event *Event
-	room  Room
-	known map[*Rules]*bulkResult
-	last  *Rules // the one that was asked for last, and what is known of it
-	found *bulkResult
+	event   *Event
+	room    Room
+	results map[*Rules]*bulkResult
+	last    *Rules // the set that was asked for last, and its result
+	found   *bulkResult
+	work    int // since the last pause
 }
 
 // bulkResult is the result of a set for all those for whom none of some
@@ -66,42 +73,56 @@ type bulkResult struct {
 	unless notes
 }
 
-func (w *bulkWorker) evaluate(members []Member, results []Result) {
-	sender, sent := w.event.text(&wellKnown.keys[slotSender])
+// evaluate fills in the results of members. It stops early if the context ends.
+func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []Result) {
+	sender, sent := w.event.text(&wellKnown[slotSender])
 	for i := range members {
 		if m := &members[i]; m.Rules != nil && !(sent && string(m.User) == sender) {
 			results[i] = w.resultFor(m)
+		}
+		if w.work > bulkPause {
+			w.work = 0
+			runtime.Gosched()
+			if ctx.Err() != nil {
+				return
+			}
 		}
 	}
 }
 
 func (w *bulkWorker) resultFor(m *Member) Result {
-	s := subject{event: w.event, facts: Facts{User: m.User, DisplayName: m.DisplayName, Room: w.room}}
-	if !m.Rules.shared {
-		return Result{m.Rules.first(&s)}
+	s := newSubject(w.event, Facts{User: m.User, DisplayName: m.DisplayName, Room: w.room})
+	result := w.resultOf(m.Rules, &s)
+	w.work += maxWork - s.meter.left
+	return result
+}
+
+func (w *bulkWorker) resultOf(rules *Rules, s *subject) Result {
+	if !rules.shared {
+		return rules.evaluate(s)
 	}
-	if m.Rules != w.last {
-		w.last, w.found = m.Rules, w.known[m.Rules]
+	if rules != w.last {
+		w.last, w.found = rules, w.results[rules]
 	}
 	if w.found == nil {
-		return w.learn(m.Rules, &s)
+		return w.evaluateShared(rules, s)
 	}
 	for _, c := range w.found.unless.conditions {
-		if c.holds(&s) {
-			return Result{m.Rules.first(&s)}
+		if c.holds(s) {
+			return rules.evaluate(s)
 		}
 	}
 	return w.found.result
 }
 
-// learn evaluates a set for the first member who has it, or for the first for
-// whom no condition holds that is about the user.
-func (w *bulkWorker) learn(rules *Rules, s *subject) Result {
-	learned := &bulkResult{}
-	s.notes = &learned.unless
-	learned.result = Result{rules.first(s)}
-	if !learned.unless.anyHeld {
-		w.known[rules], w.found = learned, learned
+// evaluateShared evaluates a shared set, and keeps the result if no condition
+// holds that is about the user.
+func (w *bulkWorker) evaluateShared(rules *Rules, s *subject) Result {
+	shared := &bulkResult{}
+	s.notes = &shared.unless
+	shared.result = rules.evaluate(s)
+	if !shared.unless.anyHeld {
+		w.results[rules], w.found = shared, shared
 	}
-	return learned.result
+	return shared.result
 }

@@ -12,7 +12,7 @@ type Rules struct {
 	unindexed []int32          // those that have to be looked at one by one, in order
 	rooms     map[string]int32 // room rules by room
 	senders   map[string]int32 // sender rules by sender
-	bodies    bodyIndex        // rules that ask for something in the body
+	bodies    bodyRules        // rules that ask for something in the body
 	owner     mxid.UserID      // whose id is the user's in the conditions' texts
 	personal  int              // conditions that compare with the id of the user
 	shared    bool             // whether other users have the same set
@@ -64,7 +64,7 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 	switch kind {
 	case pushrule.Content:
 		return append(conditions, condition{
-			op: matchesWords, key: wellKnown.keys[slotBody], glob: newGlob(source.Pattern),
+			op: matchesWords, key: wellKnown[slotBody], glob: newGlob(source.Pattern),
 			source: impliedCondition("event_match", "content.body", "pattern", source.Pattern),
 		})
 	case pushrule.Room:
@@ -81,7 +81,7 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 // sameProperty returns the condition that a property of the event is exactly a
 // text.
 func sameProperty(at slot, name, text string) condition {
-	return condition{op: sameText, key: wellKnown.keys[at], text: text, source: impliedCondition("event_property_is", name, "value", text)}
+	return condition{op: sameText, key: wellKnown[at], text: text, source: impliedCondition("event_property_is", name, "value", text)}
 }
 
 // add adds the rule that is checked next.

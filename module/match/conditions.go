@@ -51,8 +51,26 @@ func (c comparison) holds(n int) bool { return c.least <= n && n <= c.most }
 type subject struct {
 	event *Event
 	facts Facts
+	meter meter
 
 	notes *notes // nil: none are taken
+
+	named    answer // whether the body has the display name
+	foldedOf *property
+	folded   string // the value of foldedOf, if it is a long text
+}
+
+// answer is one that is found once for an evaluation.
+type answer uint8
+
+const (
+	notAsked answer = iota
+	yes
+	no
+)
+
+func newSubject(event *Event, facts Facts) subject {
+	return subject{event: event, facts: facts, meter: meter{left: maxWork}}
 }
 
 // notes are of conditions whose answer may differ between users who share a
@@ -73,13 +91,14 @@ func (s *subject) note(c *condition, holds bool) bool {
 
 // holds tests a condition.
 func (c *condition) holds(s *subject) bool {
+	s.meter.spend(conditionWork)
 	switch c.op {
 	case matchesWhole:
-		text, found := s.event.text(&c.key)
-		return found && c.glob.matchFolding(text)
+		p := s.event.find(&c.key)
+		return p != nil && p.value.kind == textual && s.matchesWhole(&c.glob, p)
 	case matchesWords:
 		_, found := s.event.text(&c.key)
-		return found && c.glob.matchWords(&s.event.body)
+		return found && c.glob.matchWords(&s.event.body, &s.meter)
 	case isUser:
 		text, found := s.event.text(&c.key)
 		return found && s.note(c, strings.EqualFold(text, string(s.facts.User)))
@@ -90,7 +109,7 @@ func (c *condition) holds(s *subject) bool {
 		return s.event.slot(slotMentions) == nil
 	case displayName:
 		p := s.event.slot(slotBody)
-		return p != nil && p.value.kind == textual && s.note(c, s.event.body.hasDisplayName(s.facts.DisplayName))
+		return p != nil && p.value.kind == textual && s.note(c, s.hasDisplayName())
 	case memberCount:
 		return s.facts.Room.MemberCount > 0 && c.count.holds(s.facts.Room.MemberCount)
 	case mayNotify:
@@ -123,31 +142,44 @@ func (c *condition) holdsForProperty(s *subject) bool {
 // stackBytes is the length up to which a text is folded without memory.
 const stackBytes = 256
 
-// matchFolding reports whether a text that is not folded yet matches.
-func (g *glob) matchFolding(text string) bool {
-	if g.literal {
+// matchesWhole reports whether a property, a text, matches.
+func (s *subject) matchesWhole(g *glob, p *property) bool {
+	text := p.value.text
+	switch {
+	case g.literal:
 		return equalsFolded(text, g.pattern)
+	case len(text) <= stackBytes:
+		var space [stackBytes]byte
+		return g.matchWhole(asText(appendFolded(space[:0], text)), &s.meter)
+	case s.foldedOf != p:
+		s.meter.spend(len(text))
+		if s.meter.isEmpty() {
+			return false
+		}
+		s.foldedOf, s.folded = p, fold(text)
 	}
-	var space [stackBytes]byte
-	return g.matchWhole(asText(appendFolded(space[:0], text)))
+	return g.matchWhole(s.folded, &s.meter)
 }
 
 // hasDisplayName tests contains_display_name: the name stands in the body as a
-// keyword would, but with * and ? meaning themselves.
-func (b *body) hasDisplayName(name string) bool {
-	if name == "" {
-		return false
+// keyword would, but with * and ? meaning themselves. It is tested once.
+func (s *subject) hasDisplayName() bool {
+	if s.named == notAsked {
+		s.named = no
+		if name := s.facts.DisplayName; name != "" && s.event.body.contains(name, &s.meter) {
+			s.named = yes
+		}
 	}
-	var space [stackBytes]byte
-	return b.containsBounded(asText(appendFolded(space[:0], name)))
+	return s.named == yes
 }
 
-// containsBounded reports whether a folded text stands in the body between
-// word boundaries.
-func (b *body) containsBounded(text string) bool {
-	one := [1]piece{{text: text}}
-	s := segment{pieces: one[:]}
-	return search{b.folded, b}.first(&s, 0, startBounded|endBounded) >= 0
+// contains reports whether a text stands in the body between word boundaries.
+func (b *body) contains(text string, m *meter) bool {
+	var space [stackBytes]byte
+	folded := asText(appendFolded(space[:0], text))
+	s := segment{text: folded, anchor: folded}
+	where := search{b.folded, b, m}
+	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
 // newCondition compiles a condition. Where it compares with the owner's id,

@@ -23,7 +23,10 @@ import (
 // Result is what an evaluation has found: the first rule, in the order of the
 // specification, that matches the event, and what it does. The zero value is
 // that no rule matches, which is to do nothing.
-type Result struct{ rule *rule }
+type Result struct {
+	rule       *rule
+	incomplete bool
+}
 
 // Matched reports whether a rule matches.
 func (r Result) Matched() bool { return r.rule != nil }
@@ -62,20 +65,31 @@ func (r Result) Sound() string {
 	return r.rule.outcome.sound
 }
 
+// Incomplete reports whether the rules would have cost more than one user's may
+// cost on one event, which is a few milliseconds. Only patterns with many
+// wildcards in long texts get there. Those that were not tested then count as
+// not matching.
+func (r Result) Incomplete() bool { return r.incomplete }
+
 // Evaluate returns what the rules do with an event. A user's own events give
 // nothing, whatever the rules are. It takes no memory, but for bodies, names
 // and patterns of unusual size.
 func (r *Rules) Evaluate(event *Event, facts Facts) Result {
-	s := subject{event: event, facts: facts}
+	s := newSubject(event, facts)
 	if s.isOwn() {
 		return Result{}
 	}
-	return Result{r.first(&s)}
+	return r.evaluate(&s)
+}
+
+func (r *Rules) evaluate(s *subject) Result {
+	found := r.first(s)
+	return Result{found, s.meter.exhausted}
 }
 
 // isOwn reports whether the event is the user's own.
 func (s *subject) isOwn() bool {
-	sender, found := s.event.text(&wellKnown.keys[slotSender])
+	sender, found := s.event.text(&wellKnown[slotSender])
 	return found && sender == string(s.facts.User)
 }
 
@@ -102,7 +116,7 @@ func (r *Rules) first(s *subject) *rule {
 // sender, the number of rules where there is none.
 func (r *Rules) firstByText(rules map[string]int32, s *subject, name slot) int32 {
 	if len(rules) > 0 {
-		if text, found := s.event.text(&wellKnown.keys[name]); found {
+		if text, found := s.event.text(&wellKnown[name]); found {
 			if i, found := rules[text]; found {
 				return i
 			}

@@ -43,11 +43,12 @@ type RuleExplanation struct {
 // Explain evaluates every rule and tells why it matches or does not. It is for
 // people; its wording may change.
 func (r *Rules) Explain(event *Event, facts Facts) Explanation {
-	s := subject{event: event, facts: facts}
+	s := newSubject(event, facts)
+	s.meter.left = explainWork
 	e := Explanation{Own: s.isOwn(), Result: r.Evaluate(event, facts)}
 	decided := e.Own
 	for i := range r.rules {
-		explained := r.explainRule(&r.rules[i], &s)
+		explained := r.explainRule(&r.rules[i], &s, e.Result)
 		if explained.Verdict == Matches && !decided {
 			explained.Verdict, decided = Decides, true
 		}
@@ -56,17 +57,26 @@ func (r *Rules) Explain(event *Event, facts Facts) Explanation {
 	return e
 }
 
-func (r *Rules) explainRule(rule *rule, s *subject) RuleExplanation {
+func (r *Rules) explainRule(rule *rule, s *subject, result Result) RuleExplanation {
 	e := RuleExplanation{Kind: rule.kind, RuleID: rule.id, Verdict: Matches}
 	if !rule.enabled {
 		e.Verdict = Disabled
 		return e
 	}
+	if rule == result.rule {
+		return e
+	}
 	for i := range rule.conditions {
-		if c := &rule.conditions[i]; !c.holds(s) {
-			e.Verdict, e.Condition, e.Saw = Fails, r.sourceOf(c, s.facts.User), c.saw(s)
-			break
+		c := &rule.conditions[i]
+		s.meter.exhausted = false
+		if c.holds(s) {
+			continue
 		}
+		e.Verdict, e.Condition, e.Saw = Fails, r.sourceOf(c, s.facts.User), c.saw(s)
+		if s.meter.exhausted {
+			e.Saw = "it was not tested, because the rules cost more than they may on one event"
+		}
+		break
 	}
 	return e
 }

@@ -5,6 +5,7 @@ import (
 	"iter"
 	"math"
 	"slices"
+	"sync"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -15,13 +16,20 @@ type Event struct {
 	properties []property
 	elements   []value // of arrays, one array after the other; of long ones, sorted
 	slots      [slotCount]int32
-	buckets    []int32 // where there are many properties: their places by hash
 	body       body
+
+	once   sync.Once
+	byName map[member]int32 // if there are many properties and somebody asks: where they are
+}
+
+// member names a property by the property that is its object.
+type member struct {
+	parent int32
+	name   string
 }
 
 // property is a member of the event or of an object in it.
 type property struct {
-	hash   uint64
 	name   string
 	parent int32 // the property that is the object, -1 for the event
 	value  value // the number of an array is where its scalars are
@@ -51,10 +59,7 @@ func ReadEvent(text string) (*Event, error) {
 	for i := range e.slots {
 		e.slots[i] = absent
 	}
-	e.readObject(&w, absent, 0)
-	if len(e.properties) > manyProperties {
-		e.fillBuckets()
-	}
+	e.readObject(&w, absent, slotEvent)
 	if p := e.slot(slotBody); p != nil && p.value.kind == textual {
 		e.body = readBody(p.value.text)
 	}
@@ -62,17 +67,16 @@ func ReadEvent(text string) (*Event, error) {
 }
 
 // readObject adds the members of the object that comes next.
-func (e *Event) readObject(w *strictjson.Walker, parent int32, parentHash uint64) {
+func (e *Event) readObject(w *strictjson.Walker, parent int32, parentSlot slot) {
 	for name := range w.Object() {
-		at := int32(len(e.properties))
-		hash := childHash(parentHash, name)
-		e.properties = append(e.properties, property{hash: hash, name: name, parent: parent})
-		if s := wellKnown.find(hash, func(known key) bool { return e.hasPath(at, known.parts) }); s != 0 {
+		at, s := int32(len(e.properties)), slotOf(parentSlot, name)
+		e.properties = append(e.properties, property{name: name, parent: parent})
+		if s != 0 {
 			e.slots[s] = at
 		}
 		switch w.Next() {
 		case '{':
-			e.readObject(w, at, hash)
+			e.readObject(w, at, s)
 		case '[':
 			first := int32(len(e.elements))
 			e.readElements(w)
@@ -131,22 +135,6 @@ func (e *Event) hasPath(at int32, parts []string) bool {
 	return at == absent
 }
 
-// fillBuckets makes the table by which [Event.find] finds properties.
-func (e *Event) fillBuckets() {
-	size := 2
-	for size < 2*len(e.properties) {
-		size *= 2
-	}
-	e.buckets = make([]int32, size)
-	for i := range e.properties {
-		at := e.properties[i].hash & uint64(size-1)
-		for e.buckets[at] != 0 {
-			at = (at + 1) & uint64(size-1)
-		}
-		e.buckets[at] = int32(i) + 1
-	}
-}
-
 // slot returns a property that rules often ask for, nil where the event has
 // none.
 func (e *Event) slot(s slot) *property {
@@ -156,31 +144,40 @@ func (e *Event) slot(s slot) *property {
 	return nil
 }
 
-// find returns the property that a key names, nil where the event has none.
+// find returns the property that a key names, nil if the event has none.
 func (e *Event) find(k *key) *property {
 	if k.slot != 0 {
 		return e.slot(k.slot)
 	}
-	if e.buckets != nil {
-		return e.findInBuckets(k)
+	if len(e.properties) > manyProperties {
+		return e.findByName(k)
 	}
+	name := k.parts[len(k.parts)-1]
 	for i := range e.properties {
-		if e.properties[i].hash == k.hash && e.hasPath(int32(i), k.parts) {
+		if e.properties[i].name == name && e.hasPath(int32(i), k.parts) {
 			return &e.properties[i]
 		}
 	}
 	return nil
 }
 
-func (e *Event) findInBuckets(k *key) *property {
-	mask := uint64(len(e.buckets) - 1)
-	for at := k.hash & mask; e.buckets[at] != 0; at = (at + 1) & mask {
-		i := e.buckets[at] - 1
-		if e.properties[i].hash == k.hash && e.hasPath(i, k.parts) {
-			return &e.properties[i]
+// findByName is find for events with many properties.
+func (e *Event) findByName(k *key) *property {
+	e.once.Do(func() {
+		e.byName = make(map[member]int32, len(e.properties))
+		for i := range e.properties {
+			e.byName[member{e.properties[i].parent, e.properties[i].name}] = int32(i)
 		}
+	})
+	at := int32(absent)
+	for _, name := range k.parts {
+		inside, found := e.byName[member{at, name}]
+		if !found {
+			return nil
+		}
+		at = inside
 	}
-	return nil
+	return &e.properties[at]
 }
 
 // text returns a property that is a string; found is false where the event

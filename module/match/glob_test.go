@@ -1,6 +1,7 @@
 package match
 
 import (
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -71,17 +72,21 @@ func FuzzGlob(f *testing.F) {
 			return
 		}
 		g := newGlob(pattern)
-		if got, want := g.matchFolding(text), oracleMatch(pattern, []rune(text)); got != want {
+		if got, want := matchesAll(&g, text), oracleMatch(pattern, []rune(text)); got != want {
 			t.Errorf("%q on the whole of %q: got %t", pattern, text, got)
 		}
 		b := readBody(text)
 		want := oracleWords(pattern, text)
-		if got := g.matchWords(&b); got != want {
+		if got := g.matchWords(&b, unlimited()); got != want {
 			t.Errorf("%q between boundaries of %q: got %t", pattern, text, got)
 		}
-		if s := g.segments; !g.starred && len(s[0].pieces) > 0 {
-			if got := (search{b.folded, &b}).firstOfAll(&s[0], 0, startBounded|endBounded) >= 0; got != want {
-				t.Errorf("%q at all places of %q at once: got %t", pattern, text, got)
+		if s := g.segments; !g.starred && s[0].text != "" {
+			where := search{b.folded, &b, unlimited()}
+			if got := where.scanShort(s[0].text, 0, len(b.folded), startBounded|endBounded) >= 0; got != want {
+				t.Errorf("%q in one scan of %q: got %t", pattern, text, got)
+			}
+			if got := where.scanLong(s[0].text, 0, len(b.folded), startBounded|endBounded) >= 0; got != want {
+				t.Errorf("%q in one scan of %q, with words of states: got %t", pattern, text, got)
 			}
 		}
 		if got := findIndexed(pattern, text); got != want {
@@ -144,7 +149,7 @@ func findsLong(t *testing.T, pattern, text []rune) (found bool) {
 	b := readBody(string(text))
 	for i, p := range []string{string(pattern), "*" + string(pattern), string(pattern) + "*", "*" + string(pattern) + "*"} {
 		g := newGlob(p)
-		if got := g.matchWords(&b); got != want[i] {
+		if got := g.matchWords(&b, unlimited()); got != want[i] {
 			t.Fatalf("%q in %q: got %t", p, string(text), got)
 		}
 	}
@@ -153,12 +158,21 @@ func findsLong(t *testing.T, pattern, text []rune) (found bool) {
 
 // findIndexed looks for one pattern with an index.
 func findIndexed(pattern, text string) bool {
-	rules := []rule{{enabled: true, conditions: []condition{{op: matchesWords, key: wellKnown.keys[slotBody], glob: newGlob(pattern)}}}}
-	var x bodyIndex
+	rules := []rule{{enabled: true, conditions: []condition{{op: matchesWords, key: wellKnown[slotBody], glob: newGlob(pattern)}}}}
+	var x bodyRules
 	x.build(rules)
 	e := Event{properties: []property{{name: "body", value: value{kind: textual, text: text}}}, body: readBody(text)}
 	e.slots[slotBody] = 0
-	return x.first(rules, &subject{event: &e}, 1) == 0
+	s := newSubject(&e, Facts{})
+	return x.first(rules, &s, 1) == 0
+}
+
+func unlimited() *meter { return &meter{left: math.MaxInt} }
+
+// matchesAll compares a pattern with a whole property.
+func matchesAll(g *glob, text string) bool {
+	s := newSubject(nil, Facts{})
+	return s.matchesWhole(g, &property{value: value{kind: textual, text: text}})
 }
 
 // TestFoldingIsSimpleFolding compares with the standard library for every
@@ -196,7 +210,7 @@ func BenchmarkGlob(b *testing.B) {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if g.matchWords(&as) {
+				if g.matchWords(&as, unlimited()) {
 					b.Fatal("it matches")
 				}
 			}
@@ -206,7 +220,7 @@ func BenchmarkGlob(b *testing.B) {
 		g := newGlob(strings.Repeat("?", 1001) + "a")
 		b.ReportAllocs()
 		for b.Loop() {
-			if g.matchWords(&words) {
+			if g.matchWords(&words, unlimited()) {
 				b.Fatal("it matches")
 			}
 		}

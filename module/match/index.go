@@ -2,57 +2,72 @@ package match
 
 import (
 	"cmp"
+	"hash/maphash"
 	"math/bits"
 	"slices"
+	"sync"
 )
 
-// bodyIndex finds the rules that ask for something in the body, in one pass
-// over it: each is filed under a word, or under a few bytes, that a body must
-// have for the rule's pattern to match.
-type bodyIndex struct {
-	all    []int32              // the rules of the index, in order
-	always []int32              // those that are filed under nothing, in order
-	words  table                // by a whole word
-	grams  [gramBytes + 1]table // by this many bytes anywhere
-	filed  int                  // places under which rules are filed
+// bodyRules finds the rules that ask for something in the body.
+type bodyRules struct {
+	index bodyIndex
+
+	// grams is an index without words, for the bodies in which words do not
+	// begin and end where they do in a pattern. It is made when the first such
+	// body comes.
+	once  sync.Once
+	grams bodyIndex
 }
 
-const gramBytes = 4
+// build files all rules.
+func (x *bodyRules) build(rules []rule) { x.index.build(rules, true) }
 
-// table finds rules by a hash.
-type table struct {
-	shift   uint8
-	filter  []uint64 // a bit for each hash that may be there
-	entries []tableEntry
-	rules   []int32
-}
-
-// tableEntry is a place under which rules are filed. It is free where it has
-// none.
-type tableEntry struct {
-	hash       uint64
-	start, end int32 // its rules
-	place      int32 // its number among all places of the index
-}
-
-// first returns the first rule before bound that matches, bound where none
-// does.
-func (x *bodyIndex) first(rules []rule, s *subject, bound int32) int32 {
-	if len(x.all) == 0 || x.all[0] >= bound {
+// first returns the first rule before bound that matches, bound if none does.
+func (x *bodyRules) first(rules []rule, s *subject, bound int32) int32 {
+	if x.index.least >= bound {
 		return bound
 	}
 	if p := s.event.slot(slotBody); p == nil || p.value.kind != textual {
 		return bound
 	}
-	if len(s.event.body.lookalikes) > 0 { // its words are not where a pattern has them
-		return firstOf(x.all, rules, s, bound)
+	index := &x.index
+	if s.event.body.lookalikes != nil {
+		x.once.Do(func() { x.grams.build(rules, false) })
+		index = &x.grams
 	}
-	bound = firstOf(x.always, rules, s, bound)
-	search := indexSearch{index: x, rules: rules, subject: s, bound: bound}
+	bound = firstOf(index.always, rules, s, bound)
+	search := indexSearch{index: index, rules: rules, subject: s, bound: bound}
 	return search.run()
 }
 
-// firstOf looks at rules one by one.
+// bodyIndex finds rules in one pass over a body: each is filed under a word, or
+// under a few bytes, that a body must have for the rule's pattern to match.
+type bodyIndex struct {
+	least  int32                // the first rule of the index; without rules, larger than any
+	always []int32              // the rules that are filed under nothing, in order
+	words  table                // by the hash of a whole word
+	grams  [gramBytes + 1]table // by this many bytes anywhere
+	places int32                // under which rules are filed
+}
+
+const gramBytes = 4
+
+// table finds rules by a key, which is the hash of a word, or the bytes of a
+// gram.
+type table struct {
+	shift  uint8
+	filter []uint64 // a bit for each key that may be there
+	places map[uint64]place
+	rules  []int32
+}
+
+// place is where rules are filed.
+type place struct {
+	start, end int32 // its rules
+	number     int32 // among all places of the index
+}
+
+// firstOf tests rules one by one.
 func firstOf(candidates []int32, rules []rule, s *subject, bound int32) int32 {
 	for _, i := range candidates {
 		if i >= bound {
@@ -72,21 +87,21 @@ type indexSearch struct {
 	subject *subject
 	bound   int32 // the first rule that matches so far
 
-	// seen are the places whose rules were looked at. They are looked at once,
+	// tested are the places whose rules were tested. They are tested once,
 	// however often the body has the word, so that the search is linear.
-	seen  [160]uint64
-	extra []uint64 // for places beyond those
+	tested [160]uint64
+	extra  []uint64 // for places beyond those
 }
 
 func (f *indexSearch) run() int32 {
 	b := &f.subject.event.body
-	if n := (f.index.filed + 63) / 64; n > len(f.seen) {
-		f.extra = make([]uint64, n-len(f.seen))
+	if n := int(f.index.places+63) / 64; n > len(f.tested) {
+		f.extra = make([]uint64, n-len(f.tested))
 	}
-	if len(f.index.words.rules) > 0 {
+	if t := &f.index.words; len(t.rules) > 0 {
 		for _, hash := range b.words {
-			if f.index.words.mayHave(hash) {
-				f.lookAt(&f.index.words, hash)
+			if t.mayHave(hash) {
+				f.test(t, hash)
 			}
 		}
 	}
@@ -98,7 +113,7 @@ func (f *indexSearch) run() int32 {
 	return f.bound
 }
 
-// scan looks for all grams of a size.
+// scan finds all grams of a size.
 func (f *indexSearch) scan(t *table, size int, text string) {
 	var gram uint32
 	for i := range len(text) {
@@ -106,52 +121,49 @@ func (f *indexSearch) scan(t *table, size int, text string) {
 		if i+1 < size {
 			continue
 		}
-		if hash := gramHash(gram >> (8 * (gramBytes - size))); t.mayHave(hash) {
-			f.lookAt(t, hash)
+		if key := gramKey(gram, size); t.mayHave(key) {
+			f.test(t, key)
 		}
 	}
 }
 
-func gramHash(gram uint32) uint64 { return (uint64(gram) + 1) * 0x9e3779b97f4a7c15 }
+// gramKey returns the key of a gram, which is the last bytes of four.
+func gramKey(four uint32, size int) uint64 { return uint64(four >> (8 * (gramBytes - size))) }
 
-// mayHave reports whether the table may have rules for a hash.
-func (t *table) mayHave(hash uint64) bool {
-	at := hash >> t.shift
+// filterFactor is odd and not known to anybody outside of the process, so that
+// nobody can choose keys that have the same bit in a filter: the high bits of
+// its product with a key are a universal hash ("multiply-shift").
+var filterFactor = maphash.String(seed, "filter") | 1
+
+// mayHave reports whether the table may have rules for a key.
+func (t *table) mayHave(key uint64) bool {
+	at := key * filterFactor >> t.shift
 	return t.filter[at>>6]&(1<<(at&63)) != 0
 }
 
-// lookAt looks at the rules that are filed under a hash.
-func (f *indexSearch) lookAt(t *table, hash uint64) {
-	e := t.find(hash)
-	if e.start == e.end || f.wasSeen(e.place) {
+// test tests the rules that are filed under a key.
+func (f *indexSearch) test(t *table, key uint64) {
+	p, found := t.places[key]
+	if !found || f.wasTested(p.number) {
 		return
 	}
-	f.bound = firstOf(t.rules[e.start:e.end], f.rules, f.subject, f.bound)
+	f.bound = firstOf(t.rules[p.start:p.end], f.rules, f.subject, f.bound)
 }
 
-func (f *indexSearch) wasSeen(place int32) bool {
-	words := f.seen[:]
-	if at := int(place) / 64; at >= len(f.seen) {
-		words, place = f.extra, place-int32(64*len(f.seen))
+func (f *indexSearch) wasTested(number int32) bool {
+	words := f.tested[:]
+	if at := int(number) / 64; at >= len(f.tested) {
+		words, number = f.extra, number-int32(64*len(f.tested))
 	}
-	word, bit := &words[place/64], uint64(1)<<(place%64)
-	seen := *word&bit != 0
+	word, bit := &words[number/64], uint64(1)<<(number%64)
+	tested := *word&bit != 0
 	*word |= bit
-	return seen
+	return tested
 }
 
-// find returns the entry of a hash or a free one.
-func (t *table) find(hash uint64) *tableEntry {
-	mask := len(t.entries) - 1
-	at := int(hash>>32) & mask
-	for t.entries[at].start != t.entries[at].end && t.entries[at].hash != hash {
-		at = (at + 1) & mask
-	}
-	return &t.entries[at]
-}
-
-// build files all rules.
-func (x *bodyIndex) build(rules []rule) {
+// build files all rules, under whole words only if withWords says so.
+func (x *bodyIndex) build(rules []rule, withWords bool) {
+	x.least = int32(len(rules))
 	var choices []choice
 	usage := map[fragment]int{}
 	for i := range rules {
@@ -159,8 +171,8 @@ func (x *bodyIndex) build(rules []rule) {
 		if condition == nil || !rules[i].enabled || rules[i].neverMatches() {
 			continue
 		}
-		x.all = append(x.all, int32(i))
-		fragments := condition.glob.fragments()
+		x.least = min(x.least, int32(i))
+		fragments := condition.glob.fragments(withWords)
 		for _, f := range fragments {
 			usage[f]++
 		}
@@ -173,7 +185,7 @@ func (x *bodyIndex) build(rules []rule) {
 			continue
 		}
 		best := c.rarest(usage)
-		filed[best.size] = append(filed[best.size], filing{best.hash, c.rule})
+		filed[best.size] = append(filed[best.size], filing{best.key, c.rule})
 	}
 	x.words = x.newTable(filed[0])
 	for size := 1; size <= gramBytes; size++ {
@@ -190,7 +202,7 @@ type choice struct {
 // fragment is something that a body must have.
 type fragment struct {
 	size int // bytes of a gram, 0 for a whole word
-	hash uint64
+	key  uint64
 }
 
 // rarest returns the fragment that the fewest patterns have: a whole word if
@@ -207,9 +219,9 @@ func (c choice) rarest(usage map[fragment]int) fragment {
 	})
 }
 
-// filing files a rule under a hash.
+// filing files a rule under a key.
 type filing struct {
-	hash uint64
+	key  uint64
 	rule int32
 }
 
@@ -218,19 +230,19 @@ func (x *bodyIndex) newTable(filings []filing) table {
 	if len(filings) == 0 {
 		return table{}
 	}
-	size := 1 << bits.Len(uint(2*len(filings)))
-	t := table{entries: make([]tableEntry, size), filter: make([]uint64, max(1, size*8/64))}
+	filterBits := 8 << bits.Len(uint(2*len(filings)))
+	t := table{filter: make([]uint64, (filterBits+63)/64), places: map[uint64]place{}}
 	t.shift = uint8(64 - bits.Len(uint(64*len(t.filter)-1)))
-	slices.SortStableFunc(filings, func(a, b filing) int { return cmp.Compare(a.hash, b.hash) })
+	slices.SortStableFunc(filings, func(a, b filing) int { return cmp.Compare(a.key, b.key) })
 	for start := 0; start < len(filings); {
-		hash, end := filings[start].hash, start
-		for ; end < len(filings) && filings[end].hash == hash; end++ {
+		key, end := filings[start].key, start
+		for ; end < len(filings) && filings[end].key == key; end++ {
 			t.rules = append(t.rules, filings[end].rule)
 		}
-		*t.find(hash) = tableEntry{hash, int32(start), int32(end), int32(x.filed)}
-		at := hash >> t.shift
+		t.places[key] = place{int32(start), int32(end), x.places}
+		at := key * filterFactor >> t.shift
 		t.filter[at>>6] |= 1 << (at & 63)
-		x.filed++
+		x.places++
 		start = end
 	}
 	return t
@@ -239,20 +251,24 @@ func (x *bodyIndex) newTable(filings []filing) table {
 // fragments returns what a body must have for the pattern to match: the words
 // that the pattern has whole, which are whole in the body too, and of what
 // else it has the grams.
-func (g *glob) fragments() (list []fragment) {
+func (g *glob) fragments(withWords bool) (list []fragment) {
 	for i := range g.segments {
-		s := &g.segments[i]
-		for j, p := range s.pieces {
-			startsWhole := i == 0 && j == 0 && p.skip == 0 && !g.leadStar
-			endsWhole := i == len(g.segments)-1 && j == len(s.pieces)-1 && s.tail == 0 && !g.tailStar
-			list = appendWords(list, p.text, startsWhole, endsWhole)
-			list = appendGrams(list, p.text)
+		text := g.segments[i].text
+		startsWhole := i == 0 && !g.leadStar
+		endsWhole := i == len(g.segments)-1 && !g.tailStar
+		for start := 0; start <= len(text); {
+			end := start + len(untilGap(text[start:]))
+			if withWords {
+				list = appendWords(list, text[start:end], start == 0 && startsWhole, end == len(text) && endsWhole)
+			}
+			list = appendGrams(list, text[start:end])
+			start = end + 1
 		}
 	}
 	return list
 }
 
-// appendWords appends the words that are whole in a piece of a pattern: with a
+// appendWords appends the words that are whole in a part of a pattern: with a
 // word boundary at either side, or at an end of the pattern, which must match
 // at a word boundary.
 func appendWords(list []fragment, text string, startsWhole, endsWhole bool) []fragment {
@@ -263,21 +279,21 @@ func appendWords(list []fragment, text string, startsWhole, endsWhole bool) []fr
 		}
 		whole := (start > 0 || startsWhole) && (end < len(text) || endsWhole)
 		if end > start && whole {
-			list = append(list, fragment{0, wordHash(text, start, end)})
+			list = append(list, fragment{0, wordHash(text[start:end])})
 		}
 		start = end + 1
 	}
 	return list
 }
 
-// appendGrams appends the grams of a piece of a pattern, the largest it has.
+// appendGrams appends the grams of a part of a pattern, the largest it has.
 func appendGrams(list []fragment, text string) []fragment {
 	size := min(gramBytes, len(text))
 	var gram uint32
 	for i := range len(text) {
 		gram = gram>>8 | uint32(text[i])<<24
 		if i+1 >= size {
-			list = append(list, fragment{size, gramHash(gram >> (8 * (gramBytes - size)))})
+			list = append(list, fragment{size, gramKey(gram, size)})
 		}
 	}
 	return list

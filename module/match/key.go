@@ -8,7 +8,6 @@ import (
 // key names a property of an event by its path.
 type key struct {
 	parts []string
-	hash  uint64
 	slot  slot
 }
 
@@ -19,9 +18,12 @@ func parseKey(path string) key { return newKey(splitPath(path)) }
 
 // newKey returns the key of a path.
 func newKey(parts []string) key {
-	k := key{parts: parts, hash: pathHash(parts)}
-	k.slot = wellKnown.find(k.hash, func(known key) bool { return slices.Equal(known.parts, k.parts) })
-	return k
+	for _, k := range wellKnown {
+		if slices.Equal(k.parts, parts) {
+			return k
+		}
+	}
+	return key{parts: parts}
 }
 
 func splitPath(path string) []string {
@@ -47,18 +49,12 @@ func splitPath(path string) []string {
 	return append(parts, string(part))
 }
 
-func pathHash(parts []string) (hash uint64) {
-	for _, part := range parts {
-		hash = childHash(hash, part)
-	}
-	return hash
-}
-
 // slot is the place of a property that rules often ask for, 0 for any other.
 type slot uint8
 
 const (
-	slotType slot = 1 + iota
+	slotContent slot = 1 + iota
+	slotType
 	slotRoomID
 	slotSender
 	slotStateKey
@@ -68,18 +64,16 @@ const (
 	slotMentions
 	slotMentionedUsers
 	slotMentionsRoom
+	slotRelatesTo
 	slotRelType
 
 	slotCount
+	slotEvent = slotCount // of the event itself, which is no property
 )
 
-// slotTable finds the slot of a path by its hash.
-type slotTable struct {
-	keys [slotCount]key
-	at   [256]slot // by the last byte of the hash
-}
-
-var wellKnown = newSlotTable([slotCount]string{
+// wellKnown has the keys of the slots.
+var wellKnown = newWellKnown([slotCount]string{
+	slotContent:        "content",
 	slotType:           "type",
 	slotRoomID:         "room_id",
 	slotSender:         "sender",
@@ -90,30 +84,56 @@ var wellKnown = newSlotTable([slotCount]string{
 	slotMentions:       `content.m\.mentions`,
 	slotMentionedUsers: `content.m\.mentions.user_ids`,
 	slotMentionsRoom:   `content.m\.mentions.room`,
+	slotRelatesTo:      `content.m\.relates_to`,
 	slotRelType:        `content.m\.relates_to.rel_type`,
 })
 
-func newSlotTable(paths [slotCount]string) *slotTable {
-	t := &slotTable{}
-	for s := slotType; s < slotCount; s++ {
-		parts := splitPath(paths[s])
-		k := key{parts: parts, hash: pathHash(parts), slot: s}
-		t.keys[s] = k
-		at := uint8(k.hash)
-		for t.at[at] != 0 {
-			at++
-		}
-		t.at[at] = s
+func newWellKnown(paths [slotCount]string) (keys [slotCount]key) {
+	for s := slotContent; s < slotCount; s++ {
+		keys[s] = key{parts: splitPath(paths[s]), slot: s}
 	}
-	return t
+	return keys
 }
 
-// find returns the slot of the path with a hash, where same confirms that it
-// is this path and not another of the same hash.
-func (t *slotTable) find(hash uint64, same func(key) bool) slot {
-	for at := uint8(hash); t.at[at] != 0; at++ {
-		if s := t.at[at]; t.keys[s].hash == hash && same(t.keys[s]) {
-			return s
+// slotOf returns the slot of a member of what is at a slot.
+func slotOf(parent slot, name string) slot {
+	switch parent {
+	case slotEvent:
+		switch name {
+		case "content":
+			return slotContent
+		case "type":
+			return slotType
+		case "room_id":
+			return slotRoomID
+		case "sender":
+			return slotSender
+		case "state_key":
+			return slotStateKey
+		}
+	case slotContent:
+		switch name {
+		case "body":
+			return slotBody
+		case "msgtype":
+			return slotMsgtype
+		case "membership":
+			return slotMembership
+		case "m.mentions":
+			return slotMentions
+		case "m.relates_to":
+			return slotRelatesTo
+		}
+	case slotMentions:
+		switch name {
+		case "user_ids":
+			return slotMentionedUsers
+		case "room":
+			return slotMentionsRoom
+		}
+	case slotRelatesTo:
+		if name == "rel_type" {
+			return slotRelType
 		}
 	}
 	return 0

@@ -58,8 +58,9 @@ const creatorLevel = 100
 // and others 0.
 //
 // It returns [ErrNotAnEvent] for what is no event, [ErrRoomVersion] for a room
-// version that is no number, and [ErrPowerLevel] for a level that cannot be
-// read. Levels may be strings in room versions before 10.
+// version that is no number, and [ErrPowerLevel] for a sender's level that
+// cannot be read. A notification's level that cannot be read counts as absent.
+// Levels may be strings in room versions before 10.
 func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	c, err := ReadEvent(create)
 	if err != nil {
@@ -131,13 +132,15 @@ func (p *Power) read(levels *Event, version int, sender string) (err error) {
 	if notifications == nil {
 		return nil
 	}
-	for name, level := range levels.membersOf(notifications) {
+	for name, given := range levels.membersOf(notifications) {
+		level, err := given.level(version)
+		if err != nil {
+			continue // rooms up to version 9 may have it
+		}
 		if p.Notifications == nil {
 			p.Notifications = map[string]int64{}
 		}
-		if p.Notifications[name], err = level.level(version); err != nil {
-			return err
-		}
+		p.Notifications[name] = level
 	}
 	return nil
 }

@@ -1,7 +1,7 @@
 package match
 
 import (
-	"slices"
+	"hash/maphash"
 	"unicode/utf8"
 )
 
@@ -13,11 +13,18 @@ type body struct {
 	folded string
 	words  []uint64 // their hashes, in order
 
-	// lookalikes are the places in folded of letters that belong to words
-	// only because of the folding: the long s and the Kelvin sign, which are
-	// word boundaries themselves.
-	lookalikes []int
+	// lookalikes has a bit for each place in folded: whether its letter belongs
+	// to words only because of the folding. These are the long s and the Kelvin
+	// sign, which are word boundaries themselves. It is nil if there are none.
+	lookalikes []uint64
 }
+
+// seed makes the hashes of words unlike those of any other process, so that
+// nobody can choose words whose hashes are alike.
+var seed = maphash.MakeSeed()
+
+// wordHash returns the hash of a folded word.
+func wordHash(word string) uint64 { return maphash.String(seed, word) }
 
 // wordBytes tells the bytes of words.
 var wordBytes = newWordBytes()
@@ -34,7 +41,7 @@ func readBody(text string) body {
 	b := body{words: make([]uint64, 0, len(text)/4+2)}
 	folded := make([]byte, len(text))
 	end := 0   // of what is folded
-	start := 0 // of the word that i is in, in text
+	start := 0 // of the word that is being read, in folded
 	for i := 0; i < len(text); {
 		c := text[i]
 		if wordBytes[c] {
@@ -42,8 +49,8 @@ func readBody(text string) body {
 			i, end = i+1, end+1
 			continue
 		}
-		if start < i {
-			b.words = append(b.words, wordHash(text, start, i))
+		if start < end {
+			b.words = append(b.words, maphash.Bytes(seed, folded[start:end]))
 		}
 		if c < utf8.RuneSelf {
 			folded[end] = c
@@ -52,17 +59,24 @@ func readBody(text string) body {
 			r, size := utf8.DecodeRuneInString(text[i:])
 			r = foldRune(r)
 			if r < utf8.RuneSelf {
-				b.lookalikes = append(b.lookalikes, end)
+				b.markLookalike(end, len(text))
 			}
 			i, end = i+size, end+utf8.EncodeRune(folded[end:], r)
 		}
-		start = i
+		start = end
 	}
-	if start < len(text) {
-		b.words = append(b.words, wordHash(text, start, len(text)))
+	if start < end {
+		b.words = append(b.words, maphash.Bytes(seed, folded[start:end]))
 	}
 	b.folded = asText(folded[:end])
 	return b
+}
+
+func (b *body) markLookalike(at, length int) {
+	if b.lookalikes == nil {
+		b.lookalikes = make([]uint64, (length+63)/64)
+	}
+	b.lookalikes[at/64] |= 1 << (at % 64)
 }
 
 // isBoundary reports whether a substring may start or end at a place: at the
@@ -73,14 +87,7 @@ func (b *body) isBoundary(at int) bool {
 }
 
 func (b *body) isWord(at int) bool {
-	if !wordBytes[b.folded[at]] {
-		return false
-	}
-	if len(b.lookalikes) == 0 {
-		return true
-	}
-	_, found := slices.BinarySearch(b.lookalikes, at)
-	return !found
+	return wordBytes[b.folded[at]] && (b.lookalikes == nil || b.lookalikes[at/64]>>(at%64)&1 == 0)
 }
 
 // nextBoundary returns the first boundary at or after a place.

@@ -1,0 +1,67 @@
+package match_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module/match"
+)
+
+// asOthers reports an error if what was chosen to be slow takes much longer
+// than the same amount of something else.
+func asOthers(t *testing.T, chosen, others func()) {
+	t.Helper()
+	took := func(f func()) time.Duration {
+		return leastOf(5, func() time.Duration {
+			start := time.Now()
+			f()
+			return time.Since(start)
+		})
+	}
+	if slow, usual := took(chosen), took(others); slow > 8*usual {
+		t.Errorf("chosen ones take %v, others %v", slow, usual)
+	}
+}
+
+// TestNamesOfPropertiesCannotBeChosenToBeSlow has names that collide where
+// hashes carry nothing from the high bits of a number to the low ones.
+func TestNamesOfPropertiesCannotBeChosenToBeSlow(t *testing.T) {
+	rules := match.Compile(readSet(t, `{"override":[`+rule("r", `"conditions":[{"kind":"event_match","key":"content.zz","pattern":"x"}]`)+`]}`))
+	read := func(format string) func() {
+		var b strings.Builder
+		for i := range 4900 {
+			fmt.Fprintf(&b, `,"`+format+`":0`, "abcdef", string([]byte{'0' + byte(i/70), '0' + byte(i%70)}))
+		}
+		text := `{"content":{` + strings.ReplaceAll(b.String()[1:], `\`, "~") + `}}`
+		return func() { rules.Evaluate(readEvent(t, text), match.Facts{}) }
+	}
+	asOthers(t, read("%[2]s%[1]s"), read("%[1]s%[2]s"))
+}
+
+// TestKeywordsCannotBeChosenToBeSlow has keywords that collide in a table that
+// is filled by a hash without a seed.
+func TestKeywordsCannotBeChosenToBeSlow(t *testing.T) {
+	const n, room = 9900, 1 << 15
+	bucket := func(gram string) uint64 {
+		key := uint64(gram[0]) | uint64(gram[1])<<8 | uint64(gram[2])<<16 | uint64(gram[3])<<24
+		return (key + 1) * 0x9e3779b97f4a7c15 >> 32 % room
+	}
+	const letters = "abcdefghijklmnopqrstuvwxyz0123456789"
+	var chosen, others []string
+	for i := range len(letters) * len(letters) * len(letters) * len(letters) {
+		gram := string([]byte{letters[i%36], letters[i/36%36], letters[i/36/36%36], letters[i/36/36/36]})
+		if bucket(gram) < 600 {
+			chosen = append(chosen, gram)
+		} else if i%64 == 0 {
+			others = append(others, gram)
+		}
+	}
+	evaluate := func(grams []string) func() {
+		rules := match.Compile(hostileSet(t, n, func(i int) string { return "*" + grams[i] + "*" }))
+		e := readEvent(t, bodyEvent(strings.Join(grams[n:n+6000], " ")))
+		return func() { rules.Evaluate(e, match.Facts{}) }
+	}
+	asOthers(t, evaluate(chosen), evaluate(others))
+}

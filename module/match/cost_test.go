@@ -1,0 +1,154 @@
+package match_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// hostileSet has as many content rules as a stored set may have bytes for.
+func hostileSet(tb testing.TB, n int, pattern func(i int) string) pushrule.Ruleset {
+	tb.Helper()
+	rules := make([]string, n)
+	for i := range rules {
+		rules[i] = fmt.Sprintf(`{"rule_id":"r%d","default":false,"enabled":true,"actions":["notify"],"pattern":%s}`, i, encode(pattern(i)))
+	}
+	return readSet(tb, `{"content":[`+strings.Join(rules, ",")+`]}`)
+}
+
+func bodyEvent(body string) string {
+	return fmt.Sprintf(`{"type":"m.room.message","sender":"@bob:example.org","content":{"body":%s}}`, encode(body))
+}
+
+// hostileCases are rule sets within the limits and bodies of the largest size
+// that make each other slow.
+func hostileCases(tb testing.TB) map[string]struct {
+	set  pushrule.Ruleset
+	body string
+} {
+	tb.Helper()
+	const size = 64 << 10
+	same := func(pattern string) func(int) string { return func(int) string { return pattern } }
+	keyword := func(i int) string {
+		return strings.Map(func(r rune) rune { return 'a' + r - '0' }, fmt.Sprintf("%014b", i))
+	}
+	nearly := strings.Repeat(strings.Repeat("a", 80)+"b", size/81)
+	return map[string]struct {
+		set  pushrule.Ruleset
+		body string
+	}{
+		"short segments beside a long s": {hostileSet(tb, 950, same(strings.Repeat("*a?b", 255)+"*x")), "ſ x" + nearly},
+		"short segments":                 {hostileSet(tb, 950, same(strings.Repeat("*a?b", 255)+"*x")), "x" + nearly},
+		"a long segment with gaps":       {hostileSet(tb, 950, same("*"+strings.Repeat("a?", 500)+"b*")), "b" + strings.Repeat("a", size)},
+		"a long keyword":                 {hostileSet(tb, 950, same("aa"+strings.Repeat("-aa", 339)+"-a")), "a " + strings.Repeat("-aa", size/3)},
+		"keywords of few grams":          {hostileSet(tb, 9900, keyword), "ſ " + strings.Repeat("aaaabbbbababaabbabba", size/20)},
+		"many long s":                    {hostileSet(tb, 950, same("*s?s*"+strings.Repeat("s?", 400)+"x")), "x" + strings.Repeat("ſ", size/2)},
+		"question marks between words":   {hostileSet(tb, 950, same(strings.Repeat("?", 1000)+"a")), strings.Repeat("ab ", size/3)},
+		"stars and line separators":      {hostileSet(tb, 950, same(strings.Repeat("*a ?", 250)+"b")), "b" + strings.Repeat("a \u2028", size/5)},
+	}
+}
+
+// busyFactor is how many times as long everything may take on a machine that
+// does other things, too.
+const busyFactor = 10
+
+// TestWhatOneUsersRulesCostIsBounded is about sets that stay within the limits.
+func TestWhatOneUsersRulesCostIsBounded(t *testing.T) {
+	for name, test := range hostileCases(t) {
+		t.Run(name, func(t *testing.T) {
+			rules, e := match.Compile(test.set), readEvent(t, bodyEvent(test.body))
+			var result match.Result
+			took := leastOf(3, func() time.Duration {
+				start := time.Now()
+				result = rules.Evaluate(e, match.Facts{User: "@alice:example.org"})
+				return time.Since(start)
+			})
+			if took > busyFactor*10*time.Millisecond || !result.Incomplete() {
+				t.Errorf("one evaluation takes %v, incomplete %t", took, result.Incomplete())
+			}
+		})
+	}
+}
+
+// leastOf measures n times.
+func leastOf(n int, measure func() time.Duration) time.Duration {
+	least := measure()
+	for range n - 1 {
+		least = min(least, measure())
+	}
+	return least
+}
+
+// hostileMembers are members whose rules are as slow as they can be.
+func hostileMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
+	tb.Helper()
+	test := hostileCases(tb)["short segments beside a long s"]
+	rules := match.Compile(test.set)
+	members := make([]match.Member, n)
+	for i := range members {
+		members[i] = match.Member{User: mxid.UserID(fmt.Sprintf("@user%d:example.org", i)), Rules: rules}
+	}
+	return readEvent(tb, bodyEvent(test.body)), members
+}
+
+// TestAnEvaluationOfAllEndsSoonAfterTheContext has so many members that all of
+// them would take most of a minute.
+func TestAnEvaluationOfAllEndsSoonAfterTheContext(t *testing.T) {
+	event, members := hostileMembers(t, 10_000)
+	late := leastOf(3, func() time.Duration {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		defer cancel()
+		if _, err := match.EvaluateAll(ctx, event, match.Room{}, members); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		deadline, _ := ctx.Deadline()
+		return time.Since(deadline)
+	})
+	if late > busyFactor*10*time.Millisecond {
+		t.Errorf("it returned %v after the deadline", late)
+	}
+}
+
+// countedContext counts how often it is asked whether it has ended.
+type countedContext struct {
+	context.Context
+	asked atomic.Int64
+}
+
+func (c *countedContext) Err() error {
+	c.asked.Add(1)
+	return c.Context.Err()
+}
+
+func TestTheContextIsAskedAfterEachSlowEvaluation(t *testing.T) {
+	t.Parallel()
+	const n = 20
+	event, members := hostileMembers(t, n)
+	ctx := &countedContext{Context: t.Context()}
+	if _, err := match.EvaluateAll(ctx, event, match.Room{}, members); err != nil {
+		t.Fatal(err)
+	}
+	if asked := ctx.asked.Load(); asked < n {
+		t.Errorf("it was asked %d times about %d members", asked, n)
+	}
+}
+
+func BenchmarkHostile(b *testing.B) {
+	for name, test := range hostileCases(b) {
+		rules, e := match.Compile(test.set), readEvent(b, bodyEvent(test.body))
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				rules.Evaluate(e, match.Facts{User: "@alice:example.org"})
+			}
+		})
+	}
+}

@@ -1,0 +1,38 @@
+package match
+
+// maxWork bounds what the rules of one user may cost on one event. A unit is
+// about what it takes to compare one byte of a text with up to 64 bytes of a
+// pattern, less than two nanoseconds. On a body of 64 KB, the largest there
+// is, it is enough for 32 patterns of the slowest kind, and for 128 searches
+// for a fixed text; on one of 1 KB it is enough for 2,000 of the slowest kind.
+const maxWork = 2 << 20
+
+// explainWork bounds what an explanation costs, which tests every rule.
+const explainWork = 16 * maxWork
+
+// Costs of what is done at once, in units of work.
+const (
+	conditionWork   = 8  // testing a condition that costs little
+	searchedPerUnit = 4  // bytes that are searched for a fixed text
+	tryWork         = 8  // a try of a place where a segment may match and the segment is short
+	setupWork       = 64 // making the tables of a scan, for each 64 bytes of the segment
+)
+
+// meter counts the work that an evaluation may still do.
+type meter struct {
+	left      int
+	exhausted bool // whether something was not done for want of it
+}
+
+// spend takes units of work.
+func (m *meter) spend(units int) { m.left -= units }
+
+// isEmpty reports whether there is no work left, so that what is asked for is
+// not done.
+func (m *meter) isEmpty() bool {
+	if m.left <= 0 {
+		m.exhausted = true
+		return true
+	}
+	return false
+}
