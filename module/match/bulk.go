@@ -38,7 +38,8 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	var wait sync.WaitGroup
 	for range workers {
 		wait.Go(func() {
-			w := bulkWorker{event: event, room: room, results: map[*Rules]*bulkResult{}}
+			w := bulkWorker{results: map[*Rules]*bulkResult{}}
+			w.subject = newSubject(event, Facts{Room: room})
 			for ctx.Err() == nil {
 				start := int(taken.Add(1)-1) * bulkStep
 				if start >= len(members) {
@@ -58,8 +59,7 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 
 // bulkWorker evaluates one event for many members.
 type bulkWorker struct {
-	event   *Event
-	room    Room
+	subject subject // with the member that is evaluated
 	results map[*Rules]*bulkResult
 	last    *Rules // the set that was asked for last, and its result
 	found   *bulkResult
@@ -75,7 +75,7 @@ type bulkResult struct {
 
 // evaluate fills in the results of members. It stops early if the context ends.
 func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []Result) {
-	sender, sent := w.event.text(&wellKnown[slotSender])
+	sender, sent := w.subject.event.text(&wellKnown[slotSender])
 	for i := range members {
 		if m := &members[i]; m.Rules != nil && !(sent && string(m.User) == sender) {
 			results[i] = w.resultFor(m)
@@ -91,25 +91,25 @@ func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []R
 }
 
 func (w *bulkWorker) resultFor(m *Member) Result {
-	s := newSubject(w.event, Facts{User: m.User, DisplayName: m.DisplayName, Room: w.room})
-	result := w.resultOf(m.Rules, &s)
-	w.work += maxWork - s.meter.left
+	w.subject.setUser(m.User, m.DisplayName)
+	result := w.resultOf(m.Rules)
+	w.work += maxWork - w.subject.meter.left
 	return result
 }
 
-func (w *bulkWorker) resultOf(rules *Rules, s *subject) Result {
+func (w *bulkWorker) resultOf(rules *Rules) Result {
 	if !rules.shared {
-		return rules.evaluate(s)
+		return rules.evaluate(&w.subject)
 	}
 	if rules != w.last {
 		w.last, w.found = rules, w.results[rules]
 	}
 	if w.found == nil {
-		return w.evaluateShared(rules, s)
+		return w.evaluateShared(rules)
 	}
 	for _, c := range w.found.unless.conditions {
-		if c.holds(s) {
-			return rules.evaluate(s)
+		if c.holds(&w.subject) {
+			return rules.evaluate(&w.subject)
 		}
 	}
 	return w.found.result
@@ -117,10 +117,11 @@ func (w *bulkWorker) resultOf(rules *Rules, s *subject) Result {
 
 // evaluateShared evaluates a shared set, and keeps the result if no condition
 // holds that is about the user.
-func (w *bulkWorker) evaluateShared(rules *Rules, s *subject) Result {
+func (w *bulkWorker) evaluateShared(rules *Rules) Result {
 	shared := &bulkResult{}
-	s.notes = &shared.unless
-	shared.result = rules.evaluate(s)
+	w.subject.notes = &shared.unless
+	shared.result = rules.evaluate(&w.subject)
+	w.subject.notes = nil
 	if !shared.unless.anyHeld {
 		w.results[rules], w.found = shared, shared
 	}

@@ -73,6 +73,12 @@ func newSubject(event *Event, facts Facts) subject {
 	return subject{event: event, facts: facts, meter: meter{left: maxWork}}
 }
 
+// setUser begins an evaluation for another user.
+func (s *subject) setUser(user mxid.UserID, displayName string) {
+	s.facts.User, s.facts.DisplayName = user, displayName
+	s.meter, s.named = meter{left: maxWork}, notAsked
+}
+
 // notes are of conditions whose answer may differ between users who share a
 // set.
 type notes struct {

@@ -68,31 +68,18 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 // scan is first without tries: it reads each byte of the text once, whatever
 // text and segment are.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
-	words := (len(s.text) + 63) / 64
-	f.meter.spend(setupWork * words)
-	if f.meter.isEmpty() {
-		return -1
+	f.meter.spend(setupWork * (1 + len(s.text)/64))
+	if len(s.text) <= 64 {
+		return f.scanShort(s.text, from, bounds)
 	}
-	stop := min(len(f.text), from+f.meter.left/words)
-	if words == 1 {
-		end = f.scanShort(s.text, from, stop, bounds)
-	} else {
-		end = f.scanLong(s.text, from, stop, bounds)
-	}
-	if end < 0 {
-		f.meter.spend((stop - from) * words)
-		f.meter.exhausted = f.meter.exhausted || stop < len(f.text)
-		return -1
-	}
-	f.meter.spend((end - from) * words)
-	return end
+	return f.scanLong(s.text, from, bounds)
 }
 
 // scanShort is scan for a segment of at most 64 bytes. It is the algorithm
 // known as Shift-And: bit i of the state is set if the first i+1 bytes of the
 // segment match the text that ends at the byte that was read last. A ? takes
 // the first byte of a character, and its bit stays set over the others.
-func (f *search) scanShort(segment string, from, stop int, bounds bounded) (end int) {
+func (f *search) scanShort(segment string, from int, bounds bounded) (end int) {
 	var has [256]uint64 // for each byte, where the segment has it
 	var gaps uint64     // where the segment has a ?
 	for i := range len(segment) {
@@ -103,6 +90,7 @@ func (f *search) scanShort(segment string, from, stop int, bounds bounded) (end 
 		}
 	}
 	last := uint64(1) << (len(segment) - 1)
+	stop := min(len(f.text), from+max(0, f.meter.left))
 	var state uint64
 	for at := from; at < stop; at++ {
 		c := f.text[at]
@@ -116,8 +104,13 @@ func (f *search) scanShort(segment string, from, stop int, bounds bounded) (end 
 			state &= has[c] | gaps
 		}
 		if state&last != 0 && f.isCharacterEnd(at+1) && f.endsWell(at+1, bounds) {
+			f.meter.spend(at + 1 - from)
 			return at + 1
 		}
+	}
+	f.meter.spend(stop - from)
+	if stop < len(f.text) {
+		f.meter.exhausted = true
 	}
 	return -1
 }
@@ -126,8 +119,8 @@ func (f *search) scanShort(segment string, from, stop int, bounds bounded) (end 
 func (f *search) isCharacterEnd(at int) bool { return at == len(f.text) || utf8.RuneStart(f.text[at]) }
 
 // scanLong is scanShort for a segment of any length, whose state takes several
-// words.
-func (f *search) scanLong(segment string, from, stop int, bounds bounded) (end int) {
+// words. Only those are computed that can have a bit set.
+func (f *search) scanLong(segment string, from int, bounds bounded) (end int) {
 	n := (len(segment) + 63) / 64
 	has, gaps, state := make([]uint64, 256*n), make([]uint64, n), make([]uint64, n)
 	for i := range len(segment) {
@@ -138,23 +131,35 @@ func (f *search) scanLong(segment string, from, stop int, bounds bounded) (end i
 		}
 	}
 	last := uint64(1) << ((len(segment) - 1) % 64)
-	for at := from; at < stop; at++ {
+	low, high := n, -1 // the first and the last word with a bit
+	for at := from; at < len(f.text); at++ {
 		c := f.text[at]
 		starts := utf8.RuneStart(c)
 		var carry uint64
 		if starts && f.startsWell(at, bounds) {
-			carry = 1
+			carry, low = 1, 0
 		}
-		for i, next := range has[int(c)*n : int(c)*n+n] {
+		first, behind := low, max(low, min(high+2, n))
+		f.meter.spend(1 + behind - first)
+		if f.meter.isEmpty() {
+			return -1
+		}
+		low, high = n, -1
+		next := has[int(c)*n : int(c)*n+n]
+		for i := first; i < behind; i++ {
 			old := state[i]
+			now := (old<<1 | carry) & next[i]
 			if starts {
-				state[i] = (old<<1 | carry) & (next | gaps[i])
+				now |= (old<<1 | carry) & gaps[i]
 			} else {
-				state[i] = (old<<1|carry)&next | old&gaps[i]
+				now |= old & gaps[i]
 			}
-			carry = old >> 63
+			state[i], carry = now, old>>63
+			if now != 0 {
+				low, high = min(low, i), i
+			}
 		}
-		if state[n-1]&last != 0 && f.isCharacterEnd(at+1) && f.endsWell(at+1, bounds) {
+		if high == n-1 && state[high]&last != 0 && f.isCharacterEnd(at+1) && f.endsWell(at+1, bounds) {
 			return at + 1
 		}
 	}
