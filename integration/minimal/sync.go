@@ -67,6 +67,8 @@ func (h *endpoints) rulesSince(ctx context.Context, user mxid.UserID, since int6
 	}
 }
 
+var _ module.ChangeListener = (*waker)(nil)
+
 // waker wakes the syncs that wait. It is a [module.ChangeListener].
 type waker struct {
 	mu      sync.Mutex
@@ -94,7 +96,7 @@ func (w *waker) changed(user mxid.UserID) <-chan struct{} {
 }
 
 // PushRulesChanged implements [module.ChangeListener].
-func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ module.Content) {
+func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if changed := w.waiting[user]; changed != nil {
