@@ -65,6 +65,7 @@ type Committer[V any] struct {
 	read   func(ctx context.Context, key string) (Snapshot[V], error)
 	recall func(key string) (Snapshot[V], bool) // may be nil
 	tell   func(observe.Event)
+	now    func() time.Time
 	mode   Mode
 	writer string // names this committer in stamps
 	writes atomic.Int64
@@ -87,7 +88,10 @@ const (
 
 // New returns a committer of the values that read finds.
 func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error), mode Mode) *Committer[V] {
-	return &Committer[V]{read: read, mode: mode, tell: func(observe.Event) {}, writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{}}
+	return &Committer[V]{
+		read: read, mode: mode, tell: func(observe.Event) {}, now: time.Now,
+		writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{},
+	}
 }
 
 // Recall has the committer begin with what recall returns, without asking the
@@ -98,6 +102,17 @@ func (c *Committer[V]) Recall(recall func(key string) (Snapshot[V], bool)) { c.r
 // Tell has the committer tell of lost races and unknown outcomes. Call it before
 // the first change.
 func (c *Committer[V]) Tell(tell func(observe.Event)) { c.tell = tell }
+
+// Now gives the committer the store's clock, for versions; see [Stamp]. By default
+// it is the host's. No change depends on it: a clock that is wrong by days only
+// makes the versions of values that are deleted and made anew go back. Call it
+// before the first change.
+func (c *Committer[V]) Now(now func() time.Time) { c.now = now }
+
+// ErrOutcomeUnknown is for a change that was written, but nobody can tell any more
+// whether the write took effect: its answer was lost, and so many others have
+// written since that the stamp has dropped it, if it was ever there.
+var ErrOutcomeUnknown = errors.New("whether the change was made is not known: too many others wrote since")
 
 // writerLength makes writers differ: 13 letters of 5 bits.
 const writerLength = 13
@@ -212,7 +227,7 @@ type next[V any] struct {
 // A trial that took effect has decided the results, and is known by the stamp.
 // One that may still do so needs no care: its snapshot is still what is stored,
 // so the edits, being pure, come to the same results, and of the two writes
-// only one can succeed.
+// only one can succeed. If the stamp may have dropped a trial, nobody can tell.
 func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n next[V], err error) {
 	stamp := s.Stamp()
 	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == stamp.last(c.writer) })
@@ -222,6 +237,9 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 			n.change, err = s.Change(n.value)
 		}
 		return n, err
+	}
+	if slices.ContainsFunc(*open, func(t trial) bool { return stamp.mayHaveDropped(t.onto) }) {
+		return n, ErrOutcomeUnknown
 	}
 	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(stamp) })
 	n, err = b.edit(s)
@@ -235,15 +253,15 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 // place of values of which onto is the stamp with the greatest version. What was
 // prepared for one of those can no longer take effect then.
 func (c *Committer[V]) Stamp(onto Stamp) Stamp {
-	now := time.Now()
-	return onto.next(max(onto.Version+1, now.UnixMicro()), write{c.writer, c.writes.Add(1), now.Unix()})
+	now := c.now()
+	return onto.next(onto.versionAfter(now), write{c.writer, c.writes.Add(1), now.Unix()})
 }
 
 // stamp is that of a trial's write.
 func (c *Committer[V]) stamp(t trial, change Change) Stamp {
-	now, version := time.Now(), t.onto.Version
+	now, version := c.now(), t.onto.Version
 	if !change.IsEmpty() {
-		version = max(version+1, now.UnixMicro())
+		version = t.onto.versionAfter(now)
 	}
 	return t.onto.next(version, write{c.writer, t.number, now.Unix()})
 }

@@ -1,6 +1,7 @@
 package commit
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,29 +15,35 @@ import (
 // replaced never comes back, so that a write made for it can no longer take
 // effect, and a writer finds in the stamp whether its last one did.
 type Stamp struct {
-	// Version grows with each change of the value: it is the time of the
-	// change in microseconds since 1970, by the writer's clock, or one more than
-	// the last version where that is not later. So it grows on when a value is
-	// deleted and made anew, and a value whose last changes the store has lost
-	// does not get their versions again. 0 where nothing was written yet.
+	// Version grows with each change of the value. It is the time of the change
+	// in microseconds since 1970, by the store's clock as the writer knows it, or
+	// if that is not later, the last version and a random number up to
+	// [maxStep] more. The time has it grow on when a value is deleted and made
+	// anew; the random number keeps changes that the store has lost from sharing
+	// their versions with those that come instead. 0 if nothing was written yet.
 	Version int64
 
 	// Changes counts the changes of the value.
 	Changes int64
 
-	writes []write // the last of each writer, in order
+	writes []write // the last write of each of the last writers, in order
 }
 
 // write is one that took effect.
 type write struct {
 	writer  string
 	attempt int64
-	at      int64 // seconds since 1970, by the writer's clock
+	at      int64 // seconds since 1970; for hosts of form 5 and before, which drop old writes
 }
 
-// writeAge is how long a write is remembered after others came. It is many
-// times the longest operation, so that it allows for clocks that differ.
-const writeAge = 10 * time.Minute
+// maxWriters is how many writers a stamp remembers. A writer whose answer was
+// lost finds out what became of its write unless so many others wrote since; then
+// it knows that it cannot tell; see [Stamp.mayHaveDropped].
+const maxWriters = 16
+
+// maxStep is by how much a version grows at most if the clock is behind it, in
+// microseconds.
+const maxStep = 1000
 
 // ReadStamp reads what [Stamp.AppendJSON] appends. Anything else is no stamp,
 // which is the zero one: a value that was edited by hand has none.
@@ -192,6 +199,14 @@ func (s Stamp) last(writer string) int64 {
 	return 0
 }
 
+// mayHaveDropped reports whether a write that was made onto the stamp before may
+// have been in this one and left it: only if as many others as fit have written
+// since. It is for a write that this stamp does not have.
+func (s Stamp) mayHaveDropped(before Stamp) bool {
+	stayed := func(w write) bool { return slices.Contains(before.writes, w) }
+	return len(s.writes) >= maxWriters && !slices.ContainsFunc(s.writes, stayed)
+}
+
 // next is the stamp of a write onto a value with this one, which changes the
 // value unless the version is the same.
 func (s Stamp) next(version int64, by write) Stamp {
@@ -199,12 +214,20 @@ func (s Stamp) next(version int64, by write) Stamp {
 	if version != s.Version {
 		changes++
 	}
-	forgotten := by.at - int64(writeAge.Seconds())
 	writes := make([]write, 0, len(s.writes)+1)
 	for _, w := range s.writes {
-		if w.writer != by.writer && w.at >= forgotten {
+		if w.writer != by.writer {
 			writes = append(writes, w)
 		}
 	}
-	return Stamp{version, changes, append(writes, by)}
+	writes = append(writes, by)
+	return Stamp{version, changes, writes[max(0, len(writes)-maxWriters):]}
+}
+
+// versionAfter returns the version of a change at a time.
+func (s Stamp) versionAfter(now time.Time) int64 {
+	if version := now.UnixMicro(); version > s.Version {
+		return version
+	}
+	return s.Version + 1 + rand.Int64N(maxStep)
 }

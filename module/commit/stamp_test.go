@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 )
 
 func TestAStampIsReadAsItWasWritten(t *testing.T) {
@@ -34,19 +33,55 @@ func TestWhatIsNoStampIsNone(t *testing.T) {
 	}
 }
 
-func TestAStampRemembersTheLastWriteOfEachWriterForAWhile(t *testing.T) {
+// Which writes are dropped depends on their number alone: the clocks of writers
+// may differ by any time.
+func TestAStampKeepsTheLastWritesOfAsManyWriters(t *testing.T) {
 	t.Parallel()
-	const now = 1_700_000_000
-	age := int64(writeAge / time.Second)
-	s := Stamp{}.
-		next(1, write{"old", 1, now - age - 1}).
-		next(2, write{"young", 1, now - age}).
-		next(3, write{"ahead", 1, now}).
-		next(4, write{"same", 1, now - 5}).
-		next(5, write{"same", 2, now})
-	const want = `{"version":5,"changes":5,"writers":{"young":[1,%d],"ahead":[1,%d],"same":[2,%d]}}`
-	if got := string(s.AppendJSON(nil)); got != fmt.Sprintf(want, now-age, now, now) {
-		t.Errorf("got %s", got)
+	const now, day = 1_700_000_000, 86_400
+	var s Stamp
+	for i := range int64(maxWriters) {
+		s = s.next(i, write{fmt.Sprint("W", i), 1, now + (i%3-1)*day})
+	}
+	for i := range maxWriters {
+		if got := s.last(fmt.Sprint("W", i)); got != 1 {
+			t.Errorf("the last write of writer %d is %d", i, got)
+		}
+	}
+	s = s.next(100, write{"W0", 2, now - 2*day}).next(101, write{"X", 1, now + 2*day})
+	for writer, want := range map[string]int64{"W0": 2, "W1": 0, "W2": 1, "W15": 1, "X": 1} {
+		if got := s.last(writer); got != want {
+			t.Errorf("the last write of %s is %d, want %d", writer, got, want)
+		}
+	}
+	if got := len(s.writes); got != maxWriters {
+		t.Errorf("it keeps %d writes", got)
+	}
+}
+
+func TestAStampTellsWhetherItMayHaveDroppedAWrite(t *testing.T) {
+	t.Parallel()
+	for before := range maxWriters + 1 {
+		for since := range maxWriters + 2 {
+			var onto Stamp
+			for i := range before {
+				onto = onto.next(int64(i), write{fmt.Sprint("before", i), 1, 1})
+			}
+			without, with := onto, onto.next(50, write{"mine", 1, 1})
+			for i := range since {
+				other := write{fmt.Sprint("since", i), 1, 1}
+				without, with = without.next(100, other), with.next(100, other)
+			}
+			isDropped := with.last("mine") == 0
+			if isDropped != (since >= maxWriters) {
+				t.Errorf("after %d others the write is dropped: %t", since, isDropped)
+			}
+			if got := without.mayHaveDropped(onto); got != isDropped {
+				t.Errorf("%d before and %d since: it may have dropped the write: %t, want %t", before, since, got, isDropped)
+			}
+			if isDropped && !with.mayHaveDropped(onto) {
+				t.Errorf("%d before and %d since: it does not know that it dropped the write", before, since)
+			}
+		}
 	}
 }
 

@@ -24,6 +24,11 @@ type Config struct {
 	// has it in memory.
 	Durability Durability
 
+	// Now is the clock for the versions of values: that of Redis, as
+	// [redisclient.Clock] knows it, so that hosts whose own clocks differ agree.
+	// Nil is the host's own, which will do for one host.
+	Now func() time.Time
+
 	// Observer is told of operations, lost races and waits. Nil is none.
 	Observer observe.Observer
 }
@@ -33,8 +38,8 @@ func DefaultConfig() Config {
 	return Config{OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond}}
 }
 
-// maxOperationTimeout is a small part of the time for which stamps remember
-// writes.
+// maxOperationTimeout is a small part of the 10 minutes for which values without
+// contents stay, for their stamps.
 const maxOperationTimeout = 30 * time.Second
 
 // Validate joins an error for each field that is not as its comment says.

@@ -122,6 +122,9 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	}
 	s.committer = commit.New(s.snapshot, mode)
 	s.committer.Recall(s.recalled)
+	if cfg.Now != nil {
+		s.committer.Now(cfg.Now)
+	}
 	s.committer.Tell(func(event observe.Event) { cfg.Observer.Count(event, layout.Observed) })
 	observeWaits := func(took time.Duration, reached bool) {
 		cfg.Observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
@@ -180,7 +183,7 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	state, err := s.committer.Commit(ctx, s.cfg.KeyPrefix+key, edit)
-	if err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
+	if errors.Is(err, commit.ErrOutcomeUnknown) || err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
 		err = s.unavailable("update", err)
 	}
 	end(observe.Outcome{Err: err})

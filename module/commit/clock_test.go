@@ -1,0 +1,117 @@
+package commit
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// skews are how far hosts' clocks were seen, or feared, to be wrong.
+var skews = []time.Duration{0, 11 * time.Minute, -11 * time.Minute, 24 * time.Hour, -24 * time.Hour}
+
+func skewed(by time.Duration) func() time.Time {
+	return func() time.Time { return time.Now().Add(by) }
+}
+
+// A write whose answer was lost is found among the writes of others, whatever
+// their clocks say.
+func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
+	for _, mine := range skews {
+		for _, theirs := range skews {
+			t.Run(fmt.Sprint(mine, " and ", theirs), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &store{value: words{"a"}, outcomes: []outcome{losesReply}}
+					other := New(s.read, Written)
+					other.Now(skewed(theirs))
+					since := func(ctx context.Context, key string) (Snapshot[words], error) {
+						if s.writes == 1 {
+							for i := range 3 {
+								if _, err := other.Commit(ctx, key, add(fmt.Sprint("other", i))); err != nil {
+									return nil, err
+								}
+							}
+						}
+						return s.read(ctx, key)
+					}
+					commits := New(since, Written)
+					commits.Now(skewed(mine))
+					state, err := commits.Commit(t.Context(), key, remove("a"))
+					if err != nil || state.Value.has("a") || !state.Value.has("other2") {
+						t.Errorf("a removal that took effect: %v, stored is %q", err, s.value.list)
+					}
+				})
+			})
+		}
+	}
+}
+
+// If as many others as a stamp remembers wrote after a write whose answer was
+// lost, the change is not judged a second time.
+func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
+	for name, test := range map[string]struct {
+		happens outcome
+		others  int
+		want    error
+	}{
+		"made, as many others as fit":        {losesReply, maxWriters - 1, nil},
+		"made, one more":                     {losesReply, maxWriters, ErrOutcomeUnknown},
+		"not made, as many others as fit":    {losesSend, maxWriters - 1, nil},
+		"not made, one more":                 {losesSend, maxWriters, ErrOutcomeUnknown},
+		"comes late, after one more":         {comesLate, maxWriters, ErrOutcomeUnknown},
+		"a lost race, as many others as fit": {losesRace, maxWriters - 2, nil},
+		"a lost race, one more":              {losesRace, maxWriters, ErrOutcomeUnknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &store{value: words{"a"}, outcomes: []outcome{test.happens}}
+				since := func(ctx context.Context, key string) (Snapshot[words], error) {
+					if s.writes == 1 {
+						for i := range test.others {
+							s.stamp = s.stamp.next(s.stamp.Version+1, write{fmt.Sprint("other", i), 1, 1})
+						}
+					}
+					return s.read(ctx, key)
+				}
+				_, err := New(since, Written).Commit(t.Context(), key, remove("a"))
+				if !isError(err, test.want) {
+					t.Errorf("got %v, want %v", err, test.want)
+				}
+				if test.want != nil && s.writes != 1 {
+					t.Errorf("%d writes", s.writes)
+				}
+			})
+		})
+	}
+}
+
+// Versions that the store has lost are not given again, even by a clock that is
+// behind.
+func TestLostVersionsAreNotGivenAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		same := 0
+		const rounds, changes = 100, 5
+		for range rounds {
+			versions := map[int64]bool{}
+			for range 2 {
+				s := &store{stamp: Stamp{Version: later}}
+				commits := New(s.read, Written)
+				for i := range changes {
+					state, err := commits.Commit(t.Context(), key, add(fmt.Sprint(i)))
+					if err != nil {
+						t.Fatal(err)
+					}
+					if versions[state.Stamp.Version] {
+						same++
+					}
+					versions[state.Stamp.Version] = true
+				}
+			}
+		}
+		// Two draws of five among about a thousand: about one in a hundred rounds meets.
+		if same > rounds/4 {
+			t.Errorf("%d versions of %d were given again", same, rounds*changes)
+		}
+	})
+}
