@@ -189,7 +189,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 		return nil, err
 	}
 	seen := newWatchers(o.Metrics, o.Tracers, o.Observers...)
-	own := newRedisStores(client, parts, seen)
+	own := newRedisStores(client, parts, o.Log, seen)
 	if err := own.fill(&o.Stores); err != nil {
 		return nil, err
 	}
@@ -226,7 +226,8 @@ func (p *Push) complete() error {
 	p.evictions = redisclient.NewEvictions(p.redis.client, p.redis.cfg.start.redis, func(err error) {
 		p.log.Warn("Redis may evict keys", zap.String("error", fault.Details(err)))
 	})
-	return p.seen.register(metrics.NewFeed(p.feed.Stats), metrics.NewEvicting(p.evictions.Masters))
+	return p.seen.register(metrics.NewFeed(p.feed.Stats), metrics.NewEvicting(p.evictions.Masters),
+		metrics.NewClockOffset(p.redis.clock.Offset))
 }
 
 // SetAccounts tells the module who is logged in, for hosts whose accounts exist
@@ -264,6 +265,7 @@ func (p *Push) Check(ctx context.Context) error {
 	if err := p.evictions.Check(ctx); err != nil {
 		return fmt.Errorf("pushfx: %w", err)
 	}
+	p.redis.clock.Measure(ctx)
 	shortages, err := cfg.durability.Check(ctx, client)
 	for _, shortage := range shortages {
 		p.log.Warn("no change will be acknowledged", zap.String("why", shortage))
@@ -283,6 +285,7 @@ func (p *Push) Run(ctx context.Context) {
 	running.Go(func() { p.service.Run(ctx) })
 	if p.redis.inUse {
 		running.Go(func() { p.evictions.Run(ctx) })
+		running.Go(func() { p.redis.clock.Run(ctx) })
 	}
 	running.Wait()
 }
@@ -381,13 +384,26 @@ func split(c Config) (configs, error) {
 // redisStores builds the module's stores on the host's Redis client.
 type redisStores struct {
 	client redis.UniversalClient // nil if the host has none
+	clock  *redisclient.Clock
 	cfg    configs
 	seen   *watchers
 	inUse  bool // the host has not replaced all of them
 }
 
-func newRedisStores(client redis.UniversalClient, cfg configs, seen *watchers) *redisStores {
-	return &redisStores{client: client, cfg: cfg, seen: seen}
+func newRedisStores(client redis.UniversalClient, cfg configs, log *zap.Logger, seen *watchers) *redisStores {
+	return &redisStores{client: client, clock: newClock(client, log), cfg: cfg, seen: seen}
+}
+
+// newClock returns the clock of Redis, which writes a log line if the host's own
+// differs from it.
+func newClock(client redis.UniversalClient, log *zap.Logger) *redisclient.Clock {
+	return redisclient.NewClock(client, nil, func(err error) {
+		if differs := (*redisclient.ClockError)(nil); errors.As(err, &differs) {
+			log.Warn("the clocks of this host and of Redis differ", zap.String("error", fault.Details(err)))
+			return
+		}
+		log.Warn("the clock of Redis cannot be read", zap.String("error", fault.Details(err)))
+	})
 }
 
 // use returns the client for a store. A host without one gets an error from [Push.complete].
@@ -403,19 +419,19 @@ var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.
 
 func (r *redisStores) rules() (module.RuleStore, error) {
 	cfg := r.cfg.rules
-	cfg.Redis.Observer = r.seen
+	cfg.Redis.Observer, cfg.Redis.Now = r.seen, r.clock.Now
 	return rulestore.New(r.use(), cfg)
 }
 
 func (r *redisStores) pushers() (module.PusherStore, error) {
 	cfg := r.cfg.pushers
-	cfg.Redis.Observer = r.seen
+	cfg.Redis.Observer, cfg.Redis.Now = r.seen, r.clock.Now
 	return pusherstore.New(r.use(), cfg)
 }
 
 func (r *redisStores) pushkeys() (module.PushkeyIndex, error) {
 	cfg := r.cfg.pushers
-	cfg.Redis.Observer = r.seen
+	cfg.Redis.Observer, cfg.Redis.Now = r.seen, r.clock.Now
 	return pusherstore.NewIndex(r.use(), cfg)
 }
 
@@ -551,7 +567,7 @@ type hostClient struct {
 	Cluster *redis.ClusterClient  `optional:"true"`
 }
 
-func redisStoresOf(c hostClient, cfg configs, seen *watchers) *redisStores {
+func redisStoresOf(c hostClient, cfg configs, log *zap.Logger, seen *watchers) *redisStores {
 	client := c.Any
 	switch {
 	case client != nil:
@@ -560,7 +576,7 @@ func redisStoresOf(c hostClient, cfg configs, seen *watchers) *redisStores {
 	case c.Node != nil:
 		client = c.Node
 	}
-	return newRedisStores(client, cfg, seen)
+	return newRedisStores(client, cfg, log, seen)
 }
 
 // hostTelemetry is where the host wants metrics and traces.

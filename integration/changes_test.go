@@ -39,7 +39,12 @@ type news struct {
 // of everything else from the watch.
 func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 	t.Helper()
-	store, err := rulestore.New(client, rulestore.DefaultConfig())
+	return newOutpostWith(t, client, rulestore.DefaultConfig())
+}
+
+func newOutpostWith(t *testing.T, client redis.UniversalClient, rules rulestore.Config) *outpost {
+	t.Helper()
+	store, err := rulestore.New(client, rules)
 	if err != nil {
 		t.Fatal(err)
 	}

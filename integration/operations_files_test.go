@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
@@ -83,6 +84,7 @@ func exposed(t *testing.T) map[string][]string {
 	metrics.New().Describe(descs)
 	metrics.NewFeed(func() module.FeedStats { return module.FeedStats{} }).Describe(descs)
 	metrics.NewEvicting(func() int { return 0 }).Describe(descs)
+	metrics.NewClockOffset(func() time.Duration { return 0 }).Describe(descs)
 	close(descs)
 	all := map[string][]string{}
 	form := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)

@@ -274,3 +274,11 @@ func NewEvicting(masters func() int) prometheus.Collector {
 		Name: "pushfx_evicting_masters", Help: "Redis masters that evict keys when their memory is full, which loses users' push rules.",
 	}, func() float64 { return float64(masters()) })
 }
+
+// NewClockOffset returns a collector of by how much the clock of Redis is ahead of
+// the host's, which offset tells at any time.
+func NewClockOffset(offset func() time.Duration) prometheus.Collector {
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "pushfx_clock_offset_seconds", Help: "By how much the clock of Redis is ahead of this host's.",
+	}, func() float64 { return offset().Seconds() })
+}

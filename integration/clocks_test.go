@@ -1,0 +1,174 @@
+package integration
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/rulestore"
+)
+
+// skews are by how much the clocks of two hosts are ahead of the true time.
+func skews() (all [][2]time.Duration) {
+	for _, most := range []time.Duration{11 * time.Minute, 24 * time.Hour} {
+		all = append(all, [2]time.Duration{most, -most}, [2]time.Duration{-most, most}, [2]time.Duration{most, 0}, [2]time.Duration{0, most})
+	}
+	return all
+}
+
+func clockAhead(by time.Duration) func() time.Time {
+	return func() time.Time { return time.Now().Add(by) }
+}
+
+// redisClock returns the clock that a host has whose own is ahead.
+func redisClock(t *testing.T, client redis.UniversalClient, by time.Duration) func() time.Time {
+	t.Helper()
+	clock := redisclient.NewClock(client, clockAhead(by), func(error) {})
+	clock.Measure(t.Context())
+	return clock.Now
+}
+
+// A host whose answer was lost finds its change among those that hosts with other
+// clocks have made since, even if no host knows the time of Redis.
+func TestAChangeIsMadeOnceWhateverTheClocksSay(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	for _, skew := range skews() {
+		t.Run(fmt.Sprint(skew), func(t *testing.T) {
+			t.Parallel()
+			user := mxid.UserID(fmt.Sprintf("@%s:example.org", strings.NewReplacer("[", "", "]", "", " ", "").Replace(fmt.Sprint(skew))))
+			store := func(client redis.UniversalClient, by time.Duration) *rulestore.Store {
+				cfg := rulestore.DefaultConfig()
+				cfg.Redis.Now = clockAhead(by)
+				store, err := rulestore.New(client, cfg)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return store
+			}
+			edit := func(store *rulestore.Store, change func(*pushrule.Ruleset) error) error {
+				_, err := store.Update(t.Context(), user, func(rules *pushrule.Ruleset, _ bool) error { return change(rules) })
+				return err
+			}
+			other := store(server.Client(t), skew[1])
+			client := server.Client(t)
+			var losing atomic.Bool
+			redistest.LoseScriptReplies(client, func(int64) bool {
+				if !losing.CompareAndSwap(true, false) {
+					return false
+				}
+				// Before the host can look what became of it, another changes the rules.
+				if err := edit(other, putRoom("other")); err != nil {
+					t.Error(err)
+				}
+				return true
+			})
+			host := store(client, skew[0])
+			for range 3 {
+				if err := edit(host, putRoom("mine")); err != nil {
+					t.Fatal(err)
+				}
+				losing.Store(true)
+				if err := edit(host, removeRoom("mine")); err != nil {
+					t.Errorf("a removal that took effect: %v", err)
+				}
+				// And a change is not made again that another has undone since.
+				if err := edit(other, removeRoom("other")); err != nil {
+					t.Errorf("the removal of the other's rule: %v", err)
+				}
+			}
+			content, err := other.Load(t.Context(), user)
+			if rules := content.Rules.List(pushrule.Room); err != nil || len(rules) != 0 {
+				t.Errorf("left are %v, error %v", rules, err)
+			}
+		})
+	}
+}
+
+func putRoom(id string) func(*pushrule.Ruleset) error {
+	return func(rules *pushrule.Ruleset) error {
+		if _, found := rules.Rule(pushrule.Room, id); found {
+			return fault.New(fault.InvalidParam, "it is there")
+		}
+		return rules.Put(pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
+	}
+}
+
+func removeRoom(id string) func(*pushrule.Ruleset) error {
+	return func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, id) }
+}
+
+// Whoever deletes an event by hand has the next host create it anew. Its version
+// is above the one that other hosts know, so that they tell syncs.
+func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	for _, skew := range skews() {
+		t.Run(fmt.Sprint(skew), func(t *testing.T) {
+			t.Parallel()
+			user := mxid.UserID(fmt.Sprintf("@again%d%d:example.org", int(skew[0].Minutes())+2000, int(skew[1].Minutes())+2000))
+			var hosts [2]*outpost
+			for n := range hosts {
+				client, cfg := server.Client(t), rulestore.DefaultConfig()
+				cfg.Redis.Now = redisClock(t, client, skew[n])
+				hosts[n] = newOutpostWith(t, client, cfg)
+			}
+			first := hosts[0].syncs(user)
+			hosts[1].syncs(user)
+			hosts[0].put(user, "before")
+			hosts[1].hears(user, "before")
+			before := hosts[1].syncs(user)
+			if err := server.Client(t).Del(t.Context(), "account_data:{"+string(user)+"}:m.push_rules").Err(); err != nil {
+				t.Fatal(err)
+			}
+			hosts[1].syncs(user) // which creates the default set
+			hosts[1].put(user, "after")
+			hosts[0].hears(user, "after")
+			after, changed, err := hosts[0].sync.ContentSince(t.Context(), user, before.Version)
+			if err != nil || !changed || !isSorted(first.Version, before.Version, after.Version) {
+				t.Errorf("versions %d, %d and %d, changed %t, error %v", first.Version, before.Version, after.Version, changed, err)
+			}
+			if drift := time.Until(time.UnixMicro(after.Version)); drift.Abs() > time.Minute {
+				t.Errorf("the version is %v ahead", drift)
+			}
+		})
+	}
+}
+
+func isSorted(versions ...int64) bool {
+	return slices.IsSorted(versions) && len(slices.Compact(versions)) == len(versions)
+}
+
+func TestAHostSaysThatItsClockIsNotThatOfRedis(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		ahead time.Duration
+		warns bool
+	}{{0, false}, {-11 * time.Minute, true}, {24 * time.Hour, true}} {
+		server, client := embedded(t)
+		server.SetTime(time.Now().Add(test.ahead))
+		h, registry := startMeasured(t, client)
+		if got := h.logs.FilterMessage("the clocks of this host and of Redis differ").Len(); got != 0 != test.warns || got > 1 {
+			t.Errorf("%v ahead: %d lines", test.ahead, got)
+		}
+		got := time.Duration(scrape(t, registry)["pushfx_clock_offset_seconds{}"] * float64(time.Second))
+		if (got - test.ahead).Abs() > time.Minute {
+			t.Errorf("%v ahead: the metric says %v", test.ahead, got)
+		}
+		h.do(alice, "GET", v3+"/pushrules/", "")
+		put := h.do(alice, "PUT", v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
+		if put.status != 200 {
+			t.Errorf("%v ahead: %v", test.ahead, put)
+		}
+	}
+}
