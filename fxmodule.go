@@ -144,6 +144,8 @@ type Push struct {
 	Sync    module.SyncService   // what is new in a user's push rules
 	Health  module.Health        // for the readiness probe
 
+	Stores module.Stores // where the services keep their data
+
 	// Groups are the endpoints: push rules, pushers, and the account data of
 	// m.push_rules.
 	Groups []handlers.RouteGroup
@@ -213,6 +215,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	}
 	p := &Push{
 		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: newHealth(own), Groups: routes.all(),
+		Stores:  o.Stores,
 		service: service, feed: feed, redis: own, seen: seen, log: o.Log,
 	}
 	return p, p.complete()
@@ -606,8 +609,12 @@ type hostStores struct {
 	Accounts module.Accounts `optional:"true"`
 }
 
+func (s hostStores) all() module.Stores {
+	return module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys}
+}
+
 func serviceOf(s hostStores, feed *module.Feed, cfg configs, log *zap.Logger, seen *watchers) *module.Service {
-	service := newService(module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys}, feed, cfg, log, seen)
+	service := newService(s.all(), feed, cfg, log, seen)
 	service.SetAccounts(s.Accounts)
 	return service
 }
@@ -621,6 +628,7 @@ type pushParts struct {
 	Host    module.HostService
 	Sync    module.SyncService
 	Health  module.Health
+	Stores  hostStores
 	Routes  routes
 	Service *module.Service
 	Feed    *module.Feed
@@ -632,6 +640,7 @@ type pushParts struct {
 func pushOf(p pushParts) *Push {
 	return &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Groups: p.Routes.all(),
+		Stores:  p.Stores.all(),
 		service: p.Service, feed: p.Feed, redis: p.Redis, seen: p.Seen, log: p.Log,
 	}
 }

@@ -16,7 +16,7 @@ import (
 //
 // The hash gets a stamp of its own with a version above those of both, so that
 // no request that was made for either takes effect any more. The index is the
-// caller's to keep: see [module.RestoreClaim].
+// caller's to keep: see [module.Repairs.Record].
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[string]string) (done bool, err error) {
@@ -53,7 +53,7 @@ func withoutStamp(fields map[string]string) map[string]string {
 // Reset removes all claims to a pushkey, if what is stored is exactly the old
 // text, which need not be readable; done is false where something else is. The
 // claims of the pushers that there are can be brought back with
-// [module.RestoreClaim]. Errors: as [Store.Replace].
+// [module.Repairs.Record]. Errors: as [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
 	c := claimsChange{old: storedClaims{text: &old}}
 	return x.claims.Swap(ctx, claimsKey(key), commit.Stamp{}, c.Args)

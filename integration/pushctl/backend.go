@@ -14,23 +14,25 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// backend is a Redis with the module's stores and its service for hosts.
+// backend is a Redis with the module on it.
 type backend struct {
 	servers  redisurl.Servers
 	client   redis.UniversalClient
+	keys     stored.Keys
 	defaults defaultTable
+	events   *rulestore.Reader
 
+	host    module.HostService
+	repairs *module.Repairs
 	rules   *rulestore.Store
 	pushers *pusherstore.Store
 	index   *pusherstore.Index
-	host    module.HostService
-	events  *rulestore.Reader
-	keys    stored.Keys
 }
 
 // patience is how long a busy server may take to answer: nobody waits for this
@@ -54,43 +56,34 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 	if cfg.Durability, err = rediscommit.ParseDurability(cmp.Or(o.durability, "none")); err != nil {
 		return nil, fmt.Errorf("-durability: %w", err)
 	}
-	servers.LongestWait = max(patience, cfg.Durability.LongestWait())
-	b := &backend{servers: servers, events: rulestore.NewReader()}
-	defaults, err := readDefaultRules(o.defaultRules)
-	if err != nil {
+	if cfg.DefaultRules, err = readDefaultRules(o.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
-	b.defaults = newDefaultTable(defaults)
+	servers.LongestWait = max(patience, cfg.Durability.LongestWait())
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}
-	b.client = servers.Client()
+	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: o.keyPrefix}, events: rulestore.NewReader()}
 	if err := b.build(cfg); err != nil {
 		return nil, errors.Join(err, b.client.Close())
 	}
 	return b, nil
 }
 
-// build makes the stores and services.
+// build builds the module.
 func (b *backend) build(cfg pushfx.Config) error {
-	stores := rediscommit.Config{KeyPrefix: cfg.KeyPrefix, OperationTimeout: cfg.OperationTimeout, Durability: cfg.Durability}
-	b.keys = stored.Keys{Prefix: cfg.KeyPrefix}
-	var rulesErr, pushersErr, indexErr error
-	b.rules, rulesErr = rulestore.New(b.client, rulestore.Config{
-		Redis: stores, MaxEventBytes: cfg.MaxEventBytes, LargeEventBytes: cfg.LargeEventBytes,
-	})
-	b.pushers, pushersErr = pusherstore.New(b.client, pusherstore.Config{Redis: stores})
-	b.index, indexErr = pusherstore.NewIndex(b.client, pusherstore.Config{Redis: stores})
-	if err := errors.Join(rulesErr, pushersErr, indexErr); err != nil {
-		return err
-	}
-	feed, err := module.NewFeed(b.rules, cfg.Changes)
+	push, err := pushfx.New(b.client, cfg, pushfx.Options{})
 	if err != nil {
 		return err
 	}
-	service := module.NewService(module.Stores{Rules: b.rules, Pushers: b.pushers, Pushkeys: b.index}, feed,
-		module.Options{Defaults: b.defaults.Defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy})
-	b.host = service.Host(service.Rules())
+	defaults, err := pushrule.NewDefaults(cfg.DefaultRules...)
+	if err != nil {
+		return err
+	}
+	b.defaults, b.host, b.repairs = newDefaultTable(defaults), push.Host, module.NewRepairs(push.Stores)
+	b.rules, _ = push.Stores.Rules.(*rulestore.Store)
+	b.pushers, _ = push.Stores.Pushers.(*pusherstore.Store)
+	b.index, _ = push.Stores.Pushkeys.(*pusherstore.Index)
 	return nil
 }
 

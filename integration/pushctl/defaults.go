@@ -40,15 +40,14 @@ func (d defaultTable) isDefault(user mxid.UserID, rules pushrule.Ruleset) bool {
 
 // readDefaultRules reads the rules that hosts add to those of the
 // specification; without a file there are none.
-func readDefaultRules(file string) (pushrule.Defaults, error) {
+func readDefaultRules(file string) (rules []pushrule.DefaultRule, err error) {
 	if file == "" {
-		return pushrule.Defaults{}, nil
+		return nil, nil
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
-		return pushrule.Defaults{}, err
+		return nil, err
 	}
-	var rules []pushrule.DefaultRule
 	r := strictjson.NewReader(string(text))
 	err = r.Array(func() error {
 		rule, err := readDefaultRule(r)
@@ -58,10 +57,10 @@ func readDefaultRules(file string) (pushrule.Defaults, error) {
 	if err == nil {
 		err = r.End()
 	}
-	if err != nil {
-		return pushrule.Defaults{}, err
+	if err == nil {
+		_, err = pushrule.NewDefaults(rules...)
 	}
-	return pushrule.NewDefaults(rules...)
+	return rules, err
 }
 
 func readDefaultRule(r *strictjson.Reader) (rule pushrule.DefaultRule, err error) {

@@ -220,8 +220,8 @@ func (x *examination) examinePushkey(node *redis.Client, c keyClaims, lists map[
 			}
 		}
 	}
-	faults := module.FaultsOfPushkey(c.Claims, held)
-	for _, claim := range faults.GivenUp {
+	problems := module.ProblemsOfPushkey(c.Claims, held)
+	for _, claim := range problems.GivenUp {
 		// Of pushers that cannot be read nobody knows which claims they have.
 		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
 			continue
@@ -230,7 +230,7 @@ func (x *examination) examinePushkey(node *redis.Client, c keyClaims, lists map[
 			kind: claimGivenUp, name: c.owner(), detail: detailOf(claim), key: c.name, node: node, digest: c.Digest, claim: claim,
 		})
 	}
-	for _, claim := range faults.TooMany {
+	for _, claim := range problems.TooMany {
 		x.doubtful = append(x.doubtful, problem{
 			kind: pusherTooMany, name: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
 			digest: c.Digest, claim: pusher.Owner{User: claim.User, Claim: c.Newest()},

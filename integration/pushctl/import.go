@@ -11,8 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/pusherstore"
 )
@@ -307,19 +305,11 @@ func (i *importing) replace(ctx context.Context, j importJob) (done bool, err er
 func (i *importing) claim(ctx context.Context, j importJob) error {
 	h := pusherstore.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {
-		owner := pusher.Owner{User: j.user, Claim: p.Claim.Number}
 		claims, _ := pusherstore.ReadClaims(j.claims[p.Digest()]) // what cannot be read has none
-		if slices.Contains(claims.Owners(), owner) {
+		if slices.Contains(claims.Owners(), pusher.Owner{User: j.user, Claim: p.Claim.Number}) {
 			continue
 		}
-		err := error(module.ErrClaimTaken)
-		if owner.Claim > 0 {
-			err = module.RestoreClaim(ctx, i.index, p.Digest(), owner)
-		}
-		if errors.Is(err, module.ErrClaimTaken) && len(h.Unreadable) == 0 {
-			err = module.GiveClaim(ctx, i.pushers, i.index, j.user, p)
-		}
-		if err != nil && fault.KindOf(err) != fault.Database {
+		if err := i.repairs.Record(ctx, j.user, p); err != nil && !isDamaged(err) {
 			return err
 		}
 	}

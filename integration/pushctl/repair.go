@@ -187,16 +187,14 @@ func (r *repairer) repairOne(ctx context.Context, p problem) error {
 		return ifDone(r.pushers.Replace(ctx, p.user, p.hash.fields, left))
 	case emptyEvent:
 		return r.host.EnsureDefaults(ctx, p.user)
-	case pusherNoClaim:
-		return module.GiveClaim(ctx, r.pushers, r.index, p.user, p.pusher)
-	case pusherUnknown:
-		return r.makeKnown(ctx, p)
+	case pusherNoClaim, pusherUnknown:
+		return r.record(ctx, p)
 	case pusherTooMany:
 		return r.index.Postpone(ctx, module.Unsettled{Key: p.digest, Claim: p.claim.Claim})
 	case unreadableClaims:
 		return ifDone(r.index.Reset(ctx, p.digest, p.text))
 	case claimGivenUp:
-		return module.ReleaseClaims(ctx, r.index, p.digest, []pusher.Owner{p.claim})
+		return r.repairs.Release(ctx, p.digest, []pusher.Owner{p.claim})
 	case unsettledPushkeys:
 		return nil // settled at the end
 	}
@@ -215,18 +213,14 @@ func (r *repairer) mendRules(ctx context.Context, p problem) error {
 	return err
 }
 
-// makeKnown has the index know of a pusher.
-func (r *repairer) makeKnown(ctx context.Context, p problem) error {
-	if p.text != "" { // of claims that cannot be read
+// record has the index know a pusher. Claims that cannot be read are removed before.
+func (r *repairer) record(ctx context.Context, p problem) error {
+	if p.text != "" {
 		if _, err := r.index.Reset(ctx, p.digest, p.text); err != nil {
 			return err
 		}
 	}
-	err := module.RestoreClaim(ctx, r.index, p.digest, p.claim)
-	if errors.Is(err, module.ErrClaimTaken) {
-		return module.GiveClaim(ctx, r.pushers, r.index, p.user, p.pusher)
-	}
-	return err
+	return r.repairs.Record(ctx, p.user, p.pusher)
 }
 
 func ifDone(done bool, err error) error {

@@ -1,7 +1,6 @@
 package module_test
 
 import (
-	"errors"
 	"slices"
 	"testing"
 	"time"
@@ -22,31 +21,32 @@ func withPusher(t *testing.T, m *memory, user mxid.UserID, claim pusher.Claim) p
 	return p
 }
 
+func (m *memory) repairs() *module.Repairs {
+	return module.NewRepairs(module.Stores{Pushers: m, Pushkeys: m.index()})
+}
+
 func TestALostClaimComesBack(t *testing.T) {
 	t.Parallel()
 	m, key := newMemory(), thePushkey.Digest()
-	restore := func(user mxid.UserID, number int64, want error) {
+	record := func(p pusher.Pusher, user mxid.UserID) {
 		t.Helper()
 		for range 2 {
-			if err := module.RestoreClaim(t.Context(), m.index(), key, pusher.Owner{User: user, Claim: number}); !errors.Is(err, want) {
-				t.Errorf("got %v, want %v", err, want)
+			if err := m.repairs().Record(t.Context(), user, p); err != nil {
+				t.Fatal(err)
 			}
 		}
 	}
-	restore(bob, 5, nil)
+	record(withPusher(t, m, bob, pusher.Claim{Number: 5, Removes: 5}), bob)
 	if len(m.postponed) != 0 {
 		t.Error("a key that nobody shares is to be settled")
 	}
-	restore(carol, 5, module.ErrClaimTaken)
-	restore(carol, 7, nil)
+	record(withPusher(t, m, carol, pusher.Claim{Number: 7, Removes: 7}), carol)
 	claims := m.claims[key]
 	if got := claims.Owners(); !slices.Equal(got, []pusher.Owner{{User: bob, Claim: 5}, {User: carol, Claim: 7}}) {
 		t.Errorf("got %v", got)
 	}
 
 	// The later claim, which removes others, wins.
-	withPusher(t, m, bob, pusher.Claim{Number: 5, Removes: 5})
-	withPusher(t, m, carol, pusher.Claim{Number: 7, Removes: 7})
 	if err := module.SettlePushkeys(t.Context(), m, m.index()); err != nil {
 		t.Fatal(err)
 	}
@@ -55,23 +55,31 @@ func TestALostClaimComesBack(t *testing.T) {
 	}
 }
 
-func TestAPusherWithoutAClaimGetsOne(t *testing.T) {
+func TestAPusherWithoutAClaimOfItsOwnGetsOne(t *testing.T) {
 	t.Parallel()
+	for name, claim := range map[string]pusher.Claim{"none": {}, "another's": {Number: 7}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testANewClaim(t, claim)
+		})
+	}
+}
+
+func testANewClaim(t *testing.T, claim pusher.Claim) {
 	m := newMemory()
-	withPusher(t, m, carol, pusher.Claim{Number: 7})
-	if err := module.RestoreClaim(t.Context(), m.index(), thePushkey.Digest(), pusher.Owner{User: carol, Claim: 7}); err != nil {
+	if err := m.repairs().Record(t.Context(), carol, withPusher(t, m, carol, pusher.Claim{Number: 7})); err != nil {
 		t.Fatal(err)
 	}
-	p := withPusher(t, m, bob, pusher.Claim{})
+	p := withPusher(t, m, bob, claim)
 	for range 2 { // the second time, the pusher is another by now
-		if err := module.GiveClaim(t.Context(), m, m.index(), bob, p); err != nil {
+		if err := m.repairs().Record(t.Context(), bob, p); err != nil {
 			t.Fatal(err)
 		}
 	}
 	list := m.lists[bob]
 	held, _ := list.Pusher(thePushkey)
 	claims := m.claims[thePushkey.Digest()]
-	if own, other := claims.Last(bob); own == 0 || own != held.Claim.Number || held.Claim.Removes != 0 || other != 7 || len(claims.Owners()) != 2 {
+	if own, other := claims.Last(bob); own <= 7 || own != held.Claim.Number || held.Claim.Removes != 0 || other != 7 || len(claims.Owners()) != 2 {
 		t.Errorf("got %+v, %+v", held.Claim, claims.Owners())
 	}
 	if _, postponed := m.postponed[thePushkey.Digest()]; !postponed {
@@ -79,7 +87,7 @@ func TestAPusherWithoutAClaimGetsOne(t *testing.T) {
 	}
 }
 
-func TestFaultsOfAPushkey(t *testing.T) {
+func TestProblemsOfAPushkey(t *testing.T) {
 	t.Parallel()
 	old, young := time.Now().Add(-time.Hour).UnixMicro(), time.Now().UnixMicro()
 	claims := pusher.NewClaims(
@@ -89,18 +97,18 @@ func TestFaultsOfAPushkey(t *testing.T) {
 		bob:   {Key: thePushkey, Claim: pusher.Claim{Number: old}},
 		carol: {Key: thePushkey, Claim: pusher.Claim{Number: old + 1, Removes: old + 1}},
 	}
-	got := module.FaultsOfPushkey(claims, held)
+	got := module.ProblemsOfPushkey(claims, held)
 	if !slices.Equal(got.GivenUp, []pusher.Owner{{User: dave, Claim: old + 2}}) || !slices.Equal(got.TooMany, []pusher.Owner{{User: bob, Claim: old}}) {
 		t.Errorf("got %+v", got)
 	}
 
 	m := newMemory()
 	m.claims[thePushkey.Digest()] = claims
-	if err := module.ReleaseClaims(t.Context(), m.index(), thePushkey.Digest(), got.GivenUp); err != nil {
+	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got.GivenUp); err != nil {
 		t.Fatal(err)
 	}
 	left := m.claims[thePushkey.Digest()]
-	if faults := module.FaultsOfPushkey(left, held); len(faults.GivenUp) != 0 || len(left.Owners()) != 3 {
+	if problems := module.ProblemsOfPushkey(left, held); len(problems.GivenUp) != 0 || len(left.Owners()) != 3 {
 		t.Errorf("got %+v", left.Owners())
 	}
 }

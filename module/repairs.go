@@ -1,0 +1,115 @@
+package module
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// Repairs make the pushers and the index of pushkeys consistent again after
+// something from outside came between them: a store that lost a part of its data,
+// a hand that edited it, pushers brought back from a copy. The services need none
+// of it. It is safe for concurrent use. Errors: the stores'.
+type Repairs struct{ keys pushkeys }
+
+// NewRepairs returns the repairs of what stores keep.
+func NewRepairs(stores Stores) *Repairs {
+	return &Repairs{pushkeys{stores.Pushkeys, stores.Pushers}}
+}
+
+// Record has the index know a stored pusher. A pusher without a claim, or with one
+// whose number another user has, gets a new one, which comes after all others and
+// removes nobody's pusher. Where others claim the pushkey, too, it is settled
+// within two minutes who keeps it, by the numbers of the claims.
+func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
+	if p.Claim.Number == 0 {
+		return r.giveClaim(ctx, user, p)
+	}
+	err := r.restoreClaim(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
+	if errors.Is(err, errClaimTaken) {
+		return r.giveClaim(ctx, user, p)
+	}
+	return err
+}
+
+// errClaimTaken is for a claim whose number another user has.
+var errClaimTaken = errors.New("another user has a claim of this number")
+
+func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
+	claims, err := r.keys.index.Update(ctx, key, func(c *pusher.Claims) error {
+		if !c.Restore(claim) {
+			return errClaimTaken
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return r.postponeShared(ctx, key, claim.User, claims)
+}
+
+// postponeShared has a key settled that other users claim, too.
+func (r *Repairs) postponeShared(ctx context.Context, key pusher.Digest, user mxid.UserID, claims pusher.Claims) error {
+	if _, rival := claims.Last(user); rival == 0 {
+		return nil
+	}
+	return r.keys.index.Postpone(ctx, Unsettled{key, claims.Newest()})
+}
+
+func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
+	var number int64
+	claims, err := r.keys.index.Update(ctx, p.Digest(), func(c *pusher.Claims) error {
+		number = c.Add(user, now())
+		return nil
+	})
+	if err == nil {
+		err = r.postponeShared(ctx, p.Digest(), user, claims)
+	}
+	if err != nil {
+		return err
+	}
+	given := false
+	err = r.keys.pushers.Update(ctx, user, func(list *pusher.List) error {
+		held, found := list.Pusher(p.Key)
+		if given = found && held.Claim == p.Claim; given {
+			held.Claim = pusher.KeepOthers.Claim(number)
+			list.Set(held)
+		}
+		return nil
+	})
+	if err == nil && given || fault.KindOf(err) == fault.Unavailable {
+		return err
+	}
+	return errors.Join(err, r.keys.drop(ctx, p.Digest(), pusher.Owner{User: user, Claim: number}))
+}
+
+// Release takes back claims that no pusher has; see [PushkeyProblems].
+func (r *Repairs) Release(ctx context.Context, key pusher.Digest, claims []pusher.Owner) error {
+	return r.keys.dropAll(ctx, key, claims)
+}
+
+// PushkeyProblems are what is wrong with a pushkey of which claims and pushers are
+// known, unless it is to be settled still.
+type PushkeyProblems struct {
+	GivenUp []pusher.Owner // claims that no pusher has, and that are so old that none will come
+	TooMany []pusher.Owner // pushers that a later claim should have removed
+}
+
+// ProblemsOfPushkey compares the claims to a key with the pushers of it that those
+// who claim it have.
+func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (p PushkeyProblems) {
+	p.GivenUp, _ = givenUp(claims, held)
+	var first int64 // that is not removed
+	for _, h := range held {
+		first = max(first, h.Claim.Removes)
+	}
+	for user, h := range held {
+		if h.Claim.Number < first {
+			p.TooMany = append(p.TooMany, pusher.Owner{User: user, Claim: h.Claim.Number})
+		}
+	}
+	return p
+}
