@@ -129,7 +129,7 @@ func (g *guarded) damage() {
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
 	for _, d := range damages() {
-		if d.kind == pusherTooMany || d.kind == unsettledPushkeys {
+		if d.kind == pusherNoClaim || d.kind == pusherTooMany || d.kind == unsettledPushkeys {
 			d.make(g.bed)
 		}
 	}
