@@ -52,7 +52,7 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.StringVar(&values.baseURL, "base-url", "",
 		"`URL` at which clients reach the host, for /.well-known/matrix/client;\nwithout it, the address where they connect")
 	flags.UintVar(&values.userRate, "user-rate", 20,
-		"`REQUESTS` a second that a user can make, and an address without a valid token,\nafter 5 seconds' worth at once; 0 is no limit")
+		"`REQUESTS` a second that a user can make, and an address without a valid token,\nafter those of 2 seconds at once; 0 is no limit")
 	flags.UintVar(&values.passwordRate, "password-rate", 1,
 		"`PASSWORDS` a second that can be tried of a user, and from an address, after the\nfirst 10; 0 is no limit")
 	flags.UintVar(&values.connections, "connections", 4096,

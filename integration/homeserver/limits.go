@@ -16,7 +16,7 @@ import (
 const (
 	// requestBurst is how many seconds' worth of requests can be made at once, as
 	// clients do when they start.
-	requestBurst = 5
+	requestBurst = 2
 
 	// passwordBurst is how many passwords can be tried in a row; then there is the
 	// rate.

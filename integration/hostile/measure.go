@@ -149,7 +149,7 @@ func (s *servers) prepare(ctx context.Context, k kind) error {
 // fillPushers gives the hostile user pushers, as fast as the host lets it.
 func (s *steady) fillPushers(ctx context.Context, number int) error {
 	for i := range number {
-		body := pusherBody(fmt.Sprint("hostile-", i), strings.Repeat("x", 2400))
+		body := pusherBody(fmt.Sprint("hostile-", i), strings.Repeat("x", 2200))
 		err := errTooMany
 		for errors.Is(err, errTooMany) {
 			err = s.do(ctx, mallory, turn{http.MethodPost, "/pushers/set", nil}, body)
