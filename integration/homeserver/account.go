@@ -34,7 +34,7 @@ func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middl
 	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve, auth...)
 }
 
-// emptyObject is the answer where there is nothing to say.
+// emptyObject is the answer if there is nothing to say.
 var emptyObject = struct{}{}
 
 // logout serves POST /logout.

@@ -23,13 +23,13 @@ type matrixError struct {
 	errcode string
 	text    string
 
-	retryAfter time.Duration // 0 where it does not help to wait
+	retryAfter time.Duration // 0 if waiting does not help
 }
 
 func (e *matrixError) Error() string { return e.errcode + ": " + e.text }
 
 // newErrorHandler returns the host's error handler: whatever a handler or
-// middleware returns is answered in the Matrix form, and logged once where it
+// middleware returns is answered in the Matrix form, and logged once if it
 // is the server's fault. The module's endpoints answer their own errors.
 func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) {

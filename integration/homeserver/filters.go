@@ -38,7 +38,7 @@ func (f filter) allows(eventType string) bool {
 	return (types == nil || slices.ContainsFunc(*types, matches)) && !slices.ContainsFunc(f.AccountData.NotTypes, matches)
 }
 
-// matchesType reports whether a type matches a pattern, where "*" stands for
+// matchesType reports whether a type matches a pattern, in which "*" stands for
 // any characters.
 func matchesType(pattern, eventType string) bool {
 	parts := strings.Split(pattern, "*")

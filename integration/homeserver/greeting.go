@@ -59,7 +59,7 @@ Ctrl-C stops it.
 	)
 }
 
-// operatorsLine says where the metrics are, if anywhere.
+// operatorsLine says at which address the metrics are, if at any.
 func (s *servers) operatorsLine() string {
 	if s.operators == nil {
 		return ""

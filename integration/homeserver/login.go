@@ -92,7 +92,7 @@ type userIdentifier struct {
 	User string `json:"user"`
 }
 
-// userOf returns whom the login is for, when it has all that it needs.
+// userOf returns the user who logs in, if the login has all that it needs.
 func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
 	name := l.User
 	if l.Identifier != nil {

@@ -61,7 +61,7 @@ func beginning(path string) string {
 }
 
 // allowBrowsers adds to every answer the headers that let web clients of any
-// origin read it, and answers their OPTIONS before anything else looks at it
+// origin read it, and answers their OPTIONS before any other handler runs
 // (Matrix specification, "Web Browser Clients").
 func allowBrowsers() echo.MiddlewareFunc {
 	allowed := map[string][]string{ // in the form in which headers are kept, and shared by all answers

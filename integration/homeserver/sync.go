@@ -145,7 +145,7 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 // answer returns what there is to deliver, as soon as there is something.
 func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
-		batch, _, err := s.look(ctx, who, r)
+		batch, _, err := s.poll(ctx, who, r)
 		return batch, err
 	}
 	woken, leave, err := s.waker.wait(who.User)
@@ -156,7 +156,7 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	timeout := time.NewTimer(r.wait)
 	defer timeout.Stop()
 	for timeIsUp := false; ; {
-		batch, found, err := s.look(ctx, who, r)
+		batch, found, err := s.poll(ctx, who, r)
 		if err != nil || found || timeIsUp {
 			return batch, err
 		}
@@ -175,8 +175,8 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	}
 }
 
-// look returns what there is now; found says whether that is worth an answer.
-func (s *syncs) look(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, err error) {
+// poll returns what there is to deliver now; found is false if that is nothing.
+func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, err error) {
 	if !r.deliver {
 		version, err := s.rules.Version(ctx, who.User)
 		return newSyncBatch(version), false, err

@@ -38,8 +38,8 @@ func newWaker() *waker {
 }
 
 // wait returns a channel that has a value when the user has been woken since
-// the call, or since it was last read: who waits calls it first and looks then,
-// so that nothing is missed. It is to be left in the end.
+// the call, or since it was last read: a request that waits calls it first and polls
+// then, so that it misses nothing. It must call leave in the end.
 func (w *waker) wait(user mxid.UserID) (woken <-chan struct{}, leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

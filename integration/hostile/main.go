@@ -29,7 +29,7 @@ type plan struct {
 	rounds  int           // how often a kind is measured alone and beside
 	kinds   []kind
 	host    []string // flags of the demo host
-	program string   // of the demo host; built where it is empty
+	program string   // of the demo host; built if it is empty
 
 	attack string // the kind to be, in the process of the hostile clients
 	target string // their host:port
@@ -37,7 +37,7 @@ type plan struct {
 
 func main() { testbed.Main("hostile", run) }
 
-// run measures, or attacks where the flags say that this is the process of the
+// run measures, or attacks if the flags say that this is the process of the
 // hostile clients.
 func run(ctx context.Context, args []string) error {
 	p, err := parsePlan(args)

@@ -33,7 +33,7 @@ type memory struct{ host, redis int64 }
 
 const memoryInterval = 50 * time.Millisecond
 
-// watchMemory looks at the servers' memory until ctx ends, and returns the
+// watchMemory samples the servers' memory until ctx ends, and returns the
 // maximum.
 func (s *servers) watchMemory(ctx context.Context) (most memory) {
 	ticker := time.NewTicker(memoryInterval)

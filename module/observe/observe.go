@@ -1,5 +1,5 @@
-// Package observe is how the module tells what it does, to whoever counts and
-// traces it. What is told comes from small fixed sets, or from the host's
+// Package observe reports what the module does to whoever counts and traces it.
+// All names that it reports come from small fixed sets, or from the host's
 // routes: nothing that a client sends, and nothing about a user.
 package observe
 
@@ -11,22 +11,22 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Observer is told what the module does. Its methods are called on the way of
-// every request: they do not block, do not panic, and are safe for concurrent
+// Observer is notified of what the module does. Its methods run within every
+// request: they must not block, must not panic, and must be safe for concurrent
 // use.
 type Observer interface {
-	// Begin is told of an operation that begins. There are few, each is always
-	// the same pointer, and none is changed, so that it can be a key. The context
+	// Begin is called when an operation begins. There are few operations, each is
+	// always the same pointer, and none is changed, so that it can be a key. The context
 	// that it returns is the operation's from then on; the function that it
 	// returns is called once, when the operation has ended. The context that it
 	// is given tells [Outcome.CallerGone] whether the caller is still there.
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// Count is told of an event. Store is whose, of those of [Operation.Name];
-	// empty where it is about none.
+	// Count is called for an event. Store is the store that it is about, one of
+	// those of [Operation.Name], or empty.
 	Count(event Event, store string)
 
-	// Took is told how long something took, and whether it was to any avail.
+	// Took is called with how long something took, and whether it succeeded.
 	// Store is as for Count.
 	Took(what Span, store string, took time.Duration, ok bool)
 }
@@ -88,12 +88,12 @@ const (
 	// again.
 	LostRace Event = iota
 
-	// UnknownOutcome is a write whose answer did not come; it is settled by a
-	// look at what is stored.
+	// UnknownOutcome is a write whose answer did not come; reading what is stored
+	// settles it.
 	UnknownOutcome
 
-	// MissedGuess is a LostRace of the first try, which is made without a look at
-	// what is stored: another host wrote since this one did.
+	// MissedGuess is a LostRace of the first try, which assumes that what is stored
+	// is what this host wrote last: another host has written since.
 	MissedGuess
 
 	// RuleSetCreated and RuleSetRepaired are the default rules of a user who had
@@ -127,7 +127,7 @@ type Span int
 // The spans.
 const (
 	// DurabilityWait is what a change waited for replicas or a disk, the write
-	// included; ok is false where that was not reached.
+	// included; ok is false if they did not have it in time.
 	DurabilityWait Span = iota
 
 	// ChangeLag is the time from a change of push rules, by the clock of the host
@@ -135,7 +135,7 @@ const (
 	ChangeLag
 )
 
-// None is an observer that takes no notice.
+// None is an observer that does nothing.
 var None Observer = none{}
 
 type none struct{}
@@ -147,7 +147,7 @@ func (none) Count(Event, string)                    {}
 func (none) Took(Span, string, time.Duration, bool) {}
 func ignore(Outcome)                                {}
 
-// Or returns the observer, None where it is nil.
+// Or returns the observer, or None if it is nil.
 func Or(o Observer) Observer {
 	if o == nil {
 		return None
@@ -155,7 +155,7 @@ func Or(o Observer) Observer {
 	return o
 }
 
-// Join returns an observer that tells all of several.
+// Join returns an observer that notifies all of several.
 func Join(all ...Observer) Observer {
 	switch len(all) {
 	case 0:

@@ -2,8 +2,7 @@
 // they are logged in with, their access tokens and their filters, in the host's
 // own part of the Redis. To the module they are its [module.Accounts].
 //
-// A real host has all of this already; what is to be seen here is where it calls
-// the module, and in which order.
+// A real host has all of this already.
 package sessions
 
 import (

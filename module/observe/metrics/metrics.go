@@ -19,9 +19,8 @@ var (
 	_ prometheus.Collector = (*Metrics)(nil)
 )
 
-// Metrics is the module's metrics: an [observe.Observer] that is told what
-// happens, and a [prometheus.Collector] of what it was told. The host registers
-// it once. It is safe for concurrent use.
+// Metrics is the module's metrics: an [observe.Observer] that counts, and a
+// [prometheus.Collector] of the counts. The host registers it once. It is safe for concurrent use.
 //
 // All names begin with pushfx_; times are in seconds. No label has a value that
 // a client sends.
