@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // skews are how far hosts' clocks were seen, or feared, to be wrong.
@@ -55,13 +57,13 @@ func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 		others  int
 		want    error
 	}{
-		"made, as many others as fit":        {losesReply, maxWriters - 1, nil},
-		"made, one more":                     {losesReply, maxWriters, ErrOutcomeUnknown},
-		"not made, as many others as fit":    {losesSend, maxWriters - 1, nil},
-		"not made, one more":                 {losesSend, maxWriters, ErrOutcomeUnknown},
-		"comes late, after one more":         {comesLate, maxWriters, ErrOutcomeUnknown},
-		"a lost race, as many others as fit": {losesRace, maxWriters - 2, nil},
-		"a lost race, one more":              {losesRace, maxWriters, ErrOutcomeUnknown},
+		"made, as many others as fit":        {losesReply, stored.MaxWriters - 1, nil},
+		"made, one more":                     {losesReply, stored.MaxWriters, ErrOutcomeUnknown},
+		"not made, as many others as fit":    {losesSend, stored.MaxWriters - 1, nil},
+		"not made, one more":                 {losesSend, stored.MaxWriters, ErrOutcomeUnknown},
+		"comes late, after one more":         {comesLate, stored.MaxWriters, ErrOutcomeUnknown},
+		"a lost race, as many others as fit": {losesRace, stored.MaxWriters - 2, nil},
+		"a lost race, one more":              {losesRace, stored.MaxWriters, ErrOutcomeUnknown},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -69,7 +71,7 @@ func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 				since := func(ctx context.Context, key string) (Snapshot[words], error) {
 					if s.writes == 1 {
 						for i := range test.others {
-							s.stamp = s.stamp.next(s.stamp.Version+1, write{fmt.Sprint("other", i), 1, 1})
+							s.stamp = s.stamp.Next(s.stamp.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
 						}
 					}
 					return s.read(ctx, key)

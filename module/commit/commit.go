@@ -19,6 +19,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // The waits between attempts: each is random between nothing and a bound that
@@ -230,7 +231,7 @@ type next[V any] struct {
 // only one can succeed. If the stamp may have dropped a trial, nobody can tell.
 func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n next[V], err error) {
 	stamp := s.Stamp()
-	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == stamp.last(c.writer) })
+	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == stamp.Last(c.writer) })
 	if worked >= 0 {
 		n = next[V]{value: s.Value(), results: (*open)[worked].results}
 		if c.mode == Confirmed {
@@ -238,7 +239,7 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 		}
 		return n, err
 	}
-	if slices.ContainsFunc(*open, func(t trial) bool { return stamp.mayHaveDropped(t.onto) }) {
+	if slices.ContainsFunc(*open, func(t trial) bool { return stamp.MayHaveDropped(t.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
 	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(stamp) })
@@ -254,16 +255,16 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 // prepared for one of those can no longer take effect then.
 func (c *Committer[V]) Stamp(onto Stamp) Stamp {
 	now := c.now()
-	return onto.next(onto.versionAfter(now), write{c.writer, c.writes.Add(1), now.Unix()})
+	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1), Time: now.Unix()})
 }
 
 // stamp is that of a trial's write.
 func (c *Committer[V]) stamp(t trial, change Change) Stamp {
 	now, version := c.now(), t.onto.Version
 	if !change.IsEmpty() {
-		version = t.onto.versionAfter(now)
+		version = versionAfter(t.onto, now)
 	}
-	return t.onto.next(version, write{c.writer, t.number, now.Unix()})
+	return t.onto.Next(version, stored.Write{Writer: c.writer, Attempt: t.number, Time: now.Unix()})
 }
 
 // ErrNotConfirmed is in the error of a [Change] that was stored, but not confirmed

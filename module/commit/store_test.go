@@ -11,6 +11,7 @@ import (
 	"sync"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // What becomes of one write, or of one read.
@@ -116,7 +117,7 @@ func (s *store) next() outcome {
 func (s *store) byOther(edit func(*words) error) {
 	if edit(&s.value) == nil {
 		s.others++
-		s.stamp = s.stamp.next(s.stamp.Version+1, write{"other", int64(s.others), 1})
+		s.stamp = s.stamp.Next(s.stamp.Version+1, stored.Write{Writer: "OTHER", Attempt: int64(s.others), Time: 1})
 	}
 }
 
