@@ -18,7 +18,8 @@ const drainLimit = time.Second
 
 // drain has the clients leave before the host stops: each answer says then that
 // it is the connection's last. To close connections at once would cut off the
-// requests that are on their way to it.
+// requests that are on their way. (The kernel resets those that have connected
+// and were not accepted yet; a balancer that asks /readyz before sends none.)
 type drain struct {
 	begun atomic.Bool
 

@@ -26,13 +26,17 @@ func TestAStopCutsNoRequest(t *testing.T) {
 		d := startDemo(t)
 		d.expect("GET", rulesPath, "demo-alice", "", 200, "")
 		var n atomic.Int64
+		connected := make(chan struct{}, clients)
 		var running sync.WaitGroup
 		for range clients {
 			running.Go(func() {
-				if err := d.askUntilItStops(&n); err != nil {
+				if err := d.askUntilItStops(&n, connected); err != nil {
 					t.Errorf("a request was cut: %v", err)
 				}
 			})
+		}
+		for range clients {
+			<-connected // one that the host has not accepted yet would be refused, or reset
 		}
 		poll(t, "all are busy", func() bool { return n.Load() > 20*clients })
 		began := time.Now()
@@ -48,8 +52,11 @@ func TestAStopCutsNoRequest(t *testing.T) {
 	t.Logf("%d requests were answered", answered)
 }
 
-// askUntilItStops makes requests until no connection can be made any more.
-func (d *demo) askUntilItStops(answered *atomic.Int64) error {
+// askUntilItStops makes requests until no connection can be made any more, and
+// says when it has its first answer.
+func (d *demo) askUntilItStops(answered *atomic.Int64, connected chan<- struct{}) error {
+	first := sync.OnceFunc(func() { connected <- struct{}{} })
+	defer first()
 	for {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
 		if errors.Is(err, syscall.ECONNREFUSED) {
@@ -59,7 +66,7 @@ func (d *demo) askUntilItStops(answered *atomic.Int64) error {
 			return err
 		}
 		_ = conn.SetDeadline(time.Now().Add(patience))
-		err = askUntilItCloses(conn, answered)
+		err = askUntilItCloses(conn, answered, first)
 		conn.Close()
 		if err != nil {
 			return err
@@ -69,7 +76,7 @@ func (d *demo) askUntilItStops(answered *atomic.Int64) error {
 
 // askUntilItCloses makes requests on a connection until an answer says that it
 // is the last.
-func askUntilItCloses(conn net.Conn, answered *atomic.Int64) error {
+func askUntilItCloses(conn net.Conn, answered *atomic.Int64, first func()) error {
 	answers := bufio.NewReader(conn)
 	for {
 		if _, err := fmt.Fprint(conn, "GET "+rulesPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo-alice\r\n\r\n"); err != nil {
@@ -85,6 +92,7 @@ func askUntilItCloses(conn net.Conn, answered *atomic.Int64) error {
 		if response.StatusCode != http.StatusOK {
 			return errors.New(response.Status)
 		}
+		first()
 		if answered.Add(1); response.Close {
 			return nil
 		}
