@@ -103,8 +103,8 @@ func (c *condition) holds(s *subject) bool {
 		p := s.event.find(&c.key)
 		return p != nil && p.value.kind == textual && s.matchesWhole(&c.glob, p)
 	case matchesWords:
-		_, found := s.event.text(&c.key)
-		return found && c.glob.matchWords(&s.event.body, &s.meter)
+		b := s.event.body()
+		return b != nil && c.glob.matchWords(b, &s.meter)
 	case isUser:
 		text, found := s.event.text(&c.key)
 		return found && s.note(c, strings.EqualFold(text, string(s.facts.User)))
@@ -114,8 +114,8 @@ func (c *condition) holds(s *subject) bool {
 	case withoutMentions:
 		return s.event.slot(slotMentions) == nil
 	case displayName:
-		p := s.event.slot(slotBody)
-		return p != nil && p.value.kind == textual && s.note(c, s.hasDisplayName())
+		b := s.event.body()
+		return b != nil && s.note(c, s.hasDisplayName(b))
 	case memberCount:
 		return s.facts.Room.MemberCount > 0 && c.count.holds(s.facts.Room.MemberCount)
 	case mayNotify:
@@ -169,10 +169,10 @@ func (s *subject) matchesWhole(g *glob, p *property) bool {
 
 // hasDisplayName tests contains_display_name: the name stands in the body as a
 // keyword would, but with * and ? meaning themselves. It is tested once.
-func (s *subject) hasDisplayName() bool {
+func (s *subject) hasDisplayName(b *body) bool {
 	if s.named == notAsked {
 		s.named = no
-		if name := s.facts.DisplayName; name != "" && s.event.body.contains(name, &s.meter) {
+		if name := s.facts.DisplayName; name != "" && b.contains(name, &s.meter) {
 			s.named = yes
 		}
 	}

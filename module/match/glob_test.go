@@ -161,7 +161,7 @@ func findIndexed(pattern, text string) bool {
 	rules := []rule{{enabled: true, conditions: []condition{{op: matchesWords, key: wellKnown[slotBody], glob: newGlob(pattern)}}}}
 	var x bodyRules
 	x.build(rules)
-	e := Event{properties: []property{{name: "body", value: value{kind: textual, text: text}}}, body: readBody(text)}
+	e := Event{properties: []property{{name: "body", value: value{kind: textual, text: text}}}}
 	e.slots[slotBody] = 0
 	s := newSubject(&e, Facts{})
 	return x.first(rules, &s, 1) == 0

@@ -16,7 +16,7 @@ type bodyRules struct {
 	// begin and end where they do in a pattern. It is made when the first such
 	// body comes.
 	once  sync.Once
-	grams bodyIndex
+	grams *bodyIndex
 }
 
 // build files all rules.
@@ -27,17 +27,21 @@ func (x *bodyRules) first(rules []rule, s *subject, bound int32) int32 {
 	if x.index.least >= bound {
 		return bound
 	}
-	if p := s.event.slot(slotBody); p == nil || p.value.kind != textual {
+	body := s.event.body()
+	if body == nil {
 		return bound
 	}
 	index := &x.index
-	if s.event.body.lookalikes != nil {
-		x.once.Do(func() { x.grams.build(rules, false) })
-		index = &x.grams
+	if body.lookalikes != nil {
+		x.once.Do(func() {
+			x.grams = &bodyIndex{}
+			x.grams.build(rules, false)
+		})
+		index = x.grams
 	}
 	bound = firstOf(index.always, rules, s, bound)
 	search := indexSearch{index: index, rules: rules, subject: s, bound: bound}
-	return search.run()
+	return search.run(body)
 }
 
 // bodyIndex finds rules in one pass over a body: each is filed under a word, or
@@ -93,8 +97,7 @@ type indexSearch struct {
 	extra  []uint64 // for places beyond those
 }
 
-func (f *indexSearch) run() int32 {
-	b := &f.subject.event.body
+func (f *indexSearch) run(b *body) int32 {
 	if n := int(f.index.places+63) / 64; n > len(f.tested) {
 		f.extra = make([]uint64, n-len(f.tested))
 	}

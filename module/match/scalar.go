@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"strconv"
 	"strings"
+
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // maxInteger is the largest integer of canonical JSON, 2^53-1; its negative is
@@ -36,6 +38,24 @@ func (v value) isScalar() bool { return v.kind != compound && v.kind != array }
 // compare is an order of values.
 func (v value) compare(w value) int {
 	return cmp.Or(cmp.Compare(v.kind, w.kind), cmp.Compare(v.number, w.number), strings.Compare(v.text, w.text))
+}
+
+// readScalar reads the next value, which is neither an object nor an array.
+func readScalar(w *strictjson.Walker) value {
+	switch w.Next() {
+	case '"':
+		return value{kind: textual, text: w.String()}
+	case 't':
+		w.Skip()
+		return value{kind: truth}
+	case 'f':
+		w.Skip()
+		return value{kind: falsehood}
+	case 'n':
+		w.Skip()
+		return value{kind: null}
+	}
+	return readNumber(w.Skip())
 }
 
 // readNumber reads the text of a JSON number. It is an integer if its value is

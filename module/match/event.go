@@ -6,8 +6,6 @@ import (
 	"math"
 	"slices"
 	"sync"
-
-	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // Event is an event with its properties made ready to be looked up. It never
@@ -16,10 +14,12 @@ type Event struct {
 	properties []property
 	elements   []value // of arrays, one array after the other; of long ones, sorted
 	slots      [slotCount]int32
-	body       body
 
-	once   sync.Once
-	byName map[member]int32 // if there are many properties and somebody asks: where they are
+	bodyOnce sync.Once
+	prepared body // see [Event.body]
+
+	byNameOnce sync.Once
+	byName     map[member]int32 // where properties are; see [Event.findByName]
 }
 
 // member names a property by the property that is its object.
@@ -32,6 +32,7 @@ type member struct {
 type property struct {
 	name   string
 	parent int32 // the property that is the object, -1 for the event
+	before int32 // the member before it in the object, -1 for none
 	value  value // the number of an array is where its scalars are
 }
 
@@ -51,77 +52,26 @@ var ErrNotAnEvent = errors.New("match: not a JSON object")
 // with each name once, valid UTF-8 and no half of a surrogate pair. The event
 // keeps the text.
 func ReadEvent(text string) (*Event, error) {
-	w := strictjson.Walk(text)
-	if w.Next() != '{' || !strictjson.Valid(text) {
-		return nil, ErrNotAnEvent
-	}
 	e := &Event{properties: make([]property, 0, 8+len(text)/48)}
 	for i := range e.slots {
 		e.slots[i] = absent
 	}
-	e.readObject(&w, absent, slotEvent)
-	if p := e.slot(slotBody); p != nil && p.value.kind == textual {
-		e.body = readBody(p.value.text)
+	p := parser{text: text, event: e}
+	if !p.document() {
+		return nil, ErrNotAnEvent
 	}
 	return e, nil
 }
 
-// readObject adds the members of the object that comes next.
-func (e *Event) readObject(w *strictjson.Walker, parent int32, parentSlot slot) {
-	for name := range w.Object() {
-		at, s := int32(len(e.properties)), slotOf(parentSlot, name)
-		e.properties = append(e.properties, property{name: name, parent: parent})
-		if s != 0 {
-			e.slots[s] = at
-		}
-		switch w.Next() {
-		case '{':
-			e.readObject(w, at, s)
-		case '[':
-			first := int32(len(e.elements))
-			e.readElements(w)
-			p := &e.properties[at]
-			p.value = value{kind: array, number: int64(first)<<32 | int64(len(e.elements))}
-			if elements := e.elementsOf(p); len(elements) > manyElements {
-				slices.SortFunc(elements, value.compare)
-			}
-		default:
-			e.properties[at].value = readScalar(w)
-		}
+// body returns what content.body says, nil if it is not a string. It is
+// prepared when a rule first asks for it.
+func (e *Event) body() *body {
+	p := e.slot(slotBody)
+	if p == nil || p.value.kind != textual {
+		return nil
 	}
-}
-
-// readElements adds the scalars of the array that comes next.
-func (e *Event) readElements(w *strictjson.Walker) {
-	if e.elements == nil {
-		e.elements = make([]value, 0, 8)
-	}
-	for range w.Array() {
-		if c := w.Next(); c == '{' || c == '[' {
-			continue
-		}
-		if v := readScalar(w); v.isScalar() {
-			e.elements = append(e.elements, v)
-		}
-	}
-}
-
-// readScalar reads the next value, which is neither an object nor an array.
-func readScalar(w *strictjson.Walker) value {
-	switch w.Next() {
-	case '"':
-		return value{kind: textual, text: w.String()}
-	case 't':
-		w.Skip()
-		return value{kind: truth}
-	case 'f':
-		w.Skip()
-		return value{kind: falsehood}
-	case 'n':
-		w.Skip()
-		return value{kind: null}
-	}
-	return readNumber(w.Skip())
+	e.bodyOnce.Do(func() { e.prepared = readBody(p.value.text) })
+	return &e.prepared
 }
 
 // hasPath reports whether a property has a path.
@@ -163,7 +113,7 @@ func (e *Event) find(k *key) *property {
 
 // findByName is find for events with many properties.
 func (e *Event) findByName(k *key) *property {
-	e.once.Do(func() {
+	e.byNameOnce.Do(func() {
 		e.byName = make(map[member]int32, len(e.properties))
 		for i := range e.properties {
 			e.byName[member{e.properties[i].parent, e.properties[i].name}] = int32(i)
