@@ -9,10 +9,10 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // trips counts what a client sends to each node, as a hook of the client of one.

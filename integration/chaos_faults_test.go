@@ -15,8 +15,8 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // chaosFault is one kind of fault.

@@ -19,7 +19,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // demo is an instance of the demo host, as a process of its own.

@@ -19,8 +19,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // replicaLink carries what a replica hears from its master and answers, until

@@ -16,7 +16,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // mutation is a request that changes what is stored for a user.

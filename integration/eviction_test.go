@@ -10,8 +10,8 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func TestAHostDoesNotStartOnARedisThatEvictsKeys(t *testing.T) {

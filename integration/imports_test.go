@@ -52,6 +52,7 @@ func importTable() []importRow {
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module", inner, []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
+		{"module/redistest", []string{redis, redis + "/maintnotifications"}, nil},
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},

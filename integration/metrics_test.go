@@ -18,10 +18,10 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // scraped is the metrics of a host: how often each was observed, or its value,

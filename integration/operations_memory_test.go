@@ -6,8 +6,8 @@ import (
 
 	"go.uber.org/fx"
 
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func TestWhenMemoryIsFullOperatorsFindWhatThePageTells(t *testing.T) {

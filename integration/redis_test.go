@@ -11,10 +11,10 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )

@@ -16,8 +16,8 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // clusterStage is a stage on a cluster, for users with a slot of their own.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // hush are the secrets of the requests below: what a client may read in the

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // auth returns what user-interactive authentication takes.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {

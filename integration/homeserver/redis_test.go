@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 const rulesPath = "/_matrix/client/v3/pushrules/"

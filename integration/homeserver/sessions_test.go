@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func TestStoredSessionsTellNoSecrets(t *testing.T) {

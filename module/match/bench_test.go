@@ -1,15 +1,9 @@
 package match_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"slices"
 	"strings"
 	"testing"
-	"time"
-
-	"maunium.net/go/mautrix/event"
-	"maunium.net/go/mautrix/pushrules"
 
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -71,88 +65,6 @@ func BenchmarkEvaluate(b *testing.B) {
 			}
 		})
 	}
-}
-
-// mautrixRoom is what mautrix asks of a room.
-type mautrixRoom struct{}
-
-func (mautrixRoom) GetOwnDisplayname() string { return "Alice" }
-func (mautrixRoom) GetMemberCount() int       { return 20 }
-func (mautrixRoom) GetPowerLevels() *event.PowerLevelsEventContent {
-	return &event.PowerLevelsEventContent{}
-}
-
-// BenchmarkBesideMautrix evaluates with either in turn, so that what else the
-// machine does slows both down, and reports how many times as long mautrix
-// takes.
-func BenchmarkBesideMautrix(b *testing.B) {
-	const each = 16 // evaluations of ours for one of theirs
-	ours := readEvent(b, benchEvent)
-	var theirs event.Event
-	if err := json.Unmarshal([]byte(benchEvent), &theirs); err != nil {
-		b.Fatal(err)
-	}
-	for _, test := range benchSets(b) {
-		b.Run(test.name, func(b *testing.B) {
-			rules := match.Compile(test.set)
-			var mautrix pushrules.PushRuleset
-			if err := json.Unmarshal([]byte(test.set.JSON()), &mautrix); err != nil {
-				b.Fatal(err)
-			}
-			var times besides
-			for b.Loop() {
-				start := time.Now()
-				for range each {
-					if _, id := rules.Evaluate(ours, benchFacts).Rule(); id != ".m.rule.message" {
-						b.Fatal(id)
-					}
-				}
-				middle := time.Now()
-				if rule := mautrix.GetMatchingRule(mautrixRoom{}, &theirs); rule == nil || rule.RuleID != ".m.rule.message" {
-					b.Fatal(rule)
-				}
-				times.add(middle.Sub(start)/each, time.Since(middle))
-			}
-			times.report(b)
-		})
-	}
-	b.Run("reading", func(b *testing.B) {
-		text := oneKilobyte()
-		var times besides
-		for b.Loop() {
-			start := time.Now()
-			for range each {
-				if _, err := match.ReadEvent(text); err != nil {
-					b.Fatal(err)
-				}
-			}
-			middle := time.Now()
-			var e event.Event
-			if err := json.Unmarshal([]byte(text), &e); err != nil {
-				b.Fatal(err)
-			}
-			times.add(middle.Sub(start)/each, time.Since(middle))
-		}
-		times.report(b)
-	})
-}
-
-// besides are the times of two ways to do the same.
-type besides struct{ ours, theirs []time.Duration }
-
-func (t *besides) add(ours, theirs time.Duration) {
-	t.ours, t.theirs = append(t.ours, ours), append(t.theirs, theirs)
-}
-
-// report reports the medians and their ratio.
-func (t *besides) report(b *testing.B) {
-	slices.Sort(t.ours)
-	slices.Sort(t.theirs)
-	ours, theirs := float64(t.ours[len(t.ours)/2]), float64(t.theirs[len(t.theirs)/2])
-	b.ReportMetric(0, "ns/op") // of both together, which means nothing
-	b.ReportMetric(ours, "ours-ns")
-	b.ReportMetric(theirs, "mautrix-ns")
-	b.ReportMetric(theirs/ours, "ratio")
 }
 
 // TestEvaluatingTakesNoMemory is about sets of all sizes, and about a body in

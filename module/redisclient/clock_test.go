@@ -11,7 +11,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // reports are the errors that were reported.

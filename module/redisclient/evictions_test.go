@@ -9,7 +9,7 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // fails is a report that nothing may come to.

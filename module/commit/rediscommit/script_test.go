@@ -15,7 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // stamped is a stamp with one writer.

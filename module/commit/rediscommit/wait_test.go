@@ -16,8 +16,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // A change that the replicas lack is there: to write it again would only wait for
