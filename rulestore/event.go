@@ -19,7 +19,6 @@ type event struct {
 	stamp        string // as it came
 	last         commit.Stamp
 	foreign      int64 // the version if somebody else wrote the event, 0 if the module did
-	isPlain      bool  // it is as the service writes it, with nothing beside the rules and the stamp
 }
 
 // The parts of an event as the service writes it, around the rules and the
@@ -32,12 +31,16 @@ const (
 
 // readEvent reads a stored event. What is no event, or has a content that
 // cannot be read, gives [pushrule.Unreadable].
-func readEvent(text string, known *pushrule.Known) (event, error) {
+//
+// An event as the service writes it is cut into its rules and its stamp, whose
+// reading the cache saves. This proves the form of the whole: the text is those
+// two JSON values and the constant parts around them, which can be read in one
+// way alone.
+func readEvent(text string, cache *pushrule.ReadCache) (event, error) {
 	if rules, stamp, found := cutEvent(text); found {
-		last := commit.ReadStamp(stamp)
-		if set, err := known.Read(rules); err == nil && (stamp == "" || last.Version > 0 || strictjson.Valid(stamp)) {
-			e := event{rules: set, found: true, stamp: stamp, last: last, isPlain: true}
-			return e.withForeign(text), nil
+		last := commit.ReadStamp(stamp) // which has a version only if the stamp is JSON
+		if set, err := cache.Read(rules); err == nil && (stamp == "" || last.Version > 0 || strictjson.Valid(stamp)) {
+			return event{rules: set, found: true, stamp: stamp, last: last}.withForeign(text), nil
 		}
 	}
 	e, err := readAnyEvent(text)
@@ -58,8 +61,7 @@ func (e event) withForeign(text string) event {
 }
 
 // cutEvent returns the rules and the stamp of an event as the service writes
-// it, or, without a stamp, as others do. If the parts are JSON, the whole is,
-// and has no more than them: there is but one way to read it.
+// it, or, without a stamp, as others do. It does not check that they are JSON.
 func cutEvent(text string) (rules, stamp string, found bool) {
 	rest, opened := strings.CutPrefix(text, opening)
 	rest, closed := strings.CutSuffix(rest, closing)
@@ -120,10 +122,10 @@ const stampMember = "commit"
 // with returns the event as it is stored, with a stamp, or without where that is
 // empty.
 func (e *event) with(stamp string) string {
-	if !e.isPlain {
+	switch {
+	case e.hasMore():
 		return string(appendEnd(e.appendOpen(nil), stamp))
-	}
-	if stamp == "" {
+	case stamp == "":
 		return opening + e.rules.JSON() + closing + closing
 	}
 	return opening + e.rules.JSON() + middle + stamp + closing
@@ -131,11 +133,14 @@ func (e *event) with(stamp string) string {
 
 // size is that of the event without its stamp, in bytes.
 func (e *event) size() int {
-	if e.isPlain {
-		return len(opening) + len(e.rules.JSON()) + 2*len(closing)
+	if e.hasMore() {
+		return len(e.appendOpen(nil)) + len(closing)
 	}
-	return len(e.appendOpen(nil)) + len(closing)
+	return len(opening) + len(e.rules.JSON()) + 2*len(closing)
 }
+
+// hasMore reports whether the event has members that the service does not know.
+func (e *event) hasMore() bool { return len(e.extra)+len(e.contentExtra) > 0 }
 
 // appendOpen appends the event as it is stored, up to its stamp.
 func (e *event) appendOpen(dst []byte) []byte {

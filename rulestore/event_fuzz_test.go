@@ -24,10 +24,10 @@ func FuzzReadEvent(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	known := pushrule.NewKnown()
+	cache := pushrule.NewReadCache()
 	f.Fuzz(func(t *testing.T, text string) {
-		e, err := readEvent(text, known)
-		e.last, e.isPlain, e.foreign = commit.Stamp{}, false, 0 // the other reader does not tell them
+		e, err := readEvent(text, cache)
+		e.last, e.foreign = commit.Stamp{}, 0 // the other reader does not tell them
 		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
 			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
 		}
@@ -41,7 +41,7 @@ func FuzzReadEvent(f *testing.F) {
 			return // it is never written back
 		}
 		written := e.with(e.stamp)
-		again, err := readEvent(written, known)
+		again, err := readEvent(written, cache)
 		if err != nil {
 			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
 		}

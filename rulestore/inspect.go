@@ -14,20 +14,20 @@ type Event struct {
 
 // Reader reads stored events without a store, each text of a rule once. It is
 // safe for concurrent use.
-type Reader struct{ known *pushrule.Known }
+type Reader struct{ cache *pushrule.ReadCache }
 
 // NewReader returns a reader.
-func NewReader() *Reader { return &Reader{pushrule.NewKnown()} }
+func NewReader() *Reader { return &Reader{pushrule.NewReadCache()} }
 
 // Read reads a stored event. Errors: [pushrule.Unreadable].
 func (r *Reader) Read(text string) (Event, error) {
-	e, err := readEvent(text, r.known)
+	e, err := readEvent(text, r.cache)
 	return Event{e.rules, e.found, e.last}, err
 }
 
 // EventOf returns an event with rules as the store writes it, without a stamp.
 func EventOf(rules pushrule.Ruleset) string {
-	e := event{rules: rules, found: true, isPlain: true}
+	e := event{rules: rules, found: true}
 	return e.with("")
 }
 
@@ -37,7 +37,7 @@ func (r *Reader) Same(a, b string) bool {
 	if a == b {
 		return true
 	}
-	first, firstErr := readEvent(a, r.known)
-	second, secondErr := readEvent(b, r.known)
+	first, firstErr := readEvent(a, r.cache)
+	second, secondErr := readEvent(b, r.cache)
 	return firstErr == nil && secondErr == nil && first.with("") == second.with("")
 }

@@ -19,7 +19,7 @@ import (
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text string) (done bool, err error) {
-	next, unreadable := readEvent(text, s.known)
+	next, unreadable := readEvent(text, s.cache)
 	onto := next.last
 	if unreadable != nil {
 		onto = lastStamp(text)

@@ -32,7 +32,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 			other := text + " "
 			replace(&other, EventOf(pushrule.ServerDefault(alice)), false)
 			replace(nil, EventOf(pushrule.ServerDefault(alice)), false)
-			before, _ := readEvent(text, pushrule.NewKnown())
+			before, _ := readEvent(text, pushrule.NewReadCache())
 			replace(&text, EventOf(pushrule.ServerDefault(alice)), true)
 			got, err := store.Load(t.Context(), alice)
 			if want := pushrule.ServerDefault(alice); err != nil || !got.Rules.Equal(want) || got.Version <= max(before.last.Version, lastStamp(text).Version) {
@@ -43,7 +43,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 			stored := client.Get(t.Context(), aliceKey).Val()
 			replace(&stored, text, true)
 			again := client.Get(t.Context(), aliceKey).Val()
-			after, err := readEvent(again, pushrule.NewKnown())
+			after, err := readEvent(again, pushrule.NewReadCache())
 			switch {
 			case err != nil:
 				if again != text {

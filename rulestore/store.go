@@ -26,7 +26,7 @@ type Store struct {
 	events  *rediscommit.Users[event]
 	client  redis.UniversalClient
 	channel string
-	known   *pushrule.Known
+	cache   *pushrule.ReadCache
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -35,7 +35,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("rulestore: %w", err)
 	}
-	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewKnown()}
+	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewReadCache()}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
 		Observed:   observe.PushRules,
@@ -46,7 +46,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.known}, nil
+	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.cache}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
@@ -69,7 +69,6 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
 	state, err := s.events.Update(ctx, user, func(e *event) error {
 		err := edit(&e.rules, e.found)
-		e.isPlain = e.isPlain || !e.found && e.extra == nil && e.contentExtra == nil
 		e.found = true
 		return err
 	})

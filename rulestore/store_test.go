@@ -86,7 +86,7 @@ func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
 		`{"content":{"global":{"room":[{"rule_id":1,"default":false,"enabled":true,"actions":[]}]}}}`: unreadable,
 		"{\"content\":{\"global\":{\"x\":\"\xff\"}}}":                                                 unreadable,
 	} {
-		e, err := readEvent(text, pushrule.NewKnown())
+		e, err := readEvent(text, pushrule.NewReadCache())
 		got := ""
 		switch {
 		case fault.KindOf(err) == fault.Database:

@@ -47,7 +47,7 @@ const likeBytes = 1 << 10
 type layout struct {
 	maxBytes, largeBytes int
 	channel              string
-	known                *pushrule.Known
+	cache                *pushrule.ReadCache
 }
 
 // stored is a user's event and the text it was read from, nil for none.
@@ -70,7 +70,7 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 			return nil, err
 		}
 		s.text = &text
-		s.event, err = readEvent(text, l.known)
+		s.event, err = readEvent(text, l.cache)
 		return s, err
 	}
 }
@@ -84,7 +84,7 @@ func (s stored) Change(next event) (rediscommit.Change, error) {
 	if size := next.size(); size > s.layout.maxBytes && (s.text == nil || size > s.event.size()) {
 		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxBytes))
 	}
-	s.layout.known.Add(next.rules)
+	s.layout.cache.Add(next.rules)
 	return &change{old: s, next: next}, nil
 }
 

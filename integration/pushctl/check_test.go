@@ -41,9 +41,9 @@ func damages() []damage {
 		{name: "no JSON", kind: unreadableEvent, make: func(b *bed) { b.store(alice, "no JSON") }, left: true},
 		{name: "no JSON, reset", kind: unreadableEvent, make: func(b *bed) { b.store(alice, "no JSON") }, repair: []string{"-reset-damaged"}},
 		{name: "no content", kind: emptyEvent, make: func(b *bed) { b.store(alice, `{"type":"m.push_rules"}`) }},
-		{name: "a rule twice", kind: problemKind(pushrule.TwinRules), make: func(b *bed) { b.spoil(alice, room, room+","+room) }},
+		{name: "a rule twice", kind: problemKind(pushrule.DuplicateRules), make: func(b *bed) { b.spoil(alice, room, room+","+room) }},
 		{
-			name: "two rules of one id", kind: problemKind(pushrule.TwinRules), left: true,
+			name: "two rules of one id", kind: problemKind(pushrule.DuplicateRules), left: true,
 			make: func(b *bed) {
 				b.spoil(alice, room, room+","+strings.Replace(room, `"actions":[]`, `"actions":["notify"]`, 1))
 			},

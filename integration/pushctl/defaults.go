@@ -26,11 +26,11 @@ func newDefaultTable(d pushrule.Defaults) defaultTable {
 }
 
 // flaws returns the flaws of a user's set.
-func (d defaultTable) flaws(user mxid.UserID, rules pushrule.Ruleset) []pushrule.Flaw {
+func (d defaultTable) problems(user mxid.UserID, rules pushrule.Ruleset) []pushrule.Problem {
 	if d.isDefault(user, rules) {
 		return nil
 	}
-	return rules.Flaws(d.For(user))
+	return rules.Problems(d.For(user))
 }
 
 // isDefault reports whether a set is quickly told to be just the default rules.

@@ -109,7 +109,7 @@ func (b *backend) examineEvent(x *examination, p problem) {
 		x.sure = append(x.sure, p)
 	default:
 		x.Rules += int64(e.Rules.Len())
-		for _, flaw := range b.defaults.flaws(p.user, e.Rules) {
+		for _, flaw := range b.defaults.problems(p.user, e.Rules) {
 			p.kind = problemKind(flaw)
 			x.sure = append(x.sure, p)
 		}

@@ -47,7 +47,7 @@ func problemKinds() []struct {
 	}{
 		{unreadableEvent, byReset},
 		{emptyEvent, byRepair},
-		{problemKind(pushrule.TwinRules), byRepair},
+		{problemKind(pushrule.DuplicateRules), byRepair},
 		{problemKind(pushrule.MasterNotFirst), byRepair},
 		{problemKind(pushrule.LegacyRule), byRepair},
 		{problemKind(pushrule.ForeignDefault), "-default-rules"},

@@ -129,7 +129,7 @@ func isRefusal(err error) bool {
 	if isRefused(err) {
 		return true
 	}
-	for _, reason := range []error{errByHand, errChanged, errDamaged, pushrule.ErrTwinsDiffer, pushrule.ErrForeignDefault} {
+	for _, reason := range []error{errByHand, errChanged, errDamaged, pushrule.ErrDuplicatesDiffer, pushrule.ErrForeignDefault} {
 		if errors.Is(err, reason) {
 			return true
 		}
@@ -170,7 +170,7 @@ func (r *repairer) whyLeft(p problem) error {
 	if err != nil {
 		return err
 	}
-	return e.Rules.Mend(r.defaults.For(p.user))
+	return e.Rules.Repair(r.defaults.For(p.user))
 }
 
 // repairOne makes good what was found, if it is still so.
@@ -208,7 +208,7 @@ func (r *repairer) mendRules(ctx context.Context, p problem) error {
 		if !found {
 			return errChanged
 		}
-		return rules.Mend(r.defaults.For(p.user))
+		return rules.Repair(r.defaults.For(p.user))
 	})
 	return err
 }

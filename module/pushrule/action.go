@@ -19,10 +19,26 @@ func ReadActions(r *strictjson.Reader) ([]Action, error) {
 		case r.IsString():
 			return r.Value()
 		case r.IsObject():
-			return readTagged(r, "set_tweak")
+			return readTweak(r)
 		}
 		return "", r.Mismatch("a string or an object")
 	})
+}
+
+// readTweak reads an object whose set_tweak, where there is one, is a string.
+func readTweak(r *strictjson.Reader) (string, error) {
+	path := r.Path()
+	text, err := r.Value()
+	if err != nil {
+		return "", err
+	}
+	w := strictjson.Walk(text)
+	for name := range w.Object() {
+		if name == "set_tweak" && w.Next() != '"' {
+			return "", strictjson.WrongShape(path+".set_tweak", "a string")
+		}
+	}
+	return text, nil
 }
 
 // AppendActions appends the list as a JSON array.

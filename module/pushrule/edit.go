@@ -32,23 +32,45 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	if kind.HasPattern() && d.Pattern == "" {
 		return ErrInvalidData
 	}
-	set := s.tidy()
+	doc := s.doc.forChange()
 	made := func(enabled bool) entry { return newEntry(kind, d.rule(id, enabled)) }
-	if at == (Position{}) && (set.replace(kind, id, made) ||
-		kind != Override && !set.mayHave(id) && set.insertFirst(kind, made(true))) {
-		*s = set
-		return nil
+	if at == (Position{}) {
+		if next, done := doc.putInPlace(kind, id, made); done {
+			s.doc = next
+			return nil
+		}
 	}
-	list, listed := set.entryList(kind)
+	list, listed := doc.entryList(kind)
 	list = hoistMaster(list)
 	if err := checkPosition(list, at); err != nil {
 		return err
 	}
-	list = place(list, id, made, at)
-	set.setEntries(listed, list)
-	set.plain = set.plain && isPlainRule(list[indexOfEntry(list, id)].text)
-	*s = set
+	s.doc = doc.withList(listed, place(list, id, made, at))
 	return nil
+}
+
+// putInPlace puts a rule without a position where nothing else is to be done: no
+// list is taken apart. In a list that has .m.rule.master, and in one that has two
+// rules of the id, which only a damaged set has, there is more to do.
+func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
+	if !d.canonical || kind == Override {
+		return d, false
+	}
+	if _, _, damaged := d.find(kind, masterID); damaged {
+		return d, false
+	}
+	at, old, found := d.find(kind, id)
+	if !found {
+		first, behind := d.firstRule(kind), ","
+		if d.text[first] == ']' {
+			behind = ""
+		}
+		return d.withRule(span{first, first}, made(true), behind), true
+	}
+	if _, _, twice := d.search(at.end, kind, id); twice {
+		return d, false
+	}
+	return d.withRule(at, made(old.flag("enabled")), ""), true
 }
 
 // checkPosition refuses a position that does not exist in list.
@@ -144,8 +166,8 @@ func (s *Ruleset) Delete(kind Kind, id string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
 	}
-	set := s.tidy()
-	list, listed := set.entryList(kind)
+	doc := s.doc.forChange()
+	list, listed := doc.entryList(kind)
 	i := indexOfEntry(list, id)
 	switch {
 	case i < 0:
@@ -153,8 +175,7 @@ func (s *Ruleset) Delete(kind Kind, id string) error {
 	case list[i].isServerDefault() || list[i].flag("default"):
 		return ErrDeleteDefault
 	}
-	set.setEntries(listed, removeID(list, id, 0))
-	*s = set
+	s.doc = doc.withList(listed, removeID(list, id, 0))
 	return nil
 }
 
@@ -175,13 +196,12 @@ func (s *Ruleset) setMember(kind Kind, id, name, value string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
 	}
-	set := s.tidy()
-	at, e, found := set.find(kind, id)
+	doc := s.doc.forChange()
+	at, e, found := doc.find(kind, id)
 	if !found {
 		return ErrRuleNotFound
 	}
 	member := e.member(name)
-	set.splice(span{at.start + member.start, at.start + member.end}, value, isPlainPart(value))
-	*s = set
+	s.doc = doc.withValue(span{at.start + member.start, at.start + member.end}, value)
 	return nil
 }

@@ -3,7 +3,6 @@ package pushrule
 import (
 	"errors"
 	"fmt"
-	"strings"
 
 	"github.com/pushfx/pushfx/module/fault"
 )
@@ -69,9 +68,7 @@ func (l Limits) CheckActions(actions []Action) error {
 // rules than the limit. A set that was over it before may still be changed and
 // may shrink.
 func (l Limits) CheckCount(before, after Ruleset) error {
-	few := after.atMost() <= l.MaxRules
-	notMore := !before.loose && len(after.text)-len(before.text) < leastRule
-	if few || notMore { // without counting
+	if len(after.JSON())/leastRule <= l.MaxRules { // without counting
 		return nil
 	}
 	if n := after.Len(); n > l.MaxRules && n > before.Len() {
@@ -79,18 +76,6 @@ func (l Limits) CheckCount(before, after Ruleset) error {
 	}
 	return nil
 }
-
-// atMost returns how many rules the set can have at most.
-func (s *Ruleset) atMost() int {
-	if n := len(s.text) / leastRule; n < countable || hasEscapes(s.text) {
-		return n
-	}
-	return strings.Count(s.text, `"rule_id"`)
-}
-
-// countable is from how many rules on it pays to look how often the name of
-// their id stands anywhere.
-const countable = 100
 
 // leastRule is the least that a rule takes in a set, in bytes.
 const leastRule = len(`{"rule_id":"","default":true,"enabled":true,"actions":[]}`)

@@ -33,21 +33,21 @@ func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 		return nil
 	}
 	u := upgrade{oldRoom: oldRoom, newRoom: newRoom, settled: s.hasSetting(newRoom)}
-	set := s.tidy()
+	doc := s.doc.forChange()
 	copied := false
 	for _, kind := range []Kind{Override, Room} {
-		list, listed := set.entryList(kind)
+		list, listed := doc.entryList(kind)
 		extended, err := u.extend(kind, list)
 		if err != nil {
 			return err
 		}
 		if len(extended) > len(list) {
 			copied = true
-			set.setEntries(listed, extended)
+			doc = doc.withList(listed, extended)
 		}
 	}
 	if copied {
-		*s = set
+		s.doc = doc
 	}
 	return nil
 }

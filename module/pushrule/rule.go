@@ -92,19 +92,3 @@ func readList[T ~string](r *strictjson.Reader, element func() (string, error)) (
 	})
 	return list, err
 }
-
-// readTagged reads an object that may hold the member tag only as a string.
-func readTagged(r *strictjson.Reader, tag string) (string, error) {
-	path := r.Path()
-	object, err := r.Value()
-	if err != nil {
-		return "", err
-	}
-	inner := strictjson.NewReader(object)
-	return object, inner.Object(func(name string) error {
-		if name == tag && !inner.IsString() {
-			return strictjson.WrongShape(path+"."+tag, "a string")
-		}
-		return inner.Skip()
-	})
-}

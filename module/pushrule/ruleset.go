@@ -9,7 +9,6 @@ package pushrule
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -23,20 +22,12 @@ import (
 //
 // A Ruleset is a value: changing a copy leaves the original as it was. Methods
 // that change it are not safe for concurrent use with others.
-type Ruleset struct {
-	text   string // empty for the empty set
-	loose  bool   // the text is not in the form in which the service writes sets
-	legacy bool   // it has a rule that [IsLegacy] names
-	plain  bool   // its rules can be found by their bytes; see [isPlain]
-}
+type Ruleset struct{ doc document }
 
 // Read reads a rule set from its JSON text, an object with a list for each
 // kind; absent kinds are empty. What is not a rule set gives an error that
 // names the place; it is for the caller to say whose fault that is.
 func Read(text string) (Ruleset, error) {
-	if s, ok := look(trim(text)); ok {
-		return s, nil
-	}
 	r := strictjson.NewReader(text)
 	s, err := ReadRuleset(r)
 	if err == nil {
@@ -48,21 +39,11 @@ func Read(text string) (Ruleset, error) {
 	return s, nil
 }
 
-// trim takes away the white space around a JSON text.
-func trim(text string) string { return strings.Trim(text, " \t\r\n") }
-
 // ReadRuleset is [Read] for a set within a larger text.
 func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {
-	start := r.Offset()
-	if _, _, err := readLists(r); err != nil {
-		return Ruleset{}, err
-	}
-	s, _ := look(r.Since(start))
-	return s, nil
+	doc, err := readDocument(r)
+	return Ruleset{doc}, err
 }
-
-// lists are the rules of all kinds.
-type lists [kindCount][]Rule
 
 // readLists reads a set with all its rules.
 func readLists(r *strictjson.Reader) (l lists, extra []Member, err error) {
@@ -87,33 +68,10 @@ func readRules(r *strictjson.Reader, kind Kind) ([]Rule, error) {
 	return rules, err
 }
 
-// ruleset returns the set with these rules.
-func (l lists) ruleset(extra []Member) Ruleset {
-	text := []byte{'{'}
-	for i, kind := range Kinds() {
-		text = appendRules(strictjson.AppendMember(text, string(kind)), kind, l[i])
-	}
-	s := Ruleset{text: string(append(strictjson.AppendMembers(text, extra), '}'))}
-	s.legacy = s.hasID(IsLegacy)
-	s.plain = isPlain(s.text, s.Len())
-	return s
-}
-
-func appendRules(dst []byte, kind Kind, rules []Rule) []byte {
-	dst = append(dst, '[')
-	for i, rule := range rules {
-		if i > 0 {
-			dst = append(dst, ',')
-		}
-		dst = rule.AppendJSON(dst, kind)
-	}
-	return append(dst, ']')
-}
-
 // List returns the rules of a kind, highest priority first.
 func (s *Ruleset) List(kind Kind) []Rule {
 	var rules []Rule
-	for _, e := range s.entries(kind) {
+	for _, e := range s.doc.entries(kind) {
 		rules = append(rules, e.rule(kind))
 	}
 	return rules
@@ -121,7 +79,7 @@ func (s *Ruleset) List(kind Kind) []Rule {
 
 // Rule returns the rule of a kind and id; found is false where there is none.
 func (s *Ruleset) Rule(kind Kind, id string) (rule Rule, found bool) {
-	_, e, found := s.find(kind, id)
+	_, e, found := s.doc.find(kind, id)
 	if !found {
 		return Rule{}, false
 	}
@@ -129,30 +87,19 @@ func (s *Ruleset) Rule(kind Kind, id string) (rule Rule, found bool) {
 }
 
 // Len returns the number of rules of all kinds.
-func (s *Ruleset) Len() int {
-	n := 0
-	for _, kind := range Kinds() {
-		for range s.entries(kind) {
-			n++
-		}
-	}
-	return n
-}
+func (s *Ruleset) Len() int { return s.doc.len() }
 
 // Equal reports whether both sets have the same JSON.
 func (s *Ruleset) Equal(other Ruleset) bool { return s.JSON() == other.JSON() }
-
-// emptySet is the JSON of the zero Ruleset.
-const emptySet = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
 
 // JSON returns the set as a JSON object. A set that was read and not changed is
 // byte for byte as it was read; otherwise all five kinds are there, empty ones
 // as [].
 func (s *Ruleset) JSON() string {
-	if s.text == "" {
+	if s.doc.text == "" {
 		return emptySet
 	}
-	return s.text
+	return s.doc.text
 }
 
 // AppendJSON appends the set as [Ruleset.JSON] returns it.

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func TestAKnownSetIsReadLikeANewOne(t *testing.T) {
+func TestACachedSetIsReadLikeANewOne(t *testing.T) {
 	t.Parallel()
 	sets := oddSets()
 	defaults := pushrule.ServerDefault(modelUser)
@@ -20,11 +20,11 @@ func TestAKnownSetIsReadLikeANewOne(t *testing.T) {
 	for _, text := range []string{`null`, `{"room":[null]}`, ``, `{"room":[]`, `{"room":[],"room":[]}`} {
 		sets[text] = text
 	}
-	known := pushrule.NewKnown()
+	cache := pushrule.NewReadCache()
 	for round := range 3 {
 		for name, text := range sets {
 			want, wantErr := pushrule.Read(text)
-			got, err := known.Read(text)
+			got, err := cache.Read(text)
 			if describe(err) != describe(wantErr) {
 				t.Fatalf("round %d: %s: error %v, want %v", round, name, err, wantErr)
 			}
@@ -35,9 +35,9 @@ func TestAKnownSetIsReadLikeANewOne(t *testing.T) {
 	}
 }
 
-// FuzzKnown holds what is read with what was learnt of all texts before against
-// what is read without.
-func FuzzKnown(f *testing.F) {
+// FuzzReadCache holds what is read with a cache of all texts before against what is read
+// without.
+func FuzzReadCache(f *testing.F) {
 	defaults := pushrule.ServerDefault(modelUser)
 	f.Add(encode(&defaults))
 	for _, text := range oddSets() {
@@ -49,11 +49,11 @@ func FuzzKnown(f *testing.F) {
 		f.Add(`{"override":[` + list + `],"content":[` + list + `],"room":[],"sender":[],"underride":[]}`)
 		f.Add(`{"override":[],"content":[],"room":[],"sender":[],"underride":[]}` + list)
 	}
-	known := pushrule.NewKnown()
+	cache := pushrule.NewReadCache()
 	f.Fuzz(func(t *testing.T, text string) {
 		want, wantErr := pushrule.Read(text)
 		for range 2 {
-			got, err := known.Read(text)
+			got, err := cache.Read(text)
 			if describe(err) != describe(wantErr) || got != want {
 				t.Errorf("%q: got %+v, %v, want %+v, %v", text, got, err, want, wantErr)
 			}
@@ -63,16 +63,16 @@ func FuzzKnown(f *testing.F) {
 
 func TestASetThatWasAddedIsReadAsItIs(t *testing.T) {
 	t.Parallel()
-	known := pushrule.NewKnown()
+	cache := pushrule.NewReadCache()
 	for name, text := range oddSets() {
 		set := mustRead(t, text)
-		known.Add(set)
-		if got, err := known.Read(text); err != nil || got != set {
+		cache.Add(set)
+		if got, err := cache.Read(text); err != nil || got != set {
 			t.Errorf("%s: got %+v, %v", name, got, err)
 		}
 	}
-	known.Add(pushrule.Ruleset{})
-	if _, err := known.Read(""); err == nil {
+	cache.Add(pushrule.Ruleset{})
+	if _, err := cache.Read(""); err == nil {
 		t.Error("an empty text is a set")
 	}
 }
@@ -80,7 +80,7 @@ func TestASetThatWasAddedIsReadAsItIs(t *testing.T) {
 // What pushes another text out of its place must not be taken for it.
 func TestMoreSetsThanAreRememberedAreReadRight(t *testing.T) {
 	t.Parallel()
-	known := pushrule.NewKnown()
+	cache := pushrule.NewReadCache()
 	text := func(n int) string {
 		return fmt.Sprintf(`{"override":[],"content":[],"room":[],"sender":[],"underride":[],"n":%d}`, n)
 	}
@@ -89,11 +89,11 @@ func TestMoreSetsThanAreRememberedAreReadRight(t *testing.T) {
 		readers.Go(func() {
 			for i := range 100_000 {
 				n := i * (reader + 1) % 300_000
-				if set, err := known.Read(text(n)); err != nil || set.JSON() != text(n) {
+				if set, err := cache.Read(text(n)); err != nil || set.JSON() != text(n) {
 					t.Errorf("%d: %s, %v", n, set.JSON(), err)
 				}
 				broken := strings.Replace(text(n), "[]", "{}", 1)
-				if _, err := known.Read(broken); err == nil {
+				if _, err := cache.Read(broken); err == nil {
 					t.Errorf("%s was read", broken)
 				}
 			}
@@ -109,20 +109,20 @@ func BenchmarkReadOfAnotherUser(b *testing.B) {
 		defaults := pushrule.ServerDefault(mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
 		texts[i] = defaults.JSON()
 	}
-	known := pushrule.NewKnown()
+	cache := pushrule.NewReadCache()
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, err := known.Read(texts[i%len(texts)]); err != nil {
+		if _, err := cache.Read(texts[i%len(texts)]); err != nil {
 			b.Fatal(err)
 		}
 	}
 }
 
-func BenchmarkKnownRead(b *testing.B) {
+func BenchmarkReadCache(b *testing.B) {
 	for _, size := range []int{10, 100, 1000, 10_000} {
 		text := roomSet(b, size)
-		known := pushrule.NewKnown()
-		for name, read := range map[string]func(string) (pushrule.Ruleset, error){"new": pushrule.Read, "known": known.Read} {
+		cache := pushrule.NewReadCache()
+		for name, read := range map[string]func(string) (pushrule.Ruleset, error){"new": pushrule.Read, "cached": cache.Read} {
 			b.Run(fmt.Sprintf("%s/rules=%d", name, size), func(b *testing.B) {
 				b.ReportAllocs()
 				b.SetBytes(int64(len(text)))

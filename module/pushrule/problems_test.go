@@ -9,12 +9,12 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-const flawsUser = "@alice:example.org"
+const problemsUser = "@alice:example.org"
 
 // damaged returns the default set with a part of its JSON replaced.
 func damaged(t *testing.T, old, with string) pushrule.Ruleset {
 	t.Helper()
-	set := pushrule.ServerDefault(flawsUser)
+	set := pushrule.ServerDefault(problemsUser)
 	text := strings.Replace(set.JSON(), old, with, 1)
 	if text == set.JSON() {
 		t.Fatalf("%q is not in the default set", old)
@@ -26,7 +26,7 @@ func damaged(t *testing.T, old, with string) pushrule.Ruleset {
 	return damaged
 }
 
-func TestFlawsAreFoundAndMended(t *testing.T) {
+func TestProblemsAreFoundAndRepaired(t *testing.T) {
 	t.Parallel()
 	const (
 		room    = `{"rule_id":"!r:x","default":false,"enabled":true,"actions":[]}`
@@ -36,40 +36,40 @@ func TestFlawsAreFoundAndMended(t *testing.T) {
 		mine    = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
 		master  = `{"rule_id":".m.rule.master","default":true,"enabled":false,"conditions":[],"actions":[]}`
 	)
-	type flaws = []pushrule.Flaw
+	type problems = []pushrule.Problem
 	for _, test := range []struct {
 		name, old, with string
-		want            flaws
+		want            problems
 		err             error
 	}{
 		{"as it should be", `"room":[]`, `"room":[` + room + `]`, nil, nil},
-		{"twins", `"room":[]`, `"room":[` + room + `,` + room + `]`, flaws{pushrule.TwinRules}, nil},
-		{"twins that differ", `"room":[]`, `"room":[` + room + `,` + loud + `]`, flaws{pushrule.TwinRules}, pushrule.ErrTwinsDiffer},
+		{"duplicates", `"room":[]`, `"room":[` + room + `,` + room + `]`, problems{pushrule.DuplicateRules}, nil},
+		{"duplicates that differ", `"room":[]`, `"room":[` + room + `,` + loud + `]`, problems{pushrule.DuplicateRules}, pushrule.ErrDuplicatesDiffer},
 		{"one id in two kinds", `"room":[],"sender":[]`, `"room":[` + room + `],"sender":[` + room + `]`, nil, nil},
-		{"a rule above the master rule", `"override":[`, `"override":[` + mine + `,`, flaws{pushrule.MasterNotFirst}, nil},
-		{"the master rule twice", `"override":[`, `"override":[` + master + `,`, flaws{pushrule.TwinRules}, nil},
-		{"no master rule", `"override":[` + master + `,`, `"override":[`, flaws{pushrule.StaleDefaults}, nil},
-		{"a legacy rule", `"content":[]`, `"content":[` + legacy + `]`, flaws{pushrule.LegacyRule}, nil},
-		{"another host's rule", `"underride":[`, `"underride":[` + foreign + `,`, flaws{pushrule.ForeignDefault}, pushrule.ErrForeignDefault},
-		{"an old definition", `"m.room.tombstone"`, `"m.room.grave"`, flaws{pushrule.StaleDefaults}, nil},
+		{"a rule above the master rule", `"override":[`, `"override":[` + mine + `,`, problems{pushrule.MasterNotFirst}, nil},
+		{"the master rule twice", `"override":[`, `"override":[` + master + `,`, problems{pushrule.DuplicateRules}, nil},
+		{"no master rule", `"override":[` + master + `,`, `"override":[`, problems{pushrule.StaleDefaults}, nil},
+		{"a legacy rule", `"content":[]`, `"content":[` + legacy + `]`, problems{pushrule.LegacyRule}, nil},
+		{"another host's rule", `"underride":[`, `"underride":[` + foreign + `,`, problems{pushrule.ForeignDefault}, pushrule.ErrForeignDefault},
+		{"an old definition", `"m.room.tombstone"`, `"m.room.grave"`, problems{pushrule.StaleDefaults}, nil},
 		{"a user's rule below a default one", `"underride":[{"rule_id":".m.rule.call"`,
 			`"underride":[{"rule_id":".m.rule.call","default":true,"enabled":true,"conditions":[],"actions":[]},` + mine + `,{"rule_id":".m.rule.call"`,
-			flaws{pushrule.TwinRules, pushrule.StaleDefaults}, pushrule.ErrTwinsDiffer},
+			problems{pushrule.DuplicateRules, pushrule.StaleDefaults}, pushrule.ErrDuplicatesDiffer},
 		{"what the user chose of a default rule", `"rule_id":".m.rule.message","default":true,"enabled":true`,
 			`"rule_id":".m.rule.message","default":true,"enabled":false`, nil, nil},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			table := pushrule.ServerDefault(flawsUser)
+			table := pushrule.ServerDefault(problemsUser)
 			set := damaged(t, test.old, test.with)
 			before := set
-			if got := set.Flaws(table); !slices.Equal(got, test.want) {
+			if got := set.Problems(table); !slices.Equal(got, test.want) {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 			if foreign := slices.Contains(test.want, pushrule.ForeignDefault); set.HasForeign(table) != foreign {
 				t.Errorf("HasForeign is %t", !foreign)
 			}
-			if err := set.Mend(table); !errors.Is(err, test.err) {
+			if err := set.Repair(table); !errors.Is(err, test.err) {
 				t.Errorf("got %v, want %v", err, test.err)
 			}
 			switch {
@@ -78,8 +78,8 @@ func TestFlawsAreFoundAndMended(t *testing.T) {
 					t.Errorf("it is now %s", set.JSON())
 				}
 			default:
-				if got := set.Flaws(table); got != nil {
-					t.Errorf("mended, it has %q", got)
+				if got := set.Problems(table); got != nil {
+					t.Errorf("repaired, it has %q", got)
 				}
 			}
 		})

@@ -1,0 +1,144 @@
+package pushrule
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"unicode/utf8"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// DefaultRule is a server-default rule that a host adds to those of the
+// specification.
+type DefaultRule struct {
+	Kind       Kind
+	ID         string      // starts with a dot; no other rule of the table has it, of whatever kind
+	Disabled   bool        // whether users start with it turned off
+	Actions    []Action    // as a client may submit them; may be empty
+	Conditions []Condition // of override and underride rules, as a client may submit them
+	Pattern    string      // of content rules, where it is required
+	Before     string      // the default rule of the same kind that it stands above; empty: the last of its kind
+}
+
+// Defaults is a table of server-default rules: those of the specification and
+// those that a host adds. To users they are the same. The zero value is the
+// specification's table. A table never changes and is safe for concurrent use.
+type Defaults struct{ extra []DefaultRule }
+
+// NewDefaults returns the specification's table with the host's rules, which
+// come in the order in which they are given: Before may name a rule of the
+// specification other than .m.rule.master, above which nothing stands, or an
+// earlier one of extra. It joins an error for each rule that is not as the
+// comments of [DefaultRule] say.
+func NewDefaults(extra ...DefaultRule) (Defaults, error) {
+	var d Defaults
+	var faults []error
+	for _, rule := range extra {
+		if err := d.add(rule); err != nil {
+			faults = append(faults, fmt.Errorf("default rule %q: %w", rule.ID, err))
+		}
+	}
+	if len(faults) > 0 {
+		return Defaults{}, errors.Join(faults...)
+	}
+	return d, nil
+}
+
+// For returns the rule set of a user who has changed nothing.
+func (d Defaults) For(user mxid.UserID) Ruleset {
+	l := specified(user)
+	for _, extra := range d.extra {
+		list := l[extra.Kind.index()]
+		at := indexOf(list, extra.Before)
+		if at < 0 {
+			at = len(list)
+		}
+		l[extra.Kind.index()] = slices.Insert(list, at, extra.rule())
+	}
+	return Ruleset{l.document(nil)}
+}
+
+// rule is what a user has who has not changed the default.
+func (r DefaultRule) rule() Rule {
+	return Rule{
+		ID: r.ID, Default: true, Enabled: !r.Disabled, Actions: slices.Clone(r.Actions),
+		Conditions: slices.Clone(r.Conditions), Pattern: r.Pattern,
+	}
+}
+
+// add checks a rule and puts a copy of it into the table.
+func (d *Defaults) add(r DefaultRule) error {
+	table := d.For("")
+	if err := r.check(&table); err != nil {
+		return err
+	}
+	draft, err := r.reread()
+	if err != nil {
+		return err
+	}
+	r.Actions, r.Conditions = draft.Actions, draft.Conditions
+	d.extra = append(d.extra, r)
+	return nil
+}
+
+// check refuses a rule that the table has no place for or that has not the
+// members of its kind.
+func (r DefaultRule) check(table *Ruleset) error {
+	_, found := table.Rule(r.Kind, r.Before)
+	switch {
+	case !r.Kind.Valid():
+		return fmt.Errorf("kind is %q, want one of %q", r.Kind, Kinds())
+	case !isReserved(r.ID) || !isWellFormed(r.ID[1:]):
+		return errors.New("want an id of a dot and what other rule ids may have")
+	case IsLegacy(r.ID):
+		return errors.New("want an id other than those of rules that are never served")
+	case table.hasID(r.ID):
+		return errors.New("want an id that no other default rule has, of whatever kind")
+	case r.Before == masterID:
+		return errors.New("want a rule below " + masterID + ", which stands above all")
+	case r.Before != "" && !found:
+		return fmt.Errorf("before is %q, want a default rule of kind %s that is already in the table", r.Before, r.Kind)
+	}
+	return r.checkMembers()
+}
+
+// checkMembers refuses a rule that has not the members of its kind.
+func (r DefaultRule) checkMembers() error {
+	switch {
+	case len(r.Conditions) > 0 && !r.Kind.HasConditions():
+		return fmt.Errorf("want no conditions for kind %s", r.Kind)
+	case r.Pattern != "" && !r.Kind.HasPattern():
+		return fmt.Errorf("want no pattern for kind %s", r.Kind)
+	case !utf8.ValidString(r.Pattern):
+		return errors.New("want a pattern of valid UTF-8")
+	}
+	return nil
+}
+
+// reread reads the rule as one that a client submits.
+func (r DefaultRule) reread() (Draft, error) {
+	reader := strictjson.NewReader(string(r.rule().AppendJSON(nil, r.Kind)))
+	d, err := ReadDraft(reader, r.Kind)
+	if err == nil {
+		err = reader.End()
+	}
+	switch {
+	case err != nil:
+		return Draft{}, fmt.Errorf("want what a client may submit: %w", err)
+	case !slices.Equal(d.Actions, r.Actions) || !slices.Equal(d.Conditions, r.Conditions):
+		return Draft{}, errors.New("want the text of one JSON value for each action and condition")
+	}
+	return d, nil
+}
+
+// hasID reports whether the set holds a rule, of any kind, with an id.
+func (s *Ruleset) hasID(id string) bool {
+	for _, kind := range Kinds() {
+		if _, _, found := s.doc.find(kind, id); found {
+			return true
+		}
+	}
+	return false
+}

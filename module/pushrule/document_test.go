@@ -1,0 +1,164 @@
+package pushrule
+
+import (
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// withRules is a set with rules in one list.
+func withRules(kind Kind, rules ...string) string {
+	return strings.Replace(emptySet, `"`+string(kind)+`":[`, `"`+string(kind)+`":[`+strings.Join(rules, ","), 1)
+}
+
+const rest = `"default":false,"enabled":true,"actions":[]`
+
+func TestOnlyWhatTheServiceWritesIsCanonical(t *testing.T) {
+	t.Parallel()
+	defaults := ServerDefault(mxid.UserID("@alice:example.org"))
+	for name, test := range map[string]struct {
+		text string
+		want bool
+	}{
+		"empty":                    {emptySet, true},
+		"defaults":                 {defaults.JSON(), true},
+		"a rule":                   {withRules(Room, `{"rule_id":"a",`+rest+`}`), true},
+		"two rules":                {withRules(Room, `{"rule_id":"a",`+rest+`}`, `{"rule_id":"a",`+rest+`}`), true},
+		"an extra member":          {strings.TrimSuffix(emptySet, "}") + `,"x": {"y" : 1}}`, false},
+		"an extra member, written": {strings.TrimSuffix(emptySet, "}") + `,"x":{"y" : 1}}`, true},
+		"an escape in a string":    {withRules(Room, `{"rule_id":"a",`+rest+`,"x":"{\"rule_id\":\"b\",\"sender\":[{"}`), true},
+		"a quote in an id":         {withRules(Room, `{"rule_id":"\"",`+rest+`}`), true},
+		"rule_id as a value":       {withRules(Room, `{"rule_id":"a",`+rest+`,"x":"rule_id"}`), true},
+		"rule_id as an id":         {withRules(Room, `{"rule_id":"rule_id",`+rest+`}`), true},
+		"an escape in an id":       {withRules(Room, `{"rule_id":"\u0061",`+rest+`}`), false},
+		"an escaped slash":         {withRules(Room, `{"rule_id":"a\/b",`+rest+`}`), false},
+		"the id not first":         {withRules(Room, `{`+rest+`,"rule_id":"a"}`), false},
+		"another order":            {withRules(Room, `{"rule_id":"a","enabled":true,"default":false,"actions":[]}`), false},
+		"an escaped rule_id":       {withRules(Room, `{"rule_i\u0064":"a",`+rest+`}`), false},
+		"a space":                  {withRules(Room, `{"rule_id": "a",`+rest+`}`), false},
+		"a space between rules":    {withRules(Room, `{"rule_id":"a",`+rest+`}`, ` {"rule_id":"b",`+rest+`}`), false},
+		"a rule in a rule":         {withRules(Room, `{"rule_id":"a",`+rest+`,"x":{"rule_id":"b"}}`), false},
+		"a rule in an action":      {withRules(Room, `{"rule_id":"a","default":false,"enabled":true,"actions":[{"rule_id":"b"}]}`), false},
+		"a rule in an extra kind":  {strings.Replace(emptySet, "}", `,"x":[{"rule_id":"a"}]}`, 1), false},
+		"a list in a rule":         {withRules(Room, `{"rule_id":"a",`+rest+`,"sender":[]}`), false},
+		"a list in the set":        {strings.Replace(emptySet, "}", `,"x":{"room":[]}}`, 1), false},
+		"no conditions":            {withRules(Override, `{"rule_id":"a",`+rest+`}`), false},
+		"a space in the set":       {strings.Replace(emptySet, `"room":`, `"room": `, 1), false},
+		"an escaped kind":          {strings.Replace(emptySet, `"room"`, `"\u0072oom"`, 1), false},
+		"a list is missing":        {`{"override":[],"content":[],"room":[],"sender":[]}`, false},
+		"kinds in another order":   {`{"content":[],"override":[],"room":[],"sender":[],"underride":[]}`, false},
+	} {
+		for way, read := range map[string]func(string) (Ruleset, error){"read": Read, "cached": NewReadCache().Read} {
+			s, err := read(test.text)
+			if err != nil || s.doc.canonical != test.want {
+				t.Errorf("%s, %s: canonical is %t, %v", name, way, s.doc.canonical, err)
+			}
+		}
+	}
+}
+
+// What another writer has stored is found where it is, and stays there.
+func TestTheWordsOfTheFormatMayStandAnywhere(t *testing.T) {
+	t.Parallel()
+	const mine = `{"rule_id":"b","default":false,"enabled":true,"actions":[]}`
+	for name, text := range map[string]string{
+		"an escaped kind":    `{"override":[],"content":[],"\u0072oom":[` + mine + `],"sender":[],"underride":[],"x":{"room":[{"a":1}]}}`,
+		"an escaped rule_id": withRules(Room, `{"rule\u005fid":"b","default":false,"enabled":true,"actions":[]}`),
+		"an escaped rule_id, another in a condition": strings.Replace(
+			withRules(Room, `{"rule\u005fid":"b","default":false,"enabled":true,"actions":[]}`), `"override":[`,
+			`"override":[{"rule_id":"o","default":false,"enabled":true,"conditions":[{"rule_id":"b"}],"actions":[]}`, 1),
+		"a rule in an action above":  withRules(Room, `{"rule_id":"a","default":false,"enabled":true,"actions":[`+mine+`]}`, mine),
+		"a rule in an extra above":   withRules(Room, `{"rule_id":"a",`+rest+`,"x":[`+mine+`]}`, mine),
+		"a list in an action above":  withRules(Room, `{"rule_id":"a","default":false,"enabled":true,"actions":[{"room":[`+mine+`]}]}`, mine),
+		"the next kind in an action": withRules(Room, `{"rule_id":"a","default":false,"enabled":true,"actions":[{"sender":[]}]}`, mine),
+	} {
+		s, err := Read(text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		before := s.Len()
+		if rule, found := s.Rule(Room, "b"); !found || rule.ID != "b" || len(rule.Actions) > 0 {
+			t.Errorf("%s: got %+v, %t", name, rule, found)
+		}
+		steps := []error{
+			s.Put(Room, "c", Draft{Actions: []Action{`"c"`}}, Position{}),
+			s.SetActions(Room, "b", []Action{`"x"`}),
+			s.Put(Room, "d", Draft{}, Position{After: "b"}),
+			s.SetEnabled(Room, "b", false),
+			s.Delete(Room, "d"),
+		}
+		for i, err := range steps {
+			if err != nil {
+				t.Errorf("%s: step %d: %v", name, i, err)
+			}
+		}
+		again, err := Read(s.JSON())
+		if err != nil || again.Len() != before+1 || again.List(Room)[0].ID != "c" {
+			t.Errorf("%s: is now %s, %v", name, s.JSON(), err)
+		}
+		if rule, _ := again.Rule(Room, "b"); rule.Enabled || len(rule.Actions) != 1 || rule.Actions[0] != `"x"` {
+			t.Errorf("%s: is now %s", name, s.JSON())
+		}
+	}
+}
+
+// In any canonical set, whatever has been done to it, a rule that is searched for
+// is the one that is met on a walk.
+func TestACanonicalSetIsOne(t *testing.T) {
+	t.Parallel()
+	ids := []string{"a", "ab", "é🙂", "rule_id", `"`, `\`, "room", `room":[`, `{"rule_id":"a`, "b", "\u0000"}
+	texts := []string{
+		`"notify"`, `{"rule_id":"a"}`, `{"x":[{"rule_id":"ab"}]}`, `{"sender":[{"rule_id":"b"}]}`, `{ "rule_id" : "a" }`,
+		`"{\"rule_id\":\"a\""`, `{"room":[]}`, `{"underride" :[]}`, `"room"`, `{"y":"\u0022room\u0022:["}`,
+	}
+	rapid.Check(t, func(r *rapid.T) {
+		id, text := rapid.SampledFrom(ids), rapid.SampledFrom(texts)
+		kind := rapid.SampledFrom([]Kind{Override, Content, Room, Sender, Underride})
+		s := rapid.SampledFrom([]Ruleset{{}, ServerDefault("@a:b")}).Draw(r, "start")
+		for range rapid.IntRange(1, 12).Draw(r, "edits") {
+			k, name, action := kind.Draw(r, "kind"), id.Draw(r, "id"), Action(text.Draw(r, "text"))
+			switch rapid.IntRange(0, 5).Draw(r, "op") {
+			case 0, 1:
+				d := Draft{Actions: []Action{action}, Pattern: text.Draw(r, "pattern"), Extra: []Member{{Name: text.Draw(r, "name"), Value: text.Draw(r, "value")}}}
+				_ = s.Put(k, name, d, Position{After: rapid.SampledFrom(append(ids, "", "", "")).Draw(r, "after")})
+			case 2:
+				_ = s.SetActions(k, name, []Action{action})
+			case 3:
+				_ = s.Delete(k, name)
+			case 4:
+				_ = s.CopyRoomRules(name, id.Draw(r, "room"))
+			case 5:
+				s.MergeDefaults(ServerDefault("@a:b"))
+			}
+			checkDocument(r, s.doc, ids)
+		}
+	})
+}
+
+func checkDocument(r *rapid.T, d document, ids []string) {
+	r.Helper()
+	again, err := Read((&Ruleset{d}).JSON())
+	if err != nil {
+		r.Fatalf("%s: %v", d.text, err)
+	}
+	if d.canonical && !again.doc.canonical {
+		r.Fatalf("taken for canonical: %s", d.text)
+	}
+	walked := d
+	walked.canonical = false
+	if d.len() != walked.len() {
+		r.Fatalf("%d rules, %d on a walk, in %s", d.len(), walked.len(), d.text)
+	}
+	for _, kind := range append(ids[:0:0], "override", "content", "room", "sender", "underride", "unknown") {
+		for _, id := range append(ids, ".m.rule.master", ".m.rule.call", "\xff") {
+			at, e, found := d.find(Kind(kind), id)
+			wantAt, want, wantFound := walked.find(Kind(kind), id)
+			if at != wantAt || e != want || found != wantFound {
+				r.Fatalf("%s %q in %s\ngot  %v %v %t\nwant %v %v %t", kind, id, d.text, at, e, found, wantAt, want, wantFound)
+			}
+		}
+	}
+}
