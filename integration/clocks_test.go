@@ -133,7 +133,11 @@ func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) 
 			}
 			hosts[1].syncs(user) // which creates the default set
 			hosts[1].put(user, "after")
-			hosts[0].hears(user, "after")
+			eventually(t, "the other host hears of the new event", func() bool {
+				hosts[0].mu.Lock()
+				defer hosts[0].mu.Unlock()
+				return hosts[0].heard[user].version == hosts[1].syncs(user).Version
+			})
 			after, changed, err := hosts[0].sync.ContentSince(t.Context(), user, before.Version)
 			if err != nil || !changed || !isSorted(first.Version, before.Version, after.Version) {
 				t.Errorf("versions %d, %d and %d, changed %t, error %v", first.Version, before.Version, after.Version, changed, err)
