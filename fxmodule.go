@@ -146,6 +146,9 @@ type Push struct {
 
 	Stores module.Stores // where the services keep their data
 
+	// Clock is that of Redis, measured by [Push.Check] and while [Push.Run] runs.
+	Clock *redisclient.Clock
+
 	// Groups are the endpoints: push rules, pushers, and the account data of
 	// m.push_rules.
 	Groups []handlers.RouteGroup
@@ -226,11 +229,12 @@ func (p *Push) complete() error {
 	if p.redis.inUse && p.redis.client == nil {
 		return errNoClient
 	}
+	p.Clock = p.redis.clock
 	p.evictions = redisclient.NewEvictions(p.redis.client, p.redis.cfg.start.redis, func(err error) {
 		p.log.Warn("Redis may evict keys", zap.String("error", fault.Details(err)))
 	})
 	return p.seen.register(metrics.NewFeed(p.feed.Stats), metrics.NewEvicting(p.evictions.Masters),
-		metrics.NewClockOffset(p.redis.clock.Offset))
+		metrics.NewClockOffset(p.Clock.Offset))
 }
 
 // SetAccounts tells the module who is logged in, for hosts whose accounts exist
@@ -268,7 +272,7 @@ func (p *Push) Check(ctx context.Context) error {
 	if err := p.evictions.Check(ctx); err != nil {
 		return fmt.Errorf("pushfx: %w", err)
 	}
-	p.redis.clock.Measure(ctx)
+	p.Clock.Measure(ctx)
 	shortages, err := cfg.durability.Check(ctx, client)
 	for _, shortage := range shortages {
 		p.log.Warn("no change will be acknowledged", zap.String("why", shortage))
@@ -288,7 +292,7 @@ func (p *Push) Run(ctx context.Context) {
 	running.Go(func() { p.service.Run(ctx) })
 	if p.redis.inUse {
 		running.Go(func() { p.evictions.Run(ctx) })
-		running.Go(func() { p.redis.clock.Run(ctx) })
+		running.Go(func() { p.Clock.Run(ctx) })
 	}
 	running.Wait()
 }
@@ -449,6 +453,9 @@ func (r *redisStores) fill(s *module.Stores) (err error) {
 	if err == nil && s.Pushkeys == nil {
 		s.Pushkeys, err = r.pushkeys()
 	}
+	if s.Now == nil {
+		s.Now = r.clock.Now
+	}
 	return err
 }
 
@@ -606,11 +613,12 @@ type hostStores struct {
 	Rules    module.RuleStore
 	Pushers  module.PusherStore
 	Pushkeys module.PushkeyIndex
+	Redis    *redisStores
 	Accounts module.Accounts `optional:"true"`
 }
 
 func (s hostStores) all() module.Stores {
-	return module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys}
+	return module.Stores{Rules: s.Rules, Pushers: s.Pushers, Pushkeys: s.Pushkeys, Now: s.Redis.clock.Now}
 }
 
 func serviceOf(s hostStores, feed *module.Feed, cfg configs, log *zap.Logger, seen *watchers) *module.Service {

@@ -235,7 +235,7 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	if err := stable.service.Set(t.Context(), newcomer, p, pusher.KeepOthers); err != nil {
 		t.Fatal(err)
 	}
-	if err := module.SettlePushkeys(t.Context(), stable.store, agedIndex{stable.index}); err != nil {
+	if err := module.NewSettler(module.Stores{Pushers: stable.store, Pushkeys: stable.index}).Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	owners := stable.owners(t, p.Key, users)
@@ -282,9 +282,9 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 		if err != nil || len(postponed) != 1 || postponed[0].Key != p.Digest() {
 			t.Errorf("postponed are %v, %v", postponed, err)
 		}
-		aged := agedIndex{hosts[1].index}
+		settler := module.NewSettler(module.Stores{Pushers: hosts[1].store, Pushkeys: hosts[1].index})
 		for range 2 {
-			if err := module.SettlePushkeys(t.Context(), hosts[1].store, aged); err != nil {
+			if err := settler.Settle(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -294,7 +294,7 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 		if claimants := hosts[0].claimants(t, p.Key); !slices.Equal(claimants, users[1:]) {
 			t.Errorf("the index names %v, want the last", claimants)
 		}
-		if left, err := aged.Postponed(t.Context(), time.Now(), 10); err != nil || len(left) != 0 {
+		if left, err := hosts[1].index.Postponed(t.Context(), time.Time{}, 10); err != nil || len(left) != 0 {
 			t.Errorf("still postponed are %v, %v", left, err)
 		}
 	})
@@ -309,11 +309,4 @@ func (dyingStore) LoadPusher(_ context.Context, _ pusher.Key, users []mxid.UserI
 		all[user] = module.Result[pusher.List]{Err: module.Unavailable(context.Canceled)}
 	}
 	return all
-}
-
-// agedIndex is an index where what is postponed is an hour old.
-type agedIndex struct{ *pusherstore.Index }
-
-func (x agedIndex) Postponed(ctx context.Context, before time.Time, limit int) ([]module.Unsettled, error) {
-	return x.Index.Postponed(ctx, before.Add(time.Hour), limit)
 }

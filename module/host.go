@@ -63,5 +63,5 @@ func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid
 }
 
 func (s *hostService) SettlePushkeys(ctx context.Context) error {
-	return SettlePushkeys(ctx, s.pushers.store, s.pushers.pushkeys.index)
+	return s.pushers.settler.Settle(ctx)
 }

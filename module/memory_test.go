@@ -171,7 +171,7 @@ func (m memoryIndex) Postponed(_ context.Context, before time.Time, limit int) (
 	}
 	defer unlock()
 	for key, claim := range m.postponed {
-		if claim < before.UnixMicro() && len(all) < limit {
+		if (before.IsZero() || claim < before.UnixMicro()) && len(all) < limit {
 			all = append(all, module.Unsettled{Key: key, Claim: claim})
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -18,6 +17,7 @@ var _ PusherService = (*pusherService)(nil)
 type pusherService struct {
 	store    PusherStore
 	pushkeys pushkeys
+	settler  *Settler
 	policy   pusher.Policy
 	accounts *accountsSlot
 }
@@ -30,7 +30,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	claims, err := s.pushkeys.index.Load(ctx, p.Digest())
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
 		return err
 	}
@@ -137,7 +137,7 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	}
 	takes := others == pusher.RemoveOthers
 	if shared && takes {
-		if err := s.pushkeys.index.Postpone(ctx, Unsettled{p.Digest(), number}); err != nil {
+		if err := s.pushkeys.Pushkeys.Postpone(ctx, Unsettled{p.Digest(), number}); err != nil {
 			return err
 		}
 	}
@@ -148,7 +148,7 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
 		return err
 	}
-	claims, err := s.pushkeys.index.Load(ctx, p.Digest())
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
 		return err
 	}
@@ -301,6 +301,3 @@ func (s *pusherService) forgetPushers(ctx context.Context, user mxid.UserID, pus
 		return nil
 	})
 }
-
-// now is the time for claims, in microseconds since 1970.
-func now() int64 { return time.Now().UnixMicro() }

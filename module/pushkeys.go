@@ -2,10 +2,8 @@ package module
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"slices"
-	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -15,24 +13,16 @@ import (
 // pushkeys decides who owns a pushkey: of the users whose pusher of it is
 // stored, the last who claimed it for themselves, and those who joined since.
 type pushkeys struct {
-	index   PushkeyIndex
-	pushers PusherStore
+	Stores
+	unused *unusedClaims // nil where it is not known since when claims have had no pusher
 }
-
-// A claim without a pusher is one that is being set, or was given up. Both
-// times allow for clocks that differ by some minutes; no operation takes longer
-// than half a minute.
-const (
-	claimAge      = 10 * time.Minute // from when on it counts as given up
-	settlementAge = time.Minute      // from when on a postponed settlement is looked at
-)
 
 // claim adds a claim of a user to a key. Shared is true when others claim it.
 func (k pushkeys) claim(
 	ctx context.Context, user mxid.UserID, key pusher.Digest, others pusher.Others, policy pusher.Policy,
 ) (number int64, shared bool, err error) {
-	at := now()
-	claims, err := k.index.Update(ctx, key, func(c *pusher.Claims) error {
+	at := k.time().UnixMicro()
+	claims, err := k.Pushkeys.Update(ctx, key, func(c *pusher.Claims) error {
 		before := len(c.Users())
 		number = c.Add(user, at)
 		if others == pusher.RemoveOthers {
@@ -82,19 +72,19 @@ func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Clai
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
-	given, pending := givenUp(claims, held)
+	given, pending := k.unused.observe(key, withoutPushers(claims, held))
 	if err := k.dropAll(ctx, key, append(gone, given...)); err != nil {
 		return err
 	}
 	if pending {
 		return nil
 	}
-	return k.index.Settled(ctx, Unsettled{key, max(last, claims.Newest())})
+	return k.Pushkeys.Settled(ctx, Unsettled{key, max(last, claims.Newest())})
 }
 
 // settlePostponed settles a key of which only the digest is known.
 func (k pushkeys) settlePostponed(ctx context.Context, u Unsettled) error {
-	claims, err := k.index.Load(ctx, u.Key)
+	claims, err := k.Pushkeys.Load(ctx, u.Key)
 	if err != nil {
 		return err
 	}
@@ -112,7 +102,7 @@ func (k pushkeys) settlePostponed(ctx context.Context, u Unsettled) error {
 // user after the other: the first usually has it.
 func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher.Claims) (key pusher.Key, found bool, err error) {
 	for _, user := range claims.Users() {
-		list, err := k.pushers.Load(ctx, user)
+		list, err := k.Pushers.Load(ctx, user)
 		if fault.KindOf(err) == fault.Database {
 			continue
 		}
@@ -131,7 +121,7 @@ func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher
 // held returns the pushers of a key that are stored, by user.
 func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
 	held := map[mxid.UserID]pusher.Pusher{}
-	for user, loaded := range k.pushers.LoadPusher(ctx, key, claims.Users()) {
+	for user, loaded := range k.Pushers.LoadPusher(ctx, key, claims.Users()) {
 		if fault.KindOf(loaded.Err) == fault.Database {
 			continue // nothing is sent to a pusher that cannot be read
 		}
@@ -164,7 +154,7 @@ func (k pushkeys) removeLosers(
 			continue
 		}
 		var removed []pusher.Pusher
-		err := k.pushers.UpdatePusher(ctx, user, held[user].Key, func(list *pusher.List) error {
+		err := k.Pushers.UpdatePusher(ctx, user, held[user].Key, func(list *pusher.List) error {
 			removed = list.Remove(func(p pusher.Pusher) bool { return p.Claim.Number < least })
 			return nil
 		})
@@ -179,49 +169,25 @@ func (k pushkeys) removeLosers(
 	return gone, nil
 }
 
-// givenUp returns the claims that no pusher has and that are so old that none
-// will come; pending is true when there are younger ones.
-func givenUp(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (given []pusher.Owner, pending bool) {
-	oldest := now() - claimAge.Microseconds()
+// withoutPushers returns the claims that no pusher has.
+func withoutPushers(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (unused []pusher.Owner) {
 	for _, owner := range claims.Owners() {
-		p, found := held[owner.User]
-		switch {
-		case found && p.Claim.Number == owner.Claim:
-		case owner.Claim >= oldest:
-			pending = true
-		default:
-			given = append(given, owner)
+		if p, found := held[owner.User]; !found || p.Claim.Number != owner.Claim {
+			unused = append(unused, owner)
 		}
 	}
-	return given, pending
+	return unused
 }
 
 func (k pushkeys) dropAll(ctx context.Context, key pusher.Digest, owners []pusher.Owner) error {
 	if len(owners) == 0 {
 		return nil
 	}
-	_, err := k.index.Update(ctx, key, func(c *pusher.Claims) error {
+	_, err := k.Pushkeys.Update(ctx, key, func(c *pusher.Claims) error {
 		for _, owner := range owners {
 			c.Release(owner)
 		}
 		return nil
 	})
 	return err
-}
-
-// maxSettlements bounds how much one call of [SettlePushkeys] does.
-const maxSettlements = 1000
-
-// SettlePushkeys finishes what was left undone where a host died, or a store
-// failed, while a pusher was set that takes a pushkey from other users; see
-// [HostService.SettlePushkeys]. A pushkey that fails does not keep the others
-// from it. To call it more than once at a time does no harm.
-func SettlePushkeys(ctx context.Context, pushers PusherStore, index PushkeyIndex) error {
-	k := pushkeys{index, pushers}
-	postponed, err := index.Postponed(ctx, time.Now().Add(-settlementAge), maxSettlements)
-	failures := []error{err}
-	for _, u := range postponed {
-		failures = append(failures, k.settlePostponed(ctx, u))
-	}
-	return errors.Join(failures...)
 }

@@ -296,10 +296,18 @@ func pusherOf(lang string) pusher.Pusher {
 
 func usual() module.Options { return module.Options{Policy: pusher.DefaultPolicy()} }
 
+// clockOf returns the clock of the host that a user is at. The clocks of hosts
+// differ, and nobody knows by how much.
+func clockOf(user mxid.UserID) func() time.Time {
+	ahead := map[mxid.UserID]time.Duration{alice: 11 * time.Minute, bob: -24 * time.Hour, carol: 24 * time.Hour, dave: -11 * time.Minute}
+	return func() time.Time { return time.Now().Add(ahead[user]) }
+}
+
 // request is the act as a request, the i-th of a script.
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
-		service := module.NewService(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usual()).Pushers()
+		stores := module.Stores{Pushers: c, Pushkeys: c.index(), Now: clockOf(a.user)}
+		service := module.NewService(stores, nil, usual()).Pushers()
 		switch a.verb {
 		case takes:
 			return service.Set(ctx, a.user, pusherOf(fmt.Sprint(i)), pusher.RemoveOthers)
@@ -316,9 +324,9 @@ func (a act) request(i int) request {
 		case deletes:
 			return service.Delete(ctx, a.user, thePushkey)
 		case settles:
-			return module.SettlePushkeys(ctx, c, c.index())
+			return module.NewSettler(stores).Settle(ctx)
 		}
-		host := hostOn(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usual())
+		host := hostOn(stores, nil, usual())
 		return host.KeepOnlyDevicePushers(ctx, a.user, "PHONE")
 	}
 }
@@ -378,13 +386,15 @@ func (m *memory) do(t *testing.T, script ...act) {
 	}
 }
 
-// settleAll has another host look at what was postponed, when all claims that
-// are not stored have become old. Twice: nothing may be left to the second.
+// settleAll has another host settle what was postponed, until all claims that are
+// not stored count as given up. Once more than needed: nothing may be left to the
+// last time.
 func (m *memory) settleAll(t *testing.T) {
 	t.Helper()
-	for _, wait := range []time.Duration{2 * time.Minute, 11 * time.Minute, time.Minute} {
+	settler := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()})
+	for _, wait := range []time.Duration{0, 11 * time.Minute, time.Minute} {
 		time.Sleep(wait)
-		if err := module.SettlePushkeys(t.Context(), m, m.index()); err != nil {
+		if err := settler.Settle(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -419,7 +429,7 @@ func (m *memory) wantNamed(t *testing.T) {
 
 // wantCleanIndex fails unless the index names the owners, and beside them no
 // more than users who died before their pusher was stored or after it was
-// removed: they are forgotten when the key is claimed next.
+// removed: they are forgotten when the key was claimed next, and is settled.
 func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	t.Helper()
 	m.wantNamed(t)
@@ -430,6 +440,7 @@ func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 		}
 	}
 	m.do(t, act{dave, takes})
+	m.settleAll(t)
 	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.postponed)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
 		t.Errorf("after another claim: owners, who is named and how many are postponed: %s", got)
 	}

@@ -165,7 +165,8 @@ type PushkeyIndex interface {
 	Settled(ctx context.Context, unsettled Unsettled) error
 
 	// Postponed returns up to limit pushkeys that are to be settled, each with
-	// its last claim, where that was made before a time.
+	// its last claim, the oldest first: those whose number is that of a time
+	// before the given one, or all for the zero time.
 	Postponed(ctx context.Context, before time.Time, limit int) ([]Unsettled, error)
 }
 
@@ -288,8 +289,8 @@ type HostService interface {
 	Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
 
 	// SettlePushkeys finishes what was left undone where a host died, or Redis
-	// failed, while a pusher was set that takes a pushkey from other users. The
-	// module calls it itself, every half minute.
+	// failed, while a pusher was set that takes a pushkey from other users; see
+	// [Settler]. The module calls it itself, every half minute.
 	SettlePushkeys(ctx context.Context) error
 }
 

@@ -3,6 +3,7 @@ package module
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -17,7 +18,7 @@ type Repairs struct{ keys pushkeys }
 
 // NewRepairs returns the repairs of what stores keep.
 func NewRepairs(stores Stores) *Repairs {
-	return &Repairs{pushkeys{stores.Pushkeys, stores.Pushers}}
+	return &Repairs{pushkeys{Stores: stores}}
 }
 
 // Record has the index know a stored pusher. A pusher without a claim, or with one
@@ -39,7 +40,7 @@ func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher)
 var errClaimTaken = errors.New("another user has a claim of this number")
 
 func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
-	claims, err := r.keys.index.Update(ctx, key, func(c *pusher.Claims) error {
+	claims, err := r.keys.Pushkeys.Update(ctx, key, func(c *pusher.Claims) error {
 		if !c.Restore(claim) {
 			return errClaimTaken
 		}
@@ -56,13 +57,13 @@ func (r *Repairs) postponeShared(ctx context.Context, key pusher.Digest, user mx
 	if _, rival := claims.Last(user); rival == 0 {
 		return nil
 	}
-	return r.keys.index.Postpone(ctx, Unsettled{key, claims.Newest()})
+	return r.keys.Pushkeys.Postpone(ctx, Unsettled{key, claims.Newest()})
 }
 
 func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	var number int64
-	claims, err := r.keys.index.Update(ctx, p.Digest(), func(c *pusher.Claims) error {
-		number = c.Add(user, now())
+	claims, err := r.keys.Pushkeys.Update(ctx, p.Digest(), func(c *pusher.Claims) error {
+		number = c.Add(user, r.keys.time().UnixMicro())
 		return nil
 	})
 	if err == nil {
@@ -72,7 +73,7 @@ func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Push
 		return err
 	}
 	given := false
-	err = r.keys.pushers.Update(ctx, user, func(list *pusher.List) error {
+	err = r.keys.Pushers.Update(ctx, user, func(list *pusher.List) error {
 		held, found := list.Pusher(p.Key)
 		if given = found && held.Claim == p.Claim; given {
 			held.Claim = pusher.KeepOthers.Claim(number)
@@ -99,9 +100,13 @@ type PushkeyProblems struct {
 }
 
 // ProblemsOfPushkey compares the claims to a key with the pushers of it that those
-// who claim it have.
-func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (p PushkeyProblems) {
-	p.GivenUp, _ = givenUp(claims, held)
+// who claim it have, at a time by the stores' clock; see [Stores.Now].
+func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher, now time.Time) (p PushkeyProblems) {
+	for _, claim := range withoutPushers(claims, held) {
+		if now.Sub(time.UnixMicro(claim.Claim)) > claimAge {
+			p.GivenUp = append(p.GivenUp, claim)
+		}
+	}
 	var first int64 // that is not removed
 	for _, h := range held {
 		first = max(first, h.Claim.Removes)

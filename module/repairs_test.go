@@ -47,7 +47,7 @@ func TestALostClaimComesBack(t *testing.T) {
 	}
 
 	// The later claim, which removes others, wins.
-	if err := module.SettlePushkeys(t.Context(), m, m.index()); err != nil {
+	if err := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()}).Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.postponed) != 0 {
@@ -97,7 +97,7 @@ func TestProblemsOfAPushkey(t *testing.T) {
 		bob:   {Key: thePushkey, Claim: pusher.Claim{Number: old}},
 		carol: {Key: thePushkey, Claim: pusher.Claim{Number: old + 1, Removes: old + 1}},
 	}
-	got := module.ProblemsOfPushkey(claims, held)
+	got := module.ProblemsOfPushkey(claims, held, time.Now())
 	if !slices.Equal(got.GivenUp, []pusher.Owner{{User: dave, Claim: old + 2}}) || !slices.Equal(got.TooMany, []pusher.Owner{{User: bob, Claim: old}}) {
 		t.Errorf("got %+v", got)
 	}
@@ -108,7 +108,7 @@ func TestProblemsOfAPushkey(t *testing.T) {
 		t.Fatal(err)
 	}
 	left := m.claims[thePushkey.Digest()]
-	if problems := module.ProblemsOfPushkey(left, held); len(problems.GivenUp) != 0 || len(left.Owners()) != 3 {
+	if problems := module.ProblemsOfPushkey(left, held, time.Now()); len(problems.GivenUp) != 0 || len(left.Owners()) != 3 {
 		t.Errorf("got %+v", left.Owners())
 	}
 }

@@ -29,6 +29,19 @@ type Stores struct {
 	Rules    RuleStore
 	Pushers  PusherStore
 	Pushkeys PushkeyIndex
+
+	// Now is the clock of the stores, by which claims to pushkeys are numbered, so
+	// that a claim comes after those that somebody has deleted before it. Nil is
+	// the host's own.
+	Now func() time.Time
+}
+
+// time is the time by the clock of the stores.
+func (s Stores) time() time.Time {
+	if s.Now == nil {
+		return time.Now()
+	}
+	return s.Now()
 }
 
 // Options are what a [Service] depends on beside its stores.
@@ -59,7 +72,7 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 			defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
 		},
 		pushers: &pusherService{
-			store: stores.Pushers, pushkeys: pushkeys{stores.Pushkeys, stores.Pushers},
+			store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: NewSettler(stores),
 			policy: o.Policy, accounts: accounts,
 		},
 		feed: feed, accounts: accounts, settleFailed: o.SettleFailed,
@@ -108,7 +121,7 @@ func (s *Service) Run(ctx context.Context) {
 
 func (s *Service) settleRepeatedly(ctx context.Context) {
 	for pause(ctx, settleInterval/2+rand.N(settleInterval)) {
-		err := SettlePushkeys(ctx, s.pushers.store, s.pushers.pushkeys.index)
+		err := s.pushers.settler.Settle(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.settleFailed(err)
 		}

@@ -86,9 +86,13 @@ return 1`
 // [module.PushkeyIndex].
 func (x *Index) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
 	var members []redis.Z
+	last := "+inf"
+	if !before.IsZero() {
+		last = "(" + strconv.FormatInt(before.UnixMicro(), 10)
+	}
 	err = x.do(ctx, "postponed", func(ctx context.Context) (err error) {
 		members, err = x.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: x.postponed, ByScore: true, Start: "-inf", Stop: strconv.FormatInt(before.UnixMicro(), 10), Count: int64(limit),
+			Key: x.postponed, ByScore: true, Start: "-inf", Stop: last, Count: int64(limit),
 		}).Result()
 		return err
 	})

@@ -30,6 +30,7 @@ type backend struct {
 
 	host    module.HostService
 	repairs *module.Repairs
+	now     func() time.Time // by the clock of Redis
 	rules   *rulestore.Store
 	pushers *pusherstore.Store
 	index   *pusherstore.Index
@@ -64,18 +65,20 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 		return nil, err
 	}
 	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: o.keyPrefix}, events: rulestore.NewReader()}
-	if err := b.build(cfg); err != nil {
+	if err := b.build(ctx, cfg); err != nil {
 		return nil, errors.Join(err, b.client.Close())
 	}
 	return b, nil
 }
 
 // build builds the module.
-func (b *backend) build(cfg pushfx.Config) error {
+func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	push, err := pushfx.New(b.client, cfg, pushfx.Options{})
 	if err != nil {
 		return err
 	}
+	push.Clock.Measure(ctx)
+	b.now = push.Clock.Now
 	defaults, err := pushrule.NewDefaults(cfg.DefaultRules...)
 	if err != nil {
 		return err

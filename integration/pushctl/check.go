@@ -114,7 +114,7 @@ const overdue = 15 * time.Minute
 
 // overduePushkeys returns a problem if no host settles pushkeys.
 func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
-	late, err := b.index.Postponed(ctx, time.Now().Add(-overdue), 1<<20)
+	late, err := b.index.Postponed(ctx, b.now().Add(-overdue), 1<<20)
 	if err != nil || len(late) == 0 {
 		return nil, err
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -23,6 +24,7 @@ import (
 type examination struct {
 	tally
 	sure, doubtful []problem
+	now            time.Time // by the clock of Redis
 
 	hashes []userHash
 	claims []keyClaims
@@ -40,7 +42,7 @@ type keyClaims struct {
 
 // examine reads keys that are on a node, and looks for problems.
 func (b *backend) examine(ctx context.Context, node *redis.Client, names []string) (*examination, error) {
-	x := &examination{tally: tally{Keys: int64(len(names))}}
+	x := &examination{tally: tally{Keys: int64(len(names))}, now: b.now()}
 	for _, name := range names {
 		if b.isUnknown(name) {
 			x.sure = append(x.sure, problem{kind: unknownKey, name: shownKey(name), key: name})
@@ -220,7 +222,7 @@ func (x *examination) examinePushkey(node *redis.Client, c keyClaims, lists map[
 			}
 		}
 	}
-	problems := module.ProblemsOfPushkey(c.Claims, held)
+	problems := module.ProblemsOfPushkey(c.Claims, held, x.now)
 	for _, claim := range problems.GivenUp {
 		// Of pushers that cannot be read nobody knows which claims they have.
 		if lists[claim.User].Err != nil && claim.User.Validate() == nil {

@@ -237,7 +237,7 @@ func (r *repairer) settlePushkeys(ctx context.Context) error {
 		if err := r.host.SettlePushkeys(ctx); err != nil {
 			return err
 		}
-		late, err := r.index.Postponed(ctx, time.Now().Add(-overdue), 1<<20)
+		late, err := r.index.Postponed(ctx, r.now().Add(-overdue), 1<<20)
 		if err != nil || len(late) == 0 || len(late) == before {
 			return err
 		}

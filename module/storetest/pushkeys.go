@@ -142,6 +142,7 @@ func postponedClaims(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex
 		wantNoError(t, hosts[0].Postpone(t.Context(), u))
 	}
 	want(soon, early, late)
+	want(time.Time{}, early, late)
 	want(now.Add(-time.Second), early)
 	wantNoError(t, hosts[1].Postpone(t.Context(), later))
 	wantNoError(t, hosts[0].Postpone(t.Context(), early)) // which is settled with the later one

@@ -1,0 +1,96 @@
+package module
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// claimAge is how long a claim may have no pusher before it counts as given up: a
+// pusher is stored within half a minute of its claim, or never.
+const claimAge = 10 * time.Minute
+
+// maxSettlements bounds how much one call of [Settler.Settle] does.
+const maxSettlements = 1000
+
+// Settler finishes what was left undone where a host died, or a store failed,
+// while a pusher was set that takes a pushkey from other users. It is safe for
+// concurrent use.
+//
+// A claim that has had no pusher for ten minutes is taken back. The Settler itself
+// must have seen it so at every call for that long: what the clocks of other hosts
+// say does not matter.
+type Settler struct{ pushkeys pushkeys }
+
+// NewSettler returns a settler of the pushkeys in stores.
+func NewSettler(stores Stores) *Settler {
+	return &Settler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
+}
+
+// Settle settles what was postponed; see [HostService.SettlePushkeys]. A pushkey
+// that fails does not keep the others from it. It does no harm to requests, or
+// other hosts, that do the same at the same time.
+func (s *Settler) Settle(ctx context.Context) error {
+	postponed, err := s.pushkeys.Pushkeys.Postponed(ctx, time.Time{}, maxSettlements)
+	if err != nil {
+		return err
+	}
+	s.pushkeys.unused.keepOnly(postponed)
+	var failures []error
+	for _, u := range postponed {
+		failures = append(failures, s.pushkeys.settlePostponed(ctx, u))
+	}
+	return errors.Join(failures...)
+}
+
+// unusedClaims remembers since when claims have had no pusher, by the monotonic
+// clock of this host, for the pushkeys that are to be settled.
+type unusedClaims struct {
+	mu    sync.Mutex
+	since map[pusher.Digest]map[pusher.Owner]time.Time
+}
+
+func newUnusedClaims() *unusedClaims {
+	return &unusedClaims{since: map[pusher.Digest]map[pusher.Owner]time.Time{}}
+}
+
+// observe takes in which claims to a key have no pusher now. It returns those that
+// have had none for so long that none will come; pending is true if there are
+// others.
+func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (given []pusher.Owner, pending bool) {
+	if c == nil {
+		return nil, len(unused) > 0
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, before := time.Now(), c.since[key]
+	since := make(map[pusher.Owner]time.Time, len(unused))
+	for _, claim := range unused {
+		first, found := before[claim]
+		if !found {
+			first = now
+		}
+		since[claim] = first // also of those that are given up, until they are taken back
+		if now.Sub(first) >= claimAge {
+			given = append(given, claim)
+		} else {
+			pending = true
+		}
+	}
+	c.since[key] = since
+	return given, pending
+}
+
+// keepOnly forgets the claims to keys that need not be settled any more.
+func (c *unusedClaims) keepOnly(postponed []Unsettled) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept := make(map[pusher.Digest]map[pusher.Owner]time.Time, len(postponed))
+	for _, u := range postponed {
+		kept[u.Key] = c.since[u.Key]
+	}
+	c.since = kept
+}
