@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -12,10 +13,9 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/strictjson"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 var _ module.PushkeyIndex = (*Index)(nil)
@@ -43,18 +43,18 @@ func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, client, cfg.Redis, unsettledKey(cfg.Redis.KeyPrefix), redis.NewScript(settledScript)}, nil
+	return &Index{claims, client, cfg.Redis, stored.Keys{Prefix: cfg.Redis.KeyPrefix}.Unsettled(), redis.NewScript(settledScript)}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
 func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
-	state, err := x.claims.Load(ctx, claimsKey(key))
+	state, err := x.claims.Load(ctx, stored.Keys{}.Claims(key))
 	return state.Value, err
 }
 
 // Update replaces the claims to a pushkey; see [module.PushkeyIndex].
 func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
-	state, err := x.claims.Update(ctx, claimsKey(key), edit)
+	state, err := x.claims.Update(ctx, stored.Keys{}.Claims(key), edit)
 	return state.Value, err
 }
 
@@ -123,15 +123,11 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
 
-// storedClaims are claims, {"claims":{"NUMBER":"@user:server"},"commit":{...}},
-// and the text they were read from, nil for none.
+// storedClaims are claims and the text they were read from, nil for none.
 type storedClaims struct {
-	claims pusher.Claims
-	stamp  commit.Stamp
-	text   *string
+	stored.Entry
+	text *string
 }
-
-const claimsName = "claims"
 
 func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.Claims], error) {
 	answer := client.Get(ctx, key)
@@ -143,50 +139,13 @@ func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (r
 		if err != nil {
 			return nil, err
 		}
-		return parseClaims(text)
+		entry, err := stored.ReadEntry(text)
+		return storedClaims{entry, &text}, err
 	}
 }
 
-func parseClaims(text string) (rediscommit.Stored[pusher.Claims], error) {
-	var owners []pusher.Owner
-	s := storedClaims{text: &text}
-	r := strictjson.NewReader(text)
-	err := r.Object(func(name string) error {
-		switch name {
-		case claimsName:
-			return r.Object(func(number string) error {
-				owner, err := readOwner(r, number)
-				owners = append(owners, owner)
-				return err
-			})
-		case stampField:
-			stamp, err := r.Value()
-			s.stamp = commit.ReadStamp(stamp)
-			return err
-		}
-		return r.Skip()
-	}, claimsName)
-	if err == nil {
-		err = r.End()
-	}
-	if err != nil {
-		return nil, pusher.Unreadable(err)
-	}
-	s.claims = pusher.NewClaims(owners...)
-	return s, nil
-}
-
-func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
-	claim, err := strconv.ParseInt(number, 10, 64)
-	if err != nil || claim < 1 || strconv.FormatInt(claim, 10) != number {
-		return pusher.Owner{}, errors.New("a claim has no number")
-	}
-	user, err := r.String()
-	return pusher.Owner{User: mxid.UserID(user), Claim: claim}, err
-}
-
-func (s storedClaims) Value() pusher.Claims { return s.claims }
-func (s storedClaims) Stamp() commit.Stamp  { return s.stamp }
+func (s storedClaims) Value() pusher.Claims { return s.Claims }
+func (s storedClaims) Stamp() commit.Stamp  { return s.Revision }
 
 func (s storedClaims) Change(next pusher.Claims) (rediscommit.Change, error) {
 	return claimsChange{s, next}, nil
@@ -199,27 +158,17 @@ type claimsChange struct {
 }
 
 func (c claimsChange) IsEmpty() bool {
-	return string(appendOwners(nil, c.next)) == string(appendOwners(nil, c.old.claims))
+	return slices.Equal(c.next.Owners(), c.old.Claims.Owners())
 }
 
 func (c claimsChange) Args(stamp commit.Stamp) []any {
-	text := append(strictjson.AppendMember([]byte{'{'}, claimsName), appendOwners(nil, c.next)...)
-	text = stamp.AppendJSON(strictjson.AppendMember(text, stampField))
 	life := 0
 	if len(c.next.Owners()) == 0 {
 		life = int(emptyAge.Seconds())
 	}
-	args := []any{append(text, '}'), life}
+	args := []any{stored.Entry{Claims: c.next, Revision: stamp}.AppendJSON(nil), life}
 	if c.old.text != nil {
 		args = append(args, *c.old.text)
 	}
 	return args
-}
-
-func appendOwners(dst []byte, claims pusher.Claims) []byte {
-	dst = append(dst, '{')
-	for _, owner := range claims.Owners() {
-		dst = strictjson.AppendString(strictjson.AppendMember(dst, strconv.FormatInt(owner.Claim, 10)), string(owner.User))
-	}
-	return append(dst, '}')
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // LoadPusher returns the pusher of one key of many users; see
@@ -30,7 +31,7 @@ func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.K
 // pusher.
 func (s *Store) one(pushkey pusher.Key) *rediscommit.Users[pusher.List] {
 	field := pushkey.Field()
-	return rediscommit.NewUsers(s.fields, func(user mxid.UserID) string { return fieldKey(key(user), field) })
+	return rediscommit.NewUsers(s.fields, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
 // fieldKey names a field of a hash, for the store of single fields. A field is
@@ -51,25 +52,25 @@ func hashOf(key string) string {
 // readOne reads one field of a hash and the revision.
 func readOne(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
 	hash, field := splitFieldKey(key)
-	answer := client.HMGet(ctx, hash, field, stampField)
+	answer := client.HMGet(ctx, hash, field, stored.RevisionField)
 	return func() (rediscommit.Stored[pusher.List], error) {
 		values, err := answer.Result()
 		if err != nil {
 			return nil, err
 		}
 		fields := map[string]string{}
-		for i, name := range []string{field, stampField} {
+		for i, name := range []string{field, stored.RevisionField} {
 			if text, isText := values[i].(string); isText {
 				fields[name] = text
 			}
 		}
-		list, err := readList(fields)
-		return storedOne{stored{fields, list}}, err
+		s, err := readHash(fields)
+		return storedOne{s}, err
 	}
 }
 
 // storedOne is a hash of which one pusher is known.
-type storedOne struct{ stored }
+type storedOne struct{ storedHash }
 
 func (s storedOne) Change(next pusher.List) (rediscommit.Change, error) {
 	return changeOne{s.change(next)}, nil

@@ -2,11 +2,11 @@ package pusherstore
 
 import (
 	"context"
-	"maps"
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // Replace stores the fields of a hash in the place of exactly the old ones, none
@@ -22,32 +22,21 @@ import (
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[string]string) (done bool, err error) {
 	c := change{old: old}
 	for field, text := range fields {
-		if was, found := old[field]; field != stampField && (!found || was != text) {
+		if was, found := old[field]; field != stored.RevisionField && (!found || was != text) {
 			c.sets = append(c.sets, field, text)
 		}
 	}
 	for field := range old {
-		if _, stays := fields[field]; !stays && field != stampField {
+		if _, stays := fields[field]; !stays && field != stored.RevisionField {
 			c.deletes = append(c.deletes, field)
 		}
 	}
-	onto := commit.ReadStamp(fields[stampField])
-	if before := commit.ReadStamp(old[stampField]); before.Version > onto.Version {
+	onto := stored.ReadRevision(fields[stored.RevisionField])
+	if before := stored.ReadRevision(old[stored.RevisionField]); before.Version > onto.Version {
 		onto = before
 	}
 	exactly := comparison{count: len(old), values: old}
 	return s.hashes.Swap(ctx, user, onto, func(stamp commit.Stamp) []any { return c.args(exactly, stamp) })
-}
-
-// SameFields reports whether two hashes hold the same beside their stamps.
-func SameFields(a, b map[string]string) bool {
-	return maps.Equal(withoutStamp(a), withoutStamp(b))
-}
-
-func withoutStamp(fields map[string]string) map[string]string {
-	left := maps.Clone(fields)
-	delete(left, stampField)
-	return left
 }
 
 // Reset removes all claims to a pushkey, if what is stored is exactly the old
@@ -56,5 +45,5 @@ func withoutStamp(fields map[string]string) map[string]string {
 // [module.Repairs.Record]. Errors: as [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
 	c := claimsChange{old: storedClaims{text: &old}}
-	return x.claims.Swap(ctx, claimsKey(key), commit.Stamp{}, c.Args)
+	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), commit.Stamp{}, c.Args)
 }

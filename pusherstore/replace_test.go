@@ -5,9 +5,15 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
-func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
+// sameFields reports whether two hashes hold the same beside their revisions.
+func sameFields(a, b map[string]string) bool {
+	return maps.Equal(stored.HashFields(a), stored.HashFields(b))
+}
+
+func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t)
 	for _, pushkey := range []string{"a", "b"} {
@@ -18,8 +24,8 @@ func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
 	whole := client.HGetAll(t.Context(), aliceKey).Val()
 	client.HSet(t.Context(), aliceKey, `["app","c"]`, whole[`["app","a"]`], `["app","d"]`, "s3cret")
 	fields := client.HGetAll(t.Context(), aliceKey).Val()
-	h := ReadHash(fields)
-	if h.Pushers.Len() != 2 || len(h.Unreadable) != 2 || h.Cause.Error() != "Invalid pusher in database: the field is not the pusher's key" || h.Stamp.Changes != 2 {
+	h := stored.ReadHash(fields)
+	if h.Pushers.Len() != 2 || len(h.Unreadable) != 2 || h.Revision.Changes != 2 {
 		t.Fatalf("got %+v", h)
 	}
 
@@ -34,9 +40,9 @@ func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
 	if done, err := store.Replace(t.Context(), alice, fields, left); err != nil || !done {
 		t.Errorf("got %t, %v", done, err)
 	}
-	stored := client.HGetAll(t.Context(), aliceKey).Val()
-	if !SameFields(stored, whole) || stored[stampField] == whole[stampField] || ReadHash(stored).Stamp.Version <= h.Stamp.Version {
-		t.Errorf("got %q", stored)
+	now := client.HGetAll(t.Context(), aliceKey).Val()
+	if !sameFields(now, whole) || now[stored.RevisionField] == whole[stored.RevisionField] || stored.ReadHash(now).Revision.Version <= h.Revision.Version {
+		t.Errorf("got %q", now)
 	}
 
 	// A hash comes back with a stamp of its own.
@@ -44,7 +50,7 @@ func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
 	if done, err := store.Replace(t.Context(), alice, nil, fields); err != nil || !done {
 		t.Errorf("got %t, %v", done, err)
 	}
-	if back := client.HGetAll(t.Context(), aliceKey).Val(); !SameFields(back, fields) || back[stampField] == fields[stampField] {
+	if back := client.HGetAll(t.Context(), aliceKey).Val(); !sameFields(back, fields) || back[stored.RevisionField] == fields[stored.RevisionField] {
 		t.Errorf("got %q", back)
 	}
 }
@@ -57,7 +63,7 @@ func TestResetRemovesExactlyTheClaimsThatWereThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	digest := pusher.Key{AppID: "app", Pushkey: "key"}.Digest()
-	client.Set(t.Context(), claimsKey(digest), `{"claims":[]}`, 0)
+	client.Set(t.Context(), stored.Keys{}.Claims(digest), `{"claims":[]}`, 0)
 	if done, err := index.Reset(t.Context(), digest, `{"claims":{}}`); err != nil || done {
 		t.Errorf("got %t, %v", done, err)
 	}
@@ -65,7 +71,7 @@ func TestResetRemovesExactlyTheClaimsThatWereThere(t *testing.T) {
 		t.Errorf("got %t, %v", done, err)
 	}
 	claims, err := index.Load(t.Context(), digest)
-	if err != nil || len(claims.Owners()) != 0 || server.TTL(claimsKey(digest)) != emptyAge {
+	if err != nil || len(claims.Owners()) != 0 || server.TTL(stored.Keys{}.Claims(digest)) != emptyAge {
 		t.Errorf("got %v, %v", claims, err)
 	}
 }

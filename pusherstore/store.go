@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 var _ module.PusherStore = (*Store)(nil)
@@ -44,7 +45,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(hashes, key), fields}, nil
+	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), fields}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].

@@ -10,11 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
 )
-
-// stampField is the field that holds the stamp of the last write. Those of
-// pushers start with a bracket.
-const stampField = "commit"
 
 // emptyAge is how long a hash without pushers stays, for its stamp.
 const emptyAge = 10 * time.Minute
@@ -55,10 +52,11 @@ else
 end
 return 1`
 
-// stored is a hash and the pushers that it holds.
-type stored struct {
-	fields map[string]string
-	list   pusher.List
+// storedHash is a hash and the pushers that it holds.
+type storedHash struct {
+	fields   map[string]string
+	list     pusher.List
+	revision stored.Revision
 }
 
 func read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
@@ -68,41 +66,25 @@ func read(ctx context.Context, client redis.Cmdable, key string) func() (redisco
 		if err != nil {
 			return nil, err
 		}
-		return readFields(fields)
+		return readHash(fields)
 	}
 }
 
-func readFields(fields map[string]string) (rediscommit.Stored[pusher.List], error) {
-	list, err := readList(fields)
-	return stored{fields, list}, err
+func readHash(fields map[string]string) (storedHash, error) {
+	h := stored.ReadHash(fields)
+	return storedHash{fields, h.Pushers, h.Revision}, h.Err
 }
 
-func readList(fields map[string]string) (pusher.List, error) {
-	pushers := make([]pusher.Pusher, 0, len(fields))
-	for field, text := range fields {
-		if field == stampField {
-			continue
-		}
-		p, err := readField(field, text)
-		if err != nil {
-			return pusher.List{}, pusher.Unreadable(err)
-		}
-		pushers = append(pushers, p)
-	}
-	return pusher.NewList(pushers...), nil
-}
+func (s storedHash) Value() pusher.List  { return s.list }
+func (s storedHash) Stamp() commit.Stamp { return s.revision }
 
-func (s stored) Value() pusher.List  { return s.list }
-func (s stored) Stamp() commit.Stamp { return commit.ReadStamp(s.fields[stampField]) }
+func (s storedHash) Change(next pusher.List) (rediscommit.Change, error) { return s.change(next), nil }
 
-func (s stored) Change(next pusher.List) (rediscommit.Change, error) { return s.change(next), nil }
-
-func (s stored) change(next pusher.List) change {
+func (s storedHash) change(next pusher.List) change {
 	c := change{old: s.fields, next: next}
-	left := maps.Clone(s.fields)
-	delete(left, stampField)
+	left := stored.HashFields(s.fields)
 	for _, p := range next.All() {
-		field, text := p.Field(), string(p.AppendStored(nil))
+		field, text := stored.PusherField(p)
 		if was, found := left[field]; !found || was != text {
 			c.sets = append(c.sets, field, text)
 		}
@@ -141,10 +123,10 @@ const anyCount = -1
 // a whole.
 func (c change) comparison() comparison {
 	whole := comparison{count: len(c.old), values: c.old}
-	if _, found := c.old[stampField]; !found {
+	if _, found := c.old[stored.RevisionField]; !found {
 		return whole
 	}
-	replaced := map[any]bool{stampField: true}
+	replaced := map[any]bool{stored.RevisionField: true}
 	for _, field := range c.deletes {
 		replaced[field] = true
 	}
@@ -174,7 +156,7 @@ func (c change) args(compared comparison, stamp commit.Stamp) []any {
 		args = append(args, field, len(text))
 	}
 	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
-	return append(args, stampField, stamp.AppendJSON(nil))
+	return append(args, stored.RevisionField, stamp.AppendJSON(nil))
 }
 
 // Successor is the hash as it is stored then.
@@ -182,7 +164,7 @@ func (c change) Successor(stamp commit.Stamp) (next rediscommit.Stored[pusher.Li
 	return c.successor(stamp)
 }
 
-func (c change) successor(stamp commit.Stamp) (next stored, bytes int) {
+func (c change) successor(stamp commit.Stamp) (next storedHash, bytes int) {
 	fields := maps.Clone(c.old)
 	if fields == nil {
 		fields = map[string]string{}
@@ -193,9 +175,9 @@ func (c change) successor(stamp commit.Stamp) (next stored, bytes int) {
 	for i := 0; i < len(c.sets); i += 2 {
 		fields[c.sets[i].(string)] = c.sets[i+1].(string)
 	}
-	fields[stampField] = string(stamp.AppendJSON(nil))
+	fields[stored.RevisionField] = string(stamp.AppendJSON(nil))
 	for field, text := range fields {
 		bytes += len(field) + 2*len(text)
 	}
-	return stored{fields, c.next}, bytes
+	return storedHash{fields, c.next, stamp}, bytes
 }

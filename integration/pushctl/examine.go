@@ -15,7 +15,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
-	"github.com/pushfx/pushfx/pusherstore"
 )
 
 // examination is what was found under some keys of a node. The doubtful problems
@@ -32,7 +31,7 @@ type examination struct {
 
 type userHash struct {
 	value
-	pusherstore.Hash
+	stored.Hash
 }
 
 type keyClaims struct {
@@ -119,23 +118,23 @@ func (b *backend) examineEvent(x *examination, p problem) {
 }
 
 func (x *examination) addHash(v value, p problem) {
-	h := userHash{v, pusherstore.ReadHash(v.fields)}
+	h := userHash{v, stored.ReadHash(v.fields)}
 	x.Pushers += int64(h.Pushers.Len())
 	x.hashes = append(x.hashes, h)
 	if len(h.Unreadable) > 0 {
-		p.kind, p.detail, p.hash = unreadablePushers, fmt.Sprintf("%d: %v", len(h.Unreadable), h.Cause), h
+		p.kind, p.detail, p.hash = unreadablePushers, fmt.Sprintf("%d: %v", len(h.Unreadable), h.Err), h
 		x.sure = append(x.sure, p)
 	}
 }
 
 func (x *examination) addClaims(v value, p problem) {
-	claims, err := pusherstore.ReadClaims(v.text)
+	entry, err := stored.ReadEntry(v.text)
 	if err != nil {
 		p.kind, p.detail = unreadableClaims, err.Error()
 		x.sure = append(x.sure, p)
 		return
 	}
-	x.claims = append(x.claims, keyClaims{v, claims})
+	x.claims = append(x.claims, keyClaims{v, entry.Claims})
 }
 
 // examinePushers looks whether the index knows the pushers.
@@ -176,8 +175,8 @@ func problemOf(user mxid.UserID, held pusher.Pusher, text string) (p problem, fo
 	}
 	var claims pusher.Claims
 	if text != "" {
-		var err error
-		if claims, err = pusherstore.ReadClaims(text); err != nil {
+		entry, err := stored.ReadEntry(text)
+		if claims = entry.Claims; err != nil {
 			p.text = text // of claims that cannot be read
 		}
 	}

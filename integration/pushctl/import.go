@@ -7,12 +7,13 @@ import (
 	"fmt"
 	"hash/maphash"
 	"io"
+	"maps"
 	"os"
 	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func importCommand() command {
@@ -195,7 +196,7 @@ func (i *importing) prepare(ctx context.Context, batch []record) ([]importJob, e
 	var digests []pusher.Digest
 	for n, r := range batch {
 		names[n] = r.key(i.keys)
-		h := pusherstore.ReadHash(r.fields)
+		h := stored.ReadHash(r.fields)
 		for _, p := range h.Pushers.All() {
 			digests = append(digests, p.Digest())
 		}
@@ -275,7 +276,7 @@ func (j importJob) isThere() bool {
 	if j.event != nil {
 		return j.before.state == isStored
 	}
-	h := pusherstore.ReadHash(j.before.fields)
+	h := stored.ReadHash(j.before.fields)
 	return h.Pushers.Len()+len(h.Unreadable) > 0
 }
 
@@ -284,7 +285,7 @@ func (i *importing) isSame(j importJob) bool {
 	if j.event != nil {
 		return i.events.Same(j.before.text, *j.event)
 	}
-	return pusherstore.SameFields(j.before.fields, j.fields)
+	return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
 }
 
 // replace stores the record in the place of what was read; done is false if
@@ -303,10 +304,10 @@ func (i *importing) replace(ctx context.Context, j importJob) (done bool, err er
 // when the pushers were stored have them. Where somebody has claimed a pushkey
 // since, it is settled by the numbers of the claims.
 func (i *importing) claim(ctx context.Context, j importJob) error {
-	h := pusherstore.ReadHash(j.fields)
+	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {
-		claims, _ := pusherstore.ReadClaims(j.claims[p.Digest()]) // what cannot be read has none
-		if slices.Contains(claims.Owners(), pusher.Owner{User: j.user, Claim: p.Claim.Number}) {
+		entry, _ := stored.ReadEntry(j.claims[p.Digest()]) // what cannot be read has none
+		if slices.Contains(entry.Claims.Owners(), pusher.Owner{User: j.user, Claim: p.Claim.Number}) {
 			continue
 		}
 		if err := i.repairs.Record(ctx, j.user, p); err != nil && !isDamaged(err) {

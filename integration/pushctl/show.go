@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/pusherstore"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func showCommand() command {
@@ -177,8 +177,8 @@ func (c *call) shownPushers(v value, hash hasher) shownPushers {
 	for field, text := range v.fields {
 		s.Bytes += len(field) + len(text)
 	}
-	h := pusherstore.ReadHash(v.fields)
-	s.Version, s.Changes = h.Stamp.Version, h.Stamp.Changes
+	h := stored.ReadHash(v.fields)
+	s.Version, s.Changes = h.Revision.Version, h.Revision.Changes
 	for _, p := range h.Pushers.All() {
 		s.Pushers = append(s.Pushers, shownPusher{
 			AppID: p.AppID, Kind: p.Kind, PushkeyHash: hash(p.Pushkey), Index: c.keys.Claims(p.Digest()), Device: p.Device,

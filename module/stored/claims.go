@@ -1,0 +1,72 @@
+package stored
+
+import (
+	"errors"
+	"strconv"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Entry is what the index keeps of a pushkey, under [Keys.Claims].
+type Entry struct {
+	Claims   pusher.Claims
+	Revision Revision
+}
+
+// The members of an entry.
+const (
+	claimsMember   = "claims"
+	revisionMember = "commit" // of an event, too
+)
+
+// ReadEntry reads what [Entry.AppendJSON] appends; other members are left out.
+// Errors: [pusher.Unreadable].
+func ReadEntry(text string) (e Entry, err error) {
+	var owners []pusher.Owner
+	r := strictjson.NewReader(text)
+	err = r.Object(func(name string) error {
+		switch name {
+		case claimsMember:
+			return r.Object(func(number string) error {
+				owner, err := readOwner(r, number)
+				owners = append(owners, owner)
+				return err
+			})
+		case revisionMember:
+			revision, err := r.Value()
+			e.Revision = ReadRevision(revision)
+			return err
+		}
+		return r.Skip()
+	}, claimsMember)
+	if err == nil {
+		err = r.End()
+	}
+	if err != nil {
+		return Entry{}, pusher.Unreadable(err)
+	}
+	e.Claims = pusher.NewClaims(owners...)
+	return e, nil
+}
+
+func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
+	claim, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || claim < 1 || strconv.FormatInt(claim, 10) != number {
+		return pusher.Owner{}, errors.New("a claim has no number")
+	}
+	user, err := r.String()
+	return pusher.Owner{User: mxid.UserID(user), Claim: claim}, err
+}
+
+// AppendJSON appends the entry as it is stored, {"claims":{"NUMBER":
+// "@user:server"},"commit":{...}}.
+func (e Entry) AppendJSON(dst []byte) []byte {
+	dst = append(strictjson.AppendMember(append(dst, '{'), claimsMember), '{')
+	for _, owner := range e.Claims.Owners() {
+		dst = strictjson.AppendString(strictjson.AppendMember(dst, strconv.FormatInt(owner.Claim, 10)), string(owner.User))
+	}
+	dst = e.Revision.AppendJSON(strictjson.AppendMember(append(dst, '}'), revisionMember))
+	return append(dst, '}')
+}
