@@ -63,13 +63,13 @@ func NewReader(text string) *Reader {
 // exactly the one value. Afterwards every name in required (at most 64) must
 // have been seen, or the error names all that were not.
 func (r *Reader) Object(member func(name string) error, required ...string) error {
-	if err := r.open(jsontext.KindBeginObject, "an object"); err != nil {
+	if err := r.open('{', "an object"); err != nil {
 		return err
 	}
 	r.push(frame{})
 	var seen uint64
-	for kind := r.dec.PeekKind(); kind != jsontext.KindEndObject; kind = r.dec.PeekKind() {
-		if kind != jsontext.KindString { // no name: its token is refused
+	for kind := r.dec.PeekKind(); kind != '}'; kind = r.dec.PeekKind() {
+		if kind != '"' { // no name: its token is refused
 			_, err := r.token()
 			return err
 		}
@@ -106,11 +106,11 @@ func (r *Reader) Object(member func(name string) error, required ...string) erro
 // Array reads an array and calls element before each element; element must
 // read exactly the one value.
 func (r *Reader) Array(element func() error) error {
-	if err := r.open(jsontext.KindBeginArray, "an array"); err != nil {
+	if err := r.open('[', "an array"); err != nil {
 		return err
 	}
 	r.push(frame{array: true})
-	for r.dec.PeekKind() != jsontext.KindEndArray {
+	for r.dec.PeekKind() != ']' {
 		if err := element(); err != nil {
 			return err
 		}
@@ -150,7 +150,7 @@ func (r *Reader) Skip() error {
 
 // Null reads the next value if it is null, and reports whether it was.
 func (r *Reader) Null() (bool, error) {
-	if r.dec.PeekKind() != jsontext.KindNull {
+	if r.dec.PeekKind() != 'n' {
 		return false, nil
 	}
 	return true, r.Skip()
@@ -158,7 +158,7 @@ func (r *Reader) Null() (bool, error) {
 
 // String reads a string.
 func (r *Reader) String() (string, error) {
-	if err := r.expect("a string", jsontext.KindString); err != nil {
+	if err := r.expect("a string", '"'); err != nil {
 		return "", err
 	}
 	return r.unquoted()
@@ -180,7 +180,7 @@ func (r *Reader) unquoted() (string, error) {
 
 // Bool reads a boolean.
 func (r *Reader) Bool() (bool, error) {
-	if err := r.expect("a boolean", jsontext.KindTrue, jsontext.KindFalse); err != nil {
+	if err := r.expect("a boolean", 't', 'f'); err != nil {
 		return false, err
 	}
 	token, err := r.token()
@@ -193,7 +193,7 @@ func (r *Reader) Bool() (bool, error) {
 // Integer reads a number that fits an int64 and has neither fraction nor
 // exponent.
 func (r *Reader) Integer() (int64, error) {
-	if err := r.expect("an integer", jsontext.KindNumber); err != nil {
+	if err := r.expect("an integer", '0'); err != nil {
 		return 0, err
 	}
 	path := r.Path()
@@ -209,13 +209,13 @@ func (r *Reader) Integer() (int64, error) {
 }
 
 // IsObject reports whether the next value is an object.
-func (r *Reader) IsObject() bool { return r.dec.PeekKind() == jsontext.KindBeginObject }
+func (r *Reader) IsObject() bool { return r.dec.PeekKind() == '{' }
 
 // IsArray reports whether the next value is an array.
-func (r *Reader) IsArray() bool { return r.dec.PeekKind() == jsontext.KindBeginArray }
+func (r *Reader) IsArray() bool { return r.dec.PeekKind() == '[' }
 
 // IsString reports whether the next value is a string.
-func (r *Reader) IsString() bool { return r.dec.PeekKind() == jsontext.KindString }
+func (r *Reader) IsString() bool { return r.dec.PeekKind() == '"' }
 
 // Mismatch returns the error for a next value that is not what is wanted,
 // "a string or an object", or the syntax error that stands in its place. It

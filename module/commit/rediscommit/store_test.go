@@ -166,12 +166,15 @@ func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	store := textStore(t, client, asUsual)
-	for edit, want := range map[*func(*string) error]error{
-		new(func(*string) error { return errRefused }): errRefused,
-		new(to(strings.Repeat("x", 21))):               errTooLong,
+	for _, test := range []struct {
+		edit func(*string) error
+		want error
+	}{
+		{func(*string) error { return errRefused }, errRefused},
+		{to(strings.Repeat("x", 21)), errTooLong},
 	} {
-		if err := store.Update(t.Context(), alice, *edit); err != want {
-			t.Errorf("got error %v, want %v", err, want)
+		if err := store.Update(t.Context(), alice, test.edit); err != test.want {
+			t.Errorf("got error %v, want %v", err, test.want)
 		}
 	}
 	if server.Exists(aliceKey) {
