@@ -436,13 +436,13 @@ func (f *Feed) beginChecks(users []mxid.UserID) []load {
 			loads = append(loads, load{user, o, f.watch})
 		}
 	}
-	f.counters.rechecked.Add(int64(len(loads)))
 	return loads
 }
 
 // finishChecks is finish for many users. It returns those whose versions the
 // store could not tell.
 func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]) (unavailable []mxid.UserID) {
+	f.counters.rechecked.Add(int64(len(loads)))
 	for _, l := range loads {
 		switch version := versions[l.user]; {
 		case version.Err == nil:
