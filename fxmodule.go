@@ -87,10 +87,6 @@ type Config struct {
 	// MaxJSONDepth is how deep a request body may nest. Default 64.
 	MaxJSONDepth int
 
-	// MaxEventBytes is the size in bytes to which a user's stored push rules
-	// event may grow. Default 1 MiB.
-	MaxEventBytes int
-
 	// LargeEventBytes is the size in bytes from which a stored event is replaced
 	// in another way; see [rulestore.Config]. Default 32 KiB.
 	LargeEventBytes int
@@ -120,7 +116,6 @@ func DefaultConfig() Config {
 		StartTimeout:     5 * time.Second,
 		MaxBodyBytes:     http.MaxBodyBytes,
 		MaxJSONDepth:     http.MaxJSONDepth,
-		MaxEventBytes:    rules.MaxEventBytes,
 		LargeEventBytes:  rules.LargeEventBytes,
 		RuleLimits:       pushrule.DefaultLimits(),
 		PusherPolicy:     pusher.DefaultPolicy(),
@@ -369,7 +364,7 @@ func split(c Config) (configs, error) {
 	stores := rediscommit.Config{KeyPrefix: c.KeyPrefix, OperationTimeout: c.OperationTimeout, Durability: c.Durability}
 	defaults, err := pushrule.NewDefaults(c.DefaultRules...)
 	parts := configs{
-		rules:   rulestore.Config{Redis: stores, MaxEventBytes: c.MaxEventBytes, LargeEventBytes: c.LargeEventBytes},
+		rules:   rulestore.Config{Redis: stores, LargeEventBytes: c.LargeEventBytes},
 		pushers: pusherstore.Config{Redis: stores},
 		changes: c.Changes,
 		service: module.Options{Defaults: defaults, Limits: c.RuleLimits, Policy: c.PusherPolicy},

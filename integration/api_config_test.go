@@ -26,8 +26,10 @@ func TestConfiguredLimits(t *testing.T) {
 			{"DELETE /pushrules/global/room/a", "", done},
 			{room + "b", `{"actions":[]}`, done},
 		}},
-		{"MaxEventBytes", func(c *pushfx.Config) { c.MaxEventBytes = 4000 }, []step{
+		{"MaxSetBytes", func(c *pushfx.Config) { c.RuleLimits.MaxSetBytes = 4000 }, []step{
 			{room + strings.Repeat("a", 1000), `{"actions":[]}`, failure(413, "M_TOO_LARGE", "Push rules larger than 4000 bytes.")},
+			{room + "a", `{"actions":[]}`, done},
+			{room + "a/actions", `{"actions":["` + strings.Repeat("x", 1000) + `"]}`, failure(413, "M_TOO_LARGE", "Push rules larger than 4000 bytes.")},
 		}},
 		{"MaxBodyBytes", func(c *pushfx.Config) { c.MaxBodyBytes = 14 }, []step{
 			{room + "a", `{"actions":[]}`, done},

@@ -18,6 +18,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -108,6 +109,33 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 		"pushfx_watching{}":                                                                                      1,
 		"pushfx_evicting_masters{}":                                                                              0,
 	})
+}
+
+// The versions of the host's own store are no times.
+func TestAHostsOwnStoreIsMeasured(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	mine := memoryRules{rules: map[mxid.UserID]module.Content{}}
+	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)),
+		fx.Replace(fx.Annotate(mine, fx.As(new(module.RuleStore)))))
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
+	eventually(t, "the listener is notified", func() bool {
+		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 2
+	})
+	scrape(t, registry).want(t, scraped{
+		"pushfx_store_operation_duration_seconds{operation=load,outcome=ok,store=push_rules}":   1,
+		"pushfx_store_operation_duration_seconds{operation=update,outcome=ok,store=push_rules}": 2,
+	})
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if sum := family.GetMetric()[0].GetHistogram().GetSampleSum(); family.GetName() == "pushfx_change_lag_seconds" && sum > 10 {
+			t.Errorf("2 changes took %v s", sum)
+		}
+	}
 }
 
 func TestNothingThatAClientSendsIsALabel(t *testing.T) {

@@ -242,7 +242,7 @@ func TestAConfigThatCannotWorkStopsTheStart(t *testing.T) {
 	bad.DefaultRules = []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".m.rule.master"}}
 	err := bad.Validate()
 	for _, field := range []string{
-		"KeyPrefix", "OperationTimeout", "StartTimeout", "MaxBodyBytes", "MaxJSONDepth", "MaxEventBytes",
+		"KeyPrefix", "OperationTimeout", "StartTimeout", "MaxBodyBytes", "MaxJSONDepth", "LargeEventBytes", "MaxSetBytes",
 		"MaxRules", "MaxRuleIDBytes", "MaxPatternBytes", "MaxConditions", "MaxActions",
 		"MaxPushers", "MaxListBytes", "MaxPushkeyBytes", "MaxAppIDChars", "MaxDataBytes", "MaxURLBytes", "MaxSharers",
 		"Recheck", "MaxUsers", "MaxQueued", ".m.rule.master",

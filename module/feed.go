@@ -94,7 +94,8 @@ type FeedConfig struct {
 	// for each outage, that the store cannot be watched. Nil ignores it.
 	Report func(error)
 
-	// Observer is told how late listeners are notified. Nil is none.
+	// Observer is told of the operations of the store, and how late listeners are
+	// notified. Nil is none.
 	Observer observe.Observer
 }
 
@@ -140,7 +141,7 @@ func NewFeed(store RuleStore, cfg FeedConfig, listeners ...ChangeListener) (*Fee
 	}
 	cfg.Observer = observe.Or(cfg.Observer)
 	f := &Feed{
-		store: store, cfg: cfg, wake: make(chan struct{}, 1),
+		store: observeRules(store, cfg.Observer), cfg: cfg, wake: make(chan struct{}, 1),
 		users: map[mxid.UserID]*observed{}, toCheck: map[mxid.UserID]struct{}{},
 	}
 	for _, listener := range listeners {

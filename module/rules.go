@@ -118,7 +118,7 @@ func (s *ruleService) Put(
 		if err := s.limits.CheckDraft(id, draft); err != nil {
 			return err
 		}
-		return s.limits.CheckCount(before, *rules)
+		return s.limits.CheckSet(before, *rules)
 	})
 }
 
@@ -130,10 +130,14 @@ func (s *ruleService) SetActions(
 	ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string, actions []pushrule.Action,
 ) error {
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error {
+		before := *rules
 		if err := rules.SetActions(kind, id, actions); err != nil {
 			return err
 		}
-		return s.limits.CheckActions(actions)
+		if err := s.limits.CheckActions(actions); err != nil {
+			return err
+		}
+		return s.limits.CheckSet(before, *rules)
 	})
 }
 
@@ -200,7 +204,7 @@ func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRo
 		if err := rules.CopyRoomRules(oldRoom, newRoom); err != nil {
 			return err
 		}
-		return s.limits.CheckCount(before, *rules)
+		return s.limits.CheckSet(before, *rules)
 	})
 }
 

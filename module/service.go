@@ -51,7 +51,8 @@ type Options struct {
 	Policy   pusher.Policy     // which pushers may be set
 	Accounts Accounts          // nil if the host has none, or gives it with [Service.SetAccounts]
 
-	// Observer is told of rule sets that are created and repaired. Nil is none.
+	// Observer is told of the operations of the stores, whoever has made them, and
+	// of rule sets that are created and repaired. Nil is none.
 	Observer observe.Observer
 
 	// SettleFailed gets why pushkeys could not be settled; they are looked at
@@ -64,6 +65,7 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 	if o.SettleFailed == nil {
 		o.SettleFailed = func(error) {}
 	}
+	stores = stores.observed(o.Observer)
 	accounts := &accountsSlot{}
 	accounts.set(o.Accounts)
 	return &Service{

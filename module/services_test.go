@@ -293,6 +293,36 @@ func TestLimitsHoldForWhatIsReplacedNotForWhatWasRead(t *testing.T) {
 	}
 }
 
+// The store knows no limit.
+func TestWhateverTheStoreASetMayNotGrowPastItsBytes(t *testing.T) {
+	t.Parallel()
+	limits := pushrule.DefaultLimits()
+	limits.MaxSetBytes = 300
+	store := &ruleMemory{content: found(pushrule.Ruleset{})}
+	service, ctx := newRules(t, store, limits), t.Context()
+	put := func(id string) error {
+		return service.Put(ctx, alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
+	}
+	wide := []pushrule.Action{pushrule.Action(`"` + strings.Repeat("x", 300) + `"`)}
+	for _, step := range []struct {
+		name string
+		do   func() error
+		want fault.Kind
+	}{
+		{"a small rule", func() error { return put("a") }, ""},
+		{"a large rule", func() error { return put(strings.Repeat("b", 300)) }, fault.TooLarge},
+		{"large actions", func() error { return service.SetActions(ctx, alice, pushrule.Room, "a", wide) }, fault.TooLarge},
+		{"no growth", func() error { return put("a") }, ""},
+	} {
+		if err := step.do(); (err != nil || step.want != "") && fault.KindOf(err) != step.want {
+			t.Errorf("%s: got error %v", step.name, err)
+		}
+	}
+	if store.commits != 1 {
+		t.Errorf("%d changes were stored, want 1", store.commits)
+	}
+}
+
 func TestThePusherServiceHoldsThePolicy(t *testing.T) {
 	t.Parallel()
 	policy := pusher.DefaultPolicy()

@@ -11,10 +11,6 @@ import (
 type Config struct {
 	Redis rediscommit.Config
 
-	// MaxEventBytes is the size in bytes to which a user's stored event may
-	// grow. Default 1 MiB.
-	MaxEventBytes int
-
 	// LargeEventBytes is the size in bytes from which an event is replaced by a
 	// plain SET of another key, which then takes its place, and not by a script
 	// with the event as an argument, which Redis copies several times. With a
@@ -24,15 +20,12 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{Redis: rediscommit.DefaultConfig(), MaxEventBytes: 1 << 20, LargeEventBytes: 32 << 10}
+	return Config{Redis: rediscommit.DefaultConfig(), LargeEventBytes: 32 << 10}
 }
 
 // Validate joins an error for each field that is not as its comment says.
 func (c Config) Validate() error {
 	err := c.Redis.Validate()
-	if c.MaxEventBytes < 1 {
-		err = errors.Join(err, fmt.Errorf("MaxEventBytes is %d, want at least 1", c.MaxEventBytes))
-	}
 	if c.LargeEventBytes < 1 {
 		err = errors.Join(err, fmt.Errorf("LargeEventBytes is %d, want at least 1", c.LargeEventBytes))
 	}

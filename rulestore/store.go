@@ -6,6 +6,7 @@ package rulestore
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,6 +28,7 @@ type Store struct {
 	client  redis.UniversalClient
 	channel string
 	cache   *pushrule.ReadCache
+	now     func() time.Time // by the clock that versions come from
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -35,7 +37,11 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("rulestore: %w", err)
 	}
-	layout := layout{cfg.MaxEventBytes, cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewReadCache()}
+	now := cfg.Redis.Now
+	if now == nil {
+		now = time.Now
+	}
+	layout := layout{cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewReadCache()}
 	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
 		Name:       "rulestore",
 		Observed:   observe.PushRules,
@@ -46,7 +52,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.cache}, nil
+	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.cache, now}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].

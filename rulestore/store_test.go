@@ -220,25 +220,6 @@ func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
 	}
 }
 
-func TestAnEventMayNotGrowPastTheLimit(t *testing.T) {
-	t.Parallel()
-	cfg := DefaultConfig()
-	cfg.MaxEventBytes = 200
-	store, server, _ := newStore(t, cfg)
-	if _, err := store.Update(t.Context(), alice, put(strings.Repeat("x", 200))); fault.KindOf(err) != fault.TooLarge {
-		t.Errorf("got error %v", err)
-	}
-	if server.Exists(aliceKey) {
-		t.Error("a refused event was stored")
-	}
-	server.Set(aliceKey, `{"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[`+
-		`{"rule_id":"a","default":false,"enabled":true,"actions":[]}],"sender":[],"underride":[]}},"x":"`+
-		strings.Repeat("x", 300)+`"}`)
-	if _, err := store.Update(t.Context(), alice, remove("a")); err != nil {
-		t.Errorf("an event over the limit must be able to shrink: %v", err)
-	}
-}
-
 func TestAKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
 	t.Parallel()
 	store, server, _ := newStore(t, DefaultConfig())
@@ -275,7 +256,7 @@ func TestConfigNamesWhatIsWrong(t *testing.T) {
 		t.Error(err)
 	}
 	_, err := New(nil, Config{Redis: rediscommit.Config{KeyPrefix: "{a}", OperationTimeout: time.Hour}})
-	for _, field := range []string{"rulestore", "KeyPrefix", "OperationTimeout", "MaxEventBytes"} {
+	for _, field := range []string{"rulestore", "KeyPrefix", "OperationTimeout", "LargeEventBytes"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}

@@ -3,14 +3,12 @@ package rulestore
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
-	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -45,9 +43,9 @@ const likeBytes = 1 << 10
 
 // layout is how the event of each user is kept.
 type layout struct {
-	maxBytes, largeBytes int
-	channel              string
-	cache                *pushrule.ReadCache
+	largeBytes int
+	channel    string
+	cache      *pushrule.ReadCache
 }
 
 // stored is a user's event and the text it was read from, nil for none.
@@ -79,11 +77,8 @@ func (s stored) Value() event { return s.event }
 
 func (s stored) Stamp() commit.Stamp { return s.last }
 
-// Change refuses an event that is too large, unless it is one that shrinks.
+// Change never refuses: how large rules may be, the service says.
 func (s stored) Change(next event) (rediscommit.Change, error) {
-	if size := next.size(); size > s.layout.maxBytes && (s.text == nil || size > s.event.size()) {
-		return nil, fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", s.layout.maxBytes))
-	}
 	s.layout.cache.Add(next.rules)
 	return &change{old: s, next: next}, nil
 }

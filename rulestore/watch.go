@@ -50,8 +50,8 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 		case *redis.Subscription:
 			watching()
 		case *redis.Message:
-			if change, found := parseMessage(message.Payload); found {
-				changed(change)
+			if user, version, found := parseMessage(message.Payload); found {
+				changed(module.Change{User: user, Version: version, Made: s.madeAt(version)})
 			}
 		}
 		if isQuiet := err != nil && !asked && isTimeout(err); isQuiet {
@@ -72,11 +72,17 @@ func message(user mxid.UserID, version int64) string {
 }
 
 // parseMessage reads a message. Anything else is not found.
-func parseMessage(message string) (c module.Change, found bool) {
+func parseMessage(message string) (user mxid.UserID, version int64, found bool) {
 	number, name, _ := strings.Cut(message, " ")
 	version, err := strconv.ParseInt(number, 10, 64)
-	c = module.Change{User: mxid.UserID(name), Version: version, Made: time.UnixMicro(version)}
-	return c, err == nil && version > 0 && version < isForeign && c.User.Validate() == nil
+	user = mxid.UserID(name)
+	return user, version, err == nil && version > 0 && version < isForeign && user.Validate() == nil
+}
+
+// madeAt returns when a change was made, by the clock of this host: the version
+// is that time by the clock of Redis.
+func (s *Store) madeAt(version int64) time.Time {
+	return time.Now().Add(-s.now().Sub(time.UnixMicro(version)))
 }
 
 func isTimeout(err error) bool {

@@ -41,7 +41,7 @@ type Operation struct {
 	Name string
 
 	// Verb is a request's method, "OTHER" for those that no route has; of a
-	// store it is "load", "load_many", "update" or "remove".
+	// store it is "load", "load_many", "versions", "update" or "remove".
 	Verb string
 }
 
@@ -51,7 +51,7 @@ type Kind int
 // The kinds of operations.
 const (
 	Request Kind = iota // one that the route groups have answered
-	Store               // one of a Redis store
+	Store               // one of a store, the module's or a host's own
 )
 
 // The names of the stores.

@@ -10,6 +10,7 @@ import (
 // Limits bounds what users may store. They are checked when a rule is put or
 // its actions are set, never when one is read, disabled or deleted.
 type Limits struct {
+	MaxSetBytes     int // bytes of one user's set, as JSON; default 1 MiB
 	MaxRules        int // rules of all kinds in one user's set, defaults included; default 10,000
 	MaxRuleIDBytes  int // bytes of a rule id; default 1,024
 	MaxPatternBytes int // bytes of a content rule's pattern; default 1,024
@@ -19,7 +20,9 @@ type Limits struct {
 
 // DefaultLimits returns the defaults.
 func DefaultLimits() Limits {
-	return Limits{MaxRules: 10_000, MaxRuleIDBytes: 1024, MaxPatternBytes: 1024, MaxConditions: 100, MaxActions: 100}
+	return Limits{
+		MaxSetBytes: 1 << 20, MaxRules: 10_000, MaxRuleIDBytes: 1024, MaxPatternBytes: 1024, MaxConditions: 100, MaxActions: 100,
+	}
 }
 
 // Validate joins an error for each limit that is not positive.
@@ -29,6 +32,7 @@ func (l Limits) Validate() error {
 		name  string
 		value int
 	}{
+		{"MaxSetBytes", l.MaxSetBytes},
 		{"MaxRules", l.MaxRules},
 		{"MaxRuleIDBytes", l.MaxRuleIDBytes},
 		{"MaxPatternBytes", l.MaxPatternBytes},
@@ -64,10 +68,17 @@ func (l Limits) CheckActions(actions []Action) error {
 	return nil
 }
 
-// CheckCount refuses, with [fault.InvalidParam], a set that has grown to more
-// rules than the limit. A set that was over it before may still be changed and
-// may shrink.
-func (l Limits) CheckCount(before, after Ruleset) error {
+// CheckSet refuses a set that has grown over a limit: its bytes with
+// [fault.TooLarge], its rules with [fault.InvalidParam]. A set that was over it
+// before may still be changed and may shrink.
+func (l Limits) CheckSet(before, after Ruleset) error {
+	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
+		return fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", l.MaxSetBytes))
+	}
+	return l.checkCount(before, after)
+}
+
+func (l Limits) checkCount(before, after Ruleset) error {
 	if len(after.JSON())/leastRule <= l.MaxRules { // without counting
 		return nil
 	}

@@ -88,7 +88,7 @@ func TestRefusalsSpeakTheDocumentsWords(t *testing.T) {
 }
 
 func TestLimitsAreCheckedExactly(t *testing.T) {
-	limits := pushrule.Limits{MaxRules: 3, MaxRuleIDBytes: 4, MaxPatternBytes: 4, MaxConditions: 2, MaxActions: 2}
+	limits := pushrule.Limits{MaxSetBytes: 1 << 10, MaxRules: 3, MaxRuleIDBytes: 4, MaxPatternBytes: 4, MaxConditions: 2, MaxActions: 2}
 	long := "\u00e9\u00e9"
 	for name, test := range map[string]struct {
 		id    string
@@ -125,7 +125,31 @@ func TestLimitsAreCheckedExactly(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := setOf(t, pushrule.Sender, strings.Repeat("X ", test.before)), setOf(t, pushrule.Sender, test.ids)
-			if got := describe(limits.CheckCount(before, after)); got != test.want {
+			if got := describe(limits.CheckSet(before, after)); got != test.want {
+				t.Errorf("got %s, want %s", got, test.want)
+			}
+		})
+	}
+}
+
+func TestASetMayNotGrowPastItsBytes(t *testing.T) {
+	small, large := setOf(t, pushrule.Sender, "A"), setOf(t, pushrule.Sender, "A B")
+	size := len(large.JSON())
+	for name, test := range map[string]struct {
+		limit         int
+		before, after pushrule.Ruleset
+		want          string
+	}{
+		"up to the limit":           {size, small, large, ""},
+		"over the limit":            {size - 1, small, large, fmt.Sprintf("too_large: Push rules larger than %d bytes.", size-1)},
+		"over it before, not grown": {1, large, large, ""},
+		"over it before, shrunk":    {1, large, small, ""},
+		"over it before, grown":     {1, small, large, "too_large: Push rules larger than 1 bytes."},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := pushrule.DefaultLimits()
+			limits.MaxSetBytes = test.limit
+			if got := describe(limits.CheckSet(test.before, test.after)); got != test.want {
 				t.Errorf("got %s, want %s", got, test.want)
 			}
 		})
@@ -136,7 +160,7 @@ func TestLimitsMustBePositive(t *testing.T) {
 	if err := pushrule.DefaultLimits().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
-	const want = "MaxRules is 0, want at least 1\nMaxRuleIDBytes is -1, want at least 1\nMaxPatternBytes is 0, want at least 1\n" +
+	const want = "MaxSetBytes is 0, want at least 1\nMaxRules is 0, want at least 1\nMaxRuleIDBytes is -1, want at least 1\nMaxPatternBytes is 0, want at least 1\n" +
 		"MaxConditions is 0, want at least 1\nMaxActions is 0, want at least 1"
 	if err := (pushrule.Limits{MaxRuleIDBytes: -1}).Validate(); fmt.Sprint(err) != want {
 		t.Errorf("got %v", err)

@@ -29,7 +29,8 @@ type Config struct {
 	// Nil is the host's own, which will do for one host.
 	Now func() time.Time
 
-	// Observer is told of operations, lost races and waits. Nil is none.
+	// Observer is told of lost races, unknown outcomes and waits; of operations,
+	// the services tell. Nil is none.
 	Observer observe.Observer
 }
 

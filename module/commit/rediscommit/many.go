@@ -1,7 +1,6 @@
 package rediscommit
 
 import (
-	"cmp"
 	"context"
 	"slices"
 	"sync"
@@ -10,7 +9,6 @@ import (
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/observe"
 )
 
 // maxPipeline is how many keys are asked for in one round trip, so that no
@@ -27,17 +25,14 @@ type Answer[T any] struct {
 // for every 500 of its keys. The nodes are asked side by side, so that one that
 // is silent delays no other's answers but only the whole.
 func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
-	ctx, end := s.cfg.Observer.Begin(ctx, s.operations.loadMany)
 	loaded := make([]Loaded[V], len(keys))
-	var failed error
 	for i, stored := range readMany(ctx, s, keys, s.layout.Read) {
 		if stored.Err != nil {
-			loaded[i], failed = Loaded[V]{Err: stored.Err}, cmp.Or(failed, stored.Err)
+			loaded[i] = Loaded[V]{Err: stored.Err}
 			continue
 		}
 		loaded[i] = Loaded[V]{State: commit.State[V]{Value: stored.Value.Value(), Stamp: stored.Value.Stamp()}}
 	}
-	end(observe.Outcome{Err: failed})
 	return loaded
 }
 

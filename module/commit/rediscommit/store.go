@@ -93,7 +93,6 @@ type Store[V any] struct {
 	swap   *script
 	remove *script
 
-	operations  operations
 	exchangeLua *redis.Script
 	written     *recall[V]
 	committer   *commit.Committer[V]
@@ -112,7 +111,6 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 		swap:   newScript(nodes, layout.Swap, cfg.Durability),
 		remove: newScript(nodes, removeScript, cfg.Durability),
 
-		operations:  newOperations(layout.Observed),
 		exchangeLua: redis.NewScript(exchangeScript),
 		written:     newRecall[V](),
 	}
@@ -133,16 +131,6 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	return s, nil
 }
 
-// operations are those that the observer is told of.
-type operations struct{ load, loadMany, update, remove *observe.Operation }
-
-func newOperations(store string) operations {
-	of := func(verb string) *observe.Operation {
-		return &observe.Operation{Kind: observe.Store, Name: store, Verb: verb}
-	}
-	return operations{of("load"), of("load_many"), of("update"), of("remove")}
-}
-
 // removeScript removes the key, whatever it holds.
 const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 
@@ -150,11 +138,9 @@ const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 // The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
-	ctx, end := s.cfg.Observer.Begin(ctx, s.operations.load)
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	stored, err := s.read(ctx, s.cfg.KeyPrefix+key)
-	end(observe.Outcome{Err: err})
 	if err != nil {
 		return commit.State[V]{}, err
 	}
@@ -179,29 +165,25 @@ type Loaded[V any] struct {
 // [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
 // and of Load.
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
-	ctx, end := s.cfg.Observer.Begin(ctx, s.operations.update)
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	state, err := s.committer.Commit(ctx, s.cfg.KeyPrefix+key, edit)
 	if errors.Is(err, commit.ErrOutcomeUnknown) || err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
 		err = s.unavailable("update", err)
 	}
-	end(observe.Outcome{Err: err})
 	return state, err
 }
 
 // Remove removes a key, whatever it holds, as durably as a change. A change
 // that is under way finds nothing stored then. Errors: [module.Unavailable].
 func (s *Store[V]) Remove(ctx context.Context, key string) error {
-	ctx, end := s.cfg.Observer.Begin(ctx, s.operations.remove)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
 	_, err := s.remove.run(ctx, s.cfg.KeyPrefix+key, nil)
 	if err != nil {
-		err = s.unavailable("remove", err)
+		return s.unavailable("remove", err)
 	}
-	end(observe.Outcome{Err: err})
-	return err
+	return nil
 }
 
 // Swap runs the layout's script once, for what edits are no good for: in the

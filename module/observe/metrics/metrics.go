@@ -58,7 +58,7 @@ const (
 	methodLabel    = "method"    // GET, PUT, POST, DELETE or OTHER
 	statusLabel    = "status"    // 2xx, 4xx, 5xx or gone, whose client hung up
 	storeLabel     = "store"     // push_rules, pushers or pushkeys
-	operationLabel = "operation" // load, load_many, update or remove
+	operationLabel = "operation" // load, load_many, versions, update or remove
 	outcomeLabel   = "outcome"   // ok, refused, unreadable, unavailable or gone; of a wait ok or not_reached
 	eventLabel     = "event"
 )

@@ -1,0 +1,157 @@
+package module
+
+import (
+	"context"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// observed returns the stores with an observer that is told of each operation,
+// whichever stores they are. Nil is none.
+func (s Stores) observed(o observe.Observer) Stores {
+	if o = observe.Or(o); o == observe.None {
+		return s
+	}
+	return Stores{
+		Rules:    observeRules(s.Rules, o),
+		Pushers:  observedPushers{s.Pushers, newStoreObserver(observe.Pushers, o)},
+		Pushkeys: observedPushkeys{s.Pushkeys, newStoreObserver(observe.Pushkeys, o)},
+	}
+}
+
+func observeRules(store RuleStore, o observe.Observer) RuleStore {
+	return observedRules{store, newStoreObserver(observe.PushRules, o)}
+}
+
+// storeObserver tells an observer of the operations of one store.
+type storeObserver struct {
+	observe.Observer
+	load, loadMany, versions, update, remove *observe.Operation
+}
+
+func newStoreObserver(store string, o observe.Observer) *storeObserver {
+	of := func(verb string) *observe.Operation {
+		return &observe.Operation{Kind: observe.Store, Name: store, Verb: verb}
+	}
+	return &storeObserver{o, of("load"), of("load_many"), of("versions"), of("update"), of("remove")}
+}
+
+type observedRules struct {
+	RuleStore // for Watch, which is no operation: it lasts
+	o         *storeObserver
+}
+
+func (s observedRules) Load(ctx context.Context, user mxid.UserID) (Content, error) {
+	ctx, end := s.o.Begin(ctx, s.o.load)
+	content, err := s.RuleStore.Load(ctx, user)
+	end(observe.Outcome{Err: err})
+	return content, err
+}
+
+func (s observedRules) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content] {
+	ctx, end := s.o.Begin(ctx, s.o.loadMany)
+	all := s.RuleStore.LoadMany(ctx, users)
+	end(outcomeOf(all))
+	return all
+}
+
+func (s observedRules) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[int64] {
+	ctx, end := s.o.Begin(ctx, s.o.versions)
+	all := s.RuleStore.Versions(ctx, users)
+	end(outcomeOf(all))
+	return all
+}
+
+func (s observedRules) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (Content, error) {
+	ctx, end := s.o.Begin(ctx, s.o.update)
+	content, err := s.RuleStore.Update(ctx, user, edit)
+	end(observe.Outcome{Err: err})
+	return content, err
+}
+
+func (s observedRules) Delete(ctx context.Context, user mxid.UserID) error {
+	ctx, end := s.o.Begin(ctx, s.o.remove)
+	err := s.RuleStore.Delete(ctx, user)
+	end(observe.Outcome{Err: err})
+	return err
+}
+
+type observedPushers struct {
+	store PusherStore
+	o     *storeObserver
+}
+
+func (s observedPushers) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
+	ctx, end := s.o.Begin(ctx, s.o.load)
+	list, err := s.store.Load(ctx, user)
+	end(observe.Outcome{Err: err})
+	return list, err
+}
+
+func (s observedPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
+	ctx, end := s.o.Begin(ctx, s.o.loadMany)
+	all := s.store.LoadMany(ctx, users)
+	end(outcomeOf(all))
+	return all
+}
+
+func (s observedPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
+	ctx, end := s.o.Begin(ctx, s.o.loadMany)
+	all := s.store.LoadPusher(ctx, key, users)
+	end(outcomeOf(all))
+	return all
+}
+
+func (s observedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+	ctx, end := s.o.Begin(ctx, s.o.update)
+	err := s.store.Update(ctx, user, edit)
+	end(observe.Outcome{Err: err})
+	return err
+}
+
+func (s observedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	ctx, end := s.o.Begin(ctx, s.o.update)
+	err := s.store.UpdatePusher(ctx, user, key, edit)
+	end(observe.Outcome{Err: err})
+	return err
+}
+
+func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {
+	ctx, end := s.o.Begin(ctx, s.o.remove)
+	err := s.store.Delete(ctx, user)
+	end(observe.Outcome{Err: err})
+	return err
+}
+
+type observedPushkeys struct {
+	PushkeyIndex // for what is postponed, which is no operation on a pushkey's claims
+	o            *storeObserver
+}
+
+func (s observedPushkeys) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
+	ctx, end := s.o.Begin(ctx, s.o.load)
+	claims, err := s.PushkeyIndex.Load(ctx, key)
+	end(observe.Outcome{Err: err})
+	return claims, err
+}
+
+func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
+	ctx, end := s.o.Begin(ctx, s.o.update)
+	claims, err := s.PushkeyIndex.Update(ctx, key, edit)
+	end(observe.Outcome{Err: err})
+	return claims, err
+}
+
+// outcomeOf returns how an operation with many results has ended: it has failed
+// if one of them has.
+func outcomeOf[T any](all map[mxid.UserID]Result[T]) observe.Outcome {
+	for _, result := range all {
+		if result.Err != nil {
+			return observe.Outcome{Err: result.Err}
+		}
+	}
+	return observe.Outcome{}
+}
