@@ -295,8 +295,8 @@ func TestLogoutEndsWaitingSyncs(t *testing.T) {
 		token, other := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "TABLET").AccessToken
 		query := "since=" + d.sync(token, "").NextBatch + longPoll
 		waiting := d.startSync(token, query)
-		began := time.Now()
 		end(d, token, other)
+		began := time.Now()
 		if got := <-waiting; got.status != 401 || got.body != unknownToken {
 			t.Errorf("%s: got %d %s", name, got.status, got.body)
 		}

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"runtime"
+	"time"
 )
 
 // DefaultPassword is that of every user who has not changed it.
@@ -25,10 +26,11 @@ const (
 // no more at a time than leave half of the cores to everybody else.
 type passwords struct {
 	slots chan struct{} // one for each hash that is computed
+	wait  time.Duration // for a slot
 }
 
-func newPasswords() *passwords {
-	return &passwords{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2))}
+func newPasswords(wait time.Duration) *passwords {
+	return &passwords{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), wait}
 }
 
 // passwordHash is what is stored of a password: its PBKDF2 with HMAC-SHA-256.
@@ -62,8 +64,10 @@ func (p *passwords) check(ctx context.Context, password, stored string) (bool, e
 	return err == nil && subtle.ConstantTimeCompare(key, hash.Key) == 1, err
 }
 
-// derive waits for a slot until ctx ends.
+// derive waits for a slot, and then takes as long as it takes.
 func (p *passwords) derive(ctx context.Context, h passwordHash, password string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.wait)
+	defer cancel()
 	select {
 	case p.slots <- struct{}{}:
 		defer func() { <-p.slots }()

@@ -5,11 +5,12 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 )
 
 func TestPasswords(t *testing.T) {
 	t.Parallel()
-	p := newPasswords()
+	p := newPasswords(time.Minute)
 	hash, err := p.hash(t.Context(), "pä55word")
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +42,7 @@ func TestPasswords(t *testing.T) {
 
 func TestPasswordsWaitForACore(t *testing.T) {
 	t.Parallel()
-	p := newPasswords()
+	p := newPasswords(time.Minute)
 	for range cap(p.slots) {
 		p.slots <- struct{}{}
 	}

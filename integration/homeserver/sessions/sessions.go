@@ -51,7 +51,7 @@ var _ module.Accounts = (*Sessions)(nil)
 // New returns the sessions of the users of a server. Ended is called after
 // sessions of a user have ended.
 func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
-	return &Sessions{store, serverName, ended, newPasswords()}
+	return &Sessions{store, serverName, ended, newPasswords(store.timeout)}
 }
 
 // The fields of a user's account.
@@ -153,8 +153,6 @@ return 'ok'
 // "Relationship between access tokens and devices" and "Soft logout").
 // Errors: [ErrWrongPassword], [ErrDeactivated], [ErrTooManyDevices], [ErrBusy].
 func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	secret := rand.Text()
 	text, err := json.Marshal(session{hashSecret(secret), time.Now().UnixMilli()})
 	if err != nil {
@@ -186,8 +184,6 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 // CheckPassword refuses a password that is not the user's. Errors:
 // [ErrWrongPassword], [ErrDeactivated], [ErrBusy].
 func (s *Sessions) CheckPassword(ctx context.Context, user mxid.UserID, password string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
 	_, err := s.checkPassword(ctx, user, password)
 	return err
 }
@@ -215,19 +211,13 @@ func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password
 
 // SetPassword changes a user's password. Errors: [ErrBusy].
 func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password string) error {
-	text, err := s.hashPassword(ctx, password)
+	text, err := s.passwords.hash(ctx, password)
 	if err != nil {
 		return err
 	}
 	return s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
 		return client.HSet(ctx, s.key(accountHash, user), passwordField, text).Err()
 	})
-}
-
-func (s *Sessions) hashPassword(ctx context.Context, password string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	return s.passwords.hash(ctx, password)
 }
 
 // newPassword sets the password of an account, KEYS[1], and ends the sessions of
@@ -246,7 +236,7 @@ return 'ok'
 // all devices but one, in one step: none that began with the old password is
 // left. Errors: [ErrBusy].
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
-	text, err := s.hashPassword(ctx, password)
+	text, err := s.passwords.hash(ctx, password)
 	if err != nil {
 		return err
 	}
