@@ -8,14 +8,15 @@ import (
 // Rules is a rule set made ready to be evaluated. It never changes and is safe
 // for concurrent use.
 type Rules struct {
-	rules     []rule           // in the order in which they are checked
-	unindexed []int32          // those that have to be looked at one by one, in order
-	rooms     map[string]int32 // room rules by room
-	senders   map[string]int32 // sender rules by sender
-	bodies    bodyRules        // rules that ask for something in the body
-	owner     mxid.UserID      // whose id is the user's in the conditions' texts
-	personal  int              // conditions that compare with the id of the user
-	shared    bool             // whether other users have the same set
+	rules      []rule           // in the order in which they are checked
+	unindexed  []int32          // those that have to be tested one by one, in order
+	conditions int              // of the unindexed rules
+	rooms      map[string]int32 // room rules by room
+	senders    map[string]int32 // sender rules by sender
+	bodies     bodyRules        // rules that ask for something in the body
+	owner      mxid.UserID      // whose id is the user's in the conditions' texts
+	personal   int              // conditions that compare with the id of the user
+	shared     bool             // whether other users have the same set
 }
 
 // rule is a rule of any kind: one that has no conditions of its own has those
@@ -101,6 +102,7 @@ func (r *Rules) add(added rule) {
 		r.senders = addFirst(r.senders, added.id, at)
 	case added.bodyCondition() == nil:
 		r.unindexed = append(r.unindexed, at)
+		r.conditions += len(added.conditions)
 	}
 }
 

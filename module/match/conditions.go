@@ -97,7 +97,6 @@ func (s *subject) note(c *condition, holds bool) bool {
 
 // holds tests a condition.
 func (c *condition) holds(s *subject) bool {
-	s.meter.spend(conditionWork)
 	switch c.op {
 	case matchesWhole:
 		p := s.event.find(&c.key)

@@ -95,6 +95,7 @@ func (s *subject) isOwn() bool {
 
 // first returns the first rule that matches, nil where none does.
 func (r *Rules) first(s *subject) *rule {
+	s.meter.spend(conditionWork * r.conditions)
 	bound := min(r.firstByText(r.rooms, s, slotRoomID), r.firstByText(r.senders, s, slotSender))
 	for _, i := range r.unindexed {
 		if i >= bound {

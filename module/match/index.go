@@ -77,6 +77,7 @@ func firstOf(candidates []int32, rules []rule, s *subject, bound int32) int32 {
 		if i >= bound {
 			break
 		}
+		s.meter.spend(conditionWork * len(rules[i].conditions))
 		if rules[i].holds(s) {
 			return i
 		}

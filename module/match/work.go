@@ -12,7 +12,7 @@ const explainWork = 16 * maxWork
 
 // Costs of what is done at once, in units of work.
 const (
-	conditionWork   = 8  // testing a condition that costs little
+	conditionWork   = 8  // testing a condition
 	searchedPerUnit = 4  // bytes that are searched for a fixed text
 	tryWork         = 8  // a try of a place where a segment may match and the segment is short
 	setupWork       = 64 // making the tables of a scan, for each 64 bytes of the segment
