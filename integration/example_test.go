@@ -2,7 +2,6 @@ package integration
 
 import (
 	"context"
-	"fmt"
 	"net/http"
 	"net/netip"
 	"os"
@@ -23,7 +22,6 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -152,8 +150,6 @@ type homeserver struct {
 	push    module.HostService
 	changes module.SyncService
 	waker   *syncWaker
-
-	compiled *match.Cache
 }
 
 func (h *homeserver) registered(ctx context.Context, user mxid.UserID) error {
@@ -259,55 +255,6 @@ func Example_withoutFx() {
 
 	http.Handle("/_matrix/client/v3/", push.Handler("/_matrix/client/v3", handlers.V3, authenticate))
 	http.Handle("/_matrix/client/r0/", push.Handler("/_matrix/client/r0", handlers.R0, authenticate))
-}
-
-// An event is evaluated for the members of a room.
-func Example_evaluate() {
-	h := &homeserver{push: defaultRules{}, compiled: match.NewCache(64 << 20)}
-	members := []match.Member{{User: "@alice:example.org", DisplayName: "Alice"}, {User: "@bob:example.org", DisplayName: "Bob"}}
-	err := h.evaluate(context.Background(), `{"type":"m.room.message","room_id":"!lobby:example.org","sender":"@bob:example.org",
-		"content":{"body":"Hi Alice","m.mentions":{"user_ids":["@alice:example.org"]}}}`, match.Room{MemberCount: 2}, members)
-	if err != nil {
-		panic(err)
-	}
-	// Output: @alice:example.org: rule .m.rule.is_user_mention, sound "default", highlight true
-}
-
-// evaluate finds out which members of a room an event notifies, and how.
-func (h *homeserver) evaluate(ctx context.Context, event string, room match.Room, members []match.Member) error {
-	read, err := match.ReadEvent(event)
-	if err != nil {
-		return err
-	}
-	users := make([]mxid.UserID, len(members))
-	for i, member := range members {
-		users[i] = member.User
-	}
-	sets := h.push.Rulesets(ctx, users)
-	for i, user := range users {
-		if sets[user].Err == nil {
-			members[i].Rules = h.compiled.Rules(user, sets[user].Value)
-		}
-	}
-	results, err := match.EvaluateAll(ctx, read, room, members)
-	for i, result := range results {
-		if result.Notify() {
-			_, rule := result.Rule()
-			fmt.Printf("%s: rule %s, sound %q, highlight %t\n", users[i], rule, result.Sound(), result.Highlight())
-		}
-	}
-	return err
-}
-
-// defaultRules are of users who have changed nothing.
-type defaultRules struct{ module.HostService }
-
-func (defaultRules) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
-	sets := map[mxid.UserID]module.Result[pushrule.Ruleset]{}
-	for _, user := range users {
-		sets[user] = module.Result[pushrule.Ruleset]{Value: pushrule.ServerDefault(user)}
-	}
-	return sets
 }
 
 // A host's own store runs the module's contract.

@@ -8,9 +8,9 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Cache compiles the rule sets of many users. What was compiled is kept, and
-// found again by the bytes of the set. Sets that differ only in whose they are,
-// as the default rules do, which have the user's id in them, are one.
+// Cache compiles the rule sets of many users. It keeps compiled sets and finds
+// them again by the bytes of a set. Sets that differ only in the id of the user,
+// as default rules do, are one.
 //
 // It is safe for concurrent use.
 type Cache struct {
@@ -22,7 +22,7 @@ type Cache struct {
 	size  int                // bytes of the keys of young
 }
 
-// cached is a set that is compiled by the first who needs it.
+// cached is a set that is compiled when somebody first needs it.
 type cached struct {
 	once  sync.Once
 	rules *Rules // nil: it is not the same for all users
@@ -35,8 +35,7 @@ func NewCache(limit int) *Cache {
 	return &Cache{limit: limit, young: map[string]*cached{}}
 }
 
-// Rules returns a user's rule set, compiled. It is to be evaluated for this
-// user only.
+// Rules returns a user's rule set, compiled. Evaluate it for this user only.
 func (c *Cache) Rules(user mxid.UserID, set pushrule.Ruleset) *Rules {
 	var space [4 << 10]byte
 	masked, count := mask(space[:0], set.JSON(), user)

@@ -19,8 +19,8 @@ type Rules struct {
 	shared     bool             // whether other users have the same set
 }
 
-// rule is a rule of any kind: one that has no conditions of its own has those
-// that its kind implies.
+// rule is a rule of any kind. Content, room and sender rules have the conditions
+// that their kind implies.
 type rule struct {
 	kind       pushrule.Kind
 	id         string
@@ -29,15 +29,15 @@ type rule struct {
 	outcome    outcome
 }
 
-// Compile makes a rule set ready. What can never match is no error: unknown
-// kinds of conditions and rules that lack what they need (Matrix
-// specification, "Conditions") match nothing and leave the other rules alone.
+// Compile makes a rule set ready. A rule that can never match is no error:
+// conditions of unknown kinds, or without a member that their kind needs (Matrix
+// specification, "Conditions"), match nothing, and the other rules work.
 //
 // For the rule sets of many users, see [Cache].
 func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 
-// compile is [Compile] for a set whose owner's id stands for the id of whoever
-// the set is evaluated for.
+// compile is [Compile] for a set that other users share: in its conditions, the
+// id of its owner stands for the id of the user of an evaluation.
 func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
 	r := &Rules{owner: owner}
 	for _, kind := range pushrule.Kinds() {
@@ -127,7 +127,7 @@ func (r *rule) neverMatches() bool {
 }
 
 // bodyCondition returns the condition by which the rule is found in a body,
-// nil where it has none.
+// nil if it has none.
 func (r *rule) bodyCondition() *condition {
 	for i := range r.conditions {
 		if r.conditions[i].op == matchesWords {

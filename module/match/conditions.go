@@ -79,14 +79,15 @@ func (s *subject) setUser(user mxid.UserID, displayName string) {
 	s.meter, s.named = meter{left: maxWork}, notAsked
 }
 
-// notes are of conditions whose answer may differ between users who share a
-// set.
+// notes are the conditions of an evaluation that may hold for one user and not
+// for another who shares the set.
 type notes struct {
 	conditions []*condition
 	anyHeld    bool
 }
 
-// note notes the answer of such a condition.
+// note adds such a condition to the notes, if these are taken, and returns
+// whether it holds.
 func (s *subject) note(c *condition, holds bool) bool {
 	if s.notes != nil {
 		s.notes.conditions = append(s.notes.conditions, c)
@@ -187,9 +188,9 @@ func (b *body) contains(text string, m *meter) bool {
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
-// newCondition compiles a condition. Where it compares with the owner's id,
-// written without needless escapes, it compares with the id of whoever it is
-// evaluated for.
+// newCondition compiles a condition. If it compares with the owner's id, written
+// without needless escapes, it is made to compare with the id of the user of an
+// evaluation.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)
@@ -281,8 +282,8 @@ func (c *condition) isPersonal() bool {
 	return c.op == isUser || c.op == propertyIsUser || c.op == propertyHasUser
 }
 
-// setCount reads the member is of room_member_count: digits behind a
-// comparison, or behind none, which means ==.
+// setCount reads the member "is" of room_member_count: a comparison and digits.
+// Without a comparison it is ==.
 func (c *condition) setCount(is value) {
 	const endless = int(^uint(0) >> 1)
 	digits := strings.TrimLeft(is.text, "=<>")
@@ -291,7 +292,7 @@ func (c *condition) setCount(is value) {
 	}
 	n, err := strconv.Atoi(digits)
 	if err != nil {
-		n = endless // as good as any number that no room has
+		n = endless // more than any room has
 	}
 	c.op = memberCount
 	switch is.text[:len(is.text)-len(digits)] {

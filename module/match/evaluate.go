@@ -2,15 +2,15 @@
 // user, and why (Matrix specification, v1.17 and later, client-server API,
 // "Push Notifications").
 //
-// A rule set is compiled once, an event is read once, and then any of the one
-// is evaluated against any of the other:
+// A rule set is compiled once, an event is read once, and then any set can be
+// evaluated on any event:
 //
 //	rules := match.Compile(set)
 //	event, err := match.ReadEvent(text)
 //	result := rules.Evaluate(event, match.Facts{User: user})
 //
-// Keywords of all of a user's rules are looked for together, in one pass over
-// the body, and an evaluation needs no memory of its own. [EvaluateAll] is for
+// One pass over the body finds the keywords of all rules of a user, and an
+// evaluation takes no memory of its own. [EvaluateAll] is for
 // the members of a room, [Cache] for the rule sets of many users.
 //
 // The package does no I/O and knows no clock.
@@ -21,8 +21,8 @@ import (
 )
 
 // Result is what an evaluation has found: the first rule, in the order of the
-// specification, that matches the event, and what it does. The zero value is
-// that no rule matches, which is to do nothing.
+// specification, that matches the event, and its actions. The zero value
+// means that no rule matches and nothing is done.
 type Result struct {
 	rule       *rule
 	incomplete bool
@@ -32,7 +32,7 @@ type Result struct {
 func (r Result) Matched() bool { return r.rule != nil }
 
 // Rule returns the kind and the id of the rule that matches; both are empty
-// where none does.
+// if none does.
 func (r Result) Rule() (kind pushrule.Kind, id string) {
 	if r.rule == nil {
 		return "", ""
@@ -53,11 +53,11 @@ func (r Result) Actions() []pushrule.Action {
 // Notify reports whether the event generates a notification.
 func (r Result) Notify() bool { return r.rule != nil && r.rule.outcome.notify }
 
-// Highlight reports whether the tweak highlight is set, and not to anything
-// but true. It says nothing about [Result.Notify].
+// Highlight reports whether the tweak highlight is set to true, or without a
+// value. It is independent of [Result.Notify].
 func (r Result) Highlight() bool { return r.rule != nil && r.rule.outcome.highlight }
 
-// Sound returns the tweak sound; empty where it is not set to a string.
+// Sound returns the tweak sound; empty if it is not set to a string.
 func (r Result) Sound() string {
 	if r.rule == nil {
 		return ""
@@ -72,7 +72,7 @@ func (r Result) Sound() string {
 func (r Result) Incomplete() bool { return r.incomplete }
 
 // Evaluate returns what the rules do with an event. A user's own events give
-// nothing, whatever the rules are. It takes no memory, but for bodies, names
+// nothing, whatever the rules are. It takes no memory, except for bodies, names
 // and patterns of unusual size.
 func (r *Rules) Evaluate(event *Event, facts Facts) Result {
 	s := newSubject(event, facts)
@@ -93,7 +93,7 @@ func (s *subject) isOwn() bool {
 	return found && sender == string(s.facts.User)
 }
 
-// first returns the first rule that matches, nil where none does.
+// first returns the first rule that matches, nil if none does.
 func (r *Rules) first(s *subject) *rule {
 	s.meter.spend(conditionWork * r.conditions)
 	bound := min(r.firstByText(r.rooms, s, slotRoomID), r.firstByText(r.senders, s, slotSender))
@@ -114,7 +114,7 @@ func (r *Rules) first(s *subject) *rule {
 }
 
 // firstByText returns the room or sender rule that is for the event's room or
-// sender, the number of rules where there is none.
+// sender, the number of rules if there is none.
 func (r *Rules) firstByText(rules map[string]int32, s *subject, name slot) int32 {
 	if len(rules) > 0 {
 		if text, found := s.event.text(&wellKnown[name]); found {

@@ -33,7 +33,7 @@ type property struct {
 	name   string
 	parent int32 // the property that is the object, -1 for the event
 	before int32 // the member before it in the object, -1 for none
-	value  value // the number of an array is where its scalars are
+	value  value // of an array, the number is the place of its scalars
 }
 
 const (
@@ -85,7 +85,7 @@ func (e *Event) hasPath(at int32, parts []string) bool {
 	return at == absent
 }
 
-// slot returns a property that rules often ask for, nil where the event has
+// slot returns a property that rules often ask for, nil if the event has
 // none.
 func (e *Event) slot(s slot) *property {
 	if at := e.slots[s]; at >= 0 {
@@ -130,7 +130,7 @@ func (e *Event) findByName(k *key) *property {
 	return &e.properties[at]
 }
 
-// text returns a property that is a string; found is false where the event
+// text returns a property that is a string; found is false if the event
 // has none.
 func (e *Event) text(k *key) (text string, found bool) {
 	p := e.find(k)

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Verdict is what became of a rule in an evaluation.
+// Verdict says whether a rule matches in an evaluation.
 type Verdict string
 
 // The verdicts.
@@ -19,7 +19,7 @@ const (
 	Decides  Verdict = "decides"  // the first rule that matches
 	Matches  Verdict = "matches"  // it matches, but another decides that is checked before
 	Fails    Verdict = "fails"    // a condition does not hold
-	Disabled Verdict = "disabled" // it is turned off, and was not looked at
+	Disabled Verdict = "disabled" // it is turned off, and was not tested
 )
 
 // Explanation tells why an evaluation has its result.
@@ -29,9 +29,9 @@ type Explanation struct {
 	Result Result            `json:"result"` // what [Rules.Evaluate] returns
 }
 
-// RuleExplanation tells what became of a rule. Of one that fails it has the
-// first condition that does not hold; content, room and sender rules have the
-// one that their kind implies.
+// RuleExplanation tells whether a rule matches. If it fails, Condition is the
+// first condition that does not hold; for content, room and sender rules it is
+// the one that their kind implies.
 type RuleExplanation struct {
 	Kind      pushrule.Kind      `json:"kind"`
 	RuleID    string             `json:"rule_id"`
@@ -207,7 +207,7 @@ func (e Explanation) String() string {
 }
 
 // MarshalJSON returns the result as an object with the members kind, rule_id
-// (both empty where no rule matches), actions, notify, highlight and sound.
+// (both empty if no rule matches), actions, notify, highlight and sound.
 func (r Result) MarshalJSON() ([]byte, error) {
 	kind, id := r.Rule()
 	actions := r.Actions()

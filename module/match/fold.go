@@ -7,7 +7,7 @@ import (
 )
 
 // Folding maps all characters that are the same under Unicode's simple case
-// folding to one, which is lower case where it is ASCII.
+// folding to one, which is in lower case if it is ASCII.
 
 // foldRune returns what stands for r and all that fold to the same.
 func foldRune(r rune) rune {

@@ -12,9 +12,8 @@ import (
 type bodyRules struct {
 	index bodyIndex
 
-	// grams is an index without words, for the bodies in which words do not
-	// begin and end where they do in a pattern. It is made when the first such
-	// body comes.
+	// grams is an index without words, for bodies with lookalikes: their words
+	// are not those of a pattern. It is made when the first such body comes.
 	once  sync.Once
 	grams *bodyIndex
 }

@@ -95,7 +95,7 @@ func newWellKnown(paths [slotCount]string) (keys [slotCount]key) {
 	return keys
 }
 
-// slotOf returns the slot of a member of what is at a slot.
+// slotOf returns the slot of a member, by its name and the slot of its object.
 func slotOf(parent slot, name string) slot {
 	switch parent {
 	case slotEvent:

@@ -17,15 +17,15 @@ type Power struct {
 }
 
 // roomNotification is the only notification for which the specification has a
-// level where the room has none.
+// level if the room has none.
 const (
 	roomNotification      = "room"
 	roomNotificationLevel = 50
 )
 
 // mayNotify reports whether the sender has the level that a notification
-// needs. Where neither the room nor the specification says which that is, the
-// answer is no.
+// needs. If neither the room nor the specification has that level, the answer
+// is no.
 func (p *Power) mayNotify(notification string) bool {
 	needed, found := p.needed(notification)
 	return found && (p.SenderCreator || p.Sender >= needed)
@@ -51,7 +51,7 @@ const creatorLevel = 100
 
 // ReadPower returns what a room's state says of a sender's power, as of the
 // event: create is the event m.room.create, levels the event
-// m.room.power_levels, which is empty where the room has none. What an event
+// m.room.power_levels, which is empty if the room has none. What an event
 // leaves out has the default of the specification ("m.room.power_levels"). In
 // room version 12 and later, the room's creators are above all levels (room
 // version 12, "Room creators"); before, they have 100 in a room without levels,
@@ -157,7 +157,7 @@ func (v value) level(version int) (int64, error) {
 	return level, nil
 }
 
-// findPath returns the property with a path, nil where the event has none.
+// findPath returns the property with a path, nil if the event has none.
 func (e *Event) findPath(parts ...string) *property {
 	k := newKey(parts)
 	return e.find(&k)

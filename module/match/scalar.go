@@ -91,7 +91,7 @@ func readShort(digits string) (n int64, ok bool) {
 }
 
 // readScientific reads a number with a fraction, an exponent or many digits;
-// ok is false where its value is no integer of at most 16 digits.
+// ok is false if its value is no integer of at most 16 digits.
 func readScientific(number string) (n int64, ok bool) {
 	mantissa, exponent, scaled := number, "", false
 	if i := strings.IndexAny(number, "eE"); i >= 0 {

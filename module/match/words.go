@@ -19,8 +19,8 @@ type body struct {
 	lookalikes []uint64
 }
 
-// seed makes the hashes of words unlike those of any other process, so that
-// nobody can choose words whose hashes are alike.
+// seed makes the hashes of words differ from those of any other process, so that
+// nobody can choose words that collide.
 var seed = maphash.MakeSeed()
 
 // wordHash returns the hash of a folded word.

@@ -10,11 +10,11 @@ const maxWork = 2 << 20
 // explainWork bounds what an explanation costs, which tests every rule.
 const explainWork = 16 * maxWork
 
-// Costs of what is done at once, in units of work.
+// The costs of single steps, in units of work.
 const (
 	conditionWork   = 8  // testing a condition
 	searchedPerUnit = 4  // bytes that are searched for a fixed text
-	tryWork         = 8  // a try of a place where a segment may match and the segment is short
+	tryWork         = 8  // testing whether a short segment matches at a place
 	setupWork       = 64 // making the tables of a scan, for each 64 bytes of the segment
 )
 
