@@ -50,9 +50,12 @@ func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 		case createdName, deviceName, claimName:
 			err = r.Skip()
 		default:
-			if name == "append" {
+			switch {
+			case name == "append":
 				others, err = form.readAppend(r)
-			} else {
+			case slices.Contains(enabledNames(), name):
+				err = p.readEnabled(r, name)
+			default:
 				err = p.readMember(r, name)
 			}
 			if fault.KindOf(err) == fault.BadJSON {
@@ -105,6 +108,18 @@ func (p *Pusher) readKind(r *strictjson.Reader) (deletes bool, err error) {
 	kind, err := r.String()
 	p.Kind = Kind(kind)
 	return false, err
+}
+
+// readEnabled reads one of [enabledNames], which is kept as it is: null is as good
+// as none.
+func (p *Pusher) readEnabled(r *strictjson.Reader, name string) error {
+	if null, err := r.Null(); null {
+		return err
+	}
+	if !r.IsBool() {
+		return r.Mismatch("a boolean or null")
+	}
+	return p.readMember(r, name)
 }
 
 func requireDetails(seen []string, path string) error {

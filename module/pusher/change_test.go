@@ -49,7 +49,11 @@ func TestAChangeSetsWhatItSays(t *testing.T) {
 		"escapes and empty strings": {map[string]string{"pushkey": `"\u0061\n\ud83d\ude00"`, "lang": `""`, "app_display_name": `"\/"`}, func(p *pusher.Pusher) {
 			p.Pushkey, p.Lang, p.AppDisplayName = "a\n\U0001f600", "", "/"
 		}},
-		"what belongs to the server": {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
+		"that it is disabled": {map[string]string{"enabled": `false`, "org.matrix.msc3881.enabled": `true`}, func(p *pusher.Pusher) {
+			p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}, {Name: "org.matrix.msc3881.enabled", Value: "true"}}
+		}},
+		"neither enabled nor disabled": {map[string]string{"enabled": `null`, "org.matrix.msc3881.enabled": `null`}, func(*pusher.Pusher) {}},
+		"what belongs to the server":   {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := members()
@@ -159,6 +163,7 @@ func TestAFieldOfAWrongTypeIsNamed(t *testing.T) {
 	wants := map[string]string{
 		"kind": "a string or null", "app_id": "a string", "pushkey": "a string", "app_display_name": "a string",
 		"device_display_name": "a string", "lang": "a string", "data": "an object", "profile_tag": "a string or null",
+		"enabled": "a boolean or null", "org.matrix.msc3881.enabled": "a boolean or null",
 	}
 	values := map[string]string{"a string": `"x"`, "an object": `{}`, "null": "null", "a number": "1", "a list": "[]", "a boolean": "true"}
 	for name, want := range wants {
@@ -231,7 +236,7 @@ func TestNoErrorRepeatsThePushkey(t *testing.T) {
 func FuzzReadChange(f *testing.F) {
 	f.Add(object(members()))
 	for _, seed := range []string{
-		`{"kind":null,"app_id":"a","pushkey":"p"}`, `{"kind":"http","KIND":null}`, `{"kind":null,"kind":"http"}`, `{"data":{}}`,
+		`{"kind":null,"app_id":"a","pushkey":"p"}`, `{"kind":"http","KIND":null}`, `{"enabled":null,"profile_tag":null}`, `{"kind":null,"kind":"http"}`, `{"data":{}}`,
 		`{"app_id":"a","pushkey":"\ud83d\ude00","kind":"email","app_display_name":"","device_display_name":"<","lang":"","data":{"x":[1e400]},"created":5,"x":{}}`,
 		strings.Replace(object(members()), "{", `{"append":true,`, 1), strings.Replace(object(members()), "{", `{"append":"","claim":{},`, 1),
 	} {
@@ -268,10 +273,16 @@ func FuzzReadChange(f *testing.F) {
 		for _, name := range []string{"append", "created", "device_id", "claim"} {
 			delete(theirs, name)
 		}
+		for _, name := range []string{"profile_tag", "enabled", "org.matrix.msc3881.enabled"} {
+			if theirs[name] == nil {
+				delete(theirs, name) // null is as good as none
+			}
+		}
 		if shown := string(change.Pusher.AppendJSON(nil)); !reflect.DeepEqual(decode(t, shown), theirs) {
 			t.Errorf("%q: shown as %s", text, shown)
 		}
 		change.Pusher.Created, change.Pusher.Device, change.Pusher.Claim = 7, "DEVICE", change.Others.Claim(8)
+		change.Pusher.SetAt = 9
 		stored := string(change.Pusher.AppendStored(nil))
 		again, err := pusher.ReadStored(stored)
 		if err != nil || !reflect.DeepEqual(again, *change.Pusher) {

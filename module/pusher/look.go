@@ -57,7 +57,7 @@ func look(text string) (p Pusher, ok bool) {
 		case deviceName:
 			p.Device = l.string()
 		case claimName:
-			p.Claim = l.claim()
+			p.Claim, p.SetAt = l.claim()
 		case "profile_tag":
 			l.expect('"')
 			fallthrough
@@ -87,20 +87,23 @@ func (l *looker) integer() int64 {
 	return n
 }
 
-func (l *looker) claim() (c Claim) {
+func (l *looker) claim() (c Claim, setAt int64) {
 	l.expect('{')
 	members := 0
 	for name := range l.Object() {
-		members++
 		switch name {
 		case "number":
+			members++
 			c.Number = l.integer()
 		case "removes":
+			members++
 			c.Removes = l.integer()
+		case setAtName:
+			setAt = l.integer()
 		default:
 			l.fits = false
 		}
 	}
 	l.fits = l.fits && members == 2
-	return c
+	return c, setAt
 }

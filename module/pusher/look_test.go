@@ -12,7 +12,7 @@ func FuzzLook(f *testing.F) {
 		`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"},"profile_tag":"x","y":[1.0],"created":7,"device_id":"X","claim":{"number":3,"removes":2}}`
 	f.Add(usual)
 	for _, change := range [][2]string{
-		{`"x"`, `null`}, {`"x"`, `1`}, {`"number":3,`, ``}, {`"removes":2`, `"removes":2,"z":1`}, {`7`, `7.0`}, {`7`, `-0`}, {`"k"`, `"\u006b"`},
+		{`"x"`, `null`}, {`"x"`, `1`}, {`"number":3,`, ``}, {`"removes":2`, `"removes":2,"z":1`}, {`"removes":2`, `"removes":2,"set_at":5`}, {`"removes":2`, `"set_at":5`}, {`7`, `7.0`}, {`7`, `-0`}, {`"k"`, `"\u006b"`},
 		{`"lang"`, `"la\u006eg"`}, {`"lang":"en",`, ``}, {`{"url"`, `[{"url"`}, {`"en"`, `null`}, {`"claim":`, `"claim":1,"c":`}, {`"y"`, `"lang"`}, {`7`, `99999999999999999999`},
 	} {
 		f.Add(strings.Replace(usual, change[0], change[1], 1))
@@ -28,7 +28,7 @@ func FuzzLook(f *testing.F) {
 
 func TestLookReadsWhatTheServiceWrites(t *testing.T) {
 	t.Parallel()
-	p := Pusher{Key: Key{"app \"", "key\n"}, Kind: HTTP, Lang: "en", Data: `{}`, Device: "D", Created: 1, Claim: Claim{7, 3}}
+	p := Pusher{Key: Key{"app \"", "key\n"}, Kind: HTTP, Lang: "en", Data: `{}`, Device: "D", Created: 1, Claim: Claim{7, 3}, SetAt: 9}
 	if got, ok := look(string(p.AppendStored(nil))); !ok || !reflect.DeepEqual(got, p) {
 		t.Errorf("got %+v, %t", got, ok)
 	}

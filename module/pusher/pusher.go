@@ -42,51 +42,83 @@ type Pusher struct {
 	Device  string // the device that set the pusher; empty where the host names none
 	Created int64  // place in the order of creation, assigned by [List.Set]
 	Claim   Claim  // the claim to the key with which it was set
+
+	// SetAt is when the pusher was last set, in microseconds since 1970. Every set
+	// that is accepted makes it greater, one that changes nothing else, too, so it
+	// tells a pusher that a push gateway has rejected from one that was set since.
+	// Clients do not see it. 0 for a pusher that was last set before there was one.
+	SetAt int64
 }
+
+// Enabled reports whether notifications are to be sent to the pusher (MSC3881):
+// unless the client has set it with "enabled", or else with
+// "org.matrix.msc3881.enabled", false.
+func (p Pusher) Enabled() bool {
+	for _, name := range enabledNames() {
+		for _, m := range p.Extra {
+			if m.Name == name {
+				return m.Value != "false"
+			}
+		}
+	}
+	return true
+}
+
+// enabledNames are the names of what says whether a pusher is enabled; the first
+// that is there counts.
+func enabledNames() []string { return []string{"enabled", "org.matrix.msc3881.enabled"} }
 
 // Names that only the stored form has.
 const (
 	createdName = "created"
 	deviceName  = "device_id"
 	claimName   = "claim"
+	setAtName   = "set_at" // within the claim
 )
 
 // AppendJSON appends the pusher as clients see it.
 func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
 
 // AppendStored appends the pusher as stores keep it: what clients see, the
-// place in the order of creation, the device and the claim. [ReadStored] reads
-// it.
+// place in the order of creation, the device, the claim and the time of the last
+// set. [ReadStored] reads it.
 func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, deviceName), p.Device)
-	if p.Claim != (Claim{}) {
-		dst = p.Claim.appendJSON(strictjson.AppendMember(dst, claimName))
+	if p.Claim != (Claim{}) || p.SetAt != 0 {
+		dst = p.appendClaim(strictjson.AppendMember(dst, claimName))
 	}
 	return append(dst, '}')
 }
 
-// appendJSON appends the claim as [readClaim] reads it.
-func (c Claim) appendJSON(dst []byte) []byte {
-	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), c.Number, 10)
-	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), c.Removes, 10)
+// appendClaim appends the claim and the time of the last set. They are one object
+// since earlier versions of the service show clients every other name that they
+// do not know.
+func (p Pusher) appendClaim(dst []byte) []byte {
+	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)
+	if p.SetAt != 0 {
+		dst = strconv.AppendInt(strictjson.AppendMember(dst, setAtName), p.SetAt, 10)
+	}
 	return append(dst, '}')
 }
 
-func readClaim(r *strictjson.Reader) (c Claim, err error) {
-	err = r.Object(func(name string) (err error) {
+// readClaim reads what [Pusher.appendClaim] appends.
+func (p *Pusher) readClaim(r *strictjson.Reader) error {
+	return r.Object(func(name string) (err error) {
 		switch name {
 		case "number":
-			c.Number, err = r.Integer()
+			p.Claim.Number, err = r.Integer()
 		case "removes":
-			c.Removes, err = r.Integer()
+			p.Claim.Removes, err = r.Integer()
+		case setAtName:
+			p.SetAt, err = r.Integer()
 		default:
 			err = r.Skip()
 		}
 		return err
 	}, "number", "removes")
-	return c, err
 }
 
 // appendMembers appends an object without its closing brace.
@@ -128,7 +160,7 @@ func readStored(text string) (Pusher, error) {
 		case deviceName:
 			p.Device, err = r.String()
 		case claimName:
-			p.Claim, err = readClaim(r)
+			err = p.readClaim(r)
 		default:
 			err = p.readMember(r, name)
 		}

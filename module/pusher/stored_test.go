@@ -26,6 +26,11 @@ func TestAPusherIsStoredAndShownInAFixedForm(t *testing.T) {
 				`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`,
 			`{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 				`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"},"created":0,"device_id":""}`},
+		"a claim": {claimed(7, 3, 0), shownPhone + `}`, shownPhone + `,"created":0,"device_id":"","claim":{"number":7,"removes":3}}`},
+		"a claim and the time of the last set": {claimed(7, 3, 9), shownPhone + `}`,
+			shownPhone + `,"created":0,"device_id":"","claim":{"number":7,"removes":3,"set_at":9}}`},
+		"the time of the last set, without a claim": {claimed(0, 0, 9), shownPhone + `}`,
+			shownPhone + `,"created":0,"device_id":"","claim":{"number":0,"removes":0,"set_at":9}}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := string(test.pusher.AppendJSON([]byte("x"))); got != "x"+test.shown {
@@ -36,6 +41,40 @@ func TestAPusherIsStoredAndShownInAFixedForm(t *testing.T) {
 			}
 			if got, err := pusher.ReadStored(test.stored); err != nil || !reflect.DeepEqual(got, test.pusher) {
 				t.Errorf("read back as %+v, %v", got, err)
+			}
+		})
+	}
+}
+
+const shownPhone = `{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
+	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}`
+
+// claimed is a phone with a claim and the time of its last set.
+func claimed(number, removes, setAt int64) pusher.Pusher {
+	p := phone("key")
+	p.Claim, p.SetAt = pusher.Claim{Number: number, Removes: removes}, setAt
+	return p
+}
+
+func TestAPusherIsEnabledUnlessItsClientSaysOtherwise(t *testing.T) {
+	const stable, unstable = "enabled", "org.matrix.msc3881.enabled"
+	for name, test := range map[string]struct {
+		extra []pusher.Member
+		want  bool
+	}{
+		"nothing said":                          {nil, true},
+		"enabled":                               {[]pusher.Member{{Name: stable, Value: "true"}}, true},
+		"disabled":                              {[]pusher.Member{{Name: "x", Value: "1"}, {Name: stable, Value: "false"}}, false},
+		"disabled, by the name of the proposal": {[]pusher.Member{{Name: unstable, Value: "false"}}, false},
+		"both, the stable says no":              {[]pusher.Member{{Name: unstable, Value: "true"}, {Name: stable, Value: "false"}}, false},
+		"both, it says yes":                     {[]pusher.Member{{Name: unstable, Value: "false"}, {Name: stable, Value: "true"}}, true},
+		"stored by an old version":              {[]pusher.Member{{Name: stable, Value: `"false"`}}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := phone("key")
+			p.Extra = test.extra
+			if got := p.Enabled(); got != test.want {
+				t.Errorf("got %t", got)
 			}
 		})
 	}
@@ -80,9 +119,8 @@ func TestAnUnreadablePusherIsADatabaseError(t *testing.T) {
 func FuzzReadStored(f *testing.F) {
 	f.Add(object(members()))
 	f.Add(string(phone("key").AppendStored(nil)))
-	claimed := phone("key")
-	claimed.Claim = pusher.RemoveOthers.Claim(7)
-	f.Add(string(claimed.AppendStored(nil)))
+	f.Add(string(claimed(7, 7, 0).AppendStored(nil)))
+	f.Add(string(claimed(7, 7, 9).AppendStored(nil)))
 	f.Add(`{"created":-0,"device_id":"\u0000","x":{"y":1e400}}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		p, err := pusher.ReadStored(text)

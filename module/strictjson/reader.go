@@ -217,6 +217,12 @@ func (r *Reader) IsArray() bool { return r.dec.PeekKind() == '[' }
 // IsString reports whether the next value is a string.
 func (r *Reader) IsString() bool { return r.dec.PeekKind() == '"' }
 
+// IsBool reports whether the next value is true or false.
+func (r *Reader) IsBool() bool {
+	kind := r.dec.PeekKind()
+	return kind == jsontext.KindTrue || kind == jsontext.KindFalse
+}
+
 // Mismatch returns the error for a next value that is not what is wanted,
 // "a string or an object", or the syntax error that stands in its place. It
 // reads the value.
