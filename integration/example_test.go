@@ -168,6 +168,10 @@ func (h *homeserver) changedPassword(ctx context.Context, user mxid.UserID, devi
 	return h.push.KeepOnlyDevicePushers(ctx, user, device)
 }
 
+func (h *homeserver) loggedIn(ctx context.Context, user mxid.UserID, devices []string) error {
+	return h.push.RetainDevicePushers(ctx, user, devices...)
+}
+
 func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) error {
 	return h.push.ForgetUser(ctx, user)
 }
@@ -338,6 +342,7 @@ func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 		t.Error("the pusher has survived the logout of its device")
 	}
 	h.notify(ctx, []mxid.UserID{alice})
+	wantNil(h.loggedIn(ctx, alice, []string{device}))
 	wantNil(h.loggedOutEverywhere(ctx, alice))
 	wantNil(h.deactivated(ctx, alice))
 	if keys, err := client.Keys(ctx, "*alice*").Result(); err != nil || len(keys) != 0 {

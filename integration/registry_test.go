@@ -110,6 +110,21 @@ func (u usedAccounts) LoggedIn(context.Context, mxid.UserID, string) (bool, erro
 	return true, nil
 }
 
+type usedBulkAccounts struct{ use }
+
+func (u usedBulkAccounts) LoggedIn(context.Context, mxid.UserID, string) (bool, error) {
+	return true, nil
+}
+
+func (u usedBulkAccounts) LoggedInMany(_ context.Context, sessions []module.Session) map[module.Session]module.Result[bool] {
+	u.count()
+	all := map[module.Session]module.Result[bool]{}
+	for _, session := range sessions {
+		all[session] = module.Result[bool]{Value: true}
+	}
+	return all
+}
+
 type usedHealth struct{ use }
 
 func (u usedHealth) Healthy(context.Context) error {
@@ -129,6 +144,7 @@ func replacements(u use) map[string]fx.Option {
 		"SyncService":    fx.Decorate(func(s module.SyncService) module.SyncService { return usedSyncService{s, u} }),
 		"ChangeListener": fx.Provide(pushfx.AsChangeListener(func() usedListener { return usedListener{u} })),
 		"Health":         fx.Decorate(func(module.Health) module.Health { return usedHealth{u} }),
+		"BulkAccounts":   fx.Supply(fx.Annotate(usedBulkAccounts{u}, fx.As(new(module.Accounts)))),
 		"Accounts":       fx.Supply(fx.Annotate(usedAccounts{u}, fx.As(new(module.Accounts)))),
 	}
 }
@@ -159,6 +175,7 @@ func TestEveryInterfaceOfTheRegistryCanBeReplaced(t *testing.T) {
 			}
 			h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 			h.do(alice, http.MethodPost, v3+"/pushers/set", httpPusher("app", "key"))
+			push.Pushers(t.Context(), []mxid.UserID{alice})
 			for deadline := time.Now().Add(never); u.calls.Load() == 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
 					t.Fatal("what the host put there was not used")

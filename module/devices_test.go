@@ -59,6 +59,11 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 			return h.KeepOnlyDevicePushers(ctx, alice, device)
 		}
 	}
+	retain := func(devices ...string) func(module.HostService, context.Context) error {
+		return func(h module.HostService, ctx context.Context) error {
+			return h.RetainDevicePushers(ctx, alice, devices...)
+		}
+	}
 	for name, test := range map[string]struct {
 		do   func(module.HostService, context.Context) error
 		want []string
@@ -73,6 +78,10 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 		"all but one device":             {keep("PHONE"), []string{"phone", "phone's mail", "mail"}},
 		"all but a device that has none": {keep("WATCH"), []string{"phone's mail", "mail"}},
 		"all":                            {keep(""), []string{"phone's mail", "mail"}},
+		"all that are not live":          {retain("PHONE", "WATCH"), []string{"phone", "phone's mail", "mail", "none"}},
+		"none, since all are live":       {retain("PHONE", "TABLET"), []string{"phone", "tablet", "phone's mail", "mail", "none"}},
+		"all, since none is live":        {retain(), []string{"phone's mail", "mail", "none"}},
+		"all, since none has a name":     {retain(""), []string{"phone's mail", "mail", "none"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -42,6 +42,10 @@ func (s *hostService) KeepOnlyDevicePushers(ctx context.Context, user mxid.UserI
 	return s.pushers.keepOnlyDevice(ctx, user, device)
 }
 
+func (s *hostService) RetainDevicePushers(ctx context.Context, user mxid.UserID, liveDevices ...string) error {
+	return s.pushers.retainDevices(ctx, user, liveDevices)
+}
+
 func (s *hostService) CopyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
 	return s.edits.copyRoomRules(ctx, user, oldRoom, newRoom)
 }
@@ -59,7 +63,7 @@ func (s *hostService) Rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 }
 
 func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
-	return s.pushers.store.LoadMany(ctx, users)
+	return s.pushers.loadLive(ctx, users)
 }
 
 func (s *hostService) SettlePushkeys(ctx context.Context) error {

@@ -3,7 +3,6 @@ package module
 import (
 	"context"
 	"errors"
-	"fmt"
 	"slices"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -72,15 +71,16 @@ var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 // to a key that nobody else claims or, where others are left alone, that nobody
 // else has claimed since.
 func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, rival int64) error {
+	at := s.pushkeys.time().UnixMicro()
 	return s.replace(ctx, user, p.Key, func(list *pusher.List) error {
 		held, found := list.Pusher(p.Key)
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival {
 			return errNoClaim
 		}
-		p, before := p, *list
-		p.Claim = held.Claim
+		p := p
+		p.Claim, p.SetAt = held.Claim, max(at, held.SetAt+1)
 		list.Set(p)
-		return s.policy.CheckGrowth(before, *list)
+		return nil
 	})
 }
 
@@ -164,10 +164,12 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 // no pusher has then is released.
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
+	at := s.pushkeys.time().UnixMicro()
 	err := set(ctx, user, p.Key, func(list *pusher.List) error {
 		p := p
 		held, _ := list.Pusher(p.Key)
 		p.Claim, spare = p.Claim.Join(held.Claim)
+		p.SetAt = max(at, held.SetAt+1)
 		list.Set(p)
 		return nil
 	})
@@ -184,11 +186,8 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 // now. Its removal came either after the pusher, and has removed it, or before
 // it, and is seen here.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	device := p.Device
-	if p.Kind == pusher.Email {
-		device = ""
-	}
-	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), user, device)
+	session := sessionOf(user, p)
+	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), session.User, session.Device)
 	if err != nil || loggedIn {
 		return err
 	}
@@ -200,18 +199,6 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return ErrLoggedOut
-}
-
-// isLoggedIn asks the host, if it can tell.
-func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device string) (bool, error) {
-	if accounts == nil {
-		return true, nil
-	}
-	loggedIn, err := accounts.LoggedIn(ctx, user, device)
-	if err != nil {
-		return false, Unavailable(fmt.Errorf("accounts: %w", err))
-	}
-	return loggedIn, nil
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
@@ -268,6 +255,61 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 	return s.remove(ctx, user, func(p pusher.Pusher) bool {
 		return p.Kind != pusher.Email && (p.Device == "" || p.Device != device)
 	})
+}
+
+// retainDevices removes the pushers that devices set which are not among live,
+// unless the host says that they are logged in. A pusher that was set anew
+// meanwhile stays: its device was logged in after the host was asked.
+func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
+	list, err := s.store.Load(ctx, user)
+	if err != nil {
+		return err
+	}
+	list.Remove(func(p pusher.Pusher) bool {
+		return p.Kind == pusher.Email || p.Device == "" || slices.Contains(live, p.Device)
+	})
+	gone, err := s.withoutSession(ctx, user, list)
+	if err != nil || gone.Len() == 0 {
+		return err
+	}
+	return s.remove(ctx, user, func(p pusher.Pusher) bool {
+		q, found := gone.Pusher(p.Key)
+		return found && p.Device == q.Device && p.Claim == q.Claim && p.SetAt == q.SetAt
+	})
+}
+
+// withoutSession returns those of a user's pushers whose sessions are not logged
+// in; all of them where the host cannot tell.
+func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, list pusher.List) (pusher.List, error) {
+	accounts := s.accounts.get()
+	if accounts == nil {
+		return list, nil
+	}
+	answers := areLoggedIn(ctx, accounts, sessionsOf(map[mxid.UserID]Result[pusher.List]{user: {Value: list}}))
+	live, err := answers.live(user, list)
+	list.Remove(func(p pusher.Pusher) bool {
+		_, found := live.Pusher(p.Key)
+		return found
+	})
+	return list, err
+}
+
+// loadLive returns the pushers of many users whose sessions are logged in, as far
+// as the host can tell.
+func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
+	all := s.store.LoadMany(ctx, users)
+	accounts := s.accounts.get()
+	if accounts == nil {
+		return all
+	}
+	answers := areLoggedIn(ctx, accounts, sessionsOf(all))
+	for user, loaded := range all {
+		if loaded.Err == nil {
+			live, err := answers.live(user, loaded.Value)
+			all[user] = Result[pusher.List]{live, err}
+		}
+	}
+	return all
 }
 
 // forget removes all that is stored for a user. The claims go first, so that a

@@ -926,3 +926,39 @@ func TestWhatTheLimitsRefuseLeavesNoClaim(t *testing.T) {
 		})
 	}
 }
+
+// Every set gets a time of its own, though nothing else changes and no time
+// passes, and clients do not see it.
+func TestEverySetOfAPusherIsToldApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
+			m := newMemory()
+			old := pusherOf("en")
+			old.Claim = pusher.RemoveOthers.Claim(7) // stored before there were times
+			m.lists[alice] = pusher.NewList(old)
+			claims := pusher.NewClaims(pusher.Owner{User: alice, Claim: 7})
+			m.claims[thePushkey.Digest()] = claims
+			service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
+			var last int64
+			for i, user := range []mxid.UserID{alice, alice, bob, alice, alice} {
+				if err := service.Set(t.Context(), user, pusherOf("en"), others); err != nil {
+					t.Fatal(err)
+				}
+				list := m.lists[alice]
+				p, found := list.Pusher(thePushkey)
+				switch {
+				case user == bob: // who may have removed alice's
+					time.Sleep(time.Millisecond)
+				case !found || p.SetAt <= last || p.SetAt < time.Now().UnixMicro():
+					t.Errorf("%s, set %d: found %t, set at %d after %d", others, i, found, p.SetAt, last)
+				case strings.Contains(string(p.AppendJSON(nil)), fmt.Sprint(p.SetAt)):
+					t.Errorf("clients see %s", p.AppendJSON(nil))
+				}
+				if found {
+					last = p.SetAt
+				}
+			}
+		}
+	})
+}

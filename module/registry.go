@@ -8,7 +8,7 @@
 //	host ────── HostService ──── the three stores
 //	        └── SyncService ──── RuleService
 //	                 Feed ────── ChangeListener    (the host's, any number)
-//	                 services ── Accounts          (the host's, if it has one)
+//	                 services ── Accounts, BulkAccounts (the host's, if it has them)
 //
 // All implementations are safe for concurrent use, honour the context they are
 // given, and report refusals as [fault.Error]; any other error is internal.
@@ -270,6 +270,18 @@ type HostService interface {
 	// kind email stay.
 	KeepOnlyDevicePushers(ctx context.Context, user mxid.UserID, device string) error
 
+	// RetainDevicePushers removes the pushers that devices set which are not
+	// among liveDevices, those of kind email excepted, and those that no device
+	// set: at each login, with the devices that the user has then, and in sweeps.
+	// It makes up for a [HostService.RemoveDevicePushers] that failed after the
+	// device was ended, when its client could not repeat it.
+	//
+	// With [Accounts], it asks them about each of these devices before it removes
+	// anything, so that a device which has logged in since liveDevices was read
+	// keeps its pushers. Without, no device may log in from when liveDevices is
+	// read until it returns.
+	RetainDevicePushers(ctx context.Context, user mxid.UserID, liveDevices ...string) error
+
 	// CopyRoomRules gives a user, for the room that replaces another, the rules
 	// that they have for the old one; see [pushrule.Ruleset.CopyRoomRules].
 	CopyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error
@@ -285,7 +297,10 @@ type HostService interface {
 	// node for every 500 users.
 	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
 
-	// Pushers returns the pushers of many users, in the way of Rulesets.
+	// Pushers returns the pushers of many users, in the way of Rulesets. With
+	// [Accounts] it leaves out those whose device, or whose user, is gone, though
+	// they are stored still: no notification of theirs may reach that device. Of
+	// users about whom Accounts fail it returns the error.
 	Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
 
 	// SettlePushkeys finishes what was left undone where a host died, or Redis
@@ -342,6 +357,23 @@ type Accounts interface {
 	// a device before it calls [HostService]. Ctx carries the values of the
 	// request's.
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
+}
+
+// BulkAccounts is what [Accounts] should be as well where they are kept outside
+// of the process: [HostService.Pushers] asks about all devices of all users that
+// have pushers. Accounts that are not are asked about one after the other, some
+// at the same time.
+type BulkAccounts interface {
+	// LoggedInMany is [Accounts.LoggedIn] of many, in as few round trips as the
+	// host can, with a result for each. A session without a result counts as one
+	// that could not be asked about.
+	LoggedInMany(ctx context.Context, sessions []Session) map[Session]Result[bool]
+}
+
+// Session is a user with a device, or with none; see [Accounts].
+type Session struct {
+	User   mxid.UserID
+	Device string
 }
 
 // Health tells whether a host can serve, for its readiness probe.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/rand"
 	"net/http"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -74,7 +76,24 @@ func (l *login) post(c echo.Context) error {
 	if err := l.host.EnsureDefaults(ctx, user); err != nil {
 		return err
 	}
+	if err := l.removeLeftPushers(ctx, user); err != nil {
+		return err
+	}
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
+}
+
+// removeLeftPushers removes the pushers that a logout has left, since Redis failed
+// after the session was ended. Pushers that cannot be read are for an operator:
+// nobody is to be kept out for them.
+func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
+	devices, err := l.sessions.Devices(ctx, user)
+	if err == nil {
+		err = l.host.RetainDevicePushers(ctx, user, devices...)
+	}
+	if fault.KindOf(err) == fault.Database {
+		return nil
+	}
+	return err
 }
 
 // passwordLogin is a user with a password, as in a login and in user-interactive

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 const (
@@ -209,5 +210,26 @@ func TestLogout(t *testing.T) {
 	}
 	if keys := d.pushkeys(bob); keys != "bob" {
 		t.Errorf("somebody else's: %q", keys)
+	}
+}
+
+// A logout that could end the session but not remove the pushers, since Redis was
+// gone by then, is finished by the user's next login, with any device.
+func TestLoginRemovesWhatALogoutHasLeft(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
+	phone, watch := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "WATCH").AccessToken
+	d.setPusher(phone, "http", "phone")
+	d.setPusher(phone, "email", "a@x")
+	d.setPusher(watch, "http", "watch")
+	d.setPusher("demo-alice", "http", "curl")
+	if err := server.Client(t).HDel(t.Context(), "demo:devices:{@alice:localhost}", "PHONE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	d.expect("GET", whoamiPath, phone, "", 401, unknownToken)
+	tablet := d.login("alice", "demo", "TABLET").AccessToken
+	if keys := d.pushkeys(tablet); keys != "a@x watch curl" {
+		t.Errorf("after the next login: %q", keys)
 	}
 }

@@ -6,6 +6,7 @@
 package sessions
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/subtle"
@@ -46,7 +47,10 @@ type Sessions struct {
 	passwords  *passwords
 }
 
-var _ module.Accounts = (*Sessions)(nil)
+var (
+	_ module.Accounts     = (*Sessions)(nil)
+	_ module.BulkAccounts = (*Sessions)(nil)
+)
 
 // New returns the sessions of the users of a server. Ended is called after
 // sessions of a user have ended.
@@ -97,13 +101,54 @@ func (s *Sessions) Check(ctx context.Context, who Caller) error {
 	return nil
 }
 
-// LoggedIn implements [module.Accounts]. The device of a token without a
-// session counts as logged in for the request that is made with it.
+// LoggedIn implements [module.Accounts].
 func (s *Sessions) LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error) {
-	deactivated, session, err := s.load(ctx, user, device)
+	one := module.Session{User: user, Device: device}
+	answer := s.LoggedInMany(ctx, []module.Session{one})[one]
+	return answer.Value, answer.Err
+}
+
+// LoggedInMany implements [module.BulkAccounts], in one pipeline.
+func (s *Sessions) LoggedInMany(ctx context.Context, sessions []module.Session) map[module.Session]module.Result[bool] {
+	deactivated, devices := make([]*redis.BoolCmd, len(sessions)), make([]*redis.BoolCmd, len(sessions))
+	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, one := range sessions {
+				deactivated[i] = pipe.HExists(ctx, s.key(accountHash, one.User), deactivatedField)
+				devices[i] = pipe.HExists(ctx, s.key(devicesHash, one.User), one.Device)
+			}
+			return nil
+		})
+		return err
+	})
+	all := make(map[module.Session]module.Result[bool], len(sessions))
+	for i, one := range sessions {
+		if failed := cmp.Or(deactivated[i].Err(), devices[i].Err()); failed != nil {
+			all[one] = module.Result[bool]{Err: cmp.Or(err, failed)}
+			continue
+		}
+		present := one.Device == "" || devices[i].Val() || isStateless(ctx, one)
+		all[one] = module.Result[bool]{Value: present && !deactivated[i].Val()}
+	}
+	return all
+}
+
+// isStateless reports whether a device needs no session: the one of a token that
+// names none, which is never logged out, and that of the request's own token if
+// that has no session.
+func isStateless(ctx context.Context, one module.Session) bool {
 	who := CallerFrom(ctx)
-	stateless := who.secret == "" && who.Requester == handlers.Requester{User: user, Device: device}
-	return !deactivated && (device == "" || session != nil || stateless), err
+	return one.Device == defaultDevice ||
+		who.secret == "" && who.Requester == handlers.Requester{User: one.User, Device: one.Device}
+}
+
+// Devices returns the devices that a user is logged in with.
+func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []string, err error) {
+	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
+		devices, err = client.HKeys(ctx, s.key(devicesHash, user)).Result()
+		return err
+	})
+	return devices, err
 }
 
 // load returns what is known of a user and one of their devices, whose session

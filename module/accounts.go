@@ -1,0 +1,107 @@
+package module
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// isLoggedIn asks the host, if it can tell.
+func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device string) (bool, error) {
+	if accounts == nil {
+		return true, nil
+	}
+	loggedIn, err := accounts.LoggedIn(ctx, user, device)
+	if err != nil {
+		return false, accountsFailed(err)
+	}
+	return loggedIn, nil
+}
+
+func accountsFailed(cause error) error { return Unavailable(fmt.Errorf("accounts: %w", cause)) }
+
+// sessionOf returns the session on which a pusher depends: those of kind email
+// depend on the user alone.
+func sessionOf(user mxid.UserID, p pusher.Pusher) Session {
+	if p.Kind == pusher.Email {
+		return Session{user, ""}
+	}
+	return Session{user, p.Device}
+}
+
+// sessionsOf returns the sessions on which pushers depend that were loaded.
+func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
+	sessions := map[Session]bool{}
+	for user, loaded := range all {
+		for _, p := range loaded.Value.All() {
+			sessions[sessionOf(user, p)] = true
+		}
+	}
+	return sessions
+}
+
+// loggedIn is what the host says of sessions.
+type loggedIn map[Session]Result[bool]
+
+// mostAsked is how many sessions are asked about at the same time, one by one.
+const mostAsked = 16
+
+// areLoggedIn asks the host about sessions, each of them once.
+func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) loggedIn {
+	if len(sessions) == 0 {
+		return nil
+	}
+	all := make([]Session, 0, len(sessions))
+	for session := range sessions {
+		all = append(all, session)
+	}
+	if bulk, is := accounts.(BulkAccounts); is {
+		return bulk.LoggedInMany(ctx, all)
+	}
+	return askOneByOne(ctx, accounts, all)
+}
+
+func askOneByOne(ctx context.Context, accounts Accounts, sessions []Session) loggedIn {
+	results, turns := make([]Result[bool], len(sessions)), make(chan struct{}, mostAsked)
+	var asking sync.WaitGroup
+	for i, session := range sessions {
+		turns <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-turns }()
+			results[i].Value, results[i].Err = accounts.LoggedIn(ctx, session.User, session.Device)
+		})
+	}
+	asking.Wait()
+	all := make(loggedIn, len(sessions))
+	for i, session := range sessions {
+		all[session] = results[i]
+	}
+	return all
+}
+
+// errNoAnswer is for a session about which the host says nothing.
+var errNoAnswer = errors.New("no result for a session")
+
+// live returns those of a user's pushers whose sessions are logged in. Error:
+// that of a session about which the host could not be asked.
+func (l loggedIn) live(user mxid.UserID, list pusher.List) (pusher.List, error) {
+	var failed error
+	list.Remove(func(p pusher.Pusher) bool {
+		result, answered := l[sessionOf(user, p)]
+		switch {
+		case !answered:
+			failed = accountsFailed(errNoAnswer)
+		case result.Err != nil:
+			failed = accountsFailed(result.Err)
+		}
+		return !result.Value
+	})
+	if failed != nil {
+		return pusher.List{}, failed
+	}
+	return list, nil
+}
