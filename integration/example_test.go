@@ -263,10 +263,19 @@ func Example_withoutFx() {
 
 // A host's own store runs the module's contract.
 func testMyStore(t *testing.T) {
-	storetest.Rules(t, func(*testing.T) module.RuleStore { return &myRules{} })
+	database := newDatabase(t)
+	storetest.Rules(t, func(*testing.T) module.RuleStore { return &myRules{} }, database.plant)
 }
 
 var _ = testMyStore
+
+// database is where the host keeps its rules.
+type database struct{}
+
+func newDatabase(*testing.T) database { return database{} }
+
+// plant writes as somebody else would.
+func (database) plant(*testing.T, mxid.UserID, string) {}
 
 func TestTheProbeOfTheReadme(t *testing.T) {
 	t.Parallel()

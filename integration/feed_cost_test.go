@@ -95,6 +95,9 @@ func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 			}
 		}
 	}
+	for _, o := range append(idle[:], writer) {
+		eventually(t, "the store is watched", func() bool { return o.feed.Stats().Watching })
+	}
 	for _, user := range users {
 		writer.syncs(user) // which makes the rules
 	}
@@ -127,6 +130,7 @@ func TestARecheckReadsVersionsAndNoRules(t *testing.T) {
 	for n := range users {
 		o.syncs(largeSet(t, server.Client(t), n, rules))
 	}
+	eventually(t, "the store is watched", func() bool { return o.feed.Stats().Watching })
 	size := admin.StrLen(t.Context(), eventKey("@large0:example.org")).Val()
 	before := sent(t, admin)
 	// A watch that begins anew has all users checked.

@@ -6,6 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/storetest"
 	"github.com/pushfx/pushfx/pusherstore"
@@ -72,12 +73,18 @@ func TestRuleStoreContract(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
-				storetest.Rules(t, func(t *testing.T) module.RuleStore {
+				newStore := func(t *testing.T) module.RuleStore {
 					store, err := rulestore.New(newClient(t), cfg)
 					if err != nil {
 						t.Fatal(err)
 					}
 					return store
+				}
+				storetest.Rules(t, newStore, func(t *testing.T, user mxid.UserID, content string) {
+					event := `{"type":"m.push_rules","content":` + content + `}`
+					if err := newClient(t).Set(t.Context(), eventKey(string(user)), event, 0).Err(); err != nil {
+						t.Fatal(err)
+					}
 				})
 			})
 		})

@@ -144,7 +144,7 @@ func TestAWatchHearsOfEachChangeOnce(t *testing.T) {
 				t.Error("an edit was not refused")
 			}
 		}
-		for _, user := range []mxid.UserID{"@a b:c", "@}{:b", "@ü🦊:b", "@a\n:b"} {
+		for _, user := range []mxid.UserID{"@a b:c", "@}{:b", "@ü🦊:b", "@a\n:b", "@a\x00:b"} {
 			changes(user, put("a"))
 		}
 		if err := store.Delete(t.Context(), alice); err != nil {

@@ -131,7 +131,8 @@ func deletedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	wantUnavailable(t, hosts[0].Delete(ctx, user))
 }
 
-// watchedRules has two hosts watch while others write.
+// watchedRules has two hosts watch while another one writes, deletes and writes
+// again.
 func watchedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	ctx, stop := context.WithCancel(t.Context())
 	var hosts [2]watcher
@@ -151,6 +152,15 @@ func watchedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 			wantNoError(t, err)
 			latest[user] = content.Version
 		}
+	}
+	for _, user := range users {
+		wantNoError(t, store.Delete(t.Context(), user))
+		content, err := store.Update(t.Context(), user, putRoom("anew"))
+		wantNoError(t, err)
+		if content.Version <= latest[user] {
+			t.Errorf("version %d of %q after the deletion of %d", content.Version, user, latest[user])
+		}
+		latest[user] = content.Version
 	}
 	for i := range hosts {
 		for _, user := range users {

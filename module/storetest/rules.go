@@ -11,8 +11,9 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Rules runs the contract of [module.RuleStore].
-func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
+// Rules runs the contract of [module.RuleStore]. Each call of newStore returns
+// the store of another host on the same data, which plant writes, too.
+func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) module.RuleStore)
@@ -30,9 +31,20 @@ func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 		{"many users are loaded at once", loadManyRules},
 		{"what is deleted is gone", deletedRules},
 		{"every host hears of changes while it watches", watchedRules},
+		{"the versions of many users are loaded at once", manyVersions},
 		{"one of many first writers wins", ruleFirstWriters},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
+	}
+	for _, test := range []struct {
+		name string
+		run  func(*testing.T, func(*testing.T) module.RuleStore, Plant)
+	}{
+		{"what cannot be read is never overwritten", unreadableRules},
+		{"unknown members are kept", foreignMembers},
+		{"what somebody else wrote has a version of its own", foreignVersions},
+	} {
+		t.Run(test.name, func(t *testing.T) { test.run(t, newStore, plant) })
 	}
 }
 
