@@ -54,22 +54,51 @@ func (g *Guard) Control(network, address string, conn syscall.RawConn) error {
 	return nil
 }
 
-// Transport returns a new transport whose every connection is guarded. It takes
-// no proxy from the environment, and at most 10 s each to connect and to shake
-// hands.
+// The bounds of a [Guard.Client] and a [Guard.Transport].
+const (
+	dialTimeout    = 10 * time.Second // to connect, and again to shake hands
+	requestTimeout = 60 * time.Second // push gateways answer when the provider behind them has
+	idleTimeout    = 90 * time.Second
+	maxHeaderBytes = 16 << 10
+	maxIdleConns   = 1000 // in all, where concurrency is no greater
+)
+
+// Client returns a new client for notifications, of which up to concurrency are
+// on their way at the same time. It uses a [Guard.Transport], takes at most 60 s
+// for a request, its response's body included, and follows no redirect: it
+// returns the response that has it, since it may lead from https to http and to
+// other paths than pushers have.
 //
-// Redirects are dialled under guard like all else, but may lead from https to
-// http and to other paths than pushers have: a client that sends notifications
-// should not follow them (CheckRedirect with [http.ErrUseLastResponse]). It
-// should also have a Timeout, and bound what it reads of a response.
-func (g *Guard) Transport() *http.Transport {
-	const timeout = 10 * time.Second
-	dialer := &net.Dialer{Timeout: timeout, Control: g.Control}
+// The caller must bound what it reads of a body, and read it to its end for the
+// connection to be kept.
+func (g *Guard) Client(concurrency int) *http.Client {
+	return &http.Client{
+		Transport:     g.Transport(concurrency),
+		Timeout:       requestTimeout,
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+}
+
+// Transport returns a new transport whose every connection is guarded, for
+// clients that [Guard.Client] does not fit. Up to concurrency connections to a
+// host are kept for 90 s, so that as many requests at the same time connect no
+// more often than they must. It takes no proxy from the environment, asks for no
+// compression, and allows at most 10 s each to connect and to shake hands, 60 s
+// for the header of a response, and 16 KiB of it.
+//
+// Its client should not follow redirects (CheckRedirect with
+// [http.ErrUseLastResponse]), though they are dialled under guard like all else.
+func (g *Guard) Transport(concurrency int) *http.Transport {
+	dialer := &net.Dialer{Timeout: dialTimeout, Control: g.Control}
 	return &http.Transport{
-		DialContext:         dialer.DialContext,
-		ForceAttemptHTTP2:   true,
-		TLSHandshakeTimeout: timeout,
-		MaxIdleConns:        100,
-		IdleConnTimeout:     90 * time.Second,
+		DialContext:            dialer.DialContext,
+		ForceAttemptHTTP2:      true,
+		DisableCompression:     true,
+		TLSHandshakeTimeout:    dialTimeout,
+		ResponseHeaderTimeout:  requestTimeout,
+		MaxResponseHeaderBytes: maxHeaderBytes,
+		MaxIdleConns:           max(maxIdleConns, concurrency),
+		MaxIdleConnsPerHost:    max(1, concurrency),
+		IdleConnTimeout:        idleTimeout,
 	}
 }

@@ -1,6 +1,8 @@
 package dialguard_test
 
 import (
+	"bufio"
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
@@ -12,7 +14,10 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
@@ -156,13 +161,13 @@ func TestWhatIsNoAddressIsRefused(t *testing.T) {
 func TestATransportRefusesWithTheTypedError(t *testing.T) {
 	t.Parallel()
 	gateway := newGateway(t)
-	client := &http.Client{Transport: dialguard.New().Transport()}
+	client := &http.Client{Transport: dialguard.New().Transport(1)}
 	_, err := client.Post("http://"+gateway.named("127.0.0.1")+pusher.NotifyPath, "application/json", strings.NewReader("{}"))
 	if !errors.Is(err, dialguard.ErrRefused) {
 		t.Errorf("got error %v", err)
 	}
 	gateway.wantNobody()
-	if dialguard.New().Transport().Proxy != nil {
+	if dialguard.New().Transport(1).Proxy != nil {
 		t.Error("a proxy would dial instead")
 	}
 }
@@ -175,7 +180,7 @@ func TestARedirectToAnAddressThatIsNotAllowedIsRefused(t *testing.T) {
 			visits++
 			http.Redirect(w, r, elsewhere, http.StatusTemporaryRedirect)
 		}))
-		client := &http.Client{Transport: dialguard.New(loopback).Transport()}
+		client := &http.Client{Transport: dialguard.New(loopback).Transport(1)}
 		_, err := client.Post(server.URL, "application/json", strings.NewReader("{}"))
 		server.Close()
 		if visits != 1 || !errors.Is(err, dialguard.ErrRefused) {
@@ -190,7 +195,7 @@ func TestATransportSpeaksHTTP2WhereItMay(t *testing.T) {
 	server.EnableHTTP2 = true
 	server.StartTLS()
 	defer server.Close()
-	transport := dialguard.New(loopback).Transport()
+	transport := dialguard.New(loopback).Transport(1)
 	defer transport.CloseIdleConnections()
 	transport.TLSClientConfig = &tls.Config{RootCAs: x509.NewCertPool()}
 	transport.TLSClientConfig.RootCAs.AddCert(server.Certificate())
@@ -204,16 +209,149 @@ func TestATransportSpeaksHTTP2WhereItMay(t *testing.T) {
 	}
 }
 
+// withCertificate has a client trust a server.
+func withCertificate(client *http.Client, server *httptest.Server) *http.Client {
+	roots := x509.NewCertPool()
+	roots.AddCert(server.Certificate())
+	client.Transport.(*http.Transport).TLSClientConfig = &tls.Config{RootCAs: roots}
+	return client
+}
+
+func TestConnectionsAreKeptForAsManyRequestsAsThereAreAtOnce(t *testing.T) {
+	t.Parallel()
+	const workers, posts = 16, 50
+	var connections atomic.Int64
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, "{}") }))
+	server.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			connections.Add(1)
+		}
+	}
+	server.StartTLS() // without HTTP/2, where one would do
+	defer server.Close()
+	client := withCertificate(dialguard.New(loopback).Client(workers), server)
+	defer client.CloseIdleConnections()
+	var working sync.WaitGroup
+	for range workers {
+		working.Go(func() {
+			for range posts {
+				reply, err := client.Post(server.URL, "application/json", strings.NewReader("{}"))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				io.Copy(io.Discard, reply.Body)
+				reply.Body.Close()
+			}
+		})
+	}
+	working.Wait()
+	if got := connections.Load(); got > 2*workers {
+		t.Errorf("%d connections for %d posts of %d workers", got, workers*posts, workers)
+	}
+}
+
+func TestAClientReturnsRedirectsInsteadOfFollowingThem(t *testing.T) {
+	t.Parallel()
+	visits := 0
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		visits++
+		http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+	}))
+	defer server.Close()
+	reply, err := dialguard.New(loopback).Client(1).Post(server.URL, "application/json", strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	reply.Body.Close()
+	if reply.StatusCode != http.StatusTemporaryRedirect || visits != 1 {
+		t.Errorf("got %s after %d visits", reply.Status, visits)
+	}
+}
+
+// An answer whose header does not end is given up.
+func TestAHeaderIsBounded(t *testing.T) {
+	t.Parallel()
+	for name, line := range map[string]string{"many lines": "X: y\r\n", "one long line": strings.Repeat("x", 4096)} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var gateway sync.WaitGroup
+			sent := 0
+			transport := dialguard.New().Transport(1)
+			transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+				near, far := net.Pipe()
+				gateway.Go(func() {
+					defer far.Close()
+					http.ReadRequest(bufio.NewReader(far))
+					io.WriteString(far, "HTTP/1.1 200 OK\r\n")
+					for sent < 1<<20 {
+						n, err := io.WriteString(far, line)
+						if sent += n; err != nil {
+							return
+						}
+					}
+				})
+				return near, nil
+			}
+			if reply, err := (&http.Client{Transport: transport}).Get("http://push.example.org/"); err == nil {
+				reply.Body.Close()
+				t.Errorf("got %s", reply.Status)
+			}
+			if gateway.Wait(); sent > 32<<10 {
+				t.Errorf("%d bytes were read", sent)
+			}
+		})
+	}
+}
+
+// A gateway that is silent, or that sends its answer too slowly, is given up
+// within a minute.
+func TestAnAnswerIsBoundedInTime(t *testing.T) {
+	t.Parallel()
+	for name, answer := range map[string]string{
+		"silent":        "",
+		"a slow header": "HTTP/1.1 200 OK\r\n" + strings.Repeat("X: y\r\n", 100),
+		"a slow body":   "HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + strings.Repeat("x", 1000),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				client := dialguard.New().Client(1)
+				near, far := net.Pipe()
+				client.Transport.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) { return near, nil }
+				var gateway sync.WaitGroup
+				gateway.Go(func() { http.ReadRequest(bufio.NewReader(far)) })
+				gateway.Go(func() {
+					for _, b := range []byte(answer) {
+						time.Sleep(time.Second)
+						if _, err := far.Write([]byte{b}); err != nil {
+							return
+						}
+					}
+				})
+				start := time.Now()
+				reply, err := client.Get("http://push.example.org/")
+				if err == nil {
+					_, err = io.ReadAll(reply.Body)
+					reply.Body.Close()
+				}
+				if took := time.Since(start); err == nil || took > time.Minute {
+					t.Errorf("got error %v after %v", err, took)
+				}
+				near.Close()
+				far.Close()
+				gateway.Wait()
+			})
+		})
+	}
+}
+
 // A client that sends notifications, to a gateway in the host's own network.
 func Example() {
 	policy := pusher.DefaultPolicy()
 	policy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}
 
-	client := &http.Client{
-		Transport:     dialguard.New(policy.AllowedPrefixes...).Transport(),
-		Timeout:       30 * time.Second,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
-	}
+	client := dialguard.New(policy.AllowedPrefixes...).Client(64)
 	_, err := client.Get("http://192.168.0.1/")
 	fmt.Println(errors.Is(err, dialguard.ErrRefused))
 	// Output: true
