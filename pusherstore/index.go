@@ -39,6 +39,7 @@ func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
 		Read:       readClaims,
 		Swap:       swapClaimsScript,
 		Unreadable: pusher.Unreadable,
+		LoadSurely: true,
 	})
 	if err != nil {
 		return nil, err
@@ -144,6 +145,7 @@ func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (r
 	}
 }
 
+func (s storedClaims) Exists() bool         { return s.text != nil }
 func (s storedClaims) Value() pusher.Claims { return s.Claims }
 func (s storedClaims) Stamp() commit.Stamp  { return s.Revision }
 

@@ -78,6 +78,8 @@ func readHash(fields map[string]string) (storedHash, error) {
 func (s storedHash) Value() pusher.List  { return s.list }
 func (s storedHash) Stamp() commit.Stamp { return s.revision }
 
+func (s storedHash) Exists() bool { return len(s.fields) > 0 }
+
 func (s storedHash) Change(next pusher.List) (rediscommit.Change, error) { return s.change(next), nil }
 
 func (s storedHash) change(next pusher.List) change {

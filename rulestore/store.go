@@ -48,6 +48,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 		Read:       layout.read,
 		Swap:       swapScript,
 		Unreadable: pushrule.Unreadable,
+		LoadSurely: true,
 	})
 	if err != nil {
 		return nil, err

@@ -73,6 +73,8 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 	}
 }
 
+func (s stored) Exists() bool { return s.text != nil }
+
 func (s stored) Value() event { return s.event }
 
 func (s stored) Stamp() commit.Stamp { return s.last }

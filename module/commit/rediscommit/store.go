@@ -47,6 +47,11 @@ type Layout[V any] struct {
 
 	// Unreadable makes the fault for a value that cannot be read.
 	Unreadable func(cause error) error
+
+	// LoadSurely is whether [Store.Load] says that nothing is stored only when no
+	// master of a cluster has the key, as updates and removals always do: for
+	// values that are seldom missing, as it is a question to every master.
+	LoadSurely bool
 }
 
 func (l Layout[V]) redisKey(key string) string {
@@ -59,6 +64,9 @@ func (l Layout[V]) redisKey(key string) string {
 // Stored is what was read, with the stamp that is a part of it; see
 // [commit.Snapshot].
 type Stored[V any] interface {
+	// Exists reports whether anything is stored.
+	Exists() bool
+
 	Value() V
 	Stamp() commit.Stamp
 	Change(next V) (Change, error)
@@ -140,7 +148,11 @@ const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	stored, err := s.read(ctx, s.cfg.KeyPrefix+key)
+	read := s.read
+	if s.layout.LoadSurely {
+		read = s.readSurely
+	}
+	stored, err := read(ctx, s.cfg.KeyPrefix+key)
 	if err != nil {
 		return commit.State[V]{}, err
 	}
@@ -179,11 +191,25 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 func (s *Store[V]) Remove(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
-	_, err := s.remove.run(ctx, s.cfg.KeyPrefix+key, nil)
-	if err != nil {
+	if err := s.removeSurely(ctx, s.cfg.KeyPrefix+key); err != nil {
 		return s.unavailable("remove", err)
 	}
 	return nil
+}
+
+// removeSurely removes a key, and once more where it is found afterwards, since
+// somebody may have stored it meanwhile. Another master of a cluster may have it,
+// too, where it cannot be removed.
+func (s *Store[V]) removeSurely(ctx context.Context, key string) (err error) {
+	for range 2 {
+		if _, err = s.remove.run(ctx, key, nil); err != nil {
+			return err
+		}
+		if err = s.nodes.checkNotElsewhere(ctx, key); err == nil {
+			return nil
+		}
+	}
+	return err
 }
 
 // Swap runs the layout's script once, for what edits are no good for: in the
@@ -196,6 +222,9 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto commit.Stamp, args
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	defer s.written.forget(key)
+	if _, err := s.readSurely(ctx, key); fault.KindOf(err) == fault.Unavailable {
+		return false, err // it may be where the swap would not find it
+	}
 	if done, err = s.swap.run(ctx, key, args(s.committer.Stamp(onto))); err != nil {
 		return false, s.unavailable("swap", err)
 	}
@@ -215,6 +244,24 @@ func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 		stored, err = s.layout.Read(ctx, s.client, key)() // which follows the key where it went
 	}
 	return s.check(stored, err)
+}
+
+// readSurely is read, but that nothing is stored is an error where another master
+// of a cluster has the key, or may have it; see [nodes.checkNotElsewhere].
+func (s *Store[V]) readSurely(ctx context.Context, key string) (Stored[V], error) {
+	stored, err := s.read(ctx, key)
+	if err != nil || stored.Exists() {
+		return stored, err
+	}
+	elsewhere := s.nodes.checkNotElsewhere(ctx, key)
+	if elsewhere == nil {
+		return stored, nil
+	}
+	// Or somebody has stored it meanwhile.
+	if stored, err = s.read(ctx, key); err != nil || stored.Exists() {
+		return stored, err
+	}
+	return nil, s.unavailable("read", elsewhere)
 }
 
 // check gives the error of a read its kind.
@@ -242,7 +289,7 @@ func (s *Store[V]) unavailable(doing string, err error) error {
 
 // snapshot joins what was read with the way to replace it.
 func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V], error) {
-	stored, err := s.read(ctx, key)
+	stored, err := s.readSurely(ctx, key)
 	if err != nil {
 		return nil, err
 	}

@@ -67,6 +67,7 @@ func readText(ctx context.Context, client redis.Cmdable, key string) func() (Sto
 	}
 }
 
+func (s storedText) Exists() bool        { return s.raw != nil }
 func (s storedText) Value() string       { return s.text }
 func (s storedText) Stamp() commit.Stamp { return s.stamp }
 
