@@ -11,9 +11,9 @@ import (
 
 	"go.uber.org/fx"
 
-	"github.com/pushfx/pushfx/integration/redistest"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // interruptedMove is a cluster on which the source of a slot's move has died in

@@ -3,7 +3,7 @@ package redisclient
 import (
 	"testing"
 
-	"github.com/pushfx/pushfx/integration/redistest"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 func TestASlotIsThatOfTheCluster(t *testing.T) {

@@ -205,7 +205,7 @@ func (s *Store[V]) removeSurely(ctx context.Context, key string) (err error) {
 		if _, err = s.remove.run(ctx, key, nil); err != nil {
 			return err
 		}
-		if err = s.nodes.checkNotElsewhere(ctx, key); err == nil {
+		if err = s.nodes.checkNotElsewhere(ctx, s.layout.redisKey(key)); err == nil {
 			return nil
 		}
 	}
@@ -253,7 +253,7 @@ func (s *Store[V]) readSurely(ctx context.Context, key string) (Stored[V], error
 	if err != nil || stored.Exists() {
 		return stored, err
 	}
-	elsewhere := s.nodes.checkNotElsewhere(ctx, key)
+	elsewhere := s.nodes.checkNotElsewhere(ctx, s.layout.redisKey(key))
 	if elsewhere == nil {
 		return stored, nil
 	}
