@@ -26,18 +26,24 @@ func asOthers(t *testing.T, chosen, others func()) {
 }
 
 // TestNamesOfPropertiesCannotBeChosenToBeSlow has names that collide where
-// hashes carry nothing from the high bits of a number to the low ones.
+// hashes carry nothing from the high bits of a number to the low ones, in an
+// event and in the conditions that ask for others.
 func TestNamesOfPropertiesCannotBeChosenToBeSlow(t *testing.T) {
-	rules := match.Compile(readSet(t, `{"override":[`+rule("r", `"conditions":[{"kind":"event_match","key":"content.zz","pattern":"x"}]`)+`]}`))
-	read := func(format string) func() {
-		var b strings.Builder
-		for i := range 4900 {
-			fmt.Fprintf(&b, `,"`+format+`":0`, "abcdef", string([]byte{'0' + byte(i/70), '0' + byte(i%70)}))
+	const n, conditions = 4000, 500
+	evaluate := func(name func(part string) string) func() {
+		names := make([]string, n+conditions)
+		for i := range names {
+			names[i] = name(string([]byte{'a' + byte(i/676), 'a' + byte(i/26%26), 'a' + byte(i%26)}))
 		}
-		text := `{"content":{` + strings.ReplaceAll(b.String()[1:], `\`, "~") + `}}`
-		return func() { rules.Evaluate(readEvent(t, text), match.Facts{}) }
+		rules := make([]string, conditions)
+		for i := range rules {
+			rules[i] = rule(fmt.Sprint(i), `"conditions":[{"kind":"event_match","key":"content.`+names[n+i]+`","pattern":"x"}]`)
+		}
+		set := match.Compile(readSet(t, `{"override":[`+strings.Join(rules, ",")+`]}`))
+		e := readEvent(t, `{"content":{"`+strings.Join(names[:n], `":0,"`)+`":0}}`)
+		return func() { set.Evaluate(e, match.Facts{}) }
 	}
-	asOthers(t, read("%[2]s%[1]s"), read("%[1]s%[2]s"))
+	asOthers(t, evaluate(func(s string) string { return s + "abcde" }), evaluate(func(s string) string { return "abcde" + s }))
 }
 
 // TestKeywordsCannotBeChosenToBeSlow has keywords that collide in a table that

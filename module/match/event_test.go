@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// member is a property as the test sees it: its value, or the scalars in it.
-func (e *Event) lookUp(k *key) (v value, elements []value, found bool) {
+// get returns a property as the test sees it: its value, or the scalars in it.
+func (e *Event) get(k *key) (v value, elements []value, found bool) {
 	p := e.find(k)
 	if p == nil {
 		return value{}, nil, false
@@ -72,7 +72,7 @@ func compare(t *testing.T, e *Event, path []string, object map[string]any) int {
 			t.Errorf("%q became the key of %q", path, k.parts)
 		}
 		want, wantElements := expected(member)
-		got, elements, found := e.lookUp(&k)
+		got, elements, found := e.get(&k)
 		if !found || got != want || len(elements)+len(wantElements) > 0 && !reflect.DeepEqual(elements, wantElements) {
 			t.Errorf("%q: got %+v %+v, %t, want %+v %+v", path, got, elements, found, want, wantElements)
 		}

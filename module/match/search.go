@@ -22,7 +22,7 @@ const (
 
 // maxTries is how many places are tried one by one. It makes common searches
 // fast; the others are left to [search.scan].
-const maxTries = 64
+const maxTries = 16
 
 // first returns the end of the first match of a segment, at or after from, that
 // has the boundaries, -1 if there is none. Since all matches have the same
