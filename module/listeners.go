@@ -16,6 +16,7 @@ import (
 type FeedStats struct {
 	Heard     int64 // changes that the store's watch told of
 	Rechecked int64 // users whose version was compared with the store's
+	Missed    int64 // changes that only such a comparison has found
 	Delivered int64 // calls of listeners
 	Dropped   int64 // changes that were not delivered, since too many waited
 	Panics    int64 // of listeners
@@ -23,13 +24,14 @@ type FeedStats struct {
 	Watching  bool  // whether the store is watched, now
 }
 
-type feedCounters struct{ heard, rechecked, delivered, dropped, panics atomic.Int64 }
+type feedCounters struct{ heard, rechecked, missed, delivered, dropped, panics atomic.Int64 }
 
 // Stats returns the counts.
 func (f *Feed) Stats() FeedStats {
 	s := FeedStats{
 		Heard:     f.counters.heard.Load(),
 		Rechecked: f.counters.rechecked.Load(),
+		Missed:    f.counters.missed.Load(),
 		Delivered: f.counters.delivered.Load(),
 		Dropped:   f.counters.dropped.Load(),
 		Panics:    f.counters.panics.Load(),

@@ -276,8 +276,11 @@ func TestUsersAreLookedAfterWhileSomebodyAsksForThem(t *testing.T) {
 		if got := i.store.loads(); got != 0 {
 			t.Errorf("%d users were loaded for whom nobody asks", got)
 		}
-		if s := i.Stats(); s.Rechecked == 0 {
-			t.Error("nothing was counted")
+		i.syncs(alice, 1)
+		i.store.change(alice)
+		time.Sleep(pastRecheck)
+		if s := i.Stats(); s.Rechecked == 0 || s.Missed != 1 {
+			t.Errorf("got %+v, want users rechecked and 1 change missed", s)
 		}
 	})
 }

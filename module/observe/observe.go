@@ -130,8 +130,9 @@ const (
 	// included; ok is false if they did not have it in time.
 	DurabilityWait Span = iota
 
-	// ChangeLag is the time from a change of push rules, by the clock of the host
-	// that made it, until a listener was called.
+	// ChangeLag is the time from a change of push rules, on whichever host, until a
+	// listener was called. It is left out where the store does not know when the
+	// change was made.
 	ChangeLag
 )
 

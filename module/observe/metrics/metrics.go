@@ -237,6 +237,8 @@ func feedMetrics() []feedMetric {
 			func(s module.FeedStats) int64 { return s.Dropped }),
 		counter("users_rechecked_total", "Users whose version was compared with what is stored, for changes that the watch missed.",
 			func(s module.FeedStats) int64 { return s.Rechecked }),
+		counter("changes_missed_total", "Changes that the store's watch did not tell of and a recheck found.",
+			func(s module.FeedStats) int64 { return s.Missed }),
 		counter("listener_panics_total", "Change listeners that panicked.",
 			func(s module.FeedStats) int64 { return s.Panics }),
 		gauge("changes_waiting", "Users whose change waits for a listener, now.",

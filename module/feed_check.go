@@ -1,0 +1,176 @@
+package module
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+const (
+	// interest is for how long a user is kept after the last request for them.
+	interest = 10 * time.Minute
+
+	// maxCheck is how many users' versions are asked for at a time.
+	maxCheck = 500
+
+	// retryCheck is after what time a check that failed is made again.
+	retryCheck = time.Second
+)
+
+// watchStore keeps watching the store.
+func (f *Feed) watchStore(ctx context.Context) {
+	const shortest, longest = 100 * time.Millisecond, time.Second
+	wait := shortest
+	for first := true; ; first = false {
+		err := f.store.Watch(ctx, f.beginWatch, f.heard)
+		watched := f.endWatch()
+		if ctx.Err() != nil {
+			return
+		}
+		if watched {
+			wait = shortest
+		}
+		if watched || first {
+			f.cfg.Report(fmt.Errorf("module: watch push rules: %w", err))
+		}
+		if !pause(ctx, wait/2+rand.N(wait)) {
+			return
+		}
+		wait = min(2*wait, longest)
+	}
+}
+
+// beginWatch makes everything that was observed before stale: changes may have
+// been missed.
+func (f *Feed) beginWatch() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.watches++
+	f.watch = f.watches
+	f.checkAll = true
+	signal(f.wake)
+}
+
+// endWatch reports whether there was a watch.
+func (f *Feed) endWatch() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	watched := f.watch != 0
+	f.watch = 0
+	return watched
+}
+
+func (f *Feed) isWatching() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.watch != 0
+}
+
+// checkStore compares versions with the store: all from time to time and when a
+// watch begins, those that are doubted at once.
+func (f *Feed) checkStore(ctx context.Context) {
+	timer := time.NewTimer(f.untilRecheck())
+	defer timer.Stop()
+	for {
+		all := false
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			timer.Reset(f.untilRecheck())
+			all = true
+		case <-f.wake:
+		}
+		if failed := f.check(ctx, f.due(all)); len(failed) > 0 {
+			f.checkAgain(failed)
+			if !pause(ctx, retryCheck) {
+				return
+			}
+		}
+	}
+}
+
+func (f *Feed) untilRecheck() time.Duration {
+	return f.cfg.Recheck/2 + rand.N(f.cfg.Recheck)
+}
+
+// due returns the users who are to be checked: all, or those who are to be
+// checked at once. It forgets those for whom nobody has asked for long.
+func (f *Feed) due(all bool) []mxid.UserID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	users := f.toCheck
+	f.toCheck = map[mxid.UserID]struct{}{}
+	if !all && !f.checkAll {
+		return slices.Collect(maps.Keys(users))
+	}
+	f.checkAll = false
+	maps.DeleteFunc(f.users, func(_ mxid.UserID, o *observed) bool {
+		return !o.doubted && o.state != pending && time.Since(o.used) > interest
+	})
+	return slices.Collect(maps.Keys(f.users))
+}
+
+// check compares the versions of users with the store, and returns those that
+// it could not get.
+func (f *Feed) check(ctx context.Context, users []mxid.UserID) (failed []mxid.UserID) {
+	for len(users) > 0 {
+		some := users[:min(len(users), maxCheck)]
+		users = users[len(some):]
+		loads := f.beginChecks(some)
+		unavailable := f.finishChecks(loads, f.store.Versions(ctx, some))
+		failed = append(failed, unavailable...)
+		if len(unavailable) > 0 && len(unavailable) == len(loads) { // the store is gone
+			return append(failed, users...)
+		}
+	}
+	return failed
+}
+
+// beginChecks is begin for the users who are still kept.
+func (f *Feed) beginChecks(users []mxid.UserID) []load {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	loads := make([]load, 0, len(users))
+	for _, user := range users {
+		if o, found := f.users[user]; found {
+			loads = append(loads, load{user, o, f.watch})
+		}
+	}
+	return loads
+}
+
+// finishChecks is finish for many users. It returns those whose versions the
+// store could not tell.
+func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]) (unavailable []mxid.UserID) {
+	f.counters.rechecked.Add(int64(len(loads)))
+	for _, l := range loads {
+		switch version := versions[l.user]; {
+		case version.Err == nil:
+			if f.finish(l, version.Value) {
+				f.counters.missed.Add(1)
+			}
+		case fault.KindOf(version.Err) == fault.Unavailable:
+			unavailable = append(unavailable, l.user)
+		default: // unreadable, which the next sync says
+			f.forget(l.user)
+		}
+	}
+	return unavailable
+}
+
+// checkAgain has users checked whose check has failed.
+func (f *Feed) checkAgain(users []mxid.UserID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, user := range users {
+		f.toCheck[user] = struct{}{}
+	}
+	signal(f.wake)
+}

@@ -1,0 +1,52 @@
+package module
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+// FeedConfig configures [Feed].
+type FeedConfig struct {
+	// Recheck is how often the versions of the users who sync here are compared
+	// with the store, for changes that the watch has missed. Default 1 minute.
+	Recheck time.Duration
+
+	// MaxUsers is how many users' versions are kept, about 200 bytes each.
+	// Default 100,000.
+	MaxUsers int
+
+	// MaxQueued is how many users' changes may wait for a slow listener, one
+	// for each user. Default 10,000.
+	MaxQueued int
+
+	// Report gets what goes wrong outside of requests: a [ListenerPanic], or, once
+	// for each outage, that the store cannot be watched. Nil ignores it.
+	Report func(error)
+
+	// Observer is told of the operations of the store, and how late listeners are
+	// notified. Nil is none.
+	Observer observe.Observer
+}
+
+// DefaultFeedConfig returns the defaults.
+func DefaultFeedConfig() FeedConfig {
+	return FeedConfig{Recheck: time.Minute, MaxUsers: 100_000, MaxQueued: 10_000}
+}
+
+// Validate joins an error for each field that is not as its comment says.
+func (c FeedConfig) Validate() error {
+	var faults []error
+	if c.Recheck <= 0 {
+		faults = append(faults, fmt.Errorf("FeedConfig.Recheck is %v, want above 0", c.Recheck))
+	}
+	if c.MaxUsers < 1 {
+		faults = append(faults, fmt.Errorf("FeedConfig.MaxUsers is %d, want at least 1", c.MaxUsers))
+	}
+	if c.MaxQueued < 1 {
+		faults = append(faults, fmt.Errorf("FeedConfig.MaxQueued is %d, want at least 1", c.MaxQueued))
+	}
+	return errors.Join(faults...)
+}
