@@ -94,10 +94,17 @@ func readDocument(r *strictjson.Reader) (document, error) {
 	return document{text, written.canonical && written.text == text, written.legacy}, nil
 }
 
-// isCanonicalRule reports whether the text of a rule may be part of a canonical
-// text.
-func isCanonicalRule(text string, rule Rule, kind Kind) bool {
-	return string(rule.AppendJSON(nil, kind)) == text && !hasStart(text[len(ruleStart):])
+// canonicalRule returns the rule of a text that may be part of a canonical one.
+// What is JSON, and is what the service writes of the rule that is found in it,
+// is that rule.
+func canonicalRule(text string, kind Kind) (rule Rule, ok bool) {
+	if !strictjson.Valid(text) {
+		return Rule{}, false
+	}
+	rule = entry{text: text}.rule(kind)
+	var written [512]byte
+	ok = string(rule.AppendJSON(written[:0], kind)) == text && !hasStart(text[len(ruleStart):])
+	return rule, ok
 }
 
 // forChange returns the set in the form in which the service writes it.

@@ -7,6 +7,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // withRules is a set with rules in one list.
@@ -160,5 +161,25 @@ func checkDocument(r *rapid.T, d document, ids []string) {
 				r.Fatalf("%s %q in %s\ngot  %v %v %t\nwant %v %v %t", kind, id, d.text, at, e, found, wantAt, want, wantFound)
 			}
 		}
+	}
+}
+
+func TestACanonicalRuleIsOneThatTheReaderTakes(t *testing.T) {
+	t.Parallel()
+	const whole = `{"rule_id":"a","default":false,"enabled":true,"pattern":"p","actions":["x"],"y":{"z":1e400}}`
+	for i := range len(whole) {
+		for _, part := range []string{"", " ", "1", `"`, "[", "]", "{}", ",", "null", `,"x":1`} {
+			text := whole[:i] + part + whole[min(i+1, len(whole)):]
+			_, ok := canonicalRule(text, Content)
+			r := strictjson.NewReader(text)
+			rule, err := readRule(r, Content)
+			want := err == nil && r.End() == nil && string(rule.AppendJSON(nil, Content)) == text && !hasStart(text[len(ruleStart):])
+			if ok != want {
+				t.Errorf("%s: got %t, want %t", text, ok, want)
+			}
+		}
+	}
+	if _, ok := canonicalRule(whole, Content); !ok {
+		t.Error("the whole is none")
 	}
 }

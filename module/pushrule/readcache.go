@@ -108,9 +108,7 @@ func (c *ReadCache) isCanonicalRule(text string, kind Kind) bool {
 	if _, cached := c.lookUp(mark); cached {
 		return true
 	}
-	r := strictjson.NewReader(text)
-	rule, err := readRule(r, kind)
-	if err != nil || r.End() != nil || IsLegacy(rule.ID) || !isCanonicalRule(text, rule, kind) {
+	if rule, ok := canonicalRule(text, kind); !ok || IsLegacy(rule.ID) {
 		return false
 	}
 	c.store(mark)
