@@ -121,47 +121,70 @@ func (f *search) isCharacterEnd(at int) bool { return at == len(f.text) || utf8.
 // scanLong is scanShort for a segment of any length, whose state takes several
 // words. Only those are computed that can have a bit set.
 func (f *search) scanLong(segment string, from int, bounds bounded) (end int) {
-	n := (len(segment) + 63) / 64
-	has, gaps, state := make([]uint64, 256*n), make([]uint64, n), make([]uint64, n)
-	for i := range len(segment) {
-		if segment[i] == '?' {
-			gaps[i/64] |= 1 << (i % 64)
-		} else {
-			has[int(segment[i])*n+i/64] |= 1 << (i % 64)
-		}
-	}
-	last := uint64(1) << ((len(segment) - 1) % 64)
+	t := newLongTable(segment)
+	n, last := len(t.state), uint64(1)<<((len(segment)-1)%64)
 	low, high := n, -1 // the first and the last word with a bit
 	for at := from; at < len(f.text); at++ {
-		c := f.text[at]
-		starts := utf8.RuneStart(c)
-		var carry uint64
-		if starts && f.startsWell(at, bounds) {
+		carry := uint64(0)
+		if utf8.RuneStart(f.text[at]) && f.startsWell(at, bounds) {
 			carry, low = 1, 0
 		}
-		first, behind := low, max(low, min(high+2, n))
-		f.meter.spend(1 + behind - first)
+		behind := max(low, min(high+2, n))
+		f.meter.spend(1 + behind - low)
 		if f.meter.isEmpty() {
 			return -1
 		}
-		low, high = n, -1
-		next := has[int(c)*n : int(c)*n+n]
-		for i := first; i < behind; i++ {
-			old := state[i]
-			now := (old<<1 | carry) & next[i]
-			if starts {
-				now |= (old<<1 | carry) & gaps[i]
-			} else {
-				now |= old & gaps[i]
-			}
-			state[i], carry = now, old>>63
-			if now != 0 {
-				low, high = min(low, i), i
-			}
-		}
-		if high == n-1 && state[high]&last != 0 && f.isCharacterEnd(at+1) && f.endsWell(at+1, bounds) {
+		low, high = t.step(f.text[at], carry, low, behind)
+		if high == n-1 && t.state[high]&last != 0 && f.isCharacterEnd(at+1) && f.endsWell(at+1, bounds) {
 			return at + 1
 		}
 	}
 	return -1
+}
+
+// longTable is the state and the tables of a scan for a segment of several words.
+type longTable struct {
+	state []uint64
+	gaps  []uint64 // where the segment has a ?
+	has   []uint64 // for each byte, where the segment has it, or a ? that takes it
+}
+
+func newLongTable(segment string) *longTable {
+	n := (len(segment) + 63) / 64
+	t := &longTable{state: make([]uint64, n), gaps: make([]uint64, n), has: make([]uint64, 256*n)}
+	for i := range len(segment) {
+		if segment[i] == '?' {
+			t.gaps[i/64] |= 1 << (i % 64)
+		} else {
+			t.has[int(segment[i])*n+i/64] |= 1 << (i % 64)
+		}
+	}
+	for c := range 256 {
+		if utf8.RuneStart(byte(c)) {
+			for i, gaps := range t.gaps {
+				t.has[c*n+i] |= gaps
+			}
+		}
+	}
+	return t
+}
+
+// step reads a byte. It computes the words of the state from first to before
+// behind, and returns the first and the last of them that have a bit.
+func (t *longTable) step(c byte, carry uint64, first, behind int) (low, high int) {
+	low, high = len(t.state), -1
+	row := int(c) * len(t.state)
+	state, gaps, has := t.state[first:behind], t.gaps[first:behind], t.has[row+first:row+behind]
+	continued := !utf8.RuneStart(c)
+	for i, old := range state {
+		now := (old<<1 | carry) & has[i]
+		if continued {
+			now |= old & gaps[i]
+		}
+		state[i], carry = now, old>>63
+		if now != 0 {
+			low, high = min(low, first+i), first+i
+		}
+	}
+	return low, high
 }

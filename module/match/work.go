@@ -2,9 +2,10 @@ package match
 
 // maxWork bounds what the rules of one user may cost on one event. A unit is
 // about what it takes to compare one byte of a text with up to 64 bytes of a
-// pattern, less than two nanoseconds. On a body of 64 KB, the largest there
-// is, it is enough for 32 patterns of the slowest kind, and for 128 searches
-// for a fixed text; on one of 1 KB it is enough for 2,000 of the slowest kind.
+// pattern, some two nanoseconds. On a body of 64 KB, the largest there is, it
+// suffices for 128 searches for a fixed text, for 32 scans for patterns that
+// need one, and for two if these have 1,000 bytes without a star. On a body of
+// 1 KB it suffices for 64 times as many.
 const maxWork = 2 << 20
 
 // explainWork bounds what an explanation costs, which tests every rule.
@@ -14,7 +15,7 @@ const explainWork = 16 * maxWork
 const (
 	conditionWork   = 8  // testing a condition
 	searchedPerUnit = 4  // bytes that are searched for a fixed text
-	tryWork         = 8  // testing whether a short segment matches at a place
+	tryWork         = 16 // testing whether a short segment matches at a place
 	setupWork       = 64 // making the tables of a scan, for each 64 bytes of the segment
 )
 
