@@ -2,10 +2,10 @@ package rulestore
 
 import (
 	"context"
-	"strings"
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // Replace stores an event in the place of exactly the old one, nil for none;
@@ -19,34 +19,24 @@ import (
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text string) (done bool, err error) {
-	next, unreadable := readEvent(text, s.cache)
-	onto := next.last
+	next, unreadable := stored.ReadEvent(text, s.cache)
+	onto := next.Revision
 	if unreadable != nil {
-		onto = lastStamp(text)
+		onto = stored.LastRevision(text)
 	}
 	if old != nil {
-		if before := lastStamp(*old); before.Version > onto.Version {
+		if before := stored.LastRevision(*old); before.Version > onto.Version {
 			onto = before
 		}
 	}
 	return s.events.Swap(ctx, user, onto, func(stamp commit.Stamp) []any {
-		args := []any{text, s.channel, message(user, stamp.Version)}
+		args := []any{text, s.channel, stored.Message(user, stamp.Version)}
 		if unreadable == nil {
-			args[0] = next.with(string(stamp.AppendJSON(nil)))
+			args[0] = next.Text(stamp)
 		}
 		if old != nil {
 			args = append(args, *old)
 		}
 		return args
 	})
-}
-
-// lastStamp returns the stamp at the end of an event, readable or not, the zero
-// one where there is none.
-func lastStamp(text string) commit.Stamp {
-	at := strings.LastIndex(text, `"`+stampMember+`":`)
-	if at < 0 {
-		return commit.Stamp{}
-	}
-	return commit.ReadStamp(strings.TrimSuffix(text[at+len(stampMember)+3:], closing))
 }

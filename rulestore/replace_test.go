@@ -5,7 +5,14 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 )
+
+// eventOf returns an event with rules, without a revision.
+func eventOf(rules pushrule.Ruleset) string {
+	e := stored.Event{Rules: rules, Found: true}
+	return e.Text(stored.Revision{})
+}
 
 func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 	t.Parallel()
@@ -14,7 +21,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 		"unreadable, stamped":  `{"content":{"global":[]},"commit":{"version":8000000000000000,"changes":1,"writers":{}}}`,
 		"no JSON":              `hello`,
 		"with members beside":  `{"x":1,"content":{"y":[],"global":{}},"commit":{"version":8000000000000000,"changes":3,"writers":{}}}`,
-		"as the store has it":  EventOf(pushrule.ServerDefault(alice)),
+		"as the store has it":  eventOf(pushrule.ServerDefault(alice)),
 		"longer than a script": `{"content":{"global":{"a":"` + strings.Repeat("x", 100_000) + `"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -30,27 +37,27 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 				t.Fatal(err)
 			}
 			other := text + " "
-			replace(&other, EventOf(pushrule.ServerDefault(alice)), false)
-			replace(nil, EventOf(pushrule.ServerDefault(alice)), false)
-			before, _ := readEvent(text, pushrule.NewReadCache())
-			replace(&text, EventOf(pushrule.ServerDefault(alice)), true)
+			replace(&other, eventOf(pushrule.ServerDefault(alice)), false)
+			replace(nil, eventOf(pushrule.ServerDefault(alice)), false)
+			before, _ := stored.ReadEvent(text, pushrule.NewReadCache())
+			replace(&text, eventOf(pushrule.ServerDefault(alice)), true)
 			got, err := store.Load(t.Context(), alice)
-			if want := pushrule.ServerDefault(alice); err != nil || !got.Rules.Equal(want) || got.Version <= max(before.last.Version, lastStamp(text).Version) {
+			if want := pushrule.ServerDefault(alice); err != nil || !got.Rules.Equal(want) || got.Version <= max(before.Revision.Version, stored.LastRevision(text).Version) {
 				t.Errorf("got version %d, %v", got.Version, err)
 			}
 
 			// And back.
-			stored := client.Get(t.Context(), aliceKey).Val()
-			replace(&stored, text, true)
+			now := client.Get(t.Context(), aliceKey).Val()
+			replace(&now, text, true)
 			again := client.Get(t.Context(), aliceKey).Val()
-			after, err := readEvent(again, pushrule.NewReadCache())
+			after, err := stored.ReadEvent(again, pushrule.NewReadCache())
 			switch {
 			case err != nil:
 				if again != text {
 					t.Errorf("got %q", again)
 				}
-			case after.last.Version <= got.Version || after.with("") != before.with(""):
-				t.Errorf("got version %d after %d: %s", after.last.Version, got.Version, again)
+			case after.Revision.Version <= got.Version || after.Text(stored.Revision{}) != before.Text(stored.Revision{}):
+				t.Errorf("got version %d after %d: %s", after.Revision.Version, got.Version, again)
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 var _ module.RuleStore = (*Store)(nil)
@@ -24,7 +25,7 @@ var _ module.RuleStore = (*Store)(nil)
 // concurrent use, does no I/O of its own accord, and needs no closing. Changes
 // of one user that arrive at the same time are written together.
 type Store struct {
-	events  *rediscommit.Users[event]
+	events  *rediscommit.Users[stored.Event]
 	client  redis.UniversalClient
 	channel string
 	cache   *pushrule.ReadCache
@@ -41,8 +42,8 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if now == nil {
 		now = time.Now
 	}
-	layout := layout{cfg.LargeEventBytes, cfg.Redis.KeyPrefix + channel, pushrule.NewReadCache()}
-	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[event]{
+	layout := layout{cfg.LargeEventBytes, stored.Keys{Prefix: cfg.Redis.KeyPrefix}.Channel(), pushrule.NewReadCache()}
+	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[stored.Event]{
 		Name:       "rulestore",
 		Observed:   observe.PushRules,
 		Read:       layout.read,
@@ -53,7 +54,7 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, key), client, layout.channel, layout.cache, now}, nil
+	return &Store{rediscommit.NewUsers(events, stored.Keys{}.Rules), client, layout.channel, layout.cache, now}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
@@ -74,9 +75,9 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 
 // Update replaces the stored rules; see [module.RuleStore].
 func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
-	state, err := s.events.Update(ctx, user, func(e *event) error {
-		err := edit(&e.rules, e.found)
-		e.found = true
+	state, err := s.events.Update(ctx, user, func(e *stored.Event) error {
+		err := edit(&e.Rules, e.Found)
+		e.Found = true
 		return err
 	})
 	return content(state), err
@@ -88,14 +89,11 @@ func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 }
 
 // content is what the rest of the module sees of an event.
-func content(state commit.State[event]) module.Content {
+func content(state commit.State[stored.Event]) module.Content {
 	e := state.Value
-	switch {
-	case !e.found:
+	if !e.Found {
 		return module.Content{}
-	case state.Stamp.Version > 0:
-		return module.Content{Rules: e.rules, Extra: e.contentExtra, Version: state.Stamp.Version}
-	default:
-		return module.Content{Rules: e.rules, Extra: e.contentExtra, Version: e.foreign}
 	}
+	e.Revision = state.Stamp
+	return module.Content{Rules: e.Rules, Extra: e.ContentExtra, Version: e.Version()}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 const (
@@ -86,14 +87,14 @@ func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
 		`{"content":{"global":{"room":[{"rule_id":1,"default":false,"enabled":true,"actions":[]}]}}}`: unreadable,
 		"{\"content\":{\"global\":{\"x\":\"\xff\"}}}":                                                 unreadable,
 	} {
-		e, err := readEvent(text, pushrule.NewReadCache())
+		e, err := stored.ReadEvent(text, pushrule.NewReadCache())
 		got := ""
 		switch {
 		case fault.KindOf(err) == fault.Database:
 			got = unreadable
 		case err != nil:
 			t.Errorf("%s: got error %v", text, err)
-		case !e.found:
+		case !e.Found:
 			got = missing
 		}
 		if got != want {

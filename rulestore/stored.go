@@ -11,16 +11,13 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // userOf returns the user of a key. No prefix has a brace.
 func userOf(key string) string {
 	return key[strings.IndexByte(key, '{')+1 : strings.LastIndexByte(key, '}')]
 }
-
-// channel is where every change is published, as "VERSION USER": a change
-// belongs to all nodes of a cluster, and so does what is published.
-const channel = "push_rules_changed"
 
 // swapScript replaces the event and publishes that it did. A server that does
 // not let the host publish does not keep it from changing anything.
@@ -48,18 +45,18 @@ type layout struct {
 	cache      *pushrule.ReadCache
 }
 
-// stored is a user's event and the text it was read from, nil for none.
-type stored struct {
-	event
+// storedEvent is a user's event and the text it was read from, nil for none.
+type storedEvent struct {
+	stored.Event
 	text   *string
 	user   string
 	layout layout
 }
 
-func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[event], error) {
+func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[stored.Event], error) {
 	answer := client.Get(ctx, key)
-	return func() (rediscommit.Stored[event], error) {
-		s := stored{user: userOf(key), layout: l}
+	return func() (rediscommit.Stored[stored.Event], error) {
+		s := storedEvent{user: userOf(key), layout: l}
 		text, err := answer.Result()
 		if errors.Is(err, redis.Nil) {
 			return s, nil
@@ -68,34 +65,34 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 			return nil, err
 		}
 		s.text = &text
-		s.event, err = readEvent(text, l.cache)
+		s.Event, err = stored.ReadEvent(text, l.cache)
 		return s, err
 	}
 }
 
-func (s stored) Exists() bool { return s.text != nil }
+func (s storedEvent) Exists() bool { return s.text != nil }
 
-func (s stored) Value() event { return s.event }
+func (s storedEvent) Value() stored.Event { return s.Event }
 
-func (s stored) Stamp() commit.Stamp { return s.last }
+func (s storedEvent) Stamp() commit.Stamp { return s.Revision }
 
 // Change never refuses: how large rules may be, the service says.
-func (s stored) Change(next event) (rediscommit.Change, error) {
-	s.layout.cache.Add(next.rules)
+func (s storedEvent) Change(next stored.Event) (rediscommit.Change, error) {
+	s.layout.cache.Add(next.Rules)
 	return &change{old: s, next: next}, nil
 }
 
 // change is an event to be stored in the place of another.
 type change struct {
-	old  stored
-	next event
+	old  storedEvent
+	next stored.Event
 	text string // the event with the stamp that it was asked for with last
 }
 
 // IsEmpty reports whether the rules are stored already, in whatever form: an edit
 // changes nothing else in an event.
 func (c *change) IsEmpty() bool {
-	return c.old.found && c.old.rules.Equal(c.next.rules)
+	return c.old.Found && c.old.Rules.Equal(c.next.Rules)
 }
 
 func (c *change) Args(stamp commit.Stamp) []any {
@@ -112,7 +109,7 @@ func (c *change) Args(stamp commit.Stamp) []any {
 
 // Exchange is for events that are large, before or after the change.
 func (c *change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible bool) {
-	if c.old.text == nil || max(c.next.size(), len(*c.old.text)) < c.old.layout.largeBytes {
+	if c.old.text == nil || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
 		return rediscommit.Exchange{}, false
 	}
 	return rediscommit.Exchange{
@@ -121,22 +118,22 @@ func (c *change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible 
 }
 
 // Successor is the event as it is stored then.
-func (c *change) Successor(stamp commit.Stamp) (next rediscommit.Stored[event], bytes int) {
+func (c *change) Successor(stamp commit.Stamp) (next rediscommit.Stored[stored.Event], bytes int) {
 	text, e := c.text, c.next // a pointer into the change would keep what it replaced
-	e.stamp, e.last, e.foreign = string(stamp.AppendJSON(nil)), stamp, 0
-	return stored{event: e, text: &text, user: c.old.user, layout: c.old.layout}, len(text) + len(e.rules.JSON())
+	e.Revision = stamp
+	return storedEvent{Event: e, text: &text, user: c.old.user, layout: c.old.layout}, len(text) + len(e.Rules.JSON())
 }
 
 // with returns the event with a stamp.
 func (c *change) with(stamp commit.Stamp) string {
-	c.text = c.next.with(string(stamp.AppendJSON(nil)))
+	c.text = c.next.Text(stamp)
 	return c.text
 }
 
 // message is what is published of the change, empty if nothing changes.
 func (c *change) message(stamp commit.Stamp) string {
-	if stamp.Version == c.old.last.Version {
+	if stamp.Version == c.old.Revision.Version {
 		return ""
 	}
-	return message(mxid.UserID(c.old.user), stamp.Version)
+	return stored.Message(mxid.UserID(c.old.user), stamp.Version)
 }

@@ -6,14 +6,12 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // A connection on which nothing comes for a while is asked whether it is still
@@ -50,7 +48,7 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 		case *redis.Subscription:
 			watching()
 		case *redis.Message:
-			if user, version, found := parseMessage(message.Payload); found {
+			if user, version, found := stored.ReadMessage(message.Payload); found {
 				changed(module.Change{User: user, Version: version, Made: s.madeAt(version)})
 			}
 		}
@@ -64,19 +62,6 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 			return fmt.Errorf("rulestore: watch: %w", err)
 		}
 	}
-}
-
-// message is what is published of a change, "VERSION USER".
-func message(user mxid.UserID, version int64) string {
-	return strconv.FormatInt(version, 10) + " " + string(user)
-}
-
-// parseMessage reads a message. Anything else is not found.
-func parseMessage(message string) (user mxid.UserID, version int64, found bool) {
-	number, name, _ := strings.Cut(message, " ")
-	version, err := strconv.ParseInt(number, 10, 64)
-	user = mxid.UserID(name)
-	return user, version, err == nil && version > 0 && version < isForeign && user.Validate() == nil
 }
 
 // madeAt returns when a change was made, by the clock of this host: the version

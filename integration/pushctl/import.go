@@ -283,9 +283,20 @@ func (j importJob) isThere() bool {
 // isSame reports whether the record is what is stored.
 func (i *importing) isSame(j importJob) bool {
 	if j.event != nil {
-		return i.events.Same(j.before.text, *j.event)
+		return i.isSameEvent(j.before.text, *j.event)
 	}
 	return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
+}
+
+// isSameEvent reports whether two events are the same beside their revisions.
+// Those that cannot be read are, if they are equal.
+func (i *importing) isSameEvent(a, b string) bool {
+	if a == b {
+		return true
+	}
+	first, firstErr := stored.ReadEvent(a, i.cache)
+	second, secondErr := stored.ReadEvent(b, i.cache)
+	return firstErr == nil && secondErr == nil && first.Text(stored.Revision{}) == second.Text(stored.Revision{})
 }
 
 // replace stores the record in the place of what was read; done is false if

@@ -19,7 +19,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
-	"github.com/pushfx/pushfx/rulestore"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -308,7 +307,7 @@ func (b *bed) storeForGolden() {
 		b.t.Fatal(err)
 	}
 	const stamp = `,"commit":{"version":1763716975000000,"changes":12,"writers":{}}}`
-	b.store(alice, strings.TrimSuffix(rulestore.EventOf(rules), "}")+stamp)
+	b.store(alice, strings.TrimSuffix(eventOf(rules), "}")+stamp)
 	p := aPusher("alice")
 	p.Created, p.Claim = 1, pusher.Claim{Number: 1763716975000000}
 	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "commit", `{"version":1763716975000001,"changes":1,"writers":{}}`)

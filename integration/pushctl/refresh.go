@@ -135,7 +135,7 @@ func (c *refreshCounts) add(d refreshCounts) {
 }
 
 func (c *call) stateOf(set value) setState {
-	e, err := c.events.Read(set.text)
+	e, err := stored.ReadEvent(set.text, c.cache)
 	switch {
 	case set.state == isOtherType || err != nil:
 		return setUnreadable

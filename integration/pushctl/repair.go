@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/rulestore"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func repairCommand() command {
@@ -166,7 +166,7 @@ func (r *repairer) whyLeft(p problem) error {
 	case wrongType, misplacedKey, unknownKey:
 		return errByHand
 	}
-	e, err := r.events.Read(p.text)
+	e, err := stored.ReadEvent(p.text, r.cache)
 	if err != nil {
 		return err
 	}
@@ -178,7 +178,7 @@ func (r *repairer) repairOne(ctx context.Context, p problem) error {
 	switch p.kind {
 	case unreadableEvent:
 		defaults := r.defaults.For(p.user)
-		return ifDone(r.rules.Replace(ctx, p.user, &p.text, rulestore.EventOf(defaults)))
+		return ifDone(r.rules.Replace(ctx, p.user, &p.text, eventOf(defaults)))
 	case unreadablePushers:
 		left := maps.Clone(p.hash.fields)
 		for _, field := range p.hash.Unreadable {
@@ -221,6 +221,12 @@ func (r *repairer) record(ctx context.Context, p problem) error {
 		}
 	}
 	return r.repairs.Record(ctx, p.user, p.pusher)
+}
+
+// eventOf returns an event with rules as it is stored, without a revision.
+func eventOf(rules pushrule.Ruleset) string {
+	e := stored.Event{Rules: rules, Found: true}
+	return e.Text(stored.Revision{})
 }
 
 func ifDone(done bool, err error) error {

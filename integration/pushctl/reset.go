@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/rulestore"
 )
 
 func resetCommand() command {
@@ -150,5 +149,5 @@ func (c *call) reset(ctx context.Context, user mxid.UserID) error {
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	return ifDone(c.rules.Replace(ctx, user, &text, rulestore.EventOf(defaults)))
+	return ifDone(c.rules.Replace(ctx, user, &text, eventOf(defaults)))
 }

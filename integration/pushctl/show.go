@@ -143,11 +143,11 @@ func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownU
 
 func (c *call) shownRules(v value) shownRules {
 	s := shownRules{shownKeyed{Key: v.name, Bytes: len(v.text)}, []shownRule{}}
-	e, err := c.events.Read(v.text)
+	e, err := stored.ReadEvent(v.text, c.cache)
 	if err != nil {
 		return s
 	}
-	s.Version, s.Changes = e.Stamp.Version, e.Stamp.Changes
+	s.Version, s.Changes = e.Revision.Version, e.Revision.Changes
 	for _, kind := range pushrule.Kinds() {
 		for i, r := range e.Rules.List(kind) {
 			shown := shownRule{Kind: kind, Order: i + 1, ID: r.ID, Default: r.Default, Enabled: r.Enabled, Actions: pushrule.AppendActions(nil, r.Actions)}

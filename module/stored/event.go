@@ -1,0 +1,200 @@
+package stored
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"strings"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Event is a user's push rules event, the account data
+//
+//	{"type":"m.push_rules","content":{"global":{...}},"commit":{...}}
+//
+// where commit is the revision. Members that the module does not know are kept.
+type Event struct {
+	Rules        pushrule.Ruleset
+	Found        bool                // whether the content is an object; if not, the user counts as one without rules
+	ContentExtra []strictjson.Member // members of the content beside the rules
+	Extra        []strictjson.Member // members of the event beside its content
+	Revision     Revision            // as it was read
+
+	foreign int64 // the version if somebody else wrote the event, 0 if the module did
+}
+
+// The parts of an event as the module writes it, around the rules and the
+// revision.
+const (
+	eventStart    = `{"type":"m.push_rules","content":{"global":`
+	eventRevision = `},"` + revisionMember + `":`
+	eventEnd      = `}`
+)
+
+// ReadEvent reads a stored event. The cache saves reading rules that it has seen.
+// Errors: [pushrule.Unreadable] for what is no event, or has a content that cannot
+// be read.
+//
+// An event as the module writes it is cut into its rules and its revision. This
+// proves the form of the whole: the text is those two JSON values and the constant
+// parts around them, which can be read in one way alone.
+func ReadEvent(text string, cache *pushrule.ReadCache) (Event, error) {
+	if rules, last, found := cutEvent(text); found {
+		revision := ReadRevision(last) // which has a version only if the text is JSON
+		if set, err := cache.Read(rules); err == nil && (last == "" || revision.Version > 0 || strictjson.Valid(last)) {
+			return Event{Rules: set, Found: true, Revision: revision}.withForeign(text), nil
+		}
+	}
+	e, err := readAnyEvent(text)
+	if err != nil {
+		return Event{}, err
+	}
+	return e.withForeign(text), nil
+}
+
+// cutEvent returns the rules and the revision of an event as the module writes it,
+// or, without a revision, as others do. It does not check that they are JSON.
+func cutEvent(text string) (rules, revision string, found bool) {
+	rest, starts := strings.CutPrefix(text, eventStart)
+	rest, ends := strings.CutSuffix(rest, eventEnd)
+	if !starts || !ends {
+		return "", "", false
+	}
+	if at := strings.LastIndex(rest, eventRevision); at >= 0 {
+		revision = rest[at+len(eventRevision):]
+		return rest[:at], revision, revision != ""
+	}
+	rules, found = strings.CutSuffix(rest, eventEnd)
+	return rules, "", found
+}
+
+// readAnyEvent reads an event in any form.
+func readAnyEvent(text string) (Event, error) {
+	var e Event
+	r := strictjson.NewReader(text)
+	err := r.Object(func(name string) (err error) {
+		switch name {
+		case "type":
+			return r.Skip()
+		case "content":
+			return e.readContent(r)
+		case revisionMember:
+			last, err := r.Value()
+			e.Revision = ReadRevision(last)
+			return err
+		}
+		e.Extra, err = r.Keep(e.Extra, name)
+		return err
+	})
+	if err == nil {
+		err = r.End()
+	}
+	if err != nil {
+		return Event{}, pushrule.Unreadable(err)
+	}
+	return e, nil
+}
+
+func (e *Event) readContent(r *strictjson.Reader) error {
+	if !r.IsObject() {
+		return r.Skip()
+	}
+	e.Found = true
+	return r.Object(func(name string) (err error) {
+		if name == "global" {
+			e.Rules, err = pushrule.ReadRuleset(r)
+			return err
+		}
+		e.ContentExtra, err = r.Keep(e.ContentExtra, name)
+		return err
+	}, "global")
+}
+
+// Text returns the event as it is stored with a revision, or without one if that
+// is the zero Revision.
+func (e *Event) Text(revision Revision) string {
+	if e.hasMore() {
+		text := e.appendOpen(nil)
+		if revision.Version > 0 {
+			text = revision.AppendJSON(strictjson.AppendMember(text, revisionMember))
+		}
+		return string(append(text, eventEnd...))
+	}
+	if revision.Version == 0 {
+		return eventStart + e.Rules.JSON() + eventEnd + eventEnd
+	}
+	return eventStart + e.Rules.JSON() + eventRevision + string(revision.AppendJSON(nil)) + eventEnd
+}
+
+// Size is that of the event without its revision, in bytes.
+func (e *Event) Size() int {
+	if e.hasMore() {
+		return len(e.appendOpen(nil)) + len(eventEnd)
+	}
+	return len(eventStart) + len(e.Rules.JSON()) + 2*len(eventEnd)
+}
+
+// hasMore reports whether the event has members that the module does not know.
+func (e *Event) hasMore() bool { return len(e.Extra)+len(e.ContentExtra) > 0 }
+
+// appendOpen appends the event as it is stored, up to its revision.
+func (e *Event) appendOpen(dst []byte) []byte {
+	dst = append(dst, eventStart...)
+	dst = e.Rules.AppendJSON(dst)
+	dst = append(strictjson.AppendMembers(dst, e.ContentExtra), '}')
+	return strictjson.AppendMembers(dst, e.Extra)
+}
+
+// Version is what clients' syncs compare: that of the revision or, of an event
+// that somebody else wrote, one that differs whenever the text does.
+func (e *Event) Version() int64 {
+	if e.Revision.Version > 0 {
+		return e.Revision.Version
+	}
+	return e.foreign
+}
+
+// isForeign is set in versions of events that somebody else wrote. Those that the
+// module writes are too small for it.
+const isForeign = 1 << 62
+
+// withForeign returns the event, read from a text, with a version of its own if
+// its revision has none. It is another one for every text, on every host the same
+// one, and none that the module gives.
+func (e Event) withForeign(text string) Event {
+	if e.Revision.Version == 0 {
+		sum := sha256.Sum256([]byte(text))
+		e.foreign = int64(binary.BigEndian.Uint64(sum[:])&(isForeign-1) | isForeign)
+	}
+	return e
+}
+
+// RevisionTail is how many bytes of the end of an event hold its revision, which
+// is rarely longer than half of it.
+const RevisionTail = 1 << 10
+
+// VersionAtEnd returns the version in the revision that an event ends with, of
+// which the tail is the end; 0 if there is none in it. That the rest is JSON makes
+// the revision a member of the event: the quotes within a string are escaped, and
+// one brace closes no more than the event.
+func VersionAtEnd(tail string) int64 {
+	const member = `,"` + revisionMember + `":`
+	at := strings.LastIndex(tail, member)
+	last, closed := strings.CutSuffix(tail, eventEnd)
+	if at < 0 || !closed {
+		return 0
+	}
+	return ReadRevision(last[at+len(member):]).Version
+}
+
+// LastRevision returns the revision at the end of an event that need not be
+// readable, the zero one if there is none.
+func LastRevision(text string) Revision {
+	const member = `"` + revisionMember + `":`
+	at := strings.LastIndex(text, member)
+	if at < 0 {
+		return Revision{}
+	}
+	return ReadRevision(strings.TrimSuffix(text[at+len(member):], eventEnd))
+}

@@ -1,0 +1,98 @@
+package stored
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// FuzzReadEvent holds that whatever is stored is either read or refused as
+// unreadable, and that what is read is written so that it reads the same:
+// nothing in it is lost but the order of its members.
+func FuzzReadEvent(f *testing.F) {
+	for _, text := range []string{
+		`{"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[],"sender":[],"underride":[]}}}`,
+		`{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`,
+		`{"content":null}`, `{"content":{"global":[]}}`, `{}`, ``, `null`, `{"content":{"global":{}},"content":{}}`,
+		`{"content":{"global":{"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[null,{"x":{}}],"y":0.10}]}},"commit":{"version":1,"changes":1,"writers":{}}}`,
+		eventStart + `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}` + eventRevision + `{"version":1,"changes":1,"writers":{}}}`,
+		eventStart + `{"x":"` + eventRevision + `{}}"` + eventRevision + `{}}`, eventStart + `{}},"commit":1` + eventRevision + `2}`, eventStart + `{}` + eventRevision + `{}},"x":{}}`,
+		`{"commit":null,"content":{"global":{"content":[{"rule_id":"","default":true,"enabled":false,"actions":[],"pattern":""}]}}}`,
+	} {
+		f.Add(text)
+	}
+	cache := pushrule.NewReadCache()
+	f.Fuzz(func(t *testing.T, text string) {
+		e, err := ReadEvent(text, cache)
+		e.foreign = 0 // the other reader does not know it
+		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
+			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
+		}
+		if err != nil {
+			if fault.KindOf(err) != fault.Database {
+				t.Errorf("%q: got error %v", text, err)
+			}
+			return
+		}
+		if !e.Found {
+			return // it is never written back
+		}
+		written := e.Text(e.Revision)
+		again, err := ReadEvent(written, cache)
+		if err != nil {
+			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
+		}
+		if twice := again.Text(again.Revision); twice != written || e.Size() > len(written) {
+			t.Errorf("%q is written as\n%q and then as\n%q", text, written, twice)
+		}
+		if !again.Rules.Equal(e.Rules) {
+			t.Errorf("%q: the rules have changed", text)
+		}
+	})
+}
+
+// The bytes are what hosts of all versions share.
+func TestAnEventIsStoredInAFixedForm(t *testing.T) {
+	t.Parallel()
+	const rules = `{"override":[],"content":[],"room":[{"rule_id":"!a:b","default":false,"enabled":true,"actions":["notify"]}],"sender":[],"underride":[]}`
+	const revision = `{"version":3,"changes":2,"writers":{"A":[1,1700000000]}}`
+	for _, test := range []struct{ name, text, written, bare string }{
+		{
+			"as written", `{"type":"m.push_rules","content":{"global":` + rules + `},"commit":` + revision + `}`,
+			`{"type":"m.push_rules","content":{"global":` + rules + `},"commit":` + revision + `}`,
+			`{"type":"m.push_rules","content":{"global":` + rules + `}}`,
+		},
+		{
+			"with unknown members", `{"x":1.0,"commit":` + revision + `,"content":{"y":[],"global":` + rules + `}}`,
+			`{"type":"m.push_rules","content":{"global":` + rules + `,"y":[]},"x":1.0,"commit":` + revision + `}`,
+			`{"type":"m.push_rules","content":{"global":` + rules + `,"y":[]},"x":1.0}`,
+		},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			e, err := ReadEvent(test.text, pushrule.NewReadCache())
+			if err != nil || !e.Found || e.Version() != 3 {
+				t.Fatalf("got %+v, %v", e, err)
+			}
+			if got := e.Text(e.Revision); got != test.written {
+				t.Errorf("got %s, want %s", got, test.written)
+			}
+			if got := e.Text(Revision{}); got != test.bare || e.Size() != len(got) {
+				t.Errorf("got %s of %d bytes, want %s", got, e.Size(), test.bare)
+			}
+			if got := VersionAtEnd(test.written[len(test.written)-80:]); got != 3 {
+				t.Errorf("at the end is version %d", got)
+			}
+			if got := LastRevision(test.written); !got.Equal(e.Revision) {
+				t.Errorf("the last revision is %+v", got)
+			}
+			for _, none := range []string{test.bare, `no JSON`, ``} {
+				if VersionAtEnd(none) != 0 || LastRevision(none).Version != 0 {
+					t.Errorf("%s has a revision", none)
+				}
+			}
+		})
+	}
+}
