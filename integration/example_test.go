@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"os"
-	"regexp"
 	"strings"
 	"sync"
 	"testing"
@@ -356,28 +354,5 @@ func TestAHostDoesWhatTheReadmeTells(t *testing.T) {
 	wantNil(h.deactivated(ctx, alice))
 	if keys, err := client.Keys(ctx, "*alice*").Result(); err != nil || len(keys) != 0 {
 		t.Errorf("left are %q, %v", keys, err)
-	}
-}
-
-func TestEveryGoBlockOfTheReadmeIsCompiledHere(t *testing.T) {
-	t.Parallel()
-	readme, err := os.ReadFile("../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	code, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	spaces := regexp.MustCompile(`\s+`)
-	flat := func(text string) string { return spaces.ReplaceAllString(text, " ") }
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) < 5 {
-		t.Fatalf("found %d Go blocks in the README", len(blocks))
-	}
-	for _, block := range blocks {
-		if !strings.Contains(flat(string(code)), strings.TrimSpace(flat(block[1]))) {
-			t.Errorf("not compiled in example_test.go:\n%s", block[1])
-		}
 	}
 }

@@ -1,4 +1,4 @@
-// Command hostile measures how well the demo host keeps a hostile client away
+// Package hostile measures how well the demo host keeps a hostile client away
 // from everybody else. It starts a redis-server and the demo host, has some
 // well-behaved users make requests at a steady pace, alone and beside each kind
 // of hostile client in turn, and prints what they waited for and how much memory
@@ -10,7 +10,7 @@
 // kind "elsewhere", which sends to itself and has nothing to do with the host.
 // All traffic is on 127.0.0.1, all from the same address. Run it with -h for its
 // flags.
-package main
+package hostile
 
 import (
 	"context"
@@ -19,8 +19,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/pushfx/pushfx/integration/testbed"
 )
 
 // plan is what the flags say.
@@ -35,11 +33,9 @@ type plan struct {
 	target string // their host:port
 }
 
-func main() { testbed.Main("hostile", run) }
-
-// run measures, or attacks if the flags say that this is the process of the
+// Run measures, or attacks if the flags say that this is the process of the
 // hostile clients.
-func run(ctx context.Context, args []string) error {
+func Run(ctx context.Context, args []string) error {
 	p, err := parsePlan(args)
 	if err != nil {
 		return err
@@ -52,7 +48,7 @@ func run(ctx context.Context, args []string) error {
 
 // parsePlan reads the command line.
 func parsePlan(args []string) (plan, error) {
-	flags := flag.NewFlagSet("hostile", flag.ContinueOnError)
+	flags := flag.NewFlagSet("bench hostile", flag.ContinueOnError)
 	quick := flags.Bool("quick", false, "measure for less than a minute in all")
 	phase := flags.Duration("phase", 3*time.Second, "`TIME` of each measurement")
 	rounds := flags.Int("rounds", 3, "`NUMBER` of measurements of each kind, alone and beside it")

@@ -1,4 +1,4 @@
-// Command loadbench measures the demo host against the floor: a bare echo handler
+// Package speed measures the demo host against the floor: a bare echo handler
 // that makes one go-redis GET of the same bytes, or a GET and a SET, and nothing
 // else. It starts a redis-server, the floor and the demo host by itself, loads
 // them in turn, prints tables of ratios, and writes them as Markdown and the
@@ -7,7 +7,7 @@
 // The load comes from this process, over 127.0.0.1, on the same machine: what
 // one of the two hosts gains in CPU, the others have. Run it with -h for its
 // flags.
-package main
+package speed
 
 import (
 	"context"
@@ -16,8 +16,6 @@ import (
 	"os"
 	"path/filepath"
 	"time"
-
-	"github.com/pushfx/pushfx/integration/testbed"
 )
 
 // plan is what the flags say.
@@ -31,18 +29,16 @@ type plan struct {
 	program     string // of the demo host; built where it is empty
 }
 
-func main() { testbed.Main("loadbench", run) }
-
-// run measures, or is the floor where the flags say so.
-func run(ctx context.Context, args []string) error {
-	flags := flag.NewFlagSet("loadbench", flag.ContinueOnError)
+// Run measures, or is the floor if the flags say so.
+func Run(ctx context.Context, args []string) error {
+	flags := flag.NewFlagSet("bench speed", flag.ContinueOnError)
 	p := plan{sizes: []int{10, 100, 1000, 9900}}
 	quick := flags.Bool("quick", false, "measure for less than a minute in all")
 	flags.DurationVar(&p.phase, "phase", 2*time.Second, "`TIME` of each load")
 	flags.IntVar(&p.rounds, "rounds", 5, "`NUMBER` of loads of each kind on either host")
 	flags.IntVar(&p.connections, "connections", 16, "`NUMBER` of connections, each with a request at a time")
 	flags.IntVar(&p.users, "users", 1_000_000, "`NUMBER` of users in Redis at the end; a million take 4 GB")
-	flags.StringVar(&p.out, "out", filepath.Join(os.TempDir(), "loadbench"), "`FOLDER` for the results")
+	flags.StringVar(&p.out, "out", filepath.Join(os.TempDir(), "bench"), "`FOLDER` for the results")
 	flags.StringVar(&p.program, "program", "", "`FILE` of a demo host that is built already")
 	floor := flags.String("floor", "", "be the floor on the Redis at `HOST:PORT`; it is how the command calls itself")
 	if err := flags.Parse(args); err != nil {

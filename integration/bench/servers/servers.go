@@ -1,6 +1,6 @@
 // Package testbed starts the servers that commands measure, each as a process
 // of its own on a free port of 127.0.0.1, with its data in a temporary folder.
-package testbed
+package servers
 
 import (
 	"bufio"

@@ -1,4 +1,4 @@
-package main
+package hostile
 
 import (
 	"bufio"
@@ -38,7 +38,7 @@ func attackBeside(ctx context.Context, name, target string, length time.Duration
 	if err != nil {
 		return nil, err
 	}
-	command := exec.CommandContext(ctx, self, "-attack", name, "-target", target, "-phase", length.String())
+	command := exec.CommandContext(ctx, self, "hostile", "-attack", name, "-target", target, "-phase", length.String())
 	if nice, err := exec.LookPath("nice"); err == nil {
 		command = exec.CommandContext(ctx, nice, append([]string{"-n", "19"}, command.Args...)...)
 	}

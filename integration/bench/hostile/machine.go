@@ -1,22 +1,22 @@
-package main
+package hostile
 
 import (
 	"context"
 	"time"
 
-	"github.com/pushfx/pushfx/integration/testbed"
+	"github.com/pushfx/pushfx/integration/bench/servers"
 )
 
-// servers are the Redis and the demo host.
-type servers struct {
-	*testbed.Bed
-	host *testbed.Process
+// machine is the Redis and the demo host.
+type machine struct {
+	*servers.Bed
+	host *servers.Process
 }
 
 // startServers starts the demo host with flags on a Redis. Without a program it
 // is built.
-func startServers(ctx context.Context, program string, flags []string) (*servers, error) {
-	bed, err := testbed.New(ctx)
+func startServers(ctx context.Context, program string, flags []string) (*machine, error) {
+	bed, err := servers.New(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -25,7 +25,7 @@ func startServers(ctx context.Context, program string, flags []string) (*servers
 		bed.Close()
 		return nil, err
 	}
-	return &servers{bed, host}, nil
+	return &machine{bed, host}, nil
 }
 
 // memory is the most that the servers had in RAM, in bytes.
@@ -35,7 +35,7 @@ const memoryInterval = 50 * time.Millisecond
 
 // watchMemory samples the servers' memory until ctx ends, and returns the
 // maximum.
-func (s *servers) watchMemory(ctx context.Context) (most memory) {
+func (s *machine) watchMemory(ctx context.Context) (most memory) {
 	ticker := time.NewTicker(memoryInterval)
 	defer ticker.Stop()
 	for {

@@ -1,4 +1,4 @@
-package main
+package speed
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/integration/testbed"
+	"github.com/pushfx/pushfx/integration/bench/servers"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -23,15 +23,15 @@ const fewUsers = 1000
 // bench is the servers, and what was found.
 type bench struct {
 	plan
-	*testbed.Bed
-	floor, demo *testbed.Process
+	*servers.Bed
+	floor, demo *servers.Process
 	program     string
 	report      report
 }
 
 // measure measures all and writes the report.
 func measure(ctx context.Context, p plan) error {
-	bed, err := testbed.New(ctx)
+	bed, err := servers.New(ctx)
 	if err != nil {
 		return err
 	}
@@ -68,7 +68,7 @@ func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", 
 func (b *bench) start(ctx context.Context) (err error) {
 	if b.program == "" {
 		progress("building the demo host")
-		if b.program, err = b.Build(ctx, testbed.DemoPackage); err != nil {
+		if b.program, err = b.Build(ctx, servers.DemoPackage); err != nil {
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if b.floor, err = b.Start(self, greeting, "-floor", b.RedisAddress); err != nil {
+	if b.floor, err = b.Start(self, greeting, "speed", "-floor", b.RedisAddress); err != nil {
 		return err
 	}
 	if b.demo, err = b.StartDemo(ctx, b.program, "-user-rate", "0"); err != nil {

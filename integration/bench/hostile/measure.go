@@ -1,4 +1,4 @@
-package main
+package hostile
 
 import (
 	"context"
@@ -61,7 +61,7 @@ func measure(ctx context.Context, p plan) error {
 }
 
 // measureKind measures alone and beside a kind of hostile clients in turn.
-func measureKind(ctx context.Context, s *servers, good *steady, k kind, p plan) (*result, error) {
+func measureKind(ctx context.Context, s *machine, good *steady, k kind, p plan) (*result, error) {
 	r := &result{kind: k, answers: map[string]int{}}
 	if err := good.fillPushers(ctx, k.pushers); err != nil {
 		return nil, err
@@ -86,7 +86,7 @@ func measureKind(ctx context.Context, s *servers, good *steady, k kind, p plan) 
 	return r, nil
 }
 
-func (r *result) alone(ctx context.Context, s *servers, good *steady, length time.Duration) error {
+func (r *result) alone(ctx context.Context, s *machine, good *steady, length time.Duration) error {
 	w, m := s.observe(ctx, good, length)
 	r.quiet = memory{max(r.quiet.host, m.host), max(r.quiet.redis, m.redis)}
 	r.alone50 = append(r.alone50, w.quantile(.5))
@@ -94,7 +94,7 @@ func (r *result) alone(ctx context.Context, s *servers, good *steady, length tim
 	return ctx.Err()
 }
 
-func (r *result) beside(ctx context.Context, s *servers, good *steady, length time.Duration) error {
+func (r *result) beside(ctx context.Context, s *machine, good *steady, length time.Duration) error {
 	end, err := attackBeside(ctx, r.kind.name, s.host.Address, length)
 	if err != nil {
 		return err
@@ -118,7 +118,7 @@ func (r *result) beside(ctx context.Context, s *servers, good *steady, length ti
 }
 
 // observe has the well-behaved users make requests, and watches the memory.
-func (s *servers) observe(ctx context.Context, good *steady, length time.Duration) (waits, memory) {
+func (s *machine) observe(ctx context.Context, good *steady, length time.Duration) (waits, memory) {
 	watched, stop := context.WithCancel(ctx)
 	most := make(chan memory, 1)
 	go func() { most <- s.watchMemory(watched) }()
@@ -128,7 +128,7 @@ func (s *servers) observe(ctx context.Context, good *steady, length time.Duratio
 }
 
 // prepare gives the hostile user what the kind starts with.
-func (s *servers) prepare(ctx context.Context, k kind) error {
+func (s *machine) prepare(ctx context.Context, k kind) error {
 	key := stored.Keys{}.Rules("@mallory:localhost")
 	if err := s.Client.Del(ctx, key).Err(); err != nil {
 		return err
@@ -162,8 +162,8 @@ func (s *steady) fillPushers(ctx context.Context, number int) error {
 }
 
 // setPassword gives the hostile user a password of their own.
-func (s *steady) setPassword(ctx context.Context, servers *servers) error {
-	if err := servers.Client.HDel(ctx, "demo:account:{@mallory:localhost}", "password").Err(); err != nil {
+func (s *steady) setPassword(ctx context.Context, m *machine) error {
+	if err := m.Client.HDel(ctx, "demo:account:{@mallory:localhost}", "password").Err(); err != nil {
 		return err
 	}
 	body := fmt.Sprintf(`{"auth":{"type":"m.login.password","user":"mallory","password":"demo"},"new_password":%q}`, ownPassword)

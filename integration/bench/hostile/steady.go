@@ -1,4 +1,4 @@
-package main
+package hostile
 
 import (
 	"context"
@@ -11,7 +11,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pushfx/pushfx/integration/testbed"
+	"github.com/pushfx/pushfx/integration/bench/servers"
 )
 
 // The well-behaved users: each makes few requests, but all together enough to
@@ -42,7 +42,7 @@ type steady struct {
 
 func newSteady(address string) *steady {
 	transport := &http.Transport{MaxConnsPerHost: connections, MaxIdleConnsPerHost: connections}
-	return &steady{"http://" + address + prefix, &http.Client{Transport: transport, Timeout: testbed.Patience}}
+	return &steady{"http://" + address + prefix, &http.Client{Transport: transport, Timeout: servers.Patience}}
 }
 
 // settle has every user make each request once, so that all that is created at

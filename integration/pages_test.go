@@ -1,0 +1,125 @@
+package integration
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// pages returns the Markdown pages of the project, by their path from here.
+func pages(t *testing.T) map[string]string {
+	t.Helper()
+	all := map[string]string{}
+	err := filepath.WalkDir("..", func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && (entry.Name() == "node_modules" || entry.Name() == ".git"):
+			return filepath.SkipDir
+		case filepath.Ext(path) != ".md":
+			return nil
+		}
+		text, err := os.ReadFile(path)
+		all[path] = string(text)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var (
+	fencedBlock  = regexp.MustCompile("(?s)```.*?```")
+	goBlock      = regexp.MustCompile("(?s)```go\n(.*?)```")
+	pageLink     = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	heading      = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	noAnchorRune = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// anchors returns those that headings have on GitHub.
+func anchors(page string) (all []string) {
+	for _, found := range heading.FindAllStringSubmatch(fencedBlock.ReplaceAllString(page, ""), -1) {
+		text := noAnchorRune.ReplaceAllString(strings.ToLower(found[1]), "")
+		all = append(all, strings.ReplaceAll(text, " ", "-"))
+	}
+	return all
+}
+
+func TestEveryLinkOfThePagesLeadsSomewhere(t *testing.T) {
+	t.Parallel()
+	all := pages(t)
+	links := 0
+	for path, page := range all {
+		for _, found := range pageLink.FindAllStringSubmatch(fencedBlock.ReplaceAllString(page, ""), -1) {
+			target, anchor, _ := strings.Cut(found[1], "#")
+			if strings.Contains(target, "://") {
+				continue
+			}
+			links++
+			file := path
+			if target != "" {
+				file = filepath.Join(filepath.Dir(path), target)
+			}
+			if _, err := os.Stat(file); err != nil {
+				t.Errorf("%s: the link %s leads nowhere", path, found[1])
+				continue
+			}
+			if anchor != "" && !slices.Contains(anchors(all[file]), anchor) {
+				t.Errorf("%s: the link %s leads to no heading", path, found[1])
+			}
+		}
+	}
+	if links < 20 {
+		t.Errorf("found only %d links", links)
+	}
+}
+
+// What a page shows as Go is compiled: it stands in a test file.
+func TestEveryGoBlockOfThePagesIsCompiled(t *testing.T) {
+	t.Parallel()
+	var code strings.Builder
+	for _, pattern := range []string{"*_test.go", "../module/*/*_test.go", "../module/*_test.go", "../*_test.go", "minimal/*.go"} {
+		files, err := filepath.Glob(pattern)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, file := range files {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			code.Write(text)
+		}
+	}
+	spaces := regexp.MustCompile(`\s+`)
+	flat := func(text string) string { return spaces.ReplaceAllString(text, " ") }
+	compiled, blocks := flat(code.String()), 0
+	for path, page := range pages(t) {
+		for _, block := range goBlock.FindAllStringSubmatch(page, -1) {
+			blocks++
+			if !strings.Contains(compiled, strings.TrimSpace(flat(block[1]))) {
+				t.Errorf("%s: not compiled in a test file:\n%s", path, block[1])
+			}
+		}
+	}
+	if blocks < 10 {
+		t.Errorf("found only %d Go blocks", blocks)
+	}
+}
+
+// A page that is read has at most 10 KB.
+func TestTheReadmeIsShort(t *testing.T) {
+	t.Parallel()
+	readme, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(readme) > 10<<10 {
+		t.Errorf("README.md has %d bytes, want at most 10 KB: the rest belongs beside the code that it is about", len(readme))
+	}
+}
