@@ -2,9 +2,11 @@ package integration
 
 import (
 	"context"
-	"errors"
-	"fmt"
+	"net"
 	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -13,29 +15,32 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // interruptedMove is a cluster on which the source of a slot's move has died in
 // the middle, and its replica has taken over, which knows nothing of the move.
 type interruptedMove struct {
-	t          *testing.T
-	cluster    *redistest.ClusterServers
-	source, to *redistest.Server
-	next       *redistest.Server // in the place of the source
-	slot       int
-	host       *host
-	push       module.HostService
-	moved      string // a user whose keys have moved
-	before     answer // of the whole read
+	t       *testing.T
+	cluster *redistest.ClusterServers
+	source  *redistest.Server
+	target  *redistest.Server // has the keys
+	owner   *redistest.Server // in the place of the source
+	slot    int
+	host    *host
+	push    module.HostService
+	moved   string // a user whose keys have moved
+	before  answer // of the whole read
 }
 
 // ownRule is what the user has beside the default rules.
 const ownRule = "/pushrules/global/room/!own:example.org"
 
-// newInterruptedMove moves the keys of one user and stops the source.
-func newInterruptedMove(t *testing.T, cluster *redistest.ClusterServers) *interruptedMove {
+// newMove has the keys of one user moved, and those of the others not.
+func newMove(t *testing.T) *interruptedMove {
 	t.Helper()
+	cluster := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
 	m := &interruptedMove{t: t, cluster: cluster, moved: newEffectsUser()}
 	client := cluster.Client(t)
 	m.host = startHost(t, client, fx.Populate(&m.push))
@@ -46,27 +51,66 @@ func newInterruptedMove(t *testing.T, cluster *redistest.ClusterServers) *interr
 	if m.before.status != http.StatusOK || !strings.Contains(m.before.body, "!own:") {
 		t.Fatalf("before: %s", m.before)
 	}
-	m.slot = int(client.ClusterKeySlot(t.Context(), eventKey(m.moved)).Val())
+	m.slot = redisclient.SlotOf(eventKey(m.moved))
 	source, err := cluster.MasterOf(t.Context(), m.slot)
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.source, m.to = source, (&clusterStage{cluster: cluster}).otherMaster(t, m.slot)
-	move, err := cluster.BeginMove(t.Context(), m.slot, m.to)
+	m.source, m.target = source, (&clusterStage{cluster: cluster}).otherMaster(t, m.slot)
+	move, err := cluster.BeginMove(t.Context(), m.slot, m.target)
 	if err == nil {
 		err = move.MoveKeys(t.Context(), eventKey(m.moved), pushersKey(m.moved))
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.source.Stop()
-	if m.next, err = cluster.WaitTakeover(t.Context(), m.slot, m.source); err != nil {
-		t.Fatal(err)
-	}
 	return m
 }
 
-// eventually waits until the cluster has settled so far that a condition holds.
+// stopSource has a replica take the place of the source.
+func (m *interruptedMove) stopSource() {
+	m.t.Helper()
+	m.source.Stop()
+	m.owner = m.takeover(m.slot, m.source)
+}
+
+// restartTarget has a replica take the place of the target, which comes back as its
+// replica.
+func (m *interruptedMove) restartTarget() {
+	m.t.Helper()
+	slot := 0
+	for owner := m.source; owner != m.target; slot += 1000 {
+		var err error
+		if owner, err = m.cluster.MasterOf(m.t.Context(), slot); err != nil {
+			m.t.Fatal(err)
+		}
+	}
+	m.target.Stop()
+	next := m.takeover(slot-1000, m.target)
+	m.restart(m.target)
+	m.target = next
+}
+
+func (m *interruptedMove) takeover(slot int, from *redistest.Server) *redistest.Server {
+	m.t.Helper()
+	next, err := m.cluster.WaitTakeover(m.t.Context(), slot, from)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return next
+}
+
+// restart starts a server, and waits until the others know it.
+func (m *interruptedMove) restart(server *redistest.Server) {
+	m.t.Helper()
+	server.Start()
+	eventually(m.t, "the server is a replica", func() bool {
+		role, err := server.Client(m.t).Do(m.t.Context(), "ROLE").Slice()
+		return err == nil && role[0] == "slave"
+	})
+}
+
+// served waits until a user is served.
 func (m *interruptedMove) served(user string) {
 	m.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -82,7 +126,8 @@ func (m *interruptedMove) served(user string) {
 func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	m := newInterruptedMove(t, redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no"))
+	m := newMove(t)
+	m.stopSource()
 	m.served("@somebody:example.org")
 	user := mxid.UserID(m.moved)
 	for range 3 {
@@ -110,14 +155,110 @@ func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
 	if err := m.cluster.SettleMoves(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	m.wantMended()
+}
+
+// wantMended wants the user to have what they had.
+func (m *interruptedMove) wantMended() {
+	m.t.Helper()
 	m.served(m.moved)
 	if a := m.host.do(m.moved, http.MethodGet, v3+"/pushrules/", ""); a.body != m.before.body {
-		t.Errorf("after the repair: got %s\nwant %s", a, m.before)
+		m.t.Errorf("after the repair: got %s\nwant %s", a, m.before)
 	}
 	if a := m.host.do(m.moved, http.MethodGet, v3+"/pushers", ""); !strings.Contains(a.body, m.moved) {
-		t.Errorf("after the repair: %s", a)
+		m.t.Errorf("after the repair: %s", a)
 	}
 }
 
-var _ = errors.New
-var _ = fmt.Sprint
+// do runs the commands of the page that contain a text, and returns what they say.
+func (m *interruptedMove) do(part string, holder *redistest.Server) string {
+	m.t.Helper()
+	at := func(server *redistest.Server) string {
+		host, port, _ := net.SplitHostPort(server.Addr())
+		return "-h " + host + " -p " + port
+	}
+	fill := strings.NewReplacer("ANY:6379", m.owner.Addr(), "-h HOLDER", at(holder), "-h OWNER", at(m.owner),
+		"SLOT SLOT", "SLOT "+strconv.Itoa(m.slot), "SETSLOT SLOT", "SETSLOT "+strconv.Itoa(m.slot), "KEY", eventKey(m.moved),
+		">>saved", ">>"+filepath.Join(m.t.TempDir(), "saved"))
+	var said []byte
+	for _, block := range shellBlocks(operatorPage(m.t, "### An interrupted move")) {
+		if !strings.Contains(block, part) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
+		defer cancel()
+		out, _ := exec.CommandContext(ctx, "sh", "-c", fill.Replace(block)).CombinedOutput() // it says more than its status
+		said = append(said, out...)
+	}
+	if len(said) == 0 {
+		m.t.Fatalf("the page has no commands with %q", part)
+	}
+	return string(said)
+}
+
+// shellBlocks are the commands in a part of a page.
+func shellBlocks(part string) (blocks []string) {
+	for {
+		_, rest, found := strings.Cut(part, "```sh\n")
+		if !found {
+			return blocks
+		}
+		block, after, _ := strings.Cut(rest, "```")
+		blocks, part = append(blocks, block), after
+	}
+}
+
+func (m *interruptedMove) fix() string { return m.do("--cluster fix", m.target) }
+
+func TestTheRepairOfThePageEndsAnInterruptedMove(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	if _, err := exec.LookPath("redis-cli"); err != nil {
+		t.Skip("there is no redis-cli")
+	}
+	for name, test := range map[string]func(*interruptedMove){
+		"the source died": func(m *interruptedMove) {
+			m.stopSource()
+			if said := m.fix(); !strings.Contains(said, "unreachable masters is dangerous") {
+				m.t.Errorf("it is not refused: %s", said)
+			}
+			m.restart(m.source)
+			m.fix()
+		},
+		"the target died": func(m *interruptedMove) {
+			m.owner = m.source
+			m.restartTarget()
+			m.fix()
+		},
+		"both died": func(m *interruptedMove) {
+			m.stopSource()
+			m.restart(m.source)
+			m.restartTarget()
+			m.do("IMPORTING", m.target)
+			m.fix()
+		},
+		"both have the key": func(m *interruptedMove) {
+			m.stopSource()
+			m.restart(m.source)
+			if err := m.owner.Client(m.t).Set(m.t.Context(), eventKey(m.moved), "{}", 0).Err(); err != nil {
+				m.t.Fatal(err)
+			}
+			if said := m.fix(); !strings.Contains(said, "Target key exists") {
+				m.t.Errorf("it does not say so: %s", said)
+			}
+			m.do("DEL", m.owner)
+			m.fix()
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMove(t)
+			test(m)
+			m.wantMended()
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			if err := m.cluster.WaitWhole(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
