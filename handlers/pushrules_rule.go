@@ -50,6 +50,9 @@ func (p *PushRules) putRule(d Dialect) endpoint {
 		if err != nil {
 			return answer{}, err
 		}
+		if pushrule.ValidateID(id) != nil { // which is refused whatever the body says
+			return emptyObject, p.rules.Put(ctx, r.who.User, kind, id, pushrule.Draft{}, pushrule.Position{})
+		}
 		parameters, err := query(r.Context)
 		if err != nil {
 			return answer{}, err

@@ -258,6 +258,12 @@ func TestErrors(t *testing.T) {
 			{"PUT " + path + "a%FFb", body, idInvalid},
 			{"PUT " + path + "a%ED%A0%80b", body, idInvalid},
 		}},
+		{"the id is judged before the body", []step{
+			{"PUT " + path + ".mine", "not JSON", idReserved},
+			{"PUT " + path + ".mine", nestedTooDeep, idReserved},
+			{"PUT " + path + "a%2Fb", `{"actions":null}`, idInvalid},
+			{"PUT " + path + "%FF?before=%zz", "", idInvalid},
+		}},
 		{"before or after is a server-default rule", []step{
 			{"PUT " + path + "mine?before=.m.rule.master", body, anchorDefault},
 			{"PUT " + path + "mine?after=.m.rule.master", body, anchorDefault},
@@ -329,6 +335,7 @@ func TestPathIsCheckedBeforeTheStoredEvent(t *testing.T) {
 			step{"GET /pushrules/device/override/a", "", scopeUnknown},
 			step{"GET /pushrules/global/bogus/a", "", kindUnknown},
 			step{"PUT /pushrules/global/bogus/.a", `{"rule":{"actions":[]}}`, kindUnknown},
+			step{"PUT /pushrules/global/override/.a", "not JSON", eventMissing},
 			step{"DELETE /pushrules/global/bogus/a", "", kindUnknown},
 		)
 	})
