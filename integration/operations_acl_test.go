@@ -594,6 +594,7 @@ var looking = [][]any{
 	{"MEMORY", "USAGE", eventKey(alice)},
 	{"DBSIZE"},
 	{"INFO"},
+	{"TIME"},
 	{"COMMAND"},
 	{"CLUSTER", "SLOTS"},
 	{"CLUSTER", "NODES"},
