@@ -10,6 +10,31 @@
 //
 // Before each stands the prefix of the host, if it has one. What is in braces is
 // the hash tag: in a cluster all keys of a user share a slot.
+//
+// # Forms
+//
+// What is stored has a form, which is told by what is there: no value holds its
+// number. Hosts that write forms 5 and 6 work on one Redis at the same time, and a
+// roll-back from 6 to 5 keeps all data.
+//
+//	1  no revision; receipts of writes in KEY:writes     push rules and pushers are read
+//	2  "commit" with a version that counts changes        push rules and pushers are read
+//	3  a version that is a time; index entries {"owners"} push rules are read, pushers and entries are not
+//	4  "commit" counts changes                            as 3
+//	5  index entries {"claims"}; claims of pushers have   all is read
+//	   "removes"; "commit" drops writes after 10 minutes
+//	6  today's: as 5, but "commit" keeps the last 16      all is read
+//	   writers, and versions are times of Redis
+//
+// Of the forms before, only 3 and 4 may be written at the same time: a host of form
+// 1 changes values and leaves their revision as it is, one of form 2 knows of no
+// index, and one of 3 or 4 cannot read the pushers of form 5. While hosts of form 5 are there, the clocks of hosts must
+// not differ by more than some minutes, as they did not before.
+//
+// A form that hosts of the one before can read and write may add members behind
+// those that there are: to the event, to the pushers in a hash, and to the
+// revision, where hosts that do not know them drop them. One that they cannot read
+// gets keys of its own.
 package stored
 
 import (

@@ -61,9 +61,10 @@ func (r Revision) AppendJSON(dst []byte) []byte {
 	return append(dst, revisionEnd...)
 }
 
-// ReadRevision reads exactly what [Revision.AppendJSON] appends, or what the first
-// versions of the module did, without the changes. Anything else gives the zero
-// Revision: what was edited by somebody else has none.
+// ReadRevision reads what [Revision.AppendJSON] appends, or what the first forms
+// had, without the changes. Members that a later form may have after the writers
+// are passed over. Anything else gives the zero Revision: what was edited by
+// somebody else has none.
 func ReadRevision(text string) Revision {
 	s := scanner{rest: text, fits: true}
 	var r Revision
@@ -74,7 +75,7 @@ func ReadRevision(text string) Revision {
 		r.Changes = s.number()
 	}
 	s.expect(revisionWriters)
-	for s.fits && s.rest != revisionEnd {
+	for s.fits && !strings.HasPrefix(s.rest, "}") {
 		if len(r.Writes) > 0 {
 			s.expect(",")
 		}
@@ -82,7 +83,8 @@ func ReadRevision(text string) Revision {
 		s.fits = s.fits && !slices.ContainsFunc(r.Writes, func(other Write) bool { return other.Writer == w.Writer })
 		r.Writes = append(r.Writes, w)
 	}
-	if !s.fits {
+	isWhole := s.rest == revisionEnd || strings.HasPrefix(s.rest, "},") && strictjson.Valid(text)
+	if !s.fits || !isWhole {
 		return Revision{}
 	}
 	return r

@@ -21,6 +21,24 @@ func TestARevisionIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
+// A later form may say more of a write. Its hosts and today's still find their
+// writes in what the others have written.
+func TestMembersThatALaterFormHasArePassedOver(t *testing.T) {
+	t.Parallel()
+	const known = `{"version":2,"changes":1,"writers":{"A":[7,1700000000]}`
+	want := Revision{Version: 2, Changes: 1, Writes: []Write{{"A", 7, 1_700_000_000}}}
+	for _, text := range []string{known + `}`, known + `,"digest":"x"}`, known + `,"x":{"writers":{}},"y":[1]}`} {
+		if got := ReadRevision(text); !got.Equal(want) {
+			t.Errorf("%s: got %+v", text, got)
+		}
+	}
+	for _, text := range []string{known, known + `,}`, known + `,"x"}`, known + `,"x":1}}`, known + `}}`} {
+		if got := ReadRevision(text); !got.Equal(Revision{}) {
+			t.Errorf("%s: got %+v", text, got)
+		}
+	}
+}
+
 func TestWhatIsNoRevisionIsNone(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
