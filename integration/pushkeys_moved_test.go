@@ -48,23 +48,28 @@ func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sen
 // beside it.
 func shareAmongRich(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.Pusher) {
 	t.Helper()
-	const large = 14
-	data := `{"x":"` + strings.Repeat("x", 16<<10-100) + `"}`
 	for _, user := range users {
-		err := h.store.Update(t.Context(), user, func(list *pusher.List) error {
-			for n := range large {
-				p := sharedPusher(fmt.Sprintf("%s's own %d", user, n))
-				p.Data = data
-				list.Set(p)
-			}
-			return nil
-		})
-		if err == nil {
-			err = h.service.Set(t.Context(), user, p, pusher.KeepOthers)
-		}
-		if err != nil {
+		setLarge(t, h, user)
+		if err := h.service.Set(t.Context(), user, p, pusher.KeepOthers); err != nil {
 			t.Fatal(err)
 		}
+	}
+}
+
+// setLarge gives a user large pushers, almost as many as they may have.
+func setLarge(t *testing.T, h pushkeyHost, user mxid.UserID) {
+	t.Helper()
+	const large = 14
+	data := `{"x":"` + strings.Repeat("x", 16<<10-100) + `"}`
+	if err := h.store.Update(t.Context(), user, func(list *pusher.List) error {
+		for n := range large {
+			p := sharedPusher(fmt.Sprintf("%s's own %d", user, n))
+			p.Data = data
+			list.Set(p)
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -80,7 +85,11 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 	server := redistest.Single(t)
 	users, p := crowd(100), sharedPusher("shared")
 	p.Data = `{"n":"a phone"}`
-	shareAmongRich(t, newPushkeyHost(t, server.Client(t)), users, p)
+	const warm, cold mxid.UserID = "@warm:example.org", "@cold:example.org"
+	cached := newPushkeyHost(t, server.Client(t))
+	shareAmongRich(t, cached, users[:97], p)
+	setLarge(t, cached, warm)
+	setLarge(t, cached, cold)
 	admin := server.Client(t)
 	changed := p
 	changed.Lang, changed.Data = "de", "{}"
@@ -93,6 +102,8 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 		{"appended with another language", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[1], changed, pusher.KeepOthers) }},
 		{"appended again by the last", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[1], changed, pusher.KeepOthers) }},
 		{"deleted", little, func(h pushkeyHost) error { return h.service.Delete(t.Context(), users[2], p.Key) }},
+		{"appended by one whose other pushers are cached", little, func(pushkeyHost) error { return cached.service.Set(t.Context(), warm, p, pusher.KeepOthers) }},
+		{"appended by one whose other pushers are not", ownPushers, func(h pushkeyHost) error { return h.service.Set(t.Context(), cold, p, pusher.KeepOthers) }},
 		{"appended by one without pushers", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), "@new:example.org", p, pusher.KeepOthers) }},
 		{"settled in the background, which looks for the key", ownPushers, func(h pushkeyHost) error {
 			if err := h.index.Postpone(t.Context(), module.Unsettled{Key: p.Digest(), Claim: 1}); err != nil {

@@ -15,11 +15,10 @@ func (s Stores) observed(o observe.Observer) Stores {
 	if o = observe.Or(o); o == observe.None {
 		return s
 	}
-	return Stores{
-		Rules:    observeRules(s.Rules, o),
-		Pushers:  observedPushers{s.Pushers, newStoreObserver(observe.Pushers, o)},
-		Pushkeys: observedPushkeys{s.Pushkeys, newStoreObserver(observe.Pushkeys, o)},
-	}
+	s.Rules = observeRules(s.Rules, o)
+	s.Pushers = observedPushers{s.Pushers, newStoreObserver(observe.Pushers, o)}
+	s.Pushkeys = observedPushkeys{s.Pushkeys, newStoreObserver(observe.Pushkeys, o)}
+	return s
 }
 
 func observeRules(store RuleStore, o observe.Observer) RuleStore {
@@ -117,6 +116,13 @@ func (s observedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key
 	err := s.store.UpdatePusher(ctx, user, key, edit)
 	end(observe.Outcome{Err: err})
 	return err
+}
+
+func (s observedPushers) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
+	ctx, end := s.o.Begin(ctx, s.o.load)
+	size, err := s.store.Size(ctx, user)
+	end(observe.Outcome{Err: err})
+	return size, err
 }
 
 func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {

@@ -35,7 +35,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	}
 	own, rival := claims.Last(user)
 	if own == 0 {
-		if err := s.checkGrowth(ctx, user, p); err != nil {
+		if err := s.checkGrowth(ctx, user, p, others); err != nil {
 			return err
 		}
 		return s.claim(ctx, user, p, others, s.add)
@@ -54,14 +54,18 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 
 // checkGrowth refuses a new pusher that the limits do not allow, before it leaves
 // anything in the stores. They are checked again when it is stored.
-func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	list, err := s.store.Load(ctx, user)
+func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
+	before, err := s.store.Size(ctx, user)
 	if err != nil {
 		return err
 	}
-	before := list
-	list.Set(p)
-	return s.policy.CheckGrowth(before, list)
+	p.SetAt = s.pushkeys.time().UnixMicro()
+	p.Claim = others.Claim(p.SetAt) // which takes as many digits as the one that it will get
+	one := pusher.NewList(p)
+	after := one.Size()
+	after.Pushers += before.Pushers
+	after.Bytes += before.Bytes
+	return s.policy.CheckGrowth(before, after)
 }
 
 // errNoClaim ends the renewal of a pusher that cannot do with the claim it has.
@@ -99,7 +103,7 @@ func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pushe
 		if err := edit(list); err != nil {
 			return err
 		}
-		if before.Len() == 0 || list.StoredBytes() > before.StoredBytes() {
+		if before.Len() == 0 || list.Size().Bytes > before.Size().Bytes {
 			return errNeedsList
 		}
 		return nil
@@ -117,7 +121,7 @@ func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key,
 		if err := edit(list); err != nil {
 			return err
 		}
-		return s.policy.CheckGrowth(before, *list)
+		return s.policy.CheckGrowth(before.Size(), list.Size())
 	})
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -78,6 +79,11 @@ func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 		all[user] = module.Result[pusher.List]{Value: list, Err: err}
 	}
 	return all
+}
+
+func (c caller) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
+	list, err := c.Load(ctx, user)
+	return list.Size(), err
 }
 
 func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
@@ -961,4 +967,36 @@ func TestEverySetOfAPusherIsToldApart(t *testing.T) {
 			}
 		}
 	})
+}
+
+// countingObserver counts the operations that begin.
+type countingObserver struct {
+	observe.Observer
+	operations *int
+}
+
+func (o countingObserver) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
+	*o.operations++
+	return o.Observer.Begin(ctx, op)
+}
+
+// The clock of the stores numbers claims and sets, with an observer, too.
+func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
+	t.Parallel()
+	now := time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)
+	for name, observer := range map[string]observe.Observer{"alone": nil, "observed": countingObserver{observe.None, new(int)}} {
+		m, options := newMemory(), usual()
+		options.Observer = observer
+		stores := module.Stores{Pushers: m, Pushkeys: m.index(), Now: func() time.Time { return now }}
+		if err := module.NewService(stores, nil, options).Pushers().Set(t.Context(), alice, pusherOf("en"), pusher.RemoveOthers); err != nil {
+			t.Fatal(err)
+		}
+		list := m.lists[alice]
+		if p, found := list.Pusher(thePushkey); !found || p.Claim.Number != now.UnixMicro() || p.SetAt != now.UnixMicro() {
+			t.Errorf("%s: found %t, claim %d, set at %d, want %d", name, found, p.Claim.Number, p.SetAt, now.UnixMicro())
+		}
+		if o, is := observer.(countingObserver); is && *o.operations == 0 {
+			t.Error("nothing was observed")
+		}
+	}
 }

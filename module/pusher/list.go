@@ -97,15 +97,22 @@ func (l *List) AppendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// StoredBytes is how many bytes the pushers take where they are stored, each with its
-// field. Escapes make that six times of what was submitted.
-func (l *List) StoredBytes() (n int) {
+// Size is how much a user's pushers take.
+type Size struct {
+	Pushers int // their number
+	Bytes   int // that they take where they are stored, each with its field
+}
+
+// Size returns the size of the list. Escapes make a pusher up to six times as
+// large as it was submitted.
+func (l *List) Size() (s Size) {
 	var stored []byte
 	for _, p := range l.pushers {
 		stored = p.AppendStored(stored[:0])
-		n += len(p.Field()) + len(stored)
+		s.Bytes += len(p.Field()) + len(stored)
 	}
-	return n
+	s.Pushers = len(l.pushers)
+	return s
 }
 
 func (l *List) index(key Key) int {

@@ -119,11 +119,11 @@ func (l Policy) Check(p Pusher) error {
 // CheckGrowth refuses a list that has grown over a limit: in number with
 // [fault.InvalidParam], in bytes with [fault.TooLarge]. A list that was over it
 // before may still be changed and may shrink.
-func (l Policy) CheckGrowth(before, after List) error {
-	if n := after.Len(); n > before.Len() && n > l.MaxPushers {
+func (l Policy) CheckGrowth(before, after Size) error {
+	if after.Pushers > before.Pushers && after.Pushers > l.MaxPushers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d pushers.", l.MaxPushers))
 	}
-	if size := after.StoredBytes(); size > l.MaxListBytes && size > before.StoredBytes() {
+	if after.Bytes > l.MaxListBytes && after.Bytes > before.Bytes {
 		return fault.New(fault.TooLarge, fmt.Sprintf("Pushers larger than %d bytes.", l.MaxListBytes))
 	}
 	return nil

@@ -161,7 +161,8 @@ func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
 		"over it before, grown":     {3, 4, refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := describe(policy.CheckGrowth(phones(test.before), phones(test.after))); got != test.want {
+			before, after := phones(test.before), phones(test.after)
+			if got := describe(policy.CheckGrowth(before.Size(), after.Size())); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
@@ -201,7 +202,7 @@ func TestThePolicyLimitsTheBytesOfAllPushers(t *testing.T) {
 		"over it before, larger":     {sized(1000, 500), sized(1000, 501), refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got := describe(policy.CheckGrowth(test.before, test.after)); got != test.want {
+			if got := describe(policy.CheckGrowth(test.before.Size(), test.after.Size())); got != test.want {
 				t.Errorf("got %q, want %q", got, test.want)
 			}
 		})
