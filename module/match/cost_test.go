@@ -58,7 +58,7 @@ func hostileCases(tb testing.TB) map[string]struct {
 
 // busyFactor is how many times as long everything may take on a machine that
 // does other things, too.
-const busyFactor = 10
+const busyFactor = 30
 
 // TestWhatOneUsersRulesCostIsBounded is about sets that stay within the limits.
 func TestWhatOneUsersRulesCostIsBounded(t *testing.T) {
@@ -103,6 +103,11 @@ func hostileMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 // them would take most of a minute.
 func TestAnEvaluationOfAllEndsSoonAfterTheContext(t *testing.T) {
 	event, members := hostileMembers(t, 10_000)
+	one := leastOf(3, func() time.Duration {
+		start := time.Now()
+		members[0].Rules.Evaluate(event, match.Facts{})
+		return time.Since(start)
+	})
 	late := leastOf(3, func() time.Duration {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
@@ -112,8 +117,8 @@ func TestAnEvaluationOfAllEndsSoonAfterTheContext(t *testing.T) {
 		deadline, _ := ctx.Deadline()
 		return time.Since(deadline)
 	})
-	if late > busyFactor*10*time.Millisecond {
-		t.Errorf("it returned %v after the deadline", late)
+	if late > busyFactor*one {
+		t.Errorf("it returned %v after the deadline; one evaluation takes %v", late, one)
 	}
 }
 
