@@ -115,11 +115,11 @@ func (c *caller) change(requests ...string) {
 	}
 }
 
-// event is the user's stored push rules event without its stamp, empty where
+// event is the user's stored push rules event without its revision, empty where
 // there is none.
 func (c *caller) event() string {
 	text, _ := c.on.redis.Get(eventKey(c.user))
-	text, _ = unstamped(text)
+	text, _ = withoutRevision(text)
 	return text
 }
 
@@ -141,7 +141,7 @@ func (c *caller) ruleset() string {
 	return strings.TrimSuffix(text, "}}")
 }
 
-// stored is everything that is stored for the user, stamps apart.
+// stored is everything that is stored for the user, revisions apart.
 func (c *caller) stored() string {
 	key := pushersKey(c.user)
 	var b strings.Builder

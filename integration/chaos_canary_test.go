@@ -162,7 +162,7 @@ func TestAfterACrashInChaosOnlyWhatWasAcknowledgedCounts(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			a := &actor{user: alice, random: rand.New(rand.NewPCG(0, 0))}
 			put := a.putAt(pushrule.Room, "x", pushrule.Position{})
-			var without stored
+			var without userState
 			first := a.readAll().effect(&without)
 			with := without
 			put.effect(&with)
@@ -230,7 +230,7 @@ func TestAnAccountOfChaosTellsWhatIsLostAndWhatIsMadeAgain(t *testing.T) {
 		{"a change without an answer was not made", []ownChange{x, y}, []ownChange{x2}, nil, []ownChange{x, y}, 0, 0},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			account, final := newAccount(), stored{found: true}
+			account, final := newAccount(), userState{found: true}
 			for _, c := range test.acknowledged {
 				account.enter(ruleEstate{}, c.id, c.request, done)
 			}

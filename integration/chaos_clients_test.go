@@ -30,15 +30,15 @@ type estate interface {
 
 	// all is the read of everything, and read takes its answer apart.
 	all(a *actor) request
-	read(answer string) (stored, error)
+	read(answer string) (userState, error)
 
 	// ids are those of what clients own, in order.
-	ids(s *stored) []string
+	ids(s *userState) []string
 
 	// text is what is stored under an id, "" where nothing is.
-	text(s *stored, id string) string
+	text(s *userState, id string) string
 
-	remove(s *stored, id string)
+	remove(s *userState, id string)
 }
 
 // ownID is a new id for something of the client.
@@ -84,23 +84,23 @@ func (a *actor) beside(ids []string) pushrule.Position {
 
 func (ruleEstate) all(a *actor) request { return a.readAll() }
 
-func (ruleEstate) read(answer string) (stored, error) {
+func (ruleEstate) read(answer string) (userState, error) {
 	text, found := strings.CutPrefix(answer, `200 {"global":`)
 	if !found {
-		return stored{}, fmt.Errorf("no rules in %q", answer)
+		return userState{}, fmt.Errorf("no rules in %q", answer)
 	}
 	rules, err := pushrule.Read(strings.TrimSuffix(text, "}"))
-	return stored{found: true, rules: rules}, err
+	return userState{found: true, rules: rules}, err
 }
 
-func (ruleEstate) ids(s *stored) (ids []string) {
+func (ruleEstate) ids(s *userState) (ids []string) {
 	for _, rule := range s.rules.List(pushrule.Room) {
 		ids = append(ids, rule.ID)
 	}
 	return ids
 }
 
-func (ruleEstate) text(s *stored, id string) string {
+func (ruleEstate) text(s *userState, id string) string {
 	rule, found := s.rules.Rule(pushrule.Room, id)
 	if !found {
 		return ""
@@ -108,7 +108,7 @@ func (ruleEstate) text(s *stored, id string) string {
 	return string(rule.AppendJSON(nil, pushrule.Room))
 }
 
-func (ruleEstate) remove(s *stored, id string) { _ = s.rules.Delete(pushrule.Room, id) }
+func (ruleEstate) remove(s *userState, id string) { _ = s.rules.Delete(pushrule.Room, id) }
 
 // pusherEstate is the pushers. Own pushers are those of the app "own".
 type pusherEstate struct{}
@@ -128,22 +128,22 @@ func (pusherEstate) own(a *actor, mine []string) (request, string) {
 
 func (pusherEstate) all(a *actor) request { return a.listPushers() }
 
-func (pusherEstate) read(answer string) (s stored, err error) {
+func (pusherEstate) read(answer string) (s userState, err error) {
 	var body struct{ Pushers []json.RawMessage }
 	if err := json.Unmarshal([]byte(strings.TrimPrefix(answer, "200 ")), &body); err != nil {
-		return stored{}, fmt.Errorf("no pushers in %q: %w", answer, err)
+		return userState{}, fmt.Errorf("no pushers in %q: %w", answer, err)
 	}
 	for i, text := range body.Pushers {
 		p, err := pusher.ReadStored(strings.TrimSuffix(string(text), "}") + fmt.Sprintf(`,"created":%d}`, i+1))
 		if err != nil {
-			return stored{}, err
+			return userState{}, err
 		}
 		s.pushers.Set(p)
 	}
 	return s, nil
 }
 
-func (pusherEstate) ids(s *stored) (ids []string) {
+func (pusherEstate) ids(s *userState) (ids []string) {
 	for _, p := range s.pushers.All() {
 		if p.AppID == "own" {
 			ids = append(ids, p.Pushkey)
@@ -152,7 +152,7 @@ func (pusherEstate) ids(s *stored) (ids []string) {
 	return ids
 }
 
-func (pusherEstate) text(s *stored, id string) string {
+func (pusherEstate) text(s *userState, id string) string {
 	for _, p := range s.pushers.All() {
 		if p.Key == ownKey(id) {
 			return string(p.AppendJSON(nil))
@@ -161,7 +161,7 @@ func (pusherEstate) text(s *stored, id string) string {
 	return ""
 }
 
-func (pusherEstate) remove(s *stored, id string) { s.pushers.Delete(ownKey(id)) }
+func (pusherEstate) remove(s *userState, id string) { s.pushers.Delete(ownKey(id)) }
 
 // chaosUser is a user and what all clients of the user know.
 type chaosUser struct {
@@ -169,7 +169,7 @@ type chaosUser struct {
 	estate  estate
 	exists  atomic.Bool  // whether the whole was read once, which creates the rules
 	changed atomic.Int64 // when a change that succeeded was sent, one of the last
-	final   stored       // what is there at the end
+	final   userState    // what is there at the end
 }
 
 // player is a client of a user.
@@ -258,7 +258,7 @@ func (p *player) send(ctx context.Context, h *host, r request) porcupine.Operati
 // account is what one client did to what only it changes. What had no answer, or
 // not the right one, it changes no more.
 type account struct {
-	there   stored              // what must be there
+	there   userState           // what must be there
 	past    map[string][]string // what was there under an id, from "" on, after each change
 	unsure  map[string]bool     // the ids of changes without an answer
 	refused map[string]string   // by id, the method of a change that should not have been refused
@@ -266,7 +266,7 @@ type account struct {
 
 func newAccount() account {
 	return account{
-		there: stored{found: true}, past: map[string][]string{}, unsure: map[string]bool{}, refused: map[string]string{},
+		there: userState{found: true}, past: map[string][]string{}, unsure: map[string]bool{}, refused: map[string]string{},
 	}
 }
 
@@ -299,7 +299,7 @@ func (a *account) enter(e estate, id string, r request, got string) {
 // Where an earlier state is back, or an order, a change counts as doubled, though
 // several may have been lost. A delete is doubled that was told that there is
 // nothing, when it has left nothing.
-func (a *account) close(e estate, final stored) (lost, doubled []string) {
+func (a *account) close(e estate, final userState) (lost, doubled []string) {
 	for id, past := range a.past {
 		if a.unsure[id] {
 			continue

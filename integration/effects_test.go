@@ -94,7 +94,7 @@ func ofAlice(user, text string) string {
 
 // trace is what is stored for a user, as if it was alice.
 type trace struct {
-	data    string // the event and the pushers, without their stamps
+	data    string // the event and the pushers, without their revisions
 	changes int64  // of both
 }
 
@@ -110,8 +110,8 @@ func traceOf(t *testing.T, client redis.UniversalClient, user string) trace {
 	if err != nil {
 		t.Errorf("cannot read what is stored: %v", err)
 	}
-	event, stamp := unstamped(event)
-	changes := stamp.Changes + unstampedFields(fields).Changes
+	event, revision := withoutRevision(event)
+	changes := revision.Changes + withoutRevisionFields(fields).Changes
 	lines := append(slices.Sorted(maps.Values(fields)), event)
 	return trace{ofAlice(user, strings.Join(lines, "\n")), changes}
 }
@@ -310,8 +310,8 @@ func (c *scene) wantSuccess(got answer, state trace, later ...trace) {
 			c.errorf("listeners heard last of %q, stored was\n%s", last, state.data)
 			return
 		}
-		_, stamp := unstamped(c.stage.client.Get(c.t.Context(), eventKey(c.user)).Val())
-		if last == notification(c.user, stamp.Version) && slices.Contains(append(later, state), traceOf(c.t, c.stage.client, c.user)) {
+		_, revision := withoutRevision(c.stage.client.Get(c.t.Context(), eventKey(c.user)).Val())
+		if last == notification(c.user, revision.Version) && slices.Contains(append(later, state), traceOf(c.t, c.stage.client, c.user)) {
 			return
 		}
 	}

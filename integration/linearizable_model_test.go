@@ -18,8 +18,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// stored is what the model takes to be stored for a user, an immutable value.
-type stored struct {
+// userState is what the model takes to be stored for a user, an immutable value.
+type userState struct {
 	found   bool // whether there are rules
 	rules   pushrule.Ruleset
 	pushers pusher.List
@@ -27,7 +27,7 @@ type stored struct {
 }
 
 // render brings text up to date.
-func (s *stored) render() {
+func (s *userState) render() {
 	text := []byte("no rules")
 	if s.found {
 		text = s.rules.AppendJSON(nil)
@@ -40,7 +40,7 @@ type request struct {
 	user, method, path, body string
 
 	// effect makes the change to what is stored and returns the answer.
-	effect func(*stored) string
+	effect func(*userState) string
 }
 
 // unknown is the answer that did not come: the request may have taken effect,
@@ -53,20 +53,20 @@ func oneAtATime() porcupine.Model {
 	seed := maphash.MakeSeed()
 	return porcupine.Model{
 		Partition: partition,
-		Init:      func() any { return stored{} },
+		Init:      func() any { return userState{} },
 		Step: func(state, input, output any) (bool, any) {
-			return take(state.(stored), input.(request), output.(string))
+			return take(state.(userState), input.(request), output.(string))
 		},
-		Equal:             func(a, b any) bool { return a.(stored).text == b.(stored).text },
-		Hash:              func(state any) uint64 { return maphash.String(seed, state.(stored).text) },
+		Equal:             func(a, b any) bool { return a.(userState).text == b.(userState).text },
+		Hash:              func(state any) uint64 { return maphash.String(seed, state.(userState).text) },
 		DescribeOperation: func(input, output any) string { return brief(input.(request), output.(string)) },
-		DescribeState:     func(state any) string { return state.(stored).text },
+		DescribeState:     func(state any) string { return state.(userState).text },
 	}
 }
 
 // take takes one step of the model; it is refused where the answer is not the
 // one that the state calls for.
-func take(before stored, r request, got string) (bool, stored) {
+func take(before userState, r request, got string) (bool, userState) {
 	after := before
 	want := r.effect(&after)
 	return got == want || got == unknown, after
@@ -135,7 +135,7 @@ func nextForRules(a *actor) request {
 
 // readAll reads the whole set, which a user without rules gets by that.
 func (a *actor) readAll() request {
-	return request{a.user, http.MethodGet, "/pushrules/", "", func(s *stored) string {
+	return request{a.user, http.MethodGet, "/pushrules/", "", func(s *userState) string {
 		if !s.found {
 			s.found, s.rules = true, pushrule.ServerDefault(mxid.UserID(a.user))
 			s.render()
@@ -214,8 +214,8 @@ func (a *actor) setActionsAt(kind pushrule.Kind, id string) request {
 }
 
 // ruleEdit is the effect of a change to the rules of a user who has some.
-func ruleEdit(edit func(*pushrule.Ruleset) error) func(*stored) string {
-	return func(s *stored) string {
+func ruleEdit(edit func(*pushrule.Ruleset) error) func(*userState) string {
+	return func(s *userState) string {
 		if !s.found {
 			return eventMissing
 		}
@@ -264,8 +264,8 @@ func (a *actor) readActions() request {
 }
 
 // ruleRead is the effect of a read of a single rule, which is none.
-func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) func(*stored) string {
-	return func(s *stored) string {
+func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) func(*userState) string {
+	return func(s *userState) string {
 		if !s.found {
 			return eventMissing
 		}
@@ -297,7 +297,7 @@ func (a *actor) setPusherAt(key pusher.Key) request {
 	p := pusher.Pusher{
 		Key: key, Kind: pusher.Email, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en", Data: "{}",
 	}
-	return request{a.user, http.MethodPost, "/pushers/set", string(p.AppendJSON(nil)), func(s *stored) string {
+	return request{a.user, http.MethodPost, "/pushers/set", string(p.AppendJSON(nil)), func(s *userState) string {
 		s.pushers.Set(p)
 		s.render()
 		return done
@@ -309,7 +309,7 @@ func (a *actor) deletePusher() request { return a.deletePusherAt(a.someKey()) }
 
 func (a *actor) deletePusherAt(key pusher.Key) request {
 	body := fmt.Sprintf(`{"kind":null,"app_id":%q,"pushkey":%q}`, key.AppID, key.Pushkey)
-	return request{a.user, http.MethodPost, "/pushers/set", body, func(s *stored) string {
+	return request{a.user, http.MethodPost, "/pushers/set", body, func(s *userState) string {
 		s.pushers.Delete(key)
 		s.render()
 		return done
@@ -318,7 +318,7 @@ func (a *actor) deletePusherAt(key pusher.Key) request {
 
 // listPushers reads all pushers.
 func (a *actor) listPushers() request {
-	return request{a.user, http.MethodGet, "/pushers", "", func(s *stored) string {
+	return request{a.user, http.MethodGet, "/pushers", "", func(s *userState) string {
 		return `200 {"pushers":` + string(s.pushers.AppendJSON(nil)) + `}`
 	}}
 }

@@ -199,9 +199,9 @@ func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, stamp := unstamped(stored)
+		_, revision := withoutRevision(stored)
 		for _, listener := range []recorder{first, second} {
-			if got, want := <-listener.heard, notification(alice, stamp.Version); got != want {
+			if got, want := <-listener.heard, notification(alice, revision.Version); got != want {
 				t.Errorf("%s %s: heard of %q, want %q", change.method, change.path, got, want)
 			}
 		}
@@ -209,9 +209,9 @@ func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	h.do(alice, http.MethodDelete, v3+"/pushrules/global/content/cake", "")
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/content/last", `{"actions":["notify"],"pattern":"last"}`)
-	_, stamp := unstamped(client.Get(t.Context(), eventKey(alice)).Val())
+	_, revision := withoutRevision(client.Get(t.Context(), eventKey(alice)).Val())
 	for _, listener := range []recorder{first, second} {
-		if got, want := <-listener.heard, notification(alice, stamp.Version); got != want {
+		if got, want := <-listener.heard, notification(alice, revision.Version); got != want {
 			t.Errorf("heard of %q, which changed nothing; want %q", got, want)
 		}
 	}

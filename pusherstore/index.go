@@ -11,7 +11,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -145,9 +144,9 @@ func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (r
 	}
 }
 
-func (s storedClaims) Exists() bool         { return s.text != nil }
-func (s storedClaims) Value() pusher.Claims { return s.Claims }
-func (s storedClaims) Stamp() commit.Stamp  { return s.Revision }
+func (s storedClaims) Exists() bool              { return s.text != nil }
+func (s storedClaims) Value() pusher.Claims      { return s.Claims }
+func (s storedClaims) Revision() stored.Revision { return s.Entry.Revision }
 
 func (s storedClaims) Change(next pusher.Claims) (rediscommit.Change, error) {
 	return claimsChange{s, next}, nil
@@ -163,12 +162,12 @@ func (c claimsChange) IsEmpty() bool {
 	return slices.Equal(c.next.Owners(), c.old.Claims.Owners())
 }
 
-func (c claimsChange) Args(stamp commit.Stamp) []any {
+func (c claimsChange) Args(revision stored.Revision) []any {
 	life := 0
 	if len(c.next.Owners()) == 0 {
 		life = int(emptyAge.Seconds())
 	}
-	args := []any{stored.Entry{Claims: c.next, Revision: stamp}.AppendJSON(nil), life}
+	args := []any{stored.Entry{Claims: c.next, Revision: revision}.AppendJSON(nil), life}
 	if c.old.text != nil {
 		args = append(args, *c.old.text)
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -81,12 +80,12 @@ type changeOne struct{ c change }
 
 func (c changeOne) IsEmpty() bool { return c.c.IsEmpty() }
 
-func (c changeOne) Args(stamp commit.Stamp) []any {
-	return c.c.args(comparison{count: anyCount, values: c.c.old}, stamp)
+func (c changeOne) Args(revision stored.Revision) []any {
+	return c.c.args(comparison{count: anyCount, values: c.c.old}, revision)
 }
 
 // Successor is what is known of the hash then.
-func (c changeOne) Successor(stamp commit.Stamp) (next rediscommit.Stored[pusher.List], bytes int) {
-	hash, bytes := c.c.successor(stamp)
+func (c changeOne) Successor(revision stored.Revision) (next rediscommit.Stored[pusher.List], bytes int) {
+	hash, bytes := c.c.successor(revision)
 	return storedOne{hash}, bytes
 }

@@ -3,7 +3,6 @@ package pusherstore
 import (
 	"context"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
@@ -14,7 +13,7 @@ import (
 // [Store.Update] cannot do: to take out what cannot be read, and to bring back
 // what was stored once, byte for byte.
 //
-// The hash gets a stamp of its own with a version above those of both, so that
+// The hash gets a revision of its own with a version above those of both, so that
 // no request that was made for either takes effect any more. The index is the
 // caller's to keep: see [module.Repairs.Record].
 //
@@ -36,7 +35,7 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[s
 		onto = before
 	}
 	exactly := comparison{count: len(old), values: old}
-	return s.hashes.Swap(ctx, user, onto, func(stamp commit.Stamp) []any { return c.args(exactly, stamp) })
+	return s.hashes.Swap(ctx, user, onto, func(revision stored.Revision) []any { return c.args(exactly, revision) })
 }
 
 // Reset removes all claims to a pushkey, if what is stored is exactly the old
@@ -45,5 +44,5 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[s
 // [module.Repairs.Record]. Errors: as [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
 	c := claimsChange{old: storedClaims{text: &old}}
-	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), commit.Stamp{}, c.Args)
+	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), stored.Revision{}, c.Args)
 }

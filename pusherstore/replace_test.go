@@ -45,7 +45,7 @@ func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
 		t.Errorf("got %q", now)
 	}
 
-	// A hash comes back with a stamp of its own.
+	// A hash comes back with a revision of its own.
 	client.Del(t.Context(), aliceKey)
 	if done, err := store.Replace(t.Context(), alice, nil, fields); err != nil || !done {
 		t.Errorf("got %t, %v", done, err)

@@ -10,12 +10,12 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 const (
@@ -86,10 +86,10 @@ func TestTheStoredForm(t *testing.T) {
 		}
 	}
 	if fields, _ := server.HKeys(aliceKey); len(fields) != 3 {
-		t.Errorf("got fields %q, want one for each pusher and the stamp", fields)
+		t.Errorf("got fields %q, want one for each pusher and the revision", fields)
 	}
-	if stamp := commit.ReadStamp(server.HGet(aliceKey, "commit")); stamp.Version == 0 {
-		t.Errorf("got %+v", stamp)
+	if revision := stored.ReadRevision(server.HGet(aliceKey, "commit")); revision.Version == 0 {
+		t.Errorf("got %+v", revision)
 	}
 }
 

@@ -7,13 +7,12 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// emptyAge is how long a hash without pushers stays, for its stamp.
+// emptyAge is how long a hash without pushers stays, for its revision.
 const emptyAge = 10 * time.Minute
 
 // swapScript changes the hash.
@@ -75,8 +74,8 @@ func readHash(fields map[string]string) (storedHash, error) {
 	return storedHash{fields, h.Pushers, h.Revision}, h.Err
 }
 
-func (s storedHash) Value() pusher.List  { return s.list }
-func (s storedHash) Stamp() commit.Stamp { return s.revision }
+func (s storedHash) Value() pusher.List        { return s.list }
+func (s storedHash) Revision() stored.Revision { return s.revision }
 
 func (s storedHash) Exists() bool { return len(s.fields) > 0 }
 
@@ -108,7 +107,7 @@ type change struct {
 
 func (c change) IsEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
 
-func (c change) Args(stamp commit.Stamp) []any { return c.args(c.comparison(), stamp) }
+func (c change) Args(revision stored.Revision) []any { return c.args(c.comparison(), revision) }
 
 // comparison says what must be stored still for a change to be made.
 type comparison struct {
@@ -147,7 +146,7 @@ func (c change) comparison() comparison {
 }
 
 // args are the arguments of the script.
-func (c change) args(compared comparison, stamp commit.Stamp) []any {
+func (c change) args(compared comparison, revision stored.Revision) []any {
 	args := make([]any, 0, 7+2*len(c.old)+len(c.deletes)+len(c.sets))
 	args = append(args, int(emptyAge.Seconds()), compared.count, len(compared.values))
 	for field, text := range compared.values {
@@ -158,15 +157,15 @@ func (c change) args(compared comparison, stamp commit.Stamp) []any {
 		args = append(args, field, len(text))
 	}
 	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
-	return append(args, stored.RevisionField, stamp.AppendJSON(nil))
+	return append(args, stored.RevisionField, revision.AppendJSON(nil))
 }
 
 // Successor is the hash as it is stored then.
-func (c change) Successor(stamp commit.Stamp) (next rediscommit.Stored[pusher.List], bytes int) {
-	return c.successor(stamp)
+func (c change) Successor(revision stored.Revision) (next rediscommit.Stored[pusher.List], bytes int) {
+	return c.successor(revision)
 }
 
-func (c change) successor(stamp commit.Stamp) (next storedHash, bytes int) {
+func (c change) successor(revision stored.Revision) (next storedHash, bytes int) {
 	fields := maps.Clone(c.old)
 	if fields == nil {
 		fields = map[string]string{}
@@ -177,9 +176,9 @@ func (c change) successor(stamp commit.Stamp) (next storedHash, bytes int) {
 	for i := 0; i < len(c.sets); i += 2 {
 		fields[c.sets[i].(string)] = c.sets[i+1].(string)
 	}
-	fields[stored.RevisionField] = string(stamp.AppendJSON(nil))
+	fields[stored.RevisionField] = string(revision.AppendJSON(nil))
 	for field, text := range fields {
 		bytes += len(field) + 2*len(text)
 	}
-	return storedHash{fields, c.next, stamp}, bytes
+	return storedHash{fields, c.next, revision}, bytes
 }

@@ -3,7 +3,6 @@ package rulestore
 import (
 	"context"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -13,9 +12,9 @@ import (
 // cannot do: to replace an event that cannot be read, and to bring back one that
 // was stored once, in whatever form, with all that is in it.
 //
-// The event gets a stamp of its own with a version above those of both, so that
+// The event gets a revision of its own with a version above those of both, so that
 // no request that was made for either takes effect any more and syncs notice. One
-// that cannot be read, and has no place for a stamp, is stored as it is.
+// that cannot be read, and has no place for a revision, is stored as it is.
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text string) (done bool, err error) {
@@ -29,10 +28,10 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text
 			onto = before
 		}
 	}
-	return s.events.Swap(ctx, user, onto, func(stamp commit.Stamp) []any {
-		args := []any{text, s.channel, stored.Message(user, stamp.Version)}
+	return s.events.Swap(ctx, user, onto, func(revision stored.Revision) []any {
+		args := []any{text, s.channel, stored.Message(user, revision.Version)}
 		if unreadable == nil {
-			args[0] = next.Text(stamp)
+			args[0] = next.Text(revision)
 		}
 		if old != nil {
 			args = append(args, *old)

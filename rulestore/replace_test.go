@@ -81,7 +81,7 @@ func TestReplaceEndsWhatWasUnderWay(t *testing.T) {
 		t.Fatal(done, err)
 	}
 	if again := client.Get(t.Context(), aliceKey).Val(); again == copied {
-		t.Fatal("the stamp is the same")
+		t.Fatal("the revision is the same")
 	}
 	tries := 0
 	if _, err := late.Update(t.Context(), alice, func(rules *pushrule.Ruleset, found bool) error {

@@ -94,6 +94,6 @@ func content(state commit.State[stored.Event]) module.Content {
 	if !e.Found {
 		return module.Content{}
 	}
-	e.Revision = state.Stamp
+	e.Revision = state.Revision
 	return module.Content{Rules: e.Rules, Extra: e.ContentExtra, Version: e.Version()}
 }

@@ -45,7 +45,7 @@ func remove(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// stamped is the part of a stamp that differs from run to run.
+// stamped is the part of a revision that differs from run to run.
 var stamped = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}`)
 
 func ids(t *testing.T, s *Store) string {
@@ -183,12 +183,12 @@ func TestTheScriptReplacesWhatIsLikeWhatWasRead(t *testing.T) {
 		stored string
 		done   bool
 	}{
-		"the same":                 {old, true},
-		"another stamp":            {old[:len(old)-2] + "6}", false},
-		"longer, with the stamp":   {"x" + old, false},
-		"shorter, with the stamp":  {old[1:], false},
-		"of the length, but other": {"c" + old[1:], false},
-		"nothing":                  {"", false},
+		"the same":                   {old, true},
+		"another revision":           {old[:len(old)-2] + "6}", false},
+		"longer, with the revision":  {"x" + old, false},
+		"shorter, with the revision": {old[1:], false},
+		"of the length, but other":   {"c" + old[1:], false},
+		"nothing":                    {"", false},
 	} {
 		server.Set(aliceKey, test.stored)
 		args := append([]any{"new", "c", "m"}, rediscommit.Likeness(old)...)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -74,7 +73,7 @@ func (s storedEvent) Exists() bool { return s.text != nil }
 
 func (s storedEvent) Value() stored.Event { return s.Event }
 
-func (s storedEvent) Stamp() commit.Stamp { return s.Revision }
+func (s storedEvent) Revision() stored.Revision { return s.Event.Revision }
 
 // Change never refuses: how large rules may be, the service says.
 func (s storedEvent) Change(next stored.Event) (rediscommit.Change, error) {
@@ -86,7 +85,7 @@ func (s storedEvent) Change(next stored.Event) (rediscommit.Change, error) {
 type change struct {
 	old  storedEvent
 	next stored.Event
-	text string // the event with the stamp that it was asked for with last
+	text string // the event with the revision that it was asked for with last
 }
 
 // IsEmpty reports whether the rules are stored already, in whatever form: an edit
@@ -95,8 +94,8 @@ func (c *change) IsEmpty() bool {
 	return c.old.Found && c.old.Rules.Equal(c.next.Rules)
 }
 
-func (c *change) Args(stamp commit.Stamp) []any {
-	args := []any{c.with(stamp), c.old.layout.channel, c.message(stamp)}
+func (c *change) Args(revision stored.Revision) []any {
+	args := []any{c.with(revision), c.old.layout.channel, c.message(revision)}
 	switch old := c.old.text; {
 	case old == nil:
 		return args
@@ -108,32 +107,32 @@ func (c *change) Args(stamp commit.Stamp) []any {
 }
 
 // Exchange is for events that are large, before or after the change.
-func (c *change) Exchange(stamp commit.Stamp) (e rediscommit.Exchange, possible bool) {
+func (c *change) Exchange(revision stored.Revision) (e rediscommit.Exchange, possible bool) {
 	if c.old.text == nil || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
 		return rediscommit.Exchange{}, false
 	}
 	return rediscommit.Exchange{
-		Old: *c.old.text, New: c.with(stamp), Channel: c.old.layout.channel, Message: c.message(stamp),
+		Old: *c.old.text, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
 	}, true
 }
 
 // Successor is the event as it is stored then.
-func (c *change) Successor(stamp commit.Stamp) (next rediscommit.Stored[stored.Event], bytes int) {
+func (c *change) Successor(revision stored.Revision) (next rediscommit.Stored[stored.Event], bytes int) {
 	text, e := c.text, c.next // a pointer into the change would keep what it replaced
-	e.Revision = stamp
+	e.Revision = revision
 	return storedEvent{Event: e, text: &text, user: c.old.user, layout: c.old.layout}, len(text) + len(e.Rules.JSON())
 }
 
-// with returns the event with a stamp.
-func (c *change) with(stamp commit.Stamp) string {
-	c.text = c.next.Text(stamp)
+// with returns the event with a revision.
+func (c *change) with(revision stored.Revision) string {
+	c.text = c.next.Text(revision)
 	return c.text
 }
 
 // message is what is published of the change, empty if nothing changes.
-func (c *change) message(stamp commit.Stamp) string {
-	if stamp.Version == c.old.Revision.Version {
+func (c *change) message(revision stored.Revision) string {
+	if revision.Version == c.old.Event.Revision.Version {
 		return ""
 	}
-	return stored.Message(mxid.UserID(c.old.user), stamp.Version)
+	return stored.Message(mxid.UserID(c.old.user), revision.Version)
 }

@@ -42,7 +42,7 @@ type archiveTrailer struct {
 type record struct {
 	user   mxid.UserID
 	event  *string           // nil for a hash
-	fields map[string]string // of a hash, its stamp included
+	fields map[string]string // of a hash, its revision included
 }
 
 // key is the key that the record is for.

@@ -270,7 +270,7 @@ func (i *importing) tryStore(ctx context.Context, j importJob) (importOutcome, e
 	return 0, errBusy
 }
 
-// isThere reports whether something is stored. A hash that was left for its stamp
+// isThere reports whether something is stored. A hash that was left for its revision
 // is not.
 func (j importJob) isThere() bool {
 	if j.event != nil {

@@ -299,15 +299,15 @@ func TestAURLWithAPasswordComesFromTheEnvironment(t *testing.T) {
 	}
 }
 
-// A user with fixed stamps, for golden files.
+// A user with fixed revisions, for golden files.
 func (b *bed) storeForGolden() {
 	b.t.Helper()
 	rules := b.defaults.For(alice)
 	if err := rules.Put(pushrule.Content, "lunch", pushrule.Draft{Pattern: "lunch\x1b[31m", Actions: []pushrule.Action{`"notify"`}}, pushrule.Position{}); err != nil {
 		b.t.Fatal(err)
 	}
-	const stamp = `,"commit":{"version":1763716975000000,"changes":12,"writers":{}}}`
-	b.store(alice, strings.TrimSuffix(eventOf(rules), "}")+stamp)
+	const revision = `,"commit":{"version":1763716975000000,"changes":12,"writers":{}}}`
+	b.store(alice, strings.TrimSuffix(eventOf(rules), "}")+revision)
 	p := aPusher("alice")
 	p.Created, p.Claim = 1, pusher.Claim{Number: 1763716975000000}
 	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "commit", `{"version":1763716975000001,"changes":1,"writers":{}}`)

@@ -350,8 +350,8 @@ func TestABatchReturnsWhatIsStored(t *testing.T) {
 				synctest.Wait()
 				c.goOn()
 				for n, got := range states {
-					if got.Value != c.store.value || !got.Stamp.Equal(c.store.stamp) || got.Stamp.Version == 0 {
-						t.Errorf("%d got %+v, stored is %+v with %+v", n, got, c.store.value, c.store.stamp)
+					if got.Value != c.store.value || !got.Revision.Equal(c.store.revision) || got.Revision.Version == 0 {
+						t.Errorf("%d got %+v, stored is %+v with %+v", n, got, c.store.value, c.store.revision)
 					}
 				}
 			})
@@ -370,8 +370,8 @@ func TestWhatWasChangedSinceIsNotReturnedAsAnOlderState(t *testing.T) {
 			s.late = func() { s.byOther(add("other")) } // before the reply's loss is looked into
 			return add("a")(w)
 		})
-		if err != nil || got.Value != s.value || !got.Stamp.Equal(s.stamp) || !got.Value.has("other") {
-			t.Errorf("got %+v, error %v, stored is %+v with %+v", got, err, s.value, s.stamp)
+		if err != nil || got.Value != s.value || !got.Revision.Equal(s.revision) || !got.Value.has("other") {
+			t.Errorf("got %+v, error %v, stored is %+v with %+v", got, err, s.value, s.revision)
 		}
 	})
 }
@@ -386,8 +386,8 @@ func TestAChangeThatChangesNothingReturnsWhatIsStored(t *testing.T) {
 				t.Fatal(err)
 			}
 			same, err := c.Commit(t.Context(), key, func(*words) error { return nil })
-			if err != nil || same.Value != s.value || !same.Stamp.Equal(s.stamp) || same.Stamp.Version != first.Stamp.Version {
-				t.Errorf("got %+v, error %v, after %+v; stored is %+v", same, err, first, s.stamp)
+			if err != nil || same.Value != s.value || !same.Revision.Equal(s.revision) || same.Revision.Version != first.Revision.Version {
+				t.Errorf("got %+v, error %v, after %+v; stored is %+v", same, err, first, s.revision)
 			}
 		}
 	})

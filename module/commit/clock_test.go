@@ -49,7 +49,7 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 	}
 }
 
-// If as many others as a stamp remembers wrote after a write whose answer was
+// If as many others as a revision remembers wrote after a write whose answer was
 // lost, the change is not judged a second time.
 func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -71,7 +71,7 @@ func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 				since := func(ctx context.Context, key string) (Snapshot[words], error) {
 					if s.writes == 1 {
 						for i := range test.others {
-							s.stamp = s.stamp.Next(s.stamp.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
+							s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
 						}
 					}
 					return s.read(ctx, key)
@@ -97,17 +97,17 @@ func TestLostVersionsAreNotGivenAgain(t *testing.T) {
 		for range rounds {
 			versions := map[int64]bool{}
 			for range 2 {
-				s := &store{stamp: Stamp{Version: later}}
+				s := &store{revision: stored.Revision{Version: later}}
 				commits := New(s.read, Written)
 				for i := range changes {
 					state, err := commits.Commit(t.Context(), key, add(fmt.Sprint(i)))
 					if err != nil {
 						t.Fatal(err)
 					}
-					if versions[state.Stamp.Version] {
+					if versions[state.Revision.Version] {
 						same++
 					}
-					versions[state.Stamp.Version] = true
+					versions[state.Revision.Version] = true
 				}
 			}
 		}

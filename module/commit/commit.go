@@ -40,8 +40,8 @@ type Snapshot[V any] interface {
 	// copy leaves it as it was.
 	Value() V
 
-	// Stamp is that of the write that made the value so.
-	Stamp() Stamp
+	// Revision is that of the write that made the value so.
+	Revision() stored.Revision
 
 	// Change prepares to store next in the place of the snapshot. Its error is
 	// a refusal of next.
@@ -53,11 +53,11 @@ type Change interface {
 	// IsEmpty reports whether the value is stored already.
 	IsEmpty() bool
 
-	// Write stores the value with its stamp, if what is stored is still the
+	// Write stores the value with its revision, if what is stored is still the
 	// snapshot; done is false where it is not. An error of kind
 	// [fault.Unavailable] may have taken effect nevertheless, any other has
 	// changed nothing.
-	Write(ctx context.Context, stamp Stamp) (done bool, err error)
+	Write(ctx context.Context, revision stored.Revision) (done bool, err error)
 }
 
 // Committer makes the changes of one store. It is safe for concurrent use,
@@ -68,7 +68,7 @@ type Committer[V any] struct {
 	tell   func(observe.Event)
 	now    func() time.Time
 	mode   Mode
-	writer string // names this committer in stamps
+	writer string // names this committer in revisions
 	writes atomic.Int64
 
 	mu     sync.Mutex
@@ -104,7 +104,7 @@ func (c *Committer[V]) Recall(recall func(key string) (Snapshot[V], bool)) { c.r
 // the first change.
 func (c *Committer[V]) Tell(tell func(observe.Event)) { c.tell = tell }
 
-// Now gives the committer the store's clock, for versions; see [Stamp]. By default
+// Now gives the committer the store's clock, for versions; see [stored.Revision]. By default
 // it is the host's. No change depends on it: a clock that is wrong by days only
 // makes the versions of values that are deleted and made anew go back. Call it
 // before the first change.
@@ -112,22 +112,22 @@ func (c *Committer[V]) Now(now func() time.Time) { c.now = now }
 
 // ErrOutcomeUnknown is for a change that was written, but nobody can tell any more
 // whether the write took effect: its answer was lost, and so many others have
-// written since that the stamp has dropped it, if it was ever there.
+// written since that the revision has dropped it, if it was ever there.
 var ErrOutcomeUnknown = errors.New("whether the change was made is not known: too many others wrote since")
 
 // writerLength makes writers differ: 13 letters of 5 bits.
 const writerLength = 13
 
-// State is a value with the stamp of the write that made it so.
+// State is a value with the revision of the write that made it so.
 type State[V any] struct {
-	Value V
-	Stamp Stamp
+	Value    V
+	Revision stored.Revision
 }
 
 // trial is a write whose outcome is not known.
 type trial struct {
 	number  int64
-	onto    Stamp
+	onto    stored.Revision
 	results []error
 }
 
@@ -174,7 +174,7 @@ func (c *Committer[V]) guess(ctx context.Context, key string, b *batch[V], open 
 	if err != nil || next.change == nil {
 		return false, nil
 	}
-	done, err = c.write(ctx, snapshot.Stamp(), next, b, open)
+	done, err = c.write(ctx, snapshot.Revision(), next, b, open)
 	switch {
 	case err != nil && (!isAnswerLost(err) || ctx.Err() != nil):
 		return false, err
@@ -196,18 +196,18 @@ func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], ope
 	if err != nil {
 		return false, err
 	}
-	return c.write(ctx, snapshot.Stamp(), next, b, open)
+	return c.write(ctx, snapshot.Revision(), next, b, open)
 }
 
-// write writes what was prepared in the place of a snapshot with a stamp. Where
+// write writes what was prepared in the place of a snapshot with a revision. Where
 // there is nothing to write, it is done.
-func (c *Committer[V]) write(ctx context.Context, onto Stamp, n next[V], b *batch[V], open *[]trial) (done bool, err error) {
+func (c *Committer[V]) write(ctx context.Context, onto stored.Revision, n next[V], b *batch[V], open *[]trial) (done bool, err error) {
 	state := State[V]{n.value, onto}
 	if n.change != nil {
 		t := trial{c.writes.Add(1), onto, n.results}
 		*open = append(*open, t)
-		state.Stamp = c.stamp(t, n.change)
-		if done, err := n.change.Write(ctx, state.Stamp); err != nil || !done {
+		state.Revision = c.revision(t, n.change)
+		if done, err := n.change.Write(ctx, state.Revision); err != nil || !done {
 			return false, err
 		}
 	}
@@ -225,13 +225,13 @@ type next[V any] struct {
 
 // prepare returns what is to become of a snapshot.
 //
-// A trial that took effect has decided the results, and is known by the stamp.
+// A trial that took effect has decided the results, and is known by the revision.
 // One that may still do so needs no care: its snapshot is still what is stored,
 // so the edits, being pure, come to the same results, and of the two writes
-// only one can succeed. If the stamp may have dropped a trial, nobody can tell.
+// only one can succeed. If the revision may have dropped a trial, nobody can tell.
 func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n next[V], err error) {
-	stamp := s.Stamp()
-	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == stamp.Last(c.writer) })
+	revision := s.Revision()
+	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == revision.Last(c.writer) })
 	if worked >= 0 {
 		n = next[V]{value: s.Value(), results: (*open)[worked].results}
 		if c.mode == Confirmed {
@@ -239,10 +239,10 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 		}
 		return n, err
 	}
-	if slices.ContainsFunc(*open, func(t trial) bool { return stamp.MayHaveDropped(t.onto) }) {
+	if slices.ContainsFunc(*open, func(t trial) bool { return revision.MayHaveDropped(t.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
-	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(stamp) })
+	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(revision) })
 	n, err = b.edit(s)
 	if n.change != nil && n.change.IsEmpty() && c.mode == Written {
 		n.change = nil
@@ -250,16 +250,16 @@ func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n nex
 	return n, err
 }
 
-// Stamp returns the stamp for a write that the caller makes on its own, in the
-// place of values of which onto is the stamp with the greatest version. What was
+// NextRevision returns the revision for a write that the caller makes on its own, in the
+// place of values of which onto is the revision with the greatest version. What was
 // prepared for one of those can no longer take effect then.
-func (c *Committer[V]) Stamp(onto Stamp) Stamp {
+func (c *Committer[V]) NextRevision(onto stored.Revision) stored.Revision {
 	now := c.now()
 	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1), Time: now.Unix()})
 }
 
-// stamp is that of a trial's write.
-func (c *Committer[V]) stamp(t trial, change Change) Stamp {
+// revision is that of a trial's write.
+func (c *Committer[V]) revision(t trial, change Change) stored.Revision {
 	now, version := c.now(), t.onto.Version
 	if !change.IsEmpty() {
 		version = versionAfter(t.onto, now)

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 const key = "key"
@@ -36,7 +38,7 @@ func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &store{stamp: Stamp{Version: later}, outcomes: test.outcomes}
+				s := &store{revision: stored.Revision{Version: later}, outcomes: test.outcomes}
 				state, err := New(s.read, Written).Commit(t.Context(), key, add("a"))
 				if !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
@@ -44,11 +46,11 @@ func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
 				if s.reads != test.reads || s.writes != test.writes {
 					t.Errorf("%d reads and %d writes, want %d and %d", s.reads, s.writes, test.reads, test.writes)
 				}
-				if want := int64(s.others); err == nil && (!s.value.has("a") || s.stamp.Changes != want+1) {
-					t.Errorf("stored is %q after %d changes", s.value.list, s.stamp.Changes)
+				if want := int64(s.others); err == nil && (!s.value.has("a") || s.revision.Changes != want+1) {
+					t.Errorf("stored is %q after %d changes", s.value.list, s.revision.Changes)
 				}
-				if err == nil && (state.Value != s.value || !state.Stamp.Equal(s.stamp)) {
-					t.Errorf("got %+v, stored is %q with %+v", state, s.value.list, s.stamp)
+				if err == nil && (state.Value != s.value || !state.Revision.Equal(s.revision)) {
+					t.Errorf("got %+v, stored is %q with %+v", state, s.value.list, s.revision)
 				}
 			})
 		})
@@ -68,14 +70,14 @@ func TestVersionsGrowWithTheClockAndWithoutIt(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			return state.Stamp.Version
+			return state.Revision.Version
 		}
 		now := time.Now().UnixMicro()
 		if first, second := commit("a"), commit("b"); first != now || second <= now || second > now+maxStep {
 			t.Errorf("got versions %d and %d at %d", first, second, now)
 		}
 		time.Sleep(time.Second)
-		s.value, s.stamp = words{}, Stamp{} // as an operator deletes it
+		s.value, s.revision = words{}, stored.Revision{} // as an operator deletes it
 		if third := commit("a"); third != now+time.Second.Microseconds() {
 			t.Errorf("got version %d after a second", third-now)
 		}
@@ -142,14 +144,14 @@ func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &store{stamp: Stamp{Version: later}, outcomes: test.outcomes}
+				s := &store{revision: stored.Revision{Version: later}, outcomes: test.outcomes}
 				_, err := New(s.read, test.mode).Commit(t.Context(), key, test.edit)
 				if err != nil && err != errThere {
 					t.Error(err)
 				}
-				if s.writes != test.writes || s.stamp.Changes != test.changes || (s.stamp.Version > later) != (test.changes > 0) {
+				if s.writes != test.writes || s.revision.Changes != test.changes || (s.revision.Version > later) != (test.changes > 0) {
 					t.Errorf("%d writes and %d changes, version %d, want %d and %d",
-						s.writes, s.stamp.Changes, s.stamp.Version-later, test.writes, test.changes)
+						s.writes, s.revision.Changes, s.revision.Version-later, test.writes, test.changes)
 				}
 			})
 		})

@@ -7,12 +7,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Stamp is a [stored.Revision].
-type Stamp = stored.Revision
-
-// ReadStamp is [stored.ReadRevision].
-func ReadStamp(text string) Stamp { return stored.ReadRevision(text) }
-
 // maxStep is by how much a version grows at most if the clock is behind it, in
 // microseconds. It is random, so that changes which the store has lost do not
 // share their versions with those that come instead.

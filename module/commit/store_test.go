@@ -75,14 +75,14 @@ type store struct {
 	outcomes []outcome
 	longest  int // words that may be stored, 0 for any number
 
-	value  words
-	stamp  Stamp
-	reads  int
-	writes int
-	others int // writes of others
-	late   func()
-	after  func()
-	meet   chan struct{} // where not nil, each write waits for it
+	value    words
+	revision stored.Revision
+	reads    int
+	writes   int
+	others   int // writes of others
+	late     func()
+	after    func()
+	meet     chan struct{} // where not nil, each write waits for it
 }
 
 func (s *store) read(ctx context.Context, _ string) (Snapshot[words], error) {
@@ -94,7 +94,7 @@ func (s *store) read(ctx context.Context, _ string) (Snapshot[words], error) {
 		return nil, errLost
 	}
 	run(&s.late)
-	snapshot := state{s, s.value, s.stamp}
+	snapshot := state{s, s.value, s.revision}
 	run(&s.after)
 	return snapshot, ctx.Err()
 }
@@ -117,18 +117,18 @@ func (s *store) next() outcome {
 func (s *store) byOther(edit func(*words) error) {
 	if edit(&s.value) == nil {
 		s.others++
-		s.stamp = s.stamp.Next(s.stamp.Version+1, stored.Write{Writer: "OTHER", Attempt: int64(s.others), Time: 1})
+		s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: "OTHER", Attempt: int64(s.others), Time: 1})
 	}
 }
 
 type state struct {
-	store *store
-	value words
-	stamp Stamp
+	store    *store
+	value    words
+	revision stored.Revision
 }
 
-func (s state) Value() words { return s.value }
-func (s state) Stamp() Stamp { return s.stamp }
+func (s state) Value() words              { return s.value }
+func (s state) Revision() stored.Revision { return s.revision }
 
 func (s state) Change(next words) (Change, error) {
 	if n := len(strings.Fields(next.list)); s.store.longest > 0 && n > s.store.longest {
@@ -144,7 +144,7 @@ type replacement struct {
 
 func (r replacement) IsEmpty() bool { return r.old.value == r.next }
 
-func (r replacement) Write(ctx context.Context, stamp Stamp) (bool, error) {
+func (r replacement) Write(ctx context.Context, revision stored.Revision) (bool, error) {
 	s := r.old.store
 	if s.meet != nil {
 		<-s.meet
@@ -157,8 +157,8 @@ func (r replacement) Write(ctx context.Context, stamp Stamp) (bool, error) {
 		s.outcomes = s.outcomes[1:]
 	}
 	apply := func() {
-		if s.value == r.old.value && s.stamp.Equal(r.old.stamp) {
-			s.value, s.stamp = r.next, stamp
+		if s.value == r.old.value && s.revision.Equal(r.old.revision) {
+			s.value, s.revision = r.next, revision
 		}
 	}
 	switch happens {
@@ -181,7 +181,7 @@ func (r replacement) Write(ctx context.Context, stamp Stamp) (bool, error) {
 		s.byOther(add(fmt.Sprint("other", s.others)))
 	}
 	apply()
-	return s.stamp.Equal(stamp), ctx.Err()
+	return s.revision.Equal(revision), ctx.Err()
 }
 
 // isError reports whether err is want, or nil where that is wanted.

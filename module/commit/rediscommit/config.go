@@ -40,7 +40,7 @@ func DefaultConfig() Config {
 }
 
 // maxOperationTimeout is a small part of the 10 minutes for which values without
-// contents stay, for their stamps.
+// contents stay, for their revisions.
 const maxOperationTimeout = 30 * time.Second
 
 // Validate joins an error for each field that is not as its comment says.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // Exchange is a string to be stored in the place of another.
@@ -30,9 +30,9 @@ type Exchange struct {
 type Exchanger interface {
 	Change
 
-	// Exchange returns the exchange that stores the change with a stamp.
+	// Exchange returns the exchange that stores the change with a revision.
 	// Possible is false where it is for the script.
-	Exchange(stamp commit.Stamp) (e Exchange, possible bool)
+	Exchange(revision stored.Revision) (e Exchange, possible bool)
 }
 
 // nextLife is how long a new string stays that never took its place: longer than
@@ -93,12 +93,12 @@ func (s *Store[V]) exchange(ctx context.Context, key string, e Exchange) (done, 
 const nextLength = 13
 
 // Likeness returns what a script can compare with a stored string that ends with
-// a stamp, without all of it being an argument, which Redis copies: its length,
+// a revision, without all of it being an argument, which Redis copies: its length,
 // its last bytes, and how many of its bits are set. Every write changes the
-// stamp; what somebody else changes without it shows in the others, but for a
+// revision; what somebody else changes without it shows in the others, but for a
 // change of the same length and number of bits.
 func Likeness(text string) []any {
-	// Few stamps are longer, and their end differs, too.
+	// Few revisions are longer, and their end differs, too.
 	const tailLength = 512
 	return []any{len(text), text[max(0, len(text)-tailLength):], countBits(text)}
 }

@@ -31,7 +31,7 @@ func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
 			loaded[i] = Loaded[V]{Err: stored.Err}
 			continue
 		}
-		loaded[i] = Loaded[V]{State: commit.State[V]{Value: stored.Value.Value(), Stamp: stored.Value.Stamp()}}
+		loaded[i] = Loaded[V]{State: commit.State[V]{Value: stored.Value.Value(), Revision: stored.Value.Revision()}}
 	}
 	return loaded
 }

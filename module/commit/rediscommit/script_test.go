@@ -18,7 +18,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// stamped is a stamp with one writer.
+// stamped is a revision with one writer.
 var stamped = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
 
 // oneReplica never comes late.

@@ -20,6 +20,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // Layout says how the values of a store are kept, each under a key of its own.
@@ -61,14 +62,14 @@ func (l Layout[V]) redisKey(key string) string {
 	return l.RedisKey(key)
 }
 
-// Stored is what was read, with the stamp that is a part of it; see
+// Stored is what was read, with the revision that is a part of it; see
 // [commit.Snapshot].
 type Stored[V any] interface {
 	// Exists reports whether anything is stored.
 	Exists() bool
 
 	Value() V
-	Stamp() commit.Stamp
+	Revision() stored.Revision
 	Change(next V) (Change, error)
 }
 
@@ -77,8 +78,8 @@ type Stored[V any] interface {
 type Change interface {
 	IsEmpty() bool
 
-	// Args are the arguments for the script that stores it with a stamp.
-	Args(stamp commit.Stamp) []any
+	// Args are the arguments for the script that stores it with a revision.
+	Args(revision stored.Revision) []any
 }
 
 // Successor is a [Change] that can tell what is stored once it was made, so that
@@ -87,7 +88,7 @@ type Successor[V any] interface {
 	Change
 
 	// Successor returns what is stored, and about how many bytes it takes.
-	Successor(stamp commit.Stamp) (next Stored[V], bytes int)
+	Successor(revision stored.Revision) (next Stored[V], bytes int)
 }
 
 // Store loads and updates values on Redis. It is safe for concurrent use, does
@@ -156,7 +157,7 @@ func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error
 	if err != nil {
 		return commit.State[V]{}, err
 	}
-	return commit.State[V]{Value: stored.Value(), Stamp: stored.Stamp()}, nil
+	return commit.State[V]{Value: stored.Value(), Revision: stored.Revision()}, nil
 }
 
 // bound gives a context the time that an operation may take, unless it has less.
@@ -214,10 +215,10 @@ func (s *Store[V]) removeSurely(ctx context.Context, key string) (err error) {
 
 // Swap runs the layout's script once, for what edits are no good for: in the
 // place of what cannot be read, or to bring back what was stored once. Args
-// returns the script's arguments for a stamp that follows onto, and done is false
+// returns the script's arguments for a revision that follows onto, and done is false
 // where something else is stored than they say. Errors: [module.Unavailable],
 // after which the swap may be made or not.
-func (s *Store[V]) Swap(ctx context.Context, key string, onto commit.Stamp, args func(commit.Stamp) []any) (done bool, err error) {
+func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
@@ -225,7 +226,7 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto commit.Stamp, args
 	if _, err := s.readSurely(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // it may be where the swap would not find it
 	}
-	if done, err = s.swap.run(ctx, key, args(s.committer.Stamp(onto))); err != nil {
+	if done, err = s.swap.run(ctx, key, args(s.committer.NextRevision(onto))); err != nil {
 		return false, s.unavailable("swap", err)
 	}
 	return done, nil
@@ -323,8 +324,8 @@ type change[V any] struct {
 	key   string
 }
 
-func (c change[V]) Write(ctx context.Context, stamp commit.Stamp) (done bool, err error) {
-	done, err = c.write(ctx, stamp)
+func (c change[V]) Write(ctx context.Context, revision stored.Revision) (done bool, err error) {
+	done, err = c.write(ctx, revision)
 	s, tells := c.Change.(Successor[V])
 	switch {
 	case err != nil:
@@ -333,20 +334,20 @@ func (c change[V]) Write(ctx context.Context, stamp commit.Stamp) (done bool, er
 	case !done || !tells:
 		c.store.written.forget(c.key)
 	default:
-		next, bytes := s.Successor(stamp)
+		next, bytes := s.Successor(revision)
 		c.store.written.put(c.key, next, bytes)
 	}
 	return done, nil
 }
 
-func (c change[V]) write(ctx context.Context, stamp commit.Stamp) (done bool, err error) {
+func (c change[V]) write(ctx context.Context, revision stored.Revision) (done bool, err error) {
 	// A wait for durability has to follow on the same connection.
 	if x, ok := c.Change.(Exchanger); ok && !c.store.cfg.Durability.isAsked() {
-		if e, possible := x.Exchange(stamp); possible {
+		if e, possible := x.Exchange(revision); possible {
 			if done, possible, err := c.store.exchange(ctx, c.key, e); possible {
 				return done, err
 			}
 		}
 	}
-	return c.store.swap.run(ctx, c.store.layout.redisKey(c.key), c.Args(stamp))
+	return c.store.swap.run(ctx, c.store.layout.redisKey(c.key), c.Args(revision))
 }

@@ -10,10 +10,10 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // never is longer than anything takes.
@@ -30,7 +30,7 @@ var (
 	errTooLong    = fault.New(fault.TooLarge, "too long")
 )
 
-// texts is a layout of strings, each stored as a line with its stamp after it.
+// texts is a layout of strings, each stored as a line with its revision after it.
 func texts() Layout[string] {
 	return Layout[string]{
 		Name: "texts",
@@ -44,9 +44,9 @@ func texts() Layout[string] {
 }
 
 type storedText struct {
-	text  string
-	stamp commit.Stamp
-	raw   []any // what is stored, if anything is
+	text     string
+	revision stored.Revision
+	raw      []any // what is stored, if anything is
 }
 
 func readText(ctx context.Context, client redis.Cmdable, key string) func() (Stored[string], error) {
@@ -59,17 +59,17 @@ func readText(ctx context.Context, client redis.Cmdable, key string) func() (Sto
 		if err != nil {
 			return nil, err
 		}
-		text, stamp, found := strings.Cut(raw, "\n")
+		text, revision, found := strings.Cut(raw, "\n")
 		if !found {
 			return nil, errUnreadable
 		}
-		return storedText{text, commit.ReadStamp(stamp), []any{raw}}, nil
+		return storedText{text, stored.ReadRevision(revision), []any{raw}}, nil
 	}
 }
 
-func (s storedText) Exists() bool        { return s.raw != nil }
-func (s storedText) Value() string       { return s.text }
-func (s storedText) Stamp() commit.Stamp { return s.stamp }
+func (s storedText) Exists() bool              { return s.raw != nil }
+func (s storedText) Value() string             { return s.text }
+func (s storedText) Revision() stored.Revision { return s.revision }
 
 func (s storedText) Change(next string) (Change, error) {
 	if len(next) > 20 {
@@ -85,11 +85,11 @@ type newText struct {
 
 func (n newText) IsEmpty() bool { return n.old.raw != nil && n.old.text == n.next }
 
-func (n newText) Args(stamp commit.Stamp) []any {
-	return append([]any{stamp.AppendJSON([]byte(n.next + "\n"))}, n.old.raw...)
+func (n newText) Args(revision stored.Revision) []any {
+	return append([]any{revision.AppendJSON([]byte(n.next + "\n"))}, n.old.raw...)
 }
 
-// userTexts are the texts of users, without their stamps.
+// userTexts are the texts of users, without their revisions.
 type userTexts struct{ *Users[string] }
 
 func (u userTexts) Load(ctx context.Context, user mxid.UserID) (string, error) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // Users is a [Store] with one key for each user. What is no user id is refused.
@@ -87,7 +88,7 @@ func (u *Users[V]) Update(ctx context.Context, user mxid.UserID, edit func(*V) e
 }
 
 // Swap is [Store.Swap] for a user.
-func (u *Users[V]) Swap(ctx context.Context, user mxid.UserID, onto commit.Stamp, args func(commit.Stamp) []any) (done bool, err error) {
+func (u *Users[V]) Swap(ctx context.Context, user mxid.UserID, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	if err := u.validate(user); err != nil {
 		return false, err
 	}

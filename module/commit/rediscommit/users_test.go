@@ -75,7 +75,7 @@ func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
 				if planted {
 					want = string(user)[:6]
 				}
-				if got := loaded[user]; got.Err != nil || got.Value != want || (got.Stamp.Version != 0) != planted {
+				if got := loaded[user]; got.Err != nil || got.Value != want || (got.Revision.Version != 0) != planted {
 					t.Fatalf("%s: got %+v, want %q", user, got, want)
 				}
 			}
@@ -88,7 +88,7 @@ func TestOfManyUsersOnlyThoseFailWhoMust(t *testing.T) {
 	server, client := embedded(t)
 	store, users := textStore(t, client, asUsual), someUsers(10)
 	plant(t, store, users)
-	server.Set("text:{@user3:example.org}", "no stamp")
+	server.Set("text:{@user3:example.org}", "no revision")
 	server.Del("text:{@user4:example.org}")
 	server.HSet("text:{@user4:example.org}", "x", "y")
 	loaded := store.LoadMany(t.Context(), append(users, "alice", ""))

@@ -1,0 +1,23 @@
+package integration
+
+import (
+	"strings"
+
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// withoutRevision takes the revision out of a stored event.
+func withoutRevision(event string) (string, stored.Revision) {
+	open, text, found := strings.Cut(event, `,"commit":`)
+	if !found {
+		return event, stored.Revision{}
+	}
+	return open + "}", stored.ReadRevision(strings.TrimSuffix(text, "}"))
+}
+
+// withoutRevisionFields takes the revision out of a stored hash of pushers.
+func withoutRevisionFields(fields map[string]string) stored.Revision {
+	revision := stored.ReadRevision(fields["commit"])
+	delete(fields, "commit")
+	return revision
+}
