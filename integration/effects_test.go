@@ -85,7 +85,7 @@ func (m mutation) prepare(t *testing.T, h *host, client redis.UniversalClient, u
 	}
 }
 
-var numbers = regexp.MustCompile(`"(created|number|removes)":\d+`)
+var numbers = regexp.MustCompile(`"(created|number|removes|set_at)":\d+`)
 
 // ofAlice is text in which a user is alice, and time does not pass.
 func ofAlice(user, text string) string {

@@ -1,9 +1,10 @@
 package rediscommit
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
@@ -26,8 +27,8 @@ const elsewhereTimeout = time.Second
 // target has it and shows it to nobody. To create the value then would replace the
 // user's own by another.
 //
-// A master that does not answer may hold the key, too. But one that the cluster has
-// given up and that has no slots was replaced by its replica, which is asked.
+// A master that does not answer may hold the key, too, unless the cluster has given
+// it up and another one has its slots: that is its replica, which is asked.
 func (n *nodes) checkNotElsewhere(ctx context.Context, key string) error {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {
@@ -35,100 +36,159 @@ func (n *nodes) checkNotElsewhere(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 	defer cancel()
-	masters, err := findMasters(ctx, cluster, key)
+	masters, err := findMasters(ctx, cluster)
 	if err != nil {
 		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
 	}
 	defer masters.close()
-	holder, err := masters.holderOf(ctx, key)
-	switch {
-	case holder != "":
-		return fmt.Errorf("another master has the key, since a move of its slot was interrupted: the Redis at %s", holder)
-	case err != nil:
-		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
+	masters.ask(ctx, key)
+	for _, m := range masters {
+		if m.holds {
+			return fmt.Errorf("another master has the key, since a move of its slot was interrupted: the Redis at %s", m.addresses[0])
+		}
+	}
+	for _, m := range masters {
+		if m.err != nil && !masters.haveReplaced(ctx, m.id) {
+			return fmt.Errorf("cannot tell whether another master has the key: the Redis at %s: %w", m.addresses[0], m.err)
+		}
 	}
 	return nil
 }
 
-// clusterMasters are clients of all masters of a cluster.
-type clusterMasters struct {
-	owner  *redis.Client   // of the key's slot
-	others []*redis.Client // all but the owner
-	own    []*redis.Client // of the others, those that are to be closed
+// clusterMaster is a master as a node of the cluster sees it, and what it answers.
+type clusterMaster struct {
+	id         string
+	addresses  []string // at least one
+	isReplaced bool     // the cluster has given it up, and it has no slots
+
+	client *redis.Client
+	isOurs bool // the client is to be closed
+
+	holds bool
+	err   error
 }
 
-func (m *clusterMasters) close() {
-	for _, client := range m.own {
-		_ = client.Close() // nothing waits for it
-	}
-}
+type clusterMasters []*clusterMaster
 
-// findMasters asks the owner of a key's slot. A cluster client knows the masters
-// that have slots; the target of a move may have none yet.
-func findMasters(ctx context.Context, cluster *redis.ClusterClient, key string) (*clusterMasters, error) {
-	owner, err := cluster.MasterForKey(ctx, key)
+// findMasters asks a node for the masters that there are. A cluster client may not
+// know all of them: the target of a move has no slots at first.
+func findMasters(ctx context.Context, cluster *redis.ClusterClient) (clusterMasters, error) {
+	text, err := cluster.ClusterNodes(ctx).Result()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("CLUSTER NODES: %w", err)
 	}
-	text, err := owner.ClusterNodes(ctx).Result()
-	if err != nil {
-		return nil, fmt.Errorf("CLUSTER NODES on %s: %w", owner.Options().Addr, err)
-	}
-	m := &clusterMasters{owner: owner}
 	var mu sync.Mutex
-	err = cluster.ForEachMaster(ctx, func(_ context.Context, master *redis.Client) error {
+	known := map[string]*redis.Client{}
+	err = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if master != owner {
-			m.others = append(m.others, master)
-		}
+		known[node.Options().Addr] = node
 		return nil
 	})
 	if err != nil {
 		return nil, err
 	}
-	withSlots, without := readMasters(text)
-	if known := len(m.others) + 1; known < withSlots {
-		cluster.ReloadState(context.WithoutCancel(ctx))
-		return nil, fmt.Errorf("%d masters have slots, and the client knows %d", withSlots, known)
+	masters := slices.DeleteFunc(readMasters(text), func(m *clusterMaster) bool { return m.isReplaced })
+	for _, m := range masters {
+		for _, address := range m.addresses {
+			m.client = cmp.Or(m.client, known[address])
+		}
+		if m.client == nil {
+			m.client, m.isOurs = newNodeClient(cluster.Options(), m.addresses[0]), true
+		}
 	}
-	for _, address := range without {
-		m.own = append(m.own, newNodeClient(cluster.Options(), address))
-	}
-	m.others = append(m.others, m.own...)
-	return m, nil
+	return masters, nil
 }
 
-// readMasters reads the answer to CLUSTER NODES, of masters that the cluster has not
-// given up: how many have slots, and the addresses of those that have none.
-func readMasters(text string) (withSlots int, without []string) {
-	isOut := func(flag string) bool {
-		return flag == "slave" || flag == "fail" || flag == "noaddr" || flag == "handshake"
+func (all clusterMasters) close() {
+	for _, m := range all {
+		if m.isOurs {
+			_ = m.client.Close() // nothing waits for it
+		}
 	}
+}
+
+// ask asks all masters at the same time whether they hold a key.
+func (all clusterMasters) ask(ctx context.Context, key string) {
+	var asking sync.WaitGroup
+	for _, m := range all {
+		asking.Go(func() { m.holds, m.err = m.ask(ctx, key) })
+	}
+	asking.Wait()
+}
+
+// mostKeys bounds how many names of keys of a slot are looked through.
+const mostKeys = 10_000
+
+// ask asks a master, whatever it says of the slot. The owner of the slot, and the
+// target of its move, answer EXISTS; the source of a move answers ASK for what it
+// does not have. All others refuse, even if they have keys of the slot, which are
+// in the answer to CLUSTER GETKEYSINSLOT only. That one is empty but for moves.
+func (m *clusterMaster) ask(ctx context.Context, key string) (holds bool, err error) {
+	var exists *redis.IntCmd
+	_, _ = m.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
+		p.Do(ctx, "ASKING")
+		exists = p.Exists(ctx, key)
+		return nil
+	})
+	err = exists.Err()
+	_, isAsk := redis.IsAskError(err)
+	_, isMoved := redis.IsMovedError(err)
+	switch {
+	case err == nil, isAsk:
+		return exists.Val() > 0, nil
+	case !isMoved && !redis.HasErrorPrefix(err, "CLUSTERDOWN"):
+		return false, err
+	}
+	keys, err := m.client.ClusterGetKeysInSlot(ctx, redisclient.SlotOf(key), mostKeys).Result()
+	return slices.Contains(keys, key) || len(keys) == mostKeys, err
+}
+
+// haveReplaced reports whether a master that answered knows that another one was
+// replaced. A node with an open slot goes on to see the slot where it was.
+func (all clusterMasters) haveReplaced(ctx context.Context, id string) bool {
+	return slices.ContainsFunc(all, func(m *clusterMaster) bool {
+		if m.err != nil {
+			return false
+		}
+		seen := readMasters(m.client.ClusterNodes(ctx).Val()) // none where it does not answer
+		return slices.ContainsFunc(seen, func(s *clusterMaster) bool { return s.id == id && s.isReplaced })
+	})
+}
+
+// readMasters reads the masters in the answer to CLUSTER NODES, which are those that
+// can be connected to.
+func readMasters(text string) (masters clusterMasters) {
 	isSlot := func(field string) bool { return !strings.HasPrefix(field, "[") } // which is one on its way
 	for line := range strings.Lines(text) {
 		fields := strings.Fields(line)
-		switch {
-		case len(fields) < 8 || slices.ContainsFunc(strings.Split(fields[2], ","), isOut):
-		case slices.ContainsFunc(fields[8:], isSlot):
-			withSlots++
-		default:
-			without = append(without, addressOf(fields[1]))
+		if len(fields) < 8 {
+			continue
 		}
+		flags := strings.Split(fields[2], ",")
+		if !slices.Contains(flags, "master") || slices.Contains(flags, "noaddr") || slices.Contains(flags, "handshake") {
+			continue
+		}
+		masters = append(masters, &clusterMaster{
+			id: fields[0], addresses: addressesOf(fields[1]),
+			isReplaced: slices.Contains(flags, "fail") && !slices.ContainsFunc(fields[8:], isSlot),
+		})
 	}
-	return withSlots, without
+	return masters
 }
 
-// addressOf reads the second field of a node: IP:PORT@BUS, and the host name behind
+// addressesOf reads the second field of a node: IP:PORT@BUS, and the host name behind
 // a comma, if the server has one.
-func addressOf(field string) string {
-	field, name, _ := strings.Cut(field, ",")
-	name, _, _ = strings.Cut(name, ",")
-	address, _, _ := strings.Cut(field, "@")
-	if i := strings.LastIndexByte(address, ':'); name != "" && i >= 0 {
-		return name + address[i:]
+func addressesOf(field string) []string {
+	field, more, _ := strings.Cut(field, ",")
+	name, _, _ := strings.Cut(more, ",")
+	field, _, _ = strings.Cut(field, "@")
+	i := max(strings.LastIndexByte(field, ':'), 0)
+	ip, port := field[:i], strings.TrimPrefix(field[i:], ":")
+	if name == "" {
+		return []string{net.JoinHostPort(ip, port)}
 	}
-	return address
+	return []string{net.JoinHostPort(name, port), net.JoinHostPort(ip, port)}
 }
 
 // newNodeClient returns a client of a node as a cluster client would make it, for
@@ -147,53 +207,4 @@ func newNodeClient(o *redis.ClusterOptions, address string) *redis.Client {
 		return o.NewClient(options)
 	}
 	return redis.NewClient(options)
-}
-
-// holderOf asks all masters at the same time, and returns the address of one that
-// holds the key, or the error of one that cannot be asked.
-func (m *clusterMasters) holderOf(ctx context.Context, key string) (holder string, err error) {
-	var mu sync.Mutex
-	var asking sync.WaitGroup
-	var failures []error
-	ask := func(master *redis.Client, holds func(context.Context, *redis.Client, string) (bool, error)) {
-		asking.Go(func() {
-			found, err := holds(ctx, master, key)
-			mu.Lock()
-			defer mu.Unlock()
-			if err != nil {
-				failures = append(failures, fmt.Errorf("the Redis at %s: %w", master.Options().Addr, err))
-			}
-			if found {
-				holder = master.Options().Addr
-			}
-		})
-	}
-	ask(m.owner, ownerHolds)
-	for _, master := range m.others {
-		ask(master, otherHolds)
-	}
-	asking.Wait()
-	return holder, errors.Join(failures...)
-}
-
-// ownerHolds reports whether the owner of the slot has a key. If the slot is on its
-// way to another master, it answers ASK for what it does not have.
-func ownerHolds(ctx context.Context, owner *redis.Client, key string) (bool, error) {
-	found, err := owner.Exists(ctx, key).Result()
-	if _, isAsk := redis.IsAskError(err); isAsk {
-		return false, nil
-	}
-	return found > 0, err
-}
-
-// mostKeys bounds how many names of keys of a slot are looked through.
-const mostKeys = 10_000
-
-// otherHolds reports whether a master has a key, whatever it says of the slot:
-// that the slot is on its way to it, that another one has it, or that the cluster
-// is down. The answer to CLUSTER GETKEYSINSLOT depends on none of that, and is
-// empty but for moves that are under way or were interrupted.
-func otherHolds(ctx context.Context, master *redis.Client, key string) (bool, error) {
-	keys, err := master.ClusterGetKeysInSlot(ctx, redisclient.SlotOf(key), mostKeys).Result()
-	return slices.Contains(keys, key) || len(keys) == mostKeys, err
 }
