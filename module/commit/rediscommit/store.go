@@ -104,6 +104,7 @@ type Store[V any] struct {
 
 	exchangeLua *redis.Script
 	written     *recall[V]
+	parts       *parts
 	committer   *commit.Committer[V]
 }
 
@@ -122,6 +123,7 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 
 		exchangeLua: redis.NewScript(exchangeScript),
 		written:     newRecall[V](),
+		parts:       newParts(),
 	}
 	mode := commit.Written
 	if cfg.Durability.isAsked() {
@@ -180,11 +182,22 @@ type Loaded[V any] struct {
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	state, err := s.committer.Commit(ctx, s.cfg.KeyPrefix+key, edit)
+	state, err := s.commit(ctx, s.cfg.KeyPrefix+key, edit)
 	if errors.Is(err, commit.ErrOutcomeUnknown) || err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
 		err = s.unavailable("update", err)
 	}
 	return state, err
+}
+
+func (s *Store[V]) commit(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
+	if s.layout.RedisKey != nil {
+		release, err := s.parts.take(ctx, s.layout.redisKey(key))
+		if err != nil {
+			return commit.State[V]{}, err
+		}
+		defer release()
+	}
+	return s.committer.Commit(ctx, key, edit)
 }
 
 // Remove removes a key, whatever it holds, as durably as a change. A change
