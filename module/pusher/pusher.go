@@ -140,7 +140,7 @@ func (p Pusher) appendMembers(dst []byte) []byte {
 
 // ReadStored reads what [Pusher.AppendStored] wrote.
 func ReadStored(text string) (Pusher, error) {
-	if p, ok := look(text); ok {
+	if p, ok := readWritten(text); ok {
 		return p, nil
 	}
 	return readStored(text)

@@ -6,8 +6,9 @@ import (
 	"testing"
 )
 
-// FuzzLook holds the quick way to read a stored pusher against the careful one.
-func FuzzLook(f *testing.F) {
+// FuzzReadWritten holds the reading of what the service wrote against that of any
+// text.
+func FuzzReadWritten(f *testing.F) {
 	const usual = `{"pushkey":"k","kind":"http","app_id":"a","app_display_name":"A","device_display_name":"D","lang":"en",` +
 		`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"},"profile_tag":"x","y":[1.0],"created":7,"device_id":"X","claim":{"number":3,"removes":2}}`
 	f.Add(usual)
@@ -18,18 +19,18 @@ func FuzzLook(f *testing.F) {
 		f.Add(strings.Replace(usual, change[0], change[1], 1))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		quick, ok := look(text)
-		careful, err := readStored(text)
-		if ok && (err != nil || !reflect.DeepEqual(quick, careful)) {
-			t.Errorf("%q: looks like %+v, and is %+v, %v", text, quick, careful, err)
+		written, ok := readWritten(text)
+		any, err := readStored(text)
+		if ok && (err != nil || !reflect.DeepEqual(written, any)) {
+			t.Errorf("%q: read as %+v, and in any form as %+v, %v", text, written, any, err)
 		}
 	})
 }
 
-func TestLookReadsWhatTheServiceWrites(t *testing.T) {
+func TestWhatTheServiceWritesIsReadQuickly(t *testing.T) {
 	t.Parallel()
 	p := Pusher{Key: Key{"app \"", "key\n"}, Kind: HTTP, Lang: "en", Data: `{}`, Device: "D", Created: 1, Claim: Claim{7, 3}, SetAt: 9}
-	if got, ok := look(string(p.AppendStored(nil))); !ok || !reflect.DeepEqual(got, p) {
+	if got, ok := readWritten(string(p.AppendStored(nil))); !ok || !reflect.DeepEqual(got, p) {
 		t.Errorf("got %+v, %t", got, ok)
 	}
 }
