@@ -79,7 +79,7 @@ func TestStoredEvent(t *testing.T) {
 }
 
 // claimed is a pusher's claim to its pushkey.
-var claimed = regexp.MustCompile(`,"claim":\{"number":(\d{16}),"removes":(0|\d{16})\}`)
+var claimed = regexp.MustCompile(`,"claim":\{"number":(\d{16}),"removes":(0|\d{16})(?:,"set_at":\d+)?\}`)
 
 func TestStoredPushers(t *testing.T) {
 	t.Parallel()
