@@ -9,61 +9,62 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// pipelines has callers share round trips: what a command costs is mostly the
-// system calls around it, on the host and on Redis. As many as there are cores
-// send their command at once, as it is; who comes while they are under way goes
-// with all who wait for the same node, in one pipeline, when one of them is
-// back. Nobody waits for company, for another node, or longer than their
-// context.
+// pipelines coalesces reads into batches: what a command costs is mostly the
+// system calls around it, on the host and on Redis. For each node there are as
+// many slots as the host has cores. A call that finds a free slot sends its
+// command at once, alone. The others wait; when a slot becomes free, those that
+// wait for the same node are sent as one batch, in one pipeline. No call waits to
+// fill a batch, for another node, or longer than its context.
 //
-// Nothing of it runs by itself: a pipeline is sent by the caller who has waited
-// longest.
+// There is no goroutine of its own: the call that has waited longest sends the
+// batch.
 type pipelines struct {
 	nodes *nodes
-	lanes int // to each node
+	slots int // for each node
 
 	mu     sync.Mutex
 	queues map[string]*queue // by address; as many as the cluster has had
 }
 
-// mostShared bounds how many commands share a pipeline, whose answers come one
-// after the other.
-const mostShared = 32
+// maxReadBatch bounds how many commands are sent in one pipeline, whose answers
+// come one after the other.
+const maxReadBatch = 32
 
 func newPipelines(nodes *nodes) *pipelines {
-	return &pipelines{nodes: nodes, lanes: runtime.GOMAXPROCS(0), queues: map[string]*queue{}}
+	return &pipelines{nodes: nodes, slots: runtime.GOMAXPROCS(0), queues: map[string]*queue{}}
 }
 
-// send has a command sent, and returns when its answer is there. Queue gives the
-// command to a client; it may do so on another goroutine, and must not depend on
-// the context that it was made with. Shared is true where it went with others:
-// then its context was the one of somebody else, and nobody has followed
-// redirections. An error is that of ctx: queue may still be called then, and the
-// command be sent.
-func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (shared bool, err error) {
+// send has a command sent to the master of a key, and returns when its answer is
+// there. Queue gives the command to a client. It may be called on another
+// goroutine, and must not depend on the context that it was made with.
+//
+// Batched is true if the command was sent with others: then the context was that
+// of another call, and nobody has followed redirections. An error is that of ctx:
+// queue may still be called then, and the command be sent.
+func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (batched bool, err error) {
 	node, err := p.nodes.masterOf(ctx, key)
 	if err != nil {
 		queue(ctx, p.nodes.client) // which has its own ways, and errors
 		return false, nil
 	}
 	q := p.to(node.Options().Addr)
-	me := &passenger{queue: queue}
-	if !q.enter(me) {
-		if err := q.wait(ctx, me); err != nil {
+	c := &call{queue: queue}
+	if !q.takeSlot(c) {
+		if err := q.wait(ctx, c); err != nil {
 			return true, err
 		}
 	}
-	if me.arrived {
+	if c.answered {
 		return true, nil
 	}
-	company := append(me.company, me)
-	defer q.leave(company)
-	if len(company) == 1 {
+	batch := append(c.others, c)
+	defer q.finish(batch)
+	if len(batch) == 1 {
 		queue(ctx, p.nodes.client)
 		return false, nil
 	}
 	pipe := node.Pipeline()
-	for _, one := range company {
+	for _, one := range batch {
 		one.queue(ctx, pipe)
 	}
 	_, _ = pipe.Exec(ctx) // each command has its own error
@@ -75,78 +76,78 @@ func (p *pipelines) to(address string) *queue {
 	defer p.mu.Unlock()
 	q, found := p.queues[address]
 	if !found {
-		q = &queue{lanes: p.lanes}
+		q = &queue{free: p.slots}
 		p.queues[address] = q
 	}
 	return q
 }
 
-// queue is the callers with commands for a node.
+// queue is the calls for a node.
 type queue struct {
 	mu      sync.Mutex
-	lanes   int // that are free
-	waiting []*passenger
+	free    int // slots
+	waiting []*call
 }
 
-// passenger is a caller.
-type passenger struct {
+// call is one of [pipelines.send].
+type call struct {
 	queue func(context.Context, redis.Cmdable)
 
-	woken   chan struct{} // nil for who need not wait
-	arrived bool          // the answer is there; else it is on the passenger to send
-	company []*passenger  // whose commands are to be sent with their own
+	woken    chan struct{} // closed when the call need not wait any more; nil if it had a slot at once
+	answered bool          // by another call's batch; otherwise the call has a slot
+	others   []*call       // those to be sent in a batch with it
 }
 
-// enter takes a free lane. If there is none, the caller has to wait.
-func (q *queue) enter(me *passenger) (free bool) {
+// takeSlot takes a free slot. If there is none, the call has to wait.
+func (q *queue) takeSlot(c *call) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.lanes > 0 {
-		q.lanes--
+	if q.free > 0 {
+		q.free--
 		return true
 	}
-	me.woken = make(chan struct{})
-	q.waiting = append(q.waiting, me)
+	c.woken = make(chan struct{})
+	q.waiting = append(q.waiting, c)
 	return false
 }
 
-// wait waits until the answer is there, or it is on the caller to send.
-func (q *queue) wait(ctx context.Context, me *passenger) error {
+// wait returns when the call is answered, or has a slot.
+func (q *queue) wait(ctx context.Context, c *call) error {
 	select {
-	case <-me.woken:
+	case <-c.woken:
 		return nil
 	case <-ctx.Done():
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if i := slices.Index(q.waiting, me); i >= 0 {
+	if i := slices.Index(q.waiting, c); i >= 0 {
 		q.waiting = slices.Delete(q.waiting, i, i+1)
 		return ctx.Err()
 	}
 	select {
-	case <-me.woken: // others may wait for what is on this one to send
+	case <-c.woken: // others may wait for the batch that this call has to send
 		return nil
 	default:
 		return ctx.Err()
 	}
 }
 
-// leave wakes those whose answers are there, and hands the lane over to who has
-// waited longest.
-func (q *queue) leave(company []*passenger) {
-	for _, one := range company[:len(company)-1] {
-		one.arrived = true
-		close(one.woken)
+// finish wakes the calls that a batch has answered, and gives its slot to the call
+// that has waited longest.
+func (q *queue) finish(batch []*call) {
+	for _, c := range batch[:len(batch)-1] {
+		c.answered = true
+		close(c.woken)
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.waiting), mostShared)
+	n := min(len(q.waiting), maxReadBatch)
 	if n == 0 {
-		q.lanes++
+		q.free++
 		return
 	}
 	next := q.waiting[0]
-	next.company = slices.Clone(q.waiting[1:n])
+	next.others = slices.Clone(q.waiting[1:n])
 	q.waiting = slices.Delete(q.waiting, 0, n)
 	close(next.woken)
 }

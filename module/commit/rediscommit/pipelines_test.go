@@ -49,7 +49,7 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	})
 }
 
-// narrow is a store with one lane and a gate in it, and some users with texts.
+// narrow is a store with one slot and a gate in it, and some users with texts.
 func narrow(t *testing.T, users int) (*gate, userTexts, []mxid.UserID) {
 	t.Helper()
 	client := redistest.Single(t).Client(t)
@@ -57,7 +57,7 @@ func narrow(t *testing.T, users int) (*gate, userTexts, []mxid.UserID) {
 	plant(t, textStore(t, client, asUsual), all)
 	g, store := newGate(), textStore(t, client, asUsual)
 	client.AddHook(g)
-	store.store.reads.lanes = 1
+	store.store.reads.slots = 1
 	return g, store, all
 }
 
@@ -110,7 +110,7 @@ func (p *pipelines) all() (queues []*queue) {
 
 func TestWhoComesWhileTheLanesAreTakenGoesWithTheOthers(t *testing.T) {
 	t.Parallel()
-	const callers = mostShared + 5
+	const callers = maxReadBatch + 5
 	g, store, users := narrow(t, callers)
 	l := loads{store: store}
 	l.begin(t.Context(), users[0], mustFind(t, users[0]))
@@ -120,7 +120,7 @@ func TestWhoComesWhileTheLanesAreTakenGoesWithTheOthers(t *testing.T) {
 	store.store.waitFor(t, callers)
 	close(g.opens)
 	l.running.Wait()
-	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, mostShared}) {
+	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, maxReadBatch}) {
 		t.Errorf("keys in a pipeline: %v", g.sizes)
 	}
 }
@@ -190,8 +190,8 @@ func TestThoseWhoLeaveTakeNobodyAlong(t *testing.T) {
 		l.running.Wait()
 	}
 	for _, q := range store.store.reads.all() {
-		if q.lanes != 1 || len(q.waiting) > 0 {
-			t.Errorf("left over: %d lanes are free, %d callers wait", q.lanes, len(q.waiting))
+		if q.free != 1 || len(q.waiting) > 0 {
+			t.Errorf("left over: %d slots are free, %d callers wait", q.free, len(q.waiting))
 		}
 	}
 }

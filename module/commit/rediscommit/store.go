@@ -247,14 +247,14 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, a
 
 func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 	var answer func() (Stored[V], error)
-	shared, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
+	batched, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
 		answer = s.layout.Read(ctx, client, key)
 	})
 	if err != nil {
 		return s.check(nil, err)
 	}
 	stored, err := answer()
-	if shared && err != nil && fault.KindOf(err) == fault.Internal {
+	if batched && err != nil && fault.KindOf(err) == fault.Internal {
 		stored, err = s.layout.Read(ctx, s.client, key)() // which follows the key where it went
 	}
 	return s.check(stored, err)
