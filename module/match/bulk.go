@@ -80,7 +80,7 @@ func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []R
 		if m := &members[i]; m.Rules != nil && !(sent && string(m.User) == sender) {
 			results[i] = w.resultFor(m)
 		}
-		if w.work > bulkPause {
+		if w.work += memberWork; w.work > bulkPause {
 			w.work = 0
 			runtime.Gosched()
 			if ctx.Err() != nil {
@@ -91,28 +91,41 @@ func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []R
 }
 
 func (w *bulkWorker) resultFor(m *Member) Result {
+	shared := w.sharedResult(m.Rules)
+	if shared != nil && len(shared.unless.conditions) == 0 {
+		return shared.result
+	}
 	w.subject.setUser(m.User, m.DisplayName)
-	result := w.resultOf(m.Rules)
+	result := w.evaluateFor(m.Rules, shared)
 	w.work += maxWork - w.subject.meter.left
 	return result
 }
 
-func (w *bulkWorker) resultOf(rules *Rules) Result {
+// sharedResult returns what is kept of a shared set, nil if there is nothing.
+func (w *bulkWorker) sharedResult(rules *Rules) *bulkResult {
 	if !rules.shared {
-		return rules.evaluate(&w.subject)
+		return nil
 	}
 	if rules != w.last {
 		w.last, w.found = rules, w.results[rules]
 	}
-	if w.found == nil {
+	return w.found
+}
+
+// evaluateFor evaluates a set for the subject's user.
+func (w *bulkWorker) evaluateFor(rules *Rules, shared *bulkResult) Result {
+	switch {
+	case !rules.shared:
+		return rules.evaluate(&w.subject)
+	case shared == nil:
 		return w.evaluateShared(rules)
 	}
-	for _, c := range w.found.unless.conditions {
+	for _, c := range shared.unless.conditions {
 		if c.holds(&w.subject) {
 			return rules.evaluate(&w.subject)
 		}
 	}
-	return w.found.result
+	return shared.result
 }
 
 // evaluateShared evaluates a shared set, and keeps the result if no condition

@@ -89,11 +89,3 @@ func (b *body) isBoundary(at int) bool {
 func (b *body) isWord(at int) bool {
 	return wordBytes[b.folded[at]] && (b.lookalikes == nil || b.lookalikes[at/64]>>(at%64)&1 == 0)
 }
-
-// nextBoundary returns the first boundary at or after a place.
-func (b *body) nextBoundary(at int) int {
-	for !b.isBoundary(at) {
-		at++
-	}
-	return at
-}

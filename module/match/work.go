@@ -16,6 +16,7 @@ const (
 	conditionWork   = 8  // testing a condition
 	searchedPerUnit = 4  // bytes that are searched for a fixed text
 	tryWork         = 16 // testing whether a short segment matches at a place
+	memberWork      = 8  // taking a result that members share
 	setupWork       = 64 // making the tables of a scan, for each 64 bytes of the segment
 )
 
