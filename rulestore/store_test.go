@@ -175,7 +175,7 @@ func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheScriptReplacesWhatIsLikeWhatWasRead(t *testing.T) {
+func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
 	t.Parallel()
 	_, server, client := newStore(t, DefaultConfig())
 	old := strings.Repeat("an event ", 500) + `{"version":7}`
@@ -191,7 +191,7 @@ func TestTheScriptReplacesWhatIsLikeWhatWasRead(t *testing.T) {
 		"nothing":                    {"", false},
 	} {
 		server.Set(aliceKey, test.stored)
-		args := append([]any{"new", "c", "m"}, rediscommit.Likeness(old)...)
+		args := append([]any{"new", "c", "m"}, rediscommit.Fingerprint(old)...)
 		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
 		if err != nil || done != test.done {
 			t.Errorf("%s: done %t, %v", name, done, err)

@@ -22,11 +22,11 @@ func userOf(key string) string {
 // not let the host publish does not keep it from changing anything.
 //
 // ARGV: the new event, the channel and the message, which is empty for what is
-// no change, and the event as it was read, or its likeness, which are left out
+// no change, and the event as it was read, or its fingerprint, which are left out
 // where there was none.
-const swapScript = rediscommit.IsLike + `
+const swapScript = rediscommit.HasFingerprint + `
 if ARGV[5] then
-	if not isLike(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
+	if not hasFingerprint(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
 elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
 	return 0
 end
@@ -34,8 +34,8 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
 
-// likeBytes is from how many bytes on an event is compared by its likeness.
-const likeBytes = 1 << 10
+// fingerprintBytes is from how many bytes on an event is compared by its fingerprint.
+const fingerprintBytes = 1 << 10
 
 // layout is how the event of each user is kept.
 type layout struct {
@@ -99,19 +99,19 @@ func (c *change) Args(revision stored.Revision) []any {
 	switch old := c.old.text; {
 	case old == nil:
 		return args
-	case len(*old) < likeBytes:
+	case len(*old) < fingerprintBytes:
 		return append(args, *old)
 	default:
-		return append(args, rediscommit.Likeness(*old)...)
+		return append(args, rediscommit.Fingerprint(*old)...)
 	}
 }
 
-// Exchange is for events that are large, before or after the change.
-func (c *change) Exchange(revision stored.Revision) (e rediscommit.Exchange, possible bool) {
+// StagedSwap is for events that are large, before or after the change.
+func (c *change) StagedSwap(revision stored.Revision) (swap rediscommit.StagedSwap, staged bool) {
 	if c.old.text == nil || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
-		return rediscommit.Exchange{}, false
+		return rediscommit.StagedSwap{}, false
 	}
-	return rediscommit.Exchange{
+	return rediscommit.StagedSwap{
 		Old: *c.old.text, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
 	}, true
 }

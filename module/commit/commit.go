@@ -64,7 +64,7 @@ type Change interface {
 // starts no goroutines, and holds nothing for a key without a change under way.
 type Committer[V any] struct {
 	read   func(ctx context.Context, key string) (Snapshot[V], error)
-	recall func(key string) (Snapshot[V], bool) // may be nil
+	cached func(key string) (Snapshot[V], bool) // may be nil
 	tell   func(observe.Event)
 	now    func() time.Time
 	mode   Mode
@@ -95,10 +95,10 @@ func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error),
 	}
 }
 
-// Recall has the committer begin with what recall returns, without asking the
-// store: what is likely to be stored under a key. It counts where it is written
-// to and nothing came in between. Call it before the first change.
-func (c *Committer[V]) Recall(recall func(key string) (Snapshot[V], bool)) { c.recall = recall }
+// UseCache has the committer begin a change with what cached returns, which may be
+// stale, instead of a read. The write counts only if that is what is stored. Call
+// it before the first change.
+func (c *Committer[V]) UseCache(cached func(key string) (Snapshot[V], bool)) { c.cached = cached }
 
 // Tell has the committer tell of lost races and unknown outcomes. Call it before
 // the first change.
@@ -137,7 +137,7 @@ type trial struct {
 // wraps ctx's where it only lost its race.
 func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) error {
 	var open []trial
-	if done, err := c.guess(ctx, key, b, &open); err != nil || done {
+	if done, err := c.writeCached(ctx, key, b, &open); err != nil || done {
 		return err
 	}
 	failures := 0
@@ -160,13 +160,14 @@ func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) erro
 	}
 }
 
-// guess tries to write in the place of what is recalled. It settles nothing
-// else: what is refused, or changes nothing, may be so only there.
-func (c *Committer[V]) guess(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
-	if c.recall == nil {
+// writeCached tries to write in the place of the cached value, without a read. It
+// decides nothing else: a change that is refused there, or changes nothing, may do
+// otherwise to what is stored.
+func (c *Committer[V]) writeCached(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+	if c.cached == nil {
 		return false, nil
 	}
-	snapshot, found := c.recall(key)
+	snapshot, found := c.cached(key)
 	if !found {
 		return false, nil
 	}

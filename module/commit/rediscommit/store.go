@@ -102,10 +102,10 @@ type Store[V any] struct {
 	swap   *script
 	remove *script
 
-	exchangeLua *redis.Script
-	written     *recall[V]
-	parts       *parts
-	committer   *commit.Committer[V]
+	stagedSwap *redis.Script
+	written    *writeCache[V]
+	parts      *parts
+	committer  *commit.Committer[V]
 }
 
 // New returns a store on client, which stays the caller's. The client must read
@@ -121,16 +121,16 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 		swap:   newScript(nodes, layout.Swap, cfg.Durability),
 		remove: newScript(nodes, removeScript, cfg.Durability),
 
-		exchangeLua: redis.NewScript(exchangeScript),
-		written:     newRecall[V](),
-		parts:       newParts(),
+		stagedSwap: redis.NewScript(stagedSwapScript),
+		written:    newWriteCache[V](),
+		parts:      newParts(),
 	}
 	mode := commit.Written
 	if cfg.Durability.isAsked() {
 		mode = commit.Confirmed
 	}
 	s.committer = commit.New(s.snapshot, mode)
-	s.committer.Recall(s.recalled)
+	s.committer.UseCache(s.cached)
 	if cfg.Now != nil {
 		s.committer.Now(cfg.Now)
 	}
@@ -310,9 +310,8 @@ func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V]
 	return snapshot[V]{stored, s, key}, nil
 }
 
-// recalled is what this host wrote last under a key. Others may have written
-// since.
-func (s *Store[V]) recalled(key string) (commit.Snapshot[V], bool) {
+// cached is what this host wrote last under a key. Others may have written since.
+func (s *Store[V]) cached(key string) (commit.Snapshot[V], bool) {
 	stored, found := s.written.get(key)
 	return snapshot[V]{stored, s, key}, found
 }
@@ -355,9 +354,9 @@ func (c change[V]) Write(ctx context.Context, revision stored.Revision) (done bo
 
 func (c change[V]) write(ctx context.Context, revision stored.Revision) (done bool, err error) {
 	// A wait for durability has to follow on the same connection.
-	if x, ok := c.Change.(Exchanger); ok && !c.store.cfg.Durability.isAsked() {
-		if e, possible := x.Exchange(revision); possible {
-			if done, possible, err := c.store.exchange(ctx, c.key, e); possible {
+	if stager, is := c.Change.(Stager); is && !c.store.cfg.Durability.isAsked() {
+		if swap, staged := stager.StagedSwap(revision); staged {
+			if done, possible, err := c.store.swapStaged(ctx, c.key, swap); possible {
 				return done, err
 			}
 		}
