@@ -7,6 +7,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -201,6 +203,9 @@ func (c *clusterChaos) faults() []chaosFault {
 		{name: "replica frozen", strike: c.freezeReplica},
 		{name: "master killed", crash: true, strike: c.kill},
 		{name: "master frozen for long", crash: true, strike: c.freezeLong},
+		{name: "source killed in a move", crash: true, strike: c.killInMove("source")},
+		{name: "target killed in a move", crash: true, strike: c.killInMove("target")},
+		{name: "source, then target killed", crash: true, strike: c.killInMove("source", "target")},
 	}
 }
 
@@ -394,6 +399,88 @@ func (c *clusterChaos) kill(ctx context.Context, s *strike) error {
 	replica.Resume()
 	next, err := c.WaitTakeover(ctx, slot, master)
 	s.replaced(next)
+	return err
+}
+
+// killInMove kills the source or the target of a slot's move, one after the other
+// where it is both, when the keys of a user have moved. Until the move is settled,
+// that user is not served.
+func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *strike) error {
+	return func(ctx context.Context, s *strike) error {
+		user := s.someone()
+		at := map[string]*redistest.Server{"source": s.homes[user]}
+		at["target"] = c.otherThan(s, at["source"])
+		s.hit = append(s.at(at["source"]), s.at(at["target"])...)
+		slot, err := c.slot(ctx, user)
+		if err != nil {
+			return err
+		}
+		move, err := c.BeginMove(ctx, slot, at["target"])
+		if err == nil {
+			err = move.MoveKeys(ctx, eventKey(user), pushersKey(user))
+		}
+		if err == nil {
+			err = c.waitCopied(ctx, at["target"], eventKey(user), pushersKey(user))
+		}
+		if err == nil {
+			err = sleep(ctx, s.between(0, 400*time.Millisecond))
+		}
+		for _, victim := range victims {
+			if err == nil {
+				at[victim], err = c.replace(ctx, s, at[victim])
+			}
+		}
+		if err != nil {
+			return err
+		}
+		s.homes[user] = at["target"]
+		return c.SettleMoves(ctx)
+	}
+}
+
+// replace kills a master, and starts it again when a replica has taken its place.
+func (c *clusterChaos) replace(ctx context.Context, s *strike, master *redistest.Server) (next *redistest.Server, err error) {
+	users := s.at(master)
+	slot, err := c.slot(ctx, users[0])
+	if err != nil {
+		return nil, err
+	}
+	master.Stop()
+	defer master.Start()
+	if next, err = c.WaitTakeover(ctx, slot, master); err != nil {
+		return nil, err
+	}
+	for _, user := range users {
+		s.homes[user] = next
+	}
+	return next, nil
+}
+
+// waitCopied waits until the replica of a master has what the master has of some
+// keys: what has just moved is on no other server.
+func (c *clusterChaos) waitCopied(ctx context.Context, master *redistest.Server, keys ...string) error {
+	replica, err := c.replicaOf(ctx, master)
+	if err != nil {
+		return err
+	}
+	slot := redisclient.SlotOf(keys[0])
+	count := func(server *redistest.Server) (found int, err error) {
+		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
+		defer client.Close()
+		there, err := client.ClusterGetKeysInSlot(ctx, slot, 1000).Result()
+		for _, key := range keys {
+			if slices.Contains(there, key) {
+				found++
+			}
+		}
+		return found, err
+	}
+	want, err := count(master)
+	for got := -1; err == nil && got != want; {
+		if got, err = count(replica); err == nil && got != want {
+			err = sleep(ctx, 5*time.Millisecond)
+		}
+	}
 	return err
 }
 

@@ -30,6 +30,7 @@ type ClusterServers struct {
 	replicasPerMaster int
 	votesExpire       time.Duration // how long servers remember an election
 	turn              chan struct{} // full while somebody changes who owns slots
+	begun             map[int]bool  // slots of which a move has begun; for who has the turn
 }
 
 // clusterNode is a server of a cluster.
@@ -55,6 +56,7 @@ func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *Clus
 		replicasPerMaster: replicasPerMaster,
 		votesExpire:       votesExpire(args),
 		turn:              make(chan struct{}, 1),
+		begun:             map[int]bool{},
 	}
 	build := serverRole(args)
 	for range masters * (1 + replicasPerMaster) {

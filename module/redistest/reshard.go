@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -118,6 +119,7 @@ func (c *ClusterServers) planMove(ctx context.Context, slot int, to *Server) (*S
 }
 
 func (m *SlotMove) begin(ctx context.Context) error {
+	m.cluster.begun[m.slot] = true
 	// A node that was left with the slot open does not learn on its own that the
 	// slot has another master now.
 	if err := m.to.setSlot(ctx, m.slot, "node", m.from.id); err != nil {
@@ -270,10 +272,16 @@ func (c *ClusterServers) SettleMoves(ctx context.Context) error {
 	return poll(ctx, func(ctx context.Context) error {
 		views, err := c.views(ctx)
 		errs := []error{err}
-		for slot := range openSlots(views) {
+		slots := openSlots(views)
+		maps.Copy(slots, c.begun) // which no node may have open any more, if both masters were replaced
+		for slot := range slots {
 			errs = append(errs, c.settle(ctx, slot, views))
 		}
-		return errors.Join(errs...)
+		if err := errors.Join(errs...); err != nil {
+			return err
+		}
+		clear(c.begun)
+		return nil
 	})
 }
 
