@@ -1,9 +1,18 @@
 package rediscommit
 
 import (
+	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func TestMastersAreReadFromTheNodesOfACluster(t *testing.T) {
@@ -33,4 +42,120 @@ i1 127.0.0.1:7008@17008 master,fail - 0 0 7 disconnected [93->-a1]
 	if masters := readMasters("no answer\n\n"); len(masters) != 0 {
 		t.Errorf("got %v", masters)
 	}
+}
+
+// forgottenMove is a cluster in which a key has moved to another master, and the
+// owner of its slot knows nothing of that, like a replica that took over.
+type forgottenMove struct {
+	cluster       *redistest.ClusterServers
+	client        *redis.ClusterClient
+	owner, target *redistest.Server
+	slot          int
+}
+
+const wandering = "wandering"
+
+func newForgottenMove(t *testing.T, cluster *redistest.ClusterServers, owner, target *redistest.Server) forgottenMove {
+	t.Helper()
+	m := forgottenMove{cluster, cluster.Client(t), owner, target, redisclient.SlotOf(wandering)}
+	if err := m.client.Set(t.Context(), wandering, "text\n{}", 0).Err(); err != nil {
+		t.Fatal(err)
+	}
+	move, err := cluster.BeginMove(t.Context(), m.slot, target)
+	if err == nil {
+		err = move.MoveKeys(t.Context(), wandering)
+	}
+	if err == nil {
+		err = owner.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// wantHeld wants every operation on the key to fail, and to leave it as it is.
+func (m forgottenMove) wantHeld(t *testing.T, why string) {
+	t.Helper()
+	layout := texts()
+	layout.LoadSurely = true
+	store, err := New(m.client, DefaultConfig(), layout)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, do := range map[string]func() error{
+		"load": func() error { _, err := store.Load(t.Context(), wandering); return err },
+		"create": func() error {
+			_, err := store.Update(t.Context(), wandering, func(s *string) error { *s = "new"; return nil })
+			return err
+		},
+		"look": func() error {
+			_, err := store.Update(t.Context(), wandering, func(*string) error { return nil })
+			return err
+		},
+		"remove": func() error { return store.Remove(t.Context(), wandering) },
+		"swap": func() error {
+			_, err := store.Swap(t.Context(), wandering, stored.Revision{}, func(stored.Revision) []any { return []any{"new\n{}"} })
+			return err
+		},
+	} {
+		if err := do(); fault.KindOf(err) != fault.Unavailable || !strings.Contains(fault.Details(err), why) {
+			t.Errorf("%s: got %v, want %q", name, fault.Details(err), why)
+		}
+	}
+	if n, err := m.owner.Client(t).Exists(t.Context(), wandering).Result(); n != 0 || err != nil {
+		t.Errorf("the owner has %d keys, %v", n, err)
+	}
+	if _, err := store.Update(t.Context(), "another{"+wandering+"}", func(s *string) error { *s = "new"; return nil }); err != nil {
+		t.Errorf("another key of the slot: %v", fault.Details(err))
+	}
+}
+
+func TestNothingIsCreatedThatAnotherMasterHas(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	slot := redisclient.SlotOf(wandering)
+	owner, err := cluster.MasterOf(t.Context(), slot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, slot))
+	m.wantHeld(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+m.target.Addr())
+	// Nor where the target has forgotten the move, too.
+	if err := m.target.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err(); err != nil {
+		t.Fatal(err)
+	}
+	m.wantHeld(t, "another master has the key")
+	m.target.Pause()
+	t.Cleanup(m.target.Resume)
+	ctx, cancel := context.WithTimeout(t.Context(), never)
+	defer cancel()
+	store := textStore(t, m.client, func(*Config) {})
+	if err := store.Update(ctx, "@new:example.org", func(s *string) error { *s = "new"; return nil }); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("while a master is silent: %v", err)
+	}
+}
+
+// The target of a move has no slots before the first one has moved.
+func TestAMasterWithoutSlotsIsAsked(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 2, 0, "--cluster-require-full-coverage", "no")
+	masters := cluster.Masters()
+	owner, empty := masters[0], masters[1]
+	for _, master := range []*redistest.Server{empty, owner} {
+		if err := master.Client(t).Do(t.Context(), "CLUSTER", "DELSLOTSRANGE", 8192, 16383).Err(); err != nil {
+			t.Skipf("before Redis 7: %v", err)
+		}
+	}
+	for _, command := range [][]any{{"CLUSTER", "ADDSLOTSRANGE", 8192, 16383}, {"CLUSTER", "BUMPEPOCH"}} {
+		if err := owner.Client(t).Do(t.Context(), command...).Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), never)
+	defer cancel()
+	if err := cluster.WaitWhole(ctx); err != nil {
+		t.Fatal(err)
+	}
+	newForgottenMove(t, cluster, owner, empty).wantHeld(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
 }
