@@ -44,7 +44,7 @@ func importTable() []importRow {
 		{"module/observe/tracing", with(otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe"}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
-		{redisCommit, with(redis, redisClient), nil},
+		{redisCommit, with(redis, redisClient, "module/stored"), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
