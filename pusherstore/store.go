@@ -94,6 +94,10 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
 end
 return {pushers, bytes}`
 
+// maxSizeTries is how often the size is asked for if answers get lost. The client
+// may have been told not to repeat commands.
+const maxSizeTries = 3
+
 // Size returns the size of the stored pushers; see [module.PusherStore].
 func (s *Store) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
 	if err := user.Validate(); err != nil {
@@ -102,7 +106,15 @@ func (s *Store) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error)
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
 	key := stored.Keys{Prefix: s.cfg.KeyPrefix}.Pushers(user)
-	size, err := s.size.Run(ctx, s.client, []string{key}, stored.RevisionField).Int64Slice()
+	var size []int64
+	var err error
+	for range maxSizeTries {
+		size, err = s.size.Run(ctx, s.client, []string{key}, stored.RevisionField).Int64Slice()
+		var refusal redis.Error
+		if err == nil || errors.As(err, &refusal) || ctx.Err() != nil {
+			break
+		}
+	}
 	switch {
 	case err != nil && strings.Contains(err.Error(), "WRONGTYPE"): // within what scripts say, in other words by each server
 		return pusher.Size{}, pusher.Unreadable(errors.New("the key holds another type of value"))
