@@ -36,13 +36,13 @@ func NewReadCache() *ReadCache {
 
 // Read is the function [Read]. Sets with legacy rules are not remembered.
 func (c *ReadCache) Read(text string) (Ruleset, error) {
-	text = strings.Trim(text, " \t\r\n")
-	mark := c.mark(text)
+	set := strings.Trim(text, " \t\r\n") // an error tells where it is in the whole
+	mark := c.mark(set)
 	if found, cached := c.lookUp(mark); cached {
-		return Ruleset{document{text: text, canonical: found&canonicalMark != 0}}, nil
+		return Ruleset{document{text: set, canonical: found&canonicalMark != 0}}, nil
 	}
-	if c.hasOnlyCachedRules(text) {
-		s := Ruleset{document{text: text, canonical: true}}
+	if c.hasOnlyCachedRules(set) {
+		s := Ruleset{document{text: set, canonical: true}}
 		c.store(mark | canonicalMark)
 		return s, nil
 	}

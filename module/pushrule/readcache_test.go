@@ -49,6 +49,7 @@ func FuzzReadCache(f *testing.F) {
 		f.Add(`{"override":[` + list + `],"content":[` + list + `],"room":[],"sender":[],"underride":[]}`)
 		f.Add(`{"override":[],"content":[],"room":[],"sender":[],"underride":[]}` + list)
 	}
+	f.Add(" A")
 	cache := pushrule.NewReadCache()
 	f.Fuzz(func(t *testing.T, text string) {
 		want, wantErr := pushrule.Read(text)
