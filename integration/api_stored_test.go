@@ -414,6 +414,37 @@ func TestUnknownMembersSurviveWrites(t *testing.T) {
 	})
 }
 
+// Another writer may spell names with escapes, and use those of the format where
+// they mean something else. A rule is found where it is, and put there.
+func TestNamesOfTheFormatWrittenByOthers(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	const b = `{"rule_id":"b","default":false,"enabled":true,"actions":["mine"]}`
+	const other = `"x":{"room":[{"a":1}]}`
+	for name, set := range map[string]string{
+		"an escaped kind": `{"override":[],"content":[],"\u0072oom":[` + b + `],"sender":[],"underride":[],` + other + `}`,
+		"an escaped rule_id": `{"override":[{"rule_id":"o","default":false,"enabled":true,"conditions":[{"rule_id":"b"}],"actions":[]}],` +
+			`"content":[],"room":[` + strings.Replace(b, "rule_id", `rule\u005fid`, 1) + `],"sender":[],"underride":[],` + other + `}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onBothPrefixes(t, func(t *testing.T, prefix string) {
+				c := s.caller(t, prefix)
+				c.plant(`{"type":"m.push_rules","content":{"global":` + set + `}}`)
+				c.takeAll(
+					step{"GET /pushrules/global/room/b", "", c.rule(b)},
+					step{"PUT /pushrules/global/room/c", `{"actions":[]}`, done},
+				)
+				if got := c.ids("room"); got != "c b" {
+					t.Errorf("the rules of the room are %s", got)
+				}
+				if event := c.event(); !strings.Contains(event, other) || !strings.Contains(event, b) {
+					t.Errorf("stored is %s", event)
+				}
+			})
+		})
+	}
+}
+
 // Members of the content that the service does not know are part of what
 // account data and /sync show, before and after a change and a repair.
 func TestUnknownMembersOfTheContentAreShown(t *testing.T) {
