@@ -99,15 +99,15 @@ func (m forgottenMove) wantHeld(t *testing.T, why string) {
 			return err
 		},
 	} {
-		if err := do(); fault.KindOf(err) != fault.Unavailable || !strings.Contains(fault.Details(err), why) {
-			t.Errorf("%s: got %v, want %q", name, fault.Details(err), why)
+		if err := do(); err == nil || fault.KindOf(err) != fault.Unavailable || !strings.Contains(fault.Details(err), why) {
+			t.Errorf("%s: got %+v, want %q", name, err, why)
 		}
 	}
 	if n, err := m.owner.Client(t).Exists(t.Context(), wandering).Result(); n != 0 || err != nil {
 		t.Errorf("the owner has %d keys, %v", n, err)
 	}
 	if _, err := store.Update(t.Context(), "another{"+wandering+"}", func(s *string) error { *s = "new"; return nil }); err != nil {
-		t.Errorf("another key of the slot: %v", fault.Details(err))
+		t.Errorf("another key of the slot: %+v", err)
 	}
 }
 
