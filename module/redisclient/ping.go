@@ -20,7 +20,7 @@ func Ping(ctx context.Context, client redis.UniversalClient) error {
 		err = ctx.Err()
 	}
 	if err != nil {
-		return fmt.Errorf("Redis at %s does not answer: %w", Address(client), err)
+		return fmt.Errorf("the Redis at %s does not answer: %w", Address(client), err)
 	}
 	return nil
 }
