@@ -683,11 +683,13 @@ func TestManyUsersAreCheckedTogether(t *testing.T) {
 			store.hint(user, store.change(user))
 			i.syncs(user, 0)
 		}
+		synctest.Wait()
 		store.asked, store.slow = 0, time.Second
 		for _, user := range users {
 			store.hint(user, 1)
 		}
 		time.Sleep(10 * time.Second)
+		synctest.Wait()
 		if told.users() != len(users) || store.asked == 0 || store.asked > 4 {
 			t.Errorf("heard of %d users after %d checks, want %d after 3 or 4", told.users(), store.asked, len(users))
 		}
