@@ -220,7 +220,7 @@ func (r *Reader) IsString() bool { return r.dec.PeekKind() == '"' }
 // IsBool reports whether the next value is true or false.
 func (r *Reader) IsBool() bool {
 	kind := r.dec.PeekKind()
-	return kind == jsontext.KindTrue || kind == jsontext.KindFalse
+	return kind == 't' || kind == 'f'
 }
 
 // Mismatch returns the error for a next value that is not what is wanted,
