@@ -14,7 +14,7 @@ import (
 // stored, the last who claimed it for themselves, and those who joined since.
 type pushkeys struct {
 	Stores
-	unused *unusedClaims // nil where it is not known since when claims have had no pusher
+	unused *unusedClaims // nil if nobody has watched how long claims have had no pusher
 }
 
 // claim adds a claim of a user to a key. Shared is true when others claim it.

@@ -60,7 +60,7 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 	return x, b.examineClaims(ctx, node, x)
 }
 
-// isUnknown reports whether a key is none of the module's, but looks like one or
+// isUnknown reports whether a key, though not the module's, looks like one or
 // stands below its prefix. Without a prefix, the Redis may have any keys of the
 // host's.
 func (b *backend) isUnknown(name string) bool {

@@ -61,7 +61,7 @@ func (p *Pusher) walkClaim(w *strictjson.Walker) {
 }
 
 func walkInteger(w *strictjson.Walker) int64 {
-	n, _ := strconv.ParseInt(w.Skip(), 10, 64) // what is no integer is written as another text
+	n, _ := strconv.ParseInt(w.Skip(), 10, 64) // the text is compared afterwards: anything but this integer differs
 	return n
 }
 
