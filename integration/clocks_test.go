@@ -118,9 +118,11 @@ func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) 
 			t.Parallel()
 			user := mxid.UserID(fmt.Sprintf("@again%d%d:example.org", int(skew[0].Minutes())+2000, int(skew[1].Minutes())+2000))
 			var hosts [2]*outpost
+			var clocks [2]func() time.Time
 			for n := range hosts {
 				client, cfg := server.Client(t), rulestore.DefaultConfig()
-				cfg.Redis.Now = redisClock(t, client, skew[n])
+				clocks[n] = redisClock(t, client, skew[n])
+				cfg.Redis.Now = clocks[n]
 				hosts[n] = newOutpostWith(t, client, cfg)
 			}
 			first := hosts[0].syncs(user)
@@ -128,6 +130,10 @@ func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) 
 			hosts[0].put(user, "before")
 			hosts[1].hears(user, "before")
 			before := hosts[1].syncs(user)
+			// Hosts agree on the time of Redis to within a round trip.
+			eventually(t, "the clock of the host that creates the event is past the version", func() bool {
+				return clocks[1]().UnixMicro() > before.Version
+			})
 			if err := server.Client(t).Del(t.Context(), "account_data:{"+string(user)+"}:m.push_rules").Err(); err != nil {
 				t.Fatal(err)
 			}
