@@ -1,0 +1,196 @@
+package module
+
+import (
+	"context"
+	"time"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// These are the seams of delivery: what brings the notifications of new events to
+// push gateways. A host without delivery needs none of them.
+
+// Notifier brings notifications of new events to the push gateways of those whose
+// rules ask for it. Package delivery has the module's own; a host may wrap or
+// replace it.
+type Notifier interface {
+	// Decide evaluates an event for members of its room, who need no Rules: those
+	// of a member without any are read, or known already. It stores nothing. Use
+	// what it returns for the host's own counts, too.
+	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
+
+	// Notify hands an event that was decided over. When it returns nil, whatever
+	// host lives will send what is to be sent, as durably as the host's
+	// configuration asks for. It may be repeated, and has to be after an error or
+	// a crash: an event and part that was handed over in the last 15 minutes is
+	// not again. Part tells parts of one event's members from each other; it is
+	// empty for who notifies all of them in one call.
+	//
+	// Errors: [fault.InvalidParam] for an event without event_id or room_id, or
+	// that is too large; [Unavailable].
+	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
+
+	// UpdateBadges sends users' unread counts alone, to pushers that were sent
+	// others before: some seconds later, and once for many calls. For after a read
+	// receipt. It is lost if the host dies in between.
+	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
+}
+
+// Event is a new event with what notifications of it tell.
+type Event struct {
+	JSON string // as clients see it, with event_id and room_id
+
+	RoomName   string // empty if the room has none
+	RoomAlias  string
+	SenderName string // the sender's display name in the room
+	Room       match.Room
+
+	// Expires is when a notification of it is of no use any more; the zero time is
+	// as the configuration says. Call events have their own, if it is zero.
+	Expires time.Time
+}
+
+// Decision is what a user's push rules say about an event.
+type Decision struct {
+	User   mxid.UserID
+	Result match.Result
+}
+
+// Decisions are those of the members of a room, for [Notifier.Notify]. It needs
+// only those whose Result says to notify.
+type Decisions []Decision
+
+// Unread is what a host knows of what users have read. It is optional: without it
+// notifications have no counts, and none is dropped since it was read. It is asked
+// right before sending, in batches.
+type Unread interface {
+	// Counts returns users' counts, with a result for each. A user about whom it
+	// fails, or who is not in it, is sent no counts.
+	Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Counts]
+
+	// AreRead returns for each event whether the user has read it; nil is none.
+	AreRead(ctx context.Context, events []UserEvent) []bool
+}
+
+// Counts are what a badge shows.
+type Counts struct {
+	Unread      int // sent also if it is 0, which clears the badge
+	MissedCalls int // sent if it is above 0
+}
+
+// UserEvent is an event of a room, and a user.
+type UserEvent struct {
+	User    mxid.UserID
+	RoomID  string
+	EventID string
+}
+
+// Gateway sends one notification to one push gateway. The module's own posts it by
+// HTTP, and connects to public addresses only. It is optional.
+type Gateway interface {
+	// Post sends the body, a JSON object, to a pusher's URL. It returns what was
+	// answered, or an error if nothing was. It returns when ctx ends.
+	Post(ctx context.Context, url string, body []byte) (GatewayAnswer, error)
+}
+
+// GatewayAnswer is how a push gateway answers.
+type GatewayAnswer struct {
+	Status     int           // of HTTP
+	Rejected   []string      // pushkeys, of a 200
+	Malformed  bool          // a 200 whose body is no JSON object with a list "rejected", or none
+	RetryAfter time.Duration // how long to wait before the next request; 0 if it does not say
+}
+
+// DeliveryQueue keeps what was handed over until it is delivered: a log for each
+// of a fixed number of shards, and for each shard the state of the host that owns
+// it. Users are in the shard that package delivery computes of their id. Package
+// queuetest holds the contract as tests that any implementation can run.
+//
+// A shard has at most one owner: who holds its lease. Leases end by the clock of
+// the queue, whatever the hosts' clocks say, and each taking of one has a greater
+// epoch, which fences what former owners still try to write.
+//
+// Errors: [ErrFenced] where said; [Unavailable] when the queue cannot be reached,
+// or not in time. Every method may be repeated after one.
+type DeliveryQueue interface {
+	// Open checks that the queue is of the number of shards, which is fixed by who
+	// opens it first, and that this implementation can read it.
+	Open(ctx context.Context, shards int) error
+
+	// Append adds an entry to the logs of shards, as durably as the queue is
+	// configured. An entry whose key was added to a shard in the window is not
+	// again. After an error some of them may have been added.
+	Append(ctx context.Context, key string, window time.Duration, entries map[int][]byte) error
+
+	// Join says that a host is alive for a while, and returns all that are, this
+	// one included, in the order of their names. It is for spreading shards over
+	// hosts; safety does not depend on it. Leave takes a host back.
+	Join(ctx context.Context, host string, lasts time.Duration) ([]string, error)
+	Leave(ctx context.Context, host string) error
+
+	// Acquire takes the leases of shards for a host where nobody holds them, and
+	// renews those that it holds, with a result for each. A lease is held from
+	// before the call for as long as it lasts. Release gives one back; it is no
+	// error if it is another's.
+	Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]Result[Lease]
+	Release(ctx context.Context, host string, shard int, epoch int64) error
+
+	// Restore returns what the last checkpoint of a shard kept.
+	Restore(ctx context.Context, shard int) (Checkpointed, error)
+
+	// Read returns up to limit entries of a shard's log after a position, the empty
+	// one for all, in the order in which they were added.
+	Read(ctx context.Context, shard int, after string, limit int) ([]LogEntry, error)
+
+	// Checkpoint keeps the owner's progress in a shard, all of it or nothing, as
+	// durably as the queue is configured, and drops the entries up to
+	// Progress.Done. With an epoch that is not the last it changes nothing and
+	// returns [ErrFenced].
+	Checkpoint(ctx context.Context, shard int, epoch int64, progress Progress) error
+
+	// Watch calls appended, for entries that any host adds, with their shard, until
+	// ctx ends or some may have been missed. It calls watching, once, when it will
+	// hear of every later one. It is a hint that saves time: a lease tells as well.
+	Watch(ctx context.Context, watching func(), appended func(shard int)) error
+}
+
+// Lease is the ownership of a shard.
+type Lease struct {
+	Held  bool   // by the host that asked; else the rest says nothing
+	Epoch int64  // grows with each taking
+	Last  string // position of the last entry of the log, empty if there never was one
+}
+
+// LogEntry is an entry in the log of a shard.
+type LogEntry struct {
+	Position string    // opaque; see [DeliveryQueue.Read]
+	Added    time.Time // by the clock of the queue
+	Data     []byte
+}
+
+// Progress is what an owner has achieved since its last checkpoint.
+type Progress struct {
+	// Done is the position of the last entry of which, and of all before it,
+	// nothing is left to do in the log.
+	Done string
+
+	// Finished is what is done behind Done. The queue does not interpret it. It
+	// replaces what was kept before.
+	Finished []byte
+
+	// Held changes what is kept of single pushers, by their digests: nil removes
+	// it.
+	Held map[string][]byte
+}
+
+// Checkpointed is what a shard's checkpoints have kept.
+type Checkpointed struct {
+	Done     string
+	Finished []byte
+	Held     map[string][]byte
+}
+
+// ErrFenced is for an owner whose shard another host has taken.
+var ErrFenced = fault.New(fault.Unavailable, "The server cannot reach its storage, try again later.")
