@@ -8,8 +8,17 @@
 //	pushkey:{DIGEST}                           string, which users claim a pushkey
 //	pushkeys:unsettled                         sorted set, pushkeys to be settled, by their last claim
 //
+// and, where the host includes delivery, of which NNN is the number of a shard:
+//
+//	delivery:{NNN}:log                         stream, what was handed over and is not delivered: for an event 1 KB and 30 B a recipient
+//	delivery:{NNN}:state                       hash, owner, epoch, lease and last checkpoint: below 10 KB
+//	delivery:{NNN}:held                        hash, what is kept of pushers in trouble: 210 B and the notifications, of each
+//	delivery:{NNN}:seen                        sorted set, digests of what was handed over in the last 15 minutes: 100 B each
+//	delivery:hosts                             sorted set, the hosts that deliver: 60 B each
+//	delivery:format                            string, the form and the number of shards
+//
 // Before each stands the prefix of the host, if it has one. What is in braces is
-// the hash tag: in a cluster all keys of a user share a slot.
+// the hash tag: in a cluster all keys of a user share a slot, and all of a shard.
 //
 // # Forms
 //
@@ -35,6 +44,8 @@
 // those that there are: to the event, to the pushers in a hash, and to the
 // revision, where hosts that do not know them drop them. One that they cannot read
 // gets keys of its own.
+//
+// Delivery has a form of its own, which delivery:format tells.
 package stored
 
 import (
@@ -95,6 +106,13 @@ const (
 	PushersKey                  // see [Keys.Pushers]
 	ClaimsKey                   // see [Keys.Claims]
 	UnsettledKey                // see [Keys.Unsettled]
+
+	ShardLogKey       // see [Keys.ShardLog]
+	ShardStateKey     // see [Keys.ShardState]
+	ShardHeldKey      // see [Keys.ShardHeld]
+	ShardSeenKey      // see [Keys.ShardSeen]
+	DeliveryHostsKey  // see [Keys.DeliveryHosts]
+	DeliveryFormatKey // see [Keys.DeliveryFormat]
 )
 
 // Key is what the name of a key says.
@@ -102,6 +120,7 @@ type Key struct {
 	Kind   KeyKind
 	User   mxid.UserID   // of [RulesKey], [StagedKey] and [PushersKey]
 	Digest pusher.Digest // of [ClaimsKey]
+	Shard  int           // of the keys of a shard
 }
 
 // Parse tells what a key is.
@@ -127,6 +146,9 @@ func (k Keys) Parse(name string) Key {
 			return Key{Kind: StagedKey, User: user}
 		}
 	}
+	if key, found := parseDelivery(rest); found {
+		return key
+	}
 	if isLike(rest) {
 		return Key{Kind: MalformedKey}
 	}
@@ -147,7 +169,7 @@ func cut(name, start, end string) (string, bool) {
 
 // isLike reports whether a name begins as those of the module do.
 func isLike(name string) bool {
-	for _, start := range []string{"pushers:", "pushkey:", "pushkeys:"} {
+	for _, start := range []string{"pushers:", "pushkey:", "pushkeys:", shardStart} {
 		if strings.HasPrefix(name, start) {
 			return true
 		}

@@ -27,6 +27,12 @@ func TestKeysAreNamed(t *testing.T) {
 			{k.Pushers(alice), "pushers:{@alice:example.org}", Key{Kind: PushersKey, User: alice}},
 			{k.Claims(digest), "pushkey:{" + string(digest) + "}", Key{Kind: ClaimsKey, Digest: digest}},
 			{k.Unsettled(), "pushkeys:unsettled", Key{Kind: UnsettledKey}},
+			{k.ShardLog(0), "delivery:{000}:log", Key{Kind: ShardLogKey}},
+			{k.ShardState(7), "delivery:{007}:state", Key{Kind: ShardStateKey, Shard: 7}},
+			{k.ShardHeld(127), "delivery:{127}:held", Key{Kind: ShardHeldKey, Shard: 127}},
+			{k.ShardSeen(1000), "delivery:{1000}:seen", Key{Kind: ShardSeenKey, Shard: 1000}},
+			{k.DeliveryHosts(), "delivery:hosts", Key{Kind: DeliveryHostsKey}},
+			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
 		} {
 			if test.name != prefix+test.want {
 				t.Errorf("got %s, want %s", test.name, prefix+test.want)
@@ -35,7 +41,7 @@ func TestKeysAreNamed(t *testing.T) {
 				t.Errorf("%s: got %+v, want %+v", test.name, got, test.key)
 			}
 			found, isOurs := PrefixOf(test.name)
-			holdsUsers := test.key.Kind != StagedKey && test.key.Kind != UnsettledKey
+			holdsUsers := test.key.Kind == RulesKey || test.key.Kind == PushersKey || test.key.Kind == ClaimsKey
 			if isOurs != holdsUsers || isOurs && found != prefix {
 				t.Errorf("%s: got the prefix %q, %t", test.name, found, isOurs)
 			}
@@ -79,6 +85,11 @@ func TestOtherKeysAreTold(t *testing.T) {
 		{"pushkey:{key}", "", MalformedKey},
 		{"pushkey:" + string(digest), "", MalformedKey},
 		{"pushkeys:settled", "", MalformedKey},
+		{"delivery:{1}:log", "", MalformedKey},
+		{"delivery:{-01}:log", "", MalformedKey},
+		{"delivery:{001}:due", "", MalformedKey},
+		{"delivery:{001", "", MalformedKey},
+		{"delivery:man", "", ForeignKey},
 	} {
 		if got := (Keys{test.prefix}).Parse(test.name); got != (Key{Kind: test.want}) {
 			t.Errorf("%q under %q: got %+v", test.name, test.prefix, got)

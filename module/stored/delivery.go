@@ -1,0 +1,115 @@
+package stored
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// The parts of the keys of delivery around the number of a shard.
+const (
+	shardStart     = "delivery:{"
+	logEnd         = "}:log"
+	stateEnd       = "}:state"
+	heldEnd        = "}:held"
+	seenEnd        = "}:seen"
+	deliveryHosts  = "delivery:hosts"
+	deliveryFormat = "delivery:format"
+)
+
+// ShardLog is the key of the stream with what was handed over to a shard and is
+// not delivered yet.
+func (k Keys) ShardLog(shard int) string { return k.shard(shard, logEnd) }
+
+// ShardState is the key of the hash with the owner of a shard and its last
+// checkpoint; see [StateOwner].
+func (k Keys) ShardState(shard int) string { return k.shard(shard, stateEnd) }
+
+// ShardHeld is the key of the hash with what is kept of the single pushers of a
+// shard that are in trouble, by their digests.
+func (k Keys) ShardHeld(shard int) string { return k.shard(shard, heldEnd) }
+
+// ShardSeen is the key of the sorted set with what was added to a shard's log not
+// long ago, by [SeenMember], with the time in milliseconds.
+func (k Keys) ShardSeen(shard int) string { return k.shard(shard, seenEnd) }
+
+// DeliveryHosts is the key of the sorted set with the hosts that deliver, and
+// until when they are believed to live, in milliseconds.
+func (k Keys) DeliveryHosts() string { return k.Prefix + deliveryHosts }
+
+// DeliveryFormat is the key of the string with the form of what delivery stores,
+// and the number of shards; see [DeliveryFormatText].
+func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
+
+// DeliveryChannel is where hosts publish the shards to whose logs they add, as
+// decimal numbers.
+func (k Keys) DeliveryChannel() string { return k.Prefix + "delivery_appended" }
+
+// shard names a key. All keys of a shard have one slot.
+func (k Keys) shard(shard int, end string) string {
+	return k.Prefix + shardStart + fmt.Sprintf("%03d", shard) + end
+}
+
+// LogData is the field of an entry of a log that holds its data.
+const LogData = "d"
+
+// The fields of [Keys.ShardState]. Times are in milliseconds by the clock of
+// Redis.
+const (
+	StateOwner    = "owner"    // the host; missing when the shard was given back
+	StateEpoch    = "epoch"    // grows with each taking
+	StateEnds     = "ends"     // when the lease does
+	StateLasts    = "lasts"    // how long it was taken for
+	StateNumber   = "number"   // of the last checkpoint of this owner
+	StateDone     = "done"     // position in the log
+	StateFinished = "finished" // what is done behind that
+	StateEvicted  = "evicted"  // how many entries the log has lost, as too many waited
+)
+
+// SeenMember is the member of [Keys.ShardSeen] for the key of an entry.
+func SeenMember(key string) string {
+	sum := sha256.Sum256([]byte(key))
+	return string(sum[:16])
+}
+
+// deliveryForm is the form of what delivery stores. Hosts of different forms do
+// not work on one Redis.
+const deliveryForm = 1
+
+// DeliveryFormatText is what is stored for a number of shards.
+func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }
+
+// ReadDeliveryFormat reads the number of shards. Found is false for what this
+// version cannot read.
+func ReadDeliveryFormat(text string) (shards int, found bool) {
+	number, found := strings.CutPrefix(text, strconv.Itoa(deliveryForm)+" ")
+	shards, err := strconv.Atoi(number)
+	return shards, found && err == nil && text == DeliveryFormatText(shards)
+}
+
+// shardKinds are the kinds of a shard's keys, by their ends.
+var shardKinds = map[string]KeyKind{
+	logEnd: ShardLogKey, stateEnd: ShardStateKey, heldEnd: ShardHeldKey, seenEnd: ShardSeenKey,
+}
+
+// parseDelivery tells which key of delivery it is, without the prefix.
+func parseDelivery(name string) (Key, bool) {
+	switch name {
+	case deliveryHosts:
+		return Key{Kind: DeliveryHostsKey}, true
+	case deliveryFormat:
+		return Key{Kind: DeliveryFormatKey}, true
+	}
+	rest, isShard := strings.CutPrefix(name, shardStart)
+	at := strings.IndexByte(rest, '}')
+	if !isShard || at < 0 {
+		return Key{}, false
+	}
+	kind, known := shardKinds[rest[at:]]
+	shard, err := strconv.Atoi(rest[:at])
+	if !known || err != nil || shard < 0 || fmt.Sprintf("%03d", shard) != rest[:at] {
+		return Key{}, false
+	}
+	return Key{Kind: kind, Shard: shard}, true
+}
