@@ -80,6 +80,9 @@ func (d Durability) String() string {
 
 func (d Durability) isAsked() bool { return d.Replicas > 0 || d.AOF }
 
+// isBoth reports whether it takes two waits.
+func (d Durability) isBoth() bool { return d.Replicas > 0 && d.AOF }
+
 // Validate joins an error for each field that is not as its comment says.
 func (d Durability) Validate() error {
 	var faults []error

@@ -2,12 +2,9 @@ package rediscommit
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/pushfx/pushfx/module/commit"
 )
 
 // script is a Lua script with one key that answers 1 or 0, and the wait that
@@ -34,7 +31,7 @@ func (s *script) run(ctx context.Context, key string, args []any) (done bool, er
 	if !s.durability.isAsked() {
 		return s.lua.Run(ctx, s.client, []string{key}, args...).Bool()
 	}
-	r := run{script: s, key: key, args: args}
+	r := run{script: s, key: key, args: args, wait: wait{what: s.durability}}
 	if r.node, err = s.nodes.masterOf(ctx, key); err != nil {
 		return false, err
 	}
@@ -59,9 +56,9 @@ type run struct {
 	key    string
 	args   []any
 	node   *redis.Client
-	asking bool      // the slot is on its way to the node
-	whole  bool      // the node does not know the script
-	ends   time.Time // of all waits together; zero before the first
+	asking bool // the slot is on its way to the node
+	whole  bool // the node does not know the script
+	wait   wait
 }
 
 func (r *run) send(ctx context.Context) (done bool, err error) {
@@ -71,11 +68,9 @@ func (r *run) send(ctx context.Context) (done bool, err error) {
 	}
 	defer release()
 	start := time.Now()
-	if r.ends.IsZero() {
-		r.ends = start.Add(r.durability.Timeout)
-	}
+	r.wait.begin(start)
 	send := r.sendWithOne
-	if r.durability.Replicas > 0 && r.durability.AOF {
+	if r.durability.isBoth() {
 		send = r.sendWithBoth
 	}
 	swapped, err := send(ctx)
@@ -88,20 +83,16 @@ func (r *run) send(ctx context.Context) (done bool, err error) {
 // sendWithOne sends the script with one wait. Swapped is true where the script
 // answered 1.
 func (r *run) sendWithOne(ctx context.Context) (swapped bool, err error) {
-	waitFor, check := r.waitReplicas, r.checkReplicas
-	if r.durability.AOF {
-		waitFor, check = r.waitAOF, r.checkAOF
-	}
-	var swap, wait *redis.Cmd
+	var swap, waited *redis.Cmd
 	// The pipeline's own error is that of one of the commands, or of none.
 	_, _ = r.node.Pipelined(ctx, func(p redis.Pipeliner) error {
-		swap, wait = r.queueScript(ctx, p), waitFor(ctx, p)
+		swap, waited = r.queueScript(ctx, p), r.wait.queueFirst(ctx, p)
 		return nil
 	})
 	if swapped, err = swap.Bool(); err != nil || !swapped {
 		return false, err
 	}
-	return true, check(wait)
+	return true, r.wait.checkFirst(waited)
 }
 
 // sendWithBoth sends the script with the wait for replicas, and the wait for the
@@ -109,18 +100,18 @@ func (r *run) sendWithOne(ctx context.Context) (swapped bool, err error) {
 func (r *run) sendWithBoth(ctx context.Context) (swapped bool, err error) {
 	connection := r.node.Conn()
 	defer connection.Close()
-	var swap, wait *redis.Cmd
+	var swap, waited *redis.Cmd
 	_, _ = connection.Pipelined(ctx, func(p redis.Pipeliner) error {
-		swap, wait = r.queueScript(ctx, p), r.waitReplicas(ctx, p)
+		swap, waited = r.queueScript(ctx, p), r.wait.queueFirst(ctx, p)
 		return nil
 	})
 	if swapped, err = swap.Bool(); err != nil || !swapped {
 		return false, err
 	}
-	if err := r.checkReplicas(wait); err != nil {
+	if err := r.wait.checkFirst(waited); err != nil {
 		return true, err
 	}
-	return true, r.checkAOF(r.waitAOF(ctx, connection))
+	return true, r.wait.checkAOF(r.wait.queueAOF(ctx, connection))
 }
 
 func (r *run) queueScript(ctx context.Context, p redis.Pipeliner) *redis.Cmd {
@@ -131,48 +122,6 @@ func (r *run) queueScript(ctx context.Context, p redis.Pipeliner) *redis.Cmd {
 		return p.Eval(ctx, r.source, []string{r.key}, r.args...)
 	}
 	return p.EvalSha(ctx, r.lua.Hash(), []string{r.key}, r.args...)
-}
-
-// doer is a connection, or a pipeline that is sent later.
-type doer interface {
-	Do(ctx context.Context, args ...any) *redis.Cmd
-}
-
-func (r *run) waitReplicas(ctx context.Context, c doer) *redis.Cmd {
-	return c.Do(ctx, "WAIT", r.durability.Replicas, r.left(ctx))
-}
-
-func (r *run) waitAOF(ctx context.Context, c doer) *redis.Cmd {
-	return c.Do(ctx, "WAITAOF", 1, 0, r.left(ctx))
-}
-
-// left is how many milliseconds a wait may take. Its answer should come before
-// ctx ends, or else the client gives the connection up. To wait for 0 would be
-// for ever.
-func (r *run) left(ctx context.Context) int64 {
-	left := time.Until(r.ends)
-	if deadline, found := ctx.Deadline(); found {
-		untilEnd := time.Until(deadline)
-		left = min(left, max(untilEnd-lateness, untilEnd/2))
-	}
-	return max(left.Milliseconds(), 1)
-}
-
-func (r *run) checkReplicas(wait *redis.Cmd) error {
-	got, err := wait.Int64()
-	if err == nil && got < int64(r.durability.Replicas) {
-		err = fmt.Errorf("%w: %d of %d replicas have the change after %v",
-			commit.ErrNotConfirmed, got, r.durability.Replicas, r.durability.Timeout)
-	}
-	return err
-}
-
-func (r *run) checkAOF(wait *redis.Cmd) error {
-	got, err := wait.Int64Slice()
-	if err == nil && (len(got) == 0 || got[0] < 1) {
-		err = fmt.Errorf("%w: the master does not have the change on disk after %v", commit.ErrNotConfirmed, r.durability.Timeout)
-	}
-	return err
 }
 
 // redirect prepares to send again what was not run, and reports whether that

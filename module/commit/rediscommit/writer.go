@@ -1,0 +1,264 @@
+package rediscommit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+// Writer sends writes to the masters that have their keys, many at once, and
+// waits for their durability: for stores whose writes are no compare-and-set of a
+// whole value. It is safe for concurrent use, does no I/O of its own accord, and
+// needs no closing.
+type Writer struct {
+	name     string
+	observed string
+	cfg      Config
+	nodes    *nodes
+}
+
+// Write is what is written under keys of one slot. It must be such that to send
+// it again changes nothing, as it is after a lost answer.
+type Write struct {
+	Key string // one of the keys
+
+	// Queue queues the commands. It is called for each sending, and what it
+	// returns once after that, for the error of the commands. Errors that Redis
+	// answers are to be wrapped, if at all.
+	Queue func(ctx context.Context, to redis.Pipeliner) (check func() error)
+}
+
+// NewWriter returns a writer on client, which stays the caller's. Name is that of
+// the store, for errors; observed is what an observer knows it by.
+func NewWriter(client redis.UniversalClient, name, observed string, cfg Config) (*Writer, error) {
+	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	switch client.(type) {
+	case *redis.Client, *redis.ClusterClient:
+	default:
+		return nil, fmt.Errorf("%s: it needs a *redis.Client or *redis.ClusterClient, not a %T", name, client)
+	}
+	cfg.Observer = observe.Or(cfg.Observer)
+	nodes := newNodes(client)
+	nodes.watch()
+	return &Writer{name, observed, cfg, nodes}, nil
+}
+
+// Do sends writes, those for a node in one pipeline, and returns the error of
+// each: [module.Unavailable], after which it may be done or not. While the slot of
+// a write moves, or its cluster has no master for it, it is sent again until it is
+// done or the time is up.
+func (w *Writer) Do(ctx context.Context, writes ...Write) []error {
+	return w.do(ctx, Durability{}, writes)
+}
+
+// DoDurably is Do, and then waits for the durability of the writes.
+func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
+	return w.do(ctx, w.cfg.Durability, writes)
+}
+
+func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.OperationTimeout)
+	defer cancel()
+	errs := make([]error, len(writes))
+	open := make([]*sentWrite, len(writes))
+	for i := range writes {
+		open[i] = &sentWrite{Write: &writes[i], err: &errs[i]}
+	}
+	waits := wait{what: d}
+	for try := 0; len(open) > 0; try++ {
+		w.sendAll(ctx, &waits, open)
+		open = slices.DeleteFunc(open, func(s *sentWrite) bool { return !w.redirect(ctx, s) })
+		if len(open) > 0 && !pauseBefore(ctx, try) {
+			break
+		}
+	}
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = module.Unavailable(fmt.Errorf("%s: %w", w.name, err))
+		}
+	}
+	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
+		w.nodes.lookAgain()
+	}
+	return errs
+}
+
+// pauseBefore waits before what was redirected is sent again, longer each time.
+// It returns false when ctx has ended.
+func pauseBefore(ctx context.Context, try int) bool {
+	if try == 0 {
+		return ctx.Err() == nil
+	}
+	longest := min(time.Millisecond<<try, 100*time.Millisecond)
+	timer := time.NewTimer(rand.N(longest))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// sentWrite is a write on its way.
+type sentWrite struct {
+	*Write
+	node   *redis.Client // nil where it is to be found
+	asking bool          // the slot is on its way to the node
+	whole  bool          // the node did not know the script
+	err    *error
+}
+
+// sendAll sends each write to its node.
+func (w *Writer) sendAll(ctx context.Context, waits *wait, writes []*sentWrite) {
+	groups := map[*redis.Client][]*sentWrite{}
+	for _, s := range writes {
+		node := s.node
+		if node == nil {
+			if node, *s.err = w.nodes.masterOf(ctx, s.Key); *s.err != nil {
+				continue
+			}
+		}
+		groups[node] = append(groups[node], s)
+	}
+	waits.begin(time.Now())
+	var sending sync.WaitGroup
+	for node, group := range groups {
+		sending.Go(func() { w.send(ctx, node, *waits, group) })
+	}
+	sending.Wait()
+}
+
+// send sends writes in a pipeline, with the wait for all of them behind it, and
+// puts down the error of each.
+func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group []*sentWrite) {
+	if !waits.what.isAsked() {
+		pipe := node.Pipeline()
+		queueAll(ctx, pipe, group)(ctx, pipe)
+		return
+	}
+	release, err := w.nodes.turns.take(ctx, node)
+	if err != nil {
+		setErrors(group, err)
+		return
+	}
+	defer release()
+	start := time.Now()
+	var connection connection = node
+	if waits.what.isBoth() { // the second wait is sent when the first has ended
+		one := node.Conn()
+		defer one.Close()
+		connection = one
+	}
+	pipe := connection.Pipeline()
+	check := queueAll(ctx, pipe, group)
+	waited := waits.queueFirst(ctx, pipe)
+	check(ctx, pipe)
+	done := slices.DeleteFunc(slices.Clone(group), func(s *sentWrite) bool { return *s.err != nil })
+	if len(done) == 0 {
+		return
+	}
+	if err = waits.checkFirst(waited); err == nil && waits.what.isBoth() {
+		err = waits.checkAOF(waits.queueAOF(ctx, connection))
+	}
+	w.cfg.Observer.Took(observe.DurabilityWait, w.observed, time.Since(start), err == nil)
+	setErrors(done, err)
+}
+
+// connection is a client, or one connection of it.
+type connection interface {
+	doer
+	Pipeline() redis.Pipeliner
+}
+
+func setErrors(group []*sentWrite, err error) {
+	for _, s := range group {
+		*s.err = err
+	}
+}
+
+// queueAll queues the commands of writes. What it returns sends them, and puts
+// down the error of each.
+func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) func(context.Context, redis.Pipeliner) {
+	checks := make([]func() error, len(group))
+	for i, s := range group {
+		if s.asking {
+			pipe.Do(ctx, "ASKING")
+		}
+		checks[i] = s.Queue(ctx, pipe)
+	}
+	return func(ctx context.Context, pipe redis.Pipeliner) {
+		_, _ = pipe.Exec(ctx) // each command has its own error
+		for i, s := range group {
+			*s.err = checks[i]()
+		}
+	}
+}
+
+// redirect prepares to send again what was not done, and reports whether that can
+// help.
+func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
+	err := *s.err
+	var refusal redis.Error
+	if err == nil || !errors.As(err, &refusal) {
+		return false
+	}
+	text := refusal.Error()
+	word, rest, _ := strings.Cut(text, " ")
+	s.node, s.asking = nil, false
+	switch word {
+	case "NOSCRIPT":
+		again := !s.whole
+		s.whole = true
+		return again
+	case "MOVED", "ASK":
+		if _, address, found := strings.Cut(rest, " "); found {
+			s.node = w.nodes.at(ctx, address)
+			s.asking = word == "ASK" && s.node != nil
+		}
+		return true
+	case "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN":
+		w.nodes.lookAgain()
+		return true
+	}
+	return false
+}
+
+// QueueTransaction queues commands that are to be done all or not at all. What it
+// returns gives their replies, once they were sent.
+func QueueTransaction(ctx context.Context, to redis.Pipeliner, commands ...[]any) (replies func() ([]any, error)) {
+	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
+	for _, args := range commands {
+		queued = append(queued, to.Do(ctx, args...))
+	}
+	exec := to.Do(ctx, "EXEC")
+	return func() ([]any, error) {
+		for _, c := range queued { // EXEC does not say why it was aborted
+			if c.Err() != nil {
+				return nil, c.Err()
+			}
+		}
+		all, err := exec.Slice()
+		if err != nil {
+			return nil, err
+		}
+		for _, reply := range all {
+			if err, failed := reply.(error); failed {
+				return nil, err
+			}
+		}
+		return all, nil
+	}
+}
