@@ -50,6 +50,8 @@ func importTable() []importRow {
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
 		{"module/delivery/dialguard", []string{ssrf}, nil},
+		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
+		{"module/delivery/queuetest", inner, nil},
 		{"module", with("module/match"), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"module/redistest", []string{redis, redis + "/maintnotifications"}, nil},

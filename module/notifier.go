@@ -132,8 +132,8 @@ type DeliveryQueue interface {
 
 	// Acquire takes the leases of shards for a host where nobody holds them, and
 	// renews those that it holds, with a result for each. A lease is held from
-	// before the call for as long as it lasts. Release gives one back; it is no
-	// error if it is another's.
+	// before the call for as long as it lasts; who asks again in this time keeps
+	// its epoch. Release gives one back; it is no error if it is another's.
 	Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]Result[Lease]
 	Release(ctx context.Context, host string, shard int, epoch int64) error
 
@@ -147,7 +147,8 @@ type DeliveryQueue interface {
 	// Checkpoint keeps the owner's progress in a shard, all of it or nothing, as
 	// durably as the queue is configured, and drops the entries up to
 	// Progress.Done. With an epoch that is not the last it changes nothing and
-	// returns [ErrFenced].
+	// returns [ErrFenced]. An owner makes one at a time for a shard, all on one
+	// DeliveryQueue: one of which the answer got lost has no effect after the next.
 	Checkpoint(ctx context.Context, shard int, epoch int64, progress Progress) error
 
 	// Watch calls appended, for entries that any host adds, with their shard, until
@@ -160,7 +161,11 @@ type DeliveryQueue interface {
 type Lease struct {
 	Held  bool   // by the host that asked; else the rest says nothing
 	Epoch int64  // grows with each taking
-	Last  string // position of the last entry of the log, empty if there never was one
+	Last  string // position of the last entry of the log, empty if it has none
+
+	// Evicted is how many entries the log has dropped so far, the oldest ones,
+	// since too many waited.
+	Evicted int64
 }
 
 // LogEntry is an entry in the log of a shard.

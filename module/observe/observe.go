@@ -59,6 +59,7 @@ const (
 	PushRules = "push_rules"
 	Pushers   = "pushers"
 	Pushkeys  = "pushkeys" // the index of pushkeys
+	Delivery  = "delivery" // the queue of what is to be delivered
 )
 
 // Outcome is how an operation has ended.

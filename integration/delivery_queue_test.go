@@ -1,0 +1,283 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery/queuetest"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+func newQueue(t *testing.T, client redis.UniversalClient, change ...func(*redisqueue.Config)) *redisqueue.Queue {
+	t.Helper()
+	cfg := redisqueue.DefaultConfig()
+	for _, c := range change {
+		c(&cfg)
+	}
+	q, err := redisqueue.New(client, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func TestDeliveryQueueContract(t *testing.T) {
+	t.Parallel()
+	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue { return newQueue(t, newClient(t)) })
+	})
+	t.Run("with a prefix", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Single(t)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			return newQueue(t, server.Client(t), func(c *redisqueue.Config) { c.Redis.KeyPrefix = "hs1:" })
+		})
+	})
+	t.Run("replicas", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.Cluster(t, 3, 1)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			return newQueue(t, cluster.Client(t), func(c *redisqueue.Config) { c.Redis.Durability.Replicas = 1 })
+		})
+	})
+	t.Run("behind proxies", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Single(t)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			proxy := redistest.NewProxy(t, server)
+			for n := range 100 {
+				proxy.CutReply(5*(n+1), "EVALSHA")
+				proxy.CutReply(4*(n+1), "EXEC")
+			}
+			return subscribed{newQueue(t, proxy.Client(t)), newQueue(t, server.Client(t))}
+		})
+	})
+}
+
+// subscribed is a queue that listens elsewhere, as nobody can behind a proxy.
+type subscribed struct {
+	module.DeliveryQueue
+	direct module.DeliveryQueue
+}
+
+func (s subscribed) Watch(ctx context.Context, watching func(), appended func(int)) error {
+	return s.direct.Watch(ctx, watching, appended)
+}
+
+// A checkpoint that was given up waits in a connection, and comes behind the next
+// one of the same owner.
+func TestALateCheckpointChangesNothing(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	proxy := redistest.NewProxy(t, server)
+	impatient := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
+	q := newQueue(t, impatient, func(c *redisqueue.Config) { c.Redis.OperationTimeout = 2 * time.Second })
+	ctx := t.Context()
+	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
+	if lease.Err != nil {
+		t.Fatal(lease.Err)
+	}
+	epoch := lease.Value.Epoch
+	keep := func(ctx context.Context, text string) error {
+		return q.Checkpoint(ctx, 1, epoch, module.Progress{Finished: []byte(text), Held: map[string][]byte{"a": []byte(text)}})
+	}
+	if err := keep(ctx, "first"); err != nil {
+		t.Fatal(err)
+	}
+	held := proxy.HoldRequest(1, "EVALSHA")
+	soon, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+	defer cancel()
+	if err := keep(soon, "second"); fault.KindOf(err) != fault.Unavailable {
+		t.Fatalf("got %v", err)
+	}
+	<-held.Struck()
+	if err := keep(ctx, "third"); err != nil {
+		t.Fatal(err)
+	}
+	ran := func() string {
+		return infoField(t, server.Client(t), "commandstats", "cmdstat_evalsha")
+	}
+	before := ran()
+	held.Release()
+	for deadline := time.Now().Add(time.Minute); ran() == before; {
+		if time.Now().After(deadline) {
+			t.Fatal("the late checkpoint does not come")
+		}
+	}
+	c, err := q.Restore(ctx, 1)
+	if err != nil || string(c.Finished) != "third" || string(c.Held["a"]) != "third" {
+		t.Errorf("got %q, %q, %v", c.Finished, c.Held, err)
+	}
+}
+
+// infoField returns the value of a field of INFO.
+func infoField(t *testing.T, client redis.UniversalClient, section, field string) string {
+	t.Helper()
+	info, err := client.Info(t.Context(), section).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(info) {
+		if value, found := strings.CutPrefix(line, field+":"); found {
+			return strings.TrimSpace(value)
+		}
+	}
+	return ""
+}
+
+// Nobody owns the shard, or its owner cannot keep up.
+func TestALogIsBounded(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	q := newQueue(t, client, func(c *redisqueue.Config) { c.LogEntries = 10 })
+	ctx := t.Context()
+	for n := range 25 {
+		if err := q.Append(ctx, fmt.Sprint(n), time.Minute, map[int][]byte{3: fmt.Append(nil, n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	entries, err := q.Read(ctx, 3, "", 100)
+	if err != nil || len(entries) != 10 || string(entries[0].Data) != "15" {
+		t.Errorf("got %d entries, %v", len(entries), err)
+	}
+	lease := q.Acquire(ctx, "host", time.Minute, []int{3})[3]
+	if lease.Err != nil || lease.Value.Evicted != 15 {
+		t.Errorf("got %+v", lease)
+	}
+}
+
+// What is remembered of what was added ends with the window, and without anybody
+// adding more.
+func TestWhatWasSeenIsBounded(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	q := newQueue(t, client)
+	ctx := t.Context()
+	const window = 300 * time.Millisecond
+	key := stored.Keys{}.ShardSeen(3)
+	for n := range 100 {
+		if err := q.Append(ctx, fmt.Sprint(n), window, map[int][]byte{3: []byte("x")}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for deadline := time.Now().Add(time.Minute); client.Exists(ctx, key).Val() > 0; {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d are remembered", client.ZCard(ctx, key).Val())
+		}
+	}
+	// An entry that comes drops those that are too old.
+	if err := client.ZAdd(ctx, key, redis.Z{Score: 1, Member: "old"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Append(ctx, "new", time.Minute, map[int][]byte{3: []byte("x")}); err != nil {
+		t.Fatal(err)
+	}
+	if got := client.ZRange(ctx, key, 0, -1).Val(); !slices.Equal(got, []string{stored.SeenMember("new")}) {
+		t.Errorf("got %q", got)
+	}
+}
+
+// A clock that went back by an hour would otherwise leave a shard without an owner
+// for that hour, and keep a dead host among those that live.
+func TestLeasesSurviveAClockThatGoesBack(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	q := newQueue(t, client)
+	ctx := t.Context()
+	const lasts = 100 * time.Millisecond
+	if first := q.Acquire(ctx, "a", lasts, []int{1})[1]; first.Err != nil || !first.Value.Held {
+		t.Fatalf("got %+v", first)
+	}
+	later := time.Now().Add(time.Hour).UnixMilli()
+	if err := client.HSet(ctx, stored.Keys{}.ShardState(1), stored.StateEnds, later).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.ZAdd(ctx, stored.Keys{}.DeliveryHosts(), redis.Z{Score: float64(later), Member: "dead"}).Err(); err != nil {
+		t.Fatal(err)
+	}
+	if hosts, err := q.Join(ctx, "b", lasts); err != nil || !slices.Equal(hosts, []string{"b"}) {
+		t.Errorf("got hosts %q, %v", hosts, err)
+	}
+	for deadline := time.Now().Add(time.Minute); !q.Acquire(ctx, "b", lasts, []int{1})[1].Value.Held; {
+		if time.Now().After(deadline) {
+			t.Fatal("the lease of the other clock does not end")
+		}
+	}
+}
+
+// The keys of a shard are moved, one after the other, while hosts add to it.
+func TestAQueueOutlivesTheMoveOfItsSlot(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0)
+	client := cluster.Client(t)
+	q := newQueue(t, client)
+	ctx, keys := t.Context(), stored.Keys{}
+	const shard = 5
+	lease := q.Acquire(ctx, "host", time.Minute, []int{shard})[shard]
+	if lease.Err != nil || !lease.Value.Held {
+		t.Fatalf("got %+v", lease)
+	}
+	add := func(n int) error {
+		return q.Append(ctx, fmt.Sprint(n), time.Minute, map[int][]byte{shard: fmt.Append(nil, n)})
+	}
+	if err := add(0); err != nil {
+		t.Fatal(err)
+	}
+	slot := int(client.ClusterKeySlot(ctx, keys.ShardLog(shard)).Val())
+	stage := clusterStage{cluster: cluster}
+	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(t, slot))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := move.MoveKeys(ctx, keys.ShardLog(shard)); err != nil {
+		t.Fatal(err)
+	}
+	added, kept := make(chan error, 1), make(chan error, 1)
+	go func() { added <- add(1) }()
+	go func() {
+		kept <- q.Checkpoint(ctx, shard, lease.Value.Epoch, module.Progress{Finished: []byte("x")})
+	}()
+	if err := errors.Join(move.MoveRest(ctx), move.Finish(ctx)); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-added, <-kept); err != nil {
+		t.Fatal(fault.Details(err))
+	}
+	entries, err := q.Read(ctx, shard, "", 10)
+	if err != nil || len(entries) != 2 {
+		t.Errorf("got %d entries, %v", len(entries), err)
+	}
+}
+
+func TestDeliveryQueueConfigIsChecked(t *testing.T) {
+	t.Parallel()
+	for want, change := range map[string]func(*redisqueue.Config){
+		"LogEntries is 0":        func(c *redisqueue.Config) { c.LogEntries = 0 },
+		"LogEntries is 1000001":  func(c *redisqueue.Config) { c.LogEntries = 1_000_001 },
+		"OperationTimeout is 0s": func(c *redisqueue.Config) { c.Redis.OperationTimeout = 0 },
+		`KeyPrefix is "{"`:       func(c *redisqueue.Config) { c.Redis.KeyPrefix = "{" },
+		"less than the Redis client's Read": func(c *redisqueue.Config) {
+			c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: 4 * time.Second}
+		},
+	} {
+		cfg := redisqueue.DefaultConfig()
+		change(&cfg)
+		client := redis.NewClient(&redis.Options{Addr: "localhost:1", ReadTimeout: time.Second})
+		defer client.Close()
+		if _, err := redisqueue.New(client, cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %q", err, want)
+		}
+	}
+}

@@ -1,0 +1,312 @@
+// Package redisqueue is a [module.DeliveryQueue] on Redis: for each shard a stream,
+// and a hash with its owner and what that has achieved.
+//
+// It works on Redis 6.2 or later as a single node, behind sentinels and as a
+// cluster, with any number of hosts on one Redis. All keys of a shard are in one
+// slot. While that moves, what is sent is sent again until it has moved.
+//
+// Leases end by the clock of Redis, and are fenced by epochs. A failover can lose
+// what Redis has acknowledged, as [rediscommit.Durability] tells: the last entries
+// of logs, and the last checkpoints, whose notifications are then sent again.
+package redisqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+var _ module.DeliveryQueue = (*Queue)(nil)
+
+// Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, does
+// no I/O of its own accord, and needs no closing. An owner's checkpoints of a shard
+// have to come from one Queue.
+type Queue struct {
+	client redis.UniversalClient
+	cfg    Config
+	keys   stored.Keys
+	writer *rediscommit.Writer
+	number atomic.Int64 // of the last checkpoint
+}
+
+// New returns a queue on client, which stays the caller's. The client must read
+// from masters.
+func New(client redis.UniversalClient, cfg Config) (*Queue, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, cfg.Redis)
+	if err != nil {
+		return nil, err
+	}
+	return &Queue{client: client, cfg: cfg, keys: stored.Keys{Prefix: cfg.Redis.KeyPrefix}, writer: writer}, nil
+}
+
+// name is that of the store, for errors.
+const name = "delivery queue"
+
+// Open checks the number of shards; see [module.DeliveryQueue].
+func (q *Queue) Open(ctx context.Context, shards int) error {
+	want := stored.DeliveryFormatText(shards)
+	var found string
+	err := q.do(ctx, "open", func(ctx context.Context) (err error) {
+		if err = q.client.SetNX(ctx, q.keys.DeliveryFormat(), want, 0).Err(); err == nil {
+			found, err = q.client.Get(ctx, q.keys.DeliveryFormat()).Result()
+		}
+		return err
+	})
+	if err != nil || found == want {
+		return err
+	}
+	if others, known := stored.ReadDeliveryFormat(found); known {
+		return fmt.Errorf("%s: it has %d shards, not %d: the number is fixed when it is first opened", name, others, shards)
+	}
+	return fmt.Errorf("%s: its form is %q, which this version cannot read", name, found)
+}
+
+// mostSeen is how many keys of entries a shard remembers. It forgets the oldest
+// before the window is over where more than a hundred come in a second.
+const mostSeen = 100_000
+
+// Append adds entries to logs; see [module.DeliveryQueue].
+func (q *Queue) Append(ctx context.Context, key string, window time.Duration, entries map[int][]byte) error {
+	writes := make([]rediscommit.Write, 0, len(entries))
+	member := stored.SeenMember(key)
+	for shard, data := range entries {
+		log, seen := q.keys.ShardLog(shard), q.keys.ShardSeen(shard)
+		add := []any{"XADD", log, "*", stored.LogData, data}
+		// EVALSHA of what the server does not know would leave the entry in the log.
+		see := []any{"EVAL", seenScript, 3, log, seen, q.keys.ShardState(shard),
+			member, window.Milliseconds(), q.cfg.LogEntries, mostSeen, q.keys.DeliveryChannel(), shard}
+		writes = append(writes, rediscommit.Write{Key: log, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
+			replies := rediscommit.QueueTransaction(ctx, to, add, see)
+			return func() error {
+				_, err := replies()
+				return err
+			}
+		}})
+	}
+	return errors.Join(q.writer.DoDurably(ctx, writes...)...)
+}
+
+// Join says that a host is alive; see [module.DeliveryQueue].
+func (q *Queue) Join(ctx context.Context, host string, lasts time.Duration) ([]string, error) {
+	r := run{script: join, source: joinScript, keys: []string{q.keys.DeliveryHosts()}, args: []any{host, lasts.Milliseconds()}}
+	if err := q.writer.Do(ctx, r.write())[0]; err != nil {
+		return nil, err
+	}
+	hosts, err := r.reply.StringSlice()
+	if err != nil {
+		return nil, unavailable("join", err)
+	}
+	slices.Sort(hosts)
+	return hosts, nil
+}
+
+// Leave takes a host back; see [module.DeliveryQueue].
+func (q *Queue) Leave(ctx context.Context, host string) error {
+	return q.do(ctx, "leave", func(ctx context.Context) error {
+		return q.client.ZRem(ctx, q.keys.DeliveryHosts(), host).Err()
+	})
+}
+
+// Acquire takes or renews leases; see [module.DeliveryQueue].
+func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]module.Result[module.Lease] {
+	runs := make([]run, len(shards))
+	writes := make([]rediscommit.Write, len(shards))
+	for i, shard := range shards {
+		runs[i] = run{
+			script: acquire, source: acquireScript,
+			keys: []string{q.keys.ShardState(shard), q.keys.ShardLog(shard)}, args: []any{host, lasts.Milliseconds()},
+		}
+		writes[i] = runs[i].write()
+	}
+	leases := make(map[int]module.Result[module.Lease], len(shards))
+	for i, err := range q.writer.Do(ctx, writes...) {
+		var lease module.Lease
+		if err == nil {
+			lease, err = readLease(runs[i].reply)
+		}
+		leases[shards[i]] = module.Result[module.Lease]{Value: lease, Err: err}
+	}
+	return leases
+}
+
+// readLease reads what acquireScript returns.
+func readLease(reply *redis.Cmd) (module.Lease, error) {
+	all, err := reply.Slice()
+	if err != nil || len(all) != 4 {
+		return module.Lease{}, unavailable("acquire", fmt.Errorf("%d replies: %w", len(all), err))
+	}
+	held, _ := all[0].(int64)
+	number, _ := all[1].(string)
+	last, _ := all[2].(string)
+	lost, _ := all[3].(string)
+	if held == 0 {
+		return module.Lease{}, nil
+	}
+	epoch, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return module.Lease{}, unavailable("acquire", err)
+	}
+	evicted, err := strconv.ParseInt(lost, 10, 64)
+	if err != nil {
+		return module.Lease{}, unavailable("acquire", err)
+	}
+	return module.Lease{Held: true, Epoch: epoch, Last: last, Evicted: evicted}, nil
+}
+
+// Release gives a lease back; see [module.DeliveryQueue].
+func (q *Queue) Release(ctx context.Context, host string, shard int, epoch int64) error {
+	r := run{script: release, source: releaseScript, keys: []string{q.keys.ShardState(shard)}, args: []any{host, epoch}}
+	return q.writer.Do(ctx, r.write())[0]
+}
+
+// heldPage is about how many members of what is held are read at once.
+const heldPage = 500
+
+// Restore returns what was kept of a shard; see [module.DeliveryQueue].
+func (q *Queue) Restore(ctx context.Context, shard int) (module.Checkpointed, error) {
+	c := module.Checkpointed{Held: map[string][]byte{}}
+	err := q.do(ctx, "restore", func(ctx context.Context) error {
+		state, err := q.client.HMGet(ctx, q.keys.ShardState(shard), stored.StateDone, stored.StateFinished).Result()
+		if err != nil {
+			return err
+		}
+		c.Done, _ = state[0].(string)
+		if finished, found := state[1].(string); found {
+			c.Finished = []byte(finished)
+		}
+		return q.scanHeld(ctx, shard, c.Held)
+	})
+	if err != nil {
+		return module.Checkpointed{}, err
+	}
+	return c, nil
+}
+
+func (q *Queue) scanHeld(ctx context.Context, shard int, held map[string][]byte) error {
+	for cursor := uint64(0); ; {
+		page, next, err := q.client.HScan(ctx, q.keys.ShardHeld(shard), cursor, "", heldPage).Result()
+		if err != nil {
+			return err
+		}
+		for i := 0; i+1 < len(page); i += 2 {
+			held[page[i]] = []byte(page[i+1])
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
+	}
+}
+
+// Read returns entries of a log; see [module.DeliveryQueue].
+func (q *Queue) Read(ctx context.Context, shard int, after string, limit int) (entries []module.LogEntry, err error) {
+	start := "-"
+	if after != "" {
+		start = "(" + after
+	}
+	err = q.do(ctx, "read", func(ctx context.Context) error {
+		messages, err := q.client.XRangeN(ctx, q.keys.ShardLog(shard), start, "+", int64(limit)).Result()
+		entries = make([]module.LogEntry, len(messages))
+		for i, m := range messages {
+			data, _ := m.Values[stored.LogData].(string)
+			entries[i] = module.LogEntry{Position: m.ID, Added: addedAt(m.ID), Data: []byte(data)}
+		}
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return entries, nil
+}
+
+// addedAt is when an entry was added: the first part of its position.
+func addedAt(position string) time.Time {
+	text, _, _ := strings.Cut(position, "-")
+	milliseconds, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return time.Time{}
+	}
+	return time.UnixMilli(milliseconds)
+}
+
+// Checkpoint keeps progress; see [module.DeliveryQueue].
+func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress module.Progress) error {
+	first, err := positionAfter(progress.Done)
+	if err != nil {
+		return err
+	}
+	var removed, set []any
+	for member, value := range progress.Held {
+		if value == nil {
+			removed = append(removed, member)
+		} else {
+			set = append(set, member, value)
+		}
+	}
+	args := []any{epoch, q.number.Add(1), progress.Done, progress.Finished, first, len(removed)}
+	r := run{
+		script: checkpoint, source: checkpointScript,
+		keys: []string{q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard)},
+		args: slices.Concat(args, removed, set),
+	}
+	if err := q.writer.DoDurably(ctx, r.write())[0]; err != nil {
+		return err
+	}
+	if kept, err := r.reply.Bool(); err != nil || !kept {
+		return errors.Join(module.ErrFenced, err)
+	}
+	return nil
+}
+
+// positionAfter is the first position that can come after one, empty for the empty
+// one.
+func positionAfter(position string) (string, error) {
+	if position == "" {
+		return "", nil
+	}
+	milliseconds, number, _ := strings.Cut(position, "-")
+	n, err := strconv.ParseUint(number, 10, 63)
+	if err != nil {
+		return "", fmt.Errorf("%s: %q is no position: %w", name, position, err)
+	}
+	return milliseconds + "-" + strconv.FormatUint(n+1, 10), nil
+}
+
+// Watch tells of entries that are added; see [module.DeliveryQueue].
+func (q *Queue) Watch(ctx context.Context, watching func(), appended func(shard int)) error {
+	err := redisclient.Listen(ctx, q.client, q.keys.DeliveryChannel(), watching, func(message string) {
+		if shard, err := strconv.Atoi(message); err == nil {
+			appended(shard)
+		}
+	})
+	return fmt.Errorf("%s: watch: %w", name, err)
+}
+
+// do runs commands that may be repeated.
+func (q *Queue) do(ctx context.Context, doing string, commands func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, q.cfg.Redis.OperationTimeout)
+	defer cancel()
+	if err := commands(ctx); err != nil {
+		return unavailable(doing, err)
+	}
+	return nil
+}
+
+func unavailable(doing string, err error) error {
+	return module.Unavailable(fmt.Errorf("%s: %s: %w", name, doing, err))
+}

@@ -1,0 +1,147 @@
+package redisqueue
+
+import (
+	"context"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+)
+
+// Scripts have all their keys in KEYS, which are in one slot. To send one twice is
+// as to send it once: the client does so when an answer gets lost.
+//
+// Redis hashes every byte that a script gets, so that the data of entries, which
+// may be large, are none of their arguments.
+
+// now is the time of Redis in milliseconds, the one clock that all hosts have.
+const now = `
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+`
+
+// seenScript comes in one transaction behind the XADD of an entry, which nobody
+// has read then. It takes the entry out again if one of its key was added within
+// the window. It also drops what is too old, or too much.
+//
+// KEYS: the log, what was seen, the state. ARGV: the member for what was seen, the
+// window in milliseconds, how many entries the log keeps, how many keys are
+// remembered, the channel, and the number of the shard.
+const seenScript = now + `
+local window = tonumber(ARGV[2])
+local added = redis.call('ZSCORE', KEYS[2], ARGV[1])
+if added and tonumber(added) > now - window then
+	local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
+	redis.call('XDEL', KEYS[1], last[1])
+	return 0
+end
+redis.call('ZADD', KEYS[2], now, ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - window)
+redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -1 - ARGV[4])
+redis.call('PEXPIRE', KEYS[2], window)
+if redis.call('XLEN', KEYS[1]) > tonumber(ARGV[3]) then
+	redis.call('HINCRBY', KEYS[3], 'evicted', redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[3]))
+end
+redis.pcall('PUBLISH', ARGV[5], ARGV[6])
+return 1`
+
+// acquireScript takes the lease of a shard, or renews it. A lease that ends later
+// than it was taken for is of a clock that has gone back since.
+//
+// The epoch is the time in microseconds, where that is greater than the last
+// epoch, so that one which was lost in a failover does not come again.
+//
+// KEYS: the state, the log. ARGV: the host, and how long the lease lasts, in
+// milliseconds. It returns whether the host holds it, the epoch, the position of
+// the last entry, and how many entries the log has lost.
+const acquireScript = now + `
+local state = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'ends', 'lasts', 'evicted')
+local epoch, ends, lasts = tonumber(state[2] or 0), tonumber(state[3] or 0), tonumber(state[4] or 0)
+if ends > now + lasts then
+	ends = now + lasts
+	redis.call('HSET', KEYS[1], 'ends', ends)
+end
+if state[1] and state[1] ~= ARGV[1] and ends > now then
+	return {0, '', '', '0'}
+end
+if state[1] ~= ARGV[1] or ends <= now then
+	epoch = math.max(epoch + 1, time[1] * 1000000 + time[2])
+	redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', string.format('%.0f', epoch), 'number', 0)
+end
+redis.call('HSET', KEYS[1], 'ends', now + ARGV[2], 'lasts', ARGV[2])
+local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
+return {1, string.format('%.0f', epoch), last and last[1] or '', state[5] or '0'}`
+
+// releaseScript gives a lease back.
+//
+// KEYS: the state. ARGV: the host, the epoch.
+const releaseScript = `
+local state = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
+if state[1] == ARGV[1] and state[2] == ARGV[2] then
+	redis.call('HDEL', KEYS[1], 'owner', 'ends', 'lasts')
+end
+return 1`
+
+// checkpointScript keeps what the owner of a shard has achieved. One that comes
+// late, behind the next of the same owner, changes nothing.
+//
+// KEYS: the state, what is held, the log. ARGV: the epoch, the number of the
+// checkpoint, the position, what is finished behind it, the position of the first
+// entry to keep, or nothing, how many members are to be removed, these, and then
+// members to be set with their values. It returns 0 if the owner is another.
+const checkpointScript = `
+local state = redis.call('HMGET', KEYS[1], 'epoch', 'number')
+if state[1] ~= ARGV[1] then return 0 end
+if tonumber(state[2] or 0) > tonumber(ARGV[2]) then return 1 end
+redis.call('HSET', KEYS[1], 'number', ARGV[2], 'done', ARGV[3], 'finished', ARGV[4])
+local set = 7 + ARGV[6]
+for i = 7, set - 1 do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = set, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+if ARGV[5] ~= '' then redis.call('XTRIM', KEYS[3], 'MINID', ARGV[5]) end
+return 1`
+
+// joinScript says that a host lives for a while. Hosts that are said to live much
+// longer are of a clock that has gone back since.
+//
+// KEYS: the hosts. ARGV: the host, and how long, in milliseconds. It returns all
+// hosts.
+const joinScript = now + `
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
+redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 10 * ARGV[2], '+inf')
+return redis.call('ZRANGE', KEYS[1], 0, -1)`
+
+// run is a write that runs a script. The reply is there when it was sent without
+// an error.
+type run struct {
+	script *redis.Script
+	source string
+	keys   []string
+	args   []any
+
+	whole bool // a server did not know the script
+	reply *redis.Cmd
+}
+
+func (r *run) write() rediscommit.Write { return rediscommit.Write{Key: r.keys[0], Queue: r.queue} }
+
+func (r *run) queue(ctx context.Context, to redis.Pipeliner) func() error {
+	if r.whole {
+		r.reply = to.Eval(ctx, r.source, r.keys, r.args...)
+	} else {
+		r.reply = to.EvalSha(ctx, r.script.Hash(), r.keys, r.args...)
+	}
+	return func() error {
+		err := r.reply.Err()
+		r.whole = r.whole || redis.HasErrorPrefix(err, "NOSCRIPT")
+		return err
+	}
+}
+
+// The scripts that are known by their digests.
+var (
+	acquire    = redis.NewScript(acquireScript)
+	release    = redis.NewScript(releaseScript)
+	checkpoint = redis.NewScript(checkpointScript)
+	join       = redis.NewScript(joinScript)
+)
