@@ -59,7 +59,7 @@ func TestDeliveryQueueContract(t *testing.T) {
 			proxy := redistest.NewProxy(t, server)
 			for n := range 100 {
 				proxy.CutReply(5*(n+1), "EVALSHA")
-				proxy.CutReply(4*(n+1), "EXEC")
+				proxy.CutReply(4*(n+1), "XADD")
 			}
 			return subscribed{newQueue(t, proxy.Client(t)), newQueue(t, server.Client(t))}
 		})
@@ -149,17 +149,16 @@ func TestALogIsBounded(t *testing.T) {
 		}
 	}
 	entries, err := q.Read(ctx, 3, "", 100)
-	if err != nil || len(entries) != 10 || string(entries[0].Data) != "15" {
+	if err != nil || len(entries) > 10 || len(entries) < 9 || string(entries[len(entries)-1].Data) != "24" {
 		t.Errorf("got %d entries, %v", len(entries), err)
 	}
 	lease := q.Acquire(ctx, "host", time.Minute, []int{3})[3]
-	if lease.Err != nil || lease.Value.Evicted != 15 {
-		t.Errorf("got %+v", lease)
+	if lease.Err != nil || lease.Value.Evicted+int64(len(entries)) != 25 {
+		t.Errorf("got %+v and %d entries", lease, len(entries))
 	}
 }
 
-// What is remembered of what was added ends with the window, and without anybody
-// adding more.
+// What is remembered of what was added ends with the window.
 func TestWhatWasSeenIsBounded(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
@@ -167,25 +166,38 @@ func TestWhatWasSeenIsBounded(t *testing.T) {
 	ctx := t.Context()
 	const window = 300 * time.Millisecond
 	key := stored.Keys{}.ShardSeen(3)
-	for n := range 100 {
-		if err := q.Append(ctx, fmt.Sprint(n), window, map[int][]byte{3: []byte("x")}); err != nil {
+	add := func(key string, window time.Duration) {
+		t.Helper()
+		if err := q.Append(ctx, key, window, map[int][]byte{3: []byte("x")}); err != nil {
 			t.Fatal(err)
 		}
+	}
+	read := func() {
+		t.Helper()
+		if _, err := q.Read(ctx, 3, "", 1000); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for n := range 100 {
+		add(fmt.Sprint(n), window)
+	}
+	read()
+	if got := client.ZCard(ctx, key).Val(); got != 100 {
+		t.Errorf("%d are remembered", got)
 	}
 	for deadline := time.Now().Add(time.Minute); client.Exists(ctx, key).Val() > 0; {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d are remembered", client.ZCard(ctx, key).Val())
 		}
 	}
-	// An entry that comes drops those that are too old.
+	// An entry that is read drops those that are too old.
 	if err := client.ZAdd(ctx, key, redis.Z{Score: 1, Member: "old"}).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if err := q.Append(ctx, "new", time.Minute, map[int][]byte{3: []byte("x")}); err != nil {
-		t.Fatal(err)
-	}
-	if got := client.ZRange(ctx, key, 0, -1).Val(); !slices.Equal(got, []string{stored.SeenMember("new")}) {
-		t.Errorf("got %q", got)
+	add("new", time.Minute)
+	read()
+	if client.ZScore(ctx, key, "old").Err() == nil || client.ZScore(ctx, key, stored.SeenMember("new")).Err() != nil {
+		t.Errorf("got %q", client.ZRange(ctx, key, 0, -1).Val())
 	}
 }
 

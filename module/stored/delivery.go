@@ -30,8 +30,9 @@ func (k Keys) ShardState(shard int) string { return k.shard(shard, stateEnd) }
 // shard that are in trouble, by their digests.
 func (k Keys) ShardHeld(shard int) string { return k.shard(shard, heldEnd) }
 
-// ShardSeen is the key of the sorted set with what was added to a shard's log not
-// long ago, by [SeenMember], with the time in milliseconds.
+// ShardSeen is the key of the sorted set with what was read of a shard's log not
+// long ago: keys of entries, as [SeenMember], by when the first one of a key was
+// added.
 func (k Keys) ShardSeen(shard int) string { return k.shard(shard, seenEnd) }
 
 // DeliveryHosts is the key of the sorted set with the hosts that deliver, and
@@ -51,8 +52,12 @@ func (k Keys) shard(shard int, end string) string {
 	return k.Prefix + shardStart + fmt.Sprintf("%03d", shard) + end
 }
 
-// LogData is the field of an entry of a log that holds its data.
-const LogData = "d"
+// The fields of an entry of a log.
+const (
+	LogKey    = "k" // as [SeenMember]
+	LogWindow = "w" // in milliseconds: in which another entry of the key is none
+	LogData   = "d"
+)
 
 // The fields of [Keys.ShardState]. Times are in milliseconds by the clock of
 // Redis.

@@ -235,30 +235,3 @@ func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
 	}
 	return false
 }
-
-// QueueTransaction queues commands that are to be done all or not at all. What it
-// returns gives their replies, once they were sent.
-func QueueTransaction(ctx context.Context, to redis.Pipeliner, commands ...[]any) (replies func() ([]any, error)) {
-	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
-	for _, args := range commands {
-		queued = append(queued, to.Do(ctx, args...))
-	}
-	exec := to.Do(ctx, "EXEC")
-	return func() ([]any, error) {
-		for _, c := range queued { // EXEC does not say why it was aborted
-			if c.Err() != nil {
-				return nil, c.Err()
-			}
-		}
-		all, err := exec.Slice()
-		if err != nil {
-			return nil, err
-		}
-		for _, reply := range all {
-			if err, failed := reply.(error); failed {
-				return nil, err
-			}
-		}
-		return all, nil
-	}
-}

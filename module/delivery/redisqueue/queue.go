@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -77,34 +76,9 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 	return fmt.Errorf("%s: its form is %q, which this version cannot read", name, found)
 }
 
-// mostSeen is how many keys of entries a shard remembers. It forgets the oldest
-// before the window is over where more than a hundred come in a second.
-const mostSeen = 100_000
-
-// Append adds entries to logs; see [module.DeliveryQueue].
-func (q *Queue) Append(ctx context.Context, key string, window time.Duration, entries map[int][]byte) error {
-	writes := make([]rediscommit.Write, 0, len(entries))
-	member := stored.SeenMember(key)
-	for shard, data := range entries {
-		log, seen := q.keys.ShardLog(shard), q.keys.ShardSeen(shard)
-		add := []any{"XADD", log, "*", stored.LogData, data}
-		// EVALSHA of what the server does not know would leave the entry in the log.
-		see := []any{"EVAL", seenScript, 3, log, seen, q.keys.ShardState(shard),
-			member, window.Milliseconds(), q.cfg.LogEntries, mostSeen, q.keys.DeliveryChannel(), shard}
-		writes = append(writes, rediscommit.Write{Key: log, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
-			replies := rediscommit.QueueTransaction(ctx, to, add, see)
-			return func() error {
-				_, err := replies()
-				return err
-			}
-		}})
-	}
-	return errors.Join(q.writer.DoDurably(ctx, writes...)...)
-}
-
 // Join says that a host is alive; see [module.DeliveryQueue].
 func (q *Queue) Join(ctx context.Context, host string, lasts time.Duration) ([]string, error) {
-	r := run{script: join, source: joinScript, keys: []string{q.keys.DeliveryHosts()}, args: []any{host, lasts.Milliseconds()}}
+	r := run{script: join, keys: []string{q.keys.DeliveryHosts()}, args: []any{host, lasts.Milliseconds()}}
 	if err := q.writer.Do(ctx, r.write())[0]; err != nil {
 		return nil, err
 	}
@@ -129,8 +103,8 @@ func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, s
 	writes := make([]rediscommit.Write, len(shards))
 	for i, shard := range shards {
 		runs[i] = run{
-			script: acquire, source: acquireScript,
-			keys: []string{q.keys.ShardState(shard), q.keys.ShardLog(shard)}, args: []any{host, lasts.Milliseconds()},
+			script: acquire,
+			keys:   []string{q.keys.ShardState(shard), q.keys.ShardLog(shard)}, args: []any{host, lasts.Milliseconds()},
 		}
 		writes[i] = runs[i].write()
 	}
@@ -171,7 +145,7 @@ func readLease(reply *redis.Cmd) (module.Lease, error) {
 
 // Release gives a lease back; see [module.DeliveryQueue].
 func (q *Queue) Release(ctx context.Context, host string, shard int, epoch int64) error {
-	r := run{script: release, source: releaseScript, keys: []string{q.keys.ShardState(shard)}, args: []any{host, epoch}}
+	r := run{script: release, keys: []string{q.keys.ShardState(shard)}, args: []any{host, epoch}}
 	return q.writer.Do(ctx, r.write())[0]
 }
 
@@ -213,37 +187,6 @@ func (q *Queue) scanHeld(ctx context.Context, shard int, held map[string][]byte)
 	}
 }
 
-// Read returns entries of a log; see [module.DeliveryQueue].
-func (q *Queue) Read(ctx context.Context, shard int, after string, limit int) (entries []module.LogEntry, err error) {
-	start := "-"
-	if after != "" {
-		start = "(" + after
-	}
-	err = q.do(ctx, "read", func(ctx context.Context) error {
-		messages, err := q.client.XRangeN(ctx, q.keys.ShardLog(shard), start, "+", int64(limit)).Result()
-		entries = make([]module.LogEntry, len(messages))
-		for i, m := range messages {
-			data, _ := m.Values[stored.LogData].(string)
-			entries[i] = module.LogEntry{Position: m.ID, Added: addedAt(m.ID), Data: []byte(data)}
-		}
-		return err
-	})
-	if err != nil {
-		return nil, err
-	}
-	return entries, nil
-}
-
-// addedAt is when an entry was added: the first part of its position.
-func addedAt(position string) time.Time {
-	text, _, _ := strings.Cut(position, "-")
-	milliseconds, err := strconv.ParseInt(text, 10, 64)
-	if err != nil {
-		return time.Time{}
-	}
-	return time.UnixMilli(milliseconds)
-}
-
 // Checkpoint keeps progress; see [module.DeliveryQueue].
 func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress module.Progress) error {
 	first, err := positionAfter(progress.Done)
@@ -260,9 +203,9 @@ func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress
 	}
 	args := []any{epoch, q.number.Add(1), progress.Done, progress.Finished, first, len(removed)}
 	r := run{
-		script: checkpoint, source: checkpointScript,
-		keys: []string{q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard)},
-		args: slices.Concat(args, removed, set),
+		script: checkpoint,
+		keys:   []string{q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard)},
+		args:   slices.Concat(args, removed, set),
 	}
 	if err := q.writer.DoDurably(ctx, r.write())[0]; err != nil {
 		return err
@@ -271,20 +214,6 @@ func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress
 		return errors.Join(module.ErrFenced, err)
 	}
 	return nil
-}
-
-// positionAfter is the first position that can come after one, empty for the empty
-// one.
-func positionAfter(position string) (string, error) {
-	if position == "" {
-		return "", nil
-	}
-	milliseconds, number, _ := strings.Cut(position, "-")
-	n, err := strconv.ParseUint(number, 10, 63)
-	if err != nil {
-		return "", fmt.Errorf("%s: %q is no position: %w", name, position, err)
-	}
-	return milliseconds + "-" + strconv.FormatUint(n+1, 10), nil
 }
 
 // Watch tells of entries that are added; see [module.DeliveryQueue].

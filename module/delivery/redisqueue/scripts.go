@@ -11,8 +11,16 @@ import (
 // Scripts have all their keys in KEYS, which are in one slot. To send one twice is
 // as to send it once: the client does so when an answer gets lost.
 //
-// Redis hashes every byte that a script gets, so that the data of entries, which
-// may be large, are none of their arguments.
+// Redis hashes every byte that a script gets: so the data of entries, which may be
+// large, are added and read without one.
+
+var (
+	evict      = newScript(evictScript)
+	acquire    = newScript(acquireScript)
+	release    = newScript(releaseScript)
+	checkpoint = newScript(checkpointScript)
+	join       = newScript(joinScript)
+)
 
 // now is the time of Redis in milliseconds, the one clock that all hosts have.
 const now = `
@@ -20,29 +28,12 @@ local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 `
 
-// seenScript comes in one transaction behind the XADD of an entry, which nobody
-// has read then. It takes the entry out again if one of its key was added within
-// the window. It also drops what is too old, or too much.
+// evictScript bounds a log that has grown too long.
 //
-// KEYS: the log, what was seen, the state. ARGV: the member for what was seen, the
-// window in milliseconds, how many entries the log keeps, how many keys are
-// remembered, the channel, and the number of the shard.
-const seenScript = now + `
-local window = tonumber(ARGV[2])
-local added = redis.call('ZSCORE', KEYS[2], ARGV[1])
-if added and tonumber(added) > now - window then
-	local last = redis.call('XREVRANGE', KEYS[1], '+', '-', 'COUNT', 1)[1]
-	redis.call('XDEL', KEYS[1], last[1])
-	return 0
-end
-redis.call('ZADD', KEYS[2], now, ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - window)
-redis.call('ZREMRANGEBYRANK', KEYS[2], 0, -1 - ARGV[4])
-redis.call('PEXPIRE', KEYS[2], window)
-if redis.call('XLEN', KEYS[1]) > tonumber(ARGV[3]) then
-	redis.call('HINCRBY', KEYS[3], 'evicted', redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[3]))
-end
-redis.pcall('PUBLISH', ARGV[5], ARGV[6])
+// KEYS: the log, the state. ARGV: how many entries stay.
+const evictScript = `
+local evicted = redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[1])
+if evicted > 0 then redis.call('HINCRBY', KEYS[2], 'evicted', evicted) end
 return 1`
 
 // acquireScript takes the lease of a shard, or renews it. A lease that ends later
@@ -111,11 +102,18 @@ redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 10 * ARGV[2], '+inf')
 return redis.call('ZRANGE', KEYS[1], 0, -1)`
 
+// script is a Lua script, which servers know by its digest once they have run it.
+type script struct {
+	source string
+	*redis.Script
+}
+
+func newScript(source string) script { return script{source, redis.NewScript(source)} }
+
 // run is a write that runs a script. The reply is there when it was sent without
 // an error.
 type run struct {
-	script *redis.Script
-	source string
+	script script
 	keys   []string
 	args   []any
 
@@ -127,7 +125,7 @@ func (r *run) write() rediscommit.Write { return rediscommit.Write{Key: r.keys[0
 
 func (r *run) queue(ctx context.Context, to redis.Pipeliner) func() error {
 	if r.whole {
-		r.reply = to.Eval(ctx, r.source, r.keys, r.args...)
+		r.reply = to.Eval(ctx, r.script.source, r.keys, r.args...)
 	} else {
 		r.reply = to.EvalSha(ctx, r.script.Hash(), r.keys, r.args...)
 	}
@@ -137,11 +135,3 @@ func (r *run) queue(ctx context.Context, to redis.Pipeliner) func() error {
 		return err
 	}
 }
-
-// The scripts that are known by their digests.
-var (
-	acquire    = redis.NewScript(acquireScript)
-	release    = redis.NewScript(releaseScript)
-	checkpoint = redis.NewScript(checkpointScript)
-	join       = redis.NewScript(joinScript)
-)
