@@ -23,7 +23,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/storetest"
 )
 
 // The ten lines with which a host includes the module.
@@ -258,22 +257,6 @@ func Example_withoutFx() {
 	http.Handle("/_matrix/client/v3/", push.Handler("/_matrix/client/v3", handlers.V3, authenticate))
 	http.Handle("/_matrix/client/r0/", push.Handler("/_matrix/client/r0", handlers.R0, authenticate))
 }
-
-// A host's own store runs the module's contract.
-func testMyStore(t *testing.T) {
-	database := newDatabase(t)
-	storetest.Rules(t, func(*testing.T) module.RuleStore { return &myRules{} }, database.plant)
-}
-
-var _ = testMyStore
-
-// database is where the host keeps its rules.
-type database struct{}
-
-func newDatabase(*testing.T) database { return database{} }
-
-// plant writes as somebody else would.
-func (database) plant(*testing.T, mxid.UserID, string) {}
 
 func TestTheProbeOfTheReadme(t *testing.T) {
 	t.Parallel()
