@@ -73,7 +73,7 @@ func lookUp(string) (session, error) { return session{"@alice:example.org", "DEV
 // Options are set by decorating the config.
 func Example_options() {
 	_ = fx.Decorate(func(c pushfx.Config) pushfx.Config {
-		c.KeyPrefix = "hs1:"
+		c.Redis.KeyPrefix = "hs1:"
 		c.PusherPolicy.AllowHTTP = true // a push gateway in the same network
 		c.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 		return c

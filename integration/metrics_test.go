@@ -281,7 +281,7 @@ func TestMetricsTellOfLostRepliesAndOfDurability(t *testing.T) {
 	proxy := redistest.NewProxy(t, server)
 	h, registry := startMeasured(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }),
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.Durability = rediscommit.Durability{Replicas: 1, Timeout: c.Durability.Timeout}
+			c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: c.Redis.Durability.Timeout}
 			return c
 		}))
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")

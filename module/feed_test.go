@@ -300,14 +300,14 @@ func newInstance(
 	t.Helper()
 	i := &instance{t: t, store: store}
 	cfg := module.DefaultFeedConfig()
-	cfg.Report = func(err error) {
+	change(&cfg)
+	options := module.FeedOptions{Report: func(err error) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.reports = append(i.reports, fault.Details(err))
-	}
-	change(&cfg)
+	}}
 	var err error
-	if i.Feed, err = module.NewFeed(store, cfg, listeners...); err != nil {
+	if i.Feed, err = module.NewFeed(store, cfg, options, listeners...); err != nil {
 		t.Fatal(err)
 	}
 	service := module.NewService(module.Stores{Rules: store}, i.Feed, module.Options{Limits: pushrule.DefaultLimits()})
@@ -909,7 +909,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		told := &ear{}
-		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), told)
+		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{}, told)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -929,7 +929,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 
 func TestAFeedConfigThatCannotWorkIsNamed(t *testing.T) {
 	t.Parallel()
-	_, err := module.NewFeed(newShared(), module.FeedConfig{})
+	_, err := module.NewFeed(newShared(), module.FeedConfig{}, module.FeedOptions{})
 	for _, field := range []string{"Recheck", "MaxUsers", "MaxQueued"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)
