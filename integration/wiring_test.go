@@ -23,7 +23,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 const alice = "@alice:example.org"
@@ -380,9 +379,6 @@ func TestSettingsOfTheClientThatWillHurtAreWarnedOf(t *testing.T) {
 				t.Errorf("got warnings of %v, want %v", got, test.want)
 			}
 		})
-	}
-	if advice := redisclient.Advise(newRedis(), handlers.DefaultConfig().RequestTimeout); len(advice) != 0 {
-		t.Errorf("the client of the README: %v", advice)
 	}
 }
 
