@@ -154,6 +154,7 @@ type Push struct {
 type Options struct {
 	Log       *zap.Logger             // nil logs nothing
 	Accounts  module.Accounts         // who is logged in; see also [Push.SetAccounts]
+	Import    module.ImportSource     // where users are to be brought in from; see also [Push.SetImportSource]
 	Listeners []module.ChangeListener // hear of every change
 	Observers []observe.Observer      // are told what the module does
 	Metrics   prometheus.Registerer   // gets the module's metrics
@@ -192,7 +193,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	service := b.service(stores, feed, o.Accounts)
+	service := b.service(stores, feed, o.Accounts, o.Import)
 	rules, pushers := service.Rules(), service.Pushers()
 	if o.WrapRules != nil {
 		rules = o.WrapRules(rules)
@@ -225,6 +226,11 @@ func (p *Push) finish() (err error) {
 // SetAccounts tells the module who is logged in, for hosts whose accounts exist
 // only after the module does. Call it before the first request.
 func (p *Push) SetAccounts(accounts module.Accounts) { p.service.SetAccounts(accounts) }
+
+// SetImportSource tells the module where users are who are to be brought in at
+// their first use, for hosts that build it only after the module. Call it before
+// the first request.
+func (p *Push) SetImportSource(source module.ImportSource) { p.service.SetImportSource(source) }
 
 // Listen adds a listener, for hosts whose listeners exist only after the module
 // does. Call it before [Push.Run].
@@ -270,8 +276,8 @@ func (p *Push) Run(ctx context.Context) {
 //
 // It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient)
 // and a *zap.Logger, which stay the host's. It takes, where there is one, a
-// [module.Accounts], a prometheus.Registerer (or *prometheus.Registry) and an
-// OpenTelemetry trace.TracerProvider.
+// [module.Accounts], a [module.ImportSource], a prometheus.Registerer (or
+// *prometheus.Registry) and an OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
 	fx.Provide(fx.Private, newBuilder, (*builder).groups,
@@ -285,7 +291,7 @@ var Module = fx.Module("push",
 		(*builder).pushkeyIndex,
 		(*builder).health,
 		fx.Annotate((*builder).feed, fx.ParamTags("", "", ChangeListeners)),
-		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`)),
+		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
 		(*module.Service).Rules,
 		(*module.Service).Pushers,
 		(*module.Service).Host,
@@ -475,10 +481,12 @@ func (b *builder) feed(store module.RuleStore, listeners ...module.ChangeListene
 	return module.NewFeed(store, b.cfg.Changes, module.FeedOptions{Report: b.lines.Feed, Observer: b.observer}, listeners...)
 }
 
-func (b *builder) service(stores module.Stores, feed *module.Feed, accounts module.Accounts) *module.Service {
+func (b *builder) service(
+	stores module.Stores, feed *module.Feed, accounts module.Accounts, source module.ImportSource,
+) *module.Service {
 	return module.NewService(stores, feed, module.Options{
-		Defaults: b.defaults, Limits: b.cfg.RuleLimits, Policy: b.cfg.PusherPolicy, Accounts: accounts,
-		Observer: b.observer, SettleFailed: b.lines.SettleFailed,
+		Defaults: b.defaults, Limits: b.cfg.RuleLimits, Policy: b.cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
+		Observer: b.observer, SettleFailed: b.lines.SettleFailed, ImportRefused: b.lines.ImportRefused,
 	})
 }
 

@@ -83,6 +83,7 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)))
 	scrape(t, registry).want(t, scraped{
 		"pushfx_rule_sets_total{event=created}":                                 0,
+		"pushfx_rule_sets_total{event=imported}":                                0,
 		"pushfx_store_write_events_total{event=unknown_outcome,store=pushkeys}": 0,
 	})
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
@@ -33,6 +34,12 @@ func (l Lines) Feed(err error) {
 // SettleFailed is that of [module.Options].
 func (l Lines) SettleFailed(err error) {
 	l.log.Warn("pushkeys are still to be settled", zap.String("error", fault.Details(err)))
+}
+
+// ImportRefused is that of [module.Options].
+func (l Lines) ImportRefused(user mxid.UserID, r module.ImportResult) {
+	l.log.Warn("rules or pushers of a user were not imported", zap.String("user_id", string(user)),
+		zap.Int("rules", len(r.Rules.Refused)), zap.Int("pushers", len(r.Pushers.Refused)))
 }
 
 // Setting implements [redisclient.Reporter].
