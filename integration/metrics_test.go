@@ -87,6 +87,9 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 		"pushfx_store_write_events_total{event=unknown_outcome,store=pushkeys}": 0,
 	})
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	eventually(t, "the listener is told of the first change, before the second takes its place", func() bool {
+		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 1
+	})
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{`)
 	h.do(alice, http.MethodGet, r0+"/pushrules/global/room/nothing", "")
