@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"strings"
 	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,29 +58,17 @@ const (
 //
 //	fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.KeyPrefix = "hs1:"; return c })
 type Config struct {
-	// Redis says how the stores keep their data: under which keys, how durably, and
-	// how long an operation may take.
-	Redis rediscommit.Config
-
-	// Servers says what the Redis servers must be like for a host to start.
-	Servers redisclient.Config
-
-	// Handlers bounds the size and the time of requests.
-	Handlers handlers.Config
-
-	// RuleLimits bounds what users may store in their push rules.
-	RuleLimits pushrule.Limits
-
-	// PusherPolicy says which pushers may be set.
-	PusherPolicy pusher.Policy
+	Redis        rediscommit.Config // how the stores keep their data: keys, durability, timeout
+	Servers      redisclient.Config // what the Redis servers must be like for a host to start
+	Handlers     handlers.Config    // bounds on requests
+	RuleLimits   pushrule.Limits    // bounds on what users store in their push rules
+	PusherPolicy pusher.Policy      // which pushers may be set
+	Changes      module.FeedConfig  // notifying listeners and syncs of changes
 
 	// DefaultRules are server-default rules of the host's own, beside those of
 	// the specification. A set that is stored gets new ones with
 	// [module.HostService.RefreshDefaults]. Default: none.
 	DefaultRules []pushrule.DefaultRule
-
-	// Changes is about notifying listeners and syncs of changes.
-	Changes module.FeedConfig
 }
 
 // DefaultConfig returns the defaults.
@@ -95,34 +84,26 @@ func DefaultConfig() Config {
 }
 
 // Validate joins an error for each field that is not as its comment says. Each
-// begins with the field's path, "Config.Handlers.MaxBodyBytes is 0".
+// begins with the field's path: "Config.Handlers.MaxBodyBytes is 0, ...".
 func (c Config) Validate() error {
 	_, defaults := pushrule.NewDefaults(c.DefaultRules...)
 	return errors.Join(
-		prefixed("Config.Redis.", c.Redis.Validate()),
-		prefixed("Config.Servers.", c.Servers.Validate()),
-		prefixed("Config.Handlers.", c.Handlers.Validate()),
-		prefixed("Config.RuleLimits.", c.RuleLimits.Validate()),
-		prefixed("Config.PusherPolicy.", c.PusherPolicy.Validate()),
-		prefixed("Config.DefaultRules: ", defaults),
-		prefixed("Config.Changes.", c.Changes.Validate()),
+		below("Config.Redis.", c.Redis.Validate()),
+		below("Config.Servers.", c.Servers.Validate()),
+		below("Config.Handlers.", c.Handlers.Validate()),
+		below("Config.RuleLimits.", c.RuleLimits.Validate()),
+		below("Config.PusherPolicy.", c.PusherPolicy.Validate()),
+		below("Config.Changes.", c.Changes.Validate()),
+		below("Config.DefaultRules: ", defaults),
 	)
 }
 
-// prefixed puts a prefix before each of the errors that are joined in err.
-func prefixed(prefix string, err error) error {
-	joined, is := err.(interface{ Unwrap() []error })
-	switch {
-	case err == nil:
+// below puts a path before each line of an error: joined errors have one each.
+func below(path string, err error) error {
+	if err == nil {
 		return nil
-	case !is:
-		return fmt.Errorf("%s%w", prefix, err)
 	}
-	var all []error
-	for _, one := range joined.Unwrap() {
-		all = append(all, prefixed(prefix, one))
-	}
-	return errors.Join(all...)
+	return errors.New(path + strings.ReplaceAll(err.Error(), "\n", "\n"+path))
 }
 
 // Push is the module as a host holds it: what it serves and calls, and what runs
@@ -144,10 +125,8 @@ type Push struct {
 	// m.push_rules.
 	Groups []handlers.RouteGroup
 
-	service    *module.Service
-	feed       *module.Feed
-	from       *builder
-	unregister func() // takes the metrics out again
+	service *module.Service
+	from    *builder
 }
 
 // Options are what a host may give to [New]. The zero value takes all defaults.
@@ -204,23 +183,18 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	host := service.Host(rules)
 	p := b.push(parts{
 		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: b.health(),
-		Stores: stores, Groups: b.groups(rules, pushers, host), Service: service, Feed: feed,
+		Stores: stores, Groups: b.groups(rules, pushers, host), Service: service,
 	})
 	return p, p.finish()
 }
 
 // finish is the last step of every construction: by now it is known whether the
 // module needs Redis.
-func (p *Push) finish() (err error) {
-	b := p.from
-	if b.onRedis && b.client == nil {
+func (p *Push) finish() error {
+	if p.from.onRedis && p.from.host.Client == nil {
 		return errNoClient
 	}
-	all := append(b.metrics, metrics.NewFeed(p.feed.Stats), metrics.NewEvicting(b.servers.EvictingMasters), metrics.NewClockOffset(p.Clock.Offset))
-	if p.unregister, err = metrics.Register(b.registerer, all...); err != nil {
-		return fmt.Errorf("pushfx: %w", err)
-	}
-	return nil
+	return p.from.metrics.Register()
 }
 
 // SetAccounts tells the module who is logged in, for hosts whose accounts exist
@@ -241,7 +215,7 @@ func (p *Push) Listen(listener module.ChangeListener) { p.service.Listen(listene
 // "/_matrix/client/r0" with [handlers.R0]. All other paths are 404
 // M_UNRECOGNIZED. The prefix is empty if the host strips it.
 func (p *Push) Handler(prefix string, d handlers.Dialect, auth handlers.Auth) http.Handler {
-	return handlers.Handler(prefix, d, auth, p.from.log, p.Groups...)
+	return handlers.Handler(prefix, d, auth, p.from.host.Log, p.Groups...)
 }
 
 // Check is for the start of a host: it returns why the module cannot work with
@@ -261,7 +235,7 @@ func (p *Push) Check(ctx context.Context) error {
 // changes, settles pushkeys, and watches the Redis servers. It returns when all
 // of that has ended. Every host needs it, once.
 func (p *Push) Run(ctx context.Context) {
-	defer p.unregister()
+	defer p.from.metrics.Unregister()
 	var running sync.WaitGroup
 	running.Go(func() { p.service.Run(ctx) })
 	if p.from.onRedis {
@@ -370,87 +344,67 @@ type given struct {
 	Registry   *prometheus.Registry  `optional:"true"` // in the place of Registerer
 }
 
-// builder has a constructor for each part of the module. [New] calls them one after
-// the other; to the container they are what it has, unless the host has replaced it.
-type builder struct {
-	cfg        Config
-	client     redis.UniversalClient // nil if the host has none
-	registerer prometheus.Registerer // likewise
-	log        *zap.Logger
-	lines      logging.Lines
-	observer   observe.Observer
-	metrics    []prometheus.Collector
-	defaults   pushrule.Defaults
-	servers    *redisclient.Monitor
-	server     *handlers.Server
-	onRedis    bool // the host has not replaced all stores
+func (g *given) useConcreteTypes() {
+	if g.Client == nil && g.ClusterClient != nil {
+		g.Client = g.ClusterClient
+	}
+	if g.Client == nil && g.NodeClient != nil {
+		g.Client = g.NodeClient
+	}
+	if g.Registerer == nil && g.Registry != nil {
+		g.Registerer = g.Registry
+	}
 }
 
-func newBuilder(g given) (*builder, error) {
-	cfg := g.Config
+// builder has a constructor for each part of the module. [New] calls them one after
+// the other; the container calls those that the host has not replaced.
+type builder struct {
+	host     given
+	lines    logging.Lines
+	observer observe.Observer
+	metrics  *metrics.Set
+	defaults pushrule.Defaults
+	servers  *redisclient.Monitor
+	server   *handlers.Server
+	onRedis  bool // the host has not replaced all stores
+}
+
+func newBuilder(host given) (*builder, error) {
+	cfg := host.Config
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("pushfx: invalid config: %w", err)
 	}
-	b := &builder{cfg: cfg, client: g.client(), registerer: g.registerer(), log: g.Log, lines: logging.New(g.Log)}
-	if b.registerer != nil {
-		counts := metrics.New()
-		b.metrics = append(b.metrics, counts)
-		g.Observers = append(g.Observers, counts)
+	host.useConcreteTypes()
+	b := &builder{host: host, lines: logging.New(host.Log), metrics: metrics.NewSet(host.Registerer)}
+	observers := append(host.Observers, b.metrics.Observer())
+	if host.Tracers != nil {
+		observers = append(observers, tracing.New(host.Tracers))
 	}
-	if g.Tracers != nil {
-		g.Observers = append(g.Observers, tracing.New(g.Tracers))
-	}
-	b.observer = observe.Join(g.Observers...)
-	b.servers = redisclient.NewMonitor(b.client, cfg.Servers, redisclient.Demands{
+	b.observer = observe.Join(observers...)
+	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, redisclient.Demands{
 		OperationTimeout: min(cfg.Redis.OperationTimeout, cfg.Handlers.RequestTimeout), Durability: cfg.Redis.Durability,
 	}, b.lines)
+	b.metrics.Add(metrics.NewEvicting(b.servers.EvictingMasters), metrics.NewClockOffset(b.servers.Clock().Offset))
 	var errs [2]error
 	b.defaults, errs[0] = pushrule.NewDefaults(cfg.DefaultRules...)
-	b.server, errs[1] = handlers.NewServer(cfg.Handlers, b.observer, g.Log)
+	b.server, errs[1] = handlers.NewServer(cfg.Handlers, b.observer, host.Log)
 	return b, errors.Join(errs[:]...)
 }
 
-func (g given) client() redis.UniversalClient {
-	switch {
-	case g.Client != nil:
-		return g.Client
-	case g.ClusterClient != nil:
-		return g.ClusterClient
-	case g.NodeClient != nil:
-		return g.NodeClient
-	}
-	return nil
-}
+func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore.New(b.redis()) }
+func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
+func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-func (g given) registerer() prometheus.Registerer {
-	if g.Registerer == nil && g.Registry != nil {
-		return g.Registry
-	}
-	return g.Registerer
-}
-
-func (b *builder) ruleStore() (module.RuleStore, error) {
-	return rulestore.New(b.redis())
-}
-
-func (b *builder) pusherStore() (module.PusherStore, error) {
-	return pusherstore.New(b.redis())
-}
-
-func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) {
-	return pusherstore.NewIndex(b.redis())
-}
-
-// redis returns what a store on Redis is made of. A host without a client gets an
-// error from [Push.finish], which is one line, and not from the container, which
-// says who asked for whom.
+// redis returns what a store on Redis is made of. A host without a client gets its
+// error from [Push.finish], in one line, and none from the container, which would
+// add who asked for whom.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
-	client := b.client
+	client := b.host.Client
 	if client == nil {
 		client = redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	return client, b.cfg.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Observer: b.observer}
+	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Observer: b.observer}
 }
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
@@ -474,24 +428,29 @@ func (b *builder) stores(s module.Stores) (module.Stores, error) {
 }
 
 func (b *builder) health() module.Health {
-	return redisclient.NewHealth(b.client, b.cfg.Servers)
+	return redisclient.NewHealth(b.host.Client, b.host.Config.Servers)
 }
 
 func (b *builder) feed(store module.RuleStore, listeners ...module.ChangeListener) (*module.Feed, error) {
-	return module.NewFeed(store, b.cfg.Changes, module.FeedOptions{Report: b.lines.Feed, Observer: b.observer}, listeners...)
+	options := module.FeedOptions{Report: b.lines.Feed, Observer: b.observer}
+	feed, err := module.NewFeed(store, b.host.Config.Changes, options, listeners...)
+	if err == nil {
+		b.metrics.Add(metrics.NewFeed(feed.Stats))
+	}
+	return feed, err
 }
 
 func (b *builder) service(
 	stores module.Stores, feed *module.Feed, accounts module.Accounts, source module.ImportSource,
 ) *module.Service {
+	cfg := b.host.Config
 	return module.NewService(stores, feed, module.Options{
-		Defaults: b.defaults, Limits: b.cfg.RuleLimits, Policy: b.cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
+		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
 		Observer: b.observer, SettleFailed: b.lines.SettleFailed, ImportRefused: b.lines.ImportRefused,
 	})
 }
 
-// ownGroups are the module's own route groups; [RouteGroups] has those of the host,
-// too.
+// ownGroups are the module's own route groups; [RouteGroups] has the host's, too.
 type ownGroups []handlers.RouteGroup
 
 func (b *builder) groups(rules module.RuleService, pushers module.PusherService, host module.HostService) ownGroups {
@@ -510,12 +469,11 @@ type parts struct {
 	Stores  module.Stores
 	Groups  ownGroups
 	Service *module.Service
-	Feed    *module.Feed
 }
 
 func (b *builder) push(p parts) *Push {
 	return &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Stores: p.Stores,
-		Clock: b.servers.Clock(), Groups: p.Groups, service: p.Service, feed: p.Feed, from: b,
+		Clock: b.servers.Clock(), Groups: p.Groups, service: p.Service, from: b,
 	}
 }

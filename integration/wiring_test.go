@@ -265,10 +265,10 @@ Config.PusherPolicy.MaxAppIDChars is 0, want at least 1
 Config.PusherPolicy.MaxDataBytes is 0, want at least 1
 Config.PusherPolicy.MaxURLBytes is 0, want at least 1
 Config.PusherPolicy.MaxSharers is 0, want at least 1
-Config.DefaultRules: default rule ".m.rule.master": want an id that no other default rule has, of whatever kind
 Config.Changes.Recheck is 0s, want above 0
 Config.Changes.MaxUsers is 0, want at least 1
-Config.Changes.MaxQueued is 0, want at least 1`
+Config.Changes.MaxQueued is 0, want at least 1
+Config.DefaultRules: default rule ".m.rule.master": want an id that no other default rule has, of whatever kind`
 	if got := err.Error(); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}

@@ -6,6 +6,7 @@ package observe
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -158,8 +159,10 @@ func Or(o Observer) Observer {
 	return o
 }
 
-// Join returns an observer that notifies all of several.
+// Join returns an observer that notifies all of several, of which [None] counts for
+// nothing.
 func Join(all ...Observer) Observer {
+	all = slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == None })
 	switch len(all) {
 	case 0:
 		return None

@@ -3,7 +3,6 @@ package metrics
 
 import (
 	"context"
-	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -287,26 +286,4 @@ func NewClockOffset(offset func() time.Duration) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pushfx_clock_offset_seconds", Help: "By how much the clock of Redis is ahead of this host's.",
 	}, func() float64 { return offset().Seconds() })
-}
-
-// Register registers all of the collectors, or none and returns why. Unregister
-// takes them out again. A host without a registerer, nil, has no metrics.
-func Register(r prometheus.Registerer, all ...prometheus.Collector) (unregister func(), err error) {
-	if r == nil {
-		return func() {}, nil
-	}
-	registered := 0
-	unregister = func() {
-		for _, collector := range all[:registered] {
-			r.Unregister(collector)
-		}
-	}
-	for _, collector := range all {
-		if err := r.Register(collector); err != nil {
-			unregister()
-			return nil, fmt.Errorf("metrics: %w", err)
-		}
-		registered++
-	}
-	return unregister, nil
 }
