@@ -5,7 +5,6 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
 )
@@ -15,20 +14,13 @@ import (
 // (Matrix specification, "Client Config", "Server Behaviour"). All other types of
 // account data are the host's. It is safe for concurrent use.
 type AccountData struct {
-	server
-	host module.HostService
-}
-
-// NewAccountData returns the account data endpoint. It fails when cfg is not
-// valid.
-func NewAccountData(host module.HostService, cfg Config, log *zap.Logger) (*AccountData, error) {
-	s, err := newServer(cfg, log)
-	return &AccountData{s, host}, err
+	server *Server
+	host   module.HostService
 }
 
 // Register adds the routes; see [RouteGroup].
 func (a *AccountData) Register(g *echo.Group, _ Dialect, auth ...echo.MiddlewareFunc) {
-	routes := a.tree(g, "/user/:userId/account_data/"+module.AccountDataType, auth)
+	routes := a.server.tree(g, "/user/:userId/account_data/"+module.AccountDataType, auth)
 	routes.add(routes.root, methods{
 		http.MethodGet:    a.get,
 		http.MethodPut:    a.refuse,

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/pushfx/pushfx/module/observe"
 )
 
 // Config configures the handlers.
@@ -18,17 +16,14 @@ type Config struct {
 	// one is answered 400 M_NOT_JSON. Default 64.
 	MaxJSONDepth int
 
-	// OperationTimeout bounds what a request does after its body has arrived;
-	// past it, the answer is 503. Default 5 s.
-	OperationTimeout time.Duration
-
-	// Observer is told of each request. Nil is none.
-	Observer observe.Observer
+	// RequestTimeout bounds what a request may take after its body has arrived;
+	// past it, the answer is 503. Above zero; default 5 s.
+	RequestTimeout time.Duration
 }
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{MaxBodyBytes: 64 << 10, MaxJSONDepth: 64, OperationTimeout: 5 * time.Second}
+	return Config{MaxBodyBytes: 64 << 10, MaxJSONDepth: 64, RequestTimeout: 5 * time.Second}
 }
 
 // Validate joins an error for each field that is not as its comment says.
@@ -40,8 +35,8 @@ func (c Config) Validate() error {
 	if c.MaxJSONDepth < 1 || c.MaxJSONDepth > 1000 {
 		faults = append(faults, fmt.Errorf("MaxJSONDepth is %d, want 1 to 1000", c.MaxJSONDepth))
 	}
-	if c.OperationTimeout <= 0 {
-		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0", c.OperationTimeout))
+	if c.RequestTimeout <= 0 {
+		faults = append(faults, fmt.Errorf("RequestTimeout is %v, want above 0", c.RequestTimeout))
 	}
 	return errors.Join(faults...)
 }

@@ -52,12 +52,9 @@ func answerTo(h http.Handler, request, token string) *httptest.ResponseRecorder 
 
 func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
 	t.Parallel()
-	rules, err := NewPushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
+	rules := newServer(t, zap.NewNop()).PushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
 		return pushrule.Read(`{}`)
-	}}, DefaultConfig(), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}})
 	h := Handler("/_matrix/client/r0", R0, byHeader, zap.NewNop(), rules)
 	for _, test := range []struct {
 		request, token string
@@ -79,10 +76,7 @@ func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
 
 func TestTheAccountDataOfPushRulesIsServedAndRefusesChanges(t *testing.T) {
 	t.Parallel()
-	accountData, err := NewAccountData(contents{}, DefaultConfig(), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	accountData := newServer(t, zap.NewNop()).AccountData(contents{})
 	e := echo.New()
 	hosts := e.Group("/v3")
 	hosts.Any("/user/:user/account_data/:type", func(c echo.Context) error { return c.String(http.StatusTeapot, "the host's") })

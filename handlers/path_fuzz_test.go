@@ -39,10 +39,7 @@ func FuzzPathID(f *testing.F) {
 		f.Add(segment)
 	}
 	var rules []string
-	group, err := NewPushRules(asked{rules: &rules}, DefaultConfig(), zap.NewNop())
-	if err != nil {
-		f.Fatal(err)
-	}
+	group := newServer(f, zap.NewNop()).PushRules(asked{rules: &rules})
 	e := echo.New()
 	group.Register(e.Group("/_matrix/client/v3"), V3, asAlice)
 	f.Fuzz(func(t *testing.T, segment string) {

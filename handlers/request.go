@@ -66,7 +66,7 @@ type body struct {
 
 // readBody reads the body of a PUT or POST and bounds its size and depth. The
 // bodies of other methods mean nothing and are left alone.
-func (s *server) readBody(c echo.Context) body {
+func (s *Server) readBody(c echo.Context) body {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
 		return body{}
 	}

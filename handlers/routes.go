@@ -12,7 +12,6 @@ import (
 	"strings"
 
 	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe"
@@ -37,21 +36,15 @@ var (
 	_ RouteGroup = (*AccountData)(nil)
 )
 
-// PushRules serves the nine push rule endpoints. It is safe for concurrent use.
+// PushRules serves the nine push rule endpoints; see [Server.PushRules]. It is safe for concurrent use.
 type PushRules struct {
-	server
-	rules module.RuleService
-}
-
-// NewPushRules returns the push rule endpoints. It fails when cfg is not valid.
-func NewPushRules(rules module.RuleService, cfg Config, log *zap.Logger) (*PushRules, error) {
-	s, err := newServer(cfg, log)
-	return &PushRules{s, rules}, err
+	server *Server
+	rules  module.RuleService
 }
 
 // Register adds the push rule routes; see [RouteGroup].
 func (p *PushRules) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
-	routes := p.tree(g, "/pushrules*", auth)
+	routes := p.server.tree(g, "/pushrules*", auth)
 
 	routes.add("/pushrules", methods{http.MethodGet: p.getAll(d)})
 	routes.add("/pushrules/", methods{http.MethodGet: p.getAll(d)})
@@ -73,21 +66,15 @@ func (p *PushRules) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFu
 	})
 }
 
-// Pushers serves the two pusher endpoints. It is safe for concurrent use.
+// Pushers serves the two pusher endpoints; see [Server.Pushers]. It is safe for concurrent use.
 type Pushers struct {
-	server
+	server  *Server
 	pushers module.PusherService
-}
-
-// NewPushers returns the pusher endpoints. It fails when cfg is not valid.
-func NewPushers(pushers module.PusherService, cfg Config, log *zap.Logger) (*Pushers, error) {
-	s, err := newServer(cfg, log)
-	return &Pushers{s, pushers}, err
 }
 
 // Register adds the pusher routes; see [RouteGroup].
 func (p *Pushers) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
-	routes := p.tree(g, "/pushers*", auth)
+	routes := p.server.tree(g, "/pushers*", auth)
 
 	routes.add("/pushers", methods{http.MethodGet: p.list})
 	routes.add("/pushers/set", methods{http.MethodPost: p.set(d)})
@@ -99,7 +86,7 @@ type methods map[string]endpoint
 // tree is a tree of paths in which every path and method has an answer in the
 // Matrix form: what is not served is answered 404 or 405.
 type tree struct {
-	server *server
+	server *Server
 	group  *echo.Group
 	auth   []echo.MiddlewareFunc
 	root   string // "/pushrules"
@@ -116,7 +103,7 @@ type shape struct {
 
 // tree returns a tree that still serves nothing. All says which paths belong to
 // it: one path, or all that begin in the same way if it ends with a star.
-func (s *server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
+func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
 	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(all, "*")}
 	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}
 	unserved := s.observe(op, t.unserved)

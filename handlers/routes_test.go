@@ -21,17 +21,24 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
+// newServer returns a server with the default config.
+func newServer(t testing.TB, log *zap.Logger) *Server {
+	t.Helper()
+	s, err := NewServer(DefaultConfig(), nil, log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
 // The host may strip what stands before the routes, so that the path does not
 // tell the dialect.
 func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 	t.Parallel()
 	for dialect, want := range map[Dialect]string{V3: `{}`, R0: `{"global":{}}`} {
-		group, err := NewPushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
+		group := newServer(t, zap.NewNop()).PushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
 			return pushrule.Read(`{}`)
-		}}, DefaultConfig(), zap.NewNop())
-		if err != nil {
-			t.Fatal(err)
-		}
+		}})
 		e := echo.New()
 		group.Register(e.Group(""), dialect, asAlice)
 		answer := httptest.NewRecorder()
@@ -47,10 +54,7 @@ func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 // and nowhere else.
 func TestAPathThatDoesNotExistIsNotFoundForEverybody(t *testing.T) {
 	t.Parallel()
-	rules, err := NewPushRules(rulesFunc{}, DefaultConfig(), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	rules := newServer(t, zap.NewNop()).PushRules(rulesFunc{})
 	e := echo.New()
 	refuse := func(echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error { return c.NoContent(http.StatusUnauthorized) }
@@ -103,10 +107,7 @@ func serveRules(
 	request *http.Request, middleware ...echo.MiddlewareFunc,
 ) *httptest.ResponseRecorder {
 	t.Helper()
-	group, err := NewPushRules(rulesFunc{read: read}, DefaultConfig(), log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	group := newServer(t, log).PushRules(rulesFunc{read: read})
 	e := echo.New()
 	group.Register(e.Group("/_matrix/client/v3"), V3, middleware...)
 	answer := httptest.NewRecorder()
@@ -195,7 +196,7 @@ func TestLogging(t *testing.T) {
 func TestServicesGetADeadline(t *testing.T) {
 	t.Parallel()
 	rules := func(ctx context.Context) (pushrule.Ruleset, error) {
-		if deadline, set := ctx.Deadline(); !set || time.Until(deadline) > DefaultConfig().OperationTimeout {
+		if deadline, set := ctx.Deadline(); !set || time.Until(deadline) > DefaultConfig().RequestTimeout {
 			t.Errorf("the deadline is %v, %v", deadline, set)
 		}
 		return pushrule.Ruleset{}, nil
@@ -207,16 +208,11 @@ func TestServicesGetADeadline(t *testing.T) {
 // answer to paths outside our two trees.
 func TestRegisterLeavesTheHostAlone(t *testing.T) {
 	t.Parallel()
-	rules, err := NewPushRules(rulesFunc{read: fails(errors.New("cause"))}, DefaultConfig(), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
-	pushers, err := NewPushers(pushersFunc{read: func(context.Context, mxid.UserID) (pusher.List, error) {
+	server := newServer(t, zap.NewNop())
+	rules := server.PushRules(rulesFunc{read: fails(errors.New("cause"))})
+	pushers := server.Pushers(pushersFunc{read: func(context.Context, mxid.UserID) (pusher.List, error) {
 		return pusher.List{}, nil
-	}}, DefaultConfig(), zap.NewNop())
-	if err != nil {
-		t.Fatal(err)
-	}
+	}})
 	e := echo.New()
 	e.HTTPErrorHandler = func(err error, c echo.Context) { c.String(http.StatusTeapot, "the host's") }
 	for _, prefix := range []string{"/r0", "/v3"} {

@@ -8,6 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -22,20 +23,31 @@ type request struct {
 	body body
 }
 
-// server runs endpoints: the one place that finds the requester, sets the
-// deadline, replies and logs.
-type server struct {
-	cfg Config
-	log *zap.Logger
+// Server runs the endpoints of all route groups: the one place that finds the
+// requester, sets the deadline, replies and logs. It is safe for concurrent use.
+type Server struct {
+	cfg      Config
+	observer observe.Observer
+	log      *zap.Logger
 }
 
-func newServer(cfg Config, log *zap.Logger) (server, error) {
+// NewServer returns a server that tells observer, if that is not nil, of each
+// request. It fails when cfg is not valid.
+func NewServer(cfg Config, observer observe.Observer, log *zap.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
-		return server{}, fmt.Errorf("handlers: %w", err)
+		return nil, fmt.Errorf("handlers: %w", err)
 	}
-	cfg.Observer = observe.Or(cfg.Observer)
-	return server{cfg, log}, nil
+	return &Server{cfg, observe.Or(observer), log}, nil
 }
+
+// PushRules returns the push rule endpoints.
+func (s *Server) PushRules(rules module.RuleService) *PushRules { return &PushRules{s, rules} }
+
+// Pushers returns the pusher endpoints.
+func (s *Server) Pushers(pushers module.PusherService) *Pushers { return &Pushers{s, pushers} }
+
+// AccountData returns the account data endpoint.
+func (s *Server) AccountData(host module.HostService) *AccountData { return &AccountData{s, host} }
 
 // emptyObject is the answer of every successful change.
 var emptyObject = answer{json: "{}"}
@@ -43,14 +55,14 @@ var emptyObject = answer{json: "{}"}
 // serve makes an endpoint a handler. The deadline runs from when the body has
 // arrived. Errors are answered here, in the Matrix form, so that the host's
 // error handler has no part in them.
-func (s *server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
+func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	return s.observe(op, func(ctx context.Context, c echo.Context) (refused, err error) {
 		who, found := RequesterFrom(ctx)
 		if !found {
 			return s.refuse(c, who, ErrMissingToken)
 		}
 		sent := s.readBody(c)
-		ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+		ctx, cancel := context.WithTimeout(ctx, s.cfg.RequestTimeout)
 		defer cancel()
 		a, err := do(ctx, request{c, who, sent})
 		if err != nil {
@@ -62,9 +74,9 @@ func (s *server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 
 // observe tells the observer of each request. Handle also returns the error that
 // it has answered.
-func (s *server) observe(op *observe.Operation, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
+func (s *Server) observe(op *observe.Operation, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
-		ctx, end := s.cfg.Observer.Begin(c.Request().Context(), op)
+		ctx, end := s.observer.Begin(c.Request().Context(), op)
 		refused, err := handle(ctx, c)
 		end(observe.Outcome{Status: c.Response().Status, Err: refused})
 		return err
@@ -73,7 +85,7 @@ func (s *server) observe(op *observe.Operation, handle func(context.Context, ech
 
 // refuse answers an error, and logs it once if it is the server's and the client
 // is still there. It returns the error, and what went wrong with the answer.
-func (s *server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
+func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
 	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())
 	if status >= http.StatusInternalServerError && !gone {

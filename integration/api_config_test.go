@@ -31,11 +31,11 @@ func TestConfiguredLimits(t *testing.T) {
 			{room + "a", `{"actions":[]}`, done},
 			{room + "a/actions", `{"actions":["` + strings.Repeat("x", 1000) + `"]}`, failure(413, "M_TOO_LARGE", "Push rules larger than 4000 bytes.")},
 		}},
-		{"MaxBodyBytes", func(c *pushfx.Config) { c.MaxBodyBytes = 14 }, []step{
+		{"MaxBodyBytes", func(c *pushfx.Config) { c.Handlers.MaxBodyBytes = 14 }, []step{
 			{room + "a", `{"actions":[]}`, done},
 			{room + "a", `{"actions":[]} `, bodyTooLarge},
 		}},
-		{"MaxJSONDepth", func(c *pushfx.Config) { c.MaxJSONDepth = 3 }, []step{
+		{"MaxJSONDepth", func(c *pushfx.Config) { c.Handlers.MaxJSONDepth = 3 }, []step{
 			{room + "a", `{"actions":[{}]}`, done},
 			{room + "a", `{"actions":[{"x":[]}]}`, failure(400, "M_NOT_JSON", "Not valid JSON: nested too deep")},
 		}},

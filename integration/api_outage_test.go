@@ -192,7 +192,7 @@ func TestRedisThatDoesNotAnswer(t *testing.T) {
 		server, client := embedded(t)
 		client.AddHook(&silent)
 		s := &service{startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.OperationTimeout = 2 * time.Second
+			setTimeouts(&c, 2*time.Second)
 			return c
 		})), server}
 		c := s.secretOwner(t, prefix)

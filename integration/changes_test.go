@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -39,19 +40,19 @@ type news struct {
 // of everything else from the watch.
 func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 	t.Helper()
-	return newOutpostWith(t, client, rulestore.DefaultConfig())
+	return newOutpostWith(t, client, rediscommit.Options{})
 }
 
-func newOutpostWith(t *testing.T, client redis.UniversalClient, rules rulestore.Config) *outpost {
+func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscommit.Options) *outpost {
 	t.Helper()
-	store, err := rulestore.New(client, rules)
+	store, err := rulestore.New(client, rediscommit.DefaultConfig(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
 	o := &outpost{t: t, heard: map[mxid.UserID]news{}}
 	cfg := module.DefaultFeedConfig()
 	cfg.Recheck = time.Hour
-	feed, err := module.NewFeed(store, cfg, o)
+	feed, err := module.NewFeed(store, cfg, module.FeedOptions{}, o)
 	if err != nil {
 		t.Fatal(err)
 	}

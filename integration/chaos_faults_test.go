@@ -155,11 +155,11 @@ type team struct {
 func newTeam(t *testing.T, addrs []string, durability rediscommit.Durability) *team {
 	t.Helper()
 	both := &team{durability: durability}
-	for _, large := range []int{1, pushfx.DefaultConfig().LargeEventBytes} { // they write in different ways
+	for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // they write in different ways
 		l := &link{}
 		both.links = append(both.links, l)
 		both.hosts = append(both.hosts, startHost(t, l.connect(t, addrs), fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.Durability, c.LargeEventBytes = durability, large
+			c.Redis.Durability, c.Redis.LargeValueBytes = durability, large
 			return c
 		})))
 	}

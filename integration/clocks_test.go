@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -48,9 +49,7 @@ func TestAChangeIsMadeOnceWhateverTheClocksSay(t *testing.T) {
 			t.Parallel()
 			user := mxid.UserID(fmt.Sprintf("@%s:example.org", strings.NewReplacer("[", "", "]", "", " ", "").Replace(fmt.Sprint(skew))))
 			store := func(client redis.UniversalClient, by time.Duration) *rulestore.Store {
-				cfg := rulestore.DefaultConfig()
-				cfg.Redis.Now = clockAhead(by)
-				store, err := rulestore.New(client, cfg)
+				store, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{Now: clockAhead(by)})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -120,10 +119,9 @@ func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) 
 			var hosts [2]*outpost
 			var clocks [2]func() time.Time
 			for n := range hosts {
-				client, cfg := server.Client(t), rulestore.DefaultConfig()
+				client := server.Client(t)
 				clocks[n] = redisClock(t, client, skew[n])
-				cfg.Redis.Now = clocks[n]
-				hosts[n] = newOutpostWith(t, client, cfg)
+				hosts[n] = newOutpostWith(t, client, rediscommit.Options{Now: clocks[n]})
 			}
 			first := hosts[0].syncs(user)
 			hosts[1].syncs(user)

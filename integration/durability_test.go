@@ -319,7 +319,7 @@ type tally struct{ rounds, acknowledged, refused, lost int }
 func (c fallCourse) name() string { return c.durability.String() + "/" + c.fault }
 
 func (c fallCourse) config(cfg pushfx.Config) pushfx.Config {
-	cfg.Durability = c.durability
+	cfg.Redis.Durability = c.durability
 	cfg.PusherPolicy.MaxPushers = 10_000
 	return cfg
 }
@@ -456,7 +456,7 @@ func TestDurabilityOfTheFileAcknowledgesNothingThatIsNotOnDisk(t *testing.T) {
 }
 
 func withDurability(d rediscommit.Durability) fx.Option {
-	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Durability = d; return c })
+	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.Durability = d; return c })
 }
 
 func TestDurabilityThatTheServerCannotGiveStopsTheStart(t *testing.T) {
@@ -568,8 +568,8 @@ func TestDurabilityThatIsNotReachedIs503InTimeWhileReadsGoOn(t *testing.T) {
 	server := redistest.Single(t)
 	plain := startHost(t, server.Client(t))
 	h := startHost(t, server.Client(t), fx.Decorate(func(c pushfx.Config) pushfx.Config {
-		c.OperationTimeout = limit
-		c.Durability = rediscommit.Durability{Replicas: 1, Timeout: patience}
+		setTimeouts(&c, limit)
+		c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: patience}
 		return c
 	}))
 	prepared := make(chan struct{})

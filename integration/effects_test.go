@@ -242,9 +242,9 @@ func (s *stage) newScene(t *testing.T, n int, with setting) *scene {
 	heard := make(chan string, 10)
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.OperationTimeout = with.operationTimeout
+			setTimeouts(&c, with.operationTimeout)
 			if with.large {
-				c.LargeEventBytes = 1
+				c.Redis.LargeValueBytes = 1
 			}
 			return c
 		}),

@@ -24,7 +24,7 @@ func TestAHostDoesNotStartOnARedisThatEvictsKeys(t *testing.T) {
 			t.Errorf("got error %v, want %q in it", err, part)
 		}
 	}
-	allowed := startable(server.Client(t), fx.Decorate(func(c pushfx.Config) pushfx.Config { c.AllowEviction = true; return c }))
+	allowed := startable(server.Client(t), fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Servers.AllowEviction = true; return c }))
 	if err := allowed.Start(t.Context()); err != nil {
 		t.Errorf("where it is allowed: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -148,7 +149,7 @@ func TestARecheckReadsVersionsAndNoRules(t *testing.T) {
 // largeSet stores a set with many rules and returns its user.
 func largeSet(t *testing.T, client redis.UniversalClient, n, rules int) mxid.UserID {
 	t.Helper()
-	store, err := rulestore.New(client, rulestore.DefaultConfig())
+	store, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

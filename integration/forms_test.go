@@ -18,6 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -81,9 +82,9 @@ type formStores struct {
 func newFormStores(t *testing.T, client redis.UniversalClient) (s formStores) {
 	t.Helper()
 	var errs [3]error
-	s.rules, errs[0] = rulestore.New(client, rulestore.DefaultConfig())
-	s.pushers, errs[1] = pusherstore.New(client, pusherstore.DefaultConfig())
-	s.index, errs[2] = pusherstore.NewIndex(client, pusherstore.DefaultConfig())
+	s.rules, errs[0] = rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
+	s.pushers, errs[1] = pusherstore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
+	s.index, errs[2] = pusherstore.NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err := cmp.Or(errs[:]...); err != nil {
 		t.Fatal(err)
 	}

@@ -28,6 +28,7 @@ func importTable() []importRow {
 		ssrf  = "code.dny.dev/ssrf"
 		zap   = "go.uber.org/zap"
 
+		logging     = "module/observe/logging"
 		redisClient = "module/redisclient"
 		redisCommit = "module/commit/rediscommit"
 	)
@@ -41,6 +42,7 @@ func importTable() []importRow {
 		{"module/strictjson", []string{"module/fault", json}, noIO},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/observe/metrics", with(prom), nil},
+		{logging, with(redisClient, zap), nil},
 		{"module/observe/tracing", with(otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe"}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
@@ -58,7 +60,7 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("handlers", "rulestore", "pusherstore", redisClient, redisCommit, "module/observe/metrics", "module/observe/tracing",
+		{"", with("handlers", "rulestore", "pusherstore", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

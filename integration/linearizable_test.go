@@ -23,6 +23,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -178,7 +179,7 @@ var mixes = []struct {
 
 // withLargeEvents has the events from a size on replaced as large ones are.
 func withLargeEvents(size int) fx.Option {
-	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.LargeEventBytes = size; return c })
+	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.LargeValueBytes = size; return c })
 }
 
 // TestWhatClientsOfTwoHostsSeeIsLinearizable loses replies on both sides:
@@ -188,7 +189,7 @@ func TestWhatClientsOfTwoHostsSeeIsLinearizable(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		var hosts []*host
-		for _, large := range []int{1, pushfx.DefaultConfig().LargeEventBytes} { // they write in different ways
+		for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // they write in different ways
 			client := newClient(t)
 			redistest.LoseScriptReplies(client, func(n int64) bool { return n%4 == 0 })
 			hosts = append(hosts, startHost(t, client, withLargeEvents(large)))

@@ -83,9 +83,13 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)))
 	scrape(t, registry).want(t, scraped{
 		"pushfx_rule_sets_total{event=created}":                                 0,
+		"pushfx_rule_sets_total{event=imported}":                                0,
 		"pushfx_store_write_events_total{event=unknown_outcome,store=pushkeys}": 0,
 	})
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	eventually(t, "the listener is told of the first change, before the second takes its place", func() bool {
+		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 1
+	})
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{`)
 	h.do(alice, http.MethodGet, r0+"/pushrules/global/room/nothing", "")
@@ -281,7 +285,7 @@ func TestMetricsTellOfLostRepliesAndOfDurability(t *testing.T) {
 	proxy := redistest.NewProxy(t, server)
 	h, registry := startMeasured(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }),
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.Durability = rediscommit.Durability{Replicas: 1, Timeout: c.Durability.Timeout}
+			c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: c.Redis.Durability.Timeout}
 			return c
 		}))
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")

@@ -262,7 +262,7 @@ func (h *guardedHost) endpoints(ctx context.Context) error {
 
 // large grows an event beyond LargeEventBytes, and changes it then.
 func (h *guardedHost) large(ctx context.Context) error {
-	tweak := `{"actions":[{"set_tweak":"x","value":"` + strings.Repeat("x", h.cfg.LargeEventBytes) + `"}]}`
+	tweak := `{"actions":[{"set_tweak":"x","value":"` + strings.Repeat("x", h.cfg.Redis.LargeValueBytes) + `"}]}`
 	return errors.Join(
 		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!large:example.org", tweak),
 		h.request(ctx, alice, http.MethodPut, "/pushrules/global/room/!large:example.org/enabled", `{"enabled":false}`),
@@ -298,9 +298,9 @@ func (h *guardedHost) hears(ctx context.Context) error {
 	if _, _, err := h.sync.ContentSince(ctx, alice, 0); err != nil {
 		return err
 	}
-	cfg := rulestore.DefaultConfig()
-	cfg.Redis.KeyPrefix = h.cfg.KeyPrefix
-	other, err := rulestore.New(h.servers.admin, cfg)
+	cfg := rediscommit.DefaultConfig()
+	cfg.KeyPrefix = h.cfg.Redis.KeyPrefix
+	other, err := rulestore.New(h.servers.admin, cfg, rediscommit.Options{})
 	if err != nil {
 		return err
 	}
@@ -334,7 +334,7 @@ func (h *guardedHost) asks(ctx context.Context) error {
 	if err := h.push.EnsureDefaults(ctx, mover); err != nil {
 		return err
 	}
-	cluster, key := h.servers.cluster, h.cfg.KeyPrefix+eventKey(mover)
+	cluster, key := h.servers.cluster, h.cfg.Redis.KeyPrefix+eventKey(mover)
 	stage := clusterStage{cluster: cluster}
 	slot := int(h.servers.admin.ClusterKeySlot(ctx, key).Val())
 	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(h.servers.t, slot))
@@ -433,7 +433,7 @@ func TestTheACLOfThePageIsEnoughAndNothingOfItIsTooMuch(t *testing.T) {
 		plain, prefixed := g.lines()
 		g.wantQuiet(plain, cfg)
 		g.wantNeeded(plain, plain.grants(), cfg)
-		cfg.KeyPrefix = examplePrefix
+		cfg.Redis.KeyPrefix = examplePrefix
 		g.wantQuiet(prefixed, cfg)
 	})
 }
@@ -443,13 +443,13 @@ func TestTheACLOfThePageIsEnoughForEachDurability(t *testing.T) {
 		cfg := pushfx.DefaultConfig()
 		plain, _ := g.lines()
 		replicas, file := aclLines(t, replicasACL)[0], aclLines(t, fileACL)[0]
-		cfg.Durability.Replicas = 1
+		cfg.Redis.Durability.Replicas = 1
 		g.wantQuiet(plain.with(replicas), cfg)
 		g.wantNeeded(plain.with(replicas), replicas.grants(), cfg)
 		if g.cluster != nil || !g.knows(file) {
 			return
 		}
-		cfg.Durability = rediscommit.Durability{AOF: true, Timeout: 1500 * time.Millisecond}
+		cfg.Redis.Durability = rediscommit.Durability{AOF: true, Timeout: 1500 * time.Millisecond}
 		if got := g.work(plain.with(file), cfg); !slices.Equal(got, []string{"NOPERM: command config|get"}) {
 			t.Errorf("with what the page grants for the file: %q", got)
 		}

@@ -161,7 +161,7 @@ func TestValuesInQueriesExist(t *testing.T) {
 	known := map[string][]string{
 		"status":  {"2xx", "4xx", "5xx", "gone"},
 		"outcome": {"ok", "refused", "unreadable", "unavailable", "gone", "not_reached"},
-		"event":   {"lost_race", "missed_guess", "unknown_outcome", "created", "repaired"},
+		"event":   {"lost_race", "missed_guess", "unknown_outcome", "created", "imported", "repaired"},
 	}
 	value := regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"([^"$]*)"`)
 	for _, q := range queries(t) {

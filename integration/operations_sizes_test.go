@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -58,7 +59,7 @@ type scales struct {
 func newScales(t *testing.T) *scales {
 	t.Helper()
 	client := redistest.Single(t).Client(t)
-	rules, err := rulestore.New(client, rulestore.DefaultConfig())
+	rules, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -79,38 +79,63 @@ func TestEveryLinkOfThePagesLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// What a page shows as Go is compiled: it stands in a test file.
+// What a page shows as Go is compiled: a program is the whole of an example's file,
+// anything else a part of one file.
 func TestEveryGoBlockOfThePagesIsCompiled(t *testing.T) {
 	t.Parallel()
-	var code strings.Builder
-	for _, pattern := range []string{"*_test.go", "../module/*/*_test.go", "../module/*_test.go", "../*_test.go", "minimal/*.go"} {
-		files, err := filepath.Glob(pattern)
-		if err != nil {
-			t.Fatal(err)
+	files := goFilesOfThePages(t)
+	programs, parts := 0, 0
+	for path, page := range pages(t) {
+		for _, block := range goBlock.FindAllStringSubmatch(page, -1) {
+			program, isProgram := strings.CutPrefix(block[1], "package main\n")
+			shown := strings.TrimSpace(flat(strings.Replace(program, "func main() {", "func Example() {", 1)))
+			isCompiled := slices.ContainsFunc(files, func(code string) bool {
+				if isProgram {
+					return strings.HasSuffix(code, shown) // from its imports on
+				}
+				return strings.Contains(code, shown)
+			})
+			if !isCompiled {
+				t.Errorf("%s: not compiled in a test file:\n%s", path, block[1])
+			}
+			if isProgram {
+				programs++
+			} else {
+				parts++
+			}
 		}
-		for _, file := range files {
-			text, err := os.ReadFile(file)
+	}
+	if programs < 1 || parts < 20 {
+		t.Errorf("found only %d programs and %d other Go blocks", programs, parts)
+	}
+}
+
+// goFilesOfThePages returns the files that pages show parts of, flat.
+func goFilesOfThePages(t *testing.T) (files []string) {
+	t.Helper()
+	for _, pattern := range []string{
+		"../example*_test.go", "../handlers/example*_test.go", "../module/example*_test.go", "../module/*/example*_test.go",
+		"minimal/*.go", "sqlstore/*.go",
+	} {
+		paths, err := filepath.Glob(pattern)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("%s: found %d files, %v", pattern, len(paths), err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
 			}
-			code.Write(text)
+			files = append(files, strings.TrimSpace(flat(string(text))))
 		}
 	}
-	spaces := regexp.MustCompile(`\s+`)
-	flat := func(text string) string { return spaces.ReplaceAllString(text, " ") }
-	compiled, blocks := flat(code.String()), 0
-	for path, page := range pages(t) {
-		for _, block := range goBlock.FindAllStringSubmatch(page, -1) {
-			blocks++
-			if !strings.Contains(compiled, strings.TrimSpace(flat(block[1]))) {
-				t.Errorf("%s: not compiled in a test file:\n%s", path, block[1])
-			}
-		}
-	}
-	if blocks < 10 {
-		t.Errorf("found only %d Go blocks", blocks)
-	}
+	return files
 }
+
+// flat returns Go code with one space for each of its spaces.
+func flat(code string) string { return anySpace.ReplaceAllString(code, " ") }
+
+var anySpace = regexp.MustCompile(`\s+`)
 
 // A page that is read has at most 10 KB.
 func TestTheReadmeIsShort(t *testing.T) {

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -29,11 +30,11 @@ type pushkeyHost struct {
 
 func newPushkeyHost(t *testing.T, client redis.UniversalClient) pushkeyHost {
 	t.Helper()
-	store, err := pusherstore.New(client, pusherstore.DefaultConfig())
+	store, err := pusherstore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	index, err := pusherstore.NewIndex(client, pusherstore.DefaultConfig())
+	index, err := pusherstore.NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

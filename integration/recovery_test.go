@@ -14,7 +14,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
-	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
 )
@@ -376,7 +376,7 @@ func (s *site) stopAndStart(*testing.T) (struck time.Time) {
 // freezeForAWhile is for longer than an operation may take.
 func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
 	s.victim.Pause()
-	time.Sleep(pushfx.DefaultConfig().OperationTimeout + calm)
+	time.Sleep(handlers.DefaultConfig().RequestTimeout + calm)
 	s.victim.Resume()
 	return time.Now()
 }
@@ -429,7 +429,7 @@ func (o outage) watch(t *testing.T, s *site) recovery {
 // check wants every request answered, 200 where it must be.
 func (r recovery) check(t *testing.T, spares time.Duration) {
 	t.Helper()
-	limit := pushfx.DefaultConfig().OperationTimeout + slack
+	limit := handlers.DefaultConfig().RequestTimeout + slack
 	complaints := map[string][]sighting{}
 	for _, s := range r.seen {
 		answered := s.sent.Add(s.took)

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -21,8 +22,13 @@ import (
 
 // shortTimeout is a tenth of the default, so that failures are seen soon.
 func shortTimeout(c pushfx.Config) pushfx.Config {
-	c.OperationTimeout = 500 * time.Millisecond
+	setTimeouts(&c, 500*time.Millisecond)
 	return c
+}
+
+// setTimeouts bounds requests, and each operation of the stores.
+func setTimeouts(c *pushfx.Config, timeout time.Duration) {
+	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
 }
 
 func TestARedisThatStopsAnsweringGives503InTimeAndTheHostRecovers(t *testing.T) {
@@ -76,11 +82,11 @@ func TestAUsersKeysShareASlotAndNoTwoUsersShareAKey(t *testing.T) {
 	redistest.Require(t)
 	cluster := redistest.Cluster(t, 3, 0)
 	client := cluster.Client(t)
-	rules, err := rulestore.New(client, rulestore.DefaultConfig())
+	rules, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	pushers, err := pusherstore.New(client, pusherstore.DefaultConfig())
+	pushers, err := pusherstore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -125,6 +125,15 @@ func (u usedBulkAccounts) LoggedInMany(_ context.Context, sessions []module.Sess
 	return all
 }
 
+type usedImportSource struct{ use }
+
+func (u usedImportSource) Load(context.Context, mxid.UserID) (from module.Import, found bool, err error) {
+	u.count()
+	return module.Import{}, false, nil
+}
+
+func (u usedImportSource) Forget(context.Context, mxid.UserID) error { return nil }
+
 type usedHealth struct{ use }
 
 func (u usedHealth) Healthy(context.Context) error {
@@ -145,6 +154,7 @@ func replacements(u use) map[string]fx.Option {
 		"ChangeListener": fx.Provide(pushfx.AsChangeListener(func() usedListener { return usedListener{u} })),
 		"Health":         fx.Decorate(func(module.Health) module.Health { return usedHealth{u} }),
 		"BulkAccounts":   fx.Supply(fx.Annotate(usedBulkAccounts{u}, fx.As(new(module.Accounts)))),
+		"ImportSource":   fx.Supply(fx.Annotate(usedImportSource{u}, fx.As(new(module.ImportSource)))),
 		"Accounts":       fx.Supply(fx.Annotate(usedAccounts{u}, fx.As(new(module.Accounts)))),
 	}
 }

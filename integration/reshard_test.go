@@ -74,7 +74,8 @@ func (s *clusterStage) newMoving(t *testing.T, n int, when moment, which loss) *
 	heard := make(chan string, 10)
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.OperationTimeout, c.Durability = never, s.durability
+			setTimeouts(&c, never)
+			c.Redis.Durability = s.durability
 			return c
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),

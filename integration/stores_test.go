@@ -6,6 +6,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/storetest"
@@ -67,14 +68,14 @@ func eachWay(t *testing.T, run func(t *testing.T, newClient func(*testing.T) red
 
 func TestRuleStoreContract(t *testing.T) {
 	t.Parallel()
-	all := rulestore.DefaultConfig()
-	all.LargeEventBytes = 1
-	for name, cfg := range map[string]rulestore.Config{"by default": rulestore.DefaultConfig(), "all events large": all} {
+	all := rediscommit.DefaultConfig()
+	all.LargeValueBytes = 1
+	for name, cfg := range map[string]rediscommit.Config{"by default": rediscommit.DefaultConfig(), "all events large": all} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 				newStore := func(t *testing.T) module.RuleStore {
-					store, err := rulestore.New(newClient(t), cfg)
+					store, err := rulestore.New(newClient(t), cfg, rediscommit.Options{})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -95,7 +96,7 @@ func TestPusherStoreContract(t *testing.T) {
 	t.Parallel()
 	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		storetest.Pushers(t, func(t *testing.T) module.PusherStore {
-			store, err := pusherstore.New(newClient(t), pusherstore.DefaultConfig())
+			store, err := pusherstore.New(newClient(t), rediscommit.DefaultConfig(), rediscommit.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

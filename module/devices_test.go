@@ -155,7 +155,7 @@ func usualWith(a module.Accounts) module.Options {
 // asks for the rules.
 func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(rules, module.DefaultFeedConfig())
+	feed, err := module.NewFeed(rules, module.DefaultFeedConfig(), module.FeedOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}

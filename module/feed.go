@@ -38,6 +38,8 @@ import (
 type Feed struct {
 	store     RuleStore
 	cfg       FeedConfig
+	report    func(error)
+	observer  observe.Observer
 	listeners []*listenerQueue
 	counters  feedCounters
 
@@ -73,16 +75,16 @@ const (
 
 // NewFeed returns the feed of the changes in store. It fails if cfg is not
 // valid.
-func NewFeed(store RuleStore, cfg FeedConfig, listeners ...ChangeListener) (*Feed, error) {
+func NewFeed(store RuleStore, cfg FeedConfig, o FeedOptions, listeners ...ChangeListener) (*Feed, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("module: %w", err)
 	}
-	if cfg.Report == nil {
-		cfg.Report = func(error) {}
+	if o.Report == nil {
+		o.Report = func(error) {}
 	}
-	cfg.Observer = observe.Or(cfg.Observer)
+	o.Observer = observe.Or(o.Observer)
 	f := &Feed{
-		store: observeRules(store, cfg.Observer), cfg: cfg, wake: make(chan struct{}, 1),
+		store: observeRules(store, o.Observer), cfg: cfg, report: o.Report, observer: o.Observer, wake: make(chan struct{}, 1),
 		users: map[mxid.UserID]*observed{}, toCheck: map[mxid.UserID]struct{}{},
 	}
 	for _, listener := range listeners {

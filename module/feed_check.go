@@ -37,7 +37,7 @@ func (f *Feed) watchStore(ctx context.Context) {
 			wait = shortest
 		}
 		if watched || first {
-			f.cfg.Report(fmt.Errorf("module: watch push rules: %w", err))
+			f.report(fmt.Errorf("module: watch push rules: %w", err))
 		}
 		if !pause(ctx, wait/2+rand.N(wait)) {
 			return

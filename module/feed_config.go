@@ -21,7 +21,11 @@ type FeedConfig struct {
 	// MaxQueued is how many users' changes may wait for a slow listener, one
 	// for each user. Default 10,000.
 	MaxQueued int
+}
 
+// FeedOptions are what a [Feed] depends on beside its store and its listeners. The
+// zero value will do.
+type FeedOptions struct {
 	// Report gets what goes wrong outside of requests: a [ListenerPanic], or, once
 	// for each outage, that the store cannot be watched. Nil ignores it.
 	Report func(error)
@@ -40,13 +44,13 @@ func DefaultFeedConfig() FeedConfig {
 func (c FeedConfig) Validate() error {
 	var faults []error
 	if c.Recheck <= 0 {
-		faults = append(faults, fmt.Errorf("FeedConfig.Recheck is %v, want above 0", c.Recheck))
+		faults = append(faults, fmt.Errorf("Recheck is %v, want above 0", c.Recheck))
 	}
 	if c.MaxUsers < 1 {
-		faults = append(faults, fmt.Errorf("FeedConfig.MaxUsers is %d, want at least 1", c.MaxUsers))
+		faults = append(faults, fmt.Errorf("MaxUsers is %d, want at least 1", c.MaxUsers))
 	}
 	if c.MaxQueued < 1 {
-		faults = append(faults, fmt.Errorf("FeedConfig.MaxQueued is %d, want at least 1", c.MaxQueued))
+		faults = append(faults, fmt.Errorf("MaxQueued is %d, want at least 1", c.MaxQueued))
 	}
 	return errors.Join(faults...)
 }

@@ -300,14 +300,14 @@ func newInstance(
 	t.Helper()
 	i := &instance{t: t, store: store}
 	cfg := module.DefaultFeedConfig()
-	cfg.Report = func(err error) {
+	change(&cfg)
+	options := module.FeedOptions{Report: func(err error) {
 		i.mu.Lock()
 		defer i.mu.Unlock()
 		i.reports = append(i.reports, fault.Details(err))
-	}
-	change(&cfg)
+	}}
 	var err error
-	if i.Feed, err = module.NewFeed(store, cfg, listeners...); err != nil {
+	if i.Feed, err = module.NewFeed(store, cfg, options, listeners...); err != nil {
 		t.Fatal(err)
 	}
 	service := module.NewService(module.Stores{Rules: store}, i.Feed, module.Options{Limits: pushrule.DefaultLimits()})
@@ -368,179 +368,78 @@ func (s *shared) loads() (users int) {
 const pastRecheck = 2 * time.Minute
 
 func TestListenersHearOfChanges(t *testing.T) {
-	anotherHost := func(i *instance) { i.store.hint(alice, i.store.change(alice)) }
-	for name, test := range map[string]struct {
-		unknown bool // nobody has asked for the user; else it is known at version 1
-		do      func(*instance)
-		want    []int64
+	type steps = []step
+	type heard = []int64
+	for _, test := range []struct {
+		name  string
+		steps steps // of a host that has seen the user's version 1
+		want  heard // versions
 	}{
-		"made here": {do: func(i *instance) { i.mustPut(alice, "a") }, want: []int64{2}},
-		"made here, once": {do: func(i *instance) {
-			i.mustPut(alice, "a")
-			synctest.Wait()
-			i.store.hint(alice, 2)
-		}, want: []int64{2}},
-		"made here, once, though the hint comes first": {do: func(i *instance) {
-			i.store.updated = func(user mxid.UserID, version int64) {
-				i.store.hint(user, version)
-				synctest.Wait()
-			}
-			i.mustPut(alice, "a")
-		}, want: []int64{2}},
-		"made here, not those that change nothing": {do: func(i *instance) {
-			i.mustPut(alice, "a")
-			i.mustPut(alice, "a")
-		}, want: []int64{2}},
-		"made here, for a request that went away": {do: func(i *instance) {
-			i.store.gone = context.Canceled
-			if err := i.put(alice, "a"); !errors.Is(err, context.Canceled) {
-				i.t.Errorf("got error %v", err)
-			}
-			i.store.hint(alice, 2)
-		}, want: []int64{2}},
-		"made elsewhere":                      {do: anotherHost, want: []int64{2}},
-		"made elsewhere, for an unknown user": {unknown: true, do: anotherHost, want: []int64{2}},
-		"made elsewhere, once for several hints": {do: func(i *instance) {
-			anotherHost(i)
-			i.store.hint(alice, 2)
-			synctest.Wait()
-			i.store.hint(alice, 2)
-		}, want: []int64{2}},
-		"hinted at in another order": {do: func(i *instance) {
-			i.store.change(alice)
-			i.store.hint(alice, i.store.change(alice))
-			synctest.Wait()
-			i.store.hint(alice, 2)
-		}, want: []int64{3}},
-		"hinted at when they are history": {do: func(i *instance) {
-			i.store.change(alice)
-			i.store.change(alice)
-			i.store.hint(alice, 2)
-			synctest.Wait()
-			i.store.hint(alice, 3)
-		}, want: []int64{2, 3}},
-		"after a hint at a version that there is not": {do: func(i *instance) {
-			i.store.hint(alice, 1<<62)
-			synctest.Wait()
-			anotherHost(i)
-		}, want: []int64{1 << 62, 2}},
-		"after somebody else than the module has written": {do: func(i *instance) {
-			i.store.edit(alice, foreign)
-			time.Sleep(pastRecheck)
-			anotherHost(i)
-			synctest.Wait()
-			i.store.edit(alice, foreign+1)
-			time.Sleep(pastRecheck)
-			i.mustPut(alice, "a")
-		}, want: []int64{foreign, 2, foreign + 1, 3}},
-		"found by a sync before the hint": {do: func(i *instance) {
-			i.store.change(alice)
-			i.syncs(alice, 1)
-			i.store.hint(alice, 2)
-		}, want: []int64{2}},
-		"found by a first sync before the hint": {unknown: true, do: func(i *instance) {
-			i.store.change(alice)
-			i.syncs(alice, 0)
-			i.store.hint(alice, 2)
-		}, want: []int64{2}},
-		"of which the hint got lost": {do: func(i *instance) {
-			i.store.change(alice)
-			time.Sleep(pastRecheck)
-		}, want: []int64{2}},
-		"while nothing was watched": {do: func(i *instance) {
-			i.store.cut(nil)
-			i.store.change(alice)
-			time.Sleep(time.Second)
-		}, want: []int64{2}},
-		"while nothing was watched for long": {do: func(i *instance) {
-			i.store.cut(errDown)
-			time.Sleep(5 * time.Second)
-			i.store.change(alice)
-			i.store.set(func(s *shared) { s.refusing = nil })
-			time.Sleep(8 * time.Second)
-		}, want: []int64{2}},
-		"while nothing was watched for a moment, after a long time": {do: func(i *instance) {
-			i.store.cut(errDown)
-			time.Sleep(time.Minute)
-			i.store.set(func(s *shared) { s.refusing = nil })
-			time.Sleep(2 * time.Second)
-			i.store.cut(nil)
-			i.store.change(alice)
-			time.Sleep(200 * time.Millisecond)
-		}, want: []int64{2}},
-		"that could not be checked when the watch began": {do: func(i *instance) {
-			i.store.cut(nil)
-			i.store.change(alice)
-			i.store.set(func(s *shared) { s.failing = errDown })
-			time.Sleep(time.Second)
-			i.store.set(func(s *shared) { s.failing = nil })
-			time.Sleep(10 * time.Second)
-		}, want: []int64{2}},
-		"while the store fails": {unknown: true, do: func(i *instance) {
-			i.store.set(func(s *shared) { s.failing = errDown })
-			anotherHost(i)
-		}, want: []int64{2}},
-		"that the store has lost, which could not be checked for long": {do: func(i *instance) {
-			before := i.store.content(alice)
-			anotherHost(i)
-			i.store.goBack(alice, before)
-			i.store.set(func(s *shared) { s.failing = errDown })
-			time.Sleep(2 * pastRecheck)
-			i.store.set(func(s *shared) { s.failing = nil })
-			time.Sleep(2 * time.Second)
-		}, want: []int64{2, 1}},
-		"while the user's rules cannot be read": {do: func(i *instance) {
-			i.store.set(func(s *shared) { s.failing = pushrule.Unreadable(errors.New("no JSON")) })
-			anotherHost(i)
-			time.Sleep(pastRecheck)
-			i.store.set(func(s *shared) { s.failing = nil })
-			anotherHost(i)
-		}, want: []int64{2, 3}},
-		"that the store has lost": {do: func(i *instance) {
-			before := i.store.content(alice)
-			anotherHost(i)
-			synctest.Wait()
-			i.store.goBack(alice, before)
-			time.Sleep(pastRecheck)
-		}, want: []int64{2, 1}},
-		"after some that the store has lost": {do: func(i *instance) {
-			before := i.store.content(alice)
-			anotherHost(i)
-			synctest.Wait()
-			i.store.goBack(alice, before)
-			anotherHost(i)
-		}, want: []int64{2, 3}},
-		"of a user who was gone": {do: func(i *instance) {
-			_ = i.store.Delete(i.t.Context(), alice)
-			time.Sleep(pastRecheck)
-			anotherHost(i)
-		}, want: []int64{2}},
-		"not that a user syncs": {unknown: true, do: func(i *instance) {
-			i.store.change(alice)
-			version := i.syncs(alice, 0)
-			i.syncs(alice, version)
-			time.Sleep(pastRecheck)
-		}},
-		"not that a user is gone": {do: func(i *instance) {
-			_ = i.store.Delete(i.t.Context(), alice)
-			time.Sleep(pastRecheck)
-		}},
-		"not those of somebody else": {do: func(i *instance) {
-			i.store.hint("@bob:example.org", i.store.change("@bob:example.org"))
-		}},
+		{"made here", steps{putsRule("a")}, heard{2}},
+		{"made here, once", steps{putsRule("a"), rests, publishes(2)}, heard{2}},
+		{"made here, once, though heard of before", steps{publishesBeforeTheAnswer, putsRule("a")}, heard{2}},
+		{"made here, not those that change nothing", steps{putsRule("a"), putsRule("a")}, heard{2}},
+		{"made here, for a request that went away", steps{hangsUp, publishes(2)}, heard{2}},
+		{"made elsewhere", steps{elsewherePublished}, heard{2}},
+		{"made elsewhere, once", steps{elsewherePublished, publishes(2), rests, publishes(2)}, heard{2}},
+		{"made elsewhere, heard of in another order", steps{elsewhere, elsewhere, publishes(3), rests, publishes(2)}, heard{3}},
+		{"made elsewhere, heard of late", steps{elsewhere, elsewhere, publishes(2), rests, publishes(3)}, heard{2, 3}},
+		{"after a version that there is not", steps{publishes(1 << 62), rests, elsewherePublished}, heard{1 << 62, 2}},
+		{"among those of somebody else", steps{
+			edits(foreign), isRechecked, elsewherePublished, rests, edits(foreign + 1), isRechecked, putsRule("a"),
+		}, heard{foreign, 2, foreign + 1, 3}},
+		{"found by a sync first", steps{elsewhere, asks(1), publishes(2)}, heard{2}},
+		{"that nobody published", steps{elsewhere, isRechecked}, heard{2}},
+		{"while nothing was watched", steps{cutOff, elsewhere, passes(time.Second)}, heard{2}},
+		{"while nothing was watched for long", steps{
+			cutOffForLong, passes(5 * time.Second), elsewhere, mayWatch, passes(8 * time.Second),
+		}, heard{2}},
+		{"while nothing was watched, soon after a long time", steps{
+			cutOffForLong, passes(time.Minute), mayWatch, passes(2 * time.Second), cutOff, elsewhere, passes(200 * time.Millisecond),
+		}, heard{2}},
+		{"that could not be checked when the watch began", steps{
+			cutOff, elsewhere, loadsFail, passes(time.Second), loadsWork, passes(10 * time.Second),
+		}, heard{2}},
+		{"that the store has lost, which could not be checked for long", steps{
+			losesChangesSince(elsewherePublished), loadsFail, passes(2 * pastRecheck), loadsWork, passes(2 * time.Second),
+		}, heard{2, 1}},
+		{"while the user's rules cannot be read", steps{
+			isUnreadable, elsewherePublished, isRechecked, loadsWork, elsewherePublished,
+		}, heard{2, 3}},
+		{"that the store has lost", steps{losesChangesSince(elsewherePublished, rests), isRechecked}, heard{2, 1}},
+		{"after some that the store has lost", steps{losesChangesSince(elsewherePublished, rests), elsewherePublished}, heard{2, 3}},
+		{"of a user who was gone", steps{isDeleted, isRechecked, elsewherePublished}, heard{2}},
+		{"not that a user is gone", steps{isDeleted, isRechecked}, nil},
+		{"not those of somebody else", steps{bobElsewherePublished}, nil},
 	} {
-		inBubble(t, name, func(t *testing.T) {
-			store := newShared()
+		inBubble(t, test.name, func(t *testing.T) {
 			told := &ear{}
-			i := newInstance(t, store, asDefault, told)
-			if !test.unknown {
-				store.change(alice)
-				i.syncs(alice, 0)
-			} else {
-				store.last = 1
+			i := newInstance(t, newShared(), asDefault, told)
+			i.take(elsewhere, asks(0))
+			i.take(test.steps...)
+			if got := told.of(alice); !slices.Equal(got, test.want) {
+				t.Errorf("heard of %v, want %v", got, test.want)
 			}
-			test.do(i)
-			synctest.Wait()
+		})
+	}
+}
+
+func TestListenersHearOfChangesOfUsersNobodyAskedFor(t *testing.T) {
+	for _, test := range []struct {
+		name  string
+		steps []step
+		want  []int64
+	}{
+		{"made elsewhere", []step{elsewherePublished}, []int64{2}},
+		{"found by a first sync", []step{elsewhere, asks(0), publishes(2)}, []int64{2}},
+		{"while the store fails", []step{loadsFail, elsewherePublished}, []int64{2}},
+		{"not that a user syncs", []step{elsewhere, asks(0), asks(2), isRechecked}, nil},
+	} {
+		inBubble(t, test.name, func(t *testing.T) {
+			store, told := newShared(), &ear{}
+			store.last = 1
+			i := newInstance(t, store, asDefault, told)
+			i.take(test.steps...)
 			if got := told.of(alice); !slices.Equal(got, test.want) {
 				t.Errorf("heard of %v, want %v", got, test.want)
 			}
@@ -909,7 +808,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		told := &ear{}
-		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), told)
+		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{}, told)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -929,7 +828,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 
 func TestAFeedConfigThatCannotWorkIsNamed(t *testing.T) {
 	t.Parallel()
-	_, err := module.NewFeed(newShared(), module.FeedConfig{})
+	_, err := module.NewFeed(newShared(), module.FeedConfig{}, module.FeedOptions{})
 	for _, field := range []string{"Recheck", "MaxUsers", "MaxQueued"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)

@@ -16,6 +16,7 @@ type hostService struct {
 	rules   RuleService
 	edits   *ruleService
 	pushers *pusherService
+	imports *importer
 }
 
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
@@ -27,7 +28,16 @@ func (s *hostService) RefreshDefaults(ctx context.Context, user mxid.UserID) err
 	return s.edits.refreshDefaults(ctx, user)
 }
 
+func (s *hostService) Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error) {
+	return s.imports.run(ctx, user, from, how)
+}
+
 func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
+	if source := s.imports.source.get(); source != nil { // first, so that nothing comes back
+		if err := source.Forget(ctx, user); err != nil {
+			return sourceFailed(err)
+		}
+	}
 	if err := s.pushers.forget(ctx, user); err != nil {
 		return err
 	}

@@ -131,12 +131,12 @@ func (q *listenerQueue) call(ctx context.Context, c Change) {
 	defer func() {
 		if p := recover(); p != nil {
 			q.feed.counters.panics.Add(1)
-			q.feed.cfg.Report(&ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
+			q.feed.report(&ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
 		}
 	}()
 	q.feed.counters.delivered.Add(1)
 	if !c.Made.IsZero() {
-		q.feed.cfg.Observer.Took(observe.ChangeLag, observe.PushRules, time.Since(c.Made), true)
+		q.feed.observer.Took(observe.ChangeLag, observe.PushRules, time.Since(c.Made), true)
 	}
 	q.listener.PushRulesChanged(ctx, c.User, c.Version)
 }

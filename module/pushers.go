@@ -3,6 +3,7 @@ package module
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -18,10 +19,18 @@ type pusherService struct {
 	pushkeys pushkeys
 	settler  *Settler
 	policy   pusher.Policy
-	accounts *accountsSlot
+	accounts *slot[Accounts]
+	imports  *importer
 }
 
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
+	list, err := s.store.Load(ctx, user)
+	if err != nil || list.Len() > 0 {
+		return list, err
+	}
+	if imported, err := s.imports.bringIfMissing(ctx, user); err != nil || !imported {
+		return list, err
+	}
 	return s.store.Load(ctx, user)
 }
 
@@ -29,7 +38,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
+	claims, err := s.loadClaims(ctx, user, p.Digest())
 	if err != nil {
 		return err
 	}
@@ -41,7 +50,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return s.claim(ctx, user, p, others, s.add)
 	}
 	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
-		err := s.renew(ctx, user, p, rival)
+		err := s.renew(ctx, user, p, others, rival)
 		if err == nil {
 			return s.checkLoggedIn(ctx, user, p)
 		}
@@ -50,6 +59,19 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		}
 	}
 	return s.claim(ctx, user, p, others, s.replace)
+}
+
+// loadClaims returns the claims to a pushkey. A user who has none of them is
+// imported first.
+func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pusher.Digest) (pusher.Claims, error) {
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, key)
+	if own, _ := claims.Last(user); err != nil || own != 0 {
+		return claims, err
+	}
+	if imported, err := s.imports.bringIfMissing(ctx, user); err != nil || !imported {
+		return claims, err
+	}
+	return s.pushkeys.Pushkeys.Load(ctx, key)
 }
 
 // checkGrowth refuses a new pusher that the limits do not allow, before it leaves
@@ -73,12 +95,13 @@ var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 
 // renew sets a pusher in the place of one with a claim that serves as well: one
 // to a key that nobody else claims or, where others are left alone, that nobody
-// else has claimed since.
-func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, rival int64) error {
+// else has claimed since. One that removes others needs a claim that says so,
+// which counts against pushers that are still to be imported.
+func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64) error {
 	at := s.pushkeys.time().UnixMicro()
 	return s.replace(ctx, user, p.Key, func(list *pusher.List) error {
 		held, found := list.Pusher(p.Key)
-		if !found || held.Claim.Number == 0 || held.Claim.Number < rival {
+		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
 			return errNoClaim
 		}
 		p := p
@@ -206,19 +229,54 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	_, err := s.removeOne(ctx, user, key, func(pusher.Pusher) bool { return true })
-	return err
+	found := false
+	remove := func() error {
+		_, err := s.removeOne(ctx, user, key, func(pusher.Pusher) bool {
+			found = true
+			return true
+		})
+		return err
+	}
+	if err := remove(); err != nil || found {
+		return err
+	}
+	if imported, err := s.imports.bringIfMissing(ctx, user); err != nil || !imported {
+		return err
+	}
+	return remove()
 }
 
 // remove removes the pushers that match, and then their claims: the index may
-// name too many, never too few.
+// name too many, never too few. A user who has no pushers is imported first, so
+// that what is to go does not come later.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
+	hasAny, err := s.removeStored(ctx, user, match)
+	if err != nil || hasAny {
+		return err
+	}
+	imported, err := s.imports.bringIfMissing(ctx, user)
+	switch {
+	case errors.Is(err, ErrLoggedOut): // and gets no pushers
+		return nil
+	case err != nil || !imported:
+		return err
+	}
+	_, err = s.removeStored(ctx, user, match)
+	return err
+}
+
+// removeStored is remove of what is stored. HasAny is true where there was any
+// pusher.
+func (s *pusherService) removeStored(
+	ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool,
+) (hasAny bool, err error) {
 	var removed []pusher.Pusher
-	err := s.store.Update(ctx, user, func(list *pusher.List) error {
+	err = s.store.Update(ctx, user, func(list *pusher.List) error {
+		hasAny = list.Len() > 0
 		removed = list.Remove(match)
 		return nil
 	})
-	return s.releaseOf(ctx, user, removed, err)
+	return hasAny, s.releaseOf(ctx, user, removed, err)
 }
 
 // removeOne is remove of one key. Kept is true where there is a pusher that does
@@ -265,7 +323,10 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 // unless the host says that they are logged in. A pusher that was set anew
 // meanwhile stays: its device was logged in after the host was asked.
 func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
-	list, err := s.store.Load(ctx, user)
+	list, err := s.List(ctx, user)
+	if errors.Is(err, ErrLoggedOut) { // who was still to be imported, and gets no pushers
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -301,7 +362,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 // loadLive returns the pushers of many users whose sessions are logged in, as far
 // as the host can tell.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
-	all := s.store.LoadMany(ctx, users)
+	all := s.loadMany(ctx, users)
 	accounts := s.accounts.get()
 	if accounts == nil {
 		return all
@@ -312,6 +373,30 @@ func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[m
 			live, err := answers.live(user, loaded.Value)
 			all[user] = Result[pusher.List]{live, err}
 		}
+	}
+	return all
+}
+
+// loadMany returns the pushers of many users. Those who have none, nor rules, are
+// imported first.
+func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
+	all := s.store.LoadMany(ctx, users)
+	var none, imported []mxid.UserID
+	for user, loaded := range all {
+		if loaded.Err == nil && loaded.Value.Len() == 0 {
+			none = append(none, user)
+		}
+	}
+	for user, result := range s.imports.bringMissing(ctx, none) {
+		switch {
+		case result.Err == nil:
+			imported = append(imported, user)
+		case !errors.Is(result.Err, ErrLoggedOut): // who gets no pushers
+			all[user] = Result[pusher.List]{Err: result.Err}
+		}
+	}
+	if len(imported) > 0 {
+		maps.Copy(all, s.store.LoadMany(ctx, imported))
 	}
 	return all
 }

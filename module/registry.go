@@ -9,6 +9,7 @@
 //	        └── SyncService ──── RuleService
 //	                 Feed ────── ChangeListener    (the host's, any number)
 //	                 services ── Accounts, BulkAccounts (the host's, if it has them)
+//	                          └─ ImportSource           (the host's, if users move in)
 //
 // All implementations are safe for concurrent use, honour the context they are
 // given, and report refusals as [fault.Error]; any other error is internal.
@@ -260,8 +261,22 @@ type HostService interface {
 	// [pushrule.Ruleset.MergeDefaults]. For hosts that were upgraded.
 	RefreshDefaults(ctx context.Context, user mxid.UserID) error
 
+	// Import stores what a user has on a server that did without the module: the
+	// pushers if none are stored here, and then the rules if none are. A part is
+	// stored as a whole or not at all. What is not fit to be stored is refused and
+	// named in the result, the rest is imported: of the rules what no client may
+	// put and what is over a limit, of the pushers also those whose device is gone
+	// and those whose pushkey another user has taken here since. No pusher of
+	// somebody else's is removed.
+	//
+	// With [Accounts], a user who is gone gets nothing but [ErrLoggedOut]. Error:
+	// [pushrule.Unreadable] for rules that cannot be read as a whole; then nothing is
+	// stored. See also [ImportSource].
+	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
+
 	// ForgetUser removes the rules and pushers of a user, who is deactivated,
-	// readable or not, and what the index of pushkeys tells of them.
+	// readable or not, and what the index of pushkeys tells of them. With an
+	// [ImportSource], that forgets the user first; if it fails, nothing is removed.
 	ForgetUser(ctx context.Context, user mxid.UserID) error
 
 	// RemoveDevicePushers removes the pushers that devices set, at logout.
@@ -297,7 +312,8 @@ type HostService interface {
 
 	// Rulesets returns the rules of many users, those of a room's members for
 	// example, with a result for each: as [RuleService.Content] would, but
-	// repairs are not stored. It takes one pipelined round trip to each Redis
+	// repairs are not stored. Users who are still to be imported are imported
+	// first, some at the same time; see [ImportSource]. It takes one pipelined round trip to each Redis
 	// node for every 500 users.
 	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
 
@@ -378,6 +394,24 @@ type BulkAccounts interface {
 type Session struct {
 	User   mxid.UserID
 	Device string
+}
+
+// ImportSource has users who are still to be brought in from a server that did
+// without the module. It is optional: with it, a user who has no rules is imported
+// at the first use of any method, as by [HostService.Import], instead of getting
+// the server-default rules. A user who has rules is not asked about, whatever they
+// have removed since; nor is one who has pushers. Where several instances of a
+// host serve the same users, all of them need it.
+type ImportSource interface {
+	// Load returns what a user has there; found is false for a user whom it does
+	// not have, or who is forgotten. After an error the request ends with
+	// [Unavailable], and the user has what they had. It may be called again for a
+	// user who was imported. Ctx carries the values of the request's.
+	Load(ctx context.Context, user mxid.UserID) (from Import, found bool, err error)
+
+	// Forget has the source forget a user for good, so that Load does not find them
+	// any more. That there is nothing is no error. [HostService.ForgetUser] calls it.
+	Forget(ctx context.Context, user mxid.UserID) error
 }
 
 // Health tells whether a host can serve, for its readiness probe.

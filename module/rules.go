@@ -3,6 +3,7 @@ package module
 import (
 	"context"
 	"errors"
+	"maps"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -15,14 +16,15 @@ var _ RuleService = (*ruleService)(nil)
 type ruleService struct {
 	store    RuleStore
 	feed     *Feed
-	accounts *accountsSlot
+	accounts *slot[Accounts]
+	imports  *importer
 	defaults pushrule.Defaults
 	limits   pushrule.Limits
 	observer observe.Observer
 }
 
 func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, error) {
-	content, err := s.store.Load(ctx, user)
+	content, err := s.load(ctx, user)
 	if err != nil || content.Found() && !content.Rules.HasLegacy() {
 		return content, err
 	}
@@ -30,6 +32,22 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 		return content, err
 	}
 	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
+}
+
+// load returns what is stored for a user, who is imported first if nothing is.
+func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, error) {
+	content, err := s.store.Load(ctx, user)
+	if err != nil {
+		return content, err
+	}
+	if content.Found() {
+		s.imports.seen(user)
+		return content, nil
+	}
+	if imported, err := s.imports.firstUse(ctx, user); err != nil || !imported {
+		return content, err
+	}
+	return s.store.Load(ctx, user)
 }
 
 // repair makes the two repairs of the whole-set read on what is stored now, and
@@ -85,7 +103,7 @@ func (s *ruleService) Rule(ctx context.Context, user mxid.UserID, kind pushrule.
 	if !kind.Valid() {
 		return pushrule.Rule{}, pushrule.ErrUnknownKind
 	}
-	content, err := s.store.Load(ctx, user)
+	content, err := s.load(ctx, user)
 	if err != nil {
 		return pushrule.Rule{}, err
 	}
@@ -145,8 +163,23 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })
 }
 
-// edit changes the rules of a user who has some.
+// edit changes the rules of a user who has some, or has some elsewhere.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
+	err := s.editStored(ctx, user, edit)
+	if !errors.Is(err, pushrule.ErrEventNotFound) {
+		return err
+	}
+	imported, failed := s.imports.firstUse(ctx, user)
+	switch {
+	case failed != nil:
+		return failed
+	case !imported:
+		return err
+	}
+	return s.editStored(ctx, user, edit)
+}
+
+func (s *ruleService) editStored(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	_, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
 			return pushrule.ErrEventNotFound
@@ -219,7 +252,7 @@ func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 // rulesets returns the rules of many users, repaired but not stored so.
 func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset] {
 	all := make(map[mxid.UserID]Result[pushrule.Ruleset], len(users))
-	for user, loaded := range s.store.LoadMany(ctx, users) {
+	for user, loaded := range s.loadMany(ctx, users) {
 		rules := loaded.Value.Rules
 		switch {
 		case loaded.Err != nil:
@@ -229,6 +262,34 @@ func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 			rules.MergeDefaults(s.defaults.For(user))
 		}
 		all[user] = Result[pushrule.Ruleset]{rules, loaded.Err}
+	}
+	return all
+}
+
+// loadMany returns the rules of many users. Those who have none are imported
+// first.
+func (s *ruleService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content] {
+	all := s.store.LoadMany(ctx, users)
+	if s.imports.source.get() == nil {
+		return all
+	}
+	var missing, imported []mxid.UserID
+	for user, loaded := range all {
+		switch {
+		case loaded.Err != nil:
+		case loaded.Value.Found():
+			s.imports.present.add(user)
+		default:
+			missing = append(missing, user)
+		}
+	}
+	for user, result := range s.imports.bring(ctx, missing) {
+		if all[user] = (Result[Content]{Err: result.Err}); result.Err == nil {
+			imported = append(imported, user)
+		}
+	}
+	if len(imported) > 0 {
+		maps.Copy(all, s.store.LoadMany(ctx, imported))
 	}
 	return all
 }

@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -19,7 +20,8 @@ type Service struct {
 	rules    *ruleService
 	pushers  *pusherService
 	feed     *Feed
-	accounts *accountsSlot
+	accounts *slot[Accounts]
+	imports  *importer
 
 	settleFailed func(error)
 }
@@ -55,6 +57,12 @@ type Options struct {
 	// of rule sets that are created and repaired. Nil is none.
 	Observer observe.Observer
 
+	// ImportSource has users who are to be brought in at their first use; nil if the
+	// host has none, or gives it with [Service.SetImportSource]. ImportRefused gets
+	// what was refused of such a user; nil ignores it.
+	ImportSource  ImportSource
+	ImportRefused func(mxid.UserID, ImportResult)
+
 	// SettleFailed gets why pushkeys could not be settled; they are looked at
 	// again after half a minute. Nil ignores it.
 	SettleFailed func(error)
@@ -65,18 +73,24 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 	if o.SettleFailed == nil {
 		o.SettleFailed = func(error) {}
 	}
+	if o.ImportRefused == nil {
+		o.ImportRefused = func(mxid.UserID, ImportResult) {}
+	}
 	stores = stores.observed(o.Observer)
-	accounts := &accountsSlot{}
+	accounts := &slot[Accounts]{}
 	accounts.set(o.Accounts)
+	imports := &importer{accounts: accounts, refused: o.ImportRefused}
+	imports.source.set(o.ImportSource)
+	imports.rules = &ruleService{
+		store: stores.Rules, feed: feed, accounts: accounts, imports: imports,
+		defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
+	}
+	imports.pushers = &pusherService{
+		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: NewSettler(stores),
+		policy: o.Policy, accounts: accounts, imports: imports,
+	}
 	return &Service{
-		rules: &ruleService{
-			store: stores.Rules, feed: feed, accounts: accounts,
-			defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
-		},
-		pushers: &pusherService{
-			store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: NewSettler(stores),
-			policy: o.Policy, accounts: accounts,
-		},
+		rules: imports.rules, pushers: imports.pushers, imports: imports,
 		feed: feed, accounts: accounts, settleFailed: o.SettleFailed,
 	}
 }
@@ -91,7 +105,7 @@ func (s *Service) Pushers() PusherService { return s.pushers }
 // [Service.Rules], or what the host has wrapped around it; single users' rules
 // are read through it.
 func (s *Service) Host(rules RuleService) HostService {
-	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers}
+	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports}
 }
 
 // Sync returns what /sync calls. It reads users' rules through rules, in the way
@@ -103,6 +117,11 @@ func (s *Service) Sync(rules RuleService) SyncService {
 // SetAccounts tells the service who is logged in, for hosts that build their
 // accounts after the service. Call it before the first request.
 func (s *Service) SetAccounts(accounts Accounts) { s.accounts.set(accounts) }
+
+// SetImportSource tells the service where users are who are to be brought in at
+// their first use, for hosts that build it after the service. Call it before the
+// first request.
+func (s *Service) SetImportSource(source ImportSource) { s.imports.source.set(source) }
 
 // Listen adds a listener, for hosts that build their listeners after the
 // service. Call it before [Service.Run].
@@ -130,19 +149,19 @@ func (s *Service) settleRepeatedly(ctx context.Context) {
 	}
 }
 
-// accountsSlot holds the host's accounts, which may come after the services.
-type accountsSlot struct{ accounts atomic.Pointer[Accounts] }
+// slot holds what the host may give after the services are built.
+type slot[T any] struct{ value atomic.Pointer[T] }
 
-func (s *accountsSlot) set(accounts Accounts) {
-	if accounts != nil {
-		s.accounts.Store(&accounts)
+func (s *slot[T]) set(value T) {
+	if any(value) != nil {
+		s.value.Store(&value)
 	}
 }
 
-// get returns the accounts, nil if the host has none.
-func (s *accountsSlot) get() Accounts {
-	if accounts := s.accounts.Load(); accounts != nil {
-		return *accounts
+// get returns what the host has given, or the zero value.
+func (s *slot[T]) get() (value T) {
+	if given := s.value.Load(); given != nil {
+		return *given
 	}
-	return nil
+	return value
 }

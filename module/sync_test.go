@@ -15,176 +15,79 @@ import (
 
 // Each case begins with a user who has synced, and has version 1.
 func TestASyncAsksTheStoreOnlyWhereThatMayKnowMore(t *testing.T) {
-	for name, test := range map[string]struct {
-		before func(*instance)
-		user   mxid.UserID // alice where none is given
-		since  int64
-		want   int64
-		loads  int // by the sync
+	type steps = []step
+	const fromMemory, fromStore = 0, 1 // loads by the sync
+	for _, test := range []struct {
+		name        string
+		steps       steps
+		since, want int64
+		loads       int
 	}{
-		"nothing has changed":     {since: 1, want: 1},
-		"the first sync":          {since: 0, want: 1, loads: 1},
-		"a token of another past": {since: 7, want: 1, loads: 1},
-		"a user nobody knows": {
-			before: func(i *instance) { i.store.change("@bob:example.org") },
-			user:   "@bob:example.org", since: 2, want: 2, loads: 1,
-		},
-		"a change elsewhere, once heard": {
-			before: func(i *instance) {
-				i.store.hint(alice, i.store.change(alice))
-				synctest.Wait()
-			},
-			since: 1, want: 2, loads: 1,
-		},
-		"a change elsewhere, heard while the store is slow": {
-			before: func(i *instance) {
-				i.store.set(func(s *shared) { s.slow = time.Second })
-				i.store.hint(alice, i.store.change(alice))
-			},
-			since: 1, want: 2, loads: 1,
-		},
-		"a change elsewhere, known from another sync": {
-			before: func(i *instance) {
-				i.store.hint(alice, i.store.change(alice))
-				i.syncs(alice, 1)
-			},
-			since: 2, want: 2,
-		},
-		"a change elsewhere, unheard until it is looked for": {
-			before: func(i *instance) {
-				i.store.change(alice)
-				time.Sleep(pastRecheck)
-			},
-			since: 1, want: 2, loads: 1,
-		},
-		"an edit by somebody else, unheard until it is looked for": {
-			before: func(i *instance) {
-				i.store.edit(alice, foreign+1)
-				time.Sleep(pastRecheck)
-			},
-			since: 1, want: foreign + 1, loads: 1,
-		},
-		"a second edit by somebody else, whose version is smaller": {
-			before: func(i *instance) {
-				i.store.edit(alice, foreign+1)
-				i.syncs(alice, 0)
-				i.store.edit(alice, foreign)
-				time.Sleep(pastRecheck)
-			},
-			since: foreign + 1, want: foreign, loads: 1,
-		},
-		"a change elsewhere after an edit by somebody else": {
-			before: func(i *instance) {
-				i.store.edit(alice, foreign+1)
-				i.syncs(alice, 0)
-				i.store.hint(alice, i.store.change(alice))
-				synctest.Wait()
-			},
-			since: foreign + 1, want: 2, loads: 1,
-		},
-		"a change here after an edit by somebody else": {
-			before: func(i *instance) {
-				i.store.edit(alice, foreign+1)
-				i.syncs(alice, 0)
-				i.mustPut(alice, "a")
-			},
-			since: foreign + 1, want: 2, loads: 1,
-		},
-		"a change here": {
-			before: func(i *instance) { i.mustPut(alice, "a") },
-			since:  1, want: 2, loads: 1,
-		},
-		"a change here, known": {
-			before: func(i *instance) { i.mustPut(alice, "a") },
-			since:  2, want: 2,
-		},
-		"nothing is watched": {
-			before: func(i *instance) {
-				i.store.cut(errDown)
-				synctest.Wait()
-			},
-			since: 1, want: 1, loads: 1,
-		},
-		"nothing is watched, and something has changed": {
-			before: func(i *instance) {
-				i.store.cut(errDown)
-				i.store.change(alice)
-				synctest.Wait()
-			},
-			since: 1, want: 2, loads: 1,
-		},
-		"a watch has begun anew": {
-			before: func(i *instance) {
-				i.store.cut(nil)
-				time.Sleep(time.Second)
-			},
-			since: 1, want: 1,
-		},
-		"a watch has begun anew, and the store failed then": {
-			before: func(i *instance) {
-				i.store.set(func(s *shared) { s.failing = errDown })
-				i.store.cut(nil)
-				time.Sleep(time.Second)
-				i.store.set(func(s *shared) { s.failing = nil })
-			},
-			since: 1, want: 1, loads: 1,
-		},
-		"the store has gone back": {
-			before: func(i *instance) {
-				before := i.store.content(alice)
-				i.mustPut(alice, "a")
-				i.store.goBack(alice, before)
-				time.Sleep(pastRecheck)
-			},
-			since: 2, want: 1, loads: 1,
-		},
-		"a user who was forgotten here": {
-			before: func(i *instance) { time.Sleep(15 * time.Minute) },
-			since:  1, want: 1, loads: 1,
-		},
+		{"nothing has changed", nil, 1, 1, fromMemory},
+		{"the first sync", nil, 0, 1, fromStore},
+		{"a token of another past", nil, 7, 1, fromStore},
+		{"a change elsewhere, once heard of", steps{elsewherePublished, rests}, 1, 2, fromStore},
+		{"a change elsewhere, heard of while the store is slow", steps{loadsTakeASecond, elsewherePublished}, 1, 2, fromStore},
+		{"a change elsewhere that another sync has seen", steps{elsewherePublished, asks(1)}, 2, 2, fromMemory},
+		{"a change elsewhere that nobody published", steps{elsewhere, isRechecked}, 1, 2, fromStore},
+		{"an edit by somebody else", steps{edits(foreign + 1), isRechecked}, 1, foreign + 1, fromStore},
+		{"a second edit by somebody else, whose version is smaller", steps{
+			edits(foreign + 1), asks(0), edits(foreign), isRechecked,
+		}, foreign + 1, foreign, fromStore},
+		{"a change elsewhere after an edit by somebody else", steps{
+			edits(foreign + 1), asks(0), elsewherePublished, rests,
+		}, foreign + 1, 2, fromStore},
+		{"a change here after an edit by somebody else", steps{edits(foreign + 1), asks(0), putsRule("a")}, foreign + 1, 2, fromStore},
+		{"a change here", steps{putsRule("a")}, 1, 2, fromStore},
+		{"a change here that the token has", steps{putsRule("a")}, 2, 2, fromMemory},
+		{"nothing is watched", steps{cutOffForLong, rests}, 1, 1, fromStore},
+		{"nothing is watched, and something has changed", steps{cutOffForLong, elsewhere, rests}, 1, 2, fromStore},
+		{"a watch has begun anew", steps{cutOff, passes(time.Second)}, 1, 1, fromMemory},
+		{"a watch has begun anew, and the store failed then", steps{
+			loadsFail, cutOff, passes(time.Second), loadsWork,
+		}, 1, 1, fromStore},
+		{"the store has gone back", steps{losesChangesSince(putsRule("a")), isRechecked}, 2, 1, fromStore},
+		{"a user who was forgotten here", steps{passes(15 * time.Minute)}, 1, 1, fromStore},
 	} {
-		inBubble(t, name, func(t *testing.T) {
+		inBubble(t, test.name, func(t *testing.T) {
 			i := newInstance(t, newShared(), asDefault)
 			i.syncs(alice, 0)
-			if test.before != nil {
-				test.before(i)
+			for _, take := range test.steps {
+				take(i)
 			}
-			i.store.set(func(s *shared) { s.single = 0 })
-			user := test.user
-			if user == "" {
-				user = alice
-			}
-			if got := i.syncs(user, test.since); got != test.want {
-				t.Errorf("got version %d, want %d", got, test.want)
-			}
-			if got := i.store.single; got != test.loads {
-				t.Errorf("the store was asked %d times, want %d", got, test.loads)
-			}
+			i.wantSync(alice, test.since, test.want, test.loads)
 		})
+	}
+	inBubble(t, "a user nobody knows", func(t *testing.T) {
+		i := newInstance(t, newShared(), asDefault)
+		i.take(asks(0), bobElsewhere)
+		i.wantSync(bob, 2, 2, fromStore)
+	})
+}
+
+// wantSync holds a sync against the version that it must see and the loads that
+// it may take.
+func (i *instance) wantSync(user mxid.UserID, since, want int64, loads int) {
+	i.t.Helper()
+	i.store.set(func(s *shared) { s.single = 0 })
+	if got := i.syncs(user, since); got != want {
+		i.t.Errorf("got version %d, want %d", got, want)
+	}
+	if got := i.store.single; got != loads {
+		i.t.Errorf("the store was asked %d times, want %d", got, loads)
 	}
 }
 
 // A sync reads version 1, and is overtaken before it takes that in: version 2
 // is what is stored then.
 func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
-	for name, overtake := range map[string]func(*instance){
-		"by one that reads more": func(i *instance) {
-			i.store.change(alice)
-			i.syncs(alice, 0)
+	for name, steps := range map[string][]step{
+		"by one that reads more":                   {elsewhere, asks(0)},
+		"by another, after the user was forgotten": {elsewhere, bobAsks /* takes the only place */, asks(0)},
+		"by a watch that begins anew, when nothing can be loaded": {
+			loadsFail, cutOff, elsewhere, passes(time.Second), loadsWork,
 		},
-		"by another, after the user was forgotten": func(i *instance) {
-			i.store.change(alice)
-			i.syncs("@bob:example.org", 0) // takes the only place
-			i.syncs(alice, 0)
-		},
-		"by a watch that begins anew, when nothing can be loaded": func(i *instance) {
-			i.store.set(func(s *shared) { s.failing = errDown })
-			i.store.cut(nil)
-			i.store.change(alice)
-			time.Sleep(time.Second)
-			i.store.set(func(s *shared) { s.failing = nil })
-		},
-		"by a change here": func(i *instance) { i.mustPut(alice, "a") },
+		"by a change here": {putsRule("a")},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			i := newInstance(t, newShared(), func(c *module.FeedConfig) { c.MaxUsers = 1 })
@@ -198,7 +101,9 @@ func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 			synctest.Wait()
 			g.next() // it reads
 			synctest.Wait()
-			overtake(i)
+			for _, take := range steps {
+				take(i)
+			}
 			g.open()
 			<-ended
 			if got, want := i.syncs(alice, 1), i.store.content(alice).Version; got != want {

@@ -31,8 +31,8 @@ type Index struct {
 
 // NewIndex returns an index on client, which stays the caller's. The client
 // must read from masters.
-func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
-	claims, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[pusher.Claims]{
+func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
+	claims, err := rediscommit.New(client, cfg, o, rediscommit.Layout[pusher.Claims]{
 		Name:       "pushkey index",
 		Observed:   observe.Pushkeys,
 		Read:       readClaims,
@@ -43,7 +43,7 @@ func NewIndex(client redis.UniversalClient, cfg Config) (*Index, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, client, cfg.Redis, stored.Keys{Prefix: cfg.Redis.KeyPrefix}.Unsettled(), redis.NewScript(settledScript)}, nil
+	return &Index{claims, client, cfg, stored.Keys{Prefix: cfg.KeyPrefix}.Unsettled(), redis.NewScript(settledScript)}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].

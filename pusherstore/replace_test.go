@@ -4,6 +4,7 @@ import (
 	"maps"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -58,7 +59,7 @@ func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
 func TestResetRemovesExactlyTheClaimsThatWereThere(t *testing.T) {
 	t.Parallel()
 	_, server, client := newStore(t)
-	index, err := NewIndex(client, DefaultConfig())
+	index, err := NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

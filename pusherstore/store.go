@@ -34,7 +34,7 @@ type Store struct {
 
 // New returns a store on client, which stays the caller's. The client must
 // read from masters.
-func New(client redis.UniversalClient, cfg Config) (*Store, error) {
+func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
 	layout := rediscommit.Layout[pusher.List]{
 		Name:       "pusherstore",
 		Observed:   observe.Pushers,
@@ -42,16 +42,16 @@ func New(client redis.UniversalClient, cfg Config) (*Store, error) {
 		Swap:       swapScript,
 		Unreadable: pusher.Unreadable,
 	}
-	hashes, err := rediscommit.New(client, cfg.Redis, layout)
+	hashes, err := rediscommit.New(client, cfg, o, layout)
 	if err != nil {
 		return nil, err
 	}
 	layout.Read, layout.RedisKey = readOne, hashOf
-	fields, err := rediscommit.New(client, cfg.Redis, layout)
+	fields, err := rediscommit.New(client, cfg, o, layout)
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), fields, client, cfg.Redis, redis.NewScript(sizeScript)}, nil
+	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), fields, client, cfg, redis.NewScript(sizeScript)}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].

@@ -28,7 +28,7 @@ func newStore(t *testing.T) (*Store, *miniredis.Miniredis, *redis.Client) {
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
-	store, err := New(client, DefaultConfig())
+	store, err := New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,10 +192,7 @@ func TestWhatCannotBeReadIsNeverOverwritten(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	if err := DefaultConfig().Validate(); err != nil {
-		t.Error(err)
-	}
-	_, err := New(nil, Config{rediscommit.Config{KeyPrefix: "{a}"}})
+	_, err := New(nil, rediscommit.Config{KeyPrefix: "{a}"}, rediscommit.Options{})
 	for _, field := range []string{"pusherstore", "KeyPrefix", "OperationTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)

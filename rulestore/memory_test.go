@@ -4,12 +4,13 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // What a store remembers of a user is the last event, and none before it.
 func TestWhatWasReplacedIsForgotten(t *testing.T) {
-	store, _, _ := newStore(t, DefaultConfig())
+	store, _, _ := newStore(t, rediscommit.DefaultConfig())
 	change := func(n int) {
 		_, err := store.Update(t.Context(), alice, func(rules *pushrule.Ruleset, found bool) error {
 			if !found {

@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -26,7 +27,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			store, _, client := newStore(t, DefaultConfig())
+			store, _, client := newStore(t, rediscommit.DefaultConfig())
 			replace := func(old *string, text string, want bool) {
 				t.Helper()
 				if done, err := store.Replace(t.Context(), alice, old, text); err != nil || done != want {
@@ -67,8 +68,8 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 // effect, though the same rules are back.
 func TestReplaceEndsWhatWasUnderWay(t *testing.T) {
 	t.Parallel()
-	store, _, client := newStore(t, DefaultConfig())
-	late, err := New(client, DefaultConfig())
+	store, _, client := newStore(t, rediscommit.DefaultConfig())
+	late, err := New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,6 @@ package rulestore
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -34,16 +33,13 @@ type Store struct {
 
 // New returns a store on client, which stays the caller's. The client must
 // read from masters.
-func New(client redis.UniversalClient, cfg Config) (*Store, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, fmt.Errorf("rulestore: %w", err)
-	}
-	now := cfg.Redis.Now
+func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
+	now := o.Now
 	if now == nil {
 		now = time.Now
 	}
-	layout := layout{cfg.LargeEventBytes, stored.Keys{Prefix: cfg.Redis.KeyPrefix}.Channel(), pushrule.NewReadCache()}
-	events, err := rediscommit.New(client, cfg.Redis, rediscommit.Layout[stored.Event]{
+	layout := layout{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel(), pushrule.NewReadCache()}
+	events, err := rediscommit.New(client, cfg, o, rediscommit.Layout[stored.Event]{
 		Name:       "rulestore",
 		Observed:   observe.PushRules,
 		Read:       layout.read,

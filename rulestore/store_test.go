@@ -23,12 +23,12 @@ const (
 	aliceKey string      = "account_data:{@alice:example.org}:m.push_rules"
 )
 
-func newStore(t *testing.T, cfg Config) (*Store, *miniredis.Miniredis, *redis.Client) {
+func newStore(t *testing.T, cfg rediscommit.Config) (*Store, *miniredis.Miniredis, *redis.Client) {
 	t.Helper()
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
-	store, err := New(client, cfg)
+	store, err := New(client, cfg, rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,7 +105,7 @@ func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
 
 func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
 	t.Parallel()
-	store, server, _ := newStore(t, DefaultConfig())
+	store, server, _ := newStore(t, rediscommit.DefaultConfig())
 	server.Set(aliceKey, `{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`)
 	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
 		t.Fatal(err)
@@ -120,7 +120,7 @@ func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
 
 func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
 	t.Parallel()
-	store, _, client := newStore(t, DefaultConfig())
+	store, _, client := newStore(t, rediscommit.DefaultConfig())
 	for _, id := range []string{"a", "b"} {
 		if _, err := store.Update(t.Context(), alice, put(id)); err != nil {
 			t.Fatal(err)
@@ -141,7 +141,7 @@ func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
 // The parts of the script's promise: it stores over what was read, once.
 func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 	t.Parallel()
-	_, server, client := newStore(t, DefaultConfig())
+	_, server, client := newStore(t, rediscommit.DefaultConfig())
 	run := func(args ...any) bool {
 		t.Helper()
 		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
@@ -177,7 +177,7 @@ func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 
 func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
 	t.Parallel()
-	_, server, client := newStore(t, DefaultConfig())
+	_, server, client := newStore(t, rediscommit.DefaultConfig())
 	old := strings.Repeat("an event ", 500) + `{"version":7}`
 	for name, test := range map[string]struct {
 		stored string
@@ -208,7 +208,7 @@ func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
 
 func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
 	t.Parallel()
-	store, server, _ := newStore(t, DefaultConfig())
+	store, server, _ := newStore(t, rediscommit.DefaultConfig())
 	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
 
 func TestAKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
 	t.Parallel()
-	store, server, _ := newStore(t, DefaultConfig())
+	store, server, _ := newStore(t, rediscommit.DefaultConfig())
 	server.Lpush(aliceKey, "x")
 	if _, err := store.Load(t.Context(), alice); fault.KindOf(err) != fault.Database {
 		t.Errorf("got error %v", err)
@@ -238,8 +238,8 @@ func TestAKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
 
 func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 	t.Parallel()
-	cfg := DefaultConfig()
-	cfg.Redis.OperationTimeout = 300 * time.Millisecond
+	cfg := rediscommit.DefaultConfig()
+	cfg.OperationTimeout = 300 * time.Millisecond
 	store, server, _ := newStore(t, cfg)
 	server.Close()
 	if _, err := store.Load(t.Context(), alice); fault.KindOf(err) != fault.Unavailable {
@@ -253,11 +253,8 @@ func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 
 func TestConfigNamesWhatIsWrong(t *testing.T) {
 	t.Parallel()
-	if err := DefaultConfig().Validate(); err != nil {
-		t.Error(err)
-	}
-	_, err := New(nil, Config{Redis: rediscommit.Config{KeyPrefix: "{a}", OperationTimeout: time.Hour}})
-	for _, field := range []string{"rulestore", "KeyPrefix", "OperationTimeout", "LargeEventBytes"} {
+	_, err := New(nil, rediscommit.Config{KeyPrefix: "{a}", OperationTimeout: time.Hour}, rediscommit.Options{})
+	for _, field := range []string{"rulestore", "KeyPrefix", "OperationTimeout", "LargeValueBytes"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)
 		}

@@ -27,7 +27,7 @@ const patience = 10 * time.Second
 func eachRedis(t *testing.T, run func(t *testing.T, client *redis.Client)) {
 	t.Run("embedded", func(t *testing.T) {
 		t.Parallel()
-		_, _, client := newStore(t, DefaultConfig())
+		_, _, client := newStore(t, rediscommit.DefaultConfig())
 		run(t, client)
 	})
 	t.Run("real", func(t *testing.T) {
@@ -36,18 +36,18 @@ func eachRedis(t *testing.T, run func(t *testing.T, client *redis.Client)) {
 	})
 }
 
-func storeOn(t *testing.T, client redis.UniversalClient, change func(*Config)) *Store {
+func storeOn(t *testing.T, client redis.UniversalClient, change func(*rediscommit.Config)) *Store {
 	t.Helper()
-	cfg := DefaultConfig()
+	cfg := rediscommit.DefaultConfig()
 	change(&cfg)
-	store, err := New(client, cfg)
+	store, err := New(client, cfg, rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return store
 }
 
-func byDefault(*Config) {}
+func byDefault(*rediscommit.Config) {}
 
 // watch is one under way, with what it heard.
 type watch struct {
@@ -197,8 +197,8 @@ func TestAChangeThatIsWrittenAgainToConfirmItIsHeardOnce(t *testing.T) {
 	if _, err := subscription.Receive(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	store := storeOn(t, client, func(c *Config) {
-		c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: 2 * time.Second}
+	store := storeOn(t, client, func(c *rediscommit.Config) {
+		c.Durability = rediscommit.Durability{Replicas: 1, Timeout: 2 * time.Second}
 	})
 	version := mustUpdate(t, store, alice, put("a"))
 	for range 3 {
@@ -324,7 +324,7 @@ func TestHomeserversWithPrefixesOfTheirOwnDoNotHearOfEachOther(t *testing.T) {
 		var stores []*Store
 		var watches []*watch
 		for _, prefix := range []string{"", "hs1:", "hs2:"} {
-			store := storeOn(t, client, func(c *Config) { c.Redis.KeyPrefix = prefix })
+			store := storeOn(t, client, func(c *rediscommit.Config) { c.KeyPrefix = prefix })
 			stores, watches = append(stores, store), append(watches, newWatch(t, store))
 		}
 		for n, store := range stores {

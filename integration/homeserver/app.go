@@ -33,7 +33,7 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.passwordRate) },
 			func(cfg config) wellKnown { return wellKnown{cfg.baseURL} },
 			func(cfg config, client redis.UniversalClient) *sessions.Store {
-				return sessions.NewStore(client, cfg.module.KeyPrefix, cfg.module.OperationTimeout)
+				return sessions.NewStore(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
 			},
 			fx.Annotate(func(cfg config, store *sessions.Store, waker *waker) *sessions.Sessions {
 				return sessions.New(store, cfg.serverName, waker.wake)

@@ -121,7 +121,7 @@ func (v flagValues) config() (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	redis.LongestWait = module.Durability.LongestWait()
+	redis.LongestWait = module.Redis.Durability.LongestWait()
 	return config{
 		listen: v.listen, operators: v.operators, serverName: v.serverName, baseURL: v.baseURL,
 		userRate: int(v.userRate), passwordRate: int(v.passwordRate), connections: int(v.connections),
@@ -132,12 +132,12 @@ func (v flagValues) config() (config, error) {
 // moduleConfig checks the values that are the module's.
 func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	c := pushfx.DefaultConfig()
-	c.KeyPrefix = v.keyPrefix
-	if err := c.Validate(); err != nil {
+	c.Redis.KeyPrefix = v.keyPrefix
+	if err := c.Redis.Validate(); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-key-prefix: %w", err)
 	}
 	var err error
-	if c.Durability, err = rediscommit.ParseDurability(v.durability); err != nil {
+	if c.Redis.Durability, err = rediscommit.ParseDurability(v.durability); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-durability: %w", err)
 	}
 	if redisurl.Mode(v.redis.Mode) == redisurl.Embedded && v.durability != "none" {

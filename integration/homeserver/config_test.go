@@ -96,7 +96,7 @@ func TestModuleFlags(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := pushfx.DefaultConfig()
-	want.KeyPrefix, want.Durability = "hs1:", rediscommit.Durability{Replicas: 2, AOF: true, Timeout: 1500 * time.Millisecond}
+	want.Redis.KeyPrefix, want.Redis.Durability = "hs1:", rediscommit.Durability{Replicas: 2, AOF: true, Timeout: 1500 * time.Millisecond}
 	if !reflect.DeepEqual(cfg.module, want) {
 		t.Errorf("got %+v, want %+v", cfg.module, want)
 	}

@@ -44,11 +44,11 @@ func (f failing) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.Middlewar
 func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)
-	accountData, err := handlers.NewAccountData(parts, handlers.DefaultConfig(), zap.New(core))
+	server, err := handlers.NewServer(handlers.DefaultConfig(), nil, zap.New(core))
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups := []handlers.RouteGroup{parts, accountData, newAccountData()}
+	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData()}
 	store := startStore(t)
 	router := routerOf(groups, sessions.New(store, "localhost", func(mxid.UserID) {}), zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)

@@ -50,17 +50,17 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 		return nil, err
 	}
 	cfg := pushfx.DefaultConfig()
-	cfg.KeyPrefix = o.keyPrefix
-	if err := cfg.Validate(); err != nil {
+	cfg.Redis.KeyPrefix = o.keyPrefix
+	if err := cfg.Redis.Validate(); err != nil {
 		return nil, fmt.Errorf("-key-prefix: %w", err)
 	}
-	if cfg.Durability, err = rediscommit.ParseDurability(cmp.Or(o.durability, "none")); err != nil {
+	if cfg.Redis.Durability, err = rediscommit.ParseDurability(cmp.Or(o.durability, "none")); err != nil {
 		return nil, fmt.Errorf("-durability: %w", err)
 	}
 	if cfg.DefaultRules, err = readDefaultRules(o.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
-	servers.LongestWait = max(patience, cfg.Durability.LongestWait())
+	servers.LongestWait = max(patience, cfg.Redis.Durability.LongestWait())
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}

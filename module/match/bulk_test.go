@@ -89,7 +89,8 @@ func BenchmarkEvaluateAll(b *testing.B) {
 	members := bulkMembers(b, 100_000)
 	room := match.Room{MemberCount: len(members), Power: &match.Power{}}
 	for name, text := range map[string]string{
-		"message": benchEvent,
+		"message": `{"type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"Lunch is at noon, see you there!",` +
+			`"m.mentions":{}}}`,
 		"mention": `{"type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"Lunch is at noon, see you there!",` +
 			`"m.mentions":{"user_ids":["@user77:example.org"]}}}`,
 	} {

@@ -78,18 +78,34 @@ func holds(t *testing.T, condition, event string, facts match.Facts) bool {
 	return match.Compile(readSet(t, set)).Evaluate(readEvent(t, event), facts).Matched()
 }
 
-func TestConditionsHold(t *testing.T) {
+// conditionCase is a condition with the events that it holds for, and some that it
+// does not hold for.
+type conditionCase struct {
+	condition string
+	yes, no   []string
+	facts     match.Facts
+}
+
+func checkConditions(t *testing.T, cases map[string]conditionCase) {
 	t.Parallel()
-	power := func(sender int64, levels map[string]int64) match.Facts {
-		return match.Facts{Room: match.Room{Power: &match.Power{Sender: sender, Notifications: levels}}}
+	for name, test := range cases {
+		t.Run(name, func(t *testing.T) {
+			for _, event := range test.yes {
+				if !holds(t, test.condition, event, test.facts) {
+					t.Errorf("%s does not hold for %s", test.condition, event)
+				}
+			}
+			for _, event := range test.no {
+				if holds(t, test.condition, event, test.facts) {
+					t.Errorf("%s holds for %s", test.condition, event)
+				}
+			}
+		})
 	}
-	members := func(n int) match.Facts { return match.Facts{Room: match.Room{MemberCount: n}} }
-	named := func(name string) match.Facts { return match.Facts{DisplayName: name} }
-	for name, test := range map[string]struct {
-		condition string
-		yes, no   []string
-		facts     match.Facts
-	}{
+}
+
+func TestEventMatch(t *testing.T) {
+	checkConditions(t, map[string]conditionCase{
 		"a glob is about the whole value": {
 			condition: `{"kind":"event_match","key":"content.topic","pattern":"lunc?*"}`,
 			yes:       []string{`{"content":{"topic":"Lunch plans"}}`, `{"content":{"topic":"LUNCH"}}`, `{"content":{"topic":"lunc\n"}}`},
@@ -116,6 +132,11 @@ func TestConditionsHold(t *testing.T) {
 			condition: `{"kind":"event_match","key":"type","pattern":"m.room.message"}`,
 			yes:       []string{`{"type":"m.room.message"}`, `{"type":"m.room.message","state_key":"x"}`, `{"type":"M.ROOM.MESSAGE"}`}, no: []string{`{"type":"m.room.messages"}`, `{"type":"mxroomxmessage"}`},
 		},
+	})
+}
+
+func TestEventPropertyIs(t *testing.T) {
+	checkConditions(t, map[string]conditionCase{
 		"exactly true": {
 			condition: `{"kind":"event_property_is","key":"content.m\\.federate","value":true}`,
 			yes:       []string{`{"content":{"m.federate":true}}`},
@@ -152,6 +173,11 @@ func TestConditionsHold(t *testing.T) {
 		"objects cannot be compared": {
 			condition: `{"kind":"event_property_is","key":"content.v","value":{}}`, no: []string{`{"content":{"v":{}}}`, `{"content":{"v":null}}`},
 		},
+	})
+}
+
+func TestEventPropertyContains(t *testing.T) {
+	checkConditions(t, map[string]conditionCase{
 		"an array contains a string": {
 			condition: `{"kind":"event_property_contains","key":"content.alt_aliases","value":"#myroom:example.com"}`,
 			yes:       []string{`{"content":{"alt_aliases":["#somewhere:example.org","#myroom:example.com"]}}`},
@@ -170,6 +196,11 @@ func TestConditionsHold(t *testing.T) {
 			condition: `{"kind":"event_property_contains","key":"content.v","value":null}`,
 			yes:       []string{`{"content":{"v":[{},1,null]}}`}, no: []string{`{"content":{"v":[{},1,[]]}}`, `{"content":{"v":null}}`},
 		},
+	})
+}
+
+func TestKeysOfConditions(t *testing.T) {
+	checkConditions(t, map[string]conditionCase{
 		"a key with an escaped dot and backslash": {
 			condition: `{"kind":"event_property_is","key":"content.m\\\\foo\\.bar","value":1}`,
 			yes:       []string{`{"content":{"m\\foo.bar":1}}`}, no: []string{`{"content":{"m\\foo":{"bar":1}}}`},
@@ -183,20 +214,36 @@ func TestConditionsHold(t *testing.T) {
 		"other parts of the event": {
 			condition: `{"kind":"event_match","key":"unsigned.membership","pattern":"join"}`, yes: []string{`{"unsigned":{"membership":"join"}}`}, no: []string{`{"content":{"membership":"join"}}`},
 		},
-		"as many members":     {condition: `{"kind":"room_member_count","is":"3"}`, yes: []string{`{}`}, facts: members(3)},
-		"== members":          {condition: `{"kind":"room_member_count","is":"==2"}`, no: []string{`{}`}, facts: members(3)},
-		"fewer members":       {condition: `{"kind":"room_member_count","is":"<3"}`, no: []string{`{}`}, facts: members(3)},
-		"at most members":     {condition: `{"kind":"room_member_count","is":"<=3"}`, yes: []string{`{}`}, facts: members(3)},
-		"more members":        {condition: `{"kind":"room_member_count","is":">2"}`, yes: []string{`{}`}, facts: members(3)},
-		"at least members":    {condition: `{"kind":"room_member_count","is":">=4"}`, no: []string{`{}`}, facts: members(3)},
-		"leading zeros":       {condition: `{"kind":"room_member_count","is":"003"}`, yes: []string{`{}`}, facts: members(3)},
-		"not that many":       {condition: `{"kind":"room_member_count","is":"<100000000000000000000"}`, yes: []string{`{}`}, facts: members(3)},
-		"another prefix":      {condition: `{"kind":"room_member_count","is":"=3"}`, no: []string{`{}`}, facts: members(3)},
-		"no number":           {condition: `{"kind":"room_member_count","is":">="}`, no: []string{`{}`}, facts: members(3)},
-		"a space":             {condition: `{"kind":"room_member_count","is":"> 2"}`, no: []string{`{}`}, facts: members(3)},
-		"a number, no string": {condition: `{"kind":"room_member_count","is":3}`, no: []string{`{}`}, facts: members(3)},
-		"members not known":   {condition: `{"kind":"room_member_count","is":"<3"}`, no: []string{`{}`}},
+	})
+}
 
+func TestRoomMemberCount(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		is      string // JSON
+		members int
+		want    bool
+	}{
+		{`"3"`, 3, true}, {`"3"`, 2, false}, {`"==3"`, 3, true}, {`"==2"`, 3, false},
+		{`"<3"`, 3, false}, {`"<3"`, 2, true}, {`"<=3"`, 3, true}, {`"<=3"`, 4, false},
+		{`">2"`, 3, true}, {`">2"`, 2, false}, {`">=4"`, 3, false}, {`">=4"`, 4, true},
+		{`"003"`, 3, true}, {`"<100000000000000000000"`, 3, true},
+		{`"=3"`, 3, false}, {`">="`, 3, false}, {`"> 2"`, 3, false}, {`3`, 3, false}, {`""`, 3, false},
+		{`"<3"`, 0, false}, // not known
+	} {
+		condition := `{"kind":"room_member_count","is":` + test.is + `}`
+		facts := match.Facts{Room: match.Room{MemberCount: test.members}}
+		if got := holds(t, condition, `{}`, facts); got != test.want {
+			t.Errorf("%s, %d members: got %t", condition, test.members, got)
+		}
+	}
+}
+
+func TestSenderNotificationPermission(t *testing.T) {
+	power := func(sender int64, levels map[string]int64) match.Facts {
+		return match.Facts{Room: match.Room{Power: &match.Power{Sender: sender, Notifications: levels}}}
+	}
+	checkConditions(t, map[string]conditionCase{
 		"enough power":                {condition: `{"kind":"sender_notification_permission","key":"room"}`, yes: []string{`{}`}, facts: power(50, nil)},
 		"not enough power":            {condition: `{"kind":"sender_notification_permission","key":"room"}`, no: []string{`{}`}, facts: power(49, nil)},
 		"the room's own level":        {condition: `{"kind":"sender_notification_permission","key":"room"}`, yes: []string{`{}`}, facts: power(0, map[string]int64{"room": 0})},
@@ -207,7 +254,12 @@ func TestConditionsHold(t *testing.T) {
 			condition: `{"kind":"sender_notification_permission","key":"room"}`, yes: []string{`{}`},
 			facts: match.Facts{Room: match.Room{Power: &match.Power{SenderCreator: true, Notifications: map[string]int64{"room": 1 << 52}}}},
 		},
+	})
+}
 
+func TestContainsDisplayName(t *testing.T) {
+	named := func(name string) match.Facts { return match.Facts{DisplayName: name} }
+	checkConditions(t, map[string]conditionCase{
 		"a display name": {
 			condition: `{"kind":"contains_display_name"}`, facts: named("foo"),
 			yes: []string{`{"content":{"body":"a FOO b"}}`}, no: []string{`{"content":{"body":"foobar"}}`, `{"content":{"body":["foo"]}}`, `{"content":{}}`},
@@ -217,7 +269,11 @@ func TestConditionsHold(t *testing.T) {
 		"a display name is no regular expression": {condition: `{"kind":"contains_display_name"}`, facts: named("ba[rz]"), no: []string{`{"content":{"body":"bar baz"}}`}},
 		"no display name":                         {condition: `{"kind":"contains_display_name"}`, no: []string{`{"content":{"body":""}}`, `{"content":{"body":"foo"}}`}},
 		"a very long display name":                {condition: `{"kind":"contains_display_name"}`, facts: named(strings.Repeat("Long ", 100) + "x"), yes: []string{`{"content":{"body":"` + strings.Repeat("lonG ", 100) + `x"}}`}},
+	})
+}
 
+func TestConditionsThatAreNoneNeverHold(t *testing.T) {
+	checkConditions(t, map[string]conditionCase{
 		"an unknown kind":         {condition: `{"kind":"org.example.unknown","key":"type","pattern":"*"}`, no: []string{`{"type":"x"}`}},
 		"no kind":                 {condition: `{"key":"type","pattern":"*"}`, no: []string{`{"type":"x"}`}},
 		"no object":               {condition: `"event_match"`, no: []string{`{"type":"x"}`}},
@@ -227,18 +283,5 @@ func TestConditionsHold(t *testing.T) {
 		"a pattern of a bad type": {condition: `{"kind":"event_match","key":"type","pattern":["*"]}`, no: []string{`{"type":"x"}`}},
 		"no value":                {condition: `{"kind":"event_property_is","key":"type"}`, no: []string{`{"type":"x"}`, `{"type":null}`, `{}`}},
 		"the empty key":           {condition: `{"kind":"event_match","key":"","pattern":"x"}`, yes: []string{`{"":"x"}`}, no: []string{`{}`}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			for _, event := range test.yes {
-				if !holds(t, test.condition, event, test.facts) {
-					t.Errorf("%s does not hold for %s", test.condition, event)
-				}
-			}
-			for _, event := range test.no {
-				if holds(t, test.condition, event, test.facts) {
-					t.Errorf("%s holds for %s", test.condition, event)
-				}
-			}
-		})
-	}
+	})
 }

@@ -6,6 +6,7 @@ package observe
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -97,9 +98,11 @@ const (
 	// is what this host wrote last: another host has written since.
 	MissedGuess
 
-	// RuleSetCreated and RuleSetRepaired are the default rules of a user who had
-	// none, and the removal of rules that are never served.
+	// RuleSetCreated, RuleSetImported and RuleSetRepaired are the default rules of a
+	// user who had none, the rules of one who had some on another server, and the
+	// removal of rules that are never served.
 	RuleSetCreated
+	RuleSetImported
 	RuleSetRepaired
 
 	events
@@ -110,7 +113,7 @@ func (e Event) String() string {
 	if e < 0 || e >= events {
 		return "unknown"
 	}
-	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "rule_set_created", "rule_set_repaired"}[e]
+	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "rule_set_created", "rule_set_imported", "rule_set_repaired"}[e]
 }
 
 // Events are all events.
@@ -157,8 +160,10 @@ func Or(o Observer) Observer {
 	return o
 }
 
-// Join returns an observer that notifies all of several.
+// Join returns an observer that notifies all of several, of which [None] counts for
+// nothing.
 func Join(all ...Observer) Observer {
+	all = slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == None })
 	switch len(all) {
 	case 0:
 		return None

@@ -55,7 +55,7 @@ func TestAllWhoAreJoinedAreTold(t *testing.T) {
 
 func TestNobodyNeedsToBeTold(t *testing.T) {
 	t.Parallel()
-	for _, o := range []observe.Observer{observe.Join(), observe.Or(nil)} {
+	for _, o := range []observe.Observer{observe.Join(), observe.Join(observe.None, observe.None), observe.Or(nil)} {
 		if o != observe.None {
 			t.Errorf("got %T", o)
 		}

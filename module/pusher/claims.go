@@ -125,6 +125,18 @@ func (c *Claims) Add(user mxid.UserID, now int64) int64 {
 	return number
 }
 
+// AddFirst adds a claim of a user that comes before every claim that [Claims.Add]
+// makes, whenever that is, and returns its number. It is for a pusher that the
+// user had before there were claims.
+func (c *Claims) AddFirst(user mxid.UserID) int64 {
+	number := int64(1)
+	for slices.ContainsFunc(c.owners, func(o Owner) bool { return o.Claim == number }) {
+		number++
+	}
+	c.owners = append(slices.Clip(c.owners), Owner{user, number})
+	return number
+}
+
 // Restore adds a claim that has its number already, unless it is there. It
 // reports false where another user has a claim of that number.
 func (c *Claims) Restore(claim Owner) bool {

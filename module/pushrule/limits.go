@@ -73,7 +73,7 @@ func (l Limits) CheckActions(actions []Action) error {
 // before may still be changed and may shrink.
 func (l Limits) CheckSet(before, after Ruleset) error {
 	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
-		return fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", l.MaxSetBytes))
+		return l.tooLarge()
 	}
 	return l.checkCount(before, after)
 }
@@ -83,9 +83,17 @@ func (l Limits) checkCount(before, after Ruleset) error {
 		return nil
 	}
 	if n := after.Len(); n > l.MaxRules && n > before.Len() {
-		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d push rules.", l.MaxRules))
+		return l.tooMany()
 	}
 	return nil
+}
+
+func (l Limits) tooLarge() error {
+	return fault.New(fault.TooLarge, fmt.Sprintf("Push rules larger than %d bytes.", l.MaxSetBytes))
+}
+
+func (l Limits) tooMany() error {
+	return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d push rules.", l.MaxRules))
 }
 
 // leastRule is the least that a rule takes in a set, in bytes.

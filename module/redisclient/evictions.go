@@ -13,14 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Config configures what the module requires of the servers.
-type Config struct {
-	// AllowEviction lets the servers evict keys when their memory is full: users
-	// lose their push rules and pushers then, and nothing tells of it. Default:
-	// false, which a Redis with such a maxmemory-policy does not get past.
-	AllowEviction bool
-}
-
 // Evictions watches for masters that evict keys when their memory is full. What
 // is evicted looks like a user who is new, so nothing else tells of it.
 //

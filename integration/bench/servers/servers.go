@@ -1,4 +1,4 @@
-// Package testbed starts the servers that commands measure, each as a process
+// Package servers starts the servers that commands measure, each as a process
 // of its own on a free port of 127.0.0.1, with its data in a temporary folder.
 package servers
 
@@ -149,6 +149,38 @@ func (p *Process) Resident() int64 {
 	number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
 	kilobytes, _ := strconv.ParseInt(number, 10, 64)
 	return kilobytes << 10
+}
+
+// CPU is what the process has spent so far, to 10 ms; 0 where the system does not
+// tell.
+func (p *Process) CPU() time.Duration {
+	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name of the program may have spaces
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(fields[11], 10, 64)
+	system, _ := strconv.ParseInt(fields[12], 10, 64)
+	const tick = 10 * time.Millisecond // USER_HZ is 100 wherever Go runs
+	return time.Duration(user+system) * tick
+}
+
+// RedisCPU is what the Redis has spent so far, with all of its threads and in the
+// one that executes commands.
+func (b *Bed) RedisCPU(ctx context.Context) (all, main time.Duration, err error) {
+	info, err := b.Client.InfoMap(ctx, "cpu").Result()
+	if err != nil {
+		return 0, 0, err
+	}
+	seconds := func(names ...string) (sum time.Duration) {
+		for _, name := range names {
+			part, _ := time.ParseDuration(info["CPU"][name] + "s") // none before Redis 6.2
+			sum += part
+		}
+		return sum
+	}
+	return seconds("used_cpu_user", "used_cpu_sys"), seconds("used_cpu_user_main_thread", "used_cpu_sys_main_thread"), nil
 }
 
 // Close ends what was started and removes what it left.

@@ -83,13 +83,18 @@ func (f *floor) hashGetAll(c echo.Context) error {
 	return answer(c, text)
 }
 
-// hashGetSet is a HGET and then a HSET of the same field.
+// hashGetSet is a HGET and then a HSET of the same field, of what was sent if there
+// was none.
 func (f *floor) hashGetSet(c echo.Context) error {
 	ctx, key, field := c.Request().Context(), c.QueryParam("key"), c.QueryParam("field")
-	if _, err := io.ReadAll(c.Request().Body); err != nil {
+	body, err := io.ReadAll(c.Request().Body)
+	if err != nil {
 		return err
 	}
 	value, err := f.client.HGet(ctx, key, field).Result()
+	if errors.Is(err, redis.Nil) {
+		value, err = string(body), nil
+	}
 	if err != nil {
 		return err
 	}

@@ -20,6 +20,7 @@ type load struct {
 	address     string
 	connections int
 	length      time.Duration
+	rate        int // requests a second in all; 0 is as many as are answered
 
 	// request returns the nth request of a connection, from 0 on.
 	request func(connection, n int) []byte
@@ -27,8 +28,21 @@ type load struct {
 
 // outcome is what became of a load.
 type outcome struct {
+	requests int
 	rate     float64 // requests a second
 	p50, p99 time.Duration
+
+	cpu cpu // of the servers, in all
+}
+
+// cpu is what servers have spent.
+type cpu struct {
+	host, redis, redisMain time.Duration // the last is that of the thread that executes commands
+	others                 time.Duration // hosts that get no requests
+}
+
+func (c cpu) minus(d cpu) cpu {
+	return cpu{c.host - d.host, c.redis - d.redis, c.redisMain - d.redisMain, c.others - d.others}
 }
 
 // run makes the requests. Any other answer than 200 is an error.
@@ -54,7 +68,7 @@ func (l load) run(ctx context.Context) (outcome, error) {
 	}
 	slices.Sort(times)
 	quantile := func(part float64) time.Duration { return times[int(part*float64(len(times)-1))] }
-	return outcome{float64(len(times)) / took.Seconds(), quantile(.5), quantile(.99)}, nil
+	return outcome{requests: len(times), rate: float64(len(times)) / took.Seconds(), p50: quantile(.5), p99: quantile(.99)}, nil
 }
 
 func (l load) runOne(ctx context.Context, connection int, end time.Time) (times []time.Duration, err error) {
@@ -65,7 +79,9 @@ func (l load) runOne(ctx context.Context, connection int, end time.Time) (times 
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	reader := bufio.NewReaderSize(conn, 64<<10)
+	pace := l.pace(connection)
 	for now := time.Now(); now.Before(end); {
+		now = pace.wait(now)
 		if _, err := conn.Write(l.request(connection, len(times))); err != nil {
 			return nil, err
 		}
@@ -77,6 +93,36 @@ func (l load) runOne(ctx context.Context, connection int, end time.Time) (times 
 		now = answered
 	}
 	return times, nil
+}
+
+// pace says when a connection makes its requests: at fixed times, or at once.
+type pace struct {
+	next  time.Time
+	every time.Duration // 0 is at once
+}
+
+func (l load) pace(connection int) *pace {
+	if l.rate == 0 {
+		return &pace{}
+	}
+	every := time.Duration(l.connections) * time.Second / time.Duration(l.rate)
+	return &pace{time.Now().Add(every * time.Duration(connection) / time.Duration(l.connections)), every}
+}
+
+// wait returns when the next request is to be made, with the time from which on it
+// counts: when it should have been made if the one before took too long, and not
+// if the load itself woke up late.
+func (p *pace) wait(now time.Time) time.Time {
+	if p.every == 0 {
+		return now
+	}
+	due := p.next
+	p.next = due.Add(p.every)
+	if now.After(due) {
+		return due
+	}
+	time.Sleep(due.Sub(now))
+	return time.Now()
 }
 
 // readAnswer reads an answer and returns the length of its body. It knows as

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/integration/bench/servers"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // fewUsers is how many users make the requests, and how many there are at the
@@ -25,6 +26,7 @@ type bench struct {
 	plan
 	*servers.Bed
 	floor, demo *servers.Process
+	others      []*servers.Process // further demo hosts, which get no requests
 	program     string
 	report      report
 }
@@ -41,25 +43,40 @@ func measure(ctx context.Context, p plan) error {
 		return err
 	}
 	began := time.Now()
-	for _, part := range []struct {
-		name string
-		run  func(context.Context) error
-	}{
-		{"start of the demo host", b.measureStart},
-		{"operations", b.measureOperations},
-		{"growth with the set", b.measureSizes},
-		{"one hot user", b.measureHotUser},
-		{"memory", b.measureMemory},
-		{"growth with users", b.measureUsers},
-	} {
+	for _, part := range parts {
+		if p.parts != "" && !slices.Contains(strings.Split(p.parts, ","), part.name) {
+			continue
+		}
 		progress("%v %s", time.Since(began).Round(time.Second), part.name)
-		if err := part.run(ctx); err != nil {
+		if err := part.run(b, ctx); err != nil {
 			return fmt.Errorf("%s: %w", part.name, err)
 		}
 	}
 	progress("%v done", time.Since(began).Round(time.Second))
 	b.report.plan = p
 	return b.report.write(p.out)
+}
+
+// parts are what is measured, in turn. The last leaves many users behind.
+var parts = []struct {
+	name string
+	run  func(*bench, context.Context) error
+}{
+	{"start", (*bench).measureStart},
+	{"operations", (*bench).measureOperations},
+	{"latency", (*bench).measureLatency},
+	{"hosts", (*bench).measureHosts},
+	{"sizes", (*bench).measureSizes},
+	{"hot", (*bench).measureHotUser},
+	{"memory", (*bench).measureMemory},
+	{"users", (*bench).measureUsers},
+}
+
+func partNames() (names []string) {
+	for _, part := range parts {
+		names = append(names, part.name)
+	}
+	return names
 }
 
 func progress(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
@@ -88,7 +105,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 	for n := range fewUsers {
 		user := userName(n)
 		for i := range 3 {
-			body := strings.Replace(pusher("key", i), `"key"`, fmt.Sprintf(`"%s-%d"`, user, i), 1)
+			body := strings.Replace(pusher(i), "PUSHKEY", fmt.Sprintf("%s-%d", user, i), 1)
 			if _, err := ask(b.demo.Address, makeRequest("POST", prefix+"/pushers/set", token(user), body)); err != nil {
 				return err
 			}
@@ -130,54 +147,155 @@ func event(user string, rooms int) string {
 // pair is the floor and the demo host under the same load, in turn.
 type pair struct{ floor, demo []outcome }
 
-// compare loads both hosts with an operation, in turn. User returns whose turn it
-// is on a connection, and for which time.
-func (b *bench) compare(ctx context.Context, o operation, user func(connection, n int) (string, int), rule string) (p pair, err error) {
-	first, _ := user(0, 0)
-	bytes, err := ask(b.demo.Address, o.request(first, rule, 0))
+// users returns whose turn it is on a connection, and for which time.
+type users func(connection, n int) (user string, visit int)
+
+// visitsOfRound is more than a user is visited in a round.
+const visitsOfRound = 1_000_000
+
+// compare loads both hosts with an operation, in turn.
+func (b *bench) compare(ctx context.Context, o operation, l load, next users, rule string) (p pair, err error) {
+	first, _ := next(0, 0)
+	bytes, err := ask(b.demo.Address, o.request(first, rule, visitsOfRound*(b.rounds+1)))
 	if err != nil {
 		return p, err
 	}
-	for range b.rounds {
-		for _, side := range []struct {
-			outcomes *[]outcome
-			load     load
-		}{
-			{&p.floor, load{b.floor.Address, b.connections, b.phase, func(c, n int) []byte {
-				name, visit := user(c, n)
-				return o.floorRequest(name, visit, bytes)
-			}}},
-			{&p.demo, load{b.demo.Address, b.connections, b.phase, func(c, n int) []byte {
-				name, visit := user(c, n)
-				return o.request(name, rule, visit)
-			}}},
-		} {
-			found, err := side.load.run(ctx)
-			if err != nil {
-				return p, fmt.Errorf("%s: %w", o.name, err)
-			}
-			*side.outcomes = append(*side.outcomes, found)
+	l.length = b.phase
+	for round := range b.rounds {
+		l.request = func(c, n int) []byte {
+			user, visit := next(c, n)
+			return o.floorRequest(user, visit+round*visitsOfRound, bytes)
+		}
+		if err := b.load(ctx, b.floor, l, &p.floor); err != nil {
+			return p, fmt.Errorf("%s: %w", o.name, err)
+		}
+		l.request = func(c, n int) []byte {
+			user, visit := next(c, n)
+			return o.request(user, rule, visit+round*visitsOfRound)
+		}
+		if err := b.load(ctx, b.demo, l, &p.demo); err != nil {
+			return p, fmt.Errorf("%s: %w", o.name, err)
 		}
 	}
 	return p, nil
 }
 
+// load makes a load on a host, and appends what became of it and what it cost.
+func (b *bench) load(ctx context.Context, host *servers.Process, l load, outcomes *[]outcome) error {
+	l.address = host.Address
+	before, err := b.cpu(ctx, host)
+	if err != nil {
+		return err
+	}
+	found, err := l.run(ctx)
+	if err != nil {
+		return err
+	}
+	after, err := b.cpu(ctx, host)
+	found.cpu = after.minus(before)
+	*outcomes = append(*outcomes, found)
+	return err
+}
+
+// cpu is what the servers have spent so far.
+func (b *bench) cpu(ctx context.Context, host *servers.Process) (c cpu, err error) {
+	c.host = host.CPU()
+	for _, other := range b.others {
+		c.others += other.CPU()
+	}
+	c.redis, c.redisMain, err = b.RedisCPU(ctx)
+	return c, err
+}
+
+// closed is as many connections as the flags say, each of which makes a request
+// when the one before is answered.
+func (b *bench) closed() load { return load{connections: b.connections} }
+
 // ownUser gives each connection users of its own, one after the other.
-func (b *bench) ownUser(connection, n int) (string, int) {
-	each := fewUsers / b.connections
-	return userName(connection*each + n%each), n / each
+func ownUser(connections int) users {
+	each := fewUsers / connections
+	return func(connection, n int) (string, int) { return userName(connection*each + n%each), n / each }
 }
 
 func (b *bench) measureOperations(ctx context.Context) error {
 	for _, o := range operations() {
-		p, err := b.compare(ctx, o, b.ownUser, "")
+		p, err := b.compare(ctx, o, b.closed(), ownUser(b.connections), "")
 		if err != nil {
 			return err
 		}
-		b.report.operations = append(b.report.operations, row{o.name, o.goal, p})
-		progress("  %s: %.2f", o.name, p.rate())
+		b.report.operations = append(b.report.operations, row{o.name, "", o.goal, p})
+		progress("  %s: %.2f, CPU %.2f", o.name, p.rate(), p.cpu())
 	}
 	return nil
+}
+
+// fixedRate is how many requests a second are made where there is a rate.
+const fixedRate = 2000
+
+// measureLatency compares what single requests take under small and larger loads.
+func (b *bench) measureLatency(ctx context.Context) error {
+	for _, o := range []operation{getSet, putEnabled, renewPusher} {
+		for _, l := range []load{{connections: 1}, {connections: 4}, {connections: 16}, {connections: 16, rate: fixedRate}} {
+			p, err := b.compare(ctx, o, l, ownUser(l.connections), "")
+			if err != nil {
+				return err
+			}
+			name := fmt.Sprint(l.connections)
+			if l.rate > 0 {
+				name = fmt.Sprintf("%d, %d/s", l.connections, l.rate)
+			}
+			b.report.latency = append(b.report.latency, row{o.name, name, 0, p})
+			progress("  %s, %s: CPU %.2f", o.name, name, p.cpu())
+		}
+	}
+	return nil
+}
+
+// measureHosts compares changes beside further hosts on the Redis, which hear of
+// them and have nobody to tell.
+func (b *bench) measureHosts(ctx context.Context) error {
+	defer func() {
+		for _, other := range b.others {
+			other.Stop()
+		}
+		b.others = nil
+	}()
+	for _, hosts := range []int{0, 1, 4, 16} {
+		for len(b.others) < hosts {
+			other, err := b.StartDemo(ctx, b.program)
+			if err != nil {
+				return err
+			}
+			b.others = append(b.others, other)
+		}
+		if err := b.awaitSubscribers(ctx, hosts+1); err != nil {
+			return err
+		}
+		p, err := b.compare(ctx, putActions, b.closed(), ownUser(b.connections), "")
+		if err != nil {
+			return err
+		}
+		b.report.hosts = append(b.report.hosts, row{putActions.name, fmt.Sprint(hosts), 0, p})
+		progress("  %d further hosts: CPU %.2f", hosts, p.cpu())
+	}
+	return nil
+}
+
+// awaitSubscribers returns when as many hosts listen for changes.
+func (b *bench) awaitSubscribers(ctx context.Context, hosts int) error {
+	ctx, cancel := context.WithTimeout(ctx, servers.Patience)
+	defer cancel()
+	channel := stored.Keys{}.Channel()
+	for {
+		subscribers, err := b.Client.PubSubNumSub(ctx, channel).Result()
+		if err != nil {
+			return fmt.Errorf("waiting for %d hosts to subscribe: %w", hosts, err)
+		}
+		if subscribers[channel] >= int64(hosts) {
+			return nil
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 }
 
 // largeUsers are those who have more rules than the defaults.
@@ -198,12 +316,12 @@ func (b *bench) measureSizes(ctx context.Context) error {
 		}
 		last := fmt.Sprintf("!room%d:example.org", size-1)
 		for _, o := range grown() {
-			p, err := b.compare(ctx, o, b.ownLargeUser, last)
+			p, err := b.compare(ctx, o, b.closed(), b.ownLargeUser, last)
 			if err != nil {
 				return err
 			}
-			b.report.sizes = append(b.report.sizes, sizeRow{row{o.name, 0, p}, size})
-			progress("  %d rules, %s: %.2f", size, o.name, p.rate())
+			b.report.sizes = append(b.report.sizes, sizeRow{row{o.name, fmt.Sprint(size), growthGoals[size][o.name], p}, size})
+			progress("  %d rules, %s: %.2f, CPU %.2f", size, o.name, p.rate(), p.cpu())
 		}
 	}
 	return nil
@@ -218,13 +336,13 @@ func (b *bench) measureUsers(ctx context.Context) error {
 			return err
 		}
 		have = users
-		for _, o := range []operation{operations()[0], operations()[5]} {
-			p, err := b.compare(ctx, o, func(_, n int) (string, int) { return userName(rand.IntN(users)), n }, "")
+		for _, o := range []operation{getSet, putActions} {
+			p, err := b.compare(ctx, o, b.closed(), func(_, n int) (string, int) { return userName(rand.IntN(users)), n }, "")
 			if err != nil {
 				return err
 			}
-			b.report.users = append(b.report.users, sizeRow{row{o.name, 0, p}, users})
-			progress("  %d users, %s: %.2f", users, o.name, p.rate())
+			b.report.users = append(b.report.users, row{o.name, fmt.Sprint(users), 0, p})
+			progress("  %d users, %s: %.2f, CPU %.2f", users, o.name, p.rate(), p.cpu())
 		}
 	}
 	return nil
@@ -238,16 +356,14 @@ func (b *bench) measureHotUser(ctx context.Context) error {
 		return err
 	}
 	defer demo.Stop()
-	o := operations()[6]
 	for range b.rounds {
 		for i, writers := range []int{1, hotWriters} {
-			found, err := load{demo.Address, writers, b.phase, func(c, n int) []byte {
-				return makeRequest(o.method, fmt.Sprintf("%s/pushrules/global/room/!room%d:example.org", prefix, c), token("user0"), o.body(n))
-			}}.run(ctx)
+			err := b.load(ctx, demo, load{connections: writers, length: b.phase, request: func(c, n int) []byte {
+				return makeRequest(putRule.method, fmt.Sprintf("%s/pushrules/global/room/!room%d:example.org", prefix, c), token("user0"), actions(n))
+			}}, &b.report.hot[i])
 			if err != nil {
 				return err
 			}
-			b.report.hot[i] = append(b.report.hot[i], found)
 		}
 	}
 	progress("  %d writers: %.1f times as fast as one", hotWriters, b.report.hotRatio())
@@ -267,8 +383,9 @@ func (b *bench) measureMemory(ctx context.Context) error {
 	}
 	defer demo.Stop()
 	all := operations()
+	all = all[:len(all)-1] // without the one that adds pushers
 	for range max(3, b.rounds) {
-		if _, err := (load{demo.Address, manyConnections, 2 * b.phase, func(c, n int) []byte {
+		if _, err := (load{address: demo.Address, connections: manyConnections, length: 2 * b.phase, request: func(c, n int) []byte {
 			return all[n%len(all)].request(userName(c%fewUsers), "", n)
 		}}).run(ctx); err != nil {
 			return err

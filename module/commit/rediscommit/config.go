@@ -9,24 +9,37 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// Config configures a [Store].
+// Config configures the stores on Redis: each [Store], and those that are built on
+// it.
 type Config struct {
-	// KeyPrefix stands before every key. It has no braces, which would change
-	// the hash slot. Default: none.
+	// KeyPrefix stands before every key. It has no braces, which would change the
+	// hash slot. Hosts that serve the same users share it; others on the same Redis
+	// differ. Default: none.
 	KeyPrefix string
 
-	// OperationTimeout bounds each load or update, its retries included. The
-	// client must honour deadlines (ContextTimeoutEnabled). Above zero and at
-	// most 30 s; default 5 s.
+	// OperationTimeout bounds each load or update, its retries included, whoever
+	// asks for it; what a request asks for also ends with the request. The client
+	// must honour deadlines (ContextTimeoutEnabled). Above zero and at most 30 s;
+	// default 5 s.
 	OperationTimeout time.Duration
 
 	// Durability says when an update counts as made. Default: when the master
 	// has it in memory.
 	Durability Durability
 
+	// LargeValueBytes is the size in bytes from which a user's rules are replaced by
+	// a plain SET of another key, which then takes the place of the old one, and not
+	// by a script with the value as an argument, which Redis copies several times.
+	// With a Durability there is no such size. Default 32 KiB.
+	LargeValueBytes int
+}
+
+// Options are what a [Store] depends on beside its client and its Config. The zero
+// value will do for one host.
+type Options struct {
 	// Now is the clock for the versions of values: that of Redis, as
 	// [redisclient.Clock] knows it, so that hosts whose own clocks differ agree.
-	// Nil is the host's own, which will do for one host.
+	// Nil is the host's own.
 	Now func() time.Time
 
 	// Observer is told of lost races, unknown outcomes and waits; of operations,
@@ -36,7 +49,9 @@ type Config struct {
 
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
-	return Config{OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond}}
+	return Config{
+		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond}, LargeValueBytes: 32 << 10,
+	}
 }
 
 // maxOperationTimeout is a small part of the 10 minutes for which values without
@@ -53,6 +68,9 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))
 	} else if c.Durability.isAsked() && c.Durability.Timeout >= c.OperationTimeout {
 		faults = append(faults, fmt.Errorf("Durability.Timeout is %v, want less than OperationTimeout, %v", c.Durability.Timeout, c.OperationTimeout))
+	}
+	if c.LargeValueBytes < 1 {
+		faults = append(faults, fmt.Errorf("LargeValueBytes is %d, want at least 1", c.LargeValueBytes))
 	}
 	return errors.Join(faults...)
 }

@@ -84,7 +84,10 @@ func wantFaults(t *testing.T, err error, fields ...string) {
 
 func TestAConfigThatCannotWorkIsNamed(t *testing.T) {
 	t.Parallel()
-	const prefix, operation, replicas, timeout = "KeyPrefix", "OperationTimeout is", "Durability.Replicas", "Durability.Timeout"
+	const (
+		prefix, operation, large = "KeyPrefix", "OperationTimeout is", "LargeValueBytes"
+		replicas, timeout        = "Durability.Replicas", "Durability.Timeout"
+	)
 	wantFaults(t, DefaultConfig().Validate())
 	for _, test := range []struct {
 		change func(*Config)
@@ -101,8 +104,9 @@ func TestAConfigThatCannotWorkIsNamed(t *testing.T) {
 		{func(c *Config) { c.Durability = Durability{AOF: true, Timeout: c.OperationTimeout} }, []string{timeout}},
 		{func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: c.OperationTimeout} }, []string{timeout}},
 		{func(c *Config) { c.Durability = Durability{Replicas: 1, Timeout: c.OperationTimeout - 1} }, nil},
+		{func(c *Config) { c.LargeValueBytes = 0 }, []string{large}},
 		{func(c *Config) { *c = Config{KeyPrefix: "{}", Durability: Durability{Replicas: -1, AOF: true}} },
-			[]string{replicas, timeout, prefix, operation}},
+			[]string{replicas, timeout, prefix, operation, large}},
 	} {
 		cfg := DefaultConfig()
 		test.change(&cfg)

@@ -79,7 +79,7 @@ func (m forgottenMove) wantHeld(t *testing.T, why string) {
 	t.Helper()
 	layout := texts()
 	layout.LoadSurely = true
-	store, err := New(m.client, DefaultConfig(), layout)
+	store, err := New(m.client, DefaultConfig(), Options{}, layout)
 	if err != nil {
 		t.Fatal(err)
 	}

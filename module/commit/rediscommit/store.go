@@ -110,11 +110,11 @@ type Store[V any] struct {
 
 // New returns a store on client, which stays the caller's. The client must read
 // from masters.
-func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*Store[V], error) {
+func New[V any](client redis.UniversalClient, cfg Config, o Options, layout Layout[V]) (*Store[V], error) {
 	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", layout.Name, err)
 	}
-	cfg.Observer = observe.Or(cfg.Observer)
+	observer := observe.Or(o.Observer)
 	nodes := newNodes(client)
 	s := &Store[V]{
 		layout: layout, cfg: cfg, client: client, nodes: nodes, reads: newPipelines(nodes),
@@ -131,12 +131,12 @@ func New[V any](client redis.UniversalClient, cfg Config, layout Layout[V]) (*St
 	}
 	s.committer = commit.New(s.snapshot, mode)
 	s.committer.UseCache(s.cached)
-	if cfg.Now != nil {
-		s.committer.Now(cfg.Now)
+	if o.Now != nil {
+		s.committer.Now(o.Now)
 	}
-	s.committer.Tell(func(event observe.Event) { cfg.Observer.Count(event, layout.Observed) })
+	s.committer.Tell(func(event observe.Event) { observer.Count(event, layout.Observed) })
 	observeWaits := func(took time.Duration, reached bool) {
-		cfg.Observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
+		observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
 	}
 	s.swap.waited, s.remove.waited = observeWaits, observeWaits
 	return s, nil

@@ -106,7 +106,7 @@ func textStore(t *testing.T, client redis.UniversalClient, change func(*Config))
 	t.Helper()
 	cfg := DefaultConfig()
 	change(&cfg)
-	store, err := New(client, cfg, texts())
+	store, err := New(client, cfg, Options{}, texts())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -257,7 +257,7 @@ func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	cfg := Config{KeyPrefix: "{", OperationTimeout: time.Second, Durability: Durability{Replicas: 1, Timeout: time.Minute}}
 	_, client := embedded(t)
-	_, err := New(client, cfg, texts())
+	_, err := New(client, cfg, Options{}, texts())
 	for _, part := range []string{"texts", "KeyPrefix", "OperationTimeout", "ReadTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
 			t.Errorf("the error does not name %s: %v", part, err)

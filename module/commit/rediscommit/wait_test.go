@@ -27,7 +27,7 @@ func TestAChangeIsWaitedForOnce(t *testing.T) {
 	server := redistest.Single(t)
 	cfg := DefaultConfig()
 	cfg.Durability = Durability{Replicas: 1, Timeout: 300 * time.Millisecond}
-	store, err := New(server.Client(t), cfg, texts())
+	store, err := New(server.Client(t), cfg, Options{}, texts())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -84,7 +84,7 @@ func New() *Metrics {
 			"Writes that were tried again: lost_race and, of the first try, missed_guess; unknown_outcome where the answer did not come.",
 			storeLabel, eventLabel),
 		ruleSets: counter("pushfx_rule_sets_total",
-			"Rule sets that were created for users who had none, or repaired.", eventLabel),
+			"Rule sets that were created for users who had none, imported, or repaired.", eventLabel),
 		durability: histogram("pushfx_durability_wait_seconds",
 			"Time that a change took with its wait for replicas or a disk.", storeLabel, outcomeLabel),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -101,7 +101,7 @@ func New() *Metrics {
 func (m *Metrics) begin() {
 	for _, event := range observe.Events() {
 		switch event {
-		case observe.RuleSetCreated, observe.RuleSetRepaired:
+		case observe.RuleSetCreated, observe.RuleSetImported, observe.RuleSetRepaired:
 			m.ruleSets.WithLabelValues(ruleSetEvent(event))
 		default:
 			for _, store := range []string{observe.PushRules, observe.Pushers, observe.Pushkeys} {
@@ -112,10 +112,14 @@ func (m *Metrics) begin() {
 }
 
 func ruleSetEvent(event observe.Event) string {
-	if event == observe.RuleSetCreated {
+	switch event {
+	case observe.RuleSetCreated:
 		return "created"
+	case observe.RuleSetImported:
+		return "imported"
+	default:
+		return "repaired"
 	}
-	return "repaired"
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
@@ -166,7 +170,7 @@ func (m *Metrics) histogram(op *observe.Operation, outcome int) prometheus.Obser
 // Count implements [observe.Observer].
 func (m *Metrics) Count(event observe.Event, store string) {
 	switch event {
-	case observe.RuleSetCreated, observe.RuleSetRepaired:
+	case observe.RuleSetCreated, observe.RuleSetImported, observe.RuleSetRepaired:
 		m.ruleSets.WithLabelValues(ruleSetEvent(event)).Inc()
 	default:
 		m.writes.WithLabelValues(store, event.String()).Inc()

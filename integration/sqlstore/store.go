@@ -1,0 +1,158 @@
+// Package sqlstore keeps push rules in an SQL database: a RuleStore of a host's
+// own, made to be copied. It works on Postgres and on SQLite. Section "A store of
+// your own" of module/README.md goes through it.
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+var _ module.RuleStore = (*Store)(nil)
+
+// Store is a [module.RuleStore] in an SQL database that has the tables of
+// [Schema]. It is safe for concurrent use.
+type Store struct {
+	db    *sql.DB
+	every time.Duration
+	cache *pushrule.ReadCache
+}
+
+// New returns a store. While it watches, it asks for changes every so often.
+func New(db *sql.DB, every time.Duration) *Store {
+	return &Store{db, every, pushrule.NewReadCache()}
+}
+
+// Update replaces the user's rules with what edit makes of them; see
+// [module.RuleStore].
+func (s *Store) Update(
+	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (after module.Content, err error) {
+	err = s.change(ctx, user, func(tx *sql.Tx, version int64) error {
+		rows, err := selectRows(ctx, tx, `SELECT user_id, version, event FROM push_rules WHERE user_id = $1`, user)
+		if err != nil {
+			return err
+		}
+		var before stored.Event // none
+		for _, r := range rows {
+			if before, err = s.read(r); err != nil {
+				return err // what cannot be read is not overwritten
+			}
+		}
+		e := before
+		if err := edit(&e.Rules, e.Found); err != nil {
+			return err
+		}
+		if e.Found && e.Rules.Equal(before.Rules) {
+			after = content(before)
+			return nil
+		}
+		e.Found, e.Revision.Version = true, version
+		after = content(e)
+		_, err = tx.ExecContext(ctx, `INSERT INTO push_rules (user_id, version, event) VALUES ($1, $2, $3)
+			ON CONFLICT (user_id) DO UPDATE SET version = excluded.version, event = excluded.event`,
+			user, version, e.Text(stored.Revision{}))
+		return unavailable(err)
+	})
+	return after, err
+}
+
+// Delete removes all that is stored for a user; see [module.RuleStore].
+func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
+	return s.change(ctx, user, func(tx *sql.Tx, _ int64) error {
+		_, err := tx.ExecContext(ctx, `DELETE FROM push_rules WHERE user_id = $1`, user)
+		return unavailable(err)
+	})
+}
+
+// change makes a change with the next version, in a transaction. The row of the
+// last version is locked until the transaction ends: changes come one after the
+// other, and are seen in the order of their versions.
+func (s *Store) change(ctx context.Context, user mxid.UserID, do func(tx *sql.Tx, version int64) error) error {
+	if err := user.Validate(); err != nil {
+		return err
+	}
+	tx, err := s.db.BeginTx(ctx, nil)
+	if err != nil {
+		return unavailable(err)
+	}
+	defer tx.Rollback() // which does nothing after the commit
+	var version int64
+	next := tx.QueryRowContext(ctx, `UPDATE push_rules_version SET last = last + 1 RETURNING last`)
+	if err := next.Scan(&version); err != nil {
+		return unavailable(err)
+	}
+	if err := do(tx, version); err != nil {
+		return err
+	}
+	return unavailable(tx.Commit())
+}
+
+// Load returns what is stored for a user; see [module.RuleStore].
+func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	loaded := s.LoadMany(ctx, []mxid.UserID{user})[user]
+	return loaded.Value, loaded.Err
+}
+
+// LoadMany returns what is stored for many users; see [module.RuleStore].
+func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	return many(ctx, s.db, users, "event", func(r row) (module.Content, error) {
+		e, err := s.read(r)
+		return content(e), err
+	})
+}
+
+// Versions returns the versions of many users' rules; see [module.RuleStore]. It
+// reads no rules.
+func (s *Store) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	return many(ctx, s.db, users, "''", func(r row) (int64, error) { return r.version, nil })
+}
+
+// read reads the event of a row, whose version is that of the row.
+func (s *Store) read(r row) (stored.Event, error) {
+	e, err := stored.ReadEvent(r.event, s.cache)
+	e.Revision.Version = r.version
+	return e, err
+}
+
+// content is what the module sees of an event.
+func content(e stored.Event) module.Content {
+	if !e.Found {
+		return module.Content{}
+	}
+	return module.Content{Rules: e.Rules, Extra: e.ContentExtra, Version: e.Version()}
+}
+
+// Watch asks for changes until ctx ends or the database cannot be reached; see
+// [module.RuleStore].
+func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+	var last int64
+	if err := s.db.QueryRowContext(ctx, `SELECT last FROM push_rules_version`).Scan(&last); err != nil {
+		return unavailable(err)
+	}
+	watching()
+	ticks := time.NewTicker(s.every)
+	defer ticks.Stop()
+	for {
+		rows, err := selectRows(ctx, s.db,
+			`SELECT user_id, version, '' FROM push_rules WHERE version > $1 ORDER BY version LIMIT 1000`, last)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			changed(module.Change{User: r.user, Version: r.version})
+			last = r.version
+		}
+		select {
+		case <-ticks.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,53 @@
+package sqlstore
+
+import (
+	"database/sql"
+	"path/filepath"
+	"testing"
+	"time"
+
+	_ "modernc.org/sqlite"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/storetest"
+)
+
+// A store keeps the contract of the module's own. Each host has a connection of
+// its own to one database.
+func TestContract(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "rules.db")
+	database := open(t, file)
+	if _, err := database.Exec(Schema); err != nil {
+		t.Fatal(err)
+	}
+	newStore := func(t *testing.T) module.RuleStore { return New(open(t, file), time.Millisecond) }
+	storetest.Rules(t, newStore, func(t *testing.T, user mxid.UserID, content string) {
+		plant(t, database, user, `{"type":"m.push_rules","content":`+content+`}`)
+	})
+}
+
+// open opens a database. Who finds it locked waits for as long as a request may
+// take at most; who writes says so at the beginning of the transaction.
+func open(t *testing.T, file string) *sql.DB {
+	t.Helper()
+	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(30000)&_txlock=immediate")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { db.Close() })
+	return db
+}
+
+// plant writes an event as somebody else would, who takes the next version for it.
+func plant(t *testing.T, db *sql.DB, user mxid.UserID, event string) {
+	t.Helper()
+	err := New(db, 0).change(t.Context(), user, func(tx *sql.Tx, version int64) error {
+		_, err := tx.ExecContext(t.Context(), `INSERT OR REPLACE INTO push_rules VALUES ($1, $2, $3)`, user, version, event)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,61 @@
+package metrics
+
+import (
+	"fmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pushfx/pushfx/module/observe"
+)
+
+// Set is all metrics of one host, which are registered together. It is not safe for
+// concurrent use.
+type Set struct {
+	registerer prometheus.Registerer // nil for a host without metrics
+	counts     *Metrics
+	collectors []prometheus.Collector
+	registered int // how many of them are
+}
+
+// NewSet returns a set with [Metrics]. A host that has no registerer, nil, has no
+// metrics, and nothing is counted.
+func NewSet(r prometheus.Registerer) *Set {
+	counts := New()
+	return &Set{registerer: r, counts: counts, collectors: []prometheus.Collector{counts}}
+}
+
+// Observer returns what counts.
+func (s *Set) Observer() observe.Observer {
+	if s.registerer == nil {
+		return observe.None
+	}
+	return s.counts
+}
+
+// Add adds collectors that were not registered yet.
+func (s *Set) Add(collectors ...prometheus.Collector) {
+	s.collectors = append(s.collectors, collectors...)
+}
+
+// Register registers all of the metrics, or none of them and returns why.
+func (s *Set) Register() error {
+	if s.registerer == nil {
+		return nil
+	}
+	for _, collector := range s.collectors {
+		if err := s.registerer.Register(collector); err != nil {
+			s.Unregister()
+			return fmt.Errorf("pushfx: metrics: %w", err)
+		}
+		s.registered++
+	}
+	return nil
+}
+
+// Unregister undoes what [Set.Register] did.
+func (s *Set) Unregister() {
+	for _, collector := range s.collectors[:s.registered] {
+		s.registerer.Unregister(collector)
+	}
+	s.registered = 0
+}

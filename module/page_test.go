@@ -1,0 +1,144 @@
+package module_test
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// pageHost does what the page tells a host to do.
+type pageHost struct {
+	homeserver
+	syncEndpoint
+	t       *testing.T
+	pushers module.PusherService
+	rules   module.RuleService
+}
+
+func newPageHost(t *testing.T) *pageHost {
+	t.Helper()
+	waker := newSyncWaker()
+	i := newInstance(t, newShared(), asDefault, waker)
+	memory := newMemory()
+	service := module.NewService(module.Stores{Rules: i.store, Pushers: memory, Pushkeys: memory.index()}, i.Feed,
+		module.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy()})
+	return &pageHost{
+		homeserver{service.Host(service.Rules())}, syncEndpoint{service.Sync(service.Rules()), waker}, t,
+		service.Pushers(), service.Rules(),
+	}
+}
+
+func (h *pageHost) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// sync is a sync that waits for at most a second.
+func (h *pageHost) sync(since int64) (event string, next int64) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
+	defer cancel()
+	text, next, err := h.pushRulesSince(ctx, alice, since)
+	h.must(err)
+	return string(text), next
+}
+
+func (h *pageHost) wantPushers(when string, want int) {
+	h.t.Helper()
+	list, err := h.pushers.List(h.t.Context(), alice)
+	h.must(err)
+	if list.Len() != want {
+		h.t.Errorf("%s: %d pushers, want %d", when, list.Len(), want)
+	}
+}
+
+func TestAHostSyncsAsThePageTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := newPageHost(t)
+		h.must(h.registered(t.Context(), alice))
+		event, next := h.sync(0)
+		if !strings.Contains(event, ".m.rule.master") || next == 0 {
+			t.Errorf("the first sync: got %s, %d", event, next)
+		}
+		if event, same := h.sync(next); event != "" || same != next {
+			t.Errorf("a sync without news: got %s, %d", event, same)
+		}
+		go func() {
+			time.Sleep(time.Second / 2)
+			h.must(h.rules.Put(t.Context(), alice, pushrule.Room, "!old:example.org", pushrule.Draft{}, pushrule.Position{}))
+		}()
+		begin := time.Now()
+		event, next = h.sync(next)
+		if waited := time.Since(begin); !strings.Contains(event, "!old:example.org") || waited != time.Second/2 {
+			t.Errorf("a sync that is woken: got %s after %s", event, waited)
+		}
+		h.must(h.upgradedRoom(t.Context(), []mxid.UserID{alice, "@bob:example.org"}, "!old:example.org", "!new:example.org"))
+		if event, _ = h.sync(next); !strings.Contains(event, "!new:example.org") {
+			t.Errorf("after the upgrade: got %s", event)
+		}
+	})
+}
+
+func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h, ctx := newPageHost(t), t.Context()
+		h.must(h.registered(ctx, alice))
+		set := func(devices ...string) {
+			for _, device := range devices {
+				p := pusher.Pusher{
+					Key: pusher.Key{AppID: "app", Pushkey: device}, Kind: pusher.HTTP, Device: device,
+					Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
+				}
+				h.must(h.pushers.Set(ctx, alice, p, pusher.KeepOthers))
+			}
+		}
+		set("PHONE", "TABLET", "LAPTOP")
+		h.wantPushers("as set", 3)
+		h.must(h.loggedOut(ctx, alice, "OTHER"))
+		h.wantPushers("after the logout of another device", 3)
+		h.must(h.loggedOut(ctx, alice, "PHONE"))
+		h.wantPushers("after the logout of one", 2)
+		h.must(h.changedPassword(ctx, alice, "TABLET"))
+		h.wantPushers("after a change of the password", 1)
+		h.notify(ctx, []mxid.UserID{alice})
+		set("PHONE")
+		h.must(h.loggedIn(ctx, alice, []string{"PHONE"}))
+		h.wantPushers("after a login", 1)
+		h.must(h.loggedOutEverywhere(ctx, alice))
+		h.wantPushers("after the logout everywhere", 0)
+		set("PHONE")
+		h.must(h.deactivated(ctx, alice))
+		h.wantPushers("after the deactivation", 0)
+		if _, err := h.rules.Rule(ctx, alice, pushrule.Override, ".m.rule.master"); !errors.Is(err, pushrule.ErrEventNotFound) {
+			t.Errorf("after the deactivation: got %v", err)
+		}
+	})
+}
+
+// health is what a probe is told.
+type health struct{ err error }
+
+func (h health) Healthy(context.Context) error { return h.err }
+
+func TestTheProbeOfThePage(t *testing.T) {
+	t.Parallel()
+	for want, err := range map[int]error{http.StatusOK: nil, http.StatusServiceUnavailable: errDown} {
+		answer := httptest.NewRecorder()
+		probes{health{err}}.ready(answer, httptest.NewRequest(http.MethodGet, "/ready", nil))
+		if answer.Code != want {
+			t.Errorf("%v: got %d, want %d", err, answer.Code, want)
+		}
+	}
+}

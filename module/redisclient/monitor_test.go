@@ -1,0 +1,142 @@
+package redisclient
+
+import (
+	"context"
+	"errors"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// journal is a [Reporter] that writes down what it is told.
+type journal struct {
+	mu    sync.Mutex
+	lines []string
+}
+
+func (j *journal) add(line string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.lines = append(j.lines, line)
+}
+
+func (j *journal) Setting(advice Advice, address string) { j.add(advice.Option + " at " + address) }
+func (j *journal) Shortage(why string)                   { j.add("short of " + why) }
+func (j *journal) Evicting(err error)                    { j.add("evicts: " + err.Error()) }
+func (j *journal) Clock(err error)                       { j.add("clock: " + err.Error()) }
+
+// demanding is a [Durability] that finds what it is made of.
+type demanding struct {
+	shortages []string
+	err       error
+}
+
+func (d demanding) Check(context.Context, redis.UniversalClient) ([]string, error) {
+	return d.shortages, d.err
+}
+
+func monitorOf(client redis.UniversalClient, d Durability) (*Monitor, *journal) {
+	var told journal
+	return NewMonitor(client, DefaultConfig(), Demands{5 * time.Second, d}, &told), &told
+}
+
+func TestTheCheckAtStartReportsWhatWillHurt(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: 2 * time.Second, ReadTimeout: time.Second})
+	hasty := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: 2 * time.Second, ReadTimeout: time.Second, MaxRetries: -1})
+	t.Cleanup(func() { client.Close(); hasty.Close() })
+	never := errors.New("never")
+	for _, test := range []struct {
+		name       string
+		client     redis.UniversalClient
+		durability demanding
+		told       []string
+		err        error
+	}{
+		{"all is well", client, demanding{}, nil, nil},
+		{"a setting", hasty, demanding{}, []string{"MaxRetries at " + server.Addr()}, nil},
+		{"shortages", client, demanding{shortages: []string{"a", "b"}}, []string{"short of a", "short of b"}, nil},
+		{"a master that never will", client, demanding{[]string{"a"}, never}, []string{"short of a"}, never},
+	} {
+		m, told := monitorOf(test.client, test.durability)
+		if err := m.Check(t.Context()); err != test.err {
+			t.Errorf("%s: got error %v, want %v", test.name, err, test.err)
+		}
+		if !slices.Equal(told.lines, test.told) {
+			t.Errorf("%s: reported %q, want %q", test.name, told.lines, test.told)
+		}
+		if m.Clock().last.Load() == nil {
+			t.Errorf("%s: the clock was not measured", test.name)
+		}
+	}
+}
+
+func TestTheCheckAtStartRefusesAServerThatEvicts(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru").Client(t)
+	m, _ := monitorOf(client, demanding{})
+	if err := m.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "allkeys-lru") || m.EvictingMasters() != 1 {
+		t.Errorf("got error %v with %d masters", err, m.EvictingMasters())
+	}
+}
+
+func TestTheCheckAtStartEndsInTime(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	client := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), MaxRetries: -1})
+	defer client.Close()
+	m := NewMonitor(client, Config{StartTimeout: 50 * time.Millisecond}, Demands{time.Second, demanding{}}, &journal{})
+	if err := m.Check(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), silent.Addr().String()) {
+		t.Errorf("got error %v", err)
+	}
+}
+
+func TestAMonitorRunsUntilItsContextEnds(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	m, _ := monitorOf(client, demanding{})
+	m.evictions.interval, m.clock.interval = time.Millisecond, time.Millisecond
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() { defer close(ended); m.Run(ctx) }()
+	configure(t, client, "maxmemory", "100mb")
+	configure(t, client, "maxmemory-policy", "allkeys-lru")
+	for m.EvictingMasters() == 0 || m.Clock().last.Load() == nil {
+		time.Sleep(time.Millisecond)
+	}
+	cancel()
+	<-ended
+}
+
+func TestAHostWithoutAClientHasItsOwnClockAndIsWell(t *testing.T) {
+	t.Parallel()
+	m, _ := monitorOf(nil, demanding{})
+	if off := time.Until(m.Clock().Now()).Abs(); off > time.Second {
+		t.Errorf("the clock is %v off", off)
+	}
+	if err := NewHealth(nil, DefaultConfig()).Healthy(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAConfigWithoutTimeToStartIsRefused(t *testing.T) {
+	t.Parallel()
+	if err := DefaultConfig().Validate(); err != nil {
+		t.Error(err)
+	}
+	if err := (Config{}).Validate(); err == nil || err.Error() != "StartTimeout is 0s, want above 0" {
+		t.Errorf("got error %v", err)
+	}
+}
