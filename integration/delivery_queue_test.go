@@ -26,7 +26,7 @@ func newQueue(t *testing.T, client redis.UniversalClient, change ...func(*redisq
 	for _, c := range change {
 		c(&cfg)
 	}
-	q, err := redisqueue.New(client, cfg)
+	q, err := redisqueue.New(client, cfg, rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +288,7 @@ func TestDeliveryQueueConfigIsChecked(t *testing.T) {
 		change(&cfg)
 		client := redis.NewClient(&redis.Options{Addr: "localhost:1", ReadTimeout: time.Second})
 		defer client.Close()
-		if _, err := redisqueue.New(client, cfg); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := redisqueue.New(client, cfg, rediscommit.Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

@@ -24,6 +24,7 @@ type Writer struct {
 	name     string
 	observed string
 	cfg      Config
+	observer observe.Observer
 	nodes    *nodes
 }
 
@@ -40,7 +41,7 @@ type Write struct {
 
 // NewWriter returns a writer on client, which stays the caller's. Name is that of
 // the store, for errors; observed is what an observer knows it by.
-func NewWriter(client redis.UniversalClient, name, observed string, cfg Config) (*Writer, error) {
+func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, o Options) (*Writer, error) {
 	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
@@ -49,10 +50,9 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config) 
 	default:
 		return nil, fmt.Errorf("%s: it needs a *redis.Client or *redis.ClusterClient, not a %T", name, client)
 	}
-	cfg.Observer = observe.Or(cfg.Observer)
 	nodes := newNodes(client)
 	nodes.watch()
-	return &Writer{name, observed, cfg, nodes}, nil
+	return &Writer{name, observed, cfg, observe.Or(o.Observer), nodes}, nil
 }
 
 // Do sends writes, those for a node in one pipeline, and returns the error of
@@ -173,7 +173,7 @@ func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group
 	if err = waits.checkFirst(waited); err == nil && waits.what.isBoth() {
 		err = waits.checkAOF(waits.queueAOF(ctx, connection))
 	}
-	w.cfg.Observer.Took(observe.DurabilityWait, w.observed, time.Since(start), err == nil)
+	w.observer.Took(observe.DurabilityWait, w.observed, time.Since(start), err == nil)
 	setErrors(done, err)
 }
 

@@ -43,11 +43,11 @@ type Queue struct {
 
 // New returns a queue on client, which stays the caller's. The client must read
 // from masters.
-func New(client redis.UniversalClient, cfg Config) (*Queue, error) {
+func New(client redis.UniversalClient, cfg Config, o rediscommit.Options) (*Queue, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, cfg.Redis)
+	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, cfg.Redis, o)
 	if err != nil {
 		return nil, err
 	}
