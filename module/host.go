@@ -76,6 +76,11 @@ func (s *hostService) Pushers(ctx context.Context, users []mxid.UserID) map[mxid
 	return s.pushers.loadLive(ctx, users)
 }
 
+func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error {
+	_, err := s.pushers.removeOne(ctx, user, key, func(p pusher.Pusher) bool { return p.SetAt == setAt })
+	return err
+}
+
 func (s *hostService) SettlePushkeys(ctx context.Context) error {
 	return s.pushers.settler.Settle(ctx)
 }

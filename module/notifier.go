@@ -32,9 +32,9 @@ type Notifier interface {
 	// that is too large; [Unavailable].
 	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
 
-	// UpdateBadges sends users' unread counts alone, to pushers that were sent
-	// others before: some seconds later, and once for many calls. For after a read
-	// receipt. It is lost if the host dies in between.
+	// UpdateBadges sends users' unread counts alone, to pushers that are not known
+	// to have been sent the same last: some seconds later, and once for many calls.
+	// For after a read receipt. It is lost if the host dies in between.
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 
@@ -70,7 +70,9 @@ type Unread interface {
 	// fails, or who is not in it, is sent no counts.
 	Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Counts]
 
-	// AreRead returns for each event whether the user has read it; nil is none.
+	// AreRead returns for each event whether the user has read it, or is not to be
+	// notified of it any more since it was redacted or they have left the room;
+	// nil is none.
 	AreRead(ctx context.Context, events []UserEvent) []bool
 }
 

@@ -323,6 +323,11 @@ type HostService interface {
 	// users about whom Accounts fail it returns the error.
 	Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List]
 
+	// RemovePusher removes the user's pusher of a key if setAt is when it was set
+	// last, [pusher.Pusher.SetAt]: one that a push gateway has rejected, unless it
+	// was set since.
+	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
+
 	// SettlePushkeys finishes what was left undone where a host died, or Redis
 	// failed, while a pusher was set that takes a pushkey from other users; see
 	// [Settler]. The module calls it itself, every half minute.

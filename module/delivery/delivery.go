@@ -1,0 +1,133 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+var _ module.Notifier = (*Delivery)(nil)
+
+// Delivery brings notifications to push gateways: its methods hand events over
+// to the queue, and [Delivery.Run] sends what the queue has for this host. It is
+// safe for concurrent use.
+type Delivery struct {
+	cfg      Config
+	queue    module.DeliveryQueue
+	audience *audience
+	updates  *badgeUpdates
+	sender   *sender
+	clock    func() time.Time
+	report   func(error)
+	observer Observer
+}
+
+// Seams are what a [Delivery] is made of.
+type Seams struct {
+	Queue   module.DeliveryQueue
+	Gateway module.Gateway // see [NewHTTPGateway]
+	Host    module.HostService
+	Rules   module.RuleStore // is watched for changes, and asked for versions
+	Unread  module.Unread    // nil if the host has none
+
+	// Now is the clock of the queue, which says when entries were added. Nil is the
+	// host's own.
+	Now func() time.Time
+
+	// Observer is notified of what is done. Nil is none.
+	Observer Observer
+
+	// Report gets what goes wrong outside of calls, and is tried again: each kind of
+	// it once in half a minute, and [ErrTooManyRejections] when it begins. It is
+	// called by any goroutine. Nil ignores it.
+	Report func(error)
+}
+
+// New returns delivery on the seams of a host. It does no I/O and starts nothing.
+// It fails if cfg is not valid.
+func New(seams Seams, cfg Config) (*Delivery, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, fmt.Errorf("delivery: %w", err)
+	}
+	if seams.Now == nil {
+		seams.Now = time.Now
+	}
+	if seams.Observer == nil {
+		seams.Observer = noObserver{}
+	}
+	if seams.Report == nil {
+		seams.Report = func(error) {}
+	}
+	d := &Delivery{
+		cfg: cfg, queue: seams.Queue, clock: seams.Now, report: seams.Report, observer: seams.Observer,
+		audience: newAudience(seams, cfg), updates: newBadgeUpdates(),
+	}
+	d.sender = &sender{
+		queue: seams.Queue, gateway: seams.Gateway, pushers: seams.Host, unread: seams.Unread,
+		cfg: cfg, clock: seams.Now, report: seams.Report, observer: seams.Observer,
+	}
+	d.sender.init()
+	return d, nil
+}
+
+// Check is for the start of a host: it returns why the queue cannot be used, one
+// of another number of shards for example.
+func (d *Delivery) Check(ctx context.Context) error {
+	if err := d.queue.Open(ctx, d.cfg.Shards); err != nil {
+		return fmt.Errorf("delivery: open the queue: %w", err)
+	}
+	return nil
+}
+
+// Run sends what is in the queue, and keeps what is remembered for deciding up to
+// date, until ctx ends. Then it waits for the requests that are under way, at
+// most for Config.DrainTimeout, and gives its shards to other hosts. It returns
+// when all that it started has ended. Call it once, on every host, after
+// [Delivery.Check].
+func (d *Delivery) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	running.Go(func() { d.audience.run(ctx) })
+	running.Go(func() { d.updates.run(ctx, d.cfg.BadgeDelay, d.handOverCounts) })
+	running.Go(func() { d.sender.run(ctx) })
+	running.Wait()
+}
+
+// Stats returns what this host does right now, as of a second ago at most.
+func (d *Delivery) Stats() Stats {
+	if stats := d.sender.stats.Load(); stats != nil {
+		return *stats
+	}
+	return Stats{}
+}
+
+// Decide implements [module.Notifier].
+func (d *Delivery) Decide(ctx context.Context, e module.Event, members []match.Member) (module.Decisions, error) {
+	return d.audience.decide(ctx, e, members)
+}
+
+// UpdateBadges implements [module.Notifier].
+func (d *Delivery) UpdateBadges(_ context.Context, users ...mxid.UserID) error {
+	d.updates.add(users)
+	return nil
+}
+
+// pause waits, and reports whether ctx still lasts.
+func pause(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+// jitter is a time of about d.
+func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }

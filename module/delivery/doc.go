@@ -1,0 +1,58 @@
+// Package delivery brings notifications of new events to push gateways. The host
+// calls [Delivery.Decide] and [Delivery.Notify]; what Notify has taken is in the
+// logs of a [module.DeliveryQueue], over whose shards the hosts share themselves,
+// and is sent by whichever of them lives.
+//
+// # How a notification goes
+//
+// An event becomes an entry in the log of each shard that has users to notify.
+// The shard's owner, the host that holds its lease, reads the entries in their
+// order and puts each into the queue of each pusher of each user: one is sent at
+// a time. When nothing is left to do for an entry and all before it, a checkpoint
+// drops them from the log. Checkpoints follow each other without a timer as long
+// as there is something new. Pushers without trouble leave nothing behind, in the
+// queue or in memory.
+//
+// A pusher in trouble has a record in the queue, with the newest of its
+// notifications. These are moved from the log to the record in one checkpoint, so
+// that the log is as long as what is under way, whatever gateways do.
+//
+// # A pusher's states
+//
+//	state    event                                     next     does
+//	idle     an entry is read                          ready
+//	ready    its gateway takes a request               sending  reads the pusher, if that was more than a second ago
+//	sending  gone, disabled, or of another kind        idle     drops all
+//	sending  the user has read the event               ready    drops it
+//	sending  200 with a JSON object                    ready    it is finished
+//	sending  200 that rejects the pushkey              waiting  drops all; removes the pusher some seconds later
+//	sending  400, 413, 422                             ready    sends it as event_id_only, then drops it
+//	sending  429 or 503 with Retry-After               waiting  until then, 1 s to 1 h
+//	sending  507                                       waiting  backs off; the gateway is well
+//	sending  the address is refused                    waiting  1 h
+//	sending  any other answer, or none                 waiting  backs off, 1 s doubling to 10 min, a random part of it
+//	waiting  the time is over                          ready
+//	waiting  the 8th failure, others are delivered     ready    sends it as event_id_only, then drops it
+//	waiting  more arrives                              waiting  keeps the newest 10, of a room 3
+//	any      it was set anew                           ready
+//	any      the shard is lost                         -        all is forgotten; the next owner has the log and the records
+//
+// # A gateway's states
+//
+// A gateway is a URL's scheme, host and port. Each host has its own view of it.
+//
+//	state    event                                       next     does
+//	open     answers                                     open     one more request at a time for each round, up to 64
+//	open     429, 502, 503, 504, or no answer in time    open     half as many, at least 4, once a second
+//	open     10 failures in a row, of 3 pushers          probing
+//	open     3 pushers are told when to try again        waiting
+//	waiting  the time is over                            probing
+//	probing  1 s, 2 s, 4 s, then every 5 s               probing  sends one notification, of the pusher that came last
+//	probing  it is answered                              ramping  all pushers that wait for the gateway are ready
+//	ramping  a second is over                            ramping  twice as many requests a second
+//	ramping  3 failures in a row                         probing
+//	ramping  10 s are over                               open
+//
+// What fails while a gateway is closed, which is waiting or probing, costs its
+// pushers no attempts.
+package delivery

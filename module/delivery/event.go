@@ -1,0 +1,175 @@
+package delivery
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// event is what notifications of an event have in common. It does not change.
+type event struct {
+	id, room, kind, sender          string
+	member                          string // the user whom a member event is about, else empty
+	senderName, roomName, roomAlias string
+	content                         string        // JSON, empty if there is none
+	lifetime                        time.Duration // of a notification, from when it is handed over
+	countsOnly                      bool          // no event: counts alone
+}
+
+// outcome is what a user's rules say, as notifications tell it.
+type outcome struct {
+	high   bool
+	tweaks string // JSON object
+}
+
+var errNoIDs = fault.New(fault.InvalidParam, "An event needs event_id and room_id.")
+
+// readEvent reads an event of the host. Of is false for one of which nobody is to
+// be notified, since it is redacted or has expired.
+func readEvent(e module.Event, cfg Config, now time.Time) (ev *event, of bool, err error) {
+	if len(e.JSON) > cfg.MaxEventBytes {
+		return nil, false, fault.New(fault.InvalidParam, "The event is too large.")
+	}
+	if !strictjson.Valid(e.JSON) {
+		return nil, false, fault.Wrap(fault.InvalidParam, "The event is not a JSON object.", match.ErrNotAnEvent)
+	}
+	ev = &event{senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, lifetime: cfg.MaxAge}
+	redacted := ev.read(e.JSON)
+	if ev.id == "" || ev.room == "" {
+		return nil, false, errNoIDs
+	}
+	switch {
+	case !e.Expires.IsZero():
+		ev.lifetime = min(ev.lifetime, e.Expires.Sub(now))
+	case ev.isCall():
+		ev.lifetime = min(ev.lifetime, callLifetime(ev.content, cfg.CallAge))
+	}
+	return ev, !redacted && ev.lifetime > 0, nil
+}
+
+// read fills in what a valid text says. It reports whether the event is redacted.
+func (ev *event) read(text string) (redacted bool) {
+	var stateKey string
+	w := strictjson.Walk(text)
+	if w.Next() != '{' {
+		return false
+	}
+	for name := range w.Object() {
+		if w.Next() == '{' {
+			switch name {
+			case "content":
+				ev.content = w.Skip()
+			case "unsigned":
+				redacted = hasMember(w.Skip(), "redacted_because")
+			}
+			continue
+		}
+		if w.Next() != '"' {
+			continue
+		}
+		switch name {
+		case "event_id":
+			ev.id = w.String()
+		case "room_id":
+			ev.room = w.String()
+		case "type":
+			ev.kind = w.String()
+		case "sender":
+			ev.sender = w.String()
+		case "state_key":
+			stateKey = w.String()
+		}
+	}
+	if ev.kind == "m.room.member" {
+		ev.member = stateKey
+	}
+	return redacted
+}
+
+func hasMember(object, name string) bool {
+	w := strictjson.Walk(object)
+	for found := range w.Object() {
+		if found == name {
+			return true
+		}
+	}
+	return false
+}
+
+// isCall reports whether somebody is called, which is of use only at once.
+func (ev *event) isCall() bool {
+	switch ev.kind {
+	case "m.call.invite", "m.call.notify", "m.rtc.notification",
+		"org.matrix.msc4075.call.notify", "org.matrix.msc4075.rtc.notification":
+		return true
+	}
+	return false
+}
+
+// maxMilliseconds is more than any notification lives, and no overflow.
+const maxMilliseconds = int64(1000 * time.Hour / time.Millisecond)
+
+// callLifetime is how long a call rings, as the event says: "lifetime", in
+// milliseconds.
+func callLifetime(content string, otherwise time.Duration) time.Duration {
+	if content == "" {
+		return otherwise
+	}
+	w := strictjson.Walk(content)
+	for name := range w.Object() {
+		if name != "lifetime" || w.Next() == '"' || w.Next() == '{' || w.Next() == '[' {
+			continue
+		}
+		r := strictjson.NewReader(w.Skip())
+		if ms, err := r.Integer(); err == nil && ms > 0 {
+			return time.Duration(min(ms, maxMilliseconds)) * time.Millisecond
+		}
+	}
+	return otherwise
+}
+
+// isHigh reports whether a notification is to wake the device. Push rules do not
+// say; homeservers agree on what alerts, and encrypted events might.
+func (ev *event) isHigh(result match.Result) bool {
+	return ev.kind == "m.room.encrypted" || ev.isCall() || result.Highlight() || result.Sound() != ""
+}
+
+// tweaksOf returns the tweaks of actions as an object. Of two of one name the
+// last one counts. A highlight without a value is true (Matrix specification,
+// "Push Rules", "Actions").
+func tweaksOf(actions []pushrule.Action) string {
+	var all []strictjson.Member
+	for _, action := range actions {
+		name, value := readTweak(string(action))
+		if name == "" || value == "" {
+			continue
+		}
+		all = slices.DeleteFunc(all, func(m strictjson.Member) bool { return m.Name == name })
+		all = append(all, strictjson.Member{Name: name, Value: value})
+	}
+	return string(append(strictjson.AppendMembers([]byte{'{'}, all), '}'))
+}
+
+func readTweak(action string) (name, value string) {
+	w := strictjson.Walk(action)
+	if w.Next() != '{' {
+		return "", ""
+	}
+	for member := range w.Object() {
+		switch {
+		case member == "set_tweak" && w.Next() == '"':
+			name = w.String()
+		case member == "value":
+			value = w.Skip()
+		}
+	}
+	if name == "highlight" && value == "" {
+		value = "true"
+	}
+	return name, value
+}

@@ -1,0 +1,336 @@
+package delivery
+
+import (
+	"slices"
+	"time"
+)
+
+// fifoState is what a pusher's notifications wait for.
+type fifoState int
+
+const (
+	fifoIdle    fifoState = iota // there are none
+	fifoLoading                  // the pusher to be read
+	fifoReady                    // their gateway
+	fifoSending                  // the answer to the first of them
+	fifoWaiting                  // a time
+)
+
+// fifo is what is to be sent to one pusher, in order, one at a time.
+type fifo struct {
+	user  *user
+	id    pusherID
+	state fifoState
+	queue []*notification
+
+	gateway *gateway
+	readyAt time.Time // when it became ready
+	device  *device   // which is sent to
+	post    *post
+
+	// What follows is for a pusher in trouble.
+	setAt    int64 // the generation that is
+	attempts int   // of the first notification
+	failedAt time.Time
+	trouble  verdict
+	since    time.Time // zero without trouble
+	due      time.Time
+	alarms   int // those before the last do not count
+	rejected bool
+	dropped  int
+
+	adopt  bool // the record is to keep what the log keeps until now
+	stored bool // the queue may have a record
+	bytes  int  // of the record
+}
+
+func (f *fifo) sender() *sender { return f.user.shard.s }
+
+// isHeld reports whether what arrives has to wait for long: the pusher or its
+// gateway is in trouble.
+func (f *fifo) isHeld() bool {
+	return !f.since.IsZero() || f.rejected || f.gateway != nil && f.state == fifoReady && f.gateway.isClosed()
+}
+
+// push adds a notification. D is the pusher as it was read last.
+func (f *fifo) push(n *notification, d *device) {
+	f.renew(d)
+	if f.rejected {
+		f.drop(n, DropGone)
+		return
+	}
+	held := f.isHeld()
+	if n.event.countsOnly {
+		f.dropCounts()
+		if held { // the counts come with what it is sent then
+			f.drop(n, DropCoalesced)
+			return
+		}
+	}
+	if f.queue = append(f.queue, n); held {
+		f.keep()
+	}
+	if f.state == fifoIdle {
+		f.enqueue(d)
+	}
+}
+
+// dropCounts drops counts alone that were not sent yet.
+func (f *fifo) dropCounts() {
+	f.queue = slices.DeleteFunc(f.queue, func(n *notification) bool {
+		waits := n.event.countsOnly && !(f.state == fifoSending && n == f.queue[0])
+		if waits {
+			f.drop(n, DropCoalesced)
+		}
+		return waits
+	})
+}
+
+// drop finishes a notification that is not sent. It is not in the queue any more.
+func (f *fifo) drop(n *notification, reason DropReason) {
+	if n.entry == nil && !n.event.countsOnly {
+		f.touchRecord()
+	}
+	f.user.shard.finish(n, f.id)
+	f.sender().observer.Dropped(reason, 1)
+	if reason == DropCoalesced || reason == DropEvicted {
+		f.dropped++
+	}
+}
+
+// keep has the next checkpoint move the notifications from the log to the
+// pusher's record, those of them that are worth it.
+func (f *fifo) keep() {
+	s := f.sender()
+	most, reason := s.cfg.KeepHeld, DropCoalesced
+	if s.heldBytes > s.cfg.MaxHeldBytes {
+		most, reason = 1, DropEvicted
+	}
+	if s.heldBytes > s.cfg.MaxHeldBytes/4*5 {
+		most = 0
+	}
+	f.dropCounts()
+	kept, dropped := trim(f.queue, f.state == fifoSending, most, s.cfg.KeepOfRoom)
+	f.queue = kept
+	for _, n := range dropped {
+		f.drop(n, reason)
+	}
+	f.adopt = true
+	f.touchRecord()
+}
+
+// touchRecord has the next checkpoint write the pusher's record.
+func (f *fifo) touchRecord() {
+	f.user.shard.dirty[f] = true
+	f.user.shard.change()
+}
+
+// enqueue has the first notification sent when the gateway takes it.
+func (f *fifo) enqueue(d *device) {
+	s := f.sender()
+	f.state, f.readyAt = fifoReady, time.Now()
+	f.gateway = s.gatewayOf(d.gateway)
+	f.gateway.queue.pushBack(f)
+	if f.gateway.isClosed() {
+		f.keep()
+	}
+	s.activate(f.gateway)
+}
+
+// next goes on with what is first now.
+func (f *fifo) next() {
+	f.dropExpired()
+	f.device, f.post = nil, nil
+	switch {
+	case len(f.queue) == 0 && !f.rejected:
+		f.state = fifoIdle
+		f.settle()
+	case f.user.read.IsZero():
+		f.state = fifoLoading
+		f.user.refresh()
+	default:
+		f.resume()
+	}
+}
+
+// resume is next when the pusher was read.
+func (f *fifo) resume() {
+	d := f.user.device(f.id)
+	if d == nil {
+		f.gone()
+		return
+	}
+	f.renew(d)
+	switch {
+	case f.rejected:
+		f.removeRejected(d)
+	case len(f.queue) == 0:
+		f.state = fifoIdle
+		f.settle()
+	default:
+		f.enqueue(d)
+	}
+}
+
+// renew ends the trouble of a pusher that was set anew.
+func (f *fifo) renew(d *device) {
+	if f.setAt == d.setAt {
+		return
+	}
+	f.setAt = d.setAt
+	if f.since.IsZero() && !f.rejected {
+		return
+	}
+	f.recover()
+	if f.state == fifoWaiting {
+		f.alarms++
+		f.state = fifoIdle
+		f.after(0)
+	}
+}
+
+// recover ends the pusher's trouble.
+func (f *fifo) recover() {
+	if f.gateway != nil {
+		delete(f.gateway.failed, f)
+	}
+	if !f.since.IsZero() || f.rejected {
+		f.touchRecord()
+	}
+	f.attempts, f.dropped, f.since, f.rejected, f.trouble = 0, 0, time.Time{}, false, delivered
+}
+
+// gone drops everything, since the pusher is not to be sent to any more.
+func (f *fifo) gone() {
+	f.recover()
+	queue := f.queue
+	f.queue = nil
+	for _, n := range queue {
+		f.drop(n, DropGone)
+	}
+	f.state = fifoIdle
+	f.settle()
+}
+
+// dropExpired drops the notifications at the front that are of no use any more.
+func (f *fifo) dropExpired() {
+	for now := f.sender().clock(); len(f.queue) > 0 && f.queue[0].isExpired(now); {
+		f.shift(DropExpired)
+	}
+}
+
+// shift drops the first notification.
+func (f *fifo) shift(reason DropReason) {
+	n := f.take()
+	f.drop(n, reason)
+}
+
+// take removes the first notification from the queue, and returns it.
+func (f *fifo) take() *notification {
+	n := f.queue[0]
+	f.queue[0] = nil
+	f.queue = f.queue[1:]
+	f.attempts, f.failedAt = 0, time.Time{}
+	return n
+}
+
+// wait tries again when a time is over.
+func (f *fifo) wait(why verdict, d time.Duration) {
+	now := time.Now()
+	if f.since.IsZero() {
+		f.since = now
+	}
+	f.trouble, f.due = why, now.Add(d)
+	f.state = fifoWaiting
+	f.keep()
+	f.after(d)
+}
+
+// after calls next when a time is over, unless it is called again before.
+func (f *fifo) after(d time.Duration) {
+	f.alarms++
+	alarm := f.alarms
+	f.sender().after(d, func() {
+		if alarm == f.alarms && !f.user.shard.lost && (f.state == fifoWaiting || f.state == fifoIdle) {
+			f.next()
+		}
+	})
+}
+
+// settle forgets a pusher for which there is nothing to do.
+func (f *fifo) settle() {
+	if f.state == fifoIdle && len(f.queue) == 0 && !f.stored && !f.user.shard.dirty[f] && f.since.IsZero() {
+		delete(f.user.fifos, f.id)
+		f.user.settle()
+	}
+}
+
+// write puts the pusher's record among those of a checkpoint, nil if it needs
+// none any more.
+func (f *fifo) write(records map[string][]byte) {
+	if f.adopt {
+		f.adopt = false
+		for _, n := range f.queue {
+			f.user.shard.finish(n, f.id)
+		}
+	}
+	h := f.record()
+	if len(h.kept) == 0 && f.since.IsZero() && !f.rejected {
+		if f.stored {
+			records[string(f.id)] = nil
+		}
+		f.stored = false
+		f.setBytes(0)
+		return
+	}
+	data := h.appendTo(nil)
+	records[string(f.id)] = data
+	f.stored = true
+	f.setBytes(len(data))
+}
+
+// record returns what the queue is to keep.
+func (f *fifo) record() *record {
+	s := f.sender()
+	ahead := s.clock().Sub(time.Now()) // of this machine's clock
+	h := &record{
+		user: f.user.id, setAt: f.setAt, rejected: f.rejected, attempts: f.attempts,
+		due: f.due.Add(ahead), since: f.since.Add(ahead), trouble: f.trouble, dropped: f.dropped,
+	}
+	for _, n := range f.queue {
+		if n.entry == nil && !n.event.countsOnly {
+			h.kept = append(h.kept, n)
+		}
+	}
+	return h
+}
+
+// setBytes counts what is held.
+func (f *fifo) setBytes(n int) {
+	s := f.sender()
+	if f.bytes > 0 {
+		s.held--
+	}
+	if n > 0 {
+		s.held++
+	}
+	s.heldBytes += n - f.bytes
+	f.bytes = n
+}
+
+// restoreFIFO takes over what a former owner has kept of a pusher.
+func (u *user) restoreFIFO(id pusherID, h *record, bytes int) {
+	f := u.fifo(id)
+	ahead := u.shard.s.clock().Sub(time.Now())
+	f.queue, f.setAt, f.rejected = h.kept, h.setAt, h.rejected
+	f.attempts, f.trouble, f.dropped, f.stored = h.attempts, h.trouble, h.dropped, true
+	f.setBytes(bytes)
+	f.state = fifoWaiting
+	if h.trouble == delivered && !h.rejected { // it only waits for its turn
+		f.after(0)
+		return
+	}
+	f.due, f.since = h.due.Add(-ahead), h.since.Add(-ahead)
+	f.failedAt = f.since
+	f.after(time.Until(f.due))
+}

@@ -1,0 +1,217 @@
+package delivery
+
+import (
+	"time"
+)
+
+const (
+	// slowAfter is after what time pushers that wait for a gateway leave the log, so
+	// that it does not fill with what cannot be sent soon: when the gateway's
+	// answers take so long, or when the shard has more than is read ahead.
+	slowAfter = 5 * time.Second
+
+	pulseEvery = time.Second
+
+	// savedAhead is how many requests may have been answered without the queue
+	// knowing, beside those that are under way. It bounds what is sent twice when
+	// this host dies.
+	savedAhead = 64
+)
+
+// gateway is a push gateway with the pushers that wait for it.
+type gateway struct {
+	*gate
+	name     string
+	queue    deque[*fifo]   // ready, in the order in which they became so
+	failed   map[*fifo]bool // waiting after a failure that may be the gateway's
+	active   bool           // among those that may take a request
+	alarm    time.Time      // when it is asked again
+	usedAt   time.Time
+	rejected brake
+}
+
+func (s *sender) gatewayOf(name string) *gateway {
+	g := s.gateways[name]
+	if g == nil {
+		g = &gateway{gate: newGate(s.cfg.MaxPerGateway), name: name, failed: map[*fifo]bool{}}
+		s.gateways[name] = g
+	}
+	g.usedAt = time.Now()
+	return g
+}
+
+// activate has a gateway asked whether it takes a request.
+func (s *sender) activate(g *gateway) {
+	if !g.active && g.queue.count > 0 {
+		g.active = true
+		s.active = append(s.active, g)
+	}
+}
+
+// free is how many more requests may be under way.
+func (s *sender) free() int {
+	return min(s.cfg.MaxInFlight, s.cfg.MaxInFlight+savedAhead-s.unsaved) - s.inFlight
+}
+
+// dispatch begins as many requests as may be under way, from the gateways in
+// turn.
+func (s *sender) dispatch() {
+	now := time.Now()
+	for len(s.active) > 0 {
+		free := s.free()
+		if free <= 0 {
+			return
+		}
+		g := s.active[0]
+		s.active[0] = nil
+		s.active = s.active[1:]
+		g.active = false
+		if g.queue.count == 0 {
+			continue
+		}
+		ok, at := g.mayPost(now, free)
+		switch {
+		case ok:
+			s.begin(g, now)
+			s.activate(g)
+		case !at.IsZero() && !g.alarm.After(now), !at.IsZero() && at.Before(g.alarm):
+			g.alarm = at
+			s.at(at, func() { s.activate(g) })
+		}
+	}
+}
+
+// begin takes the next pusher of a gateway that can be sent to: the one that
+// waits longest or, to try the gateway, the one that came last.
+func (s *sender) begin(g *gateway, now time.Time) {
+	var f *fifo
+	if g.state == GateProbing {
+		f = g.queue.popBack()
+	} else {
+		f = g.queue.popFront()
+	}
+	sh := f.user.shard
+	switch {
+	case sh.lost || sh.leaving || f.state != fifoReady || f.gateway != g:
+		return
+	case !sh.canSend():
+		f.park()
+		return
+	}
+	f.dropExpired()
+	if len(f.queue) == 0 {
+		f.next()
+		return
+	}
+	f.state, f.post = fifoSending, g.begin(now)
+	s.inFlight++
+	sh.inFlight++
+	if s.unread != nil || f.queue[0].event.countsOnly || !f.user.isFresh(now) {
+		s.toPrepare.add(f)
+		return
+	}
+	f.send(nil)
+}
+
+// park has a pusher wait until its shard's lease is renewed.
+func (f *fifo) park() {
+	f.state = fifoWaiting
+	f.alarms++
+	f.user.shard.parked = append(f.user.shard.parked, f)
+}
+
+// abandon ends a request before it was sent.
+func (f *fifo) abandon() {
+	f.gateway.drop(f.post)
+	f.endRequest()
+}
+
+// endRequest gives back what a request has taken.
+func (f *fifo) endRequest() {
+	s := f.sender()
+	s.inFlight--
+	f.user.shard.inFlight--
+	f.user.shard.touch()
+	s.activate(f.gateway)
+}
+
+// closed is for a gateway that has closed: who waits for it leaves the log, and
+// the failures that were the gateway's are not counted.
+func (s *sender) closed(g *gateway) {
+	for i := range g.queue.count {
+		if f := *g.queue.at(i); !f.user.shard.lost && f.state == fifoReady && f.gateway == g {
+			f.keep()
+		}
+	}
+	s.requeueFailed(g)
+}
+
+// requeueFailed has the pushers of a gateway that wait on their own wait for it.
+func (s *sender) requeueFailed(g *gateway) {
+	failed := g.failed
+	g.failed = map[*fifo]bool{}
+	for f := range failed {
+		if f.state == fifoWaiting && !f.user.shard.lost && !f.rejected {
+			f.alarms++
+			f.attempts = 0
+			f.next()
+		}
+	}
+}
+
+// pulse does what is to be done from time to time.
+func (s *sender) pulse() {
+	now := time.Now()
+	for name, g := range s.gateways {
+		s.keepSlow(g, now)
+		g.rejected.rotate(now)
+		if g.isIdle(now) {
+			delete(s.gateways, name)
+		}
+	}
+	s.takeStats(now)
+	s.after(pulseEvery, s.pulse)
+}
+
+// keepSlow has pushers leave the log that wait for a slow gateway.
+func (s *sender) keepSlow(g *gateway, now time.Time) {
+	slow := g.slowest(now) > slowAfter
+	for i := range g.queue.count {
+		f := *g.queue.at(i)
+		if sh := f.user.shard; sh.lost || f.state != fifoReady || f.gateway != g || f.adopt || !f.isInLog() {
+			continue
+		} else if slow || sh.open >= readAhead && now.Sub(f.readyAt) > slowAfter {
+			f.keep()
+		}
+	}
+}
+
+func (f *fifo) isInLog() bool {
+	return len(f.queue) > 0 && f.queue[len(f.queue)-1].entry != nil
+}
+
+// isIdle reports whether nothing need be remembered of a gateway.
+func (g *gateway) isIdle(now time.Time) bool {
+	return g.state == GateOpen && g.queue.count == 0 && g.inFlight == 0 && len(g.failed) == 0 && g.rejected.isEmpty() &&
+		!g.active && now.Sub(g.usedAt) > throttleWindow
+}
+
+func (s *sender) takeStats(now time.Time) {
+	stats := &Stats{
+		InFlight: s.inFlight, ShardsOwned: len(s.shards), HeldPushers: s.held, HeldBytes: s.heldBytes, Takeovers: s.takeovers,
+	}
+	queueNow := s.clock()
+	for _, sh := range s.shards {
+		stats.OpenEntries += len(sh.entries)
+		if len(sh.entries) > 0 {
+			stats.Oldest = max(stats.Oldest, queueNow.Sub(sh.entries[0].added))
+		}
+	}
+	for _, g := range s.gateways {
+		stats.Gateways[g.state]++
+		if g.rejected.isOn(s.hosts) {
+			stats.Braked++
+		}
+	}
+	s.stats.Store(stats)
+}

@@ -1,0 +1,317 @@
+package delivery
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// world is a homeserver's: its queue, users, hosts, and push gateways.
+type world struct {
+	t     *testing.T
+	queue *memoryQueue
+	cfg   Config
+
+	mu       sync.Mutex
+	pushers  map[mxid.UserID]pusher.List
+	rules    map[mxid.UserID]pushrule.Ruleset
+	removed  []mxid.UserID
+	reading  func() error // called when pushers are read
+	gateways map[string]func(context.Context, sent) (module.GatewayAnswer, error)
+	posts    []sent
+	underWay map[string]int // by pushkey
+	overlaps int
+	unread   module.Unread
+	dropped  map[DropReason]int
+	reports  []error
+	sets     int64
+}
+
+// sent is a request that a gateway got.
+type sent struct {
+	at      time.Time
+	began   time.Time
+	url     string
+	body    string
+	event   string
+	pushkey string
+	slim    bool
+	counts  *module.Counts
+}
+
+func newWorld(t *testing.T) *world {
+	cfg := DefaultConfig()
+	cfg.Shards = 8
+	return &world{
+		t: t, queue: newMemoryQueue(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
+		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
+		dropped: map[DropReason]int{}, reading: func() error { return nil },
+	}
+}
+
+// host starts a host. The function that it returns stops it.
+func (w *world) host() (d *Delivery, stop func()) {
+	return w.hostOn(w.queue)
+}
+
+func (w *world) hostOn(queue module.DeliveryQueue) (d *Delivery, stop func()) {
+	w.t.Helper()
+	d, err := New(Seams{
+		Queue: queue, Gateway: w, Host: &worldHost{w: w}, Rules: worldRules{world: w}, Unread: w.unread,
+		Observer: worldObserver{w: w},
+		Report: func(err error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.reports = append(w.reports, err)
+		},
+	}, w.cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := d.Check(w.t.Context()); err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.Run(ctx)
+	}()
+	return d, func() {
+		cancel()
+		<-ended
+	}
+}
+
+// set sets a pusher of a user at a gateway.
+func (w *world) set(user mxid.UserID, pushkey, gateway string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sets++
+	list := w.pushers[user]
+	list.Set(pusher.Pusher{
+		Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
+		Data: fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath),
+	})
+	w.pushers[user] = list
+}
+
+// answer has a gateway answer so from now on.
+func (w *world) answer(gateway string, f func(context.Context, sent) (module.GatewayAnswer, error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gateways[gateway] = f
+}
+
+func always(status int) func(context.Context, sent) (module.GatewayAnswer, error) {
+	return func(context.Context, sent) (module.GatewayAnswer, error) {
+		return module.GatewayAnswer{Status: status}, nil
+	}
+}
+
+// Post is every gateway. One that was not told what to answer takes all.
+func (w *world) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
+	got := readSent(url, string(body))
+	w.mu.Lock()
+	if w.underWay[got.pushkey]++; w.underWay[got.pushkey] > 1 {
+		w.overlaps++
+	}
+	answer := w.gateways[gatewayName(url)]
+	w.mu.Unlock()
+	if answer == nil {
+		answer = always(200)
+	}
+	reply, err := answer(ctx, got)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.underWay[got.pushkey]--
+	got.at = time.Now()
+	w.posts = append(w.posts, got)
+	return reply, err
+}
+
+func gatewayName(url string) string { return url[len("https://") : len(url)-len(pusher.NotifyPath)] }
+
+func readSent(url, body string) sent {
+	var n struct {
+		Notification struct {
+			EventID string `json:"event_id"`
+			Type    string
+			Counts  *module.Counts
+			Devices []struct{ Pushkey string }
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &n); err != nil || len(n.Notification.Devices) != 1 {
+		panic(fmt.Sprintf("a gateway got %s: %v", body, err))
+	}
+	return sent{
+		began: time.Now(), url: url, body: body, event: n.Notification.EventID, pushkey: n.Notification.Devices[0].Pushkey,
+		slim: n.Notification.Type == "", counts: n.Notification.Counts,
+	}
+}
+
+// got returns what arrived at a pusher so far, in the order of the answers.
+func (w *world) got(pushkey string) (events []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.posts {
+		if p.pushkey == pushkey {
+			events = append(events, p.event)
+		}
+	}
+	return events
+}
+
+func (w *world) all() []sent {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]sent(nil), w.posts...)
+}
+
+func (w *world) drops(reason DropReason) int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dropped[reason]
+}
+
+// worldHost is the host's service of pushers and rules.
+type worldHost struct {
+	module.HostService
+	w *world
+}
+
+func (h *worldHost) Pushers(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	err := h.w.reading()
+	lists := map[mxid.UserID]module.Result[pusher.List]{}
+	for _, user := range users {
+		lists[user] = module.Result[pusher.List]{Value: h.w.pushers[user], Err: err}
+	}
+	return lists
+}
+
+func (h *worldHost) RemovePusher(_ context.Context, user mxid.UserID, key pusher.Key, setAt int64) error {
+	h.w.mu.Lock()
+	defer h.w.mu.Unlock()
+	list := h.w.pushers[user]
+	if len(list.Remove(func(p pusher.Pusher) bool { return p.Key == key && p.SetAt == setAt })) > 0 {
+		h.w.removed = append(h.w.removed, user)
+	}
+	h.w.pushers[user] = list
+	return nil
+}
+
+func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
+	sets := map[mxid.UserID]module.Result[pushrule.Ruleset]{}
+	for _, user := range users {
+		sets[user] = module.Result[pushrule.Ruleset]{Value: pushrule.ServerDefault(user)}
+	}
+	return sets
+}
+
+// worldRules watches rules that never change.
+type worldRules struct {
+	module.RuleStore
+	*world
+}
+
+func (worldRules) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	versions := map[mxid.UserID]module.Result[int64]{}
+	for _, user := range users {
+		versions[user] = module.Result[int64]{}
+	}
+	return versions
+}
+
+func (worldRules) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
+	watching()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+type worldObserver struct {
+	noObserver
+	w *world
+}
+
+func (o worldObserver) Dropped(reason DropReason, n int) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	o.w.dropped[reason] += n
+}
+
+// notify hands an event of a room over for users.
+func (w *world) notify(d *Delivery, id int, room string, users ...mxid.UserID) {
+	w.t.Helper()
+	if err := w.tryNotify(d, id, room, users...); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) tryNotify(d *Delivery, id int, room string, users ...mxid.UserID) error {
+	e := module.Event{JSON: fmt.Sprintf(
+		`{"event_id":"$%d","room_id":"%s","type":"m.room.message","sender":"@sender:h","content":{"body":"hi","msgtype":"m.text"}}`, id, room)}
+	members := make([]match.Member, len(users))
+	for i, user := range users {
+		members[i].User = user
+	}
+	ctx := context.Background()
+	decisions, err := d.Decide(ctx, e, members)
+	if err != nil {
+		return err
+	}
+	return d.Notify(ctx, e, "", decisions)
+}
+
+func name(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@u%d:h", i)) }
+
+func key(i int) string { return fmt.Sprintf("key%d", i) }
+
+// inBubble runs a test with a clock of its own, which only goes on when all wait.
+func inBubble(t *testing.T, test func(w *world)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { test(newWorld(t)) })
+}
+
+func TestWhatIsHandedOverIsSent(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.host()
+		for i := range 20 {
+			w.set(name(i), key(i), "gw")
+		}
+		time.Sleep(2 * time.Second)
+		began := time.Now()
+		for e := range 5 {
+			w.notify(d, e, "!room:h", name(0), name(1), name(2), name(3), name(4), name(5), "@sender:h", "@none:h")
+		}
+		synctest.Wait()
+		for i := range 6 {
+			if got, want := fmt.Sprint(w.got(key(i))), "[$0 $1 $2 $3 $4]"; got != want {
+				t.Errorf("pusher %d got %s, want %s", i, got, want)
+			}
+		}
+		if took := time.Since(began); took > 0 {
+			t.Errorf("it took %v", took)
+		}
+		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
+			t.Errorf("%d entries and %d held pushers are left", entries, held)
+		}
+		writes := w.queue.checkpoints()
+		time.Sleep(time.Minute)
+		if idle := w.queue.checkpoints() - writes; idle != 0 {
+			t.Errorf("%d checkpoints while idle", idle)
+		}
+		stop()
+	})
+}

@@ -1,0 +1,100 @@
+package delivery
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// maxAnswerBytes is how much of an answer is read.
+const maxAnswerBytes = 64 << 10
+
+var _ module.Gateway = (*HTTPGateway)(nil)
+
+// HTTPGateway posts notifications by HTTP. It is safe for concurrent use.
+type HTTPGateway struct{ client *http.Client }
+
+// NewHTTPGateway returns a gateway on a client, which must not follow redirects
+// and decides what may be connected to: dialguard.Guard.Client with
+// [Config.MaxPerGateway].
+func NewHTTPGateway(client *http.Client) *HTTPGateway { return &HTTPGateway{client} }
+
+// Post implements [module.Gateway]. What an error says is for no log: it may have
+// the URL.
+func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return module.GatewayAnswer{}, fmt.Errorf("delivery: post: %w", err)
+	}
+	request.Header.Set("Content-Type", "application/json")
+	request.Header.Set("User-Agent", "pushfx")
+	reply, err := g.client.Do(request)
+	if err != nil {
+		return module.GatewayAnswer{}, fmt.Errorf("delivery: post: %w", err)
+	}
+	defer reply.Body.Close()
+	answer := module.GatewayAnswer{Status: reply.StatusCode, RetryAfter: readRetryAfter(reply.Header, time.Now())}
+	text, err := io.ReadAll(io.LimitReader(reply.Body, maxAnswerBytes+1))
+	if answer.Status != http.StatusOK {
+		return answer, nil // whatever else it says
+	}
+	if err != nil {
+		return module.GatewayAnswer{}, fmt.Errorf("delivery: read an answer: %w", err)
+	}
+	var ok bool
+	answer.Rejected, ok = readRejected(text)
+	answer.Malformed = !ok
+	return answer, nil
+}
+
+// readRejected reads what a gateway answers: an object with a list "rejected". As
+// homeservers do, it takes an object without one for an empty list.
+func readRejected(text []byte) (rejected []string, ok bool) {
+	if len(text) > maxAnswerBytes || !strictjson.Valid(string(text)) {
+		return nil, false
+	}
+	w := strictjson.Walk(string(text))
+	if w.Next() != '{' {
+		return nil, false
+	}
+	for name := range w.Object() {
+		if name != "rejected" {
+			continue
+		}
+		if w.Next() != '[' {
+			return nil, false
+		}
+		for range w.Array() {
+			if w.Next() == '"' {
+				rejected = append(rejected, w.String())
+			}
+		}
+	}
+	return rejected, true
+}
+
+// readRetryAfter reads both forms of Retry-After (RFC 9110, section 10.2.3):
+// seconds, or a time, which is compared with the server's own where it tells it.
+// It returns 0 if there is none that can be read, and at least a second else.
+func readRetryAfter(header http.Header, now time.Time) time.Duration {
+	text := strings.TrimSpace(header.Get("Retry-After"))
+	if seconds, err := strconv.ParseUint(text, 10, 63); err == nil {
+		return time.Duration(min(max(seconds, 1), uint64(maxRetryAfter/time.Second))) * time.Second
+	}
+	at, err := http.ParseTime(text)
+	if err != nil {
+		return 0
+	}
+	if sent, err := http.ParseTime(header.Get("Date")); err == nil {
+		now = sent
+	}
+	return max(at.Sub(now), minRetryAfter)
+}

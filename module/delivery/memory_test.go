@@ -1,0 +1,251 @@
+package delivery
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+// memoryQueue is a queue in memory for any number of hosts.
+type memoryQueue struct {
+	mu     sync.Mutex
+	shards map[int]*memoryShard
+	hosts  map[string]time.Time
+	heard  map[*watcher]bool
+	opened int
+
+	unfenced bool                                 // a queue that lets former owners write
+	fail     func(op string) (before, lost error) // called for each operation; lost is after it was done
+	writes   int                                  // checkpoints
+	reads    int
+}
+
+type watcher struct {
+	appended func(int)
+	gone     chan struct{}
+}
+
+type memoryShard struct {
+	log    []module.LogEntry
+	next   int
+	seen   map[string]time.Time
+	owner  string
+	epoch  int64
+	until  time.Time
+	kept   module.Checkpointed
+	latest string // position of the last entry there ever was
+}
+
+func newMemoryQueue() *memoryQueue {
+	return &memoryQueue{
+		shards: map[int]*memoryShard{}, hosts: map[string]time.Time{}, heard: map[*watcher]bool{},
+		fail: func(string) (error, error) { return nil, nil },
+	}
+}
+
+var errAway = module.Unavailable(errors.New("away"))
+
+// do runs an operation, or fails before it, or loses its answer.
+func (q *memoryQueue) do(ctx context.Context, op string, work func() error) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before, lost := q.fail(op)
+	if err := cmp.Or(ctx.Err(), before); err != nil {
+		return module.Unavailable(err)
+	}
+	err := work()
+	if lost != nil {
+		return module.Unavailable(lost)
+	}
+	return err
+}
+
+func (q *memoryQueue) shard(n int) *memoryShard {
+	s := q.shards[n]
+	if s == nil {
+		s = &memoryShard{seen: map[string]time.Time{}, kept: module.Checkpointed{Held: map[string][]byte{}}}
+		q.shards[n] = s
+	}
+	return s
+}
+
+func (q *memoryQueue) Open(ctx context.Context, shards int) error {
+	return q.do(ctx, "open", func() error {
+		if q.opened = cmp.Or(q.opened, shards); q.opened != shards {
+			return fmt.Errorf("the queue has %d shards, not %d", q.opened, shards)
+		}
+		return nil
+	})
+}
+
+func (q *memoryQueue) Append(ctx context.Context, key string, window time.Duration, entries map[int][]byte) error {
+	var watchers []*watcher
+	err := q.do(ctx, "append", func() error {
+		watchers = slices.Collect(maps.Keys(q.heard))
+		for n, data := range entries {
+			s := q.shard(n)
+			if at, found := s.seen[key]; found && time.Since(at) < window {
+				continue
+			}
+			s.seen[key] = time.Now()
+			s.next++
+			s.latest = position(s.next)
+			s.log = append(s.log, module.LogEntry{Position: s.latest, Added: time.Now(), Data: slices.Clone(data)})
+		}
+		return nil
+	})
+	for _, w := range watchers {
+		for n := range entries {
+			w.appended(n)
+		}
+	}
+	return err
+}
+
+func position(n int) string { return fmt.Sprintf("%08d", n) }
+
+func (q *memoryQueue) Join(ctx context.Context, host string, lasts time.Duration) (hosts []string, err error) {
+	err = q.do(ctx, "join", func() error {
+		q.hosts[host] = time.Now().Add(lasts)
+		maps.DeleteFunc(q.hosts, func(_ string, until time.Time) bool { return !time.Now().Before(until) })
+		hosts = slices.Sorted(maps.Keys(q.hosts))
+		return nil
+	})
+	return hosts, err
+}
+
+func (q *memoryQueue) Leave(ctx context.Context, host string) error {
+	return q.do(ctx, "leave", func() error {
+		delete(q.hosts, host)
+		return nil
+	})
+}
+
+func (q *memoryQueue) Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]module.Result[module.Lease] {
+	results := map[int]module.Result[module.Lease]{}
+	err := q.do(ctx, "acquire", func() error {
+		for _, n := range shards {
+			s := q.shard(n)
+			switch expired := !time.Now().Before(s.until); {
+			case s.owner == host && !expired:
+				s.until = time.Now().Add(lasts)
+			case s.owner == "" || expired:
+				s.owner, s.until = host, time.Now().Add(lasts)
+				s.epoch++
+			}
+			lease := module.Lease{Held: s.owner == host, Epoch: s.epoch}
+			if len(s.log) > 0 {
+				lease.Last = s.log[len(s.log)-1].Position
+			}
+			results[n] = module.Result[module.Lease]{Value: lease}
+		}
+		return nil
+	})
+	for _, n := range shards {
+		if err != nil {
+			results[n] = module.Result[module.Lease]{Err: err}
+		}
+	}
+	return results
+}
+
+func (q *memoryQueue) Release(ctx context.Context, host string, n int, epoch int64) error {
+	return q.do(ctx, "release", func() error {
+		if s := q.shard(n); s.owner == host && s.epoch == epoch {
+			s.owner, s.until = "", time.Time{}
+		}
+		return nil
+	})
+}
+
+func (q *memoryQueue) Restore(ctx context.Context, n int) (kept module.Checkpointed, err error) {
+	err = q.do(ctx, "restore", func() error {
+		kept = q.shard(n).kept
+		kept.Held = maps.Clone(kept.Held)
+		return nil
+	})
+	return kept, err
+}
+
+func (q *memoryQueue) Read(ctx context.Context, n int, after string, limit int) (entries []module.LogEntry, err error) {
+	err = q.do(ctx, "read", func() error {
+		q.reads++
+		for _, e := range q.shard(n).log {
+			if e.Position > after && len(entries) < limit {
+				entries = append(entries, e)
+			}
+		}
+		return nil
+	})
+	return entries, err
+}
+
+func (q *memoryQueue) Checkpoint(ctx context.Context, n int, epoch int64, p module.Progress) error {
+	return q.do(ctx, "checkpoint", func() error {
+		s := q.shard(n)
+		if epoch != s.epoch && !q.unfenced {
+			return module.ErrFenced
+		}
+		q.writes++
+		s.kept.Done, s.kept.Finished = p.Done, slices.Clone(p.Finished)
+		for id, data := range p.Held {
+			if data == nil {
+				delete(s.kept.Held, id)
+			} else {
+				s.kept.Held[id] = slices.Clone(data)
+			}
+		}
+		s.log = slices.DeleteFunc(s.log, func(e module.LogEntry) bool { return e.Position <= p.Done })
+		return nil
+	})
+}
+
+func (q *memoryQueue) Watch(ctx context.Context, watching func(), appended func(int)) error {
+	w := &watcher{appended: appended, gone: make(chan struct{})}
+	if err := q.do(ctx, "watch", func() error {
+		q.heard[w] = true
+		return nil
+	}); err != nil {
+		return err
+	}
+	watching()
+	<-ctx.Done()
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.heard, w)
+	return ctx.Err()
+}
+
+// counts returns how much is left in the logs, and how many pushers are held.
+func (q *memoryQueue) counts() (entries, held int) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for _, s := range q.shards {
+		entries += len(s.log)
+		held += len(s.kept.Held)
+	}
+	return entries, held
+}
+
+// checkpoints returns how many were made.
+func (q *memoryQueue) checkpoints() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.writes
+}
+
+var _ module.DeliveryQueue = (*memoryQueue)(nil)
+
+// number reads a number from the end of a text such as "$12".
+func number(text string) int {
+	n, _ := strconv.Atoi(text[1:])
+	return n
+}

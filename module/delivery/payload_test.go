@@ -1,0 +1,195 @@
+package delivery
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// astronaut is the specification's example.
+func astronaut() (module.Event, pusher.Pusher) {
+	return module.Event{
+			JSON: `{"event_id":"$3957tyerfgewrf384","room_id":"!slw48wfj34rtnrf:example.com","type":"m.room.message",
+				"sender":"@exampleuser:matrix.org","content":{"msgtype":"m.text","body":"I'm floating in a most peculiar way."}}`,
+			RoomName: "Mission Control", RoomAlias: "#exampleroom:matrix.org", SenderName: "Major Tom",
+		}, pusher.Pusher{
+			Key:  pusher.Key{AppID: "org.matrix.matrixConsole.ios", Pushkey: "V2h5IG9uIGVhcnRoIGRpZCB5b3UgZGVjb2RlIHRoaXM/"},
+			Kind: pusher.HTTP, SetAt: 12345678_999_999, Data: `{"url":"https://push.example.com/_matrix/push/v1/notify"}`,
+		}
+}
+
+// notified returns the body that a user's pusher is sent for an event, with
+// actions.
+func notified(t *testing.T, e module.Event, p pusher.Pusher, counts *module.Counts, cfg Config, user mxid.UserID, actions ...pushrule.Action) string {
+	t.Helper()
+	ev, of, err := readEvent(e, cfg, time.Now())
+	if err != nil || !of {
+		t.Fatalf("the event: got %v, %v", of, err)
+	}
+	rules := pushrule.ServerDefault("@nobody:example.org")
+	if err := rules.Put(pushrule.Override, "all", pushrule.Draft{Actions: actions}, pushrule.Position{}); err != nil {
+		t.Fatal(err)
+	}
+	event, err := match.ReadEvent(e.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := match.Compile(rules).Evaluate(event, match.Facts{User: user})
+	d, ok := readDevice(user, p)
+	if !ok {
+		t.Fatal("nothing is sent to the pusher")
+	}
+	m := message{
+		user: user, event: ev, device: &d, counts: counts,
+		outcome: outcome{high: ev.isHigh(result), tweaks: tweaksOf(result.Actions())},
+	}
+	return string(m.body(&cfg))
+}
+
+func TestBodies(t *testing.T) {
+	const bing, notify = `{"set_tweak":"sound","value":"bing"}`, `"notify"`
+	two := &module.Counts{Unread: 2, MissedCalls: 1}
+	for name, test := range map[string]struct {
+		change  func(*module.Event, *pusher.Pusher, *Config)
+		counts  *module.Counts
+		user    mxid.UserID
+		actions []pushrule.Action
+	}{
+		"specification": {counts: two, actions: []pushrule.Action{notify, bing}},
+		"event_id_only": {counts: two, actions: []pushrule.Action{notify, bing}, change: func(_ *module.Event, p *pusher.Pusher, _ *Config) {
+			p.Data = `{"format":"event_id_only","url":"https://push.example.com/_matrix/push/v1/notify","default_payload":{"aps":{"mutable-content":1}}}`
+		}},
+		"counts_zero":   {counts: &module.Counts{}, actions: []pushrule.Action{notify}},
+		"counts_absent": {actions: []pushrule.Action{notify}},
+		"counts_off_in_data": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Config) {
+			p.Data = `{"url":"https://push.example.com/_matrix/push/v1/notify","org.matrix.msc4076.disable_badge_count":true}`
+		}},
+		"counts_off_beside": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Config) {
+			p.Extra = []pusher.Member{{Name: "disable_badge_count", Value: "true"}}
+		}},
+		"highlight": {actions: []pushrule.Action{notify, `{"set_tweak":"highlight"}`}},
+		"tweak_twice": {actions: []pushrule.Action{
+			notify, bing, `{"set_tweak":"highlight","value":false}`, `{"value":"ring","set_tweak":"sound"}`, `{"set_tweak":"odd","value":{"a":[1e400]}}`}},
+		"invite": {user: "@me:h", actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Config) {
+			*e = module.Event{JSON: `{"event_id":"$i","room_id":"!r:h","type":"m.room.member","state_key":"@me:h","sender":"@you:h","content":{"membership":"invite"}}`}
+		}},
+		"invite_of_another": {user: "@you:h", actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Config) {
+			*e = module.Event{JSON: `{"event_id":"$i","room_id":"!r:h","type":"m.room.member","state_key":"@me:h","sender":"@other:h","content":{"membership":"invite"}}`}
+		}},
+		"encrypted": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Config) {
+			e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.room.encrypted","sender":"@you:h","content":{"algorithm":"m.megolm.v1.aes-sha2"}}`
+		}},
+		"call": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Config) {
+			e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","sender":"@you:h","content":{"lifetime":30000}}`
+		}},
+		"large": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Config) {
+			e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.room.message","sender":"@you:h","content":{"body":"` + strings.Repeat("x", 60_000) + `"}}`
+		}},
+		"large_names": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Config) {
+			e.RoomName = strings.Repeat("x", 10_000)
+		}},
+		"names_only": {actions: []pushrule.Action{notify, bing}, change: func(_ *module.Event, _ *pusher.Pusher, cfg *Config) { cfg.Content = NamesOnly }},
+		"no_names":   {actions: []pushrule.Action{notify, bing}, change: func(_ *module.Event, _ *pusher.Pusher, cfg *Config) { cfg.Content = NoNames }},
+		"no_time":    {actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Config) { p.SetAt = 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, p := astronaut()
+			cfg := DefaultConfig()
+			if test.change != nil {
+				test.change(&e, &p, &cfg)
+			}
+			got := notified(t, e, p, test.counts, cfg, test.user, test.actions...)
+			if !json.Valid([]byte(got)) && !strings.Contains(got, "1e400") {
+				t.Errorf("no JSON: %s", got)
+			}
+			if len(got) > cfg.MaxNotificationBytes {
+				t.Errorf("%d bytes", len(got))
+			}
+			golden(t, name+".json", got)
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got+"\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got+"\n" != string(want) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestPushersThatAreNotSentTo(t *testing.T) {
+	_, http := astronaut()
+	for name, change := range map[string]func(*pusher.Pusher){
+		"email":     func(p *pusher.Pusher) { p.Kind = pusher.Email },
+		"disabled":  func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}} },
+		"MSC3881":   func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "org.matrix.msc3881.enabled", Value: "false"}} },
+		"no URL":    func(p *pusher.Pusher) { p.Data = `{}` },
+		"null URL":  func(p *pusher.Pusher) { p.Data = `{"url":null}` },
+		"bad URL":   func(p *pusher.Pusher) { p.Data = `{"url":"https://[::1"}` },
+		"no object": func(p *pusher.Pusher) { p.Data = `[]` },
+	} {
+		p := http
+		change(&p)
+		if d, ok := readDevice("@me:h", p); ok {
+			t.Errorf("%s: got %+v", name, d.gateway)
+		}
+	}
+	d, ok := readDevice("@me:h", http)
+	if !ok || d.gateway != "https://push.example.com:443" {
+		t.Errorf("got %v, %v", d.gateway, ok)
+	}
+}
+
+func TestEventsOfWhichNobodyIsNotified(t *testing.T) {
+	now := time.Now()
+	for name, e := range map[string]module.Event{
+		"redacted": {JSON: `{"event_id":"$e","room_id":"!r:h","unsigned":{"redacted_because":{"event_id":"$f"}}}`},
+		"expired":  {JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now},
+	} {
+		if _, of, err := readEvent(e, DefaultConfig(), now); of || err != nil {
+			t.Errorf("%s: got %v, %v", name, of, err)
+		}
+	}
+}
+
+func TestHowLongANotificationIsOfUse(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		event module.Event
+		want  time.Duration
+	}{
+		"a message":                 {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.room.message"}`}, 24 * time.Hour},
+		"as the host says":          {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`, Expires: now.Add(time.Hour)}, time.Hour},
+		"not longer than all":       {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now.Add(1000 * time.Hour)}, 24 * time.Hour},
+		"a call":                    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`}, time.Minute},
+		"a call that rings shortly": {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.rtc.notification","content":{"lifetime":30000}}`}, 30 * time.Second},
+		"for ever":                  {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":9007199254740991}}`}, 24 * time.Hour},
+		"no number":                 {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":"x"}}`}, time.Minute},
+	} {
+		if ev, of, err := readEvent(test.event, DefaultConfig(), now); err != nil || !of || ev.lifetime != test.want {
+			t.Errorf("%s: got %+v, %v, %v", name, ev, of, err)
+		}
+	}
+}

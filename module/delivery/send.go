@@ -1,0 +1,242 @@
+package delivery
+
+import (
+	"context"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// poisonAttempts is how often the first notification of a pusher may fail while
+// the gateway takes those of others.
+const poisonAttempts = 8
+
+// prepared is what is asked right before notifications are sent.
+type prepared struct {
+	began  time.Time
+	lists  map[mxid.UserID]module.Result[pusher.List]
+	counts map[mxid.UserID]module.Result[module.Counts]
+	read   []bool
+}
+
+// prepare asks for what must be known of pushers and users right before sending.
+func (s *sender) prepare(fifos []*fifo) {
+	now := time.Now()
+	var stale, users []mxid.UserID
+	events := make([]module.UserEvent, len(fifos))
+	for i, f := range fifos {
+		n := f.queue[0]
+		if !f.user.isFresh(now) {
+			stale = append(stale, f.user.id)
+		}
+		users = append(users, f.user.id)
+		events[i] = module.UserEvent{User: f.user.id, RoomID: n.event.room, EventID: n.event.id}
+	}
+	s.bounded(func(ctx context.Context) func() {
+		p := prepared{began: now}
+		if len(stale) > 0 {
+			p.lists = s.pushers.Pushers(ctx, stale)
+		}
+		if s.unread != nil {
+			p.read = s.unread.AreRead(ctx, events)
+			p.counts = s.unread.Counts(ctx, users)
+		}
+		return func() {
+			s.toPrepare.done()
+			for i, f := range fifos {
+				f.prepared(p, i < len(p.read) && p.read[i])
+			}
+		}
+	})
+}
+
+// prepared goes on with a notification when it is known what to send.
+func (f *fifo) prepared(p prepared, isRead bool) {
+	u := f.user
+	if !u.isFresh(p.began) && !u.shard.lost {
+		if err := u.takeDevices(p.began, p.lists); err != nil {
+			f.abandon()
+			f.park()
+			return
+		}
+	}
+	n, d := f.queue[0], u.device(f.id)
+	switch {
+	case u.shard.lost:
+		f.abandon()
+	case !u.shard.canSend():
+		f.abandon()
+		f.park()
+	case d == nil:
+		f.abandon()
+		f.gone()
+	case d.gateway != f.gateway.name:
+		f.abandon()
+		f.next()
+	case isRead && !n.event.countsOnly:
+		f.abandon()
+		f.shift(DropRead)
+		f.next()
+	default:
+		f.prepareCounts(n, d, p.counts)
+	}
+}
+
+// prepareCounts sends a notification with the counts of its user, if they are
+// known.
+func (f *fifo) prepareCounts(n *notification, d *device, all map[mxid.UserID]module.Result[module.Counts]) {
+	var counts *module.Counts
+	if result, found := all[f.user.id]; found && result.Err == nil && !d.noCounts {
+		counts = &result.Value
+	}
+	if n.event.countsOnly && (counts == nil || f.sender().badges.shows(f.id, *counts)) {
+		f.abandon()
+		f.shift(DropCoalesced)
+		f.next()
+		return
+	}
+	f.send(counts)
+}
+
+// send posts the first notification. What is posted does not change meanwhile.
+func (f *fifo) send(counts *module.Counts) {
+	d := f.user.device(f.id)
+	if d == nil || d.gateway != f.gateway.name {
+		f.abandon()
+		f.next()
+		return
+	}
+	f.renew(d)
+	f.device = d
+	s, sh, n := f.sender(), f.user.shard, f.queue[0]
+	m := message{user: f.user.id, event: n.event, outcome: n.outcome, device: d, counts: counts, slim: n.slim}
+	s.async(func(context.Context) func() {
+		began := time.Now()
+		answer, err := s.postSafely(sh, m)
+		took := time.Since(began)
+		v, wait := judge(answer, err, d.key.Pushkey)
+		return func() { f.sent(n, v, answer.Status, wait, took, counts) }
+	})
+}
+
+// postSafely posts a message if the shard is ours for long enough, by a clock
+// that has gone on while this process was stopped.
+func (s *sender) postSafely(sh *shard, m message) (module.GatewayAnswer, error) {
+	body := m.body(&s.cfg)
+	ctx, cancel := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
+	defer cancel()
+	if !sh.lease.isSafe() {
+		return module.GatewayAnswer{}, errLeaseEnding
+	}
+	return s.gateway.Post(ctx, m.device.url, body)
+}
+
+// sent takes in the answer.
+func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Duration, counts *module.Counts) {
+	s, g, d := f.sender(), f.gateway, f.device
+	now := time.Now()
+	closes, opens := g.end(f.post, now, f.id, v, status, wait)
+	f.endRequest()
+	if v != unsent {
+		s.observer.Posted(g.name, v.outcome(), took)
+	}
+	if v == delivered || v == rejected {
+		g.rejected.answered.add(f.id.short())
+	}
+	if !f.user.shard.lost {
+		if v != unsent {
+			s.unsaved++
+			f.user.shard.unsaved++
+			f.user.shard.change()
+		}
+		f.state = fifoIdle
+		f.judged(n, d, v, wait, counts)
+	}
+	if closes {
+		s.closed(g)
+	}
+	if opens {
+		s.requeueFailed(g)
+	}
+}
+
+// judged does what the answer asks for.
+func (f *fifo) judged(n *notification, d *device, v verdict, wait time.Duration, counts *module.Counts) {
+	switch v {
+	case delivered:
+		f.delivered(n, counts)
+	case rejected:
+		f.reject(d)
+	case refused:
+		f.slimOrSkip(n, d)
+	case throttled:
+		f.throttled(wait)
+	case busy:
+		f.attempts++
+		f.wait(v, max(wait, backoff(f.attempts)))
+	case blocked:
+		f.wait(v, blockedWait)
+	case unsent:
+		f.park()
+	default:
+		f.failed(n, d, v)
+	}
+}
+
+func (f *fifo) delivered(n *notification, counts *module.Counts) {
+	s := f.sender()
+	f.recover()
+	f.take()
+	if n.entry == nil {
+		f.touchRecord()
+	}
+	f.user.shard.finish(n, f.id)
+	if counts != nil {
+		s.badges.sent(f.id, *counts)
+	}
+	if !n.event.countsOnly {
+		s.observer.Delivered(max(0, s.clock().Sub(n.added)))
+	}
+	f.next()
+}
+
+// slimOrSkip sends a notification that was refused once more, with as little as
+// event_id_only tells, and drops it if that was refused.
+func (f *fifo) slimOrSkip(n *notification, d *device) {
+	if n.slim || d.slimOnly || n.event.countsOnly {
+		f.shift(DropRefused)
+	} else {
+		n.slim = true
+	}
+	f.next()
+}
+
+func (f *fifo) throttled(wait time.Duration) {
+	if f.gateway.isClosed() {
+		f.next()
+		return
+	}
+	f.wait(throttled, wait)
+}
+
+// failed is for a failure that may be the gateway's. While the gateway is closed
+// it costs the pusher nothing.
+func (f *fifo) failed(n *notification, d *device, v verdict) {
+	g := f.gateway
+	if g.isClosed() {
+		f.next()
+		return
+	}
+	if f.attempts == 0 {
+		f.failedAt = time.Now()
+	}
+	f.attempts++
+	if f.attempts >= poisonAttempts && g.aliveAt.After(f.failedAt) {
+		f.slimOrSkip(n, d)
+		return
+	}
+	g.failed[f] = true
+	f.wait(v, backoff(f.attempts))
+}

@@ -1,0 +1,335 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+const (
+	// readAhead is how many notifications of a shard's log are in memory at a time,
+	// about, and readEntries how many entries are read at once.
+	readAhead   = 1000
+	readEntries = 16
+
+	retryQueue = 200 * time.Millisecond // after the queue has failed
+)
+
+// shard is a part of the queue that this host owns.
+type shard struct {
+	s      *sender
+	n      int
+	epoch  int64
+	lease  lease
+	ctx    context.Context // of requests for it
+	cancel context.CancelFunc
+
+	restored bool // what former owners have kept is known
+	leaving  bool // nothing more is sent; it is given back
+	lost     bool // it is no longer ours, and what is under way is ignored
+	touched  bool
+
+	read     string // position of the last entry that was read
+	done     string // position of the last entry before which all are finished
+	more     bool   // there may be entries behind read
+	last     string // position of the last entry of the log, as of the lease's renewal
+	checked  string // one that was last, when there was nothing to read behind read
+	reading  bool
+	entries  []*openEntry        // in their order
+	expanded int                 // entries of which all recipients were taken
+	open     int                 // recipients who were taken and are not finished
+	resumed  map[string]finished // of entries that are not read yet
+
+	users map[mxid.UserID]*user // for whom there is something to do
+	dirty map[*fifo]bool        // whose record is to be written
+
+	parked []*fifo // which wait for the lease to be renewed
+
+	changed, saving       bool
+	unsaved, unsavedSaved int // requests that were answered since the last checkpoint, and before the one under way
+	inFlight              int
+}
+
+// own begins to work on a shard.
+func (s *sender) own(n int, epoch int64, until time.Time) {
+	sh := &shard{s: s, n: n, epoch: epoch, users: map[mxid.UserID]*user{}, dirty: map[*fifo]bool{}}
+	sh.lease.extend(until)
+	sh.ctx, sh.cancel = context.WithCancel(s.ctx)
+	s.shards[n] = sh
+	s.hinted[n].Store(notHinted)
+	s.takeovers++
+	sh.restore()
+}
+
+// forget ends the work on a shard that is not ours any more, or may soon not be.
+func (s *sender) forget(sh *shard) {
+	sh.lost = true
+	sh.cancel()
+	delete(s.shards, sh.n)
+	s.hinted[sh.n].Store(notOurs)
+	s.unsaved -= sh.unsaved + sh.unsavedSaved
+	for _, u := range sh.users {
+		for _, f := range u.fifos {
+			f.setBytes(0)
+		}
+	}
+	s.endIfIdle()
+}
+
+// restore reads what former owners have kept.
+func (sh *shard) restore() {
+	sh.s.bounded(func(ctx context.Context) func() {
+		kept, err := sh.s.queue.Restore(ctx, sh.n)
+		return func() {
+			switch {
+			case sh.lost:
+			case err != nil:
+				sh.s.failed("restore", err)
+				sh.s.after(retryQueue, func() {
+					if !sh.lost {
+						sh.restore()
+					}
+				})
+			default:
+				sh.resume(kept)
+			}
+		}
+	})
+}
+
+func (sh *shard) resume(kept module.Checkpointed) {
+	sh.restored, sh.more = true, true
+	sh.read, sh.done = kept.Done, kept.Done
+	resumed, err := readFinished(kept.Finished)
+	if err != nil { // then some are sent again
+		sh.s.failed("restore progress", err)
+	}
+	sh.resumed = resumed
+	for id, data := range kept.Held {
+		h, err := readRecord(data)
+		if err != nil {
+			sh.s.failed("restore a pusher", err)
+			sh.s.observer.Dropped(DropUnreadable, 1)
+			continue
+		}
+		sh.user(h.user).restoreFIFO(pusherID(id), h, len(data))
+	}
+	sh.touch()
+}
+
+// touch has the shard looked at in this step.
+func (sh *shard) touch() {
+	if !sh.touched && !sh.lost {
+		sh.touched = true
+		sh.s.touched = append(sh.s.touched, sh)
+	}
+}
+
+// step does what can be done now, beside sending.
+func (sh *shard) step() {
+	if sh.lost || !sh.restored {
+		if sh.leaving && !sh.lost {
+			sh.s.lose(sh)
+		}
+		return
+	}
+	if !sh.leaving {
+		sh.expand()
+		if sh.more && !sh.reading && sh.open < readAhead && sh.expanded == len(sh.entries) {
+			sh.readOn()
+		}
+	}
+	if sh.changed && !sh.saving {
+		sh.save()
+	}
+	if sh.leaving && sh.inFlight == 0 && !sh.saving && !sh.changed {
+		sh.s.lose(sh)
+	}
+}
+
+// leave has the shard given back when what is under way has ended.
+func (sh *shard) leave() {
+	sh.leaving = true
+	sh.touch()
+}
+
+// canSend reports whether something may be sent to the shard's users.
+func (sh *shard) canSend() bool { return !sh.lost && !sh.leaving && sh.lease.isSafe() }
+
+// readOn reads the next entries of the log.
+func (sh *shard) readOn() {
+	sh.reading, sh.more = true, false
+	after, last := sh.read, sh.last
+	sh.s.bounded(func(ctx context.Context) func() {
+		entries, err := sh.s.queue.Read(ctx, sh.n, after, readEntries)
+		return func() {
+			sh.reading = false
+			if sh.lost {
+				return
+			}
+			if err != nil {
+				sh.s.failed("read", err)
+				sh.s.after(retryQueue, func() {
+					sh.more = true
+					sh.touch()
+				})
+				return
+			}
+			if len(entries) == readEntries {
+				sh.more = true
+			} else {
+				sh.checked = last
+			}
+			sh.take(entries)
+			sh.touch()
+		}
+	})
+}
+
+// take takes in entries of the log.
+func (sh *shard) take(entries []module.LogEntry) {
+	for _, entry := range entries {
+		sh.read = entry.Position
+		r, err := readEntry(entry.Data)
+		if err != nil {
+			sh.s.failed("read an entry", err)
+			sh.s.observer.Dropped(DropUnreadable, 1)
+			r = &entryReader{}
+		}
+		e := newOpenEntry(entry.Position, r)
+		e.added = entry.Added
+		if f, found := sh.resumed[e.position]; found {
+			e.resume(f)
+			delete(sh.resumed, e.position)
+		}
+		sh.entries = append(sh.entries, e)
+	}
+	sh.advance()
+}
+
+// expand takes recipients of the entries that were read.
+func (sh *shard) expand() {
+	for sh.expanded < len(sh.entries) && sh.open < readAhead {
+		e := sh.entries[sh.expanded]
+		if e.next == e.total {
+			sh.expanded++
+			continue
+		}
+		place, r := e.next, e.entryReader.read()
+		if e.isDone(place) {
+			continue
+		}
+		sh.open++
+		sh.user(r.user).arrive(&notification{
+			event: e.event, outcome: e.outcomes[r.outcome], added: e.added, entry: e, place: place,
+		})
+	}
+	sh.advance()
+}
+
+// finish says that nothing is left to do in the log for a pusher's notification.
+func (sh *shard) finish(n *notification, id pusherID) {
+	if n.entry == nil {
+		return
+	}
+	before := n.entry.left
+	n.entry.finishFor(n.place, id)
+	sh.open -= before - n.entry.left
+	n.entry = nil
+	sh.change()
+	sh.advance()
+}
+
+// expect says to how many pushers a recipient's notification goes.
+func (sh *shard) expect(n *notification, pushers int) {
+	before := n.entry.left
+	n.entry.expect(n.place, pushers)
+	if done := before - n.entry.left; done > 0 {
+		sh.open -= done
+		sh.change()
+		sh.advance()
+	}
+}
+
+// advance drops the entries at the front that are finished.
+func (sh *shard) advance() {
+	for len(sh.entries) > 0 && sh.entries[0].left == 0 {
+		sh.done = sh.entries[0].position
+		sh.entries[0] = nil
+		sh.entries = sh.entries[1:]
+		sh.expanded = max(0, sh.expanded-1)
+		sh.change()
+	}
+}
+
+// change has the next checkpoint made.
+func (sh *shard) change() {
+	sh.changed = true
+	sh.touch()
+}
+
+// save has the queue keep what was achieved since the last checkpoint. The next
+// one comes right after it, if there is something new by then.
+func (sh *shard) save() {
+	if !sh.lease.isSafe() {
+		return
+	}
+	records := map[string][]byte{}
+	saved := sh.dirty
+	for f := range saved {
+		f.write(records)
+	}
+	sh.dirty = map[*fifo]bool{}
+	sh.advance()
+	progress := module.Progress{Done: sh.done, Finished: appendFinished(nil, sh.entries), Held: records}
+	sh.changed, sh.saving = false, true
+	sh.unsavedSaved, sh.unsaved = sh.unsaved, 0
+	sh.s.bounded(func(ctx context.Context) func() {
+		err := sh.s.queue.Checkpoint(ctx, sh.n, sh.epoch, progress)
+		return func() { sh.saved(saved, err) }
+	})
+}
+
+func (sh *shard) saved(records map[*fifo]bool, err error) {
+	sh.saving = false
+	switch {
+	case sh.lost:
+	case errors.Is(err, module.ErrFenced):
+		sh.s.forget(sh)
+	case err != nil:
+		sh.s.failed("checkpoint", err)
+		for f := range records {
+			f.touchRecord()
+		}
+		sh.unsaved += sh.unsavedSaved
+		sh.unsavedSaved = 0
+		sh.saving = true // until it is tried again
+		sh.s.after(retryQueue, func() {
+			sh.saving = false
+			sh.change()
+		})
+	default:
+		sh.s.unsaved -= sh.unsavedSaved
+		sh.unsavedSaved = 0
+		for f := range records {
+			f.settle()
+		}
+		sh.touch()
+	}
+}
+
+// renewed is for a lease that goes on. Last is the position of the last entry of
+// the log, empty if it has none.
+func (sh *shard) renewed(last string) {
+	sh.more = sh.more || last != "" && last != sh.read && last != sh.checked
+	sh.last = last
+	parked := sh.parked
+	sh.parked = nil
+	for _, f := range parked {
+		f.next()
+	}
+	sh.touch()
+}
