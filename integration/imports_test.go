@@ -51,6 +51,7 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
+		{"module/delivery", with("module/match", "module/delivery/dialguard"), []string{"os"}},
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
