@@ -142,9 +142,11 @@ func golden(t *testing.T, name, got string) {
 func TestPushersThatAreNotSentTo(t *testing.T) {
 	_, http := astronaut()
 	for name, change := range map[string]func(*pusher.Pusher){
-		"email":     func(p *pusher.Pusher) { p.Kind = pusher.Email },
-		"disabled":  func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}} },
-		"MSC3881":   func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "org.matrix.msc3881.enabled", Value: "false"}} },
+		"email":    func(p *pusher.Pusher) { p.Kind = pusher.Email },
+		"disabled": func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}} },
+		"MSC3881": func(p *pusher.Pusher) {
+			p.Extra = []pusher.Member{{Name: "org.matrix.msc3881.enabled", Value: "false"}}
+		},
 		"no URL":    func(p *pusher.Pusher) { p.Data = `{}` },
 		"null URL":  func(p *pusher.Pusher) { p.Data = `{"url":null}` },
 		"bad URL":   func(p *pusher.Pusher) { p.Data = `{"url":"https://[::1"}` },
