@@ -3,11 +3,11 @@ package rediscommit
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -115,10 +115,10 @@ func textStore(t *testing.T, client redis.UniversalClient, change func(*Config))
 
 func asUsual(*Config) {}
 
-// embedded returns an embedded Redis and a client to it that does not retry.
-func embedded(t *testing.T) (*miniredis.Miniredis, *redis.Client) {
+// single returns a server and a client to it that does not retry.
+func single(t *testing.T) (*redistest.Server, *redis.Client) {
 	t.Helper()
-	server := miniredis.RunT(t)
+	server := redistest.Single(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
 	return server, client
@@ -145,7 +145,7 @@ func wantKind(t *testing.T, err error, want fault.Kind) {
 
 func TestAStoreKeepsAValueForEachUser(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.KeyPrefix = "hs1:" })
 	wantText(t, store, "")
 	for _, text := range []string{"a", "b", "", "c"} {
@@ -158,14 +158,14 @@ func TestAStoreKeepsAValueForEachUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantText(t, store, "c")
-	if keys := server.Keys(); len(keys) != 2 || keys[0] != "hs1:"+aliceKey {
+	if keys := slices.Sorted(slices.Values(client.Keys(t.Context(), "*").Val())); len(keys) != 2 || keys[0] != "hs1:"+aliceKey {
 		t.Errorf("got keys %q", keys)
 	}
 }
 
 func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, asUsual)
 	for _, test := range []struct {
 		edit func(*string) error
@@ -178,27 +178,27 @@ func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
 			t.Errorf("got error %v, want %v", err, test.want)
 		}
 	}
-	if server.Exists(aliceKey) {
+	if client.Exists(t.Context(), aliceKey).Val() != 0 {
 		t.Error("something was stored")
 	}
 }
 
 func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
 	t.Parallel()
-	for name, plant := range map[string]func(*miniredis.Miniredis){
-		"another type": func(m *miniredis.Miniredis) { m.HSet(aliceKey, "x", "y") },
-		"another form": func(m *miniredis.Miniredis) { m.Set(aliceKey, "x") },
+	for name, plant := range map[string]func(context.Context, redis.Cmdable){
+		"another type": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, "x", "y") },
+		"another form": func(ctx context.Context, c redis.Cmdable) { c.Set(ctx, aliceKey, "x", 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, client := embedded(t)
+			_, client := single(t)
 			store := textStore(t, client, asUsual)
-			plant(server)
-			before := server.Dump()
+			plant(t.Context(), client)
+			before := client.Dump(t.Context(), aliceKey).Val()
 			_, err := store.Load(t.Context(), alice)
 			wantKind(t, err, fault.Database)
 			wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Database)
-			if after := server.Dump(); after != before {
+			if after := client.Dump(t.Context(), aliceKey).Val(); after != before {
 				t.Errorf("before %s\nafter  %s", before, after)
 			}
 		})
@@ -207,7 +207,7 @@ func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
 
 func TestAnInvalidUserHasNoKey(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, asUsual)
 	for _, user := range []mxid.UserID{"", "alice", "}"} {
 		if _, err := store.Load(t.Context(), user); err == nil || !strings.Contains(err.Error(), "texts") {
@@ -217,16 +217,16 @@ func TestAnInvalidUserHasNoKey(t *testing.T) {
 			t.Errorf("%q: got error %v", user, err)
 		}
 	}
-	if keys := server.Keys(); len(keys) != 0 {
+	if keys := slices.Sorted(slices.Values(client.Keys(t.Context(), "*").Val())); len(keys) != 0 {
 		t.Errorf("got keys %q", keys)
 	}
 }
 
 func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	server, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 300 * time.Millisecond })
-	server.Close()
+	server.Stop()
 	_, err := store.Load(t.Context(), alice)
 	wantKind(t, err, fault.Unavailable)
 	wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Unavailable)
@@ -234,7 +234,7 @@ func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 
 func TestACallWhoseTimeIsUpIsUnavailable(t *testing.T) {
 	t.Parallel()
-	_, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 10 * time.Millisecond })
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	first := make(chan error)
@@ -256,7 +256,7 @@ func TestACallWhoseTimeIsUpIsUnavailable(t *testing.T) {
 func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	cfg := Config{KeyPrefix: "{", OperationTimeout: time.Second, Durability: Durability{Replicas: 1, Timeout: time.Minute}}
-	_, client := embedded(t)
+	_, client := single(t)
 	_, err := New(client, cfg, Options{}, texts())
 	for _, part := range []string{"texts", "KeyPrefix", "OperationTimeout", "ReadTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
