@@ -44,8 +44,8 @@ func remove(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// stamped is the part of a revision that differs from run to run.
-var stamped = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}`)
+// aRevision is the part of a revision that differs from run to run.
+var aRevision = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}`)
 
 func ids(t *testing.T, s *Store) string {
 	t.Helper()
@@ -112,7 +112,7 @@ func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
 	got := client.Get(t.Context(), aliceKey).Val()
 	want := `{"type":"m.push_rules","content":{"global":{"override":[],"content":[],` +
 		`"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[]}],"sender":[],"underride":[],"z":{}},"y":[1e400]},"x":1.0,"commit":{"version":1,"writers":{"W":[1,0]}}}`
-	if got = stamped.ReplaceAllString(got, `1,"writers":{"W":[$1,0]}`); got != want {
+	if got = aRevision.ReplaceAllString(got, `1,"writers":{"W":[$1,0]}`); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

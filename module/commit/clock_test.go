@@ -51,7 +51,7 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 
 // If as many others as a revision remembers wrote after a write whose answer was
 // lost, the change is not judged a second time.
-func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
+func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens outcome
 		others  int

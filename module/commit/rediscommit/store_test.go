@@ -265,14 +265,14 @@ func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// stampOf returns what a server holds for alice, "text, write 2".
-func stampOf(t *testing.T, client *redis.Client) string {
+// revisionOf returns what a server holds for alice, "text, write 2".
+func revisionOf(t *testing.T, client *redis.Client) string {
 	t.Helper()
 	raw, err := client.Get(t.Context(), aliceKey).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stamped.ReplaceAllString(raw, ", write $2")
+	return aRevision.ReplaceAllString(raw, ", write $2")
 }
 
 func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
@@ -293,7 +293,7 @@ func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := stampOf(t, client); got != test.want {
+		if got := revisionOf(t, client); got != test.want {
 			t.Errorf("%s: stored is %q, want %q", test.durability, got, test.want)
 		}
 	}
@@ -314,12 +314,12 @@ func TestAnUpdateThatIsNotConfirmedIsUnavailableUntilARepetitionIs(t *testing.T)
 	}
 	replica.Resume()
 	patient := textStore(t, master, func(c *Config) { c.Durability = oneReplica })
-	before := stampOf(t, master)
+	before := revisionOf(t, master)
 	if err := patient.Update(t.Context(), alice, to("b")); err != nil {
 		t.Error(err)
 	}
-	after := stampOf(t, master)
-	if got := stampOf(t, replica.Client(t)); got != after || after == before {
+	after := revisionOf(t, master)
+	if got := revisionOf(t, replica.Client(t)); got != after || after == before {
 		t.Errorf("the replica has %q, the master %q, before it had %q", got, after, before)
 	}
 }
@@ -351,7 +351,7 @@ func TestAnUpdateWhoseReplyIsLostIsConfirmedByAnotherWrite(t *testing.T) {
 			}
 			<-lost.Struck()
 			const want = "b, write 3"
-			if got := stampOf(t, pair.Replicas()[0].Client(t)); got != want {
+			if got := revisionOf(t, pair.Replicas()[0].Client(t)); got != want {
 				t.Errorf("the replica has %q, want %q", got, want)
 			}
 		})
