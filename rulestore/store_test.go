@@ -174,23 +174,28 @@ func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
+func TestTheScriptReplacesWhatHasTheEndOfWhatWasRead(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t, rediscommit.DefaultConfig())
-	old := strings.Repeat("an event ", 500) + `{"version":7}`
+	const last = `"W":[7,1]}}}`
+	old := strings.Repeat("an event ", 500) + last
+	end, found := rediscommit.EndOf(old, stored.Revision{Writes: []stored.Write{{Writer: "V", Attempt: 7}, {Writer: "W", Attempt: 7}}})
+	if !found || end.Text != last {
+		t.Fatalf("the end is %+v", end)
+	}
 	for name, test := range map[string]struct {
 		stored string
 		done   bool
 	}{
-		"the same":                   {old, true},
-		"another revision":           {old[:len(old)-2] + "6}", false},
-		"longer, with the revision":  {"x" + old, false},
-		"shorter, with the revision": {old[1:], false},
-		"of the length, but other":   {"c" + old[1:], false},
-		"nothing":                    {"", false},
+		"the same":                {old, true},
+		"another write":           {old[:len(old)-len(last)] + `"W":[8,1]}}}`, false},
+		"longer, with the end":    {"x" + old, false},
+		"longer, with more after": {old + "x", false},
+		"shorter, with the end":   {old[1:], false},
+		"nothing":                 {"", false},
 	} {
 		client.Set(t.Context(), aliceKey, test.stored, 0)
-		args := append([]any{"new", "c", "m"}, rediscommit.Fingerprint(old)...)
+		args := append([]any{"new", "c", "m"}, end.Args()...)
 		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
 		if err != nil || done != test.done {
 			t.Errorf("%s: done %t, %v", name, done, err)

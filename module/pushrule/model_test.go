@@ -1,7 +1,6 @@
 package pushrule_test
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -64,75 +63,66 @@ func (m model) find(kind pushrule.Kind, id string) *modelRule {
 	return nil
 }
 
-// putCase is a rule to be put, and the rules of its kind that are there.
-type putCase struct {
-	rules []modelRule
-	id    string
-	at    pushrule.Position
-}
-
-// index returns the place of a rule, -1 if there is none.
-func (c putCase) index(id string) int {
-	return slices.IndexFunc(c.rules, func(r modelRule) bool { return r.id == id })
-}
-
-func (c putCase) isMissing(anchor string) bool { return anchor != "" && c.index(anchor) < 0 }
-
-// putFailures are the failures of PUT in the order in which the service document
-// names them: the first that applies is the answer.
-var putFailures = []struct {
-	applies func(putCase) bool
-	err     error
-}{
-	{func(c putCase) bool { return strings.HasPrefix(c.id, ".") }, pushrule.ErrReservedID},
-	{func(c putCase) bool { return c.id == "" || strings.ContainsAny(c.id, "/\\\x00\x1f\x7f") }, pushrule.ErrInvalidID},
-	{func(c putCase) bool { return strings.HasPrefix(c.at.Before, ".") }, pushrule.ErrAnchorIsDefault},
-	{func(c putCase) bool { return strings.HasPrefix(c.at.After, ".") }, pushrule.ErrAnchorIsDefault},
-	{func(c putCase) bool { return c.isMissing(c.at.After) }, pushrule.ErrAnchorNotFound},
-	{func(c putCase) bool { return c.isMissing(c.at.Before) }, pushrule.ErrAnchorNotFound},
-	{func(c putCase) bool { // also where both name one rule
-		return c.at.Before != "" && c.at.After != "" && c.index(c.at.Before) <= c.index(c.at.After)
-	}, pushrule.ErrAnchorOrder},
-}
-
 func (m model) put(kind pushrule.Kind, id string, d pushrule.Draft, at pushrule.Position) error {
-	c := putCase{m[kind], id, at}
-	for _, failure := range putFailures {
-		if failure.applies(c) {
-			return failure.err
+	if strings.HasPrefix(id, ".") {
+		return pushrule.ErrReservedID
+	}
+	if id == "" || strings.ContainsAny(id, "/\\\x00\x1f\x7f") {
+		return pushrule.ErrInvalidID
+	}
+	if strings.HasPrefix(at.Before, ".") || strings.HasPrefix(at.After, ".") {
+		return pushrule.ErrAnchorIsDefault
+	}
+	if at.After != "" && m.find(kind, at.After) == nil || at.Before != "" && m.find(kind, at.Before) == nil {
+		return pushrule.ErrAnchorNotFound
+	}
+	if at.Before != "" && at.After != "" {
+		for _, rule := range m[kind] { // the first of the two that is met stands above
+			if rule.id == at.Before {
+				return pushrule.ErrAnchorOrder
+			}
+			if rule.id == at.After {
+				break
+			}
 		}
 	}
-	rule := modelRule{
-		id: id, enabled: true, actions: join(d.Actions), conditions: join(d.Conditions),
-		rest: fmt.Sprint(d.Extra), pattern: d.Pattern,
-	}
+
 	old := m.find(kind, id)
-	if old != nil {
-		rule.enabled = old.enabled
+	rule := modelRule{
+		id: id, enabled: old == nil || old.enabled, actions: join(d.Actions), conditions: join(d.Conditions),
+		rest: fmt.Sprint(d.Extra), pattern: d.Pattern,
 	}
 	if d.Enabled != nil {
 		rule.enabled = *d.Enabled
 	}
-	anchor := cmp.Or(at.Before, at.After)
-	if old != nil && (anchor == "" || anchor == id) {
-		*old = rule // it keeps its place
+	above, below := at.Before, at.After // what the rule goes directly above or below
+	if above != "" {
+		below = ""
+	}
+	if old != nil && (above+below == "" || above == id || below == id) {
+		*old = rule
 		return nil
 	}
-	c.rules = slices.DeleteFunc(slices.Clone(c.rules), func(r modelRule) bool { return r.id == id })
-	m[kind] = slices.Insert(c.rules, c.place(), rule)
-	return nil
-}
-
-// place returns where a rule goes that does not keep its place.
-func (c putCase) place() int {
-	switch {
-	case c.at.Before != "":
-		return c.index(c.at.Before)
-	case c.at.After != "":
-		return c.index(c.at.After) + 1
-	default:
-		return c.index(".m.rule.master") + 1 // or at the top
+	var list []modelRule
+	if above+below == "" {
+		if m.find(kind, ".m.rule.master") == nil {
+			list = append(list, rule)
+		}
+		below = ".m.rule.master"
 	}
+	for _, other := range m[kind] {
+		if other.id == above {
+			list = append(list, rule)
+		}
+		if other.id != id {
+			list = append(list, other)
+		}
+		if other.id == below {
+			list = append(list, rule)
+		}
+	}
+	m[kind] = list
+	return nil
 }
 
 func (m model) delete(kind pushrule.Kind, id string) error {
@@ -155,23 +145,25 @@ func (m model) change(kind pushrule.Kind, id string, change func(*modelRule)) er
 	return nil
 }
 
-// mergeDefaults keeps the user's rules, and of a default what a user can change.
 func (m model) mergeDefaults(fresh pushrule.Ruleset) {
-	table := modelOf(&fresh)
-	for _, kind := range pushrule.Kinds() {
-		var master, users, defaults []modelRule
-		for _, rule := range m[kind] {
-			if !rule.isServers() {
-				users = append(users, rule)
+	for kind, table := range modelOf(&fresh) {
+		for i, rule := range table {
+			if old := m.find(kind, rule.id); old != nil {
+				table[i].enabled, table[i].actions, table[i].rest = old.enabled, old.actions, old.rest
 			}
 		}
-		for _, rule := range table[kind] {
-			if old := m.find(kind, rule.id); old != nil {
-				rule.enabled, rule.actions, rule.rest = old.enabled, old.actions, old.rest
-			}
-			if rule.id == ".m.rule.master" {
+		m[kind] = append(m[kind], table...) // the stored ones are still above and go below
+	}
+	for _, kind := range pushrule.Kinds() {
+		var master, users, defaults []modelRule
+		for i, rule := range m[kind] {
+			isFresh := fresh.List(kind) != nil && i >= len(m[kind])-len(fresh.List(kind))
+			switch {
+			case !rule.isServers():
+				users = append(users, rule)
+			case isFresh && rule.id == ".m.rule.master":
 				master = append(master, rule)
-			} else {
+			case isFresh:
 				defaults = append(defaults, rule)
 			}
 		}
@@ -407,32 +399,12 @@ func checkInvariants(t testing.TB, s *pushrule.Ruleset) {
 
 func TestAnySequenceOfEditsDoesWhatTheModelSays(t *testing.T) {
 	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
-		kinds := []uint8{uint8(d.IntN(5)), uint8(d.IntN(5))} // so that rules meet each other
+		number := func() uint8 { return uint8(d.Uint32()) }
 		edits := pushrule.DrawList(d, 1, 24, func() edit {
-			return edit{
-				op: pushrule.DrawOne(d, 0, uint8(d.IntN(11))), kind: pushrule.DrawOne(d, kinds...), id: drawID(d), before: drawAnchor(d), after: drawAnchor(d),
-				payload: uint8(d.Uint32()),
-			}
+			return edit{number(), number(), number(), number(), number(), number()}
 		})
 		checkEdits(t, pushrule.DrawOne(d, starts(t)...), edits)
 	})
-}
-
-// drawID draws the number of an id, mostly of one that users can have.
-func drawID(d pushrule.Draws) uint8 {
-	if d.IntN(4) > 0 {
-		return uint8(d.IntN(4))
-	}
-	return uint8(d.IntN(len(editIDs)))
-}
-
-// drawAnchor draws one for [edit.anchor]: none, or mostly one of a rule that
-// users can have.
-func drawAnchor(d pushrule.Draws) uint8 {
-	if d.IntN(2) > 0 {
-		return 0
-	}
-	return min(6+drawID(d), 15)
 }
 
 // editsOf cuts bytes into edits.

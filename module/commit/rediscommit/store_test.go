@@ -27,7 +27,6 @@ const (
 var (
 	errUnreadable = fault.New(fault.Database, "unreadable")
 	errRefused    = fault.New(fault.InvalidParam, "refused")
-	errTooLong    = fault.New(fault.TooLarge, "too long")
 )
 
 // texts is a layout of strings, each stored as a line with its revision after it.
@@ -71,11 +70,21 @@ func (s storedText) Exists() bool              { return s.raw != nil }
 func (s storedText) Value() string             { return s.text }
 func (s storedText) Revision() stored.Revision { return s.revision }
 
-func (s storedText) Change(next string) (Change, error) {
-	if len(next) > 20 {
-		return nil, errTooLong
+func (s storedText) Change(next string) Change[string] { return newText{s, next} }
+
+func (s storedText) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
+	end, _ := EndOf(s.raw[0].(string), s.revision)
+	return end.IsAt(ctx, client, key)
+}
+
+func (s storedText) Bytes() int {
+	if s.raw == nil {
+		return 0
 	}
-	return newText{s, next}, nil
+	if _, found := EndOf(s.raw[0].(string), s.revision); !found {
+		return 0
+	}
+	return len(s.raw[0].(string))
 }
 
 type newText struct {
@@ -86,7 +95,15 @@ type newText struct {
 func (n newText) IsEmpty() bool { return n.old.raw != nil && n.old.text == n.next }
 
 func (n newText) Args(revision stored.Revision) []any {
-	return append([]any{revision.AppendJSON([]byte(n.next + "\n"))}, n.old.raw...)
+	return append([]any{n.raw(revision)}, n.old.raw...)
+}
+
+func (n newText) Stored(revision stored.Revision) Stored[string] {
+	return storedText{n.next, revision, []any{n.raw(revision)}}
+}
+
+func (n newText) raw(revision stored.Revision) string {
+	return string(revision.AppendJSON([]byte(n.next + "\n")))
 }
 
 // userTexts are the texts of users, without their revisions.
@@ -167,16 +184,8 @@ func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
 	store := textStore(t, client, asUsual)
-	for _, test := range []struct {
-		edit func(*string) error
-		want error
-	}{
-		{func(*string) error { return errRefused }, errRefused},
-		{to(strings.Repeat("x", 21)), errTooLong},
-	} {
-		if err := store.Update(t.Context(), alice, test.edit); err != test.want {
-			t.Errorf("got error %v, want %v", err, test.want)
-		}
+	if err := store.Update(t.Context(), alice, func(*string) error { return errRefused }); err != errRefused {
+		t.Errorf("got error %v, want %v", err, errRefused)
 	}
 	if client.Exists(t.Context(), aliceKey).Val() != 0 {
 		t.Error("something was stored")

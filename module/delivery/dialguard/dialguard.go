@@ -80,13 +80,11 @@ func (g *Guard) Client(concurrency int) *http.Client {
 }
 
 // Transport returns a new transport whose every connection is guarded, for
-// clients that [Guard.Client] does not fit. It makes up to concurrency connections
-// to a host and keeps them for 90 s: a request that finds none of them free waits
-// for one, until its context ends, and none is dialled anew. So a gateway that
-// hangs takes as many requests as there may be at the same time, and those to other
-// gateways go on. It takes no proxy from the environment, asks for no compression,
-// and allows at most 10 s each to connect and to shake hands, 60 s for the header
-// of a response, and 16 KiB of it.
+// clients that [Guard.Client] does not fit. Up to concurrency connections to a
+// host are kept for 90 s, so that as many requests at the same time connect no
+// more often than they must. It takes no proxy from the environment, asks for no
+// compression, and allows at most 10 s each to connect and to shake hands, 60 s
+// for the header of a response, and 16 KiB of it.
 //
 // Its client should not follow redirects (CheckRedirect with
 // [http.ErrUseLastResponse]), though they are dialled under guard like all else.
@@ -100,7 +98,6 @@ func (g *Guard) Transport(concurrency int) *http.Transport {
 		ResponseHeaderTimeout:  requestTimeout,
 		MaxResponseHeaderBytes: maxHeaderBytes,
 		MaxIdleConns:           max(maxIdleConns, concurrency),
-		MaxConnsPerHost:        max(1, concurrency), // or else one that comes back a moment late is dialled anew
 		MaxIdleConnsPerHost:    max(1, concurrency),
 		IdleConnTimeout:        idleTimeout,
 	}
