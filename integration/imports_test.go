@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -89,6 +90,35 @@ func TestPackagesImportOnlyInwards(t *testing.T) {
 		if !listed && !strings.HasPrefix(pkg, "integration") {
 			t.Errorf("package %q has no row in the table", pkg)
 		}
+	}
+}
+
+// What only tests need is no requirement of hosts.
+func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
+	t.Parallel()
+	file, err := os.ReadFile("../go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var imports []string
+	for pkg, list := range listImports(t) {
+		if !strings.HasPrefix(pkg, "integration") {
+			imports = append(imports, list...)
+		}
+	}
+	required := 0
+	for line := range strings.Lines(string(file)) {
+		fields := strings.Fields(line)
+		if len(fields) != 2 || !strings.HasPrefix(fields[1], "v") { // indirect ones have a comment
+			continue
+		}
+		required++
+		if !slices.ContainsFunc(imports, func(path string) bool { return path == fields[0] || strings.HasPrefix(path, fields[0]+"/") }) {
+			t.Errorf("go.mod requires %s, which no package imports outside of its tests", fields[0])
+		}
+	}
+	if required < 5 {
+		t.Errorf("found %d requirements: the search is broken", required)
 	}
 }
 

@@ -66,12 +66,12 @@ func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bo
 }
 
 func askOneByOne(ctx context.Context, accounts Accounts, sessions []Session) loggedIn {
-	results, turns := make([]Result[bool], len(sessions)), make(chan struct{}, mostAsked)
+	results, slots := make([]Result[bool], len(sessions)), make(chan struct{}, mostAsked)
 	var asking sync.WaitGroup
 	for i, session := range sessions {
-		turns <- struct{}{}
+		slots <- struct{}{}
 		asking.Go(func() {
-			defer func() { <-turns }()
+			defer func() { <-slots }()
 			results[i].Value, results[i].Err = accounts.LoggedIn(ctx, session.User, session.Device)
 		})
 	}

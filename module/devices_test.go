@@ -312,6 +312,18 @@ func (r ruleCaller) Load(ctx context.Context, user mxid.UserID) (module.Content,
 	return take(r.c, turn{rulesTurn, false}, func() (module.Content, error) { return r.ruleMemory.Load(ctx, user) })
 }
 
+func (r ruleCaller) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	all, err := take(r.c, turn{rulesTurn, false}, func() (map[mxid.UserID]module.Result[int64], error) {
+		return r.ruleMemory.Versions(ctx, users), nil
+	})
+	for _, user := range users {
+		if err != nil {
+			all = map[mxid.UserID]module.Result[int64]{user: {Err: err}}
+		}
+	}
+	return all
+}
+
 func (r ruleCaller) Update(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (module.Content, error) {

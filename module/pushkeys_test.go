@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 const (
@@ -283,6 +284,8 @@ const (
 	settles = "has it settled"
 
 	takesByPhone = "takes with the phone"
+
+	imports = "is imported with it"
 )
 
 func (a act) String() string {
@@ -329,6 +332,10 @@ func (a act) request(i int) request {
 			return act{a.user, takes}.request(i)(ctx, c.until(beforeSettlement-2))
 		case deletes:
 			return service.Delete(ctx, a.user, thePushkey)
+		case imports:
+			stores.Rules = &ruleMemory{content: found(pushrule.Ruleset{})}
+			_, err := hostOn(stores, nil, usual()).Import(ctx, a.user, module.Import{Pushers: []pusher.Pusher{pusherOf(fmt.Sprint(i))}}, module.StoreImport)
+			return err
 		case settles:
 			return module.NewSettler(stores).Settle(ctx)
 		}

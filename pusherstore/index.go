@@ -116,9 +116,14 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 // swapClaimsScript replaces the claims.
 //
 // ARGV: the new claims, for how many seconds they live, 0 without end, and the
-// claims as they were read, which are left out where there were none.
-const swapClaimsScript = `
-if redis.call('GET', KEYS[1]) ~= (ARGV[3] or false) then return 0 end
+// end of the claims as they were read, or the whole of them, which are left out
+// where there were none.
+var swapClaimsScript = `
+if ARGV[4] then
+	if not (` + rediscommit.HasEnd(3) + `) then return 0 end
+elseif redis.call('GET', KEYS[1]) ~= (ARGV[3] or false) then
+	return 0
+end
 redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
@@ -148,8 +153,29 @@ func (s storedClaims) Exists() bool              { return s.text != nil }
 func (s storedClaims) Value() pusher.Claims      { return s.Claims }
 func (s storedClaims) Revision() stored.Revision { return s.Entry.Revision }
 
-func (s storedClaims) Change(next pusher.Claims) (rediscommit.Change, error) {
-	return claimsChange{s, next}, nil
+// end is what tells the claims from others; found is false for those without a
+// revision.
+func (s storedClaims) end() (end rediscommit.End, found bool) {
+	if s.text == nil {
+		return end, false
+	}
+	return rediscommit.EndOf(*s.text, s.Entry.Revision)
+}
+
+func (s storedClaims) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
+	end, _ := s.end()
+	return end.IsAt(ctx, client, key)
+}
+
+func (s storedClaims) Bytes() int {
+	if _, found := s.end(); !found {
+		return 0
+	}
+	return 2 * len(*s.text)
+}
+
+func (s storedClaims) Change(next pusher.Claims) rediscommit.Change[pusher.Claims] {
+	return claimsChange{s, next}
 }
 
 // claimsChange is claims to be stored in the place of others.
@@ -167,9 +193,21 @@ func (c claimsChange) Args(revision stored.Revision) []any {
 	if len(c.next.Owners()) == 0 {
 		life = int(emptyAge.Seconds())
 	}
-	args := []any{stored.Entry{Claims: c.next, Revision: revision}.AppendJSON(nil), life}
+	args := []any{c.text(revision), life}
+	if end, found := c.old.end(); found {
+		return append(args, end.Args()...)
+	}
 	if c.old.text != nil {
 		args = append(args, *c.old.text)
 	}
 	return args
+}
+
+func (c claimsChange) Stored(revision stored.Revision) rediscommit.Stored[pusher.Claims] {
+	text := c.text(revision)
+	return storedClaims{stored.Entry{Claims: c.next, Revision: revision}, &text}
+}
+
+func (c claimsChange) text(revision stored.Revision) string {
+	return string(stored.Entry{Claims: c.next, Revision: revision}.AppendJSON(nil))
 }

@@ -71,21 +71,23 @@ func readOne(ctx context.Context, client redis.Cmdable, key string) func() (redi
 // storedOne is a hash of which one pusher is known.
 type storedOne struct{ storedHash }
 
-func (s storedOne) Change(next pusher.List) (rediscommit.Change, error) {
-	return changeOne{s.change(next)}, nil
+func (s storedOne) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
+	return hasRevision(ctx, client, hashOf(key), s.fields[stored.RevisionField])
+}
+
+func (s storedOne) Change(next pusher.List) rediscommit.Change[pusher.List] {
+	return changeOne{s.change(next)}
 }
 
 // changeOne changes one field of a hash, whatever else that holds.
-type changeOne struct{ c change }
-
-func (c changeOne) IsEmpty() bool { return c.c.IsEmpty() }
+type changeOne struct{ change }
 
 func (c changeOne) Args(revision stored.Revision) []any {
-	return c.c.args(comparison{count: anyCount, values: c.c.old}, revision)
+	compared := c.comparison()
+	compared.count = anyCount
+	return c.args(compared, revision)
 }
 
-// Successor is what is known of the hash then.
-func (c changeOne) Successor(revision stored.Revision) (next rediscommit.Stored[pusher.List], bytes int) {
-	hash, bytes := c.c.successor(revision)
-	return storedOne{hash}, bytes
+func (c changeOne) Stored(revision stored.Revision) rediscommit.Stored[pusher.List] {
+	return storedOne{c.stored(revision)}
 }

@@ -47,11 +47,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 		return nil, err
 	}
 	layout.Read, layout.RedisKey = readOne, hashOf
-	fields, err := rediscommit.New(client, cfg, o, layout)
-	if err != nil {
-		return nil, err
-	}
-	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), fields, client, cfg, redis.NewScript(sizeScript)}, nil
+	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), hashes.View(layout), client, cfg, redis.NewScript(sizeScript)}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].

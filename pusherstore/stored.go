@@ -2,6 +2,7 @@ package pusherstore
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"time"
 
@@ -19,31 +20,23 @@ const emptyAge = 10 * time.Minute
 //
 // ARGV: how many seconds a hash with but one field lives; the number of fields
 // that there must be, -1 for any; the number of fields whose values are
-// compared, each with its value; the number of fields whose lengths are
-// compared, each with the length of its value; the number of fields to delete,
-// each of them; and each field to set with its value.
+// compared, each with its value; the number of fields to delete, each of them; and
+// each field to set with its value.
 const swapScript = `
 local count = tonumber(ARGV[2])
 if count >= 0 and redis.call('HLEN', KEYS[1]) ~= count then return 0 end
-local values = tonumber(ARGV[3])
 local at = 4
-for i = 1, values do
+for i = 1, tonumber(ARGV[3]) do
 	if redis.call('HGET', KEYS[1], ARGV[at]) ~= ARGV[at + 1] then return 0 end
 	at = at + 2
 end
-local lengths = tonumber(ARGV[at])
-at = at + 1
-for i = 1, lengths do
-	if redis.call('HSTRLEN', KEYS[1], ARGV[at]) ~= tonumber(ARGV[at + 1]) then return 0 end
-	at = at + 2
-end
 local deletes = tonumber(ARGV[at])
-for i = 1, deletes do redis.call('HDEL', KEYS[1], ARGV[at + i]) end
-at = at + deletes + 1
-while at < #ARGV do
-	redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
-	at = at + 2
+at = at + 1
+if deletes > 0 then
+	redis.call('HDEL', KEYS[1], unpack(ARGV, at, at + deletes - 1))
+	at = at + deletes
 end
+redis.call('HSET', KEYS[1], unpack(ARGV, at))
 if redis.call('HLEN', KEYS[1]) == 1 then
 	redis.call('EXPIRE', KEYS[1], ARGV[1])
 else
@@ -79,7 +72,33 @@ func (s storedHash) Revision() stored.Revision { return s.revision }
 
 func (s storedHash) Exists() bool { return len(s.fields) > 0 }
 
-func (s storedHash) Change(next pusher.List) (rediscommit.Change, error) { return s.change(next), nil }
+// IsCurrent compares the revision, which every write of a store changes.
+func (s storedHash) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
+	return hasRevision(ctx, client, key, s.fields[stored.RevisionField])
+}
+
+func hasRevision(ctx context.Context, client redis.Cmdable, key, want string) func() (bool, error) {
+	answer := client.HGet(ctx, key, stored.RevisionField)
+	return func() (bool, error) {
+		text, err := answer.Result()
+		if errors.Is(err, redis.Nil) {
+			return false, nil
+		}
+		return text == want, err
+	}
+}
+
+func (s storedHash) Bytes() (bytes int) {
+	if s.revision.Version == 0 {
+		return 0
+	}
+	for field, text := range s.fields {
+		bytes += len(field) + 2*len(text)
+	}
+	return bytes
+}
+
+func (s storedHash) Change(next pusher.List) rediscommit.Change[pusher.List] { return s.change(next) }
 
 func (s storedHash) change(next pusher.List) change {
 	c := change{old: s.fields, next: next}
@@ -111,61 +130,37 @@ func (c change) Args(revision stored.Revision) []any { return c.args(c.compariso
 
 // comparison says what must be stored still for a change to be made.
 type comparison struct {
-	count           int               // how many fields, anyCount for any number
-	values, lengths map[string]string // fields whose values, and whose lengths, are as they were
+	count  int               // how many fields, anyCount for any number
+	values map[string]string // fields whose values are as they were
 }
 
 const anyCount = -1
 
-// comparison compares the revision, which every write of a store changes, and
-// what the change replaces. The rest is not sent to Redis again: where somebody
-// has changed a field by hand, that shows in the number of fields or the length,
-// and if not, the field stays as it is. A hash without a revision is compared as
-// a whole.
+// comparison compares the revision and the number of fields. A hash without a
+// revision is compared as a whole.
 func (c change) comparison() comparison {
-	whole := comparison{count: len(c.old), values: c.old}
-	if _, found := c.old[stored.RevisionField]; !found {
-		return whole
+	if revision, found := c.old[stored.RevisionField]; found {
+		return comparison{len(c.old), map[string]string{stored.RevisionField: revision}}
 	}
-	replaced := map[any]bool{stored.RevisionField: true}
-	for _, field := range c.deletes {
-		replaced[field] = true
-	}
-	for i := 0; i < len(c.sets); i += 2 {
-		replaced[c.sets[i]] = true
-	}
-	some := comparison{count: len(c.old), values: map[string]string{}, lengths: map[string]string{}}
-	for field, text := range c.old {
-		if replaced[field] {
-			some.values[field] = text
-		} else {
-			some.lengths[field] = text
-		}
-	}
-	return some
+	return comparison{len(c.old), c.old}
 }
 
 // args are the arguments of the script.
 func (c change) args(compared comparison, revision stored.Revision) []any {
-	args := make([]any, 0, 7+2*len(c.old)+len(c.deletes)+len(c.sets))
+	args := make([]any, 0, 6+2*len(compared.values)+len(c.deletes)+len(c.sets))
 	args = append(args, int(emptyAge.Seconds()), compared.count, len(compared.values))
 	for field, text := range compared.values {
 		args = append(args, field, text)
-	}
-	args = append(args, len(compared.lengths))
-	for field, text := range compared.lengths {
-		args = append(args, field, len(text))
 	}
 	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
 	return append(args, stored.RevisionField, revision.AppendJSON(nil))
 }
 
-// Successor is the hash as it is stored then.
-func (c change) Successor(revision stored.Revision) (next rediscommit.Stored[pusher.List], bytes int) {
-	return c.successor(revision)
+func (c change) Stored(revision stored.Revision) rediscommit.Stored[pusher.List] {
+	return c.stored(revision)
 }
 
-func (c change) successor(revision stored.Revision) (next storedHash, bytes int) {
+func (c change) stored(revision stored.Revision) storedHash {
 	fields := maps.Clone(c.old)
 	if fields == nil {
 		fields = map[string]string{}
@@ -177,8 +172,5 @@ func (c change) successor(revision stored.Revision) (next storedHash, bytes int)
 		fields[c.sets[i].(string)] = c.sets[i+1].(string)
 	}
 	fields[stored.RevisionField] = string(revision.AppendJSON(nil))
-	for field, text := range fields {
-		bytes += len(field) + 2*len(text)
-	}
-	return storedHash{fields, c.next, revision}, bytes
+	return storedHash{fields, c.next, revision}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
@@ -23,9 +22,9 @@ const (
 	aliceKey string      = "account_data:{@alice:example.org}:m.push_rules"
 )
 
-func newStore(t *testing.T, cfg rediscommit.Config) (*Store, *miniredis.Miniredis, *redis.Client) {
+func newStore(t *testing.T, cfg rediscommit.Config) (*Store, *redistest.Server, *redis.Client) {
 	t.Helper()
-	server := miniredis.RunT(t)
+	server := redistest.Single(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
 	store, err := New(client, cfg, rediscommit.Options{})
@@ -45,8 +44,8 @@ func remove(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// stamped is the part of a revision that differs from run to run.
-var stamped = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}`)
+// aRevision is the part of a revision that differs from run to run.
+var aRevision = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}`)
 
 func ids(t *testing.T, s *Store) string {
 	t.Helper()
@@ -105,15 +104,15 @@ func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
 
 func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
 	t.Parallel()
-	store, server, _ := newStore(t, rediscommit.DefaultConfig())
-	server.Set(aliceKey, `{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`)
+	store, _, client := newStore(t, rediscommit.DefaultConfig())
+	client.Set(t.Context(), aliceKey, `{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`, 0)
 	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
 		t.Fatal(err)
 	}
-	got, _ := server.Get(aliceKey)
+	got := client.Get(t.Context(), aliceKey).Val()
 	want := `{"type":"m.push_rules","content":{"global":{"override":[],"content":[],` +
 		`"room":[{"rule_id":"a","default":false,"enabled":true,"actions":[]}],"sender":[],"underride":[],"z":{}},"y":[1e400]},"x":1.0,"commit":{"version":1,"writers":{"W":[1,0]}}}`
-	if got = stamped.ReplaceAllString(got, `1,"writers":{"W":[$1,0]}`); got != want {
+	if got = aRevision.ReplaceAllString(got, `1,"writers":{"W":[$1,0]}`); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
@@ -141,7 +140,7 @@ func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
 // The parts of the script's promise: it stores over what was read, once.
 func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 	t.Parallel()
-	_, server, client := newStore(t, rediscommit.DefaultConfig())
+	_, _, client := newStore(t, rediscommit.DefaultConfig())
 	run := func(args ...any) bool {
 		t.Helper()
 		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
@@ -169,29 +168,34 @@ func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 		if done := run(step.args...); done != step.done {
 			t.Errorf("step %d: done %t", i, done)
 		}
-		if got, _ := server.Get(aliceKey); got != step.stored {
+		if got := client.Get(t.Context(), aliceKey).Val(); got != step.stored {
 			t.Errorf("step %d: stored is %q, want %q", i, got, step.stored)
 		}
 	}
 }
 
-func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
+func TestTheScriptReplacesWhatHasTheEndOfWhatWasRead(t *testing.T) {
 	t.Parallel()
-	_, server, client := newStore(t, rediscommit.DefaultConfig())
-	old := strings.Repeat("an event ", 500) + `{"version":7}`
+	_, _, client := newStore(t, rediscommit.DefaultConfig())
+	const last = `"W":[7,1]}}}`
+	old := strings.Repeat("an event ", 500) + last
+	end, found := rediscommit.EndOf(old, stored.Revision{Writes: []stored.Write{{Writer: "V", Attempt: 7}, {Writer: "W", Attempt: 7}}})
+	if !found || end.Text != last {
+		t.Fatalf("the end is %+v", end)
+	}
 	for name, test := range map[string]struct {
 		stored string
 		done   bool
 	}{
-		"the same":                   {old, true},
-		"another revision":           {old[:len(old)-2] + "6}", false},
-		"longer, with the revision":  {"x" + old, false},
-		"shorter, with the revision": {old[1:], false},
-		"of the length, but other":   {"c" + old[1:], false},
-		"nothing":                    {"", false},
+		"the same":                {old, true},
+		"another write":           {old[:len(old)-len(last)] + `"W":[8,1]}}}`, false},
+		"longer, with the end":    {"x" + old, false},
+		"longer, with more after": {old + "x", false},
+		"shorter, with the end":   {old[1:], false},
+		"nothing":                 {"", false},
 	} {
-		server.Set(aliceKey, test.stored)
-		args := append([]any{"new", "c", "m"}, rediscommit.Fingerprint(old)...)
+		client.Set(t.Context(), aliceKey, test.stored, 0)
+		args := append([]any{"new", "c", "m"}, end.Args()...)
 		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
 		if err != nil || done != test.done {
 			t.Errorf("%s: done %t, %v", name, done, err)
@@ -200,7 +204,7 @@ func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
 		if test.done {
 			want = "new"
 		}
-		if got, _ := server.Get(aliceKey); got != want {
+		if got := client.Get(t.Context(), aliceKey).Val(); got != want {
 			t.Errorf("%s: stored is %.20q, want %.20q", name, got, want)
 		}
 	}
@@ -208,30 +212,30 @@ func TestTheScriptReplacesWhatHasTheFingerprintOfWhatWasRead(t *testing.T) {
 
 func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
 	t.Parallel()
-	store, server, _ := newStore(t, rediscommit.DefaultConfig())
+	store, _, client := newStore(t, rediscommit.DefaultConfig())
 	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
 		t.Fatal(err)
 	}
-	before, _ := server.Get(aliceKey)
+	before := client.Get(t.Context(), aliceKey).Val()
 	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
 		t.Fatal(err)
 	}
-	if after, _ := server.Get(aliceKey); after != before {
+	if after := client.Get(t.Context(), aliceKey).Val(); after != before {
 		t.Errorf("before %s\nafter  %s", before, after)
 	}
 }
 
 func TestAKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
 	t.Parallel()
-	store, server, _ := newStore(t, rediscommit.DefaultConfig())
-	server.Lpush(aliceKey, "x")
+	store, _, client := newStore(t, rediscommit.DefaultConfig())
+	client.LPush(t.Context(), aliceKey, "x")
 	if _, err := store.Load(t.Context(), alice); fault.KindOf(err) != fault.Database {
 		t.Errorf("got error %v", err)
 	}
 	if _, err := store.Update(t.Context(), alice, put("a")); fault.KindOf(err) != fault.Database {
 		t.Errorf("got error %v", err)
 	}
-	if got, _ := server.List(aliceKey); len(got) != 1 {
+	if got := client.LRange(t.Context(), aliceKey, 0, -1).Val(); len(got) != 1 {
 		t.Errorf("the key was changed: %v", got)
 	}
 }
@@ -241,7 +245,7 @@ func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 	cfg := rediscommit.DefaultConfig()
 	cfg.OperationTimeout = 300 * time.Millisecond
 	store, server, _ := newStore(t, cfg)
-	server.Close()
+	server.Stop()
 	if _, err := store.Load(t.Context(), alice); fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("got error %v", err)
 	}

@@ -22,20 +22,17 @@ func userOf(key string) string {
 // not let the host publish does not keep it from changing anything.
 //
 // ARGV: the new event, the channel and the message, which is empty for what is
-// no change, and the event as it was read, or its fingerprint, which are left out
-// where there was none.
-const swapScript = rediscommit.HasFingerprint + `
+// no change, and the end of the event as it was read, or the whole of it, which are
+// left out where there was none.
+var swapScript = `
 if ARGV[5] then
-	if not hasFingerprint(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
+	if not (` + rediscommit.HasEnd(4) + `) then return 0 end
 elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
 	return 0
 end
 redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
-
-// fingerprintBytes is from how many bytes on an event is compared by its fingerprint.
-const fingerprintBytes = 1 << 10
 
 // layout is how the event of each user is kept.
 type layout struct {
@@ -75,10 +72,29 @@ func (s storedEvent) Value() stored.Event { return s.Event }
 
 func (s storedEvent) Revision() stored.Revision { return s.Event.Revision }
 
-// Change never refuses: how large rules may be, the service says.
-func (s storedEvent) Change(next stored.Event) (rediscommit.Change, error) {
+// end is what tells the event from others; found is false for one without a revision.
+func (s storedEvent) end() (end rediscommit.End, found bool) {
+	if s.text == nil {
+		return end, false
+	}
+	return rediscommit.EndOf(*s.text, s.Event.Revision)
+}
+
+func (s storedEvent) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
+	end, _ := s.end()
+	return end.IsAt(ctx, client, key)
+}
+
+func (s storedEvent) Bytes() int {
+	if _, found := s.end(); !found {
+		return 0
+	}
+	return len(*s.text) + len(s.Rules.JSON()) // which may be a part of the text
+}
+
+func (s storedEvent) Change(next stored.Event) rediscommit.Change[stored.Event] {
 	s.layout.cache.Add(next.Rules)
-	return &change{old: s, next: next}, nil
+	return &change{old: s, next: next}
 }
 
 // change is an event to be stored in the place of another.
@@ -96,31 +112,30 @@ func (c *change) IsEmpty() bool {
 
 func (c *change) Args(revision stored.Revision) []any {
 	args := []any{c.with(revision), c.old.layout.channel, c.message(revision)}
-	switch old := c.old.text; {
-	case old == nil:
-		return args
-	case len(*old) < fingerprintBytes:
-		return append(args, *old)
-	default:
-		return append(args, rediscommit.Fingerprint(*old)...)
+	if end, found := c.old.end(); found {
+		return append(args, end.Args()...)
 	}
+	if c.old.text != nil {
+		args = append(args, *c.old.text)
+	}
+	return args
 }
 
 // StagedSwap is for events that are large, before or after the change.
 func (c *change) StagedSwap(revision stored.Revision) (swap rediscommit.StagedSwap, staged bool) {
-	if c.old.text == nil || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
+	end, found := c.old.end()
+	if !found || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
 		return rediscommit.StagedSwap{}, false
 	}
 	return rediscommit.StagedSwap{
-		Old: *c.old.text, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
+		Old: end, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
 	}, true
 }
 
-// Successor is the event as it is stored then.
-func (c *change) Successor(revision stored.Revision) (next rediscommit.Stored[stored.Event], bytes int) {
+func (c *change) Stored(revision stored.Revision) rediscommit.Stored[stored.Event] {
 	text, e := c.text, c.next // a pointer into the change would keep what it replaced
 	e.Revision = revision
-	return storedEvent{Event: e, text: &text, user: c.old.user, layout: c.old.layout}, len(text) + len(e.Rules.JSON())
+	return storedEvent{Event: e, text: &text, user: c.old.user, layout: c.old.layout}
 }
 
 // with returns the event with a revision.

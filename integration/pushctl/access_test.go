@@ -125,7 +125,7 @@ func (g *guarded) damage() {
 	}
 	g.register(alice, bob, carol)
 	g.store(alice, "{")
-	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`"}`)
+	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","commit":{"version":1,"changes":1,"writers":{"W":[1,1]}}}`)
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
 	for _, d := range damages() {
@@ -181,7 +181,7 @@ func TestTheACLOfThePageIsEnoughForPushctlAndNothingOfItIsTooMuch(t *testing.T) 
 		t.Errorf("with all that the page grants: %s", trouble)
 	}
 	for _, rule := range rules {
-		onlyInCluster := strings.HasPrefix(rule, "+cluster|") || rule == "+command" || rule == "+asking" || rule == "+type"
+		onlyInCluster := strings.HasPrefix(rule, "+cluster|") || rule == "+command" || rule == "+exists" || rule == "+asking" || rule == "+type"
 		if !strings.ContainsAny(rule[:1], "~&+") || onlyInCluster {
 			continue
 		}

@@ -49,7 +49,7 @@ var errUnfinished = errors.New("the change was not finished")
 // and is returned as it is. Of the other errors, those of kind
 // [fault.Unavailable] and those that wrap ctx's may leave open whether the
 // change is made.
-func (c *Committer[V]) Commit(ctx context.Context, key string, edit func(*V) error) (State[V], error) {
+func (c *Committer[V, C]) Commit(ctx context.Context, key string, edit func(*V) error) (State[V], error) {
 	me := &caller[V]{ctx: ctx, edit: edit}
 	b := c.begin(key, me)
 	if b == nil {
@@ -69,7 +69,7 @@ func (c *Committer[V]) Commit(ctx context.Context, key string, edit func(*V) err
 
 // begin returns the batch that the caller is to lead at once, or queues it and
 // returns nil.
-func (c *Committer[V]) begin(key string, me *caller[V]) *batch[V] {
+func (c *Committer[V, C]) begin(key string, me *caller[V]) *batch[V] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting, busy := c.queues[key]
@@ -84,7 +84,7 @@ func (c *Committer[V]) begin(key string, me *caller[V]) *batch[V] {
 
 // wait returns when it is the caller's turn to lead a batch, or with nil when
 // another has made its change.
-func (c *Committer[V]) wait(key string, me *caller[V]) (*batch[V], error) {
+func (c *Committer[V, C]) wait(key string, me *caller[V]) (*batch[V], error) {
 	select {
 	case b := <-me.turn:
 		return b, nil
@@ -102,7 +102,7 @@ func (c *Committer[V]) wait(key string, me *caller[V]) (*batch[V], error) {
 }
 
 // leave takes a caller out of the queue; false says that it is not there.
-func (c *Committer[V]) leave(key string, me *caller[V]) bool {
+func (c *Committer[V, C]) leave(key string, me *caller[V]) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting := c.queues[key]
@@ -115,7 +115,7 @@ func (c *Committer[V]) leave(key string, me *caller[V]) bool {
 }
 
 // lead makes the changes of a batch and hands the key on.
-func (c *Committer[V]) lead(ctx context.Context, key string, b *batch[V]) {
+func (c *Committer[V, C]) lead(ctx context.Context, key string, b *batch[V]) {
 	stop := func() {}
 	if len(b.callers) > 1 {
 		ctx, stop = b.context()
@@ -167,7 +167,7 @@ func (b *batch[V]) finish(err error) {
 }
 
 // handOn gives those who wait for the key their turn.
-func (c *Committer[V]) handOn(key string) {
+func (c *Committer[V, C]) handOn(key string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	waiting := c.queues[key]
@@ -195,42 +195,14 @@ func endOf(ctx context.Context) time.Time {
 	return time.Unix(1<<62, 0)
 }
 
-// edit makes the changes of all callers to what was stored, and returns it
-// ready to be written: without a change where every one was refused.
-func (b *batch[V]) edit(s Snapshot[V]) (next[V], error) {
-	n, err := b.tryEdit(s, func(V) error { return nil })
-	if err != nil {
-		// Somebody's change goes too far: whose shows one after the other.
-		n, err = b.tryEdit(s, func(value V) error {
-			_, err := s.Change(value)
-			return err
-		})
-	}
-	return n, err
-}
-
-func (b *batch[V]) tryEdit(s Snapshot[V], check func(V) error) (n next[V], err error) {
-	n.value, n.results = b.apply(s.Value(), check)
-	if slices.Contains(n.results, nil) {
-		n.change, err = s.Change(n.value)
-	}
-	return n, err
-}
-
-// apply runs the edits in turn. One that fails, or comes to what check
-// refuses, changes nothing.
-func (b *batch[V]) apply(value V, check func(V) error) (V, []error) {
+// edit runs the edits of all callers in turn. One that fails changes nothing.
+func (b *batch[V]) edit(value V) (V, []error) {
 	results := make([]error, len(b.callers))
 	for i, caller := range b.callers {
 		next := value
-		err := caller.run(&next)
-		if err == nil {
-			err = check(next)
-		}
-		if err == nil {
+		if results[i] = caller.run(&next); results[i] == nil {
 			value = next
 		}
-		results[i] = err
 	}
 	return value, results
 }

@@ -17,7 +17,7 @@ import (
 type crowd struct {
 	t       *testing.T
 	store   *store
-	commits *Committer[words]
+	commits *Committer[words, replacement]
 	first   error
 	results []error
 	working sync.WaitGroup
@@ -25,7 +25,7 @@ type crowd struct {
 
 func newCrowd(t *testing.T, s *store, mode Mode) *crowd {
 	s.meet = make(chan struct{})
-	c := &crowd{t: t, store: s, commits: New(s.read, mode)}
+	c := &crowd{t: t, store: s, commits: New(access(s.read), mode)}
 	c.working.Go(func() { _, c.first = c.commits.Commit(t.Context(), key, add("first")) })
 	synctest.Wait()
 	return c
@@ -120,19 +120,6 @@ func TestABatchThatFailsFailsForAll(t *testing.T) {
 		c.join(t.Context(), add("b"))
 		c.goOn()
 		c.want("first", errNoDial, errNoDial)
-	})
-}
-
-func TestOfABatchOnlyThoseAreRefusedWhoGoTooFar(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, &store{longest: 3}, Written)
-		c.join(t.Context(), add("a"))
-		c.join(t.Context(), add("too far"))
-		c.join(t.Context(), add("b"))
-		c.join(t.Context(), add("c"))
-		c.join(t.Context(), remove("a"))
-		c.goOn()
-		c.want("first b", nil, errTooLong, nil, errTooLong, nil)
 	})
 }
 
@@ -268,8 +255,8 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		other := &store{}
-		read := c.commits.read
-		c.commits.read = func(ctx context.Context, k string) (Snapshot[words], error) {
+		read := c.commits.access.Read
+		c.commits.access.Read = func(ctx context.Context, k string) (Snapshot[words, replacement], error) {
 			if k == "other" {
 				return other.read(ctx, k)
 			}
@@ -298,7 +285,7 @@ func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
 			acknowledged[n] = map[string]bool{}
 		}
 		for host := range hosts {
-			c := New(s.read, Written)
+			c := New(access(s.read), Written)
 			for caller := range callers {
 				n := host*callers + caller
 				working.Go(func() {
@@ -362,7 +349,7 @@ func TestABatchReturnsWhatIsStored(t *testing.T) {
 func TestWhatWasChangedSinceIsNotReturnedAsAnOlderState(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{outcomes: []outcome{losesReply}}
-		c := New(s.read, Written)
+		c := New(access(s.read), Written)
 		got, err := c.Commit(t.Context(), key, func(w *words) error {
 			if s.writes == 1 && s.others == 0 {
 				t.Error("what took effect is made again")
@@ -380,7 +367,7 @@ func TestAChangeThatChangesNothingReturnsWhatIsStored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mode := range []Mode{Written, Confirmed} {
 			s := &store{}
-			c := New(s.read, mode)
+			c := New(access(s.read), mode)
 			first, err := c.Commit(t.Context(), key, add("a"))
 			if err != nil {
 				t.Fatal(err)

@@ -25,9 +25,9 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 			t.Run(fmt.Sprint(mine, " and ", theirs), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &store{value: words{"a"}, outcomes: []outcome{losesReply}}
-					other := New(s.read, Written)
+					other := New(access(s.read), Written)
 					other.Now(skewed(theirs))
-					since := func(ctx context.Context, key string) (Snapshot[words], error) {
+					since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
 						if s.writes == 1 {
 							for i := range 3 {
 								if _, err := other.Commit(ctx, key, add(fmt.Sprint("other", i))); err != nil {
@@ -37,7 +37,7 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 						}
 						return s.read(ctx, key)
 					}
-					commits := New(since, Written)
+					commits := New(access(since), Written)
 					commits.Now(skewed(mine))
 					state, err := commits.Commit(t.Context(), key, remove("a"))
 					if err != nil || state.Value.has("a") || !state.Value.has("other2") {
@@ -51,7 +51,7 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 
 // If as many others as a revision remembers wrote after a write whose answer was
 // lost, the change is not judged a second time.
-func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
+func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens outcome
 		others  int
@@ -68,7 +68,7 @@ func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{value: words{"a"}, outcomes: []outcome{test.happens}}
-				since := func(ctx context.Context, key string) (Snapshot[words], error) {
+				since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
 					if s.writes == 1 {
 						for i := range test.others {
 							s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
@@ -76,7 +76,7 @@ func TestAWriteThatTheStampMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 					}
 					return s.read(ctx, key)
 				}
-				_, err := New(since, Written).Commit(t.Context(), key, remove("a"))
+				_, err := New(access(since), Written).Commit(t.Context(), key, remove("a"))
 				if !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
@@ -98,7 +98,7 @@ func TestLostVersionsAreNotGivenAgain(t *testing.T) {
 			versions := map[int64]bool{}
 			for range 2 {
 				s := &store{revision: stored.Revision{Version: later}}
-				commits := New(s.read, Written)
+				commits := New(access(s.read), Written)
 				for i := range changes {
 					state, err := commits.Commit(t.Context(), key, add(fmt.Sprint(i)))
 					if err != nil {

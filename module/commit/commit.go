@@ -34,8 +34,8 @@ const (
 // Clients of stores repeat on their own; this is for the answer that got lost.
 const maxFailures = 2
 
-// Snapshot is what a store holds under one key at one moment.
-type Snapshot[V any] interface {
+// Snapshot is what a store holds under one key at one moment. It does not change.
+type Snapshot[V any, C Change] interface {
 	// Value is the stored value, or the zero V where there is none. A changed
 	// copy leaves it as it was.
 	Value() V
@@ -43,28 +43,35 @@ type Snapshot[V any] interface {
 	// Revision is that of the write that made the value so.
 	Revision() stored.Revision
 
-	// Change prepares to store next in the place of the snapshot. Its error is
-	// a refusal of next.
-	Change(next V) (Change, error)
+	// Change prepares to store next in the place of the snapshot.
+	Change(next V) C
 }
 
 // Change is a value ready to be stored in the place of a snapshot.
 type Change interface {
 	// IsEmpty reports whether the value is stored already.
 	IsEmpty() bool
+}
 
-	// Write stores the value with its revision, if what is stored is still the
+// Access is how a committer reaches its store.
+type Access[V any, C Change] struct {
+	Read func(ctx context.Context, key string) (Snapshot[V, C], error)
+
+	// Cached returns what may still be stored, to begin a change with instead of a
+	// read. The write counts only if it is what is stored. Nil if nothing is cached.
+	Cached func(key string) (Snapshot[V, C], bool)
+
+	// Write stores a change with its revision, if what is stored is still the
 	// snapshot; done is false where it is not. An error of kind
 	// [fault.Unavailable] may have taken effect nevertheless, any other has
 	// changed nothing.
-	Write(ctx context.Context, revision stored.Revision) (done bool, err error)
+	Write func(ctx context.Context, key string, change C, revision stored.Revision) (done bool, err error)
 }
 
 // Committer makes the changes of one store. It is safe for concurrent use,
 // starts no goroutines, and holds nothing for a key without a change under way.
-type Committer[V any] struct {
-	read   func(ctx context.Context, key string) (Snapshot[V], error)
-	cached func(key string) (Snapshot[V], bool) // may be nil
+type Committer[V any, C Change] struct {
+	access Access[V, C]
 	tell   func(observe.Event)
 	now    func() time.Time
 	mode   Mode
@@ -87,28 +94,23 @@ const (
 	Confirmed
 )
 
-// New returns a committer of the values that read finds.
-func New[V any](read func(ctx context.Context, key string) (Snapshot[V], error), mode Mode) *Committer[V] {
-	return &Committer[V]{
-		read: read, mode: mode, tell: func(observe.Event) {}, now: time.Now,
+// New returns a committer of the values of a store.
+func New[V any, C Change](access Access[V, C], mode Mode) *Committer[V, C] {
+	return &Committer[V, C]{
+		access: access, mode: mode, tell: func(observe.Event) {}, now: time.Now,
 		writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{},
 	}
 }
 
-// UseCache has the committer begin a change with what cached returns, which may be
-// stale, instead of a read. The write counts only if that is what is stored. Call
-// it before the first change.
-func (c *Committer[V]) UseCache(cached func(key string) (Snapshot[V], bool)) { c.cached = cached }
-
 // Tell has the committer tell of lost races and unknown outcomes. Call it before
 // the first change.
-func (c *Committer[V]) Tell(tell func(observe.Event)) { c.tell = tell }
+func (c *Committer[V, C]) Tell(tell func(observe.Event)) { c.tell = tell }
 
 // Now gives the committer the store's clock, for versions; see [stored.Revision]. By default
 // it is the host's. No change depends on it: a clock that is wrong by days only
 // makes the versions of values that are deleted and made anew go back. Call it
 // before the first change.
-func (c *Committer[V]) Now(now func() time.Time) { c.now = now }
+func (c *Committer[V, C]) Now(now func() time.Time) { c.now = now }
 
 // ErrOutcomeUnknown is for a change that was written, but nobody can tell any more
 // whether the write took effect: its answer was lost, and so many others have
@@ -135,7 +137,7 @@ type trial struct {
 // good. Lost races have no limit but ctx: with enough writers every fixed count
 // is too low. When ctx ends first, the error is that of the last attempt, or
 // wraps ctx's where it only lost its race.
-func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) error {
+func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) error {
 	var open []trial
 	if done, err := c.writeCached(ctx, key, b, &open); err != nil || done {
 		return err
@@ -163,19 +165,19 @@ func (c *Committer[V]) commit(ctx context.Context, key string, b *batch[V]) erro
 // writeCached tries to write in the place of the cached value, without a read. It
 // decides nothing else: a change that is refused there, or changes nothing, may do
 // otherwise to what is stored.
-func (c *Committer[V]) writeCached(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
-	if c.cached == nil {
+func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+	if c.access.Cached == nil {
 		return false, nil
 	}
-	snapshot, found := c.cached(key)
+	snapshot, found := c.access.Cached(key)
 	if !found {
 		return false, nil
 	}
 	next, err := c.prepare(snapshot, b, open)
-	if err != nil || next.change == nil {
+	if err != nil || !next.writes {
 		return false, nil
 	}
-	done, err = c.write(ctx, snapshot.Revision(), next, b, open)
+	done, err = c.write(ctx, key, snapshot.Revision(), next, b, open)
 	switch {
 	case err != nil && (!isAnswerLost(err) || ctx.Err() != nil):
 		return false, err
@@ -188,8 +190,8 @@ func (c *Committer[V]) writeCached(ctx context.Context, key string, b *batch[V],
 }
 
 // attempt reads, edits and writes once.
-func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
-	snapshot, err := c.read(ctx, key)
+func (c *Committer[V, C]) attempt(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+	snapshot, err := c.access.Read(ctx, key)
 	if err != nil {
 		return false, err
 	}
@@ -197,18 +199,18 @@ func (c *Committer[V]) attempt(ctx context.Context, key string, b *batch[V], ope
 	if err != nil {
 		return false, err
 	}
-	return c.write(ctx, snapshot.Revision(), next, b, open)
+	return c.write(ctx, key, snapshot.Revision(), next, b, open)
 }
 
 // write writes what was prepared in the place of a snapshot with a revision. Where
 // there is nothing to write, it is done.
-func (c *Committer[V]) write(ctx context.Context, onto stored.Revision, n next[V], b *batch[V], open *[]trial) (done bool, err error) {
+func (c *Committer[V, C]) write(ctx context.Context, key string, onto stored.Revision, n next[V, C], b *batch[V], open *[]trial) (done bool, err error) {
 	state := State[V]{n.value, onto}
-	if n.change != nil {
+	if n.writes {
 		t := trial{c.writes.Add(1), onto, n.results}
 		*open = append(*open, t)
 		state.Revision = c.revision(t, n.change)
-		if done, err := n.change.Write(ctx, state.Revision); err != nil || !done {
+		if done, err := c.access.Write(ctx, key, n.change, state.Revision); err != nil || !done {
 			return false, err
 		}
 	}
@@ -216,11 +218,12 @@ func (c *Committer[V]) write(ctx context.Context, onto stored.Revision, n next[V
 	return true, nil
 }
 
-// next is what an attempt comes to: the value, the change that is to be
-// written for it, nil where none is, and the results that it brings.
-type next[V any] struct {
+// next is what an attempt comes to: the value, the change that is to be written for
+// it, if it writes, and the results that it brings.
+type next[V any, C Change] struct {
 	value   V
-	change  Change
+	change  C
+	writes  bool
 	results []error
 }
 
@@ -230,37 +233,38 @@ type next[V any] struct {
 // One that may still do so needs no care: its snapshot is still what is stored,
 // so the edits, being pure, come to the same results, and of the two writes
 // only one can succeed. If the revision may have dropped a trial, nobody can tell.
-func (c *Committer[V]) prepare(s Snapshot[V], b *batch[V], open *[]trial) (n next[V], err error) {
+func (c *Committer[V, C]) prepare(s Snapshot[V, C], b *batch[V], open *[]trial) (n next[V, C], err error) {
 	revision := s.Revision()
 	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == revision.Last(c.writer) })
 	if worked >= 0 {
-		n = next[V]{value: s.Value(), results: (*open)[worked].results}
-		if c.mode == Confirmed {
-			n.change, err = s.Change(n.value)
+		n.value, n.results = s.Value(), (*open)[worked].results
+		if n.writes = c.mode == Confirmed; n.writes {
+			n.change = s.Change(n.value)
 		}
-		return n, err
+		return n, nil
 	}
 	if slices.ContainsFunc(*open, func(t trial) bool { return revision.MayHaveDropped(t.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
 	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(revision) })
-	n, err = b.edit(s)
-	if n.change != nil && n.change.IsEmpty() && c.mode == Written {
-		n.change = nil
+	n.value, n.results = b.edit(s.Value())
+	if slices.Contains(n.results, nil) {
+		n.change = s.Change(n.value)
+		n.writes = c.mode == Confirmed || !n.change.IsEmpty()
 	}
-	return n, err
+	return n, nil
 }
 
 // NextRevision returns the revision for a write that the caller makes on its own, in the
 // place of values of which onto is the revision with the greatest version. What was
 // prepared for one of those can no longer take effect then.
-func (c *Committer[V]) NextRevision(onto stored.Revision) stored.Revision {
+func (c *Committer[V, C]) NextRevision(onto stored.Revision) stored.Revision {
 	now := c.now()
 	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1), Time: now.Unix()})
 }
 
 // revision is that of a trial's write.
-func (c *Committer[V]) revision(t trial, change Change) stored.Revision {
+func (c *Committer[V, C]) revision(t trial, change Change) stored.Revision {
 	now, version := c.now(), t.onto.Version
 	if !change.IsEmpty() {
 		version = versionAfter(t.onto, now)

@@ -39,7 +39,7 @@ func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{revision: stored.Revision{Version: later}, outcomes: test.outcomes}
-				state, err := New(s.read, Written).Commit(t.Context(), key, add("a"))
+				state, err := New(access(s.read), Written).Commit(t.Context(), key, add("a"))
 				if !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
@@ -63,7 +63,7 @@ const later = 1 << 60
 func TestVersionsGrowWithTheClockAndWithoutIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
-		commits := New(s.read, Written)
+		commits := New(access(s.read), Written)
 		commit := func(word string) int64 {
 			t.Helper()
 			state, err := commits.Commit(t.Context(), key, add(word))
@@ -104,13 +104,13 @@ func TestTheFirstAnswerCountsWhateverOthersDidSince(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{value: words{test.before}, outcomes: []outcome{test.happen}}
-				since := func(ctx context.Context, key string) (Snapshot[words], error) {
+				since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
 					if s.writes == 1 && s.others == 0 {
 						s.byOther(test.since)
 					}
 					return s.read(ctx, key)
 				}
-				if _, err := New(since, Written).Commit(t.Context(), key, test.edit); !isError(err, test.want) {
+				if _, err := New(access(since), Written).Commit(t.Context(), key, test.edit); !isError(err, test.want) {
 					t.Errorf("got %v, want %v", err, test.want)
 				}
 				if s.value.list != test.stored {
@@ -145,7 +145,7 @@ func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{revision: stored.Revision{Version: later}, outcomes: test.outcomes}
-				_, err := New(s.read, test.mode).Commit(t.Context(), key, test.edit)
+				_, err := New(access(s.read), test.mode).Commit(t.Context(), key, test.edit)
 				if err != nil && err != errThere {
 					t.Error(err)
 				}
@@ -159,11 +159,11 @@ func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
 }
 
 // alwaysLost is a store whose every write comes second.
-func alwaysLost(attempts *int) *Committer[words] {
-	return New(func(context.Context, string) (Snapshot[words], error) {
+func alwaysLost(attempts *int) *Committer[words, replacement] {
+	return New(access(func(context.Context, string) (Snapshot[words, replacement], error) {
 		*attempts++
 		return state{store: &store{outcomes: []outcome{losesRace}}}, nil
-	}, Written)
+	}), Written)
 }
 
 func TestLostRacesAreRepeatedUntilTheTimeIsUp(t *testing.T) {
@@ -193,12 +193,12 @@ func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
 			for range attempts - 1 {
 				s.outcomes = append(s.outcomes, losesRace)
 			}
-			read := func(ctx context.Context, key string) (Snapshot[words], error) {
+			read := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
 				longest[s.reads] = max(longest[s.reads], time.Since(last))
 				last = time.Now()
 				return s.read(ctx, key)
 			}
-			if _, err := New(read, Written).Commit(t.Context(), key, add("a")); err != nil {
+			if _, err := New(access(read), Written).Commit(t.Context(), key, add("a")); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -231,7 +231,7 @@ func TestTheEndOfTheContextEndsAWaitAtOnce(t *testing.T) {
 func TestACommitterIsKnownByItsName(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
-		c := New((&store{}).read, Written)
+		c := New(access((&store{}).read), Written)
 		if seen[c.writer] || len(c.writer) != writerLength {
 			t.Fatalf("got %q again", c.writer)
 		}

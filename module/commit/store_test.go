@@ -30,10 +30,9 @@ const (
 )
 
 var (
-	errLost    = fault.Wrap(fault.Unavailable, "unavailable", &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF})
-	errNoDial  = fault.Wrap(fault.Unavailable, "unavailable", fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Err: io.EOF}))
-	errAnswer  = io.ErrClosedPipe
-	errTooLong = fault.New(fault.TooLarge, "too long")
+	errLost   = fault.Wrap(fault.Unavailable, "unavailable", &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF})
+	errNoDial = fault.Wrap(fault.Unavailable, "unavailable", fmt.Errorf("redis: %w", &net.OpError{Op: "dial", Err: io.EOF}))
+	errAnswer = io.ErrClosedPipe
 )
 
 // words is the value of the tests: a list of words. It is a value.
@@ -73,7 +72,6 @@ func remove(word string) func(*words) error {
 type store struct {
 	mu       sync.Mutex
 	outcomes []outcome
-	longest  int // words that may be stored, 0 for any number
 
 	value    words
 	revision stored.Revision
@@ -85,7 +83,7 @@ type store struct {
 	meet     chan struct{} // where not nil, each write waits for it
 }
 
-func (s *store) read(ctx context.Context, _ string) (Snapshot[words], error) {
+func (s *store) read(ctx context.Context, _ string) (Snapshot[words, replacement], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
@@ -130,12 +128,7 @@ type state struct {
 func (s state) Value() words              { return s.value }
 func (s state) Revision() stored.Revision { return s.revision }
 
-func (s state) Change(next words) (Change, error) {
-	if n := len(strings.Fields(next.list)); s.store.longest > 0 && n > s.store.longest {
-		return nil, errTooLong
-	}
-	return replacement{s, next}, nil
-}
+func (s state) Change(next words) replacement { return replacement{s, next} }
 
 type replacement struct {
 	old  state
@@ -144,7 +137,12 @@ type replacement struct {
 
 func (r replacement) IsEmpty() bool { return r.old.value == r.next }
 
-func (r replacement) Write(ctx context.Context, revision stored.Revision) (bool, error) {
+// access is that to the stores of whatever is read.
+func access(read func(context.Context, string) (Snapshot[words, replacement], error)) Access[words, replacement] {
+	return Access[words, replacement]{Read: read, Write: write}
+}
+
+func write(ctx context.Context, _ string, r replacement, revision stored.Revision) (bool, error) {
 	s := r.old.store
 	if s.meet != nil {
 		<-s.meet

@@ -98,6 +98,9 @@ const (
 	// is what this host wrote last: another host has written since.
 	MissedGuess
 
+	// WholeRead is a read of a whole value, since it was not cached or has changed.
+	WholeRead
+
 	// RuleSetCreated, RuleSetImported and RuleSetRepaired are the default rules of a
 	// user who had none, the rules of one who had some on another server, and the
 	// removal of rules that are never served.
@@ -113,7 +116,7 @@ func (e Event) String() string {
 	if e < 0 || e >= events {
 		return "unknown"
 	}
-	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "rule_set_created", "rule_set_imported", "rule_set_repaired"}[e]
+	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired"}[e]
 }
 
 // Events are all events.

@@ -10,8 +10,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -502,22 +500,22 @@ func TestAMergeBringsADefaultsPatternToTheTable(t *testing.T) {
 
 func TestASecondMergeChangesNothing(t *testing.T) {
 	tables := []pushrule.Ruleset{pushrule.ServerDefault(modelUser), hostTable(), pushrule.ServerDefault("@bob:example.org")}
-	rapid.Check(t, func(r *rapid.T) {
-		s := drawDamaged(t, r)
-		table := rapid.SampledFrom(tables).Draw(r, "table")
+	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
+		s := drawDamaged(t, d)
+		table := pushrule.DrawOne(d, tables...)
 		current, before := s.IsCurrent(table), reencode(t, s)
 		s.MergeDefaults(table)
 		once := encode(&s)
 		if current != (once == before) {
-			r.Fatalf("current %t, merged as\n%s\nwas\n%s", current, once, before)
+			t.Fatalf("current %t, merged as\n%s\nwas\n%s", current, once, before)
 		}
 		again := mustRead(t, once)
 		for _, merged := range []pushrule.Ruleset{s, again} {
 			if !merged.IsCurrent(table) {
-				r.Fatalf("not current after the merge\n%s", once)
+				t.Fatalf("not current after the merge\n%s", once)
 			}
 			if merged.MergeDefaults(table); encode(&merged) != once {
-				r.Fatalf("got  %s\nwant %s", encode(&merged), once)
+				t.Fatalf("got  %s\nwant %s", encode(&merged), once)
 			}
 		}
 	})
@@ -526,23 +524,23 @@ func TestASecondMergeChangesNothing(t *testing.T) {
 // drawDamaged makes up a set as no client can make it: with ids given twice,
 // defaults in any place and of any kind, rules that say nothing true of
 // themselves.
-func drawDamaged(t testing.TB, r *rapid.T) pushrule.Ruleset {
-	id := rapid.SampledFrom([]string{
+func drawDamaged(t testing.TB, d pushrule.Draws) pushrule.Ruleset {
+	ids := []string{
 		"A", "!old:hs", "!new:hs", "mute !old:hs", "mute !new:hs", "A:!new:hs",
 		".m.rule.master", ".m.rule.tombstone", ".m.rule.call", ".m.rule.roomnotif", ".host.override", ".host.room", ".x",
-	})
-	condition := rapid.SampledFrom([]string{
+	}
+	conditions := []string{
 		`{}`, `null`, `[1]`, `{"kind":"x","n":1e400}`, `{"kind":1,"key":"room_id","pattern":"!old:hs"}`, inRoom("!old:hs"), inRoom("!new:hs"),
 		`{ "value" : "!old:hs", "kind":"event_property_is","key":"room_id" }`,
-	})
+	}
+	flip := func() bool { return d.IntN(2) == 0 }
 	var kinds []string
 	for _, kind := range pushrule.Kinds() {
-		var rules []string
-		for range rapid.IntRange(0, 5).Draw(r, "rules") {
-			rules = append(rules, fmt.Sprintf(`{"rule_id":%q,"default":%t,"enabled":%t,"conditions":[%s],"pattern":"p","actions":["x"],"x":1}`,
-				id.Draw(r, "id"), rapid.Bool().Draw(r, "default"), rapid.Bool().Draw(r, "enabled"),
-				strings.Join(rapid.SliceOfN(condition, 0, 2).Draw(r, "conditions"), ",")))
-		}
+		rules := pushrule.DrawList(d, 0, 5, func() string {
+			return fmt.Sprintf(`{"rule_id":%q,"default":%t,"enabled":%t,"conditions":[%s],"pattern":"p","actions":["x"],"x":1}`,
+				pushrule.DrawOne(d, ids...), flip(), flip(),
+				strings.Join(pushrule.DrawList(d, 0, 2, func() string { return pushrule.DrawOne(d, conditions...) }), ","))
+		})
 		kinds = append(kinds, fmt.Sprintf(`"%s":[%s]`, kind, strings.Join(rules, ",")))
 	}
 	return mustRead(t, "{"+strings.Join(kinds, ",")+"}")

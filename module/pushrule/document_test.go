@@ -4,8 +4,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -115,50 +113,50 @@ func TestACanonicalSetIsOne(t *testing.T) {
 		`"notify"`, `{"rule_id":"a"}`, `{"x":[{"rule_id":"ab"}]}`, `{"sender":[{"rule_id":"b"}]}`, `{ "rule_id" : "a" }`,
 		`"{\"rule_id\":\"a\""`, `{"room":[]}`, `{"underride" :[]}`, `"room"`, `{"y":"\u0022room\u0022:["}`,
 	}
-	rapid.Check(t, func(r *rapid.T) {
-		id, text := rapid.SampledFrom(ids), rapid.SampledFrom(texts)
-		kind := rapid.SampledFrom([]Kind{Override, Content, Room, Sender, Underride})
-		s := rapid.SampledFrom([]Ruleset{{}, ServerDefault("@a:b")}).Draw(r, "start")
-		for range rapid.IntRange(1, 12).Draw(r, "edits") {
-			k, name, action := kind.Draw(r, "kind"), id.Draw(r, "id"), Action(text.Draw(r, "text"))
-			switch rapid.IntRange(0, 5).Draw(r, "op") {
+	kinds := Kinds()
+	CheckDrawn(t, func(d Draws) {
+		id, text := func() string { return DrawOne(d, ids...) }, func() string { return DrawOne(d, texts...) }
+		s := DrawOne(d, Ruleset{}, ServerDefault("@a:b"))
+		for range 1 + d.IntN(12) {
+			kind, name, action := kinds[d.IntN(len(kinds))], id(), Action(text())
+			switch d.IntN(6) {
 			case 0, 1:
-				d := Draft{Actions: []Action{action}, Pattern: text.Draw(r, "pattern"), Extra: []Member{{Name: text.Draw(r, "name"), Value: text.Draw(r, "value")}}}
-				_ = s.Put(k, name, d, Position{After: rapid.SampledFrom(append(ids, "", "", "")).Draw(r, "after")})
+				draft := Draft{Actions: []Action{action}, Pattern: text(), Extra: []Member{{Name: text(), Value: text()}}}
+				_ = s.Put(kind, name, draft, Position{After: DrawOne(d, append(ids, "", "", "")...)})
 			case 2:
-				_ = s.SetActions(k, name, []Action{action})
+				_ = s.SetActions(kind, name, []Action{action})
 			case 3:
-				_ = s.Delete(k, name)
+				_ = s.Delete(kind, name)
 			case 4:
-				_ = s.CopyRoomRules(name, id.Draw(r, "room"))
+				_ = s.CopyRoomRules(name, id())
 			case 5:
 				s.MergeDefaults(ServerDefault("@a:b"))
 			}
-			checkDocument(r, s.doc, ids)
+			checkDocument(t, s.doc, ids)
 		}
 	})
 }
 
-func checkDocument(r *rapid.T, d document, ids []string) {
-	r.Helper()
+func checkDocument(t *testing.T, d document, ids []string) {
+	t.Helper()
 	again, err := Read((&Ruleset{d}).JSON())
 	if err != nil {
-		r.Fatalf("%s: %v", d.text, err)
+		t.Fatalf("%s: %v", d.text, err)
 	}
 	if d.canonical && !again.doc.canonical {
-		r.Fatalf("taken for canonical: %s", d.text)
+		t.Fatalf("taken for canonical: %s", d.text)
 	}
 	walked := d
 	walked.canonical = false
 	if d.len() != walked.len() {
-		r.Fatalf("%d rules, %d on a walk, in %s", d.len(), walked.len(), d.text)
+		t.Fatalf("%d rules, %d on a walk, in %s", d.len(), walked.len(), d.text)
 	}
 	for _, kind := range append(ids[:0:0], "override", "content", "room", "sender", "underride", "unknown") {
 		for _, id := range append(ids, ".m.rule.master", ".m.rule.call", "\xff") {
 			at, e, found := d.find(Kind(kind), id)
 			wantAt, want, wantFound := walked.find(Kind(kind), id)
 			if at != wantAt || e != want || found != wantFound {
-				r.Fatalf("%s %q in %s\ngot  %v %v %t\nwant %v %v %t", kind, id, d.text, at, e, found, wantAt, want, wantFound)
+				t.Fatalf("%s %q in %s\ngot  %v %v %t\nwant %v %v %t", kind, id, d.text, at, e, found, wantAt, want, wantFound)
 			}
 		}
 	}

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -400,19 +398,13 @@ func checkInvariants(t testing.TB, s *pushrule.Ruleset) {
 }
 
 func TestAnySequenceOfEditsDoesWhatTheModelSays(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		edits := rapid.SliceOfN(rapid.Make[[6]uint8](), 1, 40).Draw(r, "edits")
-		start := rapid.SampledFrom(starts(t)).Draw(r, "start")
-		checkEdits(t, start, editsOf(slices.Concat(flatten(edits)...)))
+	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
+		number := func() uint8 { return uint8(d.Uint32()) }
+		edits := pushrule.DrawList(d, 1, 24, func() edit {
+			return edit{number(), number(), number(), number(), number(), number()}
+		})
+		checkEdits(t, pushrule.DrawOne(d, starts(t)...), edits)
 	})
-}
-
-func flatten(edits [][6]uint8) [][]byte {
-	var all [][]byte
-	for _, e := range edits {
-		all = append(all, e[:])
-	}
-	return all
 }
 
 // editsOf cuts bytes into edits.

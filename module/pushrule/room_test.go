@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"pgregory.net/rapid"
-
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -259,25 +257,25 @@ func TestACopyThatNobodyMayHaveIsRefused(t *testing.T) {
 }
 
 func TestCopyingRoomRulesTakesNothingAway(t *testing.T) {
-	rapid.Check(t, func(r *rapid.T) {
-		s := drawDamaged(t, r)
+	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
+		s := drawDamaged(t, d)
 		before := s
 		if err := s.CopyRoomRules(oldRoom, newRoom); err != nil {
-			r.Fatal(err)
+			t.Fatal(err)
 		}
 		once := encode(&s)
 		if again := s; again.CopyRoomRules(oldRoom, newRoom) != nil || encode(&again) != once {
-			r.Fatalf("a second copying makes of\n%s\nthis\n%s", once, encode(&again))
+			t.Fatalf("a second copying makes of\n%s\nthis\n%s", once, encode(&again))
 		}
 		for _, kind := range pushrule.Kinds() {
-			checkCopies(r, kind, before.List(kind), s.List(kind))
+			checkCopies(t, kind, before.List(kind), s.List(kind))
 		}
 	})
 }
 
 // checkCopies holds that copies, and nothing else, came into a list.
-func checkCopies(r *rapid.T, kind pushrule.Kind, before, after []pushrule.Rule) {
-	r.Helper()
+func checkCopies(t *testing.T, kind pushrule.Kind, before, after []pushrule.Rule) {
+	t.Helper()
 	had := map[string]bool{}
 	for _, rule := range before {
 		had[rule.ID] = true
@@ -290,15 +288,15 @@ func checkCopies(r *rapid.T, kind pushrule.Kind, before, after []pushrule.Rule) 
 			continue
 		}
 		if made[rule.ID] || rule.Default || i == 0 || !strings.Contains(rule.ID, newRoom) {
-			r.Fatalf("%s: a copy %+v at %d of %+v", kind, rule, i, after)
+			t.Fatalf("%s: a copy %+v at %d of %+v", kind, rule, i, after)
 		}
 		made[rule.ID] = true
 		original := after[i-1]
 		if rule.Enabled != original.Enabled || join(rule.Actions) != join(original.Actions) || fmt.Sprint(rule.Extra) != fmt.Sprint(original.Extra) {
-			r.Fatalf("%s: %+v is no copy of %+v", kind, rule, original)
+			t.Fatalf("%s: %+v is no copy of %+v", kind, rule, original)
 		}
 		if want := strings.ReplaceAll(join(original.Conditions), inRoom(oldRoom), inRoom(newRoom)); !strings.Contains(want, "event_property_is") && join(rule.Conditions) != want {
-			r.Fatalf("%s: got conditions %s, want %s", kind, rule.Conditions, want)
+			t.Fatalf("%s: got conditions %s, want %s", kind, rule.Conditions, want)
 		}
 	}
 	if len(made) > 0 && kind == pushrule.Override { // the master goes where it belongs
@@ -308,6 +306,6 @@ func checkCopies(r *rapid.T, kind pushrule.Kind, before, after []pushrule.Rule) 
 		}
 	}
 	if !slices.EqualFunc(kept, before, equalRules) {
-		r.Fatalf("%s: got  %+v\nwant %+v", kind, kept, before)
+		t.Fatalf("%s: got  %+v\nwant %+v", kind, kept, before)
 	}
 }

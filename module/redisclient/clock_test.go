@@ -8,7 +8,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/redistest"
@@ -157,12 +156,9 @@ func TestTheClockOfASilentRedisIsNotWaitedForLong(t *testing.T) {
 
 func TestTheClockIsMeasuredFromTimeToTimeUntilItEnds(t *testing.T) {
 	t.Parallel()
-	server := miniredis.RunT(t)
-	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-	t.Cleanup(func() { client.Close() })
-	server.SetTime(time.Now().Add(-time.Hour))
+	client := redistest.Single(t).Client(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	clock := NewClock(client, nil, func(error) { cancel() })
+	clock := NewClock(client, func() time.Time { return time.Now().Add(time.Hour) }, func(error) { cancel() })
 	clock.interval = time.Millisecond
 	clock.Run(ctx) // until it reports, and cancel ends it
 	if got := clock.Offset() + time.Hour; got.Abs() > time.Minute {

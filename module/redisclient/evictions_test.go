@@ -2,11 +2,11 @@ package redisclient
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/redistest"
@@ -116,14 +116,12 @@ func TestAMasterThatBeginsToEvictIsReportedOnce(t *testing.T) {
 
 func TestAServerThatCannotBeAskedWhetherItEvictsIsPassedOver(t *testing.T) {
 	t.Parallel()
-	old := miniredis.RunT(t) // which has no such section
-	single := redis.NewClient(&redis.Options{Addr: old.Addr()})
-	t.Cleanup(func() { single.Close() })
-	if err := NewEvictions(single, Config{}, fails(t)).Check(t.Context()); err != nil {
+	server := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	old := server.Client(t)
+	old.AddHook(withoutInfo{})
+	if err := NewEvictions(old, Config{}, fails(t)).Check(t.Context()); err != nil {
 		t.Error(err)
 	}
-
-	server := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "terse", "on", ">x", "~*", "+@all", "-info").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -134,4 +132,22 @@ func TestAServerThatCannotBeAskedWhetherItEvictsIsPassedOver(t *testing.T) {
 	if err != nil || reported == nil || !strings.Contains(reported.Error(), "cannot tell whether the Redis at "+server.Addr()) {
 		t.Errorf("got %v, reported %v", err, reported)
 	}
+}
+
+// withoutInfo is a client of a server that knows of no INFO.
+type withoutInfo struct{}
+
+func (withoutInfo) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (withoutInfo) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "info" {
+			return errors.New("ERR unknown command")
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (withoutInfo) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
 }

@@ -20,6 +20,10 @@
 // Before each stands the prefix of the host, if it has one. What is in braces is
 // the hash tag: in a cluster all keys of a user share a slot, and all of a shard.
 //
+// Hosts keep values in memory and ask Redis only for their ends, or for the revision of
+// a hash. Who changes a value by hand takes its revision out with it, or takes pushctl:
+// a value of the same length with the same revision is the same to them.
+//
 // # Forms
 //
 // What is stored has a form, which is told by what is there: no value holds its

@@ -129,6 +129,21 @@ func (s *scanner) write() (w Write) {
 	return w
 }
 
+// LastWrite returns the part of a text that begins with the last write of a revision
+// that the text ends with: no other write leaves the same. It is empty if the
+// revision has no writes, or is not in the text.
+func LastWrite(text string, r Revision) string {
+	if len(r.Writes) == 0 {
+		return ""
+	}
+	last := r.Writes[len(r.Writes)-1]
+	at := strings.LastIndex(text, `"`+last.Writer+`":[`+strconv.FormatInt(last.Attempt, 10)+",")
+	if at < 0 {
+		return ""
+	}
+	return text[at:]
+}
+
 // Equal reports whether both are the revision of the same write.
 func (r Revision) Equal(other Revision) bool {
 	return r.Version == other.Version && r.Changes == other.Changes && slices.Equal(r.Writes, other.Writes)

@@ -30,6 +30,7 @@ type plan struct {
 	parts       string // names of the parts to measure; all if it is empty
 	out         string // folder
 	program     string // of the demo host; built where it is empty
+	against     string // program of another demo host that takes the floor's place; empty for the floor
 }
 
 // Run measures, or is the floor if the flags say so.
@@ -44,6 +45,7 @@ func Run(ctx context.Context, args []string) error {
 	flags.StringVar(&p.parts, "parts", "", "`NAMES` of the parts to measure, separated by commas: "+strings.Join(partNames(), ", "))
 	flags.StringVar(&p.out, "out", filepath.Join(os.TempDir(), "bench"), "`FOLDER` for the results")
 	flags.StringVar(&p.program, "program", "", "`FILE` of a demo host that is built already")
+	flags.StringVar(&p.against, "against", "", "`FILE` of another demo host to take the floor's place, to see what a change of the code is worth")
 	floor := flags.String("floor", "", "be the floor on the Redis at `HOST:PORT`; it is how the command calls itself")
 	if err := flags.Parse(args); err != nil {
 		return err

@@ -89,11 +89,7 @@ func (b *bench) start(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return err
-	}
-	if b.floor, err = b.Start(self, greeting, "speed", "-floor", b.RedisAddress); err != nil {
+	if b.floor, err = b.startFloor(ctx); err != nil {
 		return err
 	}
 	if b.demo, err = b.StartDemo(ctx, b.program, "-user-rate", "0"); err != nil {
@@ -112,6 +108,17 @@ func (b *bench) start(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+func (b *bench) startFloor(ctx context.Context) (*servers.Process, error) {
+	if b.against != "" {
+		return b.StartDemo(ctx, b.against, "-user-rate", "0")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return b.Start(self, greeting, "speed", "-floor", b.RedisAddress)
 }
 
 func userName(n int) string { return fmt.Sprintf("user%d", n) }
@@ -156,7 +163,7 @@ const visitsOfRound = 1_000_000
 // compare loads both hosts with an operation, in turn.
 func (b *bench) compare(ctx context.Context, o operation, l load, next users, rule string) (p pair, err error) {
 	first, _ := next(0, 0)
-	bytes, err := ask(b.demo.Address, o.request(first, rule, visitsOfRound*(b.rounds+1)))
+	bytes, err := ask(b.demo.Address, o.request(first, rule, 2*visitsOfRound*(b.rounds+1)))
 	if err != nil {
 		return p, err
 	}
@@ -164,6 +171,9 @@ func (b *bench) compare(ctx context.Context, o operation, l load, next users, ru
 	for round := range b.rounds {
 		l.request = func(c, n int) []byte {
 			user, visit := next(c, n)
+			if b.against != "" {
+				return o.request(user, rule, visit+(2*round+1)*visitsOfRound)
+			}
 			return o.floorRequest(user, visit+round*visitsOfRound, bytes)
 		}
 		if err := b.load(ctx, b.floor, l, &p.floor); err != nil {
@@ -171,7 +181,7 @@ func (b *bench) compare(ctx context.Context, o operation, l load, next users, ru
 		}
 		l.request = func(c, n int) []byte {
 			user, visit := next(c, n)
-			return o.request(user, rule, visit+round*visitsOfRound)
+			return o.request(user, rule, visit+2*round*visitsOfRound)
 		}
 		if err := b.load(ctx, b.demo, l, &p.demo); err != nil {
 			return p, fmt.Errorf("%s: %w", o.name, err)

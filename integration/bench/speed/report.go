@@ -8,11 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"gonum.org/v1/plot"
-	"gonum.org/v1/plot/plotter"
-	"gonum.org/v1/plot/plotutil"
-	"gonum.org/v1/plot/vg"
 )
 
 // report is what was found.
@@ -101,7 +96,7 @@ func (r *report) write(folder string) error {
 	if err := os.WriteFile(table, []byte(text), 0o644); err != nil {
 		return err
 	}
-	if err := r.draw(picture); err != nil {
+	if err := os.WriteFile(picture, r.growth().svg(), 0o644); err != nil {
 		return err
 	}
 	progress("written: %s %s", table, picture)
@@ -173,43 +168,3 @@ func (c cpu) String() string { return us(c.host) + " + " + us(c.redis) }
 func us(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Nanoseconds())/1000) }
 
 func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Microseconds())/1000) }
-
-// draw draws the growth with the number of rules: what a request takes on either
-// host, on logarithmic scales.
-func (r *report) draw(file string) error {
-	if len(r.sizes) == 0 {
-		return nil
-	}
-	p := plot.New()
-	p.Title.Text = "Time for a request, by the number of rules"
-	p.X.Label.Text, p.Y.Label.Text = "rules beside the defaults", "µs of both cores"
-	p.X.Scale, p.Y.Scale = plot.LogScale{}, plot.LogScale{}
-	p.X.Tick.Marker, p.Y.Tick.Marker = plot.LogTicks{Prec: -1}, plot.LogTicks{Prec: -1}
-	p.Legend.Top, p.Legend.Left = true, true
-	p.Add(plotter.NewGrid())
-	lines := map[string][2]plotter.XYs{}
-	var names []string
-	for _, row := range r.sizes {
-		if _, found := lines[row.name]; !found {
-			names = append(names, row.name)
-		}
-		both := lines[row.name]
-		for i, outcomes := range [][]outcome{row.floor, row.demo} {
-			both[i] = append(both[i], plotter.XY{X: float64(row.size), Y: 1e6 / of(outcomes, rate)})
-		}
-		lines[row.name] = both
-	}
-	for i, name := range names {
-		for j, host := range []string{"floor", "demo host"} {
-			line, points, err := plotter.NewLinePoints(lines[name][j])
-			if err != nil {
-				return err
-			}
-			line.Color, points.Color = plotutil.Color(i), plotutil.Color(i)
-			line.Dashes, points.Shape = plotutil.Dashes(1-j), plotutil.Shape(i)
-			p.Add(line, points)
-			p.Legend.Add(name+", "+host, line, points)
-		}
-	}
-	return p.Save(9*vg.Inch, 6*vg.Inch, file)
-}

@@ -2,52 +2,82 @@ package rediscommit
 
 import "sync"
 
-// writeCache keeps what this host wrote last under keys, so that the next change
-// of a key need not read it. Others may have written since: a change that begins
-// with it counts only if the swap finds the same. It is bounded. Of two
-// generations, the older one is dropped when the recent one has its share.
-type writeCache[V any] struct {
+// cache keeps what this host has read and written last under Redis keys, so that a
+// read need not move it again, and a change need not read it. Others may have
+// written since: Redis is asked whether it is stored still, by whoever uses it.
+//
+// It is bounded. Of two generations, the older one is dropped when the recent one
+// has its share; what is used moves into the recent one.
+type cache[V any] struct {
+	share int // bytes of a generation
+
 	mu            sync.Mutex
-	recent, older map[string]Stored[V]
-	bytes         int // of recent
+	recent, older map[string]cached[V] // by Redis key
+	bytes         int                  // of recent
 }
 
-// How many bytes a store's cache holds at most, and how large one value may be.
-const (
-	cacheBytes      = 16 << 20
-	cacheValueBytes = cacheBytes / 32
-)
+// cached is what is kept of a Redis key: the last part of it that was used, if it
+// holds several.
+type cached[V any] struct {
+	key string // of the part
+	Stored[V]
+}
 
-func newWriteCache[V any]() *writeCache[V] { return &writeCache[V]{recent: map[string]Stored[V]{}} }
+// entryBytes is about what an entry takes beside the value.
+const entryBytes = 512
 
-// get returns what was written under a key.
-func (c *writeCache[V]) get(key string) (s Stored[V], found bool) {
+// cacheParts is how many of the largest values that are kept fill the cache.
+const cacheParts = 16
+
+func newCache[V any](bytes int) *cache[V] {
+	return &cache[V]{share: bytes / 2, recent: map[string]cached[V]{}}
+}
+
+// get returns what is kept under a key.
+func (c *cache[V]) get(redisKey, key string) (Stored[V], bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if s, found = c.recent[key]; !found {
-		s, found = c.older[key]
+	kept, found := c.recent[redisKey]
+	if !found {
+		if kept, found = c.older[redisKey]; found {
+			c.add(redisKey, kept)
+		}
 	}
-	return s, found
+	if !found || kept.key != key {
+		return nil, false
+	}
+	return kept.Stored, true
 }
 
 // forget drops a key.
-func (c *writeCache[V]) forget(key string) {
+func (c *cache[V]) forget(redisKey string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.recent, key)
-	delete(c.older, key)
+	delete(c.recent, redisKey)
+	delete(c.older, redisKey)
 }
 
-// put keeps what is stored under a key, and takes about so many bytes.
-func (c *writeCache[V]) put(key string, s Stored[V], bytes int) {
-	if bytes > cacheValueBytes {
-		return
-	}
+// put keeps what is stored under a key, unless it is too large or nothing is.
+func (c *cache[V]) put(redisKey, key string, now Stored[V]) {
+	bytes := now.Bytes()
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.bytes += bytes; c.bytes > cacheBytes/2 {
-		c.recent, c.older, c.bytes = map[string]Stored[V]{}, c.recent, bytes
+	if bytes == 0 || bytes+entryBytes > 2*c.share/cacheParts {
+		delete(c.recent, redisKey)
+		delete(c.older, redisKey)
+		return
 	}
-	delete(c.older, key)
-	c.recent[key] = s
+	c.add(redisKey, cached[V]{key, now})
+}
+
+func (c *cache[V]) add(redisKey string, kept cached[V]) {
+	bytes := kept.Bytes() + entryBytes
+	if was, found := c.recent[redisKey]; found {
+		c.bytes -= was.Bytes() + entryBytes
+	}
+	if c.bytes += bytes; c.bytes > c.share {
+		c.recent, c.older, c.bytes = map[string]cached[V]{}, c.recent, bytes
+	}
+	delete(c.older, redisKey)
+	c.recent[redisKey] = kept
 }

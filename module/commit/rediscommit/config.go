@@ -32,6 +32,13 @@ type Config struct {
 	// by a script with the value as an argument, which Redis copies several times.
 	// With a Durability there is no such size. Default 32 KiB.
 	LargeValueBytes int
+
+	// CacheBytes bounds the memory that each of the three stores, of rules, of pushers
+	// and of pushkeys, takes for values that it has read or written. Of those, a read
+	// asks Redis only whether they are stored still, which costs less the larger they
+	// are; a change begins with them, which saves a round trip. Values of a sixteenth
+	// of it and more are not kept; 0 keeps none. Default 64 MiB.
+	CacheBytes int
 }
 
 // Options are what a [Store] depends on beside its client and its Config. The zero
@@ -50,7 +57,8 @@ type Options struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond}, LargeValueBytes: 32 << 10,
+		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond},
+		LargeValueBytes: 32 << 10, CacheBytes: 64 << 20,
 	}
 }
 
@@ -63,6 +71,9 @@ func (c Config) Validate() error {
 	faults := []error{c.Durability.Validate()}
 	if strings.ContainsAny(c.KeyPrefix, "{}") {
 		faults = append(faults, fmt.Errorf("KeyPrefix is %q, want no braces", c.KeyPrefix))
+	}
+	if c.CacheBytes < 0 {
+		faults = append(faults, fmt.Errorf("CacheBytes is %d, want at least 0", c.CacheBytes))
 	}
 	if c.OperationTimeout <= 0 || c.OperationTimeout > maxOperationTimeout {
 		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))

@@ -10,8 +10,8 @@ import (
 
 // nodes finds the clients of single nodes behind a client.
 type nodes struct {
-	client redis.UniversalClient
-	turns  turns
+	client     redis.UniversalClient
+	semaphores semaphores
 
 	mu  sync.Mutex
 	new map[string]*redis.Client // those that a cluster client has made, by address

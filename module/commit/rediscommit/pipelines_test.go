@@ -108,7 +108,7 @@ func (p *pipelines) all() (queues []*queue) {
 	return queues
 }
 
-func TestWhoComesWhileTheLanesAreTakenGoesWithTheOthers(t *testing.T) {
+func TestACallThatFindsNoFreeSlotJoinsTheNextBatch(t *testing.T) {
 	t.Parallel()
 	const callers = maxReadBatch + 5
 	g, store, users := narrow(t, callers)

@@ -18,8 +18,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// stamped is a revision with one writer.
-var stamped = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
+// aRevision is a revision with one writer.
+var aRevision = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
 
 // oneReplica never comes late.
 var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}

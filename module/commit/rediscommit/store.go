@@ -62,33 +62,34 @@ func (l Layout[V]) redisKey(key string) string {
 	return l.RedisKey(key)
 }
 
-// Stored is what was read, with the revision that is a part of it; see
-// [commit.Snapshot].
+// Stored is what was read or written, with the revision that is a part of it: a
+// [commit.Snapshot]. It does not change.
 type Stored[V any] interface {
 	// Exists reports whether anything is stored.
 	Exists() bool
 
 	Value() V
 	Revision() stored.Revision
-	Change(next V) (Change, error)
+	Change(next V) Change[V]
+
+	// IsCurrent asks the client whether this is stored still, in the way of
+	// [Layout.Read], and without moving the value.
+	IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error)
+
+	// Bytes is about how much memory it takes, 0 for what has no revision, by which
+	// IsCurrent could tell it from others.
+	Bytes() int
 }
 
-// Change is a value to be stored in the place of a [Stored]; see
-// [commit.Change].
-type Change interface {
-	IsEmpty() bool
+// Change is a value to be stored in the place of a [Stored].
+type Change[V any] interface {
+	commit.Change
 
 	// Args are the arguments for the script that stores it with a revision.
 	Args(revision stored.Revision) []any
-}
 
-// Successor is a [Change] that can tell what is stored once it was made, so that
-// the next one need not read it.
-type Successor[V any] interface {
-	Change
-
-	// Successor returns what is stored, and about how many bytes it takes.
-	Successor(revision stored.Revision) (next Stored[V], bytes int)
+	// Stored is what is stored then.
+	Stored(revision stored.Revision) Stored[V]
 }
 
 // Store loads and updates values on Redis. It is safe for concurrent use, does
@@ -96,6 +97,7 @@ type Successor[V any] interface {
 type Store[V any] struct {
 	layout Layout[V]
 	cfg    Config
+	with   Options
 	client redis.UniversalClient
 	nodes  *nodes
 	reads  *pipelines
@@ -103,9 +105,9 @@ type Store[V any] struct {
 	remove *script
 
 	stagedSwap *redis.Script
-	written    *writeCache[V]
-	parts      *parts
-	committer  *commit.Committer[V]
+	cache      *cache[V]
+	parts      *parts // of a view
+	committer  *commit.Committer[V, Change[V]]
 }
 
 // New returns a store on client, which stays the caller's. The client must read
@@ -114,32 +116,44 @@ func New[V any](client redis.UniversalClient, cfg Config, o Options, layout Layo
 	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", layout.Name, err)
 	}
-	observer := observe.Or(o.Observer)
+	o.Observer = observe.Or(o.Observer)
 	nodes := newNodes(client)
 	s := &Store[V]{
-		layout: layout, cfg: cfg, client: client, nodes: nodes, reads: newPipelines(nodes),
+		layout: layout, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
 		swap:   newScript(nodes, layout.Swap, cfg.Durability),
 		remove: newScript(nodes, removeScript, cfg.Durability),
 
 		stagedSwap: redis.NewScript(stagedSwapScript),
-		written:    newWriteCache[V](),
-		parts:      newParts(),
+		cache:      newCache[V](cfg.CacheBytes),
 	}
-	mode := commit.Written
-	if cfg.Durability.isAsked() {
-		mode = commit.Confirmed
-	}
-	s.committer = commit.New(s.snapshot, mode)
-	s.committer.UseCache(s.cached)
-	if o.Now != nil {
-		s.committer.Now(o.Now)
-	}
-	s.committer.Tell(func(event observe.Event) { observer.Count(event, layout.Observed) })
 	observeWaits := func(took time.Duration, reached bool) {
-		observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
+		o.Observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
 	}
 	s.swap.waited, s.remove.waited = observeWaits, observeWaits
+	s.committer = s.newCommitter()
 	return s, nil
+}
+
+// View returns a store of parts of the same values, with a layout that has
+// [Layout.RedisKey], and else differs in how values are read and changed.
+func (s *Store[V]) View(layout Layout[V]) *Store[V] {
+	view := *s
+	view.layout, view.parts = layout, newParts()
+	view.committer = view.newCommitter()
+	return &view
+}
+
+func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
+	mode := commit.Written
+	if s.cfg.Durability.isAsked() {
+		mode = commit.Confirmed
+	}
+	committer := commit.New(commit.Access[V, Change[V]]{Read: s.snapshot, Cached: s.cached, Write: s.write}, mode)
+	if s.with.Now != nil {
+		committer.Now(s.with.Now)
+	}
+	committer.Tell(func(event observe.Event) { s.with.Observer.Count(event, s.layout.Observed) })
+	return committer
 }
 
 // removeScript removes the key, whatever it holds.
@@ -182,22 +196,19 @@ type Loaded[V any] struct {
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
-	state, err := s.commit(ctx, s.cfg.KeyPrefix+key, edit)
+	key = s.cfg.KeyPrefix + key
+	if s.parts != nil {
+		release, err := s.parts.take(ctx, s.layout.redisKey(key))
+		if err != nil {
+			return commit.State[V]{}, s.unavailable("update", err)
+		}
+		defer release()
+	}
+	state, err := s.committer.Commit(ctx, key, edit)
 	if errors.Is(err, commit.ErrOutcomeUnknown) || err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
 		err = s.unavailable("update", err)
 	}
 	return state, err
-}
-
-func (s *Store[V]) commit(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
-	if s.layout.RedisKey != nil {
-		release, err := s.parts.take(ctx, s.layout.redisKey(key))
-		if err != nil {
-			return commit.State[V]{}, err
-		}
-		defer release()
-	}
-	return s.committer.Commit(ctx, key, edit)
 }
 
 // Remove removes a key, whatever it holds, as durably as a change. A change
@@ -235,7 +246,7 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, a
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
-	defer s.written.forget(key)
+	defer s.forget(key)
 	if _, err := s.readSurely(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // it may be where the swap would not find it
 	}
@@ -245,19 +256,42 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, a
 	return done, nil
 }
 
+// read returns what is stored. If it is cached, Redis is only asked whether that is
+// stored still.
 func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
-	var answer func() (Stored[V], error)
+	if known, found := s.cache.get(s.layout.redisKey(key), key); found {
+		current, err := ask(ctx, s, key, known.IsCurrent)
+		if err != nil {
+			return nil, err
+		}
+		if current {
+			return known, nil
+		}
+	}
+	whole, err := ask(ctx, s, key, s.layout.Read)
+	if err == nil {
+		s.with.Observer.Count(observe.WholeRead, s.layout.Observed)
+		s.remember(key, whole)
+	}
+	return whole, err
+}
+
+// ask has a command sent for a key, and returns what its answer says. Errors are
+// faults.
+func ask[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (T, error) {
+	var answer func() (T, error)
 	batched, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
-		answer = s.layout.Read(ctx, client, key)
+		answer = command(ctx, client, key)
 	})
 	if err != nil {
-		return s.check(nil, err)
+		var none T
+		return none, s.checkError(err)
 	}
-	stored, err := answer()
+	value, err := answer()
 	if batched && err != nil && fault.KindOf(err) == fault.Internal {
-		stored, err = s.layout.Read(ctx, s.client, key)() // which follows the key where it went
+		value, err = command(ctx, s.client, key)() // which follows the key where it went
 	}
-	return s.check(stored, err)
+	return value, s.checkError(err)
 }
 
 // readSurely is read, but that nothing is stored is an error where another master
@@ -278,14 +312,7 @@ func (s *Store[V]) readSurely(ctx context.Context, key string) (Stored[V], error
 	return nil, s.unavailable("read", elsewhere)
 }
 
-// check gives the error of a read its kind.
-func (s *Store[V]) check(stored Stored[V], err error) (Stored[V], error) {
-	if err != nil {
-		return nil, s.checkError(err)
-	}
-	return stored, nil
-}
-
+// checkError gives the error of a read its kind.
 func (s *Store[V]) checkError(err error) error {
 	switch {
 	case err == nil, fault.KindOf(err) != fault.Internal:
@@ -301,65 +328,45 @@ func (s *Store[V]) unavailable(doing string, err error) error {
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.layout.Name, doing, err))
 }
 
-// snapshot joins what was read with the way to replace it.
-func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V], error) {
-	stored, err := s.readSurely(ctx, key)
-	if err != nil {
-		return nil, err
+// snapshot is readSurely for the committer.
+func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V, Change[V]], error) {
+	return s.readSurely(ctx, key)
+}
+
+// cached is what this host read or wrote last under a key. Others may have written
+// since.
+func (s *Store[V]) cached(key string) (commit.Snapshot[V, Change[V]], bool) {
+	return s.cache.get(s.layout.redisKey(key), key)
+}
+
+// remember caches what is stored under a key.
+func (s *Store[V]) remember(key string, now Stored[V]) {
+	s.cache.put(s.layout.redisKey(key), key, now)
+}
+
+func (s *Store[V]) forget(key string) { s.cache.forget(s.layout.redisKey(key)) }
+
+// write stores a change; see [commit.Access].
+func (s *Store[V]) write(ctx context.Context, key string, c Change[V], revision stored.Revision) (done bool, err error) {
+	if done, err = s.swapTo(ctx, key, c, revision); err != nil {
+		err = s.unavailable("write", err)
 	}
-	return snapshot[V]{stored, s, key}, nil
-}
-
-// cached is what this host wrote last under a key. Others may have written since.
-func (s *Store[V]) cached(key string) (commit.Snapshot[V], bool) {
-	stored, found := s.written.get(key)
-	return snapshot[V]{stored, s, key}, found
-}
-
-type snapshot[V any] struct {
-	Stored[V]
-	store *Store[V]
-	key   string
-}
-
-func (s snapshot[V]) Change(next V) (commit.Change, error) {
-	c, err := s.Stored.Change(next)
-	if err != nil {
-		return nil, err
+	if done {
+		s.remember(key, c.Stored(revision))
+	} else {
+		s.forget(key)
 	}
-	return change[V]{c, s.store, s.key}, nil
+	return done, err
 }
 
-type change[V any] struct {
-	Change
-	store *Store[V]
-	key   string
-}
-
-func (c change[V]) Write(ctx context.Context, revision stored.Revision) (done bool, err error) {
-	done, err = c.write(ctx, revision)
-	s, tells := c.Change.(Successor[V])
-	switch {
-	case err != nil:
-		c.store.written.forget(c.key)
-		return false, c.store.unavailable("write", err)
-	case !done || !tells:
-		c.store.written.forget(c.key)
-	default:
-		next, bytes := s.Successor(revision)
-		c.store.written.put(c.key, next, bytes)
-	}
-	return done, nil
-}
-
-func (c change[V]) write(ctx context.Context, revision stored.Revision) (done bool, err error) {
+func (s *Store[V]) swapTo(ctx context.Context, key string, c Change[V], revision stored.Revision) (done bool, err error) {
 	// A wait for durability has to follow on the same connection.
-	if stager, is := c.Change.(Stager); is && !c.store.cfg.Durability.isAsked() {
+	if stager, is := c.(Stager); is && !s.cfg.Durability.isAsked() {
 		if swap, staged := stager.StagedSwap(revision); staged {
-			if done, possible, err := c.store.swapStaged(ctx, c.key, swap); possible {
+			if done, possible, err := s.swapStaged(ctx, key, swap); possible {
 				return done, err
 			}
 		}
 	}
-	return c.store.swap.run(ctx, c.store.layout.redisKey(c.key), c.Args(revision))
+	return s.swap.run(ctx, s.layout.redisKey(key), c.Args(revision))
 }

@@ -3,11 +3,11 @@ package rediscommit
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -27,7 +27,6 @@ const (
 var (
 	errUnreadable = fault.New(fault.Database, "unreadable")
 	errRefused    = fault.New(fault.InvalidParam, "refused")
-	errTooLong    = fault.New(fault.TooLarge, "too long")
 )
 
 // texts is a layout of strings, each stored as a line with its revision after it.
@@ -71,11 +70,21 @@ func (s storedText) Exists() bool              { return s.raw != nil }
 func (s storedText) Value() string             { return s.text }
 func (s storedText) Revision() stored.Revision { return s.revision }
 
-func (s storedText) Change(next string) (Change, error) {
-	if len(next) > 20 {
-		return nil, errTooLong
+func (s storedText) Change(next string) Change[string] { return newText{s, next} }
+
+func (s storedText) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
+	end, _ := EndOf(s.raw[0].(string), s.revision)
+	return end.IsAt(ctx, client, key)
+}
+
+func (s storedText) Bytes() int {
+	if s.raw == nil {
+		return 0
 	}
-	return newText{s, next}, nil
+	if _, found := EndOf(s.raw[0].(string), s.revision); !found {
+		return 0
+	}
+	return len(s.raw[0].(string))
 }
 
 type newText struct {
@@ -86,7 +95,15 @@ type newText struct {
 func (n newText) IsEmpty() bool { return n.old.raw != nil && n.old.text == n.next }
 
 func (n newText) Args(revision stored.Revision) []any {
-	return append([]any{revision.AppendJSON([]byte(n.next + "\n"))}, n.old.raw...)
+	return append([]any{n.raw(revision)}, n.old.raw...)
+}
+
+func (n newText) Stored(revision stored.Revision) Stored[string] {
+	return storedText{n.next, revision, []any{n.raw(revision)}}
+}
+
+func (n newText) raw(revision stored.Revision) string {
+	return string(revision.AppendJSON([]byte(n.next + "\n")))
 }
 
 // userTexts are the texts of users, without their revisions.
@@ -115,10 +132,10 @@ func textStore(t *testing.T, client redis.UniversalClient, change func(*Config))
 
 func asUsual(*Config) {}
 
-// embedded returns an embedded Redis and a client to it that does not retry.
-func embedded(t *testing.T) (*miniredis.Miniredis, *redis.Client) {
+// single returns a server and a client to it that does not retry.
+func single(t *testing.T) (*redistest.Server, *redis.Client) {
 	t.Helper()
-	server := miniredis.RunT(t)
+	server := redistest.Single(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaxRetries: -1, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
 	return server, client
@@ -145,7 +162,7 @@ func wantKind(t *testing.T, err error, want fault.Kind) {
 
 func TestAStoreKeepsAValueForEachUser(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.KeyPrefix = "hs1:" })
 	wantText(t, store, "")
 	for _, text := range []string{"a", "b", "", "c"} {
@@ -158,47 +175,39 @@ func TestAStoreKeepsAValueForEachUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantText(t, store, "c")
-	if keys := server.Keys(); len(keys) != 2 || keys[0] != "hs1:"+aliceKey {
+	if keys := slices.Sorted(slices.Values(client.Keys(t.Context(), "*").Val())); len(keys) != 2 || keys[0] != "hs1:"+aliceKey {
 		t.Errorf("got keys %q", keys)
 	}
 }
 
 func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, asUsual)
-	for _, test := range []struct {
-		edit func(*string) error
-		want error
-	}{
-		{func(*string) error { return errRefused }, errRefused},
-		{to(strings.Repeat("x", 21)), errTooLong},
-	} {
-		if err := store.Update(t.Context(), alice, test.edit); err != test.want {
-			t.Errorf("got error %v, want %v", err, test.want)
-		}
+	if err := store.Update(t.Context(), alice, func(*string) error { return errRefused }); err != errRefused {
+		t.Errorf("got error %v, want %v", err, errRefused)
 	}
-	if server.Exists(aliceKey) {
+	if client.Exists(t.Context(), aliceKey).Val() != 0 {
 		t.Error("something was stored")
 	}
 }
 
 func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
 	t.Parallel()
-	for name, plant := range map[string]func(*miniredis.Miniredis){
-		"another type": func(m *miniredis.Miniredis) { m.HSet(aliceKey, "x", "y") },
-		"another form": func(m *miniredis.Miniredis) { m.Set(aliceKey, "x") },
+	for name, plant := range map[string]func(context.Context, redis.Cmdable){
+		"another type": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, "x", "y") },
+		"another form": func(ctx context.Context, c redis.Cmdable) { c.Set(ctx, aliceKey, "x", 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			server, client := embedded(t)
+			_, client := single(t)
 			store := textStore(t, client, asUsual)
-			plant(server)
-			before := server.Dump()
+			plant(t.Context(), client)
+			before := client.Dump(t.Context(), aliceKey).Val()
 			_, err := store.Load(t.Context(), alice)
 			wantKind(t, err, fault.Database)
 			wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Database)
-			if after := server.Dump(); after != before {
+			if after := client.Dump(t.Context(), aliceKey).Val(); after != before {
 				t.Errorf("before %s\nafter  %s", before, after)
 			}
 		})
@@ -207,7 +216,7 @@ func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
 
 func TestAnInvalidUserHasNoKey(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, asUsual)
 	for _, user := range []mxid.UserID{"", "alice", "}"} {
 		if _, err := store.Load(t.Context(), user); err == nil || !strings.Contains(err.Error(), "texts") {
@@ -217,16 +226,16 @@ func TestAnInvalidUserHasNoKey(t *testing.T) {
 			t.Errorf("%q: got error %v", user, err)
 		}
 	}
-	if keys := server.Keys(); len(keys) != 0 {
+	if keys := slices.Sorted(slices.Values(client.Keys(t.Context(), "*").Val())); len(keys) != 0 {
 		t.Errorf("got keys %q", keys)
 	}
 }
 
 func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	server, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 300 * time.Millisecond })
-	server.Close()
+	server.Stop()
 	_, err := store.Load(t.Context(), alice)
 	wantKind(t, err, fault.Unavailable)
 	wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Unavailable)
@@ -234,7 +243,7 @@ func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 
 func TestACallWhoseTimeIsUpIsUnavailable(t *testing.T) {
 	t.Parallel()
-	_, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 10 * time.Millisecond })
 	begun, goOn := make(chan struct{}), make(chan struct{})
 	first := make(chan error)
@@ -256,7 +265,7 @@ func TestACallWhoseTimeIsUpIsUnavailable(t *testing.T) {
 func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	t.Parallel()
 	cfg := Config{KeyPrefix: "{", OperationTimeout: time.Second, Durability: Durability{Replicas: 1, Timeout: time.Minute}}
-	_, client := embedded(t)
+	_, client := single(t)
 	_, err := New(client, cfg, Options{}, texts())
 	for _, part := range []string{"texts", "KeyPrefix", "OperationTimeout", "ReadTimeout"} {
 		if err == nil || !strings.Contains(err.Error(), part) {
@@ -265,14 +274,14 @@ func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// stampOf returns what a server holds for alice, "text, write 2".
-func stampOf(t *testing.T, client *redis.Client) string {
+// revisionOf returns what a server holds for alice, "text, write 2".
+func revisionOf(t *testing.T, client *redis.Client) string {
 	t.Helper()
 	raw, err := client.Get(t.Context(), aliceKey).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return stamped.ReplaceAllString(raw, ", write $2")
+	return aRevision.ReplaceAllString(raw, ", write $2")
 }
 
 func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
@@ -293,7 +302,7 @@ func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got := stampOf(t, client); got != test.want {
+		if got := revisionOf(t, client); got != test.want {
 			t.Errorf("%s: stored is %q, want %q", test.durability, got, test.want)
 		}
 	}
@@ -314,12 +323,12 @@ func TestAnUpdateThatIsNotConfirmedIsUnavailableUntilARepetitionIs(t *testing.T)
 	}
 	replica.Resume()
 	patient := textStore(t, master, func(c *Config) { c.Durability = oneReplica })
-	before := stampOf(t, master)
+	before := revisionOf(t, master)
 	if err := patient.Update(t.Context(), alice, to("b")); err != nil {
 		t.Error(err)
 	}
-	after := stampOf(t, master)
-	if got := stampOf(t, replica.Client(t)); got != after || after == before {
+	after := revisionOf(t, master)
+	if got := revisionOf(t, replica.Client(t)); got != after || after == before {
 		t.Errorf("the replica has %q, the master %q, before it had %q", got, after, before)
 	}
 }
@@ -351,7 +360,7 @@ func TestAnUpdateWhoseReplyIsLostIsConfirmedByAnotherWrite(t *testing.T) {
 			}
 			<-lost.Struck()
 			const want = "b, write 3"
-			if got := stampOf(t, pair.Replicas()[0].Client(t)); got != want {
+			if got := revisionOf(t, pair.Replicas()[0].Client(t)); got != want {
 				t.Errorf("the replica has %q, want %q", got, want)
 			}
 		})

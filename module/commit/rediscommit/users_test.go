@@ -61,7 +61,7 @@ func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
 	}{{0, nil}, {1, []int{1}}, {500, []int{500}}, {501, []int{500, 1}}, {1234, []int{500, 500, 234}}} {
 		t.Run(fmt.Sprint(test.users), func(t *testing.T) {
 			t.Parallel()
-			_, client := embedded(t)
+			_, client := single(t)
 			store, users := textStore(t, client, asUsual), someUsers(test.users)
 			plant(t, store, users[:len(users)/2])
 			counted := &trips{}
@@ -85,12 +85,12 @@ func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
 
 func TestOfManyUsersOnlyThoseFailWhoMust(t *testing.T) {
 	t.Parallel()
-	server, client := embedded(t)
+	_, client := single(t)
 	store, users := textStore(t, client, asUsual), someUsers(10)
 	plant(t, store, users)
-	server.Set("text:{@user3:example.org}", "no revision")
-	server.Del("text:{@user4:example.org}")
-	server.HSet("text:{@user4:example.org}", "x", "y")
+	client.Set(t.Context(), "text:{@user3:example.org}", "no revision", 0)
+	client.Del(t.Context(), "text:{@user4:example.org}")
+	client.HSet(t.Context(), "text:{@user4:example.org}", "x", "y")
 	loaded := store.LoadMany(t.Context(), append(users, "alice", ""))
 	for user, got := range loaded {
 		switch user {
@@ -197,7 +197,7 @@ func TestARemovalIsAsDurableAsAChange(t *testing.T) {
 
 func TestAChangeUnderWayFindsNothingAfterARemoval(t *testing.T) {
 	t.Parallel()
-	_, client := embedded(t)
+	_, client := single(t)
 	store := textStore(t, client, asUsual)
 	plant(t, store, []mxid.UserID{alice})
 	var found []string

@@ -28,6 +28,7 @@ type Metrics struct {
 	requests   *prometheus.HistogramVec
 	operations *prometheus.HistogramVec
 	writes     *prometheus.CounterVec
+	wholeReads *prometheus.CounterVec
 	ruleSets   *prometheus.CounterVec
 	durability *prometheus.HistogramVec
 	lag        prometheus.Histogram
@@ -83,6 +84,8 @@ func New() *Metrics {
 		writes: counter("pushfx_store_write_events_total",
 			"Writes that were tried again: lost_race and, of the first try, missed_guess; unknown_outcome where the answer did not come.",
 			storeLabel, eventLabel),
+		wholeReads: counter("pushfx_store_whole_reads_total",
+			"Reads of a whole value, since it was not cached or had changed.", storeLabel),
 		ruleSets: counter("pushfx_rule_sets_total",
 			"Rule sets that were created for users who had none, imported, or repaired.", eventLabel),
 		durability: histogram("pushfx_durability_wait_seconds",
@@ -99,12 +102,17 @@ func New() *Metrics {
 // begin has the counters there from the start, so that their first increase
 // shows.
 func (m *Metrics) begin() {
+	stores := []string{observe.PushRules, observe.Pushers, observe.Pushkeys}
 	for _, event := range observe.Events() {
 		switch event {
 		case observe.RuleSetCreated, observe.RuleSetImported, observe.RuleSetRepaired:
 			m.ruleSets.WithLabelValues(ruleSetEvent(event))
+		case observe.WholeRead:
+			for _, store := range stores {
+				m.wholeReads.WithLabelValues(store)
+			}
 		default:
-			for _, store := range []string{observe.PushRules, observe.Pushers, observe.Pushkeys} {
+			for _, store := range stores {
 				m.writes.WithLabelValues(store, event.String())
 			}
 		}
@@ -123,7 +131,7 @@ func ruleSetEvent(event observe.Event) string {
 }
 
 func (m *Metrics) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.requests, m.operations, m.writes, m.ruleSets, m.durability, m.lag}
+	return []prometheus.Collector{m.requests, m.operations, m.writes, m.wholeReads, m.ruleSets, m.durability, m.lag}
 }
 
 // Describe implements [prometheus.Collector].
@@ -172,6 +180,8 @@ func (m *Metrics) Count(event observe.Event, store string) {
 	switch event {
 	case observe.RuleSetCreated, observe.RuleSetImported, observe.RuleSetRepaired:
 		m.ruleSets.WithLabelValues(ruleSetEvent(event)).Inc()
+	case observe.WholeRead:
+		m.wholeReads.WithLabelValues(store).Inc()
 	default:
 		m.writes.WithLabelValues(store, event.String()).Inc()
 	}

@@ -1,0 +1,140 @@
+package rediscommit
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// sized returns a text that takes so many bytes in a cache.
+func sized(bytes int) storedText {
+	revision := stored.Revision{Version: 1, Writes: []stored.Write{{Writer: "W", Attempt: 1, Time: 1}}}
+	raw := string(revision.AppendJSON(make([]byte, bytes-entryBytes-len(revision.AppendJSON(nil)))))
+	return storedText{revision: revision, raw: []any{raw}}
+}
+
+func TestACacheKeepsNoMoreThanItMay(t *testing.T) {
+	t.Parallel()
+	const each, bound = 1000, 32_000
+	c := newCache[string](bound)
+	for n := range 200 {
+		c.put(fmt.Sprint(n), fmt.Sprint(n), sized(each))
+		if _, found := c.get("0", "0"); !found {
+			t.Fatalf("what is used all the time is gone after %d others", n)
+		}
+		if kept := len(c.recent) + len(c.older); kept*each > bound {
+			t.Fatalf("%d values of %d bytes are kept, of at most %d", kept, each, bound)
+		}
+	}
+	if len(c.older) == 0 {
+		t.Error("half of it would do")
+	}
+	if _, found := c.get("1", "1"); found {
+		t.Error("what nobody has used is kept")
+	}
+}
+
+func TestACacheKeepsWhatItCanTellFromOthers(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		then  storedText
+		found bool
+	}{
+		"a value":                        {sized(1000), true},
+		"one that is too large":          {sized(3000), false},
+		"nothing":                        {storedText{}, false},
+		"a value that has no revision":   {storedText{raw: []any{"a value"}}, false},
+		"one whose revision has no ends": {storedText{raw: []any{"a value"}, revision: stored.Revision{Version: 1}}, false},
+	} {
+		c := newCache[string](32_000)
+		c.put("key", "key", sized(900))
+		c.put("key", "key", test.then)
+		got, found := c.get("key", "key")
+		if found != test.found || found && got.Bytes() != test.then.Bytes() {
+			t.Errorf("%s: found %t", name, found)
+		}
+	}
+}
+
+func TestACacheKeepsThePartThatWasUsedLast(t *testing.T) {
+	t.Parallel()
+	c := newCache[string](32_000)
+	c.put("hash", "hash", sized(900))
+	c.put("hash", "hash\nfield", sized(901))
+	if _, found := c.get("hash", "hash"); found {
+		t.Error("the whole is as it was before its part was written")
+	}
+	if _, found := c.get("hash", "hash\nfield"); !found {
+		t.Error("the part is not there")
+	}
+	c.forget("hash")
+	if _, found := c.get("hash", "hash\nfield"); found {
+		t.Error("it is not forgotten")
+	}
+}
+
+func TestAReadMovesNothingThatIsKnown(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	one, other := textStore(t, client, asUsual), textStore(t, client, asUsual)
+	none := textStore(t, client, func(c *Config) { c.CacheBytes = 0 })
+	if err := client.Ping(t.Context()).Err(); err != nil { // with what a new connection begins with
+		t.Fatal(err)
+	}
+	sent := &sentCommands{}
+	client.AddHook(sent)
+	for i, step := range []struct {
+		store  userTexts
+		update string // or else it reads
+		want   []string
+	}{
+		{one, "", []string{"get"}}, // nothing is not known
+		{one, "a", []string{"get", "evalsha", "eval"}},
+		{one, "", []string{"getrange"}},
+		{one, "b", []string{"evalsha"}},
+		{other, "", []string{"get"}},
+		{other, "", []string{"getrange"}},
+		{other, "c", []string{"evalsha"}},
+		{one, "", []string{"getrange", "get"}},
+		{one, "", []string{"getrange"}},
+		{other, "d", []string{"evalsha"}},
+		{one, "e", []string{"evalsha", "get", "evalsha"}},
+		{none, "", []string{"get"}},
+		{none, "", []string{"get"}},
+	} {
+		sent.names = nil
+		var err error
+		if step.update != "" {
+			err = step.store.Update(t.Context(), alice, to(step.update))
+		} else {
+			_, err = step.store.Load(t.Context(), alice)
+		}
+		if err != nil || !slices.Equal(sent.names, step.want) {
+			t.Errorf("step %d: sent %q, %v, want %q", i, sent.names, err, step.want)
+		}
+	}
+	wantText(t, one, "e")
+	wantText(t, other, "e")
+}
+
+// sentCommands is a hook that writes down what is sent, one after the other.
+type sentCommands struct{ names []string }
+
+func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sentCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *sentCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		s.names = append(s.names, command.Name())
+		return next(ctx, command)
+	}
+}

@@ -1,0 +1,47 @@
+package pushrule
+
+import (
+	"flag"
+	"math/rand/v2"
+	"testing"
+)
+
+var seedFlag = flag.Uint64("seed", 0, "check what is drawn with this `SEED` only, of which a failed test tells")
+
+// Draws makes up values, always the same ones for a seed.
+type Draws struct{ *rand.Rand }
+
+// DrawOne draws one of some values.
+func DrawOne[T any](d Draws, from ...T) T { return from[d.IntN(len(from))] }
+
+// DrawList draws a list of at least least and at most most values.
+func DrawList[T any](d Draws, least, most int, draw func() T) []T {
+	list := make([]T, least+d.IntN(most-least+1))
+	for i := range list {
+		list[i] = draw()
+	}
+	return list
+}
+
+// drawings is how often a property is checked.
+const drawings = 100
+
+// CheckDrawn checks a property with the draws of many seeds.
+func CheckDrawn(t *testing.T, check func(d Draws)) {
+	t.Helper()
+	of := func(seed uint64) {
+		defer func() {
+			if t.Failed() {
+				t.Logf("once more: go test -run '^%s$' -seed %d", t.Name(), seed)
+			}
+		}()
+		check(Draws{rand.New(rand.NewPCG(seed, 0))})
+	}
+	if *seedFlag != 0 {
+		of(*seedFlag)
+		return
+	}
+	for range drawings {
+		of(rand.Uint64())
+	}
+}
