@@ -149,7 +149,7 @@ func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group
 		queueAll(ctx, pipe, group)(ctx, pipe)
 		return
 	}
-	release, err := w.nodes.turns.take(ctx, node)
+	release, err := w.nodes.semaphores.acquire(ctx, node)
 	if err != nil {
 		setErrors(group, err)
 		return
