@@ -28,6 +28,8 @@ import (
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/observe/logging"
 	"github.com/pushfx/pushfx/module/observe/metrics"
@@ -65,6 +67,11 @@ type Config struct {
 	PusherPolicy pusher.Policy      // which pushers may be set
 	Changes      module.FeedConfig  // notifying listeners and syncs of changes
 
+	// What follows is for hosts that include [Delivery].
+	Delivery        delivery.Config        // sending notifications
+	DeliveryQueue   redisqueue.Config      // keeping them until they are sent
+	DeliveryMetrics metrics.DeliveryConfig // counting them
+
 	// DefaultRules are server-default rules of the host's own, beside those of
 	// the specification. A set that is stored gets new ones with
 	// [module.HostService.RefreshDefaults]. Default: none.
@@ -80,6 +87,9 @@ func DefaultConfig() Config {
 		RuleLimits:   pushrule.DefaultLimits(),
 		PusherPolicy: pusher.DefaultPolicy(),
 		Changes:      module.DefaultFeedConfig(),
+
+		Delivery:      delivery.DefaultConfig(),
+		DeliveryQueue: redisqueue.DefaultConfig(),
 	}
 }
 
@@ -94,6 +104,9 @@ func (c Config) Validate() error {
 		below("Config.RuleLimits.", c.RuleLimits.Validate()),
 		below("Config.PusherPolicy.", c.PusherPolicy.Validate()),
 		below("Config.Changes.", c.Changes.Validate()),
+		below("Config.Delivery.", c.Delivery.Validate()),
+		below("Config.DeliveryQueue.", c.DeliveryQueue.Validate()),
+		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
 		below("Config.DefaultRules: ", defaults),
 	)
 }
@@ -116,6 +129,10 @@ type Push struct {
 	Sync    module.SyncService   // what is new in a user's push rules
 	Health  module.Health        // for the readiness probe
 
+	// Notifier sends notifications. Without [Delivery], or [Options.Delivery], its
+	// calls fail.
+	Notifier module.Notifier
+
 	Stores module.Stores // where the services keep their data
 
 	// Clock is that of Redis, measured by [Push.Check] and while [Push.Run] runs.
@@ -125,8 +142,9 @@ type Push struct {
 	// m.push_rules.
 	Groups []handlers.RouteGroup
 
-	service *module.Service
-	from    *builder
+	service  *module.Service
+	delivery *delivery.Delivery // nil if the host has none
+	from     *builder
 }
 
 // Options are what a host may give to [New]. The zero value takes all defaults.
@@ -142,6 +160,9 @@ type Options struct {
 	// Stores replace the module's own, one by one. A host that replaces all three
 	// needs no Redis client.
 	Stores module.Stores
+
+	// Delivery is for hosts that send notifications. Nil is none.
+	Delivery *DeliveryOptions
 
 	// WrapRules and WrapPushers return what the endpoints call instead of the
 	// module's services. The host and sync services read single users' rules
@@ -181,9 +202,15 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 		pushers = o.WrapPushers(pushers)
 	}
 	host := service.Host(rules)
+	var sending *delivery.Delivery
+	if o.Delivery != nil {
+		if sending, err = b.newDelivery(*o.Delivery, host, stores); err != nil {
+			return nil, err
+		}
+	}
 	p := b.push(parts{
 		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: b.health(),
-		Stores: stores, Groups: b.groups(rules, pushers, host), Service: service,
+		Stores: stores, Groups: b.groups(rules, pushers, host), Service: service, Delivery: sending,
 	})
 	return p, p.finish()
 }
@@ -220,26 +247,35 @@ func (p *Push) Handler(prefix string, d handlers.Dialect, auth handlers.Auth) ht
 
 // Check is for the start of a host: it returns why the module cannot work with
 // its Redis, and warns of what will hurt. It takes Config.Servers.StartTimeout at
-// most.
+// most, and with delivery Config.Redis.OperationTimeout more.
 func (p *Push) Check(ctx context.Context) error {
-	if !p.from.onRedis {
-		return nil
+	if p.from.onRedis {
+		if err := p.from.servers.Check(ctx); err != nil {
+			return fmt.Errorf("pushfx: %w", err)
+		}
 	}
-	if err := p.from.servers.Check(ctx); err != nil {
-		return fmt.Errorf("pushfx: %w", err)
+	if p.delivery != nil {
+		if err := p.delivery.Check(ctx); err != nil {
+			return fmt.Errorf("pushfx: %w", err)
+		}
 	}
 	return nil
 }
 
 // Run does what goes on beside requests, until ctx ends: it tells listeners of
-// changes, settles pushkeys, and watches the Redis servers. It returns when all
-// of that has ended. Every host needs it, once.
+// changes, settles pushkeys, watches the Redis servers, and sends notifications if
+// the host has delivery. It returns when all of that has ended, which takes as long
+// as Config.Delivery.DrainTimeout if push gateways do not answer. Every host needs
+// it, once.
 func (p *Push) Run(ctx context.Context) {
 	defer p.from.metrics.Unregister()
 	var running sync.WaitGroup
 	running.Go(func() { p.service.Run(ctx) })
 	if p.from.onRedis {
 		running.Go(func() { p.from.servers.Run(ctx) })
+	}
+	if p.delivery != nil {
+		running.Go(func() { p.delivery.Run(ctx) })
 	}
 	running.Wait()
 }
@@ -254,7 +290,8 @@ func (p *Push) Run(ctx context.Context) {
 // *prometheus.Registry) and an OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
-	fx.Provide(fx.Private, newBuilder, (*builder).groups,
+	fx.Provide(newBuilder), // for Delivery
+	fx.Provide(fx.Private, (*builder).groups,
 		func(b *builder, rules module.RuleStore, pushers module.PusherStore, pushkeys module.PushkeyIndex) (module.Stores, error) {
 			return b.stores(module.Stores{Rules: rules, Pushers: pushers, Pushkeys: pushkeys})
 		},
@@ -271,6 +308,7 @@ var Module = fx.Module("push",
 		(*module.Service).Host,
 		(*module.Service).Sync,
 		fx.Annotate(func(own ownGroups) []handlers.RouteGroup { return own }, fx.ResultTags(`group:"push.route_groups,flatten"`)),
+		fx.Annotate(notifierOf, fx.ParamTags(`optional:"true"`)),
 		(*builder).push,
 	),
 	fx.Decorate(func(log *zap.Logger) *zap.Logger { return log.Named("push") }),
@@ -320,7 +358,7 @@ func run(lc fx.Lifecycle, p *Push) error {
 			case <-ended:
 				return nil
 			case <-stop.Done():
-				return fmt.Errorf("pushfx: a change listener does not return: %w", stop.Err())
+				return fmt.Errorf("pushfx: a change listener or a push gateway does not return: %w", stop.Err())
 			}
 		},
 	})
@@ -469,10 +507,17 @@ type parts struct {
 	Stores  module.Stores
 	Groups  ownGroups
 	Service *module.Service
+
+	Delivery *delivery.Delivery `optional:"true"`
 }
 
 func (b *builder) push(p parts) *Push {
+	var notifier module.Notifier = noNotifier{}
+	if p.Delivery != nil {
+		notifier = p.Delivery
+	}
 	return &Push{
+		Notifier: notifier, delivery: p.Delivery,
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Stores: p.Stores,
 		Clock: b.servers.Clock(), Groups: p.Groups, service: p.Service, from: b,
 	}

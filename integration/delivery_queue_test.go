@@ -20,13 +20,22 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func newQueue(t *testing.T, client redis.UniversalClient, change ...func(*redisqueue.Config)) *redisqueue.Queue {
+type queueConfig struct {
+	Redis rediscommit.Config
+	redisqueue.Config
+}
+
+func defaultQueueConfig() queueConfig {
+	return queueConfig{rediscommit.DefaultConfig(), redisqueue.DefaultConfig()}
+}
+
+func newQueue(t *testing.T, client redis.UniversalClient, change ...func(*queueConfig)) *redisqueue.Queue {
 	t.Helper()
-	cfg := redisqueue.DefaultConfig()
+	cfg := defaultQueueConfig()
 	for _, c := range change {
 		c(&cfg)
 	}
-	q, err := redisqueue.New(client, cfg, rediscommit.Options{})
+	q, err := redisqueue.New(client, cfg.Redis, cfg.Config, rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,14 +51,14 @@ func TestDeliveryQueueContract(t *testing.T) {
 		t.Parallel()
 		server := redistest.Single(t)
 		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
-			return newQueue(t, server.Client(t), func(c *redisqueue.Config) { c.Redis.KeyPrefix = "hs1:" })
+			return newQueue(t, server.Client(t), func(c *queueConfig) { c.Redis.KeyPrefix = "hs1:" })
 		})
 	})
 	t.Run("replicas", func(t *testing.T) {
 		t.Parallel()
 		cluster := redistest.Cluster(t, 3, 1)
 		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
-			return newQueue(t, cluster.Client(t), func(c *redisqueue.Config) { c.Redis.Durability.Replicas = 1 })
+			return newQueue(t, cluster.Client(t), func(c *queueConfig) { c.Redis.Durability.Replicas = 1 })
 		})
 	})
 	t.Run("behind proxies", func(t *testing.T) {
@@ -83,7 +92,7 @@ func TestALateCheckpointChangesNothing(t *testing.T) {
 	server := redistest.Single(t)
 	proxy := redistest.NewProxy(t, server)
 	impatient := proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 })
-	q := newQueue(t, impatient, func(c *redisqueue.Config) { c.Redis.OperationTimeout = 2 * time.Second })
+	q := newQueue(t, impatient, func(c *queueConfig) { c.Redis.OperationTimeout = 2 * time.Second })
 	ctx := t.Context()
 	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
 	if lease.Err != nil {
@@ -141,7 +150,7 @@ func infoField(t *testing.T, client redis.UniversalClient, section, field string
 func TestALogIsBounded(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	q := newQueue(t, client, func(c *redisqueue.Config) { c.LogEntries = 10 })
+	q := newQueue(t, client, func(c *queueConfig) { c.LogEntries = 10 })
 	ctx := t.Context()
 	for n := range 25 {
 		if err := q.Append(ctx, fmt.Sprint(n), time.Minute, map[int][]byte{3: fmt.Append(nil, n)}); err != nil {
@@ -275,20 +284,20 @@ func TestAQueueOutlivesTheMoveOfItsSlot(t *testing.T) {
 
 func TestDeliveryQueueConfigIsChecked(t *testing.T) {
 	t.Parallel()
-	for want, change := range map[string]func(*redisqueue.Config){
-		"LogEntries is 0":        func(c *redisqueue.Config) { c.LogEntries = 0 },
-		"LogEntries is 1000001":  func(c *redisqueue.Config) { c.LogEntries = 1_000_001 },
-		"OperationTimeout is 0s": func(c *redisqueue.Config) { c.Redis.OperationTimeout = 0 },
-		`KeyPrefix is "{"`:       func(c *redisqueue.Config) { c.Redis.KeyPrefix = "{" },
-		"less than the Redis client's Read": func(c *redisqueue.Config) {
+	for want, change := range map[string]func(*queueConfig){
+		"LogEntries is 0":        func(c *queueConfig) { c.LogEntries = 0 },
+		"LogEntries is 1000001":  func(c *queueConfig) { c.LogEntries = 1_000_001 },
+		"OperationTimeout is 0s": func(c *queueConfig) { c.Redis.OperationTimeout = 0 },
+		`KeyPrefix is "{"`:       func(c *queueConfig) { c.Redis.KeyPrefix = "{" },
+		"less than the Redis client's Read": func(c *queueConfig) {
 			c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: 4 * time.Second}
 		},
 	} {
-		cfg := redisqueue.DefaultConfig()
+		cfg := defaultQueueConfig()
 		change(&cfg)
 		client := redis.NewClient(&redis.Options{Addr: "localhost:1", ReadTimeout: time.Second})
 		defer client.Close()
-		if _, err := redisqueue.New(client, cfg, rediscommit.Options{}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := redisqueue.New(client, cfg.Redis, cfg.Config, rediscommit.Options{}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

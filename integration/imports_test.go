@@ -42,8 +42,8 @@ func importTable() []importRow {
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
-		{"module/observe/metrics", with(prom), nil},
-		{logging, with(redisClient, zap), nil},
+		{"module/observe/metrics", with(prom, "module/delivery"), nil},
+		{logging, with(redisClient, "module/delivery", zap), nil},
 		{"module/observe/tracing", with(otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe"}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
@@ -62,7 +62,7 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("handlers", "rulestore", "pusherstore", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
+		{"", with("module/match", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

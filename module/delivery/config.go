@@ -114,7 +114,7 @@ func (c Config) Validate() error {
 		{"MaxCachedRules", c.MaxCachedRules, 1 << 20, 1 << 40},
 	} {
 		if f.value < f.least || f.value > f.most {
-			faults = append(faults, fmt.Errorf("Delivery.%s is %d, want %d to %d", f.name, f.value, f.least, f.most))
+			faults = append(faults, fmt.Errorf("%s is %d, want %d to %d", f.name, f.value, f.least, f.most))
 		}
 	}
 	for _, f := range []struct {
@@ -129,11 +129,11 @@ func (c Config) Validate() error {
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
 	} {
 		if f.value < f.least || f.value > f.most {
-			faults = append(faults, fmt.Errorf("Delivery.%s is %v, want %v to %v", f.name, f.value, f.least, f.most))
+			faults = append(faults, fmt.Errorf("%s is %v, want %v to %v", f.name, f.value, f.least, f.most))
 		}
 	}
 	if c.Content != FullContent && c.Content != NamesOnly && c.Content != NoNames {
-		faults = append(faults, fmt.Errorf("Delivery.Content is %q, want %q, %q or %q", c.Content, FullContent, NamesOnly, NoNames))
+		faults = append(faults, fmt.Errorf("Content is %q, want %q, %q or %q", c.Content, FullContent, NamesOnly, NoNames))
 	}
 	return errors.Join(faults...)
 }

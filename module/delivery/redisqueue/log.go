@@ -51,9 +51,9 @@ type addition struct {
 // not every entry has to. Where that fails the next one will.
 func (q *Queue) evict(ctx context.Context, added []addition) {
 	var writes []rediscommit.Write
-	stay := q.cfg.LogEntries - q.cfg.LogEntries/20
+	stay := q.logEntries - q.logEntries/20
 	for _, add := range added {
-		if add.length.Val() > int64(q.cfg.LogEntries) {
+		if add.length.Val() > int64(q.logEntries) {
 			r := run{script: evict, keys: []string{q.keys.ShardLog(add.shard), q.keys.ShardState(add.shard)}, args: []any{stay}}
 			writes = append(writes, r.write())
 		}

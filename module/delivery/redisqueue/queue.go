@@ -34,24 +34,29 @@ var _ module.DeliveryQueue = (*Queue)(nil)
 // no I/O of its own accord, and needs no closing. An owner's checkpoints of a shard
 // have to come from one Queue.
 type Queue struct {
-	client redis.UniversalClient
-	cfg    Config
-	keys   stored.Keys
-	writer *rediscommit.Writer
-	number atomic.Int64 // of the last checkpoint
+	client     redis.UniversalClient
+	timeout    time.Duration // of an operation
+	logEntries int           // see [Config]
+	keys       stored.Keys
+	writer     *rediscommit.Writer
+	number     atomic.Int64 // of the last checkpoint
 }
 
-// New returns a queue on client, which stays the caller's. The client must read
-// from masters.
-func New(client redis.UniversalClient, cfg Config, o rediscommit.Options) (*Queue, error) {
+// New returns a queue on client, which stays the caller's and must be a
+// *redis.Client or a *redis.ClusterClient that reads from masters. The Durability
+// of shared says when what is handed over, and what was achieved, counts as kept.
+func New(client redis.UniversalClient, shared rediscommit.Config, cfg Config, o rediscommit.Options) (*Queue, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
-	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, cfg.Redis, o)
+	writer, err := rediscommit.NewWriter(client, name, observe.Delivery, shared, o)
 	if err != nil {
 		return nil, err
 	}
-	return &Queue{client: client, cfg: cfg, keys: stored.Keys{Prefix: cfg.Redis.KeyPrefix}, writer: writer}, nil
+	return &Queue{
+		client: client, timeout: shared.OperationTimeout, logEntries: cfg.LogEntries,
+		keys: stored.Keys{Prefix: shared.KeyPrefix}, writer: writer,
+	}, nil
 }
 
 // name is that of the store, for errors.
@@ -228,7 +233,7 @@ func (q *Queue) Watch(ctx context.Context, watching func(), appended func(shard 
 
 // do runs commands that may be repeated.
 func (q *Queue) do(ctx context.Context, doing string, commands func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, q.cfg.Redis.OperationTimeout)
+	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
 	if err := commands(ctx); err != nil {
 		return unavailable(doing, err)

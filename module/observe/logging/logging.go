@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -29,6 +30,16 @@ func (l Lines) Feed(err error) {
 		return
 	}
 	l.log.Warn("change feed disconnected from Redis, reconnecting", zap.String("error", fault.Details(err)))
+}
+
+// Delivery is the Report of [delivery.Seams]. Which gateway it is stands in no
+// line: it is a part of pusher data.
+func (l Lines) Delivery(err error) {
+	if errors.Is(err, delivery.ErrTooManyRejections) {
+		l.log.Error("a push gateway rejects too many pushkeys, they are not removed")
+		return
+	}
+	l.log.Warn("notifications are delayed", zap.String("error", fault.Details(err)))
 }
 
 // SettleFailed is that of [module.Options].
