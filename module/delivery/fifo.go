@@ -14,6 +14,7 @@ const (
 	fifoReady                    // their gateway
 	fifoSending                  // the answer to the first of them
 	fifoWaiting                  // a time
+	fifoParked                   // the lease of the shard to be renewed
 )
 
 // fifo is what is to be sent to one pusher, in order, one at a time.
@@ -39,9 +40,10 @@ type fifo struct {
 	rejected bool
 	dropped  int
 
-	adopt  bool // the record is to keep what the log keeps until now
-	stored bool // the queue may have a record
-	bytes  int  // of the record
+	adopt   bool // the record is to keep what the log keeps until now
+	stored  bool // the queue may have a record
+	writing bool // a checkpoint is under way that changes it
+	bytes   int  // of the record
 }
 
 func (f *fifo) sender() *sender { return f.user.shard.s }
@@ -259,7 +261,9 @@ func (f *fifo) after(d time.Duration) {
 
 // settle forgets a pusher for which there is nothing to do.
 func (f *fifo) settle() {
-	if f.state == fifoIdle && len(f.queue) == 0 && !f.stored && !f.user.shard.dirty[f] && f.since.IsZero() {
+	isKnown := f.user.fifos[f.id] == f // it may have been forgotten before
+	isIdle := f.state == fifoIdle && len(f.queue) == 0 && f.since.IsZero()
+	if isKnown && isIdle && !f.stored && !f.writing && !f.user.shard.dirty[f] {
 		delete(f.user.fifos, f.id)
 		f.user.settle()
 	}
@@ -268,6 +272,7 @@ func (f *fifo) settle() {
 // write puts the pusher's record among those of a checkpoint, nil if it needs
 // none any more.
 func (f *fifo) write(records map[string][]byte) {
+	f.writing = true
 	if f.adopt {
 		f.adopt = false
 		for _, n := range f.queue {

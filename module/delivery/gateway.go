@@ -115,8 +115,7 @@ func (s *sender) begin(g *gateway, now time.Time) {
 
 // park has a pusher wait until its shard's lease is renewed.
 func (f *fifo) park() {
-	f.state = fifoWaiting
-	f.alarms++
+	f.state = fifoParked
 	f.user.shard.parked = append(f.user.shard.parked, f)
 }
 

@@ -35,6 +35,7 @@ type world struct {
 	dropped  map[DropReason]int
 	reports  []error
 	sets     int64
+	expected map[mxid.UserID][]string
 }
 
 // sent is a request that a gateway got.
@@ -46,6 +47,7 @@ type sent struct {
 	event   string
 	pushkey string
 	slim    bool
+	status  int // of the answer, 0 for none
 	counts  *module.Counts
 }
 
@@ -55,19 +57,19 @@ func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, queue: newMemoryQueue(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
-		dropped: map[DropReason]int{}, reading: func() error { return nil },
+		dropped: map[DropReason]int{}, expected: map[mxid.UserID][]string{}, reading: func() error { return nil },
 	}
 }
 
 // host starts a host. The function that it returns stops it.
 func (w *world) host() (d *Delivery, stop func()) {
-	return w.hostOn(w.queue)
+	return w.hostOn(w.queue, w)
 }
 
-func (w *world) hostOn(queue module.DeliveryQueue) (d *Delivery, stop func()) {
+func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *Delivery, stop func()) {
 	w.t.Helper()
 	d, err := New(Seams{
-		Queue: queue, Gateway: w, Host: &worldHost{w: w}, Rules: worldRules{world: w}, Unread: w.unread,
+		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Rules: worldRules{world: w}, Unread: w.unread,
 		Observer: worldObserver{w: w},
 		Report: func(err error) {
 			w.mu.Lock()
@@ -136,6 +138,9 @@ func (w *world) Post(ctx context.Context, url string, body []byte) (module.Gatew
 	defer w.mu.Unlock()
 	w.underWay[got.pushkey]--
 	got.at = time.Now()
+	if err == nil {
+		got.status = reply.Status
+	}
 	w.posts = append(w.posts, got)
 	return reply, err
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"hash/fnv"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -71,19 +73,10 @@ func (s *sender) tick() {
 	if s.stopped {
 		return
 	}
-	for _, sh := range s.shards {
-		if !sh.lease.isSafe() {
-			s.lose(sh)
-		}
-	}
-	if s.ticking {
-		s.after(leaseRetry, s.tick)
-		return
-	}
 	s.ticking = true
-	var ours []int
-	for n := range s.shards {
-		ours = append(ours, n)
+	ours, skip := slices.Collect(maps.Keys(s.shards)), map[int]bool{}
+	for n := range s.releasing {
+		skip[n] = true
 	}
 	stopping, began := s.stopping, time.Now()
 	s.bounded(func(ctx context.Context) func() {
@@ -92,7 +85,7 @@ func (s *sender) tick() {
 		hosts, err := s.queue.Join(ctx, s.host, leaseLasts)
 		wanted := ours
 		if err == nil && !stopping {
-			wanted = s.wanted(hosts, ours)
+			wanted = s.wanted(hosts, ours, skip)
 		}
 		took := time.Now()
 		leases := s.queue.Acquire(ctx, s.host, leaseLasts, wanted)
@@ -100,15 +93,26 @@ func (s *sender) tick() {
 	})
 }
 
-// wanted are the shards to ask for: those that are to be ours, and those that are.
-func (s *sender) wanted(hosts []string, ours []int) []int {
-	is := map[int]bool{}
-	for _, n := range ours {
-		is[n] = true
+// guard gives up the shards whose leases may end before they are renewed, in time
+// for what is under way to be cut off before they end.
+func (s *sender) guard() {
+	for _, sh := range s.shards {
+		if !sh.lease.isSafe() {
+			s.lose(sh)
+		}
 	}
+	s.after(leaseSpare/4, s.guard)
+}
+
+// wanted are the shards to ask for: those that are ours, and those that are to be,
+// but for some.
+func (s *sender) wanted(hosts []string, ours []int, skip map[int]bool) []int {
 	all := ours
+	for _, n := range ours {
+		skip[n] = true
+	}
 	for n := range s.cfg.Shards {
-		if !is[n] && isBest(s.host, hosts, n) {
+		if !skip[n] && isBest(s.host, hosts, n) {
 			all = append(all, n)
 		}
 	}
@@ -135,10 +139,9 @@ func (s *sender) ticked(began, took time.Time, hosts []string, leases map[int]mo
 			wait = leaseRetry
 		}
 	}
-	for _, n := range s.released {
-		delete(s.releasing, n)
+	for n := range s.releasing {
+		s.endRelease(n)
 	}
-	s.released = nil
 	for n, sh := range s.shards {
 		if hosts != nil && !isBest(s.host, hosts, n) {
 			sh.leave()
@@ -162,11 +165,7 @@ func (s *sender) leased(n int, l module.Lease, until time.Time, hosts []string) 
 	case sh != nil:
 		sh.lease.extend(until)
 		sh.renewed(l.Last)
-	case s.isReleasing(n):
-		if l.Epoch > s.releasing[n] {
-			s.release(n, l.Epoch)
-		}
-	case s.stopping || hosts != nil && !isBest(s.host, hosts, n):
+	case s.releasing[n] != nil, s.stopping || hosts != nil && !isBest(s.host, hosts, n):
 		s.release(n, l.Epoch)
 	default:
 		s.own(n, l.Epoch, until)
@@ -181,31 +180,53 @@ func (s *sender) lose(sh *shard) {
 	s.release(sh.n, sh.epoch)
 }
 
+// release is of a shard that is being given back.
+type release struct {
+	epoch int64 // the last that is known
+	given int64 // the last that was given back; 0 for none
+}
+
 // release gives a shard back. Until that has been done this host does not take
 // it again: the same epoch could then be used by two owners in a row, whose
 // writes would not be fenced from each other.
 func (s *sender) release(n int, epoch int64) {
-	s.releasing[n] = max(epoch, s.releasing[n])
+	if r := s.releasing[n]; r != nil {
+		r.epoch = max(r.epoch, epoch)
+		return
+	}
+	s.releasing[n] = &release{epoch: epoch}
+	s.giveBack(n)
+}
+
+func (s *sender) giveBack(n int) {
+	epoch := s.releasing[n].epoch
 	s.bounded(func(ctx context.Context) func() {
 		err := s.queue.Release(ctx, s.host, n, epoch)
 		return func() {
 			if err != nil && !s.stopping {
-				s.after(leaseRetry+rand.N(leaseRetry), func() { s.release(n, epoch) })
+				s.after(jitter(leaseRetry), func() { s.giveBack(n) })
 				return
 			}
-			if s.ticking { // what it returns may be from before
-				s.released = append(s.released, n)
-				return
+			s.releasing[n].given = epoch
+			if !s.ticking { // or else leases may come from before
+				s.endRelease(n)
 			}
-			delete(s.releasing, n)
-			s.endIfIdle()
 		}
 	})
 }
 
-func (s *sender) isReleasing(n int) bool {
-	_, is := s.releasing[n]
-	return is
+// endRelease forgets a shard that was given back, unless it was taken again
+// meanwhile.
+func (s *sender) endRelease(n int) {
+	switch r := s.releasing[n]; {
+	case r.given == 0:
+	case r.given < r.epoch:
+		r.given = 0
+		s.giveBack(n)
+	default:
+		delete(s.releasing, n)
+		s.endIfIdle()
+	}
 }
 
 // stop has this host give back all shards when what is under way has ended.

@@ -43,9 +43,8 @@ type sender struct {
 	alarms  alarms
 
 	shards    map[int]*shard
-	releasing map[int]int64 // shards that are being given back, with their epochs
-	released  []int         // of those, the ones that were while leases were asked for
-	touched   []*shard      // those in which there may be something to do
+	releasing map[int]*release // shards that are being given back
+	touched   []*shard         // those in which there may be something to do
 	ticking   bool
 	hosts     int // that share the work
 
@@ -73,7 +72,7 @@ type sender struct {
 func (s *sender) init() {
 	s.host = rand.Text()
 	s.results = make(chan func(), 256)
-	s.shards, s.releasing, s.gateways = map[int]*shard{}, map[int]int64{}, map[string]*gateway{}
+	s.shards, s.releasing, s.gateways = map[int]*shard{}, map[int]*release{}, map[string]*gateway{}
 	s.hinted = make([]atomic.Int32, s.cfg.Shards)
 	s.badges = newBadges()
 	s.hosts, s.reported = 1, map[string]time.Time{}
@@ -88,6 +87,7 @@ func (s *sender) run(ctx context.Context) {
 	defer cancel()
 	s.started.Go(func() { s.watch(base) })
 	s.tick()
+	s.guard()
 	s.pulse()
 	timer := time.NewTimer(0)
 	defer timer.Stop()

@@ -127,7 +127,7 @@ func (s *sender) postSafely(sh *shard, m message) (module.GatewayAnswer, error) 
 	body := m.body(&s.cfg)
 	ctx, cancel := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
 	defer cancel()
-	if !sh.lease.isSafe() {
+	if !sh.lease.isSafe() || ctx.Err() != nil {
 		return module.GatewayAnswer{}, errLeaseEnding
 	}
 	return s.gateway.Post(ctx, m.device.url, body)

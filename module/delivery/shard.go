@@ -295,6 +295,9 @@ func (sh *shard) save() {
 
 func (sh *shard) saved(records map[*fifo]bool, err error) {
 	sh.saving = false
+	for f := range records {
+		f.writing = false
+	}
 	switch {
 	case sh.lost:
 	case errors.Is(err, module.ErrFenced):
@@ -302,6 +305,7 @@ func (sh *shard) saved(records map[*fifo]bool, err error) {
 	case err != nil:
 		sh.s.failed("checkpoint", err)
 		for f := range records {
+			f.stored = true // perhaps
 			f.touchRecord()
 		}
 		sh.unsaved += sh.unsavedSaved
@@ -329,7 +333,9 @@ func (sh *shard) renewed(last string) {
 	parked := sh.parked
 	sh.parked = nil
 	for _, f := range parked {
-		f.next()
+		if f.state == fifoParked {
+			f.next()
+		}
 	}
 	sh.touch()
 }

@@ -160,7 +160,8 @@ func (u *user) fifo(id pusherID) *fifo {
 
 // settle forgets a user for whom there is nothing to do.
 func (u *user) settle() {
-	if len(u.fifos) == 0 && len(u.arrived) == 0 && !u.loading {
+	isKnown := u.shard.users[u.id] == u // it may have been forgotten before
+	if isKnown && len(u.fifos) == 0 && len(u.arrived) == 0 && !u.loading {
 		delete(u.shard.users, u.id)
 	}
 }
