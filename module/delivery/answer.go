@@ -23,7 +23,7 @@ const (
 	failed            // the gateway is not well
 	timedOut          // nor now, and perhaps it sent the notification on
 	blocked           // its address is not to be connected to
-	unsent            // nothing was sent, since the shard may be another's
+	unsent            // it was not sent, or cut off by this host
 )
 
 // The bounds of how long an answer may have us wait.
@@ -63,7 +63,7 @@ func judge(answer module.GatewayAnswer, err error, pushkey string) (v verdict, w
 func judgeError(err error) verdict {
 	var network net.Error
 	switch {
-	case errors.Is(err, errLeaseEnding):
+	case errors.Is(err, errLeaseEnding), errors.Is(err, context.Canceled): // by this host
 		return unsent
 	case errors.Is(err, dialguard.ErrRefused):
 		return blocked

@@ -47,7 +47,7 @@ func (c *chaos) n(n int) int {
 	return c.rng.IntN(n)
 }
 
-func (c *chaos) happens(percent int) bool { return c.n(100) < percent && c.on }
+func (c *chaos) happens(percent int) bool { return c.on && c.n(100) < percent }
 
 var errCut = module.Unavailable(errors.New("the connection is cut"))
 

@@ -48,7 +48,8 @@
 //	open     3 pushers are told when to try again        waiting
 //	waiting  the time is over                            probing
 //	probing  1 s, 2 s, 4 s, then every 5 s               probing  sends one notification, of the pusher that came last
-//	probing  it is answered                              ramping  all pushers that wait for the gateway are ready
+//	probing  it is answered                              ramping  all pushers that wait for the gateway are ready;
+//	                                                              what has hung for 5 s is cut off and sent again
 //	ramping  a second is over                            ramping  twice as many requests a second
 //	ramping  3 failures in a row                         probing
 //	ramping  10 s are over                               open

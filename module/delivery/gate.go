@@ -78,6 +78,7 @@ type throttle struct {
 type post struct {
 	began time.Time
 	ended bool
+	cut   func() // ends it, if it was sent
 }
 
 func newGate(most int) *gate {
@@ -175,7 +176,8 @@ func (g *gate) endWell(now time.Time) (opens bool) {
 	switch g.state {
 	case GateProbing:
 		g.enter(GateRamping, now)
-		g.ramped, g.limit = 0, minPerGateway
+		// Requests that hang since before take nobody's place.
+		g.ramped, g.limit = 0, float64(minPerGateway+g.inFlight)
 		return true
 	case GateRamping:
 		g.limit++

@@ -145,6 +145,17 @@ func (s *sender) closed(g *gateway) {
 	s.requeueFailed(g)
 }
 
+// opened is for a gateway that answers again: who waits on their own for it goes
+// on, and what still hangs since it did not answer is cut off and sent again.
+func (s *sender) opened(g *gateway, now time.Time) {
+	for _, p := range g.posts {
+		if p.cut != nil && !p.ended && now.Sub(p.began) > slowAfter {
+			p.cut()
+		}
+	}
+	s.requeueFailed(g)
+}
+
 // requeueFailed has the pushers of a gateway that wait on their own wait for it.
 func (s *sender) requeueFailed(g *gateway) {
 	failed := g.failed

@@ -29,7 +29,8 @@ type world struct {
 	reading  func() error // called when pushers are read
 	gateways map[string]func(context.Context, sent) (module.GatewayAnswer, error)
 	posts    []sent
-	underWay map[string]int // by pushkey
+	arrived  map[string][]string // events by pushkey
+	underWay map[string]int      // by pushkey
 	overlaps int
 	unread   module.Unread
 	dropped  map[DropReason]int
@@ -57,7 +58,7 @@ func newWorld(t *testing.T) *world {
 	return &world{
 		t: t, queue: newMemoryQueue(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
-		dropped: map[DropReason]int{}, expected: map[mxid.UserID][]string{}, reading: func() error { return nil },
+		dropped: map[DropReason]int{}, expected: map[mxid.UserID][]string{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
 }
 
@@ -142,6 +143,7 @@ func (w *world) Post(ctx context.Context, url string, body []byte) (module.Gatew
 		got.status = reply.Status
 	}
 	w.posts = append(w.posts, got)
+	w.arrived[got.pushkey] = append(w.arrived[got.pushkey], got.event)
 	return reply, err
 }
 
@@ -169,12 +171,7 @@ func readSent(url, body string) sent {
 func (w *world) got(pushkey string) (events []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, p := range w.posts {
-		if p.pushkey == pushkey {
-			events = append(events, p.event)
-		}
-	}
-	return events
+	return w.arrived[pushkey]
 }
 
 func (w *world) all() []sent {

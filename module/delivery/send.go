@@ -112,9 +112,12 @@ func (f *fifo) send(counts *module.Counts) {
 	f.device = d
 	s, sh, n := f.sender(), f.user.shard, f.queue[0]
 	m := message{user: f.user.id, event: n.event, outcome: n.outcome, device: d, counts: counts, slim: n.slim}
+	ctx, cut := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
+	f.post.cut = cut
 	s.async(func(context.Context) func() {
+		defer cut()
 		began := time.Now()
-		answer, err := s.postSafely(sh, m)
+		answer, err := s.postSafely(ctx, sh, m)
 		took := time.Since(began)
 		v, wait := judge(answer, err, d.key.Pushkey)
 		return func() { f.sent(n, v, answer.Status, wait, took, counts) }
@@ -123,10 +126,8 @@ func (f *fifo) send(counts *module.Counts) {
 
 // postSafely posts a message if the shard is ours for long enough, by a clock
 // that has gone on while this process was stopped.
-func (s *sender) postSafely(sh *shard, m message) (module.GatewayAnswer, error) {
+func (s *sender) postSafely(ctx context.Context, sh *shard, m message) (module.GatewayAnswer, error) {
 	body := m.body(&s.cfg)
-	ctx, cancel := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
-	defer cancel()
 	if !sh.lease.isSafe() || ctx.Err() != nil {
 		return module.GatewayAnswer{}, errLeaseEnding
 	}
@@ -145,20 +146,20 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 	if v == delivered || v == rejected {
 		g.rejected.answered.add(f.id.short())
 	}
+	f.state = fifoIdle
 	if !f.user.shard.lost {
 		if v != unsent {
 			s.unsaved++
 			f.user.shard.unsaved++
 			f.user.shard.change()
 		}
-		f.state = fifoIdle
 		f.judged(n, d, v, wait, counts)
 	}
 	if closes {
 		s.closed(g)
 	}
 	if opens {
-		s.requeueFailed(g)
+		s.opened(g, now)
 	}
 }
 

@@ -218,7 +218,8 @@ func (sh *shard) expand() {
 			sh.expanded++
 			continue
 		}
-		place, r := e.next, e.entryReader.read()
+		place := e.next
+		r := e.entryReader.read()
 		if e.isDone(place) {
 			continue
 		}

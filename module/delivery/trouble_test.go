@@ -1,0 +1,515 @@
+package delivery
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/dialguard"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// started starts a host and waits until it has its shards.
+func (w *world) started() (d *Delivery, stop func()) {
+	w.t.Helper()
+	d, stop = w.host()
+	time.Sleep(2 * time.Second)
+	synctest.Wait()
+	if owned := d.Stats().ShardsOwned; owned != w.cfg.Shards {
+		w.t.Fatalf("the host owns %d of %d shards", owned, w.cfg.Shards)
+	}
+	return d, stop
+}
+
+// script is a gateway that answers one thing after the other, the last one for
+// ever.
+func script(answers ...module.GatewayAnswer) func(context.Context, sent) (module.GatewayAnswer, error) {
+	var mu sync.Mutex
+	return func(context.Context, sent) (module.GatewayAnswer, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		answer := answers[0]
+		if len(answers) > 1 {
+			answers = answers[1:]
+		}
+		return answer, nil
+	}
+}
+
+func status(code int) module.GatewayAnswer { return module.GatewayAnswer{Status: code} }
+
+// hangs is a gateway that never answers.
+func hangs(ctx context.Context, _ sent) (module.GatewayAnswer, error) {
+	<-ctx.Done()
+	return module.GatewayAnswer{}, ctx.Err()
+}
+
+func TestAfterAFailureItIsTriedAgainWithinASecond(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		defer stop()
+		w.set(name(1), key(1), "gw")
+		w.answer("gw", script(status(502), status(200)))
+		w.notify(d, 1, "!r:h", name(1))
+		time.Sleep(time.Second + time.Millisecond)
+		if got := fmt.Sprint(w.got(key(1))); got != "[$1 $1]" {
+			t.Errorf("got %s", got)
+		}
+		synctest.Wait()
+		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
+			t.Errorf("%d entries and %d held pushers are left", entries, held)
+		}
+	})
+}
+
+// The pusher whose first notification is never taken stops nobody, itself
+// included.
+func TestANotificationThatIsNeverTakenIsSentSlimAndSkipped(t *testing.T) {
+	for answer, tries := range map[int]int{400: 2, 413: 2, 422: 2, 502: poisonAttempts + 1} {
+		inBubble(t, func(w *world) {
+			d, stop := w.started()
+			defer stop()
+			w.set(name(1), key(1), "gw")
+			w.set(name(2), key(2), "gw")
+			w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+				if s.event == "$1" && s.pushkey == key(1) {
+					return status(answer), nil
+				}
+				return status(200), nil
+			})
+			for e := range 3 {
+				w.notify(d, e+1, "!r:h", name(1))
+			}
+			for e := range 3600 { // others are delivered
+				w.notify(d, 100+e, "!r:h", name(2))
+				time.Sleep(time.Second)
+			}
+			var poison, slim int
+			for _, p := range w.all() {
+				if p.event == "$1" && p.slim {
+					slim++
+				} else if p.event == "$1" {
+					poison++
+				}
+			}
+			if poison+slim != tries || slim != 1 {
+				t.Errorf("%d: sent %d times, and %d times slim", answer, poison, slim)
+			}
+			if got := w.got(key(1)); !slices.Equal(got[tries:], []string{"$2", "$3"}) {
+				t.Errorf("%d: got %v", answer, got)
+			}
+			if got := w.drops(DropRefused); got != 1 {
+				t.Errorf("%d: %d are refused", answer, got)
+			}
+		})
+	}
+}
+
+func TestWhatIsKeptOfAPusherInTrouble(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		w.set(name(1), key(1), "gw")
+		w.answer("gw", always(502))
+		for e := range 40 {
+			w.notify(d, e, fmt.Sprintf("!%d:h", e/8), name(1))
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if entries, held := w.queue.counts(); entries != 0 || held != 1 {
+			t.Errorf("%d entries and %d held pushers", entries, held)
+		}
+		stop() // and another host takes over
+		d, stop = w.host()
+		defer stop()
+		time.Sleep(2 * time.Second)
+		w.answer("gw", always(200))
+		w.mu.Lock()
+		w.posts, w.arrived = nil, map[string][]string{}
+		w.mu.Unlock()
+		time.Sleep(longestWait)
+		if got, want := fmt.Sprint(w.got(key(1))), "[$15 $21 $22 $23 $29 $30 $31 $37 $38 $39]"; got != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+		if got := w.drops(DropCoalesced); got != 30 {
+			t.Errorf("%d are coalesced", got)
+		}
+		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
+			t.Errorf("%d entries and %d held pushers are left", entries, held)
+		}
+		if s := d.Stats(); s.HeldPushers != 0 || s.HeldBytes != 0 {
+			t.Errorf("got %+v", s)
+		}
+	})
+}
+
+// All that a gateway's outage has held is sent soon after its end, however long it
+// was.
+func TestTheLastPusherIsServedSoonAfterAnOutage(t *testing.T) {
+	for name_, outage := range map[string]func(context.Context, sent) (module.GatewayAnswer, error){
+		"errors": always(503), "no answer": hangs,
+	} {
+		t.Run(name_, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				const pushers = 10_000
+				d, stop := w.started()
+				defer stop()
+				var users []mxid.UserID
+				for i := range pushers {
+					w.set(name(i), key(i), "gw")
+					users = append(users, name(i))
+				}
+				w.answer("gw", outage)
+				w.notify(d, 1, "!r:h", users...)
+				time.Sleep(10 * time.Minute)
+				synctest.Wait()
+				if s := d.Stats(); s.HeldPushers != pushers || s.OpenEntries != 0 || s.Gateways[GateProbing] != 1 {
+					t.Errorf("during the outage: %+v", s)
+				}
+				tries := len(w.all())
+				if most := 64 + 600/5*2; tries > most {
+					t.Errorf("%d requests during the outage, want at most %d", tries, most)
+				}
+				w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+					time.Sleep(20 * time.Millisecond)
+					return status(200), nil
+				})
+				began, served := time.Now(), map[string]bool{}
+				time.Sleep(20 * time.Second)
+				for _, p := range w.all()[tries:] {
+					if p.status == 200 {
+						served[p.pushkey] = true
+					}
+				}
+				if len(served) != pushers {
+					t.Errorf("%d of %d pushers are served after %v", len(served), pushers, time.Since(began))
+				}
+				synctest.Wait()
+				if entries, held := w.queue.counts(); entries != 0 || held != 0 {
+					t.Errorf("%d entries and %d held pushers are left", entries, held)
+				}
+			})
+		})
+	}
+}
+
+func TestRetryAfterOfSeveralPushersHoldsForTheGateway(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		defer stop()
+		var users []mxid.UserID
+		for i := range 500 {
+			w.set(name(i), key(i), "gw")
+			w.set(name(i), "other-"+key(i), "other")
+			users = append(users, name(i))
+		}
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			time.Sleep(10 * time.Millisecond)
+			return module.GatewayAnswer{Status: 429, RetryAfter: 30 * time.Second}, nil
+		})
+		w.notify(d, 1, "!r:h", users...)
+		time.Sleep(29 * time.Second)
+		early := 0
+		for _, p := range w.all() {
+			if strings.HasPrefix(p.pushkey, "key") {
+				early++
+			}
+		}
+		if early > firstPerGateway+1 {
+			t.Errorf("%d requests before the time is over", early)
+		}
+		w.answer("gw", always(200))
+		time.Sleep(15 * time.Second)
+		for i := range 500 {
+			if got := fmt.Sprint(w.got("other-" + key(i))); got != "[$1]" {
+				t.Fatalf("pusher %d of the other gateway got %s", i, got)
+			}
+			if got := w.got(key(i)); len(got) == 0 {
+				t.Fatalf("pusher %d was not served", i)
+			}
+		}
+	})
+}
+
+func TestRetryAfterOfOnePusherIsItsOwn(t *testing.T) {
+	for code, wait := range map[int]time.Duration{429: 30 * time.Second, 503: 30 * time.Second, 507: 0} {
+		inBubble(t, func(w *world) {
+			d, stop := w.started()
+			defer stop()
+			w.set(name(1), key(1), "gw")
+			w.set(name(2), key(2), "gw")
+			w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+				if s.pushkey == key(1) && len(w.got(key(1))) == 0 {
+					return module.GatewayAnswer{Status: code, RetryAfter: wait}, nil
+				}
+				return status(200), nil
+			})
+			w.notify(d, 1, "!r:h", name(1), name(2))
+			w.notify(d, 2, "!r:h", name(1), name(2))
+			synctest.Wait()
+			if got := fmt.Sprint(w.got(key(2))); got != "[$1 $2]" {
+				t.Errorf("%d: the other got %s", code, got)
+			}
+			time.Sleep(max(wait-time.Millisecond, 0))
+			if got := fmt.Sprint(w.got(key(1))); got != "[$1]" {
+				t.Errorf("%d: got %s", code, got)
+			}
+			time.Sleep(time.Second)
+			if got := fmt.Sprint(w.got(key(1))); got != "[$1 $1 $2]" {
+				t.Errorf("%d: got %s in the end", code, got)
+			}
+		})
+	}
+}
+
+// A pusher whose gateway may not be connected to waits long, unless it is set
+// anew.
+func TestAPusherThatIsSetAnewWaitsNoLonger(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		defer stop()
+		w.set(name(1), key(1), "gw")
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			return module.GatewayAnswer{}, fmt.Errorf("dial: %w", dialguard.ErrRefused)
+		})
+		w.notify(d, 1, "!r:h", name(1))
+		time.Sleep(blockedWait - time.Second)
+		if got := fmt.Sprint(w.got(key(1))); got != "[$1]" {
+			t.Errorf("got %s", got)
+		}
+		w.set(name(1), key(1), "elsewhere")
+		w.notify(d, 2, "!r:h", name(1))
+		synctest.Wait()
+		if got := fmt.Sprint(w.got(key(1))); got != "[$1 $1 $2]" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestPushersThatAreGoneGetNothing(t *testing.T) {
+	for what, change := range map[string]func(*pusher.List){
+		"deleted": func(l *pusher.List) { l.Remove(func(pusher.Pusher) bool { return true }) },
+		"disabled": func(l *pusher.List) {
+			l.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: key(1)}, Kind: pusher.HTTP, Data: `{}`})
+		},
+		"email": func(l *pusher.List) {
+			l.Set(pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: key(1)}, Kind: pusher.Email, Data: `{}`})
+		},
+	} {
+		inBubble(t, func(w *world) {
+			d, stop := w.started()
+			defer stop()
+			w.set(name(1), key(1), "gw")
+			w.answer("gw", always(502))
+			w.notify(d, 1, "!r:h", name(1))
+			synctest.Wait()
+			w.mu.Lock()
+			list := w.pushers[name(1)]
+			change(&list)
+			w.pushers[name(1)] = list
+			w.mu.Unlock()
+			time.Sleep(fresh) // what was read may still be sent to
+			tries := len(w.got(key(1)))
+			time.Sleep(time.Hour)
+			if got := len(w.got(key(1))); got > tries {
+				t.Errorf("%s: got %d requests", what, got-tries)
+			}
+			if entries, held := w.queue.counts(); entries != 0 || held != 0 || w.drops(DropGone) != 1 {
+				t.Errorf("%s: %d entries, %d held, %d dropped", what, entries, held, w.drops(DropGone))
+			}
+		})
+	}
+}
+
+func TestWhatIsTooOldIsNotSent(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		defer stop()
+		w.set(name(1), key(1), "gw")
+		w.answer("gw", always(502))
+		w.notify(d, 1, "!r:h", name(1))
+		time.Sleep(w.cfg.MaxAge + longestWait)
+		w.answer("gw", always(200))
+		tries := len(w.all())
+		w.notify(d, 2, "!r:h", name(1))
+		time.Sleep(longestWait)
+		if got := fmt.Sprint(w.got(key(1))[tries:]); got != "[$2]" {
+			t.Errorf("got %s", got)
+		}
+		if w.drops(DropExpired) != 1 {
+			t.Errorf("%d are expired", w.drops(DropExpired))
+		}
+	})
+}
+
+// A gateway that hangs takes neither the requests nor the log of others.
+func TestAGatewayThatHangsHarmsNoOther(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		defer stop()
+		var users []mxid.UserID
+		for i := range 200 {
+			for g := range 8 {
+				w.set(name(i), fmt.Sprintf("%d-%s", g, key(i)), fmt.Sprintf("hangs%d", g))
+			}
+			w.set(name(i), key(i), "gw")
+			users = append(users, name(i))
+		}
+		for g := range 8 {
+			w.answer(fmt.Sprintf("hangs%d", g), hangs)
+		}
+		for e := range 100 {
+			began := time.Now()
+			w.notify(d, e, "!r:h", users...)
+			time.Sleep(time.Second)
+			for i := range users {
+				got := w.got(key(i))
+				if len(got) != e+1 {
+					t.Fatalf("after %v pusher %d got %d of %d", time.Since(began), i, len(got), e+1)
+				}
+			}
+		}
+		if entries, _ := w.queue.counts(); entries > 80 {
+			t.Errorf("%d entries are left in the log", entries)
+		}
+	})
+}
+
+func TestWhileTheQueueIsAwayNothingIsLostAndLittleIsDoubled(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cfg.MaxInFlight = 16
+		var away sync.Map
+		w.queue.fail = func(op string) (error, error) {
+			if _, is := away.Load("away"); is && op != "read" {
+				return errAway, nil
+			}
+			return nil, nil
+		}
+		d, stop := w.started()
+		defer stop()
+		var users []mxid.UserID
+		for i := range 2000 {
+			w.set(name(i), key(i), "gw")
+			users = append(users, name(i))
+		}
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			time.Sleep(time.Millisecond)
+			return status(200), nil
+		})
+		w.notify(d, 1, "!r:h", users...)
+		time.Sleep(20 * time.Millisecond)
+		before := len(w.all())
+		away.Store("away", true)
+		time.Sleep(10 * time.Second)
+		if got := len(w.all()) - before; got > w.cfg.MaxInFlight+savedAhead {
+			t.Errorf("%d were sent while nothing could be kept", got)
+		}
+		if err := w.tryNotify(d, 2, "!r:h", users...); err == nil {
+			t.Error("the event was taken")
+		}
+		away.Clear()
+		time.Sleep(20 * time.Second)
+		doubled := -len(users)
+		for i := range users {
+			if got := w.got(key(i)); len(got) == 0 {
+				t.Fatalf("pusher %d got nothing", i)
+			}
+			doubled += len(w.got(key(i)))
+		}
+		if doubled > w.cfg.MaxInFlight+savedAhead {
+			t.Errorf("%d are doubled", doubled)
+		}
+	})
+}
+
+// Hosts that are started and stopped in order double nothing, and are silent for
+// no longer than it takes to take a shard.
+func TestStoppingInOrderDoublesNothing(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			time.Sleep(300 * time.Millisecond)
+			return status(200), nil
+		})
+		var users []mxid.UserID
+		for i := range 40 {
+			w.set(name(i), key(i), "gw")
+			users = append(users, name(i))
+		}
+		d, stop := w.started()
+		for e := range 20 {
+			w.notify(d, e, "!r:h", users...)
+			next, stopNext := w.host()
+			time.Sleep(time.Second)
+			stop()
+			d, stop = next, stopNext
+			time.Sleep(time.Second)
+		}
+		time.Sleep(10 * time.Second)
+		var want []string
+		for e := range 20 {
+			want = append(want, fmt.Sprintf("$%d", e))
+		}
+		for i := range users {
+			if got := w.got(key(i)); !slices.Equal(got, want) {
+				t.Errorf("pusher %d got %v", i, got)
+			}
+		}
+		stop()
+		if len(w.queue.hosts) > 0 {
+			t.Errorf("hosts are left: %v", w.queue.hosts)
+		}
+	})
+}
+
+func TestAfterAHostDiesOthersSendWithinSixSeconds(t *testing.T) {
+	inBubble(t, func(w *world) {
+		c := &chaos{}
+		dead, alive := newFaultyHost(w, c), newFaultyHost(w, c)
+		var users []mxid.UserID
+		for i := range 100 {
+			w.set(name(i), key(i), "gw")
+			users = append(users, name(i))
+		}
+		time.Sleep(10 * time.Second)
+		dead.kill()
+		began := time.Now()
+		w.notify(alive.delivery, 1, "!r:h", users...)
+		time.Sleep(6*time.Second - time.Since(began))
+		for i := range users {
+			if got := len(w.got(key(i))); got != 1 {
+				t.Errorf("pusher %d got %d", i, got)
+			}
+		}
+		alive.stop()
+	})
+}
+
+func TestHeldBytesAreBounded(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cfg.MaxHeldBytes = 1 << 20
+		d, stop := w.started()
+		defer stop()
+		var users []mxid.UserID
+		for i := range 2000 {
+			w.set(name(i), key(i), "gw")
+			users = append(users, name(i))
+		}
+		w.answer("gw", always(502))
+		for e := range 30 {
+			w.notify(d, e, fmt.Sprintf("!%d:h", e), users...)
+			time.Sleep(2 * time.Second)
+		}
+		if s := d.Stats(); s.HeldBytes > w.cfg.MaxHeldBytes*3/2 || s.HeldPushers == 0 {
+			t.Errorf("got %+v", s)
+		}
+		if w.drops(DropEvicted) == 0 {
+			t.Error("none is evicted")
+		}
+	})
+}
