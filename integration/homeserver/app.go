@@ -15,11 +15,11 @@ import (
 )
 
 // homeserver is the whole host: what it provides itself, and the module.
-func homeserver(cfg config, log *zap.Logger) fx.Option {
+func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 	return fx.Options(
 		fx.NopLogger,
 		fx.StopTimeout(stopLimit),
-		fx.Supply(cfg, log),
+		fx.Supply(cfg, log, fx.Annotate(stdout, fx.As(new(io.Writer)))),
 		fx.Provide(
 			newRedis,
 			newServers,
@@ -29,6 +29,8 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			newWaker,
 			newDrain,
 			newOperators,
+			newSending,
+			fx.Annotate(newUnread, fx.As(fx.Self()), fx.As(new(module.Unread))),
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.passwordRate) },
 			func(cfg config) wellKnown { return wellKnown{cfg.baseURL} },
@@ -47,8 +49,9 @@ func homeserver(cfg config, log *zap.Logger) fx.Option {
 			pushfx.AsRouteGroup(func(f *filters) *filters { return f }),
 		),
 		pushfx.Module,
+		pushfx.Delivery,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountExplainer),
+		fx.Invoke(mountExplainer, mountSending),
 	)
 }
 

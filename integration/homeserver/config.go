@@ -35,6 +35,7 @@ type config struct {
 type flagValues struct {
 	listen, operators, serverName, baseURL string
 	keyPrefix, durability, logLevel        string
+	gateways                               string
 	userRate, passwordRate, connections    uint
 	redis                                  redisurl.Flags
 }
@@ -64,6 +65,9 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.StringVar(&values.durability, "durability", "none",
 		"`WHAT` must have happened to a change before it is acknowledged: none, replicas:N\n"+
 			"(N replicas have it), aof (the master has it on disk) or replicas:N,aof")
+	flags.StringVar(&values.gateways, "gateways", "127.0.0.0/8,::1/128",
+		"address ranges that pushers may name and notifications may go to though they are\n"+
+			"not public, as `PREFIX[,PREFIX...]`, over plain http too; none is none")
 	flags.StringVar(&values.logLevel, "log-level", "info",
 		"`LEVEL` from which on to log: debug (each request), info, warn or error")
 	return flags
@@ -140,10 +144,37 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	if c.Redis.Durability, err = rediscommit.ParseDurability(v.durability); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-durability: %w", err)
 	}
+	if c.PusherPolicy.AllowedPrefixes, err = parsePrefixes(v.gateways); err != nil {
+		return pushfx.Config{}, err
+	}
+	c.PusherPolicy.AllowHTTP = len(c.PusherPolicy.AllowedPrefixes) > 0
+	if err := c.PusherPolicy.Validate(); err != nil {
+		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)
+	}
+	c.Delivery.Shards, c.Delivery.DrainTimeout = demoShards, sendLimit
 	if redisurl.Mode(v.redis.Mode) == redisurl.Embedded && v.durability != "none" {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}
 	return c, nil
+}
+
+// demoShards is enough for a few hosts to share, and little work for the embedded
+// Redis.
+const demoShards = 16
+
+// parsePrefixes reads -gateways.
+func parsePrefixes(text string) (all []netip.Prefix, err error) {
+	if text == "none" {
+		return nil, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(part))
+		if err != nil {
+			return nil, fmt.Errorf("-gateways has %q, want prefixes such as 10.1.0.0/16, or none", part)
+		}
+		all = append(all, prefix)
+	}
+	return all, nil
 }
 
 // validBaseURL reports whether a URL can be told to clients.

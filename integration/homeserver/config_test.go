@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/netip"
 	"reflect"
 	"slices"
 	"strings"
@@ -91,11 +92,15 @@ func TestModuleFlags(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseFlags([]string{
 		"-redis-mode", "cluster", "-redis", "a:1", "-key-prefix", "hs1:", "-durability", "replicas:2,aof",
+		"-gateways", "10.1.0.0/16, fd00::/8",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	want := pushfx.DefaultConfig()
+	want.PusherPolicy.AllowHTTP = true
+	want.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}
+	want.Delivery.Shards, want.Delivery.DrainTimeout = demoShards, sendLimit
 	want.Redis.KeyPrefix, want.Redis.Durability = "hs1:", rediscommit.Durability{Replicas: 2, AOF: true, Timeout: 1500 * time.Millisecond}
 	if !reflect.DeepEqual(cfg.module, want) {
 		t.Errorf("got %+v, want %+v", cfg.module, want)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"strings"
 
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
@@ -30,9 +31,12 @@ The password of every user is demo. For curl, the token demo-NAME is the user
 # Be notified of a keyword.
 %[6]s
 
-# Set a pusher, and list the pushers.
+# Set a pusher, and list the pushers. Its gateway is a part of this program.
 %[7]s
 %[8]s
+
+# Say something as Bob. A line for the notification appears below.
+%[12]s
 
 # Sync, as clients do. With &since= and the next_batch of the answer, it waits
 # until the push rules change.
@@ -50,12 +54,15 @@ Ctrl-C stops it.
 			`{"pattern":"lunch","actions":["notify",{"set_tweak":"highlight"}]}`),
 		alice.curl("POST", "/pushers/set", `{"kind":"http","app_id":"org.example.chat","pushkey":"alice-phone",`+
 			`"app_display_name":"Chat","device_display_name":"Phone","lang":"en",`+
-			`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`),
+			`"data":{"url":"`+url+receiver.Path+`"}}`),
 		alice.curl("GET", "/pushers", ""),
 		alice.curl("GET", "/sync?timeout=30000", ""),
 		anyone.curl("POST", "/login", `{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},`+
 			`"password":"`+sessions.DefaultPassword+`"}`),
 		listening.operatorsLine(),
+		client{url, sessions.TokenPrefix + "bob"}.curl("POST", "/_demo/send", `{"room_id":"!tea:`+cfg.serverName+`","room_name":"Tea",`+
+			`"members":["@alice:`+cfg.serverName+`"],"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea at four?"},`+
+			`"unread":{"@alice:`+cfg.serverName+`":1}}`),
 	)
 }
 

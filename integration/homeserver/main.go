@@ -78,7 +78,7 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 	}
 	log := newLogger(stderr, cfg.logLevel)
 	var listening *servers
-	app := fx.New(homeserver(cfg, log), fx.Populate(&listening))
+	app := fx.New(homeserver(cfg, log, stdout), fx.Populate(&listening))
 	if err := start(ctx, app); err != nil {
 		return err
 	}

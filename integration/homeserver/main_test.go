@@ -35,6 +35,7 @@ type demo struct {
 	t        *testing.T
 	url      string
 	greeting []string // the lines on stdout
+	stdout   *buffer  // what it prints after the greeting
 	stderr   *buffer
 	client   *http.Client
 
@@ -48,7 +49,7 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	d := &demo{
-		t: t, stderr: new(buffer), cancel: cancel, exited: make(chan int, 1),
+		t: t, stdout: new(buffer), stderr: new(buffer), cancel: cancel, exited: make(chan int, 1),
 		client: &http.Client{Transport: new(http.Transport), Timeout: patience},
 	}
 	stdout, w := io.Pipe()
@@ -62,6 +63,11 @@ func startDemo(t *testing.T, flags ...string) *demo {
 		d.greeting = append(d.greeting, lines.Text())
 		if strings.HasPrefix(lines.Text(), "Ctrl-C") {
 			d.url = regexp.MustCompile(`http://\S+`).FindString(d.greeting[0])
+			go func() {
+				for lines.Scan() {
+					fmt.Fprintln(d.stdout, lines.Text())
+				}
+			}()
 			return d
 		}
 	}
@@ -200,7 +206,7 @@ func TestPrintedCommandsWork(t *testing.T) {
 	for _, flags := range [][]string{nil, {"-server-name", "[::1]:8448"}, {"-listen", ":0"}} {
 		d := startDemo(t, flags...)
 		outputs := runCommands(t, d.greeting)
-		if len(outputs) != 7 {
+		if len(outputs) != 8 {
 			t.Fatalf("%d commands in %q", len(outputs), d.greeting)
 		}
 		if !strings.HasPrefix(outputs[0], `{"global":{"override":[{"rule_id":".m.rule.master"`) {
@@ -215,14 +221,18 @@ func TestPrintedCommandsWork(t *testing.T) {
 		if err := json.Unmarshal([]byte(outputs[4]), &list); err != nil || len(list.Pushers) != 1 {
 			t.Errorf("the command for pushers prints %s", outputs[4])
 		}
-		if !strings.HasPrefix(outputs[5], `{"next_batch":"s`) || !strings.Contains(outputs[5], `"pattern":"lunch"`) {
-			t.Errorf("the sync prints %s", outputs[5])
+		if !strings.HasPrefix(outputs[6], `{"next_batch":"s`) || !strings.Contains(outputs[6], `"pattern":"lunch"`) {
+			t.Errorf("the sync prints %s", outputs[6])
 		}
+		if !strings.HasPrefix(outputs[5], `{"event_id":"$`) {
+			t.Errorf("the message prints %s", outputs[5])
+		}
+		poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), `"Tea at four?"  unread 1`) })
 		var session struct {
 			Token string `json:"access_token"`
 		}
-		if err := json.Unmarshal([]byte(outputs[6]), &session); err != nil {
-			t.Errorf("the login prints %s", outputs[6])
+		if err := json.Unmarshal([]byte(outputs[7]), &session); err != nil {
+			t.Errorf("the login prints %s", outputs[7])
 		}
 		d.expect("GET", whoamiPath, session.Token, "", 200, "")
 		rules := d.do("GET", "/_matrix/client/v3/pushrules/", "demo-alice", "").body

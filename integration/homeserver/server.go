@@ -27,7 +27,8 @@ const (
 	// graceLimit is for the requests that run when the server stops. Every
 	// operation of the module has ended by then.
 	graceLimit = 6 * time.Second
-	stopLimit  = drainLimit + graceLimit + 2*time.Second // of the whole host
+	sendLimit  = 2 * time.Second                                     // for the notifications that are under way
+	stopLimit  = drainLimit + graceLimit + sendLimit + 8*time.Second // of the whole host
 )
 
 // servers are the HTTP servers: that for clients, and that for operators, if

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// maxMembers is how many members of a room an event can be sent to in one request.
+const maxMembers = 1000
+
+// sending has events sent for which there are no rooms, so that their
+// notifications can be seen. It is of this host alone; clients have no such
+// endpoint.
+type sending struct {
+	notifier module.Notifier
+	unread   *unread
+}
+
+func newSending(notifier module.Notifier, unread *unread) *sending { return &sending{notifier, unread} }
+
+// mountSending adds the endpoint to what the homeserver serves, behind its
+// authentication, and a push gateway that prints what arrives.
+func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits, stdout io.Writer) {
+	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
+	var lines sync.Mutex
+	gateway := receiver.New(func(n receiver.Notification) {
+		lines.Lock()
+		defer lines.Unlock()
+		fmt.Fprintln(stdout, n)
+	})
+	e.Any(receiver.Path, echo.WrapHandler(gateway))
+}
+
+// sendRequest is the body of a request.
+type sendRequest struct {
+	EventID  string              `json:"event_id"` // may be left out
+	RoomID   string              `json:"room_id"`
+	RoomName string              `json:"room_name"` // may be left out
+	Members  []mxid.UserID       `json:"members"`   // the sender may be among them, and gets nothing
+	Type     string              `json:"type"`
+	StateKey *string             `json:"state_key"` // of a state event
+	Content  json.RawMessage     `json:"content"`
+	Unread   map[mxid.UserID]int `json:"unread"` // the badges of members, from now on; may be left out
+}
+
+// check returns what is wrong with the request.
+func (r *sendRequest) check() error {
+	switch {
+	case r.RoomID == "":
+		return missing("room_id")
+	case r.Type == "":
+		return missing("type")
+	case !strings.HasPrefix(string(r.Content), "{"):
+		return missing("content")
+	case len(r.Members) == 0:
+		return missing("members")
+	case len(r.Members) > maxMembers:
+		return badRequest("M_INVALID_PARAM", fmt.Sprintf("More than %d members.", maxMembers))
+	case !strings.HasPrefix(r.RoomID, "!"):
+		return badRequest("M_INVALID_PARAM", "Invalid room id.")
+	case r.EventID != "" && !strings.HasPrefix(r.EventID, "$"):
+		return badRequest("M_INVALID_PARAM", "Invalid event id.")
+	}
+	for _, user := range r.Members {
+		if user.Validate() != nil {
+			return badRequest("M_INVALID_PARAM", "A member is no user id.")
+		}
+	}
+	for user, count := range r.Unread {
+		if user.Validate() != nil || count < 0 {
+			return badRequest("M_INVALID_PARAM", "Field 'unread' must have a count for each user id.")
+		}
+	}
+	return nil
+}
+
+// event returns the event that a user sends.
+func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, error) {
+	text, err := json.Marshal(struct {
+		EventID  string          `json:"event_id"`
+		RoomID   string          `json:"room_id"`
+		Type     string          `json:"type"`
+		Sender   mxid.UserID     `json:"sender"`
+		StateKey *string         `json:"state_key,omitempty"`
+		Time     int64           `json:"origin_server_ts"`
+		Content  json.RawMessage `json:"content"`
+	}{r.EventID, r.RoomID, r.Type, sender, r.StateKey, now.UnixMilli(), r.Content})
+	name, _, _ := strings.Cut(strings.TrimPrefix(string(sender), "@"), ":")
+	return module.Event{
+		JSON: string(text), RoomName: r.RoomName, SenderName: name, Room: match.Room{MemberCount: len(r.Members)},
+	}, err
+}
+
+// send serves POST /_demo/send: it answers once the event was handed over, and is
+// safe to be repeated with the same event_id.
+func (s *sending) send(c echo.Context) error {
+	var request sendRequest
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if err := request.check(); err != nil {
+		return err
+	}
+	if request.EventID == "" {
+		request.EventID = "$" + rand.Text()
+	}
+	ctx := c.Request().Context()
+	event, err := request.event(sessions.CallerFrom(ctx).User, time.Now())
+	if err != nil {
+		return err
+	}
+	members := make([]match.Member, len(request.Members))
+	for i, user := range request.Members {
+		members[i] = match.Member{User: user}
+	}
+	if err := s.unread.set(ctx, request.Unread); err != nil {
+		return err
+	}
+	decisions, err := s.notifier.Decide(ctx, event, members)
+	if err != nil {
+		return err
+	}
+	if err := s.notifier.Notify(ctx, event, "", decisions); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]string{"event_id": request.EventID})
+}
+
+var _ module.Unread = (*unread)(nil)
+
+// unread keeps the badges of users, for all instances.
+type unread struct {
+	client  redis.UniversalClient
+	key     string
+	timeout time.Duration
+}
+
+func newUnread(cfg config, client redis.UniversalClient) *unread {
+	return &unread{client, cfg.module.Redis.KeyPrefix + "demo:unread", cfg.module.Redis.OperationTimeout}
+}
+
+func (u *unread) set(ctx context.Context, counts map[mxid.UserID]int) error {
+	if len(counts) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+	defer cancel()
+	var values []any
+	for user, count := range counts {
+		values = append(values, string(user), count)
+	}
+	if err := u.client.HSet(ctx, u.key, values...).Err(); err != nil {
+		return module.Unavailable(fmt.Errorf("host: %w", err))
+	}
+	return nil
+}
+
+// Counts implements [module.Unread]. Users of whom nothing was told have none.
+func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
+	ctx, cancel := context.WithTimeout(ctx, u.timeout)
+	defer cancel()
+	fields := make([]string, len(users))
+	for i, user := range users {
+		fields[i] = string(user)
+	}
+	all := make(map[mxid.UserID]module.Result[module.Counts], len(users))
+	values, err := u.client.HMGet(ctx, u.key, fields...).Result()
+	if err != nil {
+		return all // notifications without counts are better than none
+	}
+	for i, value := range values {
+		text, found := value.(string)
+		var count int
+		if _, err := fmt.Sscan(text, &count); found && err == nil {
+			all[users[i]] = module.Result[module.Counts]{Value: module.Counts{Unread: count}}
+		}
+	}
+	return all
+}
+
+// AreRead implements [module.Unread]: without rooms, nobody has read anything.
+func (u *unread) AreRead(context.Context, []module.UserEvent) []bool { return nil }

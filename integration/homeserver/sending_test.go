@@ -1,0 +1,82 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+)
+
+const sendPath = "/_demo/send"
+
+// setPusherHere sets a pusher of a user at the demo's own gateway.
+func (d *demo) setPusherHere(token, pushkey, format string) {
+	d.t.Helper()
+	d.expect("POST", v3+"/pushers/set", token, fmt.Sprintf(`{"kind":"http","app_id":"app","pushkey":%q,"app_display_name":"App",`+
+		`"device_display_name":"Phone","lang":"en","append":true,"data":{"url":"%s%s"%s}}`, pushkey, d.url, receiver.Path, format), 200, "{}")
+}
+
+func TestWhatIsSentIsPrinted(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.setPusherHere("demo-alice", "phone", "")
+	d.setPusherHere("demo-alice", "watch", `,"format":"event_id_only"`)
+	d.setPusherHere("demo-bob", "phone of bob", "")
+	const body = `{"event_id":"$one","room_id":"!r:localhost","room_name":"Room","members":["@alice:localhost","@bob:localhost"],` +
+		`"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`
+	for range 2 {
+		d.expect("POST", sendPath, "demo-bob", body, 200, `{"event_id":"$one"}`)
+	}
+	d.expect("POST", sendPath, "demo-bob", strings.Replace(body, "$one", "$two", 1), 200, `{"event_id":"$two"}`)
+	poll(t, "both are printed", func() bool { return strings.Count(d.stdout.String(), "event $two") == 2 })
+	printed := d.stdout.String()
+	for line, want := range map[string]int{
+		"event $one": 2, // the sender is not notified, and what is repeated is not sent again
+		`room !r:localhost (Room)  m.room.message from @bob:localhost (bob)  "Hello"`: 2,
+		"event id only": 2,
+	} {
+		if got := strings.Count(printed, line); got != want {
+			t.Errorf("%q is printed %d times, want %d:\n%s", line, got, want, printed)
+		}
+	}
+}
+
+func TestSendingRefusesWhatIsNoEvent(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	const good = `{"room_id":"!r:x","members":["@alice:localhost"],"type":"x","content":{}}`
+	d.expect("POST", sendPath, "demo-bob", good, 200, "")
+	d.expect("POST", sendPath, "", good, 401, "")
+	for from, to := range map[string]string{
+		`"room_id":"!r:x",`:               `"room_id":"r",`,
+		`"room_id":"!r:x"`:                `"other":"!r:x"`,
+		`"type":"x"`:                      `"type":""`,
+		`"content":{}`:                    `"content":null`,
+		`["@alice:localhost"]`:            `[]`,
+		`"@alice:localhost"`:              `"alice"`,
+		`{"room_id"`:                      `{"event_id":"x","room_id"`,
+		`"content":{}}`:                   `"content":{},"unread":{"@alice:localhost":-1}}`,
+		`"members":["@alice:localhost"],`: `"members":[` + strings.Repeat(`"@a:b",`, maxMembers) + `"@a:b"],`,
+	} {
+		body := strings.Replace(good, from, to, 1)
+		if got := d.do("POST", sendPath, "demo-bob", body); got.status != 400 {
+			t.Errorf("%.200s: got %d %s", body, got.status, got.body)
+		}
+	}
+}
+
+func TestGatewaysAreThoseOfTheFlag(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-gateways", "none")
+	got := d.do("POST", v3+"/pushers/set", "demo-alice", `{"kind":"http","app_id":"app","pushkey":"key","app_display_name":"App",`+
+		`"device_display_name":"Phone","lang":"en","data":{"url":"`+d.url+receiver.Path+`"}}`)
+	if got.status != 400 {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
+	for _, flag := range []string{"127.0.0.1", "x", "", "127.0.0.0/8,", "0.0.0.0/33"} {
+		if line := expectFailure(t, exitUsage, "-gateways", flag); !strings.Contains(line, "-gateways") {
+			t.Errorf("%q: %s", flag, line)
+		}
+	}
+}
