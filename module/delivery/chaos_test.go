@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -35,7 +36,7 @@ type faultyHost struct {
 type chaos struct {
 	mu       sync.Mutex
 	rng      *rand.Rand
-	on       bool
+	on       atomic.Bool
 	failures int           // of 100 operations of the queue
 	refusals int           // of 100 requests
 	delay    time.Duration // of 1 in 50 checkpoints
@@ -47,7 +48,7 @@ func (c *chaos) n(n int) int {
 	return c.rng.IntN(n)
 }
 
-func (c *chaos) happens(percent int) bool { return c.on && c.n(100) < percent }
+func (c *chaos) happens(percent int) bool { return c.on.Load() && c.n(100) < percent }
 
 var errCut = module.Unavailable(errors.New("the connection is cut"))
 
@@ -147,7 +148,7 @@ func (h *faultyHost) Checkpoint(ctx context.Context, shard int, epoch int64, p m
 		}
 		return h.memoryQueue.Checkpoint(ctx, shard, epoch, p)
 	}
-	if h.chaos.on && h.chaos.delay > 0 && h.chaos.n(50) == 0 {
+	if h.chaos.on.Load() && h.chaos.delay > 0 && h.chaos.n(50) == 0 {
 		go func() {
 			time.Sleep(h.chaos.delay)
 			apply(context.Background())
@@ -214,7 +215,8 @@ const (
 
 func newRound(w *world, seed uint64) *round {
 	w.cfg.KeepHeld, w.cfg.KeepOfRoom, w.cfg.MaxInFlight = 1000, 1000, 16
-	c := &chaos{rng: rand.New(rand.NewPCG(seed, 1)), on: true, failures: 4, refusals: 10, delay: 7 * time.Second}
+	c := &chaos{rng: rand.New(rand.NewPCG(seed, 1)), failures: 4, refusals: 10, delay: 7 * time.Second}
+	c.on.Store(true)
 	r := &round{world: w, chaos: c}
 	for i := range chaosUsers {
 		w.set(name(i), key(i), fmt.Sprintf("gw%d", i%3))
@@ -266,9 +268,7 @@ func (r *round) run() {
 			r.send(i)
 		}
 	}
-	r.chaos.mu.Lock()
-	r.chaos.on = false
-	r.chaos.mu.Unlock()
+	r.chaos.on.Store(false)
 }
 
 // send hands an event over to users, by any host, until one has taken it.

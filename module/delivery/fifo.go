@@ -165,7 +165,7 @@ func (f *fifo) resume() {
 	f.renew(d)
 	switch {
 	case f.rejected:
-		f.removeRejected(d)
+		f.isRejectedStill(d)
 	case len(f.queue) == 0:
 		f.state = fifoIdle
 		f.settle()

@@ -101,7 +101,7 @@ func (s *sender) guard() {
 			s.lose(sh)
 		}
 	}
-	s.after(leaseSpare/4, s.guard)
+	s.after(leaseSpare/2, s.guard)
 }
 
 // wanted are the shards to ask for: those that are ours, and those that are to be,

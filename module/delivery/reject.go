@@ -83,20 +83,34 @@ func (b *brake) isOn(hosts int) bool {
 
 // reject stops sending to a pusher, and removes it some seconds later (Matrix
 // specification, Push Gateway API: "cease sending notification requests for these
-// pushkeys and remove the associated pushers", for which it sets no time).
+// pushkeys and remove the associated pushers", for which it sets no time). First
+// it is read anew: one that was set since it was read is sent to.
 func (f *fifo) reject(d *device) {
 	f.countRejection()
-	f.rejected, f.setAt, f.since = true, d.setAt, time.Now()
+	f.rejected, f.setAt, f.since, f.trouble = true, d.setAt, time.Now(), rejected
+	f.due = f.since.Add(removeAfter)
+	if f.gateway.rejected.rejected.size > fewRejections {
+		f.due = f.since.Add(removeManyAfter)
+	}
+	f.touchRecord()
+	f.user.read = time.Time{}
+	f.next()
+}
+
+// isRejectedStill drops what a rejected pusher was to be sent, and removes it when
+// it is time.
+func (f *fifo) isRejectedStill(d *device) {
 	queue := f.queue
 	f.queue = nil
 	for _, n := range queue {
 		f.drop(n, DropGone)
 	}
-	after := removeAfter
-	if f.gateway.rejected.rejected.size > fewRejections {
-		after = removeManyAfter
+	if left := time.Until(f.due); left > 0 {
+		f.user.read = time.Time{} // what arrives asks whether it was set anew
+		f.wait(rejected, left)
+		return
 	}
-	f.wait(rejected, after)
+	f.removeRejected(d)
 }
 
 // countRejection reports it once if that engages the brake.

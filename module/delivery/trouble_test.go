@@ -404,6 +404,7 @@ func TestWhileTheQueueIsAwayNothingIsLostAndLittleIsDoubled(t *testing.T) {
 		})
 		w.notify(d, 1, "!r:h", users...)
 		time.Sleep(20 * time.Millisecond)
+		synctest.Wait()
 		before := len(w.all())
 		away.Store("away", true)
 		time.Sleep(10 * time.Second)

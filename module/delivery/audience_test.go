@@ -1,0 +1,284 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// ruleStore keeps rules that are watched.
+type ruleStore struct {
+	module.RuleStore
+	module.HostService
+
+	mu       sync.Mutex
+	sets     map[mxid.UserID]pushrule.Ruleset
+	versions map[mxid.UserID]int64
+	changed  func(module.Change) // of the watch that lasts
+	broken   chan struct{}       // closed when the watch breaks
+	mute     bool                // the watch tells nothing
+	err      error
+	reads    int           // of rules
+	delay    time.Duration // of each read of rules, after they were read
+}
+
+func newRuleStore() *ruleStore {
+	return &ruleStore{sets: map[mxid.UserID]pushrule.Ruleset{}, versions: map[mxid.UserID]int64{}, broken: make(chan struct{})}
+}
+
+// silence has a user get no notifications from now on, or get them again.
+func (s *ruleStore) silence(user mxid.UserID, silent bool) {
+	set := pushrule.ServerDefault(user)
+	if err := set.SetEnabled(pushrule.Override, ".m.rule.master", silent); err != nil {
+		panic(err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sets[user] = set
+	s.versions[user]++
+	if s.changed != nil && !s.mute {
+		s.changed(module.Change{User: user, Version: s.versions[user]})
+	}
+}
+
+func (s *ruleStore) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pushrule.Ruleset] {
+	all := map[mxid.UserID]module.Result[pushrule.Ruleset]{}
+	s.mu.Lock()
+	for _, user := range users {
+		set, found := s.sets[user]
+		if !found {
+			set = pushrule.ServerDefault(user)
+		}
+		s.reads++
+		all[user] = module.Result[pushrule.Ruleset]{Value: set, Err: s.err}
+	}
+	s.mu.Unlock()
+	time.Sleep(s.delay)
+	return all
+}
+
+func (s *ruleStore) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := map[mxid.UserID]module.Result[int64]{}
+	for _, user := range users {
+		all[user] = module.Result[int64]{Value: s.versions[user], Err: s.err}
+	}
+	return all
+}
+
+func (s *ruleStore) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+	s.mu.Lock()
+	s.changed = changed
+	broken := s.broken
+	s.mu.Unlock()
+	watching()
+	var err error
+	select {
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-broken:
+		err = errors.New("the watch is broken")
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.changed = nil
+	return err
+}
+
+func (s *ruleStore) breakWatch() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.broken)
+	s.broken = make(chan struct{})
+}
+
+func (s *ruleStore) read() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reads
+}
+
+// listening starts an audience.
+func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()) {
+	a = newAudience(Seams{Rules: s, Host: s, Report: func(error) {}, Observer: noObserver{}}, cfg)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		a.run(ctx)
+	}()
+	synctest.Wait()
+	return a, func() {
+		cancel()
+		<-ended
+	}
+}
+
+// notifies returns which of the users are notified of a message.
+func notifies(t *testing.T, a *audience, users ...mxid.UserID) string {
+	t.Helper()
+	members := make([]match.Member, len(users))
+	for i, user := range users {
+		members[i].User = user
+	}
+	decisions, err := a.decide(t.Context(), module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`}, members)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var notified []mxid.UserID
+	for _, d := range decisions {
+		if d.Result.Notify() {
+			notified = append(notified, d.User)
+		}
+	}
+	return fmt.Sprint(notified)
+}
+
+func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRuleStore()
+		s.silence("@b:h", true)
+		a, stop := listening(t, s, DefaultConfig())
+		defer stop()
+		for range 3 {
+			if got := notifies(t, a, "@a:h", "@b:h", "@s:h"); got != "[@a:h]" {
+				t.Errorf("got %s", got)
+			}
+		}
+		if got := s.read(); got != 3 {
+			t.Errorf("%d rules were read", got)
+		}
+		s.silence("@b:h", false)
+		s.silence("@a:h", true)
+		if got := notifies(t, a, "@a:h", "@b:h", "@s:h"); got != "[@b:h]" || s.read() != 5 {
+			t.Errorf("got %s after %d were read", got, s.read())
+		}
+		time.Sleep(time.Hour)
+		notifies(t, a, "@a:h", "@b:h", "@s:h")
+		if got := s.read(); got != 5 {
+			t.Errorf("%d rules were read", got)
+		}
+	})
+}
+
+func TestAChangeThatTheWatchMissesIsFound(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRuleStore()
+		a, stop := listening(t, s, DefaultConfig())
+		defer stop()
+		notifies(t, a, "@a:h")
+		s.mute = true
+		s.silence("@a:h", true)
+		time.Sleep(90 * time.Second)
+		if got := notifies(t, a, "@a:h"); got != "[]" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestWithoutAWatchNothingIsRemembered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRuleStore()
+		a, stop := listening(t, s, DefaultConfig())
+		defer stop()
+		notifies(t, a, "@a:h")
+		s.breakWatch()
+		synctest.Wait()
+		s.silence("@a:h", true) // nobody hears it
+		if got := notifies(t, a, "@a:h"); got != "[]" {
+			t.Errorf("got %s", got)
+		}
+		before := s.read()
+		notifies(t, a, "@a:h")
+		if s.read() == before {
+			t.Error("it was remembered")
+		}
+		time.Sleep(time.Minute) // a new watch
+		notifies(t, a, "@a:h")
+		before = s.read()
+		notifies(t, a, "@a:h")
+		if got := s.read() - before; got != 0 {
+			t.Errorf("%d rules were read", got)
+		}
+	})
+}
+
+// What changes while it is read is read again.
+func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRuleStore()
+		a, stop := listening(t, s, DefaultConfig())
+		defer stop()
+		s.delay = time.Second
+		var reading sync.WaitGroup
+		reading.Go(func() { notifies(t, a, "@a:h") })
+		time.Sleep(time.Second / 2)
+		s.silence("@a:h", true)
+		reading.Wait()
+		if got := notifies(t, a, "@a:h"); got != "[]" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
+
+func TestWhatIsRememberedIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, cfg := newRuleStore(), DefaultConfig()
+		cfg.MaxCachedUsers, cfg.MaxCachedRules = 50, 1<<20
+		for i := range 40 {
+			set := pushrule.ServerDefault(name(i))
+			for r := range 400 {
+				if err := set.Put(pushrule.Content, fmt.Sprintf("%d-%d", i, r), pushrule.Draft{Pattern: fmt.Sprint(r)}, pushrule.Position{}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s.sets[name(i)] = set
+		}
+		a, stop := listening(t, s, cfg)
+		defer stop()
+		for i := range 200 {
+			notifies(t, a, name(i))
+			if len(a.known) > cfg.MaxCachedUsers || a.bytes > cfg.MaxCachedRules {
+				t.Fatalf("%d users and %d bytes after %d", len(a.known), a.bytes, i)
+			}
+		}
+		users := 0
+		for _, u := range maps.All(a.uses) {
+			users += u.users
+		}
+		if users != len(a.known) {
+			t.Errorf("%d users of rules, %d known", users, len(a.known))
+		}
+	})
+}
+
+func TestDecidingFailsWhereRulesCannotBeRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newRuleStore()
+		a, stop := listening(t, s, DefaultConfig())
+		defer stop()
+		s.err = module.Unavailable(errors.New("away"))
+		if _, err := a.decide(t.Context(), module.Event{JSON: `{}`}, []match.Member{{User: "@a:h"}}); !errors.Is(err, s.err) {
+			t.Errorf("got %v", err)
+		}
+		s.err = pushrule.Unreadable(errors.New("damaged"))
+		if got := notifies(t, a, "@a:h"); got != "[]" {
+			t.Errorf("got %s", got)
+		}
+		s.err = nil
+		if got := notifies(t, a, "@a:h"); got != "[@a:h]" {
+			t.Errorf("got %s", got)
+		}
+	})
+}
