@@ -144,6 +144,7 @@ func (g *guarded) work() (trouble []string) {
 	g.t.Helper()
 	g.damage()
 	password, archive := g.passwordFile(), g.file()
+	former := g.fileOf(formerUser("@eve:example.org", ``, formerPusher("eve", "")))
 	for _, call := range []struct {
 		want int
 		args []string
@@ -155,6 +156,7 @@ func (g *guarded) work() (trouble []string) {
 		{0, []string{"reset", "-yes", string(alice)}},
 		{0, []string{"forget", "-yes", string(bob)}},
 		{0, []string{"import", "-quiet", "-overwrite", archive}},
+		{0, []string{"import", "-quiet", "-from", former}},
 		{0, []string{"show", string(bob)}},
 		{0, []string{"check", "-quiet"}},
 	} {
