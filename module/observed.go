@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// observed returns the stores with an observer that is told of each operation,
-// whichever stores they are. Nil is none.
+// observed wraps the stores so that an observer sees each of their operations.
+// Nil observes nothing.
 func (s Stores) observed(o observe.Observer) Stores {
 	if o = observe.Or(o); o == observe.None {
 		return s

@@ -74,8 +74,8 @@ func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pu
 	return s.pushkeys.Pushkeys.Load(ctx, key)
 }
 
-// checkGrowth refuses a new pusher that the limits do not allow, before it leaves
-// anything in the stores. They are checked again when it is stored.
+// checkGrowth refuses a new pusher over a limit before anything is written. The
+// limits are checked again when it is stored.
 func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
 	before, err := s.store.Size(ctx, user)
 	if err != nil {
@@ -90,13 +90,13 @@ func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pus
 	return s.policy.CheckGrowth(before, after)
 }
 
-// errNoClaim ends the renewal of a pusher that cannot do with the claim it has.
+// errNoClaim ends the renewal of a pusher that needs a new claim.
 var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 
-// renew sets a pusher in the place of one with a claim that serves as well: one
-// to a key that nobody else claims or, where others are left alone, that nobody
-// else has claimed since. One that removes others needs a claim that says so,
-// which counts against pushers that are still to be imported.
+// renew replaces a pusher and keeps its claim. This is enough if nobody else
+// claims the key or, with [pusher.KeepOthers], if nobody has claimed it since.
+// With [pusher.RemoveOthers] the claim must say so: it counts against pushers
+// that are still to be imported.
 func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64) error {
 	at := s.pushkeys.time().UnixMicro()
 	return s.replace(ctx, user, p.Key, func(list *pusher.List) error {
@@ -114,12 +114,12 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 // setter makes an edit that sets the pusher of a key, within the limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
-// errNeedsList ends a change of one pusher that depends on the others.
+// errNeedsList ends a change of one pusher for which the user's others must be
+// read.
 var errNeedsList = errors.New("the change needs all pushers of the user")
 
-// replace is for a pusher that the user is likely to have. Where it is replaced
-// by one that is no larger, no limit can be exceeded, and the user's other
-// pushers are not read.
+// replace sets a pusher that the user probably has. If the new one is no larger,
+// no limit can be exceeded, and the user's other pushers are not read.
 func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
 		before := *list
@@ -137,7 +137,8 @@ func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pushe
 	return err
 }
 
-// add is for a pusher that the user is not likely to have.
+// add sets a pusher that the user probably does not have. It reads the others,
+// for the limits.
 func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List) error) error {
 	return s.store.Update(ctx, user, func(list *pusher.List) error {
 		before := *list
@@ -148,15 +149,14 @@ func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key,
 	})
 }
 
-// claim sets a pusher with a claim of its own, in an order of writes that
-// leaves no owner too many behind, whenever the process ends: the index knows
-// of the claim before there is a pusher of it; a key that is taken from others
-// is postponed before that, too; and each who sets a pusher looks at the claims
-// afterwards, so that of two the last one sees both.
+// claim sets a pusher with a claim of its own. Wherever the process ends, no
+// owner too many stays, because of the order of the writes: the index has the
+// claim before there is a pusher of it; a key that is taken from others is
+// postponed before that; and whoever has set a pusher loads the claims
+// afterwards, so of two at once the later sees both.
 //
-// Who leaves others alone has nothing to remove. There is something to settle
-// for them only where somebody has claimed the key since, who may not have seen
-// their pusher.
+// Who leaves others alone removes nobody. Something is left to settle for them
+// only if somebody has claimed the key since, who may not have seen their pusher.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
@@ -186,9 +186,9 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	return nil
 }
 
-// put stores a pusher with its claim, joined with that of the pusher that it
-// replaces: another request of the user may have claimed since. The claim that
-// no pusher has then is released.
+// put stores a pusher. Its claim is joined with that of the pusher that it
+// replaces, because another request of the user may have claimed since. The claim
+// that is left over is released.
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
 	at := s.pushkeys.time().UnixMicro()
@@ -209,9 +209,9 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 	return err
 }
 
-// checkLoggedIn takes back a pusher that was set for a device that is gone by
-// now. Its removal came either after the pusher, and has removed it, or before
-// it, and is seen here.
+// checkLoggedIn removes a pusher that was just set if its device was logged out
+// meanwhile. A logout removes pushers after it has ended the session: either it
+// removes this one, or the session is seen to be over here.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), session.User, session.Device)
@@ -265,8 +265,8 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	return err
 }
 
-// removeStored is remove of what is stored. HasAny is true where there was any
-// pusher.
+// removeStored removes stored pushers that match. HasAny reports whether the user
+// had any pusher.
 func (s *pusherService) removeStored(
 	ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool,
 ) (hasAny bool, err error) {
@@ -279,8 +279,8 @@ func (s *pusherService) removeStored(
 	return hasAny, s.releaseOf(ctx, user, removed, err)
 }
 
-// removeOne is remove of one key. Kept is true where there is a pusher that does
-// not match.
+// removeOne removes the pusher of a key if it matches. Kept reports whether there
+// is one that does not.
 func (s *pusherService) removeOne(
 	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
 ) (kept bool, err error) {
@@ -293,8 +293,8 @@ func (s *pusherService) removeOne(
 	return kept, s.releaseOf(ctx, user, removed, err)
 }
 
-// releaseOf releases the claims of pushers that were removed, unless err says
-// that they may not have been.
+// releaseOf releases the claims of removed pushers. With an error they may not
+// have been removed, and keep their claims.
 func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
 		return err
@@ -319,9 +319,9 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 	})
 }
 
-// retainDevices removes the pushers that devices set which are not among live,
-// unless the host says that they are logged in. A pusher that was set anew
-// meanwhile stays: its device was logged in after the host was asked.
+// retainDevices removes the pushers of devices that are not among live, unless
+// the host says that they are logged in. A pusher that was set again meanwhile
+// stays: its device has logged in since.
 func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
 	list, err := s.List(ctx, user)
 	if errors.Is(err, ErrLoggedOut) { // who was still to be imported, and gets no pushers
@@ -343,8 +343,8 @@ func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, liv
 	})
 }
 
-// withoutSession returns those of a user's pushers whose sessions are not logged
-// in; all of them where the host cannot tell.
+// withoutSession returns the pushers whose sessions are not logged in. If the
+// host has no accounts, these are all.
 func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, list pusher.List) (pusher.List, error) {
 	accounts := s.accounts.get()
 	if accounts == nil {
