@@ -90,8 +90,8 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
 end
 return {pushers, bytes}`
 
-// maxSizeTries is how often the size is asked for if answers get lost. The client
-// may have been told not to repeat commands.
+// maxSizeTries is how often the size is asked for if replies get lost. The host's
+// client may not repeat commands by itself.
 const maxSizeTries = 3
 
 // Size returns the size of the stored pushers; see [module.PusherStore].

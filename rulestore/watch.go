@@ -21,9 +21,9 @@ const (
 	pingTime = 2 * time.Second
 )
 
-// Watch tells of the changes that are published; see [module.RuleStore]. The
-// connection is one of its own. What is published is not kept for anybody, so
-// a connection that is lost ends the watch.
+// Watch calls changed for each published change; see [module.RuleStore]. It has a
+// connection of its own. Redis keeps no published message for later, so a lost
+// connection ends the watch.
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	subscription := s.client.Subscribe(ctx, s.channel)
 	defer subscription.Close()
