@@ -118,13 +118,6 @@ func (s observedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key
 	return err
 }
 
-func (s observedPushers) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
-	ctx, end := s.o.Begin(ctx, s.o.load)
-	size, err := s.store.Size(ctx, user)
-	end(observe.Outcome{Err: err})
-	return size, err
-}
-
 func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {
 	ctx, end := s.o.Begin(ctx, s.o.remove)
 	err := s.store.Delete(ctx, user)

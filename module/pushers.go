@@ -50,11 +50,13 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return s.claim(ctx, user, p, others, s.add)
 	}
 	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
-		err := s.renew(ctx, user, p, others, rival)
-		if err == nil {
+		held, err := s.renew(ctx, user, p, others, rival)
+		switch {
+		case err == nil && sessionOf(user, held) == sessionOf(user, p):
+			return nil // see checkLoggedIn
+		case err == nil:
 			return s.checkLoggedIn(ctx, user, p)
-		}
-		if !errors.Is(err, errNoClaim) {
+		case !errors.Is(err, errNoClaim):
 			return err
 		}
 	}
@@ -77,17 +79,15 @@ func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pu
 // checkGrowth refuses a new pusher over a limit before anything is written. The
 // limits are checked again when it is stored.
 func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	before, err := s.store.Size(ctx, user)
+	list, err := s.store.Load(ctx, user)
 	if err != nil {
 		return err
 	}
+	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
 	p.Claim = others.Claim(p.SetAt) // which takes as many digits as the one that it will get
-	one := pusher.NewList(p)
-	after := one.Size()
-	after.Pushers += before.Pushers
-	after.Bytes += before.Bytes
-	return s.policy.CheckGrowth(before, after)
+	list.Set(p)
+	return s.policy.CheckGrowth(before, list.Size())
 }
 
 // errNoClaim ends the renewal of a pusher that needs a new claim.
@@ -96,11 +96,14 @@ var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 // renew replaces a pusher and keeps its claim. This is enough if nobody else
 // claims the key or, with [pusher.KeepOthers], if nobody has claimed it since.
 // With [pusher.RemoveOthers] the claim must say so: it counts against pushers
-// that are still to be imported.
-func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64) error {
+// that are still to be imported. It returns the pusher that was there.
+func (s *pusherService) renew(
+	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
+) (held pusher.Pusher, err error) {
 	at := s.pushkeys.time().UnixMicro()
-	return s.replace(ctx, user, p.Key, func(list *pusher.List) error {
-		held, found := list.Pusher(p.Key)
+	err = s.replace(ctx, user, p.Key, func(list *pusher.List) error {
+		var found bool
+		held, found = list.Pusher(p.Key)
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
 			return errNoClaim
 		}
@@ -109,6 +112,7 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 		list.Set(p)
 		return nil
 	})
+	return held, err
 }
 
 // setter makes an edit that sets the pusher of a key, within the limits.
@@ -212,6 +216,10 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 // checkLoggedIn removes a pusher that was just set if its device was logged out
 // meanwhile. A logout removes pushers after it has ended the session: either it
 // removes this one, or the session is seen to be over here.
+//
+// A pusher that replaces one of the same session needs no such check: that one was
+// there, so either its removal is still to come, or another request has set it for a
+// session that was over, and removes what it finds.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), session.User, session.Device)
@@ -320,27 +328,40 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 }
 
 // retainDevices removes the pushers of devices that are not among live, unless
-// the host says that they are logged in. A pusher that was set again meanwhile
-// stays: its device has logged in since.
+// the host says that they are logged in. It asks again about a pusher that was set
+// again meanwhile. If the host cannot tell, that one stays: its device may have
+// logged in since.
 func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
+	for {
+		setAnew, err := s.retainOnce(ctx, user, live)
+		if err != nil || !setAnew || s.accounts.get() == nil {
+			return err
+		}
+	}
+}
+
+func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live []string) (setAnew bool, err error) {
 	list, err := s.List(ctx, user)
 	if errors.Is(err, ErrLoggedOut) { // who was still to be imported, and gets no pushers
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	list.Remove(func(p pusher.Pusher) bool {
 		return p.Kind == pusher.Email || p.Device == "" || slices.Contains(live, p.Device)
 	})
 	gone, err := s.withoutSession(ctx, user, list)
 	if err != nil || gone.Len() == 0 {
-		return err
+		return false, err
 	}
-	return s.remove(ctx, user, func(p pusher.Pusher) bool {
+	err = s.remove(ctx, user, func(p pusher.Pusher) bool {
 		q, found := gone.Pusher(p.Key)
-		return found && p.Device == q.Device && p.Claim == q.Claim && p.SetAt == q.SetAt
+		same := found && p.Device == q.Device && p.Claim == q.Claim && p.SetAt == q.SetAt
+		setAnew = setAnew || found && !same
+		return same
 	})
+	return setAnew, err
 }
 
 // withoutSession returns the pushers whose sessions are not logged in. If the
