@@ -128,7 +128,7 @@ func (g *guarded) damage() {
 	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","commit":{"version":1,"changes":1,"writers":{"W":[1,1]}}}`)
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
-	for _, d := range damages() {
+	for _, d := range damages(g.keys) {
 		if d.kind == pusherNoClaim || d.kind == pusherTooMany || d.kind == unsettledPushkeys {
 			d.make(g.bed)
 		}
@@ -233,9 +233,9 @@ func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
 	}
 }
 
-// TestTheCommandForUnreadableDataMendsIt follows what the page tells to do when
+// TestTheCommandForUnreadableDataRepairsIt follows what the page tells to do when
 // that alert comes.
-func TestTheCommandForUnreadableDataMendsIt(t *testing.T) {
+func TestTheCommandForUnreadableDataRepairsIt(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice, bob)
