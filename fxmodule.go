@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 
@@ -414,7 +415,7 @@ func newBuilder(host given) (*builder, error) {
 	}
 	host.useConcreteTypes()
 	b := &builder{host: host, lines: logging.New(host.Log), metrics: metrics.NewSet(host.Registerer)}
-	observers := append(host.Observers, b.metrics.Observer())
+	observers := append(slices.Clone(host.Observers), b.metrics.Observer())
 	if host.Tracers != nil {
 		observers = append(observers, tracing.New(host.Tracers))
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// answer is the JSON of a 200. What is stored is in the middle, so that it is
-// sent from where it is.
+// answer is the JSON of a 200. The part in the middle is stored JSON, which is
+// sent without a copy.
 type answer struct{ before, json, after string }
 
 // wrap is an object with one member. Its name needs no escapes.
@@ -18,8 +18,8 @@ func wrap(name, json string) answer { return answer{`{"` + name + `":`, json, "}
 // contentJSON is a header that all answers share.
 var contentJSON = []string{echo.MIMEApplicationJSON}
 
-// write sends the answer. It tells its length, or else a long one would go out
-// in chunks.
+// write sends the answer with its length: without, a long one would be sent in
+// chunks.
 func (a answer) write(c echo.Context) error {
 	r := c.Response()
 	r.Header()[echo.HeaderContentType] = contentJSON

@@ -66,13 +66,13 @@ var (
 	ErrUnknownToken = fault.New(fault.UnknownToken, "Unknown access token.")
 )
 
-// internalText is all that a client sees of an error that is no fault.
+// internalText is all that a client sees of an error that is not a fault.
 const internalText = "Internal server error."
 
-// ErrorReply returns the status and the JSON body, in the Matrix form, for an
-// error of the module, for hosts that call its services themselves. An error
-// that is none of the module's is a 500 that tells nothing; from 500 on, the
-// error is for the log, with [fault.Details].
+// ErrorReply returns the status and the JSON body for an error, in the Matrix
+// form. It is for hosts that call the services themselves. An error that does not
+// come from the module is a 500 that tells nothing. If the status is 500 or
+// above, log the error with [fault.Details].
 func ErrorReply(err error) (status int, body []byte) {
 	text := internalText
 	var f *fault.Error

@@ -114,8 +114,8 @@ func readOptional(r *strictjson.Reader) (string, error) {
 	return r.String()
 }
 
-// position joins the two places where before and after may stand; the query
-// wins, and empty is absent.
+// position joins the two places where before and after may stand. The query wins;
+// empty counts as absent.
 func position(query url.Values, at pushrule.Position) pushrule.Position {
 	if before := query.Get("before"); before != "" {
 		at.Before = before

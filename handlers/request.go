@@ -39,8 +39,8 @@ func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	return pushrule.Kind(segment), id, err
 }
 
-// pathKnownRule is [pathRule] for the endpoints where an unknown kind is
-// refused before anything else is looked at.
+// pathKnownRule is [pathRule] for endpoints that refuse an unknown kind first of
+// all.
 func pathKnownRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	kind, id, err = pathRule(c)
 	if err == nil && !kind.Valid() {
@@ -64,8 +64,8 @@ type body struct {
 	err  error // what is wrong with it; what the path says is judged before
 }
 
-// readBody reads the body of a PUT or POST and bounds its size and depth. The
-// bodies of other methods mean nothing and are left alone.
+// readBody reads the body of a PUT or POST within the limits of size and depth.
+// Bodies of other methods mean nothing and are not read.
 func (s *Server) readBody(c echo.Context) body {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
 		return body{}
@@ -87,7 +87,7 @@ func (s *Server) readBody(c echo.Context) body {
 	return body{text: text}
 }
 
-// readAll is [io.ReadAll] with room for what is expected, where that is little.
+// readAll is [io.ReadAll] with a buffer of the expected size, if that is small.
 func readAll(r io.Reader, expected int64) ([]byte, error) {
 	const little = 4 << 10
 	if expected < 0 || expected > little {
@@ -98,8 +98,7 @@ func readAll(r io.Reader, expected int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// parse reads the body, which is checked to be JSON before its shape is looked
-// at.
+// parse reads the body. That it is JSON is checked before its shape.
 func (r request) parse(read func(*strictjson.Reader) error) error {
 	if r.body.err != nil {
 		return r.body.err

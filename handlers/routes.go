@@ -80,7 +80,7 @@ func (p *Pushers) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc
 	routes.add("/pushers/set", methods{http.MethodPost: p.set(d)})
 }
 
-// methods maps the methods of a path to their endpoints.
+// methods are the endpoints of a path, by method.
 type methods map[string]endpoint
 
 // tree is a tree of paths in which every path and method has an answer in the
@@ -101,8 +101,8 @@ type shape struct {
 	allow    string   // for the Allow header
 }
 
-// tree returns a tree that still serves nothing. All says which paths belong to
-// it: one path, or all that begin in the same way if it ends with a star.
+// tree returns a tree that serves nothing yet. All names the paths that belong to
+// it: one path, or every path with the same beginning if it ends with a star.
 func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
 	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(all, "*")}
 	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}
@@ -117,8 +117,8 @@ func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tr
 	return t
 }
 
-// add serves a path. Of two shapes that match a path, the later one tells what
-// it allows.
+// add serves a path. If two shapes match a path, the later one decides what is
+// allowed.
 func (t *tree) add(path string, served methods) {
 	for method, do := range served {
 		op := &observe.Operation{Kind: observe.Request, Verb: method}
@@ -128,8 +128,8 @@ func (t *tree) add(path string, served methods) {
 	t.shapes = append(t.shapes, shape{strings.Split(path, "/"), strings.Join(allow, ", ")})
 }
 
-// onlyServed keeps paths away from a route, and from the host's authentication,
-// that have more segments than it: echo gives the last parameter all the rest.
+// onlyServed keeps paths with too many segments away from a route and from the
+// host's authentication: echo gives all the rest to the last parameter.
 func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		for _, value := range c.ParamValues() {
@@ -141,11 +141,11 @@ func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// otherMethod stands for the methods that no route has, which clients choose.
+// otherMethod stands for methods that no route has: clients choose their names.
 const otherMethod = "OTHER"
 
-// unserved answers what no route takes: 405 for another method of a served
-// path (OPTIONS gets what is allowed), otherwise 404.
+// unserved answers requests that no route takes: 405 for another method of a
+// served path (OPTIONS gets what is allowed), otherwise 404.
 func (t *tree) unserved(_ context.Context, c echo.Context) (refused, err error) {
 	allow := t.allowed(t.root + c.Param("*"))
 	if allow == "" {

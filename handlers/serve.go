@@ -52,9 +52,9 @@ func (s *Server) AccountData(host module.HostService) *AccountData { return &Acc
 // emptyObject is the answer of every successful change.
 var emptyObject = answer{json: "{}"}
 
-// serve makes an endpoint a handler. The deadline runs from when the body has
-// arrived. Errors are answered here, in the Matrix form, so that the host's
-// error handler has no part in them.
+// serve makes an endpoint a handler. The deadline begins when the body has
+// arrived. Errors are answered here, in the Matrix form, and never reach the
+// host's error handler.
 func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	return s.observe(op, func(ctx context.Context, c echo.Context) (refused, err error) {
 		who, found := RequesterFrom(ctx)
@@ -72,8 +72,8 @@ func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	})
 }
 
-// observe tells the observer of each request. Handle also returns the error that
-// it has answered.
+// observe tells the observer of each request. Handle returns the error that it
+// has answered.
 func (s *Server) observe(op *observe.Operation, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		ctx, end := s.observer.Begin(c.Request().Context(), op)
@@ -83,8 +83,8 @@ func (s *Server) observe(op *observe.Operation, handle func(context.Context, ech
 	}
 }
 
-// refuse answers an error, and logs it once if it is the server's and the client
-// is still there. It returns the error, and what went wrong with the answer.
+// refuse answers an error. It logs errors of the server, once, unless the client
+// has gone away. It returns the error and what went wrong with the answer.
 func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
 	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // pages returns the Markdown pages of the project, by their path from here.
@@ -136,6 +137,19 @@ func goFilesOfThePages(t *testing.T) (files []string) {
 func flat(code string) string { return anySpace.ReplaceAllString(code, " ") }
 
 var anySpace = regexp.MustCompile(`\s+`)
+
+// Lines are read in a terminal and compared in a diff. Rows of tables and commands
+// cannot be split.
+func TestLinesOfThePagesAreShort(t *testing.T) {
+	t.Parallel()
+	for path, page := range pages(t) {
+		for line := range strings.Lines(fencedBlock.ReplaceAllString(page, "")) {
+			if n := utf8.RuneCountInString(strings.TrimSpace(line)); n > 120 && !strings.HasPrefix(line, "|") {
+				t.Errorf("%s: %d characters, want at most 120: %s", path, n, line)
+			}
+		}
+	}
+}
 
 // A page that is read has at most 10 KB.
 func TestTheReadmeIsShort(t *testing.T) {

@@ -297,8 +297,8 @@ type outage struct {
 	// there are none, or they are struck themselves.
 	spares time.Duration
 
-	// mend brings the victim back where strike has not; nil for nothing.
-	mend func(*redistest.Server)
+	// repair brings the victim back where strike has not; nil for nothing.
+	repair func(*redistest.Server)
 }
 
 // forGood spares for longer than any test takes.
@@ -496,8 +496,8 @@ func TestHostsComeBackAfterAnOutage(t *testing.T) {
 				r := o.watch(t, s)
 				r.check(t, o.spares)
 				rows[i] = r.row(o.name)
-				if o.mend != nil {
-					s.wantUnnoticed(t, o.mend)
+				if o.repair != nil {
+					s.wantUnnoticed(t, o.repair)
 				}
 			})
 		})
@@ -512,11 +512,11 @@ func TestHostsComeBackAfterAnOutage(t *testing.T) {
 
 // wantUnnoticed wants all to be well while the victim comes back, which is a
 // replica then.
-func (s *site) wantUnnoticed(t *testing.T, mend func(*redistest.Server)) {
+func (s *site) wantUnnoticed(t *testing.T, repair func(*redistest.Server)) {
 	t.Helper()
 	traffic := s.startTraffic(t)
 	defer traffic.stop()
-	mend(s.victim)
+	repair(s.victim)
 	s.wait(t, s.cluster.WaitWhole)
 	failed := slices.DeleteFunc(traffic.stop(), func(s sighting) bool { return !s.failed() })
 	if len(failed) > 0 {

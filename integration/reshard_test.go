@@ -61,7 +61,7 @@ type moving struct {
 }
 
 // newMoving prepares the scene.
-func (s *clusterStage) newMoving(t *testing.T, n int, when moment, which loss) *moving {
+func (s *clusterStage) newMoving(t *testing.T, n int, when phase, which loss) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
 	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), wire: &wire{user: user, told: map[string]bool{}}}
@@ -153,8 +153,8 @@ func movesBoth(m *moving) error   { return m.open(m.keys()...) }
 func closes(m *moving) error      { return m.close() }
 func movesSlot(m *moving) error   { return m.cluster.MoveSlot(m.t.Context(), m.slot, m.to) }
 
-// moment is how far the move has come when a mutation meets it.
-type moment struct {
+// phase is how far the move has come when a mutation meets it.
+type phase struct {
 	name       string
 	empty      part   // before the user has anything
 	ready      part   // when the mutation applies
@@ -164,7 +164,7 @@ type moment struct {
 	open       bool   // whether the move goes on in the end
 }
 
-var moments = []moment{
+var phases = []phase{
 	{name: "nothing moved yet", ready: opens, open: true},
 	{name: "both keys moved", ready: movesBoth, told: "ASK", open: true},
 	{name: "event moved", ready: movesEvent, open: true},
@@ -278,7 +278,7 @@ func (w *wire) hasTold(kind string) bool {
 }
 
 // play makes the mutation, and has the move end after it.
-func (m *moving) play(when moment) {
+func (m *moving) play(when phase) {
 	loses := m.wire.lose.Load() > 0
 	m.wantSuccess(<-m.begin(), m.after)
 	m.wantStored(m.after)
@@ -313,7 +313,7 @@ func TestEveryChangeTakesEffectOnceWhileItsSlotMoves(t *testing.T) {
 		t.Run(fmt.Sprint("durability ", test.durability), func(t *testing.T) {
 			t.Parallel()
 			stage := newClusterStage(t, test.durability)
-			for _, when := range moments {
+			for _, when := range phases {
 				for _, which := range test.losses {
 					t.Run(when.name+"/"+which.name, func(t *testing.T) { stage.everyMove(t, when, which) })
 				}
@@ -323,7 +323,7 @@ func TestEveryChangeTakesEffectOnceWhileItsSlotMoves(t *testing.T) {
 }
 
 // everyMove plays a scene for each mutation, all at once.
-func (s *clusterStage) everyMove(t *testing.T, when moment, which loss) {
+func (s *clusterStage) everyMove(t *testing.T, when phase, which loss) {
 	var group sync.WaitGroup
 	for n := range mutations {
 		m := s.newMoving(t, n, when, which)

@@ -10,7 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// isLoggedIn asks the host, if it can tell.
+// isLoggedIn asks the host whether a device of a user is logged in; it is if the
+// host has no accounts to ask.
 func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device string) (bool, error) {
 	if accounts == nil {
 		return true, nil
@@ -33,7 +34,7 @@ func sessionOf(user mxid.UserID, p pusher.Pusher) Session {
 	return Session{user, p.Device}
 }
 
-// sessionsOf returns the sessions on which pushers depend that were loaded.
+// sessionsOf returns the sessions that loaded pushers depend on.
 func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 	sessions := map[Session]bool{}
 	for user, loaded := range all {
@@ -47,7 +48,8 @@ func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 // loggedIn is what the host says of sessions.
 type loggedIn map[Session]Result[bool]
 
-// mostAsked is how many sessions are asked about at the same time, one by one.
+// mostAsked is how many sessions are asked about at a time if the host answers
+// one by one.
 const mostAsked = 16
 
 // areLoggedIn asks the host about sessions, each of them once.
@@ -86,8 +88,8 @@ func askOneByOne(ctx context.Context, accounts Accounts, sessions []Session) log
 // errNoAnswer is for a session about which the host says nothing.
 var errNoAnswer = errors.New("no result for a session")
 
-// live returns those of a user's pushers whose sessions are logged in. Error:
-// that of a session about which the host could not be asked.
+// live returns the pushers of a user whose sessions are logged in. It fails if
+// the host could not tell of one of them.
 func (l loggedIn) live(user mxid.UserID, list pusher.List) (pusher.List, error) {
 	var failed error
 	list.Remove(func(p pusher.Pusher) bool {

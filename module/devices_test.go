@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -247,6 +248,92 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 	m.wantCleanIndex(t, nil)
 }
 
+// Two requests of the tablet set its pusher while the host ends the tablet: the
+// second may find that of the first, and renews it without asking who is logged in.
+func TestNoPusherStaysThatIsRenewedWhileItsDeviceIsLoggedOut(t *testing.T) {
+	t.Parallel()
+	const orders = 3000
+	renewals := 0
+	synctest.Test(t, func(t *testing.T) {
+		for seed := range uint64(orders) {
+			m, gone := newMemory(), ""
+			asked := 0
+			set := func(lang string) request {
+				return func(ctx context.Context, c caller) error {
+					a := countedAccounts{accounts{c, &gone}, &asked}
+					return module.NewService(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usualWith(a)).Pushers().Set(ctx, alice, pusherOf(lang), pusher.RemoveOthers)
+				}
+			}
+			f := farewell{ends: theTablet}
+			choose := rand.New(rand.NewPCG(seed, 0)).IntN
+			runs, played := play(t.Context(), m, choose, 0, func() {}, set("one"), set("two"), f.end(t, &gone))
+			if !played {
+				continue
+			}
+			for _, run := range runs {
+				if run.err != nil && !errors.Is(run.err, module.ErrLoggedOut) {
+					t.Fatalf("seed %d: got error %v", seed, run.err)
+				}
+			}
+			if asked < 2 {
+				renewals++
+			}
+			m.settleAll(t)
+			if got := m.owners(thePushkey); len(got) > 0 {
+				t.Fatalf("seed %d: owned by %v", seed, got)
+			}
+			m.wantCleanIndex(t, nil)
+		}
+	})
+	if renewals == 0 {
+		t.Error("nobody has renewed a pusher")
+	}
+}
+
+// countedAccounts count how often they are asked.
+type countedAccounts struct {
+	accounts
+	asked *int
+}
+
+func (a countedAccounts) LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error) {
+	*a.asked++
+	return a.accounts.LoggedIn(ctx, user, device)
+}
+
+// lateRenewal is accounts for which the tablet is gone. While they are asked for the
+// first time, a request of the tablet from before renews its pusher.
+type lateRenewal struct {
+	renew func()
+	asked int
+}
+
+func (l *lateRenewal) LoggedIn(_ context.Context, _ mxid.UserID, device string) (bool, error) {
+	if l.asked++; l.asked == 1 {
+		l.renew()
+	}
+	return device != "TABLET", nil
+}
+
+func TestTheHostIsAskedAgainAboutAPusherThatIsRenewedMeanwhile(t *testing.T) {
+	t.Parallel()
+	m := newMemory()
+	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
+	renew := func() {
+		if err := service.Set(t.Context(), alice, pusherOf("en"), pusher.RemoveOthers); err != nil {
+			t.Fatal(err)
+		}
+	}
+	renew()
+	l := &lateRenewal{renew: renew}
+	if err := hostOf(m.caller(), usualWith(l)).RetainDevicePushers(t.Context(), alice, "PHONE"); err != nil {
+		t.Fatal(err)
+	}
+	if got := m.held(alice); len(got) > 0 || l.asked != 2 {
+		t.Errorf("%q are stored, and %d times was asked", got, l.asked)
+	}
+}
+
 // end is the host that ends what is to end.
 func (f farewell) end(t *testing.T, gone *string) request {
 	rules := &ruleMemory{}
@@ -281,10 +368,10 @@ func (f farewell) owners(answer error) []mxid.UserID {
 
 func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
 	t.Parallel()
-	m := newMemory()
 	broken := accounts{caller{wait: func(turn) error { return errDied }}, new(string)}
-	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usualWith(broken)).Pushers()
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
+		m := newMemory()
+		service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usualWith(broken)).Pushers()
 		err := service.Set(t.Context(), alice, pusherOf("en"), others)
 		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
 			t.Errorf("Set: got error %v", err)

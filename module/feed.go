@@ -112,8 +112,7 @@ func (f *Feed) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// version returns the version that is stored, as far as is known, and 0 if none
-// is current.
+// version returns the user's current version, or 0 if the feed does not have it.
 func (f *Feed) version(user mxid.UserID) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -206,7 +205,7 @@ func (f *Feed) makeRoom() {
 	}
 }
 
-// load is one of a user's version that is under way.
+// load is a load of a user's version that is under way.
 type load struct {
 	user   mxid.UserID
 	before *observed // when it began
@@ -251,8 +250,8 @@ func (f *Feed) finish(l load, version int64) (isNews bool) {
 	return false
 }
 
-// finishOvertaken is finish for a load during which something else was observed,
-// so that it is not known which of the two came first.
+// finishOvertaken is finish for a load during which another version was observed:
+// nobody knows which of the two is newer.
 func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	switch {
 	case version == o.version && !o.doubted:
@@ -274,7 +273,7 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// signal fills a channel that holds one.
+// signal puts a value into a channel of size one, unless it is full.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// interest is for how long a user is kept after the last request for them.
+	// interest is how long a user is kept after the last request for them.
 	interest = 10 * time.Minute
 
-	// maxCheck is how many users' versions are asked for at a time.
+	// maxCheck is how many users' versions one call asks the store for.
 	maxCheck = 500
 
-	// retryCheck is after what time a check that failed is made again.
+	// retryCheck is how long to wait before a failed check is repeated.
 	retryCheck = time.Second
 )
 
@@ -46,8 +46,8 @@ func (f *Feed) watchStore(ctx context.Context) {
 	}
 }
 
-// beginWatch makes everything that was observed before stale: changes may have
-// been missed.
+// beginWatch makes stale what was observed before: changes may have been missed
+// since.
 func (f *Feed) beginWatch() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -100,8 +100,8 @@ func (f *Feed) untilRecheck() time.Duration {
 	return f.cfg.Recheck/2 + rand.N(f.cfg.Recheck)
 }
 
-// due returns the users who are to be checked: all, or those who are to be
-// checked at once. It forgets those for whom nobody has asked for long.
+// due returns the users to check: all of them, or those whose version is doubted.
+// It forgets users whom nobody has asked for in a long time.
 func (f *Feed) due(all bool) []mxid.UserID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -146,8 +146,8 @@ func (f *Feed) beginChecks(users []mxid.UserID) []load {
 	return loads
 }
 
-// finishChecks is finish for many users. It returns those whose versions the
-// store could not tell.
+// finishChecks is finish for many users. It returns the users whose versions
+// could not be loaded.
 func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]) (unavailable []mxid.UserID) {
 	f.counters.rechecked.Add(int64(len(loads)))
 	for _, l := range loads {
@@ -165,7 +165,7 @@ func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]
 	return unavailable
 }
 
-// checkAgain has users checked whose check has failed.
+// checkAgain has the users of a failed check checked again.
 func (f *Feed) checkAgain(users []mxid.UserID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

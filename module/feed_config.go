@@ -43,8 +43,8 @@ func DefaultFeedConfig() FeedConfig {
 // Validate joins an error for each field that is not as its comment says.
 func (c FeedConfig) Validate() error {
 	var faults []error
-	if c.Recheck <= 0 {
-		faults = append(faults, fmt.Errorf("Recheck is %v, want above 0", c.Recheck))
+	if field := "Recheck"; c.Recheck <= 0 {
+		faults = append(faults, fmt.Errorf("%s is %v, want above 0", field, c.Recheck))
 	}
 	if c.MaxUsers < 1 {
 		faults = append(faults, fmt.Errorf("MaxUsers is %d, want at least 1", c.MaxUsers))

@@ -246,36 +246,36 @@ var (
 	errDown = module.Unavailable(errors.New("the store is down"))
 )
 
-// ear is a listener that keeps what it was told of each user.
-type ear struct {
+// recorder is a listener that keeps what it was notified of, by user.
+type recorder struct {
 	do func(ctx context.Context, user mxid.UserID) // before it notes anything
 
-	mu   sync.Mutex
-	told map[mxid.UserID][]int64
+	mu       sync.Mutex
+	versions map[mxid.UserID][]int64
 }
 
-func (e *ear) PushRulesChanged(ctx context.Context, user mxid.UserID, version int64) {
-	if e.do != nil {
-		e.do(ctx, user)
+func (r *recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, version int64) {
+	if r.do != nil {
+		r.do(ctx, user)
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.told == nil {
-		e.told = map[mxid.UserID][]int64{}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.versions == nil {
+		r.versions = map[mxid.UserID][]int64{}
 	}
-	e.told[user] = append(e.told[user], version)
+	r.versions[user] = append(r.versions[user], version)
 }
 
-func (e *ear) of(user mxid.UserID) []int64 {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return slices.Clone(e.told[user])
+func (r *recorder) of(user mxid.UserID) []int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.versions[user])
 }
 
-func (e *ear) users() int {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return len(e.told)
+func (r *recorder) users() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return len(r.versions)
 }
 
 // instance is a host on a shared store, with what it reports.
@@ -413,11 +413,11 @@ func TestListenersHearOfChanges(t *testing.T) {
 		{"not those of somebody else", steps{bobElsewherePublished}, nil},
 	} {
 		inBubble(t, test.name, func(t *testing.T) {
-			told := &ear{}
-			i := newInstance(t, newShared(), asDefault, told)
+			listener := &recorder{}
+			i := newInstance(t, newShared(), asDefault, listener)
 			i.take(elsewhere, asks(0))
 			i.take(test.steps...)
-			if got := told.of(alice); !slices.Equal(got, test.want) {
+			if got := listener.of(alice); !slices.Equal(got, test.want) {
 				t.Errorf("heard of %v, want %v", got, test.want)
 			}
 		})
@@ -436,11 +436,11 @@ func TestListenersHearOfChangesOfUsersNobodyAskedFor(t *testing.T) {
 		{"not that a user syncs", []step{elsewhere, asks(0), asks(2), isRechecked}, nil},
 	} {
 		inBubble(t, test.name, func(t *testing.T) {
-			store, told := newShared(), &ear{}
+			store, listener := newShared(), &recorder{}
 			store.last = 1
-			i := newInstance(t, store, asDefault, told)
+			i := newInstance(t, store, asDefault, listener)
 			i.take(test.steps...)
-			if got := told.of(alice); !slices.Equal(got, test.want) {
+			if got := listener.of(alice); !slices.Equal(got, test.want) {
 				t.Errorf("heard of %v, want %v", got, test.want)
 			}
 		})
@@ -458,16 +458,16 @@ func inBubble(t *testing.T, name string, test func(*testing.T)) {
 func TestListenersHearOfUsersForWhomThereIsNoRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		told := &ear{}
-		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = 1 }, told)
+		listener := &recorder{}
+		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = 1 }, listener)
 		users := someUsers(5)
 		for _, user := range users {
 			store.hint(user, store.change(user))
 		}
 		i.syncs(alice, 0) // takes the only place
 		synctest.Wait()
-		if told.users() != len(users)+1 {
-			t.Errorf("heard of %d users, want %d", told.users(), len(users)+1)
+		if listener.users() != len(users)+1 {
+			t.Errorf("heard of %d users, want %d", listener.users(), len(users)+1)
 		}
 	})
 }
@@ -476,8 +476,8 @@ func TestListenersHearOfUsersForWhomThereIsNoRoom(t *testing.T) {
 func TestVersionsGrowThoughAUserIsForgottenMeanwhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		told := &ear{}
-		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = 1 }, told)
+		listener := &recorder{}
+		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = 1 }, listener)
 		store.change(alice)
 		i.syncs(alice, 0)
 		store.hint(alice, store.change(alice))
@@ -498,7 +498,7 @@ func TestVersionsGrowThoughAUserIsForgottenMeanwhile(t *testing.T) {
 		synctest.Wait()
 		store.meeting.open()
 		time.Sleep(time.Minute)
-		if got, want := told.of(alice), []int64{2, 4}; !slices.Equal(got, want) {
+		if got, want := listener.of(alice), []int64{2, 4}; !slices.Equal(got, want) {
 			t.Errorf("heard of %v, want %v", got, want)
 		}
 	})
@@ -549,10 +549,10 @@ func TestTheStoreIsAskedForNewsOnly(t *testing.T) {
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			store := newShared()
-			told := &ear{}
+			listener := &recorder{}
 			var listeners []module.ChangeListener
 			if !test.deaf {
-				listeners = append(listeners, told)
+				listeners = append(listeners, listener)
 			}
 			i := newInstance(t, store, asDefault, listeners...)
 			i.syncs(alice, 0)
@@ -563,7 +563,7 @@ func TestTheStoreIsAskedForNewsOnly(t *testing.T) {
 			if got := store.loads(); got > test.most {
 				t.Errorf("%d users were loaded, want at most %d", got, test.most)
 			}
-			got := told.of(alice)
+			got := listener.of(alice)
 			if !test.deaf && got[len(got)-1] != store.content(alice).Version {
 				t.Errorf("heard of %v last, stored is %d", got[len(got)-1], store.content(alice).Version)
 			}
@@ -574,8 +574,8 @@ func TestTheStoreIsAskedForNewsOnly(t *testing.T) {
 func TestManyUsersAreCheckedTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		told := &ear{}
-		i := newInstance(t, store, asDefault, told)
+		listener := &recorder{}
+		i := newInstance(t, store, asDefault, listener)
 		users := someUsers(1001)
 		for _, user := range users {
 			store.change(user)
@@ -589,8 +589,8 @@ func TestManyUsersAreCheckedTogether(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if told.users() != len(users) || store.asked == 0 || store.asked > 4 {
-			t.Errorf("heard of %d users after %d checks, want %d after 3 or 4", told.users(), store.asked, len(users))
+		if listener.users() != len(users) || store.asked == 0 || store.asked > 4 {
+			t.Errorf("heard of %d users after %d checks, want %d after 3 or 4", listener.users(), store.asked, len(users))
 		}
 	})
 }
@@ -600,8 +600,8 @@ func TestASlowListenerHoldsNobodyUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		goOn := make(chan struct{})
-		slow := &ear{do: func(context.Context, mxid.UserID) { <-goOn }}
-		quick := &ear{}
+		slow := &recorder{do: func(context.Context, mxid.UserID) { <-goOn }}
+		quick := &recorder{}
 		i := newInstance(t, store, asDefault, slow, quick)
 		i.syncs(alice, 0) // which makes rules: the first change
 		synctest.Wait()
@@ -638,7 +638,7 @@ func TestWhatIsDroppedIsCountedAndToldLater(t *testing.T) {
 		inBubble(t, name, func(t *testing.T) {
 			store := newShared()
 			goOn := make(chan struct{})
-			slow := &ear{do: func(context.Context, mxid.UserID) { <-goOn }}
+			slow := &recorder{do: func(context.Context, mxid.UserID) { <-goOn }}
 			i := newInstance(t, store, asDefault, slow)
 			users := someUsers(1 + module.DefaultFeedConfig().MaxQueued + 3)
 			for n, user := range users {
@@ -664,8 +664,8 @@ func TestWhatIsDroppedIsCountedAndToldLater(t *testing.T) {
 func TestChangesThatAreDroppedAreCountedAndMadeUpFor(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		told := &ear{}
-		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxQueued = 2 }, told)
+		listener := &recorder{}
+		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxQueued = 2 }, listener)
 		users := someUsers(5)
 		for _, user := range users {
 			store.hint(user, store.change(user))
@@ -674,7 +674,7 @@ func TestChangesThatAreDroppedAreCountedAndMadeUpFor(t *testing.T) {
 			t.Errorf("%d were dropped, want 3", got)
 		}
 		time.Sleep(3 * pastRecheck)
-		if got := told.users(); got != len(users) {
+		if got := listener.users(); got != len(users) {
 			t.Errorf("heard of %d users, want %d", got, len(users))
 		}
 	})
@@ -684,12 +684,12 @@ func TestAListenerThatPanicsHarmsNobody(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		panics := true
-		nervous := &ear{do: func(context.Context, mxid.UserID) {
+		nervous := &recorder{do: func(context.Context, mxid.UserID) {
 			if panics {
 				panic("at the disco")
 			}
 		}}
-		calm := &ear{}
+		calm := &recorder{}
 		i := newInstance(t, store, asDefault, nervous, calm)
 		i.syncs(alice, 0)
 		synctest.Wait()
@@ -708,7 +708,7 @@ func TestAListenerThatPanicsHarmsNobody(t *testing.T) {
 			t.Errorf("got %+v, want 2 panics in 6 calls", s)
 		}
 		reports := i.reported()
-		if len(reports) != 2 || !strings.Contains(reports[0], "at the disco") || !strings.Contains(reports[0], "*module_test.ear") {
+		if len(reports) != 2 || !strings.Contains(reports[0], "at the disco") || !strings.Contains(reports[0], "*module_test.recorder") {
 			t.Errorf("got reports %q", reports)
 		}
 	})
@@ -783,7 +783,7 @@ func TestNothingOutlivesTheRun(t *testing.T) {
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			store := newShared()
-			busy := &ear{do: func(ctx context.Context, _ mxid.UserID) { <-ctx.Done() }}
+			busy := &recorder{do: func(ctx context.Context, _ mxid.UserID) { <-ctx.Done() }}
 			i := newInstance(t, store, asDefault, busy)
 			begin(i)
 			synctest.Wait()
@@ -807,8 +807,8 @@ func TestNothingOutlivesTheRun(t *testing.T) {
 func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		told := &ear{}
-		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{}, told)
+		listener := &recorder{}
+		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{}, listener)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -820,7 +820,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 		go feed.Run(ctx)
 		synctest.Wait()
 		cancel()
-		if got, want := told.of(alice), []int64{1}; !slices.Equal(got, want) {
+		if got, want := listener.of(alice), []int64{1}; !slices.Equal(got, want) {
 			t.Errorf("heard of %v, want %v", got, want)
 		}
 	})
@@ -840,10 +840,10 @@ func TestAFeedConfigThatCannotWorkIsNamed(t *testing.T) {
 // step is one call.
 type course struct {
 	*instance
-	told    *ear
-	parties [][]func()
-	gates   []*gate
-	working sync.WaitGroup
+	listener *recorder
+	parties  [][]func()
+	gates    []*gate
+	working  sync.WaitGroup
 }
 
 // goes begins a request that is held by a gate, and returns what lets it on.
@@ -865,7 +865,7 @@ func another(c *course) []func() {
 	}
 }
 
-// own is a change by this host: it is stored, told, and hinted at.
+// own is a change by this host: it is stored, listener, and hinted at.
 func own(c *course) []func() {
 	begin, next := c.goes(func(ctx context.Context) {
 		if err := c.rules.Put(ctx, alice, pushrule.Room, "own", pushrule.Draft{}, pushrule.Position{}); err != nil {
@@ -948,9 +948,9 @@ func TestNoOrderOfEventsLeavesAnOldVersion(t *testing.T) {
 
 func newCourse(t *testing.T, known bool, parties []func(*course) []func()) *course {
 	store := newShared()
-	told := &ear{}
-	c := &course{told: told}
-	c.instance = newInstance(t, store, asDefault, told)
+	listener := &recorder{}
+	c := &course{listener: listener}
+	c.instance = newInstance(t, store, asDefault, listener)
 	if store.change(alice); known {
 		c.syncs(alice, 0)
 	}
@@ -971,9 +971,9 @@ func (c *course) run(order []int) {
 	}
 	c.working.Wait()
 	synctest.Wait()
-	told, stored := c.told.of(alice), c.store.content(alice).Version
-	if len(told) == 0 || told[len(told)-1] != stored || !slices.IsSorted(told) {
-		c.t.Errorf("order %v: heard of %v, stored is %d", order, told, stored)
+	heard, stored := c.listener.of(alice), c.store.content(alice).Version
+	if len(heard) == 0 || heard[len(heard)-1] != stored || !slices.IsSorted(heard) {
+		c.t.Errorf("order %v: heard of %v, stored is %d", order, heard, stored)
 	}
 	if got := c.syncs(alice, 1); got != stored {
 		c.t.Errorf("order %v: a sync gets version %d, stored is %d", order, got, stored)
@@ -1015,12 +1015,12 @@ func interleave(left []int, visit func(order []int)) {
 // chance is a random course of many users.
 type chance struct {
 	*instance
-	random *rand.Rand
-	edited bool // somebody else writes, too: versions do not grow
-	users  []mxid.UserID
-	tokens map[mxid.UserID]int64
-	ears   []*ear
-	later  []func() // hints that come late
+	random    *rand.Rand
+	edited    bool // somebody else writes, too: versions do not grow
+	users     []mxid.UserID
+	tokens    map[mxid.UserID]int64
+	listeners []*recorder
+	later     []func() // hints that come late
 }
 
 func (c *chance) step() {
@@ -1080,10 +1080,10 @@ func TestWhateverHappensVersionsGrowAndTheLastIsTold(t *testing.T) {
 			c := &chance{random: random, edited: seed >= 100, users: someUsers(4), tokens: map[mxid.UserID]int64{}}
 			var listeners []module.ChangeListener
 			for n := range 3 {
-				e := &ear{do: func(context.Context, mxid.UserID) {
+				e := &recorder{do: func(context.Context, mxid.UserID) {
 					time.Sleep(time.Duration(n) * 50 * time.Millisecond)
 				}}
-				c.ears, listeners = append(c.ears, e), append(listeners, e)
+				c.listeners, listeners = append(c.listeners, e), append(listeners, e)
 			}
 			c.instance = newInstance(t, store, asDefault, listeners...)
 			for _, user := range c.users {
@@ -1108,10 +1108,10 @@ func TestWhateverHappensVersionsGrowAndTheLastIsTold(t *testing.T) {
 func (c *chance) check() {
 	for _, user := range c.users {
 		stored := c.store.content(user).Version
-		for n, e := range c.ears {
-			told := e.of(user)
-			if !c.edited && !slices.IsSorted(told) || len(told) == 0 || told[len(told)-1] != stored {
-				c.t.Errorf("listener %d heard of %v, stored is %d", n, told, stored)
+		for n, e := range c.listeners {
+			heard := e.of(user)
+			if !c.edited && !slices.IsSorted(heard) || len(heard) == 0 || heard[len(heard)-1] != stored {
+				c.t.Errorf("listener %d heard of %v, stored is %d", n, heard, stored)
 			}
 		}
 		if got := c.syncs(user, c.tokens[user]); got != stored {

@@ -287,12 +287,12 @@ func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers
 	if len(pushers) == 0 {
 		return ImportedPushers{Outcome: NothingToImport}, nil
 	}
-	size, err := s.store.Size(ctx, user)
-	if err != nil {
-		return result, err
-	}
-	if size.Pushers > 0 {
+	list, err := s.store.Load(ctx, user)
+	switch {
+	case fault.KindOf(err) == fault.Database || err == nil && list.Len() > 0: // also what cannot be read stays
 		return ImportedPushers{Outcome: AlreadyThere}, nil
+	case err != nil:
+		return result, err
 	}
 	m := &pusherImport{pusherService: s, user: user, ImportedPushers: ImportedPushers{Outcome: Imported}}
 	if err := m.accept(ctx, pushers); err != nil {

@@ -117,6 +117,9 @@ func TestAnImportedPusherTakesNoPushkeyAndLosesItToWhoTakesIt(t *testing.T) {
 	t.Parallel()
 	for _, s := range importScenarios {
 		for kills := range 2 {
+			if kills > 0 && len(s.before) > 0 && s.before[0].verb == imports {
+				continue // too many orders, and none that the others do not have
+			}
 			t.Run(fmt.Sprintf("%v, %d die", s, kills), func(t *testing.T) {
 				t.Parallel()
 				synctest.Test(t, func(t *testing.T) {

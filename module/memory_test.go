@@ -104,11 +104,6 @@ func (m *memory) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.
 	})
 }
 
-func (m *memory) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
-	list, err := m.Load(ctx, user)
-	return list.Size(), err
-}
-
 func (m *memory) Delete(_ context.Context, user mxid.UserID) error {
 	unlock, err := m.step("delete pushers")
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// observed returns the stores with an observer that is told of each operation,
-// whichever stores they are. Nil is none.
+// observed wraps the stores so that an observer sees each of their operations.
+// Nil observes nothing.
 func (s Stores) observed(o observe.Observer) Stores {
 	if o = observe.Or(o); o == observe.None {
 		return s
@@ -116,13 +116,6 @@ func (s observedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key
 	err := s.store.UpdatePusher(ctx, user, key, edit)
 	end(observe.Outcome{Err: err})
 	return err
-}
-
-func (s observedPushers) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
-	ctx, end := s.o.Begin(ctx, s.o.load)
-	size, err := s.store.Size(ctx, user)
-	end(observe.Outcome{Err: err})
-	return size, err
 }
 
 func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {

@@ -127,6 +127,74 @@ func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
 	})
 }
 
+// A host with a stream position of its own shows every change once, fails the sync
+// where it cannot, and misses nothing that it was not told of.
+func TestAStreamOfTheHostAsThePageTells(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &stream{recorded: map[mxid.UserID]int64{}}
+		store := newShared()
+		i := newInstance(t, store, asDefault, s)
+		service := module.NewService(module.Stores{Rules: i.store}, i.Feed, module.Options{Limits: pushrule.DefaultLimits()})
+		s.push, s.changes = service.Host(service.Rules()), service.Sync(service.Rules())
+		sync := func(since int) (string, int) {
+			t.Helper()
+			content, next, err := s.accountData(t.Context(), alice, since)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(content), next
+		}
+		first, at := sync(0)
+		if !strings.Contains(first, ".m.rule.master") || at == 0 {
+			t.Fatalf("the first sync: got %s at %d", first, at)
+		}
+		if again, same := sync(at); again != "" || same != at {
+			t.Errorf("without news: got %s at %d", again, same)
+		}
+		put := func(id string) {
+			t.Helper()
+			if err := service.Rules().Put(t.Context(), alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		put("!first:example.org")
+		synctest.Wait() // the listener was called
+		if _, changed := s.position(alice, at); !changed {
+			t.Error("the listener has put nothing into the stream")
+		}
+		news, next := sync(at)
+		if !strings.Contains(news, "!first:example.org") || next != at+1 {
+			t.Errorf("after a change: got %s at %d after %d", news, next, at)
+		}
+
+		// Without the stores, the token does not move.
+		put("!second:example.org")
+		synctest.Wait()
+		store.set(func(s *shared) { s.failing = errDown })
+		if _, same, err := s.accountData(t.Context(), alice, next); err == nil || same != next {
+			t.Errorf("got position %d after %d, %v", same, next, err)
+		}
+		store.set(func(s *shared) { s.failing = nil })
+		if news, _ := sync(next); !strings.Contains(news, "!second:example.org") {
+			t.Errorf("after a failure: got %s", news)
+		}
+
+		// A host that starts with the stream of before finds what it was not told of.
+		late := &stream{push: s.push, changes: s.changes, users: []mxid.UserID{alice}, recorded: map[mxid.UserID]int64{alice: 1}}
+		if news, _, err := late.accountData(t.Context(), alice, 1); err != nil || !strings.Contains(string(news), "!second:example.org") {
+			t.Errorf("after a start: got %s, %v", news, err)
+		}
+	})
+}
+
+func TestUsersMoveInAsThePageTells(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	if err := (&mover{h.host(), h.former}).moveIn(t.Context(), alice); err != nil || !h.has("!old:example.org") || len(h.m.held(alice)) != 2 {
+		t.Errorf("stored are %s and %q, %v", text(h.rules.content.Rules), h.m.held(alice), err)
+	}
+}
+
 // health is what a probe is told.
 type health struct{ err error }
 

@@ -50,11 +50,13 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return s.claim(ctx, user, p, others, s.add)
 	}
 	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
-		err := s.renew(ctx, user, p, others, rival)
-		if err == nil {
+		held, err := s.renew(ctx, user, p, others, rival)
+		switch {
+		case err == nil && sessionOf(user, held) == sessionOf(user, p):
+			return nil // see checkLoggedIn
+		case err == nil:
 			return s.checkLoggedIn(ctx, user, p)
-		}
-		if !errors.Is(err, errNoClaim) {
+		case !errors.Is(err, errNoClaim):
 			return err
 		}
 	}
@@ -74,33 +76,34 @@ func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pu
 	return s.pushkeys.Pushkeys.Load(ctx, key)
 }
 
-// checkGrowth refuses a new pusher that the limits do not allow, before it leaves
-// anything in the stores. They are checked again when it is stored.
+// checkGrowth refuses a new pusher over a limit before anything is written. The
+// limits are checked again when it is stored.
 func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
-	before, err := s.store.Size(ctx, user)
+	list, err := s.store.Load(ctx, user)
 	if err != nil {
 		return err
 	}
+	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
 	p.Claim = others.Claim(p.SetAt) // which takes as many digits as the one that it will get
-	one := pusher.NewList(p)
-	after := one.Size()
-	after.Pushers += before.Pushers
-	after.Bytes += before.Bytes
-	return s.policy.CheckGrowth(before, after)
+	list.Set(p)
+	return s.policy.CheckGrowth(before, list.Size())
 }
 
-// errNoClaim ends the renewal of a pusher that cannot do with the claim it has.
+// errNoClaim ends the renewal of a pusher that needs a new claim.
 var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 
-// renew sets a pusher in the place of one with a claim that serves as well: one
-// to a key that nobody else claims or, where others are left alone, that nobody
-// else has claimed since. One that removes others needs a claim that says so,
-// which counts against pushers that are still to be imported.
-func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64) error {
+// renew replaces a pusher and keeps its claim. This is enough if nobody else
+// claims the key or, with [pusher.KeepOthers], if nobody has claimed it since.
+// With [pusher.RemoveOthers] the claim must say so: it counts against pushers
+// that are still to be imported. It returns the pusher that was there.
+func (s *pusherService) renew(
+	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
+) (held pusher.Pusher, err error) {
 	at := s.pushkeys.time().UnixMicro()
-	return s.replace(ctx, user, p.Key, func(list *pusher.List) error {
-		held, found := list.Pusher(p.Key)
+	err = s.replace(ctx, user, p.Key, func(list *pusher.List) error {
+		var found bool
+		held, found = list.Pusher(p.Key)
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
 			return errNoClaim
 		}
@@ -109,17 +112,18 @@ func (s *pusherService) renew(ctx context.Context, user mxid.UserID, p pusher.Pu
 		list.Set(p)
 		return nil
 	})
+	return held, err
 }
 
 // setter makes an edit that sets the pusher of a key, within the limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
-// errNeedsList ends a change of one pusher that depends on the others.
+// errNeedsList ends a change of one pusher for which the user's others must be
+// read.
 var errNeedsList = errors.New("the change needs all pushers of the user")
 
-// replace is for a pusher that the user is likely to have. Where it is replaced
-// by one that is no larger, no limit can be exceeded, and the user's other
-// pushers are not read.
+// replace sets a pusher that the user probably has. If the new one is no larger,
+// no limit can be exceeded, and the user's other pushers are not read.
 func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
 		before := *list
@@ -137,7 +141,8 @@ func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pushe
 	return err
 }
 
-// add is for a pusher that the user is not likely to have.
+// add sets a pusher that the user probably does not have. It reads the others,
+// for the limits.
 func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List) error) error {
 	return s.store.Update(ctx, user, func(list *pusher.List) error {
 		before := *list
@@ -148,15 +153,14 @@ func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key,
 	})
 }
 
-// claim sets a pusher with a claim of its own, in an order of writes that
-// leaves no owner too many behind, whenever the process ends: the index knows
-// of the claim before there is a pusher of it; a key that is taken from others
-// is postponed before that, too; and each who sets a pusher looks at the claims
-// afterwards, so that of two the last one sees both.
+// claim sets a pusher with a claim of its own. Wherever the process ends, no
+// owner too many stays, because of the order of the writes: the index has the
+// claim before there is a pusher of it; a key that is taken from others is
+// postponed before that; and whoever has set a pusher loads the claims
+// afterwards, so of two at once the later sees both.
 //
-// Who leaves others alone has nothing to remove. There is something to settle
-// for them only where somebody has claimed the key since, who may not have seen
-// their pusher.
+// Who leaves others alone removes nobody. Something is left to settle for them
+// only if somebody has claimed the key since, who may not have seen their pusher.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
@@ -186,9 +190,9 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	return nil
 }
 
-// put stores a pusher with its claim, joined with that of the pusher that it
-// replaces: another request of the user may have claimed since. The claim that
-// no pusher has then is released.
+// put stores a pusher. Its claim is joined with that of the pusher that it
+// replaces, because another request of the user may have claimed since. The claim
+// that is left over is released.
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
 	at := s.pushkeys.time().UnixMicro()
@@ -209,9 +213,13 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 	return err
 }
 
-// checkLoggedIn takes back a pusher that was set for a device that is gone by
-// now. Its removal came either after the pusher, and has removed it, or before
-// it, and is seen here.
+// checkLoggedIn removes a pusher that was just set if its device was logged out
+// meanwhile. A logout removes pushers after it has ended the session: either it
+// removes this one, or the session is seen to be over here.
+//
+// A pusher that replaces one of the same session needs no such check: that one was
+// there, so either its removal is still to come, or another request has set it for a
+// session that was over, and removes what it finds.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), session.User, session.Device)
@@ -265,8 +273,8 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	return err
 }
 
-// removeStored is remove of what is stored. HasAny is true where there was any
-// pusher.
+// removeStored removes stored pushers that match. HasAny reports whether the user
+// had any pusher.
 func (s *pusherService) removeStored(
 	ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool,
 ) (hasAny bool, err error) {
@@ -279,8 +287,8 @@ func (s *pusherService) removeStored(
 	return hasAny, s.releaseOf(ctx, user, removed, err)
 }
 
-// removeOne is remove of one key. Kept is true where there is a pusher that does
-// not match.
+// removeOne removes the pusher of a key if it matches. Kept reports whether there
+// is one that does not.
 func (s *pusherService) removeOne(
 	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
 ) (kept bool, err error) {
@@ -293,8 +301,8 @@ func (s *pusherService) removeOne(
 	return kept, s.releaseOf(ctx, user, removed, err)
 }
 
-// releaseOf releases the claims of pushers that were removed, unless err says
-// that they may not have been.
+// releaseOf releases the claims of removed pushers. With an error they may not
+// have been removed, and keep their claims.
 func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
 		return err
@@ -319,32 +327,45 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 	})
 }
 
-// retainDevices removes the pushers that devices set which are not among live,
-// unless the host says that they are logged in. A pusher that was set anew
-// meanwhile stays: its device was logged in after the host was asked.
+// retainDevices removes the pushers of devices that are not among live, unless
+// the host says that they are logged in. It asks again about a pusher that was set
+// again meanwhile. If the host cannot tell, that one stays: its device may have
+// logged in since.
 func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
+	for {
+		setAnew, err := s.retainOnce(ctx, user, live)
+		if err != nil || !setAnew || s.accounts.get() == nil {
+			return err
+		}
+	}
+}
+
+func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live []string) (setAnew bool, err error) {
 	list, err := s.List(ctx, user)
 	if errors.Is(err, ErrLoggedOut) { // who was still to be imported, and gets no pushers
-		return nil
+		return false, nil
 	}
 	if err != nil {
-		return err
+		return false, err
 	}
 	list.Remove(func(p pusher.Pusher) bool {
 		return p.Kind == pusher.Email || p.Device == "" || slices.Contains(live, p.Device)
 	})
 	gone, err := s.withoutSession(ctx, user, list)
 	if err != nil || gone.Len() == 0 {
-		return err
+		return false, err
 	}
-	return s.remove(ctx, user, func(p pusher.Pusher) bool {
+	err = s.remove(ctx, user, func(p pusher.Pusher) bool {
 		q, found := gone.Pusher(p.Key)
-		return found && p.Device == q.Device && p.Claim == q.Claim && p.SetAt == q.SetAt
+		same := found && p.Device == q.Device && p.Claim == q.Claim && p.SetAt == q.SetAt
+		setAnew = setAnew || found && !same
+		return same
 	})
+	return setAnew, err
 }
 
-// withoutSession returns those of a user's pushers whose sessions are not logged
-// in; all of them where the host cannot tell.
+// withoutSession returns the pushers whose sessions are not logged in. If the
+// host has no accounts, these are all.
 func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, list pusher.List) (pusher.List, error) {
 	accounts := s.accounts.get()
 	if accounts == nil {

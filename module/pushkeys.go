@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pushkeys decides who owns a pushkey: of the users whose pusher of it is
-// stored, the last who claimed it for themselves, and those who joined since.
+// pushkeys decides who owns a pushkey: the last user who claimed it alone, and
+// those who joined since, of the users who have a stored pusher of it.
 type pushkeys struct {
 	Stores
 	unused *unusedClaims // nil if nobody has watched how long claims have had no pusher
@@ -37,7 +37,7 @@ func (k pushkeys) claim(
 	return number, rival != 0, nil
 }
 
-// drop takes back a claim; that of number 0 is none.
+// drop removes a claim from the index. A claim of number 0 is no claim.
 func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
 	if claim.Claim == 0 {
 		return nil
@@ -45,16 +45,16 @@ func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owne
 	return k.dropAll(ctx, key, []pusher.Owner{claim})
 }
 
-// release is drop where there is no pusher of the claim any more. That it fails
-// does no harm: such a claim is dropped when the key is settled next.
+// release is drop for a claim whose pusher is gone. A failure does no harm: the
+// claim is dropped when the key is next settled.
 func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.Owner) {
 	_ = k.drop(ctx, key, claim)
 }
 
-// settle removes the owners too many of a key, of which these claims are known,
-// and says so, unless there are claims whose pushers may still come. After those
-// it is looked at again. What taker claims removes others even if its pusher has
-// been removed meanwhile.
+// settle removes the owners too many of a key that has these claims. The key
+// counts as settled then, unless a claim may still get its pusher: it is settled
+// again later. The claim of taker removes others even if its own pushers are gone
+// by now.
 func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -67,8 +67,8 @@ func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Clai
 	return k.conclude(ctx, key.Digest(), claims, last, held, gone)
 }
 
-// conclude takes back the claims that no pusher has any more, and says that a
-// key is settled, unless there are claims whose pushers may still come.
+// conclude drops the claims that no pusher has any more, and marks a key as
+// settled, unless a claim may still get its pusher.
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
@@ -82,7 +82,7 @@ func (k pushkeys) conclude(
 	return k.Pushkeys.Settled(ctx, Unsettled{key, max(last, claims.Newest())})
 }
 
-// settlePostponed settles a key of which only the digest is known.
+// settlePostponed settles a key by its digest alone.
 func (k pushkeys) settlePostponed(ctx context.Context, u Unsettled) error {
 	claims, err := k.Pushkeys.Load(ctx, u.Key)
 	if err != nil {

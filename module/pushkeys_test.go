@@ -82,11 +82,6 @@ func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return all
 }
 
-func (c caller) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
-	list, err := c.Load(ctx, user)
-	return list.Size(), err
-}
-
 func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	all := c.LoadMany(ctx, users)
 	for user, loaded := range all {

@@ -143,10 +143,6 @@ type PusherStore interface {
 	// It reads and writes no other pusher.
 	UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
-	// Size returns the size of the user's pushers, those that cannot be read
-	// included. It does not read them.
-	Size(ctx context.Context, user mxid.UserID) (pusher.Size, error)
-
 	// Delete removes all that is stored for a user, readable or not.
 	Delete(ctx context.Context, user mxid.UserID) error
 }

@@ -21,10 +21,10 @@ func NewRepairs(stores Stores) *Repairs {
 	return &Repairs{pushkeys{Stores: stores}}
 }
 
-// Record has the index know a stored pusher. A pusher without a claim, or with one
+// Record adds a stored pusher to the index. A pusher without a claim, or with one
 // whose number another user has, gets a new one, which comes after all others and
-// removes nobody's pusher. Where others claim the pushkey, too, it is settled
-// within two minutes who keeps it, by the numbers of the claims.
+// removes nobody's pusher. If others claim the pushkey, too, the claims decide
+// within two minutes who keeps it.
 func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	if p.Claim.Number == 0 {
 		return r.giveClaim(ctx, user, p)
@@ -52,7 +52,7 @@ func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pus
 	return r.postponeShared(ctx, key, claim.User, claims)
 }
 
-// postponeShared has a key settled that other users claim, too.
+// postponeShared has a key settled if other users claim it, too.
 func (r *Repairs) postponeShared(ctx context.Context, key pusher.Digest, user mxid.UserID, claims pusher.Claims) error {
 	if _, rival := claims.Last(user); rival == 0 {
 		return nil
@@ -87,20 +87,20 @@ func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Push
 	return errors.Join(err, r.keys.drop(ctx, p.Digest(), pusher.Owner{User: user, Claim: number}))
 }
 
-// Release takes back claims that no pusher has; see [PushkeyProblems].
+// Release drops claims that no pusher has; see [PushkeyProblems].
 func (r *Repairs) Release(ctx context.Context, key pusher.Digest, claims []pusher.Owner) error {
 	return r.keys.dropAll(ctx, key, claims)
 }
 
-// PushkeyProblems are what is wrong with a pushkey of which claims and pushers are
-// known, unless it is to be settled still.
+// PushkeyProblems are what is wrong with a pushkey, unless it is still to be
+// settled.
 type PushkeyProblems struct {
 	GivenUp []pusher.Owner // claims that no pusher has, and that are so old that none will come
 	TooMany []pusher.Owner // pushers that a later claim should have removed
 }
 
-// ProblemsOfPushkey compares the claims to a key with the pushers of it that those
-// who claim it have, at a time by the stores' clock; see [Stores.Now].
+// ProblemsOfPushkey compares the claims to a key with the pushers of those who
+// claim it, at a time by the stores' clock; see [Stores.Now].
 func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher, now time.Time) (p PushkeyProblems) {
 	for _, claim := range withoutPushers(claims, held) {
 		if now.Sub(time.UnixMicro(claim.Claim)) > claimAge {

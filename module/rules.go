@@ -50,10 +50,10 @@ func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, erro
 	return s.store.Load(ctx, user)
 }
 
-// repair makes the two repairs of the whole-set read on what is stored now, and
-// returns what it made. Where others have changed that since, or in the same
-// write, the version is one that was never stored, so that a sync looks again:
-// a read shows one moment, and here that is when it wrote.
+// repair makes the two repairs of the whole-set read and returns the set that it
+// made. If other changes came with it or after it, that set has no version of its
+// own: the returned version is one that was never stored, so the next sync loads
+// again.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.defaults.For(user)
 	var made pushrule.Ruleset
@@ -83,8 +83,8 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 	return Content{made, stored.Extra, stored.Version - 1}, nil
 }
 
-// checkLoggedIn takes back the rules that were created for a user who is gone by
-// now.
+// checkLoggedIn removes the rules that were just created if the user was
+// deactivated meanwhile.
 func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
 	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), user, "")
 	if err != nil || loggedIn {
@@ -163,7 +163,7 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })
 }
 
-// edit changes the rules of a user who has some, or has some elsewhere.
+// edit changes the rules of a user who has some, here or still to be imported.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	err := s.editStored(ctx, user, edit)
 	if !errors.Is(err, pushrule.ErrEventNotFound) {

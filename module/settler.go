@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// claimAge is how long a claim may have no pusher before it counts as given up: a
-// pusher is stored within half a minute of its claim, or never.
+// claimAge is how long a claim may have no pusher before it is given up. A pusher
+// is stored within half a minute of its claim, or never.
 const claimAge = 10 * time.Minute
 
 // maxSettlements bounds how much one call of [Settler.Settle] does.
@@ -57,8 +57,8 @@ func newUnusedClaims() *unusedClaims {
 	return &unusedClaims{since: map[pusher.Digest]map[pusher.Owner]time.Time{}}
 }
 
-// observe takes in which claims to a key have no pusher now. It returns those that
-// have had none for so long that none will come; pending is true if there are
+// observe takes the claims to a key that have no pusher now. It returns those
+// that have had none for longer than claimAge; pending reports whether there are
 // others.
 func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (given []pusher.Owner, pending bool) {
 	if c == nil {
@@ -84,7 +84,7 @@ func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (given 
 	return given, pending
 }
 
-// keepOnly forgets the claims to keys that need not be settled any more.
+// keepOnly forgets claims to keys that are settled.
 func (c *unusedClaims) keepOnly(postponed []Unsettled) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

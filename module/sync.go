@@ -33,7 +33,7 @@ func (s *syncService) ContentSince(ctx context.Context, user mxid.UserID, since 
 	return content, true, nil
 }
 
-// load asks the store, and has the feed remember the version.
+// load asks the store, and has the feed observe the version.
 func (s *syncService) load(ctx context.Context, user mxid.UserID) (Content, error) {
 	l := s.feed.begin(user)
 	content, err := s.rules.Content(ctx, user)

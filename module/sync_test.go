@@ -193,7 +193,7 @@ func TestUsersAreLookedAfterWhileSomebodyAsksForThem(t *testing.T) {
 func TestNobodyIsLookedAfterWhoseRulesCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
-		i := newInstance(t, store, asDefault, &ear{})
+		i := newInstance(t, store, asDefault, &recorder{})
 		i.syncs(alice, 0)
 		store.set(func(s *shared) { s.failing = pushrule.Unreadable(errors.New("no JSON")) })
 		store.loads()
@@ -212,8 +212,8 @@ func TestNoMoreUsersAreRememberedThanAllowed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100
 		store := newShared()
-		told := &ear{}
-		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = most }, told)
+		listener := &recorder{}
+		i := newInstance(t, store, func(c *module.FeedConfig) { c.MaxUsers = most }, listener)
 		users := someUsers(5 * most)
 		for n, user := range users {
 			switch version := store.change(user); n % 3 {

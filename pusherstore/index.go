@@ -178,7 +178,7 @@ func (s storedClaims) Change(next pusher.Claims) rediscommit.Change[pusher.Claim
 	return claimsChange{s, next}
 }
 
-// claimsChange is claims to be stored in the place of others.
+// claimsChange replaces claims by others.
 type claimsChange struct {
 	old  storedClaims
 	next pusher.Claims

@@ -26,15 +26,14 @@ func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.K
 	return err
 }
 
-// one is the view of the store that shows of each user's hash the field of one
-// pusher.
+// one returns a view of the store in which each user's hash has the field of one
+// pusher only.
 func (s *Store) one(pushkey pusher.Key) *rediscommit.Users[pusher.List] {
 	field := pushkey.Field()
 	return rediscommit.NewUsers(s.fields, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
-// fieldKey names a field of a hash, for the store of single fields. A field is
-// JSON, which has no line breaks.
+// fieldKey names a field of a hash. A field is JSON, which has no line breaks.
 func fieldKey(hash, field string) string { return hash + "\n" + field }
 
 // splitFieldKey returns what [fieldKey] joined.
@@ -68,7 +67,7 @@ func readOne(ctx context.Context, client redis.Cmdable, key string) func() (redi
 	}
 }
 
-// storedOne is a hash of which one pusher is known.
+// storedOne is a hash of which one pusher was read.
 type storedOne struct{ storedHash }
 
 func (s storedOne) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
@@ -79,7 +78,7 @@ func (s storedOne) Change(next pusher.List) rediscommit.Change[pusher.List] {
 	return changeOne{s.change(next)}
 }
 
-// changeOne changes one field of a hash, whatever else that holds.
+// changeOne changes one field of a hash and leaves the others as they are.
 type changeOne struct{ change }
 
 func (c changeOne) Args(revision stored.Revision) []any {

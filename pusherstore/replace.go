@@ -8,14 +8,14 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Replace stores the fields of a hash in the place of exactly the old ones, none
-// for nothing; done is false where something else is stored. It is for what
-// [Store.Update] cannot do: to take out what cannot be read, and to bring back
-// what was stored once, byte for byte.
+// Replace stores the fields of a hash if exactly the old ones are stored, or
+// nothing if those are empty; done is false if something else is. It does what
+// [Store.Update] cannot: it removes what cannot be read, and restores what was
+// stored once, byte for byte.
 //
-// The hash gets a revision of its own with a version above those of both, so that
-// no request that was made for either takes effect any more. The index is the
-// caller's to keep: see [module.Repairs.Record].
+// The hash gets a new revision with a version above those of both, so that no
+// request that was prepared for either takes effect any more. The caller brings
+// the index up to date: see [module.Repairs.Record].
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[string]string) (done bool, err error) {
@@ -38,10 +38,10 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[s
 	return s.hashes.Swap(ctx, user, onto, func(revision stored.Revision) []any { return c.args(exactly, revision) })
 }
 
-// Reset removes all claims to a pushkey, if what is stored is exactly the old
-// text, which need not be readable; done is false where something else is. The
-// claims of the pushers that there are can be brought back with
-// [module.Repairs.Record]. Errors: as [Store.Replace].
+// Reset removes all claims to a pushkey if exactly the old text is stored, which
+// need not be readable; done is false if something else is.
+// [module.Repairs.Record] restores the claims of stored pushers. Errors: as
+// [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
 	c := claimsChange{old: storedClaims{text: &old}}
 	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), stored.Revision{}, c.Args)

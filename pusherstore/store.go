@@ -5,9 +5,6 @@ package pusherstore
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -27,9 +24,6 @@ var _ module.PusherStore = (*Store)(nil)
 type Store struct {
 	hashes *rediscommit.Users[pusher.List]
 	fields *rediscommit.Store[pusher.List] // the same hashes, field by field
-	client redis.UniversalClient
-	cfg    rediscommit.Config
-	size   *redis.Script
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -47,7 +41,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 		return nil, err
 	}
 	layout.Read, layout.RedisKey = readOne, hashOf
-	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), hashes.View(layout), client, cfg, redis.NewScript(sizeScript)}, nil
+	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), hashes.View(layout)}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].
@@ -74,52 +68,6 @@ func results(loaded map[mxid.UserID]rediscommit.Loaded[pusher.List]) map[mxid.Us
 func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
 	_, err := s.hashes.Update(ctx, user, edit)
 	return err
-}
-
-// sizeScript returns how many fields a hash has beside one, and the bytes that
-// they and their values take.
-//
-// ARGV: the one.
-const sizeScript = `
-local pushers, bytes = 0, 0
-for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
-	if field ~= ARGV[1] then
-		pushers = pushers + 1
-		bytes = bytes + #field + redis.call('HSTRLEN', KEYS[1], field)
-	end
-end
-return {pushers, bytes}`
-
-// maxSizeTries is how often the size is asked for if answers get lost. The client
-// may have been told not to repeat commands.
-const maxSizeTries = 3
-
-// Size returns the size of the stored pushers; see [module.PusherStore].
-func (s *Store) Size(ctx context.Context, user mxid.UserID) (pusher.Size, error) {
-	if err := user.Validate(); err != nil {
-		return pusher.Size{}, fmt.Errorf("pusherstore: %w", err)
-	}
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
-	defer cancel()
-	key := stored.Keys{Prefix: s.cfg.KeyPrefix}.Pushers(user)
-	var size []int64
-	var err error
-	for range maxSizeTries {
-		size, err = s.size.Run(ctx, s.client, []string{key}, stored.RevisionField).Int64Slice()
-		var refusal redis.Error
-		if err == nil || errors.As(err, &refusal) || ctx.Err() != nil {
-			break
-		}
-	}
-	switch {
-	case err != nil && strings.Contains(err.Error(), "WRONGTYPE"): // within what scripts say, in other words by each server
-		return pusher.Size{}, pusher.Unreadable(errors.New("the key holds another type of value"))
-	case err != nil:
-		return pusher.Size{}, module.Unavailable(fmt.Errorf("pusherstore: size: %w", err))
-	case len(size) != 2:
-		return pusher.Size{}, module.Unavailable(fmt.Errorf("pusherstore: size: %d numbers", len(size)))
-	}
-	return pusher.Size{Pushers: int(size[0]), Bytes: int(size[1])}, nil
 }
 
 // Delete removes what is stored for a user; see [module.PusherStore].

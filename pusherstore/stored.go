@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// emptyAge is how long a hash without pushers stays, for its revision.
+// emptyAge is how long the revision of a hash without pushers is kept.
 const emptyAge = 10 * time.Minute
 
 // swapScript changes the hash.
@@ -116,8 +116,8 @@ func (s storedHash) change(next pusher.List) change {
 	return c
 }
 
-// change is what makes a hash another: the fields to delete, and the fields
-// and values to set.
+// change turns a hash into another: the fields to delete, and the fields and
+// values to set.
 type change struct {
 	old           map[string]string
 	next          pusher.List

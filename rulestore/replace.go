@@ -7,14 +7,14 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Replace stores an event in the place of exactly the old one, nil for none;
-// done is false where something else is stored. It is for what [Store.Update]
-// cannot do: to replace an event that cannot be read, and to bring back one that
-// was stored once, in whatever form, with all that is in it.
+// Replace stores an event if exactly the old one is stored, or nothing if that is
+// nil; done is false if something else is. It does what [Store.Update] cannot: it
+// replaces an event that cannot be read, and restores one from a copy, in
+// whatever form, with all its members.
 //
-// The event gets a revision of its own with a version above those of both, so that
-// no request that was made for either takes effect any more and syncs notice. One
-// that cannot be read, and has no place for a revision, is stored as it is.
+// The event gets a new revision with a version above those of both. So no request
+// that was prepared for either takes effect any more, and syncs notice. An event
+// that cannot be read has no place for a revision and is stored as it is.
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text string) (done bool, err error) {

@@ -92,20 +92,21 @@ func (s storedEvent) Bytes() int {
 	return len(*s.text) + len(s.Rules.JSON()) // which may be a part of the text
 }
 
+// Change never refuses: the service limits the size of rules.
 func (s storedEvent) Change(next stored.Event) rediscommit.Change[stored.Event] {
 	s.layout.cache.Add(next.Rules)
 	return &change{old: s, next: next}
 }
 
-// change is an event to be stored in the place of another.
+// change replaces an event by another.
 type change struct {
 	old  storedEvent
 	next stored.Event
 	text string // the event with the revision that it was asked for with last
 }
 
-// IsEmpty reports whether the rules are stored already, in whatever form: an edit
-// changes nothing else in an event.
+// IsEmpty reports whether the rules are the same. An edit changes nothing else in
+// an event.
 func (c *change) IsEmpty() bool {
 	return c.old.Found && c.old.Rules.Equal(c.next.Rules)
 }

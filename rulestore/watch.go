@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Watch tells of the changes that are published; see [module.RuleStore]. The
-// connection is one of its own. What is published is not kept for anybody, so
-// a connection that is lost ends the watch.
+// Watch calls changed for each published change; see [module.RuleStore]. It has a
+// connection of its own. Redis keeps no published message for later, so a lost
+// connection ends the watch.
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	err := redisclient.Listen(ctx, s.client, s.channel, watching, func(message string) {
 		if user, version, found := stored.ReadMessage(message); found {

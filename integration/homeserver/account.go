@@ -11,9 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// account serves what a user can do to their account. All that ends a session
-// ends it first, and then tells the module: so no request of it sets a pusher
-// afterwards.
+// account serves what users can do to their accounts. A session is always ended
+// before the module is called, so that no later request of it sets a pusher.
 type account struct {
 	sessions *sessions.Sessions
 	limits   *limits
@@ -121,9 +120,9 @@ func (a *account) deactivate(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 
-// toTheEnd returns the caller and a context for what must not stop in the
-// middle when the client goes away: its token works no more, so it could not
-// try again. Each step has a deadline of its own.
+// toTheEnd returns the caller and a context that goes on when the client hangs
+// up: its token is no longer valid, so it could not try again. Each step has a
+// deadline of its own.
 func toTheEnd(c echo.Context) (context.Context, sessions.Caller) {
 	ctx := c.Request().Context()
 	return context.WithoutCancel(ctx), sessions.CallerFrom(ctx)

@@ -11,15 +11,15 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// drainLimit is how long a stop waits for clients to leave. Those that make a
-// request meanwhile leave with its answer; those that are silent for so long
-// make none in the moment in which their connection is closed.
+// drainLimit is how long a stop waits for clients to leave. A client that makes a
+// request meanwhile leaves with its answer. One that is silent for so long is
+// unlikely to make a request just when its connection is closed.
 const drainLimit = time.Second
 
-// drain has the clients leave before the host stops: each answer says then that
-// it is the connection's last. To close connections at once would cut off the
-// requests that are on their way. (The kernel resets those that have connected
-// and were not accepted yet; a balancer that asks /readyz before sends none.)
+// drain lets the clients leave before the host stops: every answer then ends its
+// connection. Closing all connections at once would cut off requests that are on
+// their way. (The kernel resets connections that were not accepted yet; a
+// balancer that asks /readyz before opens none.)
 type drain struct {
 	begun atomic.Bool
 

@@ -13,8 +13,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// explainAtOnce is how many events are explained at a time: each takes a core,
-// for as long as the user's rules ask for.
+// explainAtOnce is how many events are explained at a time. Each occupies a core
+// for as long as the user's rules take.
 const explainAtOnce = 1
 
 // explainer shows what the push rules of a user do with an event, and why. It

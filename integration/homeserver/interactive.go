@@ -10,9 +10,9 @@ import (
 )
 
 // authenticated asks for the caller's password (Matrix specification,
-// "User-Interactive Authentication API"). Where it is not given it answers the
-// request, and done is false. The one stage is done in one request, so there is
-// nothing to remember of it: any session will do.
+// "User-Interactive Authentication API"). If the request has none, it is
+// answered, and done is false. One request completes the one stage, so no session
+// is stored: any name of a session is taken.
 func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
 	if auth == nil || auth.Type == "" { // only the session: how far has it come?
 		return false, c.JSON(http.StatusUnauthorized, challenge())

@@ -22,7 +22,7 @@ const (
 	// rate.
 	passwordBurst = 10
 
-	// forgotten is after how long a limiter forgets who made no more requests.
+	// forgotten is when a limiter forgets a client that made no more requests.
 	forgotten = 3 * time.Minute
 )
 
@@ -71,8 +71,8 @@ func (l *limits) stranger(c echo.Context, err error) error {
 	return l.addresses(func(echo.Context) error { return err })(c)
 }
 
-// password refuses to try another password of a user, or from an address, of
-// which too many were tried. Who guesses at a user's password keeps that user
+// password refuses to try another password after too many were tried for a user
+// or from an address. Somebody who tries passwords of a user can keep that user
 // from logging in meanwhile, but ends no session.
 func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	if l.passwords == nil {
@@ -86,9 +86,9 @@ func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	return nil
 }
 
-// addressOf returns the address that a request comes from, of IPv6 the network
-// that one customer has. Behind a proxy it would be that of the proxy: there,
-// echo's IPExtractor is to be used, with the proxy's address.
+// addressOf returns the address that a request comes from; for IPv6, the network
+// that one customer has. Behind a proxy this would be the proxy's: set echo's
+// IPExtractor there.
 func addressOf(c echo.Context) string {
 	host, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
 	address, err := netip.ParseAddr(host)

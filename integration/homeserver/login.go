@@ -82,9 +82,9 @@ func (l *login) post(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
 }
 
-// removeLeftPushers removes the pushers that a logout has left, since Redis failed
-// after the session was ended. Pushers that cannot be read are for an operator:
-// nobody is to be kept out for them.
+// removeLeftPushers removes the pushers that a logout left because Redis failed
+// after the session was ended. Pushers that cannot be read are for an operator,
+// and keep nobody from logging in.
 func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	devices, err := l.sessions.Devices(ctx, user)
 	if err == nil {

@@ -128,7 +128,7 @@ func (g *guarded) damage() {
 	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","commit":{"version":1,"changes":1,"writers":{"W":[1,1]}}}`)
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
-	for _, d := range damages() {
+	for _, d := range damages(g.keys) {
 		if d.kind == pusherNoClaim || d.kind == pusherTooMany || d.kind == unsettledPushkeys {
 			d.make(g.bed)
 		}
@@ -144,6 +144,7 @@ func (g *guarded) work() (trouble []string) {
 	g.t.Helper()
 	g.damage()
 	password, archive := g.passwordFile(), g.file()
+	former := g.fileOf(formerUser("@eve:example.org", ``, formerPusher("eve", "")))
 	for _, call := range []struct {
 		want int
 		args []string
@@ -155,6 +156,7 @@ func (g *guarded) work() (trouble []string) {
 		{0, []string{"reset", "-yes", string(alice)}},
 		{0, []string{"forget", "-yes", string(bob)}},
 		{0, []string{"import", "-quiet", "-overwrite", archive}},
+		{0, []string{"import", "-quiet", "-from", former}},
 		{0, []string{"show", string(bob)}},
 		{0, []string{"check", "-quiet"}},
 	} {
@@ -231,9 +233,9 @@ func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
 	}
 }
 
-// TestTheCommandForUnreadableDataMendsIt follows what the page tells to do when
+// TestTheCommandForUnreadableDataRepairsIt follows what the page tells to do when
 // that alert comes.
-func TestTheCommandForUnreadableDataMendsIt(t *testing.T) {
+func TestTheCommandForUnreadableDataRepairsIt(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice, bob)

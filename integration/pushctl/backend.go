@@ -60,6 +60,13 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 	if cfg.DefaultRules, err = readDefaultRules(o.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
+	cfg.PusherPolicy.AllowHTTP = o.allowHTTP
+	if cfg.PusherPolicy.AllowedPrefixes, err = readPrefixes(o.allowed); err == nil {
+		err = cfg.PusherPolicy.Validate()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("-allowed-prefixes: %w", err)
+	}
 	servers.LongestWait = max(patience, cfg.Redis.Durability.LongestWait())
 	if err := servers.Check(ctx); err != nil {
 		return nil, err

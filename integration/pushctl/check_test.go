@@ -20,115 +20,116 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // damage is a problem that somebody makes.
 type damage struct {
-	name   string
-	kind   problemKind
-	make   func(*bed)
-	left   bool     // whether repair leaves it
-	repair []string // flags of the repair beside -yes
+	name string
+	kind problemKind
+	fate fate
+	make func(*bed)
 }
 
-// damages have each kind of problem that a single server can have.
-func damages() []damage {
-	field := aPusher(string(alice)).Field()
-	digest := aPusher(string(alice)).Digest()
-	const mine = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
-	room := `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`
-	return []damage{
-		{name: "no JSON", kind: unreadableEvent, make: func(b *bed) { b.store(alice, "no JSON") }, left: true},
-		{name: "no JSON, reset", kind: unreadableEvent, make: func(b *bed) { b.store(alice, "no JSON") }, repair: []string{"-reset-damaged"}},
-		{name: "no content", kind: emptyEvent, make: func(b *bed) { b.store(alice, `{"type":"m.push_rules"}`) }},
-		{name: "a rule twice", kind: problemKind(pushrule.DuplicateRules), make: func(b *bed) { b.spoil(alice, room, room+","+room) }},
-		{
-			name: "two rules of one id", kind: problemKind(pushrule.DuplicateRules), left: true,
-			make: func(b *bed) {
-				b.spoil(alice, room, room+","+strings.Replace(room, `"actions":[]`, `"actions":["notify"]`, 1))
-			},
-		},
-		{name: "a rule above the master rule", kind: problemKind(pushrule.MasterNotFirst), make: func(b *bed) { b.spoil(alice, `"override":[`, `"override":[`+mine+`,`) }},
-		{
-			name: "a legacy rule", kind: problemKind(pushrule.LegacyRule),
-			make: func(b *bed) {
-				b.spoil(alice, `"content":[`, `"content":[{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"pattern":"alice","actions":[]}`)
-			},
-		},
-		{
-			name: "another host's default", kind: problemKind(pushrule.ForeignDefault), left: true,
-			make: func(b *bed) {
-				b.spoil(alice, `"sender":[`, `"sender":[{"rule_id":".org.example.rule","default":true,"enabled":false,"actions":[]}`)
-			},
-		},
-		{name: "an old default", kind: problemKind(pushrule.StaleDefaults), make: func(b *bed) { b.spoil(alice, "m.room.tombstone", "m.room.grave") }},
-		{name: "a pusher that is no JSON", kind: unreadablePushers, make: func(b *bed) { b.do("HSET", b.keys.Pushers(alice), field, secret) }, left: true},
-		{
-			name: "another pusher that is no JSON", kind: unreadablePushers, repair: []string{"-reset-damaged"},
-			make: func(b *bed) { b.do("HSET", b.keys.Pushers(alice), `["x","`+secret+`"]`, secret) },
-		},
-		{
-			name: "a pusher without a claim", kind: pusherNoClaim,
-			make: func(b *bed) {
-				p := aPusher("2")
-				p.Created = 7
-				b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)))
-			},
-		},
-		{name: "lost claims", kind: pusherUnknown, make: func(b *bed) { b.do("DEL", b.keys.Claims(digest)) }},
-		{
-			name: "a claim that another has", kind: pusherUnknown,
-			make: func(b *bed) {
-				text := b.client.Get(b.t.Context(), b.keys.Claims(digest)).Val()
-				b.do("SET", b.keys.Claims(digest), strings.Replace(text, string(alice), string(bob), 1))
-			},
-		},
-		{name: "claims that are no JSON", kind: unreadableClaims, make: func(b *bed) { b.do("SET", b.keys.Claims(aPusher("x").Digest()), "no JSON") }},
-		{
-			name: "a claim that was given up", kind: claimGivenUp,
-			make: func(b *bed) {
-				b.do("SET", b.keys.Claims(aPusher("x").Digest()), `{"claims":{"17":"@bob:example.org"}}`)
-			},
-		},
-		{
-			name: "a pusher that should have gone", kind: pusherTooMany,
-			make: func(b *bed) {
-				p := aPusher("shared")
-				b.set(bob, "shared")
-				b.set(carol, "shared")
-				list, err := b.pushers.Load(b.t.Context(), carol)
-				held, _ := list.Pusher(p.Key)
-				err = errors.Join(err, b.pushers.Update(b.t.Context(), carol, func(list *pusher.List) error {
-					held.Claim.Removes = held.Claim.Number
-					list.Set(held)
-					return nil
-				}))
-				if err != nil {
-					b.t.Fatal(err)
-				}
-				b.do("DEL", b.keys.Unsettled())
-			},
-		},
-		{
-			name: "pushkeys that nobody settles", kind: unsettledPushkeys,
-			make: func(b *bed) { b.do("ZADD", b.keys.Unsettled(), 17, string(digest)) },
-		},
-		{name: "an event of another type", kind: wrongType, make: func(b *bed) { b.do("RPUSH", b.keys.Rules(carol), "x") }, left: true},
-		{name: "pushers of another type", kind: wrongType, make: func(b *bed) { b.do("SET", b.keys.Pushers(carol), "x") }, left: true},
-		{
-			name: "claims of another type", kind: wrongType, left: true,
-			make: func(b *bed) { b.do("DEL", b.keys.Claims(digest)); b.do("RPUSH", b.keys.Claims(digest), "x") },
-		},
-		{name: "pushers of nobody", kind: unknownKey, make: func(b *bed) { b.do("SET", "pushers:@alice:example.org", "x") }, left: true},
-		{name: "a key that is no digest", kind: unknownKey, make: func(b *bed) { b.do("SET", "pushkey:{"+secret+"}", "x") }, left: true},
-		{name: "push rules without a hash tag", kind: unknownKey, make: func(b *bed) { b.do("SET", "account_data:@alice:example.org:m.push_rules", "x") }, left: true},
+// fate is what repair does with a problem.
+type fate string
+
+const (
+	repaired fate = "is repaired"
+	left     fate = "is left"
+	reset    fate = "is repaired with -reset-damaged"
+)
+
+// stores makes a text the event of alice.
+func stores(text string) func(*bed) { return func(b *bed) { b.store(alice, text) } }
+
+// spoils replaces a part of the event of alice.
+func spoils(old, with string) func(*bed) { return func(b *bed) { b.spoil(alice, old, with) } }
+
+// runs runs a command of Redis.
+func runs(args ...any) func(*bed) { return func(b *bed) { b.do(args...) } }
+
+func inOrder(steps ...func(*bed)) func(*bed) {
+	return func(b *bed) {
+		for _, take := range steps {
+			take(b)
+		}
 	}
+}
+
+// damages have each kind of problem that a single server can have, for the keys of
+// a host.
+func damages(keys stored.Keys) []damage {
+	const (
+		mine   = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
+		room   = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`
+		noisy  = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":["notify"]}`
+		legacy = `{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"pattern":"alice","actions":[]}`
+		others = `{"rule_id":".org.example.rule","default":true,"enabled":false,"actions":[]}`
+	)
+	second, other := aPusher("2"), aPusher("x")
+	second.Created = 7
+	own := aPusher(string(alice)) // which alice has
+	pushers, claims, claimsOfNobody := keys.Pushers(alice), keys.Claims(own.Digest()), keys.Claims(other.Digest())
+	return []damage{
+		{"no JSON", unreadableEvent, left, stores("no JSON")},
+		{"no JSON, reset", unreadableEvent, reset, stores("no JSON")},
+		{"no content", emptyEvent, repaired, stores(`{"type":"m.push_rules"}`)},
+		{"a rule twice", problemKind(pushrule.DuplicateRules), repaired, spoils(room, room+","+room)},
+		{"two rules of one id", problemKind(pushrule.DuplicateRules), left, spoils(room, room+","+noisy)},
+		{"a rule above the master rule", problemKind(pushrule.MasterNotFirst), repaired, spoils(`"override":[`, `"override":[`+mine+`,`)},
+		{"a legacy rule", problemKind(pushrule.LegacyRule), repaired, spoils(`"content":[`, `"content":[`+legacy)},
+		{"another host's default", problemKind(pushrule.ForeignDefault), left, spoils(`"sender":[`, `"sender":[`+others)},
+		{"an old default", problemKind(pushrule.StaleDefaults), repaired, spoils("m.room.tombstone", "m.room.grave")},
+
+		{"a pusher that is no JSON", unreadablePushers, left, runs("HSET", pushers, own.Field(), secret)},
+		{"another pusher that is no JSON", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
+		{"a pusher without a claim", pusherNoClaim, repaired, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
+		{"a pusher that should have gone", pusherTooMany, repaired, inOrder(shareOfWhichOneRemoves, runs("DEL", keys.Unsettled()))},
+
+		{"lost claims", pusherUnknown, repaired, runs("DEL", claims)},
+		{"a claim that another has", pusherUnknown, repaired, giveClaimToBob},
+		{"claims that are no JSON", unreadableClaims, repaired, runs("SET", claimsOfNobody, "no JSON")},
+		{"a claim that was given up", claimGivenUp, repaired, runs("SET", claimsOfNobody, `{"claims":{"17":"@bob:example.org"}}`)},
+		{"pushkeys that nobody settles", unsettledPushkeys, repaired, runs("ZADD", keys.Unsettled(), 17, string(own.Digest()))},
+
+		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
+		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
+		{"claims of another type", wrongType, left, inOrder(runs("DEL", claims), runs("RPUSH", claims, "x"))},
+		{"pushers of nobody", unknownKey, left, runs("SET", "pushers:@alice:example.org", "x")},
+		{"a key that is no digest", unknownKey, left, runs("SET", "pushkey:{"+secret+"}", "x")},
+		{"push rules without a hash tag", unknownKey, left, runs("SET", "account_data:@alice:example.org:m.push_rules", "x")},
+	}
+}
+
+// shareOfWhichOneRemoves has bob and carol share a pushkey, and carol's claim say
+// that it removes others.
+func shareOfWhichOneRemoves(b *bed) {
+	p := aPusher("shared")
+	b.set(bob, "shared")
+	b.set(carol, "shared")
+	err := b.pushers.Update(b.t.Context(), carol, func(list *pusher.List) error {
+		held, _ := list.Pusher(p.Key)
+		held.Claim.Removes = held.Claim.Number
+		list.Set(held)
+		return nil
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// giveClaimToBob puts bob in the place of alice in the claims to her pushkey.
+func giveClaimToBob(b *bed) {
+	key := b.keys.Claims(aPusher(string(alice)).Digest())
+	text := b.client.Get(b.t.Context(), key).Val()
+	b.do("SET", key, strings.Replace(text, string(alice), string(bob), 1))
 }
 
 func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 	t.Parallel()
 	seen := map[problemKind]bool{misplacedKey: true} // that takes a cluster
-	for _, d := range damages() {
+	for _, d := range damages(stored.Keys{}) {
 		seen[d.kind] = true
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
@@ -146,13 +147,16 @@ func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 			if !strings.Contains(r.stdout, string(d.kind)) || !maps.Equal(before, b.stored()) {
 				t.Errorf("without -yes:\n%s", r.stdout)
 			}
-			status := exitOK
-			if d.left {
+			status, saved := exitOK, filepath.Join(t.TempDir(), "saved")
+			command := []string{"repair", "-yes", "-list", "-save", saved}
+			switch d.fate {
+			case left:
 				status = exitProblems
+			case reset:
+				command = append(command, "-reset-damaged")
 			}
-			saved := filepath.Join(t.TempDir(), "saved")
-			r = b.want(status, append([]string{"repair", "-yes", "-list", "-save", saved}, d.repair...)...)
-			if d.left && !maps.Equal(before, b.stored()) {
+			r = b.want(status, command...)
+			if d.fate == left && !maps.Equal(before, b.stored()) {
 				t.Errorf("what is left was changed:\n%s", r.stdout)
 			}
 			if d.kind == unreadableEvent || d.kind == unreadablePushers {

@@ -19,18 +19,38 @@ import (
 func importCommand() command {
 	return command{
 		name: "import", args: "FILE",
-		summary: "brings back what export has copied",
+		summary: "brings back what export has copied; with -from, users of another server",
 		about: "Reads a file of export as a whole, and changes nothing unless it is as it was written. Then it stores\n" +
 			"each value where nothing is stored. What is there already and the same is left alone, so that the same\n" +
 			"call goes on after Ctrl-C or an error; what is there and differs is kept and listed, unless -overwrite\n" +
 			"is given (exit status 1 says that there was such). Versions go up: requests that were under way for\n" +
-			"the former values have no effect, and syncs notice.",
+			"the former values have no effect, and syncs notice.\n\n" +
+			"With -from FILE instead of FILE, it brings in users from a server that did without the module. A line\n" +
+			"of the file is a JSON object:\n\n" +
+			"  {\"user_id\":\"@NAME:SERVER\",\"push_rules\":{\"global\":{...}},\"pushers\":[{...,\"device_id\":\"...\"}]}\n\n" +
+			"with the content of m.push_rules, and the pushers as clients see them with the device of each. A user\n" +
+			"who has push rules here is left alone, so that the same call goes on after Ctrl-C or an error. What no\n" +
+			"client may store is refused and listed (exit status 1), the rest of the user is imported.",
 		flags: func(o *options, flags *flag.FlagSet) {
 			o.addScan(flags)
 			o.addDurability(flags)
+			o.addDefaultRules(flags)
+			flags.StringVar(&o.from, "from", "", "`FILE` with users of another server; - is stdin. -rate counts users then")
+			flags.BoolVar(&o.dryRun, "dry-run", false, "with -from: tell what would be imported, and change nothing")
+			flags.BoolVar(&o.allowHTTP, "allow-http", false, "with -from: pushers may have plain http URLs, as with the hosts'\nPusherPolicy.AllowHTTP")
+			flags.StringVar(&o.allowed, "allowed-prefixes", "",
+				"with -from: `PREFIXES` of addresses that pushers may have though they are not public,\nseparated by commas, as the hosts' PusherPolicy.AllowedPrefixes")
 			flags.BoolVar(&o.overwrite, "overwrite", false, "replace what is stored and differs")
 		},
-		run: func(ctx context.Context, c *call) error { return c.importFile(ctx) },
+		run: func(ctx context.Context, c *call) error {
+			switch {
+			case c.from != "":
+				return c.importUsers(ctx)
+			case c.dryRun:
+				return errors.New("-dry-run is for -from")
+			}
+			return c.importFile(ctx)
+		},
 	}
 }
 

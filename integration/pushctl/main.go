@@ -100,7 +100,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	if err == nil && o.rate < 0 {
 		err = fmt.Errorf("-rate %d: want keys a second, or 0 for no limit", o.rate)
 	}
-	if err == nil && len(rest) != len(strings.Fields(c.args)) {
+	if err == nil && len(rest) != c.arguments(o) {
 		err = fmt.Errorf("want pushctl %s", strings.TrimSpace(c.name+" [flags] "+c.args))
 	}
 	if err != nil {
@@ -112,6 +112,14 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	}
 	defer b.client.Close()
 	return c.run(ctx, &call{options: o, backend: b, args: rest, out: stdout, width: widthOf(stdout), notes: stderr})
+}
+
+// arguments is how many arguments the command has beside the flags.
+func (c command) arguments(o options) int {
+	if o.from != "" { // which takes the place of FILE
+		return 0
+	}
+	return len(strings.Fields(c.args))
 }
 
 // call is one call of a command.

@@ -25,6 +25,10 @@ type options struct {
 	save         string
 	resetDamaged bool
 	overwrite    bool
+	from         string
+	dryRun       bool
+	allowHTTP    bool
+	allowed      string // prefixes
 	create       bool
 	dropOthers   bool
 }

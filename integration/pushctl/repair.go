@@ -198,12 +198,12 @@ func (r *repairer) repairOne(ctx context.Context, p problem) error {
 	case unsettledPushkeys:
 		return nil // settled at the end
 	}
-	return r.mendRules(ctx, p)
+	return r.repairRules(ctx, p)
 }
 
-// mendRules brings a set of rules in order. What is wrong with it may be counted as
+// repairRules brings a set of rules in order. What is wrong with it may be counted as
 // several problems; the first one to be repaired repairs all.
-func (r *repairer) mendRules(ctx context.Context, p problem) error {
+func (r *repairer) repairRules(ctx context.Context, p problem) error {
 	_, err := r.rules.Update(ctx, p.user, func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
 			return errChanged

@@ -184,7 +184,7 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[
 	case err != nil:
 		c.tell(observe.UnknownOutcome)
 	case !done:
-		c.tell(observe.MissedGuess)
+		c.tell(observe.StaleCache)
 	}
 	return done, nil
 }

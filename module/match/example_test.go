@@ -12,7 +12,10 @@ import (
 // What an event does for the members of a room.
 func Example() {
 	compiled := match.NewCache(64 << 20) // one for the whole process
-	members := []match.Member{{User: "@alice:example.org", DisplayName: "Alice"}, {User: "@bob:example.org", DisplayName: "Bob"}}
+	members := []match.Member{
+		{User: "@alice:example.org", DisplayName: "Alice"},
+		{User: "@bob:example.org", DisplayName: "Bob"},
+	}
 	for i, member := range members {
 		members[i].Rules = compiled.Rules(member.User, rulesOf(member.User))
 	}

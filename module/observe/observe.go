@@ -86,17 +86,16 @@ type Event int
 
 // The events.
 const (
-	// LostRace is a write in whose place another one came first; it is tried
-	// again.
+	// LostRace is a write that another one came before. It is tried again.
 	LostRace Event = iota
 
-	// UnknownOutcome is a write whose answer did not come; reading what is stored
-	// settles it.
+	// UnknownOutcome is a write whose reply got lost. What is stored tells what
+	// became of it.
 	UnknownOutcome
 
-	// MissedGuess is a LostRace of the first try, which assumes that what is stored
-	// is what this host wrote last: another host has written since.
-	MissedGuess
+	// StaleCache is a LostRace of a write onto the cached value, without reading it
+	// first: another host has written since.
+	StaleCache
 
 	// WholeRead is a read of a whole value, since it was not cached or has changed.
 	WholeRead

@@ -317,15 +317,15 @@ func (l *link) passRequests() error {
 
 // send passes a command on to the server. It waits for the reply to one that
 // was held, whose client may be gone: that ends the connection.
-func (l *link) send(owed pendingReply, raw []byte) error {
-	if err := l.expect(owed); err != nil {
+func (l *link) send(reply pendingReply, raw []byte) error {
+	if err := l.expect(reply); err != nil {
 		return err
 	}
-	if err := write(l.server, raw); err != nil || owed.held == nil {
+	if err := write(l.server, raw); err != nil || reply.held == nil {
 		return err
 	}
 	select {
-	case <-owed.held.passed:
+	case <-reply.held.passed:
 	case <-l.end:
 	}
 	return nil
@@ -361,19 +361,19 @@ func (l *link) passReplies() error {
 // strikeReply lets a fault strike the reply to the oldest command. An error
 // means that the client must not get it.
 func (l *link) strikeReply(raw []byte) error {
-	var owed pendingReply
+	var reply pendingReply
 	select {
-	case owed = <-l.pending:
+	case reply = <-l.pending:
 	default:
 		return fmt.Errorf("%w: a reply without a command", errProtocol)
 	}
-	if owed.held != nil {
-		owed.held.done()
+	if reply.held != nil {
+		reply.held.done()
 	}
 	if raw[0] == '-' || raw[0] == '!' {
 		return nil
 	}
-	fault := l.proxy.match(owed.command, cutReply, stallReply)
+	fault := l.proxy.match(reply.command, cutReply, stallReply)
 	if fault == nil {
 		return nil
 	}

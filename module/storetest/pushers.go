@@ -27,7 +27,6 @@ func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		{"many users are loaded at once", loadManyPushers},
 		{"one pusher is loaded and changed beside the others", onePusher},
 		{"of one pusher and all no change is lost", pusherWritersOfBoth},
-		{"the size is that of what is stored", pusherSize},
 		{"what is deleted is gone", deletedPushers},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
@@ -290,42 +289,6 @@ func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherSt
 			t.Errorf("a pusher was changed to %q, want both changes", p.Lang)
 		}
 	}
-}
-
-func pusherSize(t *testing.T, newStore func(*testing.T) module.PusherStore) {
-	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
-	want := func(pushers ...pusher.Pusher) {
-		t.Helper()
-		got, err := hosts[1].Size(t.Context(), user)
-		wantNoError(t, err)
-		for i := range pushers {
-			pushers[i].Created = int64(i + 1)
-		}
-		list := pusher.NewList(pushers...)
-		if got != list.Size() {
-			t.Errorf("got %+v, want %+v", got, list.Size())
-		}
-	}
-	want()
-	a, b := aPusher("a", "1"), aPusher(`b","`, "2\n3\x00ü")
-	setPushers(t, hosts[0], user, a, b)
-	want(a, b)
-	wantNoError(t, hosts[0].UpdatePusher(t.Context(), user, b.Key, func(list *pusher.List) error {
-		list.Delete(b.Key)
-		return nil
-	}))
-	want(a)
-	wantNoError(t, hosts[0].Delete(t.Context(), user))
-	want()
-	for _, user := range badUsers() {
-		if _, err := hosts[0].Size(t.Context(), user); err == nil {
-			t.Errorf("%q gave no error", user)
-		}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := hosts[0].Size(ctx, user)
-	wantUnavailable(t, err)
 }
 
 func deletedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {

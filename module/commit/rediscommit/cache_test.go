@@ -123,6 +123,22 @@ func TestAReadMovesNothingThatIsKnown(t *testing.T) {
 	wantText(t, other, "e")
 }
 
+func TestAReadWhoseAnswerIsLostIsRepeated(t *testing.T) {
+	t.Parallel()
+	proxy := redistest.NewProxy(t, redistest.Single(t))
+	store := textStore(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), asUsual)
+	wantText(t, store, "")
+	lost := proxy.CutReply(1, "GET")
+	wantText(t, store, "")
+	<-lost.Struck()
+	if err := store.Update(t.Context(), alice, to("a")); err != nil {
+		t.Fatal(err)
+	}
+	lost = proxy.CutReply(1, "GETRANGE")
+	wantText(t, store, "a")
+	<-lost.Struck()
+}
+
 // sentCommands is a hook that writes down what is sent, one after the other.
 type sentCommands struct{ names []string }
 

@@ -65,7 +65,7 @@ type reading[T, V any] struct {
 func (r reading[T, V]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
 	parts := map[redis.UniversalClient][]int{}
 	for i, key := range r.keys {
-		var node redis.UniversalClient = r.client
+		node := r.client
 		if master, err := r.nodes.masterOf(ctx, r.cfg.KeyPrefix+key); err == nil {
 			node = master
 		}

@@ -57,7 +57,7 @@ func (p *pipelines) send(ctx context.Context, key string, queue func(context.Con
 	if c.answered {
 		return true, nil
 	}
-	batch := append(c.others, c)
+	batch := append(c.others, c) //nolint:gocritic // nobody else has the others
 	defer q.finish(batch)
 	if len(batch) == 1 {
 		queue(ctx, p.nodes.client)

@@ -12,6 +12,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -276,22 +278,40 @@ func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 	return whole, err
 }
 
+// maxAsks is how often a read is sent if its answers get lost. The client may have
+// been told not to repeat commands.
+const maxAsks = 3
+
 // ask has a command sent for a key, and returns what its answer says. Errors are
 // faults.
-func ask[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (T, error) {
+func ask[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (value T, err error) {
+	for range maxAsks {
+		if value, err = askOnce(ctx, s, key, command); !isAnswerLost(err) || ctx.Err() != nil {
+			break
+		}
+	}
+	return value, s.checkError(err)
+}
+
+// isAnswerLost reports whether a connection broke that was there.
+func isAnswerLost(err error) bool {
+	var network *net.OpError
+	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
+}
+
+func askOnce[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (value T, err error) {
 	var answer func() (T, error)
 	batched, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
 		answer = command(ctx, client, key)
 	})
 	if err != nil {
-		var none T
-		return none, s.checkError(err)
+		return value, err
 	}
-	value, err := answer()
+	value, err = answer()
 	if batched && err != nil && fault.KindOf(err) == fault.Internal {
 		value, err = command(ctx, s.client, key)() // which follows the key where it went
 	}
-	return value, s.checkError(err)
+	return value, err
 }
 
 // readSurely is read, but that nothing is stored is an error where another master

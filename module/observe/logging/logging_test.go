@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe/logging"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
@@ -21,6 +22,7 @@ func TestEachProblemHasOneLine(t *testing.T) {
 	cause := module.Unavailable(errors.New("connection refused"))
 	differs := &redisclient.ClockError{Addr: "10.0.0.1:6379", Offset: time.Minute}
 	advice := redisclient.Advice{Option: "MaxRetries", Fault: "does not try again", Remedy: "set MaxRetries to 3"}
+	refused := module.ImportedRules{Refused: make([]pushrule.RefusedRule, 2)}
 	const unavailable = "The server cannot reach its storage, try again later.: connection refused"
 	for _, test := range []struct {
 		write   func(logging.Lines)
@@ -34,6 +36,8 @@ func TestEachProblemHasOneLine(t *testing.T) {
 			"change listener panicked", map[string]any{"error": (&module.ListenerPanic{Listener: "waker", Value: "a bug"}).Error()}},
 		{func(l logging.Lines) { l.SettleFailed(cause) }, zapcore.WarnLevel,
 			"pushkeys are still to be settled", map[string]any{"error": unavailable}},
+		{func(l logging.Lines) { l.ImportRefused("@alice:example.org", module.ImportResult{Rules: refused}) }, zapcore.WarnLevel,
+			"rules or pushers of a user were not imported", map[string]any{"user_id": "@alice:example.org", "rules": 2, "pushers": 0}},
 		{func(l logging.Lines) { l.Setting(advice, "10.0.0.1:6379") }, zapcore.WarnLevel,
 			"a setting of the Redis client will hurt",
 			map[string]any{"option": "MaxRetries", "why": advice.String(), "redis": "10.0.0.1:6379"}},

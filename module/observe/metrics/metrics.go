@@ -82,7 +82,7 @@ func New() *Metrics {
 		operations: histogram("pushfx_store_operation_duration_seconds",
 			"Time of an operation of a Redis store, its retries included.", storeLabel, operationLabel, outcomeLabel),
 		writes: counter("pushfx_store_write_events_total",
-			"Writes that were tried again: lost_race and, of the first try, missed_guess; unknown_outcome where the answer did not come.",
+			"Writes that were tried again: lost_race, another write came first; missed_guess, what the host had cached was not current; unknown_outcome, the reply got lost.",
 			storeLabel, eventLabel),
 		wholeReads: counter("pushfx_store_whole_reads_total",
 			"Reads of a whole value, since it was not cached or had changed.", storeLabel),
@@ -243,15 +243,15 @@ func feedMetrics() []feedMetric {
 		return feedMetric{prometheus.NewDesc("pushfx_"+name, help, nil, nil), prometheus.GaugeValue, value}
 	}
 	return []feedMetric{
-		counter("changes_heard_total", "Changes of push rules that the store's watch told this host of, its own included.",
+		counter("changes_heard_total", "Changes of push rules that this host has heard of from the store, its own included.",
 			func(s module.FeedStats) int64 { return s.Heard }),
 		counter("changes_told_total", "Calls of change listeners.",
 			func(s module.FeedStats) int64 { return s.Delivered }),
-		counter("changes_dropped_total", "Changes that listeners were not notified of at once, since too many waited; the next recheck makes up for it.",
+		counter("changes_dropped_total", "Changes that a listener was not notified of at once because too many waited; the next recheck notifies it.",
 			func(s module.FeedStats) int64 { return s.Dropped }),
-		counter("users_rechecked_total", "Users whose version was compared with what is stored, for changes that the watch missed.",
+		counter("users_rechecked_total", "Users whose version was compared with the stored one, to find changes that this host did not hear of.",
 			func(s module.FeedStats) int64 { return s.Rechecked }),
-		counter("changes_missed_total", "Changes that the store's watch did not tell of and a recheck found.",
+		counter("changes_missed_total", "Changes that this host did not hear of, and found in a recheck.",
 			func(s module.FeedStats) int64 { return s.Missed }),
 		counter("listener_panics_total", "Change listeners that panicked.",
 			func(s module.FeedStats) int64 { return s.Panics }),

@@ -1,0 +1,93 @@
+package module_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"log"
+
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// Users move in from the host's own tables: one by one at their first use, or all
+// of them by a call for each.
+func ExampleImportSource() {
+	tables := &oldTables{}
+	_ = fx.Options(
+		fx.Provide(fx.Annotate(newOldTables, fx.As(new(module.ImportSource)))),
+	)
+	var service module.HostService // Push.Host of package pushfx, or out of the fx container
+	m := &mover{service, tables}
+	if err := m.moveIn(context.Background(), "@alice:example.org"); err != nil {
+		log.Print(err)
+	}
+}
+
+// oldTables are where the host kept push rules and pushers before.
+type oldTables struct{ db *sql.DB }
+
+func newOldTables() *oldTables { return &oldTables{} }
+
+var _ module.ImportSource = (*oldTables)(nil)
+
+func (o *oldTables) Load(ctx context.Context, user mxid.UserID) (from module.Import, found bool, err error) {
+	err = o.db.QueryRowContext(ctx,
+		`SELECT content FROM account_data WHERE user_id = $1 AND type = 'm.push_rules'`, user).Scan(&from.Rules)
+	if err != nil && !errors.Is(err, sql.ErrNoRows) {
+		return module.Import{}, false, err
+	}
+	from.Pushers, err = o.pushers(ctx, user)
+	return from, from.Rules != "" || len(from.Pushers) > 0, err
+}
+
+func (o *oldTables) pushers(ctx context.Context, user mxid.UserID) (all []pusher.Pusher, err error) {
+	rows, err := o.db.QueryContext(ctx, `SELECT app_id, pushkey, kind, app_display_name, device_display_name, lang, data,
+		profile_tag, device_id FROM pushers WHERE user_id = $1 ORDER BY id`, user)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var p pusher.Pusher
+		var profileTag string
+		err := rows.Scan(&p.AppID, &p.Pushkey, &p.Kind, &p.AppDisplayName, &p.DeviceDisplayName, &p.Lang, &p.Data,
+			&profileTag, &p.Device)
+		if err != nil {
+			return nil, err
+		}
+		p.Extra = []pusher.Member{pusher.ProfileTag(profileTag)}
+		all = append(all, p)
+	}
+	return all, rows.Err()
+}
+
+func (o *oldTables) Forget(ctx context.Context, user mxid.UserID) error {
+	_, rulesErr := o.db.ExecContext(ctx, `DELETE FROM account_data WHERE user_id = $1 AND type = 'm.push_rules'`, user)
+	_, pushersErr := o.db.ExecContext(ctx, `DELETE FROM pushers WHERE user_id = $1`, user)
+	return errors.Join(rulesErr, pushersErr)
+}
+
+// mover moves users in.
+type mover struct {
+	push module.HostService
+	old  module.ImportSource
+}
+
+func (m *mover) moveIn(ctx context.Context, user mxid.UserID) error {
+	from, found, err := m.old.Load(ctx, user)
+	if err != nil || !found {
+		return err
+	}
+	result, err := m.push.Import(ctx, user, from, module.StoreImport) // or module.DryRunImport
+	for _, refused := range result.Rules.Refused {
+		log.Printf("%s: rule %s/%q: %v", user, refused.Kind, refused.ID, refused.Err)
+	}
+	for _, refused := range result.Pushers.Refused {
+		log.Printf("%s: pusher %q %s: %v", user, refused.AppID, refused.Key, refused.Err)
+	}
+	return err
+}
