@@ -35,8 +35,8 @@ type Config struct {
 	// deliver: so 35 s to 65 s. Default 60 s.
 	RequestTimeout time.Duration
 
-	// DrainTimeout is how long a host that stops waits for the requests that are
-	// under way. What has not ended by then may be sent twice. Default 10 s.
+	// DrainTimeout is how long a host that stops, or gives a shard to another, waits
+	// for the requests that are under way. What has not ended by then may be sent twice. Default 10 s.
 	DrainTimeout time.Duration
 
 	// MaxAge is for how long a notification is of use. Default 24 h. Those of calls

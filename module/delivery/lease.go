@@ -164,7 +164,7 @@ func (s *sender) leased(n int, l module.Lease, until time.Time, hosts []string) 
 		return s.stopping || !isBest(s.host, hosts, n)
 	case sh != nil:
 		sh.lease.extend(until)
-		sh.renewed(l.Last)
+		sh.renewed(l)
 	case s.releasing[n] != nil, s.stopping || hosts != nil && !isBest(s.host, hosts, n):
 		s.release(n, l.Epoch)
 	default:
@@ -235,11 +235,6 @@ func (s *sender) stop() {
 	for _, sh := range s.shards {
 		sh.leave()
 	}
-	s.after(s.cfg.DrainTimeout, func() {
-		for _, sh := range s.shards {
-			sh.cancel() // who waits for an answer gives up
-		}
-	})
 	s.after(s.cfg.DrainTimeout+queueTimeout, func() { s.stopped = true })
 	s.endIfIdle()
 }

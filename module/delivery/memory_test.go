@@ -42,6 +42,8 @@ type memoryShard struct {
 	until  time.Time
 	kept   module.Checkpointed
 	latest string // position of the last entry there ever was
+
+	evicted int64
 }
 
 func newMemoryQueue() *memoryQueue {
@@ -141,7 +143,7 @@ func (q *memoryQueue) Acquire(ctx context.Context, host string, lasts time.Durat
 				s.owner, s.until = host, time.Now().Add(lasts)
 				s.epoch++
 			}
-			lease := module.Lease{Held: s.owner == host, Epoch: s.epoch}
+			lease := module.Lease{Held: s.owner == host, Epoch: s.epoch, Evicted: s.evicted}
 			if len(s.log) > 0 {
 				lease.Last = s.log[len(s.log)-1].Position
 			}

@@ -74,9 +74,10 @@ func (e *openEntry) finishFor(i int, id pusherID) {
 	p.done = append(p.done, id.short())
 }
 
-// appendFinished appends what is done of the open entries, for
-// [module.Progress].
-func appendFinished(dst []byte, entries []*openEntry) []byte {
+// appendFinished returns what is done of the open entries, and how many entries
+// the log is known to have evicted, for [module.Progress].
+func appendFinished(evicted int64, entries []*openEntry) []byte {
+	var dst []byte
 	for _, e := range entries {
 		if e.left == e.total && len(e.parts) == 0 {
 			continue
@@ -94,10 +95,10 @@ func appendFinished(dst []byte, entries []*openEntry) []byte {
 			}
 		}
 	}
-	if len(dst) == 0 {
+	if len(dst) == 0 && evicted == 0 {
 		return nil
 	}
-	return append([]byte{wireVersion}, dst...)
+	return append(appendNumber([]byte{wireVersion}, evicted), dst...)
 }
 
 func (e *openEntry) countParts() (n int) {
@@ -115,15 +116,16 @@ type finished struct {
 	parts map[int]*part
 }
 
-// readFinished reads what was appended, by position.
-func readFinished(data []byte) (map[string]finished, error) {
+// readFinished reads what was appended; what is done by position.
+func readFinished(data []byte) (evicted int64, all map[string]finished, err error) {
 	if len(data) == 0 {
-		return nil, nil
+		return 0, nil, nil
 	}
 	all, r := map[string]finished{}, wireReader{rest: string(data)}
 	if r.byte() != wireVersion {
-		return nil, errGarbled
+		return 0, nil, errGarbled
 	}
+	evicted = r.number()
 	for r.rest != "" {
 		position, f := r.text(), finished{done: r.text(), parts: map[int]*part{}}
 		for range r.count() {
@@ -137,9 +139,9 @@ func readFinished(data []byte) (map[string]finished, error) {
 		all[position] = f
 	}
 	if r.garbled {
-		return nil, errGarbled
+		return 0, nil, errGarbled
 	}
-	return all, nil
+	return evicted, all, nil
 }
 
 // resume takes over what a former owner has done of the entry.

@@ -37,6 +37,7 @@ type shard struct {
 	more     bool   // there may be entries behind read
 	last     string // position of the last entry of the log, as of the lease's renewal
 	checked  string // one that was last, when there was nothing to read behind read
+	evicted  int64  // entries that the log has dropped, as far as that was counted
 	reading  bool
 	entries  []*openEntry        // in their order
 	expanded int                 // entries of which all recipients were taken
@@ -103,11 +104,11 @@ func (sh *shard) restore() {
 func (sh *shard) resume(kept module.Checkpointed) {
 	sh.restored, sh.more = true, true
 	sh.read, sh.done = kept.Done, kept.Done
-	resumed, err := readFinished(kept.Finished)
+	evicted, resumed, err := readFinished(kept.Finished)
 	if err != nil { // then some are sent again
 		sh.s.failed("restore progress", err)
 	}
-	sh.resumed = resumed
+	sh.evicted, sh.resumed = evicted, resumed
 	for id, data := range kept.Held {
 		h, err := readRecord(data)
 		if err != nil {
@@ -150,9 +151,14 @@ func (sh *shard) step() {
 	}
 }
 
-// leave has the shard given back when what is under way has ended.
+// leave has the shard given back when what is under way has ended, or has taken
+// too long.
 func (sh *shard) leave() {
+	if sh.leaving {
+		return
+	}
 	sh.leaving = true
+	sh.s.after(sh.s.cfg.DrainTimeout, sh.cancel)
 	sh.touch()
 }
 
@@ -278,15 +284,17 @@ func (sh *shard) save() {
 	if !sh.lease.isSafe() {
 		return
 	}
-	records := map[string][]byte{}
-	saved := sh.dirty
-	for f := range saved {
-		f.write(records)
+	records, saved := map[string][]byte{}, map[*fifo]bool{}
+	for f := range sh.dirty {
+		if len(saved) < maxBatch {
+			delete(sh.dirty, f)
+			saved[f] = true
+			f.write(records)
+		}
 	}
-	sh.dirty = map[*fifo]bool{}
 	sh.advance()
-	progress := module.Progress{Done: sh.done, Finished: appendFinished(nil, sh.entries), Held: records}
-	sh.changed, sh.saving = false, true
+	progress := module.Progress{Done: sh.done, Finished: appendFinished(sh.evicted, sh.entries), Held: records}
+	sh.changed, sh.saving = len(sh.dirty) > 0, true
 	sh.unsavedSaved, sh.unsaved = sh.unsaved, 0
 	sh.s.bounded(func(ctx context.Context) func() {
 		err := sh.s.queue.Checkpoint(ctx, sh.n, sh.epoch, progress)
@@ -326,11 +334,15 @@ func (sh *shard) saved(records map[*fifo]bool, err error) {
 	}
 }
 
-// renewed is for a lease that goes on. Last is the position of the last entry of
-// the log, empty if it has none.
-func (sh *shard) renewed(last string) {
-	sh.more = sh.more || last != "" && last != sh.read && last != sh.checked
-	sh.last = last
+// renewed is for a lease that goes on.
+func (sh *shard) renewed(l module.Lease) {
+	sh.more = sh.more || l.Last != "" && l.Last != sh.read && l.Last != sh.checked
+	sh.last = l.Last
+	if lost := l.Evicted - sh.evicted; lost > 0 && sh.restored {
+		sh.s.observer.Dropped(DropEvicted, int(lost))
+		sh.evicted = l.Evicted
+		sh.change()
+	}
 	parked := sh.parked
 	sh.parked = nil
 	for _, f := range parked {

@@ -268,9 +268,9 @@ func TestProgressOfAnEntryIsTakenOver(t *testing.T) {
 			}
 			before := e
 			e = open()
-			all, err := readFinished(appendFinished(nil, []*openEntry{before}))
-			if err != nil {
-				t.Fatal(err)
+			evicted, all, err := readFinished(appendFinished(7, []*openEntry{before}))
+			if err != nil || evicted != 7 {
+				t.Fatal(evicted, err)
 			}
 			if f, found := all[e.position]; found {
 				e.resume(f)

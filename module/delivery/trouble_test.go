@@ -491,6 +491,25 @@ func TestAfterAHostDiesOthersSendWithinSixSeconds(t *testing.T) {
 	})
 }
 
+// What a log has dropped is counted once, by whoever owns the shard next.
+func TestEvictedEntriesAreCounted(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cfg.Shards = 1
+		w.queue.shard(0).evicted = 3
+		for range 3 {
+			_, stop := w.started()
+			w.queue.mu.Lock()
+			w.queue.shard(0).evicted += 2
+			w.queue.mu.Unlock()
+			time.Sleep(3 * time.Second)
+			stop()
+		}
+		if got := w.drops(DropEvicted); got != 9 {
+			t.Errorf("%d are counted", got)
+		}
+	})
+}
+
 func TestHeldBytesAreBounded(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cfg.MaxHeldBytes = 1 << 20

@@ -107,6 +107,8 @@ func (u *user) takeDevices(began time.Time, lists map[mxid.UserID]module.Result[
 		return errNoPushers
 	case result.Err != nil && fault.KindOf(result.Err) != fault.Database:
 		return result.Err
+	case began.Before(u.read): // another read was later
+		return nil
 	}
 	u.devices, u.read = nil, began
 	for _, p := range result.Value.All() {

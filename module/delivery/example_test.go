@@ -1,0 +1,129 @@
+package delivery_test
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+)
+
+// row is what a host keeps of an event until it is handed over.
+type row struct {
+	event   module.Event
+	members []match.Member
+}
+
+// outbox is a table of them: a row is written in the event's own transaction.
+type outbox interface {
+	delete(ctx context.Context, r row) error
+	olderThan(ctx context.Context, age time.Duration) []row
+}
+
+// announce is the two calls.
+func announce(ctx context.Context, notifier module.Notifier) error {
+	event := module.Event{
+		JSON: `{"event_id":"$1","room_id":"!lobby:example.org","type":"m.room.message","sender":"@bob:example.org",
+			"content":{"msgtype":"m.text","body":"Lunch?"}}`,
+		RoomName: "Lobby", SenderName: "Bob", Room: match.Room{MemberCount: 2},
+	}
+	decisions, err := notifier.Decide(ctx, event, []match.Member{{User: "@alice:example.org", DisplayName: "Alice"}})
+	if err != nil {
+		return err
+	}
+	return notifier.Notify(ctx, event, "", decisions)
+}
+
+// handOver is called when the transaction has committed.
+func handOver(ctx context.Context, notifier module.Notifier, rows outbox, r row) error {
+	decisions, err := notifier.Decide(ctx, r.event, r.members)
+	if err != nil {
+		return err // the row stays
+	}
+	if err := notifier.Notify(ctx, r.event, "", decisions); err != nil {
+		return err
+	}
+	return rows.delete(ctx, r)
+}
+
+// handOverRest is called at the start, and every minute.
+func handOverRest(ctx context.Context, notifier module.Notifier, rows outbox) {
+	for _, r := range rows.olderThan(ctx, 10*time.Second) {
+		_ = handOver(ctx, notifier, rows, r)
+	}
+}
+
+// notified counts what is handed over.
+type notified struct {
+	module.Notifier
+	calls, failures int
+}
+
+func (n *notified) Decide(_ context.Context, _ module.Event, members []match.Member) (module.Decisions, error) {
+	return make(module.Decisions, len(members)), nil
+}
+
+func (n *notified) Notify(context.Context, module.Event, string, module.Decisions) error {
+	if n.calls++; n.calls <= n.failures {
+		return module.Unavailable(context.DeadlineExceeded)
+	}
+	return nil
+}
+
+type rows struct{ left []row }
+
+func (o *rows) delete(context.Context, row) error {
+	o.left = o.left[1:]
+	return nil
+}
+
+func (o *rows) olderThan(context.Context, time.Duration) []row { return o.left }
+
+func TestTheOutboxOfTheReadmeHandsOverWhatFailedBefore(t *testing.T) {
+	n, o := &notified{failures: 2}, &rows{left: make([]row, 1)}
+	if err := announce(t.Context(), &notified{}); err != nil {
+		t.Error(err)
+	}
+	if err := handOver(t.Context(), n, o, o.left[0]); err == nil || len(o.left) != 1 {
+		t.Errorf("got error %v, and %d rows are left", err, len(o.left))
+	}
+	for range 3 {
+		handOverRest(t.Context(), n, o)
+	}
+	if n.calls != 3 || len(o.left) != 0 {
+		t.Errorf("%d calls, and %d rows are left", n.calls, len(o.left))
+	}
+}
+
+func TestTheReadmeShowsTheExamples(t *testing.T) {
+	page, code := readFile(t, "README.md"), withoutIndent(readFile(t, "example_test.go"))
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(page, -1)
+	if len(blocks) != 2 {
+		t.Fatalf("README.md has %d Go blocks", len(blocks))
+	}
+	for _, block := range blocks {
+		if !strings.Contains(code, withoutIndent(block[1])) {
+			t.Errorf("not in example_test.go:\n%s", block[1])
+		}
+	}
+	if len(page) > 10<<10 {
+		t.Errorf("README.md has %d bytes, more than 10 KB", len(page))
+	}
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func withoutIndent(code string) string {
+	return regexp.MustCompile(`(?m)^\s+`).ReplaceAllString(code, "")
+}
