@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -8,9 +9,17 @@ import (
 )
 
 // TestMain silences the Redis client, which writes to stderr on its own when
-// the tests stop its server, and cleans up what tests have built.
+// the tests stop its server, and cleans up what tests have built. In a process that
+// a test has started, it is a host instead.
 func TestMain(m *testing.M) {
 	logging.Disable()
+	if address := os.Getenv(deliveryHostVariable); address != "" {
+		if err := runDeliveryHost(address); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	status := m.Run()
 	removeDemoProgram()
 	os.Exit(status)

@@ -1,0 +1,279 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// The work of the chaos test of delivery.
+const (
+	chaosPushers  = 40               // a user has one
+	chaosMembers  = 10               // of an event
+	chaosPause    = 7 * time.Second  // of a host; longer than a lease
+	chaosTimeout  = 2 * time.Second  // of who sends events, who then asks another host
+	chaosSettled  = 2 * time.Second  // after a pause, in which what the host had begun may come twice
+	chaosDoubled  = 256 + 64         // a host that dies or is paused may double as many: MaxInFlight, and a round trip
+	chaosPatience = 90 * time.Second // for the last notification
+	chaosSteady   = 2 * time.Second  // of work before a fault and after it
+	chaosInterval = 10 * time.Millisecond
+)
+
+// chaosGateway loses one of twenty answers, after it has got the notification.
+type chaosGateway struct {
+	receiver.Recorder
+	*receiver.Receiver
+	url   string
+	count atomic.Int64
+}
+
+func newChaosGateway(t *testing.T) *chaosGateway {
+	g := &chaosGateway{}
+	g.Receiver = receiver.New(g.Add)
+	g.Make(receiver.Trouble{Delay: 3 * time.Millisecond})
+	server := httptest.NewServer(g)
+	t.Cleanup(server.Close)
+	g.url = server.URL + receiver.Path
+	return g
+}
+
+func (g *chaosGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	g.Receiver.ServeHTTP(w, r)
+	if g.count.Add(1)%20 == 0 {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+// deliveryChaos has hosts on one Redis send to one gateway.
+type deliveryChaos struct {
+	t       *testing.T
+	redis   string // its address
+	gateway *chaosGateway
+	hosts   [3]atomic.Pointer[deliveryHost]
+	client  *http.Client
+
+	members map[string][]mxid.UserID // of each event
+	resumed []time.Time
+	faults  int // of hosts, each of which may double some
+}
+
+func (c *deliveryChaos) start(n int, redisAddress string) {
+	c.hosts[n].Store(startDeliveryHost(c.t, redisAddress))
+}
+
+func chaosMember(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%02d:x", n)) }
+
+// work sends one event after the other until ctx ends, each when the one before
+// was handed over.
+func (c *deliveryChaos) work(ctx context.Context) {
+	random := rand.New(rand.NewPCG(1, 2))
+	for n := 0; ctx.Err() == nil; n++ {
+		event := fmt.Sprintf("$%06d", n)
+		request := sendRequest{Event: fmt.Sprintf(`{"event_id":"%s","room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`, event)}
+		for _, user := range random.Perm(chaosPushers)[:chaosMembers] {
+			request.Members = append(request.Members, chaosMember(user))
+		}
+		c.members[event] = request.Members
+		if !c.send(n, request) {
+			return
+		}
+		time.Sleep(chaosInterval) // how fast events come
+	}
+}
+
+// send asks one host after the other until one takes the event.
+func (c *deliveryChaos) send(first int, request sendRequest) bool {
+	for n := first; c.t.Context().Err() == nil; n++ {
+		ctx, cancel := context.WithTimeout(c.t.Context(), chaosTimeout)
+		ok := c.hosts[n%len(c.hosts)].Load().send(ctx, c.client, request)
+		cancel()
+		if ok {
+			return true
+		}
+	}
+	return false
+}
+
+// strike is one fault after the other, with some work between them.
+func (c *deliveryChaos) strike(server *redistest.Server) {
+	work := func() { time.Sleep(chaosSteady) }
+	work()
+
+	c.t.Log("a host is killed")
+	c.faults++
+	c.hosts[0].Load().signal(c.t, syscall.SIGKILL)
+	work()
+	c.start(0, c.redis)
+	work()
+
+	c.t.Log("a host is paused")
+	c.faults++
+	paused := c.hosts[1].Load()
+	paused.signal(c.t, syscall.SIGSTOP)
+	time.Sleep(chaosPause)
+	c.resumed = append(c.resumed, time.Now())
+	paused.signal(c.t, syscall.SIGCONT)
+	work()
+
+	c.t.Log("Redis is paused")
+	server.Pause()
+	work()
+	server.Resume()
+	work()
+
+	c.t.Log("a host is stopped in order")
+	c.hosts[2].Load().signal(c.t, syscall.SIGTERM)
+	work()
+	c.start(2, c.redis)
+	work()
+}
+
+// TestChaosLosesNoNotification has three hosts send notifications while one thing
+// after the other goes wrong: a host is killed, one is paused for longer than its
+// leases last, one is stopped, Redis does not answer, and answers of Redis and of
+// the gateway get lost all the time.
+func TestChaosLosesNoNotification(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	proxy := redistest.NewProxy(t, server)
+	for n := range 1000 {
+		proxy.CutReply(200*(n+1), "EVALSHA", "XADD", "XRANGE")
+	}
+	c := &deliveryChaos{
+		t: t, redis: server.Addr(), gateway: newChaosGateway(t),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}, members: map[string][]mxid.UserID{},
+	}
+	t.Cleanup(c.client.CloseIdleConnections)
+	c.setPushers(server.Client(t))
+	c.start(0, c.redis)
+	c.start(1, c.redis)
+	c.start(2, proxy.Addr())
+	ctx, cancel := context.WithCancel(t.Context())
+	worked := make(chan struct{})
+	go func() {
+		defer close(worked)
+		c.work(ctx)
+	}()
+	c.strike(server)
+	cancel()
+	<-worked
+	c.judge(c.wait())
+}
+
+// setPushers gives each user a pusher at the gateway.
+func (c *deliveryChaos) setPushers(client redis.UniversalClient) {
+	push, err := pushfx.New(client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	for n := range chaosPushers {
+		user := chaosMember(n)
+		if err := push.Pushers.Set(c.t.Context(), user, pusherAt(c.gateway.url, string(user)), pusher.KeepOthers); err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// arrivals are the notifications of each pusher, in the order in which they began.
+type arrivals map[string][]receiver.Notification
+
+// wait waits until each event has arrived at each of its members, and returns what
+// has arrived.
+func (c *deliveryChaos) wait() arrivals {
+	c.t.Helper()
+	timeout := time.After(chaosPatience)
+	for {
+		all, more := c.gateway.All()
+		by, seen := arrivals{}, map[string]bool{}
+		for _, n := range all {
+			pushkey := n.Devices[0].Pushkey
+			by[pushkey] = append(by[pushkey], n)
+			seen[pushkey+n.EventID] = true
+		}
+		lost := 0
+		for event, users := range c.members {
+			for _, user := range users {
+				if !seen[string(user)+event] {
+					lost++
+				}
+			}
+		}
+		if lost == 0 {
+			return by
+		}
+		select {
+		case <-more:
+		case <-timeout:
+			c.t.Fatalf("%d notifications of %d events are lost", lost, len(c.members))
+		}
+	}
+}
+
+// judge looks for what was promised.
+func (c *deliveryChaos) judge(by arrivals) {
+	c.t.Helper()
+	total, doubled, late := 0, 0, 0
+	for pushkey, all := range by {
+		slices.SortFunc(all, func(a, b receiver.Notification) int { return a.Began.Compare(b.Began) })
+		seen, last := map[string]bool{}, ""
+		for i, n := range all {
+			total++
+			if seen[n.EventID] {
+				doubled++
+			} else if seen[n.EventID] = true; n.EventID < last {
+				c.t.Errorf("%s: %s comes first after %s", pushkey, n.EventID, last)
+			} else {
+				last = n.EventID
+			}
+			if i == 0 || !n.Began.Before(all[i-1].Ended) {
+				continue
+			}
+			if late++; !c.afterPause(n.Began) && !c.afterPause(all[i-1].Began) {
+				c.t.Errorf("%s: %s began %v before %s had ended", pushkey, n.EventID, all[i-1].Ended.Sub(n.Began), all[i-1].EventID)
+			}
+		}
+	}
+	lostAnswers := int(c.gateway.count.Load() / 20)
+	if most := c.faults*chaosDoubled + lostAnswers; doubled > most {
+		c.t.Errorf("%d are doubled, want at most %d", doubled, most)
+	}
+	c.t.Logf("%d events, %d notifications: 0 lost, %d doubled (%d answers of the gateway got lost), %d at the same time as another after a pause; silent for %v at most",
+		len(c.members), total, doubled, lostAnswers, late, by.longestSilence())
+}
+
+func (c *deliveryChaos) afterPause(at time.Time) bool {
+	return slices.ContainsFunc(c.resumed, func(resumed time.Time) bool {
+		return at.After(resumed.Add(-chaosPause)) && at.Before(resumed.Add(chaosSettled))
+	})
+}
+
+// longestSilence is the longest time in which nothing arrived, at any pusher.
+func (a arrivals) longestSilence() (longest time.Duration) {
+	var times []time.Time
+	for _, all := range a {
+		for _, n := range all {
+			times = append(times, n.Began)
+		}
+	}
+	slices.SortFunc(times, time.Time.Compare)
+	for i := 1; i < len(times); i++ {
+		longest = max(longest, times[i].Sub(times[i-1]))
+	}
+	return longest.Round(time.Millisecond)
+}

@@ -1,0 +1,131 @@
+package integration
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// deliveryHostVariable has the test program be a host with delivery, on the Redis
+// whose address it is.
+const deliveryHostVariable = "PUSHFX_TEST_DELIVERY_HOST"
+
+// sendRequest is what such a host is asked to send.
+type sendRequest struct {
+	Event   string
+	Members []mxid.UserID
+}
+
+// runDeliveryHost is such a host. It prints its URL, and runs until it is told to
+// stop. What is held of a pusher in trouble is as much as comes, so that nothing
+// of it is dropped.
+func runDeliveryHost(redisAddress string) error {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	client := redis.NewClient(&redis.Options{Addr: redisAddress, ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance()})
+	defer client.Close()
+	cfg := allowLoopback(pushfx.DefaultConfig())
+	cfg.Delivery.KeepHeld, cfg.Delivery.KeepOfRoom = 1000, 1000
+	push, err := pushfx.New(client, cfg, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	if err != nil {
+		return err
+	}
+	if err := push.Check(ctx); err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	server := &http.Server{ReadHeaderTimeout: time.Second, Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		var request sendRequest
+		err := json.NewDecoder(r.Body).Decode(&request)
+		if err == nil {
+			err = sendEvent(r.Context(), push.Notifier, module.Event{JSON: request.Event}, request.Members...)
+		}
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		}
+	})}
+	defer server.Close()
+	go server.Serve(listener)
+	fmt.Println("http://" + listener.Addr().String())
+	push.Run(ctx)
+	return nil
+}
+
+// deliveryHost is a host as a process of its own.
+type deliveryHost struct {
+	url     string
+	command *exec.Cmd
+}
+
+// startDeliveryHost starts a host, which ends with the test.
+func startDeliveryHost(t *testing.T, redisAddress string) *deliveryHost {
+	t.Helper()
+	program, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	command := exec.Command(program)
+	command.Env = append(os.Environ(), deliveryHostVariable+"="+redisAddress)
+	command.Stderr = os.Stderr
+	stdout, err := command.StdoutPipe()
+	if err == nil {
+		err = command.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Kill() // it may have ended
+		_ = command.Wait()
+	})
+	line, err := bufio.NewReader(stdout).ReadString('\n')
+	if err != nil {
+		t.Fatalf("the host does not say where it listens: %v", err)
+	}
+	return &deliveryHost{strings.TrimSpace(line), command}
+}
+
+// signal sends the host a signal.
+func (h *deliveryHost) signal(t *testing.T, s os.Signal) {
+	t.Helper()
+	if err := h.command.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// send asks the host to send an event, and reports whether it was handed over.
+func (h *deliveryHost) send(ctx context.Context, client *http.Client, r sendRequest) bool {
+	body, err := json.Marshal(r)
+	if err != nil {
+		return false
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, h.url, strings.NewReader(string(body)))
+	if err != nil {
+		return false
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return false
+	}
+	answer.Body.Close()
+	return answer.StatusCode == http.StatusOK
+}
