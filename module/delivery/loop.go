@@ -50,6 +50,7 @@ type sender struct {
 
 	gateways map[string]*gateway
 	active   []*gateway // those that may take another request
+	posters  posters
 	inFlight int
 	unsaved  int // requests that were answered, as the queue does not know yet
 
@@ -73,6 +74,7 @@ func (s *sender) init() {
 	s.host = rand.Text()
 	s.results = make(chan func(), 256)
 	s.shards, s.releasing, s.gateways = map[int]*shard{}, map[int]*release{}, map[string]*gateway{}
+	s.posters.work = make(chan func(context.Context) func(), s.cfg.MaxInFlight)
 	s.hinted = make([]atomic.Int32, s.cfg.Shards)
 	s.badges = newBadges()
 	s.hosts, s.reported = 1, map[string]time.Time{}
@@ -149,6 +151,40 @@ func (s *sender) async(work func(ctx context.Context) (then func())) {
 		case <-s.ctx.Done():
 		}
 	})
+}
+
+// posters are the goroutines that wait for the answers of gateways. They are kept,
+// since a new one's stack has to grow each time.
+type posters struct {
+	work    chan func(context.Context) (then func())
+	started int
+	busy    int
+}
+
+// post is async on one of the posters, of which there are as many as there have
+// been requests at the same time.
+func (s *sender) post(work func(ctx context.Context) (then func())) {
+	if s.posters.busy++; s.posters.busy > s.posters.started {
+		s.posters.started++
+		s.started.Go(s.poster)
+	}
+	s.posters.work <- work // there is room, for there are no more than MaxInFlight
+}
+
+func (s *sender) poster() {
+	for {
+		select {
+		case work := <-s.posters.work:
+			then := work(s.ctx)
+			select {
+			case s.results <- then:
+			case <-s.ctx.Done():
+				return
+			}
+		case <-s.ctx.Done():
+			return
+		}
+	}
 }
 
 // bounded is async for work that takes a limited time.

@@ -114,7 +114,7 @@ func (f *fifo) send(counts *module.Counts) {
 	m := message{user: f.user.id, event: n.event, outcome: n.outcome, device: d, counts: counts, slim: n.slim}
 	ctx, cut := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
 	f.post.cut = cut
-	s.async(func(context.Context) func() {
+	s.post(func(context.Context) func() {
 		defer cut()
 		began := time.Now()
 		answer, err := s.postSafely(ctx, sh, m)
@@ -138,6 +138,7 @@ func (s *sender) postSafely(ctx context.Context, sh *shard, m message) (module.G
 func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Duration, counts *module.Counts) {
 	s, g, d := f.sender(), f.gateway, f.device
 	now := time.Now()
+	s.posters.busy--
 	closes, opens := g.end(f.post, now, f.id, v, status, wait)
 	f.endRequest()
 	if v != unsent {
