@@ -85,6 +85,7 @@ func exposed(t *testing.T) map[string][]string {
 	metrics.NewFeed(func() module.FeedStats { return module.FeedStats{} }).Describe(descs)
 	metrics.NewEvicting(func() int { return 0 }).Describe(descs)
 	metrics.NewClockOffset(func() time.Duration { return 0 }).Describe(descs)
+	metrics.NewDelivery(metrics.DeliveryConfig{}).Describe(descs)
 	close(descs)
 	all := map[string][]string{}
 	form := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
@@ -94,8 +95,8 @@ func exposed(t *testing.T) map[string][]string {
 			t.Fatalf("a description in another form: %s", desc)
 		}
 		names := append(strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' }), "job", "instance")
-		const gauge = "pushfx_clock_offset_seconds" // all other times are histograms
-		if !strings.HasSuffix(found[1], "_seconds") || found[1] == gauge {
+		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_oldest_seconds"} // all other times are histograms
+		if !strings.HasSuffix(found[1], "_seconds") || slices.Contains(gauges, found[1]) {
 			all[found[1]] = names
 			continue
 		}
@@ -161,6 +162,8 @@ func TestValuesInQueriesExist(t *testing.T) {
 	known := map[string][]string{
 		"status":  {"2xx", "4xx", "5xx", "gone"},
 		"outcome": {"ok", "refused", "unreadable", "unavailable", "gone", "not_reached"},
+		"reason":  {"evicted"},
+		"state":   {"waiting", "probing"},
 		"event":   {"lost_race", "missed_guess", "unknown_outcome", "created", "imported", "repaired"},
 	}
 	value := regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"([^"$]*)"`)

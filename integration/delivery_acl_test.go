@@ -1,0 +1,101 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+)
+
+// deliveryACL is the heading of the page with what delivery needs beside the line
+// of the service.
+const deliveryACL = "### ACL: more for `pushfx.Delivery`"
+
+// deliver has a host's queue do all that it does, as the user of a line, and
+// returns what went wrong: an error, and what the servers refused.
+func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
+	g.t.Helper()
+	g.apply(l)
+	g.reset()
+	client := g.login(l.user)
+	defer client.Close()
+	ctx, cancel := context.WithTimeout(g.t.Context(), 4*stepTimeout)
+	defer cancel()
+	if err := useQueue(ctx, g.t, client, prefix); err != nil {
+		trouble = append(trouble, err.Error())
+	}
+	return append(trouble, g.denied(l.user)...)
+}
+
+// useQueue calls every method of a queue, so that every script and command is
+// sent.
+func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, prefix string) error {
+	t.Helper()
+	q := newQueue(t, client, func(c *queueConfig) {
+		c.Redis.KeyPrefix, c.Redis.OperationTimeout, c.Config = prefix, stepTimeout, redisqueue.Config{LogEntries: 2}
+	})
+	if err := q.Open(ctx, 8); err != nil {
+		return err
+	}
+	watching, cancel := context.WithCancel(ctx)
+	watched := make(chan error, 1)
+	subscribed, heard := make(chan struct{}), make(chan struct{}, 10)
+	go func() {
+		watched <- q.Watch(watching, func() { close(subscribed) }, func(int) { heard <- struct{}{} })
+	}()
+	defer cancel()
+	select {
+	case <-subscribed:
+	case err := <-watched:
+		return err
+	}
+	failures := []error{}
+	for _, key := range []string{"a", "a", "b", "c", "d"} { // one twice, and more than the log keeps
+		failures = append(failures, q.Append(ctx, key, time.Minute, map[int][]byte{1: []byte("x")}))
+		_, err := q.Read(ctx, 1, "", 10)
+		failures = append(failures, err)
+	}
+	_, err := q.Join(ctx, "host", time.Minute)
+	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
+	failures = append(failures, err, lease.Err)
+	progress := module.Progress{Done: lease.Value.Last, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
+	_, restored := q.Restore(ctx, 1)
+	failures = append(failures, q.Checkpoint(ctx, 1, lease.Value.Epoch, progress), restored,
+		q.Release(ctx, "host", 1, lease.Value.Epoch), q.Leave(ctx, "host"))
+	if err := errors.Join(failures...); err != nil {
+		return err
+	}
+	select {
+	case <-heard:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("no entry was heard of: %w", ctx.Err())
+	}
+}
+
+func TestTheACLOfThePageIsEnoughForDelivery(t *testing.T) {
+	eachGuarded(t, func(t *testing.T, g *guardedServers) {
+		plain, prefixed := g.lines()
+		more := aclLines(t, deliveryACL)[0]
+		for prefix, l := range map[string]aclLine{"": plain.with(more), examplePrefix: prefixed.with(more.withPrefix(examplePrefix))} {
+			for _, trouble := range g.deliver(l, prefix) {
+				t.Errorf("with all that the page grants, and the prefix %q: %s", prefix, trouble)
+			}
+		}
+		for _, grant := range more.grants() {
+			trouble := g.deliver(plain.with(more).without(grant), "")
+			if len(trouble) == 0 {
+				t.Errorf("nothing goes wrong without %s", grant)
+				continue
+			}
+			t.Logf("without %s: %s", grant, slices.Clone(trouble)[0])
+		}
+	})
+}
