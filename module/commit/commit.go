@@ -86,10 +86,10 @@ type Committer[V any, C Change] struct {
 type Mode int
 
 const (
-	// Written: when the value is stored.
+	// Written is when the value is stored.
 	Written Mode = iota
 
-	// Confirmed: when a write of this very change succeeded. What was found to
+	// Confirmed is when a write of this very change succeeded. What was found to
 	// be stored already is written again, since it may not be confirmed.
 	Confirmed
 )
