@@ -151,6 +151,11 @@ type PusherStore interface {
 // of it. It is a store of its own because the users of one pushkey live in
 // different hash slots. Package storetest holds the contract as tests.
 //
+// A user who sets a pusher claims its pushkey: claims have an order, and a claim
+// with [pusher.RemoveOthers] removes the pushers of all claims before it. To settle
+// a pushkey is to remove these. It comes after the claim, in other slots, so a host
+// that dies in between leaves it to others: that is what Postpone is for.
+//
 // Errors: [pusher.Unreadable], [Unavailable].
 type PushkeyIndex interface {
 	// Load returns the claims to a pushkey.

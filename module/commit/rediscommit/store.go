@@ -51,10 +51,11 @@ type Layout[V any] struct {
 	// Unreadable makes the fault for a value that cannot be read.
 	Unreadable func(cause error) error
 
-	// LoadSurely is whether [Store.Load] says that nothing is stored only when no
-	// master of a cluster has the key, as updates and removals always do: for
-	// values that are seldom missing, as it is a question to every master.
-	LoadSurely bool
+	// VerifyMissing has [Store.Load] ask every master of a cluster before it says
+	// that nothing is stored, as updates and removals always do: while a slot moves,
+	// or after a move that was interrupted, another master may have the key. It is
+	// for values that are seldom missing.
+	VerifyMissing bool
 }
 
 func (l Layout[V]) redisKey(key string) string {
@@ -168,8 +169,8 @@ func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error
 	ctx, cancel := s.bound(ctx)
 	defer cancel()
 	read := s.read
-	if s.layout.LoadSurely {
-		read = s.readSurely
+	if s.layout.VerifyMissing {
+		read = s.readVerified
 	}
 	stored, err := read(ctx, s.cfg.KeyPrefix+key)
 	if err != nil {
@@ -218,16 +219,16 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 func (s *Store[V]) Remove(ctx context.Context, key string) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
 	defer cancel()
-	if err := s.removeSurely(ctx, s.cfg.KeyPrefix+key); err != nil {
+	if err := s.removeVerified(ctx, s.cfg.KeyPrefix+key); err != nil {
 		return s.unavailable("remove", err)
 	}
 	return nil
 }
 
-// removeSurely removes a key, and once more where it is found afterwards, since
-// somebody may have stored it meanwhile. Another master of a cluster may have it,
-// too, where it cannot be removed.
-func (s *Store[V]) removeSurely(ctx context.Context, key string) (err error) {
+// removeVerified removes a key and verifies that no master of a cluster has it. If
+// one does, somebody may have stored it meanwhile: it is removed once more. It may
+// also be on another master, where it cannot be removed.
+func (s *Store[V]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
 		if _, err = s.remove.run(ctx, key, nil); err != nil {
 			return err
@@ -249,7 +250,7 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, a
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	defer s.forget(key)
-	if _, err := s.readSurely(ctx, key); fault.KindOf(err) == fault.Unavailable {
+	if _, err := s.readVerified(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // it may be where the swap would not find it
 	}
 	if done, err = s.swap.run(ctx, key, args(s.committer.NextRevision(onto))); err != nil {
@@ -314,9 +315,9 @@ func askOnce[T, V any](ctx context.Context, s *Store[V], key string, command fun
 	return value, err
 }
 
-// readSurely is read, but that nothing is stored is an error where another master
-// of a cluster has the key, or may have it; see [nodes.checkNotElsewhere].
-func (s *Store[V]) readSurely(ctx context.Context, key string) (Stored[V], error) {
+// readVerified is read that verifies what it does not find: that another master of
+// a cluster has the key, or may have it, is an error; see [nodes.checkNotElsewhere].
+func (s *Store[V]) readVerified(ctx context.Context, key string) (Stored[V], error) {
 	stored, err := s.read(ctx, key)
 	if err != nil || stored.Exists() {
 		return stored, err
@@ -344,13 +345,13 @@ func (s *Store[V]) checkError(err error) error {
 }
 
 func (s *Store[V]) unavailable(doing string, err error) error {
-	s.nodes.lookAgain()
+	s.nodes.reload()
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.layout.Name, doing, err))
 }
 
-// snapshot is readSurely for the committer.
+// snapshot is [Store.readVerified] for the committer.
 func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V, Change[V]], error) {
-	return s.readSurely(ctx, key)
+	return s.readVerified(ctx, key)
 }
 
 // cached is what this host read or wrote last under a key. Others may have written
