@@ -105,7 +105,7 @@ func (x *Index) Postponed(ctx context.Context, before time.Time, limit int) (all
 
 // do runs a command that may be repeated.
 func (x *Index) do(ctx context.Context, doing string, command func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, x.cfg.OperationTimeout)
+	ctx, cancel := x.cfg.Bound(ctx)
 	defer cancel()
 	if err := command(ctx); err != nil {
 		return module.Unavailable(fmt.Errorf("pushkey index: %s: %w", doing, err))

@@ -1,6 +1,7 @@
 package rediscommit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -60,6 +61,14 @@ func DefaultConfig() Config {
 		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond},
 		LargeValueBytes: 32 << 10, CacheBytes: 64 << 20,
 	}
+}
+
+// Bound returns a context that ends when the time of an operation is up, at the latest.
+func (c Config) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, found := ctx.Deadline(); found && time.Until(end) <= c.OperationTimeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.OperationTimeout)
 }
 
 // maxOperationTimeout is a small part of the 10 minutes for which values without

@@ -166,7 +166,7 @@ const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 // The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	read := s.read
 	if s.layout.VerifyMissing {
@@ -179,14 +179,6 @@ func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error
 	return commit.State[V]{Value: stored.Value(), Revision: stored.Revision()}, nil
 }
 
-// bound gives a context the time that an operation may take, unless it has less.
-func (s *Store[V]) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if end, found := ctx.Deadline(); found && time.Until(end) <= s.cfg.OperationTimeout {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, s.cfg.OperationTimeout)
-}
-
 // Loaded is what [Store.LoadMany] found under one key.
 type Loaded[V any] struct {
 	commit.State[V]
@@ -197,7 +189,7 @@ type Loaded[V any] struct {
 // [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
 // and of Load.
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	if s.parts != nil {
@@ -217,7 +209,7 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 // Remove removes a key, whatever it holds, as durably as a change. A change
 // that is under way finds nothing stored then. Errors: [module.Unavailable].
 func (s *Store[V]) Remove(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	if err := s.removeVerified(ctx, s.cfg.KeyPrefix+key); err != nil {
 		return s.unavailable("remove", err)
@@ -246,7 +238,7 @@ func (s *Store[V]) removeVerified(ctx context.Context, key string) (err error) {
 // where something else is stored than they say. Errors: [module.Unavailable],
 // after which the swap may be made or not.
 func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	defer s.forget(key)
