@@ -1,7 +1,8 @@
-// Package commit makes optimistic changes of values in a store: read, edit,
-// write if nothing came in between, else again, until it took effect exactly
-// once or the time is up. Changes of one key that arrive at the same time are
-// made together, in one write. It knows nothing of what is changed or where.
+// Package commit makes optimistic changes of values in a store: it reads, edits,
+// and writes if nobody else has written in between; if somebody has, it begins
+// again, until the change took effect exactly once or the time is up. Changes of
+// one key that arrive at the same time are batched into one write. The package
+// knows neither the values nor the store.
 package commit
 
 import (

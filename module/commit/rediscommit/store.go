@@ -3,9 +3,9 @@
 // values are laid out.
 //
 // It works on Redis 6.2 or later as a single node, behind sentinels and as a
-// cluster, with any number of hosts on one Redis. A script has one key, so that
-// nothing crosses slots, and no answer of a cluster that moves a slot stands in
-// its way. To scripts, values are opaque bytes.
+// cluster, with any number of hosts on one Redis. Each script has one key, so it
+// never crosses slots, and works while a cluster moves the slot. To scripts, values
+// are opaque bytes.
 package rediscommit
 
 import (
