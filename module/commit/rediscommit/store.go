@@ -292,7 +292,9 @@ func isAnswerLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
 }
 
-func askOnce[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (value T, err error) {
+func askOnce[T, V any](
+	ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error),
+) (value T, err error) {
 	var answer func() (T, error)
 	batched, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
 		answer = command(ctx, client, key)
