@@ -120,9 +120,8 @@ func below(path string, err error) error {
 	return errors.New(path + strings.ReplaceAll(err.Error(), "\n", "\n"+path))
 }
 
-// Push is the module as a host holds it: what it serves and calls, and what runs
-// beside that. [New] makes one; so does [Module], of what the host has replaced
-// and wrapped in its container.
+// Push is the whole module: what a host serves, what it calls, and the background
+// work. [New] makes one, and so does [Module] from what is in the host's container.
 type Push struct {
 	Rules   module.RuleService   // the push rule operations
 	Pushers module.PusherService // the pusher operations
@@ -216,8 +215,8 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	return p, p.finish()
 }
 
-// finish is the last step of every construction: by now it is known whether the
-// module needs Redis.
+// finish is the last step of [New] and [Module], when the stores that the host has
+// replaced are known: only then it is clear whether the module needs Redis.
 func (p *Push) finish() error {
 	if p.from.onRedis && p.from.host.Client == nil {
 		return errNoClient
@@ -246,9 +245,10 @@ func (p *Push) Handler(prefix string, d handlers.Dialect, auth handlers.Auth) ht
 	return handlers.Handler(prefix, d, auth, p.from.host.Log, p.Groups...)
 }
 
-// Check is for the start of a host: it returns why the module cannot work with
-// its Redis, and warns of what will hurt. It takes Config.Servers.StartTimeout at
-// most, and with delivery Config.Redis.OperationTimeout more.
+// Check is for the start of a host: it returns an error if the module cannot work
+// with its Redis, and logs a warning for each setting that will hurt. It takes at
+// most Config.Servers.StartTimeout, and with delivery Config.Redis.OperationTimeout
+// more.
 func (p *Push) Check(ctx context.Context) error {
 	if p.from.onRedis {
 		if err := p.from.servers.Check(ctx); err != nil {
@@ -263,11 +263,11 @@ func (p *Push) Check(ctx context.Context) error {
 	return nil
 }
 
-// Run does what goes on beside requests, until ctx ends: it tells listeners of
-// changes, settles pushkeys, watches the Redis servers, and sends notifications if
-// the host has delivery. It returns when all of that has ended, which takes as long
-// as Config.Delivery.DrainTimeout if push gateways do not answer. Every host needs
-// it, once.
+// Run does all background work until ctx ends: it notifies listeners of changes,
+// finishes claims to pushkeys that a host left undone, monitors the Redis servers,
+// and sends notifications if the host has delivery. It returns when all of that has
+// ended, which takes Config.Delivery.DrainTimeout if push gateways do not answer.
+// Every host runs it, once.
 func (p *Push) Run(ctx context.Context) {
 	defer p.from.metrics.Unregister()
 	var running sync.WaitGroup
@@ -434,9 +434,9 @@ func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore
 func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
 func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-// redis returns what a store on Redis is made of. A host without a client gets its
-// error from [Push.finish], in one line, and none from the container, which would
-// add who asked for whom.
+// redis returns the arguments for a store on Redis. If the host has no client,
+// [Push.finish] says so in one line; an error here would come with the container's
+// whole chain of constructors.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
 	client := b.host.Client

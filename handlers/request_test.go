@@ -1,6 +1,7 @@
 package handlers
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"testing"
 
@@ -36,7 +37,7 @@ func TestPathParam(t *testing.T) {
 				}
 				return nil
 			})
-			e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest("GET", "/x/"+test.sent+"/y", nil))
+			e.ServeHTTP(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/x/"+test.sent+"/y", nil))
 			if !called {
 				t.Error("not routed")
 			}
@@ -46,7 +47,7 @@ func TestPathParam(t *testing.T) {
 	// No HTTP server lets a bad escape through; a host that rewrites the raw
 	// path may.
 	for _, raw := range []string{"%", "%2", "%zz", "a%u0041"} {
-		request := httptest.NewRequest("GET", "/", nil)
+		request := httptest.NewRequest(http.MethodGet, "/", nil)
 		request.URL.RawPath = "/" + raw
 		c := echo.New().NewContext(request, httptest.NewRecorder())
 		c.SetParamNames("id")

@@ -43,7 +43,7 @@ func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 		group.Register(e.Group(""), dialect, asAlice)
 		answer := httptest.NewRecorder()
 		stripped := http.StripPrefix("/_matrix/client/r0", e)
-		stripped.ServeHTTP(answer, httptest.NewRequest("GET", "/_matrix/client/r0/pushrules/global/", nil))
+		stripped.ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/_matrix/client/r0/pushrules/global/", nil))
 		if answer.Code != 200 || answer.Body.String() != want {
 			t.Errorf("dialect %v: got %d %s, want %s", dialect, answer.Code, answer.Body, want)
 		}
@@ -135,7 +135,7 @@ func TestMountedWithoutMiddleware(t *testing.T) {
 		t.Error("the service was called")
 		return pushrule.Ruleset{}, nil
 	}
-	answer := serveRules(t, zap.NewNop(), rules, httptest.NewRequest("GET", allRules, nil))
+	answer := serveRules(t, zap.NewNop(), rules, httptest.NewRequest(http.MethodGet, allRules, nil))
 	want := `{"errcode":"M_MISSING_TOKEN","error":"Missing access token."}`
 	if answer.Code != 401 || answer.Body.String() != want {
 		t.Errorf("got %d %s, want 401 %s", answer.Code, answer.Body, want)
@@ -201,7 +201,7 @@ func TestServicesGetADeadline(t *testing.T) {
 		}
 		return pushrule.Ruleset{}, nil
 	}
-	serveRules(t, zap.NewNop(), rules, httptest.NewRequest("GET", allRules, nil), asAlice)
+	serveRules(t, zap.NewNop(), rules, httptest.NewRequest(http.MethodGet, allRules, nil), asAlice)
 }
 
 // The host keeps what is its own: its error handler, its other routes, its
@@ -250,7 +250,7 @@ func TestRegisterLeavesTheHostAlone(t *testing.T) {
 // A body that does not arrive whole is the client's fault and stores nothing.
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
-	request := httptest.NewRequest("PUT", allRules+"global/room/a/enabled", brokenBody{})
+	request := httptest.NewRequest(http.MethodPut, allRules+"global/room/a/enabled", brokenBody{})
 	answer := serveRules(t, zap.NewNop(), fails(nil), request, asAlice)
 	if answer.Code != 400 || !strings.Contains(answer.Body.String(), "M_NOT_JSON") {
 		t.Errorf("got %d %s, want 400 M_NOT_JSON", answer.Code, answer.Body)

@@ -176,7 +176,7 @@ func (r *chaosRound) outage(history []porcupine.Operation) (longest time.Duratio
 
 // circumstances are what the round differs in from others with the same fault.
 func (r *chaosRound) circumstances() string {
-	parts := append(r.notes, "durability "+r.team.durability.String())
+	parts := append(slices.Clone(r.notes), "durability "+r.team.durability.String())
 	if r.lossy {
 		parts = append(parts, "lost replies")
 	}

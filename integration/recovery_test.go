@@ -433,7 +433,7 @@ func (r recovery) check(t *testing.T, spares time.Duration) {
 	complaints := map[string][]sighting{}
 	for _, s := range r.seen {
 		answered := s.sent.Add(s.took)
-		complaint := ""
+		var complaint string
 		switch {
 		case s.failed() && s.answer != unavailable:
 			complaint = "another answer than 200 or 503"

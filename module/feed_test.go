@@ -513,58 +513,42 @@ func someUsers(n int) []mxid.UserID {
 }
 
 func TestTheStoreIsAskedForNewsOnly(t *testing.T) {
-	for name, test := range map[string]struct {
-		deaf bool // there are no listeners
-		do   func(*instance)
-		most int // users who are loaded
+	type steps = []step
+	const nobody, aListener = 0, 1
+	for _, test := range []struct {
+		name      string
+		listeners int
+		steps     steps
+		most      int // users who are loaded
 	}{
-		"a hint at an unknown user, for nobody": {deaf: true, do: func(i *instance) {
-			i.store.hint("@bob:example.org", i.store.change("@bob:example.org"))
-		}},
-		"the hint at a change that was made here": {do: func(i *instance) {
-			i.store.hint(alice, i.store.last)
-		}},
-		"an old hint": {do: func(i *instance) { i.store.hint(alice, 1) }, most: 1},
-		"a change here": {do: func(i *instance) {
-			i.mustPut(alice, "b")
-			i.store.hint(alice, i.store.last)
-		}},
-		"a change elsewhere": {do: func(i *instance) { i.store.hint(alice, i.store.change(alice)) }},
-		"a hint at an unknown user": {do: func(i *instance) {
-			i.store.hint("@bob:example.org", i.store.change("@bob:example.org"))
-		}},
-		"a thousand changes elsewhere": {do: func(i *instance) {
-			for range 1000 {
-				i.store.hint(alice, i.store.change(alice))
-				time.Sleep(time.Millisecond)
-			}
-		}},
-		"a thousand old hints in a second, with checks of a tenth": {do: func(i *instance) {
-			i.store.set(func(s *shared) { s.slow = 100 * time.Millisecond })
-			for range 1000 {
-				i.store.hint(alice, 1)
-				time.Sleep(time.Millisecond)
-			}
-		}, most: 11},
+		{"an unknown user, for nobody", nobody, steps{bobElsewherePublished}, 0},
+		{"an unknown user", aListener, steps{bobElsewherePublished}, 0},
+		{"a change here that was heard of before", aListener, steps{publishesAgain}, 0},
+		{"a change here", aListener, steps{putsRule("b"), publishesAgain}, 0},
+		{"a change elsewhere", aListener, steps{elsewherePublished}, 0},
+		{"an old version", aListener, steps{publishes(1)}, 1},
+		{"a thousand changes elsewhere", aListener, steps{aThousandTimes(elsewherePublished)}, 0},
+		{"a thousand old versions in a second, with checks of a tenth", aListener, steps{
+			loadsTake(100 * time.Millisecond), aThousandTimes(publishes(1)),
+		}, 11},
 	} {
-		inBubble(t, name, func(t *testing.T) {
+		inBubble(t, test.name, func(t *testing.T) {
 			store := newShared()
 			listener := &recorder{}
 			var listeners []module.ChangeListener
-			if !test.deaf {
+			if test.listeners == aListener {
 				listeners = append(listeners, listener)
 			}
 			i := newInstance(t, store, asDefault, listeners...)
 			i.syncs(alice, 0)
 			i.mustPut(alice, "a")
 			store.loads()
-			test.do(i)
-			time.Sleep(10 * time.Second)
+			i.take(append(test.steps, passes(10*time.Second))...)
 			if got := store.loads(); got > test.most {
 				t.Errorf("%d users were loaded, want at most %d", got, test.most)
 			}
 			got := listener.of(alice)
-			if !test.deaf && got[len(got)-1] != store.content(alice).Version {
+			if test.listeners == aListener && got[len(got)-1] != store.content(alice).Version {
 				t.Errorf("heard of %v last, stored is %d", got[len(got)-1], store.content(alice).Version)
 			}
 		})
@@ -749,44 +733,20 @@ func TestAnOutageIsReportedOnce(t *testing.T) {
 }
 
 func TestNothingOutlivesTheRun(t *testing.T) {
-	for name, begin := range map[string]func(*instance){
-		"in quiet": func(*instance) {},
-		"while a listener is busy": func(i *instance) {
-			for _, user := range someUsers(3) {
-				i.syncs(user, 0)
-			}
-		},
-		"while checking": func(i *instance) {
-			i.syncs(alice, 0)
-			i.store.set(func(s *shared) { s.slow = time.Second })
-			i.store.hint(alice, i.store.change(alice))
-			i.store.hint(alice, 1)
-		},
-		"while the store fails": func(i *instance) {
-			i.syncs(alice, 0)
-			i.store.set(func(s *shared) { s.failing = errDown })
-			i.store.hint(alice, i.store.change(alice))
-			i.store.hint(alice, 1)
-		},
-		"while looking for what got lost": func(i *instance) {
-			i.syncs(alice, 0)
-			i.store.set(func(s *shared) { s.slow = 10 * time.Second })
-			i.store.cut(nil)
-			time.Sleep(time.Second)
-		},
-		"while nothing is watched": func(i *instance) { i.store.cut(errDown) },
-		"while a watch begins": func(i *instance) {
-			i.store.set(func(s *shared) { s.silent = true })
-			i.store.cut(nil)
-			time.Sleep(time.Second)
-		},
+	for name, steps := range map[string][]step{
+		"in quiet":                 nil,
+		"while a listener is busy": {asks(0), bobAsks},
+		"while checking":           {asks(0), loadsTake(time.Second), elsewherePublished, publishes(1)},
+		"while the store fails":    {asks(0), loadsFail, elsewherePublished, publishes(1)},
+		"while rechecking":         {asks(0), loadsTake(10 * time.Second), cutOff, passes(time.Second)},
+		"while nothing is watched": {cutOffForLong},
+		"while a watch begins":     {watchesHang, cutOff, passes(time.Second)},
 	} {
 		inBubble(t, name, func(t *testing.T) {
 			store := newShared()
 			busy := &recorder{do: func(ctx context.Context, _ mxid.UserID) { <-ctx.Done() }}
 			i := newInstance(t, store, asDefault, busy)
-			begin(i)
-			synctest.Wait()
+			i.take(steps...)
 			began, slow := time.Now(), store.slow
 			i.end()
 			if took := time.Since(began); took > slow {

@@ -90,16 +90,23 @@ type importer struct {
 	refused  func(mxid.UserID, ImportResult)
 }
 
-// run imports. After an error the result says what was done.
-func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (result ImportResult, err error) {
+// run imports a user. After an error the result says what was done.
+func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error) {
+	stored, err := i.rules.store.Load(ctx, user)
+	if err != nil {
+		return ImportResult{}, err
+	}
+	return i.runBeside(ctx, stored, user, from, how)
+}
+
+// runBeside is run beside rules that are stored, or none.
+func (i *importer) runBeside(
+	ctx context.Context, stored Content, user mxid.UserID, from Import, how ImportMode,
+) (result ImportResult, err error) {
 	loggedIn, err := isLoggedIn(ctx, i.accounts.get(), user, "")
 	if err == nil && !loggedIn {
 		err = ErrLoggedOut
 	}
-	if err != nil {
-		return result, err
-	}
-	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil {
 		return result, err
 	}
@@ -149,18 +156,23 @@ func (s *ruleService) storeImport(ctx context.Context, user mxid.UserID, set pus
 	return true, err
 }
 
-// firstUse brings in a user who has no rules here; found is false for one whom
-// the source does not have.
+// firstUse brings in a user, unless they have rules here; found is false for one
+// whom the source does not have. To be sure, it looks itself: pushers that a user
+// has removed must not come back.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (found bool, err error) {
 	source := i.source.get()
 	if source == nil {
 		return false, nil
 	}
+	stored, err := i.rules.store.Load(ctx, user)
+	if err != nil || stored.Found() {
+		return stored.Found(), err
+	}
 	from, found, err := ask(ctx, source, user)
 	if err != nil || !found {
 		return false, err
 	}
-	result, err := i.run(ctx, user, from, StoreImport)
+	result, err := i.runBeside(ctx, stored, user, from, StoreImport)
 	if result.Refused() > 0 {
 		i.refused(user, result)
 	}

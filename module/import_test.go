@@ -349,6 +349,30 @@ func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 	}
 }
 
+// blind is a store whose versions tell of nobody.
+type blind struct{ ruleCaller }
+
+func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	all := map[mxid.UserID]module.Result[int64]{}
+	for _, user := range users {
+		all[user] = module.Result[int64]{}
+	}
+	return all
+}
+
+// Whoever has rules is not imported, whatever a bulk read says of them.
+func TestWhoHasRulesIsNotImportedThoughABulkReadDoesNotFindThem(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	h.rules.content = found(pushrule.ServerDefault(alice))
+	c := h.m.caller()
+	s := module.NewService(module.Stores{Rules: blind{ruleCaller{h.rules, c}}, Pushers: c, Pushkeys: c.index()}, h.feed,
+		module.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
+	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.former.asked != 0 {
+		t.Errorf("got %d pushers, %v; the source was asked %d times", list.Len(), err, h.former.asked)
+	}
+}
+
 func TestAUserWhomTheSourceDoesNotHaveGetsTheDefaults(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)

@@ -151,6 +151,11 @@ type PusherStore interface {
 // of it. It is a store of its own because the users of one pushkey live in
 // different hash slots. Package storetest holds the contract as tests.
 //
+// A user who sets a pusher claims its pushkey: claims have an order, and a claim
+// with [pusher.RemoveOthers] removes the pushers of all claims before it. To settle
+// a pushkey is to remove these. It comes after the claim, in other slots, so a host
+// that dies in between leaves it to others: that is what Postpone is for.
+//
 // Errors: [pusher.Unreadable], [Unavailable].
 type PushkeyIndex interface {
 	// Load returns the claims to a pushkey.
@@ -185,8 +190,9 @@ type Unsettled struct {
 // Errors, beside the store's: the refusals of package pushrule, by name.
 type RuleService interface {
 	// Content returns the whole set, after the two repairs of the document: a
-	// user without rules gets the server-default ones, and a set with one of
-	// the legacy rules (MSC4210) loses them and gets the current defaults. With
+	// user without rules gets the server-default ones, unless an [ImportSource] has
+	// theirs, and a set with one of the legacy rules (MSC4210) loses them and gets
+	// the current defaults. With
 	// [Accounts], a user who is gone gets no rules but [ErrLoggedOut].
 	//
 	// After a repair that others have followed with changes, the version is
@@ -263,7 +269,8 @@ type HostService interface {
 	// named in the result, the rest is imported: of the rules what no client may
 	// put and what is over a limit, of the pushers also those whose device is gone
 	// and those whose pushkey another user has taken here since. No pusher of
-	// somebody else's is removed.
+	// somebody else's is removed. Pushers that the user has removed since an import
+	// would come back with another one.
 	//
 	// With [Accounts], a user who is gone gets nothing but [ErrLoggedOut]. Error:
 	// [pushrule.Unreadable] for rules that cannot be read as a whole; then nothing is

@@ -43,6 +43,9 @@ func bobAsks(i *instance) { i.syncs(bob, 0) }
 // elsewhere is a change on another host that nothing is published of yet.
 func elsewhere(i *instance) { i.store.change(alice) }
 
+// publishesAgain is the message of the last change, once more.
+func publishesAgain(i *instance) { i.store.hint(alice, i.store.last) }
+
 func publishes(version int64) step { return func(i *instance) { i.store.hint(alice, version) } }
 
 // elsewherePublished is a change on another host.
@@ -86,7 +89,12 @@ func isUnreadable(i *instance) {
 
 func loadsWork(i *instance) { i.store.set(func(s *shared) { s.failing = nil }) }
 
-func loadsTakeASecond(i *instance) { i.store.set(func(s *shared) { s.slow = time.Second }) }
+func loadsTake(d time.Duration) step {
+	return func(i *instance) { i.store.set(func(s *shared) { s.slow = d }) }
+}
+
+// watchesHang has every watch from now on not begin.
+func watchesHang(i *instance) { i.store.set(func(s *shared) { s.silent = true }) }
 
 // losesChangesSince has the store go back to what it had before some steps.
 func losesChangesSince(steps ...step) step {
@@ -108,3 +116,15 @@ func passes(d time.Duration) step { return func(*instance) { time.Sleep(d) } }
 
 // isRechecked waits until the host has compared its versions with the store's.
 func isRechecked(*instance) { time.Sleep(pastRecheck) }
+
+// aThousandTimes takes steps again and again, a millisecond apart.
+func aThousandTimes(steps ...step) step {
+	return func(i *instance) {
+		for range 1000 {
+			for _, take := range steps {
+				take(i)
+			}
+			time.Sleep(time.Millisecond)
+		}
+	}
+}

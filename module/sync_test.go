@@ -27,7 +27,7 @@ func TestASyncAsksTheStoreOnlyWhereThatMayKnowMore(t *testing.T) {
 		{"the first sync", nil, 0, 1, fromStore},
 		{"a token of another past", nil, 7, 1, fromStore},
 		{"a change elsewhere, once heard of", steps{elsewherePublished, rests}, 1, 2, fromStore},
-		{"a change elsewhere, heard of while the store is slow", steps{loadsTakeASecond, elsewherePublished}, 1, 2, fromStore},
+		{"a change elsewhere, heard of while the store is slow", steps{loadsTake(time.Second), elsewherePublished}, 1, 2, fromStore},
 		{"a change elsewhere that another sync has seen", steps{elsewherePublished, asks(1)}, 2, 2, fromMemory},
 		{"a change elsewhere that nobody published", steps{elsewhere, isRechecked}, 1, 2, fromStore},
 		{"an edit by somebody else", steps{edits(foreign + 1), isRechecked}, 1, foreign + 1, fromStore},

@@ -33,12 +33,12 @@ type Index struct {
 // must read from masters.
 func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
 	claims, err := rediscommit.New(client, cfg, o, rediscommit.Layout[pusher.Claims]{
-		Name:       "pushkey index",
-		Observed:   observe.Pushkeys,
-		Read:       readClaims,
-		Swap:       swapClaimsScript,
-		Unreadable: pusher.Unreadable,
-		LoadSurely: true,
+		Name:          "pushkey index",
+		Observed:      observe.Pushkeys,
+		Read:          readClaims,
+		Swap:          swapClaimsScript,
+		Unreadable:    pusher.Unreadable,
+		VerifyMissing: true,
 	})
 	if err != nil {
 		return nil, err
@@ -105,7 +105,7 @@ func (x *Index) Postponed(ctx context.Context, before time.Time, limit int) (all
 
 // do runs a command that may be repeated.
 func (x *Index) do(ctx context.Context, doing string, command func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, x.cfg.OperationTimeout)
+	ctx, cancel := x.cfg.Bound(ctx)
 	defer cancel()
 	if err := command(ctx); err != nil {
 		return module.Unavailable(fmt.Errorf("pushkey index: %s: %w", doing, err))

@@ -40,12 +40,12 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	}
 	layout := layout{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel(), pushrule.NewReadCache()}
 	events, err := rediscommit.New(client, cfg, o, rediscommit.Layout[stored.Event]{
-		Name:       "rulestore",
-		Observed:   observe.PushRules,
-		Read:       layout.read,
-		Swap:       swapScript,
-		Unreadable: pushrule.Unreadable,
-		LoadSurely: true,
+		Name:          "rulestore",
+		Observed:      observe.PushRules,
+		Read:          layout.read,
+		Swap:          swapScript,
+		Unreadable:    pushrule.Unreadable,
+		VerifyMissing: true,
 	})
 	if err != nil {
 		return nil, err

@@ -89,12 +89,11 @@ func (s storedEvent) Bytes() int {
 	if _, found := s.end(); !found {
 		return 0
 	}
-	return len(*s.text) + len(s.Rules.JSON()) // which may be a part of the text
+	return len(*s.text)
 }
 
 // Change never refuses: the service limits the size of rules.
 func (s storedEvent) Change(next stored.Event) rediscommit.Change[stored.Event] {
-	s.layout.cache.Add(next.Rules)
 	return &change{old: s, next: next}
 }
 
@@ -136,6 +135,7 @@ func (c *change) StagedSwap(revision stored.Revision) (swap rediscommit.StagedSw
 func (c *change) Stored(revision stored.Revision) rediscommit.Stored[stored.Event] {
 	text, e := c.text, c.next // a pointer into the change would keep what it replaced
 	e.Revision = revision
+	e.Share(text)
 	return storedEvent{Event: e, text: &text, user: c.old.user, layout: c.old.layout}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -19,11 +20,11 @@ func TestSoMuchIsExplainedAtATime(t *testing.T) {
 	e.HTTPErrorHandler = newErrorHandler(zap.NewNop())
 	e.POST("/", x.explain)
 	w := httptest.NewRecorder()
-	e.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(`{"event":{}}`)))
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"event":{}}`)))
 	expectLimited(t, answer{w.Code, w.Header(), w.Body.String()})
 	<-x.running
 	w = httptest.NewRecorder()
-	e.ServeHTTP(w, httptest.NewRequest("POST", "/", strings.NewReader(`{"event":{}}`)))
+	e.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"event":{}}`)))
 	if w.Code != 200 || len(x.running) != 0 {
 		t.Errorf("got %d %s", w.Code, w.Body)
 	}

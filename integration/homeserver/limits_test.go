@@ -141,7 +141,7 @@ func TestALargeBodyIsNotReadToItsEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 		text, err := io.ReadAll(response.Body)
-		if response.StatusCode != 413 || !response.Close || !strings.Contains(string(text), "M_TOO_LARGE") || err != nil {
+		if response.StatusCode != http.StatusRequestEntityTooLarge || !response.Close || !strings.Contains(string(text), "M_TOO_LARGE") || err != nil {
 			t.Errorf("got %d %s, %v, closed %t", response.StatusCode, text, err, response.Close)
 		}
 		if n := <-sent; n == length {
@@ -183,7 +183,7 @@ func TestASlowBodyEndsAndIsInNobodysWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	text, _ := io.ReadAll(response.Body)
-	if took := time.Since(start); response.StatusCode != 400 || !response.Close || took < readTimeout-time.Second {
+	if took := time.Since(start); response.StatusCode != http.StatusBadRequest || !response.Close || took < readTimeout-time.Second {
 		t.Errorf("after %v: got %d %s, closed %t", took, response.StatusCode, text, response.Close)
 	}
 }
@@ -227,7 +227,7 @@ func TestAddresses(t *testing.T) {
 		"[::ffff:192.0.2.7]:1234":  "::ffff:192.0.2.7",
 		"":                         "",
 	} {
-		r := httptest.NewRequest("GET", "/", nil)
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.RemoteAddr = remote
 		if got := addressOf(echo.New().NewContext(r, nil)); got != want {
 			t.Errorf("%s: got %s, want %s", remote, got, want)

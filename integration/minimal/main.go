@@ -123,7 +123,11 @@ func listen(lc fx.Lifecycle, cfg config, e *echo.Echo, waker *waker, log *zap.Lo
 			return err
 		}
 		log.Info("listening", zap.Stringer("address", listener.Addr()))
-		go server.Serve(listener)
+		go func() {
+			if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+				log.Error("cannot serve", zap.Error(err))
+			}
+		}()
 		return nil
 	}, server.Shutdown))
 }

@@ -171,7 +171,7 @@ func TestAStopAnswersSyncs(t *testing.T) {
 	since := alice.sync("").Next
 	ctx, hangUp := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer hangUp()
-	request, err := http.NewRequestWithContext(ctx, "GET", alice.url+v3+"/sync?timeout=30000&since="+since, nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, alice.url+v3+"/sync?timeout=30000&since="+since, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,8 @@ func showCommand() command {
 		flags: func(o *options, flags *flag.FlagSet) {
 			o.addDefaultRules(flags)
 			flags.BoolVar(&o.json, "json", false, "write JSON")
-			flags.StringVar(&o.hashKey, "hash-key", "", "`FILE` with the key for the hashes of pushkeys, of 16 bytes or more; else it is a\nrandom one, and the hashes differ from call to call")
+			flags.StringVar(&o.hashKey, "hash-key", "", "`FILE` with the key for the hashes of pushkeys, of 16 bytes or more; else it is a\n"+
+				"random one, and the hashes differ from call to call")
 		},
 		run: func(ctx context.Context, c *call) error { return c.show(ctx) },
 	}

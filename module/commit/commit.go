@@ -1,7 +1,8 @@
-// Package commit makes optimistic changes of values in a store: read, edit,
-// write if nothing came in between, else again, until it took effect exactly
-// once or the time is up. Changes of one key that arrive at the same time are
-// made together, in one write. It knows nothing of what is changed or where.
+// Package commit makes optimistic changes of values in a store: it reads, edits,
+// and writes if nobody else has written in between; if somebody has, it begins
+// again, until the change took effect exactly once or the time is up. Changes of
+// one key that arrive at the same time are batched into one write. The package
+// knows neither the values nor the store.
 package commit
 
 import (
@@ -86,10 +87,10 @@ type Committer[V any, C Change] struct {
 type Mode int
 
 const (
-	// Written: when the value is stored.
+	// Written is when the value is stored.
 	Written Mode = iota
 
-	// Confirmed: when a write of this very change succeeded. What was found to
+	// Confirmed is when a write of this very change succeeded. What was found to
 	// be stored already is written again, since it may not be confirmed.
 	Confirmed
 )

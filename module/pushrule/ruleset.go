@@ -102,6 +102,14 @@ func (s *Ruleset) JSON() string {
 	return s.doc.text
 }
 
+// ShareJSON has the set keep no text of its own, if this one is its JSON: who holds a
+// larger text around the set holds that alone then.
+func (s *Ruleset) ShareJSON(text string) {
+	if s.doc.text == text {
+		s.doc.text = text
+	}
+}
+
 // AppendJSON appends the set as [Ruleset.JSON] returns it.
 func (s *Ruleset) AppendJSON(dst []byte) []byte { return append(dst, s.JSON()...) }
 

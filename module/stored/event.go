@@ -127,6 +127,14 @@ func (e *Event) Text(revision Revision) string {
 	return eventStart + e.Rules.JSON() + eventRevision + string(revision.AppendJSON(nil)) + eventEnd
 }
 
+// Share has the event keep no text of its own beside the one that [Event.Text] has
+// returned.
+func (e *Event) Share(text string) {
+	if end := len(eventStart) + len(e.Rules.JSON()); end <= len(text) {
+		e.Rules.ShareJSON(text[len(eventStart):end])
+	}
+}
+
 // Size is that of the event without its revision, in bytes.
 func (e *Event) Size() int {
 	if e.hasMore() {

@@ -148,7 +148,7 @@ func event(user string, rooms int) string {
 	}
 	defaults := pushrule.ServerDefault(mxid.UserID("@" + user + ":localhost"))
 	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
-	return `{"type":"m.push_rules","content":{"global":` + set + `},"commit":{"version":1,"changes":1,"writers":{}}}`
+	return `{"type":"m.push_rules","content":{"global":` + set + `},"commit":{"version":1,"changes":1,"writers":{"BENCH":[1,1]}}}`
 }
 
 // pair is the floor and the demo host under the same load, in turn.
@@ -308,8 +308,9 @@ func (b *bench) awaitSubscribers(ctx context.Context, hosts int) error {
 	}
 }
 
-// largeUsers are those who have more rules than the defaults.
-const largeUsers = 256
+// largeUsers are those who have more rules than the defaults: as few as they are on a
+// host, so that what they have fits into its memory.
+const largeUsers = 32
 
 func (b *bench) ownLargeUser(connection, n int) (string, int) {
 	each := largeUsers / b.connections

@@ -2,12 +2,11 @@ package rediscommit
 
 import "sync"
 
-// cache keeps what this host has read and written last under Redis keys, so that a
-// read need not move it again, and a change need not read it. Others may have
-// written since: Redis is asked whether it is stored still, by whoever uses it.
+// cache keeps the values that this host last read or wrote. Others may have
+// written since, so whoever uses one asks Redis whether it is still stored.
 //
-// It is bounded. Of two generations, the older one is dropped when the recent one
-// has its share; what is used moves into the recent one.
+// It is bounded and has two generations: when the recent one has its share, the
+// older one is dropped. A value that is used moves into the recent one.
 type cache[V any] struct {
 	share int // bytes of a generation
 

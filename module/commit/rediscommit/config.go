@@ -1,6 +1,7 @@
 package rediscommit
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"strings"
@@ -27,26 +28,26 @@ type Config struct {
 	// has it in memory.
 	Durability Durability
 
-	// LargeValueBytes is the size in bytes from which a user's rules are replaced by
-	// a plain SET of another key, which then takes the place of the old one, and not
-	// by a script with the value as an argument, which Redis copies several times.
+	// LargeValueBytes is the size in bytes from which a user's rules are written
+	// by a plain SET under another key, which then takes the place of the old
+	// one. In the arguments of a script, Redis would copy them several times.
 	// With a Durability there is no such size. Default 32 KiB.
 	LargeValueBytes int
 
-	// CacheBytes bounds the memory that each of the three stores, of rules, of pushers
-	// and of pushkeys, takes for values that it has read or written. Of those, a read
-	// asks Redis only whether they are stored still, which costs less the larger they
-	// are; a change begins with them, which saves a round trip. Values of a sixteenth
-	// of it and more are not kept; 0 keeps none. Default 64 MiB.
+	// CacheBytes bounds the memory that each of the three stores (rules, pushers,
+	// pushkeys) takes for cached values. Of a cached value, a read asks Redis
+	// only whether it is still stored, which saves the more the larger it is, and
+	// a change needs no read, which saves a round trip. Values of a sixteenth of
+	// this and more are not cached; 0 caches nothing. Default 64 MiB.
 	CacheBytes int
 }
 
 // Options are what a [Store] depends on beside its client and its Config. The zero
 // value will do for one host.
 type Options struct {
-	// Now is the clock for the versions of values: that of Redis, as
-	// [redisclient.Clock] knows it, so that hosts whose own clocks differ agree.
-	// Nil is the host's own.
+	// Now is the clock for the versions of values: that of Redis, see
+	// [redisclient.Clock], so that hosts with different clocks agree. Nil is the
+	// host's own.
 	Now func() time.Time
 
 	// Observer is told of lost races, unknown outcomes and waits; of operations,
@@ -60,6 +61,14 @@ func DefaultConfig() Config {
 		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond},
 		LargeValueBytes: 32 << 10, CacheBytes: 64 << 20,
 	}
+}
+
+// Bound returns a context that ends when the time of an operation is up, at the latest.
+func (c Config) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
+	if end, found := ctx.Deadline(); found && time.Until(end) <= c.OperationTimeout {
+		return ctx, func() {}
+	}
+	return context.WithTimeout(ctx, c.OperationTimeout)
 }
 
 // maxOperationTimeout is a small part of the 10 minutes for which values without

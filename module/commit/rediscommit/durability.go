@@ -133,7 +133,7 @@ func (d Durability) LongestWait() time.Duration {
 }
 
 // Check asks every master whether it can do what the durability asks for. An
-// error says that one never will, a shortage that one cannot at the moment.
+// error means that one never will, a shortage that one cannot now.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
 	if !d.isAsked() {
 		return nil, nil

@@ -78,7 +78,7 @@ func newForgottenMove(t *testing.T, cluster *redistest.ClusterServers, owner, ta
 func (m forgottenMove) wantHeld(t *testing.T, why string) {
 	t.Helper()
 	layout := texts()
-	layout.LoadSurely = true
+	layout.VerifyMissing = true
 	store, err := New(m.client, DefaultConfig(), Options{}, layout)
 	if err != nil {
 		t.Fatal(err)

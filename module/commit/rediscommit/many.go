@@ -41,7 +41,7 @@ func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
 func readMany[T, V any](
 	ctx context.Context, s *Store[V], keys []string, read func(context.Context, redis.Cmdable, string) func() (T, error),
 ) []Answer[T] {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	r := reading[T, V]{s, read, keys, make([]Answer[T], len(keys))}
 	var nodes sync.WaitGroup

@@ -77,10 +77,10 @@ func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	return n.new[address]
 }
 
-// lookAgain has a cluster client look for the nodes, since one may be gone: by
-// itself it does not before the nodes it knows are of a certain age. It does so
-// in the background, and not more often than five times a second.
-func (n *nodes) lookAgain() {
+// reload has a cluster client load the cluster's nodes and slots again, because a
+// node may be gone; by itself the client does so only after some time. It works in
+// the background, at most five times a second.
+func (n *nodes) reload() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
 		cluster.ReloadState(context.Background())
 	}

@@ -3,9 +3,9 @@
 // values are laid out.
 //
 // It works on Redis 6.2 or later as a single node, behind sentinels and as a
-// cluster, with any number of hosts on one Redis. A script has one key, so that
-// nothing crosses slots, and no answer of a cluster that moves a slot stands in
-// its way. To scripts, values are opaque bytes.
+// cluster, with any number of hosts on one Redis. Each script has one key, so it
+// never crosses slots, and works while a cluster moves the slot. To scripts, values
+// are opaque bytes.
 package rediscommit
 
 import (
@@ -51,10 +51,11 @@ type Layout[V any] struct {
 	// Unreadable makes the fault for a value that cannot be read.
 	Unreadable func(cause error) error
 
-	// LoadSurely is whether [Store.Load] says that nothing is stored only when no
-	// master of a cluster has the key, as updates and removals always do: for
-	// values that are seldom missing, as it is a question to every master.
-	LoadSurely bool
+	// VerifyMissing has [Store.Load] ask every master of a cluster before it says
+	// that nothing is stored, as updates and removals always do: while a slot moves,
+	// or after a move that was interrupted, another master may have the key. It is
+	// for values that are seldom missing.
+	VerifyMissing bool
 }
 
 func (l Layout[V]) redisKey(key string) string {
@@ -165,25 +166,17 @@ const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 // The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	read := s.read
-	if s.layout.LoadSurely {
-		read = s.readSurely
+	if s.layout.VerifyMissing {
+		read = s.readVerified
 	}
 	stored, err := read(ctx, s.cfg.KeyPrefix+key)
 	if err != nil {
 		return commit.State[V]{}, err
 	}
 	return commit.State[V]{Value: stored.Value(), Revision: stored.Revision()}, nil
-}
-
-// bound gives a context the time that an operation may take, unless it has less.
-func (s *Store[V]) bound(ctx context.Context) (context.Context, context.CancelFunc) {
-	if end, found := ctx.Deadline(); found && time.Until(end) <= s.cfg.OperationTimeout {
-		return ctx, func() {}
-	}
-	return context.WithTimeout(ctx, s.cfg.OperationTimeout)
 }
 
 // Loaded is what [Store.LoadMany] found under one key.
@@ -196,7 +189,7 @@ type Loaded[V any] struct {
 // [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
 // and of Load.
 func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	if s.parts != nil {
@@ -216,18 +209,18 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 // Remove removes a key, whatever it holds, as durably as a change. A change
 // that is under way finds nothing stored then. Errors: [module.Unavailable].
 func (s *Store[V]) Remove(ctx context.Context, key string) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.OperationTimeout)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
-	if err := s.removeSurely(ctx, s.cfg.KeyPrefix+key); err != nil {
+	if err := s.removeVerified(ctx, s.cfg.KeyPrefix+key); err != nil {
 		return s.unavailable("remove", err)
 	}
 	return nil
 }
 
-// removeSurely removes a key, and once more where it is found afterwards, since
-// somebody may have stored it meanwhile. Another master of a cluster may have it,
-// too, where it cannot be removed.
-func (s *Store[V]) removeSurely(ctx context.Context, key string) (err error) {
+// removeVerified removes a key and verifies that no master of a cluster has it. If
+// one does, somebody may have stored it meanwhile: it is removed once more. It may
+// also be on another master, where it cannot be removed.
+func (s *Store[V]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
 		if _, err = s.remove.run(ctx, key, nil); err != nil {
 			return err
@@ -245,11 +238,11 @@ func (s *Store[V]) removeSurely(ctx context.Context, key string) (err error) {
 // where something else is stored than they say. Errors: [module.Unavailable],
 // after which the swap may be made or not.
 func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
-	ctx, cancel := s.bound(ctx)
+	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	defer s.forget(key)
-	if _, err := s.readSurely(ctx, key); fault.KindOf(err) == fault.Unavailable {
+	if _, err := s.readVerified(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // it may be where the swap would not find it
 	}
 	if done, err = s.swap.run(ctx, key, args(s.committer.NextRevision(onto))); err != nil {
@@ -299,7 +292,9 @@ func isAnswerLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
 }
 
-func askOnce[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (value T, err error) {
+func askOnce[T, V any](
+	ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error),
+) (value T, err error) {
 	var answer func() (T, error)
 	batched, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
 		answer = command(ctx, client, key)
@@ -314,9 +309,9 @@ func askOnce[T, V any](ctx context.Context, s *Store[V], key string, command fun
 	return value, err
 }
 
-// readSurely is read, but that nothing is stored is an error where another master
-// of a cluster has the key, or may have it; see [nodes.checkNotElsewhere].
-func (s *Store[V]) readSurely(ctx context.Context, key string) (Stored[V], error) {
+// readVerified is read that verifies what it does not find: that another master of
+// a cluster has the key, or may have it, is an error; see [nodes.checkNotElsewhere].
+func (s *Store[V]) readVerified(ctx context.Context, key string) (Stored[V], error) {
 	stored, err := s.read(ctx, key)
 	if err != nil || stored.Exists() {
 		return stored, err
@@ -344,13 +339,13 @@ func (s *Store[V]) checkError(err error) error {
 }
 
 func (s *Store[V]) unavailable(doing string, err error) error {
-	s.nodes.lookAgain()
+	s.nodes.reload()
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.layout.Name, doing, err))
 }
 
-// snapshot is readSurely for the committer.
+// snapshot is [Store.readVerified] for the committer.
 func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V, Change[V]], error) {
-	return s.readSurely(ctx, key)
+	return s.readVerified(ctx, key)
 }
 
 // cached is what this host read or wrote last under a key. Others may have written

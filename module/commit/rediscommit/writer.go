@@ -90,7 +90,7 @@ func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
 		}
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
-		w.nodes.lookAgain()
+		w.nodes.reload()
 	}
 	return errs
 }
@@ -230,7 +230,7 @@ func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
 		}
 		return true
 	case "TRYAGAIN", "CLUSTERDOWN", "READONLY", "LOADING", "MASTERDOWN":
-		w.nodes.lookAgain()
+		w.nodes.reload()
 		return true
 	}
 	return false

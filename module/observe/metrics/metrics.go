@@ -82,7 +82,8 @@ func New() *Metrics {
 		operations: histogram("pushfx_store_operation_duration_seconds",
 			"Time of an operation of a Redis store, its retries included.", storeLabel, operationLabel, outcomeLabel),
 		writes: counter("pushfx_store_write_events_total",
-			"Writes that were tried again: lost_race, another write came first; missed_guess, what the host had cached was not current; unknown_outcome, the reply got lost.",
+			"Writes that were tried again: lost_race, another write came first; missed_guess, what the host had cached was not current; "+
+				"unknown_outcome, the reply got lost.",
 			storeLabel, eventLabel),
 		wholeReads: counter("pushfx_store_whole_reads_total",
 			"Reads of a whole value, since it was not cached or had changed.", storeLabel),

@@ -1,0 +1,95 @@
+package integration
+
+import (
+	"fmt"
+	"os"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx"
+)
+
+// configFields returns the fields of a config by their paths, those of configs
+// within it in their places.
+func configFields(path string, config reflect.Value) map[string]any {
+	fields := map[string]any{}
+	for i := range config.NumField() {
+		name, value := path+config.Type().Field(i).Name, config.Field(i)
+		if value.Kind() != reflect.Struct {
+			fields[name] = value.Interface()
+			continue
+		}
+		for name, value := range configFields(name+".", value) {
+			fields[name] = value
+		}
+	}
+	return fields
+}
+
+// units are those of the page, in bytes and nanoseconds.
+var units = map[string]int64{
+	"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "ms": int64(time.Millisecond), "s": int64(time.Second), "minute": int64(time.Minute),
+}
+
+// inUnits returns the value that a default of the page says.
+func inUnits(text string) string {
+	number, unit, _ := strings.Cut(text, " ")
+	n, err := strconv.ParseInt(strings.ReplaceAll(number, ",", ""), 10, 64)
+	if factor, known := units[unit]; err == nil && known {
+		return strconv.FormatInt(n*factor, 10)
+	}
+	return text
+}
+
+// plainValue returns the value of a field in the way of inUnits.
+func plainValue(value any) string {
+	v := reflect.ValueOf(value)
+	switch {
+	case v.CanInt():
+		return strconv.FormatInt(v.Int(), 10)
+	case v.Kind() == reflect.Bool:
+		return strconv.FormatBool(v.Bool())
+	case v.IsZero():
+		return "none"
+	}
+	return fmt.Sprint(value)
+}
+
+func TestThePageHasEachFieldOfTheConfigWithItsDefault(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../module/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, part, _ := strings.Cut(string(page), "\n## Configuration\n")
+	part, _, _ = strings.Cut(part, "\n## ")
+	fields := configFields("", reflect.ValueOf(pushfx.DefaultConfig()))
+	var last string // the config of the field before
+	for _, row := range tableRows(part) {
+		for name := range strings.SplitSeq(row[0], ", ") {
+			name = strings.Trim(name, "`")
+			if strings.HasPrefix(name, ".") {
+				name = last + name
+			}
+			last = name[:max(0, strings.LastIndexByte(name, '.'))]
+			value, found := fields[name]
+			if !found {
+				t.Errorf("the config has no field %s", name)
+			} else if got, want := inUnits(row[1]), plainValue(value); got != want {
+				t.Errorf("the default of %s is %s, which is %s; the page says %s", name, want, fmt.Sprint(value), row[1])
+			}
+			delete(fields, name)
+		}
+	}
+	var missing []string
+	for name := range fields {
+		missing = append(missing, name)
+	}
+	if slices.Sort(missing); len(missing) > 0 {
+		t.Errorf("the page lacks %q", missing)
+	}
+}

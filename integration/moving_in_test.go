@@ -1,0 +1,295 @@
+package integration
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// formerServer is where users were before.
+type formerServer struct {
+	mu     sync.Mutex
+	users  map[mxid.UserID]module.Import
+	asked  int
+	failed error
+}
+
+// newFormerServer has users who have muted a room and have two pushers each.
+func newFormerServer(users ...mxid.UserID) *formerServer {
+	f := &formerServer{users: map[mxid.UserID]module.Import{}}
+	for _, user := range users {
+		f.users[user] = module.Import{
+			Rules: `{"global":{"room":[{"rule_id":"!old:example.org","default":false,"enabled":true,"actions":[]}],` +
+				`"content":[{"rule_id":".m.rule.contains_user_name","default":true,"enabled":false,"actions":[],"pattern":"x"}]}}`,
+			Pushers: []pusher.Pusher{formerPusher("second of " + string(user)), formerPusher("first of " + string(user))},
+		}
+	}
+	return f
+}
+
+func formerPusher(pushkey string) pusher.Pusher {
+	return pusher.Pusher{
+		Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, AppDisplayName: "App", DeviceDisplayName: "Phone", Lang: "en",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`, Device: device, Extra: []pusher.Member{pusher.ProfileTag("tag")},
+	}
+}
+
+func (f *formerServer) Load(_ context.Context, user mxid.UserID) (module.Import, bool, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	from, found := f.users[user]
+	return from, found, f.failed
+}
+
+func (f *formerServer) Forget(_ context.Context, user mxid.UserID) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.users, user)
+	return f.failed
+}
+
+func (f *formerServer) option() fx.Option {
+	return fx.Supply(fx.Annotate(f, fx.As(new(module.ImportSource))))
+}
+
+// Two hosts are asked for users at the same time who are still to be brought in,
+// while clients change their rules and pushers.
+func TestTwoHostsBringInTheSameUsersAtTheSameTime(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	var users []mxid.UserID
+	for n := range 30 {
+		users = append(users, mxid.UserID(fmt.Sprintf("@user%d:example.org", n)))
+	}
+	former := newFormerServer(users...)
+	var push module.HostService
+	var stores module.Stores
+	hosts := []*host{
+		startHost(t, server.Client(t), former.option(), fx.Populate(&push), fx.Invoke(func(p *pushfx.Push) { stores = p.Stores })),
+		startHost(t, server.Client(t), former.option()),
+	}
+	want := func(h *host, user mxid.UserID, method, path, body string) {
+		a, err := h.try(t.Context(), string(user), method, path, body)
+		if err != nil || a.status != http.StatusOK {
+			t.Errorf("%s %s: %d %s, %v", method, path, a.status, a.body, err)
+		}
+	}
+	var asking sync.WaitGroup
+	for n, h := range hosts {
+		for _, user := range users {
+			asking.Go(func() { want(h, user, http.MethodGet, v3+"/pushrules/", "") })
+			asking.Go(func() { want(h, user, http.MethodGet, v3+"/pushers", "") })
+			asking.Go(func() {
+				want(h, user, http.MethodPut, fmt.Sprintf("%s/pushrules/global/room/!new%d:example.org", v3, n), `{"actions":[]}`)
+			})
+			asking.Go(func() { want(h, user, http.MethodPost, v3+"/pushers/set", httpPusher("app", fmt.Sprint(user, n))) })
+		}
+		asking.Go(func() { push.Rulesets(t.Context(), users) })
+	}
+	asking.Wait()
+	for _, user := range users {
+		rules := hosts[0].do(string(user), http.MethodGet, v3+"/pushrules/global/", "").body
+		for _, id := range []string{"!old:example.org", "!new0:example.org", "!new1:example.org"} {
+			if strings.Count(rules, `"rule_id":"`+id+`"`) != 1 {
+				t.Errorf("%s: %s is not there once: %s", user, id, rules)
+			}
+		}
+		list, err := stores.Pushers.Load(t.Context(), user)
+		if err != nil || list.Len() != 4 || list.All()[0].Pushkey != "second of "+string(user) || list.All()[1].Pushkey != "first of "+string(user) {
+			t.Errorf("%s has %d pushers, %v", user, list.Len(), err)
+		}
+		for _, p := range list.All() {
+			claims, err := stores.Pushkeys.Load(t.Context(), p.Digest())
+			if owners := claims.Owners(); err != nil || !slices.Equal(owners, []pusher.Owner{{User: user, Claim: p.Claim.Number}}) {
+				t.Errorf("%s has claim %d of a pushkey, and the index %v, %v", user, p.Claim.Number, owners, err)
+			}
+		}
+	}
+	for _, h := range hosts {
+		for _, line := range h.takeLogged() {
+			if line.Message != "a setting of the Redis client will hurt" {
+				t.Errorf("logged was %v", line)
+			}
+		}
+	}
+}
+
+// Who is there already costs nothing more, whether they have pushers or not.
+func TestUsersWhoAreThereCostNothingMoreWithAnImportSource(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	for _, user := range []mxid.UserID{"@with:example.org", "@without:example.org"} {
+		t.Run(string(user), func(t *testing.T) {
+			former := newFormerServer(user)
+			count := func(options ...fx.Option) (commands []int64) {
+				client := server.Client(t)
+				var seen dataCommands
+				client.AddHook(&seen)
+				var push module.HostService
+				h := startHost(t, client, append(options, fx.Populate(&push))...)
+				everybody := []mxid.UserID{user}
+				for _, do := range []func(){ // the first tells the host that the user is there
+					func() { h.do(string(user), http.MethodGet, v3+"/pushrules/", "") },
+					func() { h.do(string(user), http.MethodGet, v3+"/pushrules/", "") },
+					func() { h.do(string(user), http.MethodGet, v3+"/pushers", "") },
+					func() { h.do(string(user), http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`) },
+					func() { push.Rulesets(t.Context(), everybody) },
+					func() { push.Pushers(t.Context(), everybody) },
+					func() { push.RemoveDevicePushers(t.Context(), user, "OTHER") },
+					func() { h.do(string(user), http.MethodPost, v3+"/pushers/set", deletion("app", "nothing")) },
+				} {
+					before := seen.commands.Load()
+					do()
+					commands = append(commands, seen.commands.Load()-before)
+				}
+				return commands
+			}
+			first := startHost(t, server.Client(t))
+			first.do(string(user), http.MethodGet, v3+"/pushrules/", "")
+			if user == "@with:example.org" {
+				first.do(string(user), http.MethodPost, v3+"/pushers/set", httpPusher("app", "key"))
+			}
+			count() // so that scripts are loaded
+			without, with := count(), count(former.option())
+			if !slices.Equal(with, without) || slices.Contains(without, 0) {
+				t.Errorf("%v commands with a source, %v without", with, without)
+			}
+			if former.asked != 0 {
+				t.Errorf("the source was asked %d times", former.asked)
+			}
+		})
+	}
+}
+
+// dataCommands counts the commands of a client that read or change what users
+// have, and not what goes on beside requests.
+type dataCommands struct{ commands atomic.Int64 }
+
+func (d *dataCommands) count(cmds ...redis.Cmder) {
+	for _, cmd := range cmds {
+		if slices.Contains([]string{"get", "getrange", "hget", "hmget", "hgetall", "eval", "evalsha"}, cmd.Name()) {
+			d.commands.Add(1)
+		}
+	}
+}
+
+func (d *dataCommands) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (d *dataCommands) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		d.count(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (d *dataCommands) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		d.count(cmds...)
+		return next(ctx, cmds)
+	}
+}
+
+func deletion(appID, pushkey string) string {
+	return fmt.Sprintf(`{"app_id":%q,"pushkey":%q,"kind":null}`, appID, pushkey)
+}
+
+func TestAUserWhoWasForgottenDoesNotComeBackFromTheFormerServer(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	former := newFormerServer(alice)
+	var push module.HostService
+	h := startHost(t, client, former.option(), fx.Populate(&push))
+	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); !strings.Contains(a.body, "!old:example.org") {
+		t.Fatal(a.body)
+	}
+	former.failed = errors.New("the database is away")
+	if err := push.ForgetUser(t.Context(), alice); err == nil {
+		t.Error("a user was forgotten whom the source has still")
+	}
+	former.failed = nil
+	if err := push.ForgetUser(t.Context(), alice); err != nil {
+		t.Fatal(err)
+	}
+	rules, pushers := h.do(alice, http.MethodGet, v3+"/pushrules/", ""), h.do(alice, http.MethodGet, v3+"/pushers", "")
+	if rules.status != http.StatusOK || strings.Contains(rules.body, "!old:example.org") || pushers.body != `{"pushers":[]}` {
+		t.Errorf("got %s and %s", rules.body, pushers.body)
+	}
+}
+
+func TestASourceThatFailsIsAnswered503AndLogged(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	former := newFormerServer(alice)
+	former.failed = errors.New("the database is away")
+	h := startHost(t, client, former.option())
+	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusServiceUnavailable || strings.Contains(a.body, "database is away") {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	lines := h.takeLogged()
+	if len(lines) != 1 || lines[0].Message != "request failed" || !strings.Contains(fmt.Sprint(lines[0].ContextMap()["error"]), "import source: the database is away") {
+		t.Errorf("logged were %v", lines)
+	}
+}
+
+func TestWhatIsRefusedAtAFirstUseIsLoggedWithoutWhatItIs(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	former := newFormerServer()
+	bad := formerPusher("hush")
+	bad.Data = `{"url":"ftp://hush"}`
+	former.users[alice] = module.Import{Rules: `{"global":{"room":[{"rule_id":"a/hush","actions":[]}]}}`, Pushers: []pusher.Pusher{bad}}
+	h := startHost(t, client, former.option())
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	lines := h.takeLogged()
+	if len(lines) != 1 || lines[0].Message != "rules or pushers of a user were not imported" || strings.Contains(fmt.Sprint(lines), "hush") {
+		t.Fatalf("logged were %v", lines)
+	}
+	if fields := lines[0].ContextMap(); fields["user_id"] != alice || fmt.Sprint(fields["rules"], fields["pushers"]) != "1 1" {
+		t.Errorf("got %v", fields)
+	}
+}
+
+func TestASourceIsGivenToNewAtOnceOrLate(t *testing.T) {
+	t.Parallel()
+	for name, build := range map[string]func(redis.UniversalClient, module.ImportSource) (*pushfx.Push, error){
+		"at once": func(c redis.UniversalClient, s module.ImportSource) (*pushfx.Push, error) {
+			return pushfx.New(c, pushfx.DefaultConfig(), pushfx.Options{Import: s})
+		},
+		"late": func(c redis.UniversalClient, s module.ImportSource) (*pushfx.Push, error) {
+			p, err := pushfx.New(c, pushfx.DefaultConfig(), pushfx.Options{})
+			if err == nil {
+				p.SetImportSource(s)
+			}
+			return p, err
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			_, client := embedded(t)
+			p, err := build(client, newFormerServer(alice))
+			if err != nil {
+				t.Fatal(err)
+			}
+			content, err := p.Host.AccountData(t.Context(), alice)
+			if err != nil || !strings.Contains(string(content), "!old:example.org") {
+				t.Errorf("got %s, %v", content, err)
+			}
+		})
+	}
+}
