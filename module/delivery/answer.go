@@ -82,9 +82,6 @@ func (v verdict) isAlive() bool {
 	return v == delivered || v == rejected || v == refused || v == busy
 }
 
-// isSick reports whether the gateway itself is in trouble.
-func (v verdict) isSick() bool { return v == failed || v == timedOut }
-
 // slowsDown reports whether an answer says that there are too many requests.
 func slowsDown(v verdict, status int) bool {
 	return v == throttled || v == timedOut || status == 429 || status >= 502 && status <= 504

@@ -133,7 +133,7 @@ func (c Config) Validate() error {
 		}
 	}
 	if c.Content != FullContent && c.Content != NamesOnly && c.Content != NoNames {
-		faults = append(faults, fmt.Errorf("Content is %q, want %q, %q or %q", c.Content, FullContent, NamesOnly, NoNames))
+		faults = append(faults, fmt.Errorf("%s is %q, want %q, %q or %q", "Content", c.Content, FullContent, NamesOnly, NoNames))
 	}
 	return errors.Join(faults...)
 }

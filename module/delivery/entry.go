@@ -57,13 +57,6 @@ func (o outcome) appendTo(dst []byte) []byte {
 
 func (r *wireReader) outcome() outcome { return outcome{high: r.flag(), tweaks: r.own()} }
 
-// size is about how many bytes a notification of the event takes where it is
-// kept.
-func (ev *event) size() int {
-	return 60 + len(ev.id) + len(ev.room) + len(ev.kind) + len(ev.sender) + len(ev.senderName) + len(ev.roomName) +
-		len(ev.roomAlias) + len(ev.content)
-}
-
 // entryReader reads an entry, and its recipients one after the other.
 type entryReader struct {
 	event    *event

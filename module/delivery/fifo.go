@@ -133,7 +133,7 @@ func (f *fifo) enqueue(d *device) {
 	f.state, f.readyAt = fifoReady, time.Now()
 	f.gateway = s.gatewayOf(d.gateway)
 	f.gateway.queue.pushBack(f)
-	if f.gateway.isClosed() {
+	if f.gateway.isClosed() || f.gateway.isSlow(f.readyAt) {
 		f.keep()
 	}
 	s.activate(f.gateway)
@@ -296,8 +296,7 @@ func (f *fifo) write(records map[string][]byte) {
 
 // record returns what the queue is to keep.
 func (f *fifo) record() *record {
-	s := f.sender()
-	ahead := s.clock().Sub(time.Now()) // of this machine's clock
+	ahead := f.sender().ahead()
 	h := &record{
 		user: f.user.id, setAt: f.setAt, rejected: f.rejected, attempts: f.attempts,
 		due: f.due.Add(ahead), since: f.since.Add(ahead), trouble: f.trouble, dropped: f.dropped,
@@ -326,7 +325,7 @@ func (f *fifo) setBytes(n int) {
 // restoreFIFO takes over what a former owner has kept of a pusher.
 func (u *user) restoreFIFO(id pusherID, h *record, bytes int) {
 	f := u.fifo(id)
-	ahead := u.shard.s.clock().Sub(time.Now())
+	ahead := u.shard.s.ahead()
 	f.queue, f.setAt, f.rejected = h.kept, h.setAt, h.rejected
 	f.attempts, f.trouble, f.dropped, f.stored = h.attempts, h.trouble, h.dropped, true
 	f.setBytes(bytes)

@@ -185,7 +185,7 @@ func (s *sender) pulse() {
 
 // keepSlow has pushers leave the log that wait for a slow gateway.
 func (s *sender) keepSlow(g *gateway, now time.Time) {
-	slow := g.slowest(now) > slowAfter
+	slow := g.isSlow(now)
 	for i := range g.queue.count {
 		f := *g.queue.at(i)
 		if sh := f.user.shard; sh.lost || f.state != fifoReady || f.gateway != g || f.adopt || !f.isInLog() {
@@ -194,6 +194,11 @@ func (s *sender) keepSlow(g *gateway, now time.Time) {
 			f.keep()
 		}
 	}
+}
+
+// isSlow reports whether who waits for the gateway waits for long.
+func (g *gateway) isSlow(now time.Time) bool {
+	return g.inFlight >= minPerGateway && g.slowest(now) > slowAfter
 }
 
 func (f *fifo) isInLog() bool {

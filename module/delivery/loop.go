@@ -201,6 +201,9 @@ func (s *sender) after(d time.Duration, then func()) { s.at(time.Now().Add(d), t
 
 func (s *sender) at(at time.Time, then func()) { heap.Push(&s.alarms, alarm{at, then}) }
 
+// ahead is how far the clock of the queue is ahead of this machine's.
+func (s *sender) ahead() time.Duration { return time.Until(s.clock()) }
+
 // reportEvery is how often the same thing that fails is reported.
 const reportEvery = 30 * time.Second
 

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -245,9 +244,3 @@ func (q *memoryQueue) checkpoints() int {
 }
 
 var _ module.DeliveryQueue = (*memoryQueue)(nil)
-
-// number reads a number from the end of a text such as "$12".
-func number(text string) int {
-	n, _ := strconv.Atoi(text[1:])
-	return n
-}
