@@ -47,7 +47,7 @@ type command struct {
 
 // commands are those that there are.
 func commands() []command {
-	return []command{showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(), forgetCommand()}
+	return []command{showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(), forgetCommand(), queuesCommand()}
 }
 
 // errProblems ends a command that did what it should, and found problems.

@@ -31,6 +31,7 @@ type options struct {
 	allowed      string // prefixes
 	create       bool
 	dropOthers   bool
+	user         string
 }
 
 // redisVariable names the Redis where -redis does not.

@@ -1,0 +1,216 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+func queuesCommand() command {
+	return command{
+		name:    "queues",
+		summary: "shows what is to be delivered, and who does it",
+		about: "Shows the shards of the queue of notifications, of hosts with pushfx.Delivery: who owns each, what waits\n" +
+			"in its log, how many pushers are in trouble, and how many events the log has lost since too many waited.\n" +
+			"A shard without an owner is a problem. With -user, shows the user's pushers that are in trouble.",
+		flags: func(o *options, flags *flag.FlagSet) {
+			flags.StringVar(&o.user, "user", "", "`USER` whose pushers in trouble are shown")
+			flags.BoolVar(&o.json, "json", false, "write JSON")
+		},
+		run: func(ctx context.Context, c *call) error {
+			ctx, cancel := context.WithTimeout(ctx, replyLimit)
+			defer cancel()
+			shards, err := c.shardCount(ctx)
+			if err != nil {
+				return err
+			}
+			if c.user != "" {
+				return c.showHeld(ctx, mxid.UserID(c.user), shards)
+			}
+			return c.showQueues(ctx, shards)
+		},
+	}
+}
+
+// shardCount is how many shards the queue has.
+func (b *backend) shardCount(ctx context.Context) (int, error) {
+	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
+	if err == redis.Nil {
+		return 0, fmt.Errorf("there is no queue: no host has started with pushfx.Delivery here, with the prefix %q", b.keys.Prefix)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read the queue: %w", err)
+	}
+	shards, found := stored.ReadDeliveryFormat(text)
+	if !found {
+		return 0, fmt.Errorf("the queue has a form that this pushctl cannot read: %q", text)
+	}
+	return shards, nil
+}
+
+// shownShard is a shard of the queue.
+type shownShard struct {
+	Shard   int     `json:"shard"`
+	Owner   string  `json:"owner"` // empty if there is none
+	Entries int64   `json:"entries"`
+	Oldest  float64 `json:"oldest_seconds"` // 0 without entries
+	Held    int64   `json:"pushers_in_trouble"`
+	Evicted int64   `json:"evicted"`
+}
+
+// readShards reads all shards, in one pipeline for each node.
+func (b *backend) readShards(ctx context.Context, shards int) ([]shownShard, error) {
+	states, lengths := make([]*redis.SliceCmd, shards), make([]*redis.IntCmd, shards)
+	oldest, held := make([]*redis.XMessageSliceCmd, shards), make([]*redis.IntCmd, shards)
+	_, err := b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for n := range shards {
+			states[n] = p.HMGet(ctx, b.keys.ShardState(n), stored.StateOwner, stored.StateEnds, stored.StateEvicted)
+			lengths[n] = p.XLen(ctx, b.keys.ShardLog(n))
+			oldest[n] = p.XRangeN(ctx, b.keys.ShardLog(n), "-", "+", 1)
+			held[n] = p.HLen(ctx, b.keys.ShardHeld(n))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the queue: %w", err)
+	}
+	now, all := b.now(), make([]shownShard, shards)
+	for n := range all {
+		all[n] = shownShard{Shard: n, Entries: lengths[n].Val(), Held: held[n].Val()}
+		state := states[n].Val()
+		ends, _ := state[1].(string)
+		if until, err := strconv.ParseInt(ends, 10, 64); err == nil && until > now.UnixMilli() {
+			all[n].Owner, _ = state[0].(string)
+		}
+		evicted, _ := state[2].(string)
+		all[n].Evicted, _ = strconv.ParseInt(evicted, 10, 64)
+		if first := oldest[n].Val(); len(first) > 0 {
+			all[n].Oldest = max(0, now.Sub(addedAt(first[0].ID)).Seconds())
+		}
+	}
+	return all, nil
+}
+
+// addedAt is when an entry was added, which its position begins with.
+func addedAt(position string) time.Time {
+	var milliseconds int64
+	_, _ = fmt.Sscanf(position, "%d-", &milliseconds) // Redis makes positions
+	return time.UnixMilli(milliseconds)
+}
+
+// showQueues shows all shards; errProblems where one has no owner.
+func (c *call) showQueues(ctx context.Context, shards int) error {
+	all, err := c.readShards(ctx, shards)
+	if err != nil {
+		return err
+	}
+	if c.json {
+		err = writeJSON(c.out, all)
+	} else {
+		err = writeShards(c.out, all)
+	}
+	if err == nil && slices.ContainsFunc(all, func(s shownShard) bool { return s.Owner == "" }) {
+		return errProblems
+	}
+	return err
+}
+
+// writeShards writes a line for each owner, and for each shard of which there is
+// something to tell.
+func writeShards(w io.Writer, all []shownShard) error {
+	owners := map[string]int{}
+	for _, s := range all {
+		owners[cmp.Or(s.Owner, "nobody")]++
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "OWNER\tSHARDS")
+	for _, owner := range slices.Sorted(maps.Keys(owners)) {
+		fmt.Fprintf(table, "%s\t%d of %d\n", printable(owner), owners[owner], len(all))
+	}
+	fmt.Fprintln(table, "\nSHARD\tOWNER\tENTRIES\tOLDEST\tPUSHERS IN TROUBLE\tEVICTED")
+	for _, s := range all {
+		if s.Entries+s.Held+s.Evicted > 0 || s.Owner == "" {
+			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%d\t%d\n", s.Shard, printable(cmp.Or(s.Owner, "nobody")), s.Entries,
+				time.Duration(s.Oldest*float64(time.Second)).Round(time.Millisecond), s.Held, s.Evicted)
+		}
+	}
+	return table.Flush()
+}
+
+// shownHeld is a pusher in trouble.
+type shownHeld struct {
+	Pusher   string               `json:"pusher"` // a digest
+	Outcome  delivery.PostOutcome `json:"outcome"`
+	Rejected bool                 `json:"rejected"`
+	Attempts int                  `json:"attempts"`
+	Since    time.Time            `json:"since"`
+	Due      time.Time            `json:"due"`
+	Kept     int                  `json:"kept"`
+	Dropped  int                  `json:"dropped"`
+}
+
+// showHeld shows the pushers of a user that are in trouble.
+func (c *call) showHeld(ctx context.Context, user mxid.UserID, shards int) error {
+	if err := user.Validate(); err != nil {
+		return fmt.Errorf("-user %q: %w, want @NAME:SERVER", user, err)
+	}
+	all, err := c.readHeld(ctx, user, delivery.ShardOf(user, shards))
+	if err != nil {
+		return err
+	}
+	if c.json {
+		return writeJSON(c.out, all)
+	}
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(c.out, "No pusher of the user is in trouble.")
+		return err
+	}
+	table := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "PUSHER\tLAST OUTCOME\tATTEMPTS\tIN TROUBLE FOR\tNEXT TRY IN\tKEPT\tDROPPED")
+	now := c.now()
+	for _, h := range all {
+		outcome := string(h.Outcome)
+		if h.Rejected {
+			outcome = "rejected, to be removed"
+		}
+		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%d\t%d\n", h.Pusher, outcome, h.Attempts,
+			now.Sub(h.Since).Round(time.Second), max(0, h.Due.Sub(now)).Round(time.Second), h.Kept, h.Dropped)
+	}
+	return table.Flush()
+}
+
+func (b *backend) readHeld(ctx context.Context, user mxid.UserID, shard int) ([]shownHeld, error) {
+	all := []shownHeld{}
+	for cursor := uint64(0); ; {
+		page, next, err := b.client.HScan(ctx, b.keys.ShardHeld(shard), cursor, "", pageSize).Result()
+		if err != nil {
+			return nil, fmt.Errorf("read the queue: %w", err)
+		}
+		for i := 0; i+1 < len(page); i += 2 {
+			h, err := delivery.ReadHeld([]byte(page[i+1]))
+			if err != nil {
+				return nil, fmt.Errorf("read the queue: shard %d: %w", shard, err)
+			}
+			if h.User == user {
+				all = append(all, shownHeld{page[i], h.Outcome, h.Rejected, h.Attempts, h.Since, h.Due, h.Kept, h.Dropped})
+			}
+		}
+		if cursor = next; cursor == 0 {
+			slices.SortFunc(all, func(a, b shownHeld) int { return cmp.Compare(a.Pusher, b.Pusher) })
+			return slices.CompactFunc(all, func(a, b shownHeld) bool { return a.Pusher == b.Pusher }), nil
+		}
+	}
+}
