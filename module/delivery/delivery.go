@@ -111,9 +111,12 @@ func (d *Delivery) Decide(ctx context.Context, e module.Event, members []match.M
 	return d.audience.decide(ctx, e, members)
 }
 
-// UpdateBadges implements [module.Notifier].
+// UpdateBadges implements [module.Notifier]. Without [module.Unread] it does
+// nothing.
 func (d *Delivery) UpdateBadges(_ context.Context, users ...mxid.UserID) error {
-	d.updates.add(users)
+	if d.sender.unread != nil {
+		d.updates.add(users)
+	}
 	return nil
 }
 
