@@ -49,6 +49,7 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 			watching()
 		case *redis.Message:
 			if user, version, found := stored.ReadMessage(message.Payload); found {
+				s.events.Heard(user, version)
 				changed(module.Change{User: user, Version: version, Made: s.madeAt(version)})
 			}
 		}

@@ -359,6 +359,14 @@ func (s *Store[V]) remember(key string, now Stored[V]) {
 	s.cache.put(s.layout.redisKey(key), key, now)
 }
 
+// heard is [Users.Heard].
+func (s *Store[V]) heard(key string, version int64) {
+	key = s.cfg.KeyPrefix + key
+	if known, found := s.cache.get(s.layout.redisKey(key), key); found && known.Revision().Version < version {
+		s.forget(key)
+	}
+}
+
 func (s *Store[V]) forget(key string) { s.cache.forget(s.layout.redisKey(key)) }
 
 // write stores a change; see [commit.Access].
