@@ -601,7 +601,7 @@ var looking = [][]any{
 	{"CLUSTER", "GETKEYSINSLOT", 1, 1},
 }
 
-func TestTheACLOfThePageLetsAUserLookAndNoMore(t *testing.T) {
+func TestTheACLOfThePageLetsAUserInspectAndNoMore(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	servers := redistest.Cluster(t, 1, 0)
