@@ -286,7 +286,7 @@ func (p *Push) Run(ctx context.Context) {
 // checks at start and runs until the stop.
 //
 // It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient)
-// and a *zap.Logger, which stay the host's. It takes, where there is one, a
+// and a *zap.Logger, which stay the host's. It takes, if there is one, a
 // [module.Accounts], a [module.ImportSource], a prometheus.Registerer (or
 // *prometheus.Registry) and an OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
@@ -448,7 +448,7 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
 
-// stores returns the host's stores, with the module's own where it has none.
+// stores returns the host's stores, with the module's own for those that it does not have.
 func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	var errs [3]error
 	if s.Rules == nil {

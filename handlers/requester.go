@@ -26,7 +26,7 @@ func WithRequester(ctx context.Context, who Requester) context.Context {
 }
 
 // RequesterFrom returns the requester that [WithRequester] put into ctx; found
-// is false where there is none, or one without a user.
+// is false if there is none, or one without a user.
 func RequesterFrom(ctx context.Context) (who Requester, found bool) {
 	who, found = ctx.Value(requesterKey{}).(Requester)
 	return who, found && who.User != ""

@@ -173,33 +173,51 @@ func TestStatesAndTransitions(t *testing.T) {
 // nestedTooDeep is a body that is refused for its depth.
 var nestedTooDeep = strings.Repeat("[", 65) + strings.Repeat("]", 65)
 
-// Each test is a row of the document's table "Errors"; the endpoints that the
-// row names stand in the steps.
-func TestErrors(t *testing.T) {
+// errorRow is a row of the document's table "Errors"; the endpoints that the row
+// names stand in the steps. A user with the rules a and b takes them.
+type errorRow struct {
+	name  string
+	steps []step
+}
+
+const (
+	overridePath = "/pushrules/global/override/"
+	anyRule      = `{"rule":{"actions":[]}}`
+)
+
+func checkErrors(t *testing.T, rows []errorRow) {
 	t.Parallel()
 	s := newService(t)
-	body := `{"rule":{"actions":[]}}`
-	const path = "/pushrules/global/override/"
-
-	t.Run("the stored event is missing", func(t *testing.T) {
-		onBothPrefixes(t, func(t *testing.T, prefix string) {
-			for _, endpoint := range ruleEndpoints[2:] {
-				s.caller(t, prefix).take(step{endpoint.request, endpoint.body, eventMissing})
-			}
+	for _, row := range rows {
+		t.Run(row.name, func(t *testing.T) {
+			onBothPrefixes(t, func(t *testing.T, prefix string) {
+				c := s.owner(t, prefix)
+				c.change("PUT "+overridePath+"b "+anyRule, "PUT "+overridePath+"a "+anyRule)
+				c.takeAll(row.steps...)
+			})
 		})
-	})
+	}
+}
 
-	for _, test := range []struct {
-		name  string
-		steps []step
-	}{
+func TestErrorsOfAUserWithoutRules(t *testing.T) {
+	t.Parallel()
+	s := newService(t)
+	onBothPrefixes(t, func(t *testing.T, prefix string) {
+		for _, endpoint := range ruleEndpoints[2:] {
+			s.caller(t, prefix).take(step{endpoint.request, endpoint.body, eventMissing})
+		}
+	})
+}
+
+func TestErrorsOfRulesThatAreNotThere(t *testing.T) {
+	checkErrors(t, []errorRow{
 		{"the rule is missing", []step{
-			{"GET " + path + "mine", "", ruleMissing},
-			{"GET " + path + "mine/actions", "", ruleMissing},
-			{"PUT " + path + "mine/actions", `{"actions":[]}`, ruleMissing},
-			{"GET " + path + "mine/enabled", "", ruleMissing},
-			{"PUT " + path + "mine/enabled", `{"enabled":true}`, ruleMissing},
-			{"DELETE " + path + "mine", "", ruleMissing},
+			{"GET " + overridePath + "mine", "", ruleMissing},
+			{"GET " + overridePath + "mine/actions", "", ruleMissing},
+			{"PUT " + overridePath + "mine/actions", `{"actions":[]}`, ruleMissing},
+			{"GET " + overridePath + "mine/enabled", "", ruleMissing},
+			{"PUT " + overridePath + "mine/enabled", `{"enabled":true}`, ruleMissing},
+			{"DELETE " + overridePath + "mine", "", ruleMissing},
 		}},
 		{"the rule is of another kind", []step{
 			{"GET /pushrules/global/underride/a", "", ruleMissing},
@@ -211,83 +229,98 @@ func TestErrors(t *testing.T) {
 			{"DELETE /pushrules/global/room/.m.rule.master", "", ruleMissing},
 		}},
 		{"an id that is not UTF-8 is no rule's", []step{
-			{"PUT " + path + "%EF%BF%BD", body, done},
-			{"PUT " + path + "%FF", body, idInvalid},
-			{"GET " + path + "%FF", "", ruleMissing},
-			{"GET " + path + "%FF/actions", "", ruleMissing},
-			{"PUT " + path + "%FF/actions", `{"actions":["notify"]}`, ruleMissing},
-			{"GET " + path + "%FF/enabled", "", ruleMissing},
-			{"PUT " + path + "%FF/enabled", `{"enabled":false}`, ruleMissing},
-			{"DELETE " + path + "%FF", "", ruleMissing},
-			{"PUT " + path + "mine?after=%FF", body, anchorMissing},
-			{"GET " + path + "%EF%BF%BD/enabled", "", `200 {"enabled":true}`},
-			{"GET " + path + "%EF%BF%BD/actions", "", `200 {"actions":[]}`},
+			{"PUT " + overridePath + "%EF%BF%BD", anyRule, done},
+			{"PUT " + overridePath + "%FF", anyRule, idInvalid},
+			{"GET " + overridePath + "%FF", "", ruleMissing},
+			{"GET " + overridePath + "%FF/actions", "", ruleMissing},
+			{"PUT " + overridePath + "%FF/actions", `{"actions":["notify"]}`, ruleMissing},
+			{"GET " + overridePath + "%FF/enabled", "", ruleMissing},
+			{"PUT " + overridePath + "%FF/enabled", `{"enabled":false}`, ruleMissing},
+			{"DELETE " + overridePath + "%FF", "", ruleMissing},
+			{"PUT " + overridePath + "mine?after=%FF", anyRule, anchorMissing},
+			{"GET " + overridePath + "%EF%BF%BD/enabled", "", `200 {"enabled":true}`},
+			{"GET " + overridePath + "%EF%BF%BD/actions", "", `200 {"actions":[]}`},
 		}},
-		{"the before or after rule does not exist", []step{
-			{"PUT " + path + "mine?before=none", body, anchorMissing},
-			{"PUT " + path + "mine?after=none", body, anchorMissing},
-			{"PUT " + path + "mine?before=a&after=none", body, anchorMissing},
-			{"PUT " + path + "mine?before=none&after=a", body, anchorMissing},
-			{"PUT " + path + "mine?before=none&after=none", body, anchorMissing},
-			{"PUT " + path + "a?before=none", body, anchorMissing},
-			{"PUT /pushrules/global/room/mine?before=a", body, anchorMissing},
-			{"PUT " + path + "mine?before=A", body, anchorMissing},
-			{"PUT " + path + "mine?before=%FF", body, anchorMissing},
-			{"PUT " + path + "mine", `{"rule":{"actions":[]},"before":"none"}`, anchorMissing},
-			{"PUT " + path + "mine", `{"rule":{"actions":[]},"after":"none"}`, anchorMissing},
+		{"the rule is server-default", []step{
+			{"DELETE " + overridePath + ".m.rule.master", "", deleteDefault},
+			{"DELETE /pushrules/global/underride/.m.rule.call", "", deleteDefault},
 		}},
-		{"a new rule is placed relative to itself", []step{
-			{"PUT " + path + "mine?before=mine", body, anchorMissing},
-			{"PUT " + path + "mine?after=mine", body, anchorMissing},
-		}},
+	})
+}
+
+func TestErrorsOfIDs(t *testing.T) {
+	checkErrors(t, []errorRow{
 		{"the id starts with a dot", []step{
-			{"PUT " + path + ".mine", body, idReserved},
-			{"PUT " + path + ".m.rule.master", body, idReserved},
-			{"PUT " + path + ".m.rule.roomnotif", body, idReserved},
-			{"PUT " + path + "%2Emine", body, idReserved},
+			{"PUT " + overridePath + ".mine", anyRule, idReserved},
+			{"PUT " + overridePath + ".m.rule.master", anyRule, idReserved},
+			{"PUT " + overridePath + ".m.rule.roomnotif", anyRule, idReserved},
+			{"PUT " + overridePath + "%2Emine", anyRule, idReserved},
 			{"PUT /pushrules/global/content/.m.rule.contains_user_name", `{"rule":{"actions":[],"pattern":"x"}}`, idReserved},
 		}},
 		{"the id has invalid characters", []step{
-			{"PUT " + path + "a%2Fb", body, idInvalid},
-			{"PUT " + path + "a%5Cb", body, idInvalid},
-			{"PUT " + path + "a%00b", body, idInvalid},
-			{"PUT " + path + "a%0Ab", body, idInvalid},
-			{"PUT " + path + "a%1Fb", body, idInvalid},
-			{"PUT " + path + "a%7Fb", body, idInvalid},
-			{"PUT " + path + "a%C2%85b", body, idInvalid},
-			{"PUT " + path + "a%FFb", body, idInvalid},
-			{"PUT " + path + "a%ED%A0%80b", body, idInvalid},
+			{"PUT " + overridePath + "a%2Fb", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%5Cb", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%00b", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%0Ab", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%1Fb", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%7Fb", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%C2%85b", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%FFb", anyRule, idInvalid},
+			{"PUT " + overridePath + "a%ED%A0%80b", anyRule, idInvalid},
 		}},
 		{"the id is judged before the body", []step{
-			{"PUT " + path + ".mine", "not JSON", idReserved},
-			{"PUT " + path + ".mine", nestedTooDeep, idReserved},
-			{"PUT " + path + "a%2Fb", `{"actions":null}`, idInvalid},
-			{"PUT " + path + "%FF?before=%zz", "", idInvalid},
+			{"PUT " + overridePath + ".mine", "not JSON", idReserved},
+			{"PUT " + overridePath + ".mine", nestedTooDeep, idReserved},
+			{"PUT " + overridePath + "a%2Fb", `{"actions":null}`, idInvalid},
+			{"PUT " + overridePath + "%FF?before=%zz", "", idInvalid},
+		}},
+	})
+}
+
+func TestErrorsOfPositions(t *testing.T) {
+	checkErrors(t, []errorRow{
+		{"the before or after rule does not exist", []step{
+			{"PUT " + overridePath + "mine?before=none", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?after=none", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?before=a&after=none", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?before=none&after=a", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?before=none&after=none", anyRule, anchorMissing},
+			{"PUT " + overridePath + "a?before=none", anyRule, anchorMissing},
+			{"PUT /pushrules/global/room/mine?before=a", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?before=A", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?before=%FF", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine", `{"rule":{"actions":[]},"before":"none"}`, anchorMissing},
+			{"PUT " + overridePath + "mine", `{"rule":{"actions":[]},"after":"none"}`, anchorMissing},
+		}},
+		{"a new rule is placed relative to itself", []step{
+			{"PUT " + overridePath + "mine?before=mine", anyRule, anchorMissing},
+			{"PUT " + overridePath + "mine?after=mine", anyRule, anchorMissing},
 		}},
 		{"before or after is a server-default rule", []step{
-			{"PUT " + path + "mine?before=.m.rule.master", body, anchorDefault},
-			{"PUT " + path + "mine?after=.m.rule.master", body, anchorDefault},
-			{"PUT " + path + "mine?after=.m.rule.suppress_notices", body, anchorDefault},
-			{"PUT " + path + "mine?after=.none", body, anchorDefault},
-			{"PUT " + path + "a?before=.m.rule.master", body, anchorDefault},
-			{"PUT " + path + "mine", `{"rule":{"actions":[]},"before":".m.rule.master"}`, anchorDefault},
+			{"PUT " + overridePath + "mine?before=.m.rule.master", anyRule, anchorDefault},
+			{"PUT " + overridePath + "mine?after=.m.rule.master", anyRule, anchorDefault},
+			{"PUT " + overridePath + "mine?after=.m.rule.suppress_notices", anyRule, anchorDefault},
+			{"PUT " + overridePath + "mine?after=.none", anyRule, anchorDefault},
+			{"PUT " + overridePath + "a?before=.m.rule.master", anyRule, anchorDefault},
+			{"PUT " + overridePath + "mine", `{"rule":{"actions":[]},"before":".m.rule.master"}`, anchorDefault},
 		}},
 		{"the before rule has a higher priority than the after rule", []step{
-			{"PUT " + path + "mine?before=a&after=b", body, anchorOrder},
-			{"PUT " + path + "mine?before=a&after=a", body, anchorOrder},
-			{"PUT " + path + "a?before=a&after=b", body, anchorOrder},
-			{"PUT " + path + "b?before=a&after=b", body, anchorOrder},
-			{"PUT " + path + "mine", `{"rule":{"actions":[]},"before":"a","after":"b"}`, anchorOrder},
+			{"PUT " + overridePath + "mine?before=a&after=b", anyRule, anchorOrder},
+			{"PUT " + overridePath + "mine?before=a&after=a", anyRule, anchorOrder},
+			{"PUT " + overridePath + "a?before=a&after=b", anyRule, anchorOrder},
+			{"PUT " + overridePath + "b?before=a&after=b", anyRule, anchorOrder},
+			{"PUT " + overridePath + "mine", `{"rule":{"actions":[]},"before":"a","after":"b"}`, anchorOrder},
 		}},
-		{"the rule is server-default", []step{
-			{"DELETE " + path + ".m.rule.master", "", deleteDefault},
-			{"DELETE /pushrules/global/underride/.m.rule.call", "", deleteDefault},
-		}},
+	})
+}
+
+func TestErrorsOfPaths(t *testing.T) {
+	checkErrors(t, []errorRow{
 		{"the kind is unknown", []step{
 			{"GET /pushrules/global/bogus/a", "", kindUnknown},
 			{"GET /pushrules/global/bogus/a/actions", "", kindUnknown},
 			{"GET /pushrules/global/bogus/a/enabled", "", kindUnknown},
-			{"PUT /pushrules/global/bogus/a", body, kindUnknown},
+			{"PUT /pushrules/global/bogus/a", anyRule, kindUnknown},
 			{"PUT /pushrules/global/bogus/a/actions", `{"actions":[]}`, kindUnknown},
 			{"PUT /pushrules/global/bogus/a/enabled", `{"enabled":true}`, kindUnknown},
 			{"DELETE /pushrules/global/bogus/a", "", kindUnknown},
@@ -310,18 +343,10 @@ func TestErrors(t *testing.T) {
 			{"GET /pushrules/global%2F/override/a", "", scopeUnknown},
 		}},
 		{"the query cannot be read", []step{
-			{"PUT " + path + "mine?before=%zz", body, failure(400, "M_INVALID_PARAM", "Invalid query string.")},
-			{"PUT " + path + "mine?before=a;after=b", body, failure(400, "M_INVALID_PARAM", "Invalid query string.")},
+			{"PUT " + overridePath + "mine?before=%zz", anyRule, failure(400, "M_INVALID_PARAM", "Invalid query string.")},
+			{"PUT " + overridePath + "mine?before=a;after=b", anyRule, failure(400, "M_INVALID_PARAM", "Invalid query string.")},
 		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			onBothPrefixes(t, func(t *testing.T, prefix string) {
-				c := s.owner(t, prefix)
-				c.change("PUT "+path+"b "+body, "PUT "+path+"a "+body)
-				c.takeAll(test.steps...)
-			})
-		})
-	}
+	})
 }
 
 // The scope comes before everything else, the kind before everything that is

@@ -9,7 +9,7 @@ import (
 )
 
 // surface is every shape of path below the two trees, and what it allows;
-// nothing where no method is served.
+// nothing if no method is served.
 var surface = []struct{ path, allow string }{
 	{"/pushrules", "GET, OPTIONS"},
 	{"/pushrules/", "GET, OPTIONS"},

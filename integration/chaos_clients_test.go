@@ -35,7 +35,7 @@ type estate interface {
 	// ids are those of what clients own, in order.
 	ids(s *userState) []string
 
-	// text is what is stored under an id, "" where nothing is.
+	// text is what is stored under an id, "" if nothing is.
 	text(s *userState, id string) string
 
 	remove(s *userState, id string)

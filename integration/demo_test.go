@@ -200,7 +200,7 @@ func TestMatrixJSSDK(t *testing.T) {
 	}
 }
 
-// requireJSSDK skips the test where there is no node or no SDK. With
+// requireJSSDK skips the test if there is no node or no SDK. With
 // REQUIRE_NODE=1 that is a failure.
 func requireJSSDK(t *testing.T) {
 	t.Helper()

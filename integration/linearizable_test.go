@@ -81,7 +81,7 @@ func (w workload) play(a *actor, client int, clock *atomic.Int64) []porcupine.Op
 	return history
 }
 
-// send returns the answer to a request, [unknown] where none tells whether the
+// send returns the answer to a request, [unknown] if none tells whether the
 // request has taken effect.
 func (h *host) send(ctx context.Context, r request) string {
 	got, err := h.try(ctx, r.user, r.method, v3+r.path, r.body)

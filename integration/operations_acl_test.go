@@ -31,7 +31,7 @@ type guardedServers struct {
 	t        *testing.T
 	admins   []*redis.Client           // of each server
 	admin    redis.UniversalClient     // of them all
-	cluster  *redistest.ClusterServers // nil where it is none
+	cluster  *redistest.ClusterServers // nil if there is no cluster
 	login    func(user string) redis.UniversalClient
 	database int  // of the service; 0 in a cluster
 	moves    bool // a slot of the cluster moves during the work
@@ -401,7 +401,7 @@ func (g *guardedServers) wantQuiet(l aclLine, cfg pushfx.Config) {
 	}
 }
 
-// wantNeeded wants trouble where one of some grants of a line is missing.
+// wantNeeded wants trouble if one of some grants of a line is missing.
 func (g *guardedServers) wantNeeded(l aclLine, grants []string, cfg pushfx.Config) {
 	g.t.Helper()
 	for _, grant := range grants {
@@ -601,7 +601,7 @@ var looking = [][]any{
 	{"CLUSTER", "GETKEYSINSLOT", 1, 1},
 }
 
-func TestTheACLOfThePageLetsAUserLookAndNoMore(t *testing.T) {
+func TestTheACLOfThePageLetsAUserInspectAndNoMore(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	servers := redistest.Cluster(t, 1, 0)

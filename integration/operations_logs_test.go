@@ -15,7 +15,7 @@ import (
 // logLine is a call of a zap logger in the code of the module.
 type logLine struct {
 	at      string
-	message string   // empty where it is no constant
+	message string   // empty if it is no constant
 	fields  []string // the names of the typed fields
 }
 

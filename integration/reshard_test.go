@@ -160,7 +160,7 @@ type phase struct {
 	ready      part   // when the mutation applies
 	writing    part   // after it was read, when the first write is about to be sent
 	toNewcomer bool   // the new master has no slots yet, so that the client does not know it
-	told       string // what a node must have answered; empty where that depends
+	told       string // what a node must have answered; empty if that depends
 	open       bool   // whether the move goes on in the end
 }
 

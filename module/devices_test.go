@@ -121,7 +121,7 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 // to where it keeps them.
 type accounts struct {
 	c    caller
-	gone *string // what is gone by now; empty where nothing is
+	gone *string // what is gone by now; empty if nothing is
 }
 
 const (

@@ -560,7 +560,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	}
 }
 
-// Each part is stored where nothing is there for it.
+// Each part is stored if nothing is there for it.
 func TestImportStoresAPartWhereNothingIsThereForIt(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

@@ -32,7 +32,7 @@ func newMemory() *memory {
 	}
 }
 
-// step calls before, and locks the memory where that allows to go on.
+// step calls before, and locks the memory if that allows to go on.
 func (m *memory) step(operation string) (unlock func(), err error) {
 	if err := m.before(operation); err != nil {
 		return nil, module.Unavailable(err)

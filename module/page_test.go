@@ -128,7 +128,7 @@ func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
 }
 
 // A host with a stream position of its own shows every change once, fails the sync
-// where it cannot, and misses nothing that it was not told of.
+// if it cannot, and misses nothing that it was not told of.
 func TestAStreamOfTheHostAsThePageTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &stream{recorded: map[mxid.UserID]int64{}}

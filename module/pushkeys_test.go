@@ -196,7 +196,7 @@ func play(
 	}
 	defer func() {
 		for _, run := range runs {
-			run.kill() // where it has not ended
+			run.kill() // if it has not ended
 		}
 	}()
 	last := choice{-1, false}
@@ -844,7 +844,7 @@ func TestARequestMayBeRepeatedAfterAnyFailure(t *testing.T) {
 }
 
 // playFailure has the n-th turn of the script's only act fail; done is false
-// where there are not so many.
+// if there are not so many.
 func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	t.Helper()
 	m, a := newMemory(), s.script[0]

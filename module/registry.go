@@ -387,7 +387,7 @@ type Accounts interface {
 	LoggedIn(ctx context.Context, user mxid.UserID, device string) (bool, error)
 }
 
-// BulkAccounts is what [Accounts] should be as well where they are kept outside
+// BulkAccounts is what [Accounts] should be as well if they are kept outside
 // of the process: [HostService.Pushers] asks about all devices of all users that
 // have pushers. Accounts that are not are asked about one after the other, some
 // at the same time.

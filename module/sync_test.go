@@ -161,7 +161,7 @@ func TestASyncWhoseLoadFailsSaysSoAndTheNextIsRight(t *testing.T) {
 	})
 }
 
-func TestUsersAreLookedAfterWhileSomebodyAsksForThem(t *testing.T) {
+func TestUsersAreRecheckedWhileSomebodyAsksForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(t, newShared(), asDefault)
 		i.syncs(alice, 0)
@@ -190,7 +190,7 @@ func TestUsersAreLookedAfterWhileSomebodyAsksForThem(t *testing.T) {
 	})
 }
 
-func TestNobodyIsLookedAfterWhoseRulesCannotBeRead(t *testing.T) {
+func TestUsersWhoseRulesCannotBeReadAreNotRechecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		i := newInstance(t, store, asDefault, &recorder{})

@@ -117,7 +117,7 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 //
 // ARGV: the new claims, for how many seconds they live, 0 without end, and the
 // end of the claims as they were read, or the whole of them, which are left out
-// where there were none.
+// if there were none.
 var swapClaimsScript = `
 if ARGV[4] then
 	if not (` + rediscommit.HasEnd(3) + `) then return 0 end

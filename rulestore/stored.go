@@ -23,7 +23,7 @@ func userOf(key string) string {
 //
 // ARGV: the new event, the channel and the message, which is empty for what is
 // no change, and the end of the event as it was read, or the whole of it, which are
-// left out where there was none.
+// left out if there was none.
 var swapScript = `
 if ARGV[5] then
 	if not (` + rediscommit.HasEnd(4) + `) then return 0 end

@@ -16,6 +16,7 @@ import (
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	err := redisclient.Listen(ctx, s.client, s.channel, watching, func(message string) {
 		if user, version, found := stored.ReadMessage(message); found {
+			s.events.Heard(user, version)
 			changed(module.Change{User: user, Version: version, Made: s.madeAt(version)})
 		}
 	})

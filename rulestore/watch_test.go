@@ -157,6 +157,45 @@ func TestAWatchHearsOfEachChangeOnce(t *testing.T) {
 	})
 }
 
+// Without a watch, a read asks first whether what is cached is stored still, and a
+// change is tried in its place.
+func TestWhoHearsOfAChangeDoesNotTryWithWhatWasBefore(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	for hears, want := range map[bool]string{
+		true:  "get, get evalsha",
+		false: "getrange get, evalsha get evalsha",
+	} {
+		client := server.Client(t)
+		store, other := storeOn(t, client, byDefault), storeOn(t, server.Client(t), byDefault)
+		client.Del(t.Context(), aliceKey)
+		mustUpdate(t, store, alice, put("a"))
+		commands := &sent{}
+		client.AddHook(commands)
+		var w *watch
+		if hears {
+			w = newWatch(t, store)
+		}
+		var heard []string
+		change := func(id string) {
+			t.Helper()
+			heard = append(heard, hint(alice, mustUpdate(t, other, alice, put(id))))
+			if hears {
+				w.want(heard...)
+			}
+		}
+		commands.take()
+		change("b")
+		ids(t, store)
+		got := commands.take()
+		change("c")
+		mustUpdate(t, store, alice, put("d"))
+		if got += ", " + commands.take(); got != want {
+			t.Errorf("hears %t: sent %q, want %q", hears, got, want)
+		}
+	}
+}
+
 // Changes of one user that wait for each other are made together: what was
 // made at once is told at once.
 func TestAWatchHearsOfChangesThatAreMadeTogether(t *testing.T) {
@@ -412,4 +451,27 @@ func TestAnUpdateReturnsTheVersionThatIsStored(t *testing.T) {
 			}
 		}
 	})
+}
+
+// sent is a hook that writes down which commands are sent, one after the other.
+type sent struct{ names []string }
+
+func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *sent) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		s.names = append(s.names, command.Name())
+		return next(ctx, command)
+	}
+}
+
+// take returns what was sent since the last time.
+func (s *sent) take() string {
+	names := strings.Join(s.names, " ")
+	s.names = nil
+	return names
 }

@@ -25,7 +25,7 @@ func newDefaultTable(d pushrule.Defaults) defaultTable {
 	return defaultTable{d, set.JSON()}
 }
 
-// flaws returns the flaws of a user's set.
+// problems returns the problems of a user's set.
 func (d defaultTable) problems(user mxid.UserID, rules pushrule.Ruleset) []pushrule.Problem {
 	if d.isDefault(user, rules) {
 		return nil

@@ -42,7 +42,7 @@ func (b *backend) masters(ctx context.Context) (masters []master, err error) {
 	return masters, err
 }
 
-// layout tells which master has which slots; it is empty where there are none.
+// layout tells which master has which slots; it is empty if there are none.
 func (b *backend) layout(ctx context.Context) (string, error) {
 	cluster, isCluster := b.client.(*redis.ClusterClient)
 	if !isCluster {

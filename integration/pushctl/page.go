@@ -9,7 +9,7 @@ import (
 	"golang.org/x/term"
 )
 
-// How many columns a line has: where there is no terminal, and at least.
+// How many columns a line has: without a terminal, and at least.
 const (
 	usualWidth = 100
 	leastWidth = 40

@@ -19,7 +19,7 @@ type progress struct {
 	quiet         bool
 
 	mu      sync.Mutex
-	bar     *progressbar.ProgressBar // nil where there is no terminal
+	bar     *progressbar.ProgressBar // nil without a terminal
 	done    int64
 	total   int64 // about; 0 is unknown
 	started time.Time

@@ -52,7 +52,7 @@ type shownUser struct {
 // shownKeyed is what rules and pushers have in common.
 type shownKeyed struct {
 	Key     string `json:"key"`
-	Bytes   int    `json:"bytes"` // 0 where nothing is stored
+	Bytes   int    `json:"bytes"` // 0 if nothing is stored
 	Version int64  `json:"version,omitempty"`
 	Changes int64  `json:"changes,omitempty"`
 }

@@ -97,7 +97,7 @@ func refusal(address string, err error) error {
 	return &silentError{address, err}
 }
 
-// modeIn returns the mode that a server's INFO names, empty where it names
+// modeIn returns the mode that a server's INFO names, empty if it names
 // none.
 func modeIn(info string) Mode {
 	_, rest, _ := strings.Cut(info, "\r\nredis_mode:")

@@ -67,7 +67,7 @@ func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	return s, nil
 }
 
-// fill adds the password from a file or, where none is named, the one given.
+// fill adds the password from a file or, if none is named, the one given.
 func (l *Login) fill(name, file, otherwise string) error {
 	switch {
 	case l.Password != "" && file != "":

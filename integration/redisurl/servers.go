@@ -40,7 +40,7 @@ type Servers struct {
 	LongestWait time.Duration // of a server for the durability of a change
 }
 
-// Login is what to log in with; both are empty where no login is needed.
+// Login is what to log in with; both are empty if no login is needed.
 type Login struct{ User, Password string }
 
 // The defaults of a Redis.

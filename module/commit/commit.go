@@ -37,7 +37,7 @@ const maxFailures = 2
 
 // Snapshot is what a store holds under one key at one moment. It does not change.
 type Snapshot[V any, C Change] interface {
-	// Value is the stored value, or the zero V where there is none. A changed
+	// Value is the stored value, or the zero V if there is none. A changed
 	// copy leaves it as it was.
 	Value() V
 
@@ -63,7 +63,7 @@ type Access[V any, C Change] struct {
 	Cached func(key string) (Snapshot[V, C], bool)
 
 	// Write stores a change with its revision, if what is stored is still the
-	// snapshot; done is false where it is not. An error of kind
+	// snapshot; done is false if it is not. An error of kind
 	// [fault.Unavailable] may have taken effect nevertheless, any other has
 	// changed nothing.
 	Write func(ctx context.Context, key string, change C, revision stored.Revision) (done bool, err error)
@@ -137,7 +137,7 @@ type trial struct {
 // commit repeats the attempts of a batch until one took effect or it fails for
 // good. Lost races have no limit but ctx: with enough writers every fixed count
 // is too low. When ctx ends first, the error is that of the last attempt, or
-// wraps ctx's where it only lost its race.
+// wraps ctx's if it only lost its race.
 func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) error {
 	var open []trial
 	if done, err := c.writeCached(ctx, key, b, &open); err != nil || done {

@@ -182,7 +182,7 @@ func write(ctx context.Context, _ string, r replacement, revision stored.Revisio
 	return s.revision.Equal(revision), ctx.Err()
 }
 
-// isError reports whether err is want, or nil where that is wanted.
+// isError reports whether err is want, or nil if that is wanted.
 func isError(err, want error) bool {
 	if want == nil {
 		return err == nil

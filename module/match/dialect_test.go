@@ -78,7 +78,7 @@ func (d dialect) same(a, b rune) bool {
 }
 
 // jsCanonical is what ECMAScript's "Canonicalize" does without the flag u: the
-// upper case, where that is one character and not ASCII in the place of
+// upper case, if that is one character and not ASCII in the place of
 // another.
 func jsCanonical(r rune) rune {
 	upper := []rune(strings.ToUpper(string(r)))

@@ -57,7 +57,7 @@ type Claim struct {
 
 	// Removes says that other users' pushers of the key are to go whose claims
 	// have a smaller number. It is that of the user's last claim that removes
-	// others, 0 where there was none.
+	// others, 0 if there was none.
 	Removes int64
 }
 
@@ -109,7 +109,7 @@ func (c *Claims) Last(user mxid.UserID) (own, others int64) {
 	return own, others
 }
 
-// Newest returns the number of the last claim, 0 where there is none.
+// Newest returns the number of the last claim, 0 if there is none.
 func (c *Claims) Newest() (number int64) {
 	for _, owner := range c.owners {
 		number = max(number, owner.Claim)

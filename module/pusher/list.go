@@ -63,7 +63,7 @@ func (l *List) Delete(key Key) bool {
 	return len(l.Remove(func(p Pusher) bool { return p.Key == key })) > 0
 }
 
-// Pusher returns the pusher of a key; found is false where there is none.
+// Pusher returns the pusher of a key; found is false if there is none.
 func (l *List) Pusher(key Key) (p Pusher, found bool) {
 	if i := l.index(key); i >= 0 {
 		return l.pushers[i], true

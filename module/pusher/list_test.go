@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// show is the pushkeys of a list and, where it was changed, the languages.
+// show is the pushkeys of a list and, if it was changed, the languages.
 func show(l *pusher.List) string {
 	var keys []string
 	for _, p := range l.All() {

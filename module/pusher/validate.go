@@ -257,7 +257,7 @@ func isBadLabel(label string) bool {
 
 // isInvisible reports whether a rune shows nothing or changes the direction, so
 // that a name would not be what it looks like: the mapping drops some of them.
-// Joiners are left to the rules of IDNA, which has them where they change how a
+// Joiners are left to the rules of IDNA, which allows them if they change how a
 // word is written.
 func isInvisible(r rune) bool {
 	const zwnj, zwj = '\u200c', '\u200d'

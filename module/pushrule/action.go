@@ -12,7 +12,7 @@ type Action string
 func (a Action) MarshalJSON() ([]byte, error) { return []byte(a), nil }
 
 // ReadActions reads a submitted list of actions: strings and objects, whose
-// set_tweak, where there is one, is a string. The list is never nil.
+// set_tweak, if there is one, is a string. The list is never nil.
 func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	return readList[Action](r, func() (string, error) {
 		switch {
@@ -25,7 +25,7 @@ func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	})
 }
 
-// readTweak reads an object whose set_tweak, where there is one, is a string.
+// readTweak reads an object whose set_tweak, if there is one, is a string.
 func readTweak(r *strictjson.Reader) (string, error) {
 	path := r.Path()
 	text, err := r.Value()

@@ -125,8 +125,15 @@ func TestExactlyTheThreeLegacyIDsAreLegacy(t *testing.T) {
 	}
 }
 
-func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
-	const alice = "@alice:example.org"
+// mergeCase is a stored set, and what the merge of the defaults makes of it.
+type mergeCase struct {
+	stored string
+	order  map[pushrule.Kind]string // of the kinds that are not as in the defaults
+	rules  map[string]string        // override rules by id, as they must be
+	kept   string                   // must be in the result as it is
+}
+
+func mergeCases(fresh pushrule.Ruleset) map[string]mergeCase {
 	rule := func(id string, isDefault, enabled bool, rest string) string {
 		return fmt.Sprintf(`{"rule_id":%q,"default":%t,"enabled":%t%s}`, id, isDefault, enabled, rest)
 	}
@@ -134,17 +141,11 @@ func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
 	userA := rule("A", false, false, `,"conditions":[{"kind":"custom","n":1e400}],"actions":[],"x.extra":[1]`)
 	userB := rule("B", false, true, `,"actions":["dont_notify"]`)
 
-	fresh := pushrule.ServerDefault(alice)
 	const freshOverride = ".m.rule.suppress_notices .m.rule.invite_for_me .m.rule.member_event .m.rule.is_user_mention " +
 		".m.rule.is_room_mention .m.rule.tombstone .m.rule.reaction .m.rule.room.server_acl .m.rule.suppress_edits"
 	const freshUnderride = ".m.rule.call .m.rule.encrypted_room_one_to_one .m.rule.room_one_to_one .m.rule.message .m.rule.encrypted"
 
-	for name, test := range map[string]struct {
-		stored string
-		order  map[pushrule.Kind]string // of the kinds that are not as in the defaults
-		rules  map[string]string        // override rules by id, as they must be
-		kept   string                   // must be in the result as it is
-	}{
+	return map[string]mergeCase{
 		"an empty set": {stored: `{}`},
 		"the defaults": {stored: encode(&fresh)},
 		"user rules stay above the defaults, in their order": {
@@ -193,7 +194,12 @@ func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
 			stored: `{"org.example.kind":[{"rule_id":".m.rule.roomnotif"},9007199254740993],"override":[]}`,
 			kept:   `"org.example.kind":[{"rule_id":".m.rule.roomnotif"},9007199254740993]`,
 		},
-	} {
+	}
+}
+
+func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
+	fresh := pushrule.ServerDefault("@alice:example.org")
+	for name, test := range mergeCases(fresh) {
 		t.Run(name, func(t *testing.T) {
 			s := mustRead(t, test.stored)
 			original := s

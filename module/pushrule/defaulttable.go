@@ -18,7 +18,7 @@ type DefaultRule struct {
 	Disabled   bool        // whether users start with it turned off
 	Actions    []Action    // as a client may submit them; may be empty
 	Conditions []Condition // of override and underride rules, as a client may submit them
-	Pattern    string      // of content rules, where it is required
+	Pattern    string      // of content rules, which need one
 	Before     string      // the default rule of the same kind that it stands above; empty: the last of its kind
 }
 

@@ -10,7 +10,7 @@ type Draft struct {
 	Enabled    *bool       // nil: true for a new rule, unchanged for a replaced one
 	Actions    []Action    // required; may be empty
 	Conditions []Condition // of override and underride rules
-	Pattern    string      // of content rules, where it is required
+	Pattern    string      // of content rules, which need one
 	Extra      []Member    // everything else that was submitted
 
 	has struct{ actions, pattern bool }

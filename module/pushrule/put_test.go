@@ -9,7 +9,7 @@ import (
 )
 
 // The tables say what the list A B C becomes when a rule is put: a row for each
-// after, a column for each before, - where there is none. X does not exist and
+// after, a column for each before, - if there is none. X does not exist and
 // .d is a server-default rule.
 const (
 	putNew = `

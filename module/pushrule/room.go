@@ -27,7 +27,7 @@ import (
 // has either. A repeat therefore changes nothing.
 //
 // It fails, and changes nothing, with the error of [ValidateID] for the new
-// room or for a copy's id, where there is something to copy.
+// room or for a copy's id, if there is something to copy.
 func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 	if oldRoom == "" || oldRoom == newRoom {
 		return nil

@@ -77,7 +77,7 @@ func (s *Ruleset) List(kind Kind) []Rule {
 	return rules
 }
 
-// Rule returns the rule of a kind and id; found is false where there is none.
+// Rule returns the rule of a kind and id; found is false if there is none.
 func (s *Ruleset) Rule(kind Kind, id string) (rule Rule, found bool) {
 	_, e, found := s.doc.find(kind, id)
 	if !found {

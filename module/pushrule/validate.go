@@ -7,7 +7,7 @@ import (
 )
 
 // ValidateID checks the id of a rule that a user wants to create or replace:
-// [ErrReservedID] where it starts with a dot, [ErrInvalidID] where it is
+// [ErrReservedID] if it starts with a dot, [ErrInvalidID] if it is
 // empty, has a slash, backslash or control character, or is not UTF-8
 // (Matrix specification, "PUT /pushrules/global/{kind}/{ruleId}").
 func ValidateID(id string) error {

@@ -13,7 +13,7 @@ type Config struct {
 
 	// AllowEviction lets the servers evict keys when their memory is full: users
 	// lose their push rules and pushers then, and nothing tells of it. Default:
-	// false; such a Redis is refused at start, and a host is not ready where it
+	// false; such a Redis is refused at start, and a host is not ready if it
 	// becomes so later.
 	AllowEviction bool
 }

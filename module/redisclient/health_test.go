@@ -95,7 +95,7 @@ func TestAClusterIsHealthyWhileOneMasterAnswers(t *testing.T) {
 	wantWell(t, client, "Redis at "+masters[1].Addr())
 }
 
-func TestALookAtTheHealthEndsWithItsContext(t *testing.T) {
+func TestAHealthCheckEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)

@@ -29,8 +29,8 @@ type ClusterServers struct {
 	masters           int
 	replicasPerMaster int
 	votesExpire       time.Duration // how long servers remember an election
-	turn              chan struct{} // full while somebody changes who owns slots
-	begun             map[int]bool  // slots of which a move has begun; for who has the turn
+	slotsLock         chan struct{} // full while somebody changes who owns slots
+	begun             map[int]bool  // slots of which a move has begun; under the lock
 }
 
 // clusterNode is a server of a cluster.
@@ -55,7 +55,7 @@ func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *Clus
 		masters:           masters,
 		replicasPerMaster: replicasPerMaster,
 		votesExpire:       votesExpire(args),
-		turn:              make(chan struct{}, 1),
+		slotsLock:         make(chan struct{}, 1),
 		begun:             map[int]bool{},
 	}
 	build := serverRole(args)
@@ -141,18 +141,18 @@ func (c *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	return client
 }
 
-// takeTurn waits until nobody else changes who owns slots. Without a turn each,
+// lockSlots waits until nobody else changes who owns slots. Without the lock,
 // two changes can make claims to slots that are equally late, and keys get lost.
-func (c *ClusterServers) takeTurn(ctx context.Context) error {
+func (c *ClusterServers) lockSlots(ctx context.Context) error {
 	select {
-	case c.turn <- struct{}{}:
+	case c.slotsLock <- struct{}{}:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (c *ClusterServers) endTurn() { <-c.turn }
+func (c *ClusterServers) unlockSlots() { <-c.slotsLock }
 
 // form makes a cluster of the nodes.
 func (c *ClusterServers) form(ctx context.Context) error {

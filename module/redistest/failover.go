@@ -51,10 +51,10 @@ func (c *ClusterServers) Failover(ctx context.Context, replica *Server) error {
 
 // tryFailover asks the replica once.
 func (c *ClusterServers) tryFailover(ctx context.Context, node *clusterNode) error {
-	if err := c.takeTurnToElect(ctx, node); err != nil {
+	if err := c.lockSlotsToElect(ctx, node); err != nil {
 		return err
 	}
-	defer c.endTurn()
+	defer c.unlockSlots()
 	if views, _ := c.views(ctx); checkKnown(views, node) == nil {
 		return nil // as it was asked to before
 	}
@@ -77,22 +77,22 @@ func (c *ClusterServers) tryFailover(ctx context.Context, node *clusterNode) err
 	return nil
 }
 
-// takeTurnToElect takes the turn when the votes of the node's last election have
+// lockSlotsToElect takes the lock when the votes of the node's last election have
 // expired. Redis 7.0 counts them again: a replica that was elected less than two
 // node timeouts ago takes over without asking anybody, gets undone, and clients
 // lose what they wrote to it. In the two after, it does nothing.
-func (c *ClusterServers) takeTurnToElect(ctx context.Context, node *clusterNode) error {
+func (c *ClusterServers) lockSlotsToElect(ctx context.Context, node *clusterNode) error {
 	for {
 		if err := sleep(ctx, node.election.left(c.votesExpire)); err != nil {
 			return err
 		}
-		if err := c.takeTurn(ctx); err != nil {
+		if err := c.lockSlots(ctx); err != nil {
 			return err
 		}
 		if node.election.left(c.votesExpire) <= 0 {
 			return nil
 		}
-		c.endTurn()
+		c.unlockSlots()
 	}
 }
 

@@ -45,14 +45,14 @@ type SlotMove struct {
 // goes on with what it finds done. Calls wait for each other, and for those of
 // Failover.
 func (c *ClusterServers) MoveSlot(ctx context.Context, slot int, to *Server) error {
-	if err := c.takeTurn(ctx); err != nil {
+	if err := c.lockSlots(ctx); err != nil {
 		return err
 	}
-	defer c.endTurn()
+	defer c.unlockSlots()
 	return c.moveSlot(ctx, slot, to)
 }
 
-// moveSlot is MoveSlot for those who have the turn.
+// moveSlot is MoveSlot with the lock held.
 func (c *ClusterServers) moveSlot(ctx context.Context, slot int, to *Server) error {
 	m, err := c.planMove(ctx, slot, to)
 	if err != nil || m.from == m.to {
@@ -88,10 +88,10 @@ func (m *SlotMove) MoveRest(ctx context.Context) error {
 // the two masters since. There must be one move of a slot at a time, and no
 // failover of the two masters until it has ended.
 func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*SlotMove, error) {
-	if err := c.takeTurn(ctx); err != nil {
+	if err := c.lockSlots(ctx); err != nil {
 		return nil, err
 	}
-	defer c.endTurn()
+	defer c.unlockSlots()
 	m, err := c.planMove(ctx, slot, to)
 	if err != nil {
 		return nil, err
@@ -156,14 +156,14 @@ func (m *SlotMove) MoveKeys(ctx context.Context, keys ...string) error {
 // masters. It refuses, and the move goes on, when the old master still has keys
 // of the slot. An old master that has no other slot becomes a replica.
 func (m *SlotMove) Finish(ctx context.Context) error {
-	if err := m.cluster.takeTurn(ctx); err != nil {
+	if err := m.cluster.lockSlots(ctx); err != nil {
 		return err
 	}
-	defer m.cluster.endTurn()
+	defer m.cluster.unlockSlots()
 	return m.finish(ctx)
 }
 
-// finish is Finish for those who have the turn.
+// finish is Finish with the lock held.
 func (m *SlotMove) finish(ctx context.Context) error {
 	if err := m.checkFinishable(ctx); err != nil {
 		return err // without a wait
@@ -265,10 +265,10 @@ func (m *SlotMove) Abandon(ctx context.Context) error {
 // answer, and every slot that was being moved have a running master. No move may
 // be under way.
 func (c *ClusterServers) SettleMoves(ctx context.Context) error {
-	if err := c.takeTurn(ctx); err != nil {
+	if err := c.lockSlots(ctx); err != nil {
 		return err
 	}
-	defer c.endTurn()
+	defer c.unlockSlots()
 	return poll(ctx, func(ctx context.Context) error {
 		views, err := c.views(ctx)
 		errs := []error{err}

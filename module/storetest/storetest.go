@@ -10,7 +10,8 @@
 // what one stores, the others load, and what one changes, the others hear of. So
 // return a new store each time, with a connection and caches of its own, on one
 // database. The tests choose users of their own, so the data may hold others
-// already.
+// already. Package integration/sqlstore has a store in an SQL database with its
+// test.
 package storetest
 
 import (

@@ -10,7 +10,7 @@ import (
 )
 
 // walked is the value that a walker finds next, as encoding/json would have it,
-// read member by member, or skipped where one stands in between.
+// read member by member, or skipped if one stands in between.
 func walked(t *testing.T, w *strictjson.Walker) any {
 	switch w.Next() {
 	case '{':

@@ -29,7 +29,7 @@ type plan struct {
 	sizes       []int
 	parts       string // names of the parts to measure; all if it is empty
 	out         string // folder
-	program     string // of the demo host; built where it is empty
+	program     string // of the demo host; built if it is empty
 	against     string // program of another demo host that takes the floor's place; empty for the floor
 }
 

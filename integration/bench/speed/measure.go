@@ -239,7 +239,7 @@ func (b *bench) measureOperations(ctx context.Context) error {
 	return nil
 }
 
-// fixedRate is how many requests a second are made where there is a rate.
+// fixedRate is how many requests a second are made if there is a rate.
 const fixedRate = 2000
 
 // measureLatency compares what single requests take under small and larger loads.

@@ -121,7 +121,7 @@ func (d Durability) fits(client redis.UniversalClient) error {
 const lateness = 200 * time.Millisecond
 
 // LongestWait is how long a change may wait, with servers that end each wait
-// late, 0 where nothing is asked for. The client's ReadTimeout must be longer.
+// late, 0 if nothing is asked for. The client's ReadTimeout must be longer.
 func (d Durability) LongestWait() time.Duration {
 	switch {
 	case !d.isAsked():

@@ -151,7 +151,7 @@ func (all clusterMasters) haveReplaced(ctx context.Context, id string) bool {
 		if m.err != nil {
 			return false
 		}
-		seen := readMasters(m.client.ClusterNodes(ctx).Val()) // none where it does not answer
+		seen := readMasters(m.client.ClusterNodes(ctx).Val()) // none if it does not answer
 		return slices.ContainsFunc(seen, func(s *clusterMaster) bool { return s.id == id && s.isReplaced })
 	})
 }

@@ -45,7 +45,7 @@ func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error)
 	return nil, fmt.Errorf("a %T has no masters", n.client)
 }
 
-// at returns a client of a cluster's node, nil where there is none. It asks the
+// at returns a client of a cluster's node, nil if there is none. It asks the
 // cluster for its nodes, so that the client knows of the change from then on.
 //
 // A master without slots is not among them, though its first slot may be on the

@@ -25,7 +25,7 @@ func newScript(nodes *nodes, source string, d Durability) *script {
 	return &script{nodes.client, d, source, redis.NewScript(source), nodes, func(time.Duration, bool) {}}
 }
 
-// run runs the script. Done is true where it answered 1 and its effect has come
+// run runs the script. Done is true if it answered 1 and its effect has come
 // as far as the durability asks.
 func (s *script) run(ctx context.Context, key string, args []any) (done bool, err error) {
 	if !s.durability.isAsked() {

@@ -29,7 +29,7 @@ import (
 type Layout[V any] struct {
 	// RedisKey returns the key on Redis, for [Layout.Swap], of a value's key with
 	// its prefix. It is for values that are a part of what one Redis key holds;
-	// both keys have the same hash tag. Nil where they are the same.
+	// both keys have the same hash tag. Nil if they are the same.
 	RedisKey func(key string) string
 
 	// Name is that of the store, for errors.
@@ -162,7 +162,7 @@ func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
 // removeScript removes the key, whatever it holds.
 const removeScript = `redis.call('DEL', KEYS[1]) return 1`
 
-// Load returns what is stored under a key, the zero V where that is nothing.
+// Load returns what is stored under a key, the zero V if nothing is.
 // The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
@@ -357,6 +357,14 @@ func (s *Store[V]) cached(key string) (commit.Snapshot[V, Change[V]], bool) {
 // remember caches what is stored under a key.
 func (s *Store[V]) remember(key string, now Stored[V]) {
 	s.cache.put(s.layout.redisKey(key), key, now)
+}
+
+// heard is [Users.Heard].
+func (s *Store[V]) heard(key string, version int64) {
+	key = s.cfg.KeyPrefix + key
+	if known, found := s.cache.get(s.layout.redisKey(key), key); found && known.Revision().Version < version {
+		s.forget(key)
+	}
 }
 
 func (s *Store[V]) forget(key string) { s.cache.forget(s.layout.redisKey(key)) }

@@ -95,6 +95,10 @@ func (u *Users[V]) Swap(ctx context.Context, user mxid.UserID, onto stored.Revis
 	return u.store.Swap(ctx, u.key(user), onto, args)
 }
 
+// Heard tells the store of a version that somebody has written: what is cached of an
+// older one is dropped, since to ask whether it is stored still would be in vain.
+func (u *Users[V]) Heard(user mxid.UserID, version int64) { u.store.heard(u.key(user), version) }
+
 // Remove is [Store.Remove] for a user.
 func (u *Users[V]) Remove(ctx context.Context, user mxid.UserID) error {
 	if err := u.validate(user); err != nil {

@@ -227,7 +227,7 @@ func TestConnectionsAreKeptForAsManyRequestsAsThereAreAtOnce(t *testing.T) {
 			connections.Add(1)
 		}
 	}
-	server.StartTLS() // without HTTP/2, where one would do
+	server.StartTLS() // without HTTP/2, in which one connection would do
 	defer server.Close()
 	client := withCertificate(dialguard.New(loopback).Client(workers), server)
 	defer client.CloseIdleConnections()
