@@ -18,7 +18,8 @@ import (
 // Redis copies the arguments of a script several times, and its Lua hashes every
 // byte of them: 25 µs for a string of 8 KB, 7 ms for one of a megabyte, in which it
 // serves nobody else. So the new string comes with a SET, and the script only
-// checks whether it may take its place: 15 µs and less than 1 ms. Below 5 KB that costs more.
+// checks whether it may take its place: 15 µs and less than 1 ms. A string below 5 KB
+// takes more that way.
 type StagedSwap struct {
 	Old End
 	New string
