@@ -31,7 +31,7 @@ type Config struct {
 	// LargeValueBytes is the size in bytes from which a user's rules are written
 	// by a plain SET under another key, which then takes the place of the old
 	// one. In the arguments of a script, Redis would copy them several times.
-	// With a Durability there is no such size. Default 32 KiB.
+	// With a Durability there is no such size. Default 8 KiB.
 	LargeValueBytes int
 
 	// CacheBytes bounds the memory that each of the three stores (rules, pushers,
@@ -59,7 +59,7 @@ type Options struct {
 func DefaultConfig() Config {
 	return Config{
 		OperationTimeout: 5 * time.Second, Durability: Durability{Timeout: 500 * time.Millisecond},
-		LargeValueBytes: 32 << 10, CacheBytes: 64 << 20,
+		LargeValueBytes: 8 << 10, CacheBytes: 64 << 20,
 	}
 }
 
