@@ -179,7 +179,7 @@ func (s *sender) pulse() {
 			delete(s.gateways, name)
 		}
 	}
-	s.takeStats(now)
+	s.takeStats()
 	s.after(pulseEvery, s.pulse)
 }
 
@@ -211,7 +211,7 @@ func (g *gateway) isIdle(now time.Time) bool {
 		!g.active && now.Sub(g.usedAt) > throttleWindow
 }
 
-func (s *sender) takeStats(now time.Time) {
+func (s *sender) takeStats() {
 	stats := &Stats{
 		InFlight: s.inFlight, ShardsOwned: len(s.shards), HeldPushers: s.held, HeldBytes: s.heldBytes, Takeovers: s.takeovers,
 	}
