@@ -88,7 +88,8 @@ func newGate(most int) *gate {
 // mayPost reports whether a request may go now. Free is how many the host may
 // have beside those under way: no gateway takes more than half of them, so that
 // many that hang leave some to the others. At is when to ask again; it is zero
-// if a request's end is to be waited for.
+// if the end of a request is to be waited for, of this gateway or, where it would
+// bear more, of any.
 func (g *gate) mayPost(now time.Time, free int) (ok bool, at time.Time) {
 	if g.state == GateWaiting && !now.Before(g.until) {
 		g.probe(now, now)
@@ -111,6 +112,10 @@ func (g *gate) mayPost(now time.Time, free int) (ok bool, at time.Time) {
 	}
 	return g.inFlight < min(int(g.limit), free), time.Time{}
 }
+
+// bears reports whether the gateway would take another request if the host could
+// have one.
+func (g *gate) bears() bool { return g.inFlight < int(g.limit) }
 
 // rampedAt is when a number of requests may have gone since the ramp began: their
 // rate doubles each second.

@@ -25,6 +25,7 @@ type gateway struct {
 	queue    deque[*fifo]   // ready, in the order in which they became so
 	failed   map[*fifo]bool // waiting after a failure that may be the gateway's
 	active   bool           // among those that may take a request
+	denied   bool           // among those that were denied one
 	alarm    time.Time      // when it is asked again
 	usedAt   time.Time
 	rejected brake
@@ -74,6 +75,8 @@ func (s *sender) dispatch() {
 		case ok:
 			s.begin(g, now)
 			s.activate(g)
+		case at.IsZero() && g.bears():
+			s.deny(g)
 		case !at.IsZero() && !g.alarm.After(now), !at.IsZero() && at.Before(g.alarm):
 			g.alarm = at
 			s.at(at, func() { s.activate(g) })
@@ -132,6 +135,27 @@ func (f *fifo) endRequest() {
 	f.user.shard.inFlight--
 	f.user.shard.touch()
 	s.activate(f.gateway)
+	s.askDenied()
+}
+
+func (s *sender) deny(g *gateway) {
+	if !g.denied {
+		g.denied = true
+		s.denied = append(s.denied, g)
+	}
+}
+
+// askDenied asks some of the gateways again that would have taken more than their
+// share. There is room for one request more.
+func (s *sender) askDenied() {
+	const some = 2
+	for range min(some, len(s.denied)) {
+		g := s.denied[0]
+		s.denied[0] = nil
+		s.denied = s.denied[1:]
+		g.denied = false
+		s.activate(g)
+	}
 }
 
 // closed is for a gateway that has closed: who waits for it leaves the log, and

@@ -50,6 +50,7 @@ type sender struct {
 
 	gateways map[string]*gateway
 	active   []*gateway // those that may take another request
+	denied   []*gateway // those that would, if they had no more than their share
 	posters  posters
 	inFlight int
 	unsaved  int // requests that were answered, as the queue does not know yet

@@ -327,6 +327,7 @@ func (sh *shard) saved(records map[*fifo]bool, err error) {
 	default:
 		sh.s.unsaved -= sh.unsavedSaved
 		sh.unsavedSaved = 0
+		sh.s.askDenied()
 		for f := range records {
 			f.settle()
 		}

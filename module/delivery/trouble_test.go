@@ -381,6 +381,40 @@ func TestAGatewayThatHangsHarmsNoOther(t *testing.T) {
 	})
 }
 
+// A gateway with one request that hangs gets its share again when the host has
+// less to do, not when that request ends.
+func TestAGatewayThatWasDeniedIsAskedAgain(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cfg.MaxInFlight = 8
+		d, stop := w.started()
+		defer stop()
+		var users []mxid.UserID
+		for i := range 40 {
+			for _, gateway := range []string{"a", "b", "c", "d", "e", "f", "g", "h", "i"} {
+				w.set(name(i), gateway+key(i), gateway)
+				w.answer(gateway, func(context.Context, sent) (module.GatewayAnswer, error) {
+					time.Sleep(100 * time.Millisecond)
+					return status(200), nil
+				})
+			}
+			users = append(users, name(i))
+		}
+		w.answer("a", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+			if s.pushkey == "a"+key(0) {
+				return hangs(ctx, s)
+			}
+			return status(200), nil
+		})
+		w.notify(d, 1, "!r:h", users...)
+		time.Sleep(50 * time.Second)
+		for i := range users[1:] {
+			if got := fmt.Sprint(w.got("a" + key(i+1))); got != "[$1]" {
+				t.Fatalf("pusher %d got %s", i+1, got)
+			}
+		}
+	})
+}
+
 func TestWhileTheQueueIsAwayNothingIsLostAndLittleIsDoubled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cfg.MaxInFlight = 16
