@@ -25,8 +25,11 @@ func TestALineIsPrinted(t *testing.T) {
 			lines <- scanner.Text()
 		}
 	}()
-	greeting := <-lines
-	url := greeting[strings.Index(greeting, "http://"):]
+	_, address, found := strings.Cut(<-lines, "http://")
+	if !found {
+		t.Fatal("the greeting has no address")
+	}
+	url := "http://" + address
 	<-lines
 	answer, err := http.Post(url, "application/json",
 		strings.NewReader(`{"notification":{"event_id":"$a","devices":[{"app_id":"a","pushkey":"b"}]}}`))

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -48,7 +49,7 @@ func queuesCommand() command {
 // shardCount is how many shards the queue has.
 func (b *backend) shardCount(ctx context.Context) (int, error) {
 	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
-	if err == redis.Nil {
+	if errors.Is(err, redis.Nil) {
 		return 0, fmt.Errorf("there is no queue: no host has started with pushfx.Delivery here, with the prefix %q", b.keys.Prefix)
 	}
 	if err != nil {
