@@ -165,7 +165,13 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 
 // edit changes the rules of a user who has some, here or still to be imported.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
-	err := s.editStored(ctx, user, edit)
+	editFound := func(rules *pushrule.Ruleset, found bool) error {
+		if !found {
+			return pushrule.ErrEventNotFound
+		}
+		return edit(rules)
+	}
+	_, err := s.change(ctx, user, editFound)
 	if !errors.Is(err, pushrule.ErrEventNotFound) {
 		return err
 	}
@@ -176,16 +182,7 @@ func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pus
 	case !imported:
 		return err
 	}
-	return s.editStored(ctx, user, edit)
-}
-
-func (s *ruleService) editStored(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
-	_, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
-		if !found {
-			return pushrule.ErrEventNotFound
-		}
-		return edit(rules)
-	})
+	_, err = s.change(ctx, user, editFound)
 	return err
 }
 

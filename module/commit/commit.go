@@ -127,8 +127,8 @@ type State[V any] struct {
 	Revision stored.Revision
 }
 
-// trial is a write whose outcome is not known.
-type trial struct {
+// pendingWrite is a write whose outcome is not known.
+type pendingWrite struct {
 	number  int64
 	onto    stored.Revision
 	results []error
@@ -139,13 +139,13 @@ type trial struct {
 // is too low. When ctx ends first, the error is that of the last attempt, or
 // wraps ctx's if it only lost its race.
 func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) error {
-	var open []trial
-	if done, err := c.writeCached(ctx, key, b, &open); err != nil || done {
+	var pending []pendingWrite
+	if done, err := c.writeCached(ctx, key, b, &pending); err != nil || done {
 		return err
 	}
 	failures := 0
 	for bound := FirstWait; ; bound = min(2*bound, LongestWait) {
-		done, err := c.attempt(ctx, key, b, &open)
+		done, err := c.attempt(ctx, key, b, &pending)
 		switch {
 		case err == nil && done:
 			return nil
@@ -166,7 +166,7 @@ func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) e
 // writeCached tries to write in the place of the cached value, without a read. It
 // decides nothing else: a change that is refused there, or changes nothing, may do
 // otherwise to what is stored.
-func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[V], pending *[]pendingWrite) (done bool, err error) {
 	if c.access.Cached == nil {
 		return false, nil
 	}
@@ -174,11 +174,11 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[
 	if !found {
 		return false, nil
 	}
-	next, err := c.prepare(snapshot, b, open)
+	next, err := c.prepare(snapshot, b, pending)
 	if err != nil || !next.writes {
 		return false, nil
 	}
-	done, err = c.write(ctx, key, snapshot.Revision(), next, b, open)
+	done, err = c.write(ctx, key, snapshot.Revision(), next, b, pending)
 	switch {
 	case err != nil && (!isAnswerLost(err) || ctx.Err() != nil):
 		return false, err
@@ -191,26 +191,26 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[
 }
 
 // attempt reads, edits and writes once.
-func (c *Committer[V, C]) attempt(ctx context.Context, key string, b *batch[V], open *[]trial) (done bool, err error) {
+func (c *Committer[V, C]) attempt(ctx context.Context, key string, b *batch[V], pending *[]pendingWrite) (done bool, err error) {
 	snapshot, err := c.access.Read(ctx, key)
 	if err != nil {
 		return false, err
 	}
-	next, err := c.prepare(snapshot, b, open)
+	next, err := c.prepare(snapshot, b, pending)
 	if err != nil {
 		return false, err
 	}
-	return c.write(ctx, key, snapshot.Revision(), next, b, open)
+	return c.write(ctx, key, snapshot.Revision(), next, b, pending)
 }
 
 // write writes what was prepared in the place of a snapshot with a revision. Where
 // there is nothing to write, it is done.
-func (c *Committer[V, C]) write(ctx context.Context, key string, onto stored.Revision, n next[V, C], b *batch[V], open *[]trial) (done bool, err error) {
+func (c *Committer[V, C]) write(ctx context.Context, key string, onto stored.Revision, n next[V, C], b *batch[V], pending *[]pendingWrite) (done bool, err error) {
 	state := State[V]{n.value, onto}
 	if n.writes {
-		t := trial{c.writes.Add(1), onto, n.results}
-		*open = append(*open, t)
-		state.Revision = c.revision(t, n.change)
+		w := pendingWrite{c.writes.Add(1), onto, n.results}
+		*pending = append(*pending, w)
+		state.Revision = c.revision(w, n.change)
 		if done, err := c.access.Write(ctx, key, n.change, state.Revision); err != nil || !done {
 			return false, err
 		}
@@ -230,24 +230,24 @@ type next[V any, C Change] struct {
 
 // prepare returns what is to become of a snapshot.
 //
-// A trial that took effect has decided the results, and is known by the revision.
+// A pending write that took effect has decided the results, and is known by the revision.
 // One that may still do so needs no care: its snapshot is still what is stored,
 // so the edits, being pure, come to the same results, and of the two writes
-// only one can succeed. If the revision may have dropped a trial, nobody can tell.
-func (c *Committer[V, C]) prepare(s Snapshot[V, C], b *batch[V], open *[]trial) (n next[V, C], err error) {
+// only one can succeed. If the revision may have dropped a write, nobody can tell.
+func (c *Committer[V, C]) prepare(s Snapshot[V, C], b *batch[V], pending *[]pendingWrite) (n next[V, C], err error) {
 	revision := s.Revision()
-	worked := slices.IndexFunc(*open, func(t trial) bool { return t.number == revision.Last(c.writer) })
+	worked := slices.IndexFunc(*pending, func(w pendingWrite) bool { return w.number == revision.Last(c.writer) })
 	if worked >= 0 {
-		n.value, n.results = s.Value(), (*open)[worked].results
+		n.value, n.results = s.Value(), (*pending)[worked].results
 		if n.writes = c.mode == Confirmed; n.writes {
 			n.change = s.Change(n.value)
 		}
 		return n, nil
 	}
-	if slices.ContainsFunc(*open, func(t trial) bool { return revision.MayHaveDropped(t.onto) }) {
+	if slices.ContainsFunc(*pending, func(w pendingWrite) bool { return revision.MayHaveDropped(w.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
-	*open = slices.DeleteFunc(*open, func(t trial) bool { return !t.onto.Equal(revision) })
+	*pending = slices.DeleteFunc(*pending, func(w pendingWrite) bool { return !w.onto.Equal(revision) })
 	n.value, n.results = b.edit(s.Value())
 	if slices.Contains(n.results, nil) {
 		n.change = s.Change(n.value)
@@ -264,13 +264,13 @@ func (c *Committer[V, C]) NextRevision(onto stored.Revision) stored.Revision {
 	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1), Time: now.Unix()})
 }
 
-// revision is that of a trial's write.
-func (c *Committer[V, C]) revision(t trial, change Change) stored.Revision {
-	now, version := c.now(), t.onto.Version
+// revision is that of a write.
+func (c *Committer[V, C]) revision(w pendingWrite, change Change) stored.Revision {
+	now, version := c.now(), w.onto.Version
 	if !change.IsEmpty() {
-		version = versionAfter(t.onto, now)
+		version = versionAfter(w.onto, now)
 	}
-	return t.onto.Next(version, stored.Write{Writer: c.writer, Attempt: t.number, Time: now.Unix()})
+	return w.onto.Next(version, stored.Write{Writer: c.writer, Attempt: w.number, Time: now.Unix()})
 }
 
 // ErrNotConfirmed is in the error of a [Change] that was stored, but not confirmed
