@@ -194,6 +194,40 @@ func TestTheACLOfThePageIsEnoughForPushctlAndNothingOfItIsTooMuch(t *testing.T) 
 	}
 }
 
+func TestTheACLOfThePageIsEnoughForQueuesAndNothingOfItIsTooMuch(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	for _, heading := range []string{"### ACL: a user who only looks", pushctlACL} {
+		name, rules := operatorsUser(t, heading)
+		_, more := operatorsUser(t, "### ACL: more for `pushctl queues`")
+		server := redistest.Single(t)
+		g := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())
+		stop := g.deliver()
+		defer stop()
+		g.where = []string{"-redis", "redis://" + name + "@" + server.Addr()}
+		password := g.passwordFile()
+		queues := func(rules ...string) (status int) {
+			g.grant(rules)
+			for _, args := range [][]string{{"queues"}, {"queues", "-user", string(alice)}} {
+				status = max(status, g.ctl(append(args, "-redis-password-file", password)...).status)
+			}
+			return status
+		}
+		if status := queues(slices.Concat(rules, more)...); status != 0 {
+			t.Errorf("%s, with all that the page grants: status %d, denied %v", name, status, g.denied())
+		}
+		for _, rule := range more {
+			if slices.Contains(rules, rule) {
+				continue
+			}
+			rest := slices.DeleteFunc(slices.Clone(more), func(r string) bool { return r == rule })
+			if queues(slices.Concat(rules, rest)...) == 0 {
+				t.Errorf("%s: nothing goes wrong without %s", name, rule)
+			}
+		}
+	}
+}
+
 func TestTheACLOfThePageIsEnoughForPushctlOnACluster(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
