@@ -3,6 +3,7 @@ package rediscommit
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -36,23 +37,36 @@ func (n *nodes) checkNotElsewhere(ctx context.Context, key string) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, elsewhereTimeout)
 	defer cancel()
-	masters, err := findMasters(ctx, cluster)
+	nodes, err := cluster.ClusterNodes(ctx).Result()
 	if err != nil {
-		return fmt.Errorf("cannot tell whether another master has the key: %w", err)
+		return fmt.Errorf("cannot tell whether another master has the key: CLUSTER NODES: %w", err)
 	}
-	defer masters.close()
-	masters.ask(ctx, key)
-	for _, m := range masters {
-		if m.holds {
-			return fmt.Errorf("another master has the key, since a move of its slot was interrupted: the Redis at %s", m.addresses[0])
+	return checkMasters(ctx, cluster, key, nodes)
+}
+
+// checkMasters asks the masters that a node of the cluster has named. That node may
+// have just started again and know nothing of a takeover: its old master is dead, or
+// back without a key, and the new one is not among those that it names. So the owner
+// of the slot is asked for the masters, too, and where one does not answer, all who
+// do: whoever knows that it was replaced knows by whom.
+func checkMasters(ctx context.Context, cluster *redis.ClusterClient, key, nodes string) error {
+	q := inquiry{cluster: cluster, key: key, replaced: map[string]bool{}}
+	defer q.close()
+	q.ask(ctx, readMasters(nodes))
+	for _, m := range slices.Clone(q.asked) {
+		if m.serves || m.err == nil && q.isIncomplete() {
+			q.ask(ctx, readMasters(m.client.ClusterNodes(ctx).Val())) // none if it does not answer
 		}
 	}
-	for _, m := range masters {
-		if m.err != nil && !masters.haveReplaced(ctx, m.id) {
-			return fmt.Errorf("cannot tell whether another master has the key: the Redis at %s: %w", m.addresses[0], m.err)
-		}
-	}
-	return nil
+	return q.verdict()
+}
+
+// inquiry asks the masters of a cluster for a key.
+type inquiry struct {
+	cluster  *redis.ClusterClient
+	key      string
+	asked    clusterMasters
+	replaced map[string]bool // by id, those that the cluster has given up
 }
 
 // clusterMaster is a master as a node of the cluster sees it, and what it answers.
@@ -64,57 +78,83 @@ type clusterMaster struct {
 	client *redis.Client
 	isOurs bool // the client is to be closed
 
-	holds bool
-	err   error
+	holds  bool // the key
+	serves bool // the slot
+	err    error
 }
 
 type clusterMasters []*clusterMaster
 
-// findMasters asks a node for the masters that there are. A cluster client may not
-// know all of them: the target of a move has no slots at first.
-func findMasters(ctx context.Context, cluster *redis.ClusterClient) (clusterMasters, error) {
-	text, err := cluster.ClusterNodes(ctx).Result()
-	if err != nil {
-		return nil, fmt.Errorf("CLUSTER NODES: %w", err)
+// ask asks masters at the same time, each once.
+func (q *inquiry) ask(ctx context.Context, masters clusterMasters) {
+	known := q.clients(ctx)
+	var asking sync.WaitGroup
+	for _, m := range masters {
+		if m.isReplaced {
+			q.replaced[m.id] = true
+			continue
+		}
+		if slices.ContainsFunc(q.asked, func(one *clusterMaster) bool { return one.id == m.id }) {
+			continue
+		}
+		for _, address := range m.addresses {
+			m.client = cmp.Or(m.client, known[address])
+		}
+		if m.client == nil {
+			m.client, m.isOurs = newNodeClient(q.cluster.Options(), m.addresses[0]), true
+		}
+		q.asked = append(q.asked, m)
+		asking.Go(func() { m.ask(ctx, q.key) })
 	}
+	asking.Wait()
+}
+
+// clients returns the clients of the masters that the cluster client knows, by
+// address. The target of a move that has no slots yet is not among them.
+func (q *inquiry) clients(ctx context.Context) map[string]*redis.Client {
 	var mu sync.Mutex
 	known := map[string]*redis.Client{}
-	err = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+	// Without them, others are made.
+	_ = q.cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		known[node.Options().Addr] = node
 		return nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	masters := slices.DeleteFunc(readMasters(text), func(m *clusterMaster) bool { return m.isReplaced })
-	for _, m := range masters {
-		for _, address := range m.addresses {
-			m.client = cmp.Or(m.client, known[address])
-		}
-		if m.client == nil {
-			m.client, m.isOurs = newNodeClient(cluster.Options(), m.addresses[0]), true
-		}
-	}
-	return masters, nil
+	return known
 }
 
-func (all clusterMasters) close() {
-	for _, m := range all {
+// isIncomplete reports whether a master has not answered.
+func (q *inquiry) isIncomplete() bool {
+	return slices.ContainsFunc(q.asked, func(m *clusterMaster) bool { return m.err != nil })
+}
+
+// verdict is what the answers come to.
+func (q *inquiry) verdict() error {
+	serves := false
+	for _, m := range q.asked {
+		if m.holds {
+			return fmt.Errorf("another master has the key, since a move of its slot was interrupted: the Redis at %s", m.addresses[0])
+		}
+		serves = serves || m.serves
+	}
+	for _, m := range q.asked {
+		if m.err != nil && !q.replaced[m.id] {
+			return fmt.Errorf("cannot tell whether another master has the key: the Redis at %s: %w", m.addresses[0], m.err)
+		}
+	}
+	if !serves {
+		return errors.New("cannot tell whether another master has the key: none serves its slot")
+	}
+	return nil
+}
+
+func (q *inquiry) close() {
+	for _, m := range q.asked {
 		if m.isOurs {
 			_ = m.client.Close() // nothing waits for it
 		}
 	}
-}
-
-// ask asks all masters at the same time whether they hold a key.
-func (all clusterMasters) ask(ctx context.Context, key string) {
-	var asking sync.WaitGroup
-	for _, m := range all {
-		asking.Go(func() { m.holds, m.err = m.ask(ctx, key) })
-	}
-	asking.Wait()
 }
 
 // mostKeys bounds how many names of keys of a slot are looked through.
@@ -124,36 +164,26 @@ const mostKeys = 10_000
 // target of its move, answer EXISTS; the source of a move answers ASK for what it
 // does not have. All others refuse, even if they have keys of the slot, which are
 // in the answer to CLUSTER GETKEYSINSLOT only. That one is empty but for moves.
-func (m *clusterMaster) ask(ctx context.Context, key string) (holds bool, err error) {
+func (m *clusterMaster) ask(ctx context.Context, key string) {
 	var exists *redis.IntCmd
 	_, _ = m.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
 		p.Do(ctx, "ASKING")
 		exists = p.Exists(ctx, key)
 		return nil
 	})
-	err = exists.Err()
+	err := exists.Err()
 	_, isAsk := redis.IsAskError(err)
 	_, isMoved := redis.IsMovedError(err)
 	switch {
 	case err == nil, isAsk:
-		return exists.Val() > 0, nil
+		m.serves, m.holds = true, exists.Val() > 0
+		return
 	case !isMoved && !redis.HasErrorPrefix(err, "CLUSTERDOWN"):
-		return false, err
+		m.err = err
+		return
 	}
 	keys, err := m.client.ClusterGetKeysInSlot(ctx, redisclient.SlotOf(key), mostKeys).Result()
-	return slices.Contains(keys, key) || len(keys) == mostKeys, err
-}
-
-// haveReplaced reports whether a master that answered knows that another one was
-// replaced. A node with an open slot goes on to see the slot where it was.
-func (all clusterMasters) haveReplaced(ctx context.Context, id string) bool {
-	return slices.ContainsFunc(all, func(m *clusterMaster) bool {
-		if m.err != nil {
-			return false
-		}
-		seen := readMasters(m.client.ClusterNodes(ctx).Val()) // none if it does not answer
-		return slices.ContainsFunc(seen, func(s *clusterMaster) bool { return s.id == id && s.isReplaced })
-	})
+	m.holds, m.err = slices.Contains(keys, key) || len(keys) == mostKeys, err
 }
 
 // readMasters reads the masters in the answer to CLUSTER NODES, which are those that

@@ -159,3 +159,47 @@ func TestAMasterWithoutSlotsIsAsked(t *testing.T) {
 	}
 	newForgottenMove(t, cluster, owner, empty).wantHeld(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
 }
+
+// A node that has just started again names the masters of before a takeover: the
+// one that died, and not the one in its place.
+func TestAMasterIsAskedThatOnlyTheOthersKnow(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	owner, err := cluster.MasterOf(t.Context(), redisclient.SlotOf(wandering))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, redisclient.SlotOf(wandering)))
+	nodes, err := m.client.ClusterNodes(t.Context()).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, _ := strings.Cut(m.target.Addr(), ":")
+	const unknown = "0123456789012345678901234567890123456789"
+	for name, before := range map[string]string{
+		"back, without a key": "",
+		"dead":                unknown + " 127.0.0.1:1@10001 master - 0 0 2 connected 0\n",
+	} {
+		var stale strings.Builder
+		for line := range strings.Lines(nodes) {
+			if !strings.Contains(line, ":"+port+"@") {
+				stale.WriteString(line)
+			}
+		}
+		stale.WriteString(before)
+		err := checkMasters(t.Context(), m.client, wandering, stale.String())
+		if err == nil || !strings.Contains(err.Error(), "another master has the key") {
+			t.Errorf("%s: got %v", name, err)
+		}
+		if before == "" {
+			continue
+		}
+		// Nobody says that it was replaced.
+		if err := checkMasters(t.Context(), m.client, "new{a}", stale.String()); err == nil || !strings.Contains(err.Error(), "cannot tell") {
+			t.Errorf("%s, of another key: got %v", name, err)
+		}
+	}
+	if err := checkMasters(t.Context(), m.client, "new{a}", nodes); err != nil {
+		t.Errorf("a key that nobody has: %v", err)
+	}
+}
