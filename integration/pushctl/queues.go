@@ -99,17 +99,11 @@ func (b *backend) readShards(ctx context.Context, shards int) ([]shownShard, err
 		evicted, _ := state[2].(string)
 		all[n].Evicted, _ = strconv.ParseInt(evicted, 10, 64)
 		if first := oldest[n].Val(); len(first) > 0 {
-			all[n].Oldest = max(0, now.Sub(addedAt(first[0].ID)).Seconds())
+			milliseconds, _, _ := stored.ReadPosition(first[0].ID) // Redis makes positions
+			all[n].Oldest = max(0, now.Sub(time.UnixMilli(milliseconds)).Seconds())
 		}
 	}
 	return all, nil
-}
-
-// addedAt is when an entry was added, which its position begins with.
-func addedAt(position string) time.Time {
-	var milliseconds int64
-	_, _ = fmt.Sscanf(position, "%d-", &milliseconds) // Redis makes positions
-	return time.UnixMilli(milliseconds)
 }
 
 // showQueues shows all shards; errProblems where one has no owner.

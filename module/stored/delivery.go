@@ -118,3 +118,17 @@ func parseDelivery(name string) (Key, bool) {
 	}
 	return Key{Kind: kind, Shard: shard}, true
 }
+
+// ReadPosition reads the position of an entry in the log of a shard: the
+// milliseconds since 1970 when it was added, by the clock of Redis, and a number
+// that tells it from others of the same millisecond.
+func ReadPosition(position string) (milliseconds, number int64, err error) {
+	first, second, _ := strings.Cut(position, "-")
+	if milliseconds, err = strconv.ParseInt(first, 10, 64); err == nil {
+		number, err = strconv.ParseInt(second, 10, 64)
+	}
+	if err != nil {
+		err = fmt.Errorf("%q is no position: %w", position, err)
+	}
+	return milliseconds, number, err
+}

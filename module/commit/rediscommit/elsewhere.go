@@ -50,7 +50,7 @@ func (n *nodes) checkNotElsewhere(ctx context.Context, key string) error {
 // of the slot is asked for the masters, too, and where one does not answer, all who
 // do: whoever knows that it was replaced knows by whom.
 func checkMasters(ctx context.Context, cluster *redis.ClusterClient, key, nodes string) error {
-	q := inquiry{cluster: cluster, key: key, replaced: map[string]bool{}}
+	q := inquiry{cluster: cluster, key: key, known: clientsOf(ctx, cluster), replaced: map[string]bool{}}
 	defer q.close()
 	q.ask(ctx, readMasters(nodes))
 	for _, m := range slices.Clone(q.asked) {
@@ -65,6 +65,7 @@ func checkMasters(ctx context.Context, cluster *redis.ClusterClient, key, nodes 
 type inquiry struct {
 	cluster  *redis.ClusterClient
 	key      string
+	known    map[string]*redis.Client // see clientsOf
 	asked    clusterMasters
 	replaced map[string]bool // by id, those that the cluster has given up
 }
@@ -87,7 +88,6 @@ type clusterMasters []*clusterMaster
 
 // ask asks masters at the same time, each once.
 func (q *inquiry) ask(ctx context.Context, masters clusterMasters) {
-	known := q.clients(ctx)
 	var asking sync.WaitGroup
 	for _, m := range masters {
 		if m.isReplaced {
@@ -98,7 +98,7 @@ func (q *inquiry) ask(ctx context.Context, masters clusterMasters) {
 			continue
 		}
 		for _, address := range m.addresses {
-			m.client = cmp.Or(m.client, known[address])
+			m.client = cmp.Or(m.client, q.known[address])
 		}
 		if m.client == nil {
 			m.client, m.isOurs = newNodeClient(q.cluster.Options(), m.addresses[0]), true
@@ -109,13 +109,13 @@ func (q *inquiry) ask(ctx context.Context, masters clusterMasters) {
 	asking.Wait()
 }
 
-// clients returns the clients of the masters that the cluster client knows, by
+// clientsOf returns the clients of the masters that the cluster client knows, by
 // address. The target of a move that has no slots yet is not among them.
-func (q *inquiry) clients(ctx context.Context) map[string]*redis.Client {
+func clientsOf(ctx context.Context, cluster *redis.ClusterClient) map[string]*redis.Client {
 	var mu sync.Mutex
 	known := map[string]*redis.Client{}
 	// Without them, others are made.
-	_ = q.cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
+	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
 		known[node.Options().Addr] = node

@@ -69,7 +69,7 @@ func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
 }
 
 func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
-	ctx, cancel := context.WithTimeout(ctx, w.cfg.OperationTimeout)
+	ctx, cancel := w.cfg.Bound(ctx)
 	defer cancel()
 	errs := make([]error, len(writes))
 	open := make([]*sentWrite, len(writes))

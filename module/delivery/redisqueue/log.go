@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -123,7 +122,7 @@ func (q *Queue) readPage(ctx context.Context, shard int, after string, limit int
 const orderShift = 12
 
 func readMessage(m redis.XMessage) (readEntry, error) {
-	milliseconds, number, err := splitPosition(m.ID)
+	milliseconds, number, err := readPosition(m.ID)
 	if err != nil {
 		return readEntry{}, err
 	}
@@ -210,25 +209,19 @@ func (q *Queue) see(ctx context.Context, shard int, page []readEntry) (known map
 	return known, nil
 }
 
-// splitPosition takes the position of an entry apart, which has the milliseconds
-// when it was added and, of those that were added in the same, a number.
-func splitPosition(position string) (milliseconds, number int64, err error) {
-	first, second, _ := strings.Cut(position, "-")
-	if milliseconds, err = strconv.ParseInt(first, 10, 64); err == nil {
-		number, err = strconv.ParseInt(second, 10, 64)
-	}
-	if err != nil {
-		err = fmt.Errorf("%s: %q is no position: %w", name, position, err)
-	}
-	return milliseconds, number, err
-}
-
 // positionAfter is the first position that can come after one, empty for the empty
 // one.
 func positionAfter(position string) (string, error) {
 	if position == "" {
 		return "", nil
 	}
-	milliseconds, number, err := splitPosition(position)
+	milliseconds, number, err := readPosition(position)
 	return fmt.Sprintf("%d-%d", milliseconds, number+1), err
+}
+
+func readPosition(position string) (milliseconds, number int64, err error) {
+	if milliseconds, number, err = stored.ReadPosition(position); err != nil {
+		err = fmt.Errorf("%s: %w", name, err)
+	}
+	return milliseconds, number, err
 }
