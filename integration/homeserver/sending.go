@@ -171,7 +171,7 @@ func (u *unread) set(ctx context.Context, counts map[mxid.UserID]int) error {
 	return nil
 }
 
-// Counts implements [module.Unread]. Users of whom nothing was told have none.
+// Counts implements [module.Unread]. It has none for users whose counts nobody has sent.
 func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()

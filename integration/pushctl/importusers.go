@@ -25,7 +25,7 @@ type userLine struct {
 	number  int64
 	user    mxid.UserID
 	from    module.Import
-	refused []module.RefusedPusher // what is no pusher at all
+	refused []module.RefusedPusher // pushers that cannot be read
 }
 
 // badLineError tells what is wrong with a line, and repeats nothing of it.
@@ -92,7 +92,7 @@ func readUserLine(text string) (l userLine, err error) {
 	return l, err
 }
 
-// readPusher reads a pusher. One that is none costs the user no other.
+// readPusher reads a pusher. If it cannot be read, the user's other pushers still count.
 func (l *userLine) readPusher(r *strictjson.Reader) error {
 	text, err := r.Value()
 	if err != nil {

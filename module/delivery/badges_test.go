@@ -115,7 +115,7 @@ func TestBadgesAreUpdatedOnceAndIfTheyChange(t *testing.T) {
 			d.UpdateBadges(t.Context(), name(1))
 			time.Sleep(time.Second / 2)
 		}
-		d.UpdateBadges(t.Context(), name(2)) // of whom nothing is known
+		d.UpdateBadges(t.Context(), name(2)) // a user without counts
 		time.Sleep(10 * time.Second)
 		if got := fmt.Sprint(w.countsOf(key(1))); got != "[$1 3  0]" {
 			t.Errorf("got %s", got)

@@ -61,7 +61,7 @@ type gate struct {
 	inFlight int
 
 	failures  int        // in a row
-	failing   []pusherID // some of whom they were
+	failing   []pusherID // the first pushers that failed
 	throttles []throttle
 	probeWait time.Duration
 	ramped    int // requests since the ramp began

@@ -75,7 +75,7 @@ const (
 	DropRead       DropReason = "read"       // the user has read the event
 	DropGone       DropReason = "gone"       // the pusher was deleted, disabled or rejected
 	DropEvicted    DropReason = "evicted"    // what is held takes too much memory
-	DropUnreadable DropReason = "unreadable" // the queue has an entry that is none
+	DropUnreadable DropReason = "unreadable" // the queue has an entry that cannot be read
 )
 
 // DropReasons are all reasons.

@@ -15,8 +15,8 @@ type openEntry struct {
 	done []byte // a bit for each recipient
 	left int    // recipients who are not done
 
-	// parts are of recipients with several pushers, or of whom a former owner has
-	// not done all.
+	// parts are the recipients with several pushers, and those that a former owner
+	// has served in part.
 	parts map[int]*part
 }
 

@@ -339,7 +339,7 @@ func (b *bench) measureSizes(ctx context.Context) error {
 }
 
 // measureUsers compares how the demo host does against the floor with few and
-// with many users in Redis, of whom any makes a request.
+// with many users in Redis. Each request is of a random one.
 func (b *bench) measureUsers(ctx context.Context) error {
 	have := 0
 	for _, users := range []int{fewUsers, b.users} {
