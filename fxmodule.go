@@ -405,7 +405,8 @@ type builder struct {
 	defaults pushrule.Defaults
 	servers  *redisclient.Monitor
 	server   *handlers.Server
-	onRedis  bool // the host has not replaced all stores
+	waits    rediscommit.Waits // of all stores on the client
+	onRedis  bool              // the host has not replaced all stores
 }
 
 func newBuilder(host given) (*builder, error) {
@@ -443,7 +444,7 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 	if client == nil {
 		client = redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Observer: b.observer}
+	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Waits: &b.waits, Observer: b.observer}
 }
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")

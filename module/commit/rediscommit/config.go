@@ -50,6 +50,10 @@ type Options struct {
 	// host's own.
 	Now func() time.Time
 
+	// Waits is shared by all stores on the client, so that those that wait for their
+	// [Durability] leave half of its connections to others. Nil is the store's own.
+	Waits *Waits
+
 	// Observer is told of lost races, unknown outcomes and waits; of operations,
 	// the services tell. Nil is none.
 	Observer observe.Observer

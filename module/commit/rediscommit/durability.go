@@ -32,8 +32,8 @@ type Durability struct {
 	// something is asked for. Less than the OperationTimeout and the client's
 	// ReadTimeout, though a server may end a wait 0.2 s late; default 500 ms.
 	// With AOF and appendfsync everysec, some servers take a second for it: give
-	// them 1.5 s. A change that finds others of the same user waiting, or a
-	// quarter of the connections to its master taken by waits, comes after them.
+	// them 1.5 s. A change that finds others of the same user waiting, or
+	// half of the connections to its master taken by waits, comes after them.
 	Timeout time.Duration
 }
 

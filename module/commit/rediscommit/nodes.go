@@ -10,15 +10,18 @@ import (
 
 // nodes finds the clients of single nodes behind a client.
 type nodes struct {
-	client     redis.UniversalClient
-	semaphores semaphores
+	client redis.UniversalClient
+	waits  *Waits
 
 	mu  sync.Mutex
 	new map[string]*redis.Client // those that a cluster client has made, by address
 }
 
-func newNodes(client redis.UniversalClient) *nodes {
-	return &nodes{client: client, new: map[string]*redis.Client{}}
+func newNodes(client redis.UniversalClient, waits *Waits) *nodes {
+	if waits == nil {
+		waits = new(Waits)
+	}
+	return &nodes{client: client, waits: waits, new: map[string]*redis.Client{}}
 }
 
 // watch has a cluster client tell of the clients that it makes.

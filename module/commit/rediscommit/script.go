@@ -62,7 +62,7 @@ type run struct {
 }
 
 func (r *run) send(ctx context.Context) (done bool, err error) {
-	release, err := r.nodes.semaphores.acquire(ctx, r.node)
+	release, err := r.nodes.waits.acquire(ctx, r.node)
 	if err != nil {
 		return false, err
 	}

@@ -57,7 +57,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 		replicas = append(replicas, s.Client(t))
 	}
 	for wanted := 1; wanted <= 2; wanted++ {
-		set := newScript(newNodes(servers.Master().Client(t)), setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
+		set := newScript(newNodes(servers.Master().Client(t), nil), setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
 		for n := range 50 {
 			value := fmt.Sprint(wanted, n)
 			if done, err := set.run(t.Context(), "key", []any{value}); !done || err != nil {
@@ -74,7 +74,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 			}
 		}
 	}
-	set := newScript(newNodes(servers.Master().Client(t)), setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
+	set := newScript(newNodes(servers.Master().Client(t), nil), setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
 	done, err := set.run(t.Context(), "key", []any{"x"})
 	if done || err == nil || !strings.Contains(err.Error(), "2 of 3 replicas") {
 		t.Errorf("got %t, %v", done, err)
@@ -84,7 +84,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 func TestInAClusterTheReplicaOfTheKeysMasterHasTheEffect(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 1)
-	set := newScript(newNodes(cluster.Client(t)), setting, oneReplica)
+	set := newScript(newNodes(cluster.Client(t), nil), setting, oneReplica)
 	for n := range 50 {
 		key := fmt.Sprint("key", n)
 		if done, err := set.run(t.Context(), key, []any{"x"}); !done || err != nil {
@@ -147,7 +147,7 @@ func TestAScriptWithoutItsReplicasIsRefusedAfterTheTimeoutAndHasItsEffect(t *tes
 			t.Parallel()
 			client, server := start(t)
 			master := server.Client(t)
-			set := newScript(newNodes(client), setting, Durability{Replicas: 1, Timeout: timeout})
+			set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, Timeout: timeout})
 			if err := set.lua.Load(t.Context(), master).Err(); err != nil { // or else there is a second wait
 				t.Fatal(err)
 			}
@@ -173,7 +173,7 @@ func TestAScriptThatAnswers0IsNotDoneWhateverTheReplicasDo(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	durability := Durability{Replicas: 1, Timeout: 20 * time.Millisecond}
-	set, refuse := newScript(newNodes(client), setting, durability), newScript(newNodes(client), `return 0`, durability)
+	set, refuse := newScript(newNodes(client, nil), setting, durability), newScript(newNodes(client, nil), `return 0`, durability)
 	for range 3 {
 		if done, err := refuse.run(t.Context(), "key", nil); done || err != nil {
 			t.Errorf("got %t, %v", done, err)
@@ -190,7 +190,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 	master := cluster.Masters()[0].Client(t)
 	for name, client := range map[string]redis.UniversalClient{"single": master, "cluster": cluster.Client(t)} {
 		t.Run(name, func(t *testing.T) {
-			set := newScript(newNodes(client), setting, oneReplica)
+			set := newScript(newNodes(client, nil), setting, oneReplica)
 			for n := range 5 {
 				if err := master.ScriptFlush(t.Context()).Err(); err != nil {
 					t.Fatal(err)
@@ -209,7 +209,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 func TestAScriptWithAnErrorIsNotDone(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	broken := newScript(newNodes(client), `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
+	broken := newScript(newNodes(client, nil), `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
 	if done, err := broken.run(t.Context(), "key", nil); done || err == nil || !strings.Contains(err.Error(), "Wrong number of args") {
 		t.Errorf("got %t, %v", done, err)
 	}
@@ -225,7 +225,7 @@ func TestADeadlineThatComesBeforeTheTimeoutIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: heeds, ReadTimeout: never})
 			defer client.Close()
-			set := newScript(newNodes(client), setting, Durability{Replicas: 1, Timeout: never / 2})
+			set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, Timeout: never / 2})
 			if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
 				t.Fatal(err)
 			}
@@ -246,7 +246,7 @@ func TestAWaitThatADeadlineEndsKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
-	set := newScript(newNodes(client), setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
+	set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
 	if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
 		t.Fatal(err)
 	}
@@ -328,7 +328,7 @@ func TestTheWaitFollowsTheScriptOnItsConnection(t *testing.T) {
 			for _, s := range test.servers {
 				ends = append(ends, monitor(t, s))
 			}
-			set := newScript(newNodes(test.client), setting, Durability{Replicas: 1, Timeout: time.Millisecond})
+			set := newScript(newNodes(test.client, nil), setting, Durability{Replicas: 1, Timeout: time.Millisecond})
 			parallel(writers, func(writer int) {
 				for n := range writes {
 					_, _ = set.run(t.Context(), fmt.Sprint("key", writer, n), []any{"x"}) // There is no replica.
@@ -379,7 +379,7 @@ func TestNothingIsDoneWhileTheReplicaIsPausedHoweverManyWrite(t *testing.T) {
 	defer client.Close()
 	write := func(d Durability, want bool) {
 		t.Helper()
-		set := newScript(newNodes(client), setting, d)
+		set := newScript(newNodes(client, nil), setting, d)
 		parallel(writers, func(writer int) {
 			for range writes {
 				if done, err := set.run(t.Context(), fmt.Sprint("key", writer), []any{"x"}); done != want || (err == nil) != want {
@@ -395,17 +395,18 @@ func TestNothingIsDoneWhileTheReplicaIsPausedHoweverManyWrite(t *testing.T) {
 	write(oneReplica, true)
 }
 
-// Two of eight connections to each node may be held by waits, and here they are
-// on one of the nodes.
+// Two of four connections to each node may be held by waits, whichever store
+// waits, and here they are on one of the nodes.
 func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 2, 1)
 	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs: servers.Addrs(), PoolSize: 8, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
+		Addrs: servers.Addrs(), PoolSize: 4, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
-	set := newScript(newNodes(client), setting, oneReplica)
-	run := func(key string, limit time.Duration) error {
+	waits := new(Waits)
+	store, otherStore := newScript(newNodes(client, waits), setting, oneReplica), newScript(newNodes(client, waits), setting, oneReplica)
+	run := func(set *script, key string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		done, err := set.run(ctx, key, []any{"x"})
@@ -416,26 +417,26 @@ func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 	}
 	silent, other := keyOf(t, client, servers.Masters()[0]), keyOf(t, client, servers.Masters()[1])
 	for _, key := range []string{silent, other} {
-		if err := run(key, never); err != nil {
+		if err := run(store, key, never); err != nil {
 			t.Fatal(err)
 		}
 	}
 	learnCommands(t, client)
 	pause(t, servers.Nodes()[2])
 	var waiting sync.WaitGroup
-	for range 2 {
+	for _, set := range []*script{store, otherStore} {
 		waiting.Go(func() {
-			if err := run(silent, 2*time.Second); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
+			if err := run(set, silent, 2*time.Second); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
 				t.Errorf("got error %v", err)
 			}
 		})
 	}
 	time.Sleep(200 * time.Millisecond) // in which both begin to wait
-	if err := run(silent, 300*time.Millisecond); err == nil || !strings.Contains(err.Error(), "other changes wait") {
+	if err := run(store, silent, 300*time.Millisecond); err == nil || !strings.Contains(err.Error(), "other changes wait") {
 		t.Errorf("a third: got error %v", err)
 	}
 	began := time.Now()
-	if err := errors.Join(run(other, never), client.Get(t.Context(), silent).Err()); err != nil {
+	if err := errors.Join(run(store, other, never), client.Get(t.Context(), silent).Err()); err != nil {
 		t.Error(err)
 	}
 	if took := time.Since(began); took > late {
@@ -485,7 +486,7 @@ func TestAScriptFollowsItsSlotToAnotherMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 2, 1)
 	client := cluster.Client(t)
-	set := newScript(newNodes(client), setting, oneReplica)
+	set := newScript(newNodes(client, nil), setting, oneReplica)
 	run := func(step, key string) {
 		t.Helper()
 		if done, err := set.run(t.Context(), key, []any{step}); !done || err != nil {
@@ -537,7 +538,7 @@ func TestAScriptIsDoneWhenTheFileIsOnDisk(t *testing.T) {
 			if test.fault != "" {
 				durability.Timeout = 250 * time.Millisecond
 			}
-			set := newScript(newNodes(client), setting, durability)
+			set := newScript(newNodes(client, nil), setting, durability)
 			for n := range 3 {
 				began := time.Now()
 				done, err := set.run(t.Context(), "key", []any{n})
@@ -557,7 +558,7 @@ func TestAScriptIsRefusedWhereTheFileIsTurnedOff(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	requireWAITAOF(t, client)
-	set := newScript(newNodes(client), setting, Durability{AOF: true, Timeout: time.Second})
+	set := newScript(newNodes(client, nil), setting, Durability{AOF: true, Timeout: time.Second})
 	done, err := set.run(t.Context(), "key", []any{"x"})
 	if done || err == nil || !strings.Contains(err.Error(), "appendonly is disabled") {
 		t.Errorf("got %t, %v", done, err)
@@ -571,7 +572,7 @@ func TestReplicasAndFileAreBothWaitedFor(t *testing.T) {
 	client := pair.Master().Client(t)
 	run := func(fault string) {
 		t.Helper()
-		set := newScript(newNodes(client), setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
+		set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
 		done, err := set.run(t.Context(), "key", []any{"x"})
 		if done != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
 			t.Errorf("got %t, %v, want %q", done, err, fault)

@@ -120,7 +120,7 @@ func New[V any](client redis.UniversalClient, cfg Config, o Options, layout Layo
 		return nil, fmt.Errorf("%s: %w", layout.Name, err)
 	}
 	o.Observer = observe.Or(o.Observer)
-	nodes := newNodes(client)
+	nodes := newNodes(client, o.Waits)
 	s := &Store[V]{
 		layout: layout, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
 		swap:   newScript(nodes, layout.Swap, cfg.Durability),

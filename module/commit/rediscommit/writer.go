@@ -50,7 +50,7 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 	default:
 		return nil, fmt.Errorf("%s: it needs a *redis.Client or *redis.ClusterClient, not a %T", name, client)
 	}
-	nodes := newNodes(client)
+	nodes := newNodes(client, o.Waits)
 	nodes.watch()
 	return &Writer{name, observed, cfg, observe.Or(o.Observer), nodes}, nil
 }
@@ -149,7 +149,7 @@ func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group
 		queueAll(ctx, pipe, group)(ctx, pipe)
 		return
 	}
-	release, err := w.nodes.semaphores.acquire(ctx, node)
+	release, err := w.nodes.waits.acquire(ctx, node)
 	if err != nil {
 		setErrors(group, err)
 		return
