@@ -18,7 +18,7 @@ import (
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text string) (done bool, err error) {
-	next, unreadable := stored.ReadEvent(text, s.cache)
+	next, unreadable := stored.ReadEvent(text)
 	onto := next.Revision
 	if unreadable != nil {
 		onto = stored.LastRevision(text)

@@ -40,7 +40,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 			other := text + " "
 			replace(&other, eventOf(pushrule.ServerDefault(alice)), false)
 			replace(nil, eventOf(pushrule.ServerDefault(alice)), false)
-			before, _ := stored.ReadEvent(text, pushrule.NewReadCache())
+			before, _ := stored.ReadEvent(text)
 			replace(&text, eventOf(pushrule.ServerDefault(alice)), true)
 			got, err := store.Load(t.Context(), alice)
 			if want := pushrule.ServerDefault(alice); err != nil || !got.Rules.Equal(want) || got.Version <= max(before.Revision.Version, stored.LastRevision(text).Version) {
@@ -51,7 +51,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 			now := client.Get(t.Context(), aliceKey).Val()
 			replace(&now, text, true)
 			again := client.Get(t.Context(), aliceKey).Val()
-			after, err := stored.ReadEvent(again, pushrule.NewReadCache())
+			after, err := stored.ReadEvent(again)
 			switch {
 			case err != nil:
 				if again != text {

@@ -27,7 +27,6 @@ type Store struct {
 	events  *rediscommit.Users[stored.Event]
 	client  redis.UniversalClient
 	channel string
-	cache   *pushrule.ReadCache
 	now     func() time.Time // by the clock that versions come from
 }
 
@@ -38,7 +37,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if now == nil {
 		now = time.Now
 	}
-	layout := layout{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel(), pushrule.NewReadCache()}
+	layout := layout{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
 	events, err := rediscommit.New(client, cfg, o, rediscommit.Layout[stored.Event]{
 		Name:          "rulestore",
 		Observed:      observe.PushRules,
@@ -50,7 +49,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, stored.Keys{}.Rules), client, layout.channel, layout.cache, now}, nil
+	return &Store{rediscommit.NewUsers(events, stored.Keys{}.Rules), client, layout.channel, now}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].

@@ -86,7 +86,7 @@ func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
 		`{"content":{"global":{"room":[{"rule_id":1,"default":false,"enabled":true,"actions":[]}]}}}`: unreadable,
 		"{\"content\":{\"global\":{\"x\":\"\xff\"}}}":                                                 unreadable,
 	} {
-		e, err := stored.ReadEvent(text, pushrule.NewReadCache())
+		e, err := stored.ReadEvent(text)
 		got := ""
 		switch {
 		case fault.KindOf(err) == fault.Database:

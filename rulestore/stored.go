@@ -9,7 +9,6 @@ import (
 
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -38,7 +37,6 @@ return 1`
 type layout struct {
 	largeBytes int
 	channel    string
-	cache      *pushrule.ReadCache
 }
 
 // storedEvent is a user's event and the text it was read from, nil for none.
@@ -61,7 +59,7 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 			return nil, err
 		}
 		s.text = &text
-		s.Event, err = stored.ReadEvent(text, l.cache)
+		s.Event, err = stored.ReadEvent(text)
 		return s, err
 	}
 }

@@ -26,7 +26,6 @@ type backend struct {
 	client   redis.UniversalClient
 	keys     stored.Keys
 	defaults defaultTable
-	cache    *pushrule.ReadCache
 
 	host    module.HostService
 	repairs *module.Repairs
@@ -71,7 +70,7 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}
-	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: o.keyPrefix}, cache: pushrule.NewReadCache()}
+	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: o.keyPrefix}}
 	if err := b.build(ctx, cfg); err != nil {
 		return nil, errors.Join(err, b.client.Close())
 	}

@@ -314,8 +314,8 @@ func (i *importing) isSameEvent(a, b string) bool {
 	if a == b {
 		return true
 	}
-	first, firstErr := stored.ReadEvent(a, i.cache)
-	second, secondErr := stored.ReadEvent(b, i.cache)
+	first, firstErr := stored.ReadEvent(a)
+	second, secondErr := stored.ReadEvent(b)
 	return firstErr == nil && secondErr == nil && first.Text(stored.Revision{}) == second.Text(stored.Revision{})
 }
 

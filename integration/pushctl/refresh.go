@@ -135,7 +135,7 @@ func (c *refreshCounts) add(d refreshCounts) {
 }
 
 func (c *call) stateOf(set value) setState {
-	e, err := stored.ReadEvent(set.text, c.cache)
+	e, err := stored.ReadEvent(set.text)
 	switch {
 	case set.state == isOtherType || err != nil:
 		return setUnreadable

@@ -144,7 +144,7 @@ func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownU
 
 func (c *call) shownRules(v value) shownRules {
 	s := shownRules{shownKeyed{Key: v.name, Bytes: len(v.text)}, []shownRule{}}
-	e, err := stored.ReadEvent(v.text, c.cache)
+	e, err := stored.ReadEvent(v.text)
 	if err != nil {
 		return s
 	}

@@ -21,12 +21,11 @@ var _ module.RuleStore = (*Store)(nil)
 type Store struct {
 	db    *sql.DB
 	every time.Duration
-	cache *pushrule.ReadCache
 }
 
 // New returns a store. While it watches, it asks for changes every so often.
 func New(db *sql.DB, every time.Duration) *Store {
-	return &Store{db, every, pushrule.NewReadCache()}
+	return &Store{db, every}
 }
 
 // Update replaces the user's rules with what edit makes of them; see
@@ -41,7 +40,7 @@ func (s *Store) Update(
 		}
 		var before stored.Event // none
 		for _, r := range rows {
-			if before, err = s.read(r); err != nil {
+			if before, err = read(r); err != nil {
 				return err // what cannot be read is not overwritten
 			}
 		}
@@ -103,7 +102,7 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, err
 // LoadMany returns what is stored for many users; see [module.RuleStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	return many(ctx, s.db, users, "event", func(r row) (module.Content, error) {
-		e, err := s.read(r)
+		e, err := read(r)
 		return content(e), err
 	})
 }
@@ -115,8 +114,8 @@ func (s *Store) Versions(ctx context.Context, users []mxid.UserID) map[mxid.User
 }
 
 // read reads the event of a row, whose version is that of the row.
-func (s *Store) read(r row) (stored.Event, error) {
-	e, err := stored.ReadEvent(r.event, s.cache)
+func read(r row) (stored.Event, error) {
+	e, err := stored.ReadEvent(r.event)
 	e.Revision.Version = r.version
 	return e, err
 }

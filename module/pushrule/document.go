@@ -37,12 +37,18 @@ func listStart(kind Kind) string { return `"` + string(kind) + `":[` }
 // hasStart reports whether a part of a text has the beginning of a list or of a
 // rule.
 func hasStart(part string) bool {
+	if strings.Contains(part, ruleStart) {
+		return true
+	}
+	if !strings.Contains(part, ":[") {
+		return false
+	}
 	for _, kind := range Kinds() {
 		if strings.Contains(part, listStart(kind)) {
 			return true
 		}
 	}
-	return strings.Contains(part, ruleStart)
+	return false
 }
 
 // hasStartsOnlyWhereTheyBelong reports whether a text that [lists.document] has
@@ -92,19 +98,6 @@ func readDocument(r *strictjson.Reader) (document, error) {
 	}
 	text, written := r.Since(start), l.document(extra)
 	return document{text, written.canonical && written.text == text, written.legacy}, nil
-}
-
-// canonicalRule returns the rule of a text that may be part of a canonical one.
-// What is JSON, and is what the service writes of the rule that is found in it,
-// is that rule.
-func canonicalRule(text string, kind Kind) (rule Rule, ok bool) {
-	if !strictjson.Valid(text) {
-		return Rule{}, false
-	}
-	rule = entry{text: text}.rule(kind)
-	var written [512]byte
-	ok = string(rule.AppendJSON(written[:0], kind)) == text && !hasStart(text[len(ruleStart):])
-	return rule, ok
 }
 
 // forChange returns the set in the form in which the service writes it.

@@ -28,6 +28,9 @@ type Ruleset struct{ doc document }
 // kind; absent kinds are empty. What is not a rule set gives an error that
 // names the place; it is for the caller to say whose fault that is.
 func Read(text string) (Ruleset, error) {
+	if proveCanonical(text) {
+		return Ruleset{document{text: text, canonical: true}}, nil
+	}
 	r := strictjson.NewReader(text)
 	s, err := ReadRuleset(r)
 	if err == nil {

@@ -32,17 +32,16 @@ const (
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. The cache saves reading rules that it has seen.
-// Errors: [pushrule.Unreadable] for what is no event, or has a content that cannot
+// ReadEvent reads a stored event. Errors: [pushrule.Unreadable] for what is no event, or has a content that cannot
 // be read.
 //
 // An event as the module writes it is cut into its rules and its revision. This
 // proves the form of the whole: the text is those two JSON values and the constant
 // parts around them, which can be read in one way alone.
-func ReadEvent(text string, cache *pushrule.ReadCache) (Event, error) {
+func ReadEvent(text string) (Event, error) {
 	if rules, last, found := cutEvent(text); found {
 		revision := ReadRevision(last) // which has a version only if the text is JSON
-		if set, err := cache.Read(rules); err == nil && (last == "" || revision.Version > 0 || strictjson.Valid(last)) {
+		if set, err := pushrule.Read(rules); err == nil && (last == "" || revision.Version > 0 || strictjson.Valid(last)) {
 			return Event{Rules: set, Found: true, Revision: revision}.withForeign(text), nil
 		}
 	}

@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // FuzzReadEvent holds that whatever is stored is either read or refused as
@@ -23,9 +22,8 @@ func FuzzReadEvent(f *testing.F) {
 	} {
 		f.Add(text)
 	}
-	cache := pushrule.NewReadCache()
 	f.Fuzz(func(t *testing.T, text string) {
-		e, err := ReadEvent(text, cache)
+		e, err := ReadEvent(text)
 		e.foreign = 0 // the other reader does not know it
 		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
 			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
@@ -40,7 +38,7 @@ func FuzzReadEvent(f *testing.F) {
 			return // it is never written back
 		}
 		written := e.Text(e.Revision)
-		again, err := ReadEvent(written, cache)
+		again, err := ReadEvent(written)
 		if err != nil {
 			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
 		}
@@ -72,7 +70,7 @@ func TestAnEventIsStoredInAFixedForm(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			e, err := ReadEvent(test.text, pushrule.NewReadCache())
+			e, err := ReadEvent(test.text)
 			if err != nil || !e.Found || e.Version() != 3 {
 				t.Fatalf("got %+v, %v", e, err)
 			}

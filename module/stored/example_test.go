@@ -11,7 +11,7 @@ import (
 // it does not know stays.
 func ExampleReadEvent() {
 	const text = `{"type":"m.push_rules","content":{"global":{"room":[]},"org.example.note":1}}`
-	event, err := stored.ReadEvent(text, pushrule.NewReadCache()) // one cache for the whole store
+	event, err := stored.ReadEvent(text)
 	if err != nil {
 		panic(err)
 	}
