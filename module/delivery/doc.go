@@ -54,6 +54,10 @@
 //	ramping  3 failures in a row                         probing
 //	ramping  10 s are over                               open
 //
+// Gateways that do not answer within 5 s have half of a host's requests
+// together, however many they are and whatever state they are in: so those that
+// answer are sent to, however many others hang.
+//
 // What fails while a gateway is closed, which is waiting or probing, costs its
 // pushers no attempts.
 package delivery

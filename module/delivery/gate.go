@@ -57,7 +57,7 @@ type gate struct {
 
 	limit    float64 // requests at a time
 	halvedAt time.Time
-	posts    []*post // under way, the oldest first, and some that have ended
+	posts    []*post // under way, the oldest first
 	inFlight int
 
 	failures  int        // in a row
@@ -77,7 +77,7 @@ type throttle struct {
 // post is a request that is under way.
 type post struct {
 	began time.Time
-	ended bool
+	fifo  *fifo  // whose it is
 	cut   func() // ends it, if it was sent
 }
 
@@ -140,11 +140,8 @@ func (g *gate) begin(now time.Time) *post {
 
 // drop ends a request that was not sent.
 func (g *gate) drop(p *post) {
-	p.ended = true
 	g.inFlight--
-	for len(g.posts) > 0 && g.posts[0].ended {
-		g.posts = g.posts[1:]
-	}
+	g.posts = slices.DeleteFunc(g.posts, func(other *post) bool { return other == p })
 }
 
 // slowest is how long the oldest request has been under way.
@@ -153,6 +150,15 @@ func (g *gate) slowest(now time.Time) time.Duration {
 		return 0
 	}
 	return now.Sub(g.posts[0].began)
+}
+
+// hanging are the requests that have been under way for longer than slowAfter.
+func (g *gate) hanging(now time.Time) []*post {
+	n := 0
+	for n < len(g.posts) && now.Sub(g.posts[n].began) > slowAfter {
+		n++
+	}
+	return g.posts[:n]
 }
 
 // end takes in how a request ended. It reports whether the gate closes with it,

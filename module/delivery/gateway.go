@@ -16,6 +16,11 @@ const (
 	// knowing, beside those that are under way. It bounds what is sent twice when
 	// this host dies.
 	savedAhead = 64
+
+	// A gateway that answered within slowAfter is remembered for a while after it
+	// was used last, and so many of them are.
+	responsiveFor  = time.Hour
+	maxResponsives = 10_000
 )
 
 // gateway is a push gateway with the pushers that wait for it.
@@ -29,6 +34,10 @@ type gateway struct {
 	alarm    time.Time      // when it is asked again
 	usedAt   time.Time
 	rejected brake
+
+	// responsive is for one that answers: a request has ended within slowAfter, and
+	// since then there was no second in which half of those under way hung.
+	responsive bool
 }
 
 func (s *sender) gatewayOf(name string) *gateway {
@@ -54,13 +63,22 @@ func (s *sender) free() int {
 	return min(s.cfg.MaxInFlight, s.cfg.MaxInFlight+savedAhead-s.unsaved) - s.inFlight
 }
 
+// freeFor is how many more requests may be under way, as far as it is for a
+// gateway to take them: those that are not responsive have half of all requests
+// together, however many they are.
+func (s *sender) freeFor(g *gateway) int {
+	if g.responsive {
+		return s.free()
+	}
+	return min(s.free(), s.cfg.MaxInFlight/2-s.unresponsive)
+}
+
 // dispatch begins as many requests as may be under way, from the gateways in
 // turn.
 func (s *sender) dispatch() {
 	now := time.Now()
 	for len(s.active) > 0 {
-		free := s.free()
-		if free <= 0 {
+		if s.free() <= 0 {
 			return
 		}
 		g := s.active[0]
@@ -70,7 +88,7 @@ func (s *sender) dispatch() {
 		if g.queue.count == 0 {
 			continue
 		}
-		ok, at := g.mayPost(now, free)
+		ok, at := g.mayPost(now, s.freeFor(g))
 		switch {
 		case ok:
 			s.begin(g, now)
@@ -107,8 +125,12 @@ func (s *sender) begin(g *gateway, now time.Time) {
 		return
 	}
 	f.state, f.post = fifoSending, g.begin(now)
+	f.post.fifo = f
 	s.inFlight++
 	sh.inFlight++
+	if !g.responsive {
+		s.unresponsive++
+	}
 	if s.unread != nil || f.queue[0].event.countsOnly || !f.user.isFresh(now) {
 		s.toPrepare.add(f)
 		return
@@ -133,6 +155,9 @@ func (f *fifo) endRequest() {
 	s := f.sender()
 	s.inFlight--
 	f.user.shard.inFlight--
+	if !f.gateway.responsive {
+		s.unresponsive--
+	}
 	f.user.shard.touch()
 	s.activate(f.gateway)
 	s.askDenied()
@@ -172,11 +197,7 @@ func (s *sender) closed(g *gateway) {
 // opened is for a gateway that answers again: who waits on their own for it goes
 // on, and what still hangs since it did not answer is cut off and sent again.
 func (s *sender) opened(g *gateway, now time.Time) {
-	for _, p := range g.posts {
-		if p.cut != nil && !p.ended && now.Sub(p.began) > slowAfter {
-			p.cut()
-		}
-	}
+	cut(g.hanging(now))
 	s.requeueFailed(g)
 }
 
@@ -197,24 +218,72 @@ func (s *sender) requeueFailed(g *gateway) {
 func (s *sender) pulse() {
 	now := time.Now()
 	for name, g := range s.gateways {
+		if hanging := len(g.hanging(now)); hanging > 0 && 2*hanging >= g.inFlight {
+			s.setResponsive(g, false)
+		}
 		s.keepSlow(g, now)
 		g.rejected.rotate(now)
-		if g.isIdle(now) {
+		if g.isIdle(now) && (!g.responsive || now.Sub(g.usedAt) > responsiveFor || len(s.gateways) > maxResponsives) {
 			delete(s.gateways, name)
 		}
 	}
+	s.cutSurplus(now)
 	s.takeStats()
 	s.after(pulseEvery, s.pulse)
 }
 
-// keepSlow has pushers leave the log that wait for a slow gateway.
+// setResponsive says whether a gateway answers in time.
+func (s *sender) setResponsive(g *gateway, responsive bool) {
+	switch {
+	case g.responsive == responsive:
+		return
+	case responsive:
+		s.unresponsive -= g.inFlight
+	default:
+		s.unresponsive += g.inFlight
+	}
+	g.responsive = responsive
+}
+
+// cutSurplus cuts requests off that hang where gateways that were responsive have
+// more of them than all that are not may have together. They are sent again.
+func (s *sender) cutSurplus(now time.Time) {
+	surplus := s.unresponsive - s.cfg.MaxInFlight/2
+	for _, g := range s.gateways {
+		if surplus <= 0 {
+			return
+		}
+		if !g.responsive {
+			hanging := g.hanging(now)
+			hanging = hanging[:min(surplus, len(hanging))]
+			cut(hanging)
+			surplus -= len(hanging)
+		}
+	}
+}
+
+func cut(posts []*post) {
+	for _, p := range posts {
+		if p.cut != nil {
+			p.cut()
+		}
+	}
+}
+
+// keepSlow has pushers leave the log that a slow gateway is sent to, or that wait
+// for it.
 func (s *sender) keepSlow(g *gateway, now time.Time) {
+	for _, p := range g.hanging(now) {
+		if f := p.fifo; !f.user.shard.lost && f.isInLog() {
+			f.keep()
+		}
+	}
 	slow := g.isSlow(now)
 	for i := range g.queue.count {
 		f := *g.queue.at(i)
-		if sh := f.user.shard; sh.lost || f.state != fifoReady || f.gateway != g || f.adopt || !f.isInLog() {
+		if sh := f.user.shard; sh.lost || f.state != fifoReady || f.gateway != g || !f.isInLog() {
 			continue
-		} else if slow || sh.open >= readAhead && now.Sub(f.readyAt) > slowAfter {
+		} else if slow || (sh.open >= readAhead || !g.responsive) && now.Sub(f.readyAt) > slowAfter {
 			f.keep()
 		}
 	}
@@ -225,8 +294,10 @@ func (g *gateway) isSlow(now time.Time) bool {
 	return g.inFlight >= minPerGateway && g.slowest(now) > slowAfter
 }
 
+// isInLog reports whether the log keeps a notification of the pusher, and will
+// after the next checkpoint.
 func (f *fifo) isInLog() bool {
-	return len(f.queue) > 0 && f.queue[len(f.queue)-1].entry != nil
+	return !f.adopt && len(f.queue) > 0 && f.queue[len(f.queue)-1].entry != nil
 }
 
 // isIdle reports whether nothing need be remembered of a gateway.

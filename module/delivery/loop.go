@@ -48,12 +48,13 @@ type sender struct {
 	ticking   bool
 	hosts     int // that share the work
 
-	gateways map[string]*gateway
-	active   []*gateway // those that may take another request
-	denied   []*gateway // those that would, if they had no more than their share
-	posters  posters
-	inFlight int
-	unsaved  int // requests that were answered, as the queue does not know yet
+	gateways     map[string]*gateway
+	active       []*gateway // those that may take another request
+	denied       []*gateway // those that would, if they had no more than their share
+	posters      posters
+	inFlight     int // requests, and those of them to gateways that are not responsive
+	unresponsive int
+	unsaved      int // requests that were answered, as the queue does not know yet
 
 	toLoad    batch[*user]
 	toPrepare batch[*fifo]

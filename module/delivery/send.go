@@ -143,6 +143,9 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 	f.endRequest()
 	if v != unsent {
 		s.observer.Posted(g.name, v.outcome(), took)
+		if took < slowAfter {
+			s.setResponsive(g, true)
+		}
 	}
 	if v == delivered || v == rejected {
 		g.rejected.answered.add(f.id.short())

@@ -348,37 +348,82 @@ func TestWhatIsTooOldIsNotSent(t *testing.T) {
 	})
 }
 
-// A gateway that hangs takes neither the requests nor the log of others.
-func TestAGatewayThatHangsHarmsNoOther(t *testing.T) {
+// Gateways that hang take neither the requests nor the log of others, however
+// many they are.
+func TestGatewaysThatHangHarmNoOther(t *testing.T) {
 	inBubble(t, func(w *world) {
+		const hanging = 30
 		d, stop := w.started()
 		defer stop()
 		var users []mxid.UserID
-		for i := range 200 {
-			for g := range 8 {
+		for i := range 40 {
+			w.set(name(i), key(i), "gw")
+			users = append(users, name(i))
+		}
+		w.notify(d, 0, "!r:h", users...)
+		synctest.Wait()
+		for i := range users {
+			for g := range hanging {
+				w.set(name(i), fmt.Sprintf("%d-%s", g, key(i)), fmt.Sprintf("hangs%d", g))
+			}
+		}
+		for g := range hanging {
+			w.answer(fmt.Sprintf("hangs%d", g), hangs)
+		}
+		w.arriveAtOnce(d, 1, 80, users)
+	})
+}
+
+// Gateways that were well and hang all at once take at most six seconds of
+// others' time.
+func TestManyGatewaysThatBeginToHangHarmNoOtherForLong(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const hanging = 30
+		d, stop := w.started()
+		defer stop()
+		var users []mxid.UserID
+		for i := range 40 {
+			for g := range hanging {
 				w.set(name(i), fmt.Sprintf("%d-%s", g, key(i)), fmt.Sprintf("hangs%d", g))
 			}
 			w.set(name(i), key(i), "gw")
 			users = append(users, name(i))
 		}
-		for g := range 8 {
+		w.notify(d, 0, "!r:h", users...)
+		synctest.Wait()
+		for g := range hanging {
 			w.answer(fmt.Sprintf("hangs%d", g), hangs)
 		}
-		for e := range 100 {
-			began := time.Now()
-			w.notify(d, e, "!r:h", users...)
-			time.Sleep(time.Second)
-			for i := range users {
-				got := w.got(key(i))
-				if len(got) != e+1 {
-					t.Fatalf("after %v pusher %d got %d of %d", time.Since(began), i, len(got), e+1)
-				}
-			}
-		}
-		if entries, _ := w.queue.counts(); entries > 80 {
-			t.Errorf("%d entries are left in the log", entries)
+		w.notify(d, 1, "!r:h", users...)
+		time.Sleep(slowAfter + pulseEvery)
+		w.arriveAtOnce(d, 2, 80, users)
+		if most := d.Stats().InFlight; most > w.cfg.MaxInFlight/2 {
+			t.Errorf("%d requests hang", most)
 		}
 	})
+}
+
+// arriveAtOnce wants events, one a second, to arrive at the users' own pushers
+// with all that was sent before, and to leave the log soon.
+func (w *world) arriveAtOnce(d *Delivery, first, events int, users []mxid.UserID) {
+	w.t.Helper()
+	w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+		time.Sleep(20 * time.Millisecond)
+		return status(200), nil
+	})
+	for e := first; e < first+events; e++ {
+		w.notify(d, e, "!r:h", users...)
+		time.Sleep(200 * time.Millisecond)
+		for i := range users {
+			if got := w.got(key(i)); len(got) != e+1 {
+				w.t.Fatalf("200 ms after event %d pusher %d got %d of %d", e, i, len(got), e+1)
+			}
+		}
+		time.Sleep(800 * time.Millisecond)
+		if entries, _ := w.queue.counts(); entries > 8*w.cfg.Shards {
+			w.t.Fatalf("after event %d the log has %d entries", e, entries)
+		}
+	}
 }
 
 // A gateway with one request that hangs gets its share again when the host has
