@@ -68,7 +68,7 @@ func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, p
 	progress := module.Progress{Done: lease.Value.Last, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
 	_, restored := q.Restore(ctx, 1)
 	failures = append(failures, q.Checkpoint(ctx, 1, lease.Value.Epoch, progress), restored,
-		q.Release(ctx, "host", 1, lease.Value.Epoch), q.Leave(ctx, "host"))
+		followInstruction(ctx, q), q.Release(ctx, "host", 1, lease.Value.Epoch), q.Leave(ctx, "host"))
 	if err := errors.Join(failures...); err != nil {
 		return err
 	}
@@ -77,6 +77,28 @@ func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, p
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("no entry was heard of: %w", ctx.Err())
+	}
+}
+
+// followInstruction gives the owner of a shard an instruction, and answers it.
+func followInstruction(ctx context.Context, q *redisqueue.Queue) error {
+	ended := make(chan error, 1)
+	go func() { ended <- q.Instruct(ctx, map[int][]byte{1: []byte("x")})[1].Err }()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		default:
+		}
+		lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
+		err := lease.Err
+		for id := range lease.Value.Instructions {
+			answers := map[string][]byte{id: []byte("y")}
+			err = errors.Join(err, q.Checkpoint(ctx, 1, lease.Value.Epoch, module.Progress{Done: lease.Value.Last, Answers: answers}))
+		}
+		if err != nil {
+			return err
+		}
 	}
 }
 

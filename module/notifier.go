@@ -153,6 +153,13 @@ type DeliveryQueue interface {
 	// DeliveryQueue: one of which the answer got lost has no effect after the next.
 	Checkpoint(ctx context.Context, shard int, epoch int64, progress Progress) error
 
+	// Instruct has the owners of shards do what operators want, by shard, and returns
+	// an answer or an error for each. The queue does not interpret either. An owner
+	// gets an instruction with its lease until it has answered; one that nobody has
+	// answered when ctx ends is taken back, with [ErrNotAnswered]. Then it may still
+	// have been done.
+	Instruct(ctx context.Context, instructions map[int][]byte) map[int]Result[[]byte]
+
 	// Watch calls appended, for entries that any host adds, with their shard, until
 	// ctx ends or some may have been missed. It calls watching, once, when it will
 	// hear of every later one. It is a hint that saves time: a lease tells as well.
@@ -168,6 +175,9 @@ type Lease struct {
 	// Evicted is how many entries the log has dropped so far, the oldest ones,
 	// since too many waited.
 	Evicted int64
+
+	// Instructions are those that wait for Progress.Answers, by their ids.
+	Instructions map[string][]byte
 }
 
 // LogEntry is an entry in the log of a shard.
@@ -190,6 +200,10 @@ type Progress struct {
 	// Held changes what is kept of single pushers, by their digests: nil removes
 	// it.
 	Held map[string][]byte
+
+	// Answers are those to Lease.Instructions, by their ids. One to an instruction
+	// that was answered, or taken back, is ignored.
+	Answers map[string][]byte
 }
 
 // Checkpointed is what a shard's checkpoints have kept.
@@ -198,6 +212,9 @@ type Checkpointed struct {
 	Finished []byte
 	Held     map[string][]byte
 }
+
+// ErrNotAnswered is for an instruction that no owner has answered in time.
+var ErrNotAnswered = fault.New(fault.Unavailable, "No host has answered in time.")
 
 // ErrFenced is for an owner whose shard another host has taken.
 var ErrFenced = fault.New(fault.Unavailable, "The server cannot reach its storage, try again later.")

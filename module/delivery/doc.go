@@ -60,4 +60,10 @@
 //
 // What fails while a gateway is closed, which is waiting or probing, costs its
 // pushers no attempts.
+//
+// # Operators
+//
+// What operators want done with pushers in trouble, an [Instruction], goes through
+// the queue to the owner of the shard, with its next lease. The owner answers in
+// the checkpoint that has what was done. Nobody else changes its records.
 package delivery

@@ -40,6 +40,8 @@ type fifo struct {
 	rejected bool
 	dropped  int
 
+	confirmed bool // an operator wants it removed, though its gateway rejects too many
+
 	adopt   bool // the record is to keep what the log keeps until now
 	stored  bool // the queue may have a record
 	writing bool // a checkpoint is under way that changes it
@@ -145,8 +147,7 @@ func (f *fifo) next() {
 	f.device, f.post = nil, nil
 	switch {
 	case len(f.queue) == 0 && !f.rejected:
-		f.state = fifoIdle
-		f.settle()
+		f.end()
 	case f.user.read.IsZero():
 		f.state = fifoLoading
 		f.user.refresh()
@@ -199,19 +200,27 @@ func (f *fifo) recover() {
 	if !f.since.IsZero() || f.rejected {
 		f.touchRecord()
 	}
-	f.attempts, f.dropped, f.since, f.rejected, f.trouble = 0, 0, time.Time{}, false, delivered
+	f.attempts, f.dropped, f.since, f.trouble = 0, 0, time.Time{}, delivered
+	f.rejected, f.confirmed = false, false
+}
+
+// end is for a pusher for which nothing waits. Its trouble is over, too, or its
+// record would stay for as long as nothing arrives, which may be for ever.
+func (f *fifo) end() {
+	f.alarms++
+	f.recover()
+	f.state = fifoIdle
+	f.settle()
 }
 
 // gone drops everything, since the pusher is not to be sent to any more.
 func (f *fifo) gone() {
-	f.recover()
 	queue := f.queue
 	f.queue = nil
 	for _, n := range queue {
 		f.drop(n, DropGone)
 	}
-	f.state = fifoIdle
-	f.settle()
+	f.end()
 }
 
 // dropExpired drops the notifications at the front that are of no use any more.

@@ -4,12 +4,14 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // Held tells operators what the queue keeps of a pusher in trouble. It has no
 // pushkey, and nothing of what is to be sent. Times are by the clock of the queue.
 type Held struct {
 	User     mxid.UserID
+	SetAt    int64       // the generation of the pusher: when it was set last, in microseconds since 1970
 	Rejected bool        // its pushkey is not valid, and the pusher is to be removed
 	Outcome  PostOutcome // of the last request
 	Attempts int         // failures since the trouble began that were not the gateway's
@@ -27,11 +29,27 @@ func ReadHeld(data []byte) (Held, error) {
 		return Held{}, err
 	}
 	h := Held{
-		User: r.user, Rejected: r.rejected, Outcome: r.trouble.outcome(), Attempts: r.attempts, Since: r.since, Due: r.due,
+		User: r.user, SetAt: r.setAt, Rejected: r.rejected, Outcome: r.trouble.outcome(), Attempts: r.attempts, Since: r.since, Due: r.due,
 		Kept: len(r.kept), Dropped: r.dropped,
 	}
 	if len(r.kept) > 0 {
 		h.Oldest = r.kept[0].added
 	}
 	return h, nil
+}
+
+// CheckEntry returns an error for a [module.LogEntry] whose data no host of this
+// version can read.
+func CheckEntry(data []byte) error {
+	_, err := readEntry(data)
+	return err
+}
+
+// GatewayOf returns the push gateway of a user's pusher, as metrics and instructions
+// name it: scheme, host and port of its URL. It has nothing of the path. Ok is
+// false for a pusher that is not sent to: of another kind than http, disabled, or
+// without a URL that can be read.
+func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
+	d, ok := readDevice(user, p)
+	return d.gateway, ok
 }

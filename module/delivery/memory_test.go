@@ -3,6 +3,7 @@ package delivery
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"maps"
@@ -33,14 +34,16 @@ type watcher struct {
 }
 
 type memoryShard struct {
-	log    []module.LogEntry
-	next   int
-	seen   map[string]time.Time
-	owner  string
-	epoch  int64
-	until  time.Time
-	kept   module.Checkpointed
-	latest string // position of the last entry there ever was
+	log   []module.LogEntry
+	next  int
+	seen  map[string]time.Time
+	owner string
+	epoch int64
+	until time.Time
+	kept  module.Checkpointed
+
+	instructions, answers map[string][]byte // by id
+	latest                string            // position of the last entry there ever was
 
 	evicted int64
 }
@@ -73,6 +76,7 @@ func (q *memoryQueue) shard(n int) *memoryShard {
 	s := q.shards[n]
 	if s == nil {
 		s = &memoryShard{seen: map[string]time.Time{}, kept: module.Checkpointed{Held: map[string][]byte{}}}
+		s.instructions, s.answers = map[string][]byte{}, map[string][]byte{}
 		q.shards[n] = s
 	}
 	return s
@@ -142,7 +146,7 @@ func (q *memoryQueue) Acquire(ctx context.Context, host string, lasts time.Durat
 				s.owner, s.until = host, time.Now().Add(lasts)
 				s.epoch++
 			}
-			lease := module.Lease{Held: s.owner == host, Epoch: s.epoch, Evicted: s.evicted}
+			lease := module.Lease{Held: s.owner == host, Epoch: s.epoch, Evicted: s.evicted, Instructions: maps.Clone(s.instructions)}
 			if len(s.log) > 0 {
 				lease.Last = s.log[len(s.log)-1].Position
 			}
@@ -204,9 +208,42 @@ func (q *memoryQueue) Checkpoint(ctx context.Context, n int, epoch int64, p modu
 				s.kept.Held[id] = slices.Clone(data)
 			}
 		}
+		for id, answer := range p.Answers {
+			if _, waits := s.instructions[id]; waits {
+				delete(s.instructions, id)
+				s.answers[id] = answer
+			}
+		}
 		s.log = slices.DeleteFunc(s.log, func(e module.LogEntry) bool { return e.Position <= p.Done })
 		return nil
 	})
+}
+
+// Instruct asks from time to time, so that it works with a clock of its own.
+func (q *memoryQueue) Instruct(ctx context.Context, instructions map[int][]byte) map[int]module.Result[[]byte] {
+	id, results := rand.Text(), map[int]module.Result[[]byte]{}
+	each := func(do func(n int, s *memoryShard)) {
+		q.mu.Lock()
+		defer q.mu.Unlock()
+		for n := range instructions {
+			do(n, q.shard(n))
+		}
+	}
+	each(func(n int, s *memoryShard) {
+		s.instructions[id] = instructions[n]
+		results[n] = module.Result[[]byte]{Err: module.ErrNotAnswered}
+	})
+	for answered := 0; answered < len(instructions) && pause(ctx, 100*time.Millisecond); {
+		each(func(n int, s *memoryShard) {
+			if answer, found := s.answers[id]; found {
+				results[n] = module.Result[[]byte]{Value: answer}
+				delete(s.answers, id)
+				answered++
+			}
+		})
+	}
+	each(func(_ int, s *memoryShard) { delete(s.instructions, id) })
+	return results
 }
 
 func (q *memoryQueue) Watch(ctx context.Context, watching func(), appended func(int)) error {

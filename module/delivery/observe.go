@@ -75,12 +75,13 @@ const (
 	DropRead       DropReason = "read"       // the user has read the event
 	DropGone       DropReason = "gone"       // the pusher was deleted, disabled or rejected
 	DropEvicted    DropReason = "evicted"    // what is held takes too much memory
+	DropFlushed    DropReason = "flushed"    // an operator has dropped it
 	DropUnreadable DropReason = "unreadable" // the queue has an entry that cannot be read
 )
 
 // DropReasons are all reasons.
 func DropReasons() []DropReason {
-	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropEvicted, DropUnreadable}
+	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropEvicted, DropFlushed, DropUnreadable}
 }
 
 // noObserver does nothing.

@@ -56,6 +56,15 @@ func (r *recent) add(id uint64) {
 	}
 }
 
+func (r *recent) remove(id uint64) {
+	_, young := r.young[id]
+	if _, old := r.old[id]; young || old {
+		r.size--
+	}
+	delete(r.young, id)
+	delete(r.old, id)
+}
+
 func (r *recent) rotate(now time.Time) {
 	if now.Sub(r.turnedAt) < brakeWindow {
 		return
@@ -123,11 +132,12 @@ func (f *fifo) countRejection() {
 	}
 }
 
-// removeRejected removes a rejected pusher, unless its gateway rejects too many.
+// removeRejected removes a rejected pusher, unless its gateway rejects too many and
+// no operator has confirmed it.
 func (f *fifo) removeRejected(d *device) {
 	s := f.sender()
 	b := &s.gatewayOf(d.gateway).rejected
-	if kept := time.Since(f.since); b.isOn(s.hosts) && kept < brakedFor {
+	if kept := time.Since(f.since); !f.confirmed && b.isOn(s.hosts) && kept < brakedFor {
 		f.wait(rejected, brakedFor-kept)
 		return
 	}
@@ -137,11 +147,11 @@ func (f *fifo) removeRejected(d *device) {
 		err := s.pushers.RemovePusher(ctx, user, key, setAt)
 		return func() {
 			switch {
-			case f.user.shard.lost:
+			case f.user.shard.lost, !f.rejected, f.setAt != setAt:
 			case err != nil:
 				s.failed("remove a rejected pusher", err)
 				f.wait(rejected, removeAfter)
-			case f.rejected && f.setAt == setAt:
+			default:
 				f.user.read = time.Time{} // it is not there any more
 				f.gone()
 			}

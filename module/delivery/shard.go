@@ -3,6 +3,7 @@ package delivery
 import (
 	"context"
 	"errors"
+	"maps"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -48,6 +49,8 @@ type shard struct {
 	dirty map[*fifo]bool        // whose record is to be written
 
 	parked []*fifo // which wait for the lease to be renewed
+
+	answers map[string][]byte // to instructions; see follow
 
 	changed, saving       bool
 	unsaved, unsavedSaved int // requests that were answered since the last checkpoint, and before the one under way
@@ -294,6 +297,9 @@ func (sh *shard) save() {
 	}
 	sh.advance()
 	progress := module.Progress{Done: sh.done, Finished: appendFinished(sh.evicted, sh.entries), Held: records}
+	if len(sh.dirty) == 0 { // the queue gets an answer with all that was done, or later
+		progress.Answers = maps.Clone(sh.answers)
+	}
 	sh.changed, sh.saving = len(sh.dirty) > 0, true
 	sh.unsavedSaved, sh.unsaved = sh.unsaved, 0
 	sh.s.bounded(func(ctx context.Context) func() {
@@ -344,6 +350,7 @@ func (sh *shard) renewed(l module.Lease) {
 		sh.evicted = l.Evicted
 		sh.change()
 	}
+	sh.follow(l.Instructions)
 	parked := sh.parked
 	sh.parked = nil
 	for _, f := range parked {

@@ -14,6 +14,7 @@ const (
 	stateEnd       = "}:state"
 	heldEnd        = "}:held"
 	seenEnd        = "}:seen"
+	instructEnd    = "}:instructions"
 	deliveryHosts  = "delivery:hosts"
 	deliveryFormat = "delivery:format"
 )
@@ -34,6 +35,11 @@ func (k Keys) ShardHeld(shard int) string { return k.shard(shard, heldEnd) }
 // long ago: keys of entries, as [SeenMember], by when the first one of a key was
 // added.
 func (k Keys) ShardSeen(shard int) string { return k.shard(shard, seenEnd) }
+
+// ShardInstructions is the key of the hash with what operators want the owner of a
+// shard to do; see [InstructionField]. It expires when nobody waits for it any
+// more.
+func (k Keys) ShardInstructions(shard int) string { return k.shard(shard, instructEnd) }
 
 // DeliveryHosts is the key of the sorted set with the hosts that deliver, and
 // until when they are believed to live, in milliseconds.
@@ -72,6 +78,13 @@ const (
 	StateEvicted  = "evicted"  // how many entries the log has lost, as too many waited
 )
 
+// The fields of [Keys.ShardInstructions] begin so, and end in an id. An answer
+// takes the place of its instruction.
+const (
+	InstructionField = "instruction:"
+	AnswerField      = "answer:"
+)
+
 // SeenMember is the member of [Keys.ShardSeen] for the key of an entry.
 func SeenMember(key string) string {
 	sum := sha256.Sum256([]byte(key))
@@ -96,6 +109,7 @@ func ReadDeliveryFormat(text string) (shards int, found bool) {
 // shardKinds are the kinds of a shard's keys, by their ends.
 var shardKinds = map[string]KeyKind{
 	logEnd: ShardLogKey, stateEnd: ShardStateKey, heldEnd: ShardHeldKey, seenEnd: ShardSeenKey,
+	instructEnd: ShardInstructionsKey,
 }
 
 // parseDelivery tells which key of delivery it is, without the prefix.

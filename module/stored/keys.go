@@ -111,12 +111,13 @@ const (
 	ClaimsKey                   // see [Keys.Claims]
 	UnsettledKey                // see [Keys.Unsettled]
 
-	ShardLogKey       // see [Keys.ShardLog]
-	ShardStateKey     // see [Keys.ShardState]
-	ShardHeldKey      // see [Keys.ShardHeld]
-	ShardSeenKey      // see [Keys.ShardSeen]
-	DeliveryHostsKey  // see [Keys.DeliveryHosts]
-	DeliveryFormatKey // see [Keys.DeliveryFormat]
+	ShardLogKey          // see [Keys.ShardLog]
+	ShardStateKey        // see [Keys.ShardState]
+	ShardHeldKey         // see [Keys.ShardHeld]
+	ShardSeenKey         // see [Keys.ShardSeen]
+	ShardInstructionsKey // see [Keys.ShardInstructions]
+	DeliveryHostsKey     // see [Keys.DeliveryHosts]
+	DeliveryFormatKey    // see [Keys.DeliveryFormat]
 )
 
 // Key is what the name of a key says.

@@ -30,6 +30,7 @@ func TestKeysAreNamed(t *testing.T) {
 			{k.ShardLog(0), "delivery:{000}:log", Key{Kind: ShardLogKey}},
 			{k.ShardState(7), "delivery:{007}:state", Key{Kind: ShardStateKey, Shard: 7}},
 			{k.ShardHeld(127), "delivery:{127}:held", Key{Kind: ShardHeldKey, Shard: 127}},
+			{k.ShardInstructions(7), "delivery:{007}:instructions", Key{Kind: ShardInstructionsKey, Shard: 7}},
 			{k.ShardSeen(1000), "delivery:{1000}:seen", Key{Kind: ShardSeenKey, Shard: 1000}},
 			{k.DeliveryHosts(), "delivery:hosts", Key{Kind: DeliveryHostsKey}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},

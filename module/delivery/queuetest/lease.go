@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -23,7 +24,7 @@ func oneOwner(t *testing.T, newQueue hosts, shard int) {
 	if got := acquire(t, other, b, long, shard); got.Held {
 		t.Errorf("the lease of another: got %+v", got)
 	}
-	if got := acquire(t, q, a, long, shard); got != first {
+	if got := acquire(t, q, a, long, shard); !got.Held || got.Epoch != first.Epoch {
 		t.Errorf("a renewal: got %+v, want %+v", got, first)
 	}
 	persist(t.Context(), t, func() error { return other.Release(t.Context(), b, shard, first.Epoch) })
@@ -231,6 +232,90 @@ func muchHeld(t *testing.T, newQueue hosts, shard int) {
 	}
 }
 
+// instructions waits until the owner of a shard gets some with its lease.
+func instructions(t *testing.T, q module.DeliveryQueue, host string, shard int) (all map[string]string) {
+	t.Helper()
+	for deadline := time.Now().Add(patience); len(all) == 0; {
+		if time.Now().After(deadline) {
+			t.Fatal("the owner gets no instruction")
+		}
+		all = map[string]string{}
+		for id, instruction := range acquire(t, q, host, long, shard).Instructions {
+			all[id] = string(instruction)
+		}
+	}
+	return all
+}
+
+func instructed(t *testing.T, newQueue hosts, shard int) {
+	const instruction, answer = "\x00do\xff", "\xffdone\x00"
+	q, other, host := newQueue(t), newQueue(t), unique()
+	epoch := take(t, q, host, long, shard).Epoch
+	results := make(chan module.Result[[]byte], 1)
+	go func() { results <- other.Instruct(t.Context(), map[int][]byte{shard: []byte(instruction)})[shard] }()
+	for id, got := range instructions(t, q, host, shard) {
+		if got != instruction {
+			t.Errorf("got %q, want %q", got, instruction)
+		}
+		if again := acquire(t, q, host, long, shard).Instructions; string(again[id]) != instruction {
+			t.Errorf("before it is answered, the next lease has %q", again)
+		}
+		var err error
+		for !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
+			err = q.Checkpoint(t.Context(), shard, epoch-1, module.Progress{Answers: map[string][]byte{id: []byte("x")}})
+		}
+		if len(acquire(t, q, host, long, shard).Instructions) != 1 {
+			t.Error("a former owner has answered")
+		}
+		checkpoint(t, q, shard, epoch, module.Progress{Answers: map[string][]byte{
+			id: []byte(answer), "of nobody": []byte("x"),
+		}})
+		checkpoint(t, q, shard, epoch, module.Progress{Answers: map[string][]byte{id: []byte("x")}})
+	}
+	if left := acquire(t, q, host, long, shard).Instructions; len(left) > 0 {
+		t.Errorf("after it was answered, the next lease has %q", left)
+	}
+	select {
+	case got := <-results:
+		if got.Err != nil || string(got.Value) != answer {
+			t.Errorf("got %q, %v, want %q", got.Value, got.Err, answer)
+		}
+	case <-time.After(patience):
+		t.Error("the answer does not arrive")
+	}
+}
+
+func takenBack(t *testing.T, newQueue hosts, shard int) {
+	q, other, host := newQueue(t), newQueue(t), unique()
+	take(t, q, host, long, shard)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	results := make(chan map[int]module.Result[[]byte], 1)
+	go func() {
+		results <- other.Instruct(ctx, map[int][]byte{shard: []byte("x"), shard + 1: []byte("y")})
+	}()
+	instructions(t, q, host, shard)
+	cancel()
+	select {
+	case got := <-results:
+		if len(got) != 2 {
+			t.Errorf("got %d results", len(got))
+		}
+		for shard, result := range got {
+			if !errors.Is(result.Err, module.ErrNotAnswered) {
+				t.Errorf("shard %d: got %v", shard, result.Err)
+			}
+		}
+	case <-time.After(patience):
+		t.Error("it does not return")
+	}
+	for _, n := range []int{shard, shard + 1} {
+		if left := acquire(t, q, host, long, n).Instructions; len(left) > 0 {
+			t.Errorf("the owner of %d still gets %q", n, left)
+		}
+	}
+}
+
 func endedContext(t *testing.T, newQueue hosts, shard int) {
 	q, host := newQueue(t), unique()
 	epoch := take(t, q, host, long, shard).Epoch
@@ -242,6 +327,7 @@ func endedContext(t *testing.T, newQueue hosts, shard int) {
 	wantUnavailable(t, "release", q.Release(ctx, host, shard, epoch))
 	wantUnavailable(t, "checkpoint", q.Checkpoint(ctx, shard, epoch, module.Progress{Finished: []byte("x")}))
 	wantUnavailable(t, "leave", q.Leave(ctx, host))
+	wantUnavailable(t, "instruct", q.Instruct(ctx, map[int][]byte{shard: []byte("x")})[shard].Err)
 	_, err := q.Join(ctx, host, long)
 	wantUnavailable(t, "join", err)
 	_, err = q.Restore(ctx, shard)
@@ -256,5 +342,7 @@ func endedContext(t *testing.T, newQueue hosts, shard int) {
 	}
 	if lease := acquire(t, q, host, long, shard); lease.Epoch != epoch {
 		t.Error("it gave the lease back")
+	} else if len(lease.Instructions) > 0 {
+		t.Error("it gave an instruction")
 	}
 }

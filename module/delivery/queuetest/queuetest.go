@@ -53,6 +53,8 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a former owner is fenced", fenced},
 		{"of many owners no checkpoint is lost", owners},
 		{"much may be held", muchHeld},
+		{"an instruction is answered once, by the owner", instructed},
+		{"an instruction that nobody answers is taken back", takenBack},
 		{"hosts are told of each other", joined},
 		{"entries of any host are heard of", heard},
 		{"a context that has ended changes nothing", endedContext},

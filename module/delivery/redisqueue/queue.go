@@ -109,7 +109,8 @@ func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, s
 	for i, shard := range shards {
 		runs[i] = run{
 			script: acquire,
-			keys:   []string{q.keys.ShardState(shard), q.keys.ShardLog(shard)}, args: []any{host, lasts.Milliseconds()},
+			keys:   []string{q.keys.ShardState(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard)},
+			args:   []any{host, lasts.Milliseconds()},
 		}
 		writes[i] = runs[i].write()
 	}
@@ -127,7 +128,7 @@ func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, s
 // readLease reads what acquireScript returns.
 func readLease(reply *redis.Cmd) (module.Lease, error) {
 	all, err := reply.Slice()
-	if err != nil || len(all) != 4 {
+	if err != nil || len(all) != 5 {
 		return module.Lease{}, unavailable("acquire", fmt.Errorf("%d replies: %w", len(all), err))
 	}
 	held, _ := all[0].(int64)
@@ -145,7 +146,7 @@ func readLease(reply *redis.Cmd) (module.Lease, error) {
 	if err != nil {
 		return module.Lease{}, unavailable("acquire", err)
 	}
-	return module.Lease{Held: true, Epoch: epoch, Last: last, Evicted: evicted}, nil
+	return module.Lease{Held: true, Epoch: epoch, Last: last, Evicted: evicted, Instructions: readInstructions(all[4])}, nil
 }
 
 // Release gives a lease back; see [module.DeliveryQueue].
@@ -198,7 +199,7 @@ func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress
 	if err != nil {
 		return err
 	}
-	var removed, set []any
+	var removed, answers, set []any
 	for member, value := range progress.Held {
 		if value == nil {
 			removed = append(removed, member)
@@ -206,11 +207,16 @@ func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress
 			set = append(set, member, value)
 		}
 	}
-	args := []any{epoch, q.number.Add(1), progress.Done, progress.Finished, first, len(removed)}
+	for id, answer := range progress.Answers {
+		answers = append(answers, stored.InstructionField+id, stored.AnswerField+id, answer)
+	}
+	args := []any{epoch, q.number.Add(1), progress.Done, progress.Finished, first, len(removed), len(progress.Answers)}
 	r := run{
 		script: checkpoint,
-		keys:   []string{q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard)},
-		args:   slices.Concat(args, removed, set),
+		keys: []string{
+			q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard),
+		},
+		args: slices.Concat(args, removed, answers, set),
 	}
 	if err := q.writer.DoDurably(ctx, r.write())[0]; err != nil {
 		return err

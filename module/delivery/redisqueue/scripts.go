@@ -42,9 +42,10 @@ return 1`
 // The epoch is the time in microseconds, where that is greater than the last
 // epoch, so that one which was lost in a failover does not come again.
 //
-// KEYS: the state, the log. ARGV: the host, and how long the lease lasts, in
-// milliseconds. It returns whether the host holds it, the epoch, the position of
-// the last entry, and how many entries the log has lost.
+// KEYS: the state, the log, the instructions. ARGV: the host, and how long the
+// lease lasts, in milliseconds. It returns whether the host holds it, the epoch,
+// the position of the last entry, how many entries the log has lost, and all
+// instructions and answers.
 const acquireScript = now + `
 local state = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'ends', 'lasts', 'evicted')
 local epoch, ends, lasts = tonumber(state[2] or 0), tonumber(state[3] or 0), tonumber(state[4] or 0)
@@ -53,7 +54,7 @@ if ends > now + lasts then
 	redis.call('HSET', KEYS[1], 'ends', ends)
 end
 if state[1] and state[1] ~= ARGV[1] and ends > now then
-	return {0, '', '', '0'}
+	return {0, '', '', '0', {}}
 end
 if state[1] ~= ARGV[1] or ends <= now then
 	epoch = math.max(epoch + 1, time[1] * 1000000 + time[2])
@@ -61,7 +62,8 @@ if state[1] ~= ARGV[1] or ends <= now then
 end
 redis.call('HSET', KEYS[1], 'ends', now + ARGV[2], 'lasts', ARGV[2])
 local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
-return {1, string.format('%.0f', epoch), last and last[1] or '', state[5] or '0'}`
+return {1, string.format('%.0f', epoch), last and last[1] or '', state[5] or '0',
+	redis.call('HGETALL', KEYS[3])}`
 
 // releaseScript gives a lease back.
 //
@@ -76,17 +78,26 @@ return 1`
 // checkpointScript keeps what the owner of a shard has achieved. One that comes
 // late, behind the next of the same owner, changes nothing.
 //
-// KEYS: the state, what is held, the log. ARGV: the epoch, the number of the
-// checkpoint, the position, what is finished behind it, the position of the first
-// entry to keep, or nothing, how many members are to be removed, these, and then
-// members to be set with their values. It returns 0 if the owner is another.
+// KEYS: the state, what is held, the log, the instructions. ARGV: the epoch, the
+// number of the checkpoint, the position, what is finished behind it, the position
+// of the first entry to keep, or nothing, how many members are to be removed, how
+// many instructions are answered, those members, for each answer the field of the
+// instruction, its own and the answer, and then members to be set with their
+// values. It returns 0 if the owner is another.
 const checkpointScript = `
 local state = redis.call('HMGET', KEYS[1], 'epoch', 'number')
 if state[1] ~= ARGV[1] then return 0 end
 if tonumber(state[2] or 0) > tonumber(ARGV[2]) then return 1 end
 redis.call('HSET', KEYS[1], 'number', ARGV[2], 'done', ARGV[3], 'finished', ARGV[4])
-local set = 7 + ARGV[6]
-for i = 7, set - 1 do redis.call('HDEL', KEYS[2], ARGV[i]) end
+local answers = 8 + ARGV[6]
+local set = answers + 3 * ARGV[7]
+for i = 8, answers - 1 do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = answers, set - 1, 3 do
+	if redis.call('HGET', KEYS[4], ARGV[i]) then
+		redis.call('HSET', KEYS[4], ARGV[i + 1], ARGV[i + 2]) -- first, so that the key keeps its expiry
+		redis.call('HDEL', KEYS[4], ARGV[i])
+	end
+end
 for i = set, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 if ARGV[5] ~= '' then redis.call('XTRIM', KEYS[3], 'MINID', ARGV[5]) end
 return 1`
