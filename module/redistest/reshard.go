@@ -7,8 +7,6 @@ import (
 	"maps"
 	"slices"
 	"time"
-
-	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -232,29 +230,31 @@ func (m *SlotMove) checkFinishable(ctx context.Context) error {
 	return err
 }
 
-// closeEmpty closes a slot in the same step that finds it to have no keys, for
-// clients may make some all the time. Otherwise it returns their number.
-var closeEmpty = redis.NewScript(`
-	local keys = redis.call('CLUSTER', 'COUNTKEYSINSLOT', ARGV[1])
-	if keys == 0 then
-		redis.call('CLUSTER', 'SETSLOT', ARGV[1], 'STABLE')
-	end
-	return keys`)
-
 // Abandon ends the move, and leaves the slot where it was. It refuses, and the
 // move goes on, when the new master has keys of the slot: moved ones, or new
 // ones that clients have made meanwhile.
 func (m *SlotMove) Abandon(ctx context.Context) error {
+	if err := m.refuseKeys(ctx); err != nil {
+		return err
+	}
 	// The other way round, a client with an old ASK could still make a key on the
 	// new master, where nobody would find it.
-	keys, err := closeEmpty.Run(ctx, m.to.admin, nil, m.slot).Int()
-	if err != nil {
-		return fmt.Errorf("cannot close slot %d on %s: %w", m.slot, m.to.Addr(), err)
+	if err := m.to.setSlot(ctx, m.slot, "stable"); err != nil {
+		return err
 	}
-	if keys > 0 {
-		return fmt.Errorf("%s has %d keys of slot %d", m.to.Addr(), keys, m.slot)
+	if err := m.refuseKeys(ctx); err != nil { // one was made between the two
+		return errors.Join(err, m.to.setSlot(ctx, m.slot, "importing", m.from.id))
 	}
 	return m.from.setSlot(ctx, m.slot, "stable")
+}
+
+// refuseKeys succeeds when the new master has no keys of the slot.
+func (m *SlotMove) refuseKeys(ctx context.Context) error {
+	keys, err := m.to.countKeys(ctx, m.slot)
+	if err == nil && keys > 0 {
+		err = fmt.Errorf("%s has %d keys of slot %d", m.to.Addr(), keys, m.slot)
+	}
+	return err
 }
 
 // SettleMoves ends the moves that were left half done. If another master than
