@@ -18,7 +18,8 @@ type cache[V any] struct {
 // cached is what is kept of a Redis key: the last part of it that was used, if it
 // holds several.
 type cached[V any] struct {
-	key string // of the part
+	key   string // of the part
+	bytes int
 	Stored[V]
 }
 
@@ -52,8 +53,20 @@ func (c *cache[V]) get(redisKey, key string) (Stored[V], bool) {
 func (c *cache[V]) forget(redisKey string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.recent, redisKey)
-	delete(c.older, redisKey)
+	c.drop(redisKey)
+}
+
+// forgetBefore drops a key if what is kept under it is older than a version.
+func (c *cache[V]) forgetBefore(redisKey string, version int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	kept, found := c.recent[redisKey]
+	if !found {
+		kept, found = c.older[redisKey]
+	}
+	if found && kept.Revision().Version < version {
+		c.drop(redisKey)
+	}
 }
 
 // put keeps what is stored under a key, unless it is too large or nothing is.
@@ -62,21 +75,23 @@ func (c *cache[V]) put(redisKey, key string, now Stored[V]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if bytes == 0 || bytes+entryBytes > 2*c.share/cacheParts {
-		delete(c.recent, redisKey)
-		delete(c.older, redisKey)
+		c.drop(redisKey)
 		return
 	}
-	c.add(redisKey, cached[V]{key, now})
+	c.add(redisKey, cached[V]{key, bytes + entryBytes, now})
 }
 
 func (c *cache[V]) add(redisKey string, kept cached[V]) {
-	bytes := kept.Bytes() + entryBytes
-	if was, found := c.recent[redisKey]; found {
-		c.bytes -= was.Bytes() + entryBytes
+	c.drop(redisKey)
+	if c.bytes+kept.bytes > c.share {
+		c.recent, c.older, c.bytes = map[string]cached[V]{}, c.recent, 0
 	}
-	if c.bytes += bytes; c.bytes > c.share {
-		c.recent, c.older, c.bytes = map[string]cached[V]{}, c.recent, bytes
-	}
-	delete(c.older, redisKey)
 	c.recent[redisKey] = kept
+	c.bytes += kept.bytes
+}
+
+func (c *cache[V]) drop(redisKey string) {
+	c.bytes -= c.recent[redisKey].bytes
+	delete(c.recent, redisKey)
+	delete(c.older, redisKey)
 }

@@ -40,6 +40,40 @@ func TestACacheKeepsNoMoreThanItMay(t *testing.T) {
 	}
 }
 
+// What is dropped takes no room any more.
+func TestACacheHasRoomForWhatItDroppedBefore(t *testing.T) {
+	t.Parallel()
+	drops := map[string]func(c *cache[string]){
+		"forgotten":                      func(c *cache[string]) { c.forget("dropped") },
+		"forgotten for a later version":  func(c *cache[string]) { c.forgetBefore("dropped", 2) },
+		"replaced by one too large":      func(c *cache[string]) { c.put("dropped", "dropped", sized(3000)) },
+		"replaced by one that cannot be": func(c *cache[string]) { c.put("dropped", "dropped", storedText{}) },
+	}
+	for name, drop := range drops {
+		c := newCache[string](32_000)
+		c.put("kept", "kept", sized(1000))
+		for range 100 {
+			c.put("dropped", "dropped", sized(1000))
+			drop(c)
+		}
+		if _, found := c.recent["kept"]; !found || len(c.recent)+len(c.older) != 1 {
+			t.Errorf("%s: %d values are kept, the one that was not dropped: %t", name, len(c.recent)+len(c.older), found)
+		}
+	}
+}
+
+func TestACacheForgetsOnlyWhatIsOlder(t *testing.T) {
+	t.Parallel()
+	c := newCache[string](32_000)
+	c.put("key", "key", sized(1000)) // of version 1
+	if c.forgetBefore("key", 1); len(c.recent) != 1 {
+		t.Error("the version that was heard is gone")
+	}
+	if c.forgetBefore("key", 2); len(c.recent) != 0 {
+		t.Error("an older version is kept")
+	}
+}
+
 func TestACacheKeepsWhatItCanTellFromOthers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {

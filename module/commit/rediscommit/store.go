@@ -361,10 +361,7 @@ func (s *Store[V]) remember(key string, now Stored[V]) {
 
 // heard is [Users.Heard].
 func (s *Store[V]) heard(key string, version int64) {
-	key = s.cfg.KeyPrefix + key
-	if known, found := s.cache.get(s.layout.redisKey(key), key); found && known.Revision().Version < version {
-		s.forget(key)
-	}
+	s.cache.forgetBefore(s.layout.redisKey(s.cfg.KeyPrefix+key), version)
 }
 
 func (s *Store[V]) forget(key string) { s.cache.forget(s.layout.redisKey(key)) }
