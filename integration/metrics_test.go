@@ -81,6 +81,7 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)))
+	eventually(t, "the watch has begun", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 1 })
 	scrape(t, registry).want(t, scraped{
 		"pushfx_rule_sets_total{event=created}":                                 0,
 		"pushfx_rule_sets_total{event=imported}":                                0,
