@@ -127,7 +127,7 @@ const replicasKnowMoves = "Valkey tells replicas of moves: no takeover interrupt
 
 func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
 	t.Parallel()
-	skipOnValkey(t, replicasKnowMoves)
+	redistest.SkipOnValkey(t, replicasKnowMoves)
 	m := newMove(t)
 	m.stopSource()
 	m.served("@somebody:example.org")
@@ -214,7 +214,7 @@ func (m *interruptedMove) fix() string { return m.do("--cluster fix", m.target) 
 
 func TestTheRepairOfThePageEndsAnInterruptedMove(t *testing.T) {
 	t.Parallel()
-	skipOnValkey(t, replicasKnowMoves)
+	redistest.SkipOnValkey(t, replicasKnowMoves)
 	if _, err := exec.LookPath("redis-cli"); err != nil {
 		t.Skip("there is no redis-cli")
 	}

@@ -163,7 +163,7 @@ func (s *scales) setPusher(user mxid.UserID, p pusher.Pusher, others pusher.Othe
 
 func TestTheSizesOfPushersAreThoseOfThePage(t *testing.T) {
 	t.Parallel()
-	skipOnValkey(t, "the page has what Redis needs, Valkey needs less")
+	redistest.SkipOnValkey(t, "the page has what Redis needs, Valkey needs less")
 	page, s := pageBytes(t), newScales(t)
 	const pushers, sharers = 20, 20
 	user := s.newUser()

@@ -3,7 +3,6 @@ package integration
 import (
 	"context"
 	"net/http"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -30,19 +29,6 @@ func shortTimeout(c pushfx.Config) pushfx.Config {
 // setTimeouts bounds requests, and each operation of the stores.
 func setTimeouts(c *pushfx.Config, timeout time.Duration) {
 	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
-}
-
-// skipOnValkey skips what Valkey does otherwise than Redis.
-func skipOnValkey(t *testing.T, why string) {
-	t.Helper()
-	redistest.Require(t)
-	version, err := exec.CommandContext(t.Context(), "redis-server", "--version").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.HasPrefix(string(version), "Valkey") {
-		t.Skip(why)
-	}
 }
 
 func TestARedisThatStopsAnsweringGives503InTimeAndTheHostRecovers(t *testing.T) {

@@ -32,6 +32,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 )
 
@@ -47,6 +48,19 @@ const (
 func Require(t testing.TB) {
 	t.Helper()
 	findBinary(t)
+}
+
+// SkipOnValkey skips the test where the server is a Valkey, which does otherwise
+// than Redis, as why says; and as [Require] does.
+func SkipOnValkey(t testing.TB, why string) {
+	t.Helper()
+	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.HasPrefix(string(version), "Valkey") {
+		t.Skip(why)
+	}
 }
 
 // findBinary returns the absolute path of the server binary, or ends the test
