@@ -21,13 +21,14 @@ import (
 var _ module.RuleStore = (*Store)(nil)
 
 // Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for
-// concurrent use, does no I/O of its own accord, and needs no closing. Changes
-// of one user that arrive at the same time are written together.
+// concurrent use, does no I/O of its own accord but while it is watched, and needs
+// no closing. Changes of one user that arrive at the same time are written together.
 type Store struct {
 	events  *rediscommit.Users[stored.Event]
 	client  redis.UniversalClient
 	channel string
 	now     func() time.Time // by the clock that versions come from
+	watches subscriptions
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -49,7 +50,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if err != nil {
 		return nil, err
 	}
-	return &Store{rediscommit.NewUsers(events, stored.Keys{}.Rules), client, layout.channel, now}, nil
+	return &Store{events: rediscommit.NewUsers(events, stored.Keys{}.Rules), client: client, channel: layout.channel, now: now}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
