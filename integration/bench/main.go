@@ -3,6 +3,7 @@
 //
 //	go run ./integration/bench speed    # beside a bare echo and go-redis host
 //	go run ./integration/bench hostile  # what users wait for beside hostile clients
+//	go run ./integration/bench delivery # beside a bare client, and bare XADDs
 //
 // Each scenario starts the servers that it needs on free ports of 127.0.0.1, and
 // explains its flags with -h.
@@ -19,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 
+	"github.com/pushfx/pushfx/integration/bench/delivery"
 	"github.com/pushfx/pushfx/integration/bench/hostile"
 	"github.com/pushfx/pushfx/integration/bench/speed"
 	"github.com/pushfx/pushfx/module/fault"
@@ -41,9 +43,11 @@ func run(ctx context.Context, args []string) error {
 		switch args[0] {
 		case "speed":
 			return speed.Run(ctx, args[1:])
+		case "delivery":
+			return delivery.Run(ctx, args[1:])
 		case "hostile":
 			return hostile.Run(ctx, args[1:])
 		}
 	}
-	return errors.New("want a scenario, speed or hostile")
+	return errors.New("want a scenario: speed, hostile or delivery")
 }
