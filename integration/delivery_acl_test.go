@@ -65,9 +65,9 @@ func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, p
 	_, err := q.Join(ctx, "host", time.Minute)
 	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
 	failures = append(failures, err, lease.Err)
-	progress := module.Progress{Done: lease.Value.Last, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
+	progress := module.Progress{Epoch: lease.Value.Epoch, Done: lease.Value.Last, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
 	_, restored := q.Restore(ctx, 1)
-	failures = append(failures, q.Checkpoint(ctx, 1, lease.Value.Epoch, progress), restored,
+	failures = append(failures, q.Checkpoint(ctx, map[int]module.Progress{1: progress})[1], restored,
 		followInstruction(ctx, q), q.Release(ctx, "host", 1, lease.Value.Epoch), q.Leave(ctx, "host"))
 	if err := errors.Join(failures...); err != nil {
 		return err
@@ -94,7 +94,8 @@ func followInstruction(ctx context.Context, q *redisqueue.Queue) error {
 		err := lease.Err
 		for id := range lease.Value.Instructions {
 			answers := map[string][]byte{id: []byte("y")}
-			err = errors.Join(err, q.Checkpoint(ctx, 1, lease.Value.Epoch, module.Progress{Done: lease.Value.Last, Answers: answers}))
+			answered := module.Progress{Epoch: lease.Value.Epoch, Done: lease.Value.Last, Answers: answers}
+			err = errors.Join(err, q.Checkpoint(ctx, map[int]module.Progress{1: answered})[1])
 		}
 		if err != nil {
 			return err

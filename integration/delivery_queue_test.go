@@ -100,7 +100,8 @@ func TestALateCheckpointChangesNothing(t *testing.T) {
 	}
 	epoch := lease.Value.Epoch
 	keep := func(ctx context.Context, text string) error {
-		return q.Checkpoint(ctx, 1, epoch, module.Progress{Finished: []byte(text), Held: map[string][]byte{"a": []byte(text)}})
+		progress := module.Progress{Epoch: epoch, Finished: []byte(text), Held: map[string][]byte{"a": []byte(text)}}
+		return q.Checkpoint(ctx, map[int]module.Progress{1: progress})[1]
 	}
 	if err := keep(ctx, "first"); err != nil {
 		t.Fatal(err)
@@ -268,7 +269,8 @@ func TestAQueueOutlivesTheMoveOfItsSlot(t *testing.T) {
 	added, kept := make(chan error, 1), make(chan error, 1)
 	go func() { added <- add(1) }()
 	go func() {
-		kept <- q.Checkpoint(ctx, shard, lease.Value.Epoch, module.Progress{Finished: []byte("x")})
+		progress := module.Progress{Epoch: lease.Value.Epoch, Finished: []byte("x")}
+		kept <- q.Checkpoint(ctx, map[int]module.Progress{shard: progress})[shard]
 	}()
 	if err := errors.Join(move.MoveRest(ctx), move.Finish(ctx)); err != nil {
 		t.Fatal(err)

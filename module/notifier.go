@@ -146,12 +146,13 @@ type DeliveryQueue interface {
 	// one for all, in the order in which they were added.
 	Read(ctx context.Context, shard int, after string, limit int) ([]LogEntry, error)
 
-	// Checkpoint keeps the owner's progress in a shard, all of it or nothing, as
-	// durably as the queue is configured, and drops the entries up to
-	// Progress.Done. With an epoch that is not the last it changes nothing and
-	// returns [ErrFenced]. An owner makes one at a time for a shard, all on one
-	// DeliveryQueue: one of which the answer got lost has no effect after the next.
-	Checkpoint(ctx context.Context, shard int, epoch int64, progress Progress) error
+	// Checkpoint keeps the owner's progress in shards, of each all of it or nothing,
+	// as durably as the queue is configured, and drops the entries up to
+	// Progress.Done. It returns a result for each shard, nil if it was kept. With an
+	// epoch that is not the last it changes nothing, and the result is [ErrFenced].
+	// An owner makes one at a time for a shard, all on one DeliveryQueue: one of
+	// which the answer got lost has no effect after the next.
+	Checkpoint(ctx context.Context, progress map[int]Progress) map[int]error
 
 	// Instruct has the owners of shards do what operators want, by shard, and returns
 	// an answer or an error for each. The queue does not interpret either. An owner
@@ -189,6 +190,8 @@ type LogEntry struct {
 
 // Progress is what an owner has achieved since its last checkpoint.
 type Progress struct {
+	Epoch int64 // of the owner's lease
+
 	// Done is the position of the last entry of which, and of all before it,
 	// nothing is left to do in the log.
 	Done string

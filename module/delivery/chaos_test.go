@@ -133,7 +133,23 @@ func (h *faultyHost) Read(ctx context.Context, shard int, after string, limit in
 
 // Checkpoint may be on its way for longer than the lease lasts. It has no effect
 // after the next one of this host.
-func (h *faultyHost) Checkpoint(ctx context.Context, shard int, epoch int64, p module.Progress) error {
+func (h *faultyHost) Checkpoint(ctx context.Context, progress map[int]module.Progress) map[int]error {
+	results := map[int]error{}
+	var lock sync.Mutex
+	var running sync.WaitGroup
+	for shard, p := range progress {
+		running.Go(func() {
+			err := h.checkpoint(ctx, shard, p)
+			lock.Lock()
+			defer lock.Unlock()
+			results[shard] = err
+		})
+	}
+	running.Wait()
+	return results
+}
+
+func (h *faultyHost) checkpoint(ctx context.Context, shard int, p module.Progress) error {
 	h.mu.Lock()
 	h.made++
 	number := h.made
@@ -146,7 +162,7 @@ func (h *faultyHost) Checkpoint(ctx context.Context, shard int, epoch int64, p m
 		if late {
 			return nil
 		}
-		return h.memoryQueue.Checkpoint(ctx, shard, epoch, p)
+		return h.memoryQueue.checkpoint(ctx, shard, p)
 	}
 	if h.chaos.on.Load() && h.chaos.delay > 0 && h.chaos.n(50) == 0 {
 		go func() {

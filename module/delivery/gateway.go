@@ -12,11 +12,6 @@ const (
 
 	pulseEvery = time.Second
 
-	// savedAhead is how many requests may have been answered without the queue
-	// knowing, beside those that are under way. It bounds what is sent twice when
-	// this host dies.
-	savedAhead = 64
-
 	// A gateway that answered within slowAfter is remembered for a while after it
 	// was used last, and so many of them are.
 	responsiveFor  = time.Hour
@@ -60,7 +55,7 @@ func (s *sender) activate(g *gateway) {
 
 // free is how many more requests may be under way.
 func (s *sender) free() int {
-	return min(s.cfg.MaxInFlight, s.cfg.MaxInFlight+savedAhead-s.unsaved) - s.inFlight
+	return min(s.cfg.MaxInFlight, s.cfg.MaxInFlight+savedAhead-s.saves.unsaved) - s.inFlight
 }
 
 // freeFor is how many more requests may be under way, as far as it is for a

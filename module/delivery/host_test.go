@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"math/rand/v2"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -306,14 +307,45 @@ func TestWhatIsHandedOverIsSent(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("it took %v", took)
 		}
+		time.Sleep(saveEvery)
+		synctest.Wait()
 		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
 			t.Errorf("%d entries and %d held pushers are left", entries, held)
 		}
-		writes := w.queue.checkpoints()
+		_, before := w.queue.checkpoints()
 		time.Sleep(time.Minute)
-		if idle := w.queue.checkpoints() - writes; idle != 0 {
-			t.Errorf("%d checkpoints while idle", idle)
+		if _, calls := w.queue.checkpoints(); calls != before {
+			t.Errorf("%d checkpoints while idle", calls-before)
 		}
 		stop()
+	})
+}
+
+func TestCheckpointsOfAllShardsAreMadeTogether(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const users, events = 40, 50
+		var names []mxid.UserID
+		for i := range users {
+			names = append(names, name(i))
+			w.set(name(i), key(i), "gw")
+		}
+		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
+			time.Sleep(time.Duration(rand.N(int64(10 * time.Millisecond))))
+			return module.GatewayAnswer{Status: 200}, nil
+		})
+		d, stop := w.host()
+		defer stop()
+		time.Sleep(2 * time.Second)
+		began := time.Now()
+		for e := range events {
+			w.notify(d, e, "!room:h", names...)
+		}
+		for entries := 1; entries > 0; entries, _ = w.queue.counts() {
+			time.Sleep(saveEvery)
+		}
+		most := int(time.Since(began)/saveEvery) + users*events/((w.cfg.MaxInFlight+savedAhead-users)/2) + 1
+		if writes, calls := w.queue.checkpoints(); calls > most || writes < 2*calls {
+			t.Errorf("%d checkpoints in %d calls, want at most %d", writes, calls, most)
+		}
 	})
 }

@@ -86,6 +86,9 @@ func readRejected(text []byte) (rejected []string, ok bool) {
 // It returns 0 if there is none that can be read, and at least a second else.
 func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
+	if text == "" {
+		return 0
+	}
 	if seconds, err := strconv.ParseUint(text, 10, 63); err == nil {
 		return time.Duration(min(max(seconds, 1), uint64(maxRetryAfter/time.Second))) * time.Second
 	}

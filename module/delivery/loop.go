@@ -54,7 +54,7 @@ type sender struct {
 	posters      posters
 	inFlight     int // requests, and those of them to gateways that are not responsive
 	unresponsive int
-	unsaved      int // requests that were answered, as the queue does not know yet
+	saves        saves
 
 	toLoad    batch[*user]
 	toPrepare batch[*fifo]
@@ -138,6 +138,7 @@ func (s *sender) step() {
 		s.toLoad.run()
 		s.dispatch()
 		s.toPrepare.run()
+		s.save()
 		if len(s.touched) == 0 {
 			return
 		}

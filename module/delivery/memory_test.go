@@ -24,7 +24,8 @@ type memoryQueue struct {
 
 	unfenced bool                                 // a queue that lets former owners write
 	fail     func(op string) (before, lost error) // called for each operation; lost is after it was done
-	writes   int                                  // checkpoints
+	writes   int                                  // checkpoints, of one shard each
+	calls    int                                  // in which they were made
 	reads    int
 }
 
@@ -193,10 +194,21 @@ func (q *memoryQueue) Read(ctx context.Context, n int, after string, limit int) 
 	return entries, err
 }
 
-func (q *memoryQueue) Checkpoint(ctx context.Context, n int, epoch int64, p module.Progress) error {
+func (q *memoryQueue) Checkpoint(ctx context.Context, progress map[int]module.Progress) map[int]error {
+	q.mu.Lock()
+	q.calls++
+	q.mu.Unlock()
+	results := map[int]error{}
+	for n, p := range progress {
+		results[n] = q.checkpoint(ctx, n, p)
+	}
+	return results
+}
+
+func (q *memoryQueue) checkpoint(ctx context.Context, n int, p module.Progress) error {
 	return q.do(ctx, "checkpoint", func() error {
 		s := q.shard(n)
-		if epoch != s.epoch && !q.unfenced {
+		if p.Epoch != s.epoch && !q.unfenced {
 			return module.ErrFenced
 		}
 		q.writes++
@@ -273,11 +285,11 @@ func (q *memoryQueue) counts() (entries, held int) {
 	return entries, held
 }
 
-// checkpoints returns how many were made.
-func (q *memoryQueue) checkpoints() int {
+// checkpoints returns how many were made, and in how many calls.
+func (q *memoryQueue) checkpoints() (writes, calls int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return q.writes
+	return q.writes, q.calls
 }
 
 var _ module.DeliveryQueue = (*memoryQueue)(nil)

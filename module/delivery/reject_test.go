@@ -50,6 +50,7 @@ func TestARejectedPusherIsRemovedWithinFiveSeconds(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		w.notify(d, 3, "!r:h", name(0), name(1), name(2))
+		time.Sleep(saveEvery)
 		synctest.Wait()
 		if got := w.pushersOf(name(0), name(1), name(2)); got != 3 {
 			t.Errorf("%d pushers are left", got)

@@ -153,7 +153,7 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 	f.state = fifoIdle
 	if !f.user.shard.lost {
 		if v != unsent {
-			s.unsaved++
+			s.saves.unsaved++
 			f.user.shard.unsaved++
 			f.user.shard.change()
 		}

@@ -2,8 +2,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
-	"maps"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -52,9 +50,11 @@ type shard struct {
 
 	answers map[string][]byte // to instructions; see follow
 
-	changed, saving       bool
-	unsaved, unsavedSaved int // requests that were answered since the last checkpoint, and before the one under way
-	inFlight              int
+	changed, saving bool
+	toSave          bool // among those whose checkpoints are the next
+	unsaved         int  // requests that were answered since the last checkpoint
+	unsavedSaved    int  // and before it, as long as it is under way
+	inFlight        int
 }
 
 // own begins to work on a shard.
@@ -74,7 +74,7 @@ func (s *sender) forget(sh *shard) {
 	sh.cancel()
 	delete(s.shards, sh.n)
 	s.hinted[sh.n].Store(notOurs)
-	s.unsaved -= sh.unsaved + sh.unsavedSaved
+	s.saves.forget(sh)
 	for _, u := range sh.users {
 		for _, f := range u.fifos {
 			f.setBytes(0)
@@ -147,7 +147,7 @@ func (sh *shard) step() {
 		}
 	}
 	if sh.changed && !sh.saving {
-		sh.save()
+		sh.s.saves.add(sh)
 	}
 	if sh.leaving && sh.inFlight == 0 && !sh.saving && !sh.changed {
 		sh.s.lose(sh)
@@ -279,66 +279,6 @@ func (sh *shard) advance() {
 func (sh *shard) change() {
 	sh.changed = true
 	sh.touch()
-}
-
-// save has the queue keep what was achieved since the last checkpoint. The next
-// one comes right after it, if there is something new by then.
-func (sh *shard) save() {
-	if !sh.lease.isSafe() {
-		return
-	}
-	records, saved := map[string][]byte{}, map[*fifo]bool{}
-	for f := range sh.dirty {
-		if len(saved) < maxBatch {
-			delete(sh.dirty, f)
-			saved[f] = true
-			f.write(records)
-		}
-	}
-	sh.advance()
-	progress := module.Progress{Done: sh.done, Finished: appendFinished(sh.evicted, sh.entries), Held: records}
-	if len(sh.dirty) == 0 { // the queue gets an answer with all that was done, or later
-		progress.Answers = maps.Clone(sh.answers)
-	}
-	sh.changed, sh.saving = len(sh.dirty) > 0, true
-	sh.unsavedSaved, sh.unsaved = sh.unsaved, 0
-	sh.s.bounded(func(ctx context.Context) func() {
-		err := sh.s.queue.Checkpoint(ctx, sh.n, sh.epoch, progress)
-		return func() { sh.saved(saved, err) }
-	})
-}
-
-func (sh *shard) saved(records map[*fifo]bool, err error) {
-	sh.saving = false
-	for f := range records {
-		f.writing = false
-	}
-	switch {
-	case sh.lost:
-	case errors.Is(err, module.ErrFenced):
-		sh.s.forget(sh)
-	case err != nil:
-		sh.s.failed("checkpoint", err)
-		for f := range records {
-			f.stored = true // perhaps
-			f.touchRecord()
-		}
-		sh.unsaved += sh.unsavedSaved
-		sh.unsavedSaved = 0
-		sh.saving = true // until it is tried again
-		sh.s.after(retryQueue, func() {
-			sh.saving = false
-			sh.change()
-		})
-	default:
-		sh.s.unsaved -= sh.unsavedSaved
-		sh.unsavedSaved = 0
-		sh.s.askDenied()
-		for f := range records {
-			f.settle()
-		}
-		sh.touch()
-	}
 }
 
 // renewed is for a lease that goes on.

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"time"
 
@@ -75,9 +74,6 @@ func (s *sender) load(users []*user) {
 	})
 }
 
-// errNoPushers is for users about whom nothing was returned.
-var errNoPushers = errors.New("delivery: no result for a user")
-
 // loaded takes in what was read. After an error it is read again.
 func (u *user) loaded(began time.Time, lists map[mxid.UserID]module.Result[pusher.List]) error {
 	if u.shard.lost {
@@ -104,7 +100,7 @@ func (u *user) takeDevices(began time.Time, lists map[mxid.UserID]module.Result[
 	result, found := lists[u.id]
 	switch {
 	case !found:
-		return errNoPushers
+		return errNoResult
 	case result.Err != nil && fault.KindOf(result.Err) != fault.Database:
 		return result.Err
 	case began.Before(u.read): // another read was later

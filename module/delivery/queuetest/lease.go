@@ -153,7 +153,7 @@ func fenced(t *testing.T, newQueue hosts, shard int) {
 	for _, epoch := range []int64{former, owner - 1, owner + 1, 0} {
 		var err error
 		for err = fault.New(fault.Unavailable, ""); fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced); {
-			err = q.Checkpoint(t.Context(), shard, epoch, progress)
+			err = checkpointOne(t.Context(), q, shard, epoch, progress)
 		}
 		if !errors.Is(err, module.ErrFenced) {
 			t.Errorf("epoch %d, which is not %d: got %v", epoch, owner, err)
@@ -190,7 +190,7 @@ func owners(t *testing.T, newQueue hosts, shard int) {
 				}
 				next, _ := strconv.Atoi(string(c.Finished))
 				next++
-				err = q.Checkpoint(ctx, shard, lease.Value.Epoch, module.Progress{Finished: []byte(strconv.Itoa(next))})
+				err = checkpointOne(ctx, q, shard, lease.Value.Epoch, module.Progress{Finished: []byte(strconv.Itoa(next))})
 				if err != nil {
 					continue // it was fenced, or nobody knows
 				}
@@ -262,7 +262,7 @@ func instructed(t *testing.T, newQueue hosts, shard int) {
 		}
 		var err error
 		for !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
-			err = q.Checkpoint(t.Context(), shard, epoch-1, module.Progress{Answers: map[string][]byte{id: []byte("x")}})
+			err = checkpointOne(t.Context(), q, shard, epoch-1, module.Progress{Answers: map[string][]byte{id: []byte("x")}})
 		}
 		if len(acquire(t, q, host, long, shard).Instructions) != 1 {
 			t.Error("a former owner has answered")
@@ -325,7 +325,7 @@ func endedContext(t *testing.T, newQueue hosts, shard int) {
 	wantUnavailable(t, "append", q.Append(ctx, unique(), long, map[int][]byte{shard: []byte("x")}))
 	wantUnavailable(t, "acquire", q.Acquire(ctx, unique(), long, []int{shard + 1})[shard+1].Err)
 	wantUnavailable(t, "release", q.Release(ctx, host, shard, epoch))
-	wantUnavailable(t, "checkpoint", q.Checkpoint(ctx, shard, epoch, module.Progress{Finished: []byte("x")}))
+	wantUnavailable(t, "checkpoint", checkpointOne(ctx, q, shard, epoch, module.Progress{Finished: []byte("x")}))
 	wantUnavailable(t, "leave", q.Leave(ctx, host))
 	wantUnavailable(t, "instruct", q.Instruct(ctx, map[int][]byte{shard: []byte("x")})[shard].Err)
 	_, err := q.Join(ctx, host, long)

@@ -141,7 +141,19 @@ func take(t *testing.T, q module.DeliveryQueue, host string, lasts time.Duration
 // checkpoint keeps progress.
 func checkpoint(t *testing.T, q module.DeliveryQueue, shard int, epoch int64, progress module.Progress) {
 	t.Helper()
-	persist(t.Context(), t, func() error { return q.Checkpoint(t.Context(), shard, epoch, progress) })
+	persist(t.Context(), t, func() error { return checkpointOne(t.Context(), q, shard, epoch, progress) })
+}
+
+// errNoResult is for a checkpoint that has no result for its shard.
+var errNoResult = errors.New("no result")
+
+func checkpointOne(ctx context.Context, q module.DeliveryQueue, shard int, epoch int64, progress module.Progress) error {
+	progress.Epoch = epoch
+	err, found := q.Checkpoint(ctx, map[int]module.Progress{shard: progress})[shard]
+	if !found {
+		return errNoResult
+	}
+	return err
 }
 
 // restore returns what was kept.

@@ -191,19 +191,22 @@ func (q *Queue) see(ctx context.Context, shard int, page []readEntry) (known map
 		}
 	}
 	oldest := (page[0].Added.UnixMilli() - window.Milliseconds()) << orderShift
-	var orders *redis.FloatSliceCmd
+	var added *redis.IntCmd
 	_, err = q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		p.ZRemRangeByScore(ctx, seen, "-inf", strconv.FormatInt(oldest, 10))
-		p.ZAddNX(ctx, seen, members...)
-		orders = p.ZMScore(ctx, seen, keys...)
+		added = p.ZAddNX(ctx, seen, members...)
 		p.ZRemRangeByRank(ctx, seen, 0, -1-mostSeen)
 		p.PExpire(ctx, seen, window+time.Second)
 		return nil
 	})
+	if err != nil || added.Val() == int64(len(members)) {
+		return known, err
+	}
+	orders, err := q.client.ZMScore(ctx, seen, keys...).Result()
 	if err != nil {
 		return nil, err
 	}
-	for i, order := range orders.Val() {
+	for i, order := range orders {
 		known[keys[i]] = int64(order)
 	}
 	return known, nil

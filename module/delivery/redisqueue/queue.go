@@ -194,37 +194,57 @@ func (q *Queue) scanHeld(ctx context.Context, shard int, held map[string][]byte)
 }
 
 // Checkpoint keeps progress; see [module.DeliveryQueue].
-func (q *Queue) Checkpoint(ctx context.Context, shard int, epoch int64, progress module.Progress) error {
-	first, err := positionAfter(progress.Done)
+func (q *Queue) Checkpoint(ctx context.Context, progress map[int]module.Progress) map[int]error {
+	results := make(map[int]error, len(progress))
+	shards, runs := make([]int, 0, len(progress)), make([]run, 0, len(progress))
+	for shard, p := range progress {
+		r, err := q.checkpoint(shard, p)
+		if err != nil {
+			results[shard] = err
+			continue
+		}
+		shards, runs = append(shards, shard), append(runs, r)
+	}
+	writes := make([]rediscommit.Write, len(runs))
+	for i := range runs {
+		writes[i] = runs[i].write()
+	}
+	for i, err := range q.writer.DoDurably(ctx, writes...) {
+		if err == nil {
+			var kept bool
+			if kept, err = runs[i].reply.Bool(); err != nil || !kept {
+				err = errors.Join(module.ErrFenced, err)
+			}
+		}
+		results[shards[i]] = err
+	}
+	return results
+}
+
+func (q *Queue) checkpoint(shard int, p module.Progress) (run, error) {
+	first, err := positionAfter(p.Done)
 	if err != nil {
-		return err
+		return run{}, err
 	}
 	var removed, answers, set []any
-	for member, value := range progress.Held {
+	for member, value := range p.Held {
 		if value == nil {
 			removed = append(removed, member)
 		} else {
 			set = append(set, member, value)
 		}
 	}
-	for id, answer := range progress.Answers {
+	for id, answer := range p.Answers {
 		answers = append(answers, stored.InstructionField+id, stored.AnswerField+id, answer)
 	}
-	args := []any{epoch, q.number.Add(1), progress.Done, progress.Finished, first, len(removed), len(progress.Answers)}
-	r := run{
+	args := []any{p.Epoch, q.number.Add(1), p.Done, p.Finished, first, len(removed), len(p.Answers)}
+	return run{
 		script: checkpoint,
 		keys: []string{
 			q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard),
 		},
 		args: slices.Concat(args, removed, answers, set),
-	}
-	if err := q.writer.DoDurably(ctx, r.write())[0]; err != nil {
-		return err
-	}
-	if kept, err := r.reply.Bool(); err != nil || !kept {
-		return errors.Join(module.ErrFenced, err)
-	}
-	return nil
+	}, nil
 }
 
 // Watch tells of entries that are added; see [module.DeliveryQueue].

@@ -85,7 +85,7 @@ return 1`
 // instruction, its own and the answer, and then members to be set with their
 // values. It returns 0 if the owner is another.
 const checkpointScript = `
-local state = redis.call('HMGET', KEYS[1], 'epoch', 'number')
+local state = redis.call('HMGET', KEYS[1], 'epoch', 'number', 'done')
 if state[1] ~= ARGV[1] then return 0 end
 if tonumber(state[2] or 0) > tonumber(ARGV[2]) then return 1 end
 redis.call('HSET', KEYS[1], 'number', ARGV[2], 'done', ARGV[3], 'finished', ARGV[4])
@@ -99,7 +99,7 @@ for i = answers, set - 1, 3 do
 	end
 end
 for i = set, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
-if ARGV[5] ~= '' then redis.call('XTRIM', KEYS[3], 'MINID', ARGV[5]) end
+if ARGV[5] ~= '' and state[3] ~= ARGV[3] then redis.call('XTRIM', KEYS[3], 'MINID', ARGV[5]) end
 return 1`
 
 // joinScript says that a host lives for a while. Hosts that are said to live much
