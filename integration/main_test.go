@@ -20,12 +20,6 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
-	if os.Getenv(speedGatewayVariable) != "" {
-		if err := runSpeedGateway(); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-	}
 	status := m.Run()
 	removeDemoProgram()
 	os.Exit(status)

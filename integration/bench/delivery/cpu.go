@@ -3,16 +3,12 @@ package delivery
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/integration/bench/servers"
-	"github.com/pushfx/pushfx/module"
 )
 
 // cpuUsers is how many users get the notifications.
@@ -138,8 +134,3 @@ func (b *bench) costs(ctx context.Context, host *servers.Process, do func() erro
 	s.redis = after - before
 	return s, err
 }
-
-var _ = maps.Keys[map[string]int]
-var _ = slices.Sorted[string]
-var _ = strings.Cut
-var _ module.Event

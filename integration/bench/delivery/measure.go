@@ -35,13 +35,6 @@ var parts = []struct {
 	run  func(*bench, context.Context) error
 }{
 	{"cpu", (*bench).measureCPU},
-	{"fanout", (*bench).measureFanOut},
-	{"decide", (*bench).measureDecide},
-	{"idle", (*bench).measureIdle},
-	{"outage", (*bench).measureOutage},
-	{"kill", (*bench).measureKill},
-	{"trouble", (*bench).measureTrouble},
-	{"known", (*bench).measureKnown},
 }
 
 func partNames() (names []string) {
