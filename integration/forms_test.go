@@ -4,11 +4,10 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"math/bits"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -24,6 +23,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
@@ -32,7 +32,7 @@ import (
 // package module/stored tells of all. A test below holds that it is what is
 // stored. testdata/forms has a sample of each: the keys of a user with two rules of
 // their own and one pusher, as the programs of the time have written them.
-const currentForm = 6
+const currentForm = 7
 
 // formSample is a sample: the values of strings, hashes and sorted sets by key.
 type formSample map[string]json.RawMessage
@@ -114,6 +114,7 @@ func TestEachFormThatEverWasIsReadAndChanged(t *testing.T) {
 		{form: 4, pushers: fault.Database},
 		{form: 5, claims: 1},
 		{form: 6, claims: 1},
+		{form: 7, claims: 1},
 	} {
 		t.Run(fmt.Sprint(test.form), func(t *testing.T) {
 			t.Parallel()
@@ -217,89 +218,75 @@ func valueOf(t *testing.T, server *miniredis.Miniredis, key string) any {
 	return fields
 }
 
-// withoutTimes puts other texts in the place of times and of writers' names.
+// What a digest in a former form says of the rules is believed: its event must still be
+// what would be written of it today.
+func TestADigestSaysWhatItDid(t *testing.T) {
+	t.Parallel()
+	for form := 7; form <= currentForm; form++ {
+		var text string
+		if err := json.Unmarshal(sampleOf(t, form)[eventKey(alice)], &text); err != nil {
+			t.Fatal(err)
+		}
+		e, err := stored.ProveEvent(text)
+		if written := e.Text(e.Revision); err != nil || written != text || !strings.Contains(text, `,"digest":"`) {
+			t.Errorf("form %d, error %v\nhas    %s\nis now %s", form, err, text, written)
+		}
+	}
+}
+
+// withoutTimes puts other texts in the place of times, of writers' names and of
+// digests.
 func withoutTimes(text string) string {
 	text = regexp.MustCompile(`[1-9][0-9]{15}`).ReplaceAllString(text, "MICROSECONDS")
 	text = regexp.MustCompile(`[1-9][0-9]{9}`).ReplaceAllString(text, "SECONDS")
+	text = regexp.MustCompile(`\\"digest\\":\\"[0-9a-f]{8}\\"`).ReplaceAllString(text, "DIGEST")
 	return regexp.MustCompile(`\\"[A-Z2-7]{13}\\":`).ReplaceAllString(text, `\"WRITER\":`)
 }
 
-// formerHost writes push rules and pushers as hosts of form 5 do.
+// formerHost writes push rules and pushers as hosts of form 6 do.
 type formerHost struct {
 	t      *testing.T
 	client redis.UniversalClient
 	writes int64
 }
 
-// The scripts of form 5.
+// The scripts of form 6.
 const (
 	formerEventScript = `
-local function isLike(length, tail, bits)
-	return redis.call('STRLEN', KEYS[1]) == tonumber(length)
-		and redis.call('GETRANGE', KEYS[1], -#tail, -1) == tail
-		and redis.call('BITCOUNT', KEYS[1]) == tonumber(bits)
-end
-if ARGV[5] then
-	if not isLike(ARGV[4], ARGV[5], ARGV[6]) then return 0 end
-elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
-	return 0
-end
+if redis.call('GETRANGE', KEYS[1], ARGV[4], ARGV[5]) ~= ARGV[6] then return 0 end
 redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
 
 	formerHashScript = `
-local fields = tonumber(ARGV[2])
-if redis.call('HLEN', KEYS[1]) ~= fields then return 0 end
-local at = 3
-for i = 1, fields do
-	if redis.call('HGET', KEYS[1], ARGV[at]) ~= ARGV[at + 1] then return 0 end
-	at = at + 2
-end
-local deletes = tonumber(ARGV[at])
-for i = 1, deletes do redis.call('HDEL', KEYS[1], ARGV[at + i]) end
-at = at + deletes + 1
-while at < #ARGV do
-	redis.call('HSET', KEYS[1], ARGV[at], ARGV[at + 1])
-	at = at + 2
-end
-if redis.call('HLEN', KEYS[1]) == 1 then
-	redis.call('EXPIRE', KEYS[1], ARGV[1])
-else
-	redis.call('PERSIST', KEYS[1])
-end
+if redis.call('HLEN', KEYS[1]) ~= tonumber(ARGV[1]) then return 0 end
+if redis.call('HGET', KEYS[1], 'commit') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], unpack(ARGV, 3))
+redis.call('PERSIST', KEYS[1])
 return 1`
 )
 
-// formerRevision is a revision as form 5 reads and writes it.
-type formerRevision struct {
-	Version int64               `json:"version"`
-	Changes int64               `json:"changes"`
-	Writers map[string][2]int64 `json:"writers"`
-}
+// formerRevision is a revision as form 6 reads and writes it: what follows the writers
+// is dropped.
+var formerRevision = regexp.MustCompile(`^\{"version":(\d+),"changes":(\d+),"writers":\{((?:"[A-Z0-9]+":\[\d+,\d+\],?)+)\}(?:,.*)?\}$`)
 
-// next is the revision of another write. It drops what is older than ten minutes.
+// next is the revision of another write. It keeps the last writers.
 func (h *formerHost) next(text string) (next string, version int64) {
 	h.t.Helper()
-	var r formerRevision
-	if text != "" {
-		if err := json.Unmarshal([]byte(text), &r); err != nil || r.Version == 0 || r.Writers == nil {
-			h.t.Fatalf("a host of form 5 cannot read the revision %s", text)
-		}
+	parts := formerRevision.FindStringSubmatch(text)
+	if parts == nil {
+		h.t.Fatalf("a host of form 6 cannot read the revision %s", text)
 	}
+	version, _ = strconv.ParseInt(parts[1], 10, 64)
+	changes, _ := strconv.ParseInt(parts[2], 10, 64)
+	writers := regexp.MustCompile(`"[A-Z0-9]+":\[\d+,\d+\]`).FindAllString(parts[3], -1)
+	writers = slices.DeleteFunc(writers, func(w string) bool { return strings.HasPrefix(w, `"FORMERHOST234"`) })
 	now := time.Now()
-	maps.DeleteFunc(r.Writers, func(_ string, w [2]int64) bool { return w[1] < now.Unix()-600 })
 	h.writes++
-	if r.Writers == nil {
-		r.Writers = map[string][2]int64{}
-	}
-	r.Writers["FORMERHOST234"] = [2]int64{h.writes, now.Unix()}
-	r.Version, r.Changes = max(r.Version+1, now.UnixMicro()), r.Changes+1
-	written, err := json.Marshal(r)
-	if err != nil {
-		h.t.Fatal(err)
-	}
-	return string(written), r.Version
+	writers = append(writers, fmt.Sprintf(`"FORMERHOST234":[%d,%d]`, h.writes, now.Unix()))
+	writers = writers[max(0, len(writers)-stored.MaxWriters):]
+	version = max(version+1, now.UnixMicro())
+	return fmt.Sprintf(`{"version":%d,"changes":%d,"writers":{%s}}`, version, changes+1, strings.Join(writers, ",")), version
 }
 
 // untilDone repeats what may lose races, as hosts do.
@@ -335,12 +322,9 @@ func (h *formerHost) putRoom(user, id string) {
 		}
 		next, version := h.next(strings.TrimSuffix(revision, "}"))
 		text := strings.TrimSuffix(body, rest) + rule + rest + `,"commit":` + next + "}"
-		ones := 0
-		for _, b := range []byte(old) {
-			ones += bits.OnesCount8(b)
-		}
+		end := len(body) + strings.LastIndex(old[len(body):], `":[`) // of the last write
 		return h.client.Eval(h.t.Context(), formerEventScript, []string{eventKey(user)}, text, "push_rules_changed",
-			fmt.Sprint(version, " ", user), len(old), old[max(0, len(old)-512):], ones).Bool()
+			fmt.Sprint(version, " ", user), end, len(old), old[end:]).Bool()
 	})
 }
 
@@ -352,18 +336,14 @@ func (h *formerHost) setPusher(user, pushkey string) {
 		if err != nil {
 			return false, err
 		}
-		args := []any{600, len(fields)}
-		for field, text := range fields {
-			args = append(args, field, text)
-		}
 		next, _ := h.next(fields["commit"])
 		p := pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.Email, Data: "{}", Created: int64(len(fields) + 1)}
-		args = append(args, 0, p.Field(), string(p.AppendStored(nil)), "commit", next)
-		return h.client.Eval(h.t.Context(), formerHashScript, []string{pushersKey(user)}, args...).Bool()
+		return h.client.Eval(h.t.Context(), formerHashScript, []string{pushersKey(user)},
+			len(fields), fields["commit"], p.Field(), string(p.AppendStored(nil)), "commit", next).Bool()
 	})
 }
 
-// changeBoth has a host of form 5 and one of today change rules and pushers at the
+// changeBoth has a host of form 6 and one of today change rules and pushers at the
 // same time.
 func changeBoth(t *testing.T, former *formerHost, today formStores, user, name string, changes int) {
 	t.Helper()
@@ -390,13 +370,13 @@ func changeBoth(t *testing.T, former *formerHost, today formStores, user, name s
 	writing.Wait()
 }
 
-func TestHostsOfForm5AndOfTodayShareARedis(t *testing.T) {
+func TestHostsOfForm6AndOfTodayShareARedis(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
 	client := server.Client(t)
 	former, today := &formerHost{t: t, client: client}, newFormStores(t, client)
-	sampleOf(t, 5).load(t, client)
+	sampleOf(t, 6).load(t, client)
 	const changes = 50
 	changeBoth(t, former, today, alice, "", changes)
 	wantFormChanges(t, newFormStores(t, client), 2*changes)
@@ -415,11 +395,11 @@ func wantFormChanges(t *testing.T, s formStores, changes int) {
 	}
 }
 
-func TestARollBackToForm5KeepsWhatWasChanged(t *testing.T) {
+func TestARollBackToForm6KeepsWhatWasChanged(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	client := redistest.Single(t).Client(t)
-	sampleOf(t, 5).load(t, client)
+	sampleOf(t, 6).load(t, client)
 	former, versions := &formerHost{t: t, client: client}, []int64{0}
 	changes := 0
 	for range 3 {

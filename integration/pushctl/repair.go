@@ -166,7 +166,7 @@ func (r *repairer) whyLeft(p problem) error {
 	case wrongType, misplacedKey, unknownKey:
 		return errByHand
 	}
-	e, err := stored.ReadEvent(p.text)
+	e, err := stored.ProveEvent(p.text)
 	if err != nil {
 		return err
 	}

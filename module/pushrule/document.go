@@ -17,8 +17,8 @@ import (
 // Such a text can be searched for a rule by its bytes. In any other one, rules
 // are found by walking through it, and it is written anew before a change.
 //
-// Only the functions of this file set the fields, so that the proof holds. The
-// zero value is the empty set.
+// Only the functions of this file, [Read] and [FromCanonical] set the fields, so that
+// the proof holds. The zero value is the empty set.
 type document struct {
 	text      string
 	canonical bool
@@ -192,8 +192,8 @@ func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 // firstRule returns where the first rule of a kind is, or the end of its list, in
 // a canonical text.
 func (d document) firstRule(kind Kind) int {
-	start := listStart(kind)
-	return strings.Index(d.text, start) + len(start)
+	_, behind, _ := strings.Cut(d.text, listStart(kind))
+	return len(d.text) - len(behind)
 }
 
 // search is find in a canonical text, from a place in the list of the kind on.

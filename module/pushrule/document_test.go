@@ -209,6 +209,39 @@ func TestWhatIsProvedIsWhatReadingFindsOut(t *testing.T) {
 	}
 }
 
+// A digest that is right by chance, or that somebody has made, ends no process.
+func FuzzFromCanonical(f *testing.F) {
+	defaults := ServerDefault("@alice:example.org")
+	f.Add(defaults.JSON())
+	for _, text := range []string{"", "{", `"room":[`, `"room":[{"rule_id":"a"`, `{"rule_id":"a","sender":[`, `"override":[{"rule_id":".m.rule.master","actions`, `"underride":[],"room":[{`} {
+		f.Add(text)
+	}
+	f.Fuzz(func(_ *testing.T, text string) {
+		for _, kind := range Kinds() {
+			s := FromCanonical(text)
+			s.Len()
+			s.List(kind)
+			s.Rule(kind, "a")
+			table := ServerDefault("@alice:example.org")
+			s.Problems(table)
+			s.IsCurrent(table)
+			draft := Draft{Actions: []Action{`"notify"`}, Pattern: "p"}
+			for _, change := range []func() error{
+				func() error { return s.Put(kind, "a", draft, Position{}) },
+				func() error { return s.Put(kind, "b", draft, Position{After: "a"}) },
+				func() error { return s.SetEnabled(kind, "a", false) },
+				func() error { return s.SetActions(kind, "b", nil) },
+				func() error { return s.Delete(kind, "a") },
+				func() error { return s.CopyRoomRules("a", "b") },
+			} {
+				_ = change()
+			}
+			s.MergeDefaults(table)
+			_ = s.Repair(table)
+		}
+	})
+}
+
 // FuzzProveCanonical holds that nothing else is taken for a canonical set.
 func FuzzProveCanonical(f *testing.F) {
 	defaults := ServerDefault("@alice:example.org")

@@ -3,6 +3,7 @@ package pushrule
 import (
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // Position says where a rule goes in its kind's list. Empty ids are not given.
@@ -62,7 +63,7 @@ func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry
 	at, old, found := d.find(kind, id)
 	if !found {
 		first, behind := d.firstRule(kind), ","
-		if d.text[first] == ']' {
+		if strings.HasPrefix(d.text[first:], "]") {
 			behind = ""
 		}
 		return d.withRule(span{first, first}, made(true), behind), true

@@ -42,6 +42,17 @@ func Read(text string) (Ruleset, error) {
 	return s, nil
 }
 
+// FromCanonical returns the set of a text that was the JSON of a set of which
+// [Ruleset.IsCanonical] reported so, without reading it. In a set made of any other text,
+// what is found means nothing.
+func FromCanonical(text string) Ruleset { return Ruleset{document{text: text, canonical: true}} }
+
+// IsCanonical reports whether the JSON of the set is, byte for byte, what the service
+// writes of it, and no rule in it is legacy; see [IsLegacy].
+func (s *Ruleset) IsCanonical() bool {
+	return (s.doc.canonical || s.doc.text == "") && !s.doc.legacy
+}
+
 // ReadRuleset is [Read] for a set within a larger text.
 func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {
 	doc, err := readDocument(r)

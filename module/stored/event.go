@@ -32,13 +32,25 @@ const (
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. Errors: [pushrule.Unreadable] for what is no event, or has a content that cannot
-// be read.
+// ReadEvent reads a stored event. One that ends with its digest is what the module has
+// written, and is not proved again. Errors: [pushrule.Unreadable] for what is no event,
+// or has a content that cannot be read.
+func ReadEvent(text string) (Event, error) {
+	if hasDigest(text) {
+		rules, last, found := cutEvent(text)
+		if revision := ReadRevision(last); found && revision.Version > 0 {
+			return Event{Rules: pushrule.FromCanonical(rules), Found: true, Revision: revision}, nil
+		}
+	}
+	return ProveEvent(text)
+}
+
+// ProveEvent is [ReadEvent] that relies on no digest, to find what is wrong in Redis.
 //
 // An event as the module writes it is cut into its rules and its revision. This
 // proves the form of the whole: the text is those two JSON values and the constant
 // parts around them, which can be read in one way alone.
-func ReadEvent(text string) (Event, error) {
+func ProveEvent(text string) (Event, error) {
 	if rules, last, found := cutEvent(text); found {
 		revision := ReadRevision(last) // which has a version only if the text is JSON
 		if set, err := pushrule.Read(rules); err == nil && (last == "" || revision.Version > 0 || strictjson.Valid(last)) {
@@ -120,10 +132,23 @@ func (e *Event) Text(revision Revision) string {
 		}
 		return string(append(text, eventEnd...))
 	}
+	rules := e.Rules.JSON()
 	if revision.Version == 0 {
-		return eventStart + e.Rules.JSON() + eventEnd + eventEnd
+		return eventStart + rules + eventEnd + eventEnd
 	}
-	return eventStart + e.Rules.JSON() + eventRevision + string(revision.AppendJSON(nil)) + eventEnd
+	last := string(revision.AppendJSON(nil))
+	if !e.Rules.IsCanonical() {
+		return eventStart + rules + eventRevision + last + eventEnd
+	}
+	var text strings.Builder
+	text.Grow(len(eventStart) + len(rules) + len(eventRevision) + len(last) + digestBytes)
+	text.WriteString(eventStart)
+	text.WriteString(rules)
+	text.WriteString(eventRevision)
+	text.WriteString(strings.TrimSuffix(last, eventEnd))
+	text.WriteString(digestOf(text.String()))
+	text.WriteString(eventEnd)
+	return text.String()
 }
 
 // Share has the event keep no text of its own beside the one that [Event.Text] has

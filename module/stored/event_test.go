@@ -2,9 +2,11 @@ package stored
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // FuzzReadEvent holds that whatever is stored is either read or refused as
@@ -39,6 +41,9 @@ func FuzzReadEvent(f *testing.F) {
 		}
 		written := e.Text(e.Revision)
 		again, err := ReadEvent(written)
+		if proved, provedErr := ProveEvent(written); fmt.Sprint(proved, provedErr) != fmt.Sprint(again, err) {
+			t.Errorf("%q is written as %q, read as %v, %v, and proved to be %v, %v", text, written, again, err, proved, provedErr)
+		}
 		if err != nil {
 			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
 		}
@@ -59,7 +64,7 @@ func TestAnEventIsStoredInAFixedForm(t *testing.T) {
 	for _, test := range []struct{ name, text, written, bare string }{
 		{
 			"as written", `{"type":"m.push_rules","content":{"global":` + rules + `},"commit":` + revision + `}`,
-			`{"type":"m.push_rules","content":{"global":` + rules + `},"commit":` + revision + `}`,
+			`{"type":"m.push_rules","content":{"global":` + rules + `},"commit":` + strings.TrimSuffix(revision, "}") + `,"digest":"d4b89f53"}}`,
 			`{"type":"m.push_rules","content":{"global":` + rules + `}}`,
 		},
 		{
@@ -80,15 +85,90 @@ func TestAnEventIsStoredInAFixedForm(t *testing.T) {
 			if got := e.Text(Revision{}); got != test.bare || e.Size() != len(got) {
 				t.Errorf("got %s of %d bytes, want %s", got, e.Size(), test.bare)
 			}
-			if got := VersionAtEnd(test.written[len(test.written)-80:]); got != 3 {
+			if got := VersionAtEnd(test.written[len(test.written)-110:]); got != 3 {
 				t.Errorf("at the end is version %d", got)
 			}
 			if got := LastRevision(test.written); !got.Equal(e.Revision) {
 				t.Errorf("the last revision is %+v", got)
 			}
+			if again, err := ReadEvent(test.written); err != nil || again.Text(again.Revision) != test.written {
+				t.Errorf("read again, it is %+v, %v", again, err)
+			}
 			for _, none := range []string{test.bare, `no JSON`, ``} {
 				if VersionAtEnd(none) != 0 || LastRevision(none).Version != 0 {
 					t.Errorf("%s has a revision", none)
+				}
+			}
+		})
+	}
+}
+
+// Whatever somebody else changes is proved.
+func TestAnEventHasItsDigestUntilItIsEdited(t *testing.T) {
+	t.Parallel()
+	e := Event{Rules: pushrule.ServerDefault("@alice:example.org"), Found: true}
+	text := e.Text(Revision{}.Next(3, Write{"A", 1, 1_700_000_000}))
+	if !hasDigest(text) {
+		t.Fatalf("no digest: %s", text)
+	}
+	for i := range text {
+		for _, part := range []string{"", "0", text[i:i+1] + "x"} {
+			edited := text[:i] + part + text[i+1:]
+			if edited != text && hasDigest(edited) {
+				t.Errorf("the digest is right for %s", edited)
+			}
+		}
+		if hasDigest(text[:i]) {
+			t.Errorf("the digest is right for %s", text[:i])
+		}
+	}
+	broken := strings.Replace(text, `"conditions":[`, `"conditions":{`, 1)
+	if _, err := ReadEvent(broken); fault.KindOf(err) != fault.Database {
+		t.Errorf("after an edit that breaks it: %v", err)
+	}
+	edited := strings.Replace(text, `"enabled":false`, `"enabled" :true`, 1)
+	if got, err := ReadEvent(edited); err != nil || got.Rules.IsCanonical() || got.Version() != 3 {
+		t.Errorf("after an edit: %+v, %v", got, err)
+	}
+}
+
+// What is not canonical would be taken for it.
+func TestOnlyCanonicalEventsGetADigest(t *testing.T) {
+	t.Parallel()
+	const whole = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
+	for name, test := range map[string]struct {
+		text string
+		want bool
+	}{
+		"canonical":          {`{"content":{"global":` + whole + `}}`, true},
+		"an absent kind":     {`{"content":{"global":{"room":[]}}}`, false},
+		"a space":            {`{"content":{"global":` + strings.Replace(whole, ":", ": ", 1) + `}}`, false},
+		"a legacy rule":      {`{"content":{"global":` + strings.Replace(whole, "[", `[{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"conditions":[],"actions":[]}`, 1) + `}}`, false},
+		"a member beside":    {`{"content":{"global":` + whole + `},"x":1}`, false},
+		"one in the content": {`{"content":{"global":` + whole + `,"x":1}}`, false},
+	} {
+		e, err := ReadEvent(test.text)
+		if err != nil {
+			t.Fatalf("%s: %v", name, err)
+		}
+		revision := Revision{}.Next(3, Write{"A", 1, 1_700_000_000})
+		written := e.Text(revision)
+		again, err := ReadEvent(written)
+		if err != nil || !again.Revision.Equal(revision) || !again.Rules.Equal(e.Rules) || hasDigest(written) != test.want {
+			t.Errorf("%s: written as %s, read as %+v, %v", name, written, again, err)
+		}
+	}
+}
+
+func BenchmarkReadEvent(b *testing.B) {
+	e := Event{Rules: pushrule.ServerDefault("@alice:example.org"), Found: true}
+	text := e.Text(Revision{}.Next(3, Write{"A", 1, 1_700_000_000}))
+	for name, read := range map[string]func(string) (Event, error){"with a digest": ReadEvent, "proved": ProveEvent} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := read(text); err != nil {
+					b.Fatal(err)
 				}
 			}
 		})

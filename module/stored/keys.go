@@ -27,8 +27,8 @@
 // # Forms
 //
 // What is stored has a form, which is told by what is there: no value holds its
-// number. Hosts that write forms 5 and 6 work on one Redis at the same time, and a
-// roll-back from 6 to 5 keeps all data.
+// number. Hosts that write forms 6 and 7 work on one Redis at the same time, and a
+// roll-back from 7 to 6 keeps all data.
 //
 //	1  no revision; receipts of writes in KEY:writes     push rules and pushers are read
 //	2  "commit" with a version that counts changes        push rules and pushers are read
@@ -36,13 +36,15 @@
 //	4  "commit" counts changes                            as 3
 //	5  index entries {"claims"}; claims of pushers have   all is read
 //	   "removes"; "commit" drops writes after 10 minutes
-//	6  today's: as 5, but "commit" keeps the last 16      all is read
-//	   writers, and versions are times of Redis
+//	6  as 5, but "commit" keeps the last 16 writers,      all is read
+//	   and versions are times of Redis
+//	7  today's: as 6, but "commit" of an event ends       all is read
+//	   with its digest, if its rules are canonical
 //
-// Of the forms before, only 3 and 4 may be written at the same time: a host of form
-// 1 changes values and leaves their revision as it is, one of form 2 knows of no
-// index, and one of 3 or 4 cannot read the pushers of form 5. While hosts of form 5 are there, the clocks of hosts must
-// not differ by more than some minutes, as they did not before.
+// Of the forms before, only 3 and 4, and 5 and 6, may be written at the same time: a host
+// of form 1 changes values and leaves their revision as it is, one of form 2 knows of no
+// index, one of 3 or 4 cannot read the pushers of form 5, and one of 5 takes an event of
+// form 7 for one that somebody edited.
 //
 // A form that hosts of the one before can read and write may add members behind
 // those that there are: to the event, to the pushers in a hash, and to the

@@ -62,8 +62,8 @@ func (r Revision) AppendJSON(dst []byte) []byte {
 }
 
 // ReadRevision reads what [Revision.AppendJSON] appends, or what the first forms
-// had, without the changes. Members that a later form may have after the writers
-// are passed over. Anything else gives the zero Revision: what was edited by
+// had, without the changes. The digest of an event, and members that a later form may
+// have after the writers, are passed over. Anything else gives the zero Revision: what was edited by
 // somebody else has none.
 func ReadRevision(text string) Revision {
 	s := scanner{rest: text, fits: true}
@@ -83,8 +83,9 @@ func ReadRevision(text string) Revision {
 		s.fits = s.fits && !slices.ContainsFunc(r.Writes, func(other Write) bool { return other.Writer == w.Writer })
 		r.Writes = append(r.Writes, w)
 	}
-	isWhole := s.rest == revisionEnd || strings.HasPrefix(s.rest, "},") && strictjson.Valid(text)
-	if !s.fits || !isWhole {
+	rest, closed := strings.CutPrefix(s.rest, "}")
+	isWhole := rest == "}" || isDigest(rest) || strings.HasPrefix(rest, ",") && strictjson.Valid(text)
+	if !s.fits || !closed || !isWhole {
 		return Revision{}
 	}
 	return r

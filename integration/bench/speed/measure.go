@@ -129,7 +129,11 @@ func (b *bench) fillUsers(ctx context.Context, first, end int) error {
 	for at := first; at < end; at += batch {
 		_, err := b.Client.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for n := at; n < min(at+batch, end); n++ {
-				p.Set(ctx, eventKey(userName(n)), event(userName(n), 0), 0)
+				text, err := event(userName(n), 0)
+				if err != nil {
+					return err
+				}
+				p.Set(ctx, eventKey(userName(n)), text, 0)
 			}
 			return nil
 		})
@@ -140,15 +144,16 @@ func (b *bench) fillUsers(ctx context.Context, first, end int) error {
 	return nil
 }
 
-// event is that of a user with the default rules and as many for rooms.
-func event(user string, rooms int) string {
+// event is what the module stores of a user with the default rules and as many for rooms.
+func event(user string, rooms int) (string, error) {
 	rules := make([]string, rooms)
 	for i := range rules {
 		rules[i] = fmt.Sprintf(`{"rule_id":"!room%d:example.org","default":false,"enabled":true,"actions":["notify"]}`, i)
 	}
 	defaults := pushrule.ServerDefault(mxid.UserID("@" + user + ":localhost"))
-	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
-	return `{"type":"m.push_rules","content":{"global":` + set + `},"commit":{"version":1,"changes":1,"writers":{"BENCH":[1,1]}}}`
+	set, err := pushrule.Read(strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1))
+	e := stored.Event{Rules: set, Found: true}
+	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "BENCH", Attempt: 1, Time: 1})), err
 }
 
 // pair is the floor and the demo host under the same load, in turn.
@@ -321,7 +326,11 @@ func (b *bench) measureSizes(ctx context.Context) error {
 	for _, size := range b.sizes {
 		for n := range largeUsers {
 			user := fmt.Sprintf("large%d", n)
-			if err := b.Client.Set(ctx, eventKey(user), event(user, size), 0).Err(); err != nil {
+			text, err := event(user, size)
+			if err != nil {
+				return err
+			}
+			if err := b.Client.Set(ctx, eventKey(user), text, 0).Err(); err != nil {
 				return err
 			}
 		}
