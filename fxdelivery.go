@@ -77,7 +77,7 @@ func (b *builder) delivery(
 	counts := metrics.NewDelivery(b.host.Config.DeliveryMetrics)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Rules: rules, Unread: unread,
-		Now: b.servers.Clock().Now, Observer: counts, Report: b.lines.Delivery,
+		Now: b.servers.Clock().Now, Observer: counts, Tracer: b.tracer, Report: b.lines.Delivery,
 	}, b.host.Config.Delivery)
 	if err != nil {
 		return nil, err

@@ -401,6 +401,7 @@ type builder struct {
 	host     given
 	lines    logging.Lines
 	observer observe.Observer
+	tracer   delivery.Tracer // nil if the host has no tracing
 	metrics  *metrics.Set
 	defaults pushrule.Defaults
 	servers  *redisclient.Monitor
@@ -418,7 +419,8 @@ func newBuilder(host given) (*builder, error) {
 	b := &builder{host: host, lines: logging.New(host.Log), metrics: metrics.NewSet(host.Registerer)}
 	observers := append(slices.Clone(host.Observers), b.metrics.Observer())
 	if host.Tracers != nil {
-		observers = append(observers, tracing.New(host.Tracers))
+		traces := tracing.New(host.Tracers)
+		b.tracer, observers = traces, append(observers, traces)
 	}
 	b.observer = observe.Join(observers...)
 	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, redisclient.Demands{

@@ -3,10 +3,13 @@ package integration
 import (
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -15,12 +18,17 @@ import (
 	otelembedded "go.opentelemetry.io/otel/trace/embedded"
 	"go.opentelemetry.io/otel/trace/noop"
 	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // tracer is a provider that keeps the spans.
 type tracer struct {
 	otelembedded.TracerProvider
 
+	flags oteltrace.TraceFlags
 	mu    sync.Mutex
 	spans []*span
 }
@@ -37,10 +45,13 @@ type starter struct {
 func (r starter) Start(ctx context.Context, name string, options ...oteltrace.SpanStartOption) (context.Context, oteltrace.Span) {
 	parent, _ := oteltrace.SpanFromContext(ctx).(*span)
 	cfg := oteltrace.NewSpanStartConfig(options...)
-	s := &span{tracer: r.tracer, name: name, kind: cfg.SpanKind(), parent: parent, attributes: cfg.Attributes()}
+	s := &span{tracer: r.tracer, name: name, kind: cfg.SpanKind(), parent: parent, attributes: cfg.Attributes(), links: cfg.Links()}
 	r.tracer.mu.Lock()
 	defer r.tracer.mu.Unlock()
 	r.tracer.spans = append(r.tracer.spans, s)
+	s.id = oteltrace.NewSpanContext(oteltrace.SpanContextConfig{
+		TraceID: oteltrace.TraceID{1}, SpanID: oteltrace.SpanID{7: byte(len(r.tracer.spans))}, TraceFlags: r.tracer.flags,
+	})
 	return oteltrace.ContextWithSpan(ctx, s), s
 }
 
@@ -68,6 +79,8 @@ type span struct {
 	name       string
 	kind       oteltrace.SpanKind
 	parent     *span
+	id         oteltrace.SpanContext
+	links      []oteltrace.Link
 	attributes []attribute.KeyValue
 	status     codes.Code
 	about      string
@@ -75,6 +88,8 @@ type span struct {
 }
 
 func (s *span) IsRecording() bool { return true }
+
+func (s *span) SpanContext() oteltrace.SpanContext { return s.id }
 
 func (s *span) SetAttributes(some ...attribute.KeyValue) {
 	s.tracer.mu.Lock()
@@ -173,4 +188,89 @@ func TestATraceTellsNothingOfAUser(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The POST of another host is linked with the call of Notify, if that is sampled.
+func TestAPostIsASpanThatIsLinkedWithNotify(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	for flags, want := range map[oteltrace.TraceFlags][]string{
+		oteltrace.FlagsSampled: {
+			"Decide internal", "Notify producer",
+			"POST client http.request.method=POST server.address=127.0.0.1 server.port=PORT http.response.status_code=200",
+			"POST client http.request.method=POST server.address=127.0.0.1 server.port=PORT http.response.status_code=503 error.type=failed Error failed",
+		},
+		0: {"Decide internal", "Notify producer"},
+	} {
+		var posts atomic.Int32
+		gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if posts.Add(1) == 1 {
+				w.WriteHeader(http.StatusServiceUnavailable)
+				return
+			}
+			io.WriteString(w, `{"rejected":[]}`)
+		}))
+		t.Cleanup(gateway.Close)
+		server, traces := redistest.Single(t), &tracer{flags: flags}
+		first, second := newTracedPush(t, server, traces), newTracedPush(t, server, traces)
+		if err := first.Pushers.Set(t.Context(), alice, pusherAt(gateway.URL+pusher.NotifyPath, "secret"), pusher.KeepOthers); err != nil {
+			t.Fatal(err)
+		}
+		if err := sendEvent(t.Context(), first.Notifier, message(1), alice); err != nil {
+			t.Fatal(err)
+		}
+		running(t, second)
+		eventually(t, "the second POST is answered", func() bool { return posts.Load() == 2 })
+		spans := traces.ofDelivery(t, len(want))
+		for i, s := range spans {
+			got := strings.ReplaceAll(s.String(), gateway.URL[strings.LastIndex(gateway.URL, ":")+1:], "PORT")
+			if !slices.Contains(want, got) {
+				t.Errorf("flags %v: got %q, want one of %q", flags, got, want)
+			}
+			if i >= 2 && (len(s.links) != 1 || s.links[0].SpanContext.SpanID() != spans[1].id.SpanID()) {
+				t.Errorf("%s is not linked with %s", s, spans[1])
+			}
+		}
+	}
+}
+
+func newTracedPush(t *testing.T, server *redistest.Server, traces *tracer) *pushfx.Push {
+	t.Helper()
+	push, err := pushfx.New(server.Client(t), allowLoopback(pushfx.DefaultConfig()),
+		pushfx.Options{Delivery: &pushfx.DeliveryOptions{}, Tracers: traces})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := push.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return push
+}
+
+// running runs the background work of a host until the test ends.
+func running(t *testing.T, push *pushfx.Push) {
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		push.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-ended
+	})
+}
+
+// ofDelivery returns the spans of delivery, when so many have ended.
+func (r *tracer) ofDelivery(t *testing.T, n int) (spans []*span) {
+	t.Helper()
+	eventually(t, "all spans have ended", func() bool {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		spans = slices.DeleteFunc(slices.Clone(r.spans), func(s *span) bool {
+			return !s.ended || !slices.Contains([]string{"Decide", "Notify", "POST"}, s.name)
+		})
+		return len(spans) == n
+	})
+	return spans
 }

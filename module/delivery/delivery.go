@@ -26,6 +26,7 @@ type Delivery struct {
 	clock    func() time.Time
 	report   func(error)
 	observer Observer
+	tracer   Tracer
 }
 
 // Seams are what a [Delivery] is made of.
@@ -42,6 +43,9 @@ type Seams struct {
 
 	// Observer is notified of what is done. Nil is none.
 	Observer Observer
+
+	// Tracer traces what is done. Nil is none.
+	Tracer Tracer
 
 	// Report gets what goes wrong outside of calls, and is tried again: each kind of
 	// it once in half a minute, and [ErrTooManyRejections] when it begins. It is
@@ -61,16 +65,19 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if seams.Observer == nil {
 		seams.Observer = noObserver{}
 	}
+	if seams.Tracer == nil {
+		seams.Tracer = noTracer{}
+	}
 	if seams.Report == nil {
 		seams.Report = func(error) {}
 	}
 	d := &Delivery{
-		cfg: cfg, queue: seams.Queue, clock: seams.Now, report: seams.Report, observer: seams.Observer,
+		cfg: cfg, queue: seams.Queue, clock: seams.Now, report: seams.Report, observer: seams.Observer, tracer: seams.Tracer,
 		audience: newAudience(seams, cfg), updates: newBadgeUpdates(),
 	}
 	d.sender = &sender{
 		queue: seams.Queue, gateway: seams.Gateway, pushers: seams.Host, unread: seams.Unread,
-		cfg: cfg, clock: seams.Now, report: seams.Report, observer: seams.Observer,
+		cfg: cfg, clock: seams.Now, report: seams.Report, observer: seams.Observer, tracer: seams.Tracer,
 	}
 	d.sender.init()
 	return d, nil
@@ -107,7 +114,9 @@ func (d *Delivery) Stats() Stats {
 }
 
 // Decide implements [module.Notifier].
-func (d *Delivery) Decide(ctx context.Context, e module.Event, members []match.Member) (module.Decisions, error) {
+func (d *Delivery) Decide(ctx context.Context, e module.Event, members []match.Member) (decisions module.Decisions, err error) {
+	ctx, end := d.tracer.BeginCall(ctx, "Decide")
+	defer func() { end(err) }()
 	return d.audience.decide(ctx, e, members)
 }
 

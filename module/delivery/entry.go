@@ -27,6 +27,9 @@ func appendEntry(dst []byte, ev *event, outcomes []outcome, recipients []recipie
 	for _, r := range recipients {
 		dst = appendText(appendNumber(dst, int64(r.outcome)), string(r.user))
 	}
+	if ev.traceparent != "" {
+		dst = appendText(dst, ev.traceparent)
+	}
 	return dst
 }
 
@@ -78,8 +81,12 @@ func readEntry(data []byte) (*entryReader, error) {
 	}
 	e.total = r.count()
 	e.rest = r
-	if check := *e; !check.skipAll() {
+	recipients := *e
+	if !recipients.skipAll() {
 		return nil, errGarbled
+	}
+	if rest := recipients.rest; rest.rest != "" {
+		e.event.traceparent = rest.own()
 	}
 	return e, nil
 }

@@ -35,6 +35,7 @@ type sender struct {
 	clock    func() time.Time // that of the queue
 	report   func(error)
 	observer Observer
+	tracer   Tracer
 
 	host    string // the name of this run
 	ctx     context.Context

@@ -13,13 +13,16 @@ import (
 
 // Notify implements [module.Notifier]. Each shard that one of the users is in gets
 // one entry, in one call of the queue.
-func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) error {
+func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) (err error) {
+	ctx, end := d.tracer.BeginCall(ctx, "Notify")
+	defer func() { end(err) }()
 	began := time.Now()
 	ev, of, err := readEvent(e, d.cfg, began)
 	if err != nil {
 		return err
 	}
 	if of {
+		ev.traceparent = d.tracer.Traceparent(ctx)
 		entries := newEntries(ev, d.cfg.Shards)
 		for _, decision := range decisions {
 			entries.add(decision)

@@ -117,9 +117,11 @@ func (f *fifo) send(counts *module.Counts) {
 	s.post(func(context.Context) func() {
 		defer cut()
 		began := time.Now()
-		answer, err := s.postSafely(ctx, sh, m)
+		traced, end := s.tracer.BeginPost(ctx, d.gateway, m.event.traceparent)
+		answer, err := s.postSafely(traced, sh, m)
 		took := time.Since(began)
 		v, wait := judge(answer, err, d.key.Pushkey)
+		end(v.outcome(), answer.Status)
 		return func() { f.sent(n, v, answer.Status, wait, took, counts) }
 	})
 }

@@ -198,6 +198,12 @@ func TestStoredForms(t *testing.T) {
 			t.Errorf("recipient %d: got %v, want %v", i, got, want)
 		}
 	}
+	traced := *ev
+	traced.traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
+	long := appendEntry(nil, &traced, outcomes, recipients)
+	if e, err := readEntry(long); err != nil || !reflect.DeepEqual(e.event, &traced) || len(long) != len(data)+56 {
+		t.Errorf("with a trace: got %+v, %v, %d more bytes", e, err, len(long)-len(data))
+	}
 	h := &record{
 		user: "@a:h", setAt: 17, rejected: true, attempts: 3, due: time.UnixMilli(5), since: time.UnixMilli(4), trouble: busy, dropped: 2,
 		kept: []*notification{{event: ev, outcome: outcomes[0], added: time.UnixMilli(3), slim: true}, {event: ev, outcome: outcomes[1], added: time.UnixMilli(9)}},
@@ -208,7 +214,7 @@ func TestStoredForms(t *testing.T) {
 	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
-		for _, whole := range [][]byte{data, kept} {
+		for _, whole := range [][]byte{data, long, kept} {
 			text := append([]byte(nil), whole[:rng.IntN(len(whole)+1)]...)
 			for range rng.IntN(3) {
 				if len(text) > 0 {

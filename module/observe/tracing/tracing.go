@@ -17,7 +17,7 @@ import (
 var _ observe.Observer = (*Tracing)(nil)
 
 // Tracing is an [observe.Observer] with a span for each request, and one below
-// it for each operation of a store. It continues the trace in the context, if
+// it for each operation of a store, and a [delivery.Tracer]. It continues the trace in the context, if
 // there is one. Attributes follow the semantic conventions for HTTP servers and
 // databases; none tells of a user, a rule, a pushkey or a key. It is safe for
 // concurrent use.

@@ -1,0 +1,87 @@
+package tracing
+
+import (
+	"context"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/fault"
+)
+
+var _ delivery.Tracer = (*Tracing)(nil)
+
+// BeginCall implements [delivery.Tracer].
+func (t *Tracing) BeginCall(ctx context.Context, call string) (context.Context, func(error)) {
+	kind := trace.SpanKindInternal
+	if call == "Notify" {
+		kind = trace.SpanKindProducer
+	}
+	started, span := t.tracer.Start(ctx, call, trace.WithSpanKind(kind))
+	return started, func(err error) {
+		defer span.End()
+		if err == nil {
+			return
+		}
+		class := string(fault.KindOf(err)) // its text may tell of a user
+		span.SetAttributes(attribute.String("error.type", class))
+		span.SetStatus(codes.Error, class)
+	}
+}
+
+// Traceparent implements [delivery.Tracer].
+func (t *Tracing) Traceparent(ctx context.Context) string {
+	span := trace.SpanContextFromContext(ctx)
+	if !span.IsValid() || !span.IsSampled() {
+		return ""
+	}
+	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-01"
+}
+
+// BeginPost implements [delivery.Tracer]. The span that handed the notification
+// over is also its parent, as semantic conventions have it for a single message:
+// so whoever sampled that gets both.
+func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(delivery.PostOutcome, int)) {
+	from, ok := readTraceparent(traceparent)
+	if !ok {
+		return ctx, func(delivery.PostOutcome, int) {}
+	}
+	attributes := []attribute.KeyValue{attribute.String("http.request.method", "POST")}
+	if u, err := url.Parse(gateway); err == nil {
+		port, _ := strconv.Atoi(u.Port())
+		attributes = append(attributes, attribute.String("server.address", u.Hostname()), attribute.Int("server.port", port))
+	}
+	started, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, from), "POST",
+		trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(trace.Link{SpanContext: from}), trace.WithAttributes(attributes...))
+	return started, func(outcome delivery.PostOutcome, status int) {
+		defer span.End()
+		if status != 0 {
+			span.SetAttributes(attribute.Int("http.response.status_code", status))
+		}
+		if outcome != delivery.PostDelivered {
+			span.SetAttributes(attribute.String("error.type", string(outcome)))
+			span.SetStatus(codes.Error, string(outcome))
+		}
+	}
+}
+
+// readTraceparent reads what Traceparent returns.
+func readTraceparent(text string) (span trace.SpanContext, ok bool) {
+	parts := strings.Split(text, "-")
+	if len(parts) != 4 {
+		return span, false
+	}
+	id, err := trace.TraceIDFromHex(parts[1])
+	if err != nil {
+		return span, false
+	}
+	parent, err := trace.SpanIDFromHex(parts[2])
+	return trace.NewSpanContext(trace.SpanContextConfig{
+		TraceID: id, SpanID: parent, TraceFlags: trace.FlagsSampled, Remote: true,
+	}), err == nil
+}
