@@ -64,7 +64,8 @@ func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, p
 	}
 	_, err := q.Join(ctx, "host", time.Minute)
 	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
-	failures = append(failures, err, lease.Err)
+	_, shared := q.ShareGateways(ctx, map[string]module.GatewayChange{"a": {State: module.GatewayClosed}, "b": {State: module.GatewayOpen}}, time.Minute)
+	failures = append(failures, err, lease.Err, shared)
 	progress := module.Progress{Epoch: lease.Value.Epoch, Done: lease.Value.Last, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
 	_, restored := q.Restore(ctx, 1)
 	failures = append(failures, q.Checkpoint(ctx, map[int]module.Progress{1: progress})[1], restored,

@@ -161,6 +161,13 @@ type DeliveryQueue interface {
 	// have been done.
 	Instruct(ctx context.Context, instructions map[int][]byte) map[int]Result[[]byte]
 
+	// ShareGateways tells the other hosts how gateways have changed at this one, by
+	// their names, and returns what is known of those that are not open, whoever
+	// told it. What is told lapses after lasts, by the clock of the queue, unless it
+	// is told again. An implementation may know of a limited number; hosts act on
+	// their own for the others.
+	ShareGateways(ctx context.Context, changes map[string]GatewayChange, lasts time.Duration) (map[string]SharedGateway, error)
+
 	// Watch calls appended, for entries that any host adds, with their shard, until
 	// ctx ends or some may have been missed. It calls watching, once, when it will
 	// hear of every later one. It is a hint that saves time: a lease tells as well.
@@ -218,6 +225,41 @@ type Checkpointed struct {
 
 // ErrNotAnswered is for an instruction that no owner has answered in time.
 var ErrNotAnswered = fault.New(fault.Unavailable, "No host has answered in time.")
+
+// GatewayState is how hosts treat a push gateway.
+type GatewayState string
+
+// The states. Of two that hosts tell of one gateway the later in this list is the
+// one that holds.
+const (
+	GatewayOpen    GatewayState = "open"
+	GatewayClosed  GatewayState = "closed"  // it fails, and is only tried from time to time
+	GatewayWaiting GatewayState = "waiting" // it has named a time before which it is to be sent nothing
+	GatewayHeld    GatewayState = "held"    // an operator has it sent nothing; no host tells or changes it
+)
+
+// GatewayChange is what a host tells of a gateway.
+type GatewayChange struct {
+	// State is GatewayClosed, GatewayWaiting, or GatewayOpen, which ends what was
+	// told of it unless a time that it has named is not over. The empty one has what
+	// is known, if anything, last longer.
+	State  GatewayState
+	Wait   time.Duration // of GatewayWaiting: from now
+	Status int           // of the last answer; 0 for none
+
+	// Retry is for GatewayClosed, if an operator has it tried although it has named
+	// a time that is not over: that ends with it.
+	Retry bool
+}
+
+// SharedGateway is what is known of a gateway that is not open. Times are by the
+// clock of the queue.
+type SharedGateway struct {
+	State  GatewayState
+	Since  time.Time // when it was first told not to be open
+	Until  time.Time // of GatewayWaiting
+	Status int       // of the last answer before it was told; 0 for none
+}
 
 // ErrFenced is for an owner whose shard another host has taken.
 var ErrFenced = fault.New(fault.Unavailable, "The server cannot reach its storage, try again later.")

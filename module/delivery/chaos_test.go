@@ -176,6 +176,12 @@ func (h *faultyHost) checkpoint(ctx context.Context, shard int, p module.Progres
 	return err
 }
 
+func (h *faultyHost) ShareGateways(ctx context.Context, changes map[string]module.GatewayChange, lasts time.Duration) (map[string]module.SharedGateway, error) {
+	return try(ctx, h, func() (map[string]module.SharedGateway, error) {
+		return h.memoryQueue.ShareGateways(ctx, changes, lasts)
+	})
+}
+
 // Post is cut off when the process is killed.
 func (h *faultyHost) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
 	ctx, cancel := context.WithCancel(ctx)

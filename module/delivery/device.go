@@ -60,23 +60,25 @@ func readDevice(user mxid.UserID, p pusher.Pusher) (d device, ok bool) {
 	for _, m := range p.Extra {
 		d.noCounts = d.noCounts || isCountsOff(m.Name) && m.Value == "true"
 	}
-	u, err := url.Parse(d.url)
-	if err != nil || u.Host == "" {
-		return device{}, false
-	}
-	d.gateway = gatewayOf(u)
-	return d, true
+	d.gateway, ok = GatewayName(d.url)
+	return d, ok
 }
 
-// gatewayOf names a gateway, in lower case and always with a port.
-func gatewayOf(u *url.URL) string {
+// GatewayName returns the name of the push gateway of a pusher's URL, under which
+// hosts share what they know of it: scheme, host and port, in lower case and always
+// with a port. Ok is false for a URL that cannot be read.
+func GatewayName(of string) (name string, ok bool) {
+	u, err := url.Parse(of)
+	if err != nil || u.Host == "" {
+		return "", false
+	}
 	port := u.Port()
 	if port == "" && u.Scheme == "http" {
 		port = "80"
 	} else if port == "" {
 		port = "443"
 	}
-	return strings.ToLower(u.Scheme + "://" + u.Hostname() + ":" + port)
+	return strings.ToLower(u.Scheme + "://" + u.Hostname() + ":" + port), true
 }
 
 // isCountsOff tells the names of "disable_badge_count" (MSC4076). The proposal

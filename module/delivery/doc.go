@@ -39,7 +39,8 @@
 //
 // # A gateway's states
 //
-// A gateway is a URL's scheme, host and port. Each host has its own view of it.
+// A gateway is a URL's scheme, host and port. Each host has its own view of it,
+// and shares with the others when it closes and opens:
 //
 //	state    event                                       next     does
 //	open     answers                                     open     one more request at a time for each round, up to 64
@@ -53,13 +54,25 @@
 //	ramping  a second is over                            ramping  twice as many requests a second
 //	ramping  3 failures in a row                         probing
 //	ramping  10 s are over                               open
+//	any      another host was told to wait               waiting  for as long
+//	open     it is closed elsewhere, and has not         probing
+//	         answered here for 2 s
+//	closed   it has answered at another host             ramping
+//	any      an operator holds it                        held     sends nothing
+//	held     the operator opens it                       ramping
 //
 // Gateways that do not answer within 5 s have half of a host's requests
 // together, however many they are and whatever state they are in: so those that
 // answer are sent to, however many others hang.
 //
-// What fails while a gateway is closed, which is waiting or probing, costs its
-// pushers no attempts.
+// What fails while a gateway is closed, which is waiting, probing or held, costs
+// its pushers no attempts.
+//
+// A host tells at once what it has seen, and asks every second for what others
+// have. Each that has something to send to a closed gateway probes it for itself,
+// which is a request in 5 s of each: so a host that cannot reach it keeps no other
+// from it. What is told is told again every 20 s, and lapses a minute after the
+// host has died.
 //
 // # Operators
 //

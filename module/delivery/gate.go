@@ -16,6 +16,7 @@ const (
 	GateWaiting                  // none, until the time that the gateway has named
 	GateProbing                  // one from time to time
 	GateRamping                  // more each second
+	GateHeld                     // none, until an operator opens it
 	gateStates
 )
 
@@ -24,7 +25,7 @@ func (s GateState) String() string {
 	if s < 0 || s >= gateStates {
 		return "unknown"
 	}
-	return [...]string{"open", "waiting", "probing", "ramping"}[s]
+	return [...]string{"open", "waiting", "probing", "ramping", "held"}[s]
 }
 
 const (
@@ -63,6 +64,7 @@ type gate struct {
 	failures  int        // in a row
 	failing   []pusherID // the first pushers that failed
 	throttles []throttle
+	status    int // of the last answer that was a failure; 0 for none
 	probeWait time.Duration
 	ramped    int // requests since the ramp began
 
@@ -98,6 +100,8 @@ func (g *gate) mayPost(now time.Time, free int) (ok bool, at time.Time) {
 		g.enter(GateOpen, now)
 	}
 	switch g.state {
+	case GateHeld:
+		return false, now.Add(time.Hour)
 	case GateWaiting:
 		return false, g.until
 	case GateProbing:
@@ -171,9 +175,11 @@ func (g *gate) end(p *post, now time.Time, id pusherID, v verdict, status int, w
 	if slowsDown(v, status) && now.Sub(g.halvedAt) >= halveInterval {
 		g.halvedAt, g.limit = now, max(g.limit/2, minPerGateway)
 	}
-	switch {
-	case v.isAlive():
+	if v.isAlive() {
 		return false, g.endWell(now)
+	}
+	g.status = status
+	switch {
 	case v == throttled:
 		return g.endThrottled(now, id, wait), false
 	case p.began.Before(g.since): // it says nothing of how the gateway is now
@@ -186,9 +192,7 @@ func (g *gate) endWell(now time.Time) (opens bool) {
 	g.failures, g.failing, g.aliveAt = 0, nil, now
 	switch g.state {
 	case GateProbing:
-		g.enter(GateRamping, now)
-		// Requests that hang since before take nobody's place.
-		g.ramped, g.limit = 0, float64(minPerGateway+g.inFlight)
+		g.ramp(now)
 		return true
 	case GateRamping:
 		g.limit++
@@ -202,6 +206,8 @@ func (g *gate) endWell(now time.Time) (opens bool) {
 func (g *gate) endThrottled(now time.Time, id pusherID, wait time.Duration) (closes bool) {
 	until := now.Add(wait)
 	switch g.state {
+	case GateHeld:
+		return false
 	case GateWaiting:
 		g.until = later(g.until, until)
 		return false
@@ -242,13 +248,21 @@ func (g *gate) probe(now, first time.Time) {
 	g.probeWait, g.until = firstProbe, first
 }
 
+// ramp begins to send what waits.
+func (g *gate) ramp(now time.Time) {
+	g.enter(GateRamping, now)
+	// Requests that hang since before take nobody's place.
+	g.ramped, g.limit = 0, float64(minPerGateway+g.inFlight)
+}
+
 func (g *gate) enter(state GateState, now time.Time) {
 	g.state, g.since = state, now
 	g.failures, g.failing, g.throttles = 0, nil, nil
 }
 
-// isClosed reports whether requests have to wait for the gateway to recover.
-func (g *gate) isClosed() bool { return g.state == GateWaiting || g.state == GateProbing }
+// isClosed reports whether requests have to wait for the gateway to recover, or for
+// an operator.
+func (g *gate) isClosed() bool { return g.state != GateOpen && g.state != GateRamping }
 
 func later(a, b time.Time) time.Time {
 	if a.After(b) {

@@ -33,6 +33,9 @@ type gateway struct {
 	// responsive is for one that answers: a request has ended within slowAfter, and
 	// since then there was no second in which half of those under way hung.
 	responsive bool
+
+	told  told
+	known bool // not to be open, as of the last exchange
 }
 
 func (s *sender) gatewayOf(name string) *gateway {
@@ -40,6 +43,9 @@ func (s *sender) gatewayOf(name string) *gateway {
 	if g == nil {
 		g = &gateway{gate: newGate(s.cfg.MaxPerGateway), name: name, failed: map[*fifo]bool{}}
 		s.gateways[name] = g
+		if t, found := s.shared.known[name]; found {
+			s.heed(g, t, time.Now())
+		}
 	}
 	g.usedAt = time.Now()
 	return g
@@ -218,11 +224,13 @@ func (s *sender) pulse() {
 		}
 		s.keepSlow(g, now)
 		g.rejected.rotate(now)
-		if g.isIdle(now) && (!g.responsive || now.Sub(g.usedAt) > responsiveFor || len(s.gateways) > maxResponsives) {
+		s.tell(g, now)
+		if g.isIdle(now) && (g.isClosed() || !g.responsive || now.Sub(g.usedAt) > responsiveFor || len(s.gateways) > maxResponsives) {
 			delete(s.gateways, name)
 		}
 	}
 	s.cutSurplus(now)
+	s.exchange()
 	s.takeStats()
 	s.after(pulseEvery, s.pulse)
 }
@@ -297,7 +305,8 @@ func (f *fifo) isInLog() bool {
 
 // isIdle reports whether nothing need be remembered of a gateway.
 func (g *gateway) isIdle(now time.Time) bool {
-	return g.state == GateOpen && g.queue.count == 0 && g.inFlight == 0 && len(g.failed) == 0 && g.rejected.isEmpty() &&
+	waits := g.state == GateWaiting && now.Before(g.until)
+	return !waits && g.queue.count == 0 && g.inFlight == 0 && len(g.failed) == 0 && g.rejected.isEmpty() &&
 		!g.active && now.Sub(g.usedAt) > throttleWindow
 }
 

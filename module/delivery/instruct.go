@@ -3,6 +3,8 @@ package delivery
 import (
 	"slices"
 	"time"
+
+	"github.com/pushfx/pushfx/module"
 )
 
 // Action is what operators want done with pushers of which the queue has a record.
@@ -212,11 +214,13 @@ func (f *fifo) release() {
 	f.end()
 }
 
-// tryNow has a closed gateway tried at once, if it is one that this host knows.
+// tryNow has a closed gateway tried at once, by all hosts, if it is one that this
+// host knows.
 func (s *sender) tryNow(g *gateway) {
-	if g != nil && g.isClosed() {
+	if g != nil && (g.state == GateWaiting || g.state == GateProbing) {
 		now := time.Now()
 		g.probe(now, now)
+		s.change(g, module.GatewayChange{State: module.GatewayClosed, Status: g.status, Retry: true}, now)
 		s.activate(g)
 	}
 }

@@ -53,6 +53,7 @@ type sender struct {
 	active       []*gateway // those that may take another request
 	denied       []*gateway // those that would, if they had no more than their share
 	posters      posters
+	shared       shared
 	inFlight     int // requests, and those of them to gateways that are not responsive
 	unresponsive int
 	saves        saves
@@ -77,6 +78,7 @@ func (s *sender) init() {
 	s.host = rand.Text()
 	s.results = make(chan func(), 256)
 	s.shards, s.releasing, s.gateways = map[int]*shard{}, map[int]*release{}, map[string]*gateway{}
+	s.shared.changes = map[string]module.GatewayChange{}
 	s.posters.work = make(chan func(context.Context) func(), s.cfg.MaxInFlight)
 	s.hinted = make([]atomic.Int32, s.cfg.Shards)
 	s.badges = newBadges()

@@ -20,6 +20,7 @@ type memoryQueue struct {
 	shards map[int]*memoryShard
 	hosts  map[string]time.Time
 	heard  map[*watcher]bool
+	gates  map[string]memoryGateway
 	opened int
 
 	unfenced bool                                 // a queue that lets former owners write
@@ -32,6 +33,11 @@ type memoryQueue struct {
 type watcher struct {
 	appended func(int)
 	gone     chan struct{}
+}
+
+type memoryGateway struct {
+	module.SharedGateway
+	expires time.Time // the zero time for never
 }
 
 type memoryShard struct {
@@ -51,7 +57,7 @@ type memoryShard struct {
 
 func newMemoryQueue() *memoryQueue {
 	return &memoryQueue{
-		shards: map[int]*memoryShard{}, hosts: map[string]time.Time{}, heard: map[*watcher]bool{},
+		shards: map[int]*memoryShard{}, hosts: map[string]time.Time{}, heard: map[*watcher]bool{}, gates: map[string]memoryGateway{},
 		fail: func(string) (error, error) { return nil, nil },
 	}
 }
@@ -256,6 +262,59 @@ func (q *memoryQueue) Instruct(ctx context.Context, instructions map[int][]byte)
 	}
 	each(func(_ int, s *memoryShard) { delete(s.instructions, id) })
 	return results
+}
+
+func (q *memoryQueue) ShareGateways(ctx context.Context, changes map[string]module.GatewayChange, lasts time.Duration) (known map[string]module.SharedGateway, err error) {
+	err = q.do(ctx, "share", func() error {
+		maps.DeleteFunc(q.gates, func(_ string, g memoryGateway) bool { return !g.expires.IsZero() && !g.expires.After(time.Now()) })
+		for name, change := range changes {
+			q.change(name, change, lasts)
+		}
+		known = map[string]module.SharedGateway{}
+		for name, g := range q.gates {
+			known[name] = g.SharedGateway
+		}
+		return nil
+	})
+	return known, err
+}
+
+func (q *memoryQueue) change(name string, change module.GatewayChange, lasts time.Duration) {
+	g, found := q.gates[name]
+	now := time.Now()
+	waits := g.Until.After(now) && !change.Retry
+	switch {
+	case found && g.expires.IsZero(), !found && (change.State == "" || change.State == module.GatewayOpen):
+		return
+	case change.State == module.GatewayOpen:
+		if !waits {
+			delete(q.gates, name)
+		}
+		return
+	case change.State == module.GatewayWaiting:
+		g.State, g.Until, g.Status = change.State, later(g.Until, now.Add(change.Wait)), change.Status
+	case change.State == module.GatewayClosed && !waits:
+		g.State, g.Until, g.Status = change.State, time.Time{}, change.Status
+	}
+	if !found {
+		g.Since = now
+	}
+	g.expires = later(now, g.Until).Add(lasts)
+	q.gates[name] = g
+}
+
+// hold is an operator's.
+func (q *memoryQueue) hold(name string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.gates[name] = memoryGateway{SharedGateway: module.SharedGateway{State: module.GatewayHeld, Since: time.Now()}}
+}
+
+// open is an operator's.
+func (q *memoryQueue) open(name string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.gates, name)
 }
 
 func (q *memoryQueue) Watch(ctx context.Context, watching func(), appended func(int)) error {

@@ -95,13 +95,13 @@ func (noObserver) Remembered(int, int)                       {}
 
 // Stats is what a host does right now, a second old at most.
 type Stats struct {
-	InFlight    int           // requests under way
-	ShardsOwned int           // logs that this host works on
-	OpenEntries int           // read from the logs and not finished
-	Oldest      time.Duration // since the oldest of them was handed over
-	HeldPushers int           // pushers in trouble
-	HeldBytes   int           // what is kept of them
-	Gateways    [4]int        // by [GateState]
-	Braked      int           // gateways that reject too many pushkeys at once
-	Takeovers   int64         // shards that were taken since the start
+	InFlight    int             // requests under way
+	ShardsOwned int             // logs that this host works on
+	OpenEntries int             // read from the logs and not finished
+	Oldest      time.Duration   // since the oldest of them was handed over
+	HeldPushers int             // pushers in trouble
+	HeldBytes   int             // what is kept of them
+	Gateways    [gateStates]int // by [GateState]
+	Braked      int             // gateways that reject too many pushkeys at once
+	Takeovers   int64           // shards that were taken since the start
 }

@@ -161,6 +161,7 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 		}
 		f.judged(n, d, v, wait, counts)
 	}
+	s.tell(g, now)
 	if closes {
 		s.closed(g)
 	}

@@ -16,6 +16,7 @@ const (
 	seenEnd        = "}:seen"
 	instructEnd    = "}:instructions"
 	deliveryHosts  = "delivery:hosts"
+	deliveryGates  = "delivery:gateways"
 	deliveryFormat = "delivery:format"
 )
 
@@ -44,6 +45,12 @@ func (k Keys) ShardInstructions(shard int) string { return k.shard(shard, instru
 // DeliveryHosts is the key of the sorted set with the hosts that deliver, and
 // until when they are believed to live, in milliseconds.
 func (k Keys) DeliveryHosts() string { return k.Prefix + deliveryHosts }
+
+// DeliveryGateways is the key of the hash with the push gateways that hosts have
+// told each other not to be open, and those that an operator holds: a
+// [GatewayRecord] for each, by its name. That is the scheme, host and port of
+// pushers' URLs, in lower case: "https://push.example.org:443".
+func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGates }
 
 // DeliveryFormat is the key of the string with the form of what delivery stores,
 // and the number of shards; see [DeliveryFormatText].
@@ -85,6 +92,32 @@ const (
 	AnswerField      = "answer:"
 )
 
+// GatewayRecord is a value of [Keys.DeliveryGateways]. Times are in milliseconds
+// since 1970 by the clock of Redis.
+//
+// An operator holds a gateway by setting its record to one with the State "held",
+// and opens one, whatever its state, by removing its record. Hosts read them all
+// every second, remove those that have expired, and leave those with an Expires of
+// 0 alone.
+type GatewayRecord struct {
+	State   string // "closed", "waiting" or "held"
+	Expires int64  // when it counts no more; 0 for one that is held
+	Since   int64
+	Until   int64 // before which nothing is sent, if it is waiting; or else 0
+	Status  int   // of the gateway's last answer; 0 for none
+}
+
+// Text is what is stored.
+func (r GatewayRecord) Text() string {
+	return fmt.Sprintf("%d %s %d %d %d", r.Expires, r.State, r.Since, r.Until, r.Status)
+}
+
+// ReadGateway reads a [GatewayRecord]. Found is false for what is none.
+func ReadGateway(text string) (r GatewayRecord, found bool) {
+	_, err := fmt.Sscanf(text, "%d %s %d %d %d", &r.Expires, &r.State, &r.Since, &r.Until, &r.Status)
+	return r, err == nil && r.Text() == text
+}
+
 // SeenMember is the member of [Keys.ShardSeen] for the key of an entry.
 func SeenMember(key string) string {
 	sum := sha256.Sum256([]byte(key))
@@ -117,6 +150,8 @@ func parseDelivery(name string) (Key, bool) {
 	switch name {
 	case deliveryHosts:
 		return Key{Kind: DeliveryHostsKey}, true
+	case deliveryGates:
+		return Key{Kind: DeliveryGatewaysKey}, true
 	case deliveryFormat:
 		return Key{Kind: DeliveryFormatKey}, true
 	}

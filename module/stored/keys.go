@@ -15,6 +15,7 @@
 //	delivery:{NNN}:held                        hash, what is kept of pushers in trouble: 210 B and the notifications, of each
 //	delivery:{NNN}:seen                        sorted set, digests of what was handed over in the last 15 minutes: 100 B each
 //	delivery:hosts                             sorted set, the hosts that deliver: 60 B each
+//	delivery:gateways                          hash, push gateways that are not open: 120 B each, of at most 1,000
 //	delivery:format                            string, the form and the number of shards
 //
 // Before each stands the prefix of the host, if it has one. What is in braces is
@@ -119,6 +120,7 @@ const (
 	ShardSeenKey         // see [Keys.ShardSeen]
 	ShardInstructionsKey // see [Keys.ShardInstructions]
 	DeliveryHostsKey     // see [Keys.DeliveryHosts]
+	DeliveryGatewaysKey  // see [Keys.DeliveryGateways]
 	DeliveryFormatKey    // see [Keys.DeliveryFormat]
 )
 

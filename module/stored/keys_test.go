@@ -33,6 +33,7 @@ func TestKeysAreNamed(t *testing.T) {
 			{k.ShardInstructions(7), "delivery:{007}:instructions", Key{Kind: ShardInstructionsKey, Shard: 7}},
 			{k.ShardSeen(1000), "delivery:{1000}:seen", Key{Kind: ShardSeenKey, Shard: 1000}},
 			{k.DeliveryHosts(), "delivery:hosts", Key{Kind: DeliveryHostsKey}},
+			{k.DeliveryGateways(), "delivery:gateways", Key{Kind: DeliveryGatewaysKey}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
 		} {
 			if test.name != prefix+test.want {
@@ -112,6 +113,26 @@ func TestThePatternMatchesExactlyThePrefix(t *testing.T) {
 			if got, err := path.Match(pattern, name); got != want || err != nil {
 				t.Errorf("%q: %q: got %t, %v", pattern, name, got, err)
 			}
+		}
+	}
+}
+
+// Hosts write records with a script, and operators with this package.
+func TestGatewayRecords(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]GatewayRecord{
+		"0 held 1700000000000 0 0": {State: "held", Since: 1_700_000_000_000},
+		"1700000090000 waiting 1700000000000 1700000030000 429": {
+			State: "waiting", Expires: 1_700_000_090_000, Since: 1_700_000_000_000, Until: 1_700_000_030_000, Status: 429,
+		},
+	} {
+		if got, found := ReadGateway(text); !found || got != want || want.Text() != text {
+			t.Errorf("%s: got %+v, %t, written as %s", text, got, found, want.Text())
+		}
+	}
+	for _, text := range []string{"", "held", "0 held 1 0", "0 held 1 0 0 ", "00 held 1 0 0", "x held 1 0 0"} {
+		if got, found := ReadGateway(text); found {
+			t.Errorf("%q: got %+v", text, got)
 		}
 	}
 }

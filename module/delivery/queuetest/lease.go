@@ -330,6 +330,8 @@ func endedContext(t *testing.T, newQueue hosts, shard int) {
 	wantUnavailable(t, "instruct", q.Instruct(ctx, map[int][]byte{shard: []byte("x")})[shard].Err)
 	_, err := q.Join(ctx, host, long)
 	wantUnavailable(t, "join", err)
+	_, err = q.ShareGateways(ctx, nil, long)
+	wantUnavailable(t, "share gateways", err)
 	_, err = q.Restore(ctx, shard)
 	wantUnavailable(t, "restore", err)
 	_, err = q.Read(ctx, shard, "", 1)

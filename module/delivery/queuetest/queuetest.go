@@ -56,6 +56,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"an instruction is answered once, by the owner", instructed},
 		{"an instruction that nobody answers is taken back", takenBack},
 		{"hosts are told of each other", joined},
+		{"hosts share what they know of gateways", gatewaysShared},
 		{"entries of any host are heard of", heard},
 		{"a context that has ended changes nothing", endedContext},
 	} {

@@ -20,6 +20,7 @@ var (
 	release    = newScript(releaseScript)
 	checkpoint = newScript(checkpointScript)
 	join       = newScript(joinScript)
+	share      = newScript(shareScript)
 )
 
 // now is the time of Redis in milliseconds, the one clock that all hosts have.
@@ -112,6 +113,51 @@ redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
 redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 10 * ARGV[2], '+inf')
 return redis.call('ZRANGE', KEYS[1], 0, -1)`
+
+// shareScript says how gateways have changed at a host. Records that last much
+// longer than any can be told to are of a clock that has gone back since.
+//
+// KEYS: the gateways. ARGV: how long what is told lasts, in milliseconds, how many
+// records there may be, and for each change the gateway, its state, how long it
+// waits, in milliseconds, and the status of its last answer. It returns all
+// gateways with their records; see [stored.GatewayRecord].
+const shareScript = now + `
+local all, known, count = redis.call('HGETALL', KEYS[1]), {}, 0
+for i = 1, #all, 2 do
+	local expires, state, since, ends, status = string.match(all[i + 1], '^(%d+) (%a+) (%d+) (%d+) (%d+)$')
+	expires = tonumber(expires or 0)
+	if expires ~= 0 and (expires <= now or expires > now + 7200000) then
+		redis.call('HDEL', KEYS[1], all[i])
+	else
+		known[all[i]] = {state = state, since = since, ends = tonumber(ends or 0), status = status, stays = expires == 0}
+		count = count + 1
+	end
+end
+for i = 3, #ARGV, 4 do
+	local name, state, record = ARGV[i], ARGV[i + 1], known[ARGV[i]]
+	local waits = record and record.ends > now and state ~= 'retry'
+	if state == 'retry' then state = 'closed' end
+	if record and record.stays then
+		-- an operator's
+	elseif state == 'open' then
+		if record and not waits then redis.call('HDEL', KEYS[1], name) end
+	elseif record or state ~= '' and count < tonumber(ARGV[2]) then
+		if not record then
+			record = {since = string.format('%.0f', now), ends = 0}
+			count = count + 1
+		end
+		if state == 'waiting' then
+			record.ends = math.max(record.ends, now + ARGV[i + 2])
+		end
+		if state == 'waiting' or state == 'closed' and not waits then
+			record.state, record.status = state, ARGV[i + 3]
+		end
+		if record.state == 'closed' then record.ends = 0 end
+		redis.call('HSET', KEYS[1], name, string.format('%.0f %s %s %.0f %s',
+			math.max(now, record.ends) + ARGV[1], record.state, record.since, record.ends, record.status))
+	end
+end
+return redis.call('HGETALL', KEYS[1])`
 
 // script is a Lua script, which servers know by its digest once they have run it.
 type script struct {
