@@ -43,8 +43,17 @@ type layout struct {
 type storedEvent struct {
 	stored.Event
 	text   *string
+	end    rediscommit.End // tells it from others
+	hasEnd bool            // false for one without a revision
 	user   string
 	layout layout
+}
+
+// with returns the event as it was read from a text, or written.
+func (s storedEvent) with(e stored.Event, text string) storedEvent {
+	s.Event, s.text = e, &text
+	s.end, s.hasEnd = rediscommit.EndOf(text, e.Revision)
+	return s
 }
 
 func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[stored.Event], error) {
@@ -58,9 +67,11 @@ func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func
 		if err != nil {
 			return nil, err
 		}
-		s.text = &text
-		s.Event, err = stored.ReadEvent(text)
-		return s, err
+		e, err := stored.ReadEvent(text)
+		if err != nil {
+			return nil, err
+		}
+		return s.with(e, text), nil
 	}
 }
 
@@ -70,21 +81,12 @@ func (s storedEvent) Value() stored.Event { return s.Event }
 
 func (s storedEvent) Revision() stored.Revision { return s.Event.Revision }
 
-// end is what tells the event from others; found is false for one without a revision.
-func (s storedEvent) end() (end rediscommit.End, found bool) {
-	if s.text == nil {
-		return end, false
-	}
-	return rediscommit.EndOf(*s.text, s.Event.Revision)
-}
-
 func (s storedEvent) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	end, _ := s.end()
-	return end.IsAt(ctx, client, key)
+	return s.end.IsAt(ctx, client, key)
 }
 
 func (s storedEvent) Bytes() int {
-	if _, found := s.end(); !found {
+	if !s.hasEnd {
 		return 0
 	}
 	return len(*s.text)
@@ -92,26 +94,23 @@ func (s storedEvent) Bytes() int {
 
 // Change never refuses: the service limits the size of rules.
 func (s storedEvent) Change(next stored.Event) rediscommit.Change[stored.Event] {
-	return &change{old: s, next: next}
+	return &change{old: s, next: next, isEmpty: s.Found && s.Rules.Equal(next.Rules)}
 }
 
 // change replaces an event by another.
 type change struct {
-	old  storedEvent
-	next stored.Event
-	text string // the event with the revision that it was asked for with last
+	old     storedEvent
+	next    stored.Event
+	isEmpty bool   // the rules are the same; an edit changes nothing else in an event
+	text    string // the event with the revision that it was asked for with last
 }
 
-// IsEmpty reports whether the rules are the same. An edit changes nothing else in
-// an event.
-func (c *change) IsEmpty() bool {
-	return c.old.Found && c.old.Rules.Equal(c.next.Rules)
-}
+func (c *change) IsEmpty() bool { return c.isEmpty }
 
 func (c *change) Args(revision stored.Revision) []any {
 	args := []any{c.with(revision), c.old.layout.channel, c.message(revision)}
-	if end, found := c.old.end(); found {
-		return append(args, end.Args()...)
+	if c.old.hasEnd {
+		return append(args, c.old.end.Args()...)
 	}
 	if c.old.text != nil {
 		args = append(args, *c.old.text)
@@ -121,20 +120,19 @@ func (c *change) Args(revision stored.Revision) []any {
 
 // StagedSwap is for events that are large, before or after the change.
 func (c *change) StagedSwap(revision stored.Revision) (swap rediscommit.StagedSwap, staged bool) {
-	end, found := c.old.end()
-	if !found || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
+	if !c.old.hasEnd || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
 		return rediscommit.StagedSwap{}, false
 	}
 	return rediscommit.StagedSwap{
-		Old: end, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
+		Old: c.old.end, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
 	}, true
 }
 
 func (c *change) Stored(revision stored.Revision) rediscommit.Stored[stored.Event] {
-	text, e := c.text, c.next // a pointer into the change would keep what it replaced
+	e := c.next
 	e.Revision = revision
-	e.Share(text)
-	return storedEvent{Event: e, text: &text, user: c.old.user, layout: c.old.layout}
+	e.Share(c.text)
+	return storedEvent{user: c.old.user, layout: c.old.layout}.with(e, c.text)
 }
 
 // with returns the event with a revision.

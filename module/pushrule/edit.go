@@ -42,22 +42,21 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 		}
 	}
 	list, listed := doc.entryList(kind)
-	list = hoistMaster(list)
+	if kind == Override {
+		list = hoistMaster(list)
+	}
 	if err := checkPosition(list, at); err != nil {
 		return err
 	}
-	s.doc = doc.withList(listed, place(list, id, made, at))
+	s.doc = doc.withList(listed, place(kind, list, id, made, at))
 	return nil
 }
 
 // putInPlace puts a rule without a position where nothing else is to be done: no
-// list is taken apart. In a list that has .m.rule.master, and in one that has two
+// list is taken apart. In the list that has .m.rule.master, and in one that has two
 // rules of the id, which only a damaged set has, there is more to do.
 func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
 	if !d.canonical || kind == Override {
-		return d, false
-	}
-	if _, _, damaged := d.find(kind, masterID); damaged {
 		return d, false
 	}
 	at, old, found := d.find(kind, id)
@@ -110,10 +109,10 @@ func anchor(list []entry, id string) (int, error) {
 }
 
 // place puts the rule that is made into list, which it may change.
-func place(list []entry, id string, made func(enabled bool) entry, at Position) []entry {
+func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at Position) []entry {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
-		return slices.Insert(list, newIndex(list, at), made(true))
+		return slices.Insert(list, newIndex(kind, list, at), made(true))
 	}
 	rule := made(list[stood].flag("enabled"))
 	beside := at.Before
@@ -125,18 +124,18 @@ func place(list []entry, id string, made func(enabled bool) entry, at Position) 
 		return removeID(list, id, stood+1)
 	}
 	list = removeID(list, id, 0)
-	return slices.Insert(list, newIndex(list, at), rule)
+	return slices.Insert(list, newIndex(kind, list, at), rule)
 }
 
 // newIndex is where a rule that is not in list goes; the rules that at names
 // are there.
-func newIndex(list []entry, at Position) int {
+func newIndex(kind Kind, list []entry, at Position) int {
 	switch {
 	case at.Before != "":
 		return indexOfEntry(list, at.Before)
 	case at.After != "":
 		return indexOfEntry(list, at.After) + 1
-	case len(list) > 0 && list[0].id == masterID:
+	case kind == Override && len(list) > 0 && list[0].id == masterID:
 		return 1
 	}
 	return 0

@@ -70,10 +70,14 @@ func (l Limits) CheckActions(actions []Action) error {
 
 // CheckSet refuses a set that has grown over a limit: its bytes with
 // [fault.TooLarge], its rules with [fault.InvalidParam]. A set that was over it
-// before may still be changed and may shrink.
+// before may still be changed and may shrink. The edit between the two adds rules or
+// replaces some, but does not do both.
 func (l Limits) CheckSet(before, after Ruleset) error {
 	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
 		return l.tooLarge()
+	}
+	if len(after.JSON()) < len(before.JSON())+leastRule { // no rule was added
+		return nil
 	}
 	return l.checkCount(before, after)
 }

@@ -116,10 +116,10 @@ func (s *Ruleset) JSON() string {
 	return s.doc.text
 }
 
-// ShareJSON has the set keep no text of its own, if this one is its JSON: who holds a
-// larger text around the set holds that alone then.
+// ShareJSON has the set keep no text of its own, but this one, which is equal to its
+// JSON: who holds a larger text around the set holds that alone then.
 func (s *Ruleset) ShareJSON(text string) {
-	if s.doc.text == text {
+	if s.doc.text != "" {
 		s.doc.text = text
 	}
 }

@@ -154,9 +154,7 @@ func (e *Event) Text(revision Revision) string {
 // Share has the event keep no text of its own beside the one that [Event.Text] has
 // returned.
 func (e *Event) Share(text string) {
-	if end := len(eventStart) + len(e.Rules.JSON()); end <= len(text) {
-		e.Rules.ShareJSON(text[len(eventStart):end])
-	}
+	e.Rules.ShareJSON(text[len(eventStart):][:len(e.Rules.JSON())])
 }
 
 // Size is that of the event without its revision, in bytes.
