@@ -197,18 +197,28 @@ func TestTheACLOfThePageIsEnoughForPushctlAndNothingOfItIsTooMuch(t *testing.T) 
 func TestTheACLOfThePageIsEnoughForQueuesAndNothingOfItIsTooMuch(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	for _, heading := range []string{"### ACL: a user who only looks", pushctlACL} {
+	looks := [][]string{{"queues"}, {"queues", "show", string(alice)}, {"rejections", "list"}, {"check"}}
+	changes := [][]string{
+		{"queues", "retry", string(alice)}, {"rejections", "release"}, {"queues", "flush", "-older", "1ms"},
+		{"forget", "-yes", string(alice)},
+	}
+	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
+	_, toChange := operatorsUser(t, "### ACL: more for `pushctl queues retry` and what else hosts do for pushctl")
+	for heading, more := range map[string][]string{"### ACL: a user who only looks": toLook, pushctlACL: slices.Concat(toLook, toChange)} {
 		name, rules := operatorsUser(t, heading)
-		_, more := operatorsUser(t, "### ACL: more for `pushctl queues`")
 		server := redistest.Single(t)
 		g := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())
-		stop := g.deliver()
-		defer stop()
+		d := g.deliver(1)
+		defer d.stop()
 		g.where = []string{"-redis", "redis://" + name + "@" + server.Addr()}
-		password := g.passwordFile()
+		password, calls := g.passwordFile(), looks
+		if heading == pushctlACL {
+			calls = slices.Concat(looks, changes)
+		}
 		queues := func(rules ...string) (status int) {
+			d.away(alice)
 			g.grant(rules)
-			for _, args := range [][]string{{"queues"}, {"queues", "-user", string(alice)}} {
+			for _, args := range calls {
 				status = max(status, g.ctl(append(args, "-redis-password-file", password)...).status)
 			}
 			return status
@@ -256,12 +266,12 @@ func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
 	}
 	for _, one := range found {
 		words := strings.Fields(one[1])
-		i := slices.IndexFunc(commands(), func(c command) bool { return c.name == words[0] })
-		if i < 0 {
-			t.Errorf("pushctl has no %s", words[0])
+		c, rest, found := findCommand(words)
+		if !found {
+			t.Errorf("pushctl has no %s", one[1])
 			continue
 		}
-		if _, _, err := commands()[i].parse(words[1:]); err != nil {
+		if _, _, err := c.parse(rest); err != nil {
 			t.Errorf("pushctl %s: %v", one[1], err)
 		}
 	}

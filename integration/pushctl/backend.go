@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
@@ -33,6 +34,7 @@ type backend struct {
 	rules   *rulestore.Store
 	pushers *pusherstore.Store
 	index   *pusherstore.Index
+	queue   *redisqueue.Queue // of what is to be delivered
 }
 
 // patience is how long a busy server may take to answer: nobody waits for this
@@ -93,7 +95,8 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	b.rules, _ = push.Stores.Rules.(*rulestore.Store)
 	b.pushers, _ = push.Stores.Pushers.(*pusherstore.Store)
 	b.index, _ = push.Stores.Pushkeys.(*pusherstore.Index)
-	return nil
+	b.queue, err = redisqueue.New(b.client, cfg.Redis, cfg.DeliveryQueue, rediscommit.Options{})
+	return err
 }
 
 // userArgument is the user that a command is about.

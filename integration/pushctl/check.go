@@ -155,7 +155,7 @@ func (r *report) write(w io.Writer, where string) error {
 		what string
 	}{
 		{r.Keys, "keys"}, {r.Events, "users with push rules"}, {r.Rules, "rules"}, {r.Hashes, "users with a pusher hash"},
-		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"},
+		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"}, {r.Entries, "events to be delivered"}, {r.Held, "pushers in trouble"},
 	} {
 		fmt.Fprintf(table, "%d\t %s\n", row.n, row.what)
 	}

@@ -93,6 +93,12 @@ func damages(keys stored.Keys) []damage {
 		{"a claim that was given up", claimGivenUp, repaired, runs("SET", claimsOfNobody, `{"claims":{"17":"@bob:example.org"}}`)},
 		{"pushkeys that nobody settles", unsettledPushkeys, repaired, runs("ZADD", keys.Unsettled(), 17, string(own.Digest()))},
 
+		{"a queue of another form", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "2 8")},
+		{"an event to be delivered that nobody can read", unreadableEntry, left, runs("XADD", keys.ShardLog(0), "*", stored.LogData, secret)},
+		{"a record that nobody can read", unreadableHeld, left, runs("HSET", keys.ShardHeld(0), "digest", secret)},
+		{"a record that nobody can read, reset", unreadableHeld, reset, runs("HSET", keys.ShardHeld(0), "digest", secret)},
+
+		{"records of another type", wrongType, left, runs("SET", keys.ShardHeld(0), "x")},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
 		{"claims of another type", wrongType, left, inOrder(runs("DEL", claims), runs("RPUSH", claims, "x"))},

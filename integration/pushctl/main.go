@@ -47,7 +47,11 @@ type command struct {
 
 // commands are those that there are.
 func commands() []command {
-	return []command{showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(), forgetCommand(), queuesCommand()}
+	return []command{
+		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
+		forgetCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
+		rejectionsListCommand(), rejectionsConfirmCommand(), rejectionsReleaseCommand(), sendTestCommand(),
+	}
 }
 
 // errProblems ends a command that did what it should, and found problems.
@@ -82,12 +86,24 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 		writeUsage(stdout)
 		return flag.ErrHelp
 	}
-	for _, c := range commands() {
-		if c.name == args[0] {
-			return c.call(ctx, args[1:], environment, stdout, stderr)
+	c, rest, found := findCommand(args)
+	if !found {
+		return fmt.Errorf("%q is no command (-h lists them)", strings.Join(args[:min(2, len(args))], " "))
+	}
+	return c.call(ctx, rest, environment, stdout, stderr)
+}
+
+// findCommand returns the command that arguments begin with, whose name has one word
+// or two, and the rest of them.
+func findCommand(args []string) (c command, rest []string, found bool) {
+	for words := min(2, len(args)); words > 0; words-- {
+		for _, c := range commands() {
+			if c.name == strings.Join(args[:words], " ") {
+				return c, args[words:], true
+			}
 		}
 	}
-	return fmt.Errorf("%q is no command (-h lists them)", args[0])
+	return command{}, nil, false
 }
 
 // call runs the command with its flags and arguments.
@@ -100,7 +116,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	if err == nil && o.rate < 0 {
 		err = fmt.Errorf("-rate %d: want keys a second, or 0 for no limit", o.rate)
 	}
-	if err == nil && len(rest) != c.arguments(o) {
+	if least, most := c.arguments(o); err == nil && (len(rest) < least || len(rest) > most) {
 		err = fmt.Errorf("want pushctl %s", strings.TrimSpace(c.name+" [flags] "+c.args))
 	}
 	if err != nil {
@@ -114,12 +130,14 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	return c.run(ctx, &call{options: o, backend: b, args: rest, out: stdout, width: widthOf(stdout), notes: stderr})
 }
 
-// arguments is how many arguments the command has beside the flags.
-func (c command) arguments(o options) int {
+// arguments is how many arguments the command has beside the flags; what is in
+// brackets may be left out.
+func (c command) arguments(o options) (least, most int) {
 	if o.from != "" { // which takes the place of FILE
-		return 0
+		return 0, 0
 	}
-	return len(strings.Fields(c.args))
+	most = len(strings.Fields(c.args))
+	return most - strings.Count(c.args, "["), most
 }
 
 // call is one call of a command.
@@ -137,7 +155,7 @@ func writeUsage(w io.Writer) {
 	fmt.Fprint(w, "Shows, checks, repairs and moves the push rules and pushers on a Redis.\n\n"+
 		"Usage: pushctl COMMAND [flags]\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-22s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. The Redis is named by -redis-mode and -redis, or\n"+
 		"by $"+redisVariable+", which may be a URL with a password; on the command line there is none.\n"+

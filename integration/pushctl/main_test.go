@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -81,7 +82,7 @@ func (b *bed) ctl(args ...string) result {
 
 func (b *bed) ctlIn(ctx context.Context, args ...string) result {
 	b.t.Helper()
-	r := runIn(ctx, noEnvironment, append(args[:1:1], append(b.where, args[1:]...)...)...)
+	r := runIn(ctx, noEnvironment, slices.Concat(args, b.where)...)
 	if strings.Contains(r.stdout+r.stderr, secret) && args[0] != "export" {
 		b.t.Errorf("pushctl %s tells a secret:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
 	}

@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
 )
@@ -31,7 +32,9 @@ type options struct {
 	allowed      string // prefixes
 	create       bool
 	dropOthers   bool
-	user         string
+	gateway      string
+	older        time.Duration
+	pusher       string // a digest
 }
 
 // redisVariable names the Redis where -redis does not.

@@ -23,6 +23,9 @@ const (
 	unreadableClaims  problemKind = "unreadable claims"
 	claimGivenUp      problemKind = "claim without a pusher"
 	unsettledPushkeys problemKind = "pushkeys not settled in time"
+	unreadableFormat  problemKind = "delivery of another form"
+	unreadableEntry   problemKind = "unreadable event to be delivered"
+	unreadableHeld    problemKind = "unreadable record of a pusher in trouble"
 	wrongType         problemKind = "key of another type"
 	misplacedKey      problemKind = "key on a node without its slot"
 	unknownKey        problemKind = "unknown key"
@@ -33,6 +36,7 @@ const (
 	byRepair  = "repair"
 	byReset   = "repair -reset-damaged"
 	byHand    = "by hand"
+	byHost    = "the host that owns it skips it"
 	byCluster = "redis-cli --cluster fix"
 )
 
@@ -59,6 +63,9 @@ func problemKinds() []struct {
 		{unreadableClaims, byRepair},
 		{claimGivenUp, byRepair},
 		{unsettledPushkeys, byRepair},
+		{unreadableFormat, byHand},
+		{unreadableEntry, byHost},
+		{unreadableHeld, byReset},
 		{wrongType, byHand},
 		{misplacedKey, byCluster},
 		{unknownKey, byHand},
@@ -81,6 +88,8 @@ type problem struct {
 	pusher pusher.Pusher
 	digest pusher.Digest
 	claim  pusher.Owner
+	shard  int
+	held   string // the name of a record, whose bytes are text
 }
 
 // identity tells a problem from others: two with the same are one, found twice.
@@ -99,6 +108,8 @@ type tally struct {
 	Hashes  int64 `json:"users_with_a_pusher_hash"`
 	Pushers int64 `json:"pushers"`
 	Claims  int64 `json:"pushkeys_in_the_index"`
+	Entries int64 `json:"events_to_be_delivered"`
+	Held    int64 `json:"pushers_in_trouble"`
 }
 
 func (t *tally) add(u tally) {
@@ -108,4 +119,6 @@ func (t *tally) add(u tally) {
 	t.Hashes += u.Hashes
 	t.Pushers += u.Pushers
 	t.Claims += u.Claims
+	t.Entries += u.Entries
+	t.Held += u.Held
 }

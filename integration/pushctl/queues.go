@@ -15,8 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/delivery"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -26,11 +24,8 @@ func queuesCommand() command {
 		summary: "shows what is to be delivered, and who does it",
 		about: "Shows the shards of the queue of notifications, of hosts with pushfx.Delivery: who owns each, what waits\n" +
 			"in its log, how many pushers are in trouble, and how many events the log has lost since too many waited.\n" +
-			"A shard without an owner is a problem. With -user, shows the user's pushers that are in trouble.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			flags.StringVar(&o.user, "user", "", "`USER` whose pushers in trouble are shown")
-			flags.BoolVar(&o.json, "json", false, "write JSON")
-		},
+			"A shard without an owner is a problem.",
+		flags: func(o *options, flags *flag.FlagSet) { flags.BoolVar(&o.json, "json", false, "write JSON") },
 		run: func(ctx context.Context, c *call) error {
 			ctx, cancel := context.WithTimeout(ctx, replyLimit)
 			defer cancel()
@@ -38,19 +33,18 @@ func queuesCommand() command {
 			if err != nil {
 				return err
 			}
-			if c.user != "" {
-				return c.showHeld(ctx, mxid.UserID(c.user), shards)
-			}
 			return c.showQueues(ctx, shards)
 		},
 	}
 }
 
+var errNoQueue = errors.New("there is no queue: no host has started with pushfx.Delivery")
+
 // shardCount is how many shards the queue has.
 func (b *backend) shardCount(ctx context.Context) (int, error) {
 	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
 	if errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("there is no queue: no host has started with pushfx.Delivery here, with the prefix %q", b.keys.Prefix)
+		return 0, fmt.Errorf("%w here, with the prefix %q", errNoQueue, b.keys.Prefix)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the queue: %w", err)
@@ -143,69 +137,4 @@ func writeShards(w io.Writer, all []shownShard) error {
 		}
 	}
 	return table.Flush()
-}
-
-// shownHeld is a pusher in trouble.
-type shownHeld struct {
-	Pusher   string               `json:"pusher"` // a digest
-	Outcome  delivery.PostOutcome `json:"outcome"`
-	Rejected bool                 `json:"rejected"`
-	Attempts int                  `json:"attempts"`
-	Since    time.Time            `json:"since"`
-	Due      time.Time            `json:"due"`
-	Kept     int                  `json:"kept"`
-	Dropped  int                  `json:"dropped"`
-}
-
-// showHeld shows the pushers of a user that are in trouble.
-func (c *call) showHeld(ctx context.Context, user mxid.UserID, shards int) error {
-	if err := user.Validate(); err != nil {
-		return fmt.Errorf("-user %q: %w, want @NAME:SERVER", user, err)
-	}
-	all, err := c.readHeld(ctx, user, delivery.ShardOf(user, shards))
-	if err != nil {
-		return err
-	}
-	if c.json {
-		return writeJSON(c.out, all)
-	}
-	if len(all) == 0 {
-		_, err := fmt.Fprintln(c.out, "No pusher of the user is in trouble.")
-		return err
-	}
-	table := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PUSHER\tLAST OUTCOME\tATTEMPTS\tIN TROUBLE FOR\tNEXT TRY IN\tKEPT\tDROPPED")
-	now := c.now()
-	for _, h := range all {
-		outcome := string(h.Outcome)
-		if h.Rejected {
-			outcome = "rejected, to be removed"
-		}
-		fmt.Fprintf(table, "%s\t%s\t%d\t%s\t%s\t%d\t%d\n", h.Pusher, outcome, h.Attempts,
-			now.Sub(h.Since).Round(time.Second), max(0, h.Due.Sub(now)).Round(time.Second), h.Kept, h.Dropped)
-	}
-	return table.Flush()
-}
-
-func (b *backend) readHeld(ctx context.Context, user mxid.UserID, shard int) ([]shownHeld, error) {
-	all := []shownHeld{}
-	for cursor := uint64(0); ; {
-		page, next, err := b.client.HScan(ctx, b.keys.ShardHeld(shard), cursor, "", pageSize).Result()
-		if err != nil {
-			return nil, fmt.Errorf("read the queue: %w", err)
-		}
-		for i := 0; i+1 < len(page); i += 2 {
-			h, err := delivery.ReadHeld([]byte(page[i+1]))
-			if err != nil {
-				return nil, fmt.Errorf("read the queue: shard %d: %w", shard, err)
-			}
-			if h.User == user {
-				all = append(all, shownHeld{page[i], h.Outcome, h.Rejected, h.Attempts, h.Since, h.Due, h.Kept, h.Dropped})
-			}
-		}
-		if cursor = next; cursor == 0 {
-			slices.SortFunc(all, func(a, b shownHeld) int { return cmp.Compare(a.Pusher, b.Pusher) })
-			return slices.CompactFunc(all, func(a, b shownHeld) bool { return a.Pusher == b.Pusher }), nil
-		}
-	}
 }

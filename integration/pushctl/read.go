@@ -103,10 +103,13 @@ func (v *value) fill(answer redis.Cmder) error {
 }
 
 // owner is the user whose value it is, or the digest of a pushkey, which tells
-// nothing of it.
+// nothing of it. What belongs to no user has its key.
 func (v *value) owner() string {
-	if v.Kind == stored.ClaimsKey {
+	switch {
+	case v.Kind == stored.ClaimsKey:
 		return "pushkey " + string(v.Digest)
+	case v.User == "":
+		return v.name
 	}
 	return string(v.User)
 }

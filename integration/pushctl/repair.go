@@ -26,7 +26,8 @@ func repairCommand() command {
 		about: "Finds what check finds and repairs what can be repaired without losing what a user chose. Without\n" +
 			"-yes it only tells what it would do. What cannot be read is first written to a file, which holds\n" +
 			"pushkeys and is for its owner's eyes; it is replaced only with -reset-damaged: push rules by the\n" +
-			"default ones, a pusher by none, which its device sets again. Exit status 1 says that problems are left.",
+			"default ones, a pusher by none, which its device sets again. What waits for a pusher in trouble and\n" +
+			"cannot be read is dropped with it, without a file. Exit status 1 says that problems are left.",
 		flags: func(o *options, flags *flag.FlagSet) {
 			o.addScan(flags)
 			o.addState(flags)
@@ -161,9 +162,14 @@ func (r *repairer) whyLeft(p problem) error {
 			return errDamaged
 		}
 		return nil
+	case unreadableHeld: // of what is in it nothing is worth keeping: it cannot be brought back
+		if !r.resetDamaged {
+			return errDamaged
+		}
+		return nil
 	case unreadableClaims, emptyEvent, pusherNoClaim, pusherUnknown, pusherTooMany, claimGivenUp, unsettledPushkeys:
 		return nil
-	case wrongType, misplacedKey, unknownKey:
+	case wrongType, misplacedKey, unknownKey, unreadableFormat, unreadableEntry:
 		return errByHand
 	}
 	e, err := stored.ProveEvent(p.text)
@@ -195,6 +201,8 @@ func (r *repairer) repairOne(ctx context.Context, p problem) error {
 		return ifDone(r.index.Reset(ctx, p.digest, p.text))
 	case claimGivenUp:
 		return r.repairs.Release(ctx, p.digest, []pusher.Owner{p.claim})
+	case unreadableHeld:
+		return ifDone(r.queue.RemoveHeld(ctx, p.shard, p.held, []byte(p.text)))
 	case unsettledPushkeys:
 		return nil // settled at the end
 	}

@@ -15,10 +15,9 @@ type Held struct {
 	Rejected bool        // its pushkey is not valid, and the pusher is to be removed
 	Outcome  PostOutcome // of the last request
 	Attempts int         // failures since the trouble began that were not the gateway's
-	Since    time.Time   // when it began
-	Due      time.Time   // when to try again
-	Kept     int         // notifications
-	Oldest   time.Time   // when the oldest of them was handed over; the zero time if there is none
+	Since    time.Time   // when it began; the zero time if the pusher itself is well and waits for its gateway
+	Due      time.Time   // when to try again, or to remove it; the zero time likewise
+	Kept     []time.Time // when each notification that is kept was handed over
 	Dropped  int         // notifications since the trouble began
 }
 
@@ -29,11 +28,14 @@ func ReadHeld(data []byte) (Held, error) {
 		return Held{}, err
 	}
 	h := Held{
-		User: r.user, SetAt: r.setAt, Rejected: r.rejected, Outcome: r.trouble.outcome(), Attempts: r.attempts, Since: r.since, Due: r.due,
-		Kept: len(r.kept), Dropped: r.dropped,
+		User: r.user, SetAt: r.setAt, Rejected: r.rejected, Outcome: r.trouble.outcome(), Attempts: r.attempts,
+		Dropped: r.dropped,
 	}
-	if len(r.kept) > 0 {
-		h.Oldest = r.kept[0].added
+	if r.trouble != delivered || r.rejected {
+		h.Since, h.Due = r.since, r.due
+	}
+	for _, n := range r.kept {
+		h.Kept = append(h.Kept, n.added)
 	}
 	return h, nil
 }

@@ -3,6 +3,7 @@ package redisqueue
 import (
 	"context"
 	"crypto/rand"
+	"errors"
 	"maps"
 	"strings"
 	"time"
@@ -50,20 +51,20 @@ func (q *Queue) Instruct(ctx context.Context, instructions map[int][]byte) map[i
 	return results
 }
 
-// giveInstructions returns an error for each shard whose owner will not hear of its
-// instruction.
+// giveInstructions returns an error for each shard whose instruction is not to be
+// waited for.
 func (q *Queue) giveInstructions(ctx context.Context, id string, instructions map[int][]byte) map[int]error {
-	given := make(map[int]*redis.IntCmd, len(instructions))
+	given, expire := make(map[int]*redis.IntCmd, len(instructions)), make(map[int]*redis.BoolCmd, len(instructions))
 	failures := map[int]error{}
 	q.pipelined(ctx, func(ctx context.Context, p redis.Pipeliner) {
 		for shard, instruction := range instructions {
 			key := q.keys.ShardInstructions(shard)
 			given[shard] = p.HSet(ctx, key, stored.InstructionField+id, instruction)
-			p.PExpire(ctx, key, instructionLasts)
+			expire[shard] = p.PExpire(ctx, key, instructionLasts)
 		}
 	})
 	for shard, cmd := range given {
-		if err := cmd.Err(); err != nil {
+		if err := errors.Join(cmd.Err(), expire[shard].Err()); err != nil {
 			failures[shard] = unavailable("instruct", err)
 		}
 	}

@@ -247,6 +247,16 @@ func (q *Queue) checkpoint(shard int, p module.Progress) (run, error) {
 	}, nil
 }
 
+// RemoveHeld removes what is kept of a pusher, by its digest, if it still is as it
+// was read. It is for what no host can read: no owner knows of that or writes it.
+func (q *Queue) RemoveHeld(ctx context.Context, shard int, pusher string, as []byte) (removed bool, err error) {
+	r := run{script: removeHeld, keys: []string{q.keys.ShardHeld(shard)}, args: []any{pusher, as}}
+	if err := q.writer.DoDurably(ctx, r.write())[0]; err != nil {
+		return false, err
+	}
+	return r.reply.Bool()
+}
+
 // Watch tells of entries that are added; see [module.DeliveryQueue].
 func (q *Queue) Watch(ctx context.Context, watching func(), appended func(shard int)) error {
 	err := redisclient.Listen(ctx, q.client, q.keys.DeliveryChannel(), watching, func(message string) {

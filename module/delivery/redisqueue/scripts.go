@@ -19,6 +19,7 @@ var (
 	acquire    = newScript(acquireScript)
 	release    = newScript(releaseScript)
 	checkpoint = newScript(checkpointScript)
+	removeHeld = newScript(removeHeldScript)
 	join       = newScript(joinScript)
 	share      = newScript(shareScript)
 )
@@ -102,6 +103,14 @@ end
 for i = set, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
 if ARGV[5] ~= '' and state[3] ~= ARGV[3] then redis.call('XTRIM', KEYS[3], 'MINID', ARGV[5]) end
 return 1`
+
+// removeHeldScript removes a member of what is held.
+//
+// KEYS: what is held. ARGV: the member, its value. It returns 0 if it has another
+// value, or none.
+const removeHeldScript = `
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+return redis.call('HDEL', KEYS[1], ARGV[1])`
 
 // joinScript says that a host lives for a while. Hosts that are said to live much
 // longer are of a clock that has gone back since.

@@ -1,0 +1,225 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// heldPusher is a pusher of which the queue has a record.
+type heldPusher struct {
+	delivery.Held
+	id      string // as [delivery.PusherID]
+	shard   int
+	gateway string // as [delivery.GatewayOf]; empty if the pusher is gone, or not sent to
+}
+
+// readHeld reads the records of shards that are wanted, with the gateways of their
+// pushers. It notes how many cannot be read.
+func (c *call) readHeld(ctx context.Context, shards []int, wanted func(delivery.Held) bool) ([]heldPusher, error) {
+	pages, err := parallel(ctx, shards, func(ctx context.Context, shard int) ([]heldPusher, error) {
+		return c.readHeldOf(ctx, shard, wanted)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the queue: %w", err)
+	}
+	all := slices.Concat(pages...)
+	for part := range slices.Chunk(all, pageSize) {
+		if err := c.findGateways(ctx, part); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(all, func(a, b heldPusher) int { return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.id, b.id)) })
+	return slices.CompactFunc(all, func(a, b heldPusher) bool { return a.id == b.id }), nil
+}
+
+func (c *call) readHeldOf(ctx context.Context, shard int, wanted func(delivery.Held) bool) (all []heldPusher, err error) {
+	for cursor := uint64(0); ; {
+		page, next, err := c.client.HScan(ctx, c.keys.ShardHeld(shard), cursor, "", pageSize).Result()
+		if err != nil {
+			return nil, err
+		}
+		for i := 0; i+1 < len(page); i += 2 {
+			held, err := delivery.ReadHeld([]byte(page[i+1]))
+			if err != nil {
+				fmt.Fprintf(c.notes, "pushctl: what is held of pusher %s cannot be read, and is left out (see pushctl check)\n", printable(page[i]))
+			} else if wanted(held) {
+				all = append(all, heldPusher{Held: held, id: page[i], shard: shard})
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return all, nil
+		}
+	}
+}
+
+// findGateways fills in where pushers are sent to.
+func (c *call) findGateways(ctx context.Context, all []heldPusher) error {
+	users := make([]mxid.UserID, len(all))
+	for i, h := range all {
+		users[i] = h.User
+	}
+	slices.Sort(users)
+	lists := c.pushers.LoadMany(ctx, slices.Compact(users))
+	for i := range all {
+		list := lists[all[i].User]
+		if list.Err != nil && !isDamaged(list.Err) {
+			return fmt.Errorf("read pushers: %w", list.Err)
+		}
+		for _, p := range list.Value.All() {
+			if delivery.PusherID(all[i].User, p.Key) == all[i].id {
+				all[i].gateway, _ = delivery.GatewayOf(all[i].User, p)
+			}
+		}
+	}
+	return nil
+}
+
+// isGateway reports whether a gateway is the one that an operator names: by its
+// host, with or without port and scheme.
+func isGateway(gateway, name string) bool {
+	name = strings.ToLower(name)
+	_, host, _ := strings.Cut(gateway, "://")
+	return name != "" && (gateway == name || host == name || host[:max(0, strings.LastIndexByte(host, ':'))] == name)
+}
+
+func queuesShowCommand() command {
+	return command{
+		name: "queues show", args: "USER",
+		summary: "shows what is to be delivered to a user's pushers",
+		about: "Shows each pusher of a user by a digest, with its gateway, since when it is in trouble, how the last\n" +
+			"request ended, when it is tried again, how many notifications are kept for it and how many were dropped,\n" +
+			"and its generation, which is new with each time that it is set.",
+		flags: func(o *options, flags *flag.FlagSet) { flags.BoolVar(&o.json, "json", false, "write JSON") },
+		run: func(ctx context.Context, c *call) error {
+			user, err := c.userArgument()
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeout(ctx, replyLimit)
+			defer cancel()
+			all, err := c.queuesOf(ctx, user)
+			if err == nil && c.json {
+				return writeJSON(c.out, all)
+			}
+			if err != nil {
+				return err
+			}
+			return writeQueues(c.out, all, c.now())
+		},
+	}
+}
+
+// The states of a pusher, as operators see them.
+const (
+	isWell        = "well"
+	isNotSentTo   = "not sent to" // of another kind than http, or disabled
+	isHeldUp      = "waits for its gateway"
+	isWaiting     = "waits"
+	isRejected    = "rejected"
+	isBlocked     = "blocked" // its address is not to be connected to
+	isGoneAlready = "gone"    // it was deleted, which its host will see
+)
+
+// shownQueue is what is to be delivered to a pusher.
+type shownQueue struct {
+	Pusher     string               `json:"pusher"` // a digest
+	Gateway    string               `json:"gateway,omitempty"`
+	State      string               `json:"state"`
+	Since      time.Time            `json:"since,omitzero"`
+	Outcome    delivery.PostOutcome `json:"outcome,omitempty"`
+	Attempts   int                  `json:"attempts"`
+	Due        time.Time            `json:"due,omitzero"`
+	Kept       int                  `json:"kept"`
+	Dropped    int                  `json:"dropped"`
+	Generation int64                `json:"generation"`
+}
+
+// queuesOf returns what is to be delivered to a user's pushers, those that are gone
+// included.
+func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
+	shards, err := c.shardCount(ctx)
+	if err != nil {
+		return nil, err
+	}
+	held, err := c.readHeld(ctx, []int{delivery.ShardOf(user, shards)}, func(h delivery.Held) bool { return h.User == user })
+	if err != nil {
+		return nil, err
+	}
+	list, err := c.pushers.Load(ctx, user)
+	if err != nil && !isDamaged(err) {
+		return nil, err
+	}
+	all := []shownQueue{}
+	for _, p := range list.All() {
+		q := newShownQueue(user, p)
+		if i := slices.IndexFunc(held, func(h heldPusher) bool { return h.id == q.Pusher }); i >= 0 {
+			q.fill(held[i])
+			held = slices.Delete(held, i, i+1)
+		}
+		all = append(all, q)
+	}
+	for _, h := range held {
+		q := shownQueue{Pusher: h.id, State: isGoneAlready, Generation: h.SetAt}
+		q.fill(h)
+		all = append(all, q)
+	}
+	return all, nil
+}
+
+func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
+	q := shownQueue{Pusher: delivery.PusherID(user, p.Key), State: isWell, Generation: p.SetAt}
+	gateway, ok := delivery.GatewayOf(user, p)
+	if q.Gateway = gateway; !ok {
+		q.State = isNotSentTo
+	}
+	return q
+}
+
+// fill fills in what the queue has.
+func (q *shownQueue) fill(h heldPusher) {
+	q.Since, q.Attempts, q.Due, q.Kept, q.Dropped = h.Since, h.Attempts, h.Due, len(h.Kept), h.Dropped
+	if !h.Since.IsZero() {
+		q.Outcome = h.Outcome
+	}
+	switch {
+	case q.State != isWell:
+	case h.Rejected:
+		q.State = isRejected
+	case h.Since.IsZero():
+		q.State = isHeldUp
+	case h.Outcome == delivery.PostBlocked:
+		q.State = isBlocked
+	default:
+		q.State = isWaiting
+	}
+}
+
+func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
+	if len(all) == 0 {
+		_, err := fmt.Fprintln(w, "The user has no pushers, and nothing is to be delivered.")
+		return err
+	}
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "PUSHER\tGATEWAY\tSTATE\tFAILING FOR\tLAST OUTCOME\tATTEMPTS\tNEXT TRY IN\tKEPT\tDROPPED\tGENERATION")
+	for _, q := range all {
+		failing, next := "-", "-"
+		if !q.Since.IsZero() {
+			failing = now.Sub(q.Since).Round(time.Second).String()
+			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\n", printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State,
+			failing, cmp.Or(string(q.Outcome), "-"), q.Attempts, next, q.Kept, q.Dropped, q.Generation)
+	}
+	return table.Flush()
+}

@@ -1,0 +1,261 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// The records of pushers in trouble are written by the owners of shards alone, from
+// memory. So what operators want is not done here: the owners are instructed.
+
+func queuesRetryCommand() command {
+	return command{
+		name: "queues retry", args: "[USER]",
+		summary: "sends what waits for a user's pushers, or for a gateway, at once",
+		about: "Has the hosts try pushers at once that wait after a failure, and their gateways, though these are\n" +
+			"closed or have told to wait. Give a user or -gateway. It returns when the hosts have taken it up.",
+		flags: func(o *options, flags *flag.FlagSet) { o.addGateway(flags) },
+		run: func(ctx context.Context, c *call) error {
+			if err := c.wantChoice(); err != nil {
+				return err
+			}
+			return c.instruct(ctx, "retry", delivery.Instruction{Action: delivery.Retry}, func(h heldPusher) bool { return !h.Rejected })
+		},
+	}
+}
+
+func queuesFlushCommand() command {
+	return command{
+		name: "queues flush", args: "[USER]",
+		summary: "drops what waits for pushers in trouble",
+		about: "Has the hosts drop notifications that wait for pushers in trouble: of a user, of a gateway, those that\n" +
+			"are older than a time, or what is all of that. What is being sent right now is left alone, and pushers\n" +
+			"get what comes afterwards.",
+		flags: func(o *options, flags *flag.FlagSet) {
+			o.addGateway(flags)
+			flags.DurationVar(&o.older, "older", 0, "only what was handed over longer ago than that `TIME`, 1h for example")
+		},
+		run: func(ctx context.Context, c *call) error {
+			if err := c.wantChoice(); err != nil {
+				return err
+			}
+			in := delivery.Instruction{Action: delivery.Flush}
+			if c.older > 0 {
+				in.Before = c.now().Add(-c.older)
+			}
+			return c.instruct(ctx, "flush", in, func(h heldPusher) bool { return countBefore(h.Kept, in.Before) > 0 })
+		},
+	}
+}
+
+// wantChoice refuses a call that is for all pushers, which nobody wants.
+func (c *call) wantChoice() error {
+	if len(c.args) == 0 && c.gateway == "" && c.older == 0 {
+		return errors.New("want USER, or flags that say which pushers (-h explains them)")
+	}
+	return nil
+}
+
+// countBefore counts the times before one, the zero time for all.
+func countBefore(all []time.Time, before time.Time) (n int) {
+	for _, t := range all {
+		if before.IsZero() || t.Before(before) {
+			n++
+		}
+	}
+	return n
+}
+
+// addGateway is for commands that instruct the owners of shards.
+func (o *options) addGateway(flags *flag.FlagSet) {
+	flags.StringVar(&o.gateway, "gateway", "", "`HOST` of a push gateway, as host, host:port or scheme://host:port: only its pushers")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "only tell for how many pushers it would do something")
+}
+
+// instruct has the owners of shards do something with the pushers that the flags
+// name, if they are fit for it.
+func (c *call) instruct(ctx context.Context, what string, in delivery.Instruction, isFit func(heldPusher) bool) error {
+	held, shards, err := c.selectHeld(ctx, isFit)
+	if err != nil {
+		return err
+	}
+	if c.dryRun {
+		return c.tell("would "+what, delivery.Effect{Pushers: len(held), Notifications: countNotifications(held, in)}, in)
+	}
+	effect, left, err := c.instructOwners(ctx, in, held, shards)
+	if err != nil {
+		return err
+	}
+	if err := c.tell("done: "+what, effect, in); err != nil {
+		return err
+	}
+	return c.tellLeft(left)
+}
+
+func countNotifications(held []heldPusher, in delivery.Instruction) (n int) {
+	for _, h := range held {
+		n += countBefore(h.Kept, in.Before)
+	}
+	return n
+}
+
+func (c *call) tell(what string, e delivery.Effect, in delivery.Instruction) error {
+	text := fmt.Sprintf("%s %d pushers", what, e.Pushers)
+	if in.Action == delivery.Flush {
+		text += fmt.Sprintf(", %d notifications", e.Notifications)
+	}
+	_, err := fmt.Fprintln(c.out, text)
+	return err
+}
+
+// tellLeft tells of shards in which nothing was done, and why.
+func (c *call) tellLeft(left map[int]error) error {
+	for _, shard := range slices.Sorted(maps.Keys(left)) {
+		fmt.Fprintf(c.out, "shard %d: nothing, for %v\n", shard, left[shard])
+	}
+	if len(left) > 0 {
+		return errProblems
+	}
+	return nil
+}
+
+// selectHeld returns the pushers in trouble that the flags name, and how many shards
+// there are.
+func (c *call) selectHeld(ctx context.Context, isFit func(heldPusher) bool) (held []heldPusher, shards int, err error) {
+	if shards, err = c.shardCount(ctx); err != nil {
+		return nil, 0, err
+	}
+	var of []int
+	var user mxid.UserID
+	if len(c.args) > 0 {
+		if user, err = c.userArgument(); err != nil {
+			return nil, 0, err
+		}
+		of = []int{delivery.ShardOf(user, shards)}
+	} else {
+		for n := range shards {
+			of = append(of, n)
+		}
+	}
+	held, err = c.readHeld(ctx, of, func(h delivery.Held) bool { return user == "" || h.User == user })
+	held = slices.DeleteFunc(held, func(h heldPusher) bool {
+		return !isFit(h) || c.gateway != "" && !isGateway(h.gateway, c.gateway)
+	})
+	return held, shards, err
+}
+
+const (
+	// answerLimit is how long the owner of a shard may take. It hears of an
+	// instruction within a second, or six where it is another host's first.
+	answerLimit = 15 * time.Second
+
+	// instructionPushers is how many pushers are in one instruction.
+	instructionPushers = 1000
+)
+
+// The reasons for which nothing was done in a shard.
+var (
+	errNoOwner     = errors.New("no host owns it")
+	errNoAnswer    = errors.New("its host has not answered, though it may still do it: it is busy, cannot reach the Redis, or is of a version before instructions")
+	errNoSuchThing = errors.New("its host does not know the instruction: it is of an older version")
+)
+
+// instructOwners has the owners of shards do something with pushers, some at a time.
+// Left says why nothing was done in a shard.
+func (c *call) instructOwners(
+	ctx context.Context, in delivery.Instruction, held []heldPusher, shards int,
+) (total delivery.Effect, left map[int]error, err error) {
+	states, err := c.readShards(ctx, shards)
+	if err != nil {
+		return total, nil, err
+	}
+	waiting := map[int][]heldPusher{}
+	for _, h := range held {
+		waiting[h.shard] = append(waiting[h.shard], h)
+	}
+	left = map[int]error{}
+	for shard := range waiting {
+		if states[shard].Owner == "" {
+			left[shard] = errNoOwner
+			delete(waiting, shard)
+		}
+	}
+	for len(waiting) > 0 && ctx.Err() == nil {
+		effect := c.instructOnce(ctx, in, waiting, left)
+		total.Pushers += effect.Pushers
+		total.Notifications += effect.Notifications
+	}
+	return total, left, ctx.Err()
+}
+
+// instructOnce instructs each shard about its next pushers, and takes these, or all
+// of a shard that is left, out of what waits.
+func (c *call) instructOnce(
+	ctx context.Context, in delivery.Instruction, waiting map[int][]heldPusher, left map[int]error,
+) (total delivery.Effect) {
+	instructions := map[int][]byte{}
+	for shard, held := range waiting {
+		in.Pushers, in.Gateways = nil, nil
+		for _, h := range held[:min(len(held), instructionPushers)] {
+			in.Pushers = append(in.Pushers, h.id)
+			in.Gateways = append(in.Gateways, h.gateway)
+		}
+		slices.Sort(in.Gateways)
+		in.Gateways = slices.Compact(in.Gateways)
+		instructions[shard] = in.AppendTo(nil)
+		if waiting[shard] = held[len(in.Pushers):]; len(waiting[shard]) == 0 {
+			delete(waiting, shard)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	for shard, result := range c.queue.Instruct(ctx, instructions) {
+		if result.Err != nil {
+			left[shard] = errNoAnswer
+			delete(waiting, shard)
+			continue
+		}
+		effect, err := delivery.ReadEffect(result.Value)
+		if err != nil {
+			left[shard] = errNoSuchThing
+			delete(waiting, shard)
+		}
+		total.Pushers += effect.Pushers
+		total.Notifications += effect.Notifications
+	}
+	return total
+}
+
+// forgetHeld has the hosts drop what waits for the pushers of a user who has none any
+// more.
+func (c *call) forgetHeld(ctx context.Context, user mxid.UserID) error {
+	held, shards, err := c.selectHeld(ctx, func(h heldPusher) bool { return h.User == user })
+	if errors.Is(err, errNoQueue) || err == nil && len(held) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	dropped := 0
+	for _, action := range []delivery.Action{delivery.Flush, delivery.Confirm} {
+		effect, left, err := c.instructOwners(ctx, delivery.Instruction{Action: action}, held, shards)
+		if err != nil {
+			return err
+		}
+		for _, reason := range left {
+			return fmt.Errorf("%d of the user's pushers have notifications that wait, which stay until a host finds the pushers gone: "+
+				"in the shard %d, %w", len(held), held[0].shard, reason)
+		}
+		dropped += effect.Notifications
+	}
+	_, err = fmt.Fprintf(c.out, "done: drop %d notifications that waited for %d pushers\n", dropped, len(held))
+	return err
+}

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"flag"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/delivery/dialguard"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+func sendTestCommand() command {
+	return command{
+		name: "send-test", args: "USER",
+		summary: "sends a test notification to a user's pushers",
+		about: "Sends a notification of an event that there is not to each pusher of a user, from this machine, as the\n" +
+			"hosts send theirs, and shows the answers. It stores nothing, and removes no pusher that is rejected.\n" +
+			"Exit status 1 says that not all gateways have taken it.",
+		flags: func(o *options, flags *flag.FlagSet) {
+			flags.StringVar(&o.pusher, "pusher", "", "`DIGEST` of the only pusher to send to, as queues show has it")
+			flags.StringVar(&o.allowed, "allowed-prefixes", "",
+				"`PREFIXES` of addresses that may be connected to although they are not public, as the\n"+
+					"hosts have them (PusherPolicy.AllowedPrefixes), with commas in between")
+			flags.BoolVar(&o.json, "json", false, "write JSON")
+		},
+		run: func(ctx context.Context, c *call) error { return c.sendTest(ctx) },
+	}
+}
+
+// shownTest is how the gateway of a pusher has answered.
+type shownTest struct {
+	Pusher  string               `json:"pusher"` // a digest
+	Gateway string               `json:"gateway,omitempty"`
+	Status  int                  `json:"status"` // 0 without an answer
+	Outcome delivery.PostOutcome `json:"outcome,omitempty"`
+	Took    float64              `json:"took_seconds"`
+	Why     string               `json:"why,omitempty"` // there is no answer
+}
+
+func (c *call) sendTest(ctx context.Context) error {
+	user, err := c.userArgument()
+	if err != nil {
+		return err
+	}
+	list, err := c.pushers.Load(ctx, user)
+	if err != nil {
+		return err
+	}
+	var pushers []pusher.Pusher
+	for _, p := range list.All() {
+		if c.pusher == "" || delivery.PusherID(user, p.Key) == c.pusher {
+			pushers = append(pushers, p)
+		}
+	}
+	if len(pushers) == 0 {
+		return fmt.Errorf("%s has no such pusher", printable(string(user)))
+	}
+	prefixes, err := readPrefixes(c.allowed)
+	if err != nil {
+		return err
+	}
+	gateway := delivery.NewHTTPGateway(dialguard.New(prefixes...).Client(workers))
+	all, err := parallel(ctx, pushers, func(ctx context.Context, p pusher.Pusher) (shownTest, error) {
+		return sendTestTo(ctx, gateway, user, p), nil
+	})
+	if err != nil {
+		return err
+	}
+	return c.writeTests(all)
+}
+
+func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.UserID, p pusher.Pusher) shownTest {
+	t := shownTest{Pusher: delivery.PusherID(user, p.Key)}
+	r, err := delivery.SendTest(ctx, gateway, user, p, pushfx.DefaultConfig().Delivery)
+	if err == nil {
+		t.Gateway, t.Status, t.Outcome, t.Took, err = r.Gateway, r.Status, r.Outcome, r.Took.Seconds(), r.Err
+	}
+	if err != nil {
+		t.Why = err.Error()
+	}
+	return t
+}
+
+// writeTests shows the answers; errProblems if not all gateways have taken it.
+func (c *call) writeTests(all []shownTest) (err error) {
+	var problems error
+	table := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(table, "PUSHER\tGATEWAY\tSTATUS\tOUTCOME\tTOOK\tWHY")
+	for _, t := range all {
+		if t.Outcome != delivery.PostDelivered {
+			problems = errProblems
+		}
+		status := "-"
+		if t.Status > 0 {
+			status = fmt.Sprint(t.Status)
+		}
+		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Pusher, printable(cmp.Or(t.Gateway, "-")), status,
+			cmp.Or(string(t.Outcome), "not sent"), time.Duration(t.Took*float64(time.Second)).Round(time.Millisecond), printable(cmp.Or(t.Why, "-")))
+	}
+	if c.json {
+		err = writeJSON(c.out, all)
+	} else {
+		err = table.Flush()
+	}
+	return cmp.Or(err, problems)
+}
