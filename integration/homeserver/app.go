@@ -29,6 +29,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newWaker,
 			newDrain,
 			newOperators,
+			newOutbox,
 			newSending,
 			fx.Annotate(newUnread, fx.As(fx.Self()), fx.As(new(module.Unread))),
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
@@ -51,7 +52,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 		pushfx.Module,
 		pushfx.Delivery,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountExplainer, mountSending),
+		fx.Invoke(mountExplainer, mountSending, startOutbox),
 	)
 }
 

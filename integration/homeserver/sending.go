@@ -28,11 +28,11 @@ const maxMembers = 1000
 // notifications can be seen. It is of this host alone; clients have no such
 // endpoint.
 type sending struct {
-	notifier module.Notifier
-	unread   *unread
+	outbox *outbox
+	unread *unread
 }
 
-func newSending(notifier module.Notifier, unread *unread) *sending { return &sending{notifier, unread} }
+func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbox, unread} }
 
 // mountSending adds the endpoint to what the homeserver serves, behind its
 // authentication, and a push gateway that prints what arrives.
@@ -107,8 +107,9 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, er
 	}, err
 }
 
-// send serves POST /_demo/send: it answers once the event was handed over, and is
-// safe to be repeated with the same event_id.
+// send serves POST /_demo/send: it answers 200 once the event was handed over, and
+// is safe to be repeated with the same event_id. After a 503 the event may be sent
+// nevertheless.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -125,18 +126,14 @@ func (s *sending) send(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	members := make([]match.Member, len(request.Members))
-	for i, user := range request.Members {
-		members[i] = match.Member{User: user}
-	}
 	if err := s.unread.set(ctx, request.Unread); err != nil {
 		return err
 	}
-	decisions, err := s.notifier.Decide(ctx, event, members)
-	if err != nil {
+	r := row{request.EventID, event, request.Members}
+	if err := s.outbox.commit(ctx, r); err != nil {
 		return err
 	}
-	if err := s.notifier.Notify(ctx, event, "", decisions); err != nil {
+	if err := s.outbox.handOver(ctx, r); err != nil {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"event_id": request.EventID})

@@ -15,10 +15,10 @@ type recipient struct {
 	outcome int // its place among the entry's
 }
 
-// appendEntry appends an entry of a shard's log: what notifications of an event
+// encodeEntry returns an entry of a shard's log: what notifications of an event
 // have in common, and those of the shard's users whom they are for.
-func appendEntry(dst []byte, ev *event, outcomes []outcome, recipients []recipient) []byte {
-	dst = ev.appendTo(append(dst, wireVersion))
+func encodeEntry(ev *event, outcomes []outcome, recipients []recipient) []byte {
+	dst := ev.appendTo([]byte{wireVersion})
 	dst = appendNumber(dst, int64(len(outcomes)))
 	for _, o := range outcomes {
 		dst = o.appendTo(dst)

@@ -105,7 +105,7 @@ func (e *entries) placeOf(o outcome) int {
 func (e *entries) encode() map[int][]byte {
 	all := make(map[int][]byte, len(e.recipients))
 	for shard, recipients := range e.recipients {
-		all[shard] = appendEntry(nil, e.event, e.outcomes, recipients)
+		all[shard] = encodeEntry(e.event, e.outcomes, recipients)
 	}
 	return all
 }

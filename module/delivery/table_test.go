@@ -188,7 +188,7 @@ func TestStoredForms(t *testing.T) {
 	ev := &event{id: "$e", room: "!r:h", kind: "m.room.message", sender: "@s:h", content: `{"body":"hi"}`, lifetime: time.Minute}
 	outcomes := []outcome{{true, `{"sound":"default"}`}, {false, `{}`}}
 	recipients := []recipient{{"@a:h", 1}, {"@b:h", 0}, {"@c:h", 1}}
-	data := appendEntry(nil, ev, outcomes, recipients)
+	data := encodeEntry(ev, outcomes, recipients)
 	e, err := readEntry(data)
 	if err != nil || !reflect.DeepEqual(e.event, ev) || !reflect.DeepEqual(e.outcomes, outcomes) || e.total != 3 {
 		t.Fatalf("got %+v, %v", e, err)
@@ -200,7 +200,7 @@ func TestStoredForms(t *testing.T) {
 	}
 	traced := *ev
 	traced.traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
-	long := appendEntry(nil, &traced, outcomes, recipients)
+	long := encodeEntry(&traced, outcomes, recipients)
 	if e, err := readEntry(long); err != nil || !reflect.DeepEqual(e.event, &traced) || len(long) != len(data)+56 {
 		t.Errorf("with a trace: got %+v, %v, %d more bytes", e, err, len(long)-len(data))
 	}
@@ -241,7 +241,7 @@ func TestProgressOfAnEntryIsTakenOver(t *testing.T) {
 			recipients = append(recipients, recipient{name(i), 0})
 			pushers[i] = rng.IntN(4)
 		}
-		data := appendEntry(nil, &event{id: "$e"}, []outcome{{}}, recipients)
+		data := encodeEntry(&event{id: "$e"}, []outcome{{}}, recipients)
 		open := func() *openEntry {
 			r, err := readEntry(data)
 			if err != nil {

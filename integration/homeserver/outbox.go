@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+	"go.uber.org/zap"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+const (
+	outboxEvery = time.Minute      // how often it is looked through
+	outboxAge   = 10 * time.Second // a younger row may be on its way
+)
+
+// outbox keeps each event that was sent until it is handed over, for all
+// instances: so none is lost when one dies in between.
+type outbox struct {
+	client   redis.UniversalClient
+	key      string
+	timeout  time.Duration
+	notifier module.Notifier
+}
+
+func newOutbox(cfg config, client redis.UniversalClient, notifier module.Notifier) *outbox {
+	redis := cfg.module.Redis
+	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, notifier}
+}
+
+// row is an event to hand over. In a host with rooms, it would be written in the
+// transaction that stores the event.
+type row struct {
+	ID      string // of the event
+	Event   module.Event
+	Members []mxid.UserID
+}
+
+// writeRow writes a row with the time by Redis' clock: those of hosts differ.
+var writeRow = redis.NewScript(`return redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])`)
+
+// readRows reads all rows, and what time it is.
+var readRows = redis.NewScript(`return {redis.call('TIME')[1], redis.call('HGETALL', KEYS[1])}`)
+
+// commit stores an event: once it returns nil, the event will be handed over.
+func (o *outbox) commit(ctx context.Context, r row) error {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	data, err := json.Marshal(r)
+	if err == nil {
+		err = writeRow.Run(ctx, o.client, []string{o.key}, r.ID, data).Err()
+	}
+	if err != nil {
+		return module.Unavailable(fmt.Errorf("host: %w", err))
+	}
+	return nil
+}
+
+// handOver hands an event over and deletes its row. After an error the row stays,
+// but for an event that will never be taken.
+func (o *outbox) handOver(ctx context.Context, r row) error {
+	members := make([]match.Member, len(r.Members))
+	for i, user := range r.Members {
+		members[i] = match.Member{User: user}
+	}
+	decisions, err := o.notifier.Decide(ctx, r.Event, members)
+	if err == nil {
+		err = o.notifier.Notify(ctx, r.Event, "", decisions)
+	}
+	if err != nil && fault.KindOf(err) != fault.InvalidParam {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	_ = o.client.HDel(ctx, o.key, r.ID).Err() // a row that is left is handed over again, which does nothing
+	return err
+}
+
+// handOverRest hands over what others have left for longer than a time.
+func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
+	rows, err := o.olderThan(ctx, age)
+	for _, r := range rows {
+		if again := o.handOver(ctx, r); err == nil {
+			err = again
+		}
+	}
+	return err
+}
+
+func (o *outbox) olderThan(ctx context.Context, age time.Duration) (rows []row, err error) {
+	ctx, cancel := context.WithTimeout(ctx, o.timeout)
+	defer cancel()
+	reply, err := readRows.Run(ctx, o.client, []string{o.key}).Slice()
+	if err != nil {
+		return nil, fmt.Errorf("host: read the outbox: %w", err)
+	}
+	now, _ := strconv.ParseInt(fmt.Sprint(reply[0]), 10, 64)
+	fields, _ := reply[1].([]any)
+	for i := 1; i < len(fields); i += 2 {
+		written, data, _ := strings.Cut(fmt.Sprint(fields[i]), " ")
+		at, _ := strconv.ParseInt(written, 10, 64)
+		var r row
+		if now-at >= int64(age/time.Second) && json.Unmarshal([]byte(data), &r) == nil {
+			rows = append(rows, r)
+		}
+	}
+	return rows, nil
+}
+
+// run looks through the outbox at the start and every minute, until ctx ends.
+func (o *outbox) run(ctx context.Context, log *zap.Logger) {
+	every := time.NewTicker(outboxEvery)
+	defer every.Stop()
+	for {
+		if err := o.handOverRest(ctx, outboxAge); err != nil && ctx.Err() == nil {
+			log.Warn("events wait in the outbox", zap.Error(err))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-every.C:
+		}
+	}
+}
+
+// startOutbox runs it as long as the host.
+func startOutbox(lc fx.Lifecycle, o *outbox, log *zap.Logger) {
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	lc.Append(fx.StartStopHook(
+		func() { running.Go(func() { o.run(ctx, log) }) },
+		func() {
+			cancel()
+			running.Wait()
+		},
+	))
+}
