@@ -7,55 +7,43 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// gateway is a push gateway in this process, which can be away.
+// gateway is a push gateway in this process, which can fail.
 type gateway struct {
+	server  *http.Server
 	address string
-	arrived func(body []byte, at time.Time) // called for each notification
+	fails   atomic.Bool
 
-	mu     sync.Mutex
-	server *http.Server // nil while it is away
-	count  int
-	wanted int
-	done   chan struct{} // closed when as many have arrived as are wanted
-	last   []byte        // the body that came last
+	mu      sync.Mutex
+	arrived func(body []byte, at time.Time) // called for each notification that was taken
+	count   int
+	wanted  int
+	done    chan struct{} // closed when as many have arrived as are wanted
+	last    []byte        // the body that came last
 }
 
-// newGateway returns a gateway on a free port, which is away until it opens.
 func newGateway() (*gateway, error) {
-	g := &gateway{address: "127.0.0.1:0", done: make(chan struct{})}
-	return g, g.open()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	g := &gateway{address: listener.Addr().String(), arrived: func([]byte, time.Time) {}, done: make(chan struct{})}
+	g.server = &http.Server{Handler: g}
+	go g.server.Serve(listener)
+	return g, nil
 }
+
+func (g *gateway) close() { g.server.Close() }
 
 func (g *gateway) url() string { return "http://" + g.address + pusher.NotifyPath }
 
-func (g *gateway) open() error {
-	listener, err := net.Listen("tcp", g.address)
-	if err != nil {
-		return err
-	}
-	g.address = listener.Addr().String()
-	server := &http.Server{Handler: g}
-	g.mu.Lock()
-	g.server = server
-	g.mu.Unlock()
-	go server.Serve(listener)
-	return nil
-}
-
-// close has the gateway refuse connections.
-func (g *gateway) close() {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.server != nil {
-		g.server.Close()
-		g.server = nil
-	}
-}
+// fail has the gateway take nothing, or take all again.
+func (g *gateway) fail(fails bool) { g.fails.Store(fails) }
 
 func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	at := time.Now()
@@ -63,16 +51,25 @@ func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return
 	}
-	if g.arrived != nil {
-		g.arrived(body, at)
+	if g.fails.Load() {
+		w.WriteHeader(http.StatusBadGateway)
+		return
 	}
 	io.WriteString(w, `{"rejected":[]}`)
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.arrived(body, at)
 	g.last = body
 	if g.count++; g.count == g.wanted {
 		close(g.done)
 	}
+}
+
+// notify has a function called for each notification from now on, one at a time.
+func (g *gateway) notify(arrived func(body []byte, at time.Time)) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.arrived = arrived
 }
 
 // expect begins to count anew.

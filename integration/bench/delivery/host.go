@@ -17,6 +17,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 )
 
@@ -31,6 +32,7 @@ func config() pushfx.Config {
 	c := pushfx.DefaultConfig()
 	c.PusherPolicy.AllowHTTP = true
 	c.PusherPolicy.AllowedPrefixes = []netip.Prefix{loopback}
+	c.Delivery.MaxHeldBytes, c.Delivery.MaxCachedUsers = 1<<30, 1<<20 // as many as there are here
 	return c
 }
 
@@ -67,6 +69,11 @@ func serveHost(ctx context.Context, redisAddress string) error {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 		}
 	})
+	mux.HandleFunc("POST /decide", func(w http.ResponseWriter, r *http.Request) {
+		if err := decideForAll(r, push.Notifier); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+		}
+	})
 	mux.HandleFunc("GET /heap", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, heap()) })
 	server := &http.Server{Handler: mux}
 	defer context.AfterFunc(ctx, func() { server.Close() })()
@@ -75,6 +82,16 @@ func serveHost(ctx context.Context, redisAddress string) error {
 		return err
 	}
 	return nil
+}
+
+// decideForAll decides for as many users as the query says.
+func decideForAll(r *http.Request, notifier module.Notifier) error {
+	const some = 10_000
+	n, err := strconv.Atoi(r.FormValue("users"))
+	for first := 0; first < n && err == nil; first += some {
+		_, err = notifier.Decide(r.Context(), message(0), members(first, min(some, n-first)))
+	}
+	return err
 }
 
 // heap is what is in use after a collection.

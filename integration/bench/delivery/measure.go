@@ -35,6 +35,13 @@ var parts = []struct {
 	run  func(*bench, context.Context) error
 }{
 	{"cpu", (*bench).measureCPU},
+	{"fanout", (*bench).measureFanOut},
+	{"decide", (*bench).measureDecide},
+	{"idle", (*bench).measureIdle},
+	{"outage", (*bench).measureOutage},
+	{"kill", (*bench).measureKill},
+	{"trouble", (*bench).measureTrouble},
+	{"known", (*bench).measureKnown},
 }
 
 func partNames() (names []string) {
@@ -152,13 +159,15 @@ func (b *bench) setPushers(ctx context.Context, n int) error {
 
 // bodyBytes is how long the messages are: so that a notification is of about a
 // thousand bytes.
-const bodyBytes = 600
+const bodyBytes = 800
+
+func eventID(n int) string { return fmt.Sprintf("$%09d", n) }
 
 // message is an event of a room, number n.
 func message(n int) module.Event {
 	return module.Event{JSON: fmt.Sprintf(
-		`{"event_id":"$%09d","room_id":"!room:example.org","type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"%s"}}`,
-		n, strings.Repeat("x", bodyBytes),
+		`{"event_id":"%s","room_id":"!room:example.org","type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"%s"}}`,
+		eventID(n), strings.Repeat("x", bodyBytes),
 	)}
 }
 

@@ -141,6 +141,12 @@ func (p *Process) Stop() {
 	_ = p.cmd.Wait()
 }
 
+// Kill ends the process at once, without a chance to do anything more.
+func (p *Process) Kill() {
+	_ = p.cmd.Process.Kill()
+	_ = p.cmd.Wait()
+}
+
 // Resident is how many bytes of RAM the process has, 0 where the system does not
 // tell.
 func (p *Process) Resident() int64 {
