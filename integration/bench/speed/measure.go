@@ -7,6 +7,8 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,6 +30,7 @@ type bench struct {
 	floor, demo *servers.Process
 	others      []*servers.Process // further demo hosts, which get no requests
 	program     string
+	visits      visits
 	report      report
 }
 
@@ -159,35 +162,42 @@ func event(user string, rooms int) (string, error) {
 // pair is the floor and the demo host under the same load, in turn.
 type pair struct{ floor, demo []outcome }
 
-// users returns whose turn it is on a connection, and for which time.
-type users func(connection, n int) (user string, visit int)
+// users returns whose turn it is on a connection.
+type users func(connection, n int) (user string)
 
-// visitsOfRound is more than a user is visited in a round.
-const visitsOfRound = 1_000_000
+// visits counts the requests of users, of each operation on each host, so that each
+// change differs from the one before: a change that changes nothing is a read.
+type visits struct{ counts sync.Map }
+
+func (v *visits) next(host string, o operation, user string) int {
+	count, _ := v.counts.LoadOrStore([3]string{host, o.name, user}, new(atomic.Int64))
+	return int(count.(*atomic.Int64).Add(1))
+}
 
 // compare loads both hosts with an operation, in turn.
 func (b *bench) compare(ctx context.Context, o operation, l load, next users, rule string) (p pair, err error) {
-	first, _ := next(0, 0)
-	bytes, err := ask(b.demo.Address, o.request(first, rule, 2*visitsOfRound*(b.rounds+1)))
+	ofDemo := func(c, n int) []byte {
+		user := next(c, n)
+		return o.request(user, rule, b.visits.next("demo", o, user))
+	}
+	bytes, err := ask(b.demo.Address, ofDemo(0, 0))
 	if err != nil {
 		return p, err
 	}
+	ofFloor := func(c, n int) []byte {
+		user := next(c, n)
+		return o.floorRequest(user, b.visits.next("floor", o, user), bytes)
+	}
+	if b.against != "" { // whichever host makes a user's change, it differs from the one before
+		ofFloor = ofDemo
+	}
 	l.length = b.phase
-	for round := range b.rounds {
-		l.request = func(c, n int) []byte {
-			user, visit := next(c, n)
-			if b.against != "" {
-				return o.request(user, rule, visit+(2*round+1)*visitsOfRound)
-			}
-			return o.floorRequest(user, visit+round*visitsOfRound, bytes)
-		}
+	for range b.rounds {
+		l.request = ofFloor
 		if err := b.load(ctx, b.floor, l, &p.floor); err != nil {
 			return p, fmt.Errorf("%s: %w", o.name, err)
 		}
-		l.request = func(c, n int) []byte {
-			user, visit := next(c, n)
-			return o.request(user, rule, visit+2*round*visitsOfRound)
-		}
+		l.request = ofDemo
 		if err := b.load(ctx, b.demo, l, &p.demo); err != nil {
 			return p, fmt.Errorf("%s: %w", o.name, err)
 		}
@@ -229,7 +239,7 @@ func (b *bench) closed() load { return load{connections: b.connections} }
 // ownUser gives each connection users of its own, one after the other.
 func ownUser(connections int) users {
 	each := fewUsers / connections
-	return func(connection, n int) (string, int) { return userName(connection*each + n%each), n / each }
+	return func(connection, n int) string { return userName(connection*each + n%each) }
 }
 
 func (b *bench) measureOperations(ctx context.Context) error {
@@ -317,9 +327,9 @@ func (b *bench) awaitSubscribers(ctx context.Context, hosts int) error {
 // host, so that what they have fits into its memory.
 const largeUsers = 32
 
-func (b *bench) ownLargeUser(connection, n int) (string, int) {
+func (b *bench) ownLargeUser(connection, n int) string {
 	each := largeUsers / b.connections
-	return fmt.Sprintf("large%d", connection*each+n%each), n / each
+	return fmt.Sprintf("large%d", connection*each+n%each)
 }
 
 func (b *bench) measureSizes(ctx context.Context) error {
@@ -357,7 +367,7 @@ func (b *bench) measureUsers(ctx context.Context) error {
 		}
 		have = users
 		for _, o := range []operation{getSet, putActions} {
-			p, err := b.compare(ctx, o, b.closed(), func(_, n int) (string, int) { return userName(rand.IntN(users)), n }, "")
+			p, err := b.compare(ctx, o, b.closed(), func(_, _ int) string { return userName(rand.IntN(users)) }, "")
 			if err != nil {
 				return err
 			}

@@ -60,6 +60,7 @@ var growthGoals = map[int]map[string]float64{
 	9900: {getSet.name: 3, getRule.name: 2, putEnabled.name: .75, putRule.name: .75},
 }
 
+// enabled begins with false: rules are enabled at first.
 func enabled(n int) string { return fmt.Sprintf(`{"enabled":%t}`, n%2 == 0) }
 
 func actions(n int) string {
