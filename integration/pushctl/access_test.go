@@ -197,10 +197,10 @@ func TestTheACLOfThePageIsEnoughForPushctlAndNothingOfItIsTooMuch(t *testing.T) 
 func TestTheACLOfThePageIsEnoughForQueuesAndNothingOfItIsTooMuch(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	looks := [][]string{{"queues"}, {"queues", "show", string(alice)}, {"rejections", "list"}, {"check"}}
+	looks := [][]string{{"queues"}, {"queues", "show", string(alice)}, {"rejections", "list"}, {"gateways"}, {"check"}}
 	changes := [][]string{
 		{"queues", "retry", string(alice)}, {"rejections", "release"}, {"queues", "flush", "-older", "1ms"},
-		{"forget", "-yes", string(alice)},
+		{"gateways", "hold", "x.example.org"}, {"gateways", "open", "x.example.org"}, {"forget", "-yes", string(alice)},
 	}
 	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
 	_, toChange := operatorsUser(t, "### ACL: more for `pushctl queues retry` and what else hosts do for pushctl")

@@ -95,6 +95,7 @@ func damages(keys stored.Keys) []damage {
 
 		{"a queue of another form", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "2 8")},
 		{"an event to be delivered that nobody can read", unreadableEntry, left, runs("XADD", keys.ShardLog(0), "*", stored.LogData, secret)},
+		{"a gateway whose state nobody can read", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 		{"a record that nobody can read", unreadableHeld, left, runs("HSET", keys.ShardHeld(0), "digest", secret)},
 		{"a record that nobody can read, reset", unreadableHeld, reset, runs("HSET", keys.ShardHeld(0), "digest", secret)},
 

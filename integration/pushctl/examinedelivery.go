@@ -23,6 +23,8 @@ func (b *backend) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 		switch key.Kind {
 		case stored.DeliveryFormatKey:
 			err = x.examineFormat(ctx, node, p)
+		case stored.DeliveryGatewaysKey:
+			err = x.examineGateways(ctx, node, p)
 		case stored.ShardLogKey:
 			err = x.examineLog(ctx, node, p)
 		case stored.ShardHeldKey:
@@ -44,6 +46,17 @@ func (x *examination) examineFormat(ctx context.Context, node *redis.Client, p p
 	if _, found := stored.ReadDeliveryFormat(text); err == nil && !found {
 		p.kind, p.detail = unreadableFormat, text
 		x.sure = append(x.sure, p)
+	}
+	return err
+}
+
+func (x *examination) examineGateways(ctx context.Context, node *redis.Client, p problem) error {
+	all, err := node.HGetAll(ctx, p.key).Result()
+	for name, text := range all {
+		if _, found := stored.ReadGateway(text); !found {
+			p.kind, p.detail = unreadableGateway, name
+			x.sure = append(x.sure, p)
+		}
 	}
 	return err
 }

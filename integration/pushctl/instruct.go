@@ -77,7 +77,7 @@ func countBefore(all []time.Time, before time.Time) (n int) {
 // addGateway is for commands that instruct the owners of shards.
 func (o *options) addGateway(flags *flag.FlagSet) {
 	flags.StringVar(&o.gateway, "gateway", "", "`HOST` of a push gateway, as host, host:port or scheme://host:port: only its pushers")
-	flags.BoolVar(&o.dryRun, "dry-run", false, "only tell for how many pushers it would do something")
+	o.addDryRun(flags)
 }
 
 // instruct has the owners of shards do something with the pushers that the flags

@@ -51,6 +51,7 @@ func commands() []command {
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
 		forgetCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
 		rejectionsListCommand(), rejectionsConfirmCommand(), rejectionsReleaseCommand(), sendTestCommand(),
+		gatewaysCommand(), gatewaysHoldCommand(), gatewaysOpenCommand(),
 	}
 }
 

@@ -102,6 +102,11 @@ func (o *options) addDurability(flags *flag.FlagSet) {
 		"`WHAT` must have happened to a change before it counts: none, replicas:N, aof or\nreplicas:N,aof")
 }
 
+// addDryRun is for commands that change what hosts deliver.
+func (o *options) addDryRun(flags *flag.FlagSet) {
+	flags.BoolVar(&o.dryRun, "dry-run", false, "only tell what it would do")
+}
+
 // addScan is for commands that go through all keys.
 func (o *options) addScan(flags *flag.FlagSet) {
 	flags.IntVar(&o.rate, "rate", 0, "`KEYS` a second at most; 0 is no limit")

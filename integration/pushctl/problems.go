@@ -25,6 +25,7 @@ const (
 	unsettledPushkeys problemKind = "pushkeys not settled in time"
 	unreadableFormat  problemKind = "delivery of another form"
 	unreadableEntry   problemKind = "unreadable event to be delivered"
+	unreadableGateway problemKind = "unreadable state of a push gateway"
 	unreadableHeld    problemKind = "unreadable record of a pusher in trouble"
 	wrongType         problemKind = "key of another type"
 	misplacedKey      problemKind = "key on a node without its slot"
@@ -65,6 +66,7 @@ func problemKinds() []struct {
 		{unsettledPushkeys, byRepair},
 		{unreadableFormat, byHand},
 		{unreadableEntry, byHost},
+		{unreadableGateway, byHand},
 		{unreadableHeld, byReset},
 		{wrongType, byHand},
 		{misplacedKey, byCluster},

@@ -321,6 +321,57 @@ func TestRejectionsAreDecided(t *testing.T) {
 	})
 }
 
+func TestGatewaysAreHeldAndOpened(t *testing.T) {
+	t.Parallel()
+	const name = "https://push.example.org:443"
+	eachQueue(t, func(d *delivering) {
+		gateways := func() (all []shownGateway) {
+			d.t.Helper()
+			if err := json.Unmarshal([]byte(d.want(exitOK, "gateways", "-json").stdout), &all); err != nil {
+				d.t.Fatal(err)
+			}
+			return all
+		}
+		if all := gateways(); len(all) != 0 {
+			d.t.Errorf("at first: %+v", all)
+		}
+		d.want(exitFailure, "gateways", "open", "push.example.org")
+		d.away(alice)
+		if all := gateways(); len(all) != 1 || all[0].Gateway != name || all[0].State != module.GatewayOpen || all[0].Pushers != 1 || all[0].Waiting != 1 {
+			d.t.Errorf("with a pusher in trouble: %+v", all)
+		}
+		d.wantDone("flush 1 pushers, 1 notifications", "queues", "flush", string(alice))
+
+		d.wantDone("hold "+name, "gateways", "hold", "push.example.org")
+		d.answers(takes)
+		for held := false; !held; { // the host hears of it with its next exchange
+			d.notify(bob)
+			select {
+			case <-d.posted:
+			case <-time.After(10 * time.Millisecond):
+				held = len(d.queues(bob)) == 1 && d.queues(bob)[0].State == isHeldUp
+			}
+		}
+		all := gateways()
+		if len(all) != 1 || all[0].State != module.GatewayHeld || all[0].Since.IsZero() || all[0].Waiting == 0 {
+			d.t.Errorf("held: %+v", all)
+		}
+		if r := d.want(exitOK, "gateways"); !strings.Contains(r.stdout, name+"  held") {
+			d.t.Errorf("got %s", r.stdout)
+		}
+		d.wantDone("open "+name, "gateways", "open", "push.example.org")
+		select {
+		case <-d.posted:
+		case <-time.After(time.Minute):
+			d.t.Error("nothing is sent after it was opened")
+		}
+		d.until("nothing waits", func() bool { return len(gateways()) == 0 })
+		for _, bad := range []string{"", "https://push.example.org/path", "ht tp://x"} {
+			d.want(exitFailure, "gateways", "hold", bad)
+		}
+	})
+}
+
 func TestWhatWaitsIsForgottenWithItsUser(t *testing.T) {
 	t.Parallel()
 	eachQueue(t, func(d *delivering) {

@@ -169,7 +169,7 @@ func (r *repairer) whyLeft(p problem) error {
 		return nil
 	case unreadableClaims, emptyEvent, pusherNoClaim, pusherUnknown, pusherTooMany, claimGivenUp, unsettledPushkeys:
 		return nil
-	case wrongType, misplacedKey, unknownKey, unreadableFormat, unreadableEntry:
+	case wrongType, misplacedKey, unknownKey, unreadableFormat, unreadableEntry, unreadableGateway:
 		return errByHand
 	}
 	e, err := stored.ProveEvent(p.text)
