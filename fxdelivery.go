@@ -68,7 +68,10 @@ func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
 // gateway returns what connects to the addresses that pushers may name.
 func (b *builder) gateway() module.Gateway {
 	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
-	return delivery.NewHTTPGateway(guard.Client(b.host.Config.Delivery.MaxPerGateway))
+	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
+	transport.ResponseHeaderTimeout = 0
+	client.Transport, client.Timeout = transport, 0 // the context of each request has Delivery.RequestTimeout
+	return delivery.NewHTTPGateway(client)
 }
 
 func (b *builder) delivery(

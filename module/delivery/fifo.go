@@ -270,10 +270,10 @@ func (f *fifo) after(d time.Duration) {
 
 // settle forgets a pusher for which there is nothing to do.
 func (f *fifo) settle() {
-	isKnown := f.user.fifos[f.id] == f // it may have been forgotten before
+	at := slices.Index(f.user.fifos, f) // -1 if it was forgotten before
 	isIdle := f.state == fifoIdle && len(f.queue) == 0 && f.since.IsZero()
-	if isKnown && isIdle && !f.stored && !f.writing && !f.user.shard.dirty[f] {
-		delete(f.user.fifos, f.id)
+	if at >= 0 && isIdle && !f.stored && !f.writing && !f.user.shard.dirty[f] {
+		f.user.fifos = slices.Delete(f.user.fifos, at, at+1)
 		f.user.settle()
 	}
 }

@@ -141,8 +141,8 @@ func (sh *shard) fifosOf(pushers []string) (all []*fifo) {
 		wanted[pusherID(id)] = true
 	}
 	for _, u := range sh.users {
-		for id, f := range u.fifos {
-			if wanted[id] {
+		for _, f := range u.fifos {
+			if wanted[f.id] {
 				all = append(all, f)
 			}
 		}

@@ -12,7 +12,7 @@ const (
 	// readAhead is how many notifications of a shard's log are in memory at a time,
 	// about, and readEntries how many entries are read at once.
 	readAhead   = 1000
-	readEntries = 16
+	readEntries = 32
 
 	retryQueue = 200 * time.Millisecond // after the queue has failed
 )

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,13 +23,13 @@ type user struct {
 	read    time.Time // when the devices were, the zero time if they never were
 	loading bool
 	arrived []*notification // which wait for the devices
-	fifos   map[pusherID]*fifo
+	fifos   []*fifo         // of pushers for which there is something to do
 }
 
 func (sh *shard) user(id mxid.UserID) *user {
 	u := sh.users[id]
 	if u == nil {
-		u = &user{shard: sh, id: mxid.UserID(strings.Clone(string(id))), fifos: map[pusherID]*fifo{}}
+		u = &user{shard: sh, id: mxid.UserID(strings.Clone(string(id)))}
 		sh.users[u.id] = u
 	}
 	return u
@@ -85,7 +86,7 @@ func (u *user) loaded(began time.Time, lists map[mxid.UserID]module.Result[pushe
 	}
 	u.loading = false
 	u.deliver()
-	for _, f := range u.fifos {
+	for _, f := range slices.Clone(u.fifos) { // some may be forgotten
 		if f.state == fifoLoading {
 			f.resume()
 		}
@@ -148,11 +149,13 @@ func (u *user) deliver() {
 }
 
 func (u *user) fifo(id pusherID) *fifo {
-	f := u.fifos[id]
-	if f == nil {
-		f = &fifo{user: u, id: id}
-		u.fifos[id] = f
+	for _, f := range u.fifos {
+		if f.id == id {
+			return f
+		}
 	}
+	f := &fifo{user: u, id: id}
+	u.fifos = append(u.fifos, f)
 	return f
 }
 
