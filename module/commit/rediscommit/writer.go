@@ -101,7 +101,7 @@ func pauseBefore(ctx context.Context, try int) bool {
 	if try == 0 {
 		return ctx.Err() == nil
 	}
-	longest := min(time.Millisecond<<try, 100*time.Millisecond)
+	longest := min(time.Millisecond<<min(try, 7), 100*time.Millisecond)
 	timer := time.NewTimer(rand.N(longest))
 	defer timer.Stop()
 	select {
