@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -16,9 +17,11 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // The work of the chaos test of delivery.
@@ -32,6 +35,8 @@ const (
 	chaosPatience = 90 * time.Second // for the last notification
 	chaosSteady   = 2 * time.Second  // of work before a fault and after it
 	chaosInterval = 10 * time.Millisecond
+
+	chaosEvent = `{"event_id":"%s","room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`
 )
 
 // chaosGateway loses one of twenty answers, after it has got the notification.
@@ -72,6 +77,35 @@ type deliveryChaos struct {
 	faults  int // of hosts, each of which may double some
 }
 
+func newDeliveryChaos(t *testing.T, redisAddress string) *deliveryChaos {
+	c := &deliveryChaos{
+		t: t, redis: redisAddress, gateway: newChaosGateway(t),
+		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}, members: map[string][]mxid.UserID{},
+	}
+	t.Cleanup(c.client.CloseIdleConnections)
+	return c
+}
+
+// run has events sent while faults strike, and judges what came of it.
+func (c *deliveryChaos) run(strike func()) {
+	ctx, cancel := context.WithCancel(c.t.Context())
+	worked := make(chan struct{})
+	go func() {
+		defer close(worked)
+		c.work(ctx)
+	}()
+	strike()
+	cancel()
+	<-worked
+	for n := range c.hosts {
+		event, user := fmt.Sprintf("$end%d", n), chaosMember(n)
+		c.members[event] = []mxid.UserID{user}
+		request := sendRequest{Event: fmt.Sprintf(chaosEvent, event), Members: c.members[event]}
+		eventually(c.t, "each host takes an event", func() bool { return c.ask(n, request) })
+	}
+	c.judge(c.wait())
+}
+
 func (c *deliveryChaos) start(n int, redisAddress string) {
 	c.hosts[n].Store(startDeliveryHost(c.t, redisAddress))
 }
@@ -84,7 +118,7 @@ func (c *deliveryChaos) work(ctx context.Context) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := 0; ctx.Err() == nil; n++ {
 		event := fmt.Sprintf("$%06d", n)
-		request := sendRequest{Event: fmt.Sprintf(`{"event_id":"%s","room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`, event)}
+		request := sendRequest{Event: fmt.Sprintf(chaosEvent, event)}
 		for _, user := range random.Perm(chaosPushers)[:chaosMembers] {
 			request.Members = append(request.Members, chaosMember(user))
 		}
@@ -99,14 +133,18 @@ func (c *deliveryChaos) work(ctx context.Context) {
 // send asks one host after the other until one takes the event.
 func (c *deliveryChaos) send(first int, request sendRequest) bool {
 	for n := first; c.t.Context().Err() == nil; n++ {
-		ctx, cancel := context.WithTimeout(c.t.Context(), chaosTimeout)
-		ok := c.hosts[n%len(c.hosts)].Load().send(ctx, c.client, request)
-		cancel()
-		if ok {
+		if c.ask(n%len(c.hosts), request) {
 			return true
 		}
 	}
 	return false
+}
+
+// ask asks a host, and reports whether it has taken the event.
+func (c *deliveryChaos) ask(n int, request sendRequest) bool {
+	ctx, cancel := context.WithTimeout(c.t.Context(), chaosTimeout)
+	defer cancel()
+	return c.hosts[n].Load().send(ctx, c.client, request)
 }
 
 // strike is one fault after the other, with some work between them.
@@ -155,25 +193,66 @@ func TestChaosLosesNoNotification(t *testing.T) {
 	for n := range 1000 {
 		proxy.CutReply(200*(n+1), "EVALSHA", "XADD", "XRANGE")
 	}
-	c := &deliveryChaos{
-		t: t, redis: server.Addr(), gateway: newChaosGateway(t),
-		client: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 4}}, members: map[string][]mxid.UserID{},
-	}
-	t.Cleanup(c.client.CloseIdleConnections)
+	c := newDeliveryChaos(t, server.Addr())
 	c.setPushers(server.Client(t))
 	c.start(0, c.redis)
 	c.start(1, c.redis)
 	c.start(2, proxy.Addr())
-	ctx, cancel := context.WithCancel(t.Context())
-	worked := make(chan struct{})
-	go func() {
-		defer close(worked)
-		c.work(ctx)
-	}()
-	c.strike(server)
-	cancel()
-	<-worked
-	c.judge(c.wait())
+	c.run(func() { c.strike(server) })
+}
+
+// TestChaosOnAClusterLosesNoNotification has three hosts send notifications while
+// slots of delivery's shards are moved and their masters replaced by replicas.
+func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	cluster := redistest.Cluster(t, 3, 1)
+	c := newDeliveryChaos(t, strings.Join(cluster.Addrs(), ","))
+	client := cluster.Client(t)
+	c.setPushers(client)
+	for n := range c.hosts {
+		c.start(n, c.redis)
+	}
+	end := time.Now().Add(*chaosTime)
+	c.run(func() {
+		for n := 0; n == 0 || time.Now().Before(end); n++ {
+			shard := delivery.ShardOf(chaosMember(n%chaosPushers), delivery.DefaultConfig().Shards)
+			c.strikeSlot(cluster, int(client.ClusterKeySlot(t.Context(), stored.Keys{}.ShardLog(shard)).Val()))
+		}
+	})
+}
+
+// strikeSlot moves a slot, with work in the middle of it, and then replaces its
+// master.
+func (c *deliveryChaos) strikeSlot(cluster *redistest.ClusterServers, slot int) {
+	ctx, stage := c.t.Context(), clusterStage{cluster: cluster}
+	check := func(err error) {
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	time.Sleep(chaosSteady)
+
+	c.t.Logf("slot %d is moved", slot)
+	c.faults++
+	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(c.t, slot))
+	check(err)
+	time.Sleep(chaosSteady)
+	check(move.MoveRest(ctx))
+	check(move.Finish(ctx))
+	time.Sleep(chaosSteady)
+
+	c.t.Logf("the master of slot %d is replaced", slot)
+	c.faults++
+	master, err := cluster.MasterOf(ctx, slot)
+	check(err)
+	replicas, err := cluster.ReplicasOf(ctx, master)
+	check(err)
+	if len(replicas) == 0 {
+		c.t.Fatal("the master has no replica")
+	}
+	check(cluster.Failover(ctx, replicas[0]))
+	time.Sleep(chaosSteady)
 }
 
 // setPushers gives each user a pusher at the gateway.

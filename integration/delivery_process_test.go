@@ -23,7 +23,7 @@ import (
 )
 
 // deliveryHostVariable has the test program be a host with delivery, on the Redis
-// whose address it is.
+// whose address it is, or the cluster whose addresses, with commas between them.
 const deliveryHostVariable = "PUSHFX_TEST_DELIVERY_HOST"
 
 // sendRequest is what such a host is asked to send.
@@ -38,7 +38,9 @@ type sendRequest struct {
 func runDeliveryHost(redisAddress string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	client := redis.NewClient(&redis.Options{Addr: redisAddress, ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance()})
+	client := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs: strings.Split(redisAddress, ","), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+	})
 	defer client.Close()
 	cfg := allowLoopback(pushfx.DefaultConfig())
 	cfg.Delivery.KeepHeld, cfg.Delivery.KeepOfRoom = 1000, 1000

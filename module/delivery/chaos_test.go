@@ -393,21 +393,28 @@ func TestNothingIsLostWhenHostsFail(t *testing.T) {
 }
 
 // The test before this one can fail: it does where the queue takes what former
-// owners write.
+// owners write, and where it gives a shard to two owners at a time.
 func TestWithoutFencingSomethingIsWrong(t *testing.T) {
-	for seed := range uint64(20) {
-		wrong := false
-		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t)
-			w.queue.unfenced = true
-			r := newRound(w, seed)
-			r.run()
-			wrong = len(r.judge(r.settle())) > 0
-			r.end()
+	for name, spoil := range map[string]func(*memoryQueue){
+		"checkpoints": func(q *memoryQueue) { q.unfenced = true },
+		"leases":      func(q *memoryQueue) { q.unleased, q.unfenced = true, true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			for seed := range uint64(20) {
+				wrong := false
+				synctest.Test(t, func(t *testing.T) {
+					w := newWorld(t)
+					spoil(w.queue)
+					r := newRound(w, seed)
+					r.run()
+					wrong = len(r.judge(r.settle())) > 0
+					r.end()
+				})
+				if wrong {
+					return
+				}
+			}
+			t.Error("nobody noticed")
 		})
-		if wrong {
-			return
-		}
 	}
-	t.Error("nobody noticed")
 }
