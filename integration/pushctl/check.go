@@ -19,8 +19,9 @@ func checkCommand() command {
 		summary: "looks for problems in all that is stored",
 		about: "Examines all that is stored, beside the running hosts, and changes nothing. It says how many\n" +
 			"problems of each kind there are, and with -list whose. A problem that is about several keys is\n" +
-			"examined twice, so that a change that is under way is none. Exit status 1 says that there are\n" +
-			"problems. If no key is the module's, it fails.",
+			"examined twice, so that a change that is under way is none. Of each log of events to be delivered the\n" +
+			"oldest 1,000 are examined. Exit status 1 says that there are problems. If no key is the module's, it\n" +
+			"fails.",
 		flags: func(o *options, flags *flag.FlagSet) {
 			o.addScan(flags)
 			o.addState(flags)

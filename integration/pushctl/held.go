@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -21,29 +22,30 @@ type heldPusher struct {
 	delivery.Held
 	id      string // as [delivery.PusherID]
 	shard   int
-	gateway string // as [delivery.GatewayOf]; empty if the pusher is gone, or not sent to
+	gateway string // see findGateways
 }
 
-// readHeld reads the records of shards that are wanted, with the gateways of their
-// pushers. It notes how many cannot be read.
-func (c *call) readHeld(ctx context.Context, shards []int, wanted func(delivery.Held) bool) ([]heldPusher, error) {
+// readHeld reads the records of shards that are wanted. It notes how many cannot be
+// read.
+func (c *call) readHeld(ctx context.Context, shards []int, wanted func(heldPusher) bool) ([]heldPusher, error) {
+	var unreadable atomic.Int64
 	pages, err := parallel(ctx, shards, func(ctx context.Context, shard int) ([]heldPusher, error) {
-		return c.readHeldOf(ctx, shard, wanted)
+		return c.readHeldOf(ctx, shard, wanted, &unreadable)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the queue: %w", err)
 	}
-	all := slices.Concat(pages...)
-	for part := range slices.Chunk(all, pageSize) {
-		if err := c.findGateways(ctx, part); err != nil {
-			return nil, err
-		}
+	if n := unreadable.Load(); n > 0 {
+		fmt.Fprintf(c.notes, "pushctl: %d records of pushers in trouble cannot be read, and are left out (see pushctl check)\n", n)
 	}
+	all := slices.Concat(pages...)
 	slices.SortFunc(all, func(a, b heldPusher) int { return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.id, b.id)) })
 	return slices.CompactFunc(all, func(a, b heldPusher) bool { return a.id == b.id }), nil
 }
 
-func (c *call) readHeldOf(ctx context.Context, shard int, wanted func(delivery.Held) bool) (all []heldPusher, err error) {
+func (c *call) readHeldOf(
+	ctx context.Context, shard int, wanted func(heldPusher) bool, unreadable *atomic.Int64,
+) (all []heldPusher, err error) {
 	for cursor := uint64(0); ; {
 		page, next, err := c.client.HScan(ctx, c.keys.ShardHeld(shard), cursor, "", pageSize).Result()
 		if err != nil {
@@ -51,10 +53,11 @@ func (c *call) readHeldOf(ctx context.Context, shard int, wanted func(delivery.H
 		}
 		for i := 0; i+1 < len(page); i += 2 {
 			held, err := delivery.ReadHeld([]byte(page[i+1]))
+			h := heldPusher{Held: held, id: page[i], shard: shard}
 			if err != nil {
-				fmt.Fprintf(c.notes, "pushctl: what is held of pusher %s cannot be read, and is left out (see pushctl check)\n", printable(page[i]))
-			} else if wanted(held) {
-				all = append(all, heldPusher{Held: held, id: page[i], shard: shard})
+				unreadable.Add(1)
+			} else if wanted(h) {
+				all = append(all, h)
 			}
 		}
 		if cursor = next; cursor == 0 {
@@ -63,7 +66,8 @@ func (c *call) readHeldOf(ctx context.Context, shard int, wanted func(delivery.H
 	}
 }
 
-// findGateways fills in where pushers are sent to.
+// findGateways fills in where pushers are sent to, as [delivery.GatewayOf] has it. It
+// is empty for one that is gone, or not sent to.
 func (c *call) findGateways(ctx context.Context, all []heldPusher) error {
 	users := make([]mxid.UserID, len(all))
 	for i, h := range all {
@@ -152,7 +156,7 @@ func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, er
 	if err != nil {
 		return nil, err
 	}
-	held, err := c.readHeld(ctx, []int{delivery.ShardOf(user, shards)}, func(h delivery.Held) bool { return h.User == user })
+	held, err := c.readHeld(ctx, []int{delivery.ShardOf(user, shards)}, func(h heldPusher) bool { return h.User == user })
 	if err != nil {
 		return nil, err
 	}

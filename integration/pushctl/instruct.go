@@ -9,7 +9,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -58,6 +60,9 @@ func queuesFlushCommand() command {
 
 // wantChoice refuses a call that is for all pushers, which nobody wants.
 func (c *call) wantChoice() error {
+	if c.older < 0 {
+		return fmt.Errorf("-older %v: want a time above 0", c.older)
+	}
 	if len(c.args) == 0 && c.gateway == "" && c.older == 0 {
 		return errors.New("want USER, or flags that say which pushers (-h explains them)")
 	}
@@ -119,7 +124,7 @@ func (c *call) tell(what string, e delivery.Effect, in delivery.Instruction) err
 // tellLeft tells of shards in which nothing was done, and why.
 func (c *call) tellLeft(left map[int]error) error {
 	for _, shard := range slices.Sorted(maps.Keys(left)) {
-		fmt.Fprintf(c.out, "shard %d: nothing, for %v\n", shard, left[shard])
+		fmt.Fprintf(c.out, "shard %d: nothing, for %s\n", shard, fault.Details(left[shard]))
 	}
 	if len(left) > 0 {
 		return errProblems
@@ -145,10 +150,15 @@ func (c *call) selectHeld(ctx context.Context, isFit func(heldPusher) bool) (hel
 			of = append(of, n)
 		}
 	}
-	held, err = c.readHeld(ctx, of, func(h delivery.Held) bool { return user == "" || h.User == user })
-	held = slices.DeleteFunc(held, func(h heldPusher) bool {
-		return !isFit(h) || c.gateway != "" && !isGateway(h.gateway, c.gateway)
-	})
+	held, err = c.readHeld(ctx, of, func(h heldPusher) bool { return (user == "" || h.User == user) && isFit(h) })
+	for part := range slices.Chunk(held, pageSize) {
+		if err == nil {
+			err = c.findGateways(ctx, part)
+		}
+	}
+	if c.gateway != "" {
+		held = slices.DeleteFunc(held, func(h heldPusher) bool { return !isGateway(h.gateway, c.gateway) })
+	}
 	return held, shards, err
 }
 
@@ -163,9 +173,9 @@ const (
 
 // The reasons for which nothing was done in a shard.
 var (
-	errNoOwner     = errors.New("no host owns it")
-	errNoAnswer    = errors.New("its host has not answered, though it may still do it: it is busy, cannot reach the Redis, or is of a version before instructions")
-	errNoSuchThing = errors.New("its host does not know the instruction: it is of an older version")
+	errNoOwner  = errors.New("no host owns it")
+	errNoAnswer = errors.New("its host has not answered, though it may still do it: it is busy, cannot reach the Redis, or is of a version before instructions")
+	errNotKnown = errors.New("its host does not know the instruction: it is of an older version")
 )
 
 // instructOwners has the owners of shards do something with pushers, some at a time.
@@ -218,20 +228,29 @@ func (c *call) instructOnce(
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	for shard, result := range c.queue.Instruct(ctx, instructions) {
-		if result.Err != nil {
-			left[shard] = errNoAnswer
-			delete(waiting, shard)
-			continue
-		}
-		effect, err := delivery.ReadEffect(result.Value)
-		if err != nil {
-			left[shard] = errNoSuchThing
+		effect, reason := readEffect(result)
+		if reason != nil {
+			left[shard] = reason
 			delete(waiting, shard)
 		}
 		total.Pushers += effect.Pushers
 		total.Notifications += effect.Notifications
 	}
 	return total
+}
+
+// readEffect reads what the owner of a shard has answered, if it has.
+func readEffect(result module.Result[[]byte]) (effect delivery.Effect, reason error) {
+	if errors.Is(result.Err, module.ErrNotAnswered) {
+		return effect, errNoAnswer
+	}
+	if result.Err != nil {
+		return effect, result.Err
+	}
+	if effect, reason = delivery.ReadEffect(result.Value); reason != nil {
+		return effect, errNotKnown
+	}
+	return effect, nil
 }
 
 // forgetHeld has the hosts drop what waits for the pushers of a user who has none any
@@ -250,9 +269,9 @@ func (c *call) forgetHeld(ctx context.Context, user mxid.UserID) error {
 		if err != nil {
 			return err
 		}
-		for _, reason := range left {
-			return fmt.Errorf("%d of the user's pushers have notifications that wait, which stay until a host finds the pushers gone: "+
-				"in the shard %d, %w", len(held), held[0].shard, reason)
+		if shard := held[0].shard; left[shard] != nil {
+			return fmt.Errorf("all is removed but what waits for %d pushers, which a host drops when it finds them gone: shard %d: %w",
+				len(held), shard, left[shard])
 		}
 		dropped += effect.Notifications
 	}
