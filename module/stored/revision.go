@@ -30,7 +30,7 @@ type Revision struct {
 type Write struct {
 	Writer  string // capital letters and digits, another for each store of each host
 	Attempt int64  // the number of the write among all of the writer
-	Time    int64  // seconds since 1970; for hosts of form 5 and before, which drop old writes
+	Time    int64  // seconds since 1970; nothing depends on it since form 6
 }
 
 // MaxWriters is how many writers a revision remembers. A writer whose answer was
