@@ -59,6 +59,16 @@ func (u usedIndex) Update(
 	return u.PushkeyIndex.Update(ctx, key, edit)
 }
 
+type usedPipelinedIndex struct {
+	module.PipelinedIndex
+	use
+}
+
+func (u usedPipelinedIndex) LoadAfter(ctx context.Context, key pusher.Digest) (context.Context, func(context.Context) (pusher.Claims, error)) {
+	u.count()
+	return u.PipelinedIndex.LoadAfter(ctx, key)
+}
+
 type usedRuleService struct {
 	module.RuleService
 	use
@@ -147,6 +157,7 @@ func replacements(u use) map[string]fx.Option {
 		"RuleStore":      fx.Decorate(func(s module.RuleStore) module.RuleStore { return usedRules{s, u} }),
 		"PusherStore":    fx.Decorate(func(s module.PusherStore) module.PusherStore { return usedPushers{s, u} }),
 		"PushkeyIndex":   fx.Decorate(func(s module.PushkeyIndex) module.PushkeyIndex { return usedIndex{s, u} }),
+		"PipelinedIndex": fx.Decorate(func(s module.PushkeyIndex) module.PushkeyIndex { return usedPipelinedIndex{s.(module.PipelinedIndex), u} }),
 		"RuleService":    fx.Decorate(func(s module.RuleService) module.RuleService { return usedRuleService{s, u} }),
 		"PusherService":  fx.Decorate(func(s module.PusherService) module.PusherService { return usedPusherService{s, u} }),
 		"HostService":    fx.Decorate(func(s module.HostService) module.HostService { return usedHostService{s, u} }),

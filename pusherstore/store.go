@@ -35,12 +35,13 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 		Read:       read,
 		Swap:       swapScript,
 		Unreadable: pusher.Unreadable,
+		Missing:    storedHash{},
 	}
 	hashes, err := rediscommit.New(client, cfg, o, layout)
 	if err != nil {
 		return nil, err
 	}
-	layout.Read, layout.RedisKey = readOne, hashOf
+	layout.Read, layout.RedisKey, layout.Missing = readOne, hashOf, nil
 	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), hashes.View(layout)}, nil
 }
 

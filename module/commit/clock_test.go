@@ -88,6 +88,30 @@ func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 	}
 }
 
+// A change that begins with what was cached long ago is made, whoever has written
+// since, and once if the write was sent twice.
+func TestAWriteOntoAnOldCachedValueIsNoUnknownOutcome(t *testing.T) {
+	for name, isMade := range map[string]bool{"refused": false, "sent twice, and made the first time": true} {
+		s := &store{value: words{"a"}}
+		old := state{s, s.value, s.revision}
+		for i := range stored.MaxWriters {
+			s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
+		}
+		if isMade {
+			old.revision = s.revision
+		}
+		a := access(s.read)
+		a.Cached = func(string) (Snapshot[words, replacement], bool) { return old, true }
+		a.Write = func(ctx context.Context, key string, r replacement, revision stored.Revision) (bool, error) {
+			done, err := write(ctx, key, r, revision)
+			return done && s.writes > 1, err
+		}
+		if _, err := New(a, Written).Commit(t.Context(), "key", remove("a")); err != nil || s.value.list != "" {
+			t.Errorf("%s: got error %v, and %q is stored", name, err, s.value.list)
+		}
+	}
+}
+
 // Versions that the store has lost are not given again, even by a clock that is
 // behind.
 func TestLostVersionsAreNotGivenAgain(t *testing.T) {

@@ -132,6 +132,12 @@ type pendingWrite struct {
 	number  int64
 	onto    stored.Revision
 	results []error
+
+	// refused says that the store has answered not to have made it, since what was
+	// cached is not stored any more. It was made nevertheless if the client has sent it
+	// twice, because the first answer got lost. Then the revision still has it: it is
+	// read right after. That others have written long before tells nothing.
+	refused bool
 }
 
 // commit repeats the attempts of a batch until one took effect or it fails for
@@ -185,6 +191,7 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[
 	case err != nil:
 		c.tell(observe.UnknownOutcome)
 	case !done:
+		(*pending)[len(*pending)-1].refused = true
 		c.tell(observe.StaleCache)
 	}
 	return done, nil
@@ -208,7 +215,7 @@ func (c *Committer[V, C]) attempt(ctx context.Context, key string, b *batch[V], 
 func (c *Committer[V, C]) write(ctx context.Context, key string, onto stored.Revision, n next[V, C], b *batch[V], pending *[]pendingWrite) (done bool, err error) {
 	state := State[V]{n.value, onto}
 	if n.writes {
-		w := pendingWrite{c.writes.Add(1), onto, n.results}
+		w := pendingWrite{number: c.writes.Add(1), onto: onto, results: n.results}
 		*pending = append(*pending, w)
 		state.Revision = c.revision(w, n.change)
 		if done, err := c.access.Write(ctx, key, n.change, state.Revision); err != nil || !done {
@@ -244,7 +251,7 @@ func (c *Committer[V, C]) prepare(s Snapshot[V, C], b *batch[V], pending *[]pend
 		}
 		return n, nil
 	}
-	if slices.ContainsFunc(*pending, func(w pendingWrite) bool { return revision.MayHaveDropped(w.onto) }) {
+	if slices.ContainsFunc(*pending, func(w pendingWrite) bool { return !w.refused && revision.MayHaveDropped(w.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
 	*pending = slices.DeleteFunc(*pending, func(w pendingWrite) bool { return !w.onto.Equal(revision) })

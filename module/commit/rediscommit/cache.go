@@ -49,6 +49,15 @@ func (c *cache[V]) get(redisKey, key string) (Stored[V], bool) {
 	return kept.Stored, true
 }
 
+// has reports whether anything is kept of a Redis key.
+func (c *cache[V]) has(redisKey string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, isRecent := c.recent[redisKey]
+	_, isOlder := c.older[redisKey]
+	return isRecent || isOlder
+}
+
 // forget drops a key.
 func (c *cache[V]) forget(redisKey string) {
 	c.mu.Lock()

@@ -56,6 +56,12 @@ type Layout[V any] struct {
 	// or after a move that was interrupted, another master may have the key. It is
 	// for values that are seldom missing.
 	VerifyMissing bool
+
+	// Missing is what Read finds where nothing is stored. If it is not nil, a change
+	// of what is not cached begins with it, and only reads if that is wrong: for
+	// values that are mostly made anew. On a cluster it reads in any case, since
+	// another master may have the key.
+	Missing Stored[V]
 }
 
 func (l Layout[V]) redisKey(key string) string {
@@ -348,10 +354,22 @@ func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V,
 	return s.readVerified(ctx, key)
 }
 
-// cached is what this host read or wrote last under a key. Others may have written
-// since.
+// cached is what this host read or wrote last under a key, or [Layout.Missing]. Others
+// may have written since.
 func (s *Store[V]) cached(key string) (commit.Snapshot[V, Change[V]], bool) {
-	return s.cache.get(s.layout.redisKey(key), key)
+	redisKey := s.layout.redisKey(key)
+	if known, found := s.cache.get(redisKey, key); found {
+		return known, true
+	}
+	_, isSingle := s.client.(*redis.Client)
+	return s.layout.Missing, isSingle && s.layout.Missing != nil && !s.cache.has(redisKey)
+}
+
+// isCached is [Users.IsCached].
+func (s *Store[V]) isCached(key string) bool {
+	key = s.cfg.KeyPrefix + key
+	_, found := s.cache.get(s.layout.redisKey(key), key)
+	return found
 }
 
 // remember caches what is stored under a key.

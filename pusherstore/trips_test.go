@@ -1,0 +1,128 @@
+package pusherstore
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// trips writes down the round trips of a client, each with the names of its commands,
+// but for those with which a new connection begins.
+type trips struct{ sent []string }
+
+func (s *trips) add(commands ...redis.Cmder) {
+	var names []string
+	for _, command := range commands {
+		names = append(names, command.Name())
+	}
+	if !slices.Contains([]string{"hello", "client"}, names[0]) {
+		s.sent = append(s.sent, strings.Join(names, "+"))
+	}
+}
+
+func (s *trips) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, command redis.Cmder) error {
+		s.add(command)
+		return next(ctx, command)
+	}
+}
+
+func (s *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, commands []redis.Cmder) error {
+		s.add(commands...)
+		return next(ctx, commands)
+	}
+}
+
+// A host sets pushers by a client of its own, whose round trips are written down.
+type tripHost struct {
+	*trips
+	module.PusherService
+}
+
+func newTripHost(t *testing.T, server *redistest.Server) tripHost {
+	t.Helper()
+	client := server.Client(t)
+	store, err := New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	index, err := NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := tripHost{&trips{}, module.NewService(module.Stores{Pushers: store, Pushkeys: index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
+	client.AddHook(h.trips)
+	return h
+}
+
+// TestTheRoundTripsOfASetOfAPusher shows what it takes to set a pusher.
+func TestTheRoundTripsOfASetOfAPusher(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	hosts := map[string]tripHost{"one": newTripHost(t, server), "other": newTripHost(t, server)}
+	for range 2 { // the scripts are there then, and nothing is cached
+		for name := range hosts {
+			hosts[name] = newTripHost(t, server)
+			if err := hosts[name].Set(t.Context(), "@first:example.org", aPusher("first"), pusher.RemoveOthers); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	const bob mxid.UserID = "@bob:example.org"
+	for i, step := range []struct {
+		host, does string
+		user       mxid.UserID
+		pushkey    string
+		want       []string
+	}{
+		{"one", "sets the first", alice, "a", []string{"get", "hgetall", "evalsha", "evalsha+getrange"}},
+		{"one", "renews", alice, "a", []string{"getrange", "evalsha"}},
+		{"one", "sets another", alice, "b", []string{"get", "hget", "evalsha", "evalsha+getrange"}},
+		{"one", "renews", alice, "a", []string{"getrange", "evalsha"}},
+		{"other", "renews", alice, "a", []string{"get", "hmget", "evalsha"}},
+		{"other", "renews", alice, "a", []string{"getrange", "evalsha"}},
+		{"one", "renews", alice, "a", []string{"getrange", "evalsha", "hgetall", "evalsha"}},
+		{"one", "lists", alice, "", []string{"hget"}},
+		{"one", "deletes", alice, "b", []string{"evalsha", "evalsha"}},
+		{"other", "appends", bob, "a", []string{"getrange", "hgetall", "evalsha", "evalsha+getrange"}},
+		{"other", "appends", bob, "a", []string{"getrange", "evalsha"}},
+		{"one", "appends", alice, "a", []string{
+			"getrange", "get", // there is a later claim
+			"evalsha", "evalsha+getrange", "evalsha", // a claim, the pusher with it, and the old claim goes
+		}},
+		{"one", "renews", alice, "a", []string{
+			"getrange",                                       // there is another user
+			"evalsha", "zadd", "evalsha+getrange", "evalsha", // a claim, the pusher with it, and the old claim goes
+			"hmget+hmget", "hmget", "evalsha", "evalsha", "evalsha", "eval", // the other user's pusher, its claim, and all is settled
+		}},
+	} {
+		h := hosts[step.host]
+		h.sent = nil
+		var err error
+		switch step.does {
+		case "appends":
+			err = h.Set(t.Context(), step.user, aPusher(step.pushkey), pusher.KeepOthers)
+		case "lists":
+			_, err = h.List(t.Context(), step.user)
+		case "deletes":
+			err = h.Delete(t.Context(), step.user, aPusher(step.pushkey).Key)
+		default:
+			err = h.Set(t.Context(), step.user, aPusher(step.pushkey), pusher.RemoveOthers)
+		}
+		if err != nil || !slices.Equal(h.sent, step.want) {
+			t.Errorf("step %d, %s %s: sent %q, %v, want %q", i, step.host, step.does, h.sent, err, step.want)
+		}
+	}
+}
