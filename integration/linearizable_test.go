@@ -256,6 +256,15 @@ func (s *racyRules) Load(context.Context, mxid.UserID) (module.Content, error) {
 	return module.Content{Rules: *s.rules.Load(), Version: 1}, nil
 }
 
+// Versions is asked for by hosts that live for long enough to check theirs.
+func (s *racyRules) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	all := map[mxid.UserID]module.Result[int64]{}
+	for _, user := range users {
+		all[user] = module.Result[int64]{Value: 1}
+	}
+	return all
+}
+
 func (s *racyRules) Update(
 	ctx context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (module.Content, error) {
