@@ -34,7 +34,7 @@ const (
 	chaosDoubled  = 256 + 64         // a host that dies or is paused may double as many: MaxInFlight, and a round trip
 	chaosPatience = 90 * time.Second // for the last notification
 	chaosSteady   = 2 * time.Second  // of work before a fault and after it
-	chaosInterval = 10 * time.Millisecond
+	chaosInterval = 40 * time.Millisecond // no pusher gets more in half a minute than is kept of it
 
 	chaosEvent = `{"event_id":"%s","room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`
 )

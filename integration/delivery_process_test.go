@@ -33,8 +33,7 @@ type sendRequest struct {
 }
 
 // runDeliveryHost is such a host. It prints its URL, and runs until it is told to
-// stop. What is held of a pusher in trouble is as much as comes, so that nothing
-// of it is dropped.
+// stop.
 func runDeliveryHost(redisAddress string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -42,9 +41,7 @@ func runDeliveryHost(redisAddress string) error {
 		Addrs: strings.Split(redisAddress, ","), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
 	})
 	defer client.Close()
-	cfg := allowLoopback(pushfx.DefaultConfig())
-	cfg.Delivery.KeepHeld, cfg.Delivery.KeepOfRoom = 1000, 1000
-	push, err := pushfx.New(client, cfg, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	push, err := pushfx.New(client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
 	if err != nil {
 		return err
 	}

@@ -236,7 +236,7 @@ const (
 )
 
 func newRound(w *world, seed uint64) *round {
-	w.cfg.KeepHeld, w.cfg.KeepOfRoom, w.cfg.MaxInFlight = 1000, 1000, 16
+	w.cfg.MaxInFlight = 16
 	c := &chaos{rng: rand.New(rand.NewPCG(seed, 1)), failures: 4, refusals: 10, delay: 7 * time.Second}
 	c.on.Store(true)
 	r := &round{world: w, chaos: c}

@@ -44,15 +44,16 @@ type Config struct {
 	MaxAge  time.Duration
 	CallAge time.Duration
 
-	// KeepHeld is how many notifications are kept of a pusher in trouble, the
-	// newest, and KeepOfRoom how many of those may be of one room. Defaults 10 and
-	// 3.
+	// KeepHeld is how many notifications are kept of a pusher that is in trouble for
+	// more than half a minute, the newest, and KeepOfRoom how many of those may be of
+	// one room. Until then it is 100. Defaults 10 and 3.
 	KeepHeld   int
 	KeepOfRoom int
 
 	// MaxHeldBytes is how much this host keeps of all pushers in trouble. Above it,
 	// of each only the newest notification is kept, and above five quarters of it
-	// none more. Default 64 MiB.
+	// none more; above half of it, KeepHeld applies from the beginning. Default
+	// 64 MiB.
 	MaxHeldBytes int
 
 	// MaxNotificationBytes is how large the body of a request may be. A larger one

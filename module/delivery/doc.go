@@ -28,14 +28,28 @@
 //	sending  200 that rejects the pushkey              waiting  drops all; removes the pusher some seconds later
 //	sending  400, 413, 422                             ready    sends it as event_id_only, then drops it
 //	sending  429 or 503 with Retry-After               waiting  until then, 1 s to 1 h
-//	sending  507                                       waiting  backs off; the gateway is well
+//	sending  507                                       waiting  backs off, 1 s doubling to 10 min; the gateway is well
 //	sending  the address is refused                    waiting  1 h
-//	sending  any other answer, or none                 waiting  backs off, 1 s doubling to 10 min, a random part of it
+//	sending  any other answer, or none                 waiting  backs off, 1 s doubling to 16 s, a random part of it
 //	waiting  the time is over                          ready
-//	waiting  the 8th failure, others are delivered     ready    sends it as event_id_only, then drops it
-//	waiting  more arrives                              waiting  keeps the newest 10, of a room 3
+//	sending  the 8th failure, others are delivered     ready    sends it as event_id_only, then drops it
+//	sending  the 8th answer that is a failure, none    ready    sends the next one, and if that is delivered the first as
+//	         is delivered                                       event_id_only, then drops it
+//	waiting  more arrives                              waiting  keeps 100 for half a minute, then the newest 10, of a room 3
 //	any      it was set anew                           ready
 //	any      the shard is lost                         -        all is forgotten; the next owner has the log and the records
+//
+// A notification that is never taken stops no pusher: others that are taken show
+// that it is not the gateway that fails, those of other pushers or, where none is
+// sent any, the pusher's next. If the gateway has recovered at that very time, the
+// next one comes before the first. A gateway that had such a notification is
+// suspected to have more of its event: for 10 min the next one is tried at once.
+//
+// A gateway of one or two pushers does not close, for their failures may be their
+// own. That they wait no longer than 16 s has them served within 20 s of the end
+// of any outage. A host tries no more than 100 of them in a second, so that many
+// gateways that are gone for ever cost little: where more than 800 pushers wait
+// so, their waits grow, for 8,000 to 160 s.
 //
 // # A gateway's states
 //

@@ -17,6 +17,14 @@ const (
 	fifoParked                   // the lease of the shard to be renewed
 )
 
+const (
+	// shortTrouble is for how long a pusher in trouble keeps up to keepAtFirst
+	// notifications, whatever the configuration says: so a gateway that starts again
+	// loses nothing. It does where pushers in trouble have half of MaxHeldBytes.
+	shortTrouble = 30 * time.Second
+	keepAtFirst  = 100
+)
+
 // fifo is what is to be sent to one pusher, in order, one at a time.
 type fifo struct {
 	user  *user
@@ -28,13 +36,15 @@ type fifo struct {
 	readyAt time.Time // when it became ready
 	device  *device   // which is sent to
 	post    *post
+	sending *notification // nil if none is under way
 
 	// What follows is for a pusher in trouble.
 	setAt    int64 // the generation that is
-	attempts int   // of the first notification
-	failedAt time.Time
+	attempts int   // that failed since one was delivered
+	blame    blame // of the first notification
 	trouble  verdict
 	since    time.Time // zero without trouble
+	heldAt   time.Time // since when more than usual is kept, zero if it is not
 	due      time.Time
 	alarms   int // those before the last do not count
 	rejected bool
@@ -82,7 +92,7 @@ func (f *fifo) push(n *notification, d *device) {
 // dropCounts drops counts alone that were not sent yet.
 func (f *fifo) dropCounts() {
 	f.queue = slices.DeleteFunc(f.queue, func(n *notification) bool {
-		waits := n.event.countsOnly && !(f.state == fifoSending && n == f.queue[0])
+		waits := n.event.countsOnly && n != f.sending
 		if waits {
 			f.drop(n, DropCoalesced)
 		}
@@ -105,8 +115,22 @@ func (f *fifo) drop(n *notification, reason DropReason) {
 // keep has the next checkpoint move the notifications from the log to the
 // pusher's record, those of them that are worth it.
 func (f *fifo) keep() {
+	f.trim(time.Now())
+	f.adopt = true
+	f.touchRecord()
+}
+
+// trim drops what is too much to be kept of a pusher in trouble, which is nearly
+// nothing as long as that may soon be over.
+func (f *fifo) trim(now time.Time) {
 	s := f.sender()
-	most, reason := s.cfg.KeepHeld, DropCoalesced
+	if f.heldAt.IsZero() {
+		f.heldAt = now
+	}
+	most, ofRoom, reason := s.cfg.KeepHeld, s.cfg.KeepOfRoom, DropCoalesced
+	if now.Sub(f.heldAt) < shortTrouble && s.heldBytes < s.cfg.MaxHeldBytes/2 {
+		most, ofRoom = max(most, keepAtFirst), max(ofRoom, keepAtFirst)
+	}
 	if s.heldBytes > s.cfg.MaxHeldBytes {
 		most, reason = 1, DropEvicted
 	}
@@ -114,13 +138,11 @@ func (f *fifo) keep() {
 		most = 0
 	}
 	f.dropCounts()
-	kept, dropped := trim(f.queue, f.state == fifoSending, most, s.cfg.KeepOfRoom)
+	kept, dropped := trim(f.queue, f.sending, most, ofRoom)
 	f.queue = kept
 	for _, n := range dropped {
 		f.drop(n, reason)
 	}
-	f.adopt = true
-	f.touchRecord()
 }
 
 // touchRecord has the next checkpoint write the pusher's record.
@@ -194,13 +216,11 @@ func (f *fifo) renew(d *device) {
 
 // recover ends the pusher's trouble.
 func (f *fifo) recover() {
-	if f.gateway != nil {
-		delete(f.gateway.failed, f)
-	}
+	f.setFailed(false)
 	if !f.since.IsZero() || f.rejected {
 		f.touchRecord()
 	}
-	f.attempts, f.dropped, f.since, f.trouble = 0, 0, time.Time{}, delivered
+	f.attempts, f.dropped, f.since, f.heldAt, f.trouble = 0, 0, time.Time{}, time.Time{}, delivered
 	f.rejected, f.confirmed = false, false
 }
 
@@ -226,23 +246,19 @@ func (f *fifo) gone() {
 // dropExpired drops the notifications at the front that are of no use any more.
 func (f *fifo) dropExpired() {
 	for now := f.sender().clock(); len(f.queue) > 0 && f.queue[0].isExpired(now); {
-		f.shift(DropExpired)
+		f.discard(f.queue[0], DropExpired)
 	}
 }
 
-// shift drops the first notification.
-func (f *fifo) shift(reason DropReason) {
-	n := f.take()
+// discard drops a notification of the queue.
+func (f *fifo) discard(n *notification, reason DropReason) {
+	f.take(n)
 	f.drop(n, reason)
 }
 
-// take removes the first notification from the queue, and returns it.
-func (f *fifo) take() *notification {
-	n := f.queue[0]
-	f.queue[0] = nil
-	f.queue = f.queue[1:]
-	f.attempts, f.failedAt = 0, time.Time{}
-	return n
+// take removes a notification from the queue.
+func (f *fifo) take(n *notification) {
+	f.queue = slices.DeleteFunc(f.queue, func(other *notification) bool { return other == n })
 }
 
 // wait tries again when a time is over.
@@ -344,6 +360,5 @@ func (u *user) restoreFIFO(id pusherID, h *record, bytes int) {
 		return
 	}
 	f.due, f.since = h.due.Add(-ahead), h.since.Add(-ahead)
-	f.failedAt = f.since
 	f.after(time.Until(f.due))
 }

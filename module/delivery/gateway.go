@@ -121,18 +121,21 @@ func (s *sender) begin(g *gateway, now time.Time) {
 		return
 	}
 	f.dropExpired()
+	if !f.heldAt.IsZero() {
+		f.trim(now)
+	}
 	if len(f.queue) == 0 {
 		f.next()
 		return
 	}
-	f.state, f.post = fifoSending, g.begin(now)
+	f.state, f.post, f.sending = fifoSending, g.begin(now), f.blame.choose(f.queue)
 	f.post.fifo = f
 	s.inFlight++
 	sh.inFlight++
 	if !g.responsive {
 		s.unresponsive++
 	}
-	if s.unread != nil || f.queue[0].event.countsOnly || !f.user.isFresh(now) {
+	if s.unread != nil || f.sending.event.countsOnly || !f.user.isFresh(now) {
 		s.toPrepare.add(f)
 		return
 	}
@@ -154,6 +157,7 @@ func (f *fifo) abandon() {
 // endRequest gives back what a request has taken.
 func (f *fifo) endRequest() {
 	s := f.sender()
+	f.sending = nil
 	s.inFlight--
 	f.user.shard.inFlight--
 	if !f.gateway.responsive {
@@ -206,12 +210,27 @@ func (s *sender) opened(g *gateway, now time.Time) {
 func (s *sender) requeueFailed(g *gateway) {
 	failed := g.failed
 	g.failed = map[*fifo]bool{}
+	s.failing -= len(failed)
 	for f := range failed {
 		if f.state == fifoWaiting && !f.user.shard.lost && !f.rejected {
 			f.alarms++
 			f.attempts = 0
 			f.next()
 		}
+	}
+}
+
+// setFailed says whether a pusher waits after a failure that may be its gateway's.
+func (f *fifo) setFailed(failed bool) {
+	g, s := f.gateway, f.sender()
+	switch {
+	case g == nil || g.failed[f] == failed:
+	case failed:
+		g.failed[f] = true
+		s.failing++
+	default:
+		delete(g.failed, f)
+		s.failing--
 	}
 }
 

@@ -76,25 +76,23 @@ func (r *wireReader) time() time.Time { return time.UnixMilli(r.number()) }
 
 // trim drops what is too much of the notifications of a pusher in trouble: the
 // oldest of a room that has more than ofRoom, then the oldest of all that are
-// more than most. The first is left alone if it is under way.
-func trim(queue []*notification, underWay bool, most, ofRoom int) (kept, dropped []*notification) {
-	first := 0
-	if underWay {
-		first = 1
-	}
+// more than most. One that is under way is left alone.
+func trim(queue []*notification, underWay *notification, most, ofRoom int) (kept, dropped []*notification) {
 	rooms := map[string]int{}
 	keep := make([]bool, len(queue))
-	left := most
-	for i := len(queue) - 1; i >= first; i-- {
+	for i := len(queue) - 1; i >= 0; i-- {
 		room := queue[i].event.room
-		if left > 0 && rooms[room] < ofRoom {
+		switch {
+		case queue[i] == underWay:
+			keep[i] = true
+		case most > 0 && rooms[room] < ofRoom:
 			rooms[room]++
-			left--
+			most--
 			keep[i] = true
 		}
 	}
 	for i, n := range queue {
-		if i < first || keep[i] {
+		if keep[i] {
 			kept = append(kept, n)
 		} else {
 			dropped = append(dropped, n)

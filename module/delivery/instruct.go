@@ -1,7 +1,6 @@
 package delivery
 
 import (
-	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -183,22 +182,15 @@ func (f *fifo) retry() {
 
 // flush drops what waits and was handed over before a time, the zero time for all.
 func (f *fifo) flush(before time.Time) (dropped int) {
-	first := 0
-	if f.state == fifoSending {
-		first = 1
-	}
 	queue := f.queue
-	f.queue = slices.Clone(queue[:min(first, len(queue))])
-	for _, n := range queue[len(f.queue):] {
-		if before.IsZero() || n.added.Before(before) {
+	f.queue = nil
+	for _, n := range queue {
+		if n != f.sending && (before.IsZero() || n.added.Before(before)) {
 			f.drop(n, DropFlushed)
 			dropped++
 		} else {
 			f.queue = append(f.queue, n)
 		}
-	}
-	if dropped > 0 && first == 0 {
-		f.attempts, f.failedAt = 0, time.Time{}
 	}
 	if len(f.queue) == 0 && !f.rejected {
 		f.end()

@@ -54,6 +54,7 @@ type sender struct {
 	denied       []*gateway // those that would, if they had no more than their share
 	posters      posters
 	shared       shared
+	failing      int // pushers that wait after failures which may be their gateways'
 	inFlight     int // requests, and those of them to gateways that are not responsive
 	unresponsive int
 	saves        saves

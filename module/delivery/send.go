@@ -9,10 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// poisonAttempts is how often the first notification of a pusher may fail while
-// the gateway takes those of others.
-const poisonAttempts = 8
-
 // prepared is what is asked right before notifications are sent.
 type prepared struct {
 	began  time.Time
@@ -27,7 +23,7 @@ func (s *sender) prepare(fifos []*fifo) {
 	var stale, users []mxid.UserID
 	events := make([]module.UserEvent, len(fifos))
 	for i, f := range fifos {
-		n := f.queue[0]
+		n := f.sending
 		if !f.user.isFresh(now) {
 			stale = append(stale, f.user.id)
 		}
@@ -62,7 +58,7 @@ func (f *fifo) prepared(p prepared, isRead bool) {
 			return
 		}
 	}
-	n, d := f.queue[0], u.device(f.id)
+	n, d := f.sending, u.device(f.id)
 	switch {
 	case u.shard.lost:
 		f.abandon()
@@ -77,7 +73,7 @@ func (f *fifo) prepared(p prepared, isRead bool) {
 		f.next()
 	case isRead && !n.event.countsOnly:
 		f.abandon()
-		f.shift(DropRead)
+		f.discard(n, DropRead)
 		f.next()
 	default:
 		f.prepareCounts(n, d, p.counts)
@@ -93,7 +89,7 @@ func (f *fifo) prepareCounts(n *notification, d *device, all map[mxid.UserID]mod
 	}
 	if n.event.countsOnly && (counts == nil || f.sender().badges.shows(f.id, *counts)) {
 		f.abandon()
-		f.shift(DropCoalesced)
+		f.discard(n, DropCoalesced)
 		f.next()
 		return
 	}
@@ -110,7 +106,7 @@ func (f *fifo) send(counts *module.Counts) {
 	}
 	f.renew(d)
 	f.device = d
-	s, sh, n := f.sender(), f.user.shard, f.queue[0]
+	s, sh, n := f.sender(), f.user.shard, f.sending
 	m := message{user: f.user.id, event: n.event, outcome: n.outcome, device: d, counts: counts, slim: n.slim}
 	ctx, cut := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
 	f.post.cut = cut
@@ -159,7 +155,7 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 			f.user.shard.unsaved++
 			f.user.shard.change()
 		}
-		f.judged(n, d, v, wait, counts)
+		f.judged(n, d, v, status, wait, counts)
 	}
 	s.tell(g, now)
 	if closes {
@@ -171,7 +167,7 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 }
 
 // judged does what the answer asks for.
-func (f *fifo) judged(n *notification, d *device, v verdict, wait time.Duration, counts *module.Counts) {
+func (f *fifo) judged(n *notification, d *device, v verdict, status int, wait time.Duration, counts *module.Counts) {
 	switch v {
 	case delivered:
 		f.delivered(n, counts)
@@ -189,14 +185,17 @@ func (f *fifo) judged(n *notification, d *device, v verdict, wait time.Duration,
 	case unsent:
 		f.park()
 	default:
-		f.failed(n, d, v)
+		f.failed(n, d, v, status)
 	}
 }
 
 func (f *fifo) delivered(n *notification, counts *module.Counts) {
 	s := f.sender()
+	isAhead := n != f.queue[0]
 	f.recover()
-	f.take()
+	if f.take(n); isAhead {
+		f.blame.took()
+	}
 	if n.entry == nil {
 		f.touchRecord()
 	}
@@ -211,14 +210,15 @@ func (f *fifo) delivered(n *notification, counts *module.Counts) {
 }
 
 // slimOrSkip sends a notification that was refused once more, with as little as
-// event_id_only tells, and drops it if that was refused.
-func (f *fifo) slimOrSkip(n *notification, d *device) {
-	if n.slim || d.slimOnly || n.event.countsOnly {
-		f.shift(DropRefused)
+// event_id_only tells. It reports whether it drops it, since that was refused.
+func (f *fifo) slimOrSkip(n *notification, d *device) (skips bool) {
+	if skips = n.slim || d.slimOnly || n.event.countsOnly; skips {
+		f.discard(n, DropRefused)
 	} else {
 		n.slim = true
 	}
 	f.next()
+	return skips
 }
 
 func (f *fifo) throttled(wait time.Duration) {
@@ -231,20 +231,19 @@ func (f *fifo) throttled(wait time.Duration) {
 
 // failed is for a failure that may be the gateway's. While the gateway is closed
 // it costs the pusher nothing.
-func (f *fifo) failed(n *notification, d *device, v verdict) {
-	g := f.gateway
-	if g.isClosed() {
+func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
+	g, now := f.gateway, time.Now()
+	if n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
+		if f.slimOrSkip(n, d) {
+			g.poisonedAt = now
+		}
+		return
+	}
+	if f.blame.ahead || g.isClosed() {
 		f.next()
 		return
 	}
-	if f.attempts == 0 {
-		f.failedAt = time.Now()
-	}
 	f.attempts++
-	if f.attempts >= poisonAttempts && g.aliveAt.After(f.failedAt) {
-		f.slimOrSkip(n, d)
-		return
-	}
-	g.failed[f] = true
-	f.wait(v, backoff(f.attempts))
+	f.setFailed(true)
+	f.wait(v, f.sender().retryIn(f.attempts))
 }

@@ -78,6 +78,7 @@ func (s *sender) forget(sh *shard) {
 	for _, u := range sh.users {
 		for _, f := range u.fifos {
 			f.setBytes(0)
+			f.setFailed(false)
 		}
 	}
 	s.endIfIdle()

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -76,33 +77,20 @@ func TestANotificationThatIsNeverTakenIsSentSlimAndSkipped(t *testing.T) {
 		inBubble(t, func(w *world) {
 			d, stop := w.started()
 			defer stop()
-			w.set(name(1), key(1), "gw")
-			w.set(name(2), key(2), "gw")
-			w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
-				if s.event == "$1" && s.pushkey == key(1) {
-					return status(answer), nil
-				}
-				return status(200), nil
-			})
+			w.users(2, "gw")
+			w.answer("gw", poison("$1", key(0), status(answer)))
 			for e := range 3 {
-				w.notify(d, e+1, "!r:h", name(1))
+				w.notify(d, e+1, "!r:h", name(0))
 			}
 			for e := range 3600 { // others are delivered
-				w.notify(d, 100+e, "!r:h", name(2))
+				w.notify(d, 100+e, "!r:h", name(1))
 				time.Sleep(time.Second)
 			}
-			var poison, slim int
-			for _, p := range w.all() {
-				if p.event == "$1" && p.slim {
-					slim++
-				} else if p.event == "$1" {
-					poison++
-				}
+			all, slim := w.tries("$1", key(0))
+			if all < tries || all > tries+4 || slim != 1 { // before some of them no other came
+				t.Errorf("%d: sent %d times, and %d of them slim", answer, all, slim)
 			}
-			if poison+slim != tries || slim != 1 {
-				t.Errorf("%d: sent %d times, and %d times slim", answer, poison, slim)
-			}
-			if got := w.got(key(1)); !slices.Equal(got[tries:], []string{"$2", "$3"}) {
+			if got := w.got(key(0)); !slices.Equal(got[all:], []string{"$2", "$3"}) {
 				t.Errorf("%d: got %v", answer, got)
 			}
 			if got := w.drops(DropRefused); got != 1 {
@@ -112,39 +100,218 @@ func TestANotificationThatIsNeverTakenIsSentSlimAndSkipped(t *testing.T) {
 	}
 }
 
+// poison is a gateway that never takes an event, of one pusher or of all.
+func poison(event, pushkey string, answer module.GatewayAnswer) func(context.Context, sent) (module.GatewayAnswer, error) {
+	return func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+		if s.event == event && (pushkey == "" || s.pushkey == pushkey) {
+			return answer, nil
+		}
+		return status(200), nil
+	}
+}
+
+// tries is how often an event was sent to a pusher, and how often of those slim.
+func (w *world) tries(event, pushkey string) (all, slim int) {
+	for _, p := range w.all() {
+		if p.event == event && p.pushkey == pushkey {
+			if all++; p.slim {
+				slim++
+			}
+		}
+	}
+	return all, slim
+}
+
+// Nobody else is sent anything that tells whether it is the notification or the
+// gateway.
+func TestANotificationThatIsNeverTakenStopsNoPusherThatIsAlone(t *testing.T) {
+	for pushers, within := range map[int]time.Duration{1: 3 * time.Minute, 2: 3 * time.Minute, 30: 10 * time.Minute} {
+		inBubble(t, func(w *world) {
+			d, stop := w.started()
+			defer stop()
+			users := w.users(pushers, "gw")
+			w.answer("gw", poison("$1", "", status(502)))
+			for e := range 4 {
+				w.notify(d, e+1, fmt.Sprintf("!%d:h", e), users...)
+			}
+			time.Sleep(within)
+			for i := range users {
+				var taken []string
+				for _, p := range w.all() {
+					if p.pushkey == key(i) && p.status == 200 {
+						taken = append(taken, p.event)
+					}
+				}
+				if !slices.Equal(taken, []string{"$2", "$3", "$4"}) {
+					t.Errorf("%d pushers: pusher %d got %v", pushers, i, taken)
+				}
+			}
+			if got := w.drops(DropRefused); got != pushers {
+				t.Errorf("%d pushers: %d are refused", pushers, got)
+			}
+		})
+	}
+}
+
+// An outage is not taken for poison, however the gateway fails and long it lasts.
+func TestAnOutageSkipsNothing(t *testing.T) {
+	for _, pushers := range []int{1, 2, 30} {
+		for how, outage := range map[string]func(context.Context, sent) (module.GatewayAnswer, error){
+			"answered": always(502), "refused": func(context.Context, sent) (module.GatewayAnswer, error) {
+				return module.GatewayAnswer{}, errors.New("connection refused")
+			},
+		} {
+			inBubble(t, func(w *world) {
+				d, stop := w.started()
+				defer stop()
+				users := w.users(pushers, "gw")
+				w.answer("gw", outage)
+				for e := range 3 {
+					w.notify(d, e+1, "!r:h", users...)
+				}
+				time.Sleep(time.Hour)
+				w.answer("gw", always(200))
+				before := len(w.all())
+				time.Sleep(20 * time.Second)
+				got := map[string][]string{}
+				for _, p := range w.all()[before:] {
+					if p.status == 200 {
+						got[p.pushkey] = append(got[p.pushkey], p.event)
+					}
+				}
+				for i := range users {
+					if !slices.Equal(got[key(i)], []string{"$1", "$2", "$3"}) {
+						t.Errorf("%s, %d pushers: pusher %d got %v", how, pushers, i, got[key(i)])
+					}
+				}
+				if got := w.drops(DropRefused); got > 0 {
+					t.Errorf("%s, %d pushers: %d are refused", how, pushers, got)
+				}
+			})
+		}
+	}
+}
+
 func TestWhatIsKeptOfAPusherInTrouble(t *testing.T) {
+	for trouble, want := range map[time.Duration]string{
+		10 * time.Second: fmt.Sprint(events(0, 40)), time.Minute: "[$15 $21 $22 $23 $29 $30 $31 $37 $38 $39]",
+	} {
+		inBubble(t, func(w *world) {
+			d, stop := w.started()
+			w.set(name(1), key(1), "gw")
+			w.answer("gw", always(502))
+			for e := range 40 {
+				w.notify(d, e, fmt.Sprintf("!%d:h", e/8), name(1))
+			}
+			time.Sleep(trouble)
+			synctest.Wait()
+			if entries, held := w.queue.counts(); entries != 0 || held != 1 {
+				t.Errorf("%d entries and %d held pushers", entries, held)
+			}
+			stop() // and another host takes over
+			d, stop = w.host()
+			defer stop()
+			time.Sleep(2 * time.Second)
+			w.answer("gw", always(200))
+			tries := len(w.all())
+			time.Sleep(longestWait)
+			if got := fmt.Sprint(w.got(key(1))[tries:]); got != want {
+				t.Errorf("%v: got %s, want %s", trouble, got, want)
+			}
+			if got := w.drops(DropCoalesced); got != 40-(len(w.all())-tries) {
+				t.Errorf("%v: %d are coalesced", trouble, got)
+			}
+			if entries, held := w.queue.counts(); entries != 0 || held != 0 {
+				t.Errorf("%v: %d entries and %d held pushers are left", trouble, entries, held)
+			}
+			if s := d.Stats(); s.HeldPushers != 0 || s.HeldBytes != 0 {
+				t.Errorf("%v: got %+v", trouble, s)
+			}
+		})
+	}
+}
+
+// events are the names of events.
+func events(first, end int) (names []string) {
+	for e := first; e < end; e++ {
+		names = append(names, fmt.Sprintf("$%d", e))
+	}
+	return names
+}
+
+// A busy room does not fill memory either.
+func TestHowMuchIsKeptOfShortTrouble(t *testing.T) {
 	inBubble(t, func(w *world) {
 		d, stop := w.started()
+		defer stop()
 		w.set(name(1), key(1), "gw")
 		w.answer("gw", always(502))
-		for e := range 40 {
-			w.notify(d, e, fmt.Sprintf("!%d:h", e/8), name(1))
+		for e := range 3 * keepAtFirst {
+			w.notify(d, e, "!r:h", name(1))
 		}
-		time.Sleep(2 * time.Second)
-		synctest.Wait()
-		if entries, held := w.queue.counts(); entries != 0 || held != 1 {
-			t.Errorf("%d entries and %d held pushers", entries, held)
-		}
-		stop() // and another host takes over
-		d, stop = w.host()
-		defer stop()
-		time.Sleep(2 * time.Second)
+		time.Sleep(5 * time.Second)
 		w.answer("gw", always(200))
-		w.mu.Lock()
-		w.posts, w.arrived = nil, map[string][]string{}
-		w.mu.Unlock()
-		time.Sleep(longestWait)
-		if got, want := fmt.Sprint(w.got(key(1))), "[$15 $21 $22 $23 $29 $30 $31 $37 $38 $39]"; got != want {
-			t.Errorf("got %s, want %s", got, want)
+		tries := len(w.all())
+		time.Sleep(soonWait)
+		if got, want := w.got(key(1))[tries:], events(2*keepAtFirst, 3*keepAtFirst); !slices.Equal(got, want) {
+			t.Errorf("got %v", got)
 		}
-		if got := w.drops(DropCoalesced); got != 30 {
-			t.Errorf("%d are coalesced", got)
+	})
+}
+
+// A gateway of one pusher does not close: its failures may be the pusher's.
+func TestTheOnlyPusherOfAGatewayIsServedSoonAfterAnOutage(t *testing.T) {
+	for _, outage := range []time.Duration{5 * time.Second, time.Minute, time.Hour} {
+		inBubble(t, func(w *world) {
+			d, stop := w.started()
+			defer stop()
+			const gateways = 10
+			var users []mxid.UserID
+			for i := range gateways {
+				gateway := fmt.Sprintf("gw%d", i)
+				w.set(name(i), key(i), gateway)
+				w.set(name(i), "second-"+key(i), gateway)
+				w.answer(gateway, always(503))
+				users = append(users, name(i))
+			}
+			w.notify(d, 1, "!r:h", users...)
+			time.Sleep(outage)
+			for i := range gateways {
+				w.answer(fmt.Sprintf("gw%d", i), always(200))
+			}
+			if took := until(time.Hour, func() bool { return w.served("$1") == 2*gateways }); took > 20*time.Second {
+				t.Errorf("after an outage of %v: %v", outage, took)
+			}
+		})
+	}
+}
+
+// However many gateways are gone for ever, a host does not spend its time on them.
+func TestManyGatewaysThatAreGoneAreTriedAtABoundedRate(t *testing.T) {
+	inBubble(t, func(w *world) {
+		d, stop := w.started()
+		defer stop()
+		const gone = 2000
+		users := w.users(1, "gw")
+		for i := range gone {
+			w.set(name(1+i), key(1+i), fmt.Sprintf("gone%d", i))
+			w.answer(fmt.Sprintf("gone%d", i), func(context.Context, sent) (module.GatewayAnswer, error) {
+				return module.GatewayAnswer{}, errors.New("no such host")
+			})
+			users = append(users, name(1+i))
 		}
-		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
-			t.Errorf("%d entries and %d held pushers are left", entries, held)
+		w.notify(d, 1, "!r:h", users...)
+		time.Sleep(3 * time.Minute)
+		before := len(w.all())
+		const seconds = 30
+		time.Sleep(seconds * time.Second)
+		if got := len(w.all()) - before; got > seconds*retriesPerSecond*3/2 || got < seconds*retriesPerSecond/2 {
+			t.Errorf("%d requests in %d s", got, seconds)
 		}
-		if s := d.Stats(); s.HeldPushers != 0 || s.HeldBytes != 0 {
-			t.Errorf("got %+v", s)
+		w.notify(d, 2, "!r:h", name(0))
+		synctest.Wait()
+		if got := fmt.Sprint(w.got(key(0))); got != "[$1 $2]" {
+			t.Errorf("the pusher of the gateway that is there got %s", got)
 		}
 	})
 }
