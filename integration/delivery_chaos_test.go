@@ -26,14 +26,14 @@ import (
 
 // The work of the chaos test of delivery.
 const (
-	chaosPushers  = 40               // a user has one
-	chaosMembers  = 10               // of an event
-	chaosPause    = 7 * time.Second  // of a host; longer than a lease
-	chaosTimeout  = 2 * time.Second  // of who sends events, who then asks another host
-	chaosSettled  = 2 * time.Second  // after a pause, in which what the host had begun may come twice
-	chaosDoubled  = 256 + 64         // a host that dies or is paused may double as many: MaxInFlight, and a round trip
-	chaosPatience = 90 * time.Second // for the last notification
-	chaosSteady   = 2 * time.Second  // of work before a fault and after it
+	chaosPushers  = 40                    // a user has one
+	chaosMembers  = 10                    // of an event
+	chaosPause    = 7 * time.Second       // of a host; longer than a lease
+	chaosTimeout  = 2 * time.Second       // of who sends events, who then asks another host
+	chaosSettled  = 2 * time.Second       // after a pause, in which what the host had begun may come twice
+	chaosDoubled  = 256 + 64              // a host that dies or is paused may double as many: MaxInFlight, and a round trip
+	chaosPatience = 90 * time.Second      // for the last notification
+	chaosSteady   = 2 * time.Second       // of work before a fault and after it
 	chaosInterval = 40 * time.Millisecond // no pusher gets more in half a minute than is kept of it
 
 	chaosEvent = `{"event_id":"%s","room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`
