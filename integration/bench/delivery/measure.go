@@ -184,6 +184,15 @@ func (b *bench) decide(ctx context.Context, n int) (module.Decisions, error) {
 	return b.push.Notifier.Decide(ctx, message(0), members(0, n))
 }
 
+// of is the median of a part of rounds.
+func of[T ~int64 | ~float64](rounds []cpuRound, part func(cpuRound) T) T {
+	values := make([]T, len(rounds))
+	for i, r := range rounds {
+		values[i] = part(r)
+	}
+	return median(values)
+}
+
 // median sorts the values.
 func median[T ~int64 | ~float64](values []T) T {
 	slices.Sort(values)
