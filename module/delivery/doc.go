@@ -33,8 +33,8 @@
 //	sending  any other answer, or none                 waiting  backs off, 1 s doubling to 16 s, a random part of it
 //	waiting  the time is over                          ready
 //	sending  the 8th failure, others are delivered     ready    sends it as event_id_only, then drops it
-//	sending  the 8th answer that is a failure, none    ready    sends the next one, and if that is delivered the first as
-//	         is delivered                                       event_id_only, then drops it
+//	sending  the 8th 5xx but 503, none is delivered    ready    sends the next one, and if that is delivered the first as
+//	                                                            event_id_only, then drops it
 //	waiting  more arrives                              waiting  keeps 100 for half a minute, then the newest 10, of a room 3
 //	any      it was set anew                           ready
 //	any      the shard is lost                         -        all is forgotten; the next owner has the log and the records
@@ -42,14 +42,15 @@
 // A notification that is never taken stops no pusher: others that are taken show
 // that it is not the gateway that fails, those of other pushers or, where none is
 // sent any, the pusher's next. If the gateway has recovered at that very time, the
-// next one comes before the first. A gateway that had such a notification is
-// suspected to have more of its event: for 10 min the next one is tried at once.
+// next one comes before the first. Of an event that a gateway did not take from
+// one pusher, the first failure of another's has its next one tried.
 //
 // A gateway of one or two pushers does not close, for their failures may be their
 // own. That they wait no longer than 16 s has them served within 20 s of the end
-// of any outage. A host tries no more than 100 of them in a second, so that many
-// gateways that are gone for ever cost little: where more than 800 pushers wait
-// so, their waits grow, for 8,000 to 160 s.
+// of any outage. A host tries no more than about 100 of them in a second, beside
+// the first times of each, so that many gateways that are gone for ever cost
+// little: where more than 800 pushers wait so, their waits grow, for 8,000 to
+// 160 s.
 //
 // # A gateway's states
 //

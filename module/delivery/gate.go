@@ -68,8 +68,8 @@ type gate struct {
 	probeWait time.Duration
 	ramped    int // requests since the ramp began
 
-	aliveAt    time.Time // when a request was answered that did not fail
-	poisonedAt time.Time // when a notification was dropped since others are taken
+	aliveAt time.Time // when a request was answered that did not fail
+	poison  string    // the last event that was dropped since others are taken
 }
 
 type throttle struct {

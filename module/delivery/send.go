@@ -235,7 +235,7 @@ func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
 	g, now := f.gateway, time.Now()
 	if n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
 		if f.slimOrSkip(n, d) {
-			g.poisonedAt = now
+			g.poison = n.event.id
 		}
 		return
 	}

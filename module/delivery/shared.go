@@ -15,6 +15,10 @@ const (
 	shareAgain  = sharedFor / 3
 	toldExactly = time.Second // how much later a time has to be to be told
 
+	// longestShared is how many bytes a name that is told may have: more than the
+	// name of any host on the Internet.
+	longestShared = 300
+
 	// answersNow is for how long after an answer a host goes on with a gateway that
 	// another one cannot reach.
 	answersNow = 2 * time.Second
@@ -64,7 +68,7 @@ type told struct {
 func (s *sender) tell(g *gateway, now time.Time) {
 	last, change := g.told, module.GatewayChange{Status: g.status}
 	switch {
-	case g.state == GateHeld, !g.isClosed() && last.state == GateOpen:
+	case g.state == GateHeld, !g.isClosed() && last.state == GateOpen, len(g.name) > longestShared:
 		return
 	case !g.isClosed():
 		change.State = module.GatewayOpen

@@ -157,7 +157,7 @@ func TestANotificationThatIsNeverTakenStopsNoPusherThatIsAlone(t *testing.T) {
 func TestAnOutageSkipsNothing(t *testing.T) {
 	for _, pushers := range []int{1, 2, 30} {
 		for how, outage := range map[string]func(context.Context, sent) (module.GatewayAnswer, error){
-			"answered": always(502), "refused": func(context.Context, sent) (module.GatewayAnswer, error) {
+			"answered": always(502), "unavailable": always(503), "refused": func(context.Context, sent) (module.GatewayAnswer, error) {
 				return module.GatewayAnswer{}, errors.New("connection refused")
 			},
 		} {
@@ -172,6 +172,9 @@ func TestAnOutageSkipsNothing(t *testing.T) {
 				time.Sleep(time.Hour)
 				w.answer("gw", always(200))
 				before := len(w.all())
+				if tried, _ := w.tries("$2", key(0)); tried > 0 && how != "answered" {
+					t.Errorf("%s, %d pushers: the second one was tried", how, pushers)
+				}
 				time.Sleep(20 * time.Second)
 				got := map[string][]string{}
 				for _, p := range w.all()[before:] {
