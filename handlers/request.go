@@ -98,13 +98,10 @@ func readAll(r io.Reader, expected int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// parse reads the body. That it is JSON is checked before its shape.
+// parse reads the body.
 func (r request) parse(read func(*strictjson.Reader) error) error {
 	if r.body.err != nil {
 		return r.body.err
-	}
-	if err := strictjson.Check(r.body.text); err != nil {
-		return err
 	}
 	return read(strictjson.NewReader(r.body.text))
 }

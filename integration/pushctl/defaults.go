@@ -55,9 +55,6 @@ func readDefaultRules(file string) (rules []pushrule.DefaultRule, err error) {
 		return err
 	})
 	if err == nil {
-		err = r.End()
-	}
-	if err == nil {
 		_, err = pushrule.NewDefaults(rules...)
 	}
 	return rules, err

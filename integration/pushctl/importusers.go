@@ -84,9 +84,6 @@ func readUserLine(text string) (l userLine, err error) {
 		return err
 	}, "user_id")
 	if err == nil {
-		err = r.End()
-	}
-	if err == nil {
 		err = l.user.Validate()
 	}
 	return l, err

@@ -310,12 +310,7 @@ func TestADeletionLooksAtNothingButTheKey(t *testing.T) {
 
 // readAs reads a change in a form.
 func readAs(text string, form pusher.Form) (pusher.Change, error) {
-	r := strictjson.NewReader(text)
-	change, err := pusher.ReadChange(r, form)
-	if err == nil {
-		err = r.End()
-	}
-	return change, err
+	return pusher.ReadChange(strictjson.NewReader(text), form)
 }
 
 // othersOf is what "append" of the specification's form says.

@@ -19,12 +19,7 @@ func describe(err error) string {
 }
 
 func read(text string) (pusher.Change, error) {
-	r := strictjson.NewReader(text)
-	change, err := pusher.ReadChange(r, pusher.Specification)
-	if err == nil {
-		err = r.End()
-	}
-	return change, err
+	return pusher.ReadChange(strictjson.NewReader(text), pusher.Specification)
 }
 
 // phone is a pusher as a client would submit it.

@@ -49,11 +49,7 @@ func readSubmitted(text string) (Pusher, error) {
 	if strictjson.Depth(text) > maxImportDepth {
 		return Pusher{}, fault.New(fault.NotJSON, fmt.Sprintf("Nested deeper than %d.", maxImportDepth))
 	}
-	r := strictjson.NewReader(text)
-	change, err := ReadChange(r, Document)
-	if err == nil {
-		err = r.End()
-	}
+	change, err := ReadChange(strictjson.NewReader(text), Document)
 	switch {
 	case err != nil:
 		return Pusher{}, err

@@ -177,7 +177,7 @@ func readStored(text string) (Pusher, error) {
 	if err != nil {
 		return Pusher{}, err
 	}
-	return p, r.End()
+	return p, nil
 }
 
 // keyNames are the members that identify a pusher.

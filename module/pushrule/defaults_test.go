@@ -370,7 +370,7 @@ func TestDefaultRulesThatNoTableTakes(t *testing.T) {
 		"a number as action":                   {action(`1`), submit + "actions[1] must be a string or an object"},
 		"a tweak that is null":                 {action(`{"set_tweak":null}`), submit + "actions[1].set_tweak must be a string"},
 		"an action twice a key":                {action(`{"a":1,"a":2}`), submit + "Key given twice: actions[1].a"},
-		"an action without text":               {action(``), submit + "Not valid JSON: syntax error at byte 76"},
+		"an action without text":               {action(``), submit + "Not valid JSON: syntax error at byte 77"},
 		"two actions in one":                   {action(`"a","b"`), noText},
 		"white space":                          {action(` "a"`), noText},
 		"an action that breaks out":            {action(`"a"],"enabled":false,"x":["y"`), submit + "Key given twice: enabled"},

@@ -121,9 +121,6 @@ func (r DefaultRule) checkMembers() error {
 func (r DefaultRule) reread() (Draft, error) {
 	reader := strictjson.NewReader(string(r.rule().AppendJSON(nil, r.Kind)))
 	d, err := ReadDraft(reader, r.Kind)
-	if err == nil {
-		err = reader.End()
-	}
 	switch {
 	case err != nil:
 		return Draft{}, fmt.Errorf("want what a client may submit: %w", err)

@@ -165,12 +165,7 @@ func checkDocument(t *testing.T, d document, ids []string) {
 
 // readSlowly is [Read] of a text that is not proved to be canonical before.
 func readSlowly(text string) (Ruleset, error) {
-	r := strictjson.NewReader(text)
-	s, err := ReadRuleset(r)
-	if err == nil {
-		err = r.End()
-	}
-	return s, err
+	return ReadRuleset(strictjson.NewReader(text))
 }
 
 // isCanonical reports whether reading a text finds out that it is canonical.

@@ -31,15 +31,7 @@ func Read(text string) (Ruleset, error) {
 	if proveCanonical(text) {
 		return Ruleset{document{text: text, canonical: true}}, nil
 	}
-	r := strictjson.NewReader(text)
-	s, err := ReadRuleset(r)
-	if err == nil {
-		err = r.End()
-	}
-	if err != nil {
-		return Ruleset{}, err
-	}
-	return s, nil
+	return ReadRuleset(strictjson.NewReader(text))
 }
 
 // FromCanonical returns the set of a text that was the JSON of a set of which

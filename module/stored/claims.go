@@ -41,9 +41,6 @@ func ReadEntry(text string) (e Entry, err error) {
 		}
 		return r.Skip()
 	}, claimsMember)
-	if err == nil {
-		err = r.End()
-	}
 	if err != nil {
 		return Entry{}, pusher.Unreadable(err)
 	}

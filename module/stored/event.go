@@ -98,9 +98,6 @@ func readAnyEvent(text string) (Event, error) {
 		e.Extra, err = r.Keep(e.Extra, name)
 		return err
 	})
-	if err == nil {
-		err = r.End()
-	}
 	if err != nil {
 		return Event{}, pushrule.Unreadable(err)
 	}

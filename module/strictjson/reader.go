@@ -3,8 +3,8 @@
 // lone surrogates, nothing follows the value, and numbers are never
 // interpreted, so that they keep every digit.
 //
-// It is a thin layer over [jsontext] that walks a text once, front to back,
-// and hands out values as parts of that text. Errors are faults that name the
+// [jsontext] says whether a text is such JSON; then it is walked through once, front to
+// back, and values are handed out as parts of it. Errors are faults that name the
 // field: [fault.NotJSON] for what is no JSON, [fault.BadJSON] for a wrong
 // shape or a name given twice, [fault.MissingParam] for what is absent.
 package strictjson
@@ -31,52 +31,46 @@ type Member struct {
 
 // Reader walks one JSON text. It is not safe for concurrent use. Where a string,
 // boolean or integer was asked for, a value of another kind is an error but is
-// read all the same, so that one may go on behind it. After an error in the
-// syntax all that is read fails with it.
+// read all the same, so that one may go on behind it. Of a text that is not JSON, or is
+// more than one value, all that is read fails.
 type Reader struct {
-	text  string
-	dec   *jsontext.Decoder
-	stack []frame // the objects and arrays being read, for the paths in errors
-	lost  error   // the error in the syntax that was met
+	walker Walker
+	stack  []frame // the objects and arrays being read, for the paths in errors
+	lost   error   // the error in the syntax
 }
 
 // Check reports whether text is one JSON value, read as strictly as a [Reader]
-// reads it.
+// reads it. The error names places and never repeats a value, which may be secret.
 func Check(text string) error {
 	if Valid(text) {
 		return nil
 	}
-	r := NewReader(text)
-	if err := r.Skip(); err != nil {
-		return err
+	decoder := jsontext.NewDecoder(strings.NewReader(text))
+	if _, err := decoder.ReadValue(); err != nil {
+		return syntaxFault(err)
 	}
-	return r.End()
+	if _, err := decoder.ReadToken(); err != nil {
+		return syntaxFault(err)
+	}
+	return fault.New(fault.NotJSON, "Not valid JSON: more than one value")
 }
 
 // NewReader returns a reader at the start of text. Values it returns share
 // text's memory.
 func NewReader(text string) *Reader {
-	return &Reader{text: text, dec: jsontext.NewDecoder(bytes.NewBuffer([]byte(text)))}
+	return &Reader{walker: Walk(text), lost: Check(text)}
 }
 
 // Object reads an object and calls member for each name; member must read
 // exactly the one value. Afterwards every name in required (at most 64) must
 // have been seen, or the error names all that were not.
 func (r *Reader) Object(member func(name string) error, required ...string) error {
-	if err := r.open('{', "an object"); err != nil {
+	if err := r.expect("an object", '{'); err != nil {
 		return err
 	}
 	r.push(frame{})
 	var seen uint64
-	for kind := r.dec.PeekKind(); kind != '}'; kind = r.dec.PeekKind() {
-		if kind != '"' { // no name: its token is refused
-			_, err := r.token()
-			return err
-		}
-		name, err := r.unquoted()
-		if err != nil {
-			return err
-		}
+	for name := range r.walker.Object() {
 		r.top().name = name
 		for i, want := range required {
 			if name == want {
@@ -86,9 +80,6 @@ func (r *Reader) Object(member func(name string) error, required ...string) erro
 		if err := member(name); err != nil {
 			return err
 		}
-	}
-	if _, err := r.token(); err != nil {
-		return err
 	}
 	r.pop()
 	if bits.OnesCount64(seen) == len(required) {
@@ -106,18 +97,15 @@ func (r *Reader) Object(member func(name string) error, required ...string) erro
 // Array reads an array and calls element before each element; element must
 // read exactly the one value.
 func (r *Reader) Array(element func() error) error {
-	if err := r.open('[', "an array"); err != nil {
+	if err := r.expect("an array", '['); err != nil {
 		return err
 	}
 	r.push(frame{array: true})
-	for r.dec.PeekKind() != ']' {
+	for i := range r.walker.Array() {
+		r.top().index = i
 		if err := element(); err != nil {
 			return err
 		}
-		r.top().index++
-	}
-	if _, err := r.token(); err != nil {
-		return err
 	}
 	r.pop()
 	return nil
@@ -128,12 +116,7 @@ func (r *Reader) Value() (string, error) {
 	if r.lost != nil {
 		return "", r.lost
 	}
-	v, err := r.dec.ReadValue()
-	if err != nil {
-		return "", r.syntax(err)
-	}
-	end := int(r.dec.InputOffset())
-	return r.text[end-len(v) : end], nil
+	return r.walker.Skip(), nil
 }
 
 // Keep reads the next value and appends it to members, to be kept as it is.
@@ -150,7 +133,7 @@ func (r *Reader) Skip() error {
 
 // Null reads the next value if it is null, and reports whether it was.
 func (r *Reader) Null() (bool, error) {
-	if r.dec.PeekKind() != 'n' {
+	if r.walker.Next() != 'n' {
 		return false, nil
 	}
 	return true, r.Skip()
@@ -161,21 +144,7 @@ func (r *Reader) String() (string, error) {
 	if err := r.expect("a string", '"'); err != nil {
 		return "", err
 	}
-	return r.unquoted()
-}
-
-// unquoted reads a string or a name. Without escapes it is a part of the text
-// and takes no memory of its own.
-func (r *Reader) unquoted() (string, error) {
-	quoted, err := r.Value()
-	if err != nil || strings.IndexByte(quoted, '\\') < 0 {
-		return strings.Trim(quoted, `"`), err
-	}
-	s, err := jsontext.AppendUnquote(nil, quoted)
-	if err != nil {
-		return "", r.syntax(err)
-	}
-	return string(s), nil
+	return r.walker.String(), nil
 }
 
 // Bool reads a boolean.
@@ -183,25 +152,17 @@ func (r *Reader) Bool() (bool, error) {
 	if err := r.expect("a boolean", 't', 'f'); err != nil {
 		return false, err
 	}
-	token, err := r.token()
-	if err != nil {
-		return false, err
-	}
-	return token.Bool(), nil
+	return r.walker.Skip() == "true", nil
 }
 
 // Integer reads a number that fits an int64 and has neither fraction nor
 // exponent.
 func (r *Reader) Integer() (int64, error) {
-	if err := r.expect("an integer", '0'); err != nil {
+	if err := r.expect("an integer", []byte("-0123456789")...); err != nil {
 		return 0, err
 	}
 	path := r.Path()
-	text, err := r.Value()
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.ParseInt(text, 10, 64)
+	n, err := strconv.ParseInt(r.walker.Skip(), 10, 64)
 	if err != nil {
 		return 0, WrongShape(path, "an integer")
 	}
@@ -209,23 +170,22 @@ func (r *Reader) Integer() (int64, error) {
 }
 
 // IsObject reports whether the next value is an object.
-func (r *Reader) IsObject() bool { return r.dec.PeekKind() == '{' }
+func (r *Reader) IsObject() bool { return r.walker.Next() == '{' }
 
 // IsArray reports whether the next value is an array.
-func (r *Reader) IsArray() bool { return r.dec.PeekKind() == '[' }
+func (r *Reader) IsArray() bool { return r.walker.Next() == '[' }
 
 // IsString reports whether the next value is a string.
-func (r *Reader) IsString() bool { return r.dec.PeekKind() == '"' }
+func (r *Reader) IsString() bool { return r.walker.Next() == '"' }
 
 // IsBool reports whether the next value is true or false.
 func (r *Reader) IsBool() bool {
-	kind := r.dec.PeekKind()
-	return kind == 't' || kind == 'f'
+	next := r.walker.Next()
+	return next == 't' || next == 'f'
 }
 
 // Mismatch returns the error for a next value that is not what is wanted,
-// "a string or an object", or the syntax error that stands in its place. It
-// reads the value.
+// "a string or an object", or the one in the syntax. It reads the value.
 func (r *Reader) Mismatch(want string) error {
 	path := r.Path()
 	if err := r.Skip(); err != nil {
@@ -234,60 +194,16 @@ func (r *Reader) Mismatch(want string) error {
 	return WrongShape(path, want)
 }
 
-// End reports an error when anything but white space follows the value.
-func (r *Reader) End() error {
+// expect returns an error if the next value does not begin with one of some bytes, or
+// the text is not JSON.
+func (r *Reader) expect(want string, starts ...byte) error {
 	if r.lost != nil {
 		return r.lost
 	}
-	_, err := r.dec.ReadToken()
-	switch {
-	case errors.Is(err, io.EOF):
-		return nil
-	case err != nil:
-		return r.syntax(err)
-	}
-	return fault.New(fault.NotJSON, "Not valid JSON: more than one value")
-}
-
-func (r *Reader) token() (jsontext.Token, error) {
-	if r.lost != nil {
-		return jsontext.Token{}, r.lost
-	}
-	token, err := r.dec.ReadToken()
-	if err != nil {
-		return jsontext.Token{}, r.syntax(err)
-	}
-	return token, nil
-}
-
-func (r *Reader) open(kind jsontext.Kind, want string) error {
-	if err := r.expect(want, kind); err != nil {
-		return err
-	}
-	if _, err := r.token(); err != nil {
-		return err
+	if bytes.IndexByte(starts, r.walker.Next()) < 0 {
+		return r.Mismatch(want)
 	}
 	return nil
-}
-
-func (r *Reader) expect(want string, kinds ...jsontext.Kind) error {
-	next := r.dec.PeekKind()
-	for _, kind := range kinds {
-		if next == kind {
-			return nil
-		}
-	}
-	return r.Mismatch(want)
-}
-
-// syntax turns a decoder's error into a fault, which is the error of all that
-// is read afterwards too: the decoder is lost. The fault's text names places
-// and never repeats a value, which may be secret.
-func (r *Reader) syntax(err error) error {
-	if r.lost == nil {
-		r.lost = syntaxFault(err)
-	}
-	return r.lost
 }
 
 func syntaxFault(err error) error {
@@ -318,13 +234,7 @@ func WrongShape(path, want string) error {
 }
 
 // Offset returns where in the text the value that is read next begins.
-func (r *Reader) Offset() int {
-	offset := int(r.dec.InputOffset())
-	for offset < len(r.text) && strings.IndexByte(" \t\r\n:,", r.text[offset]) >= 0 {
-		offset++
-	}
-	return offset
-}
+func (r *Reader) Offset() int { return r.walker.Offset() }
 
 // Since returns the text from offset to the end of the value read last.
-func (r *Reader) Since(offset int) string { return r.text[offset:r.dec.InputOffset()] }
+func (r *Reader) Since(offset int) string { return r.walker.text[offset:r.walker.at] }

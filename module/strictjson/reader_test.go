@@ -18,12 +18,7 @@ import (
 
 // readWhole reads a text that is to be one value of any kind.
 func readWhole(text string) (string, error) {
-	r := strictjson.NewReader(text)
-	value, err := r.Value()
-	if err != nil {
-		return "", err
-	}
-	return value, r.End()
+	return strictjson.NewReader(text).Value()
 }
 
 func TestValueReturnsTheTextAsItCame(t *testing.T) {
@@ -312,16 +307,26 @@ func TestStringsAndBooleansAreDecoded(t *testing.T) {
 
 func TestNullTakesOnlyNull(t *testing.T) {
 	for text, want := range map[string]bool{"null": true, `"null"`: false, "0": false, "{}": false, "false": false} {
-		r := strictjson.NewReader(text)
-		got, err := r.Null()
-		if got != want || err != nil {
-			t.Errorf("%s: got %t, %v", text, got, err)
-		}
-		if !want {
-			err = r.Skip() // the value is still there
-		}
-		if err != nil || r.End() != nil {
-			t.Errorf("%s: the value was not read exactly once", text)
+		r := strictjson.NewReader("[" + text + `,"end"]`)
+		elements := 0
+		err := r.Array(func() error {
+			if elements++; elements == 2 {
+				if next, err := r.String(); err != nil || next != "end" {
+					t.Errorf("%s: the value was not read exactly once", text)
+				}
+				return nil
+			}
+			got, err := r.Null()
+			if got != want || err != nil {
+				t.Errorf("%s: got %t, %v", text, got, err)
+			}
+			if !want {
+				err = r.Skip() // the value is still there
+			}
+			return err
+		})
+		if err != nil || elements != 2 {
+			t.Errorf("%s: %d elements, error %v", text, elements, err)
 		}
 	}
 	if null, err := strictjson.NewReader("nuls").Null(); null && err == nil {
@@ -467,9 +472,6 @@ func FuzzValue(f *testing.F) {
 		var paths []string
 		r := strictjson.NewReader(text)
 		walked := walk(r, &paths)
-		if walked == nil {
-			walked = r.End()
-		}
 		if fault.KindOf(walked) != fault.KindOf(err) {
 			t.Errorf("%q: as one value %v, piece by piece %v", text, err, walked)
 		}
