@@ -156,7 +156,7 @@ func writeUsage(w io.Writer) {
 	fmt.Fprint(w, "Shows, checks, repairs and moves the push rules and pushers on a Redis.\n\n"+
 		"Usage: pushctl COMMAND [flags]\n\n")
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-26s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+		fmt.Fprintf(w, "  %-22s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. The Redis is named by -redis-mode and -redis, or\n"+
 		"by $"+redisVariable+", which may be a URL with a password; on the command line there is none.\n"+
