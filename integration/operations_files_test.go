@@ -180,16 +180,13 @@ func TestValuesInQueriesExist(t *testing.T) {
 
 func TestEachAlertIsExplained(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("operations/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	pages := operatorPages(t)
 	for _, a := range alerts(t) {
 		if a.Annotations["summary"] == "" || a.Labels["severity"] == "" {
 			t.Errorf("alert %s lacks a summary or a severity", a.Alert)
 		}
-		if !strings.Contains(string(page), "`"+a.Alert+"`") {
-			t.Errorf("the operator's page does not tell what to do about %s", a.Alert)
+		if !strings.Contains(pages, "`"+a.Alert+"`") {
+			t.Errorf("the operator's pages do not tell what to do about %s", a.Alert)
 		}
 	}
 }

@@ -15,16 +15,30 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// operatorsPage returns the part of the page for operators below a heading.
+// operatorsPages returns the pages for operators, one behind the other.
+func operatorsPages(t *testing.T) string {
+	t.Helper()
+	paths, err := filepath.Glob("../operations/*.md")
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("found %d pages, %v", len(paths), err)
+	}
+	var all strings.Builder
+	for _, path := range paths {
+		page, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(page)
+	}
+	return all.String()
+}
+
+// operatorsPage returns the part of the pages for operators below a heading.
 func operatorsPage(t *testing.T, heading string) string {
 	t.Helper()
-	page, err := os.ReadFile("../operations/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, part, found := strings.Cut(string(page), "\n"+heading+"\n")
+	_, part, found := strings.Cut(operatorsPages(t), "\n"+heading+"\n")
 	if !found {
-		t.Fatalf("the operator's page has no heading %q", heading)
+		t.Fatalf("the operator's pages have no heading %q", heading)
 	}
 	part, _, _ = strings.Cut(part, "\n#")
 	return part
@@ -256,11 +270,7 @@ var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")
 // TestTheCommandsOfThePageAreThoseOfPushctl has each command of the page parsed.
 func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../operations/README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	found := pushctlCommand.FindAllStringSubmatch(string(page), -1)
+	found := pushctlCommand.FindAllStringSubmatch(operatorsPages(t), -1)
 	if len(found) < 3 {
 		t.Fatalf("the page has %d commands of pushctl", len(found))
 	}
