@@ -18,21 +18,22 @@ import (
 // Delivery is for hosts that send notifications: it stands beside [Module], and
 // gives the host a [module.Notifier]. Without it nothing of it is started.
 //
-// It takes a [module.Unread], where there is one. The host may replace or wrap the
-// [module.Notifier], the [module.Gateway] and the [module.DeliveryQueue]. Without
-// fx, see [Options.Delivery].
+// It takes a [module.Unread] and a [module.Attention], where there are. The host
+// may replace or wrap the [module.Notifier], the [module.Gateway] and the
+// [module.DeliveryQueue]. Without fx, see [Options.Delivery].
 var Delivery = fx.Module("push_delivery", fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,
-	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", `optional:"true"`)),
+	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", `optional:"true"`, `optional:"true"`)),
 ))
 
 // DeliveryOptions are what a host without fx may give to delivery. The zero value
 // takes all defaults.
 type DeliveryOptions struct {
-	Unread  module.Unread        // what the host knows of what users have read
-	Gateway module.Gateway       // in the place of requests by HTTP
-	Queue   module.DeliveryQueue // in the place of Redis
+	Unread    module.Unread        // what the host knows of what users have read
+	Attention module.Attention     // and of where they look
+	Gateway   module.Gateway       // in the place of requests by HTTP
+	Queue     module.DeliveryQueue // in the place of Redis
 }
 
 // errNoDelivery is for a host that asks for the Notifier of none.
@@ -75,11 +76,12 @@ func (b *builder) gateway() module.Gateway {
 }
 
 func (b *builder) delivery(
-	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, rules module.RuleStore, unread module.Unread,
+	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, rules module.RuleStore,
+	unread module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
 	counts := metrics.NewDelivery(b.host.Config.DeliveryMetrics)
 	d, err := delivery.New(delivery.Seams{
-		Queue: queue, Gateway: gateway, Host: host, Rules: rules, Unread: unread,
+		Queue: queue, Gateway: gateway, Host: host, Rules: rules, Unread: unread, Attention: attention,
 		Now: b.servers.Clock().Now, Observer: counts, Tracer: b.tracer, Report: b.lines.Delivery,
 	}, b.host.Config.Delivery)
 	if err != nil {
@@ -102,5 +104,5 @@ func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, stores
 	if o.Gateway == nil {
 		o.Gateway = b.gateway()
 	}
-	return b.delivery(o.Queue, o.Gateway, host, stores.Rules, o.Unread)
+	return b.delivery(o.Queue, o.Gateway, host, stores.Rules, o.Unread, o.Attention)
 }

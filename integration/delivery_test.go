@@ -208,7 +208,7 @@ func TestHostsOfAnotherNumberOfShardsDoNotStart(t *testing.T) {
 func TestSeamsOfDeliveryCanBeReplaced(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
-	posted, appended, asked := make(chan string, 10), make(chan string, 10), make(chan string, 10)
+	posted, appended, asked, held := make(chan string, 10), make(chan string, 10), make(chan string, 10), make(chan string, 10)
 	var notifier module.Notifier
 	var pushers module.PusherService
 	startHost(t, client, pushfx.Delivery, fx.Populate(&notifier, &pushers),
@@ -217,6 +217,7 @@ func TestSeamsOfDeliveryCanBeReplaced(t *testing.T) {
 			func(q module.DeliveryQueue) module.DeliveryQueue { return chanQueue{q, appended} },
 		),
 		fx.Supply(fx.Annotate(chanUnread(asked), fx.As(new(module.Unread)))),
+		fx.Supply(fx.Annotate(chanAttention(held), fx.As(new(module.Attention)))),
 	)
 	if err := pushers.Set(t.Context(), alice, pusherAt("https://push.example.org"+receiver.Path, "key"), pusher.KeepOthers); err != nil {
 		t.Fatal(err)
@@ -224,13 +225,20 @@ func TestSeamsOfDeliveryCanBeReplaced(t *testing.T) {
 	if err := sendEvent(t.Context(), notifier, message(1), alice); err != nil {
 		t.Fatal(err)
 	}
-	for name, used := range map[string]chan string{"Gateway": posted, "DeliveryQueue": appended, "Unread": asked} {
+	for name, used := range map[string]chan string{"Gateway": posted, "DeliveryQueue": appended, "Unread": asked, "Attention": held} {
 		select {
 		case <-used:
 		case <-time.After(never):
 			t.Errorf("the %s of the host is not used", name)
 		}
 	}
+}
+
+type chanAttention chan string
+
+func (c chanAttention) Hold(_ context.Context, devices []module.UserDevice) []time.Duration {
+	c <- devices[0].Device
+	return nil
 }
 
 type chanGateway chan string

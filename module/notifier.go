@@ -89,6 +89,25 @@ type UserEvent struct {
 	EventID string
 }
 
+// Attention is what a host knows of where its users look. It is optional: without
+// it notifications are sent at once, though the user reads at a desktop.
+type Attention interface {
+	// Hold returns for how long to hold back a notification for each of the devices,
+	// since its user looks elsewhere: 0 is not at all, and nil is that for each.
+	// Those that the user has read by then are not sent, if there is [Unread]. It is
+	// asked right before sending, in batches, once for each notification, and again
+	// when its host has died. None is held back for longer than five minutes, and
+	// calls never are.
+	Hold(ctx context.Context, devices []UserDevice) []time.Duration
+}
+
+// UserDevice is a device of a user, as it was named with the pusher that it set;
+// it is empty if it was not.
+type UserDevice struct {
+	User   mxid.UserID
+	Device string
+}
+
 // Gateway sends one notification to one push gateway. The module's own posts it by
 // HTTP, and connects to public addresses only. It is optional.
 type Gateway interface {

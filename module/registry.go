@@ -10,6 +10,8 @@
 //	                 Feed ────── ChangeListener    (the host's, any number)
 //	                 services ── Accounts, BulkAccounts (the host's, if it has them)
 //	                          └─ ImportSource           (the host's, if users move in)
+//	     ────── Notifier ───┬─ DeliveryQueue, Gateway   (delivery, if the host has it)
+//	                        └─ Unread, Attention        (the host's, if it has them)
 //
 // All implementations are safe for concurrent use, honour the context they are
 // given, and report refusals as [fault.Error]; any other error is internal.

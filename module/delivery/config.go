@@ -76,6 +76,11 @@ type Config struct {
 	// sent. Default 3 s.
 	BadgeDelay time.Duration
 
+	// Jitter is how long notifications wait before they are sent, a random part of
+	// it each, calls excepted: so gateways do not learn when exactly a message came.
+	// At most 30 s; default 0.
+	Jitter time.Duration
+
 	// MaxCachedUsers and MaxCachedRules bound what is remembered for deciding: users,
 	// about 150 bytes each, and the bytes of rules that are not the default ones,
 	// of which it takes up to seven times as many. Defaults 200,000 and 32 MiB.
@@ -128,6 +133,7 @@ func (c Config) Validate() error {
 		{"CallAge", c.CallAge, time.Second, 24 * time.Hour},
 		{"DedupWindow", c.DedupWindow, time.Second, 24 * time.Hour},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
+		{"Jitter", c.Jitter, 0, 30 * time.Second},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %v, want %v to %v", f.name, f.value, f.least, f.most))

@@ -31,11 +31,12 @@ type Delivery struct {
 
 // Seams are what a [Delivery] is made of.
 type Seams struct {
-	Queue   module.DeliveryQueue
-	Gateway module.Gateway // see [NewHTTPGateway]
-	Host    module.HostService
-	Rules   module.RuleStore // is watched for changes, and asked for versions
-	Unread  module.Unread    // nil if the host has none
+	Queue     module.DeliveryQueue
+	Gateway   module.Gateway // see [NewHTTPGateway]
+	Host      module.HostService
+	Rules     module.RuleStore // is watched for changes, and asked for versions
+	Unread    module.Unread    // nil if the host has none
+	Attention module.Attention // nil if the host has none
 
 	// Now is the clock of the queue, which says when entries were added. Nil is the
 	// host's own.
@@ -76,7 +77,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: newAudience(seams, cfg), updates: newBadgeUpdates(),
 	}
 	d.sender = &sender{
-		queue: seams.Queue, gateway: seams.Gateway, pushers: seams.Host, unread: seams.Unread,
+		queue: seams.Queue, gateway: seams.Gateway, pushers: seams.Host, unread: seams.Unread, attention: seams.Attention,
 		cfg: cfg, clock: seams.Now, report: seams.Report, observer: seams.Observer, tracer: seams.Tracer,
 	}
 	d.sender.init()

@@ -41,7 +41,8 @@ func (id pusherID) short() uint64 {
 type device struct {
 	id       pusherID
 	key      pusher.Key
-	setAt    int64 // its generation
+	name     string // of the user's device, empty if the host has told none
+	setAt    int64  // its generation
 	url      string
 	gateway  string // scheme, host and port
 	data     string // JSON object without url
@@ -55,7 +56,7 @@ func readDevice(user mxid.UserID, p pusher.Pusher) (d device, ok bool) {
 	if p.Kind != pusher.HTTP || !p.Enabled() {
 		return device{}, false
 	}
-	d = device{id: pusherID(PusherID(user, p.Key)), key: p.Key, setAt: p.SetAt}
+	d = device{id: pusherID(PusherID(user, p.Key)), key: p.Key, name: p.Device, setAt: p.SetAt}
 	d.readData(p.Data)
 	for _, m := range p.Extra {
 		d.noCounts = d.noCounts || isCountsOff(m.Name) && m.Value == "true"

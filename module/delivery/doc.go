@@ -22,6 +22,7 @@
 //	state    event                                     next     does
 //	idle     an entry is read                          ready
 //	ready    its gateway takes a request               sending  reads the pusher, if that was more than a second ago
+//	ready    the user looks elsewhere                  waiting  as the host says, 5 min at most; a call ends it
 //	sending  gone, disabled, or of another kind        idle     drops all
 //	sending  the user has read the event               ready    drops it
 //	sending  200 with a JSON object                    ready    it is finished

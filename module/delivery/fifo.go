@@ -38,6 +38,8 @@ type fifo struct {
 	post    *post
 	sending *notification // nil if none is under way
 
+	holding bool // it waits, but is not in trouble; see hold.go
+
 	// What follows is for a pusher in trouble.
 	setAt    int64 // the generation that is
 	attempts int   // that failed since one was delivered
@@ -61,9 +63,9 @@ type fifo struct {
 func (f *fifo) sender() *sender { return f.user.shard.s }
 
 // isHeld reports whether what arrives has to wait for long: the pusher or its
-// gateway is in trouble.
+// gateway is in trouble, or the user looks elsewhere.
 func (f *fifo) isHeld() bool {
-	return !f.since.IsZero() || f.rejected || f.gateway != nil && f.state == fifoReady && f.gateway.isClosed()
+	return !f.since.IsZero() || f.rejected || f.holding && !f.isInLog() || f.gateway != nil && f.state == fifoReady && f.gateway.isClosed()
 }
 
 // push adds a notification. D is the pusher as it was read last.
@@ -74,6 +76,9 @@ func (f *fifo) push(n *notification, d *device) {
 		return
 	}
 	held := f.isHeld()
+	if f.holding && n.event.isCall() {
+		f.stopHolding()
+	}
 	if n.event.countsOnly {
 		f.dropCounts()
 		if held { // the counts come with what it is sent then
@@ -166,7 +171,7 @@ func (f *fifo) enqueue(d *device) {
 // next goes on with what is first now.
 func (f *fifo) next() {
 	f.dropExpired()
-	f.device, f.post = nil, nil
+	f.device, f.post, f.holding = nil, nil, false
 	switch {
 	case len(f.queue) == 0 && !f.rejected:
 		f.end()
@@ -229,7 +234,7 @@ func (f *fifo) recover() {
 func (f *fifo) end() {
 	f.alarms++
 	f.recover()
-	f.state = fifoIdle
+	f.state, f.holding = fifoIdle, false
 	f.settle()
 }
 

@@ -128,6 +128,10 @@ func (s *sender) begin(g *gateway, now time.Time) {
 		f.next()
 		return
 	}
+	if left := f.jitterLeft(); left > 0 {
+		f.hold(left)
+		return
+	}
 	f.state, f.post, f.sending = fifoSending, g.begin(now), f.blame.choose(f.queue)
 	f.post.fifo = f
 	s.inFlight++
@@ -135,7 +139,7 @@ func (s *sender) begin(g *gateway, now time.Time) {
 	if !g.responsive {
 		s.unresponsive++
 	}
-	if s.unread != nil || f.sending.event.countsOnly || !f.user.isFresh(now) {
+	if s.unread != nil || f.asksAttention() || f.sending.event.countsOnly || !f.user.isFresh(now) {
 		s.toPrepare.add(f)
 		return
 	}

@@ -13,6 +13,9 @@ type notification struct {
 	added   time.Time // when it was handed over, by the clock of the queue
 	slim    bool      // it was refused with all that it tells
 
+	asked    bool // whether the user looks elsewhere was asked
+	jittered bool // it has waited for Config.Jitter
+
 	// entry and place are of the recipient in the log. Entry is nil once it is
 	// the pusher's record that keeps the notification.
 	entry *openEntry

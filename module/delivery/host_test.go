@@ -23,21 +23,22 @@ type world struct {
 	queue *memoryQueue
 	cfg   Config
 
-	mu       sync.Mutex
-	pushers  map[mxid.UserID]pusher.List
-	rules    map[mxid.UserID]pushrule.Ruleset
-	removed  []mxid.UserID
-	reading  func() error // called when pushers are read
-	gateways map[string]func(context.Context, sent) (module.GatewayAnswer, error)
-	posts    []sent
-	arrived  map[string][]string // events by pushkey
-	underWay map[string]int      // by pushkey
-	overlaps int
-	unread   module.Unread
-	dropped  map[DropReason]int
-	reports  []error
-	sets     int64
-	expected map[mxid.UserID][]string
+	mu        sync.Mutex
+	pushers   map[mxid.UserID]pusher.List
+	rules     map[mxid.UserID]pushrule.Ruleset
+	removed   []mxid.UserID
+	reading   func() error // called when pushers are read
+	gateways  map[string]func(context.Context, sent) (module.GatewayAnswer, error)
+	posts     []sent
+	arrived   map[string][]string // events by pushkey
+	underWay  map[string]int      // by pushkey
+	overlaps  int
+	unread    module.Unread
+	attention module.Attention
+	dropped   map[DropReason]int
+	reports   []error
+	sets      int64
+	expected  map[mxid.UserID][]string
 }
 
 // sent is a request that a gateway got.
@@ -71,7 +72,7 @@ func (w *world) host() (d *Delivery, stop func()) {
 func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *Delivery, stop func()) {
 	w.t.Helper()
 	d, err := New(Seams{
-		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Rules: worldRules{world: w}, Unread: w.unread,
+		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Rules: worldRules{world: w}, Unread: w.unread, Attention: w.attention,
 		Observer: worldObserver{w: w},
 		Report: func(err error) {
 			w.mu.Lock()
@@ -265,6 +266,10 @@ func (w *world) notify(d *Delivery, id int, room string, users ...mxid.UserID) {
 func (w *world) tryNotify(d *Delivery, id int, room string, users ...mxid.UserID) error {
 	e := module.Event{JSON: fmt.Sprintf(
 		`{"event_id":"$%d","room_id":"%s","type":"m.room.message","sender":"@sender:h","content":{"body":"hi","msgtype":"m.text"}}`, id, room)}
+	return w.send(d, e, users...)
+}
+
+func (w *world) send(d *Delivery, e module.Event, users ...mxid.UserID) error {
 	members := make([]match.Member, len(users))
 	for i, user := range users {
 		members[i].User = user

@@ -27,15 +27,16 @@ type pusherSource interface {
 // belongs to one goroutine, that of run. What may block runs on another one and
 // returns a function for this one; so nothing is locked.
 type sender struct {
-	queue    module.DeliveryQueue
-	gateway  module.Gateway
-	pushers  pusherSource
-	unread   module.Unread // nil if the host has none
-	cfg      Config
-	clock    func() time.Time // that of the queue
-	report   func(error)
-	observer Observer
-	tracer   Tracer
+	queue     module.DeliveryQueue
+	gateway   module.Gateway
+	pushers   pusherSource
+	unread    module.Unread    // nil if the host has none
+	attention module.Attention // nil if the host has none
+	cfg       Config
+	clock     func() time.Time // that of the queue
+	report    func(error)
+	observer  Observer
+	tracer    Tracer
 
 	host    string // the name of this run
 	ctx     context.Context

@@ -15,12 +15,15 @@ type prepared struct {
 	lists  map[mxid.UserID]module.Result[pusher.List]
 	counts map[mxid.UserID]module.Result[module.Counts]
 	read   []bool
+	holds  map[*fifo]time.Duration
 }
 
 // prepare asks for what must be known of pushers and users right before sending.
 func (s *sender) prepare(fifos []*fifo) {
 	now := time.Now()
 	var stale, users []mxid.UserID
+	var asked []*fifo
+	var devices []module.UserDevice
 	events := make([]module.UserEvent, len(fifos))
 	for i, f := range fifos {
 		n := f.sending
@@ -28,6 +31,9 @@ func (s *sender) prepare(fifos []*fifo) {
 			stale = append(stale, f.user.id)
 		}
 		users = append(users, f.user.id)
+		if d := f.user.device(f.id); d != nil && f.asksAttention() {
+			asked, devices = append(asked, f), append(devices, module.UserDevice{User: f.user.id, Device: d.name})
+		}
 		events[i] = module.UserEvent{User: f.user.id, RoomID: n.event.room, EventID: n.event.id}
 	}
 	s.bounded(func(ctx context.Context) func() {
@@ -39,6 +45,9 @@ func (s *sender) prepare(fifos []*fifo) {
 			p.read = s.unread.AreRead(ctx, events)
 			p.counts = s.unread.Counts(ctx, users)
 		}
+		if len(asked) > 0 {
+			p.takeHolds(asked, s.attention.Hold(ctx, devices))
+		}
 		return func() {
 			s.toPrepare.done()
 			for i, f := range fifos {
@@ -46,6 +55,16 @@ func (s *sender) prepare(fifos []*fifo) {
 			}
 		}
 	})
+}
+
+// takeHolds takes in for how long what pushers are sent is to be held back.
+func (p *prepared) takeHolds(asked []*fifo, holds []time.Duration) {
+	p.holds = make(map[*fifo]time.Duration, len(asked))
+	for i, f := range asked {
+		if i < len(holds) {
+			p.holds[f] = holds[i]
+		}
+	}
 }
 
 // prepared goes on with a notification when it is known what to send.
@@ -76,6 +95,12 @@ func (f *fifo) prepared(p prepared, isRead bool) {
 		f.discard(n, DropRead)
 		f.next()
 	default:
+		if left := f.holdLeft(p); left > 0 {
+			f.abandon()
+			f.hold(left)
+			f.keep()
+			return
+		}
 		f.prepareCounts(n, d, p.counts)
 	}
 }

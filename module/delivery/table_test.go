@@ -175,7 +175,7 @@ func TestConfig(t *testing.T) {
 	}
 	err := Config{}.Validate()
 	for _, field := range reflect.VisibleFields(reflect.TypeFor[Config]()) {
-		optional := field.Name == "DrainTimeout" || field.Name == "BadgeDelay"
+		optional := field.Name == "DrainTimeout" || field.Name == "BadgeDelay" || field.Name == "Jitter"
 		if !optional && !strings.Contains(err.Error(), field.Name+" is ") {
 			t.Errorf("nothing is said of %s", field.Name)
 		}
