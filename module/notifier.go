@@ -266,8 +266,7 @@ type GatewayChange struct {
 	Wait   time.Duration // of GatewayWaiting: from now
 	Status int           // of the last answer; 0 for none
 
-	// Retry is for GatewayClosed, if an operator has it tried although it has named
-	// a time that is not over: that ends with it.
+	// Retry ends a time that it has named first: an operator has it tried.
 	Retry bool
 }
 

@@ -85,8 +85,7 @@ func TestRetryTriesAGatewayThatToldToWait(t *testing.T) {
 	inBubble(t, func(w *world) {
 		d, stop := w.started()
 		defer stop()
-		answer := module.GatewayAnswer{Status: 429, RetryAfter: time.Hour}
-		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) { return answer, nil })
+		w.answer("gw", script(module.GatewayAnswer{Status: 429, RetryAfter: time.Hour}))
 		var users []mxid.UserID
 		var all []int
 		for i := range 20 {
@@ -95,7 +94,7 @@ func TestRetryTriesAGatewayThatToldToWait(t *testing.T) {
 		}
 		w.notify(d, 1, "!r:h", users...)
 		time.Sleep(10 * time.Second)
-		answer = status(200)
+		w.answer("gw", always(200))
 		w.instruct(Instruction{Action: Retry, Pushers: pusherIDs(all...), Gateways: []string{"https://gw:443"}})
 		time.Sleep(5 * time.Second)
 		for i := range users {

@@ -283,7 +283,10 @@ func (q *memoryQueue) ShareGateways(ctx context.Context, changes map[string]modu
 func (q *memoryQueue) change(name string, change module.GatewayChange, lasts time.Duration) {
 	g, found := q.gates[name]
 	now := time.Now()
-	waits := g.Until.After(now) && !change.Retry
+	if change.Retry {
+		g.Until = time.Time{}
+	}
+	waits := g.Until.After(now)
 	switch {
 	case found && g.expires.IsZero(), !found && (change.State == "" || change.State == module.GatewayOpen):
 		return
@@ -302,6 +305,13 @@ func (q *memoryQueue) change(name string, change module.GatewayChange, lasts tim
 	}
 	g.expires = later(now, g.Until).Add(lasts)
 	q.gates[name] = g
+}
+
+// gateways are those that hosts have told of.
+func (q *memoryQueue) gateways() map[string]memoryGateway {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return maps.Clone(q.gates)
 }
 
 // hold is an operator's.

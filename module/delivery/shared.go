@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"maps"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -45,8 +44,11 @@ func (s *sender) exchange() {
 			s.shared.running = false
 			if err != nil {
 				s.failed("share gateways", err)
-				maps.Copy(changes, s.shared.changes)
+				newer := s.shared.changes
 				s.shared.changes = changes // with the next pulse
+				for name, change := range newer {
+					s.shared.add(name, change)
+				}
 				return
 			}
 			s.heedAll(known)
@@ -55,6 +57,16 @@ func (s *sender) exchange() {
 			}
 		}
 	})
+}
+
+// add has a change told, in the place of one that was not told yet.
+func (sh *shared) add(name string, change module.GatewayChange) {
+	pending, found := sh.changes[name]
+	if found && change.State == "" {
+		return
+	}
+	change.Retry = change.Retry || pending.Retry
+	sh.changes[name] = change
 }
 
 // told is what the other hosts have been told of a gateway.
@@ -92,7 +104,7 @@ func (s *sender) change(g *gateway, change module.GatewayChange, now time.Time) 
 	if !g.isClosed() {
 		g.told.state = GateOpen
 	}
-	s.shared.changes[g.name] = change
+	s.shared.add(g.name, change)
 	if change.State != "" {
 		s.exchange()
 	}

@@ -119,7 +119,7 @@ func TestAHostThatIsAnsweredOpensAGatewayForAll(t *testing.T) {
 				t.Errorf("host %d: %+v", i, s)
 			}
 		}
-		known := w.queue.gates["https://gw:443"]
+		known := w.queue.gateways()["https://gw:443"]
 		if known.State != module.GatewayClosed || known.Status != 503 || time.Since(known.Since) < 9*time.Minute {
 			t.Errorf("the others know %+v", known)
 		}
@@ -130,8 +130,8 @@ func TestAHostThatIsAnsweredOpensAGatewayForAll(t *testing.T) {
 			t.Errorf("one is served after %v, all %v later", first, rest)
 		}
 		synctest.Wait()
-		if len(w.queue.gates) > 0 {
-			t.Errorf("the others still know %v", w.queue.gates)
+		if len(w.queue.gateways()) > 0 {
+			t.Errorf("the others still know %v", w.queue.gateways())
 		}
 	})
 }
@@ -167,8 +167,8 @@ func TestAHostThatReachesNoGatewayStopsNoOther(t *testing.T) {
 		if late > 0 || len(w.all()) < 60*20 {
 			t.Errorf("%d of %d are late", late, len(w.all()))
 		}
-		if w.queue.gates["https://gw:443"].State != module.GatewayClosed {
-			t.Errorf("the others know %+v", w.queue.gates)
+		if w.queue.gateways()["https://gw:443"].State != module.GatewayClosed {
+			t.Errorf("the others know %+v", w.queue.gateways())
 		}
 	})
 }
@@ -224,13 +224,13 @@ func TestNothingIsLeftOfAGateway(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		dead.kill()
 		time.Sleep(time.Minute)
-		if len(w.queue.gates) != 1 {
-			t.Errorf("the others know %v", w.queue.gates)
+		if len(w.queue.gateways()) != 1 {
+			t.Errorf("the others know %v", w.queue.gateways())
 		}
 		time.Sleep(15 * time.Minute) // it expires
 		w.queue.ShareGateways(t.Context(), nil, 0)
-		if s := alive.delivery.Stats(); s.Gateways != [gateStates]int{} || len(w.queue.gates) > 0 {
-			t.Errorf("got %+v, and %v are known", s, w.queue.gates)
+		if s := alive.delivery.Stats(); s.Gateways != [gateStates]int{} || len(w.queue.gateways()) > 0 {
+			t.Errorf("got %+v, and %v are known", s, w.queue.gateways())
 		}
 	})
 }

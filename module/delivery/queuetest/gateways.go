@@ -59,6 +59,8 @@ func gatewaysShared(t *testing.T, newQueue hosts, _ int) {
 		t.Errorf("a host that was answered meanwhile changes %+v to %+v", g, got)
 	}
 
+	want("opened", share(other, long, waiting, module.GatewayChange{State: module.GatewayOpen, Retry: true}), waiting, module.GatewayOpen, 0)
+	share(q, long, waiting, waits)
 	want("retried", share(other, long, waiting, module.GatewayChange{State: module.GatewayClosed, Retry: true}), waiting, module.GatewayClosed, 0)
 
 	share(q, short, failing, closed)

@@ -12,19 +12,12 @@ import (
 // users choose them, and all hosts read all of them every second.
 const mostGateways = 1000
 
-// stateRetry is what the script takes for a [module.GatewayChange] with Retry.
-const stateRetry = "retry"
-
 // ShareGateways tells how gateways have changed; see [module.DeliveryQueue]. It
 // knows of 1,000 gateways, and of those that operators hold.
 func (q *Queue) ShareGateways(ctx context.Context, changes map[string]module.GatewayChange, lasts time.Duration) (map[string]module.SharedGateway, error) {
 	args := []any{lasts.Milliseconds(), mostGateways}
 	for name, c := range changes {
-		state := string(c.State)
-		if c.Retry {
-			state = stateRetry
-		}
-		args = append(args, name, state, c.Wait.Milliseconds(), c.Status)
+		args = append(args, name, string(c.State), c.Wait.Milliseconds(), c.Status, c.Retry)
 	}
 	r := run{script: share, keys: []string{q.keys.DeliveryGateways()}, args: args}
 	if err := q.writer.Do(ctx, r.write())[0]; err != nil {

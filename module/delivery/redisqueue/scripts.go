@@ -128,7 +128,7 @@ return redis.call('ZRANGE', KEYS[1], 0, -1)`
 //
 // KEYS: the gateways. ARGV: how long what is told lasts, in milliseconds, how many
 // records there may be, and for each change the gateway, its state, how long it
-// waits, in milliseconds, and the status of its last answer. It returns all
+// waits, in milliseconds, the status of its last answer, and 1 for Retry. It returns all
 // gateways with their records; see [stored.GatewayRecord].
 const shareScript = now + `
 local all, known, count = redis.call('HGETALL', KEYS[1]), {}, 0
@@ -142,10 +142,10 @@ for i = 1, #all, 2 do
 		count = count + 1
 	end
 end
-for i = 3, #ARGV, 4 do
+for i = 3, #ARGV, 5 do
 	local name, state, record = ARGV[i], ARGV[i + 1], known[ARGV[i]]
-	local waits = record and record.ends > now and state ~= 'retry'
-	if state == 'retry' then state = 'closed' end
+	if record and ARGV[i + 4] == '1' then record.ends = 0 end
+	local waits = record and record.ends > now
 	if record and record.stays then
 		-- an operator's
 	elseif state == 'open' then
