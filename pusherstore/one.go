@@ -20,32 +20,10 @@ func (s *Store) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 	return results(s.one(key).LoadMany(ctx, users))
 }
 
-// UpdatePusher changes the user's pusher of one key; see [module.PusherStore]. If
-// all of the user's pushers are cached, they stay so.
+// UpdatePusher changes the user's pusher of one key; see [module.PusherStore].
 func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	if s.hashes.IsCached(user) {
-		return s.Update(ctx, user, func(list *pusher.List) error { return editOne(list, key, edit) })
-	}
 	_, err := s.one(key).Update(ctx, user, edit)
 	return err
-}
-
-// editOne edits the pusher of a key in a list.
-func editOne(list *pusher.List, key pusher.Key, edit func(*pusher.List) error) error {
-	var one pusher.List
-	held, found := list.Pusher(key)
-	if found {
-		one = pusher.NewList(held)
-	}
-	if err := edit(&one); err != nil {
-		return err
-	}
-	if p, stays := one.Pusher(key); stays {
-		list.Set(p)
-	} else if found {
-		list.Delete(key)
-	}
-	return nil
 }
 
 // one returns a view of the store in which each user's hash has the field of one

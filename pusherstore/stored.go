@@ -104,9 +104,8 @@ func (s storedHash) change(next pusher.List) change {
 	c := change{old: s.fields, next: next}
 	left := stored.HashFields(s.fields)
 	for _, p := range next.All() {
-		field := p.Field()
-		if was, found := s.list.Pusher(p.Key); !found || !was.Equal(p) {
-			_, text := stored.PusherField(p)
+		field, text := stored.PusherField(p)
+		if was, found := left[field]; !found || was != text {
 			c.sets = append(c.sets, field, text)
 		}
 		delete(left, field)

@@ -4,7 +4,6 @@
 package pusher
 
 import (
-	"slices"
 	"strconv"
 
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -49,13 +48,6 @@ type Pusher struct {
 	// tells a pusher that a push gateway has rejected from one that was set since.
 	// Clients do not see it. 0 for a pusher that was last set before there was one.
 	SetAt int64
-}
-
-// Equal reports whether both are the same in every part.
-func (p Pusher) Equal(q Pusher) bool {
-	return p.Key == q.Key && p.Kind == q.Kind && p.AppDisplayName == q.AppDisplayName &&
-		p.DeviceDisplayName == q.DeviceDisplayName && p.Lang == q.Lang && p.Data == q.Data && slices.Equal(p.Extra, q.Extra) &&
-		p.Device == q.Device && p.Created == q.Created && p.Claim == q.Claim && p.SetAt == q.SetAt
 }
 
 // Enabled reports whether notifications are to be sent to the pusher (MSC3881):

@@ -365,13 +365,6 @@ func (s *Store[V]) cached(key string) (commit.Snapshot[V, Change[V]], bool) {
 	return s.layout.Missing, isSingle && s.layout.Missing != nil && !s.cache.has(redisKey)
 }
 
-// isCached is [Users.IsCached].
-func (s *Store[V]) isCached(key string) bool {
-	key = s.cfg.KeyPrefix + key
-	_, found := s.cache.get(s.layout.redisKey(key), key)
-	return found
-}
-
 // remember caches what is stored under a key.
 func (s *Store[V]) remember(key string, now Stored[V]) {
 	s.cache.put(s.layout.redisKey(key), key, now)

@@ -95,10 +95,6 @@ func (u *Users[V]) Swap(ctx context.Context, user mxid.UserID, onto stored.Revis
 	return u.store.Swap(ctx, u.key(user), onto, args)
 }
 
-// IsCached reports whether what a user has is cached, so that an update needs no read
-// if nobody else has written since.
-func (u *Users[V]) IsCached(user mxid.UserID) bool { return u.store.isCached(u.key(user)) }
-
 // Heard tells the store of a version that somebody has written: what is cached of an
 // older one is dropped, since to ask whether it is stored still would be in vain.
 func (u *Users[V]) Heard(user mxid.UserID, version int64) { u.store.heard(u.key(user), version) }
