@@ -59,7 +59,8 @@ func (s *sender) exchange() {
 	})
 }
 
-// add has a change told, in the place of one that was not told yet.
+// add has a change told, in the place of one that was not told yet. What an
+// operator has asked for is told with what comes of it.
 func (sh *shared) add(name string, change module.GatewayChange) {
 	pending, found := sh.changes[name]
 	if found && change.State == "" {
@@ -95,11 +96,7 @@ func (s *sender) tell(g *gateway, now time.Time) {
 }
 
 // change tells it, at once if it is more than that it lasts.
-// What an operator has asked for is told before what comes of it.
 func (s *sender) change(g *gateway, change module.GatewayChange, now time.Time) {
-	if s.shared.changes[g.name].Retry && change.State != module.GatewayWaiting {
-		return // the next pulse tells it
-	}
 	g.told = told{state: g.state, until: g.until, at: now}
 	if !g.isClosed() {
 		g.told.state = GateOpen
