@@ -59,16 +59,6 @@ func (u usedIndex) Update(
 	return u.PushkeyIndex.Update(ctx, key, edit)
 }
 
-type usedPipelinedIndex struct {
-	module.PipelinedIndex
-	use
-}
-
-func (u usedPipelinedIndex) LoadAfter(ctx context.Context, key pusher.Digest) (context.Context, func(context.Context) (pusher.Claims, error)) {
-	u.count()
-	return u.PipelinedIndex.LoadAfter(ctx, key)
-}
-
 type usedRuleService struct {
 	module.RuleService
 	use
@@ -154,12 +144,9 @@ func (u usedHealth) Healthy(context.Context) error {
 // replacements has a way to replace or wrap each interface of the registry.
 func replacements(u use) map[string]fx.Option {
 	return map[string]fx.Option{
-		"RuleStore":    fx.Decorate(func(s module.RuleStore) module.RuleStore { return usedRules{s, u} }),
-		"PusherStore":  fx.Decorate(func(s module.PusherStore) module.PusherStore { return usedPushers{s, u} }),
-		"PushkeyIndex": fx.Decorate(func(s module.PushkeyIndex) module.PushkeyIndex { return usedIndex{s, u} }),
-		"PipelinedIndex": fx.Decorate(func(s module.PushkeyIndex) module.PushkeyIndex {
-			return usedPipelinedIndex{s.(module.PipelinedIndex), u}
-		}),
+		"RuleStore":      fx.Decorate(func(s module.RuleStore) module.RuleStore { return usedRules{s, u} }),
+		"PusherStore":    fx.Decorate(func(s module.PusherStore) module.PusherStore { return usedPushers{s, u} }),
+		"PushkeyIndex":   fx.Decorate(func(s module.PushkeyIndex) module.PushkeyIndex { return usedIndex{s, u} }),
 		"RuleService":    fx.Decorate(func(s module.RuleService) module.RuleService { return usedRuleService{s, u} }),
 		"PusherService":  fx.Decorate(func(s module.PusherService) module.PusherService { return usedPusherService{s, u} }),
 		"HostService":    fx.Decorate(func(s module.HostService) module.HostService { return usedHostService{s, u} }),

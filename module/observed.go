@@ -144,16 +144,6 @@ func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit fu
 	return claims, err
 }
 
-func (s observedPushkeys) LoadAfter(ctx context.Context, key pusher.Digest) (context.Context, func(context.Context) (pusher.Claims, error)) {
-	update, load := loadAfter(ctx, s.PushkeyIndex, key)
-	return update, func(ctx context.Context) (pusher.Claims, error) {
-		ctx, end := s.o.Begin(ctx, s.o.load)
-		claims, err := load(ctx)
-		end(observe.Outcome{Err: err})
-		return claims, err
-	}
-}
-
 // outcomeOf returns how an operation with many results has ended: it has failed
 // if one of them has.
 func outcomeOf[T any](all map[mxid.UserID]Result[T]) observe.Outcome {

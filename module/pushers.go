@@ -173,11 +173,14 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 		}
 	}
 	p.Claim = others.Claim(number)
-	claims, err := s.put(ctx, user, p, set)
-	if err != nil {
+	if err := s.put(ctx, user, p, set); err != nil {
 		return err
 	}
 	if err := s.checkLoggedIn(ctx, user, p); err != nil {
+		return err
+	}
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
+	if err != nil {
 		return err
 	}
 	_, rival := claims.Last(user)
@@ -187,31 +190,27 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	return nil
 }
 
-// put stores a pusher, and returns the claims to its key after that. Its claim is
-// joined with that of the pusher that it replaces, because another request of the
-// user may have claimed since. The claim that is left over is released.
-func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) (claims pusher.Claims, err error) {
-	update, loadClaims := loadAfter(ctx, s.pushkeys.Pushkeys, p.Digest())
-	spare := pusher.Owner{User: user}
+// put stores a pusher. Its claim is joined with that of the pusher that it
+// replaces, because another request of the user may have claimed since. The claim
+// that is left over is released.
+func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
+	var spare int64
 	at := s.pushkeys.time().UnixMicro()
-	err = set(update, user, p.Key, func(list *pusher.List) error {
+	err := set(ctx, user, p.Key, func(list *pusher.List) error {
 		p := p
 		held, _ := list.Pusher(p.Key)
-		p.Claim, spare.Claim = p.Claim.Join(held.Claim)
+		p.Claim, spare = p.Claim.Join(held.Claim)
 		p.SetAt = max(at, held.SetAt+1)
 		list.Set(p)
 		return nil
 	})
-	if err != nil {
-		if fault.KindOf(err) != fault.Unavailable { // it may still be stored, else
-			s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
-		}
-		return claims, err
+	switch {
+	case err == nil:
+		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
+	case fault.KindOf(err) != fault.Unavailable: // it may still be stored, else
+		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
-	s.pushkeys.release(ctx, p.Digest(), spare)
-	claims, err = loadClaims(ctx)
-	claims.Release(spare) // they may be those from before
-	return claims, err
+	return err
 }
 
 // checkLoggedIn removes a pusher that was just set if its device was logged out

@@ -37,17 +37,6 @@ func (k pushkeys) claim(
 	return number, rival != 0, nil
 }
 
-// loadAfter prepares to load the claims to a key after an update of the pusher
-// store; see [PipelinedIndex].
-func loadAfter(ctx context.Context, index PushkeyIndex, key pusher.Digest) (
-	update context.Context, load func(context.Context) (pusher.Claims, error),
-) {
-	if after, is := index.(PipelinedIndex); is {
-		return after.LoadAfter(ctx, key)
-	}
-	return ctx, func(ctx context.Context) (pusher.Claims, error) { return index.Load(ctx, key) }
-}
-
 // drop removes a claim from the index. A claim of number 0 is no claim.
 func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
 	if claim.Claim == 0 {

@@ -91,23 +91,12 @@ func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 }
 
 func (c caller) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return c.update(ctx, user, func() error { return c.memory.UpdatePusher(ctx, user, key, edit) })
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.UpdatePusher(ctx, user, key, edit) })
 }
 
 func (c caller) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	return c.update(ctx, user, func() error { return c.memory.Update(ctx, user, edit) })
+	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Update(ctx, user, edit) })
 }
-
-// update is followed by the load that goes along with it.
-func (c caller) update(ctx context.Context, user mxid.UserID, do func() error) error {
-	err := takeAlone(c, turn{string(user), true}, do)
-	if load, is := ctx.Value(alongKey{}).(func()); is && err == nil {
-		load()
-	}
-	return err
-}
-
-type alongKey struct{}
 
 func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
 	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Delete(ctx, user) })
@@ -125,22 +114,6 @@ const (
 
 func (c callerIndex) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
 	return take(c.caller, turn{claimsTurn, false}, func() (pusher.Claims, error) { return c.memory.index().Load(ctx, key) })
-}
-
-func (c callerIndex) LoadAfter(ctx context.Context, key pusher.Digest) (context.Context, func(context.Context) (pusher.Claims, error)) {
-	var claims pusher.Claims
-	answered := false
-	along := func() {
-		var err error
-		claims, err = c.Load(ctx, key)
-		answered = err == nil
-	}
-	return context.WithValue(ctx, alongKey{}, along), func(ctx context.Context) (pusher.Claims, error) {
-		if answered {
-			return claims, nil
-		}
-		return c.Load(ctx, key)
-	}
 }
 
 func (c callerIndex) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {

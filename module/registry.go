@@ -178,20 +178,6 @@ type PushkeyIndex interface {
 	Postponed(ctx context.Context, before time.Time, limit int) ([]Unsettled, error)
 }
 
-// PipelinedIndex is what a [PushkeyIndex] should be as well if it is on the same
-// server as the [PusherStore]: after each update of a user's pusher the service loads
-// the claims to its pushkey, and here the load goes along with the update, in one
-// round trip. Beside another PusherStore, it asks when load is called.
-type PipelinedIndex interface {
-	PushkeyIndex
-
-	// LoadAfter prepares Load for the time after one update of the PusherStore. The
-	// service calls Update or UpdatePusher with the context that it returns, and load
-	// when they have returned without an error. Load returns the claims as they were
-	// at some time after the write, and errors as Load does.
-	LoadAfter(ctx context.Context, key pusher.Digest) (update context.Context, load func(context.Context) (pusher.Claims, error))
-}
-
 // Unsettled is a pushkey that may have an owner too many after a claim.
 type Unsettled struct {
 	Key   pusher.Digest

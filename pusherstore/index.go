@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-var _ module.PipelinedIndex = (*Index)(nil)
+var _ module.PushkeyIndex = (*Index)(nil)
 
 // Index is a [module.PushkeyIndex] on Redis, beside a [Store]. It is safe for
 // concurrent use, does no I/O of its own accord, and needs no closing.
@@ -57,18 +57,6 @@ func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, err
 func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
 	state, err := x.claims.Update(ctx, stored.Keys{}.Claims(key), edit)
 	return state.Value, err
-}
-
-// LoadAfter prepares Load for the time after an update of a [Store], on the same
-// client; see [module.PipelinedIndex].
-func (x *Index) LoadAfter(ctx context.Context, key pusher.Digest) (
-	update context.Context, load func(context.Context) (pusher.Claims, error),
-) {
-	update, claims := x.claims.LoadAfter(ctx, stored.Keys{}.Claims(key))
-	return update, func(ctx context.Context) (pusher.Claims, error) {
-		state, err := claims(ctx)
-		return state.Value, err
-	}
 }
 
 // Postpone remembers a claim; see [module.PushkeyIndex].

@@ -22,7 +22,6 @@ func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 		{"claims are known to every host", claimsRoundTrip},
 		{"a refused edit changes nothing", refusedClaim},
 		{"no claim of many hosts is lost", claimants},
-		{"claims are loaded after an update of another store", claimsAfter},
 		{"a context that has ended changes nothing", claimEndedContext},
 		{"what was postponed is told until it is settled", postponedClaims},
 	} {
@@ -85,31 +84,6 @@ func refusedClaim(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 		t.Errorf("got error %v, want the edit's", err)
 	}
 	wantClaims(t, index, key)
-}
-
-// claimsAfter is for an index that is a [module.PipelinedIndex].
-func claimsAfter(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
-	index, isPipelined := newIndex(t).(module.PipelinedIndex)
-	if !isPipelined {
-		t.Skip("it is no PipelinedIndex")
-	}
-	key, user := newDigest(), newUser()
-	update, load := index.LoadAfter(t.Context(), key)
-	if update == nil || update.Err() != nil {
-		t.Errorf("got the context %v", update)
-	}
-	_, err := newIndex(t).Update(t.Context(), key, claimBy(user)) // while the other store is updated
-	wantNoError(t, err)
-	claims, err := load(t.Context())
-	wantNoError(t, err)
-	if want := []pusher.Owner{{User: user, Claim: 1}}; !slices.Equal(claims.Owners(), want) {
-		t.Errorf("got %v, want %v", claims.Owners(), want)
-	}
-	_, load = index.LoadAfter(t.Context(), key)
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err = load(ended)
-	wantUnavailable(t, err)
 }
 
 func claimants(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {

@@ -29,9 +29,6 @@ func newScript(nodes *nodes, source string, d Durability) *script {
 // as far as the durability asks.
 func (s *script) run(ctx context.Context, key string, args []any) (done bool, err error) {
 	if !s.durability.isAsked() {
-		if along := alongWith(ctx, s.client); along != nil {
-			return s.runAlong(ctx, along, key, args)
-		}
 		return s.lua.Run(ctx, s.client, []string{key}, args...).Bool()
 	}
 	r := run{script: s, key: key, args: args, wait: wait{what: s.durability}}
