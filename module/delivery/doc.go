@@ -9,9 +9,9 @@
 // The shard's owner, the host that holds its lease, reads the entries in their
 // order and puts each into the queue of each pusher of each user: one is sent at
 // a time. When nothing is left to do for an entry and all before it, a checkpoint
-// drops them from the log. Checkpoints of all shards are made together, every 20 ms
-// as long as there is something new, and sooner when much is. Pushers without trouble leave nothing behind, in the
-// queue or in memory.
+// drops them from the log. Checkpoints of all shards are made together, every
+// 20 ms as long as there is something new, and sooner when much is. Pushers
+// without trouble leave nothing behind, in the queue or in memory.
 //
 // A pusher in trouble has a record in the queue, with the newest of its
 // notifications. These are moved from the log to the record in one checkpoint, so
