@@ -157,13 +157,13 @@ func TestBadgesThatCannotBeHandedOverAreTriedAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.unread = &unreadCounts{counts: map[mxid.UserID]int{name(1): 3}}
 		failing := 3
-		w.queue.fail = func(op string) (error, error) {
+		w.queue.failWith(func(op string) (error, error) {
 			if op == "append" && failing > 0 {
 				failing--
 				return errAway, nil
 			}
 			return nil, nil
-		}
+		})
 		d, stop := w.started()
 		defer stop()
 		w.set(name(1), key(1), "gw")

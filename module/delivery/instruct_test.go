@@ -55,19 +55,15 @@ func TestRetrySendsAtOnceWhatWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		d, stop := w.started()
 		defer stop()
-		refuse := true
 		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
-			if refuse {
-				return module.GatewayAnswer{}, fmt.Errorf("dial: %w", dialguard.ErrRefused)
-			}
-			return status(200), nil
+			return module.GatewayAnswer{}, fmt.Errorf("dial: %w", dialguard.ErrRefused)
 		})
 		for i := range 3 {
 			w.set(name(i), key(i), "gw")
 		}
 		w.notify(d, 1, "!r:h", name(0), name(1), name(2))
 		time.Sleep(10 * time.Second)
-		refuse = false
+		w.answer("gw", always(200))
 		if got, want := w.instruct(Instruction{Action: Retry, Pushers: pusherIDs(0, 1, 77)}), (Effect{Pushers: 2}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
@@ -186,7 +182,7 @@ func TestAnInstructionIsDoneOnceAndThenAnswered(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.wantLeft(0, many)
 		failures := 0
-		w.queue.fail = func(op string) (before, lost error) {
+		w.queue.failWith(func(op string) (before, lost error) {
 			if op == "checkpoint" && failures < 10 {
 				if failures++; failures%2 == 0 {
 					return errAway, nil
@@ -194,7 +190,7 @@ func TestAnInstructionIsDoneOnceAndThenAnswered(t *testing.T) {
 				return nil, errAway
 			}
 			return nil, nil
-		}
+		})
 		if got, want := w.instruct(Instruction{Action: Flush, Pushers: pusherIDs(all...)}), (Effect{many, many}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}

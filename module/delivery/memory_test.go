@@ -80,6 +80,14 @@ func (q *memoryQueue) do(ctx context.Context, op string, work func() error) erro
 	return err
 }
 
+// failWith has operations fail from now on. Fail returns the errors of one: that of
+// which it is refused, and that with which its answer gets lost.
+func (q *memoryQueue) failWith(fail func(op string) (before, lost error)) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.fail = fail
+}
+
 func (q *memoryQueue) shard(n int) *memoryShard {
 	s := q.shards[n]
 	if s == nil {

@@ -634,12 +634,12 @@ func TestWhileTheQueueIsAwayNothingIsLostAndLittleIsDoubled(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cfg.MaxInFlight = 16
 		var away sync.Map
-		w.queue.fail = func(op string) (error, error) {
+		w.queue.failWith(func(op string) (error, error) {
 			if _, is := away.Load("away"); is && op != "read" {
 				return errAway, nil
 			}
 			return nil, nil
-		}
+		})
 		d, stop := w.started()
 		defer stop()
 		var users []mxid.UserID
