@@ -4,10 +4,10 @@ import (
 	"context"
 	"net/url"
 	"strconv"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pushfx/pushfx/module/delivery"
@@ -34,21 +34,27 @@ func (t *Tracing) BeginCall(ctx context.Context, call string) (context.Context, 
 	}
 }
 
+// traceparentField is where W3C Trace Context has the name of a span.
+const traceparentField = "traceparent"
+
 // Traceparent implements [delivery.Tracer].
 func (t *Tracing) Traceparent(ctx context.Context) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() || !span.IsSampled() {
 		return ""
 	}
-	return "00-" + span.TraceID().String() + "-" + span.SpanID().String() + "-01"
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, carrier)
+	return carrier[traceparentField]
 }
 
 // BeginPost implements [delivery.Tracer]. The span that handed the notification
 // over is also its parent, as semantic conventions have it for a single message:
 // so whoever sampled that gets both.
 func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(delivery.PostOutcome, int)) {
-	from, ok := readTraceparent(traceparent)
-	if !ok {
+	remote := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparentField: traceparent})
+	from := trace.SpanContextFromContext(remote)
+	if !from.IsValid() {
 		return ctx, func(delivery.PostOutcome, int) {}
 	}
 	attributes := []attribute.KeyValue{attribute.String("http.request.method", "POST")}
@@ -68,20 +74,4 @@ func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (c
 			span.SetStatus(codes.Error, string(outcome))
 		}
 	}
-}
-
-// readTraceparent reads what Traceparent returns.
-func readTraceparent(text string) (span trace.SpanContext, ok bool) {
-	parts := strings.Split(text, "-")
-	if len(parts) != 4 {
-		return span, false
-	}
-	id, err := trace.TraceIDFromHex(parts[1])
-	if err != nil {
-		return span, false
-	}
-	parent, err := trace.SpanIDFromHex(parts[2])
-	return trace.NewSpanContext(trace.SpanContextConfig{
-		TraceID: id, SpanID: parent, TraceFlags: trace.FlagsSampled, Remote: true,
-	}), err == nil
 }
