@@ -44,8 +44,8 @@ func (c *saves) add(sh *shard) {
 
 // forget is for a shard that is not ours any more.
 func (c *saves) forget(sh *shard) {
-	c.unsaved -= sh.unsaved + sh.unsavedSaved
-	c.underWay -= sh.unsavedSaved
+	c.unsaved -= sh.unsaved + sh.beingSaved
+	c.underWay -= sh.beingSaved
 }
 
 // save has the queue keep what was achieved since the last checkpoints.
@@ -123,8 +123,8 @@ func (sh *shard) progress(saved map[*fifo]bool) module.Progress {
 		p.Answers = maps.Clone(sh.answers)
 	}
 	sh.changed, sh.saving = len(sh.dirty) > 0, true
-	sh.unsavedSaved, sh.unsaved = sh.unsaved, 0
-	sh.s.saves.underWay += sh.unsavedSaved
+	sh.beingSaved, sh.unsaved = sh.unsaved, 0
+	sh.s.saves.underWay += sh.beingSaved
 	return p
 }
 
@@ -163,8 +163,8 @@ func (sh *shard) saved(records map[*fifo]bool, err error) {
 
 // endSave returns how many requests the checkpoint was to keep that has ended.
 func (sh *shard) endSave() int {
-	n := sh.unsavedSaved
-	sh.unsavedSaved = 0
+	n := sh.beingSaved
+	sh.beingSaved = 0
 	sh.s.saves.underWay -= n
 	return n
 }

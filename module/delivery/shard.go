@@ -53,7 +53,7 @@ type shard struct {
 	changed, saving bool
 	toSave          bool // among those whose checkpoints are the next
 	unsaved         int  // requests that were answered since the last checkpoint
-	unsavedSaved    int  // and before it, as long as it is under way
+	beingSaved      int  // and before it, as long as it is under way
 	inFlight        int
 }
 

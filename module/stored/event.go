@@ -32,9 +32,9 @@ const (
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. One that ends with its digest is what the module has
-// written, and is not proved again. Errors: [pushrule.Unreadable] for what is no event,
-// or has a content that cannot be read.
+// ReadEvent reads a stored event. It does not prove an event that ends with its digest:
+// the module wrote that one. It returns [pushrule.Unreadable] if the text is no event, or
+// if its content cannot be read.
 func ReadEvent(text string) (Event, error) {
 	if hasDigest(text) {
 		rules, last, found := cutEvent(text)
