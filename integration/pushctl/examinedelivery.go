@@ -84,20 +84,11 @@ func (x *examination) examineLog(ctx context.Context, node *redis.Client, p prob
 }
 
 func (x *examination) examineHeld(ctx context.Context, node *redis.Client, p problem) error {
-	for cursor := uint64(0); ; {
-		page, next, err := node.HScan(ctx, p.key, cursor, "", pageSize).Result()
-		if err != nil {
-			return err
+	return scanHeld(ctx, node, p.key, func(id, text string) {
+		x.Held++
+		if _, err := delivery.ReadHeld([]byte(text)); err != nil {
+			p.kind, p.detail, p.held, p.text = unreadableHeld, id, id, text
+			x.sure = append(x.sure, p)
 		}
-		for i := 0; i+1 < len(page); i += 2 {
-			x.Held++
-			if _, err := delivery.ReadHeld([]byte(page[i+1])); err != nil {
-				p.kind, p.detail, p.held, p.text = unreadableHeld, page[i], page[i], page[i+1]
-				x.sure = append(x.sure, p)
-			}
-		}
-		if cursor = next; cursor == 0 {
-			return nil
-		}
-	}
+	})
 }

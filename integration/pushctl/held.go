@@ -12,6 +12,8 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -46,22 +48,30 @@ func (c *call) readHeld(ctx context.Context, shards []int, wanted func(heldPushe
 func (c *call) readHeldOf(
 	ctx context.Context, shard int, wanted func(heldPusher) bool, unreadable *atomic.Int64,
 ) (all []heldPusher, err error) {
-	for cursor := uint64(0); ; {
-		page, next, err := c.client.HScan(ctx, c.keys.ShardHeld(shard), cursor, "", pageSize).Result()
+	err = scanHeld(ctx, c.client, c.keys.ShardHeld(shard), func(id, text string) {
+		held, err := delivery.ReadHeld([]byte(text))
+		h := heldPusher{Held: held, id: id, shard: shard}
 		if err != nil {
-			return nil, err
+			unreadable.Add(1)
+		} else if wanted(h) {
+			all = append(all, h)
+		}
+	})
+	return all, err
+}
+
+// scanHeld calls each for the records of a shard, some of them perhaps twice.
+func scanHeld(ctx context.Context, client redis.Cmdable, key string, each func(id, text string)) error {
+	for cursor := uint64(0); ; {
+		page, next, err := client.HScan(ctx, key, cursor, "", pageSize).Result()
+		if err != nil {
+			return err
 		}
 		for i := 0; i+1 < len(page); i += 2 {
-			held, err := delivery.ReadHeld([]byte(page[i+1]))
-			h := heldPusher{Held: held, id: page[i], shard: shard}
-			if err != nil {
-				unreadable.Add(1)
-			} else if wanted(h) {
-				all = append(all, h)
-			}
+			each(page[i], page[i+1])
 		}
 		if cursor = next; cursor == 0 {
-			return all, nil
+			return nil
 		}
 	}
 }
@@ -113,11 +123,11 @@ func queuesShowCommand() command {
 			ctx, cancel := context.WithTimeout(ctx, replyLimit)
 			defer cancel()
 			all, err := c.queuesOf(ctx, user)
-			if err == nil && c.json {
-				return writeJSON(c.out, all)
-			}
 			if err != nil {
 				return err
+			}
+			if c.json {
+				return writeJSON(c.out, all)
 			}
 			return writeQueues(c.out, all, c.now())
 		},

@@ -151,15 +151,18 @@ func (c *call) selectHeld(ctx context.Context, isFit func(heldPusher) bool) (hel
 		}
 	}
 	held, err = c.readHeld(ctx, of, func(h heldPusher) bool { return (user == "" || h.User == user) && isFit(h) })
+	if err != nil {
+		return nil, 0, err
+	}
 	for part := range slices.Chunk(held, pageSize) {
-		if err == nil {
-			err = c.findGateways(ctx, part)
+		if err := c.findGateways(ctx, part); err != nil {
+			return nil, 0, err
 		}
 	}
 	if c.gateway != "" {
 		held = slices.DeleteFunc(held, func(h heldPusher) bool { return !isGateway(h.gateway, c.gateway) })
 	}
-	return held, shards, err
+	return held, shards, nil
 }
 
 const (
