@@ -44,7 +44,7 @@ func importTable() []importRow {
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/observe/metrics", with(prom, "module/delivery"), nil},
 		{logging, with(redisClient, "module/delivery", zap), nil},
-		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/trace"), nil},
+		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe"}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
 		{redisCommit, with(redis, redisClient, "module/stored"), nil},
