@@ -26,7 +26,7 @@ var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}
 
 // late is how much later than it must a call may return here, where other tests
 // run at the same time.
-const late = time.Second
+const late = 5 * time.Second
 
 // replicated starts a master with replicas.
 func replicated(t *testing.T, replicas int) *redistest.ReplicatedServers {
