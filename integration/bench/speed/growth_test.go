@@ -13,7 +13,7 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite growth.svg with what results.md says")
+var update = flag.Bool("update", false, "rewrite growth.svg with what the page of the bench says")
 
 // rowsOf returns the cells of the named columns of the table that has them all.
 func rowsOf(t *testing.T, page string, columns ...string) (rows [][]string) {
@@ -46,10 +46,10 @@ func rowsOf(t *testing.T, page string, columns ...string) (rows [][]string) {
 	return nil
 }
 
-// The picture and the table beside it were found by the same run.
+// The picture shows the table of the page that it stands on.
 func TestThePictureShowsTheTable(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("results.md")
+	page, err := os.ReadFile("../README.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +70,7 @@ func TestThePictureShowsTheTable(t *testing.T) {
 		}
 	}
 	if got, err := os.ReadFile("growth.svg"); err != nil || !bytes.Equal(got, want) {
-		t.Errorf("growth.svg shows something else than results.md (%v): run the bench anew, or this test with -update", err)
+		t.Errorf("growth.svg shows something else than the page of the bench (%v): run this test with -update", err)
 	}
 }
 
