@@ -155,7 +155,7 @@ func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) e
 		switch {
 		case err == nil && done:
 			return nil
-		case err != nil && (!isAnswerLost(err) || failures == maxFailures || ctx.Err() != nil):
+		case err != nil && (!mayHaveTakenEffect(err) || failures == maxFailures || ctx.Err() != nil):
 			return err
 		case err != nil:
 			failures++
@@ -186,7 +186,7 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[
 	}
 	done, err = c.write(ctx, key, snapshot.Revision(), next, b, pending)
 	switch {
-	case err != nil && (!isAnswerLost(err) || ctx.Err() != nil):
+	case err != nil && (!mayHaveTakenEffect(err) || ctx.Err() != nil):
 		return false, err
 	case err != nil:
 		c.tell(observe.UnknownOutcome)
@@ -284,9 +284,9 @@ func (c *Committer[V, C]) revision(w pendingWrite, change Change) stored.Revisio
 // as its store is asked to. It is not tried again: that would only wait again.
 var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
 
-// isAnswerLost reports whether an attempt may have taken effect and nobody knows:
-// the store was reached, but its answer was not.
-func isAnswerLost(err error) bool {
+// mayHaveTakenEffect reports whether a failed attempt may have changed the store all
+// the same: the store was reached, but its answer got lost.
+func mayHaveTakenEffect(err error) bool {
 	if errors.Is(err, ErrNotConfirmed) {
 		return false
 	}

@@ -285,15 +285,16 @@ const maxAsks = 3
 // faults.
 func ask[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (value T, err error) {
 	for range maxAsks {
-		if value, err = askOnce(ctx, s, key, command); !isAnswerLost(err) || ctx.Err() != nil {
+		if value, err = askOnce(ctx, s, key, command); !isConnectionLost(err) || ctx.Err() != nil {
 			break
 		}
 	}
 	return value, s.checkError(err)
 }
 
-// isAnswerLost reports whether a connection broke that was there.
-func isAnswerLost(err error) bool {
+// isConnectionLost reports whether a connection broke after it was made, so that
+// Redis may have the command.
+func isConnectionLost(err error) bool {
 	var network *net.OpError
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
 }
