@@ -46,6 +46,20 @@ func pause(t *testing.T, server *redistest.Server) {
 	}
 }
 
+// testScript is a script with its writer.
+type testScript struct {
+	writer *Writer
+	script *redis.Script
+}
+
+func newTestScript(client redis.UniversalClient, waits *Waits, source string, d Durability) testScript {
+	return testScript{newWriter(newNodes(client, waits), "", "", Config{Durability: d}, nil), redis.NewScript(source)}
+}
+
+func (s testScript) run(ctx context.Context, key string, args []any) (done bool, err error) {
+	return s.writer.run(ctx, s.script, key, args)
+}
+
 // setting is a script that stores its argument and succeeds.
 const setting = `redis.call('SET', KEYS[1], ARGV[1]) return 1`
 
@@ -57,7 +71,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 		replicas = append(replicas, s.Client(t))
 	}
 	for wanted := 1; wanted <= 2; wanted++ {
-		set := newScript(newNodes(servers.Master().Client(t), nil), setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
+		set := newTestScript(servers.Master().Client(t), nil, setting, Durability{Replicas: wanted, Timeout: oneReplica.Timeout})
 		for n := range 50 {
 			value := fmt.Sprint(wanted, n)
 			if done, err := set.run(t.Context(), "key", []any{value}); !done || err != nil {
@@ -74,7 +88,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 			}
 		}
 	}
-	set := newScript(newNodes(servers.Master().Client(t), nil), setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
+	set := newTestScript(servers.Master().Client(t), nil, setting, Durability{Replicas: 3, Timeout: 20 * time.Millisecond})
 	done, err := set.run(t.Context(), "key", []any{"x"})
 	if done || err == nil || !strings.Contains(err.Error(), "2 of 3 replicas") {
 		t.Errorf("got %t, %v", done, err)
@@ -84,7 +98,7 @@ func TestAScriptIsDoneWhenTheReplicasHaveItsEffect(t *testing.T) {
 func TestInAClusterTheReplicaOfTheKeysMasterHasTheEffect(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 1)
-	set := newScript(newNodes(cluster.Client(t), nil), setting, oneReplica)
+	set := newTestScript(cluster.Client(t), nil, setting, oneReplica)
 	for n := range 50 {
 		key := fmt.Sprint("key", n)
 		if done, err := set.run(t.Context(), key, []any{"x"}); !done || err != nil {
@@ -147,8 +161,8 @@ func TestAScriptWithoutItsReplicasIsRefusedAfterTheTimeoutAndHasItsEffect(t *tes
 			t.Parallel()
 			client, server := start(t)
 			master := server.Client(t)
-			set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, Timeout: timeout})
-			if err := set.lua.Load(t.Context(), master).Err(); err != nil { // or else there is a second wait
+			set := newTestScript(client, nil, setting, Durability{Replicas: 1, Timeout: timeout})
+			if err := set.script.Load(t.Context(), master).Err(); err != nil { // or else there is a second wait
 				t.Fatal(err)
 			}
 			for _, value := range []string{"a", "b"} {
@@ -173,7 +187,7 @@ func TestAScriptThatAnswers0IsNotDoneWhateverTheReplicasDo(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	durability := Durability{Replicas: 1, Timeout: 20 * time.Millisecond}
-	set, refuse := newScript(newNodes(client, nil), setting, durability), newScript(newNodes(client, nil), `return 0`, durability)
+	set, refuse := newTestScript(client, nil, setting, durability), newTestScript(client, nil, `return 0`, durability)
 	for range 3 {
 		if done, err := refuse.run(t.Context(), "key", nil); done || err != nil {
 			t.Errorf("got %t, %v", done, err)
@@ -190,7 +204,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 	master := cluster.Masters()[0].Client(t)
 	for name, client := range map[string]redis.UniversalClient{"single": master, "cluster": cluster.Client(t)} {
 		t.Run(name, func(t *testing.T) {
-			set := newScript(newNodes(client, nil), setting, oneReplica)
+			set := newTestScript(client, nil, setting, oneReplica)
 			for n := range 5 {
 				if err := master.ScriptFlush(t.Context()).Err(); err != nil {
 					t.Fatal(err)
@@ -198,7 +212,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 				if done, err := set.run(t.Context(), "key", []any{n}); !done || err != nil {
 					t.Errorf("got %t, %v", done, err)
 				}
-				if known, err := set.lua.Exists(t.Context(), master).Result(); err != nil || !slices.Equal(known, []bool{true}) {
+				if known, err := set.script.Exists(t.Context(), master).Result(); err != nil || !slices.Equal(known, []bool{true}) {
 					t.Errorf("got %v, %v", known, err)
 				}
 			}
@@ -209,7 +223,7 @@ func TestAScriptThatTheServerHasForgottenIsSentAgain(t *testing.T) {
 func TestAScriptWithAnErrorIsNotDone(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	broken := newScript(newNodes(client, nil), `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
+	broken := newTestScript(client, nil, `return redis.call('INCR', KEYS[1], KEYS[1])`, Durability{Replicas: 1, Timeout: time.Millisecond})
 	if done, err := broken.run(t.Context(), "key", nil); done || err == nil || !strings.Contains(err.Error(), "Wrong number of args") {
 		t.Errorf("got %t, %v", done, err)
 	}
@@ -225,8 +239,8 @@ func TestADeadlineThatComesBeforeTheTimeoutIsKept(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: heeds, ReadTimeout: never})
 			defer client.Close()
-			set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, Timeout: never / 2})
-			if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
+			set := newTestScript(client, nil, setting, Durability{Replicas: 1, Timeout: never / 2})
+			if err := set.script.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
 				t.Fatal(err)
 			}
 			for range 3 {
@@ -246,8 +260,8 @@ func TestAWaitThatADeadlineEndsKeepsItsConnection(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
-	set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
-	if err := set.lua.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
+	set := newTestScript(client, nil, setting, Durability{Replicas: 1, Timeout: 4 * time.Second})
+	if err := set.script.Load(t.Context(), client).Err(); err != nil { // or else there is a second wait
 		t.Fatal(err)
 	}
 	connections := func() string {
@@ -328,7 +342,7 @@ func TestTheWaitFollowsTheScriptOnItsConnection(t *testing.T) {
 			for _, s := range test.servers {
 				ends = append(ends, monitor(t, s))
 			}
-			set := newScript(newNodes(test.client, nil), setting, Durability{Replicas: 1, Timeout: time.Millisecond})
+			set := newTestScript(test.client, nil, setting, Durability{Replicas: 1, Timeout: time.Millisecond})
 			parallel(writers, func(writer int) {
 				for n := range writes {
 					_, _ = set.run(t.Context(), fmt.Sprint("key", writer, n), []any{"x"}) // There is no replica.
@@ -379,7 +393,7 @@ func TestNothingIsDoneWhileTheReplicaIsPausedHoweverManyWrite(t *testing.T) {
 	defer client.Close()
 	write := func(d Durability, want bool) {
 		t.Helper()
-		set := newScript(newNodes(client, nil), setting, d)
+		set := newTestScript(client, nil, setting, d)
 		parallel(writers, func(writer int) {
 			for range writes {
 				if done, err := set.run(t.Context(), fmt.Sprint("key", writer), []any{"x"}); done != want || (err == nil) != want {
@@ -405,8 +419,8 @@ func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 	})
 	defer client.Close()
 	waits := new(Waits)
-	store, otherStore := newScript(newNodes(client, waits), setting, oneReplica), newScript(newNodes(client, waits), setting, oneReplica)
-	run := func(set *script, key string, limit time.Duration) error {
+	store, otherStore := newTestScript(client, waits, setting, oneReplica), newTestScript(client, waits, setting, oneReplica)
+	run := func(set testScript, key string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		defer cancel()
 		done, err := set.run(ctx, key, []any{"x"})
@@ -424,7 +438,7 @@ func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 	learnCommands(t, client)
 	pause(t, servers.Nodes()[2])
 	var waiting sync.WaitGroup
-	for _, set := range []*script{store, otherStore} {
+	for _, set := range []testScript{store, otherStore} {
 		waiting.Go(func() {
 			if err := run(set, silent, 2*time.Second); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
 				t.Errorf("got error %v", err)
@@ -486,7 +500,7 @@ func TestAScriptFollowsItsSlotToAnotherMaster(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 2, 1)
 	client := cluster.Client(t)
-	set := newScript(newNodes(client, nil), setting, oneReplica)
+	set := newTestScript(client, nil, setting, oneReplica)
 	run := func(step, key string) {
 		t.Helper()
 		if done, err := set.run(t.Context(), key, []any{step}); !done || err != nil {
@@ -538,7 +552,7 @@ func TestAScriptIsDoneWhenTheFileIsOnDisk(t *testing.T) {
 			if test.fault != "" {
 				durability.Timeout = 250 * time.Millisecond
 			}
-			set := newScript(newNodes(client, nil), setting, durability)
+			set := newTestScript(client, nil, setting, durability)
 			for n := range 3 {
 				began := time.Now()
 				done, err := set.run(t.Context(), "key", []any{n})
@@ -558,7 +572,7 @@ func TestAScriptIsRefusedWhereTheFileIsTurnedOff(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	requireWAITAOF(t, client)
-	set := newScript(newNodes(client, nil), setting, Durability{AOF: true, Timeout: time.Second})
+	set := newTestScript(client, nil, setting, Durability{AOF: true, Timeout: time.Second})
 	done, err := set.run(t.Context(), "key", []any{"x"})
 	if done || err == nil || !strings.Contains(err.Error(), "appendonly is disabled") {
 		t.Errorf("got %t, %v", done, err)
@@ -572,7 +586,7 @@ func TestReplicasAndFileAreBothWaitedFor(t *testing.T) {
 	client := pair.Master().Client(t)
 	run := func(fault string) {
 		t.Helper()
-		set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
+		set := newTestScript(client, nil, setting, Durability{Replicas: 1, AOF: true, Timeout: 500 * time.Millisecond})
 		done, err := set.run(t.Context(), "key", []any{"x"})
 		if done != (fault == "") || err != nil && !strings.Contains(err.Error(), fault) {
 			t.Errorf("got %t, %v, want %q", done, err, fault)

@@ -83,7 +83,7 @@ func HasEnd(arg int) string {
 //
 // KEYS: the string's, and that of the staged one. ARGV: the end of the old one, the
 // channel, and the message or nothing. An error says that there is no staged string.
-var stagedSwapScript = `
+var stagedSwapScript = redis.NewScript(`
 if not (` + HasEnd(1) + `) then
 	redis.call('DEL', KEYS[2])
 	return 0
@@ -91,7 +91,7 @@ end
 redis.call('RENAME', KEYS[2], KEYS[1])
 redis.call('PERSIST', KEYS[1])
 if ARGV[5] ~= '' then redis.pcall('PUBLISH', ARGV[4], ARGV[5]) end
-return 1`
+return 1`)
 
 // swapStaged makes a staged swap. Possible is false if the server refused a part of
 // it: while a slot moves, the two keys may be on two nodes. Then nothing has
@@ -104,11 +104,11 @@ func (s *Store[V]) swapStaged(ctx context.Context, key string, staged StagedSwap
 	// The pipeline's own error is that of one of the commands.
 	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		set = p.Set(ctx, keys[1], staged.New, stagedLife)
-		swap = p.EvalSha(ctx, s.stagedSwap.Hash(), keys, args...)
+		swap = p.EvalSha(ctx, stagedSwapScript.Hash(), keys, args...)
 		return nil
 	})
 	if set.Err() == nil && redis.HasErrorPrefix(swap.Err(), "NOSCRIPT") {
-		swap = s.stagedSwap.Eval(ctx, s.client, keys, args...)
+		swap = stagedSwapScript.Eval(ctx, s.client, keys, args...)
 	}
 	done, err = swap.Bool()
 	if refused := redis.Error(nil); errors.As(err, &refused) {

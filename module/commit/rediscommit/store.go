@@ -14,7 +14,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -110,13 +109,12 @@ type Store[V any] struct {
 	client redis.UniversalClient
 	nodes  *nodes
 	reads  *pipelines
-	swap   *script
-	remove *script
+	writer *Writer
+	swap   *redis.Script
 
-	stagedSwap *redis.Script
-	cache      *cache[V]
-	parts      *parts // of a view
-	committer  *commit.Committer[V, Change[V]]
+	cache     *cache[V]
+	parts     *parts // of a view
+	committer *commit.Committer[V, Change[V]]
 }
 
 // New returns a store on client, which stays the caller's. The client must read
@@ -129,16 +127,9 @@ func New[V any](client redis.UniversalClient, cfg Config, o Options, layout Layo
 	nodes := newNodes(client, o.Waits)
 	s := &Store[V]{
 		layout: layout, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
-		swap:   newScript(nodes, layout.Swap, cfg.Durability),
-		remove: newScript(nodes, removeScript, cfg.Durability),
-
-		stagedSwap: redis.NewScript(stagedSwapScript),
-		cache:      newCache[V](cfg.CacheBytes),
+		writer: newWriter(nodes, layout.Name, layout.Observed, cfg, o.Observer), swap: redis.NewScript(layout.Swap),
+		cache: newCache[V](cfg.CacheBytes),
 	}
-	observeWaits := func(took time.Duration, reached bool) {
-		o.Observer.Took(observe.DurabilityWait, layout.Observed, took, reached)
-	}
-	s.swap.waited, s.remove.waited = observeWaits, observeWaits
 	s.committer = s.newCommitter()
 	return s, nil
 }
@@ -166,7 +157,7 @@ func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
 }
 
 // removeScript removes the key, whatever it holds.
-const removeScript = `redis.call('DEL', KEYS[1]) return 1`
+var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
 // Load returns what is stored under a key, the zero V if nothing is.
 // The key is given without its prefix. Errors: [module.Unavailable], the
@@ -228,7 +219,7 @@ func (s *Store[V]) Remove(ctx context.Context, key string) error {
 // also be on another master, where it cannot be removed.
 func (s *Store[V]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
-		if _, err = s.remove.run(ctx, key, nil); err != nil {
+		if _, err = s.writer.run(ctx, removeScript, key, nil); err != nil {
 			return err
 		}
 		if err = s.nodes.checkNotElsewhere(ctx, s.layout.redisKey(key)); err == nil {
@@ -251,7 +242,7 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, a
 	if _, err := s.readVerified(ctx, key); fault.KindOf(err) == fault.Unavailable {
 		return false, err // it may be where the swap would not find it
 	}
-	if done, err = s.swap.run(ctx, key, args(s.committer.NextRevision(onto))); err != nil {
+	if done, err = s.writer.run(ctx, s.swap, key, args(s.committer.NextRevision(onto))); err != nil {
 		return false, s.unavailable("swap", err)
 	}
 	return done, nil
@@ -400,5 +391,5 @@ func (s *Store[V]) swapTo(ctx context.Context, key string, c Change[V], revision
 			}
 		}
 	}
-	return s.swap.run(ctx, s.layout.redisKey(key), c.Args(revision))
+	return s.writer.run(ctx, s.swap, s.layout.redisKey(key), c.Args(revision))
 }

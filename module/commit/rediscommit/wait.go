@@ -14,7 +14,7 @@ import (
 // on the same connection.
 type wait struct {
 	what Durability
-	ends time.Time // of all waits together; zero before the first
+	ends time.Time // if it takes two waits, of both together
 }
 
 // doer is a connection, or a pipeline that is sent later.
@@ -22,30 +22,23 @@ type doer interface {
 	Do(ctx context.Context, args ...any) *redis.Cmd
 }
 
-// begin is called before each sending.
-func (w *wait) begin(now time.Time) {
-	if w.ends.IsZero() {
-		w.ends = now.Add(w.what.Timeout)
-	}
-}
-
 // queueFirst queues the wait for replicas, or, if none are asked for, for the
 // file.
-func (w *wait) queueFirst(ctx context.Context, c doer) *redis.Cmd {
+func (w wait) queueFirst(ctx context.Context, c doer) *redis.Cmd {
 	if w.what.Replicas == 0 {
 		return w.queueAOF(ctx, c)
 	}
 	return c.Do(ctx, "WAIT", w.what.Replicas, w.left(ctx))
 }
 
-func (w *wait) queueAOF(ctx context.Context, c doer) *redis.Cmd {
+func (w wait) queueAOF(ctx context.Context, c doer) *redis.Cmd {
 	return c.Do(ctx, "WAITAOF", 1, 0, w.left(ctx))
 }
 
 // left is how many milliseconds a wait may take. Its answer should come before
 // ctx ends, or else the client gives the connection up. To wait for 0 would be
 // for ever.
-func (w *wait) left(ctx context.Context) int64 {
+func (w wait) left(ctx context.Context) int64 {
 	left := time.Until(w.ends)
 	if deadline, found := ctx.Deadline(); found {
 		untilEnd := time.Until(deadline)
@@ -54,7 +47,7 @@ func (w *wait) left(ctx context.Context) int64 {
 	return max(left.Milliseconds(), 1)
 }
 
-func (w *wait) checkFirst(waited *redis.Cmd) error {
+func (w wait) checkFirst(waited *redis.Cmd) error {
 	if w.what.Replicas == 0 {
 		return w.checkAOF(waited)
 	}
@@ -66,7 +59,7 @@ func (w *wait) checkFirst(waited *redis.Cmd) error {
 	return err
 }
 
-func (w *wait) checkAOF(waited *redis.Cmd) error {
+func (w wait) checkAOF(waited *redis.Cmd) error {
 	got, err := waited.Int64Slice()
 	if err == nil && (len(got) == 0 || got[0] < 1) {
 		err = fmt.Errorf("%w: the master does not have the change on disk after %v", commit.ErrNotConfirmed, w.what.Timeout)

@@ -148,7 +148,7 @@ func TestTheWaitForTheFileGetsWhatTheReplicasHaveLeft(t *testing.T) {
 	if err := client.Ping(context.Background()).Err(); err == nil { // another connection of the pool
 		t.Error("the server knows PING")
 	}
-	set := newScript(newNodes(client, nil), setting, Durability{Replicas: 1, AOF: true, Timeout: timeout})
+	set := newTestScript(client, nil, setting, Durability{Replicas: 1, AOF: true, Timeout: timeout})
 	if done, err := set.run(t.Context(), "key", []any{"x"}); !done || err != nil {
 		t.Fatalf("got %t, %v", done, err)
 	}

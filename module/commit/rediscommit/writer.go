@@ -16,10 +16,10 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// Writer sends writes to the masters that have their keys, many at once, and
-// waits for their durability: for stores whose writes are no compare-and-set of a
-// whole value. It is safe for concurrent use, does no I/O of its own accord, and
-// needs no closing.
+// Writer sends writes to the masters that have their keys, many at once, and waits
+// for their durability. A [Store] has one; others are for writes that are no
+// compare-and-set of a whole value. It is safe for concurrent use, does no I/O of its
+// own accord, and needs no closing.
 type Writer struct {
 	name     string
 	observed string
@@ -50,9 +50,12 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 	default:
 		return nil, fmt.Errorf("%s: it needs a *redis.Client or *redis.ClusterClient, not a %T", name, client)
 	}
-	nodes := newNodes(client, o.Waits)
+	return newWriter(newNodes(client, o.Waits), name, observed, cfg, o.Observer), nil
+}
+
+func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe.Observer) *Writer {
 	nodes.watch()
-	return &Writer{name, observed, cfg, observe.Or(o.Observer), nodes}, nil
+	return &Writer{name, observed, cfg, observe.Or(observer), nodes}
 }
 
 // Do sends writes, those for a node in one pipeline, and returns the error of
@@ -71,19 +74,7 @@ func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
 func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
 	ctx, cancel := w.cfg.Bound(ctx)
 	defer cancel()
-	errs := make([]error, len(writes))
-	open := make([]*sentWrite, len(writes))
-	for i := range writes {
-		open[i] = &sentWrite{Write: &writes[i], err: &errs[i]}
-	}
-	waits := wait{what: d}
-	for try := 0; len(open) > 0; try++ {
-		w.sendAll(ctx, &waits, open)
-		open = slices.DeleteFunc(open, func(s *sentWrite) bool { return !w.redirect(ctx, s) })
-		if len(open) > 0 && !pauseBefore(ctx, try) {
-			break
-		}
-	}
+	errs := w.sendAll(ctx, d, writes)
 	for i, err := range errs {
 		if err != nil {
 			errs[i] = module.Unavailable(fmt.Errorf("%s: %w", w.name, err))
@@ -91,6 +82,23 @@ func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
 	}
 	if slices.ContainsFunc(errs, func(err error) bool { return err != nil }) {
 		w.nodes.reload()
+	}
+	return errs
+}
+
+// sendAll sends writes until none of them is redirected any more, or ctx ends.
+func (w *Writer) sendAll(ctx context.Context, d Durability, writes []Write) []error {
+	errs := make([]error, len(writes))
+	open := make([]*sentWrite, len(writes))
+	for i := range writes {
+		open[i] = &sentWrite{Write: &writes[i], err: &errs[i]}
+	}
+	for try := 0; len(open) > 0; try++ {
+		w.sendOnce(ctx, d, open)
+		open = slices.DeleteFunc(open, func(s *sentWrite) bool { return !w.redirect(ctx, s) })
+		if len(open) > 0 && !pauseBefore(ctx, try) {
+			break
+		}
 	}
 	return errs
 }
@@ -121,8 +129,8 @@ type sentWrite struct {
 	err    *error
 }
 
-// sendAll sends each write to its node.
-func (w *Writer) sendAll(ctx context.Context, waits *wait, writes []*sentWrite) {
+// sendOnce sends each write to its node.
+func (w *Writer) sendOnce(ctx context.Context, d Durability, writes []*sentWrite) {
 	groups := map[*redis.Client][]*sentWrite{}
 	for _, s := range writes {
 		node := s.node
@@ -133,18 +141,17 @@ func (w *Writer) sendAll(ctx context.Context, waits *wait, writes []*sentWrite) 
 		}
 		groups[node] = append(groups[node], s)
 	}
-	waits.begin(time.Now())
 	var sending sync.WaitGroup
 	for node, group := range groups {
-		sending.Go(func() { w.send(ctx, node, *waits, group) })
+		sending.Go(func() { w.send(ctx, node, d, group) })
 	}
 	sending.Wait()
 }
 
 // send sends writes in a pipeline, with the wait for all of them behind it, and
 // puts down the error of each.
-func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group []*sentWrite) {
-	if !waits.what.isAsked() {
+func (w *Writer) send(ctx context.Context, node *redis.Client, d Durability, group []*sentWrite) {
+	if !d.isAsked() {
 		pipe := node.Pipeline()
 		queueAll(ctx, pipe, group)(ctx, pipe)
 		return
@@ -156,8 +163,9 @@ func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group
 	}
 	defer release()
 	start := time.Now()
+	waits := wait{what: d, ends: start.Add(d.Timeout)}
 	var connection connection = node
-	if waits.what.isBoth() { // the second wait is sent when the first has ended
+	if d.isBoth() { // the second wait is sent when the first has ended
 		one := node.Conn()
 		defer one.Close()
 		connection = one
@@ -170,7 +178,7 @@ func (w *Writer) send(ctx context.Context, node *redis.Client, waits wait, group
 	if len(done) == 0 {
 		return
 	}
-	if err = waits.checkFirst(waited); err == nil && waits.what.isBoth() {
+	if err = waits.checkFirst(waited); err == nil && d.isBoth() {
 		err = waits.checkAOF(waits.queueAOF(ctx, connection))
 	}
 	w.observer.Took(observe.DurabilityWait, w.observed, time.Since(start), err == nil)

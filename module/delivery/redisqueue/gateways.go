@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -19,11 +20,11 @@ func (q *Queue) ShareGateways(ctx context.Context, changes map[string]module.Gat
 	for name, c := range changes {
 		args = append(args, name, string(c.State), c.Wait.Milliseconds(), c.Status, c.Retry)
 	}
-	r := run{script: share, keys: []string{q.keys.DeliveryGateways()}, args: args}
-	if err := q.writer.Do(ctx, r.write())[0]; err != nil {
+	call := rediscommit.Call{Script: share, Keys: []string{q.keys.DeliveryGateways()}, Args: args}
+	if err := q.writer.Do(ctx, call.Write())[0]; err != nil {
 		return nil, err
 	}
-	all, err := r.reply.StringSlice()
+	all, err := call.Reply.StringSlice()
 	if err != nil {
 		return nil, unavailable("share gateways", err)
 	}

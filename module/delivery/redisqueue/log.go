@@ -53,8 +53,8 @@ func (q *Queue) evict(ctx context.Context, added []addition) {
 	stay := q.logEntries - q.logEntries/20
 	for _, add := range added {
 		if add.length.Val() > int64(q.logEntries) {
-			r := run{script: evict, keys: []string{q.keys.ShardLog(add.shard), q.keys.ShardState(add.shard)}, args: []any{stay}}
-			writes = append(writes, r.write())
+			call := rediscommit.Call{Script: evict, Keys: []string{q.keys.ShardLog(add.shard), q.keys.ShardState(add.shard)}, Args: []any{stay}}
+			writes = append(writes, call.Write())
 		}
 	}
 	if len(writes) > 0 {

@@ -83,11 +83,11 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 
 // Join says that a host is alive; see [module.DeliveryQueue].
 func (q *Queue) Join(ctx context.Context, host string, lasts time.Duration) ([]string, error) {
-	r := run{script: join, keys: []string{q.keys.DeliveryHosts()}, args: []any{host, lasts.Milliseconds()}}
-	if err := q.writer.Do(ctx, r.write())[0]; err != nil {
+	call := rediscommit.Call{Script: join, Keys: []string{q.keys.DeliveryHosts()}, Args: []any{host, lasts.Milliseconds()}}
+	if err := q.writer.Do(ctx, call.Write())[0]; err != nil {
 		return nil, err
 	}
-	hosts, err := r.reply.StringSlice()
+	hosts, err := call.Reply.StringSlice()
 	if err != nil {
 		return nil, unavailable("join", err)
 	}
@@ -104,21 +104,21 @@ func (q *Queue) Leave(ctx context.Context, host string) error {
 
 // Acquire takes or renews leases; see [module.DeliveryQueue].
 func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]module.Result[module.Lease] {
-	runs := make([]run, len(shards))
+	calls := make([]rediscommit.Call, len(shards))
 	writes := make([]rediscommit.Write, len(shards))
 	for i, shard := range shards {
-		runs[i] = run{
-			script: acquire,
-			keys:   []string{q.keys.ShardState(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard)},
-			args:   []any{host, lasts.Milliseconds()},
+		calls[i] = rediscommit.Call{
+			Script: acquire,
+			Keys:   []string{q.keys.ShardState(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard)},
+			Args:   []any{host, lasts.Milliseconds()},
 		}
-		writes[i] = runs[i].write()
+		writes[i] = calls[i].Write()
 	}
 	leases := make(map[int]module.Result[module.Lease], len(shards))
 	for i, err := range q.writer.Do(ctx, writes...) {
 		var lease module.Lease
 		if err == nil {
-			lease, err = readLease(runs[i].reply)
+			lease, err = readLease(calls[i].Reply)
 		}
 		leases[shards[i]] = module.Result[module.Lease]{Value: lease, Err: err}
 	}
@@ -151,8 +151,8 @@ func readLease(reply *redis.Cmd) (module.Lease, error) {
 
 // Release gives a lease back; see [module.DeliveryQueue].
 func (q *Queue) Release(ctx context.Context, host string, shard int, epoch int64) error {
-	r := run{script: release, keys: []string{q.keys.ShardState(shard)}, args: []any{host, epoch}}
-	return q.writer.Do(ctx, r.write())[0]
+	call := rediscommit.Call{Script: release, Keys: []string{q.keys.ShardState(shard)}, Args: []any{host, epoch}}
+	return q.writer.Do(ctx, call.Write())[0]
 }
 
 // heldPage is about how many members of what is held are read at once.
@@ -196,23 +196,23 @@ func (q *Queue) scanHeld(ctx context.Context, shard int, held map[string][]byte)
 // Checkpoint keeps progress; see [module.DeliveryQueue].
 func (q *Queue) Checkpoint(ctx context.Context, progress map[int]module.Progress) map[int]error {
 	results := make(map[int]error, len(progress))
-	shards, runs := make([]int, 0, len(progress)), make([]run, 0, len(progress))
+	shards, calls := make([]int, 0, len(progress)), make([]rediscommit.Call, 0, len(progress))
 	for shard, p := range progress {
-		r, err := q.checkpoint(shard, p)
+		call, err := q.checkpoint(shard, p)
 		if err != nil {
 			results[shard] = err
 			continue
 		}
-		shards, runs = append(shards, shard), append(runs, r)
+		shards, calls = append(shards, shard), append(calls, call)
 	}
-	writes := make([]rediscommit.Write, len(runs))
-	for i := range runs {
-		writes[i] = runs[i].write()
+	writes := make([]rediscommit.Write, len(calls))
+	for i := range calls {
+		writes[i] = calls[i].Write()
 	}
 	for i, err := range q.writer.DoDurably(ctx, writes...) {
 		if err == nil {
 			var kept bool
-			if kept, err = runs[i].reply.Bool(); err != nil || !kept {
+			if kept, err = calls[i].Reply.Bool(); err != nil || !kept {
 				err = errors.Join(module.ErrFenced, err)
 			}
 		}
@@ -221,10 +221,10 @@ func (q *Queue) Checkpoint(ctx context.Context, progress map[int]module.Progress
 	return results
 }
 
-func (q *Queue) checkpoint(shard int, p module.Progress) (run, error) {
+func (q *Queue) checkpoint(shard int, p module.Progress) (rediscommit.Call, error) {
 	first, err := positionAfter(p.Done)
 	if err != nil {
-		return run{}, err
+		return rediscommit.Call{}, err
 	}
 	var removed, answers, set []any
 	for member, value := range p.Held {
@@ -238,23 +238,23 @@ func (q *Queue) checkpoint(shard int, p module.Progress) (run, error) {
 		answers = append(answers, stored.InstructionField+id, stored.AnswerField+id, answer)
 	}
 	args := []any{p.Epoch, q.number.Add(1), p.Done, p.Finished, first, len(removed), len(p.Answers)}
-	return run{
-		script: checkpoint,
-		keys: []string{
+	return rediscommit.Call{
+		Script: checkpoint,
+		Keys: []string{
 			q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard),
 		},
-		args: slices.Concat(args, removed, answers, set),
+		Args: slices.Concat(args, removed, answers, set),
 	}, nil
 }
 
 // RemoveHeld removes what is kept of a pusher, by its digest, if it still is as it
 // was read. It is for what no host can read: no owner knows of that or writes it.
 func (q *Queue) RemoveHeld(ctx context.Context, shard int, pusher string, as []byte) (removed bool, err error) {
-	r := run{script: removeHeld, keys: []string{q.keys.ShardHeld(shard)}, args: []any{pusher, as}}
-	if err := q.writer.DoDurably(ctx, r.write())[0]; err != nil {
+	call := rediscommit.Call{Script: removeHeld, Keys: []string{q.keys.ShardHeld(shard)}, Args: []any{pusher, as}}
+	if err := q.writer.DoDurably(ctx, call.Write())[0]; err != nil {
 		return false, err
 	}
-	return r.reply.Bool()
+	return call.Reply.Bool()
 }
 
 // Watch tells of entries that are added; see [module.DeliveryQueue].

@@ -1,12 +1,6 @@
 package redisqueue
 
-import (
-	"context"
-
-	"github.com/redis/go-redis/v9"
-
-	"github.com/pushfx/pushfx/module/commit/rediscommit"
-)
+import "github.com/redis/go-redis/v9"
 
 // Scripts have all their keys in KEYS, which are in one slot. To send one twice is
 // as to send it once: the client does so when an answer gets lost.
@@ -15,13 +9,13 @@ import (
 // large, are added and read without one.
 
 var (
-	evict      = newScript(evictScript)
-	acquire    = newScript(acquireScript)
-	release    = newScript(releaseScript)
-	checkpoint = newScript(checkpointScript)
-	removeHeld = newScript(removeHeldScript)
-	join       = newScript(joinScript)
-	share      = newScript(shareScript)
+	evict      = redis.NewScript(evictScript)
+	acquire    = redis.NewScript(acquireScript)
+	release    = redis.NewScript(releaseScript)
+	checkpoint = redis.NewScript(checkpointScript)
+	removeHeld = redis.NewScript(removeHeldScript)
+	join       = redis.NewScript(joinScript)
+	share      = redis.NewScript(shareScript)
 )
 
 // now is the time of Redis in milliseconds, the one clock that all hosts have.
@@ -167,37 +161,3 @@ for i = 3, #ARGV, 5 do
 	end
 end
 return redis.call('HGETALL', KEYS[1])`
-
-// script is a Lua script, which servers know by its digest once they have run it.
-type script struct {
-	source string
-	*redis.Script
-}
-
-func newScript(source string) script { return script{source, redis.NewScript(source)} }
-
-// run is a write that runs a script. The reply is there when it was sent without
-// an error.
-type run struct {
-	script script
-	keys   []string
-	args   []any
-
-	whole bool // a server did not know the script
-	reply *redis.Cmd
-}
-
-func (r *run) write() rediscommit.Write { return rediscommit.Write{Key: r.keys[0], Queue: r.queue} }
-
-func (r *run) queue(ctx context.Context, to redis.Pipeliner) func() error {
-	if r.whole {
-		r.reply = to.Eval(ctx, r.script.source, r.keys, r.args...)
-	} else {
-		r.reply = to.EvalSha(ctx, r.script.Hash(), r.keys, r.args...)
-	}
-	return func() error {
-		err := r.reply.Err()
-		r.whole = r.whole || redis.HasErrorPrefix(err, "NOSCRIPT")
-		return err
-	}
-}
