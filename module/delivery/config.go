@@ -25,9 +25,15 @@ type Config struct {
 	Shards int
 
 	// MaxInFlight is how many requests to push gateways may be under way from this
-	// host, and MaxPerGateway how many of them to one gateway. It starts with few
-	// and grows as the gateway bears them. At least 4; defaults 256 and 64.
-	MaxInFlight   int
+	// host, a quarter of them to gateways that have not answered yet. Those that have
+	// been under way for a second, or are to gateways that hang, are counted apart:
+	// there may be eight times as many. Each has a connection and its goroutines. At
+	// least 4; default 256.
+	MaxInFlight int
+
+	// MaxPerGateway is how many requests of both kinds may be under way to one
+	// gateway. It starts with few and grows as the gateway bears them. At least 4;
+	// default 64.
 	MaxPerGateway int
 
 	// RequestTimeout is how long a push gateway may take for an answer. Sygnal

@@ -77,9 +77,20 @@
 //	any      an operator holds it                        held     sends nothing
 //	held     the operator opens it                       ramping
 //
-// Gateways that do not answer within 5 s have half of a host's requests
-// together, however many they are and whatever state they are in: so those that
-// answer are sent to, however many others hang.
+// Beside its state, a gateway is untried, responsive or slow: that decides with
+// which others it shares the host's requests.
+//
+//	class       event                                     next        shares with its class
+//	untried     a request ends within 5 s                 responsive  a quarter of Config.MaxInFlight; who came last is next
+//	untried     half of its requests hang, for 5 s        slow
+//	responsive  half of its requests hang, for 5 s        slow        Config.MaxInFlight
+//	slow        a request ends within 5 s                 responsive  twice Config.MaxInFlight, apart
+//
+// A request that has been under way for a second is counted apart from
+// Config.MaxInFlight, too. So those that hang, however many they are, keep a new
+// gateway waiting for two seconds at most, and one that answers not at all; but
+// where hundreds that were responsive begin to hang at once, others wait until they
+// are counted apart.
 //
 // What fails while a gateway is closed, which is waiting, probing or held, costs
 // its pushers no attempts.

@@ -162,7 +162,7 @@ func (f *fifo) enqueue(d *device) {
 	f.state, f.readyAt = fifoReady, time.Now()
 	f.gateway = s.gatewayOf(d.gateway)
 	f.gateway.queue.pushBack(f)
-	if f.gateway.isClosed() || f.gateway.isSlow(f.readyAt) {
+	if f.gateway.isClosed() || f.gateway.class == slow {
 		f.keep()
 	}
 	s.activate(f.gateway)

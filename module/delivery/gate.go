@@ -59,7 +59,7 @@ type gate struct {
 	limit    float64 // requests at a time
 	halvedAt time.Time
 	posts    []*post // under way, the oldest first
-	inFlight int
+	slow     int     // those of them that are of this class
 
 	failures  int        // in a row
 	failing   []pusherID // the first pushers that failed
@@ -80,6 +80,7 @@ type throttle struct {
 // post is a request that is under way.
 type post struct {
 	began time.Time
+	class class
 	fifo  *fifo  // whose it is
 	cut   func() // ends it, if it was sent
 }
@@ -89,10 +90,10 @@ func newGate(most int) *gate {
 }
 
 // mayPost reports whether a request may go now. Free is how many the host may
-// have beside those under way: no gateway takes more than half of them, so that
-// many that hang leave some to the others. At is when to ask again; it is zero
-// if the end of a request is to be waited for, of this gateway or, where it would
-// bear more, of any.
+// have of the gateway's class beside those under way: no gateway takes more than
+// half of them, so that there are some for the others. At is when to ask again; it
+// is zero if the end of a request is to be waited for, of this gateway or, where it
+// would bear more, of any.
 func (g *gate) mayPost(now time.Time, free int) (ok bool, at time.Time) {
 	if g.state == GateWaiting && !now.Before(g.until) {
 		g.probe(now, now)
@@ -109,18 +110,18 @@ func (g *gate) mayPost(now time.Time, free int) (ok bool, at time.Time) {
 		if now.Before(g.until) {
 			return false, g.until
 		}
-		return g.inFlight < maxProbes && free > 0, time.Time{}
+		return len(g.posts) < maxProbes && free > 0, time.Time{}
 	case GateRamping:
 		if at := g.rampedAt(g.ramped + 1); now.Before(at) {
 			return false, at
 		}
 	}
-	return g.inFlight < min(int(g.limit), free), time.Time{}
+	return g.bears() && len(g.posts)-g.slow < free, time.Time{}
 }
 
 // bears reports whether the gateway would take another request if the host could
 // have one.
-func (g *gate) bears() bool { return g.inFlight < int(g.limit) }
+func (g *gate) bears() bool { return len(g.posts) < int(g.limit) }
 
 // rampedAt is when a number of requests may have gone since the ramp began: their
 // rate doubles each second.
@@ -129,10 +130,12 @@ func (g *gate) rampedAt(requests int) time.Time {
 	return g.since.Add(time.Duration(seconds * float64(time.Second)))
 }
 
-func (g *gate) begin(now time.Time) *post {
-	p := &post{began: now}
+func (g *gate) begin(now time.Time, of class) *post {
+	p := &post{began: now, class: of}
 	g.posts = append(g.posts, p)
-	g.inFlight++
+	if of == slow {
+		g.slow++
+	}
 	switch g.state {
 	case GateProbing:
 		g.until = now.Add(g.probeWait)
@@ -145,26 +148,23 @@ func (g *gate) begin(now time.Time) *post {
 
 // drop ends a request that was not sent.
 func (g *gate) drop(p *post) {
-	g.inFlight--
+	if p.class == slow {
+		g.slow--
+	}
 	g.posts = slices.DeleteFunc(g.posts, func(other *post) bool { return other == p })
 }
 
-// slowest is how long the oldest request has been under way.
-func (g *gate) slowest(now time.Time) time.Duration {
-	if len(g.posts) == 0 {
-		return 0
-	}
-	return now.Sub(g.posts[0].began)
-}
-
-// hanging are the requests that have been under way for longer than slowAfter.
-func (g *gate) hanging(now time.Time) []*post {
+// underWayFor are the requests that have been under way for longer than a time.
+func (g *gate) underWayFor(d time.Duration, now time.Time) []*post {
 	n := 0
-	for n < len(g.posts) && now.Sub(g.posts[n].began) > slowAfter {
+	for n < len(g.posts) && now.Sub(g.posts[n].began) > d {
 		n++
 	}
 	return g.posts[:n]
 }
+
+// hanging are those that hang.
+func (g *gate) hanging(now time.Time) []*post { return g.underWayFor(hangsAfter, now) }
 
 // end takes in how a request ended. It reports whether the gate closes with it,
 // or opens again.
@@ -253,7 +253,7 @@ func (g *gate) probe(now, first time.Time) {
 func (g *gate) ramp(now time.Time) {
 	g.enter(GateRamping, now)
 	// Requests that hang since before take nobody's place.
-	g.ramped, g.limit = 0, float64(minPerGateway+g.inFlight)
+	g.ramped, g.limit = 0, float64(minPerGateway+len(g.posts))
 }
 
 func (g *gate) enter(state GateState, now time.Time) {

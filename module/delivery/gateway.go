@@ -1,21 +1,47 @@
 package delivery
 
 import (
+	"slices"
 	"time"
 )
 
 const (
-	// slowAfter is after what time pushers that wait for a gateway leave the log, so
-	// that it does not fill with what cannot be sent soon: when the gateway's
-	// answers take so long, or when the shard has more than is read ahead.
-	slowAfter = 5 * time.Second
+	// hangsAfter is after what time a request hangs. Pushers that have waited for so
+	// long leave the log, so that it does not fill with what cannot be sent soon.
+	hangsAfter = 5 * time.Second
 
 	pulseEvery = time.Second
 
-	// A gateway that answered within slowAfter is remembered for a while after it
-	// was used last, and so many of them are.
-	responsiveFor  = time.Hour
+	// Responsive gateways are remembered for a while after they were used last, and
+	// so many of them are.
+	responsiveFor  = 24 * time.Hour
 	maxResponsives = 10_000
+)
+
+// class is how soon a gateway answers, as far as this host knows, and which of
+// the host's requests count together. So gateways that do not answer keep no
+// place from those that do, however many they are and whoever has set them:
+//
+//   - To responsive gateways there are as many as Config.MaxInFlight, with those to
+//     untried ones.
+//   - To untried gateways there are a quarter of it, and the gateway that came last
+//     is the next.
+//   - A request that has been under way for slowAfter is slow, and so is each to a
+//     slow gateway. There are slowFactor times as many, and a quarter of that to
+//     slow gateways. Where more are slow, those that have hung longest are cut off
+//     and sent again.
+type class int
+
+const (
+	untried    class = iota // no request has ended within hangsAfter, and none hangs
+	responsive              // one has, and since then there was no second in which half of those under way hung
+	slow                    // there was
+	classes
+)
+
+const (
+	slowAfter  = time.Second
+	slowFactor = 8
 )
 
 // gateway is a push gateway with the pushers that wait for it.
@@ -24,15 +50,12 @@ type gateway struct {
 	name     string
 	queue    deque[*fifo]   // ready, in the order in which they became so
 	failed   map[*fifo]bool // waiting after a failure that may be the gateway's
-	active   bool           // among those that may take a request
-	denied   bool           // among those that were denied one
-	alarm    time.Time      // when it is asked again
+	class    class
+	active   bool          // among those that may take a request
+	denied   [classes]bool // among those of the class that were denied one
+	alarm    time.Time     // when it is asked again
 	usedAt   time.Time
 	rejected brake
-
-	// responsive is for one that answers: a request has ended within slowAfter, and
-	// since then there was no second in which half of those under way hung.
-	responsive bool
 
 	told  told
 	known bool // not to be open, as of the last exchange
@@ -59,20 +82,27 @@ func (s *sender) activate(g *gateway) {
 	}
 }
 
-// free is how many more requests may be under way.
+// inFlight is how many requests are under way that are not slow.
+func (s *sender) inFlight() int { return s.requests[untried] + s.requests[responsive] }
+
+// free is how many more of them there may be.
 func (s *sender) free() int {
-	return min(s.cfg.MaxInFlight, s.cfg.MaxInFlight+savedAhead-s.saves.unsaved) - s.inFlight
+	return min(s.cfg.MaxInFlight, s.cfg.MaxInFlight+savedAhead-s.saves.unsaved) - s.inFlight()
 }
 
-// freeFor is how many more requests may be under way, as far as it is for a
-// gateway to take them: those that are not responsive have half of all requests
-// together, however many they are.
-func (s *sender) freeFor(g *gateway) int {
-	if g.responsive {
-		return s.free()
+// freeFor is how many more requests there may be to gateways of a class.
+func (s *sender) freeFor(of class) int {
+	switch of {
+	case untried:
+		return min(s.free(), s.cfg.MaxInFlight/4-s.requests[untried])
+	case slow:
+		return min(s.free(), s.maxSlow()/4-s.requests[slow])
 	}
-	return min(s.free(), s.cfg.MaxInFlight/2-s.unresponsive)
+	return s.free()
 }
+
+// maxSlow is how many requests may be slow.
+func (s *sender) maxSlow() int { return slowFactor * s.cfg.MaxInFlight }
 
 // dispatch begins as many requests as may be under way, from the gateways in
 // turn.
@@ -89,7 +119,7 @@ func (s *sender) dispatch() {
 		if g.queue.count == 0 {
 			continue
 		}
-		ok, at := g.mayPost(now, s.freeFor(g))
+		ok, at := g.mayPost(now, s.freeFor(g.class))
 		switch {
 		case ok:
 			s.begin(g, now)
@@ -132,13 +162,10 @@ func (s *sender) begin(g *gateway, now time.Time) {
 		f.hold(left)
 		return
 	}
-	f.state, f.post, f.sending = fifoSending, g.begin(now), f.blame.choose(f.queue)
+	f.state, f.post, f.sending = fifoSending, g.begin(now, g.class), f.blame.choose(f.queue)
 	f.post.fifo = f
-	s.inFlight++
+	s.requests[g.class]++
 	sh.inFlight++
-	if !g.responsive {
-		s.unresponsive++
-	}
 	if s.unread != nil || f.asksAttention() || f.sending.event.countsOnly || !f.user.isFresh(now) {
 		s.toPrepare.add(f)
 		return
@@ -162,20 +189,17 @@ func (f *fifo) abandon() {
 func (f *fifo) endRequest() {
 	s := f.sender()
 	f.sending = nil
-	s.inFlight--
+	s.requests[f.post.class]--
 	f.user.shard.inFlight--
-	if !f.gateway.responsive {
-		s.unresponsive--
-	}
 	f.user.shard.touch()
 	s.activate(f.gateway)
 	s.askDenied()
 }
 
 func (s *sender) deny(g *gateway) {
-	if !g.denied {
-		g.denied = true
-		s.denied = append(s.denied, g)
+	if !g.denied[g.class] {
+		g.denied[g.class] = true
+		s.denied[g.class].pushBack(g)
 	}
 }
 
@@ -183,12 +207,17 @@ func (s *sender) deny(g *gateway) {
 // share. There is room for one request more.
 func (s *sender) askDenied() {
 	const some = 2
-	for range min(some, len(s.denied)) {
-		g := s.denied[0]
-		s.denied[0] = nil
-		s.denied = s.denied[1:]
-		g.denied = false
-		s.activate(g)
+	for of := range s.denied {
+		list := &s.denied[of]
+		for range min(some, list.count) {
+			next := list.popFront
+			if class(of) == untried { // the last: however many hang, the next one that does not is soon tried
+				next = list.popBack
+			}
+			g := next()
+			g.denied[of] = false
+			s.activate(g)
+		}
 	}
 }
 
@@ -240,15 +269,16 @@ func (f *fifo) setFailed(failed bool) {
 
 // pulse does what is to be done from time to time.
 func (s *sender) pulse() {
-	now := time.Now()
+	now, responsives := time.Now(), 0
 	for name, g := range s.gateways {
-		if hanging := len(g.hanging(now)); hanging > 0 && 2*hanging >= g.inFlight {
-			s.setResponsive(g, false)
-		}
-		s.keepSlow(g, now)
+		s.countSlow(g, now)
+		s.keepWaiting(g, now)
 		g.rejected.rotate(now)
 		s.tell(g, now)
-		if g.isIdle(now) && (g.isClosed() || !g.responsive || now.Sub(g.usedAt) > responsiveFor || len(s.gateways) > maxResponsives) {
+		if g.class == responsive {
+			responsives++
+		}
+		if g.isIdle(now) && (g.isClosed() || g.class != responsive || now.Sub(g.usedAt) > responsiveFor || responsives > maxResponsives) {
 			delete(s.gateways, name)
 		}
 	}
@@ -258,34 +288,35 @@ func (s *sender) pulse() {
 	s.after(pulseEvery, s.pulse)
 }
 
-// setResponsive says whether a gateway answers in time.
-func (s *sender) setResponsive(g *gateway, responsive bool) {
-	switch {
-	case g.responsive == responsive:
-		return
-	case responsive:
-		s.unresponsive -= g.inFlight
-	default:
-		s.unresponsive += g.inFlight
+// countSlow counts requests to a gateway as slow, which may make it slow.
+func (s *sender) countSlow(g *gateway, now time.Time) {
+	for _, p := range g.underWayFor(slowAfter, now) {
+		if p.class != slow {
+			s.requests[p.class]--
+			s.requests[slow]++
+			p.class = slow
+			g.slow++
+			s.askDenied()
+		}
 	}
-	g.responsive = responsive
+	if hanging := len(g.hanging(now)); hanging > 0 && 2*hanging >= len(g.posts) {
+		g.class = slow
+	}
 }
 
-// cutSurplus cuts requests off that hang where gateways that were responsive have
-// more of them than all that are not may have together. They are sent again.
+// cutSurplus cuts the requests off that have hung longest, where more are slow than
+// there may be. They are sent again.
 func (s *sender) cutSurplus(now time.Time) {
-	surplus := s.unresponsive - s.cfg.MaxInFlight/2
-	for _, g := range s.gateways {
-		if surplus <= 0 {
-			return
-		}
-		if !g.responsive {
-			hanging := g.hanging(now)
-			hanging = hanging[:min(surplus, len(hanging))]
-			cut(hanging)
-			surplus -= len(hanging)
-		}
+	surplus := s.requests[slow] - s.maxSlow()
+	if surplus <= 0 {
+		return
 	}
+	var hanging []*post
+	for _, g := range s.gateways {
+		hanging = append(hanging, g.hanging(now)...)
+	}
+	slices.SortFunc(hanging, func(a, b *post) int { return a.began.Compare(b.began) })
+	cut(hanging[:min(surplus, len(hanging))])
 }
 
 func cut(posts []*post) {
@@ -296,28 +327,22 @@ func cut(posts []*post) {
 	}
 }
 
-// keepSlow has pushers leave the log that a slow gateway is sent to, or that wait
-// for it.
-func (s *sender) keepSlow(g *gateway, now time.Time) {
+// keepWaiting has pushers leave the log that wait for a gateway, or its answer, for
+// long.
+func (s *sender) keepWaiting(g *gateway, now time.Time) {
 	for _, p := range g.hanging(now) {
 		if f := p.fifo; !f.user.shard.lost && f.isInLog() {
 			f.keep()
 		}
 	}
-	slow := g.isSlow(now)
 	for i := range g.queue.count {
 		f := *g.queue.at(i)
 		if sh := f.user.shard; sh.lost || f.state != fifoReady || f.gateway != g || !f.isInLog() {
 			continue
-		} else if slow || (sh.open >= readAhead || !g.responsive) && now.Sub(f.readyAt) > slowAfter {
+		} else if g.class == slow || (sh.open >= readAhead || g.class == untried) && now.Sub(f.readyAt) > hangsAfter {
 			f.keep()
 		}
 	}
-}
-
-// isSlow reports whether who waits for the gateway waits for long.
-func (g *gateway) isSlow(now time.Time) bool {
-	return g.inFlight >= minPerGateway && g.slowest(now) > slowAfter
 }
 
 // isInLog reports whether the log keeps a notification of the pusher, and will
@@ -329,13 +354,13 @@ func (f *fifo) isInLog() bool {
 // isIdle reports whether nothing need be remembered of a gateway.
 func (g *gateway) isIdle(now time.Time) bool {
 	waits := g.state == GateWaiting && now.Before(g.until)
-	return !waits && g.queue.count == 0 && g.inFlight == 0 && len(g.failed) == 0 && g.rejected.isEmpty() &&
+	return !waits && g.queue.count == 0 && len(g.posts) == 0 && len(g.failed) == 0 && g.rejected.isEmpty() &&
 		!g.active && now.Sub(g.usedAt) > throttleWindow
 }
 
 func (s *sender) takeStats() {
 	stats := &Stats{
-		InFlight: s.inFlight, ShardsOwned: len(s.shards), HeldPushers: s.held, HeldBytes: s.heldBytes, Takeovers: s.takeovers,
+		InFlight: s.inFlight(), Slow: s.requests[slow], ShardsOwned: len(s.shards), HeldPushers: s.held, HeldBytes: s.heldBytes, Takeovers: s.takeovers,
 	}
 	queueNow := s.clock()
 	for _, sh := range s.shards {

@@ -50,15 +50,14 @@ type sender struct {
 	ticking   bool
 	hosts     int // that share the work
 
-	gateways     map[string]*gateway
-	active       []*gateway // those that may take another request
-	denied       []*gateway // those that would, if they had no more than their share
-	posters      posters
-	shared       shared
-	failing      int // pushers that wait after failures which may be their gateways'
-	inFlight     int // requests, and those of them to gateways that are not responsive
-	unresponsive int
-	saves        saves
+	gateways map[string]*gateway
+	active   []*gateway               // those that may take another request
+	denied   [classes]deque[*gateway] // those that would, if they had no more than their share
+	posters  posters
+	shared   shared
+	failing  int          // pushers that wait after failures which may be their gateways'
+	requests [classes]int // that are under way
+	saves    saves
 
 	toLoad    batch[*user]
 	toPrepare batch[*fifo]
@@ -176,7 +175,7 @@ func (s *sender) post(work func(ctx context.Context) (then func())) {
 		s.posters.started++
 		s.started.Go(s.poster)
 	}
-	s.posters.work <- work // there is room, for there are no more than MaxInFlight
+	s.posters.work <- work // at least one of them waits for it
 }
 
 func (s *sender) poster() {

@@ -95,7 +95,8 @@ func (noObserver) Remembered(int, int)                       {}
 
 // Stats is what a host does right now, a second old at most.
 type Stats struct {
-	InFlight    int             // requests under way
+	InFlight    int             // requests under way that are not slow: [Config.MaxInFlight] bounds them
+	Slow        int             // those that have been under way for a second, or are to a gateway that hangs
 	ShardsOwned int             // logs that this host works on
 	OpenEntries int             // read from the logs and not finished
 	Oldest      time.Duration   // since the oldest of them was handed over

@@ -93,7 +93,7 @@ func (s *sender) save() {
 
 // isMuchUnsaved reports whether half of what may be unsaved is, and not under way.
 func (s *sender) isMuchUnsaved() bool {
-	return 2*(s.saves.unsaved-s.saves.underWay) >= s.cfg.MaxInFlight+savedAhead-s.inFlight
+	return 2*(s.saves.unsaved-s.saves.underWay) >= s.cfg.MaxInFlight+savedAhead-s.inFlight()
 }
 
 // errNoResult is for a shard or user about whom nothing was returned.

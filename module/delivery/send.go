@@ -166,8 +166,8 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 	f.endRequest()
 	if v != unsent {
 		s.observer.Posted(g.name, v.outcome(), took)
-		if took < slowAfter {
-			s.setResponsive(g, true)
+		if took < hangsAfter {
+			g.class = responsive
 		}
 	}
 	if v == delivered || v == rejected {

@@ -565,10 +565,62 @@ func TestManyGatewaysThatBeginToHangHarmNoOtherForLong(t *testing.T) {
 			w.answer(fmt.Sprintf("hangs%d", g), hangs)
 		}
 		w.notify(d, 1, "!r:h", users...)
-		time.Sleep(slowAfter + pulseEvery)
+		time.Sleep(hangsAfter + pulseEvery)
 		w.arriveAtOnce(d, 2, 80, users)
-		if most := d.Stats().InFlight; most > w.cfg.MaxInFlight/2 {
-			t.Errorf("%d requests hang", most)
+		if s := d.Stats(); s.InFlight > w.cfg.MaxInFlight/4 || s.Slow > slowFactor*w.cfg.MaxInFlight {
+			t.Errorf("%d requests are under way, and %d hang", s.InFlight, s.Slow)
+		}
+	})
+}
+
+// However many gateways that were never sent to hang, one that does not is sent its
+// first notification soon, and one that has answered before at once.
+func TestManyNewGatewaysThatHangHarmNoOther(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const hanging, seconds = 1000, 90
+		d, stop := w.started()
+		defer stop()
+		w.set("@known:h", "known", "gw")
+		w.notify(d, 0, "!r:h", "@known:h")
+		for i := range hanging {
+			gateway := fmt.Sprintf("hangs%d", i)
+			w.set(name(i), key(i), gateway)
+			w.answer(gateway, hangs)
+		}
+		for i := range hanging {
+			w.notify(d, 1+i, "!r:h", name(i))
+		}
+		most := 0
+		var asked [seconds]time.Time
+		for n := range seconds {
+			synctest.Wait()
+			user := mxid.UserID(fmt.Sprintf("@new%d:h", n))
+			w.set(user, fmt.Sprintf("new%d", n), fmt.Sprintf("new%d", n))
+			asked[n] = time.Now()
+			w.notify(d, 10_000+n, "!r:h", user, "@known:h")
+			time.Sleep(time.Second)
+			most = max(most, d.Stats().InFlight+d.Stats().Slow)
+		}
+		for _, p := range w.all() {
+			var event int
+			fmt.Sscanf(p.event, "$%d", &event)
+			if n := event - 10_000; n >= 0 {
+				took, limit := p.began.Sub(asked[n]), time.Duration(0)
+				if isNew := p.pushkey != "known"; isNew && n < 2*hanging/(w.cfg.MaxInFlight/4) {
+					limit = slowAfter + pulseEvery
+				}
+				if took > limit {
+					t.Errorf("after %d s the request to %s began after %v, want at most %v", n, p.pushkey, took, limit)
+				}
+			}
+		}
+		for n := range seconds {
+			if len(w.got(fmt.Sprintf("new%d", n))) != 1 {
+				t.Errorf("after %d s the new gateway was sent nothing", n)
+			}
+		}
+		if most > 1100 {
+			t.Errorf("%d requests are under way", most)
 		}
 	})
 }

@@ -164,7 +164,9 @@ func (m *Delivery) statMetrics() []statMetric {
 		return one(prometheus.GaugeValue, name, help, func(s delivery.Stats) float64 { return float64(value(s)) })
 	}
 	return []statMetric{
-		gauge("in_flight", "Requests to push gateways that are under way.", func(s delivery.Stats) int { return s.InFlight }),
+		gauge("in_flight", "Requests to push gateways that are under way, but for slow ones.", func(s delivery.Stats) int { return s.InFlight }),
+		gauge("slow", "Requests to push gateways that have been under way for a second, or are to one that hangs.",
+			func(s delivery.Stats) int { return s.Slow }),
 		gauge("shards", "Shards that there are, on all hosts together.", func(delivery.Stats) int { return m.shards }),
 		gauge("shards_owned", "Shards that this host owns.", func(s delivery.Stats) int { return s.ShardsOwned }),
 		gauge("open_entries", "Events that this host has read from its shards and not finished.", func(s delivery.Stats) int { return s.OpenEntries }),
