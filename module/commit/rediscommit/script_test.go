@@ -15,6 +15,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -181,6 +182,37 @@ func TestAScriptWithoutItsReplicasIsRefusedAfterTheTimeoutAndHasItsEffect(t *tes
 			}
 		})
 	}
+}
+
+// A server that has other things to do looks more often whether a wait is over.
+func TestABusyServerDoesNotEndAWaitBeforeItsTimeout(t *testing.T) {
+	t.Parallel()
+	const timeout = 50 * time.Millisecond
+	server := redistest.Single(t)
+	client := redis.NewClient(&redis.Options{Addr: server.Addr(), PoolSize: 80}) // half are for those who wait
+	defer client.Close()
+	set := newTestScript(client, nil, setting, Durability{Replicas: 1, Timeout: timeout})
+	if err := set.script.Load(t.Context(), client).Err(); err != nil { // or else the time includes a second script
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	busy.Go(func() {
+		for ctx.Err() == nil {
+			client.Ping(ctx)
+		}
+	})
+	parallel(20, func(int) {
+		for range 5 {
+			began := time.Now()
+			done, err := set.run(t.Context(), "key", []any{"x"})
+			if took := time.Since(began); done || !errors.Is(err, commit.ErrNotConfirmed) || took < timeout {
+				t.Errorf("got %t, %v after %v", done, err, took)
+			}
+		}
+	})
+	stop()
+	busy.Wait()
 }
 
 func TestAScriptThatAnswers0IsNotDoneWhateverTheReplicasDo(t *testing.T) {

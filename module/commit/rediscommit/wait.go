@@ -35,16 +35,16 @@ func (w wait) queueAOF(ctx context.Context, c doer) *redis.Cmd {
 	return c.Do(ctx, "WAITAOF", 1, 0, w.left(ctx))
 }
 
-// left is how many milliseconds a wait may take. Its answer should come before
-// ctx ends, or else the client gives the connection up. To wait for 0 would be
-// for ever.
+// left is how many milliseconds a wait may take, rounded up, since a server
+// must not give up before the timeout. Its answer should come before ctx ends,
+// or else the client gives the connection up. To wait for 0 would be for ever.
 func (w wait) left(ctx context.Context) int64 {
 	left := time.Until(w.ends)
 	if deadline, found := ctx.Deadline(); found {
 		untilEnd := time.Until(deadline)
 		left = min(left, max(untilEnd-lateness, untilEnd/2))
 	}
-	return max(left.Milliseconds(), 1)
+	return max((left + time.Millisecond - 1).Milliseconds(), 1)
 }
 
 func (w wait) checkFirst(waited *redis.Cmd) error {
