@@ -31,12 +31,12 @@ var Delivery = fx.Module("push_delivery", fx.Provide(
 // takes all defaults.
 type DeliveryOptions struct {
 	Unread    module.Unread        // what the host knows of what users have read
-	Attention module.Attention     // and of where they look
+	Attention module.Attention     // whether users look elsewhere
 	Gateway   module.Gateway       // in the place of requests by HTTP
 	Queue     module.DeliveryQueue // in the place of Redis
 }
 
-// errNoDelivery is for a host that asks for the Notifier of none.
+// errNoDelivery is for a host that asks for a Notifier and has no delivery.
 var errNoDelivery = errors.New("pushfx: there is no Notifier without delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 
 // noNotifier is the Notifier of a host without delivery.
@@ -52,11 +52,11 @@ func (noNotifier) Notify(context.Context, module.Event, string, module.Decisions
 
 func (noNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return errNoDelivery }
 
-// notifierOf returns what the container has for a Notifier. Who asks for one gets
-// the error at start.
+// notifierOf returns delivery, or, if there is none, a Notifier whose calls return the
+// error, which a host with fx gets at start if it asks for a Notifier.
 func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 	if d == nil {
-		return nil, errNoDelivery
+		return noNotifier{}, errNoDelivery
 	}
 	return d, nil
 }

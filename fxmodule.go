@@ -143,8 +143,10 @@ type Push struct {
 	Groups []handlers.RouteGroup
 
 	service  *module.Service
-	delivery *delivery.Delivery // nil if the host has none
-	from     *builder
+	servers  *redisclient.Monitor // nil if the host has replaced all that is on Redis
+	delivery *delivery.Delivery   // nil if the host has none
+	metrics  *metrics.Set
+	log      *zap.Logger
 }
 
 // Options are what a host may give to [New]. The zero value takes all defaults.
@@ -212,16 +214,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: b.health(),
 		Stores: stores, Groups: b.groups(rules, pushers, host), Service: service, Delivery: sending,
 	})
-	return p, p.finish()
-}
-
-// finish is the last step of [New] and [Module], when the stores that the host has
-// replaced are known: only then it is clear whether the module needs Redis.
-func (p *Push) finish() error {
-	if p.from.onRedis && p.from.host.Client == nil {
-		return errNoClient
-	}
-	return p.from.metrics.Register()
+	return p, b.finish()
 }
 
 // SetAccounts tells the module who is logged in, for hosts whose accounts exist
@@ -242,23 +235,22 @@ func (p *Push) Listen(listener module.ChangeListener) { p.service.Listen(listene
 // "/_matrix/client/r0" with [handlers.R0]. All other paths are 404
 // M_UNRECOGNIZED. The prefix is empty if the host strips it.
 func (p *Push) Handler(prefix string, d handlers.Dialect, auth handlers.Auth) http.Handler {
-	return handlers.Handler(prefix, d, auth, p.from.host.Log, p.Groups...)
+	return handlers.Handler(prefix, d, auth, p.log, p.Groups...)
 }
 
 // Check is for the start of a host: it returns an error if the module cannot work
 // with its Redis, and logs a warning for each setting that will hurt. It takes at
 // most Config.Servers.StartTimeout, and with delivery Config.Redis.OperationTimeout
 // more.
-func (p *Push) Check(ctx context.Context) error {
-	if p.from.onRedis {
-		if err := p.from.servers.Check(ctx); err != nil {
-			return fmt.Errorf("pushfx: %w", err)
-		}
+func (p *Push) Check(ctx context.Context) (err error) {
+	if p.servers != nil {
+		err = p.servers.Check(ctx)
 	}
-	if p.delivery != nil {
-		if err := p.delivery.Check(ctx); err != nil {
-			return fmt.Errorf("pushfx: %w", err)
-		}
+	if err == nil && p.delivery != nil {
+		err = p.delivery.Check(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("pushfx: %w", err)
 	}
 	return nil
 }
@@ -269,11 +261,11 @@ func (p *Push) Check(ctx context.Context) error {
 // ended, which takes Config.Delivery.DrainTimeout if push gateways do not answer.
 // Every host runs it, once.
 func (p *Push) Run(ctx context.Context) {
-	defer p.from.metrics.Unregister()
+	defer p.metrics.Unregister()
 	var running sync.WaitGroup
 	running.Go(func() { p.service.Run(ctx) })
-	if p.from.onRedis {
-		running.Go(func() { p.from.servers.Run(ctx) })
+	if p.servers != nil {
+		running.Go(func() { p.servers.Run(ctx) })
 	}
 	if p.delivery != nil {
 		running.Go(func() { p.delivery.Run(ctx) })
@@ -336,8 +328,8 @@ func AsObserver(constructor any) any {
 
 // run checks at the start of the app and runs until its stop, which waits for
 // what runs to end.
-func run(lc fx.Lifecycle, p *Push) error {
-	if err := p.finish(); err != nil {
+func run(lc fx.Lifecycle, b *builder, p *Push) error {
+	if err := b.finish(); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(context.Background())
@@ -407,7 +399,7 @@ type builder struct {
 	servers  *redisclient.Monitor
 	server   *handlers.Server
 	waits    rediscommit.Waits // of all stores on the client
-	onRedis  bool              // the host has not replaced all stores
+	onRedis  bool              // something is kept on Redis; see [builder.redis]
 }
 
 func newBuilder(host given) (*builder, error) {
@@ -437,9 +429,9 @@ func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore
 func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
 func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-// redis returns the arguments for a store on Redis. If the host has no client,
-// [Push.finish] says so in one line; an error here would come with the container's
-// whole chain of constructors.
+// redis returns the arguments for what is kept on Redis, and notes that something is:
+// what the host has replaced is not built. If the host has no client, [builder.finish]
+// says so in one line; an error here would come with the container's whole chain.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
 	client := b.host.Client
@@ -516,13 +508,22 @@ type parts struct {
 }
 
 func (b *builder) push(p parts) *Push {
-	var notifier module.Notifier = noNotifier{}
-	if p.Delivery != nil {
-		notifier = p.Delivery
+	notifier, _ := notifierOf(p.Delivery) // without delivery, its calls return the error
+	push := &Push{
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
+		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
+		service: p.Service, delivery: p.Delivery, metrics: b.metrics, log: b.host.Log,
 	}
-	return &Push{
-		Notifier: notifier, delivery: p.Delivery,
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Stores: p.Stores,
-		Clock: b.servers.Clock(), Groups: p.Groups, service: p.Service, from: b,
+	if b.onRedis {
+		push.servers = b.servers
 	}
+	return push
+}
+
+// finish is the last step of [New] and [Module], when all is built.
+func (b *builder) finish() error {
+	if b.onRedis && b.host.Client == nil {
+		return errNoClient
+	}
+	return b.metrics.Register()
 }
