@@ -32,20 +32,22 @@ func importTable() []importRow {
 		logging     = "module/observe/logging"
 		redisClient = "module/redisclient"
 		redisCommit = "module/commit/rediscommit"
+		retry       = "module/retry"
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
 	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
-	inner := append([]string{"module", "module/pushrule", "module/pusher", "module/commit", "module/observe"}, pure...)
+	inner := append([]string{"module", "module/pushrule", "module/pusher", "module/commit", "module/observe", retry}, pure...)
 	with := func(packages ...string) []string { return append(packages, inner...) }
 	return []importRow{
 		{"module/fault", nil, noIO},
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
+		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/observe/metrics", with(prom, "module/delivery"), nil},
 		{logging, with(redisClient, "module/delivery", zap), nil},
 		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
-		{"module/commit", []string{"module/fault", "module/stored", "module/observe"}, []string{"net/http", "os"}},
+		{"module/commit", []string{"module/fault", "module/stored", "module/observe", retry}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
 		{redisCommit, with(redis, redisClient, "module/stored"), nil},
 		{"module/pushrule", pure, noIO},
@@ -58,7 +60,7 @@ func importTable() []importRow {
 		{"module/delivery/queuetest", inner, nil},
 		{"module", with("module/match"), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
-		{"module/redistest", []string{redis, redis + "/maintnotifications"}, nil},
+		{"module/redistest", []string{retry, redis, redis + "/maintnotifications"}, nil},
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},

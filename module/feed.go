@@ -261,18 +261,6 @@ func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	}
 }
 
-// pause waits, and reports whether ctx still lasts.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
 // signal puts a value into a channel of size one, unless it is full.
 func signal(c chan<- struct{}) {
 	select {

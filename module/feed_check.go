@@ -4,12 +4,12 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 const (
@@ -25,25 +25,16 @@ const (
 
 // watchStore keeps watching the store.
 func (f *Feed) watchStore(ctx context.Context) {
-	const shortest, longest = 100 * time.Millisecond, time.Second
-	wait := shortest
-	for first := true; ; first = false {
+	first := true
+	retry.Repeat(ctx, 100*time.Millisecond, time.Second, func() (watched bool) {
 		err := f.store.Watch(ctx, f.beginWatch, f.heard)
-		watched := f.endWatch()
-		if ctx.Err() != nil {
-			return
-		}
-		if watched {
-			wait = shortest
-		}
-		if watched || first {
+		watched = f.endWatch()
+		if (watched || first) && ctx.Err() == nil {
 			f.report(fmt.Errorf("module: watch push rules: %w", err))
 		}
-		if !pause(ctx, wait/2+rand.N(wait)) {
-			return
-		}
-		wait = min(2*wait, longest)
-	}
+		first = false
+		return watched
+	})
 }
 
 // beginWatch makes stale what was observed before: changes may have been missed
@@ -89,16 +80,14 @@ func (f *Feed) checkStore(ctx context.Context) {
 		}
 		if failed := f.check(ctx, f.due(all)); len(failed) > 0 {
 			f.checkAgain(failed)
-			if !pause(ctx, retryCheck) {
+			if retry.Sleep(ctx, retryCheck) != nil {
 				return
 			}
 		}
 	}
 }
 
-func (f *Feed) untilRecheck() time.Duration {
-	return f.cfg.Recheck/2 + rand.N(f.cfg.Recheck)
-}
+func (f *Feed) untilRecheck() time.Duration { return retry.Jitter(f.cfg.Recheck) }
 
 // due returns the users to check: all of them, or those whose version is doubted.
 // It forgets users whom nobody has asked for in a long time.

@@ -2,7 +2,6 @@ package module
 
 import (
 	"context"
-	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -11,6 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // Service is the domain service, built once: [Service.Rules] and
@@ -141,7 +141,7 @@ func (s *Service) Run(ctx context.Context) {
 }
 
 func (s *Service) settleRepeatedly(ctx context.Context) {
-	for pause(ctx, settleInterval/2+rand.N(settleInterval)) {
+	for retry.Sleep(ctx, retry.Jitter(settleInterval)) == nil {
 		err := s.pushers.settler.Settle(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.settleFailed(err)

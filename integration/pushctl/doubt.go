@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // doubts are problems that wait for a second examination, which decides.
@@ -43,7 +45,7 @@ func (d *doubts) decide(ctx context.Context) (sure []problem, err error) {
 	if len(d.waiting) == 0 {
 		return nil, nil
 	}
-	if err := sleep(ctx, time.Until(d.since.Add(doubtTime))); err != nil {
+	if err := retry.Sleep(ctx, time.Until(d.since.Add(doubtTime))); err != nil {
 		return nil, err
 	}
 	waiting, keys := map[identity]bool{}, map[*redis.Client]map[string]bool{}

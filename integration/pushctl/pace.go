@@ -4,6 +4,8 @@ import (
 	"context"
 	"sync"
 	"time"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // pace keeps to a number of keys a second.
@@ -35,17 +37,5 @@ func (p *pace) wait(ctx context.Context, n int) error {
 	due := p.next
 	p.next = due.Add(time.Duration(n) * time.Second / time.Duration(p.rate))
 	p.mu.Unlock()
-	return sleep(ctx, time.Until(due))
-}
-
-// sleep waits, or returns the error of ctx.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return ctx.Err()
-	}
+	return retry.Sleep(ctx, time.Until(due))
 }

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // pageSize is how many keys are asked for at once: few enough that no request
@@ -225,7 +227,7 @@ const maxAgain = 3
 // again tries a read again that no server has refused.
 func again(ctx context.Context, read func() error) (err error) {
 	for n := range maxAgain + 1 {
-		if n > 0 && sleep(ctx, time.Duration(n)*time.Second) != nil {
+		if n > 0 && retry.Sleep(ctx, time.Duration(n)*time.Second) != nil {
 			return err
 		}
 		var refused redis.Error

@@ -20,6 +20,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -163,7 +164,7 @@ func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) e
 		default:
 			c.tell(observe.LostRace)
 		}
-		if ended := sleep(ctx, mathrand.N(bound)); ended != nil {
+		if ended := retry.Sleep(ctx, mathrand.N(bound)); ended != nil {
 			return cmp.Or(err, fmt.Errorf("lost every race for the write: %w", ended))
 		}
 	}
@@ -295,15 +296,4 @@ func mayHaveTakenEffect(err error) bool {
 		return false
 	}
 	return fault.KindOf(err) == fault.Unavailable
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return ctx.Err()
-	}
 }

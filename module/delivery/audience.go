@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"time"
@@ -14,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // audience knows the compiled push rules of users, for deciding. What it remembers
@@ -237,20 +237,14 @@ func (a *audience) run(ctx context.Context) {
 	var rechecking sync.WaitGroup
 	rechecking.Go(func() { a.recheckRepeatedly(ctx) })
 	defer rechecking.Wait()
-	const shortest, longest = 100 * time.Millisecond, time.Second
-	for wait := shortest; ; wait = min(2*wait, longest) {
+	retry.Repeat(ctx, shortestRetry, longestRetry, func() (watched bool) {
 		err := a.rules.Watch(ctx, a.beginWatch, a.changed)
-		if ctx.Err() != nil {
-			return
-		}
-		if a.endWatch() {
-			wait = shortest
+		watched = a.endWatch()
+		if watched && ctx.Err() == nil {
 			a.report(fmt.Errorf("delivery: watch push rules: %w", orUnknown(err)))
 		}
-		if !pause(ctx, wait/2+rand.N(wait)) {
-			return
-		}
-	}
+		return watched
+	})
 }
 
 // beginWatch forgets what changed before, perhaps: all.
@@ -287,7 +281,7 @@ func (a *audience) changed(c module.Change) {
 
 // recheckRepeatedly finds changes that the watch has missed.
 func (a *audience) recheckRepeatedly(ctx context.Context) {
-	for pause(ctx, jitter(a.recheck)) {
+	for retry.Sleep(ctx, retry.Jitter(a.recheck)) == nil {
 		a.mu.Lock()
 		users := slices.Collect(maps.Keys(a.known))
 		a.mu.Unlock()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // badges are the counts that pushers were sent last, as far as they are
@@ -81,7 +82,7 @@ func (b *badgeUpdates) run(ctx context.Context, delay time.Duration, handOver fu
 			return
 		case <-b.wake:
 		}
-		if !pause(ctx, delay) {
+		if retry.Sleep(ctx, delay) != nil {
 			return
 		}
 		b.handOver(ctx, b.takeAll(), handOver)

@@ -3,7 +3,6 @@ package delivery
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -129,18 +128,3 @@ func (d *Delivery) UpdateBadges(_ context.Context, users ...mxid.UserID) error {
 	}
 	return nil
 }
-
-// pause waits, and reports whether ctx still lasts.
-func pause(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
-}
-
-// jitter is a time of about d.
-func jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }

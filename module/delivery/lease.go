@@ -5,7 +5,6 @@ import (
 	"errors"
 	"hash/fnv"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // The times of a shard's lease.
@@ -204,7 +204,7 @@ func (s *sender) giveBack(n int) {
 		err := s.queue.Release(ctx, s.host, n, epoch)
 		return func() {
 			if err != nil && !s.stopping {
-				s.after(jitter(leaseRetry), func() { s.giveBack(n) })
+				s.after(retry.Jitter(leaseRetry), func() { s.giveBack(n) })
 				return
 			}
 			s.releasing[n].given = epoch
@@ -255,28 +255,22 @@ func (s *sender) endIfIdle() {
 
 // watch hears of what is appended to the shards of this host.
 func (s *sender) watch(ctx context.Context) {
-	const shortest, longest = 100 * time.Millisecond, time.Second
-	wait := shortest
-	for {
+	retry.Repeat(ctx, shortestRetry, longestRetry, func() (watched bool) {
 		began := time.Now()
 		err := s.queue.Watch(ctx, func() {}, s.appended)
-		if ctx.Err() != nil {
-			return
-		}
-		if time.Since(began) > longest {
-			wait = shortest
+		watched = time.Since(began) > longestRetry
+		if watched && ctx.Err() == nil {
 			s.failed("watch the queue", orUnknown(err))
 		}
-		timer := time.NewTimer(wait/2 + rand.N(wait))
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return
-		case <-timer.C:
-		}
-		wait = min(2*wait, longest)
-	}
+		return watched
+	})
 }
+
+// The waits before a watch that has ended begins again.
+const (
+	shortestRetry = 100 * time.Millisecond
+	longestRetry  = time.Second
+)
 
 var errWatchEnded = errors.New("the watch has ended")
 

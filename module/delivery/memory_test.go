@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // memoryQueue is a queue in memory for any number of hosts.
@@ -260,7 +261,7 @@ func (q *memoryQueue) Instruct(ctx context.Context, instructions map[int][]byte)
 		s.instructions[id] = instructions[n]
 		results[n] = module.Result[[]byte]{Err: module.ErrNotAnswered}
 	})
-	for answered := 0; answered < len(instructions) && pause(ctx, 100*time.Millisecond); {
+	for answered := 0; answered < len(instructions) && retry.Sleep(ctx, 100*time.Millisecond) == nil; {
 		each(func(n int, s *memoryShard) {
 			if answer, found := s.answers[id]; found {
 				results[n] = module.Result[[]byte]{Value: answer}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"sync"
 	"time"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 const (
@@ -83,7 +85,7 @@ func (c *ClusterServers) tryFailover(ctx context.Context, node *clusterNode) err
 // lose what they wrote to it. In the two after, it does nothing.
 func (c *ClusterServers) lockSlotsToElect(ctx context.Context, node *clusterNode) error {
 	for {
-		if err := sleep(ctx, node.election.left(c.votesExpire)); err != nil {
+		if err := retry.Sleep(ctx, node.election.left(c.votesExpire)); err != nil {
 			return err
 		}
 		if err := c.lockSlots(ctx); err != nil {

@@ -34,18 +34,6 @@ func poll(ctx context.Context, check func(context.Context) error) error {
 	}
 }
 
-// sleep waits that long, or until the context ends.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 func checkDial(ctx context.Context, addr string) error {
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "tcp4", addr)

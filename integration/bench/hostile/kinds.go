@@ -7,6 +7,8 @@ import (
 	"net"
 	"strings"
 	"time"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // kind is a kind of hostile client.
@@ -118,7 +120,7 @@ func slowBody(ctx context.Context, conn net.Conn, _, _ int) (sent int) {
 			return sent
 		}
 		sent++
-		pause(ctx, slowPause)
+		_ = retry.Sleep(ctx, slowPause)
 	}
 	return sent
 }
@@ -147,12 +149,4 @@ func fight(client, n int) string {
 func pusherBody(pushkey, name string) string {
 	return fmt.Sprintf(`{"kind":"http","app_id":"org.example.app","pushkey":%q,"app_display_name":"App",`+
 		`"device_display_name":%q,"lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`, pushkey, name)
-}
-
-// pause waits that long, or until ctx ends.
-func pause(ctx context.Context, length time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(length):
-	}
 }

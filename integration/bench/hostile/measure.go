@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -81,7 +82,7 @@ func measureKind(ctx context.Context, s *machine, good *steady, k kind, p plan) 
 		if err := r.beside(ctx, s, good, p.phase); err != nil {
 			return nil, err
 		}
-		pause(ctx, calm)
+		_ = retry.Sleep(ctx, calm)
 	}
 	return r, nil
 }

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"sync"
 	"time"
+
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // Path is where notifications are posted to (Matrix specification, "Push Gateway
@@ -118,17 +120,7 @@ func pause(request *http.Request, trouble Trouble) bool {
 		<-request.Context().Done()
 		return false
 	}
-	if trouble.Delay <= 0 {
-		return true
-	}
-	timer := time.NewTimer(trouble.Delay)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-request.Context().Done():
-		return false
-	}
+	return retry.Sleep(request.Context(), trouble.Delay) == nil
 }
 
 func (r *Receiver) tell(n Notification) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // Writer sends writes to the masters that have their keys, many at once, and waits
@@ -110,14 +111,7 @@ func pauseBefore(ctx context.Context, try int) bool {
 		return ctx.Err() == nil
 	}
 	longest := min(time.Millisecond<<min(try, 7), 100*time.Millisecond)
-	timer := time.NewTimer(rand.N(longest))
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return retry.Sleep(ctx, rand.N(longest)) == nil
 }
 
 // sentWrite is a write on its way.
