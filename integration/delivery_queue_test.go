@@ -304,3 +304,59 @@ func TestDeliveryQueueConfigIsChecked(t *testing.T) {
 		}
 	}
 }
+
+// A host takes a shard on a master whose replica does not hear of it any more, and
+// the replica takes the master's place. Were the lease held, two hosts would have
+// the shard.
+func TestALeaseThatAFailoverLosesIsNotHeld(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	pair, link := linkedPair(t)
+	durable := func(c *queueConfig) {
+		c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: 200 * time.Millisecond}
+	}
+	before, ctx := newQueue(t, pair.master.Client(t), durable), t.Context()
+	kept := before.Acquire(ctx, "a", time.Minute, []int{1})[1]
+	if kept.Err != nil || !kept.Value.Held {
+		t.Fatalf("got %+v", kept)
+	}
+	link.hold()
+	if lost := before.Acquire(ctx, "a", time.Minute, []int{2})[2]; fault.KindOf(lost.Err) != fault.Unavailable {
+		t.Errorf("a lease that no replica has: got %+v", lost)
+	}
+	if err := before.Release(ctx, "a", 1, kept.Value.Epoch); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("a lease that was given back, as no replica knows: got %v", err)
+	}
+	pair.master.Stop()
+	after := newQueue(t, pair.revive().Client(t)).Acquire(ctx, "b", time.Minute, []int{1, 2})
+	if after[1].Err != nil || after[1].Value.Held {
+		t.Errorf("a lease that a replica has: got %+v", after[1])
+	}
+	if after[2].Err != nil || !after[2].Value.Held {
+		t.Errorf("got %+v", after[2])
+	}
+}
+
+// Two hosts take a shard one after the other. The second does so on a master that
+// has not heard of the first, and whose clock is behind.
+func TestAnEpochThatWasLostDoesNotComeAgain(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	q, ctx, state := newQueue(t, client), t.Context(), stored.Keys{}.ShardState(1)
+	last := time.Now().Add(time.Hour).UnixMicro()
+	if err := client.HSet(ctx, state, stored.StateEpoch, last).Err(); err != nil {
+		t.Fatal(err)
+	}
+	before, err := client.Dump(ctx, state).Result()
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := q.Acquire(ctx, "a", time.Minute, []int{1})[1]
+	if err := client.RestoreReplace(ctx, state, 0, before).Err(); err != nil {
+		t.Fatal(err)
+	}
+	second := q.Acquire(ctx, "b", time.Minute, []int{1})[1]
+	if !first.Value.Held || !second.Value.Held || first.Value.Epoch == second.Value.Epoch || min(first.Value.Epoch, second.Value.Epoch) <= last {
+		t.Errorf("got %+v and %+v after epoch %d", first, second, last)
+	}
+}

@@ -7,13 +7,16 @@
 //
 // Leases end by the clock of Redis, and are fenced by epochs. A failover can lose
 // what Redis has acknowledged, as [rediscommit.Durability] tells: the last entries
-// of logs, and the last checkpoints, whose notifications are then sent again.
+// of logs, the last checkpoints, whose notifications are then sent again, and that a
+// host has taken a shard, which another may then take beside it until the first asks
+// again, a second later.
 package redisqueue
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"sync/atomic"
@@ -102,7 +105,12 @@ func (q *Queue) Leave(ctx context.Context, host string) error {
 	})
 }
 
-// Acquire takes or renews leases; see [module.DeliveryQueue].
+// mostAdded is how much is added to an epoch at most: a second.
+const mostAdded = 1_000_000
+
+// Acquire takes or renews leases; see [module.DeliveryQueue]. A lease that a
+// failover could take back is not held: the new master would give the shard to
+// another host meanwhile.
 func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]module.Result[module.Lease] {
 	calls := make([]rediscommit.Call, len(shards))
 	writes := make([]rediscommit.Write, len(shards))
@@ -110,12 +118,12 @@ func (q *Queue) Acquire(ctx context.Context, host string, lasts time.Duration, s
 		calls[i] = rediscommit.Call{
 			Script: acquire,
 			Keys:   []string{q.keys.ShardState(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard)},
-			Args:   []any{host, lasts.Milliseconds()},
+			Args:   []any{host, lasts.Milliseconds(), 1 + rand.IntN(mostAdded)},
 		}
 		writes[i] = calls[i].Write()
 	}
 	leases := make(map[int]module.Result[module.Lease], len(shards))
-	for i, err := range q.writer.Do(ctx, writes...) {
+	for i, err := range q.writer.DoDurably(ctx, writes...) {
 		var lease module.Lease
 		if err == nil {
 			lease, err = readLease(calls[i].Reply)
@@ -149,10 +157,11 @@ func readLease(reply *redis.Cmd) (module.Lease, error) {
 	return module.Lease{Held: true, Epoch: epoch, Last: last, Evicted: evicted, Instructions: readInstructions(all[4])}, nil
 }
 
-// Release gives a lease back; see [module.DeliveryQueue].
+// Release gives a lease back; see [module.DeliveryQueue]. One that a failover takes
+// back would be renewed with its epoch, beside what was written with it before.
 func (q *Queue) Release(ctx context.Context, host string, shard int, epoch int64) error {
 	call := rediscommit.Call{Script: release, Keys: []string{q.keys.ShardState(shard)}, Args: []any{host, epoch}}
-	return q.writer.Do(ctx, call.Write())[0]
+	return q.writer.DoDurably(ctx, call.Write())[0]
 }
 
 // heldPage is about how many members of what is held are read at once.

@@ -36,10 +36,11 @@ return 1`
 // than it was taken for is of a clock that has gone back since.
 //
 // The epoch is the time in microseconds, where that is greater than the last
-// epoch, so that one which was lost in a failover does not come again.
+// epoch, and a random number is added: so one that was lost in a failover does not
+// come again, though the clock of the new master be behind.
 //
-// KEYS: the state, the log, the instructions. ARGV: the host, and how long the
-// lease lasts, in milliseconds. It returns whether the host holds it, the epoch,
+// KEYS: the state, the log, the instructions. ARGV: the host, how long the lease
+// lasts, in milliseconds, and the random number. It returns whether the host holds it, the epoch,
 // the position of the last entry, how many entries the log has lost, and all
 // instructions and answers.
 const acquireScript = now + `
@@ -53,7 +54,7 @@ if state[1] and state[1] ~= ARGV[1] and ends > now then
 	return {0, '', '', '0', {}}
 end
 if state[1] ~= ARGV[1] or ends <= now then
-	epoch = math.max(epoch + 1, time[1] * 1000000 + time[2])
+	epoch = math.max(epoch, time[1] * 1000000 + time[2]) + ARGV[3]
 	redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', string.format('%.0f', epoch), 'number', 0)
 end
 redis.call('HSET', KEYS[1], 'ends', now + ARGV[2], 'lasts', ARGV[2])
