@@ -17,6 +17,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -68,6 +69,7 @@ func (g *chaosGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 type deliveryChaos struct {
 	t       *testing.T
 	redis   string // its address
+	durable rediscommit.Durability
 	gateway *chaosGateway
 	hosts   [3]atomic.Pointer[deliveryHost]
 	client  *http.Client
@@ -107,7 +109,7 @@ func (c *deliveryChaos) run(strike func()) {
 }
 
 func (c *deliveryChaos) start(n int, redisAddress string) {
-	c.hosts[n].Store(startDeliveryHost(c.t, redisAddress))
+	c.hosts[n].Store(startDeliveryHost(c.t, redisAddress, c.durable))
 }
 
 func chaosMember(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%02d:x", n)) }

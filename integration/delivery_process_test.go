@@ -19,12 +19,17 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // deliveryHostVariable has the test program be a host with delivery, on the Redis
-// whose address it is, or the cluster whose addresses, with commas between them.
-const deliveryHostVariable = "PUSHFX_TEST_DELIVERY_HOST"
+// whose address it is, or the cluster whose addresses, with commas between them;
+// durabilityVariable is the durability of that host, as it is written in flags.
+const (
+	deliveryHostVariable = "PUSHFX_TEST_DELIVERY_HOST"
+	durabilityVariable   = "PUSHFX_TEST_DURABILITY"
+)
 
 // sendRequest is what such a host is asked to send.
 type sendRequest struct {
@@ -37,11 +42,14 @@ type sendRequest struct {
 func runDeliveryHost(redisAddress string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
-	client := redis.NewUniversalClient(&redis.UniversalOptions{
-		Addrs: strings.Split(redisAddress, ","), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
-	})
+	client := connectDelivery(strings.Split(redisAddress, ","))
 	defer client.Close()
-	push, err := pushfx.New(client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	cfg := allowLoopback(pushfx.DefaultConfig())
+	var err error
+	if cfg.Redis.Durability, err = rediscommit.ParseDurability(os.Getenv(durabilityVariable)); err != nil {
+		return err
+	}
+	push, err := pushfx.New(client, cfg, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
 	if err != nil {
 		return err
 	}
@@ -69,6 +77,19 @@ func runDeliveryHost(redisAddress string) error {
 	return nil
 }
 
+// connectDelivery returns the client of such a host.
+func connectDelivery(addresses []string) redis.UniversalClient {
+	if len(addresses) == 1 {
+		return redis.NewClient(&redis.Options{
+			Addr: addresses[0], ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+		})
+	}
+	return redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: addresses, ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
+		ClusterStateReloadInterval: 2 * time.Second,
+	})
+}
+
 // deliveryHost is a host as a process of its own.
 type deliveryHost struct {
 	url     string
@@ -76,14 +97,14 @@ type deliveryHost struct {
 }
 
 // startDeliveryHost starts a host, which ends with the test.
-func startDeliveryHost(t *testing.T, redisAddress string) *deliveryHost {
+func startDeliveryHost(t *testing.T, redisAddress string, durability rediscommit.Durability) *deliveryHost {
 	t.Helper()
 	program, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
 	command := exec.Command(program)
-	command.Env = append(os.Environ(), deliveryHostVariable+"="+redisAddress)
+	command.Env = append(os.Environ(), deliveryHostVariable+"="+redisAddress, durabilityVariable+"="+durability.String())
 	command.Stderr = os.Stderr
 	stdout, err := command.StdoutPipe()
 	if err == nil {

@@ -1,0 +1,126 @@
+package integration
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+const clusterSlots = 16384
+
+// crashes are faults in which a replica takes the place of a master that cannot
+// hand over, so that what only the master had is lost.
+type crashes struct {
+	*deliveryChaos
+	cluster *clusterChaos
+	random  *rand.Rand
+}
+
+// TestChaosOfCrashesLosesNoNotification has three hosts, whose writes wait for a
+// replica, send notifications while masters of delivery's shards are killed and
+// frozen.
+func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	servers := redistest.Cluster(t, 3, 1)
+	seed := seedOf(t.Name())
+	if *chaosTime > 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("seed %d", seed)
+	c := crashes{
+		deliveryChaos: newDeliveryChaos(t, strings.Join(servers.Addrs(), ",")),
+		cluster:       &clusterChaos{ClusterServers: servers, client: servers.Client(t)},
+		random:        rand.New(rand.NewPCG(seed, 0)),
+	}
+	c.durable = rediscommit.Durability{Replicas: 1, Timeout: time.Second}
+	c.setPushers(c.cluster.client)
+	for n := range c.hosts {
+		c.start(n, c.redis)
+	}
+	end := time.Now().Add(*chaosTime)
+	c.run(func() {
+		faults := []func(context.Context) error{c.kill, c.killBesidePausedHost, c.freeze}
+		for n := 0; n < len(faults) || time.Now().Before(end); n++ {
+			time.Sleep(chaosSteady)
+			c.faults += len(c.hosts) // each may be cut off from shards
+			if err := faults[n%len(faults)](t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := servers.WaitWhole(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(chaosSteady)
+	})
+}
+
+// master is one of the masters, with a slot that it has. Each has shards of every
+// host.
+func (c *crashes) master(ctx context.Context) (master *redistest.Server, slot int, err error) {
+	slot = c.random.IntN(clusterSlots)
+	master, err = c.cluster.MasterOf(ctx, slot)
+	return master, slot, err
+}
+
+// kill kills a master that is ahead of its replica, and has it back, as a replica,
+// when another has taken its place.
+func (c *crashes) kill(ctx context.Context) error {
+	master, slot, err := c.master(ctx)
+	if err != nil {
+		return err
+	}
+	replica, err := c.cluster.replicaOf(ctx, master)
+	if err != nil {
+		return err
+	}
+	c.t.Logf("the master of slot %d is killed", slot)
+	defer replica.Resume()
+	if err := c.cluster.outrun(ctx, &strike{random: c.random}, master, replica); err != nil {
+		return err
+	}
+	master.Stop()
+	defer master.Start()
+	replica.Resume()
+	_, err = c.cluster.WaitTakeover(ctx, slot, master)
+	return err
+}
+
+// killBesidePausedHost kills a master while a host is paused for longer than its
+// leases last.
+func (c *crashes) killBesidePausedHost(ctx context.Context) error {
+	n := c.random.IntN(len(c.hosts))
+	c.t.Logf("host %d is paused", n)
+	paused, resume := c.hosts[n].Load(), time.Now().Add(chaosPause)
+	paused.signal(c.t, syscall.SIGSTOP)
+	defer func() {
+		c.resumed = append(c.resumed, time.Now())
+		paused.signal(c.t, syscall.SIGCONT)
+	}()
+	if err := c.kill(ctx); err != nil {
+		return err
+	}
+	return sleep(ctx, time.Until(resume))
+}
+
+// freeze stops a master until a replica has taken its place. For a while it then
+// still takes itself for the master.
+func (c *crashes) freeze(ctx context.Context) error {
+	master, slot, err := c.master(ctx)
+	if err != nil {
+		return err
+	}
+	c.t.Logf("the master of slot %d is frozen", slot)
+	master.Pause()
+	defer master.Resume()
+	if _, err := c.cluster.WaitTakeover(ctx, slot, master); err != nil {
+		return err
+	}
+	return sleep(ctx, time.Duration(c.random.Int64N(int64(500*time.Millisecond))))
+}
