@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -35,7 +36,7 @@ type audience struct {
 	observer Observer
 	recheck  time.Duration
 
-	mu      sync.Mutex
+	mu      sync.RWMutex
 	known   map[mxid.UserID]known
 	uses    map[*match.Rules]uses
 	bytes   int
@@ -106,13 +107,17 @@ func (a *audience) decide(ctx context.Context, e module.Event, members []match.M
 
 // fill gives rules to the members who have none.
 func (a *audience) fill(ctx context.Context, members []match.Member) error {
-	missing := a.fillKnown(members)
+	hits := a.fillKnown(members)
+	var missing []int
+	var users []mxid.UserID
+	for i := range members {
+		if members[i].Rules == nil {
+			missing, users = append(missing, i), append(users, members[i].User)
+		}
+	}
+	a.observer.Remembered(hits, len(missing))
 	if len(missing) == 0 {
 		return nil
-	}
-	users := make([]mxid.UserID, len(missing))
-	for i, m := range missing {
-		users[i] = members[m].User
 	}
 	loaded, err := a.load(ctx, users)
 	for _, m := range missing {
@@ -121,24 +126,42 @@ func (a *audience) fill(ctx context.Context, members []match.Member) error {
 	return err
 }
 
-// fillKnown returns the places of the members whose rules are not known.
-func (a *audience) fillKnown(members []match.Member) (missing []int) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	hits := 0
+// fillStep is how many members are looked up while the lock is held.
+const fillStep = 1024
+
+// fillKnown gives rules to the members whose rules are known, and returns how many
+// these are. For many members it uses all cores: a look-up in a large map waits for
+// memory most of its time.
+func (a *audience) fillKnown(members []match.Member) int {
+	if len(members) <= fillStep {
+		return a.fillSome(members)
+	}
+	var hits atomic.Int64
+	var filling sync.WaitGroup
+	for some := range slices.Chunk(members, fillStep) {
+		filling.Go(func() { hits.Add(int64(a.fillSome(some))) })
+	}
+	filling.Wait()
+	return int(hits.Load())
+}
+
+func (a *audience) fillSome(members []match.Member) (hits int) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if a.watch == 0 {
+		return 0
+	}
 	for i := range members {
-		if members[i].Rules != nil {
+		m := &members[i]
+		if m.Rules != nil {
 			continue
 		}
-		if k, found := a.known[members[i].User]; found && a.watch != 0 {
-			members[i].Rules = k.rules
+		if k, found := a.known[m.User]; found {
+			m.Rules = k.rules
 			hits++
-		} else {
-			missing = append(missing, i)
 		}
 	}
-	a.observer.Remembered(hits, len(missing))
-	return missing
+	return hits
 }
 
 // load reads and compiles the rules of users. The versions are read before the

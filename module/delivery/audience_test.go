@@ -172,6 +172,54 @@ func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
 	})
 }
 
+// lookups counts how many rules were known, and how many were not.
+type lookups struct {
+	noObserver
+	hits, misses int
+}
+
+func (l *lookups) Remembered(hits, misses int) { l.hits, l.misses = l.hits+hits, l.misses+misses }
+
+// Members of a large room are looked up in parts, beside changes.
+func TestInALargeRoomEachMemberHasRulesOfTheirOwn(t *testing.T) {
+	const count = 3*fillStep + 10
+	synctest.Test(t, func(t *testing.T) {
+		s, cache, counted := newRuleStore(), match.NewCache(1<<20), &lookups{}
+		a, stop := listening(t, s, DefaultConfig())
+		defer stop()
+		a.observer = counted
+		members := make([]match.Member, count)
+		for i := range members {
+			members[i].User = name(i)
+			switch i % 4 {
+			case 0: // has rules already, which are not those in the store
+				members[i].Rules = cache.Rules(name(i), pushrule.ServerDefault(name(i)))
+				s.silence(name(i), true)
+			case 1:
+				s.silence(name(i), true)
+			}
+		}
+		for range 2 {
+			var changing sync.WaitGroup
+			changing.Go(func() { s.silence(name(1), true) })
+			decisions, err := a.decide(t.Context(), module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`}, members)
+			if err != nil {
+				t.Fatal(err)
+			}
+			changing.Wait()
+			for i, d := range decisions {
+				if want := i%4 != 1; d.User != name(i) || d.Result.Notify() != want {
+					t.Fatalf("member %d: %s, notified: %v, want %v", i, d.User, d.Result.Notify(), want)
+				}
+			}
+		}
+		const asked = count - count/4 - 1
+		if counted.misses < asked || counted.misses > asked+1 || counted.hits+counted.misses != 2*asked {
+			t.Errorf("%d hits and %d misses, want about %d of each", counted.hits, counted.misses, asked)
+		}
+	})
+}
+
 func TestAChangeThatTheWatchMissesIsFound(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRuleStore()

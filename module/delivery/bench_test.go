@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -62,6 +63,43 @@ func (h *pushersOnly) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.
 		all[user] = module.Result[pushrule.Ruleset]{Value: pushrule.ServerDefault(user)}
 	}
 	return all
+}
+
+// What it takes to decide for the members of a room whose rules are known, and
+// beside it to evaluate for members who have theirs.
+func BenchmarkDecide(b *testing.B) {
+	d, err := New(Seams{Queue: newMemoryQueue(), Host: &pushersOnly{}, Rules: worldRules{}}, DefaultConfig())
+	if err != nil {
+		b.Fatal(err)
+	}
+	d.audience.beginWatch()
+	event := module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hello"}}`}
+	for _, count := range []int{2, 10, 100, 1000, 100_000} {
+		members := make([]match.Member, count)
+		for i := range members {
+			members[i].User = mxid.UserID(fmt.Sprintf("@user-%d:example.org", i))
+		}
+		ready := slices.Clone(members)
+		if err := d.audience.fill(b.Context(), ready); err != nil {
+			b.Fatal(err)
+		}
+		b.Run(fmt.Sprintf("decide/members=%d", count), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := d.Decide(b.Context(), event, members); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+		b.Run(fmt.Sprintf("evaluate/members=%d", count), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := d.Decide(b.Context(), event, ready); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
 }
 
 // What the engine takes for a notification, without Redis and without HTTP: in

@@ -36,20 +36,22 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	workers := min(runtime.GOMAXPROCS(0), steps)
 	var taken atomic.Int64
 	var wait sync.WaitGroup
-	for range workers {
-		wait.Go(func() {
-			w := bulkWorker{results: map[*Rules]*bulkResult{}}
-			w.subject = newSubject(event, Facts{Room: room})
-			for ctx.Err() == nil {
-				start := int(taken.Add(1)-1) * bulkStep
-				if start >= len(members) {
-					return
-				}
-				end := min(start+bulkStep, len(members))
-				w.evaluate(ctx, members[start:end], results[start:end])
+	work := func() {
+		w := bulkWorker{results: map[*Rules]*bulkResult{}}
+		w.subject = newSubject(event, Facts{Room: room})
+		for ctx.Err() == nil {
+			start := int(taken.Add(1)-1) * bulkStep
+			if start >= len(members) {
+				return
 			}
-		})
+			end := min(start+bulkStep, len(members))
+			w.evaluate(ctx, members[start:end], results[start:end])
+		}
 	}
+	for range workers - 1 {
+		wait.Go(work)
+	}
+	work()
 	wait.Wait()
 	if err := ctx.Err(); err != nil {
 		return nil, err
