@@ -24,6 +24,7 @@ const (
 	timedOut          // nor now, and perhaps it sent the notification on
 	blocked           // its address is not to be connected to
 	unsent            // it was not sent, or cut off by this host
+	limited           // too many requests, and the gateway does not say when to try again
 )
 
 // The bounds of how long an answer may have us wait.
@@ -35,7 +36,8 @@ const (
 // judge is the table of answers. Wait is how long the gateway asks to wait, for
 // throttled, and for busy if it says. The specification defines no status but
 // 200, so the others are taken as HTTP has them and as gateways are known to
-// send them: ntfy's 507 is about one pushkey, sygnal's 502 about anything.
+// send them: ntfy's 507 is about one pushkey, its 429 about one or all, sygnal's 502
+// about anything.
 func judge(answer module.GatewayAnswer, err error, pushkey string) (v verdict, wait time.Duration) {
 	if err != nil {
 		return judgeError(err), 0
@@ -54,6 +56,8 @@ func judge(answer module.GatewayAnswer, err error, pushkey string) (v verdict, w
 		return refused, 0
 	case (status == 429 || status == 503) && wait > 0:
 		return throttled, wait
+	case status == 429:
+		return limited, 0
 	case status == 507:
 		return busy, wait
 	}

@@ -29,6 +29,7 @@
 //	sending  200 that rejects the pushkey              waiting  drops all; removes the pusher some seconds later
 //	sending  400, 413, 422                             ready    sends it as event_id_only, then drops it
 //	sending  429 or 503 with Retry-After               waiting  until then, 1 s to 1 h
+//	sending  429 that names no time                    waiting  backs off, 1 s doubling to 10 min
 //	sending  507                                       waiting  backs off, 1 s doubling to 10 min; the gateway is well
 //	sending  the address is refused                    waiting  1 h
 //	sending  any other answer, or none                 waiting  backs off, 1 s doubling to 16 s, a random part of it
@@ -68,7 +69,7 @@
 //	probing  it is answered                              ramping  all pushers that wait for the gateway are ready;
 //	                                                              what has hung for 5 s is cut off and sent again
 //	ramping  a second is over                            ramping  twice as many requests a second
-//	ramping  3 failures in a row                         probing
+//	ramping  3 failures in a row, or one 429             probing
 //	ramping  10 s are over                               open
 //	any      another host was told to wait               waiting  for as long
 //	open     it is closed elsewhere, and has not         probing

@@ -186,7 +186,7 @@ func (g *gate) end(p *post, now time.Time, id pusherID, v verdict, status int, w
 	case p.began.Before(g.since): // it says nothing of how the gateway is now
 		return false, false
 	}
-	return g.endBadly(now, id), false
+	return g.endBadly(now, id, v), false
 }
 
 func (g *gate) endWell(now time.Time) (opens bool) {
@@ -226,20 +226,27 @@ func (g *gate) endThrottled(now time.Time, id pusherID, wait time.Duration) (clo
 	return true
 }
 
-func (g *gate) endBadly(now time.Time, id pusherID) (closes bool) {
+func (g *gate) endBadly(now time.Time, id pusherID, v verdict) (closes bool) {
 	g.failures++
 	if len(g.failing) < closePushers && !slices.Contains(g.failing, id) {
 		g.failing = append(g.failing, id)
 	}
-	most := closeAfter
-	if g.state == GateRamping {
+	most, first := closeAfter, firstProbe
+	switch {
+	case g.state == GateRamping && v == limited:
+		most = 1
+	case g.state == GateRamping:
 		most = closeAfterRamping
 	}
 	isOpen := g.state == GateOpen || g.state == GateRamping
 	if !isOpen || g.failures < most || g.state == GateOpen && len(g.failing) < closePushers {
 		return false
 	}
-	g.probe(now, now.Add(firstProbe))
+	if v == limited { // there is no hurry: it answers
+		first = longestProbe
+	}
+	g.probe(now, now.Add(first))
+	g.probeWait = first
 	return true
 }
 

@@ -34,7 +34,7 @@ const (
 	PostDelivered PostOutcome = "delivered"
 	PostRejected  PostOutcome = "rejected"  // the pushkey is not valid
 	PostRefused   PostOutcome = "refused"   // 400, 413 or 422
-	PostThrottled PostOutcome = "throttled" // 429 or 503 with Retry-After, or 507
+	PostThrottled PostOutcome = "throttled" // to be tried later: 429, 503 with Retry-After, or 507
 	PostFailed    PostOutcome = "failed"
 	PostTimeout   PostOutcome = "timeout"
 	PostBlocked   PostOutcome = "blocked" // the address is not to be connected to
@@ -54,7 +54,7 @@ func (v verdict) outcome() PostOutcome {
 		return PostRejected
 	case refused:
 		return PostRefused
-	case throttled, busy:
+	case throttled, limited, busy:
 		return PostThrottled
 	case timedOut:
 		return PostTimeout

@@ -258,7 +258,7 @@ func (f *fifo) throttled(wait time.Duration) {
 // it costs the pusher nothing.
 func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
 	g, now := f.gateway, time.Now()
-	if n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
+	if v != limited && n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
 		if f.slimOrSkip(n, d) {
 			g.poison = n.event.id
 		}
@@ -270,5 +270,9 @@ func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
 	}
 	f.attempts++
 	f.setFailed(true)
+	if v == limited {
+		f.wait(v, max(minRetryAfter, backoff(f.attempts)))
+		return
+	}
 	f.wait(v, f.sender().retryIn(f.attempts))
 }

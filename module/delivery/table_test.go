@@ -39,7 +39,7 @@ func TestVerdicts(t *testing.T) {
 		"sygnal: provider failed":   {module.GatewayAnswer{Status: 502}, nil, failed, 0},
 		"sygnal: internal":          {module.GatewayAnswer{Status: 500}, nil, failed, 0},
 		"sygnal: cut above 512 KiB": {module.GatewayAnswer{}, io.ErrUnexpectedEOF, failed, 0},
-		"its proxy: too many":       {module.GatewayAnswer{Status: 429}, nil, failed, 0},
+		"its proxy: too many":       {module.GatewayAnswer{Status: 429}, nil, limited, 0},
 		"ntfy: no subscriber":       {module.GatewayAnswer{Status: 507}, nil, busy, 0},
 		"ntfy: too large":           {module.GatewayAnswer{Status: 413}, nil, refused, 0},
 		"ntfy: too many":            {module.GatewayAnswer{Status: 429, RetryAfter: 5 * time.Second}, nil, throttled, 5 * time.Second},
