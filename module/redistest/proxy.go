@@ -130,13 +130,14 @@ func (p *Proxy) plan(f *Fault) *Fault {
 	return f
 }
 
-// match counts a command or a reply, and returns the fault that strikes it.
-func (p *Proxy) match(command string, kinds ...faultKind) *Fault {
+// match counts a command, of which raw is all, or its reply, and returns the fault
+// that strikes it.
+func (p *Proxy) match(command, raw string, kinds ...faultKind) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var strikes *Fault
 	for _, f := range p.faults {
-		if slices.Contains(kinds, f.kind) && f.counts(command) && strikes == nil {
+		if slices.Contains(kinds, f.kind) && f.counts(command, raw) && strikes == nil {
 			strikes = f
 		}
 	}
@@ -162,6 +163,7 @@ type Fault struct {
 	repeats  bool
 	left     int    // until it strikes, under the lock of the proxy
 	after    *Fault // which must have struck before it counts; under the lock of the proxy
+	text     string // which is in what it counts; under the lock of the proxy
 
 	proxy                    *Proxy
 	strike, release, pass    sync.Once
@@ -174,6 +176,15 @@ func (f *Fault) After(other *Fault) *Fault {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
 	f.after = other
+	return f
+}
+
+// With has the fault count only commands in which a text is, as bytes, and their
+// replies. It returns the fault.
+func (f *Fault) With(text string) *Fault {
+	f.proxy.mu.Lock()
+	defer f.proxy.mu.Unlock()
+	f.text = text
 	return f
 }
 
@@ -208,9 +219,10 @@ func (f *Fault) hasStruck() bool {
 }
 
 // counts counts the command and reports whether the fault strikes it.
-func (f *Fault) counts(command string) bool {
+func (f *Fault) counts(command, raw string) bool {
 	same := func(name string) bool { return strings.EqualFold(name, command) }
-	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, same) || f.after != nil && !f.after.hasStruck() {
+	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, same) || f.after != nil && !f.after.hasStruck() ||
+		!strings.Contains(raw, f.text) {
 		return false
 	}
 	f.left--
@@ -291,8 +303,8 @@ type link struct {
 
 // pendingReply is a reply to come.
 type pendingReply struct {
-	command string
-	held    *Fault // held the command; nil if none did
+	command, raw string
+	held         *Fault // held the command; nil if none did
 }
 
 var errCut = errors.New("the connection is cut")
@@ -305,11 +317,12 @@ func (l *link) passRequests() error {
 		if err != nil {
 			return err
 		}
-		fault := l.proxy.match(command, cutRequest, holdRequest)
+		raw := string(from.raw)
+		fault := l.proxy.match(command, raw, cutRequest, holdRequest)
 		if fault != nil && !fault.letsThrough(nil) {
 			return errCut
 		}
-		if err := l.send(pendingReply{command, fault}, from.raw); err != nil {
+		if err := l.send(pendingReply{command, raw, fault}); err != nil {
 			return err
 		}
 	}
@@ -317,11 +330,11 @@ func (l *link) passRequests() error {
 
 // send passes a command on to the server. It waits for the reply to one that
 // was held, whose client may be gone: that ends the connection.
-func (l *link) send(reply pendingReply, raw []byte) error {
+func (l *link) send(reply pendingReply) error {
 	if err := l.expect(reply); err != nil {
 		return err
 	}
-	if err := write(l.server, raw); err != nil || reply.held == nil {
+	if err := write(l.server, []byte(reply.raw)); err != nil || reply.held == nil {
 		return err
 	}
 	select {
@@ -373,7 +386,7 @@ func (l *link) strikeReply(raw []byte) error {
 	if raw[0] == '-' || raw[0] == '!' {
 		return nil
 	}
-	fault := l.proxy.match(reply.command, cutReply, stallReply)
+	fault := l.proxy.match(reply.command, reply.raw, cutReply, stallReply)
 	if fault == nil {
 		return nil
 	}

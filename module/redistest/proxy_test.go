@@ -257,6 +257,27 @@ func TestTheFirstPlannedOfTwoFaultsStrikesAndBothCount(t *testing.T) {
 	expectValue(t, direct, "1")
 }
 
+func TestAFaultCountsOnlyCommandsWithItsText(t *testing.T) {
+	t.Parallel()
+	proxy, direct := behindProxy(t)
+	client := proxy.Client(t, once)
+	request, reply := proxy.CutRequest(1, "SET").With("never"), proxy.CutReply(2, "SET").With("this")
+	for _, step := range []struct {
+		value string
+		want  error
+	}{{"this", nil}, {"other", nil}, {"this one", io.EOF}, {"never", io.EOF}, {"last", nil}} {
+		if err := client.Set(testContext(t), "n", step.value, 0).Err(); !errors.Is(err, step.want) {
+			t.Errorf("%s: got %v, want %v", step.value, err, step.want)
+		}
+		if step.value == "never" {
+			expectValue(t, direct, "this one")
+		}
+	}
+	expectStruck(t, request)
+	expectStruck(t, reply)
+	expectValue(t, direct, "last")
+}
+
 func TestManyClientsShareAProxy(t *testing.T) {
 	t.Parallel()
 	const clients, commands, cuts = 8, 50, 20
