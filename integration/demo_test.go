@@ -27,6 +27,8 @@ type demo struct {
 	t   *testing.T
 	url string
 	end func() (log string) // stops it, and returns what it wrote
+
+	kill func() // ends it at once
 }
 
 // demoFolder is where the demo host was built, if it was.
@@ -82,7 +84,11 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	for lines.Scan() {
 		if _, url, found := strings.Cut(lines.Text(), " listens on "); found {
 			go io.Copy(io.Discard, greeting)
-			return &demo{t, url, end}
+			kill := func() {
+				_ = command.Process.Kill() // it may have ended
+				end()
+			}
+			return &demo{t, url, end, kill}
 		}
 	}
 	t.Fatal("the demo host does not say where it listens")

@@ -5,8 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net/http/httptest"
-	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -14,41 +12,17 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
-	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// dying is the Notifier of a host that dies at a step. Its own goroutine is all
-// that dies here; nothing else would go on with the event.
-type dying struct {
-	module.Notifier
-	step string
-}
+// away is a Notifier that cannot hand anything over.
+type away struct{ module.Notifier }
 
-func (d dying) at(step string) {
-	if d.step == step {
-		runtime.Goexit()
-	}
-}
-
-func (d dying) Decide(ctx context.Context, e module.Event, members []match.Member) (module.Decisions, error) {
-	d.at("committed")
-	return d.Notifier.Decide(ctx, e, members)
-}
-
-func (d dying) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) error {
-	d.at("decided")
-	if d.step == "unavailable" {
-		return module.Unavailable(errors.New("away"))
-	}
-	err := d.Notifier.Notify(ctx, e, part, decisions)
-	d.at("notified")
-	return err
+func (away) Notify(context.Context, module.Event, string, module.Decisions) error {
+	return module.Unavailable(errors.New("away"))
 }
 
 // newOutboxHost returns a host with delivery for an outbox, which runs until the
@@ -79,76 +53,34 @@ func newOutboxHost(t *testing.T, client redis.UniversalClient) (config, *pushfx.
 	return cfg, push
 }
 
-// Wherever a host dies once an event is committed, another one hands it over, and
-// it is sent once.
-func TestAnEventThatIsCommittedIsSentOnce(t *testing.T) {
+func TestAnEventThatCannotBeHandedOverStaysInTheOutbox(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	const user, events = "@alice:localhost", 5
 	client := redistest.Single(t).Client(t)
 	cfg, push := newOutboxHost(t, client)
-	var arrived receiver.Recorder
-	gateway := httptest.NewServer(receiver.New(arrived.Add))
-	t.Cleanup(gateway.Close)
-	p := pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: "key"}, Kind: pusher.HTTP, AppDisplayName: "App", DeviceDisplayName: "Phone",
-		Lang: "en", Data: `{"url":"` + gateway.URL + receiver.Path + `"}`}
-	if err := push.Pushers.Set(t.Context(), user, p, pusher.KeepOthers); err != nil {
+	o, r := newOutbox(cfg, client, away{push.Notifier}), row{ID: "$x", Event: module.Event{JSON: eventInOutbox}}
+	if err := o.commit(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
-	alive := newOutbox(cfg, client, push.Notifier)
-	want := map[string]bool{}
-	for _, step := range []string{"committed", "decided", "unavailable", "notified", "deleted"} {
-		dies := newOutbox(cfg, client, dying{push.Notifier, step})
-		for n := range events {
-			id := fmt.Sprintf("$%s-%d", step, n)
-			want[id] = true
-			r := row{id, module.Event{JSON: fmt.Sprintf(
-				`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@bob:x","content":{}}`, id)}, []mxid.UserID{user}}
-			if err := dies.commit(t.Context(), r); err != nil {
-				t.Fatal(err)
-			}
-			died := make(chan struct{})
-			go func() {
-				defer close(died)
-				_ = dies.handOver(t.Context(), r)
-			}()
-			<-died
-		}
-		left, err := alive.olderThan(t.Context(), 0)
-		if rows := map[bool]int{true: 0, false: events}[step == "deleted"]; err != nil || len(left) != rows {
-			t.Errorf("%s: %d rows are left, want %d; %v", step, len(left), rows, err)
-		}
-		if young, err := alive.olderThan(t.Context(), time.Hour); err != nil || len(young) != 0 {
-			t.Errorf("%s: %d rows are older than an hour, %v", step, len(young), err)
-		}
-		for range 2 {
-			if err := alive.handOverRest(t.Context(), 0); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if n := client.HLen(t.Context(), alive.key).Val(); n != 0 {
-			t.Errorf("%s: %d rows are left after they were handed over", step, n)
-		}
+	if err := o.handOver(t.Context(), r); fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("got %v", err)
 	}
-	last := row{"$last", module.Event{JSON: `{"event_id":"$last","room_id":"!r:x","type":"m.room.message","sender":"@bob:x","content":{}}`}, []mxid.UserID{user}}
-	if err := alive.handOver(t.Context(), last); err != nil {
-		t.Fatal(err)
+	if young, err := o.olderThan(t.Context(), time.Hour); err != nil || len(young) != 0 {
+		t.Errorf("%d rows are older than an hour, %v", len(young), err)
 	}
-	got := map[string]int{}
-	poll(t, "the last one has arrived", func() bool {
-		all, _ := arrived.All()
-		clear(got)
-		for _, n := range all {
-			got[n.EventID]++
-		}
-		return got["$last"] > 0
-	})
-	for id := range want {
-		if got[id] != 1 {
-			t.Errorf("%s has arrived %d times", id, got[id])
-		}
+	if left, err := o.olderThan(t.Context(), 0); err != nil || len(left) != 1 || left[0].Event.JSON != eventInOutbox {
+		t.Errorf("got rows %+v, %v", left, err)
+	}
+	o.notifier = push.Notifier
+	if err := o.handOverRest(t.Context(), 0); err != nil {
+		t.Errorf("got %v", err)
+	}
+	if left, err := o.olderThan(t.Context(), 0); err != nil || len(left) != 0 {
+		t.Errorf("%d rows are left after they were handed over, %v", len(left), err)
 	}
 }
+
+const eventInOutbox = `{"event_id":"$x","room_id":"!r:x","type":"m.room.message","sender":"@bob:x","content":{}}`
 
 func TestAnEventThatIsRefusedLeavesTheOutbox(t *testing.T) {
 	t.Parallel()

@@ -1,0 +1,262 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+const (
+	demoOutbox     = "demo:outbox"
+	outboxAge      = 10 // seconds, after which another host hands a row over
+	outboxSenders  = 8
+	outboxAnswered = 100 // events, when the host is killed under load
+)
+
+// outboxMembers get each event.
+var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
+
+// death is where a demo host is killed on the way of an event.
+type death struct {
+	step   string
+	stalls func(*redistest.Proxy) *redistest.Fault // what it waits for then; nil if it has answered
+	row    bool                                    // whether the event is in the outbox then
+	lost   bool                                    // whether it never was, and so is not sent
+}
+
+var deaths = []death{
+	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "EVAL", "EVALSHA") }, false, true},
+	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "EVAL", "EVALSHA") }, true, false},
+	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "XADD") }, true, false},
+	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "XADD") }, true, false},
+	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "XADD") }, true, false},
+	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, false},
+	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, false},
+	{"the event is answered", nil, false, false},
+}
+
+// bounds are how often an event may arrive at each member.
+type bounds struct{ least, most int }
+
+// outboxDeaths kills processes of the demo host, which send events to one gateway.
+type outboxDeaths struct {
+	t       *testing.T
+	server  *redistest.Server
+	client  *redis.Client
+	arrived receiver.Recorder
+	want    map[string]bounds
+}
+
+// TestTheDemoLosesNoEventWhereverItIsKilled kills the demo host at each step from
+// the request to its answer. Another one then hands over what is in the outbox: one
+// that starts, and with -chaos one that has run all the time.
+func TestTheDemoLosesNoEventWhereverItIsKilled(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	server := redistest.Single(t)
+	o := &outboxDeaths{t: t, server: server, client: server.Client(t), want: map[string]bounds{}}
+	o.setPushers()
+	var other *demo
+	if *chaosTime > 0 {
+		other = o.start(server.Addr())
+	}
+	for n, d := range deaths {
+		o.die(fmt.Sprintf("$death%d", n), d)
+	}
+	o.dieUnderLoad()
+	if other == nil {
+		o.wait("the rows are old enough", o.areOld)
+		other = o.start(server.Addr())
+	}
+	o.wait("the outbox is empty", func() bool { return o.client.HLen(t.Context(), demoOutbox).Val() == 0 })
+	if err := o.send(other, "$last"); err != nil {
+		t.Fatal(err)
+	}
+	o.want["$last"] = bounds{1, 1}
+	o.wait("the last one has arrived", func() bool { return len(o.counts()["$last"]) == len(outboxMembers) })
+	o.judge()
+}
+
+func (o *outboxDeaths) setPushers() {
+	gateway := httptest.NewServer(receiver.New(o.arrived.Add))
+	o.t.Cleanup(gateway.Close)
+	push, err := pushfx.New(o.client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{})
+	for _, user := range outboxMembers {
+		if err == nil {
+			err = push.Pushers.Set(o.t.Context(), user, pusherAt(gateway.URL+receiver.Path, string(user)), pusher.KeepOthers)
+		}
+	}
+	if err != nil {
+		o.t.Fatal(err)
+	}
+}
+
+func (o *outboxDeaths) start(redisAddress string) *demo {
+	return startDemo(o.t, "-redis-mode", "standalone", "-redis", redisAddress)
+}
+
+// send sends an event to all members.
+func (o *outboxDeaths) send(d *demo, event string) error {
+	ctx, cancel := context.WithTimeout(o.t.Context(), never)
+	defer cancel()
+	members, err := json.Marshal(outboxMembers)
+	if err != nil {
+		return err
+	}
+	body := fmt.Sprintf(`{"event_id":%q,"room_id":"!r:localhost","members":%s,"type":"m.room.message","content":{}}`, event, members)
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, d.url+"/_demo/send", strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	request.Header.Set("Authorization", "Bearer demo-sender")
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		return fmt.Errorf("answered %d", answer.StatusCode)
+	}
+	return nil
+}
+
+// die has a host killed with an event on its way.
+func (o *outboxDeaths) die(event string, at death) {
+	o.t.Helper()
+	proxy := redistest.NewProxy(o.t, o.server)
+	host := o.start(proxy.Addr())
+	if at.stalls == nil {
+		if err := o.send(host, event); err != nil {
+			o.t.Fatal(err)
+		}
+		host.kill()
+	} else {
+		stalled, answered := at.stalls(proxy).With(event), make(chan error, 1)
+		go func() { answered <- o.send(host, event) }()
+		select {
+		case <-stalled.Struck():
+		case err := <-answered:
+			o.t.Fatalf("%s: the event was answered: %v", at.step, err)
+		}
+		host.kill()
+		if err := <-answered; err == nil {
+			o.t.Errorf("%s: the event was answered", at.step)
+		}
+	}
+	o.want[event] = bounds{1, 2}
+	if at.lost {
+		o.want[event] = bounds{0, 0}
+	}
+	if row := o.client.HExists(o.t.Context(), demoOutbox, event).Val(); row != at.row {
+		o.t.Errorf("%s: the row is there: %v, want %v", at.step, row, at.row)
+	}
+}
+
+// dieUnderLoad has a host killed while several clients send events.
+func (o *outboxDeaths) dieUnderLoad() {
+	host := o.start(o.server.Addr())
+	var mu sync.Mutex
+	answered, enough := 0, make(chan struct{})
+	var senders sync.WaitGroup
+	for sender := range outboxSenders {
+		senders.Go(func() {
+			for n := 0; ; n++ {
+				event := fmt.Sprintf("$load%d-%d", sender, n)
+				err := o.send(host, event)
+				mu.Lock()
+				if err != nil {
+					o.want[event] = bounds{0, 2}
+					mu.Unlock()
+					return
+				}
+				o.want[event] = bounds{1, 2}
+				if answered++; answered == outboxAnswered {
+					close(enough)
+				}
+				mu.Unlock()
+			}
+		})
+	}
+	<-enough
+	host.kill()
+	senders.Wait()
+	rows, err := o.client.HKeys(o.t.Context(), demoOutbox).Result()
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	for _, event := range rows {
+		o.want[event] = bounds{1, 2} // it is committed
+	}
+}
+
+// areOld reports whether each row of the outbox is old enough for another host.
+func (o *outboxDeaths) areOld() bool {
+	rows, err := o.client.HVals(o.t.Context(), demoOutbox).Result()
+	now, errTime := o.client.Time(o.t.Context()).Result()
+	if err != nil || errTime != nil {
+		return false
+	}
+	for _, row := range rows {
+		text, _, _ := strings.Cut(row, " ")
+		if written, err := strconv.ParseInt(text, 10, 64); err != nil || now.Unix()-written < outboxAge {
+			return false
+		}
+	}
+	return true
+}
+
+// wait waits for longer than the outbox is left alone.
+func (o *outboxDeaths) wait(what string, isSo func() bool) {
+	o.t.Helper()
+	for deadline := time.Now().Add(time.Minute + never); !isSo(); time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			o.t.Fatalf("not so in time: %s", what)
+		}
+	}
+}
+
+// counts are how often each event has arrived at each member.
+func (o *outboxDeaths) counts() map[string]map[string]int {
+	counts := map[string]map[string]int{}
+	all, _ := o.arrived.All()
+	for _, n := range all {
+		if counts[n.EventID] == nil {
+			counts[n.EventID] = map[string]int{}
+		}
+		counts[n.EventID][n.Devices[0].Pushkey]++
+	}
+	return counts
+}
+
+// judge is called when the last event has arrived, which each member gets behind
+// all others.
+func (o *outboxDeaths) judge() {
+	counts, twice := o.counts(), 0
+	for event, want := range o.want {
+		for _, user := range outboxMembers {
+			got := counts[event][string(user)]
+			if got < want.least || got > want.most {
+				o.t.Errorf("%s has arrived %d times at %s, want %+v", event, got, user, want)
+			}
+			if got == 2 {
+				twice++
+			}
+		}
+	}
+	o.t.Logf("%d events, %d notifications twice", len(o.want), twice)
+}
