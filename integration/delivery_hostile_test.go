@@ -188,17 +188,7 @@ func startBesideHostile(tb testing.TB) *besideHostile {
 		tb.Fatal(err)
 	}
 	h.push = push
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		push.Run(ctx)
-	}()
-	h.stop = func() {
-		cancel()
-		<-ended
-	}
-	tb.Cleanup(h.stop)
+	h.stop = runPush(tb, push)
 	return h
 }
 

@@ -106,19 +106,7 @@ func TestANotificationReachesItsGateway(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := push.Check(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			ctx, cancel := context.WithCancel(context.Background())
-			ended := make(chan struct{})
-			go func() {
-				defer close(ended)
-				push.Run(ctx)
-			}()
-			t.Cleanup(func() {
-				cancel()
-				<-ended
-			})
+			startPush(t, push)
 			return push.Notifier, push.Pushers
 		},
 	} {

@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe/metrics"
 )
@@ -180,7 +181,10 @@ func TestValuesInQueriesExist(t *testing.T) {
 
 func TestEachAlertIsExplained(t *testing.T) {
 	t.Parallel()
-	pages := operatorPages(t)
+	pages, err := operations.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
 	for _, a := range alerts(t) {
 		if a.Annotations["summary"] == "" || a.Labels["severity"] == "" {
 			t.Errorf("alert %s lacks a summary or a severity", a.Alert)

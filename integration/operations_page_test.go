@@ -1,40 +1,20 @@
 package integration
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/integration/operations"
 )
 
-// operatorPages returns the pages for operators, one behind the other.
-func operatorPages(t *testing.T) string {
-	t.Helper()
-	paths, err := filepath.Glob("operations/*.md")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("found %d pages, %v", len(paths), err)
-	}
-	var all strings.Builder
-	for _, path := range paths {
-		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(page)
-	}
-	return all.String()
-}
-
-// operatorPage returns the part of the pages for operators below a heading, up to
-// the next heading.
+// operatorPage returns the part of the pages for operators below a heading.
 func operatorPage(t *testing.T, heading string) string {
 	t.Helper()
-	_, rest, found := strings.Cut(operatorPages(t), "\n"+heading+"\n")
-	if !found {
-		t.Fatalf("the operator's pages have no heading %q", heading)
+	part, err := operations.Section(heading)
+	if err != nil {
+		t.Fatal(err)
 	}
-	part, _, _ := strings.Cut(rest, "\n#")
 	return part
 }
 

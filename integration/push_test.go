@@ -37,16 +37,23 @@ func startPush(t *testing.T, p *pushfx.Push) {
 	if err := p.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	runPush(t, p)
+}
+
+// runPush does the background work of a Push until stop is called, or the test ends.
+func runPush(tb testing.TB, p *pushfx.Push) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		p.Run(ctx)
 	}()
-	t.Cleanup(func() {
+	stop = func() {
 		cancel()
 		<-ended
-	})
+	}
+	tb.Cleanup(stop)
+	return stop
 }
 
 // ask sends a request of a user to a handler.

@@ -219,7 +219,7 @@ func TestAPostIsASpanThatIsLinkedWithNotify(t *testing.T) {
 		if err := sendEvent(t.Context(), first.Notifier, message(1), alice); err != nil {
 			t.Fatal(err)
 		}
-		running(t, second)
+		runPush(t, second)
 		eventually(t, "the second POST is answered", func() bool { return posts.Load() == 2 })
 		spans := traces.ofDelivery(t, len(want))
 		for i, s := range spans {
@@ -245,20 +245,6 @@ func newTracedPush(t *testing.T, server *redistest.Server, traces *tracer) *push
 		t.Fatal(err)
 	}
 	return push
-}
-
-// running runs the background work of a host until the test ends.
-func running(t *testing.T, push *pushfx.Push) {
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		push.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-ended
-	})
 }
 
 // ofDelivery returns the spans of delivery, when so many have ended.

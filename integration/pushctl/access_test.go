@@ -11,36 +11,18 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/integration/operations"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// operatorsPages returns the pages for operators, one behind the other.
-func operatorsPages(t *testing.T) string {
-	t.Helper()
-	paths, err := filepath.Glob("../operations/*.md")
-	if err != nil || len(paths) == 0 {
-		t.Fatalf("found %d pages, %v", len(paths), err)
-	}
-	var all strings.Builder
-	for _, path := range paths {
-		page, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all.Write(page)
-	}
-	return all.String()
-}
-
 // operatorsPage returns the part of the pages for operators below a heading.
 func operatorsPage(t *testing.T, heading string) string {
 	t.Helper()
-	_, part, found := strings.Cut(operatorsPages(t), "\n"+heading+"\n")
-	if !found {
-		t.Fatalf("the operator's pages have no heading %q", heading)
+	part, err := operations.Section(heading)
+	if err != nil {
+		t.Fatal(err)
 	}
-	part, _, _ = strings.Cut(part, "\n#")
 	return part
 }
 
@@ -270,7 +252,11 @@ var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")
 // TestTheCommandsOfThePageAreThoseOfPushctl has each command of the page parsed.
 func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
 	t.Parallel()
-	found := pushctlCommand.FindAllStringSubmatch(operatorsPages(t), -1)
+	pages, err := operations.Pages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := pushctlCommand.FindAllStringSubmatch(pages, -1)
 	if len(found) < 3 {
 		t.Fatalf("the page has %d commands of pushctl", len(found))
 	}

@@ -1,0 +1,41 @@
+// Package operations has the pages for operators, for the tests that hold them
+// against the code.
+package operations
+
+import (
+	"embed"
+	"fmt"
+	"io/fs"
+	"strings"
+)
+
+//go:embed *.md
+var files embed.FS
+
+// Pages returns the pages, one behind the other.
+func Pages() (string, error) {
+	var all strings.Builder
+	names, err := fs.Glob(files, "*.md")
+	for _, name := range names {
+		page, err := files.ReadFile(name)
+		if err != nil {
+			return "", err
+		}
+		all.Write(page)
+	}
+	return all.String(), err
+}
+
+// Section returns the part of the pages below a heading, up to the next heading.
+func Section(heading string) (string, error) {
+	pages, err := Pages()
+	if err != nil {
+		return "", err
+	}
+	_, rest, found := strings.Cut(pages, "\n"+heading+"\n")
+	if !found {
+		return "", fmt.Errorf("the operators' pages have no heading %q", heading)
+	}
+	part, _, _ := strings.Cut(rest, "\n#")
+	return part, nil
+}
