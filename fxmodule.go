@@ -153,7 +153,7 @@ type Push struct {
 type Options struct {
 	Log       *zap.Logger             // nil logs nothing
 	Accounts  module.Accounts         // who is logged in; see also [Push.SetAccounts]
-	Import    module.ImportSource     // where users are to be brought in from; see also [Push.SetImportSource]
+	Import    module.ImportSource     // has users who are still to be imported; see also [Push.SetImportSource]
 	Listeners []module.ChangeListener // hear of every change
 	Observers []observe.Observer      // are told what the module does
 	Metrics   prometheus.Registerer   // gets the module's metrics
@@ -221,9 +221,8 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 // only after the module does. Call it before the first request.
 func (p *Push) SetAccounts(accounts module.Accounts) { p.service.SetAccounts(accounts) }
 
-// SetImportSource tells the module where users are who are to be brought in at
-// their first use, for hosts that build it only after the module. Call it before
-// the first request.
+// SetImportSource gives the module the source of users who are imported at their first
+// use, for hosts that build it only after the module. Call it before the first request.
 func (p *Push) SetImportSource(source module.ImportSource) { p.service.SetImportSource(source) }
 
 // Listen adds a listener, for hosts whose listeners exist only after the module

@@ -28,7 +28,7 @@ func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List
 	if err != nil || list.Len() > 0 {
 		return list, err
 	}
-	if imported, err := s.imports.bringIfMissing(ctx, user); err != nil || !imported {
+	if imported, err := s.imports.importIfMissing(ctx, user); err != nil || !imported {
 		return list, err
 	}
 	return s.store.Load(ctx, user)
@@ -70,7 +70,7 @@ func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pu
 	if own, _ := claims.Last(user); err != nil || own != 0 {
 		return claims, err
 	}
-	if imported, err := s.imports.bringIfMissing(ctx, user); err != nil || !imported {
+	if imported, err := s.imports.importIfMissing(ctx, user); err != nil || !imported {
 		return claims, err
 	}
 	return s.pushkeys.Pushkeys.Load(ctx, key)
@@ -207,7 +207,7 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 	switch {
 	case err == nil:
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
-	case fault.KindOf(err) != fault.Unavailable: // it may still be stored, else
+	case fault.KindOf(err) != fault.Unavailable: // which leaves open whether it is stored
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return err
@@ -248,7 +248,7 @@ func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher
 	if err := remove(); err != nil || found {
 		return err
 	}
-	if imported, err := s.imports.bringIfMissing(ctx, user); err != nil || !imported {
+	if imported, err := s.imports.importIfMissing(ctx, user); err != nil || !imported {
 		return err
 	}
 	return remove()
@@ -262,7 +262,7 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	if err != nil || hasAny {
 		return err
 	}
-	imported, err := s.imports.bringIfMissing(ctx, user)
+	imported, err := s.imports.importIfMissing(ctx, user)
 	switch {
 	case errors.Is(err, ErrLoggedOut): // and gets no pushers
 		return nil
@@ -408,7 +408,7 @@ func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[m
 			none = append(none, user)
 		}
 	}
-	for user, result := range s.imports.bringMissing(ctx, none) {
+	for user, result := range s.imports.importMissing(ctx, none) {
 		switch {
 		case result.Err == nil:
 			imported = append(imported, user)

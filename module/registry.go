@@ -95,9 +95,9 @@ type Content struct {
 
 	// Version is another one after every change, above 0; it is 0 if nothing is
 	// stored. It grows with every change that the module makes, and on when rules
-	// are made anew after a deletion. It is smaller than before only where the
-	// store itself has lost changes (README, "Guarantees") or somebody else than
-	// the module wrote: so compare versions for equality, to be right in any case.
+	// are made anew after a deletion. It is smaller than before only if the store
+	// itself has lost changes (integration/README.md, "Guarantees") or somebody else
+	// than the module wrote: so compare versions for equality, to be right in any case.
 	Version int64
 }
 
@@ -194,11 +194,11 @@ type RuleService interface {
 	// Content returns the whole set, after the two repairs of the document: a
 	// user without rules gets the server-default ones, unless an [ImportSource] has
 	// theirs, and a set with one of the legacy rules (MSC4210) loses them and gets
-	// the current defaults. With
-	// [Accounts], a user who is gone gets no rules but [ErrLoggedOut].
+	// the current defaults. With [Accounts], a user who is gone gets no rules but
+	// [ErrLoggedOut].
 	//
-	// After a repair that others have followed with changes, the version is
-	// that of none of them.
+	// If others have changed the set since the repair, the version is one that was
+	// never stored, so that the next sync loads again.
 	Content(ctx context.Context, user mxid.UserID) (Content, error)
 
 	// Rule returns a single rule. Legacy ids give [pushrule.ErrRuleNotFound],
@@ -318,8 +318,8 @@ type HostService interface {
 	// Rulesets returns the rules of many users, those of a room's members for
 	// example, with a result for each: as [RuleService.Content] would, but
 	// repairs are not stored. Users who are still to be imported are imported
-	// first, some at the same time; see [ImportSource]. It takes one pipelined round trip to each Redis
-	// node for every 500 users.
+	// first, some at the same time; see [ImportSource]. It takes one pipelined round
+	// trip to each Redis node for every 500 users.
 	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
 
 	// Pushers returns the pushers of many users, in the way of Rulesets. With
@@ -406,7 +406,7 @@ type Session struct {
 	Device string
 }
 
-// ImportSource has users who are still to be brought in from a server that did
+// ImportSource has users who are still to be imported from a server that did
 // without the module. It is optional: with it, a user who has no rules is imported
 // at the first use of any method, as by [HostService.Import], instead of getting
 // the server-default rules. A user who has rules is not asked about, whatever they

@@ -207,8 +207,8 @@ func (s *ruleService) change(
 	return content, nil
 }
 
-// editFound changes the rules of a user, if there are any.
-func (s *ruleService) editFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
+// editIfFound changes the rules of a user, if there are any.
+func (s *ruleService) editIfFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	err := s.edit(ctx, user, edit)
 	if errors.Is(err, pushrule.ErrEventNotFound) {
 		return nil
@@ -222,14 +222,14 @@ func (s *ruleService) refreshDefaults(ctx context.Context, user mxid.UserID) err
 	if err != nil || !content.Found() || content.Rules.IsCurrent(defaults) {
 		return err
 	}
-	return s.editFound(ctx, user, func(rules *pushrule.Ruleset) error {
+	return s.editIfFound(ctx, user, func(rules *pushrule.Ruleset) error {
 		rules.MergeDefaults(defaults)
 		return nil
 	})
 }
 
 func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRoom, newRoom string) error {
-	return s.editFound(ctx, user, func(rules *pushrule.Ruleset) error {
+	return s.editIfFound(ctx, user, func(rules *pushrule.Ruleset) error {
 		before := *rules
 		if err := rules.CopyRoomRules(oldRoom, newRoom); err != nil {
 			return err
@@ -280,7 +280,7 @@ func (s *ruleService) loadMany(ctx context.Context, users []mxid.UserID) map[mxi
 			missing = append(missing, user)
 		}
 	}
-	for user, result := range s.imports.bring(ctx, missing) {
+	for user, result := range s.imports.importMany(ctx, missing) {
 		if all[user] = (Result[Content]{Err: result.Err}); result.Err == nil {
 			imported = append(imported, user)
 		}

@@ -57,7 +57,7 @@ type Options struct {
 	// of rule sets that are created and repaired. Nil is none.
 	Observer observe.Observer
 
-	// ImportSource has users who are to be brought in at their first use; nil if the
+	// ImportSource has users who are to be imported at their first use; nil if the
 	// host has none, or gives it with [Service.SetImportSource]. ImportRefused gets
 	// what was refused of such a user; nil ignores it.
 	ImportSource  ImportSource
@@ -68,7 +68,8 @@ type Options struct {
 	SettleFailed func(error)
 }
 
-// NewService returns a service on stores. The feed observes what it changes. It does no I/O and starts nothing; see [Service.Run].
+// NewService returns a service on stores. The feed observes what the service changes.
+// It does no I/O and starts nothing; see [Service.Run].
 func NewService(stores Stores, feed *Feed, o Options) *Service {
 	if o.SettleFailed == nil {
 		o.SettleFailed = func(error) {}
@@ -118,9 +119,8 @@ func (s *Service) Sync(rules RuleService) SyncService {
 // accounts after the service. Call it before the first request.
 func (s *Service) SetAccounts(accounts Accounts) { s.accounts.set(accounts) }
 
-// SetImportSource tells the service where users are who are to be brought in at
-// their first use, for hosts that build it after the service. Call it before the
-// first request.
+// SetImportSource gives the service the source of users who are imported at their first
+// use, for hosts that build it after the service. Call it before the first request.
 func (s *Service) SetImportSource(source ImportSource) { s.imports.source.set(source) }
 
 // Listen adds a listener, for hosts that build their listeners after the

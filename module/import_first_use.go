@@ -1,0 +1,176 @@
+package module
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// firstUse imports a user who has no rules here, and reports whether the user has
+// rules then: the source need not have them. It asks the store itself, whatever its
+// caller has found: pushers that a user has removed must not come back.
+func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
+	source := i.source.get()
+	if source == nil {
+		return false, nil
+	}
+	stored, err := i.rules.store.Load(ctx, user)
+	if err != nil || stored.Found() {
+		return stored.Found(), err
+	}
+	from, found, err := loadFrom(ctx, source, user)
+	if err != nil || !found {
+		return false, err
+	}
+	result, err := i.runBeside(ctx, stored, user, from, StoreImport)
+	if result.Refused() > 0 {
+		i.refused(user, result)
+	}
+	if err != nil {
+		return false, err
+	}
+	present, err = i.stillThere(ctx, user, source, result)
+	if present {
+		i.present.add(user)
+	}
+	return present, err
+}
+
+func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Import, bool, error) {
+	from, found, err := source.Load(ctx, user)
+	if err != nil {
+		return Import{}, false, sourceFailed(err)
+	}
+	return from, found, nil
+}
+
+func sourceFailed(cause error) error { return Unavailable(fmt.Errorf("import source: %w", cause)) }
+
+// stillThere takes back what was imported for a user whom the host has forgotten
+// meanwhile. [HostService.ForgetUser] has the source forget first, and removes
+// then: either it has removed what was stored here, or the source does not have
+// the user by now. Accounts have been asked already.
+func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source ImportSource, result ImportResult) (bool, error) {
+	if i.accounts.get() != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
+		return true, nil
+	}
+	_, found, err := loadFrom(ctx, source, user)
+	if err != nil || found {
+		return found, err
+	}
+	if result.Pushers.Outcome == Imported {
+		if err := i.pushers.forget(ctx, user); err != nil {
+			return false, err
+		}
+	}
+	if result.Rules.Outcome == Imported {
+		err = i.rules.forget(ctx, user)
+	}
+	return false, err
+}
+
+// seen remembers a user who has rules.
+func (i *importer) seen(user mxid.UserID) {
+	if i.source.get() != nil {
+		i.present.add(user)
+	}
+}
+
+// importIfMissing is importMissing of one; imported is true if there may be something
+// now that was not there before.
+func (i *importer) importIfMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
+	result := i.importMissing(ctx, []mxid.UserID{user})[user]
+	return result.Value, result.Err
+}
+
+// importMissing imports those of many users who have no rules, with a result for each
+// whom it has imported or failed to. It asks the store about each user once, as far
+// as it can remember them.
+func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
+	if i.source.get() == nil {
+		return nil
+	}
+	users = i.present.unknown(users)
+	if len(users) == 0 {
+		return nil
+	}
+	failed := map[mxid.UserID]Result[bool]{}
+	var missing []mxid.UserID
+	for user, version := range i.rules.store.Versions(ctx, users) {
+		switch {
+		case version.Err != nil:
+			failed[user] = Result[bool]{Err: version.Err}
+		case version.Value != 0:
+			i.present.add(user)
+		default:
+			missing = append(missing, user)
+		}
+	}
+	all := i.importMany(ctx, missing)
+	for user, result := range failed {
+		all[user] = result
+	}
+	return all
+}
+
+// mostImports is how many users are imported at the same time.
+const mostImports = 16
+
+// importMany is firstUse of many users, with a result for each whom the source has, or
+// of whom it cannot tell.
+func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
+	all := map[mxid.UserID]Result[bool]{}
+	if i.source.get() == nil {
+		return all
+	}
+	var mu sync.Mutex
+	var importing sync.WaitGroup
+	places := make(chan struct{}, mostImports)
+	for _, user := range users {
+		places <- struct{}{}
+		importing.Go(func() {
+			defer func() { <-places }()
+			present, err := i.firstUse(ctx, user)
+			mu.Lock()
+			defer mu.Unlock()
+			if present || err != nil {
+				all[user] = Result[bool]{present, err}
+			}
+		})
+	}
+	importing.Wait()
+	return all
+}
+
+// presentUsers are users who are known to have rules, so that nobody asks again
+// whether they are still to be imported.
+type presentUsers struct {
+	mu    sync.Mutex
+	users map[mxid.UserID]bool
+}
+
+// mostPresent bounds how many are remembered. All are forgotten then.
+const mostPresent = 1 << 16
+
+func (p *presentUsers) add(user mxid.UserID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.users == nil || len(p.users) >= mostPresent {
+		p.users = map[mxid.UserID]bool{}
+	}
+	p.users[user] = true
+}
+
+// unknown returns those of users who are not remembered.
+func (p *presentUsers) unknown(users []mxid.UserID) (unknown []mxid.UserID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, user := range users {
+		if !p.users[user] {
+			unknown = append(unknown, user)
+		}
+	}
+	return unknown
+}

@@ -1,0 +1,246 @@
+package module
+
+import (
+	"context"
+	"errors"
+
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// importAll stores pushers for a user who has none. Their claims come before all
+// that are made here: a pusher that is imported takes no pushkey from anybody, and
+// loses its own to whoever has taken it since.
+func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher, how ImportMode) (result ImportedPushers, err error) {
+	if len(pushers) == 0 {
+		return ImportedPushers{Outcome: NothingToImport}, nil
+	}
+	list, err := s.store.Load(ctx, user)
+	switch {
+	case fault.KindOf(err) == fault.Database || err == nil && list.Len() > 0: // also what cannot be read stays
+		return ImportedPushers{Outcome: AlreadyThere}, nil
+	case err != nil:
+		return result, err
+	}
+	m := &pusherImport{pusherService: s, user: user, ImportedPushers: ImportedPushers{Outcome: Imported}}
+	if err := m.accept(ctx, pushers); err != nil {
+		return result, err
+	}
+	if how == DryRunImport {
+		err = m.rehearse(ctx)
+	} else {
+		err = m.store(ctx)
+	}
+	return m.ImportedPushers, err
+}
+
+// pusherImport is an import of a user's pushers.
+type pusherImport struct {
+	*pusherService
+	ImportedPushers
+
+	user    mxid.UserID
+	list    pusher.List     // what may be stored
+	claimed []pusher.Pusher // those of them that have a claim
+}
+
+func (m *pusherImport) refuse(p pusher.Pusher, err error) {
+	m.Refused = append(m.Refused, RefusedPusher{p.AppID, p.Digest(), err})
+}
+
+// accept sorts out the pushers that may be stored.
+func (m *pusherImport) accept(ctx context.Context, pushers []pusher.Pusher) error {
+	now := m.pushkeys.time().UnixMicro()
+	for _, given := range pushers {
+		p, err := m.policy.CheckImported(given)
+		if _, twice := m.list.Pusher(given.Key); err == nil && twice {
+			err = pusher.ErrTwice
+		}
+		if p.SetAt <= 0 || p.SetAt > now {
+			p.SetAt = now
+		}
+		if err == nil {
+			err = m.addWithinLimits(p)
+		}
+		if err != nil {
+			m.refuse(given, err)
+		}
+	}
+	return m.keepLive(ctx)
+}
+
+func (m *pusherImport) addWithinLimits(p pusher.Pusher) error {
+	p.Claim = pusher.KeepOthers.Claim(int64(m.policy.MaxSharers)) // which takes as many digits as the one that it will get
+	grown := m.list
+	grown.Set(p)
+	if err := m.policy.CheckGrowth(m.list.Size(), grown.Size()); err != nil {
+		return err
+	}
+	m.list = grown
+	return nil
+}
+
+// keepLive refuses the pushers whose devices are gone.
+func (m *pusherImport) keepLive(ctx context.Context) error {
+	accounts := m.accounts.get()
+	if accounts == nil {
+		return nil
+	}
+	gone, err := m.withoutSession(ctx, m.user, m.list)
+	if err != nil {
+		return err
+	}
+	for _, p := range gone.All() {
+		m.list.Delete(p.Key)
+		m.refuse(p, ErrLoggedOut)
+	}
+	return nil
+}
+
+// rehearse finds out what store would do, as far as that can be seen.
+func (m *pusherImport) rehearse(ctx context.Context) error {
+	for _, p := range m.list.All() {
+		claims, err := m.pushkeys.Pushkeys.Load(ctx, p.Digest())
+		if err != nil {
+			return err
+		}
+		taken, err := m.isTaken(ctx, p, claims)
+		if err != nil {
+			return err
+		}
+		before := len(claims.Users())
+		claims.AddFirst(m.user)
+		refusal := m.policy.CheckSharing(before, &claims)
+		if taken {
+			refusal = pusher.ErrTaken
+		}
+		if refusal != nil {
+			m.refuse(p, refusal)
+			continue
+		}
+		m.Stored++
+	}
+	return nil
+}
+
+// store stores the pushers, in the order of writes of [pusherService.claim].
+func (m *pusherImport) store(ctx context.Context) error {
+	if err := m.claim(ctx); err != nil {
+		m.releaseAll(ctx)
+		return err
+	}
+	there := false
+	err := m.pusherService.store.Update(ctx, m.user, func(list *pusher.List) error {
+		if there = list.Len() > 0; there {
+			return nil
+		}
+		for _, p := range m.claimed {
+			list.Set(p)
+		}
+		return nil
+	})
+	if err != nil {
+		if fault.KindOf(err) != fault.Unavailable { // they may still be stored, else
+			m.releaseAll(ctx)
+		}
+		return err
+	}
+	if there {
+		m.releaseAll(ctx)
+		m.ImportedPushers = ImportedPushers{Outcome: AlreadyThere}
+		return nil
+	}
+	m.Stored = len(m.claimed)
+	return m.check(ctx)
+}
+
+// claim claims the pushkeys, and refuses the pushers whose pushkey others have
+// taken.
+func (m *pusherImport) claim(ctx context.Context) error {
+	for _, p := range m.list.All() {
+		claims, err := m.addClaim(ctx, &p)
+		if err != nil && fault.KindOf(err) == fault.InvalidParam {
+			m.refuse(p, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		m.claimed = append(m.claimed, p)
+		if _, rival := claims.Last(m.user); rival == 0 {
+			continue
+		}
+		taken, err := m.isTaken(ctx, p, claims)
+		if err != nil {
+			return err
+		}
+		if taken {
+			m.claimed = m.claimed[:len(m.claimed)-1]
+			m.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: m.user, Claim: p.Claim.Number})
+			m.refuse(p, pusher.ErrTaken)
+			continue
+		}
+		if err := m.pushkeys.Pushkeys.Postpone(ctx, Unsettled{p.Digest(), claims.Newest()}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addClaim gives a pusher a claim that comes before all that are made here.
+func (m *pusherImport) addClaim(ctx context.Context, p *pusher.Pusher) (pusher.Claims, error) {
+	var number int64
+	claims, err := m.pushkeys.Pushkeys.Update(ctx, p.Digest(), func(c *pusher.Claims) error {
+		before := len(c.Users())
+		number = c.AddFirst(m.user)
+		return m.policy.CheckSharing(before, c)
+	})
+	p.Claim = pusher.KeepOthers.Claim(number)
+	return claims, err
+}
+
+// isTaken reports whether another user has taken the pushkey of a pusher since.
+// Users who share it, by "append" or because they were all imported, keep it.
+func (m *pusherImport) isTaken(ctx context.Context, p pusher.Pusher, claims pusher.Claims) (bool, error) {
+	held, err := m.pushkeys.held(ctx, p.Key, claims)
+	for user, other := range held {
+		if user != m.user && other.Claim.Removes != 0 {
+			return true, err
+		}
+	}
+	return false, err
+}
+
+// releaseAll releases the claims that no pusher has got.
+func (m *pusherImport) releaseAll(ctx context.Context) {
+	for _, p := range m.claimed {
+		m.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: m.user, Claim: p.Claim.Number})
+	}
+}
+
+// check takes back what is not to stay of what was stored: the pushers of devices
+// that are gone by now, and those whose pushkey somebody has taken meanwhile.
+func (m *pusherImport) check(ctx context.Context) error {
+	for _, p := range m.claimed {
+		err := m.checkLoggedIn(ctx, m.user, p)
+		if errors.Is(err, ErrLoggedOut) {
+			m.Stored--
+			m.refuse(p, err)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		claims, err := m.pushkeys.Pushkeys.Load(ctx, p.Digest())
+		if err != nil {
+			return err
+		}
+		if _, rival := claims.Last(m.user); rival != 0 {
+			if err := m.pushkeys.settle(ctx, p.Key, claims, p.Claim.Number, pusher.Owner{}); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
