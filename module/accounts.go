@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 
 	"github.com/pushfx/pushfx/module/mxid"
@@ -45,29 +47,26 @@ func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 	return sessions
 }
 
-// loggedIn is what the host says of sessions.
-type loggedIn map[Session]Result[bool]
+// sessionStates are what the host says of sessions: whether they are logged in.
+type sessionStates map[Session]Result[bool]
 
-// mostAsked is how many sessions are asked about at a time if the host answers
-// one by one.
+// mostAsked is how many sessions are asked about at the same time if the accounts are
+// no [BulkAccounts].
 const mostAsked = 16
 
 // areLoggedIn asks the host about sessions, each of them once.
-func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) loggedIn {
+func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) sessionStates {
 	if len(sessions) == 0 {
 		return nil
 	}
-	all := make([]Session, 0, len(sessions))
-	for session := range sessions {
-		all = append(all, session)
-	}
+	all := slices.Collect(maps.Keys(sessions))
 	if bulk, is := accounts.(BulkAccounts); is {
 		return bulk.LoggedInMany(ctx, all)
 	}
-	return askOneByOne(ctx, accounts, all)
+	return askEach(ctx, accounts, all)
 }
 
-func askOneByOne(ctx context.Context, accounts Accounts, sessions []Session) loggedIn {
+func askEach(ctx context.Context, accounts Accounts, sessions []Session) sessionStates {
 	results, slots := make([]Result[bool], len(sessions)), make(chan struct{}, mostAsked)
 	var asking sync.WaitGroup
 	for i, session := range sessions {
@@ -78,7 +77,7 @@ func askOneByOne(ctx context.Context, accounts Accounts, sessions []Session) log
 		})
 	}
 	asking.Wait()
-	all := make(loggedIn, len(sessions))
+	all := make(sessionStates, len(sessions))
 	for i, session := range sessions {
 		all[session] = results[i]
 	}
@@ -90,10 +89,10 @@ var errNoAnswer = errors.New("no result for a session")
 
 // live returns the pushers of a user whose sessions are logged in. It fails if
 // the host could not tell of one of them.
-func (l loggedIn) live(user mxid.UserID, list pusher.List) (pusher.List, error) {
+func (s sessionStates) live(user mxid.UserID, list pusher.List) (pusher.List, error) {
 	var failed error
 	list.Remove(func(p pusher.Pusher) bool {
-		result, answered := l[sessionOf(user, p)]
+		result, answered := s[sessionOf(user, p)]
 		switch {
 		case !answered:
 			failed = accountsFailed(errNoAnswer)

@@ -52,9 +52,9 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 }
 
 // settle removes the owners too many of a key that has these claims. The key
-// counts as settled then, unless a claim may still get its pusher: it is settled
-// again later. The claim of taker removes others even if its own pushers are gone
-// by now.
+// counts as settled up to the last claim then, unless a claim may still get its
+// pusher: it is settled again later. The claim of taker removes others even if its
+// own pushers are gone by now.
 func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -72,8 +72,8 @@ func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Clai
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
-	given, pending := k.unused.observe(key, withoutPushers(claims, held))
-	if err := k.dropAll(ctx, key, append(gone, given...)); err != nil {
+	givenUp, pending := k.unused.observe(key, withoutPushers(claims, held))
+	if err := k.dropAll(ctx, key, append(gone, givenUp...)); err != nil {
 		return err
 	}
 	if pending {

@@ -57,10 +57,10 @@ func newUnusedClaims() *unusedClaims {
 	return &unusedClaims{since: map[pusher.Digest]map[pusher.Owner]time.Time{}}
 }
 
-// observe takes the claims to a key that have no pusher now. It returns those
-// that have had none for longer than claimAge; pending reports whether there are
-// others.
-func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (given []pusher.Owner, pending bool) {
+// observe takes the claims to a key that have no pusher now. It returns those that
+// are given up, since they have had none for claimAge; pending reports whether there
+// are others.
+func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (givenUp []pusher.Owner, pending bool) {
 	if c == nil {
 		return nil, len(unused) > 0
 	}
@@ -75,13 +75,13 @@ func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (given 
 		}
 		since[claim] = first // also of those that are given up, until they are taken back
 		if now.Sub(first) >= claimAge {
-			given = append(given, claim)
+			givenUp = append(givenUp, claim)
 		} else {
 			pending = true
 		}
 	}
 	c.since[key] = since
-	return given, pending
+	return givenUp, pending
 }
 
 // keepOnly forgets claims to keys that are settled.

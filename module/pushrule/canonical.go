@@ -12,9 +12,11 @@ import (
 // lists, and with escapes in ids, patterns or names.
 func proveCanonical(text string) bool {
 	s := scanner{rest: text, fits: strictjson.Valid(text)}
-	for i, kind := range Kinds() {
-		s.expect([]string{"{", "],"}[min(i, 1)] + listStart(kind))
+	before := "{"
+	for _, kind := range Kinds() {
+		s.expect(before + listStart(kind))
 		s.elements(func() { s.rule(kind) })
+		before = "],"
 	}
 	s.expect("]}")
 	return s.fits && s.rest == ""
@@ -47,7 +49,7 @@ func (s *scanner) elements(element func()) {
 // rule reads what [Rule.AppendJSON] appends.
 func (s *scanner) rule(kind Kind) {
 	s.expect(strings.TrimSuffix(ruleStart, `"`))
-	s.fits = !IsLegacy(strings.Trim(s.plain(), `"`)) && s.fits
+	s.fits = !IsLegacy(strings.Trim(s.unescaped(), `"`)) && s.fits
 	s.expect(`,"default":`)
 	s.bool()
 	s.expect(`,"enabled":`)
@@ -58,13 +60,13 @@ func (s *scanner) rule(kind Kind) {
 	}
 	if kind.HasPattern() {
 		s.expect(`,"pattern":`)
-		s.plain()
+		s.unescaped()
 	}
 	s.expect(`,"actions":`)
 	s.list()
 	for s.fits && s.take(",") {
 		member := s.rest
-		s.plain()
+		s.unescaped()
 		s.expect(":")
 		s.value()
 		s.fits = s.fits && !hasStart(member[:len(member)-len(s.rest)])
@@ -81,8 +83,8 @@ func (s *scanner) list() {
 	s.expect("]")
 }
 
-// plain reads a string without escapes.
-func (s *scanner) plain() string {
+// unescaped reads a string without escapes.
+func (s *scanner) unescaped() string {
 	text := s.value()
 	s.fits = s.fits && strings.HasPrefix(text, `"`) && strings.IndexByte(text, '\\') < 0
 	return text

@@ -24,7 +24,7 @@ type Health struct {
 // client, nil, it is always well.
 func NewHealth(client redis.UniversalClient, cfg Config) *Health { return &Health{client, cfg} }
 
-// healthTimeout bounds a look at the health: one half is for finding the masters,
+// healthTimeout bounds an answer: one half is for finding the masters,
 // where a cluster client first asks a node that may be silent, the other for
 // their answers.
 const healthTimeout = time.Second
@@ -42,12 +42,12 @@ func (h *Health) Healthy(ctx context.Context) error {
 	err := EachMaster(search, h.client, func(_ context.Context, master *redis.Client) error {
 		ctx, cancel := context.WithTimeout(ctx, healthTimeout/2)
 		defer cancel()
-		answers, misfit := h.look(ctx, master)
+		failure, misfit := h.inspect(ctx, master)
 		mu.Lock()
 		defer mu.Unlock()
 		switch {
-		case answers != nil:
-			silent = append(silent, fmt.Errorf("the Redis at %s: %w", master.Options().Addr, answers))
+		case failure != nil:
+			silent = append(silent, fmt.Errorf("the Redis at %s: %w", master.Options().Addr, failure))
 		case misfit != nil:
 			wrong = append(wrong, fmt.Errorf("the Redis at %s %w", master.Options().Addr, misfit))
 		default:
@@ -61,8 +61,8 @@ func (h *Health) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// look returns why a master cannot serve, and why it is not one to be used.
-func (h *Health) look(ctx context.Context, master *redis.Client) (silent, misfit error) {
+// inspect returns why a master cannot serve, or else why it is not one to be used.
+func (h *Health) inspect(ctx context.Context, master *redis.Client) (failure, misfit error) {
 	var hello, script *redis.Cmd
 	var memory *redis.StringCmd
 	_, _ = master.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error

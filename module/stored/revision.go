@@ -62,9 +62,9 @@ func (r Revision) AppendJSON(dst []byte) []byte {
 }
 
 // ReadRevision reads what [Revision.AppendJSON] appends, or what the first forms
-// had, without the changes. The digest of an event, and members that a later form may
-// have after the writers, are passed over. Anything else gives the zero Revision: what was edited by
-// somebody else has none.
+// had, without the changes. It passes over the digest of an event, and members that a
+// later form may have after the writers. Anything else gives the zero Revision: what
+// somebody else has edited has none.
 func ReadRevision(text string) Revision {
 	s := scanner{rest: text, fits: true}
 	var r Revision
