@@ -109,32 +109,10 @@ func (v *verdict) closeAccounts(players []*player) {
 	}
 }
 
-func check(history []porcupine.Operation) porcupine.CheckResult {
-	if porcupine.CheckOperationsTimeout(oneAtATime(), likely(history), checkLimit) == porcupine.Ok {
-		return porcupine.Ok
-	}
-	return porcupine.CheckOperationsTimeout(oneAtATime(), history, checkLimit)
-}
-
 // acknowledged leaves out of a history what clients were told in the time
 // between, but for changes that were made.
 func acknowledged(history []porcupine.Operation, from, to int64) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		return o.Return >= from && o.Call <= to && o.Output != done && o.Output != unknown
-	})
-}
-
-// likely leaves out of a history the changes without an answer of which nothing
-// was seen later. If the rest is linearizable, so is the whole, with these as
-// changes that were never made. To find that out for the whole can take for
-// ever.
-func likely(history []porcupine.Operation) []porcupine.Operation {
-	var answers strings.Builder
-	for _, o := range history {
-		answers.WriteString(o.Output.(string))
-	}
-	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
-		written := strings.Trim(o.Input.(request).body, "{}")
-		return o.Output == unknown && !strings.Contains(answers.String(), written)
 	})
 }

@@ -15,7 +15,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/anishathalye/porcupine"
 	"github.com/redis/go-redis/v9"
@@ -111,14 +110,11 @@ func withEnds(history []porcupine.Operation, clients int, end int64) []porcupine
 	return history
 }
 
-// checkLimit is many times what a check takes.
-const checkLimit = 30 * time.Second
-
 // wantLinearizable wants what clients saw to be what they could have seen with
 // all the requests of a user handled one at a time.
 func wantLinearizable(t *testing.T, history []porcupine.Operation) {
 	t.Helper()
-	switch porcupine.CheckOperationsTimeout(oneAtATime(), history, checkLimit) {
+	switch check(history) {
 	case porcupine.Ok:
 	case porcupine.Illegal:
 		t.Error("the history is not linearizable")
@@ -315,7 +311,7 @@ func TestTheCheckForLinearizableHistoriesFindsLostUpdates(t *testing.T) {
 			_, client := embedded(t)
 			hosts := []*host{startHost(t, client, test.store), startHost(t, client, test.store)}
 			history := workload{hosts: hosts, users: []string{alice}, clients: 2, length: 3, next: readPutRead}.record()
-			if got := porcupine.CheckOperationsTimeout(oneAtATime(), history, checkLimit); got != test.want {
+			if got := check(history); got != test.want {
 				t.Errorf("got %s, want %s\n%s", got, test.want, listing(history))
 			}
 		})

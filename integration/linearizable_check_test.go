@@ -1,0 +1,175 @@
+package integration
+
+import (
+	"math/rand/v2"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// checkLimit is many times what a check takes.
+const checkLimit = 30 * time.Second
+
+// check tells whether a history is linearizable. A change without an answer may
+// be made at any time until the history ends, or never, and so many
+// possibilities can take for ever to go through. Therefore it is first settled
+// what answers tell of these changes.
+func check(history []porcupine.Operation) porcupine.CheckResult {
+	history = bounded(history)
+	if porcupine.CheckOperationsTimeout(oneAtATime(), likely(history), checkLimit) == porcupine.Ok {
+		return porcupine.Ok
+	}
+	return porcupine.CheckOperationsTimeout(oneAtATime(), history, checkLimit)
+}
+
+// bounded lets a change without an answer last until the first answer that shows
+// it has come, since it was made before that.
+func bounded(history []porcupine.Operation) []porcupine.Operation {
+	history = slices.Clone(history)
+	for i := range history {
+		change := &history[i]
+		for _, other := range history {
+			if isShown(*change, other) && change.Call < other.Return {
+				change.Return = min(change.Return, other.Return)
+			}
+		}
+	}
+	return history
+}
+
+// likely leaves out of a history the changes without an answer that no answer
+// shows, though it would. If the rest is linearizable, so is the whole, with
+// these as changes that were never made.
+func likely(history []porcupine.Operation) []porcupine.Operation {
+	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
+		isShownBy := func(other porcupine.Operation) bool { return isShown(o, other) }
+		return o.Output == unknown && writtenBy(o) != "" && !slices.ContainsFunc(history, isShownBy)
+	})
+}
+
+// isShown reports whether the answer to another request shows that a change
+// without an answer was made.
+func isShown(change, other porcupine.Operation) bool {
+	if change.Output != unknown || change.Input.(request).user != other.Input.(request).user {
+		return false
+	}
+	written := writtenBy(change)
+	return written != "" && strings.Contains(other.Output.(string), written)
+}
+
+// aValue is what a change writes that no other of the user does; see
+// [actor.value].
+var aValue = regexp.MustCompile(`"value":\d+}|"device_display_name":"\d+"`)
+
+// writtenBy is the value that a change writes, "" if it writes none.
+func writtenBy(change porcupine.Operation) string {
+	return aValue.FindString(change.Input.(request).body)
+}
+
+// TestTheCheckAgreesWithOneOfAllPossibilities is for histories that are so short
+// that all possibilities can be gone through.
+func TestTheCheckAgreesWithOneOfAllPossibilities(t *testing.T) {
+	t.Parallel()
+	for _, mix := range mixes {
+		t.Run(mix.name, func(t *testing.T) {
+			t.Parallel()
+			withBounds := map[porcupine.CheckResult]int{}
+			for seed := range uint64(400) {
+				history := madeUp(mix.next, seed)
+				want := porcupine.CheckOperationsTimeout(oneAtATime(), history, checkLimit)
+				if got := check(history); got != want {
+					t.Fatalf("seed %d: got %s, want %s\n%s", seed, got, want, listing(history))
+				}
+				for i, o := range bounded(history) {
+					if o.Return < history[i].Return {
+						withBounds[want]++
+						break
+					}
+				}
+			}
+			if min(withBounds[porcupine.Ok], withBounds[porcupine.Illegal]) < 10 {
+				t.Errorf("too few histories have a bound: %v", withBounds)
+			}
+		})
+	}
+}
+
+// TestTheCheckEndsWhereManyChangesHaveNoAnswer has ten that are never made, so
+// that there are millions of possibilities, and one that no answer would show
+// but that is made.
+func TestTheCheckEndsWhereManyChangesHaveNoAnswer(t *testing.T) {
+	t.Parallel()
+	a := &actor{user: alice, random: rand.New(rand.NewPCG(0, 0))}
+	var state userState
+	var history []porcupine.Operation
+	add := func(r request, output string) {
+		a.sent++
+		now := 2 * int64(a.sent)
+		history = append(history, porcupine.Operation{Input: r, Call: now, Output: output, Return: now + 1})
+	}
+	handle := func(r request) { add(r, r.effect(&state)) }
+	key := a.someKey()
+	handle(a.setPusherAt(key))
+	for range 10 {
+		add(a.setPusherAt(ownKey(ownID(a))), unknown)
+	}
+	remove := a.deletePusherAt(key)
+	remove.effect(&state)
+	add(remove, unknown)
+	for range 20 {
+		handle(a.setPusher())
+		handle(a.listPushers())
+	}
+	history = withEnds(history, 1, 2*int64(a.sent+1))
+	if got := check(history); got != porcupine.Ok {
+		t.Errorf("got %s", got)
+	}
+}
+
+// madeUp is a history of requests to a store that makes changes without an
+// answer at once, later or never, and at times goes back to an earlier state.
+func madeUp(next func(*actor) request, seed uint64) (history []porcupine.Operation) {
+	const clients, end, most = 4, 300, 25 // most is the longest time before and after a request is handled
+	random := rand.New(rand.NewPCG(seed, 0))
+	var actors [clients]actor
+	var free [clients]int64 // since when a client has nothing open
+	for i := range actors {
+		actors[i] = actor{user: alice, number: i, random: random}
+	}
+	states, late := []userState{{}}, []request{}
+	for now := int64(most); now < end-most; now += 10 {
+		state := states[len(states)-1]
+		client := random.IntN(clients)
+		switch chance := random.IntN(20); {
+		case chance == 0:
+			state = states[random.IntN(len(states))]
+		case chance < 5 && len(late) > 0:
+			late[0].effect(&state)
+			late = late[1:]
+		case free[client] < now:
+			r := next(&actors[client])
+			actors[client].sent++
+			o := porcupine.Operation{
+				ClientId: client, Input: r,
+				Call: now - random.Int64N(min(most, now-free[client])), Output: unknown, Return: now + random.Int64N(most),
+			}
+			switch chance := random.IntN(6); {
+			case r.method == http.MethodGet || chance > 1:
+				o.Output = r.effect(&state)
+			case chance == 1:
+				r.effect(&state)
+			case random.IntN(2) == 0:
+				late = append(late, r)
+			}
+			free[client] = o.Return
+			history = append(history, o)
+		}
+		states = append(states, state)
+	}
+	return withEnds(history, clients, end)
+}
