@@ -56,17 +56,13 @@ func (c *call) readGateways(ctx context.Context) ([]shownGateway, error) {
 	if err != nil {
 		return nil, err
 	}
-	records, err := c.gatewayRecords(ctx)
+	known, err := c.queue.Gateways(ctx, c.now())
 	if err != nil {
 		return nil, err
 	}
 	gateways := map[string]shownGateway{}
-	for name, r := range records {
-		g := shownGateway{Gateway: name, State: module.GatewayState(r.State), Since: time.UnixMilli(r.Since), Status: r.Status}
-		if r.Until > 0 {
-			g.Until = time.UnixMilli(r.Until)
-		}
-		gateways[name] = g
+	for name, g := range known {
+		gateways[name] = shownGateway{Gateway: name, State: g.State, Since: g.Since, Until: g.Until, Status: g.Status}
 	}
 	for _, h := range held {
 		g := gateways[h.gateway]
@@ -83,21 +79,6 @@ func (c *call) readGateways(ctx context.Context) ([]shownGateway, error) {
 		all = append(all, gateways[name])
 	}
 	return all, nil
-}
-
-// gatewayRecords are those of gateways that are not open.
-func (b *backend) gatewayRecords(ctx context.Context) (map[string]stored.GatewayRecord, error) {
-	texts, err := b.client.HGetAll(ctx, b.keys.DeliveryGateways()).Result()
-	if err != nil {
-		return nil, fmt.Errorf("read the gateways: %w", err)
-	}
-	records, now := map[string]stored.GatewayRecord{}, b.now().UnixMilli()
-	for name, text := range texts {
-		if r, found := stored.ReadGateway(text); found && (r.Expires == 0 || r.Expires > now) {
-			records[name] = r
-		}
-	}
-	return records, nil
 }
 
 func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
@@ -172,12 +153,12 @@ func gatewaysOpenCommand() command {
 			if _, err := c.shardCount(ctx); err != nil {
 				return err
 			}
-			records, err := c.gatewayRecords(ctx)
+			known, err := c.queue.Gateways(ctx, c.now())
 			if err != nil {
 				return err
 			}
 			var names []string
-			for _, name := range slices.Sorted(maps.Keys(records)) {
+			for _, name := range slices.Sorted(maps.Keys(known)) {
 				if isGateway(name, c.args[0]) {
 					names = append(names, name)
 				}

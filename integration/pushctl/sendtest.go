@@ -5,6 +5,8 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
+	"slices"
 	"text/tabwriter"
 	"time"
 
@@ -89,13 +91,21 @@ func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.Us
 
 // writeTests shows the answers; errProblems if not all gateways have taken it.
 func (c *call) writeTests(all []shownTest) (err error) {
-	var problems error
-	table := tabwriter.NewWriter(c.out, 0, 0, 2, ' ', 0)
+	if c.json {
+		err = writeJSON(c.out, all)
+	} else {
+		err = writeTestTable(c.out, all)
+	}
+	if err == nil && slices.ContainsFunc(all, func(t shownTest) bool { return t.Outcome != delivery.PostDelivered }) {
+		return errProblems
+	}
+	return err
+}
+
+func writeTestTable(w io.Writer, all []shownTest) error {
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(table, "PUSHER\tGATEWAY\tSTATUS\tOUTCOME\tTOOK\tWHY")
 	for _, t := range all {
-		if t.Outcome != delivery.PostDelivered {
-			problems = errProblems
-		}
 		status := "-"
 		if t.Status > 0 {
 			status = fmt.Sprint(t.Status)
@@ -103,10 +113,5 @@ func (c *call) writeTests(all []shownTest) (err error) {
 		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Pusher, printable(cmp.Or(t.Gateway, "-")), status,
 			cmp.Or(string(t.Outcome), "not sent"), time.Duration(t.Took*float64(time.Second)).Round(time.Millisecond), printable(cmp.Or(t.Why, "-")))
 	}
-	if c.json {
-		err = writeJSON(c.out, all)
-	} else {
-		err = table.Flush()
-	}
-	return cmp.Or(err, problems)
+	return table.Flush()
 }

@@ -30,13 +30,34 @@ func (q *Queue) ShareGateways(ctx context.Context, changes map[string]module.Gat
 	}
 	known := make(map[string]module.SharedGateway, len(all)/2)
 	for i := 0; i+1 < len(all); i += 2 {
-		if g, found := stored.ReadGateway(all[i+1]); found {
-			shared := module.SharedGateway{State: module.GatewayState(g.State), Since: time.UnixMilli(g.Since), Status: g.Status}
-			if g.Until > 0 {
-				shared.Until = time.UnixMilli(g.Until)
-			}
-			known[all[i]] = shared
+		if r, found := stored.ReadGateway(all[i+1]); found {
+			known[all[i]] = sharedGateway(r)
 		}
 	}
 	return known, nil
+}
+
+// Gateways returns what [Queue.ShareGateways] does, as of a time by the clock of
+// the queue, and changes nothing. It is for operators.
+func (q *Queue) Gateways(ctx context.Context, now time.Time) (map[string]module.SharedGateway, error) {
+	var texts map[string]string
+	err := q.do(ctx, "read gateways", func(ctx context.Context) (err error) {
+		texts, err = q.client.HGetAll(ctx, q.keys.DeliveryGateways()).Result()
+		return err
+	})
+	known := make(map[string]module.SharedGateway, len(texts))
+	for name, text := range texts {
+		if r, found := stored.ReadGateway(text); found && (r.Expires == 0 || r.Expires > now.UnixMilli()) {
+			known[name] = sharedGateway(r)
+		}
+	}
+	return known, err
+}
+
+func sharedGateway(r stored.GatewayRecord) module.SharedGateway {
+	g := module.SharedGateway{State: module.GatewayState(r.State), Since: time.UnixMilli(r.Since), Status: r.Status}
+	if r.Until > 0 {
+		g.Until = time.UnixMilli(r.Until)
+	}
+	return g
 }
