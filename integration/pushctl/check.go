@@ -19,9 +19,8 @@ func checkCommand() command {
 		summary: "looks for problems in all that is stored",
 		about: "Examines all that is stored, beside the running hosts, and changes nothing. It says how many\n" +
 			"problems of each kind there are, and with -list whose. A problem that is about several keys is\n" +
-			"examined twice, so that a change that is under way is none. Of each log of events to be delivered the\n" +
-			"oldest 1,000 are examined. Exit status 1 says that there are problems. If no key is the module's, it\n" +
-			"fails.",
+			"examined twice, so that a change that is under way is none. Exit status 1 says that there are problems.\n" +
+			"If no key is the module's, it fails.",
 		flags: func(o *options, flags *flag.FlagSet) {
 			o.addScan(flags)
 			o.addState(flags)
@@ -83,8 +82,11 @@ func (b *backend) findProblems(ctx context.Context, s *scanner, counts *tally, h
 		}
 		return handle(ctx, sure)
 	}
-	err := s.Scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) (func(context.Context) error, error) {
-		x, err := b.examine(ctx, node, keys)
+	err := s.Scan(ctx, func(limited context.Context, node *redis.Client, keys []string) (func(context.Context) error, error) {
+		x, err := b.examine(limited, node, keys)
+		if err == nil {
+			err = s.examineDelivery(ctx, node, x, keys) // logs and records take their time
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -386,5 +388,33 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 		if r.status != exitProblems || strings.Count(r.stdout, string(misplacedKey)+"\t"+string(alice)) != 2 {
 			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
 		}
+	}
+}
+
+// A log is examined to its end, however long it is.
+func TestALongLogIsExaminedWhole(t *testing.T) {
+	t.Parallel()
+	const many = 15*pageSize + 7
+	b := onOne(t)
+	b.set(alice, "a pusher")
+	entry := delivery.Instruction{}.AppendTo(nil) // which is none
+	if _, err := b.client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
+		for range many {
+			p.XAdd(t.Context(), &redis.XAddArgs{Stream: b.keys.ShardLog(7), Values: []any{stored.LogData, entry}})
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	var got report
+	r := b.want(exitProblems, "check", "-json")
+	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Entries != many || got.Problems[unreadableEntry] != 1 {
+		t.Errorf("got %+v", got)
+	}
+	if r := b.want(exitProblems, "check", "-list"); !strings.Contains(r.stdout, fmt.Sprintf("%d: the first is ", many)) {
+		t.Errorf("got %s", r.stdout)
 	}
 }

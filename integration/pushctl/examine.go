@@ -54,9 +54,6 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 	for _, v := range values {
 		b.examineValue(x, node, v)
 	}
-	if err := b.examineDelivery(ctx, node, x, names); err != nil {
-		return nil, err
-	}
 	if err := b.examinePushers(ctx, node, x); err != nil {
 		return nil, err
 	}

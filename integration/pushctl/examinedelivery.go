@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -10,23 +11,19 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// maxEntries is how many entries of a log are examined, the oldest: an owner comes
-// to the others when these are delivered.
-const maxEntries = 1000
-
 // examineDelivery looks for what no host can read among the keys of delivery.
-func (b *backend) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string) error {
+func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string) error {
 	for _, name := range names {
-		key := b.keys.Parse(name)
+		key := s.keys.Parse(name)
 		p := problem{name: name, key: name, node: node, shard: key.Shard}
 		var err error
 		switch key.Kind {
 		case stored.DeliveryFormatKey:
-			err = x.examineFormat(ctx, node, p)
+			err = again(ctx, func(ctx context.Context) error { return x.examineFormat(ctx, node, p) })
 		case stored.DeliveryGatewaysKey:
-			err = x.examineGateways(ctx, node, p)
+			err = again(ctx, func(ctx context.Context) error { return x.examineGateways(ctx, node, p) })
 		case stored.ShardLogKey:
-			err = x.examineLog(ctx, node, p)
+			err = s.examineLog(ctx, node, x, p)
 		case stored.ShardHeldKey:
 			err = x.examineHeld(ctx, node, p)
 		}
@@ -35,7 +32,7 @@ func (b *backend) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			return fmt.Errorf("read %s: %w", name, failed)
 		}
 		if v.state == isOtherType || v.state == isElsewhere {
-			b.examineValue(x, node, v)
+			s.examineValue(x, node, v)
 		}
 	}
 	return nil
@@ -61,26 +58,47 @@ func (x *examination) examineGateways(ctx context.Context, node *redis.Client, p
 	return err
 }
 
-func (x *examination) examineLog(ctx context.Context, node *redis.Client, p problem) error {
-	for from, read := "-", 0; read < maxEntries; {
-		page, err := node.XRangeN(ctx, p.key, from, "+", pageSize).Result()
-		if err != nil {
-			return err
+// examineLog reads a log in pages, as long as it is now: all that cannot be read in
+// it is one problem.
+func (s *scanner) examineLog(ctx context.Context, node *redis.Client, x *examination, p problem) error {
+	var length int64
+	err := again(ctx, func(ctx context.Context) (err error) {
+		length, err = node.XLen(ctx, p.key).Result()
+		return err
+	})
+	unreadable, first := 0, ""
+	for from, read := "-", int64(0); err == nil && read < length; {
+		var page []redis.XMessage
+		if page, err = s.logPage(ctx, node, p.key, from); len(page) == 0 {
+			break
 		}
 		for _, entry := range page {
-			x.Entries++
 			data, _ := entry.Values[stored.LogData].(string)
 			if delivery.CheckEntry([]byte(data)) != nil {
-				p.kind, p.detail = unreadableEntry, entry.ID
-				x.sure = append(x.sure, p)
+				unreadable++
+				first = cmp.Or(first, entry.ID)
 			}
 		}
-		if len(page) < pageSize {
-			return nil
-		}
-		from, read = "("+page[len(page)-1].ID, read+len(page)
+		from, read = "("+page[len(page)-1].ID, read+int64(len(page))
+		x.Entries += int64(len(page))
 	}
-	return nil
+	if unreadable > 0 {
+		p.kind, p.detail = unreadableEntry, fmt.Sprintf("%d: the first is %s", unreadable, first)
+		x.sure = append(x.sure, p)
+	}
+	return err
+}
+
+// logPage reads the next entries of a log.
+func (s *scanner) logPage(ctx context.Context, node *redis.Client, key, from string) (page []redis.XMessage, err error) {
+	if err := s.pace.wait(ctx, pageSize); err != nil {
+		return nil, err
+	}
+	err = again(ctx, func(ctx context.Context) (err error) {
+		page, err = node.XRangeN(ctx, key, from, "+", pageSize).Result()
+		return err
+	})
+	return page, err
 }
 
 func (x *examination) examineHeld(ctx context.Context, node *redis.Client, p problem) error {

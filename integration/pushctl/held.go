@@ -63,14 +63,18 @@ func (c *call) readHeldOf(
 // scanHeld calls each for the records of a shard, some of them perhaps twice.
 func scanHeld(ctx context.Context, client redis.Cmdable, key string, each func(id, text string)) error {
 	for cursor := uint64(0); ; {
-		page, next, err := client.HScan(ctx, key, cursor, "", pageSize).Result()
+		var page []string
+		err := again(ctx, func(ctx context.Context) (err error) {
+			page, cursor, err = client.HScan(ctx, key, cursor, "", pageSize).Result()
+			return err
+		})
 		if err != nil {
 			return err
 		}
 		for i := 0; i+1 < len(page); i += 2 {
 			each(page[i], page[i+1])
 		}
-		if cursor = next; cursor == 0 {
+		if cursor == 0 {
 			return nil
 		}
 	}

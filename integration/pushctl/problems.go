@@ -24,7 +24,7 @@ const (
 	claimGivenUp      problemKind = "claim without a pusher"
 	unsettledPushkeys problemKind = "pushkeys not settled in time"
 	unreadableFormat  problemKind = "delivery of another form"
-	unreadableEntry   problemKind = "unreadable event to be delivered"
+	unreadableEntry   problemKind = "unreadable events to be delivered"
 	unreadableGateway problemKind = "unreadable state of a push gateway"
 	unreadableHeld    problemKind = "unreadable record of a pusher in trouble"
 	wrongType         problemKind = "key of another type"

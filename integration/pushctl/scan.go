@@ -144,9 +144,7 @@ func (s *scanner) scanMaster(ctx context.Context, m master) error {
 
 // nextKeys asks for the keys from a cursor on.
 func (s *scanner) nextKeys(ctx context.Context, node *redis.Client, cursor uint64, pattern string) (keys []string, next uint64, err error) {
-	err = again(ctx, func() (err error) {
-		ctx, cancel := context.WithTimeout(ctx, replyLimit)
-		defer cancel()
+	err = again(ctx, func(ctx context.Context) (err error) {
 		keys, next, err = node.Scan(ctx, cursor, pattern, int64(s.pace.page(pageSize))).Result()
 		return err
 	})
@@ -164,9 +162,7 @@ func (s *scanner) read(ctx context.Context, node *redis.Client, keys []string) (
 			return nil, err
 		}
 		var apply func(context.Context) error
-		if err := again(ctx, func() (err error) {
-			ctx, cancel := context.WithTimeout(ctx, replyLimit)
-			defer cancel()
+		if err := again(ctx, func(ctx context.Context) (err error) {
 			apply, err = s.page(ctx, node, part)
 			return err
 		}); err != nil {
@@ -224,14 +220,18 @@ func (s *scanner) saveNow(ctx context.Context) error {
 // maxAgain is how often a read is tried again that a server did not answer.
 const maxAgain = 3
 
-// again tries a read again that no server has refused.
-func again(ctx context.Context, read func() error) (err error) {
+// again tries a read again that no server has refused. Each time it may take
+// [replyLimit].
+func again(ctx context.Context, read func(context.Context) error) (err error) {
 	for n := range maxAgain + 1 {
 		if n > 0 && retry.Sleep(ctx, time.Duration(n)*time.Second) != nil {
 			return err
 		}
+		reading, cancel := context.WithTimeout(ctx, replyLimit)
+		err = read(reading)
+		cancel()
 		var refused redis.Error
-		if err = read(); err == nil || ctx.Err() != nil || errors.As(err, &refused) {
+		if err == nil || ctx.Err() != nil || errors.As(err, &refused) {
 			return err
 		}
 	}
