@@ -16,10 +16,10 @@ import (
 type Cache struct {
 	limit int
 
-	mu    sync.RWMutex
-	young map[string]*cached // used since the last change of generations
-	old   map[string]*cached // used in the generation before
-	size  int                // bytes of the keys of young
+	mu     sync.RWMutex
+	recent map[string]*cached // used since the last change of generations
+	older  map[string]*cached // used in the generation before
+	size   int                // bytes of the keys of recent
 }
 
 // cached is a set that is compiled when somebody first needs it.
@@ -32,7 +32,7 @@ type cached struct {
 // those that were used last. Compiled, a set takes three to seven times as many
 // bytes as its JSON.
 func NewCache(limit int) *Cache {
-	return &Cache{limit: limit, young: map[string]*cached{}}
+	return &Cache{limit: limit, recent: map[string]*cached{}}
 }
 
 // Rules returns a user's rule set, compiled. Evaluate it for this user only.
@@ -86,23 +86,23 @@ func mask(dst []byte, text string, user mxid.UserID) (masked []byte, count int) 
 // entry returns what is kept under a key.
 func (c *Cache) entry(key []byte) *cached {
 	c.mu.RLock()
-	e, found := c.young[string(key)]
+	e, found := c.recent[string(key)]
 	c.mu.RUnlock()
 	if found {
 		return e
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if e, found = c.young[string(key)]; found {
+	if e, found = c.recent[string(key)]; found {
 		return e
 	}
 	if c.size+len(key) > c.limit/2 {
-		c.old, c.young, c.size = c.young, map[string]*cached{}, 0
+		c.older, c.recent, c.size = c.recent, map[string]*cached{}, 0
 	}
-	if e, found = c.old[string(key)]; !found {
+	if e, found = c.older[string(key)]; !found {
 		e = &cached{}
 	}
-	c.young[string(key)] = e
+	c.recent[string(key)] = e
 	c.size += len(key)
 	return e
 }
