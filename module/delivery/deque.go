@@ -26,6 +26,16 @@ func (d *deque[T]) pushBack(item T) {
 	*d.at(d.count - 1) = item
 }
 
+// pop takes one out of the middle.
+func (d *deque[T]) pop(i int) (item T) {
+	item = *d.at(i)
+	for ; i+1 < d.count; i++ {
+		*d.at(i) = *d.at(i + 1)
+	}
+	d.popBack()
+	return item
+}
+
 func (d *deque[T]) popFront() (item T) {
 	var none T
 	item, *d.at(0) = *d.at(0), none

@@ -69,7 +69,6 @@ type gate struct {
 	ramped    int // requests since the ramp began
 
 	aliveAt time.Time // when a request was answered that did not fail
-	poison  string    // the last event that was dropped since others are taken
 }
 
 type throttle struct {

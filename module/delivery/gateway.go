@@ -56,6 +56,7 @@ type gateway struct {
 	alarm    time.Time     // when it is asked again
 	usedAt   time.Time
 	rejected brake
+	suspects suspects
 
 	told  told
 	known bool // not to be open, as of the last exchange
@@ -134,11 +135,11 @@ func (s *sender) dispatch() {
 }
 
 // begin takes the next pusher of a gateway that can be sent to: the one that
-// waits longest or, to try the gateway, the one that came last.
+// waits longest or, to try the gateway, one that came last.
 func (s *sender) begin(g *gateway, now time.Time) {
 	var f *fifo
 	if g.state == GateProbing {
-		f = g.queue.popBack()
+		f = g.popProbe()
 	} else {
 		f = g.queue.popFront()
 	}
@@ -173,6 +174,17 @@ func (s *sender) begin(g *gateway, now time.Time) {
 	f.send(nil)
 }
 
+// popProbe takes the pusher with which the gateway is tried: the last one to be sent
+// an event that has not just failed, if there is any.
+func (g *gateway) popProbe() *fifo {
+	for i := g.queue.count - 1; i >= 0; i-- {
+		if f := *g.queue.at(i); len(f.queue) > 0 && (f.blame.ahead || g.suspects[f.queue[0].event.id] == nil) {
+			return g.queue.pop(i)
+		}
+	}
+	return g.queue.popBack()
+}
+
 // park has a pusher wait until its shard's lease is renewed.
 func (f *fifo) park() {
 	f.state = fifoParked
@@ -183,6 +195,22 @@ func (f *fifo) park() {
 func (f *fifo) abandon() {
 	f.gateway.drop(f.post)
 	f.endRequest()
+}
+
+// ended is [gate.end], but for an event that is poison: its failures are not the
+// gateway's.
+func (g *gateway) ended(p *post, now time.Time, id pusherID, ev *event, v verdict, status int, wait time.Duration) (closes, opens bool) {
+	mayBeOfEvent := v == failed && status > 0 && !ev.countsOnly
+	switch {
+	case mayBeOfEvent && g.suspects.isPoison(ev):
+		g.drop(p)
+		return false, false
+	case mayBeOfEvent:
+		g.suspects.failed(ev, p.began, now)
+	case v.isAlive():
+		g.suspects.taken(ev)
+	}
+	return g.end(p, now, id, v, status, wait)
 }
 
 // endRequest gives back what a request has taken.

@@ -162,7 +162,7 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 	s, g, d := f.sender(), f.gateway, f.device
 	now := time.Now()
 	s.posters.busy--
-	closes, opens := g.end(f.post, now, f.id, v, status, wait)
+	closes, opens := g.ended(f.post, now, f.id, n.event, v, status, wait)
 	f.endRequest()
 	if v != unsent {
 		s.observer.Posted(g.name, v.outcome(), took)
@@ -219,7 +219,7 @@ func (f *fifo) delivered(n *notification, counts *module.Counts) {
 	isAhead := n != f.queue[0]
 	f.recover()
 	if f.take(n); isAhead {
-		f.blame.took()
+		f.blame.took(f.gateway)
 	}
 	if n.entry == nil {
 		f.touchRecord()
@@ -260,11 +260,14 @@ func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
 	g, now := f.gateway, time.Now()
 	if v != limited && n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
 		if f.slimOrSkip(n, d) {
-			g.poison = n.event.id
+			g.suspects.convict(n.event)
 		}
 		return
 	}
 	if f.blame.ahead || g.isClosed() {
+		if f.blame.ahead && g.state == GateProbing { // right after the first, or the gateway may have recovered meanwhile
+			g.until = now
+		}
 		f.next()
 		return
 	}

@@ -125,7 +125,7 @@ func (w *world) tries(event, pushkey string) (all, slim int) {
 // Nobody else is sent anything that tells whether it is the notification or the
 // gateway.
 func TestANotificationThatIsNeverTakenStopsNoPusherThatIsAlone(t *testing.T) {
-	for pushers, within := range map[int]time.Duration{1: 3 * time.Minute, 2: 3 * time.Minute, 30: 10 * time.Minute} {
+	for pushers, within := range map[int]time.Duration{1: 3 * time.Minute, 2: 3 * time.Minute, 30: time.Minute, 1000: time.Minute} {
 		inBubble(t, func(w *world) {
 			d, stop := w.started()
 			defer stop()
@@ -148,6 +148,40 @@ func TestANotificationThatIsNeverTakenStopsNoPusherThatIsAlone(t *testing.T) {
 			}
 			if got := w.drops(DropRefused); got != pushers {
 				t.Errorf("%d pushers: %d are refused", pushers, got)
+			}
+		})
+	}
+}
+
+// Whatever is never taken from a thousand pushers, it does not close the gateway for
+// one that is sent something else.
+func TestANotificationThatIsNeverTakenStopsNoOtherPusher(t *testing.T) {
+	for answer, within := range map[int]time.Duration{500: time.Minute, 503: 3 * time.Minute} {
+		inBubble(t, func(w *world) {
+			const pushers = 1000
+			d, stop := w.started()
+			defer stop()
+			users := w.users(pushers, "gw")
+			w.set("@other:h", "other", "gw")
+			w.answer("gw", poison("$1", "", status(answer)))
+			for e := range 2 {
+				w.notify(d, e+1, fmt.Sprintf("!%d:h", e), users...)
+			}
+			for e := range within / time.Second {
+				w.notify(d, 100+int(e), "!r:h", "@other:h")
+				time.Sleep(time.Second)
+			}
+			if got := w.served("$2"); got != pushers || w.drops(DropRefused) != pushers {
+				t.Errorf("%d: %d pushers got the second, and %d are refused", answer, got, w.drops(DropRefused))
+			}
+			at := w.all()[0].began
+			for _, p := range w.all() {
+				if p.pushkey == "other" {
+					if late := p.at.Sub(at); late > 2*longestProbe {
+						t.Errorf("%d: the other pusher got nothing for %v", answer, late)
+					}
+					at = p.at
+				}
 			}
 		})
 	}
