@@ -66,7 +66,7 @@
 //	open     answers                                     open     one more request at a time for each round, up to 64
 //	open     429, 502, 503, 504, or no answer in time    open     half as many, at least 4, once a second
 //	open     10 failures in a row, of 3 pushers          probing
-//	open     3 pushers are told when to try again        waiting
+//	open     3 pushers get a Retry-After in 10 s         waiting
 //	waiting  the time is over                            probing
 //	probing  1 s, 2 s, 4 s, then every 5 s               probing  sends one notification, of the pusher that came last
 //	                                                              with another event than those that have just failed
@@ -75,7 +75,7 @@
 //	ramping  a second is over                            ramping  twice as many requests a second
 //	ramping  3 failures in a row, or one 429             probing
 //	ramping  10 s are over                               open
-//	any      another host was told to wait               waiting  for as long
+//	any      another host announces that it waits        waiting  for as long
 //	open     it is closed elsewhere, and has not         probing
 //	         answered here for 2 s
 //	closed   it has answered at another host             ramping
@@ -100,10 +100,10 @@
 // What fails while a gateway is closed, which is waiting, probing or held, costs
 // its pushers no attempts.
 //
-// A host tells at once what it has seen, and asks every second for what others
+// A host announces at once what it has seen, and asks every second for what others
 // have. Each that has something to send to a closed gateway probes it for itself,
 // which is a request in 5 s of each: so a host that cannot reach it keeps no other
-// from it. What is told is told again every 20 s, and lapses a minute after the
+// from it. An announcement is repeated every 20 s, and lapses a minute after the
 // host has died.
 //
 // # Operators

@@ -58,8 +58,8 @@ type gateway struct {
 	rejected brake
 	suspects suspects
 
-	told  told
-	known bool // not to be open, as of the last exchange
+	announced   announced
+	knownClosed bool // by the other hosts, as of the last exchange
 }
 
 func (s *sender) gatewayOf(name string) *gateway {
@@ -302,7 +302,7 @@ func (s *sender) pulse() {
 		s.countSlow(g, now)
 		s.keepWaiting(g, now)
 		g.rejected.rotate(now)
-		s.tell(g, now)
+		s.announceState(g, now)
 		if g.class == responsive {
 			responsives++
 		}

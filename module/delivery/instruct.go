@@ -212,7 +212,7 @@ func (s *sender) tryNow(g *gateway) {
 	if g != nil && (g.state == GateWaiting || g.state == GateProbing) {
 		now := time.Now()
 		g.probe(now, now)
-		s.change(g, module.GatewayChange{State: module.GatewayClosed, Status: g.status, Retry: true}, now)
+		s.announce(g, module.GatewayChange{State: module.GatewayClosed, Status: g.status, Retry: true}, now)
 		s.activate(g)
 	}
 }

@@ -102,6 +102,54 @@ func TestRetryTriesAGatewayThatToldToWait(t *testing.T) {
 	})
 }
 
+// The other hosts learn of an operator's retry though the queue fails meanwhile, and
+// though the gateway has answered by then.
+func TestARetryReachesAllHostsOnceTheQueueIsBack(t *testing.T) {
+	inBubble(t, func(w *world) {
+		hosts, stop := w.several(hostsOfWorld)
+		defer stop()
+		users := w.users(300, "gw")
+		w.answer("gw", script(module.GatewayAnswer{Status: 429, RetryAfter: time.Hour}))
+		w.notify(hosts[0], 1, "!r:h", users...)
+		time.Sleep(10 * time.Second)
+		for i, d := range hosts {
+			if s := d.Stats(); s.Gateways[GateWaiting] != 1 {
+				t.Fatalf("host %d: %+v", i, s)
+			}
+		}
+		w.answer("gw", always(200))
+		w.queue.failWith(func(op string) (before, lost error) {
+			if op == "share" {
+				return errAway, nil
+			}
+			return nil, nil
+		})
+		// The owner of one shard is asked.
+		n := ShardOf(users[0], w.cfg.Shards)
+		in := Instruction{Action: Retry, Pushers: pusherIDs(0), Gateways: []string{"https://gw:443"}}
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if result := w.queue.Instruct(ctx, map[int][]byte{n: in.AppendTo(nil)})[n]; result.Err != nil {
+			t.Fatal(result.Err)
+		}
+		time.Sleep(30 * time.Second)
+		served := w.served("$1")
+		if served == 0 || served == len(users) {
+			t.Fatalf("%d of %d pushers are served by the host that was asked", served, len(users))
+		}
+		w.queue.failWith(func(string) (before, lost error) { return nil, nil })
+		// At each host one or two pushers wait for themselves, since before the gateway did.
+		most := len(users) - hostsOfWorld*(closePushers-1)
+		if took := until(time.Minute, func() bool { return w.served("$1") >= most }); took > 10*time.Second {
+			t.Errorf("after %v %d of %d pushers are served", took, w.served("$1"), len(users))
+		}
+		synctest.Wait()
+		if left := w.queue.gateways(); len(left) > 0 {
+			t.Errorf("the hosts still know %v", left)
+		}
+	})
+}
+
 func TestFlushDropsWhatWaits(t *testing.T) {
 	inBubble(t, func(w *world) {
 		d, stop := w.started()

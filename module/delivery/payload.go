@@ -48,27 +48,27 @@ func (m message) body(cfg *Config) []byte {
 	}
 }
 
-func (m message) append(dst []byte, told detail) []byte {
+func (m message) append(dst []byte, most detail) []byte {
 	if dst == nil {
-		dst = make([]byte, 0, 512+len(m.device.data)+len(m.event.content)*int(told)/2)
+		dst = make([]byte, 0, 512+len(m.device.data)+len(m.event.content)*int(most)/2)
 	}
 	dst = append(dst, `{"notification":{`...)
 	if !m.event.countsOnly {
-		dst = m.appendEvent(dst, told)
+		dst = m.appendEvent(dst, most)
 	}
 	if m.counts != nil && !m.device.noCounts {
 		dst = appendCounts(dst, *m.counts)
 	}
 	dst = append(strictjson.AppendMember(dst, "devices"), '[')
-	dst = m.appendDevice(dst, told)
+	dst = m.appendDevice(dst, most)
 	return append(dst, `]}}`...)
 }
 
-func (m message) appendEvent(dst []byte, told detail) []byte {
+func (m message) appendEvent(dst []byte, most detail) []byte {
 	ev := m.event
 	dst = appendString(dst, "event_id", ev.id)
 	dst = appendString(dst, "room_id", ev.room)
-	if told >= withNames {
+	if most >= withNames {
 		dst = appendString(dst, "type", ev.kind)
 		dst = appendString(dst, "sender", ev.sender)
 		dst = appendKnown(dst, "sender_display_name", ev.senderName)
@@ -83,7 +83,7 @@ func (m message) appendEvent(dst []byte, told detail) []byte {
 		prio = "high"
 	}
 	dst = appendString(dst, "prio", prio)
-	if told == withContent && ev.content != "" {
+	if most == withContent && ev.content != "" {
 		dst = append(strictjson.AppendMember(dst, "content"), ev.content...)
 	}
 	return dst
@@ -101,7 +101,7 @@ func appendCounts(dst []byte, counts module.Counts) []byte {
 	return append(dst, '}')
 }
 
-func (m message) appendDevice(dst []byte, told detail) []byte {
+func (m message) appendDevice(dst []byte, most detail) []byte {
 	d := m.device
 	dst = appendString(append(dst, '{'), "app_id", d.key.AppID)
 	dst = appendString(dst, "pushkey", d.key.Pushkey)
@@ -109,7 +109,7 @@ func (m message) appendDevice(dst []byte, told detail) []byte {
 		dst = strconv.AppendInt(strictjson.AppendMember(dst, "pushkey_ts"), ts, 10)
 	}
 	dst = append(strictjson.AppendMember(dst, "data"), d.data...)
-	if told != idsAlone && !m.event.countsOnly {
+	if most != idsAlone && !m.event.countsOnly {
 		dst = append(strictjson.AppendMember(dst, "tweaks"), m.outcome.tweaks...)
 	}
 	return append(dst, '}')

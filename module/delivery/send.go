@@ -182,7 +182,7 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 		}
 		f.judged(n, d, v, status, wait, counts)
 	}
-	s.tell(g, now)
+	s.announceState(g, now)
 	if closes {
 		s.closed(g)
 	}

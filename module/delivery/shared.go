@@ -8,30 +8,31 @@ import (
 )
 
 const (
-	// sharedFor is how long the other hosts know of a gateway that this one has told
-	// them not to be open, unless it is told again.
-	sharedFor   = time.Minute
-	shareAgain  = sharedFor / 3
-	toldExactly = time.Second // how much later a time has to be to be told
+	// announcedFor is how long an announcement lasts, unless it is repeated.
+	announcedFor  = time.Minute
+	announceAgain = announcedFor / 3
 
-	// longestShared is how many bytes a name that is told may have: more than the
-	// name of any host on the Internet.
-	longestShared = 300
+	// announceLater is how much later the end of a wait has to be to be announced.
+	announceLater = time.Second
+
+	// longestAnnounced is how many bytes the name of a gateway may have: more than
+	// that of any host on the Internet.
+	longestAnnounced = 300
 
 	// answersNow is for how long after an answer a host goes on with a gateway that
 	// another one cannot reach.
 	answersNow = 2 * time.Second
 )
 
-// shared is what hosts tell each other of gateways.
+// shared is what hosts announce to each other of gateways.
 type shared struct {
-	known   map[string]module.SharedGateway // as of the last exchange
-	changes map[string]module.GatewayChange // that are to be told
-	running bool
+	known   map[string]module.SharedGateway // those that are not open, as of the last exchange
+	changes map[string]module.GatewayChange // announcements that were not made yet
+	running bool                            // an exchange is under way
 }
 
-// exchange tells the other hosts what has changed, and takes in what they tell:
-// one exchange at a time, so that each answer is of after what was told before.
+// exchange makes the announcements of this host, and takes in those of the others:
+// one exchange at a time, so that each answer is of after the announcements before.
 func (s *sender) exchange() {
 	if s.shared.running {
 		return
@@ -39,7 +40,7 @@ func (s *sender) exchange() {
 	changes := s.shared.changes
 	s.shared.running, s.shared.changes = true, map[string]module.GatewayChange{}
 	s.bounded(func(ctx context.Context) func() {
-		known, err := s.queue.ShareGateways(ctx, changes, sharedFor)
+		known, err := s.queue.ShareGateways(ctx, changes, announcedFor)
 		return func() {
 			s.shared.running = false
 			if err != nil {
@@ -59,8 +60,8 @@ func (s *sender) exchange() {
 	})
 }
 
-// add has a change told, in the place of one that was not told yet. What an
-// operator has asked for is told with what comes of it.
+// add adds an announcement, in the place of one that was not made yet. But that an
+// operator has asked for a retry is announced, whatever comes of it meanwhile.
 func (sh *shared) add(name string, change module.GatewayChange) {
 	pending, found := sh.changes[name]
 	if found && change.State == "" {
@@ -70,36 +71,37 @@ func (sh *shared) add(name string, change module.GatewayChange) {
 	sh.changes[name] = change
 }
 
-// told is what the other hosts have been told of a gateway.
-type told struct {
+// announced is what the other hosts know of a gateway from this one, or it from them.
+type announced struct {
 	state GateState // GateOpen, too, while it ramps
 	until time.Time
 	at    time.Time
 }
 
-// tell has the other hosts told of a gateway that has closed or opened here.
-func (s *sender) tell(g *gateway, now time.Time) {
-	last, change := g.told, module.GatewayChange{Status: g.status}
+// announceState announces that a gateway has closed or opened here, and from time to
+// time that it is still closed.
+func (s *sender) announceState(g *gateway, now time.Time) {
+	last, change := g.announced, module.GatewayChange{Status: g.status}
 	switch {
-	case g.state == GateHeld, !g.isClosed() && last.state == GateOpen, len(g.name) > longestShared:
+	case g.state == GateHeld, !g.isClosed() && last.state == GateOpen, len(g.name) > longestAnnounced:
 		return
 	case !g.isClosed():
 		change.State = module.GatewayOpen
-	case g.state == GateWaiting && (last.state != GateWaiting || g.until.Sub(last.until) > toldExactly):
+	case g.state == GateWaiting && (last.state != GateWaiting || g.until.Sub(last.until) > announceLater):
 		change.State, change.Wait = module.GatewayWaiting, g.until.Sub(now)
 	case g.state == GateProbing && last.state != GateProbing:
 		change.State = module.GatewayClosed
-	case now.Sub(last.at) < shareAgain:
+	case now.Sub(last.at) < announceAgain:
 		return
 	}
-	s.change(g, change, now)
+	s.announce(g, change, now)
 }
 
-// change tells it, at once if it is more than that it lasts.
-func (s *sender) change(g *gateway, change module.GatewayChange, now time.Time) {
-	g.told = told{state: g.state, until: g.until, at: now}
+// announce announces a change, at once if it is more than that it lasts.
+func (s *sender) announce(g *gateway, change module.GatewayChange, now time.Time) {
+	g.announced = announced{state: g.state, until: g.until, at: now}
 	if !g.isClosed() {
-		g.told.state = GateOpen
+		g.announced.state = GateOpen
 	}
 	s.shared.add(g.name, change)
 	if change.State != "" {
@@ -118,11 +120,11 @@ func (s *sender) heedAll(known map[string]module.SharedGateway) {
 		}
 		if t, found := known[name]; found {
 			s.heed(g, t, now)
-		} else if g.known {
-			g.known = false
+		} else if g.knownClosed {
+			g.knownClosed = false
 			if g.isClosed() {
 				g.ramp(now)
-				g.told.state = GateOpen
+				g.announced.state = GateOpen
 				s.opened(g, now)
 				s.activate(g)
 			}
@@ -133,7 +135,7 @@ func (s *sender) heedAll(known map[string]module.SharedGateway) {
 // heed closes a gateway that another host, or an operator, has closed. One that
 // only fails elsewhere goes on as long as it answers here.
 func (s *sender) heed(g *gateway, t module.SharedGateway, now time.Time) {
-	g.known = true
+	g.knownClosed = true
 	until := t.Until.Add(-s.ahead())
 	switch {
 	case t.State == module.GatewayHeld:
@@ -142,7 +144,7 @@ func (s *sender) heed(g *gateway, t module.SharedGateway, now time.Time) {
 		}
 		g.enter(GateHeld, now)
 	case t.State == module.GatewayWaiting && until.After(now):
-		if g.state == GateWaiting && until.Sub(g.until) < toldExactly {
+		if g.state == GateWaiting && until.Sub(g.until) < announceLater {
 			return
 		}
 		g.enter(GateWaiting, now)
@@ -152,7 +154,7 @@ func (s *sender) heed(g *gateway, t module.SharedGateway, now time.Time) {
 	default:
 		return
 	}
-	g.told = told{g.state, g.until, now}
+	g.announced = announced{g.state, g.until, now}
 	s.closed(g)
 	s.activate(g)
 }
