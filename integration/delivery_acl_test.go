@@ -66,7 +66,7 @@ func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, p
 	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
 	_, shared := q.ShareGateways(ctx, map[string]module.GatewayChange{"a": {State: module.GatewayClosed}, "b": {State: module.GatewayOpen}}, time.Minute)
 	failures = append(failures, err, lease.Err, shared)
-	progress := module.Progress{Epoch: lease.Value.Epoch, Done: lease.Value.Last, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
+	progress := module.Progress{Epoch: lease.Value.Epoch, Done: []string{lease.Value.Last}, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
 	_, restored := q.Restore(ctx, 1)
 	failures = append(failures, q.Checkpoint(ctx, map[int]module.Progress{1: progress})[1], restored,
 		followInstruction(ctx, q), q.Release(ctx, "host", 1, lease.Value.Epoch), q.Leave(ctx, "host"))
@@ -95,7 +95,7 @@ func followInstruction(ctx context.Context, q *redisqueue.Queue) error {
 		err := lease.Err
 		for id := range lease.Value.Instructions {
 			answers := map[string][]byte{id: []byte("y")}
-			answered := module.Progress{Epoch: lease.Value.Epoch, Done: lease.Value.Last, Answers: answers}
+			answered := module.Progress{Epoch: lease.Value.Epoch, Done: []string{lease.Value.Last}, Answers: answers}
 			err = errors.Join(err, q.Checkpoint(ctx, map[int]module.Progress{1: answered})[1])
 		}
 		if err != nil {

@@ -166,11 +166,12 @@ type DeliveryQueue interface {
 	Read(ctx context.Context, shard int, after string, limit int) ([]LogEntry, error)
 
 	// Checkpoint keeps the owner's progress in shards, of each all of it or nothing,
-	// as durably as the queue is configured, and drops the entries up to
-	// Progress.Done. It returns a result for each shard, nil if it was kept. With an
-	// epoch that is not the last it changes nothing, and the result is [ErrFenced].
-	// An owner makes one at a time for a shard, all on one DeliveryQueue: one of
-	// which the answer got lost has no effect after the next.
+	// as durably as the queue is configured. It returns a result for each shard, nil
+	// if it was kept. With an epoch that is not the last it changes nothing, and the
+	// result is [ErrFenced]. A progress that has nothing but Done may be kept with any
+	// epoch: entries are done whoever owns the shard. An owner makes one at a time for
+	// a shard, all on one DeliveryQueue: one of which the answer got lost has no effect
+	// after the next, but that its entries are dropped.
 	Checkpoint(ctx context.Context, progress map[int]Progress) map[int]error
 
 	// Instruct has the owners of shards do what operators want, by shard, and returns
@@ -218,12 +219,12 @@ type LogEntry struct {
 type Progress struct {
 	Epoch int64 // of the owner's lease
 
-	// Done is the position of the last entry of which, and of all before it,
-	// nothing is left to do in the log.
-	Done string
+	// Done are the positions of entries of which nothing is left to do in the log.
+	// The queue drops them.
+	Done []string
 
-	// Finished is what is done behind Done. The queue does not interpret it. It
-	// replaces what was kept before.
+	// Finished is what is done of the other entries. The queue does not interpret it.
+	// It replaces what was kept before; nil leaves that.
 	Finished []byte
 
 	// Held changes what is kept of single pushers, by their digests: nil removes
@@ -237,7 +238,6 @@ type Progress struct {
 
 // Checkpointed is what a shard's checkpoints have kept.
 type Checkpointed struct {
-	Done     string
 	Finished []byte
 	Held     map[string][]byte
 }

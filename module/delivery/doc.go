@@ -8,8 +8,8 @@
 // An event becomes an entry in the log of each shard that has users to notify.
 // The shard's owner, the host that holds its lease, reads the entries in their
 // order and puts each into the queue of each pusher of each user: one is sent at
-// a time. When nothing is left to do for an entry and all before it, a checkpoint
-// drops them from the log. Checkpoints of all shards are made together, every
+// a time. When nothing is left to do for an entry, a checkpoint drops it from the
+// log. Checkpoints of all shards are made together, every
 // 20 ms as long as there is something new, and sooner when much is. Pushers
 // without trouble leave nothing behind, in the queue or in memory.
 //

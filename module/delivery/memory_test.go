@@ -224,11 +224,14 @@ func (q *memoryQueue) Checkpoint(ctx context.Context, progress map[int]module.Pr
 func (q *memoryQueue) checkpoint(ctx context.Context, n int, p module.Progress) error {
 	return q.do(ctx, "checkpoint", func() error {
 		s := q.shard(n)
-		if p.Epoch != s.epoch && !q.unfenced {
+		onlyDone := p.Finished == nil && len(p.Held) == 0 && len(p.Answers) == 0
+		if p.Epoch != s.epoch && !q.unfenced && !onlyDone {
 			return module.ErrFenced
 		}
 		q.writes++
-		s.kept.Done, s.kept.Finished = p.Done, slices.Clone(p.Finished)
+		if p.Finished != nil {
+			s.kept.Finished = slices.Clone(p.Finished)
+		}
 		for id, data := range p.Held {
 			if data == nil {
 				delete(s.kept.Held, id)
@@ -242,7 +245,7 @@ func (q *memoryQueue) checkpoint(ctx context.Context, n int, p module.Progress) 
 				s.answers[id] = answer
 			}
 		}
-		s.log = slices.DeleteFunc(s.log, func(e module.LogEntry) bool { return e.Position <= p.Done })
+		s.log = slices.DeleteFunc(s.log, func(e module.LogEntry) bool { return slices.Contains(p.Done, e.Position) })
 		return nil
 	})
 }

@@ -70,7 +70,9 @@ func (s *sender) save() {
 			continue
 		}
 		one := savedShard{shard: sh, records: map[*fifo]bool{}}
-		progress[sh.n] = sh.progress(one.records)
+		p := sh.progress(one.records)
+		one.done = p.Done
+		progress[sh.n] = p
 		records += len(one.records)
 		saved = append(saved, one)
 	}
@@ -85,7 +87,7 @@ func (s *sender) save() {
 				if !found {
 					err = errNoResult
 				}
-				one.shard.saved(one.records, err)
+				one.shard.saved(one, err)
 			}
 		}
 	})
@@ -104,13 +106,15 @@ var errNoResult = errors.New("delivery: no result")
 type savedShard struct {
 	*shard
 	records map[*fifo]bool
+	done    []string // entries
 }
 
-// progress is for the next checkpoint, which is under way from now on.
+// progress is for the next checkpoint, which is under way from now on. If the last
+// one failed, nobody knows what of it was kept: so this one has all that it had.
 func (sh *shard) progress(saved map[*fifo]bool) module.Progress {
 	records := map[string][]byte{}
 	for f := range sh.dirty {
-		if len(saved) == maxBatch {
+		if len(saved) == maxBatch && !sh.again {
 			break
 		}
 		delete(sh.dirty, f)
@@ -118,21 +122,34 @@ func (sh *shard) progress(saved map[*fifo]bool) module.Progress {
 		f.write(records)
 	}
 	sh.advance()
-	p := module.Progress{Epoch: sh.epoch, Done: sh.done, Finished: appendFinished(sh.evicted, sh.entries), Held: records}
+	p := module.Progress{Epoch: sh.epoch, Done: sh.done, Finished: sh.finished(), Held: records}
 	if len(sh.dirty) == 0 { // the queue gets an answer with all that was done, or later
 		p.Answers = maps.Clone(sh.answers)
 	}
+	sh.done, sh.again = nil, false
 	sh.changed, sh.saving = len(sh.dirty) > 0, true
 	sh.beingSaved, sh.unsaved = sh.unsaved, 0
 	sh.s.saves.underWay += sh.beingSaved
 	return p
 }
 
-// saved takes in what became of a checkpoint. Records are those of the pushers
-// whose records it was to change.
-func (sh *shard) saved(records map[*fifo]bool, err error) {
+// finished is what is done of the open entries, nil if the queue keeps the same.
+func (sh *shard) finished() []byte {
+	if !sh.partly {
+		return nil
+	}
+	all := appendFinished(sh.evicted, sh.entries)
+	if len(all) == 0 && !sh.partlyKept {
+		all = nil
+	}
+	sh.partly, sh.partlyKept = false, len(all) > 0
+	return all
+}
+
+// saved takes in what became of a checkpoint.
+func (sh *shard) saved(s savedShard, err error) {
 	sh.saving = false
-	for f := range records {
+	for f := range s.records {
 		f.writing = false
 	}
 	switch {
@@ -141,10 +158,12 @@ func (sh *shard) saved(records map[*fifo]bool, err error) {
 		sh.s.forget(sh)
 	case err != nil:
 		sh.s.failed("checkpoint", err)
-		for f := range records {
+		for f := range s.records {
 			f.stored = true // perhaps
 			f.touchRecord()
 		}
+		sh.done = append(sh.done, s.done...)
+		sh.again, sh.partly, sh.partlyKept = true, true, true
 		sh.unsaved += sh.endSave()
 		sh.saving = true // until it is tried again
 		sh.s.after(retryQueue, func() {
@@ -154,7 +173,7 @@ func (sh *shard) saved(records map[*fifo]bool, err error) {
 	default:
 		sh.s.saves.unsaved -= sh.endSave()
 		sh.s.askDenied()
-		for f := range records {
+		for f := range s.records {
 			f.settle()
 		}
 		sh.touch()

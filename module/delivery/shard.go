@@ -32,13 +32,12 @@ type shard struct {
 	touched  bool
 
 	read     string // position of the last entry that was read
-	done     string // position of the last entry before which all are finished
 	more     bool   // there may be entries behind read
 	last     string // position of the last entry of the log, as of the lease's renewal
 	checked  string // one that was last, when there was nothing to read behind read
 	evicted  int64  // entries that the log has dropped, as far as that was counted
 	reading  bool
-	entries  []*openEntry        // in their order
+	entries  []*openEntry        // in their order, of which the first is not finished
 	expanded int                 // entries of which all recipients were taken
 	open     int                 // recipients who were taken and are not finished
 	resumed  map[string]finished // of entries that are not read yet
@@ -51,9 +50,13 @@ type shard struct {
 	answers map[string][]byte // to instructions; see follow
 
 	changed, saving bool
-	toSave          bool // among those whose checkpoints are the next
-	unsaved         int  // requests that were answered since the last checkpoint
-	beingSaved      int  // and before it, as long as it is under way
+	done            []string // positions of entries that are finished since the last checkpoint
+	partly          bool     // so are recipients of others
+	partlyKept      bool     // the queue keeps recipients of entries that are finished
+	again           bool     // the last checkpoint failed
+	toSave          bool     // among those whose checkpoints are the next
+	unsaved         int      // requests that were answered since the last checkpoint
+	beingSaved      int      // and before it, as long as it is under way
 	inFlight        int
 }
 
@@ -106,8 +109,7 @@ func (sh *shard) restore() {
 }
 
 func (sh *shard) resume(kept module.Checkpointed) {
-	sh.restored, sh.more = true, true
-	sh.read, sh.done = kept.Done, kept.Done
+	sh.restored, sh.more, sh.partlyKept = true, true, len(kept.Finished) > 0
 	evicted, resumed, err := readFinished(kept.Finished)
 	if err != nil { // then some are sent again
 		sh.s.failed("restore progress", err)
@@ -215,6 +217,10 @@ func (sh *shard) take(entries []module.LogEntry) {
 			e.resume(f)
 			delete(sh.resumed, e.position)
 		}
+		if e.left == 0 {
+			sh.done = append(sh.done, e.position)
+			sh.change()
+		}
 		sh.entries = append(sh.entries, e)
 	}
 	sh.advance()
@@ -246,33 +252,38 @@ func (sh *shard) finish(n *notification, id pusherID) {
 	if n.entry == nil {
 		return
 	}
-	before := n.entry.left
-	n.entry.finishFor(n.place, id)
-	sh.open -= before - n.entry.left
+	e, before := n.entry, n.entry.left
+	e.finishFor(n.place, id)
 	n.entry = nil
-	sh.change()
-	sh.advance()
+	sh.progressed(e, before)
 }
 
 // expect says to how many pushers a recipient's notification goes.
 func (sh *shard) expect(n *notification, pushers int) {
 	before := n.entry.left
 	n.entry.expect(n.place, pushers)
-	if done := before - n.entry.left; done > 0 {
-		sh.open -= done
-		sh.change()
-		sh.advance()
+	if n.entry.left != before {
+		sh.progressed(n.entry, before)
 	}
+}
+
+// progressed is called when less is left to do for an entry than before.
+func (sh *shard) progressed(e *openEntry, before int) {
+	sh.open -= before - e.left
+	if e.left == 0 && before > 0 {
+		sh.done = append(sh.done, e.position)
+	}
+	sh.partly = sh.partly || e.left > 0 || sh.partlyKept
+	sh.change()
+	sh.advance()
 }
 
 // advance drops the entries at the front that are finished.
 func (sh *shard) advance() {
 	for len(sh.entries) > 0 && sh.entries[0].left == 0 {
-		sh.done = sh.entries[0].position
 		sh.entries[0] = nil
 		sh.entries = sh.entries[1:]
 		sh.expanded = max(0, sh.expanded-1)
-		sh.change()
 	}
 }
 
@@ -288,7 +299,7 @@ func (sh *shard) renewed(l module.Lease) {
 	sh.last = l.Last
 	if lost := l.Evicted - sh.evicted; lost > 0 && sh.restored {
 		sh.s.observer.Dropped(DropEvicted, int(lost))
-		sh.evicted = l.Evicted
+		sh.evicted, sh.partly = l.Evicted, true
 		sh.change()
 	}
 	sh.follow(l.Instructions)

@@ -80,8 +80,7 @@ const (
 	StateEnds     = "ends"     // when the lease does
 	StateLasts    = "lasts"    // how long it was taken for
 	StateNumber   = "number"   // of the last checkpoint of this owner
-	StateDone     = "done"     // position in the log
-	StateFinished = "finished" // what is done behind that
+	StateFinished = "finished" // what is done of entries of which something is left to do
 	StateEvicted  = "evicted"  // how many entries the log has lost, as too many waited
 )
 

@@ -80,11 +80,9 @@ func lastEntry(t *testing.T, newQueue hosts, shard int) {
 
 func restored(t *testing.T, newQueue hosts, shard int) {
 	q, other := newQueue(t), newQueue(t)
-	if c := restore(t, q, shard); c.Done != "" || len(c.Finished) > 0 || len(c.Held) > 0 {
+	if c := restore(t, q, shard); len(c.Finished) > 0 || len(c.Held) > 0 {
 		t.Errorf("before the first one: got %+v", c)
 	}
-	add(t, q, shard, unique(), "x")
-	done := read(t, q, shard, "", 1)[0].Position
 	epoch := take(t, q, unique(), long, shard).Epoch
 	for _, step := range []struct {
 		progress module.Progress
@@ -93,18 +91,19 @@ func restored(t *testing.T, newQueue hosts, shard int) {
 	}{
 		{module.Progress{}, "", map[string][]byte{}},
 		{
-			module.Progress{Done: done, Finished: []byte("\x00\xff"), Held: map[string][]byte{"a": []byte("1"), "b": {0, 255}, "c": {}}},
+			module.Progress{Finished: []byte("\x00\xff"), Held: map[string][]byte{"a": []byte("1"), "b": {0, 255}, "c": {}}},
 			"\x00\xff", map[string][]byte{"a": []byte("1"), "b": {0, 255}, "c": {}},
 		},
 		{
-			module.Progress{Done: done, Held: map[string][]byte{"a": nil, "b": []byte("2"), "d": nil, "e": []byte("3")}},
-			"", map[string][]byte{"b": []byte("2"), "c": {}, "e": []byte("3")},
+			module.Progress{Held: map[string][]byte{"a": nil, "b": []byte("2"), "d": nil, "e": []byte("3")}},
+			"\x00\xff", map[string][]byte{"b": []byte("2"), "c": {}, "e": []byte("3")},
 		},
+		{module.Progress{Finished: []byte{}}, "", map[string][]byte{"b": []byte("2"), "c": {}, "e": []byte("3")}},
 	} {
 		checkpoint(t, q, shard, epoch, step.progress)
 		c := restore(t, other, shard)
-		if c.Done != step.progress.Done || string(c.Finished) != step.finished || !maps.EqualFunc(c.Held, step.held, slices.Equal) {
-			t.Errorf("got %+v, want Done %q, Finished %q, Held %v", c, step.progress.Done, step.finished, step.held)
+		if string(c.Finished) != step.finished || !maps.EqualFunc(c.Held, step.held, slices.Equal) {
+			t.Errorf("got %+v, want Finished %q, Held %v", c, step.finished, step.held)
 		}
 	}
 }
@@ -117,18 +116,25 @@ func dropped(t *testing.T, newQueue hosts, shard int) {
 		add(t, q, shard+1, unique(), fmt.Sprint(n))
 	}
 	entries := read(t, q, shard, "", 100)
+	held := map[string][]byte{"a": []byte("x")}
 	for _, step := range []struct {
-		done string
+		done []int
+		held map[string][]byte
 		want []string
 	}{
-		{"", []string{"0", "1", "2", "3", "4"}},
-		{entries[1].Position, []string{"2", "3", "4"}},
-		{entries[1].Position, []string{"2", "3", "4"}},
-		{entries[4].Position, nil},
+		{nil, nil, []string{"0", "1", "2", "3", "4"}},
+		{[]int{1}, nil, []string{"0", "2", "3", "4"}},
+		{[]int{1, 0}, nil, []string{"2", "3", "4"}},
+		{[]int{3, 0}, held, []string{"2", "4"}},
+		{[]int{2, 4}, nil, nil},
 	} {
-		checkpoint(t, q, shard, epoch, module.Progress{Done: step.done})
+		var done []string
+		for _, n := range step.done {
+			done = append(done, entries[n].Position)
+		}
+		checkpoint(t, q, shard, epoch, module.Progress{Done: done, Held: step.held})
 		if got := data(t, q, shard); !slices.Equal(got, step.want) {
-			t.Errorf("done up to %q: got %q, want %q", step.done, got, step.want)
+			t.Errorf("with %v done: got %q, want %q", step.done, got, step.want)
 		}
 	}
 	if got := len(data(t, q, shard+1)); got != 5 {
@@ -149,7 +155,7 @@ func fenced(t *testing.T, newQueue hosts, shard int) {
 	owner := take(t, other, unique(), long, shard).Epoch
 	want := module.Progress{Finished: []byte("the owner's"), Held: map[string][]byte{"a": []byte("the owner's")}}
 	checkpoint(t, other, shard, owner, want)
-	progress := module.Progress{Done: done, Finished: []byte("x"), Held: map[string][]byte{"a": nil, "b": []byte("x")}}
+	progress := module.Progress{Done: []string{done}, Finished: []byte("x"), Held: map[string][]byte{"a": nil, "b": []byte("x")}}
 	for _, epoch := range []int64{former, owner - 1, owner + 1, 0} {
 		var err error
 		for err = fault.New(fault.Unavailable, ""); fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced); {
@@ -160,7 +166,7 @@ func fenced(t *testing.T, newQueue hosts, shard int) {
 		}
 	}
 	c := restore(t, q, shard)
-	if c.Done != "" || string(c.Finished) != "the owner's" || !maps.EqualFunc(c.Held, want.Held, slices.Equal) {
+	if string(c.Finished) != "the owner's" || !maps.EqualFunc(c.Held, want.Held, slices.Equal) {
 		t.Errorf("a former owner changed it: %+v", c)
 	}
 	if got := data(t, q, shard); len(got) != 1 {

@@ -212,16 +212,6 @@ func (q *Queue) see(ctx context.Context, shard int, page []readEntry) (known map
 	return known, nil
 }
 
-// positionAfter is the first position that can come after one, empty for the empty
-// one.
-func positionAfter(position string) (string, error) {
-	if position == "" {
-		return "", nil
-	}
-	milliseconds, number, err := readPosition(position)
-	return fmt.Sprintf("%d-%d", milliseconds, number+1), err
-}
-
 func readPosition(position string) (milliseconds, number int64, err error) {
 	if milliseconds, number, err = stored.ReadPosition(position); err != nil {
 		err = fmt.Errorf("%s: %w", name, err)

@@ -16,6 +16,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -171,14 +172,11 @@ const heldPage = 500
 func (q *Queue) Restore(ctx context.Context, shard int) (module.Checkpointed, error) {
 	c := module.Checkpointed{Held: map[string][]byte{}}
 	err := q.do(ctx, "restore", func(ctx context.Context) error {
-		state, err := q.client.HMGet(ctx, q.keys.ShardState(shard), stored.StateDone, stored.StateFinished).Result()
-		if err != nil {
+		finished, err := q.client.HGet(ctx, q.keys.ShardState(shard), stored.StateFinished).Bytes()
+		if err != nil && !errors.Is(err, redis.Nil) {
 			return err
 		}
-		c.Done, _ = state[0].(string)
-		if finished, found := state[1].(string); found {
-			c.Finished = []byte(finished)
-		}
+		c.Finished = finished
 		return q.scanHeld(ctx, shard, c.Held)
 	})
 	if err != nil {
@@ -202,24 +200,22 @@ func (q *Queue) scanHeld(ctx context.Context, shard int, held map[string][]byte)
 	}
 }
 
-// Checkpoint keeps progress; see [module.DeliveryQueue].
+// Checkpoint keeps progress; see [module.DeliveryQueue]. A script takes several times
+// as long as XDEL, and most checkpoints have nothing but entries that are done.
 func (q *Queue) Checkpoint(ctx context.Context, progress map[int]module.Progress) map[int]error {
-	results := make(map[int]error, len(progress))
-	shards, calls := make([]int, 0, len(progress)), make([]rediscommit.Call, 0, len(progress))
-	for shard, p := range progress {
-		call, err := q.checkpoint(shard, p)
-		if err != nil {
-			results[shard] = err
-			continue
+	shards := slices.Collect(maps.Keys(progress))
+	calls, writes := make([]*rediscommit.Call, len(shards)), make([]rediscommit.Write, len(shards))
+	for i, shard := range shards {
+		if p := progress[shard]; p.Finished == nil && len(p.Held) == 0 && len(p.Answers) == 0 {
+			writes[i] = q.dropDone(shard, p.Done)
+		} else {
+			calls[i] = q.checkpoint(shard, p)
+			writes[i] = calls[i].Write()
 		}
-		shards, calls = append(shards, shard), append(calls, call)
 	}
-	writes := make([]rediscommit.Write, len(calls))
-	for i := range calls {
-		writes[i] = calls[i].Write()
-	}
+	results := make(map[int]error, len(progress))
 	for i, err := range q.writer.DoDurably(ctx, writes...) {
-		if err == nil {
+		if err == nil && calls[i] != nil {
 			var kept bool
 			if kept, err = calls[i].Reply.Bool(); err != nil || !kept {
 				err = errors.Join(module.ErrFenced, err)
@@ -230,11 +226,18 @@ func (q *Queue) Checkpoint(ctx context.Context, progress map[int]module.Progress
 	return results
 }
 
-func (q *Queue) checkpoint(shard int, p module.Progress) (rediscommit.Call, error) {
-	first, err := positionAfter(p.Done)
-	if err != nil {
-		return rediscommit.Call{}, err
-	}
+// dropDone drops entries that are done.
+func (q *Queue) dropDone(shard int, positions []string) rediscommit.Write {
+	log := q.keys.ShardLog(shard)
+	return rediscommit.Write{Key: log, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
+		if len(positions) == 0 {
+			return func() error { return nil }
+		}
+		return to.XDel(ctx, log, positions...).Err
+	}}
+}
+
+func (q *Queue) checkpoint(shard int, p module.Progress) *rediscommit.Call {
 	var removed, answers, set []any
 	for member, value := range p.Held {
 		if value == nil {
@@ -246,14 +249,18 @@ func (q *Queue) checkpoint(shard int, p module.Progress) (rediscommit.Call, erro
 	for id, answer := range p.Answers {
 		answers = append(answers, stored.InstructionField+id, stored.AnswerField+id, answer)
 	}
-	args := []any{p.Epoch, q.number.Add(1), p.Done, p.Finished, first, len(removed), len(p.Answers)}
-	return rediscommit.Call{
+	done := make([]any, len(p.Done))
+	for i, position := range p.Done {
+		done[i] = position
+	}
+	args := []any{p.Epoch, q.number.Add(1), p.Finished != nil, p.Finished, len(done), len(removed), len(p.Answers)}
+	return &rediscommit.Call{
 		Script: checkpoint,
 		Keys: []string{
 			q.keys.ShardState(shard), q.keys.ShardHeld(shard), q.keys.ShardLog(shard), q.keys.ShardInstructions(shard),
 		},
-		Args: slices.Concat(args, removed, answers, set),
-	}, nil
+		Args: slices.Concat(args, done, removed, answers, set),
+	}
 }
 
 // RemoveHeld removes what is kept of a pusher, by its digest, if it still is as it

@@ -76,19 +76,25 @@ return 1`
 // late, behind the next of the same owner, changes nothing.
 //
 // KEYS: the state, what is held, the log, the instructions. ARGV: the epoch, the
-// number of the checkpoint, the position, what is finished behind it, the position
-// of the first entry to keep, or nothing, how many members are to be removed, how
-// many instructions are answered, those members, for each answer the field of the
-// instruction, its own and the answer, and then members to be set with their
+// number of the checkpoint, 1 if what is finished is another than before, that, how
+// many entries are done, how many members are to be removed, how many instructions are
+// answered, the positions of those entries, those members, for each answer the field of
+// the instruction, its own and the answer, and then members to be set with their
 // values. It returns 0 if the owner is another.
 const checkpointScript = `
-local state = redis.call('HMGET', KEYS[1], 'epoch', 'number', 'done')
+local state = redis.call('HMGET', KEYS[1], 'epoch', 'number')
 if state[1] ~= ARGV[1] then return 0 end
 if tonumber(state[2] or 0) > tonumber(ARGV[2]) then return 1 end
-redis.call('HSET', KEYS[1], 'number', ARGV[2], 'done', ARGV[3], 'finished', ARGV[4])
-local answers = 8 + ARGV[6]
+if ARGV[3] == '1' then
+	redis.call('HSET', KEYS[1], 'number', ARGV[2], 'finished', ARGV[4])
+else
+	redis.call('HSET', KEYS[1], 'number', ARGV[2])
+end
+local members = 8 + ARGV[5]
+local answers = members + ARGV[6]
 local set = answers + 3 * ARGV[7]
-for i = 8, answers - 1 do redis.call('HDEL', KEYS[2], ARGV[i]) end
+for i = 8, members - 1 do redis.call('XDEL', KEYS[3], ARGV[i]) end
+for i = members, answers - 1 do redis.call('HDEL', KEYS[2], ARGV[i]) end
 for i = answers, set - 1, 3 do
 	if redis.call('HGET', KEYS[4], ARGV[i]) then
 		redis.call('HSET', KEYS[4], ARGV[i + 1], ARGV[i + 2]) -- first, so that the key keeps its expiry
@@ -96,7 +102,6 @@ for i = answers, set - 1, 3 do
 	end
 end
 for i = set, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
-if ARGV[5] ~= '' and state[3] ~= ARGV[3] then redis.call('XTRIM', KEYS[3], 'MINID', ARGV[5]) end
 return 1`
 
 // removeHeldScript removes a member of what is held.
