@@ -99,10 +99,10 @@ func (s *Store[V]) waitFor(t *testing.T, callers int) {
 	t.Fatal("nobody waits")
 }
 
-func (p *pipelines) all() (queues []*queue) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, q := range p.queues {
+func (c *coalescer[T]) all() (queues []*queue[T]) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, q := range c.queues {
 		queues = append(queues, q)
 	}
 	return queues
@@ -110,7 +110,7 @@ func (p *pipelines) all() (queues []*queue) {
 
 func TestACallThatFindsNoFreeSlotJoinsTheNextBatch(t *testing.T) {
 	t.Parallel()
-	const callers = maxReadBatch + 5
+	const callers = maxPerBatch + 5
 	g, store, users := narrow(t, callers)
 	l := loads{store: store}
 	l.begin(t.Context(), users[0], mustFind(t, users[0]))
@@ -120,7 +120,7 @@ func TestACallThatFindsNoFreeSlotJoinsTheNextBatch(t *testing.T) {
 	store.store.waitFor(t, callers)
 	close(g.opens)
 	l.running.Wait()
-	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, maxReadBatch}) {
+	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, maxPerBatch}) {
 		t.Errorf("keys in a pipeline: %v", g.sizes)
 	}
 }

@@ -61,7 +61,7 @@ func (w *Writer) run(ctx context.Context, script *redis.Script, key string, args
 			return err
 		}
 	}
-	err = w.sendAll(ctx, w.cfg.Durability, []Write{{key, queue}})[0]
+	err = w.sendAll(ctx, w.sendDurably, []Write{{key, queue}})[0]
 	if errors.Is(err, errAnswered0) {
 		return false, nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/retry"
 )
@@ -27,7 +28,12 @@ type Writer struct {
 	cfg      Config
 	observer observe.Observer
 	nodes    *nodes
+	together coalescer[[]*sentWrite]
 }
+
+// batchesAtATime is how many batches of calls are on their way to a node. While one is
+// executed the next one travels.
+const batchesAtATime = 2
 
 // Write is what is written under keys of one slot. It must be such that to send
 // it again changes nothing, as it is after a lost answer.
@@ -56,7 +62,10 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 
 func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe.Observer) *Writer {
 	nodes.watch()
-	return &Writer{name, observed, cfg, observe.Or(observer), nodes}
+	return &Writer{
+		name: name, observed: observed, cfg: cfg, observer: observe.Or(observer), nodes: nodes,
+		together: coalescer[[]*sentWrite]{slots: batchesAtATime},
+	}
 }
 
 // Do sends writes, those for a node in one pipeline, and returns the error of
@@ -64,18 +73,22 @@ func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe
 // a write moves, or its cluster has no master for it, it is sent again until it is
 // done or the time is up.
 func (w *Writer) Do(ctx context.Context, writes ...Write) []error {
-	return w.do(ctx, Durability{}, writes)
+	return w.do(ctx, w.sendAtOnce, writes)
 }
 
-// DoDurably is Do, and then waits for the durability of the writes.
+// DoDurably is Do, and then waits for the durability of the writes. Calls that come
+// while others are on their way to a node are sent to it together.
 func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
-	return w.do(ctx, w.cfg.Durability, writes)
+	return w.do(ctx, w.sendTogether, writes)
 }
 
-func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
+// sending is a way to send writes to a node. It puts down the error of each.
+type sending func(ctx context.Context, node *redis.Client, writes []*sentWrite)
+
+func (w *Writer) do(ctx context.Context, send sending, writes []Write) []error {
 	ctx, cancel := w.cfg.Bound(ctx)
 	defer cancel()
-	errs := w.sendAll(ctx, d, writes)
+	errs := w.sendAll(ctx, send, writes)
 	for i, err := range errs {
 		if err != nil {
 			errs[i] = module.Unavailable(fmt.Errorf("%s: %w", w.name, err))
@@ -88,14 +101,14 @@ func (w *Writer) do(ctx context.Context, d Durability, writes []Write) []error {
 }
 
 // sendAll sends writes until none of them is redirected any more, or ctx ends.
-func (w *Writer) sendAll(ctx context.Context, d Durability, writes []Write) []error {
+func (w *Writer) sendAll(ctx context.Context, send sending, writes []Write) []error {
 	errs := make([]error, len(writes))
 	open := make([]*sentWrite, len(writes))
 	for i := range writes {
 		open[i] = &sentWrite{Write: &writes[i], err: &errs[i]}
 	}
 	for try := 0; len(open) > 0; try++ {
-		w.sendOnce(ctx, d, open)
+		w.sendOnce(ctx, send, open)
 		open = slices.DeleteFunc(open, func(s *sentWrite) bool { return !w.redirect(ctx, s) })
 		if len(open) > 0 && !pauseBefore(ctx, try) {
 			break
@@ -124,7 +137,7 @@ type sentWrite struct {
 }
 
 // sendOnce sends each write to its node.
-func (w *Writer) sendOnce(ctx context.Context, d Durability, writes []*sentWrite) {
+func (w *Writer) sendOnce(ctx context.Context, send sending, writes []*sentWrite) {
 	groups := map[*redis.Client][]*sentWrite{}
 	for _, s := range writes {
 		node := s.node
@@ -135,19 +148,59 @@ func (w *Writer) sendOnce(ctx context.Context, d Durability, writes []*sentWrite
 		}
 		groups[node] = append(groups[node], s)
 	}
-	var sending sync.WaitGroup
+	var nodes sync.WaitGroup
 	for node, group := range groups {
-		sending.Go(func() { w.send(ctx, node, d, group) })
+		nodes.Go(func() { send(ctx, node, group) })
 	}
-	sending.Wait()
+	nodes.Wait()
 }
 
-// send sends writes in a pipeline, with the wait for all of them behind it, and
-// puts down the error of each.
-func (w *Writer) send(ctx context.Context, node *redis.Client, d Durability, group []*sentWrite) {
+// sendTogether is sendDurably, along with the writes of other calls. What failed since
+// another call's context has ended, or a connection was lost, is sent again.
+func (w *Writer) sendTogether(ctx context.Context, node *redis.Client, group []*sentWrite) {
+	own := make([]*sentWrite, len(group)) // may be in use when this call has returned
+	for i, s := range group {
+		c := *s
+		c.err = new(error)
+		own[i] = &c
+	}
+	batched, err := w.together.do(ctx, node, own, func(batch [][]*sentWrite) {
+		w.sendDurably(ctx, node, slices.Concat(batch...))
+	})
+	if err != nil {
+		setErrors(group, err)
+		return
+	}
+	var again []*sentWrite
+	for i, s := range group {
+		*s.err = *own[i].err
+		if batched && isUnanswered(*s.err) {
+			again = append(again, s)
+		}
+	}
+	if len(again) > 0 && ctx.Err() == nil {
+		w.sendDurably(ctx, node, again)
+	}
+}
+
+// isUnanswered reports whether Redis has not answered.
+func isUnanswered(err error) bool {
+	var refusal redis.Error
+	return err != nil && !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed)
+}
+
+// sendAtOnce sends writes in a pipeline.
+func (w *Writer) sendAtOnce(ctx context.Context, node *redis.Client, group []*sentWrite) {
+	pipe := node.Pipeline()
+	queueAll(ctx, pipe, group)(ctx, pipe)
+}
+
+// sendDurably sends writes in a pipeline, with the wait for the durability of all of
+// them behind it.
+func (w *Writer) sendDurably(ctx context.Context, node *redis.Client, group []*sentWrite) {
+	d := w.cfg.Durability
 	if !d.isAsked() {
-		pipe := node.Pipeline()
-		queueAll(ctx, pipe, group)(ctx, pipe)
+		w.sendAtOnce(ctx, node, group)
 		return
 	}
 	release, err := w.nodes.waits.acquire(ctx, node)
