@@ -29,6 +29,9 @@ func (q *Queue) Instruct(ctx context.Context, instructions map[int][]byte) map[i
 	results := make(map[int]module.Result[[]byte], len(instructions))
 	waiting := maps.Clone(instructions)
 	for shard, err := range q.giveInstructions(ctx, id, instructions) {
+		if ctx.Err() != nil { // it may have been given
+			break
+		}
 		results[shard] = module.Result[[]byte]{Err: err}
 		delete(waiting, shard)
 	}
