@@ -82,25 +82,7 @@ const (
 // refreshSets refreshes the sets that are stale, and counts all. If that fails on
 // the way, it counts what it has refreshed: the others will be read again.
 func (c *call) refreshSets(ctx context.Context, sets []value, counts *refreshCounts) error {
-	var page refreshCounts
-	var stale []mxid.UserID
-	for _, set := range sets {
-		if set.state == isAbsent {
-			continue
-		}
-		page.Sets++
-		switch c.stateOf(set) {
-		case setStale:
-			stale = append(stale, set.User)
-		case setForeign:
-			page.Others++
-			c.leave(set.User, "default rules that are in no table")
-		case setUnreadable:
-			page.Unreadable++
-			c.leave(set.User, "unreadable")
-		case setCurrent:
-		}
-	}
+	stale, page := c.staleAmong(sets)
 	type result struct {
 		user    mxid.UserID
 		refused error
@@ -125,6 +107,29 @@ func (c *call) refreshSets(ctx context.Context, sets []value, counts *refreshCou
 	}
 	counts.add(page)
 	return err
+}
+
+// staleAmong returns the users whose sets are to be refreshed, and counts all sets. It
+// tells of those that are left.
+func (c *call) staleAmong(sets []value) (stale []mxid.UserID, counts refreshCounts) {
+	for _, set := range sets {
+		if set.state == isAbsent {
+			continue
+		}
+		counts.Sets++
+		switch c.stateOf(set) {
+		case setStale:
+			stale = append(stale, set.User)
+		case setForeign:
+			counts.Others++
+			c.leave(set.User, "default rules that are in no table")
+		case setUnreadable:
+			counts.Unreadable++
+			c.leave(set.User, "unreadable")
+		case setCurrent:
+		}
+	}
+	return stale, counts
 }
 
 func (c *refreshCounts) add(d refreshCounts) {

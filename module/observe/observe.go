@@ -17,9 +17,9 @@ import (
 // use.
 type Observer interface {
 	// Begin is called when an operation begins. There are few operations, each is
-	// always the same pointer, and none is changed, so that it can be a key. The context
-	// that it returns is the operation's from then on; the function that it
-	// returns is called once, when the operation has ended. The context that it
+	// always the same pointer, and none is changed, so that it can be a key. The
+	// context that Begin returns is the operation's from then on; the function that
+	// it returns is called once, when the operation has ended. The context that it
 	// is given tells [Outcome.CallerGone] whether the caller is still there.
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 

@@ -77,8 +77,8 @@ func (l Policy) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkPrefix refuses what is no prefix, what would be taken for a single
-// address, and IPv4 in the clothes of IPv6, which would never match.
+// checkPrefix refuses what is no prefix, one with bits behind its length, which may
+// be meant as a single address, and IPv4 written as IPv6, which would never match.
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid():

@@ -55,7 +55,7 @@ func (a *advices) addIf(hurts bool, option, fault, remedy string) {
 }
 
 // sentinelAddr is what go-redis writes in place of an address into the options
-// of NewFailoverClient.
+// of NewFailoverClient, which do not tell those of the sentinels.
 const sentinelAddr = "FailoverClient"
 
 // adviseNode is for NewClient and NewFailoverClient.

@@ -29,10 +29,9 @@ func Ping(ctx context.Context, client redis.UniversalClient) error {
 func Address(client redis.UniversalClient) string {
 	switch c := client.(type) {
 	case *redis.Client:
-		if address := c.Options().Addr; address != "FailoverClient" {
+		if address := c.Options().Addr; address != sentinelAddr {
 			return address
 		}
-		// go-redis writes this for sentinels, whose addresses it does not tell.
 		return "the address that the sentinels tell"
 	case *redis.ClusterClient:
 		return strings.Join(c.Options().Addrs, ",")

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -77,14 +78,9 @@ func (b *bench) measureFanOut(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shards := config().Delivery.Shards
-	entries := make([]any, shards)
-	for n := range shards {
-		log, err := b.Client.XRangeN(ctx, stored.Keys{}.ShardLog(n), "-", "+", 1).Result()
-		if err != nil || len(log) == 0 {
-			return fmt.Errorf("the log of shard %d has %d entries: %w", n, len(log), err)
-		}
-		entries[n] = log[0].Values[stored.LogData]
+	entries, err := b.firstEntries(ctx)
+	if err != nil {
+		return err
 	}
 	bare, err := b.redisCost(ctx, func() error { return b.addBare(ctx, entries) })
 	if err != nil {
@@ -99,6 +95,19 @@ func (b *bench) measureFanOut(ctx context.Context) error {
 		times(by(handed.memory, bare.memory)), "1.5",
 	})
 	return nil
+}
+
+// firstEntries returns the data of the first entry in the log of each shard.
+func (b *bench) firstEntries(ctx context.Context) ([]any, error) {
+	entries := make([]any, config().Delivery.Shards)
+	for n := range entries {
+		log, err := b.Client.XRangeN(ctx, stored.Keys{}.ShardLog(n), "-", "+", 1).Result()
+		if err != nil || len(log) == 0 {
+			return nil, fmt.Errorf("the log of shard %d has %d entries: %w", n, len(log), err)
+		}
+		entries[n] = log[0].Values[stored.LogData]
+	}
+	return entries, nil
 }
 
 func (b *bench) addBare(ctx context.Context, entries []any) error {
@@ -131,17 +140,8 @@ func (b *bench) measureDecide(ctx context.Context) error {
 	b.Client.AddHook(asked)
 	room := members(0, largeRoom)
 	marked := context.WithValue(ctx, countedKey{}, true)
-	for deadline := time.Now().Add(patience); ; { // until the watch lasts that caches need
-		before := asked.commands.Load()
-		if _, err := b.push.Notifier.Decide(marked, message(0), room); err != nil {
-			return err
-		}
-		if asked.commands.Load() == before {
-			break
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("rules are read each time")
-		}
+	if err := b.decideUntilCached(marked, asked, room); err != nil {
+		return err
 	}
 	cache := match.NewCache(config().Delivery.MaxCachedRules)
 	ready := members(0, largeRoom)
@@ -169,6 +169,21 @@ func (b *bench) measureDecide(ctx context.Context) error {
 	})
 	b.table.add(row{"commands to Redis for that", strconv.FormatInt(reads, 10), "", "", "0"})
 	return nil
+}
+
+// decideUntilCached decides for a room until no rules are read for it: caches need a
+// watch that lasts.
+func (b *bench) decideUntilCached(ctx context.Context, asked *countingHook, room []match.Member) error {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
+		before := asked.commands.Load()
+		if _, err := b.push.Notifier.Decide(ctx, message(0), room); err != nil {
+			return err
+		}
+		if asked.commands.Load() == before {
+			return nil
+		}
+	}
+	return errors.New("rules are read each time")
 }
 
 func evaluate(ctx context.Context, e module.Event, room []match.Member) error {

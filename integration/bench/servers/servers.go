@@ -4,6 +4,7 @@ package servers
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -60,10 +61,7 @@ func New(ctx context.Context) (b *Bed, err error) {
 	if err := free.Close(); err != nil {
 		return b, err
 	}
-	program := os.Getenv("REDIS_SERVER")
-	if program == "" {
-		program = "redis-server"
-	}
+	program := cmp.Or(os.Getenv("REDIS_SERVER"), "redis-server")
 	cmd := exec.Command(program, "--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 	cmd.Dir = b.folder
 	if err := cmd.Start(); err != nil {
