@@ -652,7 +652,7 @@ func (c *scene) playSilence(m mishap, limit time.Duration) {
 	faults := m.plan(c.proxy)
 	began := time.Now()
 	a := <-c.begin()
-	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+time.Second {
+	if took := time.Since(began); a.status != http.StatusServiceUnavailable || took > limit+slack {
 		c.errorf("got %s after %v", a, took)
 	}
 	c.wantAtMostOnce()

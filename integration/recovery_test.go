@@ -402,7 +402,7 @@ const (
 
 	// slack is how much later than it should an answer may come, where the
 	// machine is busy.
-	slack = 2 * time.Second
+	slack = 5 * time.Second
 
 	// longWait is for somebody else: a busy machine alone makes nobody wait as
 	// long.

@@ -25,7 +25,7 @@ import (
 
 const (
 	// longPoll is a timeout that no test waits for.
-	longPoll = "&timeout=10000"
+	longPoll = "&timeout=30000"
 
 	// settling is time for a request to wait on the server. A test that has
 	// less is weaker, and passes all the same.
@@ -230,7 +230,7 @@ func TestNoWakeUpIsLost(t *testing.T) {
 		began := time.Now()
 		d.expect("PUT", rulesPath+"global/room/"+id, "demo-alice", `{"actions":[]}`, 200, "{}")
 		got := woken(t, answers)
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > patience {
 			t.Fatalf("change %d took %v", i, took)
 		}
 		if rules, _ := got.rules("room"); len(rules) == 0 || rules[0].ID != id {
@@ -300,7 +300,7 @@ func TestLogoutEndsWaitingSyncs(t *testing.T) {
 		if got := <-waiting; got.status != 401 || got.body != unknownToken {
 			t.Errorf("%s: got %d %s", name, got.status, got.body)
 		}
-		if took := time.Since(began); took > 5*time.Second {
+		if took := time.Since(began); took > patience {
 			t.Errorf("%s: took %v", name, took)
 		}
 	}
@@ -320,7 +320,7 @@ func TestStopEndsWaitingSyncs(t *testing.T) {
 	}
 	took := time.Since(began)
 	t.Logf("the stop took %v", took)
-	if took > graceLimit/2 {
+	if took >= graceLimit {
 		t.Error("the stop waited for syncs")
 	}
 	for _, answers := range waiting {

@@ -300,20 +300,24 @@ func TestAWaitThatADeadlineEndsKeepsItsConnection(t *testing.T) {
 		info := client.InfoMap(t.Context(), "stats").Val()
 		return info["Stats"]["total_connections_received"]
 	}
-	var before string
-	for n := range 4 {
+	answered := 0 // in time, one after the other; on a busy machine, the server may be late
+	for tries := 0; answered < 4 && tries < 40; tries++ {
+		before := connections()
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		_, err := set.run(ctx, "key", []any{"x"})
 		cancel()
-		if err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
-			t.Errorf("got error %v", err)
+		if !errors.Is(err, commit.ErrNotConfirmed) {
+			t.Logf("got error %v", err)
+			answered = 0
+			continue
 		}
-		if n == 0 {
-			before = connections()
+		if after := connections(); answered > 0 && after != before {
+			t.Errorf("%s connections were made, then %s", before, after)
 		}
+		answered++
 	}
-	if after := connections(); after != before {
-		t.Errorf("%s connections were made, then %s", before, after)
+	if answered < 4 {
+		t.Error("the server did not answer in time four times in a row")
 	}
 }
 
@@ -472,12 +476,15 @@ func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 	var waiting sync.WaitGroup
 	for _, set := range []testScript{store, otherStore} {
 		waiting.Go(func() {
-			if err := run(set, silent, 2*time.Second); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
+			if err := run(set, silent, 4*time.Second); err == nil || !strings.Contains(err.Error(), "0 of 1 replicas") {
 				t.Errorf("got error %v", err)
 			}
 		})
 	}
-	time.Sleep(200 * time.Millisecond) // in which both begin to wait
+	master := servers.Masters()[0].Client(t)
+	for master.InfoMap(t.Context(), "clients").Val()["Clients"]["blocked_clients"] != "2" {
+		time.Sleep(time.Millisecond)
+	}
 	if err := run(store, silent, 300*time.Millisecond); err == nil || !strings.Contains(err.Error(), "other changes wait") {
 		t.Errorf("a third: got error %v", err)
 	}
