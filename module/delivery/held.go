@@ -49,6 +49,11 @@ func (h *record) appendTo(dst []byte) []byte {
 		dst = appendFlag(appendTime(dst, n.added), n.slim)
 		dst = n.event.appendTo(n.outcome.appendTo(dst))
 	}
+	for i, n := range h.kept { // where hosts that know of no traces do not read
+		if n.event.traceparent != "" {
+			dst = appendText(appendNumber(dst, int64(i)), n.event.traceparent)
+		}
+	}
 	return dst
 }
 
@@ -65,6 +70,13 @@ func readRecord(data []byte) (*record, error) {
 		n := &notification{added: r.time(), slim: r.flag(), outcome: r.outcome()}
 		n.event = r.event()
 		h.kept[i] = n
+	}
+	for r.rest != "" {
+		i, traceparent := r.number(), r.own()
+		if i < 0 || i >= int64(len(h.kept)) {
+			return nil, errGarbled
+		}
+		h.kept[i].event.traceparent = traceparent
 	}
 	if r.garbled {
 		return nil, errGarbled

@@ -64,7 +64,7 @@ func (b *blame) choose(queue []*notification) *notification {
 // took is for a second notification that was delivered before the first.
 func (b *blame) took(g *gateway) {
 	b.beside = poisonAttempts
-	g.suspects.convict(b.of.event)
+	g.suspects.markPoison(b.of.event)
 }
 
 // maxSuspects is how many events a gateway is suspected not to take. Where it fails
@@ -103,8 +103,8 @@ func (all *suspects) failed(ev *event, began, now time.Time) {
 	}
 }
 
-// convict is for one of which a pusher has shown that it is poison.
-func (all *suspects) convict(ev *event) { all.of(ev).beside = poisonAttempts }
+// markPoison is for one that a pusher has shown to be poison.
+func (all *suspects) markPoison(ev *event) { all.of(ev).beside = poisonAttempts }
 
 func (all suspects) taken(ev *event) {
 	delete(all, ev.id)

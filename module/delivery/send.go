@@ -260,7 +260,7 @@ func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
 	g, now := f.gateway, time.Now()
 	if v != limited && n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
 		if f.slimOrSkip(n, d) {
-			g.suspects.convict(n.event)
+			g.suspects.markPoison(n.event)
 		}
 		return
 	}

@@ -212,9 +212,14 @@ func TestStoredForms(t *testing.T) {
 	if got, err := readRecord(kept); err != nil || !reflect.DeepEqual(got, h) {
 		t.Errorf("got %+v, %v", got, err)
 	}
+	h.kept[1].event = &traced
+	longKept := h.appendTo(nil)
+	if got, err := readRecord(longKept); err != nil || !reflect.DeepEqual(got, h) || len(longKept) != len(kept)+57 {
+		t.Errorf("with a trace: got %+v, %v, %d more bytes", got, err, len(longKept)-len(kept))
+	}
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
-		for _, whole := range [][]byte{data, long, kept} {
+		for _, whole := range [][]byte{data, long, kept, longKept} {
 			text := append([]byte(nil), whole[:rng.IntN(len(whole)+1)]...)
 			for range rng.IntN(3) {
 				if len(text) > 0 {

@@ -656,6 +656,59 @@ func TestManyNewGatewaysThatHangHarmNoOther(t *testing.T) {
 		if most > 1100 {
 			t.Errorf("%d requests are under way", most)
 		}
+		if entries, held := w.queue.counts(); entries > 0 || held != hanging { // which operators see
+			t.Errorf("the log has %d entries, and %d pushers are held", entries, held)
+		}
+	})
+}
+
+// Where more requests hang than there may be, the oldest are cut off, and sent again
+// in the end.
+func TestRequestsThatHangAreBounded(t *testing.T) {
+	inBubble(t, func(w *world) {
+		const groups, gateways, users = 4, 20, 8
+		w.cfg.MaxInFlight = 8
+		d, stop := w.started()
+		defer stop()
+		var all []mxid.UserID
+		for i := range users {
+			all = append(all, name(i))
+		}
+		gateway := func(group, n int) string { return fmt.Sprintf("gw%d-%d", group, n) }
+		for group := range groups {
+			for n := range gateways {
+				for i, u := range all {
+					w.set(u, fmt.Sprintf("%d-%d-%d", group, n, i), gateway(group, n))
+				}
+			}
+		}
+		w.notify(d, 0, "!r:h", all...) // they are well
+		synctest.Wait()
+		most := 0
+		for group := range groups {
+			for n := range gateways {
+				w.answer(gateway(group, n), hangs)
+			}
+			w.notify(d, 1+group, "!r:h", all...)
+			for range 6 {
+				time.Sleep(time.Second)
+				synctest.Wait()
+				most = max(most, d.Stats().Slow)
+			}
+		}
+		if limit := slowFactor * w.cfg.MaxInFlight; most < limit || most > limit+w.cfg.MaxInFlight {
+			t.Errorf("%d requests hang at a time, want %d", most, limit)
+		}
+		for group := range groups {
+			for n := range gateways {
+				w.answer(gateway(group, n), always(200))
+			}
+		}
+		time.Sleep(10 * time.Minute)
+		if got := w.served(fmt.Sprintf("$%d", groups)); got != groups*gateways*users {
+			t.Errorf("%d of %d pushers are served", got, groups*gateways*users)
+		}
+		w.wantLeft(0, 0)
 	})
 }
 
