@@ -190,15 +190,28 @@ func (sh *shard) readOn() {
 				})
 				return
 			}
-			if len(entries) == readEntries {
-				sh.more = true
-			} else {
-				sh.checked = last
+			sh.more = sh.more || len(entries) == readEntries
+			if len(entries) == 0 {
+				sh.check(after, last)
 			}
 			sh.take(entries)
 			sh.touch()
 		}
 	})
+}
+
+// check is called when there was nothing to read after a position, though the log had
+// another last entry. Mostly that one is open, or was dropped since. But it may stand
+// before what was read, unknown to this host: if that is gone with a former master of
+// Redis, whose clock was ahead, or which answered once more when it had been replaced.
+// So the log is read from its beginning as soon as nothing of it is open.
+func (sh *shard) check(after, last string) {
+	switch {
+	case after == "" || last == "" || last == after || last == sh.checked:
+		sh.checked = last
+	case len(sh.entries) == 0 && len(sh.done) == 0 && !sh.saving:
+		sh.read, sh.more = "", true
+	}
 }
 
 // take takes in entries of the log.
