@@ -103,7 +103,11 @@ func (c *deliveryChaos) run(strike func()) {
 		event, user := fmt.Sprintf("$end%d", n), chaosMember(n)
 		c.members[event] = []mxid.UserID{user}
 		request := sendRequest{Event: fmt.Sprintf(chaosEvent, event), Members: c.members[event]}
-		eventually(c.t, "each host takes an event", func() bool { return c.ask(n, request) })
+		for end := time.Now().Add(chaosPatience); !c.ask(n, request); time.Sleep(chaosInterval) {
+			if time.Now().After(end) {
+				c.t.Fatalf("host %d takes no event", n)
+			}
+		}
 	}
 	c.judge(c.wait())
 }

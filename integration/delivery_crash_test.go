@@ -50,15 +50,23 @@ func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 		for n := 0; n < len(faults) || time.Now().Before(end); n++ {
 			time.Sleep(chaosSteady)
 			c.faults += len(c.hosts) // each may be cut off from shards
-			if err := faults[n%len(faults)](t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := servers.WaitWhole(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			c.suffer(faults[n%len(faults)])
 		}
 		time.Sleep(chaosSteady)
 	})
+}
+
+// suffer lets a fault strike, and waits until nothing is left of it.
+func (c *crashes) suffer(fault func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(c.t.Context(), roundLimit)
+	defer cancel()
+	err := fault(ctx)
+	if err == nil {
+		err = c.cluster.WaitWhole(ctx)
+	}
+	if err != nil {
+		c.t.Fatal(err)
+	}
 }
 
 // master is one of the masters, with a slot that it has. Each has shards of every
