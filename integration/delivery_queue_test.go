@@ -161,7 +161,7 @@ func TestALogIsBounded(t *testing.T) {
 		}
 	}
 	entries, err := q.Read(ctx, 3, "", 100)
-	if err != nil || len(entries) > 10 || len(entries) < 9 || string(entries[len(entries)-1].Data) != "24" {
+	if err != nil || len(entries) > 10 || len(entries) < 9 || entries[len(entries)-1].Data != "24" {
 		t.Errorf("got %d entries, %v", len(entries), err)
 	}
 	lease := q.Acquire(ctx, "host", time.Minute, []int{3})[3]

@@ -212,7 +212,7 @@ type Lease struct {
 type LogEntry struct {
 	Position string    // opaque; see [DeliveryQueue.Read]
 	Added    time.Time // by the clock of the queue
-	Data     []byte
+	Data     string
 }
 
 // Progress is what an owner has achieved since its last checkpoint.

@@ -74,7 +74,7 @@ func (s *scanner) examineLog(ctx context.Context, node *redis.Client, x *examina
 		}
 		for _, entry := range page {
 			data, _ := entry.Values[stored.LogData].(string)
-			if delivery.CheckEntry([]byte(data)) != nil {
+			if delivery.CheckEntry(data) != nil {
 				unreadable++
 				first = cmp.Or(first, entry.ID)
 			}

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
@@ -48,7 +49,7 @@ func (r *wireReader) event() *event {
 	for _, text := range []*string{
 		&ev.id, &ev.room, &ev.kind, &ev.sender, &ev.member, &ev.senderName, &ev.roomName, &ev.roomAlias, &ev.content,
 	} {
-		*text = r.own() // one that is held outlives the entry
+		*text = r.text()
 	}
 	ev.lifetime = time.Duration(r.number()) * time.Millisecond
 	return ev
@@ -69,12 +70,16 @@ type entryReader struct {
 	rest     wireReader
 }
 
-func readEntry(data []byte) (*entryReader, error) {
-	r := wireReader{rest: string(data)}
+func readEntry(data string) (*entryReader, error) {
+	r := wireReader{rest: data}
 	if r.byte() != wireVersion {
 		return nil, errGarbled
 	}
 	e := &entryReader{event: r.event()}
+	if end := len(data) - len(r.rest); end < len(data)/2 { // one that is held outlives the entry
+		own := wireReader{rest: strings.Clone(data[1:end])}
+		e.event = own.event()
+	}
 	e.outcomes = make([]outcome, r.count())
 	for i := range e.outcomes {
 		e.outcomes[i] = r.outcome()

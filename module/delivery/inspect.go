@@ -42,7 +42,7 @@ func ReadHeld(data []byte) (Held, error) {
 
 // CheckEntry returns an error for a [module.LogEntry] whose data no host of this
 // version can read.
-func CheckEntry(data []byte) error {
+func CheckEntry(data string) error {
 	_, err := readEntry(data)
 	return err
 }

@@ -120,7 +120,7 @@ func (q *memoryQueue) Append(ctx context.Context, key string, window time.Durati
 			s.seen[key] = time.Now()
 			s.next++
 			s.latest = position(s.next)
-			s.log = append(s.log, module.LogEntry{Position: s.latest, Added: time.Now(), Data: slices.Clone(data)})
+			s.log = append(s.log, module.LogEntry{Position: s.latest, Added: time.Now(), Data: string(data)})
 		}
 		return nil
 	})

@@ -189,7 +189,7 @@ func TestStoredForms(t *testing.T) {
 	outcomes := []outcome{{true, `{"sound":"default"}`}, {false, `{}`}}
 	recipients := []recipient{{"@a:h", 1}, {"@b:h", 0}, {"@c:h", 1}}
 	data := encodeEntry(ev, outcomes, recipients)
-	e, err := readEntry(data)
+	e, err := readEntry(string(data))
 	if err != nil || !reflect.DeepEqual(e.event, ev) || !reflect.DeepEqual(e.outcomes, outcomes) || e.total != 3 {
 		t.Fatalf("got %+v, %v", e, err)
 	}
@@ -201,7 +201,7 @@ func TestStoredForms(t *testing.T) {
 	traced := *ev
 	traced.traceparent = "00-0123456789abcdef0123456789abcdef-0123456789abcdef-01"
 	long := encodeEntry(&traced, outcomes, recipients)
-	if e, err := readEntry(long); err != nil || !reflect.DeepEqual(e.event, &traced) || len(long) != len(data)+56 {
+	if e, err := readEntry(string(long)); err != nil || !reflect.DeepEqual(e.event, &traced) || len(long) != len(data)+56 {
 		t.Errorf("with a trace: got %+v, %v, %d more bytes", e, err, len(long)-len(data))
 	}
 	h := &record{
@@ -226,7 +226,7 @@ func TestStoredForms(t *testing.T) {
 					text[rng.IntN(len(text))] = byte(rng.IntN(256))
 				}
 			}
-			if e, err := readEntry(text); err == nil {
+			if e, err := readEntry(string(text)); err == nil {
 				for e.next < e.total {
 					e.read()
 				}
@@ -248,7 +248,7 @@ func TestProgressOfAnEntryIsTakenOver(t *testing.T) {
 		}
 		data := encodeEntry(&event{id: "$e"}, []outcome{{}}, recipients)
 		open := func() *openEntry {
-			r, err := readEntry(data)
+			r, err := readEntry(string(data))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -142,7 +142,7 @@ func dropped(t *testing.T, newQueue hosts, shard int) {
 	}
 	add(t, q, shard, unique(), "later")
 	after := read(t, q, shard, entries[4].Position, 10)
-	if len(after) != 1 || string(after[0].Data) != "later" {
+	if len(after) != 1 || after[0].Data != "later" {
 		t.Errorf("after the last one there is %v", after)
 	}
 }

@@ -53,7 +53,7 @@ func readInOrder(t *testing.T, newQueue hosts, shard int) {
 			if e.Added.Before(last.Added) || e.Added.IsZero() {
 				t.Errorf("%q was added at %v, the one before it at %v", e.Data, e.Added, last.Added)
 			}
-			got, last = append(got, string(e.Data)), e
+			got, last = append(got, e.Data), e
 		}
 	}
 	if !slices.Equal(got, want) {
@@ -141,7 +141,7 @@ func addedOnceByMany(t *testing.T, newQueue hosts, shard int) {
 		default:
 		}
 		for _, e := range read(t, reader, shard, last, 1000) {
-			seen[string(e.Data)]++
+			seen[e.Data]++
 			last = e.Position
 		}
 	}

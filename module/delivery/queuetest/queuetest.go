@@ -108,7 +108,7 @@ func read(t *testing.T, q module.DeliveryQueue, shard int, after string, limit i
 func data(t *testing.T, q module.DeliveryQueue, shard int) (all []string) {
 	t.Helper()
 	for _, e := range read(t, q, shard, "", 10_000) {
-		all = append(all, string(e.Data))
+		all = append(all, e.Data)
 	}
 	return all
 }

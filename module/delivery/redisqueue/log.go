@@ -131,7 +131,7 @@ func readMessage(m redis.XMessage) (readEntry, error) {
 	text, _ := m.Values[stored.LogWindow].(string)
 	window, _ := strconv.ParseInt(text, 10, 64)
 	return readEntry{
-		LogEntry: module.LogEntry{Position: m.ID, Added: time.UnixMilli(milliseconds), Data: []byte(data)},
+		LogEntry: module.LogEntry{Position: m.ID, Added: time.UnixMilli(milliseconds), Data: data},
 		key:      key, window: time.Duration(window) * time.Millisecond,
 		order: milliseconds<<orderShift + min(number, 1<<orderShift-1),
 	}, nil
