@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -104,6 +105,7 @@ func (s *sender) run(ctx context.Context) {
 		timer.Reset(s.alarms.wait())
 		select {
 		case then := <-s.results:
+			runtime.Gosched() // more arrives meanwhile, and is taken in with it
 			then()
 			s.takeResults()
 		case <-timer.C:
