@@ -84,9 +84,24 @@ func (m message) appendEvent(dst []byte, most detail) []byte {
 	}
 	dst = appendString(dst, "prio", prio)
 	if most == withContent && ev.content != "" {
+		if ev.kind == "m.room.member" {
+			dst = appendKnown(dst, "membership", membershipOf(ev.content))
+		}
 		dst = append(strictjson.AppendMember(dst, "content"), ev.content...)
 	}
 	return dst
+}
+
+// membershipOf returns the membership of a member event's content. It is not in
+// the specification's notification, but sygnal shows invites on iOS only with it.
+func membershipOf(content string) (membership string) {
+	w := strictjson.Walk(content)
+	for name := range w.Object() {
+		if name == "membership" && w.Next() == '"' {
+			membership = w.String()
+		}
+	}
+	return membership
 }
 
 // appendCounts appends the counts. Unread 0 is sent, though the specification

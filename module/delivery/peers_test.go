@@ -27,6 +27,14 @@ func TestRecordedAnswers(t *testing.T) {
 		return lines("HTTP/1.1 "+status, "Access-Control-Allow-Origin: *", "Content-Type: application/json",
 			"Date: Sun, 22 Nov 2026 09:51:53 GMT", "Content-Length: "+length, "", body+"\n")
 	}
+	sygnal := func(status, body string) string { // after the provider has answered
+		return lines("HTTP/1.1 "+status, "Transfer-Encoding: chunked", "Server: TwistedWeb/22.4.0",
+			"Date: Sun, 22 Nov 2026 10:20:42 GMT", "Content-Type: text/html", "", body+"0", "", "")
+	}
+	refusal := func(length, body string) string {
+		return lines("HTTP/1.1 400 Bad Request", "Server: TwistedWeb/22.4.0", "Date: Sun, 22 Nov 2026 10:20:43 GMT",
+			"Content-Length: "+length, "Content-Type: text/html", "", body)
+	}
 	for name, test := range map[string]struct {
 		answer string
 		want   verdict
@@ -48,6 +56,12 @@ func TestRecordedAnswers(t *testing.T) {
 			`{"code":50001,"http":500,"error":"internal server error"}`), failed},
 		"ntfy 2.13: no notification": {ntfy("400 Bad Request", "127",
 			`{"code":40019,"http":400,"error":"invalid request: Matrix JSON invalid","link":"https://ntfy.sh/docs/publish/#matrix-gateway"}`), refused},
+		"sygnal 0.17: taken, or given up after 70 s":           {sygnal("200 OK", "10\r\n{\"rejected\": []}\r\n"), delivered},
+		"sygnal 0.17: unknown app, or the provider rejects it": {sygnal("200 OK", "3c\r\n{\"rejected\": [\""+pushkey+"\"]}\r\n"), rejected},
+		"sygnal 0.17: the provider refuses or fails":           {sygnal("502 Bad Gateway", ""), failed},
+		"sygnal 0.17: a sound that is no text":                 {refusal("24", "sound is of invalid type"), refused},
+		"sygnal 0.17: no JSON":                                 {refusal("26", "Expected JSON request body"), refused},
+		"sygnal 0.17: more than 512 KiB":                       {"", failed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
