@@ -117,7 +117,8 @@ func queuesShowCommand() command {
 		summary: "shows what is to be delivered to a user's pushers",
 		about: "Shows each pusher of a user by a digest, with its gateway, since when it is in trouble, how the last\n" +
 			"request ended, when it is tried again, how many notifications are kept for it and how many were dropped,\n" +
-			"and its generation, which is new with each time that it is set.",
+			"and its generation, which is new with each time that it is set. An outcome of throttled is to be tried\n" +
+			"later: 429, 503 with Retry-After, or 507, which ntfy answers while no app listens.",
 		flags: func(o *options, flags *flag.FlagSet) { flags.BoolVar(&o.json, "json", false, "write JSON") },
 		run: func(ctx context.Context, c *call) error {
 			user, err := c.userArgument()
