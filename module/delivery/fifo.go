@@ -318,7 +318,7 @@ func (f *fifo) write(records map[string][]byte) {
 		f.setBytes(0)
 		return
 	}
-	data := h.appendTo(nil)
+	data := h.encode()
 	records[string(f.id)] = data
 	f.stored = true
 	f.setBytes(len(data))

@@ -38,8 +38,8 @@ type record struct {
 	kept     []*notification
 }
 
-func (h *record) appendTo(dst []byte) []byte {
-	dst = appendText(append(dst, wireVersion), string(h.user))
+func (h *record) encode() []byte {
+	dst := appendText([]byte{wireVersion}, string(h.user))
 	dst = appendFlag(appendNumber(dst, h.setAt), h.rejected)
 	dst = appendNumber(dst, int64(h.attempts))
 	dst = appendTime(appendTime(dst, h.due), h.since)

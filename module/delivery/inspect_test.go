@@ -13,7 +13,7 @@ func TestWhatIsHeldIsTold(t *testing.T) {
 		user: "@alice:example.org", setAt: 17, attempts: 3, due: due, since: since, trouble: timedOut, dropped: 7,
 		kept: []*notification{{event: &event{id: "$a", room: "!r:x"}, added: added}, {event: &event{id: "$b", room: "!r:x"}, added: since}},
 	}
-	got, err := ReadHeld(r.appendTo(nil))
+	got, err := ReadHeld(r.encode())
 	want := Held{
 		User: "@alice:example.org", SetAt: 17, Outcome: PostTimeout, Attempts: 3, Since: since, Due: due, Kept: []time.Time{added, since}, Dropped: 7,
 	}

@@ -208,12 +208,12 @@ func TestStoredForms(t *testing.T) {
 		user: "@a:h", setAt: 17, rejected: true, attempts: 3, due: time.UnixMilli(5), since: time.UnixMilli(4), trouble: busy, dropped: 2,
 		kept: []*notification{{event: ev, outcome: outcomes[0], added: time.UnixMilli(3), slim: true}, {event: ev, outcome: outcomes[1], added: time.UnixMilli(9)}},
 	}
-	kept := h.appendTo(nil)
+	kept := h.encode()
 	if got, err := readRecord(kept); err != nil || !reflect.DeepEqual(got, h) {
 		t.Errorf("got %+v, %v", got, err)
 	}
 	h.kept[1].event = &traced
-	longKept := h.appendTo(nil)
+	longKept := h.encode()
 	if got, err := readRecord(longKept); err != nil || !reflect.DeepEqual(got, h) || len(longKept) != len(kept)+57 {
 		t.Errorf("with a trace: got %+v, %v, %d more bytes", got, err, len(longKept)-len(kept))
 	}
