@@ -159,7 +159,7 @@ func gatewaysOpenCommand() command {
 			}
 			var names []string
 			for _, name := range slices.Sorted(maps.Keys(known)) {
-				if isGateway(name, c.args[0]) {
+				if delivery.IsGateway(name, c.args[0]) {
 					names = append(names, name)
 				}
 			}

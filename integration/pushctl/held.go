@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"text/tabwriter"
 	"time"
@@ -101,14 +100,6 @@ func (c *call) findGateways(ctx context.Context, all []heldPusher) error {
 		}
 	}
 	return nil
-}
-
-// isGateway reports whether a gateway is the one that an operator names: by its
-// host, with or without port and scheme.
-func isGateway(gateway, name string) bool {
-	name = strings.ToLower(name)
-	_, host, _ := strings.Cut(gateway, "://")
-	return name != "" && (gateway == name || host == name || host[:max(0, strings.LastIndexByte(host, ':'))] == name)
 }
 
 func queuesShowCommand() command {

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -30,30 +32,6 @@ func queuesRetryCommand() command {
 				return err
 			}
 			return c.instruct(ctx, "retry", delivery.Instruction{Action: delivery.Retry}, func(h heldPusher) bool { return !h.Rejected })
-		},
-	}
-}
-
-func queuesFlushCommand() command {
-	return command{
-		name: "queues flush", args: "[USER]",
-		summary: "drops what waits for pushers in trouble",
-		about: "Has the hosts drop notifications that wait for pushers in trouble: of a user, of a gateway, those that\n" +
-			"are older than a time, or what is all of that. What is being sent right now is left alone, and pushers\n" +
-			"get what comes afterwards.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			o.addGateway(flags)
-			flags.DurationVar(&o.older, "older", 0, "only what was handed over longer ago than that `TIME`, 1h for example")
-		},
-		run: func(ctx context.Context, c *call) error {
-			if err := c.wantChoice(); err != nil {
-				return err
-			}
-			in := delivery.Instruction{Action: delivery.Flush}
-			if c.older > 0 {
-				in.Before = c.now().Add(-c.older)
-			}
-			return c.instruct(ctx, "flush", in, func(h heldPusher) bool { return countBefore(h.Kept, in.Before) > 0 })
 		},
 	}
 }
@@ -102,7 +80,7 @@ func (c *call) instruct(ctx context.Context, what string, in delivery.Instructio
 	if err := c.tell("done: "+what, effect, in); err != nil {
 		return err
 	}
-	return c.tellLeft(left)
+	return c.tellLeft("nothing", left)
 }
 
 func countNotifications(held []heldPusher, in delivery.Instruction) (n int) {
@@ -121,10 +99,15 @@ func (c *call) tell(what string, e delivery.Effect, in delivery.Instruction) err
 	return err
 }
 
-// tellLeft tells of shards in which nothing was done, and why.
-func (c *call) tellLeft(left map[int]error) error {
+// tellLeft tells of shards in which what, nothing for example, was done, and why.
+func (c *call) tellLeft(what string, left map[int]error) error {
+	shards := map[string][]string{}
 	for _, shard := range slices.Sorted(maps.Keys(left)) {
-		fmt.Fprintf(c.out, "shard %d: nothing, for %s\n", shard, fault.Details(left[shard]))
+		reason := fault.Details(left[shard])
+		shards[reason] = append(shards[reason], strconv.Itoa(shard))
+	}
+	for _, reason := range slices.Sorted(maps.Keys(shards)) {
+		fmt.Fprintf(c.out, "shard %s: %s, for %s\n", strings.Join(shards[reason], ", "), what, reason)
 	}
 	if len(left) > 0 {
 		return errProblems
@@ -160,7 +143,7 @@ func (c *call) selectHeld(ctx context.Context, isFit func(heldPusher) bool) (hel
 		}
 	}
 	if c.gateway != "" {
-		held = slices.DeleteFunc(held, func(h heldPusher) bool { return !isGateway(h.gateway, c.gateway) })
+		held = slices.DeleteFunc(held, func(h heldPusher) bool { return !delivery.IsGateway(h.gateway, c.gateway) })
 	}
 	return held, shards, nil
 }
@@ -228,18 +211,29 @@ func (c *call) instructOnce(
 			delete(waiting, shard)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, answerLimit)
-	defer cancel()
-	for shard, result := range c.queue.Instruct(ctx, instructions) {
-		effect, reason := readEffect(result)
-		if reason != nil {
-			left[shard] = reason
+	for shard, effect := range c.give(ctx, instructions, left) {
+		if left[shard] != nil {
 			delete(waiting, shard)
 		}
 		total.Pushers += effect.Pushers
 		total.Notifications += effect.Notifications
 	}
 	return total
+}
+
+// give gives the owners of shards their instructions, and returns what they have
+// done. Left gets the reasons of those who have done nothing.
+func (c *call) give(ctx context.Context, instructions map[int][]byte, left map[int]error) map[int]delivery.Effect {
+	ctx, cancel := context.WithTimeout(ctx, answerLimit)
+	defer cancel()
+	effects := make(map[int]delivery.Effect, len(instructions))
+	for shard, result := range c.queue.Instruct(ctx, instructions) {
+		effect, reason := readEffect(result)
+		if effects[shard] = effect; reason != nil {
+			left[shard] = reason
+		}
+	}
+	return effects
 }
 
 // readEffect reads what the owner of a shard has answered, if it has.

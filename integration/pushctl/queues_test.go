@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -35,12 +37,18 @@ type delivering struct {
 // deliver starts a host, and gives it the shards.
 func (b *bed) deliver(shards int) *delivering {
 	b.t.Helper()
+	return b.deliverFrom(nil, shards)
+}
+
+// deliverFrom is deliver with a queue, nil for that on Redis.
+func (b *bed) deliverFrom(queue module.DeliveryQueue, shards int) *delivering {
+	b.t.Helper()
 	d := &delivering{bed: b, posted: make(chan string, 1000)}
 	d.isAway()
 	cfg := pushfx.DefaultConfig()
 	cfg.Delivery.Shards = shards
 	var err error
-	d.host, err = pushfx.New(b.client, cfg, pushfx.Options{Delivery: &pushfx.DeliveryOptions{Gateway: d}})
+	d.host, err = pushfx.New(b.client, cfg, pushfx.Options{Delivery: &pushfx.DeliveryOptions{Gateway: d, Queue: queue}})
 	if err == nil {
 		err = d.host.Check(b.t.Context())
 	}
@@ -280,6 +288,67 @@ func TestWhatWaitsIsFlushed(t *testing.T) {
 		d.notify(alice)
 		<-d.posted
 	})
+}
+
+// unread is a queue whose logs cannot be read until somebody says so.
+type unread struct {
+	module.DeliveryQueue
+	readable atomic.Bool
+}
+
+func (q *unread) Read(ctx context.Context, shard int, after string, limit int) ([]module.LogEntry, error) {
+	if !q.readable.Load() {
+		return nil, module.Unavailable(errors.New("not now"))
+	}
+	return q.DeliveryQueue.Read(ctx, shard, after, limit)
+}
+
+// What a host has not read yet is dropped when it does.
+func TestALogIsFlushedThatIsNotReadYet(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	queue := &unread{DeliveryQueue: b.queue}
+	d := b.deliverFrom(queue, 1)
+	defer d.stop()
+	d.answers(takes)
+	for range 3 {
+		d.notify(alice, bob)
+	}
+	const rest = "and what is to be dropped of up to 3 events in the logs of 1 shards"
+	d.until("the shard has an owner", func() bool { return d.ctl("queues").status == exitOK })
+	for _, args := range [][]string{{string(alice)}, {"-older", "1h"}} {
+		args = append([]string{"queues", "flush"}, args...)
+		if r := d.want(exitOK, append(args, "-dry-run")...); r.stdout != "would flush 0 pushers, 0 notifications\n"+rest+"\n" {
+			t.Errorf("%s, with -dry-run: got %s", args, r.stdout)
+		}
+		if r := d.want(exitOK, args...); r.stdout != "done: flush 0 pushers, 0 notifications\n"+rest+", when their hosts read them\n" {
+			t.Errorf("%s: got %s", args, r.stdout)
+		}
+	}
+	queue.readable.Store(true)
+	d.notify(alice)
+	got := map[string]int{}
+	for range 4 {
+		got[<-d.posted]++
+	}
+	if want := map[string]int{secret + string(alice): 1, secret + string(bob): 3}; !maps.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+}
+
+// Of a log that nobody owns nothing is dropped, and that is said.
+func TestNothingIsFlushedWithoutAHost(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	d := b.deliver(2)
+	d.stop()
+	for range 2 {
+		d.notify(alice, bob, "@carol:example.org", "@dave:example.org")
+	}
+	r := b.want(exitProblems, "queues", "flush", "-gateway", "push.example.org")
+	if r.stdout != "done: flush 0 pushers, 0 notifications\nshard 0, 1: nothing of its log, for no host owns it\n" {
+		t.Errorf("got %s", r.stdout)
+	}
 }
 
 func TestRejectionsAreDecided(t *testing.T) {

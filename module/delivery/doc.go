@@ -110,5 +110,7 @@
 //
 // What operators want done with pushers in trouble, an [Instruction], goes through
 // the queue to the owner of the shard, with its next lease. The owner answers in
-// the checkpoint that has what was done. Nobody else changes its records.
+// the checkpoint that has what was done. Nobody else changes its records. What is to
+// be dropped of the log, though it is not read yet, is kept with what is finished,
+// for the next owners too.
 package delivery

@@ -75,6 +75,11 @@ func (f *fifo) push(n *notification, d *device) {
 		f.drop(n, DropGone)
 		return
 	}
+	if f.user.shard.isFlushed(n, f.user.id, d) {
+		f.drop(n, DropFlushed)
+		f.settle()
+		return
+	}
 	held := f.isHeld()
 	if f.holding && n.event.isCall() {
 		f.stopHolding()

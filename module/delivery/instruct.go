@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // Action is what operators want done with pushers of which the queue has a record.
@@ -11,10 +12,11 @@ type Action int
 
 // The actions. What is being sent right now is left alone by all of them.
 const (
-	Retry   Action = iota + 1 // sends at once what waits, whatever pusher and gateway wait for
-	Flush                     // drops what waits
-	Confirm                   // removes pushers that were rejected, whatever else their gateway rejects
-	Release                   // forgets that pushers were rejected
+	Retry    Action = iota + 1 // sends at once what waits, whatever pusher and gateway wait for
+	Flush                      // drops what waits
+	Confirm                    // removes pushers that were rejected, whatever else their gateway rejects
+	Release                    // forgets that pushers were rejected
+	FlushLog                   // drops what a log has, also what its owner has not read yet
 )
 
 // Instruction is what [module.DeliveryQueue] Instruct takes to the owner of a shard.
@@ -23,22 +25,33 @@ type Instruction struct {
 	Pushers  []string  // by [PusherID]; those that wait for nothing are left alone
 	Gateways []string  // Retry: those that are tried although they are closed; see [GatewayOf]
 	Before   time.Time // Flush: only what was handed over before, by the clock of the queue; the zero time is all
+
+	// FlushLog, which is for no list of Pushers and has a time Before, is for those
+	// of a user, empty for all, that are sent to a gateway, empty for any; see
+	// [IsGateway].
+	User    mxid.UserID
+	Gateway string
 }
 
 // Effect is what an owner answers.
 type Effect struct {
-	Pushers       int // of which something was done
-	Notifications int // that were dropped
+	Pushers       int  // of which something was done
+	Notifications int  // that were dropped
+	Behind        bool // FlushLog: there are more in the log, to be dropped when an owner reads them
 }
 
 // AppendTo appends the instruction as the owner reads it.
 func (in Instruction) AppendTo(dst []byte) []byte {
 	dst = appendNumber(append(dst, wireVersion), int64(in.Action))
 	dst = appendTexts(appendTexts(dst, in.Pushers), in.Gateways)
-	if in.Before.IsZero() {
-		return appendFlag(dst, false)
+	dst = appendFlag(dst, !in.Before.IsZero())
+	if !in.Before.IsZero() {
+		dst = appendTime(dst, in.Before)
 	}
-	return appendTime(appendFlag(dst, true), in.Before)
+	if in.Action == FlushLog {
+		dst = appendText(appendText(dst, string(in.User)), in.Gateway)
+	}
+	return dst
 }
 
 func readInstruction(data []byte) (in Instruction, err error) {
@@ -50,7 +63,10 @@ func readInstruction(data []byte) (in Instruction, err error) {
 	if r.flag() {
 		in.Before = r.time()
 	}
-	if r.garbled || in.Action < Retry || in.Action > Release {
+	if in.Action == FlushLog {
+		in.User, in.Gateway = mxid.UserID(r.own()), r.own()
+	}
+	if r.garbled || in.Action < Retry || in.Action > FlushLog {
 		return in, errGarbled
 	}
 	return in, nil
@@ -73,7 +89,8 @@ func (r *wireReader) texts() []string {
 }
 
 func (e Effect) appendTo(dst []byte) []byte {
-	return appendNumber(appendNumber(append(dst, wireVersion), int64(e.Pushers)), int64(e.Notifications))
+	dst = appendNumber(appendNumber(append(dst, wireVersion), int64(e.Pushers)), int64(e.Notifications))
+	return appendFlag(dst, e.Behind)
 }
 
 // ReadEffect reads the answer to an instruction. It fails if the owner is of a
@@ -84,6 +101,7 @@ func ReadEffect(data []byte) (Effect, error) {
 		return Effect{}, errGarbled
 	}
 	e := Effect{Pushers: int(r.number()), Notifications: int(r.number())}
+	e.Behind = r.rest != "" && r.flag() // which is in no answer of a version without FlushLog
 	if r.garbled {
 		return Effect{}, errGarbled
 	}
@@ -116,6 +134,9 @@ func (sh *shard) do(data []byte) []byte {
 	if err != nil {
 		sh.s.failed("read an instruction", err)
 		return []byte{}
+	}
+	if in.Action == FlushLog {
+		return sh.flushLog(in).appendTo(nil)
 	}
 	var effect Effect
 	for _, f := range sh.fifosOf(in.Pushers) {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -39,6 +40,7 @@ func (w *world) instruct(in Instruction) (total Effect) {
 		}
 		total.Pushers += e.Pushers
 		total.Notifications += e.Notifications
+		total.Behind = total.Behind || e.Behind
 	}
 	return total
 }
@@ -163,11 +165,11 @@ func TestFlushDropsWhatWaits(t *testing.T) {
 		w.notify(d, 3, "!3:h", name(1))
 		time.Sleep(time.Minute)
 		one := pusherIDs(1)
-		if got, want := w.instruct(Instruction{Action: Flush, Pushers: one, Before: between}), (Effect{1, 2}); got != want {
+		if got, want := w.instruct(Instruction{Action: Flush, Pushers: one, Before: between}), (Effect{Pushers: 1, Notifications: 2}); got != want {
 			t.Errorf("what is older: got %+v, want %+v", got, want)
 		}
 		w.wantLeft(0, 1)
-		if got, want := w.instruct(Instruction{Action: Flush, Pushers: one}), (Effect{1, 1}); got != want {
+		if got, want := w.instruct(Instruction{Action: Flush, Pushers: one}), (Effect{Pushers: 1, Notifications: 1}); got != want {
 			t.Errorf("the rest: got %+v, want %+v", got, want)
 		}
 		w.wantLeft(0, 0)
@@ -180,6 +182,68 @@ func TestFlushDropsWhatWaits(t *testing.T) {
 		synctest.Wait()
 		if got := fmt.Sprint(w.got(key(1))[before:]); got != "[$4]" {
 			t.Errorf("after it, the pusher got %s", got)
+		}
+	})
+}
+
+// What the owner has not read yet is dropped when it or another one reads it, and
+// nothing else is.
+func TestFlushDropsWhatIsNotReadYet(t *testing.T) {
+	for name, in := range map[string]Instruction{
+		"of a user":    {User: name(1)},
+		"of a gateway": {Gateway: "GW1"},
+		"of both":      {User: name(1), Gateway: "https://gw1:443"},
+		"of another":   {User: name(1), Gateway: "gw2"},
+		"of all":       {},
+	} {
+		t.Run(name, func(t *testing.T) { testFlushOfLog(t, in) })
+	}
+}
+
+func testFlushOfLog(t *testing.T, in Instruction) {
+	inBubble(t, func(w *world) {
+		w.cfg.Shards = 1
+		d, stop := w.started()
+		w.set(name(1), key(1), "gw1")
+		w.set(name(2), key(2), "gw2")
+		w.queue.failWith(func(op string) (before, lost error) {
+			if op == "read" {
+				return errAway, nil
+			}
+			return nil, nil
+		})
+		w.notify(d, 1, "!r:h", name(1), name(2))
+		time.Sleep(time.Second)
+		in.Action, in.Before = FlushLog, time.Now()
+		if got, want := w.instruct(in), (Effect{Behind: true}); got != want {
+			t.Errorf("got %+v, want %+v", got, want)
+		}
+		time.Sleep(time.Second)
+		w.notify(d, 2, "!r:h", name(1), name(2))
+		stop() // before it has read
+		d, stop = w.started()
+		defer stop()
+		w.queue.failWith(func(string) (before, lost error) { return nil, nil })
+		time.Sleep(2 * time.Second)
+		w.notify(d, 3, "!r:h", name(1), name(2))
+		time.Sleep(time.Second)
+		dropped := 0
+		for i, gateway := range map[int]string{1: "gw1", 2: "gw2"} {
+			want := "[$1 $2 $3]"
+			if (in.User == "" || in.User == name(i)) && (in.Gateway == "" || strings.Contains(strings.ToLower(in.Gateway), gateway)) {
+				want = "[$2 $3]"
+				dropped++
+			}
+			if got := fmt.Sprint(w.got(key(i))); got != want {
+				t.Errorf("pusher %d got %s, want %s", i, got, want)
+			}
+		}
+		if got := w.drops(DropFlushed); got != dropped {
+			t.Errorf("%d are counted, want %d", got, dropped)
+		}
+		w.wantLeft(0, 0)
+		if got := w.instruct(Instruction{Action: FlushLog, Before: time.Now()}); got != (Effect{}) {
+			t.Errorf("when all is read: got %+v", got)
 		}
 	})
 }
@@ -198,7 +262,7 @@ func TestFlushLeavesWhatIsBeingSent(t *testing.T) {
 			w.notify(d, e, "!r:h", name(1))
 		}
 		time.Sleep(time.Second)
-		if got, want := w.instruct(Instruction{Action: Flush, Pushers: pusherIDs(1)}), (Effect{1, 2}); got != want {
+		if got, want := w.instruct(Instruction{Action: Flush, Pushers: pusherIDs(1)}), (Effect{Pushers: 1, Notifications: 2}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		time.Sleep(time.Minute)
@@ -239,7 +303,7 @@ func TestAnInstructionIsDoneOnceAndThenAnswered(t *testing.T) {
 			}
 			return nil, nil
 		})
-		if got, want := w.instruct(Instruction{Action: Flush, Pushers: pusherIDs(all...)}), (Effect{many, many}); got != want {
+		if got, want := w.instruct(Instruction{Action: Flush, Pushers: pusherIDs(all...)}), (Effect{Pushers: many, Notifications: many}); got != want {
 			t.Errorf("got %+v, want %+v", got, want)
 		}
 		w.wantLeft(0, 0)
@@ -327,7 +391,7 @@ func TestAnInstructionThatCannotBeReadChangesNothing(t *testing.T) {
 		w.notify(d, 1, "!r:h", name(1))
 		time.Sleep(time.Second)
 		n := ShardOf(name(1), w.cfg.Shards)
-		for _, data := range [][]byte{nil, []byte("x"), Instruction{Action: Release + 1, Pushers: pusherIDs(1)}.AppendTo(nil)} {
+		for _, data := range [][]byte{nil, []byte("x"), Instruction{Action: FlushLog + 1, Pushers: pusherIDs(1)}.AppendTo(nil)} {
 			ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 			result := w.queue.Instruct(ctx, map[int][]byte{n: data})[n]
 			cancel()

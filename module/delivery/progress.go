@@ -74,9 +74,14 @@ func (e *openEntry) finishFor(i int, id pusherID) {
 	p.done = append(p.done, id.short())
 }
 
-// appendFinished returns what is done of the open entries, and how many entries
-// the log is known to have evicted, for [module.Progress].
-func appendFinished(evicted int64, entries []*openEntry) []byte {
+// withFlushes is the first byte of what is finished, in the place of wireVersion, if
+// flushes are among it.
+const withFlushes = 2
+
+// appendFinished returns what is done of the open entries, how many entries the log
+// is known to have evicted, and what is to be dropped of those that are to be read,
+// for [module.Progress].
+func appendFinished(evicted int64, flushes []flush, entries []*openEntry) []byte {
 	var dst []byte
 	for _, e := range entries {
 		if e.left == e.total && len(e.parts) == 0 {
@@ -94,6 +99,9 @@ func appendFinished(evicted int64, entries []*openEntry) []byte {
 				dst = appendNumber(dst, int64(id))
 			}
 		}
+	}
+	if len(flushes) > 0 {
+		return append(appendFlushes(appendNumber([]byte{withFlushes}, evicted), flushes), dst...)
 	}
 	if len(dst) == 0 && evicted == 0 {
 		return nil
@@ -117,15 +125,19 @@ type finished struct {
 }
 
 // readFinished reads what was appended; what is done by position.
-func readFinished(data []byte) (evicted int64, all map[string]finished, err error) {
+func readFinished(data []byte) (evicted int64, flushes []flush, all map[string]finished, err error) {
 	if len(data) == 0 {
-		return 0, nil, nil
+		return 0, nil, nil, nil
 	}
 	all, r := map[string]finished{}, wireReader{rest: string(data)}
-	if r.byte() != wireVersion {
-		return 0, nil, errGarbled
+	version := r.byte()
+	if version != wireVersion && version != withFlushes {
+		return 0, nil, nil, errGarbled
 	}
 	evicted = r.number()
+	if version == withFlushes {
+		flushes = r.flushes()
+	}
 	for r.rest != "" {
 		position, f := r.text(), finished{done: r.text(), parts: map[int]*part{}}
 		for range r.count() {
@@ -139,9 +151,9 @@ func readFinished(data []byte) (evicted int64, all map[string]finished, err erro
 		all[position] = f
 	}
 	if r.garbled {
-		return 0, nil, errGarbled
+		return 0, nil, nil, errGarbled
 	}
-	return evicted, all, nil
+	return evicted, flushes, all, nil
 }
 
 // resume takes over what a former owner has done of the entry.

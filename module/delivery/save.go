@@ -122,6 +122,7 @@ func (sh *shard) progress(saved map[*fifo]bool) module.Progress {
 		f.write(records)
 	}
 	sh.advance()
+	sh.endFlushes()
 	p := module.Progress{Epoch: sh.epoch, Done: sh.done, Finished: sh.finished(), Held: records}
 	if len(sh.dirty) == 0 { // the queue gets an answer with all that was done, or later
 		p.Answers = maps.Clone(sh.answers)
@@ -138,7 +139,7 @@ func (sh *shard) finished() []byte {
 	if !sh.partly {
 		return nil
 	}
-	all := appendFinished(sh.evicted, sh.entries)
+	all := appendFinished(sh.evicted, sh.flushes, sh.entries)
 	if len(all) == 0 && !sh.partlyKept {
 		all = nil
 	}

@@ -48,10 +48,11 @@ type shard struct {
 	parked []*fifo // which wait for the lease to be renewed
 
 	answers map[string][]byte // to instructions; see follow
+	flushes []flush           // of what is still to be read
 
 	changed, saving bool
 	done            []string // positions of entries that are finished since the last checkpoint
-	partly          bool     // so are recipients of others
+	partly          bool     // so are recipients of others, or what is to be flushed has changed
 	partlyKept      bool     // the queue keeps recipients of entries that are finished
 	again           bool     // the last checkpoint failed
 	toSave          bool     // among those whose checkpoints are the next
@@ -110,11 +111,11 @@ func (sh *shard) restore() {
 
 func (sh *shard) resume(kept module.Checkpointed) {
 	sh.restored, sh.more, sh.partlyKept = true, true, len(kept.Finished) > 0
-	evicted, resumed, err := readFinished(kept.Finished)
+	evicted, flushes, resumed, err := readFinished(kept.Finished)
 	if err != nil { // then some are sent again
 		sh.s.failed("restore progress", err)
 	}
-	sh.evicted, sh.resumed = evicted, resumed
+	sh.evicted, sh.flushes, sh.resumed = evicted, flushes, resumed
 	for id, data := range kept.Held {
 		h, err := readRecord(data)
 		if err != nil {
@@ -178,18 +179,18 @@ func (sh *shard) readOn() {
 	sh.s.bounded(func(ctx context.Context) func() {
 		entries, err := sh.s.queue.Read(ctx, sh.n, after, readEntries)
 		return func() {
-			sh.reading = false
 			if sh.lost {
 				return
 			}
 			if err != nil {
 				sh.s.failed("read", err)
 				sh.s.after(retryQueue, func() {
-					sh.more = true
+					sh.reading, sh.more = false, true
 					sh.touch()
 				})
 				return
 			}
+			sh.reading = false
 			sh.more = sh.more || len(entries) == readEntries
 			if len(entries) == 0 {
 				sh.check(after, last)

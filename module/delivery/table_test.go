@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -279,9 +280,10 @@ func TestProgressOfAnEntryIsTakenOver(t *testing.T) {
 			}
 			before := e
 			e = open()
-			evicted, all, err := readFinished(appendFinished(7, []*openEntry{before}))
-			if err != nil || evicted != 7 {
-				t.Fatal(evicted, err)
+			flushes := []flush{{"@a:h", "gw", time.UnixMilli(7)}, {before: time.UnixMilli(8)}}[:owners%3]
+			evicted, kept, all, err := readFinished(appendFinished(7, flushes, []*openEntry{before}))
+			if err != nil || evicted != 7 || !slices.Equal(kept, flushes) {
+				t.Fatal(evicted, kept, err)
 			}
 			if f, found := all[e.position]; found {
 				e.resume(f)
