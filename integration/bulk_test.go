@@ -9,6 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"go.uber.org/fx"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -65,7 +66,7 @@ func TestManyUsersTakeOneRoundTripToEachNode(t *testing.T) {
 	client := cluster.Client(t)
 	client.OnNewNode(func(node *redis.Client) { node.AddHook(nodeTrips{tr, node.Options().Addr}) })
 	var push module.HostService
-	startHost(t, client, fx.Populate(&push))
+	startHost(t, client, fx.Populate(&push), fx.Decorate(func(c pushfx.Config) pushfx.Config { setTimeouts(&c, never); return c }))
 	members := make([]mxid.UserID, 300)
 	for i := range members {
 		members[i] = mxid.UserID(fmt.Sprintf("@member%d:example.org", i))

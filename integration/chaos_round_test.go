@@ -29,6 +29,7 @@ type chaosRound struct {
 	players []*player
 	start   time.Time
 	struck  int64 // when the fault began
+	over    int64 // when it was over
 	whole   int64 // when nothing was left of it
 }
 
@@ -99,7 +100,9 @@ func (r *chaosRound) suffer(ctx context.Context, fault chaosFault) error {
 		defer r.loseReplies()()
 	}
 	r.struck = r.now()
-	return fault.strike(ctx, &r.strike)
+	err := fault.strike(ctx, &r.strike)
+	r.over = r.now()
+	return err
 }
 
 // servedLimit is many times what it takes until all users are served.

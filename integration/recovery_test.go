@@ -406,7 +406,7 @@ const (
 
 	// longWait is for somebody else: a busy machine alone makes nobody wait as
 	// long.
-	longWait = 3 * time.Second
+	longWait = slack
 )
 
 func (o outage) watch(t *testing.T, s *site) recovery {
