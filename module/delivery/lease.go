@@ -70,7 +70,7 @@ func (l *lease) isSafe() bool { return l.left() >= leaseSpare }
 // tick says that this host is alive, renews leases, and takes those of shards
 // that are to be its own.
 func (s *sender) tick() {
-	if s.stopped {
+	if s.leaving || s.stopped { // who joins while it leaves would be waited for
 		return
 	}
 	s.ticking = true
@@ -176,8 +176,8 @@ func (s *sender) leased(n int, l module.Lease, until time.Time, hosts []string) 
 // lose gives up a shard whose lease may end before it is renewed. It is given
 // back, so that its epoch is over with it.
 func (s *sender) lose(sh *shard) {
+	s.release(sh.n, sh.epoch) // before it is forgotten, or this host may end first
 	s.forget(sh)
-	s.release(sh.n, sh.epoch)
 }
 
 // release is of a shard that is being given back.
