@@ -83,6 +83,14 @@ func (s flawedPushers) Update(ctx context.Context, user mxid.UserID, edit func(*
 	)
 }
 
+func (s flawedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	ctx = context.WithoutCancel(ctx)
+	return s.flaw(
+		func() error { return s.PusherStore.UpdatePusher(ctx, user, key, edit) },
+		func() error { return nil },
+	)
+}
+
 func flawed(f flaw) fx.Option {
 	return fx.Decorate(
 		func(s module.RuleStore) module.RuleStore { return flawedRules{s, f} },
