@@ -134,7 +134,7 @@ func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
 	user := mxid.UserID(m.moved)
 	for range 3 {
 		for _, request := range []string{
-			"GET /pushrules/", "GET /pushrules/global/", "GET " + ownRule, "GET " + ownRule + "/enabled", "GET " + ownRule + "/actions",
+			"GET /pushers", "GET /pushrules/", "GET /pushrules/global/", "GET " + ownRule, "GET " + ownRule + "/enabled", "GET " + ownRule + "/actions",
 			"PUT " + ownRule + ` {"actions":["notify"]}`, "PUT " + ownRule + `/enabled {"enabled":false}`, "DELETE " + ownRule,
 			"POST /pushers/set " + httpPusher("app", "other"),
 			`POST /pushers/set {"kind":null,"app_id":"app","pushkey":"` + m.moved + `"}`,

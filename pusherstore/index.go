@@ -33,13 +33,12 @@ type Index struct {
 // must read from masters.
 func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
 	claims, err := rediscommit.New(client, cfg, o, rediscommit.Layout[pusher.Claims]{
-		Name:          "pushkey index",
-		Observed:      observe.Pushkeys,
-		Read:          readClaims,
-		Swap:          swapClaimsScript,
-		Unreadable:    pusher.Unreadable,
-		VerifyMissing: true,
-		Missing:       storedClaims{},
+		Name:       "pushkey index",
+		Observed:   observe.Pushkeys,
+		Read:       readClaims,
+		Swap:       swapClaimsScript,
+		Unreadable: pusher.Unreadable,
+		Missing:    storedClaims{},
 	})
 	if err != nil {
 		return nil, err

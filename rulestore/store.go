@@ -40,12 +40,11 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	}
 	layout := layout{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
 	events, err := rediscommit.New(client, cfg, o, rediscommit.Layout[stored.Event]{
-		Name:          "rulestore",
-		Observed:      observe.PushRules,
-		Read:          layout.read,
-		Swap:          swapScript,
-		Unreadable:    pushrule.Unreadable,
-		VerifyMissing: true,
+		Name:       "rulestore",
+		Observed:   observe.PushRules,
+		Read:       layout.read,
+		Swap:       swapScript,
+		Unreadable: pushrule.Unreadable,
 	})
 	if err != nil {
 		return nil, err

@@ -77,9 +77,7 @@ func newForgottenMove(t *testing.T, cluster *redistest.ClusterServers, owner, ta
 // wantHeld wants every operation on the key to fail, and to leave it as it is.
 func (m forgottenMove) wantHeld(t *testing.T, why string) {
 	t.Helper()
-	layout := texts()
-	layout.VerifyMissing = true
-	store, err := New(m.client, DefaultConfig(), Options{}, layout)
+	store, err := New(m.client, DefaultConfig(), Options{}, texts())
 	if err != nil {
 		t.Fatal(err)
 	}

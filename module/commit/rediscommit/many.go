@@ -21,8 +21,8 @@ type Answer[T any] struct {
 	Err   error
 }
 
-// LoadMany is Load for many keys, in their order: one round trip to each node
-// for every 500 of its keys. The nodes are asked side by side, so that one that
+// LoadMany is Load for many keys, in their order, but asks no other master for what
+// it does not find: one round trip to each node for every 500 of its keys. The nodes are asked side by side, so that one that
 // is silent delays no other's answers but only the whole.
 func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
 	loaded := make([]Loaded[V], len(keys))

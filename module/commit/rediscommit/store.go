@@ -50,12 +50,6 @@ type Layout[V any] struct {
 	// Unreadable makes the fault for a value that cannot be read.
 	Unreadable func(cause error) error
 
-	// VerifyMissing has [Store.Load] ask every master of a cluster before it says
-	// that nothing is stored, as updates and removals always do: while a slot moves,
-	// or after a move that was interrupted, another master may have the key. It is
-	// for values that are seldom missing.
-	VerifyMissing bool
-
 	// Missing is what Read finds where nothing is stored. If it is not nil, a change
 	// of what is not cached begins with it, and only reads if that is wrong: for
 	// values that are mostly made anew. On a cluster it reads in any case, since
@@ -159,17 +153,14 @@ func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
 // removeScript removes the key, whatever it holds.
 var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
-// Load returns what is stored under a key, the zero V if nothing is.
-// The key is given without its prefix. Errors: [module.Unavailable], the
+// Load returns what is stored under a key, the zero V if nothing is. Before it says
+// so, it asks every master of a cluster, which may have the key after a move of its
+// slot that was interrupted. The key is given without its prefix. Errors: [module.Unavailable], the
 // layout's Unreadable.
 func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
-	read := s.read
-	if s.layout.VerifyMissing {
-		read = s.readVerified
-	}
-	stored, err := read(ctx, s.cfg.KeyPrefix+key)
+	stored, err := s.readVerified(ctx, s.cfg.KeyPrefix+key)
 	if err != nil {
 		return commit.State[V]{}, err
 	}
