@@ -409,13 +409,26 @@ func TestNothingOfTheModuleRunsAfterStop(t *testing.T) {
 	if err := app.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	running := stacksOfTheModule()
+	for end := time.Now().Add(never); len(running) > 0 && time.Now().Before(end); { // some may be on their last line
+		time.Sleep(time.Millisecond)
+		running = stacksOfTheModule()
+	}
+	if len(running) > 0 {
+		t.Errorf("still running:\n%s", strings.Join(running, "\n\n"))
+	}
+}
+
+// stacksOfTheModule returns the stacks of the goroutines that the module has started.
+func stacksOfTheModule() (running []string) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
 	for stack := range strings.SplitSeq(string(stacks), "\n\n") {
 		if strings.Contains(stack, modulePath) && !strings.Contains(stack, modulePath+"/integration") {
-			t.Errorf("still running:\n%s", stack)
+			running = append(running, stack)
 		}
 	}
+	return running
 }
 
 func TestTheLoggerIsNamed(t *testing.T) {
