@@ -14,7 +14,7 @@ import (
 
 const (
 	// checkLimit is many times what a check takes.
-	checkLimit = 30 * time.Second
+	checkLimit = 2 * time.Minute
 
 	// firstLimit is for a check of a part, before the whole is checked.
 	firstLimit = 10 * time.Second
