@@ -118,8 +118,8 @@ func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[m
 // mostImports is how many users are imported at the same time.
 const mostImports = 16
 
-// importMany is firstUse of many users, with a result for each whom the source has, or
-// of whom it cannot tell.
+// importMany is firstUse of many users. It has a result for each user whom the source
+// has, and an error for each about whom the source could not answer.
 func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
 	all := map[mxid.UserID]Result[bool]{}
 	if i.source.get() == nil {

@@ -77,8 +77,9 @@ func (l Policy) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkPrefix refuses what is no prefix, one with bits behind its length, which may
-// be meant as a single address, and IPv4 written as IPv6, which would never match.
+// checkPrefix returns an error for three kinds of prefixes: those that are not valid;
+// those with bits behind their length, which may be meant as a single address; and
+// IPv4 prefixes written as IPv6, which would never match.
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid():

@@ -83,15 +83,15 @@ func mustFind(t *testing.T, user mxid.UserID) func(string, error) {
 	}
 }
 
-// waitFor waits until as many callers wait.
-func (s *Store[V]) waitFor(t *testing.T, callers int) {
+// waitFor waits until as many calls wait for one node.
+func (c *coalescer[T]) waitFor(t *testing.T, calls int) {
 	t.Helper()
 	for start := time.Now(); time.Since(start) < never; time.Sleep(time.Millisecond) {
-		for _, q := range s.reads.all() {
+		for _, q := range c.all() {
 			q.mu.Lock()
 			n := len(q.waiting)
 			q.mu.Unlock()
-			if n == callers {
+			if n == calls {
 				return
 			}
 		}
@@ -117,7 +117,7 @@ func TestACallThatFindsNoFreeSlotJoinsTheNextBatch(t *testing.T) {
 	for _, user := range users {
 		l.begin(t.Context(), user, mustFind(t, user))
 	}
-	store.store.waitFor(t, callers)
+	store.store.reads.waitFor(t, callers)
 	close(g.opens)
 	l.running.Wait()
 	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, maxPerBatch}) {
@@ -134,11 +134,11 @@ func TestNobodyWaitsLongerThanTheirContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	left := make(chan error, 1)
 	l.begin(ctx, users[1], func(_ string, err error) { left <- err })
-	store.store.waitFor(t, 1)
+	store.store.reads.waitFor(t, 1)
 	for _, user := range users[2:] {
 		l.begin(t.Context(), user, mustFind(t, user))
 	}
-	store.store.waitFor(t, 3)
+	store.store.reads.waitFor(t, 3)
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) || fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("the one who left got %v", err)
@@ -158,7 +158,7 @@ func TestWhatFailsTogetherIsAskedAgainAlone(t *testing.T) {
 	for _, user := range users {
 		l.begin(t.Context(), user, mustFind(t, user))
 	}
-	store.store.waitFor(t, len(users)-1)
+	store.store.reads.waitFor(t, len(users)-1)
 	close(g.opens)
 	l.running.Wait()
 	if !slices.Equal(g.sizes, []int{len(users) - 1}) {

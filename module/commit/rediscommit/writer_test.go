@@ -97,22 +97,6 @@ func (w *slowWriter) begin(ctx context.Context, key string, report func(error)) 
 	})
 }
 
-// waitFor waits until as many calls wait.
-func (w *slowWriter) waitFor(t *testing.T, calls int) {
-	t.Helper()
-	for start := time.Now(); time.Since(start) < never; time.Sleep(time.Millisecond) {
-		for _, q := range w.together.all() {
-			q.mu.Lock()
-			n := len(q.waiting)
-			q.mu.Unlock()
-			if n == calls {
-				return
-			}
-		}
-	}
-	t.Fatal("nobody waits")
-}
-
 func TestWritesOfCallsThatComeMeanwhileAreSentTogether(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -132,7 +116,7 @@ func TestWritesOfCallsThatComeMeanwhileAreSentTogether(t *testing.T) {
 					}
 				})
 			}
-			w.waitFor(t, 10)
+			w.together.waitFor(t, 10)
 			close(w.hook.opens)
 			w.running.Wait()
 			if slices.Sort(w.hook.sizes); !slices.Equal(w.hook.sizes, test.want) {
@@ -153,9 +137,9 @@ func TestACallThatWaitsWithOthersLeavesWhenItsContextEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	left, stayed := make(chan error, 1), make(chan error, 1)
 	w.begin(ctx, "leaves", func(err error) { left <- err })
-	w.waitFor(t, 1)
+	w.together.waitFor(t, 1)
 	w.begin(t.Context(), "stays", func(err error) { stayed <- err })
-	w.waitFor(t, 2)
+	w.together.waitFor(t, 2)
 	cancel()
 	if err := <-left; !errors.Is(err, context.Canceled) || fault.KindOf(err) != fault.Unavailable {
 		t.Errorf("the one that left got %v", err)
