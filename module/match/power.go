@@ -39,11 +39,8 @@ func (p *Power) needed(notification string) (level int64, found bool) {
 	return roomNotificationLevel, notification == roomNotification
 }
 
-// Errors of [ReadPower].
-var (
-	ErrRoomVersion = errors.New("match: the room's version is not one whose creators are known")
-	ErrPowerLevel  = errors.New("match: a power level is not an integer")
-)
+// ErrRoomVersion is the error of [ReadPower] for a room version that is no number.
+var ErrRoomVersion = errors.New("match: the room's version is not one whose creators are known")
 
 // creatorLevel is that of the creators of a room without the event
 // m.room.power_levels, before room version 12.
@@ -57,10 +54,10 @@ const creatorLevel = 100
 // version 12, "Room creators"); before, they have 100 in a room without levels,
 // and others 0.
 //
-// It returns [ErrNotAnEvent] for what is no event, [ErrRoomVersion] for a room
-// version that is no number, and [ErrPowerLevel] for a sender's level that
-// cannot be read. A notification's level that cannot be read counts as absent.
-// Levels may be strings in room versions before 10.
+// A level is an integer or, in room versions before 10, a string of one. Any
+// other value counts as absent: rooms have levels such as 67.89.
+//
+// It returns [ErrNotAnEvent] for text that is no event, and [ErrRoomVersion].
 func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	c, err := ReadEvent(create)
 	if err != nil {
@@ -82,9 +79,7 @@ func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := power.read(l, version, string(sender)); err != nil {
-		return nil, err
-	}
+	power.read(l, version, string(sender))
 	return power, nil
 }
 
@@ -118,43 +113,38 @@ func (e *Event) isCreator(version int, user string) bool {
 }
 
 // read takes the levels from the event m.room.power_levels.
-func (p *Power) read(levels *Event, version int, sender string) (err error) {
-	given := levels.findPath("content", "users", sender)
-	if given == nil {
-		given = levels.findPath("content", "users_default")
-	}
-	if given != nil {
-		if p.Sender, err = given.value.level(version); err != nil {
-			return err
+func (p *Power) read(levels *Event, version int, sender string) {
+	for _, path := range [][]string{{"content", "users", sender}, {"content", "users_default"}} {
+		if given := levels.findPath(path...); given != nil {
+			if level, ok := given.value.level(version); ok {
+				p.Sender = level
+				break
+			}
 		}
 	}
 	notifications := levels.findPath("content", "notifications")
 	if notifications == nil {
-		return nil
+		return
 	}
 	for name, given := range levels.membersOf(notifications) {
-		level, err := given.level(version)
-		if err != nil {
-			continue // rooms up to version 9 may have it
+		level, ok := given.level(version)
+		if !ok {
+			continue
 		}
 		if p.Notifications == nil {
 			p.Notifications = map[string]int64{}
 		}
 		p.Notifications[name] = level
 	}
-	return nil
 }
 
-// level returns a value as a power level.
-func (v value) level(version int) (int64, error) {
-	if v.kind == integer {
-		return v.number, nil
+// level returns a value as a power level; ok is false if it is none.
+func (v value) level(version int) (level int64, ok bool) {
+	if v.kind == textual && version < 10 {
+		level, err := strconv.ParseInt(strings.TrimSpace(v.text), 10, 64)
+		return level, err == nil
 	}
-	level, err := strconv.ParseInt(strings.TrimSpace(v.text), 10, 64)
-	if v.kind != textual || version >= 10 || err != nil {
-		return 0, ErrPowerLevel
-	}
-	return level, nil
+	return v.number, v.kind == integer
 }
 
 // findPath returns the property with a path, nil if the event has none.

@@ -21,6 +21,7 @@ func TestPowerIsReadFromTheStateOfTheRoom(t *testing.T) {
 
 		empty = `{"type":"m.room.power_levels","content":{}}`
 		some  = `{"content":{"users":{"@alice:example.org":75,"@a.b\\c:example.org":30},"users_default":10,"notifications":{"room":20,"party":0}}}`
+		odd   = `{"content":{"users":{"@carol:example.org":67.89,"@bob:example.org":"high"},"users_default":10,"notifications":{"room":20,"party":0}}}`
 		texts = `{"content":{"users":{"@alice:example.org":" +75 "},"notifications":{"room":"20"}}}`
 	)
 	levels := map[string]int64{"room": 20, "party": 0}
@@ -43,8 +44,11 @@ func TestPowerIsReadFromTheStateOfTheRoom(t *testing.T) {
 		"version 12: an additional creator":                {v12, empty, "@bob:example.org", match.Power{SenderCreator: true}, nil},
 		"version 12: another user":                         {v12, some, "@carol:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
 		"levels as strings":                                {v9, texts, "@alice:example.org", match.Power{Sender: 75, Notifications: map[string]int64{"room": 20}}, nil},
-		"levels as strings, from version 10 on":            {v10, texts, "@alice:example.org", match.Power{}, match.ErrPowerLevel},
-		"a level that is no integer":                       {v9, `{"content":{"users_default":1.5}}`, "@alice:example.org", match.Power{}, match.ErrPowerLevel},
+		"levels as strings, from version 10 on":            {v10, texts, "@alice:example.org", match.Power{}, nil},
+		"a fractional level counts as absent":              {v12, odd, "@carol:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
+		"a level that is a word counts as absent":          {v9, odd, "@bob:example.org", match.Power{Sender: 10, Notifications: levels}, nil},
+		"a fractional default counts as absent":            {v9, `{"content":{"users_default":67.89}}`, "@alice:example.org", match.Power{}, nil},
+		"a fraction of zeros is an integer":                {v9, `{"content":{"users_default":67.0}}`, "@alice:example.org", match.Power{Sender: 67}, nil},
 		"notification levels that cannot be read":          {v9, `{"content":{"notifications":{"a":null,"b":12.34,"c":[],"d":{"e":1},"f":true,"room":20,"party":0,"g":"x"}}}`, "@carol:example.org", match.Power{Notifications: levels}, nil},
 		"a level for rooms that cannot be read":            {v12, `{"content":{"notifications":{"room":null}}}`, "@alice:example.org", match.Power{SenderCreator: true}, nil},
 		"notification levels as strings, from version 10":  {v10, `{"content":{"notifications":{"room":"20"}}}`, "@alice:example.org", match.Power{}, nil},
