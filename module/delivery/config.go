@@ -46,7 +46,7 @@ type Config struct {
 	DrainTimeout time.Duration
 
 	// MaxAge is for how long a notification is of use. Default 24 h. Those of calls
-	// expire after CallAge, unless the event says otherwise. Default 60 s.
+	// expire after CallAge, at most 2 minutes, unless the event says otherwise. Default 60 s.
 	MaxAge  time.Duration
 	CallAge time.Duration
 
@@ -136,7 +136,7 @@ func (c Config) Validate() error {
 		{"RequestTimeout", c.RequestTimeout, 35 * time.Second, 65 * time.Second},
 		{"DrainTimeout", c.DrainTimeout, 0, time.Minute},
 		{"MaxAge", c.MaxAge, time.Second, 30 * 24 * time.Hour},
-		{"CallAge", c.CallAge, time.Second, 24 * time.Hour},
+		{"CallAge", c.CallAge, time.Second, maxCallAge},
 		{"DedupWindow", c.DedupWindow, time.Second, 24 * time.Hour},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
 		{"Jitter", c.Jitter, 0, 30 * time.Second},

@@ -66,7 +66,7 @@ func (ev *event) read(text string) (redacted bool) {
 			case "content":
 				ev.content = w.Skip()
 			case "unsigned":
-				redacted = hasMember(w.Skip(), "redacted_because")
+				redacted = memberOf(w.Skip(), "redacted_because") != ""
 			}
 			continue
 		}
@@ -90,48 +90,6 @@ func (ev *event) read(text string) (redacted bool) {
 		ev.member = stateKey
 	}
 	return redacted
-}
-
-func hasMember(object, name string) bool {
-	w := strictjson.Walk(object)
-	for found := range w.Object() {
-		if found == name {
-			return true
-		}
-	}
-	return false
-}
-
-// isCall reports whether somebody is called, which is of use only at once.
-func (ev *event) isCall() bool {
-	switch ev.kind {
-	case "m.call.invite", "m.call.notify", "m.rtc.notification",
-		"org.matrix.msc4075.call.notify", "org.matrix.msc4075.rtc.notification":
-		return true
-	}
-	return false
-}
-
-// maxMilliseconds is more than any notification lives, and no overflow.
-const maxMilliseconds = int64(1000 * time.Hour / time.Millisecond)
-
-// callLifetime is how long a call rings, as the event says: "lifetime", in
-// milliseconds.
-func callLifetime(content string, otherwise time.Duration) time.Duration {
-	if content == "" {
-		return otherwise
-	}
-	w := strictjson.Walk(content)
-	for name := range w.Object() {
-		if name != "lifetime" || w.Next() == '"' || w.Next() == '{' || w.Next() == '[' {
-			continue
-		}
-		r := strictjson.NewReader(w.Skip())
-		if ms, err := r.Integer(); err == nil && ms > 0 {
-			return time.Duration(min(ms, maxMilliseconds)) * time.Millisecond
-		}
-	}
-	return otherwise
 }
 
 // isHigh reports whether a notification is to wake the device. Push rules do not

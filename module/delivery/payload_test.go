@@ -182,16 +182,52 @@ func TestHowLongANotificationIsOfUse(t *testing.T) {
 		event module.Event
 		want  time.Duration
 	}{
-		"a message":                 {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.room.message"}`}, 24 * time.Hour},
-		"as the host says":          {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`, Expires: now.Add(time.Hour)}, time.Hour},
-		"not longer than all":       {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now.Add(1000 * time.Hour)}, 24 * time.Hour},
-		"a call":                    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`}, time.Minute},
-		"a call that rings shortly": {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.rtc.notification","content":{"lifetime":30000}}`}, 30 * time.Second},
-		"for ever":                  {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":9007199254740991}}`}, 24 * time.Hour},
-		"no number":                 {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":"x"}}`}, time.Minute},
+		"a message":           {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.room.message"}`}, 24 * time.Hour},
+		"as the host says":    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`, Expires: now.Add(time.Hour)}, time.Hour},
+		"not longer than all": {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now.Add(1000 * time.Hour)}, 24 * time.Hour},
+		"a call":              {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`}, time.Minute},
+		"for ever":            {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":9007199254740991}}`}, 2 * time.Minute},
+		"shortly":             {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":30000}}`}, 30 * time.Second},
+		"no number":           {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":"x"}}`}, time.Minute},
 	} {
 		if ev, of, err := readEvent(test.event, DefaultConfig(), now); err != nil || !of || ev.lifetime != test.want {
 			t.Errorf("%s: got %+v, %v, %v", name, ev, of, err)
+		}
+	}
+}
+
+func TestOnlyWhatRingsIsACall(t *testing.T) {
+	const day = 24 * time.Hour
+	for name, test := range map[string]struct {
+		kind, content string
+		call          bool
+		want          time.Duration
+	}{
+		"as MSC4075 has it": {"m.rtc.notification",
+			`{"application":{"type":"m.call","notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
+		"as MSC4075 had it": {"org.matrix.msc4075.rtc.notification",
+			`{"notification_type":"ring","lifetime":30000,"m.call.intent":"audio"}`, true, 30 * time.Second},
+		"as it was first":                 {"org.matrix.msc4075.call.notify", `{"application":"m.call","notify_type":"ring","call_id":""}`, true, time.Minute},
+		"both forms":                      {"m.rtc.notification", `{"notification_type":"ring","lifetime":1,"application":{"notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
+		"the forms differ":                {"m.rtc.notification", `{"application":{"notification_type":"notification"},"notification_type":"ring"}`, false, day},
+		"another application":             {"m.rtc.notification", `{"application":{"type":"m.call"},"notification_type":"ring"}`, true, time.Minute},
+		"for ever":                        {"m.rtc.notification", `{"application":{"notification_type":"ring","lifetime":9007199254740991}}`, true, 2 * time.Minute},
+		"a notification":                  {"m.rtc.notification", `{"application":{"notification_type":"notification","lifetime":30000}}`, false, day},
+		"a notification, as MSC4075 had":  {"org.matrix.msc4075.rtc.notification", `{"notification_type":"notification","lifetime":30000}`, false, day},
+		"a notification, as it was first": {"m.call.notify", `{"application":"m.call","notify_type":"notify"}`, false, day},
+		"no type":                         {"m.rtc.notification", `{"lifetime":30000}`, false, day},
+		"a type that is no string":        {"m.rtc.notification", `{"application":{"notification_type":["ring"]}}`, false, day},
+		"escaped":                         {"m.rtc.notification", `{"application":{"notification_type":"r\u0069ng"}}`, true, time.Minute},
+		"nothing":                         {"m.rtc.notification", `{}`, false, day},
+		"another event":                   {"m.room.message", `{"notification_type":"ring","lifetime":30000}`, false, day},
+	} {
+		e := module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"` + test.kind + `","content":` + test.content + `}`}
+		ev, of, err := readEvent(e, DefaultConfig(), time.Now())
+		if err != nil || !of || ev.isCall() != test.call || ev.lifetime != test.want {
+			t.Errorf("%s: got %+v, %v, %v", name, ev, of, err)
+		}
+		if high := ev.isHigh(match.Result{}); high != test.call {
+			t.Errorf("%s: high is %v", name, high)
 		}
 	}
 }
