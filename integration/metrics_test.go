@@ -22,7 +22,9 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // scraped is the metrics of a host: how often each was observed, or its value,
@@ -206,6 +208,43 @@ func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
 		"pushfx_request_duration_seconds{method=GET,route=" + v3 + "/pushers,status=5xx}":              1,
 	})
 	eventually(t, "the watch has ended", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 0 })
+}
+
+// TestTheFirstUnreadableValueIsAnIncrease damages what is stored, and has users read and
+// change it: Prometheus sees no increase in a series that begins with 1.
+func TestTheFirstUnreadableValueIsAnIncrease(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	h, registry := startMeasured(t, client)
+	atFirst := scrape(t, registry)
+	key, body := pusher.Key{AppID: "app", Pushkey: "key"}, pusherWith(`"app_id":"app"`, `"pushkey":"key"`)
+	for name, err := range map[string]error{
+		"rules":   client.Set(t.Context(), eventKey(alice), "{", 0).Err(),
+		"pushers": client.HSet(t.Context(), stored.Keys{}.Pushers(alice), key.Field(), "{").Err(),
+		"claims":  client.Set(t.Context(), stored.Keys{}.Claims(key.Digest()), "{", 0).Err(),
+	} {
+		if err != nil {
+			t.Fatal(name, err)
+		}
+	}
+	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
+	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
+	h.do(alice, http.MethodGet, v3+"/pushers", "")
+	h.do(alice, http.MethodPost, v3+"/pushers/set", body)
+	h.do("@bob:example.org", http.MethodPost, v3+"/pushers/set", body)
+	unreadable := 0
+	for name, n := range scrape(t, registry) {
+		if !strings.Contains(name, "outcome=unreadable") || n == 0 {
+			continue
+		}
+		unreadable++
+		if _, found := atFirst[name]; !found {
+			t.Errorf("%s begins with %v", name, n)
+		}
+	}
+	if unreadable < 3 {
+		t.Errorf("only %d series count what cannot be read", unreadable)
+	}
 }
 
 // begun is an observer that tells of each store operation that begins.

@@ -100,10 +100,15 @@ func New() *Metrics {
 	return m
 }
 
-// begin has the counters there from the start, so that their first increase
-// shows.
+// begin creates the series that alerts watch, so that their first increase shows:
+// Prometheus sees none in a series that begins with 1.
 func (m *Metrics) begin() {
 	stores := []string{observe.PushRules, observe.Pushers, observe.Pushkeys}
+	for _, store := range stores {
+		for _, verb := range []string{"load", "load_many", "versions", "update", "remove"} {
+			m.operations.WithLabelValues(store, verb, outcomes[unreadable])
+		}
+	}
 	for _, event := range observe.Events() {
 		switch event {
 		case observe.RuleSetCreated, observe.RuleSetImported, observe.RuleSetRepaired:
