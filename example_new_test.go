@@ -25,9 +25,18 @@ func ExampleNew() {
 	}
 	go push.Run(ctx) // until the host stops
 
-	http.Handle("/_matrix/client/v3/", push.Handler("/_matrix/client/v3", handlers.V3, authenticate))
-	http.Handle("/_matrix/client/r0/", push.Handler("/_matrix/client/r0", handlers.R0, authenticate))
+	matrix := push.Handler(authenticate)
+	http.HandleFunc("/_matrix/client/", func(w http.ResponseWriter, r *http.Request) {
+		if push.Owns(r) {
+			matrix.ServeHTTP(w, r)
+			return
+		}
+		serveOther(w, r) // login, sync and all the rest
+	})
 }
+
+// serveOther stands for the host's own endpoints.
+func serveOther(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
 
 // authenticate is the host's own.
 func authenticate(r *http.Request) (handlers.Requester, error) {

@@ -229,13 +229,17 @@ func (p *Push) SetImportSource(source module.ImportSource) { p.service.SetImport
 // does. Call it before [Push.Run].
 func (p *Push) Listen(listener module.ChangeListener) { p.service.Listen(listener) }
 
-// Handler serves the module's endpoints below a path prefix, for hosts without
-// echo: one for "/_matrix/client/v3" with [handlers.V3], one for
-// "/_matrix/client/r0" with [handlers.R0]. All other paths are 404
-// M_UNRECOGNIZED. The prefix is empty if the host strips it.
-func (p *Push) Handler(prefix string, d handlers.Dialect, auth handlers.Auth) http.Handler {
-	return handlers.Handler(prefix, d, auth, p.log, p.Groups...)
+// Handler serves the module's endpoints below "/_matrix/client/v3" and
+// "/_matrix/client/r0", for hosts without echo. All other paths are 404
+// M_UNRECOGNIZED: give it the requests that the module owns, see [Push.Owns].
+func (p *Push) Handler(auth handlers.Auth) http.Handler {
+	return handlers.Handler(auth, p.log, p.Groups...)
 }
+
+// Owns reports whether a request is for [Push.Handler], by its path alone. All
+// other requests are for the host's own endpoints. Call it before any prefix of the
+// path is stripped.
+func (p *Push) Owns(r *http.Request) bool { return handlers.Owns(r) }
 
 // Check is for the start of a host: it returns an error if the module cannot work
 // with its Redis, and logs a warning for each setting that will hurt. It takes at

@@ -2,10 +2,13 @@ package handlers
 
 import (
 	"net/http"
+	"net/url"
+	"strings"
 
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 )
 
@@ -14,19 +17,50 @@ import (
 // [ErrUnknownToken].
 type Auth func(*http.Request) (Requester, error)
 
-// Handler serves route groups below a path prefix, for hosts whose router is not
-// echo. Every other path is 404 M_UNRECOGNIZED. The prefix is empty if the host
-// strips it.
-func Handler(prefix string, d Dialect, auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
+// prefixes are the paths below which the API is, by wire form.
+var prefixes = []string{V3: "/_matrix/client/v3", R0: "/_matrix/client/r0"}
+
+// Handler serves the route groups below "/_matrix/client/v3" and
+// "/_matrix/client/r0", for hosts whose router is not echo. Every other path is
+// 404 M_UNRECOGNIZED; see [Owns].
+func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
 	e := echo.New()
 	e.HTTPErrorHandler = func(_ error, c echo.Context) {
 		status, body := ErrorReply(errUnrecognized)
 		_ = c.JSONBlob(status, body) // the client is gone
 	}
-	for _, group := range groups {
-		group.Register(e.Group(prefix), d, auth.middleware(log))
+	for d, prefix := range prefixes {
+		for _, group := range groups {
+			group.Register(e.Group(prefix), Dialect(d), auth.middleware(log))
+		}
 	}
 	return e
+}
+
+// Owns reports whether a request is for the module's own route groups, whatever
+// its method: its path is /pushrules, /pushers or anything below them, or the
+// m.push_rules account data of a user. The path is compared decoded, so that no
+// spelling of m.push_rules reaches the host's own account data.
+func Owns(r *http.Request) bool {
+	for _, prefix := range prefixes {
+		path, found := strings.CutPrefix(r.URL.EscapedPath(), prefix+"/")
+		if !found {
+			continue
+		}
+		segments := strings.Split(path, "/")
+		for i, segment := range segments {
+			if decoded, err := url.PathUnescape(segment); err == nil {
+				segments[i] = decoded
+			}
+		}
+		switch segments[0] {
+		case "pushrules", "pushers":
+			return true
+		case "user":
+			return len(segments) == 4 && segments[2] == "account_data" && segments[3] == module.AccountDataType
+		}
+	}
+	return false
 }
 
 // middleware puts the requester into the request's context.

@@ -55,13 +55,14 @@ func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
 	rules := newServer(t, zap.NewNop()).PushRules(rulesFunc{read: func(context.Context) (pushrule.Ruleset, error) {
 		return pushrule.Read(`{}`)
 	}})
-	h := Handler("/_matrix/client/r0", R0, byHeader, zap.NewNop(), rules)
+	h := Handler(byHeader, zap.NewNop(), rules)
 	for _, test := range []struct {
 		request, token string
 		status         int
 		body           string
 	}{
 		{"GET /_matrix/client/r0/pushrules/global/", "@a:b", 200, `{"global":{}}`},
+		{"GET /_matrix/client/v3/pushrules/global/", "@a:b", 200, `{}`},
 		{"GET /_matrix/client/r0/pushrules/", "", 401, `{"errcode":"M_MISSING_TOKEN","error":"Missing access token."}`},
 		{"GET /_matrix/client/r0/pushrules/", "unknown", 401, `{"errcode":"M_UNKNOWN_TOKEN","error":"Unknown access token."}`},
 		{"GET /_matrix/client/r0/pushrules/", "broken", 500, `{"errcode":"M_UNKNOWN","error":"Internal server error."}`},
@@ -70,6 +71,86 @@ func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
 	} {
 		if a := answerTo(h, test.request, test.token); a.Code != test.status || a.Body.String() != test.body {
 			t.Errorf("%s as %q: got %d %s, want %d %s", test.request, test.token, a.Code, a.Body, test.status, test.body)
+		}
+	}
+}
+
+// What a handler serves is owned on both prefixes, with every method; what is not
+// owned is 404 there, so that a host loses nothing which it keeps to itself.
+func TestARequestIsOwnedIfTheModuleServesIt(t *testing.T) {
+	t.Parallel()
+	server := newServer(t, zap.NewNop())
+	h := Handler(byHeader, zap.NewNop(), server.PushRules(nil), server.Pushers(nil), server.AccountData(nil))
+	const (
+		served = iota // 401 without a token, with one of its methods
+		owned         // 404 in the module's words
+		hosts
+	)
+	for path, want := range map[string]int{
+		"/pushrules":                                   served,
+		"/pushrules/":                                  served,
+		"/pushrules/?from=x":                           served,
+		"/pushrules/global":                            served,
+		"/pushrules/global/":                           served,
+		"/pushrules/device/room/!r:x":                  served,
+		"/pushrules/global/room/!r:x":                  served,
+		"/pushrules/global/room/%21r%3Ax%2Fy":          served,
+		"/pushrules/global/room/..":                    served,
+		"/pushrules/global/room/%2e%2e":                served,
+		"/pushrules/global/room/!r:x/enabled":          served,
+		"/pushrules/global/room/!r:x/actions":          served,
+		"/pushers":                                     served,
+		"/pushers/set":                                 served,
+		"/user/@a:b/account_data/m.push_rules":         served,
+		"/user/%40a%3Ab%2Fc/account_data/m.push_rules": served,
+
+		"/pushrules/global/room/!r:x/other":          owned,
+		"/pushrules/a/b/c/d/e":                       owned,
+		"/pushers/":                                  owned,
+		"/pushers/other":                             owned,
+		"/%70ushers":                                 owned,
+		"/user/@a:b/account_data/m%2Epush_rules":     owned,
+		"/user/%40a%3Ab/account_data/m.push%5Frules": owned,
+
+		"":                                       hosts,
+		"/":                                      hosts,
+		"/sync":                                  hosts,
+		"/login":                                 hosts,
+		"/pushrules_of_hosts":                    hosts,
+		"/pushrules%2Fglobal":                    hosts,
+		"/pushers_of_hosts":                      hosts,
+		"//pushers":                              hosts,
+		"/rooms/pushers":                         hosts,
+		"/user/@a:b/account_data/m.push_rules/x": hosts,
+		"/user/@a:b/account_data/m.push_rules_of_hosts":      hosts,
+		"/user/@a:b/account_data/m.direct":                   hosts,
+		"/user/@a:b/account_data":                            hosts,
+		"/user/@a:b/rooms/!r:x/account_data/m.push_rules":    hosts,
+		"/user/@a:b%2Faccount_data/m.push_rules":             hosts,
+		"/user/@a:b/account_data/x%2Faccount_data":           hosts,
+		"/user/@a:b/rooms/!r:x/tags/account_data":            hosts,
+		"/user/@a:b/openid/request_token":                    hosts,
+		"/user/pushers":                                      hosts,
+		"/profile/pushrules":                                 hosts,
+		"/rooms/!r:x/account_data/m.push_rules/m.push_rules": hosts,
+	} {
+		for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {
+			status := map[int]bool{}
+			for _, method := range []string{"GET", "PUT", "POST", "DELETE", "OPTIONS", "PATCH"} {
+				r := httptest.NewRequest(method, prefix+path, nil)
+				if got := Owns(r); got != (want != hosts) {
+					t.Errorf("%s %s%s: owned %t, want %t", method, prefix, path, got, want != hosts)
+				}
+				status[answerTo(h, method+" "+prefix+path, "").Code] = true
+			}
+			if served := want == served; status[http.StatusUnauthorized] != served || len(status) == 1 && served || status[http.StatusNotFound] == served {
+				t.Errorf("%s%s is answered %v", prefix, path, status)
+			}
+		}
+	}
+	for _, path := range []string{"/pushers", "/pushrules/", "/v3/pushers", "/_matrix/client/v1/pushers", "/_matrix/client/v31/pushers", "/x/_matrix/client/v3/pushers"} {
+		if Owns(httptest.NewRequest(http.MethodGet, path, nil)) {
+			t.Errorf("%s is owned", path)
 		}
 	}
 }

@@ -78,9 +78,14 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 	late := recorder{make(chan string, 1)}
 	push.Listen(late)
 	startPush(t, push)
-	mux := http.NewServeMux()
-	mux.Handle(v3+"/", push.Handler(v3, handlers.V3, byToken))
-	mux.Handle(r0+"/", http.StripPrefix(r0, push.Handler("", handlers.R0, byToken)))
+	mux, matrix := http.NewServeMux(), push.Handler(byToken)
+	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		if push.Owns(r) {
+			matrix.ServeHTTP(w, r)
+			return
+		}
+		w.WriteHeader(http.StatusTeapot)
+	})
 	for _, test := range []struct {
 		user, method, path string
 		status             int
@@ -91,7 +96,8 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 		{alice, http.MethodGet, v3 + "/pushers", 200, `{"pushers":[]}`},
 		{alice, http.MethodGet, v3 + "/user/" + alice + "/account_data/m.push_rules", 200, `{"global":`},
 		{"", http.MethodGet, v3 + "/pushrules/", 401, `{"errcode":"M_MISSING_TOKEN"`},
-		{"", http.MethodGet, v3 + "/else", 404, `{"errcode":"M_UNRECOGNIZED"`},
+		{"", http.MethodGet, v3 + "/pushers/else", 404, `{"errcode":"M_UNRECOGNIZED"`},
+		{"", http.MethodGet, v3 + "/login", http.StatusTeapot, ""}, // the host's
 	} {
 		if status, body := ask(mux, test.user, test.method, test.path, ""); status != test.status || !strings.HasPrefix(body, test.begins) {
 			t.Errorf("%s %s: got %d %s, want %d %s...", test.method, test.path, status, body, test.status, test.begins)
