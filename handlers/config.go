@@ -19,6 +19,12 @@ type Config struct {
 	// RequestTimeout bounds what a request may take after its body has arrived;
 	// past it, the answer is 503. Above zero; default 5 s.
 	RequestTimeout time.Duration
+
+	// MSC3881 is whether GET /pushers tells the device of each pusher and whether it is
+	// enabled, as org.matrix.msc3881.device_id and org.matrix.msc3881.enabled. A host
+	// that turns it on has "org.matrix.msc3881": true in the unstable_features of
+	// /versions, so that clients offer to turn pushers of other devices off. Default false.
+	MSC3881 bool
 }
 
 // DefaultConfig returns the defaults.

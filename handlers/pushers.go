@@ -13,7 +13,18 @@ func (p *Pushers) list(ctx context.Context, r request) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	if p.server.cfg.MSC3881 {
+		pushers = withMSC3881(pushers)
+	}
 	return wrap("pushers", string(pushers.AppendJSON(nil))), nil
+}
+
+func withMSC3881(pushers pusher.List) pusher.List {
+	var shown []pusher.Pusher
+	for _, p := range pushers.All() {
+		shown = append(shown, p.WithMSC3881())
+	}
+	return pusher.NewList(shown...)
 }
 
 // set serves POST /pushers/set.

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx"
 )
 
-// The limits of the module's configuration, each as it shows to a client.
+// The limits and options of the module's configuration, each as it shows to a client.
 func TestConfiguredLimits(t *testing.T) {
 	t.Parallel()
 	const room, pushers = "PUT /pushrules/global/room/", "POST /pushers/set"
@@ -61,6 +61,14 @@ func TestConfiguredLimits(t *testing.T) {
 			{pushers, pusherWith(`"data":{"url":"https://push.internal/_matrix/push/v1/notify"}`), done},
 			{pushers, pusherWith(`"data":{"url":"https://10.2.0.1/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",
 				"data.url must not have an IP address that is not public.")},
+		}},
+		{"MSC3881", func(c *pushfx.Config) { c.Handlers.MSC3881 = true }, []step{
+			{pushers, pusherWith(), done},
+			{"GET /pushers", "", listed(pusherWith(`"org.matrix.msc3881.enabled":true`, `"org.matrix.msc3881.device_id":"`+device+`"`))},
+			{pushers, pusherWith(`"org.matrix.msc3881.enabled":false`, `"org.matrix.msc3881.device_id":"OTHER"`), done},
+			{"GET /pushers", "", listed(pusherWith(`"org.matrix.msc3881.enabled":false`, `"org.matrix.msc3881.device_id":"`+device+`"`))},
+			{pushers, pusherWith(`"enabled":false`), done},
+			{"GET /pushers", "", listed(pusherWith(`"enabled":false`, `"org.matrix.msc3881.enabled":false`, `"org.matrix.msc3881.device_id":"`+device+`"`))},
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -106,7 +106,7 @@ func TestPushers(t *testing.T) {
 			list(pusherWith(`"profile_tag":"x"`, `"org.example.n":9007199254740993`)),
 		}},
 		{"what the server keeps is neither set nor shown", []step{
-			set(with(`"created":7,"device_id":"OTHER"`)(pusherWith())), list(pusherWith()),
+			set(with(`"created":7,"device_id":"OTHER","org.matrix.msc3881.device_id":"OTHER"`)(pusherWith())), list(pusherWith()),
 		}},
 		{"characters of a pushkey", []step{
 			set(pusherWith(`"pushkey":"<a>\"\\\n😀 [\""`)), list(pusherWith(`"pushkey":"<a>\"\\\n😀 [\""`)),

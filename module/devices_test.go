@@ -117,6 +117,71 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 	}
 }
 
+// A desktop turns the phone's pusher off: it posts what GET gave, with one member
+// changed. The pusher stays the phone's.
+func TestASetOfEnabledAloneKeepsTheDevice(t *testing.T) {
+	t.Parallel()
+	with := func(p pusher.Pusher, name, value string) pusher.Pusher {
+		p.Extra = append(slices.Clone(p.Extra), pusher.Member{Name: name, Value: value})
+		return p
+	}
+	phone := with(ownPusher("phone", pusher.HTTP, "PHONE"), "profile_tag", `"a"`)
+	phone.Data = `{"url": "https://push.example.org/_matrix/push/v1/notify", "a/b": [1.0]}`
+	off := with(phone, "enabled", "false")
+	offBut := func(change func(*pusher.Pusher)) pusher.Pusher {
+		p := off
+		change(&p)
+		return p
+	}
+	for name, test := range map[string]struct {
+		stored, set pusher.Pusher
+		device      string // whose it is then
+	}{
+		"off":               {phone, off, "PHONE"},
+		"off, with MSC3881": {phone, with(phone, "org.matrix.msc3881.enabled", "false"), "PHONE"},
+		"on again":          {off, with(phone, "enabled", "true"), "PHONE"},
+		"on, by leaving it": {off, phone, "PHONE"},
+		"the text of JSON": {phone, offBut(func(p *pusher.Pusher) {
+			p.Data = `{"a\/b":[1],"url":"https:\/\/push.example.org/_matrix/push/v1/notify"}`
+		}), "PHONE"},
+		"nothing":        {phone, phone, "DESKTOP"},
+		"another lang":   {phone, offBut(func(p *pusher.Pusher) { p.Lang = "de" }), "DESKTOP"},
+		"other data":     {phone, offBut(func(p *pusher.Pusher) { p.Data = pusherOf("en").Data }), "DESKTOP"},
+		"another member": {phone, with(off, "x", "1"), "DESKTOP"},
+		"a member less":  {phone, offBut(func(p *pusher.Pusher) { p.Extra = p.Extra[1:] }), "DESKTOP"},
+	} {
+		for _, others := range []pusher.Others{pusher.KeepOthers, pusher.RemoveOthers} {
+			for _, owners := range [][]mxid.UserID{{alice}, {alice, bob}} {
+				t.Run(fmt.Sprint(name, ", ", others, " ", owners), func(t *testing.T) {
+					m := newMemory()
+					for _, owner := range owners {
+						m.set(t, owner, test.stored)
+					}
+					sent := test.set
+					sent.Device = "DESKTOP"
+					service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
+					if err := service.Set(t.Context(), alice, sent, others); err != nil {
+						t.Fatal(err)
+					}
+					list := m.lists[alice]
+					got, _ := list.Pusher(phone.Key)
+					if got.Device != test.device || got.Data != sent.Data || !slices.Equal(got.Extra, sent.Extra) {
+						t.Errorf("got %+v", got)
+					}
+					for _, device := range []string{"DESKTOP", "PHONE"} {
+						if err := hostOf(m.caller(), usual()).RemoveDevicePushers(t.Context(), alice, device); err != nil {
+							t.Fatal(err)
+						}
+						if stays := len(m.held(alice)) > 0; stays != (device == "DESKTOP" && test.device == "PHONE") {
+							t.Errorf("after the logout of %s: it is there: %v", device, stays)
+						}
+					}
+				})
+			}
+		}
+	}
+}
+
 // accounts knows one user and the user's tablet, as the host does on its way
 // to where it keeps them.
 type accounts struct {

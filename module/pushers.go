@@ -50,9 +50,9 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return s.claim(ctx, user, p, others, s.add)
 	}
 	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
-		held, err := s.renew(ctx, user, p, others, rival)
+		sameSession, err := s.renew(ctx, user, p, others, rival)
 		switch {
-		case err == nil && sessionOf(user, held) == sessionOf(user, p):
+		case err == nil && sameSession:
 			return nil // see checkLoggedIn
 		case err == nil:
 			return s.checkLoggedIn(ctx, user, p)
@@ -96,23 +96,34 @@ var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 // renew replaces a pusher and keeps its claim. This is enough if nobody else
 // claims the key or, with [pusher.KeepOthers], if nobody has claimed it since.
 // With [pusher.RemoveOthers] the claim must say so: it counts against pushers
-// that are still to be imported. It returns the pusher that was there.
+// that are still to be imported. SameSession reports whether the pusher depends on
+// the session that it depended on before.
 func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
-) (held pusher.Pusher, err error) {
+) (sameSession bool, err error) {
 	at := s.pushkeys.time().UnixMicro()
 	err = s.replace(ctx, user, p.Key, func(list *pusher.List) error {
-		var found bool
-		held, found = list.Pusher(p.Key)
+		held, found := list.Pusher(p.Key)
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
 			return errNoClaim
 		}
-		p := p
-		p.Claim, p.SetAt = held.Claim, max(at, held.SetAt+1)
+		p := renewed(held, p, at)
+		p.Claim = held.Claim
+		sameSession = sessionOf(user, held) == sessionOf(user, p)
 		list.Set(p)
 		return nil
 	})
-	return held, err
+	return sameSession, err
+}
+
+// renewed returns the pusher p, set at a time, in the place of the one that is held,
+// if there is one: a set that only turns that on or off leaves it to its device.
+func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
+	p.SetAt = max(at, held.SetAt+1)
+	if p.DiffersOnlyInEnabled(held) {
+		p.Device = held.Device
+	}
+	return p
 }
 
 // setter makes an edit that sets the pusher of a key, within the limits.
@@ -197,10 +208,9 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 	var spare int64
 	at := s.pushkeys.time().UnixMicro()
 	err := set(ctx, user, p.Key, func(list *pusher.List) error {
-		p := p
 		held, _ := list.Pusher(p.Key)
+		p := renewed(held, p, at)
 		p.Claim, spare = p.Claim.Join(held.Claim)
-		p.SetAt = max(at, held.SetAt+1)
 		list.Set(p)
 		return nil
 	})

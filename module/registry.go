@@ -231,7 +231,8 @@ type PusherService interface {
 	// Set adds a pusher, or replaces the user's pusher of the same key; others
 	// says what becomes of the pushers that other users have of it. It refuses
 	// what the [pusher.Policy] does not allow and, with [Accounts], a pusher
-	// whose device is gone ([ErrLoggedOut]).
+	// whose device is gone ([ErrLoggedOut]). A set that only turns a pusher on or
+	// off leaves it to its device; see [pusher.Pusher.DiffersOnlyInEnabled].
 	//
 	// Of users who set the same key at the same time with
 	// [pusher.RemoveOthers], one has it in the end. After an error of kind

@@ -32,7 +32,7 @@ const (
 //
 // In the specification's form "append" says what becomes of other users'
 // pushers; without it they are removed. Neither it is kept, nor are the names
-// "created", "device_id" and "claim", which belong to the server.
+// "created", "device_id" (also that of MSC3881) and "claim", which belong to the server.
 func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	var p Pusher
 	var deletes bool
@@ -47,7 +47,7 @@ func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 			deletes, err = p.readKind(r)
 		case "app_id", "pushkey":
 			err = p.readMember(r, name)
-		case createdName, deviceName, claimName:
+		case createdName, deviceName, deviceNameMSC3881, claimName:
 			err = r.Skip()
 		default:
 			switch {

@@ -53,7 +53,7 @@ func TestAChangeSetsWhatItSays(t *testing.T) {
 			p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}, {Name: "org.matrix.msc3881.enabled", Value: "true"}}
 		}},
 		"neither enabled nor disabled": {map[string]string{"enabled": `null`, "org.matrix.msc3881.enabled": `null`}, func(*pusher.Pusher) {}},
-		"what belongs to the server":   {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
+		"what belongs to the server":   {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "org.matrix.msc3881.device_id": `"D"`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := members()
@@ -270,7 +270,7 @@ func FuzzReadChange(f *testing.F) {
 		if want := othersOf(theirs["append"]); change.Others != want {
 			t.Errorf("%q: others' are to %s, want %s", text, change.Others, want)
 		}
-		for _, name := range []string{"append", "created", "device_id", "claim"} {
+		for _, name := range []string{"append", "created", "device_id", "org.matrix.msc3881.device_id", "claim"} {
 			delete(theirs, name)
 		}
 		for _, name := range []string{"profile_tag", "enabled", "org.matrix.msc3881.enabled"} {

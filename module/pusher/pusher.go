@@ -4,6 +4,7 @@
 package pusher
 
 import (
+	"slices"
 	"strconv"
 
 	"github.com/pushfx/pushfx/module/strictjson"
@@ -64,6 +65,51 @@ func (p Pusher) Enabled() bool {
 	return true
 }
 
+// DiffersOnlyInEnabled reports whether a pusher that a client sets says something
+// else than the stored one of whether it is enabled, and the same of all else, as
+// JSON. The device does not count.
+func (p Pusher) DiffersOnlyInEnabled(stored Pusher) bool {
+	enabled := func(m Member) bool { return slices.Contains(enabledNames(), m.Name) }
+	others := func(m Member) bool { return !enabled(m) && m.Name != deviceNameMSC3881 }
+	return p.Key == stored.Key && p.Kind == stored.Kind && p.Lang == stored.Lang &&
+		p.AppDisplayName == stored.AppDisplayName && p.DeviceDisplayName == stored.DeviceDisplayName &&
+		!sameMembers(p.Extra, stored.Extra, enabled) && sameMembers(p.Extra, stored.Extra, others) &&
+		strictjson.Equal(p.Data, stored.Data)
+}
+
+// sameMembers reports whether two lists have the same members, of those that count.
+// No list has a name twice.
+func sameMembers(a, b []Member, counts func(Member) bool) bool {
+	left := map[string]string{}
+	for _, m := range a {
+		if counts(m) {
+			left[m.Name] = m.Value
+		}
+	}
+	for _, m := range b {
+		value, found := left[m.Name]
+		if counts(m) && (!found || !strictjson.Equal(value, m.Value)) {
+			return false
+		}
+		delete(left, m.Name)
+	}
+	return len(left) == 0
+}
+
+// WithMSC3881 returns the pusher as MSC3881 has clients see it: Extra tells whether
+// it is enabled, and its device if it has one.
+func (p Pusher) WithMSC3881() Pusher {
+	enabled := enabledNames()[1]
+	p.Extra = slices.DeleteFunc(slices.Clone(p.Extra), func(m Member) bool { return m.Name == deviceNameMSC3881 })
+	if !slices.ContainsFunc(p.Extra, func(m Member) bool { return m.Name == enabled }) {
+		p.Extra = append(p.Extra, Member{Name: enabled, Value: strconv.FormatBool(p.Enabled())})
+	}
+	if p.Device != "" {
+		p.Extra = append(p.Extra, Member{Name: deviceNameMSC3881, Value: string(strictjson.AppendString(nil, p.Device))})
+	}
+	return p
+}
+
 // enabledNames are the names of what says whether a pusher is enabled; the first
 // that is there counts.
 func enabledNames() []string { return []string{"enabled", "org.matrix.msc3881.enabled"} }
@@ -75,6 +121,9 @@ const (
 	claimName   = "claim"
 	setAtName   = "set_at" // within the claim
 )
+
+// deviceNameMSC3881 is the name under which clients may see the device.
+const deviceNameMSC3881 = "org.matrix.msc3881.device_id"
 
 // AppendJSON appends the pusher as clients see it.
 func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
