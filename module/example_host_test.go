@@ -2,9 +2,11 @@ package module_test
 
 import (
 	"context"
-	"log"
+
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -13,37 +15,45 @@ import (
 // What a homeserver calls from its own code.
 func ExampleHostService() {
 	var service module.HostService // Push.Host of package pushfx, or out of the fx container
-	h := &homeserver{service}
-	if err := h.registered(context.Background(), "@alice:example.org"); err != nil {
-		log.Print(err)
-	}
+	h := &homeserver{service, zap.NewExample()}
+	h.registered(context.Background(), "@alice:example.org")
 }
 
 // homeserver is the part of a host that calls the module.
-type homeserver struct{ push module.HostService }
-
-func (h *homeserver) registered(ctx context.Context, user mxid.UserID) error {
-	return h.push.EnsureDefaults(ctx, user)
+type homeserver struct {
+	push module.HostService
+	log  *zap.Logger
 }
 
-func (h *homeserver) loggedIn(ctx context.Context, user mxid.UserID, devices []string) error {
-	return h.push.RetainDevicePushers(ctx, user, devices...)
+func (h *homeserver) registered(ctx context.Context, user mxid.UserID) {
+	h.logFailed("registration", user, h.push.EnsureDefaults(ctx, user))
 }
 
-func (h *homeserver) loggedOut(ctx context.Context, user mxid.UserID, device string) error {
-	return h.push.RemoveDevicePushers(ctx, user, device)
+func (h *homeserver) loggedIn(ctx context.Context, user mxid.UserID, devices []string) {
+	h.logFailed("login", user, h.push.RetainDevicePushers(ctx, user, devices...))
 }
 
-func (h *homeserver) loggedOutEverywhere(ctx context.Context, user mxid.UserID) error {
-	return h.push.KeepOnlyDevicePushers(ctx, user, "")
+func (h *homeserver) loggedOut(ctx context.Context, user mxid.UserID, device string) {
+	h.logFailed("logout", user, h.push.RemoveDevicePushers(ctx, user, device))
 }
 
-func (h *homeserver) changedPassword(ctx context.Context, user mxid.UserID, device string) error {
-	return h.push.KeepOnlyDevicePushers(ctx, user, device)
+func (h *homeserver) loggedOutEverywhere(ctx context.Context, user mxid.UserID) {
+	h.logFailed("logout of all devices", user, h.push.KeepOnlyDevicePushers(ctx, user, ""))
 }
 
-func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) error {
-	return h.push.ForgetUser(ctx, user)
+func (h *homeserver) changedPassword(ctx context.Context, user mxid.UserID, device string) {
+	h.logFailed("password change", user, h.push.KeepOnlyDevicePushers(ctx, user, device))
+}
+
+func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) {
+	h.logFailed("deactivation", user, h.push.ForgetUser(ctx, user))
+}
+
+// logFailed logs an error that the client must not see.
+func (h *homeserver) logFailed(at string, user mxid.UserID, err error) {
+	if err != nil {
+		h.log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))
+	}
 }
 
 func (h *homeserver) upgradedRoom(ctx context.Context, members []mxid.UserID, oldRoom, newRoom string) error {

@@ -10,6 +10,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -30,10 +33,16 @@ func newPageHost(t *testing.T) *pageHost {
 	waker := newSyncWaker()
 	i := newInstance(t, newShared(), asDefault, waker)
 	memory := newMemory()
+	core, logs := observer.New(zap.DebugLevel)
+	t.Cleanup(func() {
+		if logs.Len() > 0 {
+			t.Errorf("calls failed: %v", logs.All())
+		}
+	})
 	service := module.NewService(module.Stores{Rules: i.store, Pushers: memory, Pushkeys: memory.index()}, i.Feed,
 		module.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy()})
 	return &pageHost{
-		homeserver{service.Host(service.Rules())}, syncEndpoint{service.Sync(service.Rules()), waker}, t,
+		homeserver{service.Host(service.Rules()), zap.New(core)}, syncEndpoint{service.Sync(service.Rules()), waker}, t,
 		service.Pushers(), service.Rules(),
 	}
 }
@@ -67,7 +76,7 @@ func (h *pageHost) wantPushers(when string, want int) {
 func TestAHostSyncsAsThePageTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPageHost(t)
-		h.must(h.registered(t.Context(), alice))
+		h.registered(t.Context(), alice)
 		event, next := h.sync(0)
 		if !strings.Contains(event, ".m.rule.master") || next == 0 {
 			t.Errorf("the first sync: got %s, %d", event, next)
@@ -94,7 +103,7 @@ func TestAHostSyncsAsThePageTells(t *testing.T) {
 func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, ctx := newPageHost(t), t.Context()
-		h.must(h.registered(ctx, alice))
+		h.registered(ctx, alice)
 		set := func(devices ...string) {
 			for _, device := range devices {
 				p := pusher.Pusher{
@@ -106,20 +115,20 @@ func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
 		}
 		set("PHONE", "TABLET", "LAPTOP")
 		h.wantPushers("as set", 3)
-		h.must(h.loggedOut(ctx, alice, "OTHER"))
+		h.loggedOut(ctx, alice, "OTHER")
 		h.wantPushers("after the logout of another device", 3)
-		h.must(h.loggedOut(ctx, alice, "PHONE"))
+		h.loggedOut(ctx, alice, "PHONE")
 		h.wantPushers("after the logout of one", 2)
-		h.must(h.changedPassword(ctx, alice, "TABLET"))
+		h.changedPassword(ctx, alice, "TABLET")
 		h.wantPushers("after a change of the password", 1)
 		h.notify(ctx, []mxid.UserID{alice})
 		set("PHONE")
-		h.must(h.loggedIn(ctx, alice, []string{"PHONE"}))
+		h.loggedIn(ctx, alice, []string{"PHONE"})
 		h.wantPushers("after a login", 1)
-		h.must(h.loggedOutEverywhere(ctx, alice))
+		h.loggedOutEverywhere(ctx, alice)
 		h.wantPushers("after the logout everywhere", 0)
 		set("PHONE")
-		h.must(h.deactivated(ctx, alice))
+		h.deactivated(ctx, alice)
 		h.wantPushers("after the deactivation", 0)
 		if _, err := h.rules.Rule(ctx, alice, pushrule.Override, ".m.rule.master"); !errors.Is(err, pushrule.ErrEventNotFound) {
 			t.Errorf("after the deactivation: got %v", err)

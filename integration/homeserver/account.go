@@ -5,6 +5,7 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
@@ -17,10 +18,11 @@ type account struct {
 	sessions *sessions.Sessions
 	limits   *limits
 	host     module.HostService
+	log      *zap.Logger
 }
 
-func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostService) *account {
-	return &account{sessions, limits, host}
+func newAccount(sessions *sessions.Sessions, limits *limits, host module.HostService, log *zap.Logger) *account {
+	return &account{sessions, limits, host, log}
 }
 
 // Register implements [handlers.RouteGroup].
@@ -42,9 +44,7 @@ func (a *account) logout(c echo.Context) error {
 	if err := a.sessions.End(ctx, who.User, who.Device); err != nil {
 		return err
 	}
-	if err := a.host.RemoveDevicePushers(ctx, who.User, who.Device); err != nil {
-		return err
-	}
+	logFailed(a.log, "logout", who.User, a.host.RemoveDevicePushers(ctx, who.User, who.Device))
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
@@ -54,9 +54,7 @@ func (a *account) logoutAll(c echo.Context) error {
 	if err := a.sessions.EndAll(ctx, who.User); err != nil {
 		return err
 	}
-	if err := a.host.KeepOnlyDevicePushers(ctx, who.User, ""); err != nil {
-		return err
-	}
+	logFailed(a.log, "logout of all devices", who.User, a.host.KeepOnlyDevicePushers(ctx, who.User, ""))
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
@@ -96,7 +94,8 @@ func (a *account) setPassword(ctx context.Context, who sessions.Caller, request 
 	if err := a.sessions.SetPasswordAndEndOthers(ctx, who.User, *request.NewPassword, who.Device); err != nil {
 		return err
 	}
-	return a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device)
+	logFailed(a.log, "password change", who.User, a.host.KeepOnlyDevicePushers(ctx, who.User, who.Device))
+	return nil
 }
 
 // deactivate serves POST /account/deactivate.
@@ -114,9 +113,7 @@ func (a *account) deactivate(c echo.Context) error {
 	if err := a.sessions.Deactivate(ctx, who.User); err != nil {
 		return err
 	}
-	if err := a.host.ForgetUser(ctx, who.User); err != nil {
-		return err
-	}
+	logFailed(a.log, "deactivation", who.User, a.host.ForgetUser(ctx, who.User))
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 

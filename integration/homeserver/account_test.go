@@ -1,11 +1,23 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
+	"go.uber.org/zap"
+	"go.uber.org/zap/zaptest/observer"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -210,5 +222,57 @@ func TestNoPusherOutlivesItsDevice(t *testing.T) {
 		if keys := d.pushkeys("demo-alice"); keys != "" {
 			t.Fatalf("left over: %q", keys)
 		}
+	}
+}
+
+// moduleAway is a module whose Redis cannot be reached, though the host's sessions can.
+type moduleAway struct{ module.HostService }
+
+var errAway = module.Unavailable(errors.New("no route to host"))
+
+func (moduleAway) EnsureDefaults(context.Context, mxid.UserID) error                 { return errAway }
+func (moduleAway) RetainDevicePushers(context.Context, mxid.UserID, ...string) error { return errAway }
+func (moduleAway) RemoveDevicePushers(context.Context, mxid.UserID, ...string) error { return errAway }
+func (moduleAway) KeepOnlyDevicePushers(context.Context, mxid.UserID, string) error  { return errAway }
+func (moduleAway) ForgetUser(context.Context, mxid.UserID) error                     { return errAway }
+
+// Accounts do without the module: its errors are logged, and the client does not
+// see them.
+func TestAccountsDoWithoutTheModule(t *testing.T) {
+	t.Parallel()
+	core, logs := observer.New(zap.DebugLevel)
+	log := zap.New(core)
+	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
+	limits := newLimits(0, 0)
+	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, log)}
+	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(), log)
+	request := func(path, token, body string) string {
+		t.Helper()
+		r := httptest.NewRequest(http.MethodPost, v3+path, strings.NewReader(body))
+		r.Header.Set("Authorization", "Bearer "+token)
+		w := httptest.NewRecorder()
+		router.ServeHTTP(w, r)
+		var got loggedIn
+		if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil || w.Code != http.StatusOK {
+			t.Errorf("%s: got %d %s", path, w.Code, w.Body)
+		}
+		return got.AccessToken
+	}
+	logIn := func() string {
+		t.Helper()
+		return request("/login", "", `{"type":"m.login.password","user":"alice","password":"demo"}`)
+	}
+	request("/logout", logIn(), "")
+	request("/logout/all", logIn(), "")
+	token := logIn()
+	request("/account/password", token, `{"new_password":"demo","auth":`+auth("alice", "demo")+`}`)
+	request("/account/deactivate", token, `{"auth":`+auth("alice", "demo")+`}`)
+	failed := map[any]int{}
+	for _, entry := range logs.FilterMessage("push: a call failed").All() {
+		failed[entry.ContextMap()["at"]]++
+	}
+	want := map[any]int{"login": 6, "logout": 1, "logout of all devices": 1, "password change": 1, "deactivation": 1}
+	if !maps.Equal(failed, want) {
+		t.Errorf("logged %v, want %v", failed, want)
 	}
 }

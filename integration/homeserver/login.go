@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
@@ -25,10 +26,11 @@ type login struct {
 	sessions *sessions.Sessions
 	limits   *limits
 	host     module.HostService
+	log      *zap.Logger
 }
 
-func newLogin(sessions *sessions.Sessions, limits *limits, host module.HostService) *login {
-	return &login{sessions, limits, host}
+func newLogin(sessions *sessions.Sessions, limits *limits, host module.HostService, log *zap.Logger) *login {
+	return &login{sessions, limits, host, log}
 }
 
 // flows serves GET /login.
@@ -72,28 +74,28 @@ func (l *login) post(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	// A session whose token nobody gets to know does no harm.
-	if err := l.host.EnsureDefaults(ctx, user); err != nil {
-		return err
-	}
-	if err := l.removeLeftPushers(ctx, user); err != nil {
-		return err
-	}
+	logFailed(l.log, "login", user, l.host.EnsureDefaults(ctx, user))
+	logFailed(l.log, "login", user, l.removeLeftPushers(ctx, user))
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
 }
 
 // removeLeftPushers removes the pushers that a logout left because Redis failed
-// after the session was ended. Pushers that cannot be read are for an operator,
-// and keep nobody from logging in.
+// after the session was ended.
 func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	devices, err := l.sessions.Devices(ctx, user)
-	if err == nil {
-		err = l.host.RetainDevicePushers(ctx, user, devices...)
+	if err != nil {
+		return err
 	}
-	if fault.KindOf(err) == fault.Database {
-		return nil
+	return l.host.RetainDevicePushers(ctx, user, devices...)
+}
+
+// logFailed logs why a call of the module failed after a login, a logout or another
+// end of sessions. The client gets no error: what it asked for is done, its token may
+// be dead, and the first read of the rules or the next login makes up for the call.
+func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
+	if err != nil {
+		log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))
 	}
-	return err
 }
 
 // passwordLogin is a user with a password, as in a login and in user-interactive

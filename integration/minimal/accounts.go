@@ -8,6 +8,7 @@ import (
 	"sync"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/module/fault"
@@ -83,8 +84,8 @@ func (u *users) require(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// register makes a user with one device. The default push rules are part of an
-// account: without them, no rule can be set.
+// register makes a user with one device, and their default push rules. The user
+// exists already when the module is called, so its error is not the client's.
 func (h *endpoints) register(c echo.Context) error {
 	var request struct {
 		Username string `json:"username"`
@@ -96,20 +97,25 @@ func (h *endpoints) register(c echo.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := h.push.Host.EnsureDefaults(c.Request().Context(), who.User); err != nil {
-		return err
-	}
+	h.logFailed("registration", who.User, h.push.Host.EnsureDefaults(c.Request().Context(), who.User))
 	return c.JSON(http.StatusOK, map[string]any{"user_id": who.User, "device_id": who.Device, "access_token": token})
 }
 
-// logout ends the session first and then removes the pushers of its device. The
-// client cannot try again, so it does not matter whether it is still there.
+// logout ends the session first and then removes the pushers of its device, also
+// when the client has hung up: its token is dead, so it cannot try again.
 func (h *endpoints) logout(c echo.Context) error {
 	who, _ := handlers.RequesterFrom(c.Request().Context())
 	h.users.remove(who)
 	ctx := context.WithoutCancel(c.Request().Context())
-	if err := h.push.Host.RemoveDevicePushers(ctx, who.User, who.Device); err != nil {
-		return err
-	}
+	h.logFailed("logout", who.User, h.push.Host.RemoveDevicePushers(ctx, who.User, who.Device))
 	return c.JSON(http.StatusOK, struct{}{})
+}
+
+// logFailed logs an error that later calls make up for: the first read of the whole
+// set creates the rules, and [module.HostService.RetainDevicePushers] removes the
+// pushers, at the next login of a host that has one.
+func (h *endpoints) logFailed(at string, user mxid.UserID, err error) {
+	if err != nil {
+		h.log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))
+	}
 }

@@ -77,7 +77,7 @@ func newRedis(lc fx.Lifecycle, cfg config) (redis.UniversalClient, error) {
 func newRouter(push *pushfx.Push, users *users, waker *waker, log *zap.Logger) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = func(err error, c echo.Context) { answerError(log, err, c) }
-	h := &endpoints{push, users, waker}
+	h := &endpoints{push, users, waker, log}
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
 		for _, group := range push.Groups {
 			group.Register(e.Group(prefix), handlers.Dialect(dialect), users.require)
@@ -108,6 +108,7 @@ type endpoints struct {
 	push  *pushfx.Push
 	users *users
 	waker *waker
+	log   *zap.Logger
 }
 
 // listen serves HTTP from the start of the app until its stop.

@@ -31,6 +31,7 @@ type client struct {
 	url   string
 	token string
 	stop  func() // the host; at the end of the test at the latest
+	logs  *observer.ObservedLogs
 }
 
 // start starts a host, which stops with the test, and returns a client without a
@@ -49,7 +50,7 @@ func start(t *testing.T, redisURL string) client {
 	})
 	t.Cleanup(stop)
 	address := logs.FilterMessage("listening").All()[0].ContextMap()["address"]
-	return client{t, "http://" + address.(string), "", stop}
+	return client{t, "http://" + address.(string), "", stop, logs}
 }
 
 // do makes a request, and reads the answer if into is not nil.
@@ -229,5 +230,27 @@ func TestOnARedisOfItsOwn(t *testing.T) {
 	alice.want(200, "POST", v3+"/logout", "")
 	if stored() {
 		t.Error("the pusher has survived the logout of its device")
+	}
+}
+
+// Registration and logout go on while Redis is away: the first read of the rules
+// creates them afterwards, and no pusher of the device is sent to.
+func TestAccountsDoWithoutRedis(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	stranger := start(t, "redis://"+server.Addr())
+	alice := stranger.register("alice")
+	alice.want(200, "POST", v3+"/pushers/set", pusher)
+	server.Stop()
+	bob := stranger.register("bob")
+	alice.want(200, "POST", v3+"/logout", "")
+	server.Start()
+	alice.want(401, "GET", v3+"/pushers", "")
+	bob.want(200, "GET", v3+"/pushrules/", "")
+	bob.want(200, "PUT", v3+"/pushrules/global/room/!a:b", mute)
+	for _, at := range []string{"registration", "logout"} {
+		if stranger.logs.FilterMessage("push: a call failed").FilterField(zap.String("at", at)).Len() != 1 {
+			t.Errorf("logged %v", stranger.logs.All())
+		}
 	}
 }
