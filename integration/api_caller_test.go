@@ -148,7 +148,7 @@ func (c *caller) stored() string {
 	b.WriteString(c.event())
 	fields, _ := c.on.redis.HKeys(key)
 	for _, field := range fields {
-		if field == "commit" {
+		if field == "revision" {
 			continue
 		}
 		fmt.Fprintf(&b, "\n%s %s", field, c.on.redis.HGet(key, field))

@@ -134,7 +134,7 @@ func (pusherEstate) read(answer string) (s userState, err error) {
 		return userState{}, fmt.Errorf("no pushers in %q: %w", answer, err)
 	}
 	for i, text := range body.Pushers {
-		p, err := pusher.ReadStored(strings.TrimSuffix(string(text), "}") + fmt.Sprintf(`,"created":%d}`, i+1))
+		p, err := pusher.ReadStored(strings.TrimSuffix(string(text), "}") + fmt.Sprintf(`,"created":%d,"device_id":"","claim":{"number":0,"removes":0,"set_at":0}}`, i+1))
 		if err != nil {
 			return userState{}, err
 		}

@@ -183,7 +183,7 @@ func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
 			t.Fatal(a)
 		}
 		key := eventKey(alice)
-		text, _, found := strings.Cut(client.Get(t.Context(), key).Val(), `,"commit":`)
+		text, _, found := strings.Cut(client.Get(t.Context(), key).Val(), `,"revision":`)
 		if !found {
 			t.Fatal("there is no revision")
 		}

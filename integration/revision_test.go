@@ -8,7 +8,7 @@ import (
 
 // withoutRevision takes the revision out of a stored event.
 func withoutRevision(event string) (string, stored.Revision) {
-	open, text, found := strings.Cut(event, `,"commit":`)
+	open, text, found := strings.Cut(event, `,"revision":`)
 	if !found {
 		return event, stored.Revision{}
 	}
@@ -17,7 +17,7 @@ func withoutRevision(event string) (string, stored.Revision) {
 
 // withoutRevisionFields takes the revision out of a stored hash of pushers.
 func withoutRevisionFields(fields map[string]string) stored.Revision {
-	revision := stored.ReadRevision(fields["commit"])
-	delete(fields, "commit")
+	revision := stored.ReadRevision(fields["revision"])
+	delete(fields, "revision")
 	return revision
 }

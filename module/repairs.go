@@ -21,12 +21,12 @@ func NewRepairs(stores Stores) *Repairs {
 	return &Repairs{pushkeys{Stores: stores}}
 }
 
-// Record adds a stored pusher to the index. A pusher without a claim, or with one
-// whose number another user has, gets a new one, which comes after all others and
-// removes nobody's pusher. If others claim the pushkey, too, the claims decide
+// Record adds a stored pusher to the index. A pusher without a claim, or with the number
+// of another user's claim, gets a new claim, which comes after all others and removes no
+// pusher of another user. If other users claim the pushkey, too, the claims decide
 // within two minutes who keeps it.
 func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	if p.Claim.Number == 0 {
+	if p.Claim.Number == 0 { // set in the store and not by the service
 		return r.giveClaim(ctx, user, p)
 	}
 	err := r.restoreClaim(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})

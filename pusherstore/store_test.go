@@ -80,7 +80,7 @@ func TestTheStoredForm(t *testing.T) {
 	}
 	for i, key := range []string{"k1", "k2"} {
 		want := fmt.Sprintf(`{"pushkey":%q,"kind":"email","app_id":"app","app_display_name":"","device_display_name":"",`+
-			`"lang":"en","data":{},"created":%d,"device_id":"DEV"}`, key, i+1)
+			`"lang":"en","data":{},"created":%d,"device_id":"DEV","claim":{"number":0,"removes":0,"set_at":0}}`, key, i+1)
 		if got := client.HGet(t.Context(), aliceKey, `["app","`+key+`"]`).Val(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}
@@ -88,7 +88,7 @@ func TestTheStoredForm(t *testing.T) {
 	if fields := client.HKeys(t.Context(), aliceKey).Val(); len(fields) != 3 {
 		t.Errorf("got fields %q, want one for each pusher and the revision", fields)
 	}
-	if revision := stored.ReadRevision(client.HGet(t.Context(), aliceKey, "commit").Val()); revision.Version == 0 {
+	if revision := stored.ReadRevision(client.HGet(t.Context(), aliceKey, "revision").Val()); revision.Version == 0 {
 		t.Errorf("got %+v", revision)
 	}
 }

@@ -19,9 +19,9 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
 		"unreadable":                  `{"type":"m.push_rules","content":{"global":[` + strings.Repeat(" ", 2000) + `]}}`,
-		"unreadable, with a revision": `{"content":{"global":[]},"commit":{"version":8000000000000000,"changes":1,"writers":{}}}`,
+		"unreadable, with a revision": `{"content":{"global":[]},"revision":{"version":8000000000000000,"changes":1,"writers":{}}}`,
 		"no JSON":                     `hello`,
-		"with members beside":         `{"x":1,"content":{"y":[],"global":{}},"commit":{"version":8000000000000000,"changes":3,"writers":{}}}`,
+		"with members beside":         `{"x":1,"content":{"y":[],"global":{}},"revision":{"version":8000000000000000,"changes":3,"writers":{}}}`,
 		"as the store has it":         eventOf(pushrule.ServerDefault(alice)),
 		"longer than a script":        `{"content":{"global":{"a":"` + strings.Repeat("x", 100_000) + `"}}}`,
 	} {

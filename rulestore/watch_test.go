@@ -441,9 +441,9 @@ func TestTheVersionOfWhatSomebodyElseWroteDiffersWheneverTheTextDoes(t *testing.
 			`{"type":"m.push_rules","content":{"global":{}}}`,
 			`{"type":"m.push_rules","content":{"global":{}}} `,
 			`{"type":"m.push_rules","content":{"global":{"room":[]}}}`,
-			`{"type":"m.push_rules","content":{"global":{}},"commit":"x"}`,
-			`{"content":{"global":{}},"commit":{"version":-5,"writers":{}}}`,
-			`{"content":{"global":{}},"commit":{"version":0,"changes":0,"writers":{}}}`,
+			`{"type":"m.push_rules","content":{"global":{}},"revision":"x"}`,
+			`{"content":{"global":{}},"revision":{"version":-5,"writers":{}}}`,
+			`{"content":{"global":{}},"revision":{"version":0,"changes":0,"writers":{}}}`,
 			`{"content":{"global":{"x":"` + strings.Repeat("x", 2*stored.RevisionTail) + `"}}}`,
 			`{"content":{"global":{"x":"` + strings.Repeat("x", 2*stored.RevisionTail+1) + `"}}}`,
 		} {

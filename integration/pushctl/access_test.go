@@ -121,11 +121,11 @@ func (g *guarded) damage() {
 	}
 	g.register(alice, bob, carol)
 	g.store(alice, "{")
-	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","commit":{"version":1,"changes":1,"writers":{"W":[1,1]}}}`)
+	g.store(mxid.UserID("@dan:example.org"), `{"type":"m.push_rules","content":{"global":{}},"filler":"`+strings.Repeat("x", 40<<10)+`","revision":{"version":1,"changes":1,"writers":{"W":1}}}`)
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
 	for _, d := range damages(g.keys) {
-		if d.kind == pusherNoClaim || d.kind == pusherTooMany || d.kind == unsettledPushkeys {
+		if d.kind == pusherTooMany || d.kind == unsettledPushkeys {
 			d.make(g.bed)
 		}
 	}

@@ -226,7 +226,7 @@ func TestRecordsKeepEachByte(t *testing.T) {
 	for _, r := range []record{
 		{user: alice, event: &empty}, {user: alice, event: &odd}, {user: alice, event: &plain},
 		{user: "@\u00e9:x", fields: map[string]string{plain: plain, "": ""}},
-		{user: alice, fields: map[string]string{odd: plain, "x": odd, "commit": ""}},
+		{user: alice, fields: map[string]string{odd: plain, "x": odd, "revision": ""}},
 	} {
 		var file bytes.Buffer
 		w, err := newArchive(&file, &backend{})

@@ -86,7 +86,7 @@ func damages(keys stored.Keys) []damage {
 
 		{"a pusher that is no JSON", unreadablePushers, left, runs("HSET", pushers, own.Field(), secret)},
 		{"another pusher that is no JSON", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
-		{"a pusher without a claim", pusherNoClaim, repaired, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
+		{"a pusher without a claim", pusherUnknown, repaired, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
 		{"a pusher that should have gone", pusherTooMany, repaired, inOrder(shareOfWhichOneRemoves, runs("DEL", keys.Unsettled()))},
 
 		{"lost claims", pusherUnknown, repaired, runs("DEL", claims)},

@@ -169,10 +169,6 @@ func problemOf(user mxid.UserID, held pusher.Pusher, text string) (p problem, fo
 		name: string(user), detail: fmt.Sprintf("pushkey %s, claim %d", digest, claim.Claim),
 		user: user, pusher: held, digest: digest, claim: claim,
 	}
-	if claim.Claim == 0 {
-		p.kind = pusherNoClaim
-		return p, true
-	}
 	var claims pusher.Claims
 	if text != "" {
 		entry, err := stored.ReadEntry(text)

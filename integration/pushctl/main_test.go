@@ -307,11 +307,11 @@ func (b *bed) storeForGolden() {
 	if err := rules.Put(pushrule.Content, "lunch", pushrule.Draft{Pattern: "lunch\x1b[31m", Actions: []pushrule.Action{`"notify"`}}, pushrule.Position{}); err != nil {
 		b.t.Fatal(err)
 	}
-	const revision = `,"commit":{"version":1763716975000000,"changes":12,"writers":{}}}`
+	const revision = `,"revision":{"version":1763716975000000,"changes":12,"writers":{}}}`
 	b.store(alice, strings.TrimSuffix(eventOf(rules), "}")+revision)
 	p := aPusher("alice")
 	p.Created, p.Claim = 1, pusher.Claim{Number: 1763716975000000}
-	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "commit", `{"version":1763716975000001,"changes":1,"writers":{}}`)
+	b.do("HSET", b.keys.Pushers(alice), p.Field(), string(p.AppendStored(nil)), "revision", `{"version":1763716975000001,"changes":1,"writers":{}}`)
 	b.do("SET", b.keys.Claims(p.Digest()), `{"claims":{"1763716975000000":"@alice:example.org"}}`)
 }
 

@@ -17,7 +17,6 @@ const (
 	unreadableEvent   problemKind = "unreadable push rules"
 	emptyEvent        problemKind = "push rules without content"
 	unreadablePushers problemKind = "unreadable pushers"
-	pusherNoClaim     problemKind = "pusher without a claim"
 	pusherUnknown     problemKind = "pusher unknown to the index"
 	pusherTooMany     problemKind = "pusher that a later claim removes"
 	unreadableClaims  problemKind = "unreadable claims"
@@ -58,7 +57,6 @@ func problemKinds() []struct {
 		{problemKind(pushrule.ForeignDefault), "-default-rules"},
 		{problemKind(pushrule.StaleDefaults), byRepair},
 		{unreadablePushers, byReset},
-		{pusherNoClaim, byRepair},
 		{pusherUnknown, byRepair},
 		{pusherTooMany, byRepair},
 		{unreadableClaims, byRepair},

@@ -167,7 +167,7 @@ func (r *repairer) whyLeft(p problem) error {
 			return errDamaged
 		}
 		return nil
-	case unreadableClaims, emptyEvent, pusherNoClaim, pusherUnknown, pusherTooMany, claimGivenUp, unsettledPushkeys:
+	case unreadableClaims, emptyEvent, pusherUnknown, pusherTooMany, claimGivenUp, unsettledPushkeys:
 		return nil
 	case wrongType, misplacedKey, unknownKey, unreadableFormat, unreadableEntry, unreadableGateway:
 		return errByHand
@@ -193,7 +193,7 @@ func (r *repairer) repairOne(ctx context.Context, p problem) error {
 		return ifDone(r.pushers.Replace(ctx, p.user, p.hash.fields, left))
 	case emptyEvent:
 		return r.host.EnsureDefaults(ctx, p.user)
-	case pusherNoClaim, pusherUnknown:
+	case pusherUnknown:
 		return r.record(ctx, p)
 	case pusherTooMany:
 		return r.index.Postpone(ctx, module.Unsettled{Key: p.digest, Claim: p.claim.Claim})

@@ -71,7 +71,7 @@ func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 				since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
 					if s.writes == 1 {
 						for i := range test.others {
-							s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
+							s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1})
 						}
 					}
 					return s.read(ctx, key)
@@ -95,7 +95,7 @@ func TestAWriteOntoAnOldCachedValueIsNoUnknownOutcome(t *testing.T) {
 		s := &store{value: words{"a"}}
 		old := state{s, s.value, s.revision}
 		for i := range stored.MaxWriters {
-			s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1, Time: 1})
+			s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1})
 		}
 		if isMade {
 			old.revision = s.revision

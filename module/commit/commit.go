@@ -269,7 +269,7 @@ func (c *Committer[V, C]) prepare(s Snapshot[V, C], b *batch[V], pending *[]pend
 // prepared for one of those can no longer take effect then.
 func (c *Committer[V, C]) NextRevision(onto stored.Revision) stored.Revision {
 	now := c.now()
-	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1), Time: now.Unix()})
+	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1)})
 }
 
 // revision is that of a write.
@@ -278,7 +278,7 @@ func (c *Committer[V, C]) revision(w pendingWrite, change Change) stored.Revisio
 	if !change.IsEmpty() {
 		version = versionAfter(w.onto, now)
 	}
-	return w.onto.Next(version, stored.Write{Writer: c.writer, Attempt: w.number, Time: now.Unix()})
+	return w.onto.Next(version, stored.Write{Writer: c.writer, Attempt: w.number})
 }
 
 // ErrNotConfirmed is in the error of a [Change] that was stored, but not confirmed

@@ -115,7 +115,7 @@ func (s *store) next() outcome {
 func (s *store) byOther(edit func(*words) error) {
 	if edit(&s.value) == nil {
 		s.others++
-		s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: "OTHER", Attempt: int64(s.others), Time: 1})
+		s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: "OTHER", Attempt: int64(s.others)})
 	}
 }
 

@@ -184,8 +184,8 @@ func TestAClientCannotSetWhatBelongsToTheServer(t *testing.T) {
 
 func TestAnUnreadableClaimIsADatabaseError(t *testing.T) {
 	for value, want := range map[string]string{
-		`{}`:                            "Missing parameters: claim.number, claim.removes",
-		`{"number":1}`:                  "Missing parameter: claim.removes",
+		`{}`:                            "Missing parameters: claim.number, claim.removes, claim.set_at",
+		`{"number":1}`:                  "Missing parameters: claim.removes, claim.set_at",
 		`null`:                          "claim must be an object",
 		`{"number":"1","removes":0}`:    "claim.number must be an integer",
 		`{"number":1,"removes":"keep"}`: "claim.removes must be an integer",

@@ -47,7 +47,7 @@ type Pusher struct {
 	// SetAt is when the pusher was last set, in microseconds since 1970. Every set
 	// that is accepted makes it greater, one that changes nothing else, too, so it
 	// tells a pusher that a push gateway has rejected from one that was set since.
-	// Clients do not see it. 0 for a pusher that was last set before there was one.
+	// Clients do not see it.
 	SetAt int64
 }
 
@@ -135,21 +135,16 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
 	dst = strictjson.AppendString(strictjson.AppendMember(dst, deviceName), p.Device)
-	if p.Claim != (Claim{}) || p.SetAt != 0 {
-		dst = p.appendClaim(strictjson.AppendMember(dst, claimName))
-	}
+	dst = p.appendClaim(strictjson.AppendMember(dst, claimName))
 	return append(dst, '}')
 }
 
-// appendClaim appends the claim and the time of the last set. They are one object
-// since earlier versions of the service show clients every other name that they
-// do not know.
+// appendClaim appends the claim and the time of the last set. They are one object,
+// so that the stored form takes one name from clients and not three.
 func (p Pusher) appendClaim(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)
-	if p.SetAt != 0 {
-		dst = strconv.AppendInt(strictjson.AppendMember(dst, setAtName), p.SetAt, 10)
-	}
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, setAtName), p.SetAt, 10)
 	return append(dst, '}')
 }
 
@@ -167,7 +162,7 @@ func (p *Pusher) readClaim(r *strictjson.Reader) error {
 			err = r.Skip()
 		}
 		return err
-	}, "number", "removes")
+	}, "number", "removes", setAtName)
 }
 
 // appendMembers appends an object without its closing brace.
@@ -189,13 +184,6 @@ func (p Pusher) appendMembers(dst []byte) []byte {
 
 // ReadStored reads what [Pusher.AppendStored] wrote.
 func ReadStored(text string) (Pusher, error) {
-	if p, ok := readWritten(text); ok {
-		return p, nil
-	}
-	return readStored(text)
-}
-
-func readStored(text string) (Pusher, error) {
 	var p Pusher
 	r := strictjson.NewReader(text)
 	err := r.Object(func(name string) (err error) {
@@ -214,7 +202,7 @@ func readStored(text string) (Pusher, error) {
 			err = p.readMember(r, name)
 		}
 		return err
-	}, append([]string{"kind"}, append(keyNames(), detailNames()...)...)...)
+	}, append([]string{"kind", createdName, deviceName, claimName}, append(keyNames(), detailNames()...)...)...)
 	if err != nil {
 		return Pusher{}, err
 	}

@@ -18,7 +18,7 @@ type Entry struct {
 // The members of an entry.
 const (
 	claimsMember   = "claims"
-	revisionMember = "commit" // of an event, too
+	revisionMember = "revision" // of an event, too
 )
 
 // ReadEntry reads what [Entry.AppendJSON] appends; other members are left out.
@@ -58,7 +58,7 @@ func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
 }
 
 // AppendJSON appends the entry as it is stored, {"claims":{"NUMBER":
-// "@user:server"},"commit":{...}}.
+// "@user:server"},"revision":{...}}.
 func (e Entry) AppendJSON(dst []byte) []byte {
 	dst = append(strictjson.AppendMember(append(dst, '{'), claimsMember), '{')
 	for _, owner := range e.Claims.Owners() {

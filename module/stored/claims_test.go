@@ -12,10 +12,10 @@ func TestAnEntryIsStoredInAFixedForm(t *testing.T) {
 	t.Parallel()
 	e := Entry{
 		Claims:   pusher.NewClaims(pusher.Owner{User: alice, Claim: 1763716975000000}, pusher.Owner{User: "@b\"ob:example.org", Claim: 2}),
-		Revision: Revision{Version: 3, Changes: 2, Writes: []Write{{"A", 1, 1_700_000_000}}},
+		Revision: Revision{Version: 3, Changes: 2, Writes: []Write{{"A", 1}}},
 	}
 	const want = `{"claims":{"1763716975000000":"@alice:example.org","2":"@b\"ob:example.org"},` +
-		`"commit":{"version":3,"changes":2,"writers":{"A":[1,1700000000]}}}`
+		`"revision":{"version":3,"changes":2,"writers":{"A":1}}}`
 	if got := string(e.AppendJSON(nil)); got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
@@ -23,7 +23,7 @@ func TestAnEntryIsStoredInAFixedForm(t *testing.T) {
 	if err != nil || !slices.Equal(got.Claims.Owners(), e.Claims.Owners()) || !got.Revision.Equal(e.Revision) {
 		t.Errorf("got %+v, %v", got, err)
 	}
-	if got, want := string(Entry{}.AppendJSON(nil)), `{"claims":{},"commit":{"version":0,"changes":0,"writers":{}}}`; got != want {
+	if got, want := string(Entry{}.AppendJSON(nil)), `{"claims":{},"revision":{"version":0,"changes":0,"writers":{}}}`; got != want {
 		t.Errorf("got %s, want %s", got, want)
 	}
 }
@@ -32,7 +32,7 @@ func TestAnEntryIsStoredInAFixedForm(t *testing.T) {
 // that what is read is written so that it reads the same.
 func FuzzReadEntry(f *testing.F) {
 	for _, text := range []string{
-		`{"claims":{"1763716975000000":"@alice:example.org","2":"@bob:example.org"},"commit":{"version":1,"changes":1,"writers":{}}}`,
+		`{"claims":{"1763716975000000":"@alice:example.org","2":"@bob:example.org"},"revision":{"version":1,"changes":1,"writers":{}}}`,
 		`{"claims":{}}`, `{"claims":{"x":"@a:b"}}`, `{"claims":{"1":"@a:b","01":"@a:b"}}`, `{"claims":{"1":null}}`, `{}`, `[]`, ``,
 		`{"claims":{"-1":"@a:b","9223372036854775808":"@a:b"}}`,
 	} {

@@ -22,10 +22,10 @@ import (
 // revision, it misses none that changes up to four bytes in a row, and of all others one
 // in 2^32: such an event is served as it is.
 //
-// Who changes what is canonical, or which rules are legacy, gives the digest another
-// name: what was proved by the old meaning is to be proved again.
+// A change of the canonical form, or of the legacy rules, gives the digest another
+// name, so that events with the old digest are proved again.
 const (
-	digestStart = `,"digest":"`
+	digestStart = `,"` + digestMember + `":"`
 	digestEnd   = `"}`
 	digestChars = 2 * crc32.Size
 	digestBytes = len(digestStart) + digestChars + len(digestEnd)
@@ -41,11 +41,4 @@ func digestOf(text string) string {
 func hasDigest(text string) bool {
 	at := len(text) - digestBytes - len(eventEnd)
 	return at > 0 && strings.HasPrefix(text[at:], digestStart) && text[at:] == digestOf(text[:at])+eventEnd
-}
-
-// isDigest reports whether a text has the form of a digest.
-func isDigest(text string) bool {
-	rest, starts := strings.CutPrefix(text, digestStart)
-	digits, ends := strings.CutSuffix(rest, digestEnd)
-	return starts && ends && len(digits) == digestChars && strings.Trim(digits, "0123456789abcdef") == ""
 }

@@ -11,9 +11,9 @@ import (
 
 // Event is a user's push rules event, the account data
 //
-//	{"type":"m.push_rules","content":{"global":{...}},"commit":{...}}
+//	{"type":"m.push_rules","content":{"global":{...}},"revision":{...}}
 //
-// where commit is the revision. Members that the module does not know are kept.
+// where the revision tells which writes made it so. Members that the module does not know are kept.
 type Event struct {
 	Rules        pushrule.Ruleset
 	Found        bool                // whether the content is an object; if not, the user counts as one without rules

@@ -10,7 +10,7 @@ import (
 
 // RevisionField is the field of a user's hash that holds the revision. The fields
 // of pushers begin with a bracket; see [pusher.Key.Field].
-const RevisionField = "commit"
+const RevisionField = revisionMember
 
 // Hash is what a user's hash of pushers holds.
 type Hash struct {

@@ -25,34 +25,11 @@
 // a hash. Who changes a value by hand takes its revision out with it, or takes pushctl:
 // a value of the same length with the same revision is the same to them.
 //
-// # Forms
+// # Form
 //
-// What is stored has a form, which is told by what is there: no value holds its
-// number. Hosts that write forms 6 and 7 work on one Redis at the same time, and a
-// roll-back from 7 to 6 keeps all data.
-//
-//	1  no revision; receipts of writes in KEY:writes     push rules and pushers are read
-//	2  "commit" with a version that counts changes        push rules and pushers are read
-//	3  a version that is a time; index entries {"owners"} push rules are read, pushers and entries are not
-//	4  "commit" counts changes                            as 3
-//	5  index entries {"claims"}; claims of pushers have   all is read
-//	   "removes"; "commit" drops writes after 10 minutes
-//	6  as 5, but "commit" keeps the last 16 writers,      all is read
-//	   and versions are times of Redis
-//	7  today's: as 6, but "commit" of an event ends       all is read
-//	   with its digest, if its rules are canonical
-//
-// Of the forms before, only 3 and 4, and 5 and 6, may be written at the same time: a host
-// of form 1 changes values and leaves their revision as it is, one of form 2 knows of no
-// index, one of 3 or 4 cannot read the pushers of form 5, and one of 5 takes an event of
-// form 7 for one that somebody edited.
-//
-// A form that hosts of the one before can read and write may add members behind
-// those that there are: to the event, to the pushers in a hash, and to the
-// revision, where hosts that do not know them drop them. One that they cannot read
-// gets keys of its own.
-//
-// Delivery has a form of its own, which delivery:format tells.
+// What is stored has form 1. No value holds that number. A later form that hosts of form 1
+// can read and write may add members to the event and to the pushers in a hash. A form
+// that they cannot read gets keys of its own.
 package stored
 
 import (

@@ -30,7 +30,6 @@ type Revision struct {
 type Write struct {
 	Writer  string // capital letters and digits, another for each store of each host
 	Attempt int64  // the number of the write among all of the writer
-	Time    int64  // seconds since 1970; nothing depends on it since form 6
 }
 
 // MaxWriters is how many writers a revision remembers. A writer whose answer was
@@ -38,96 +37,66 @@ type Write struct {
 // it knows that it cannot tell; see [Revision.MayHaveDropped].
 const MaxWriters = 16
 
-// The parts of a revision.
+// The members of a revision. The digest is that of an event; see [digestOf].
 const (
-	revisionStart   = `{"version":`
-	revisionChanges = `,"changes":`
-	revisionWriters = `,"writers":{`
-	revisionEnd     = "}}"
+	versionMember = "version"
+	changesMember = "changes"
+	writersMember = "writers"
+	digestMember  = "digest"
 )
 
 // AppendJSON appends the revision as JSON, {"version":1763716975000000,"changes":12,
-// "writers":{"W":[17,1763716975]}}: for each writer the number of its last write
-// and the time of it.
+// "writers":{"W":17}}: each writer has the number of its last write.
 func (r Revision) AppendJSON(dst []byte) []byte {
-	dst = strconv.AppendInt(append(dst, revisionStart...), r.Version, 10)
-	dst = strconv.AppendInt(append(dst, revisionChanges...), r.Changes, 10)
-	dst = append(dst, revisionWriters...)
+	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), versionMember), r.Version, 10)
+	dst = strconv.AppendInt(strictjson.AppendMember(dst, changesMember), r.Changes, 10)
+	dst = append(strictjson.AppendMember(dst, writersMember), '{')
 	for _, w := range r.Writes {
-		dst = append(strictjson.AppendMember(dst, w.Writer), '[')
-		dst = append(strconv.AppendInt(dst, w.Attempt, 10), ',')
-		dst = append(strconv.AppendInt(dst, w.Time, 10), ']')
+		dst = strconv.AppendInt(strictjson.AppendMember(dst, w.Writer), w.Attempt, 10)
 	}
 	return append(dst, revisionEnd...)
 }
 
-// ReadRevision reads what [Revision.AppendJSON] appends, or what the first forms
-// had, without the changes. It passes over the digest of an event, and members that a
-// later form may have after the writers. Anything else gives the zero Revision: what
-// somebody else has edited has none.
-func ReadRevision(text string) Revision {
-	s := scanner{rest: text, fits: true}
-	var r Revision
-	s.expect(revisionStart)
-	r.Version = s.number()
-	if strings.HasPrefix(s.rest, revisionChanges) {
-		s.expect(revisionChanges)
-		r.Changes = s.number()
-	}
-	s.expect(revisionWriters)
-	for s.fits && !strings.HasPrefix(s.rest, "}") {
-		if len(r.Writes) > 0 {
-			s.expect(",")
+// revisionEnd closes the writers and the revision.
+const revisionEnd = "}}"
+
+// ReadRevision reads the text that [Revision.AppendJSON] appends, also with the digest
+// of an event. Any other text gives the zero Revision, because a revision that was
+// edited by hand proves nothing.
+func ReadRevision(text string) (revision Revision) {
+	r := strictjson.NewReader(text)
+	err := r.Object(func(name string) (err error) {
+		switch name {
+		case versionMember:
+			revision.Version, err = readNumber(r)
+		case changesMember:
+			revision.Changes, err = readNumber(r)
+		case writersMember:
+			err = r.Object(func(writer string) error {
+				attempt, err := readNumber(r)
+				revision.Writes = append(revision.Writes, Write{writer, attempt})
+				return err
+			})
+		case digestMember:
+			_, err = r.String()
+		default:
+			err = r.Mismatch("a member of a revision")
 		}
-		w := s.write()
-		s.fits = s.fits && !slices.ContainsFunc(r.Writes, func(other Write) bool { return other.Writer == w.Writer })
-		r.Writes = append(r.Writes, w)
-	}
-	rest, closed := strings.CutPrefix(s.rest, "}")
-	isWhole := rest == "}" || isDigest(rest) || strings.HasPrefix(rest, ",") && strictjson.Valid(text)
-	if !s.fits || !closed || !isWhole {
+		return err
+	}, versionMember, changesMember, writersMember)
+	if err != nil {
 		return Revision{}
 	}
-	return r
+	return revision
 }
 
-// scanner reads a text from its start, as long as that fits.
-type scanner struct {
-	rest string
-	fits bool
-}
-
-func (s *scanner) expect(part string) {
-	rest, found := strings.CutPrefix(s.rest, part)
-	s.rest, s.fits = rest, s.fits && found
-}
-
-// number reads digits, as many as are sure to fit.
-func (s *scanner) number() (n int64) {
-	i := 0
-	for ; i < len(s.rest) && i < 18 && s.rest[i] >= '0' && s.rest[i] <= '9'; i++ {
-		n = 10*n + int64(s.rest[i]-'0')
+// readNumber reads a number that a revision can have.
+func readNumber(r *strictjson.Reader) (int64, error) {
+	n, err := r.Integer()
+	if err == nil && (n < 0 || n >= isForeign) {
+		err = strictjson.WrongShape(r.Path(), "a number of a revision")
 	}
-	s.fits = s.fits && i > 0 && (s.rest[0] != '0' || i == 1)
-	s.rest = s.rest[i:]
-	return n
-}
-
-// write reads "W":[1,2].
-func (s *scanner) write() (w Write) {
-	s.expect(`"`)
-	i := 0
-	for i < len(s.rest) && (s.rest[i] >= 'A' && s.rest[i] <= 'Z' || s.rest[i] >= '0' && s.rest[i] <= '9') {
-		i++
-	}
-	s.fits = s.fits && i > 0
-	w.Writer, s.rest = s.rest[:i], s.rest[i:]
-	s.expect(`":[`)
-	w.Attempt = s.number()
-	s.expect(",")
-	w.Time = s.number()
-	s.expect("]")
-	return w
+	return n, err
 }
 
 // LastWrite returns the part of a text that begins with the last write of a revision
@@ -138,7 +107,7 @@ func LastWrite(text string, r Revision) string {
 		return ""
 	}
 	last := r.Writes[len(r.Writes)-1]
-	at := strings.LastIndex(text, `"`+last.Writer+`":[`+strconv.FormatInt(last.Attempt, 10)+",")
+	at := strings.LastIndex(text, `"`+last.Writer+`":`+strconv.FormatInt(last.Attempt, 10)+"}")
 	if at < 0 {
 		return ""
 	}

@@ -156,7 +156,7 @@ func event(user string, rooms int) (string, error) {
 	defaults := pushrule.ServerDefault(mxid.UserID("@" + user + ":localhost"))
 	set, err := pushrule.Read(strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1))
 	e := stored.Event{Rules: set, Found: true}
-	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "BENCH", Attempt: 1, Time: 1})), err
+	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "BENCH", Attempt: 1})), err
 }
 
 // pair is the floor and the demo host under the same load, in turn.

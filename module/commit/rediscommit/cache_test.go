@@ -14,7 +14,7 @@ import (
 
 // sized returns a text that takes so many bytes in a cache.
 func sized(bytes int) storedText {
-	revision := stored.Revision{Version: 1, Writes: []stored.Write{{Writer: "W", Attempt: 1, Time: 1}}}
+	revision := stored.Revision{Version: 1, Writes: []stored.Write{{Writer: "W", Attempt: 1}}}
 	raw := string(revision.AppendJSON(make([]byte, bytes-entryBytes-len(revision.AppendJSON(nil)))))
 	return storedText{revision: revision, raw: []any{raw}}
 }

@@ -20,7 +20,7 @@ import (
 )
 
 // aRevision is a revision with one writer.
-var aRevision = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":\[(\d+),\d+\]\}\}`)
+var aRevision = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":(\d+)\}\}`)
 
 // oneReplica never comes late.
 var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}
