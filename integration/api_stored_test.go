@@ -287,8 +287,8 @@ func TestUnreadablePushers(t *testing.T) {
 	for _, test := range []struct{ name, text, cause string }{
 		{"no JSON", "words", "Not valid JSON: "},
 		{"no object", "[]", "Must be an object"},
-		{"a member missing", pusherWithout("lang"), "Missing parameter: lang"},
-		{"another key", pusherWith(`"pushkey":"secret"`), "the field is not the pusher's key"},
+		{"a member missing", pusherWithout("lang"), "Missing parameters: created, device_id, claim, lang"},
+		{"another key", pusherWith(`"pushkey":"secret"`, `"created":1`, `"device_id":""`, `"claim":{"number":1,"removes":0,"set_at":1}`), "the field is not the pusher's key"},
 		{"created is no integer", pusherWith(`"created":1.5`), "created must be an integer"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
