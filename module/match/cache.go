@@ -1,8 +1,12 @@
 package match
 
 import (
+	"container/list"
+	"math/bits"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -12,57 +16,184 @@ import (
 // them again by the bytes of a set. Sets that differ only in the id of the user,
 // as default rules do, are one.
 //
+// When it is full, it evicts the largest sets first, of sets of about one size the
+// least recently used: a few users with large sets cannot evict the small sets of
+// many. A smaller set goes first only if it has not been used for ten minutes.
+//
 // It is safe for concurrent use.
 type Cache struct {
 	limit int
 
-	mu     sync.RWMutex
-	recent map[string]*cached // used since the last change of generations
-	older  map[string]*cached // used in the generation before
-	size   int                // bytes of the keys of recent
+	mu      sync.RWMutex
+	entries map[string]*Entry
+	sizes   [bits.UintSize + 1]list.List // the entries by the number of bits of their size, the last used in front
+	size    int                          // bytes of all keys
 }
 
-// cached is a set that is compiled when somebody first needs it.
-type cached struct {
-	once  sync.Once
-	rules *Rules // nil: it is not the same for all users
+// Entry is a set that is in a [Cache] until the cache evicts it.
+type Entry struct {
+	key     string
+	compile sync.Once
+	rules   atomic.Pointer[Rules] // nil before it is compiled, and when it is evicted
+	used    atomic.Bool           // since it came to its place
+	since   time.Time             // when it came to its place
+	place   *list.Element
 }
 
-// NewCache returns a cache for sets whose JSON has about limit bytes together,
-// those that were used last. Compiled, a set takes three to seven times as many
-// bytes as its JSON.
+// maxIdle is how long a set stays in a full cache that has larger sets.
+const maxIdle = 10 * time.Minute
+
+// notShared stands for a set that is not the same for all users.
+var notShared = &Rules{}
+
+// NewCache returns a cache for sets whose JSON has limit bytes together. Compiled,
+// a set takes three to seven times as many bytes as its JSON.
 func NewCache(limit int) *Cache {
-	return &Cache{limit: limit, recent: map[string]*cached{}}
+	return &Cache{limit: limit, entries: map[string]*Entry{}}
+}
+
+// Rules returns the set, or nil if the cache has evicted it. Evaluate it for the
+// user of [Cache.Entry] only.
+func (e *Entry) Rules() *Rules {
+	rules := e.rules.Load()
+	if rules != nil {
+		e.use()
+	}
+	return rules
+}
+
+func (e *Entry) use() {
+	if !e.used.Load() { // all cores share what is not written
+		e.used.Store(true)
+	}
 }
 
 // Rules returns a user's rule set, compiled. Evaluate it for this user only.
 func (c *Cache) Rules(user mxid.UserID, set pushrule.Ruleset) *Rules {
-	var space [4 << 10]byte
-	masked, count := mask(space[:0], set.JSON(), user)
-	shared := c.entry(masked)
-	shared.once.Do(func() {
-		rules := compile(set, user)
-		if rules.personal == count {
-			rules.shared = true
-			shared.rules = rules
-			return
-		}
-		// The user's id is at other places, such as a rule's id: the set is
-		// nobody else's.
-		own := c.ownEntry(user, set)
-		own.once.Do(func() { own.rules = rules })
-	})
-	if shared.rules != nil {
-		return shared.rules
-	}
-	own := c.ownEntry(user, set)
-	own.once.Do(func() { own.rules = compile(set, user) })
-	return own.rules
+	_, rules := c.Entry(user, set)
+	return rules
 }
 
-// ownEntry returns what is kept for a set that is only one user's.
-func (c *Cache) ownEntry(user mxid.UserID, set pushrule.Ruleset) *cached {
-	return c.entry([]byte(string(user) + maskByte + set.JSON()))
+// Entry returns a user's rule set, compiled, with its entry: keep the entry, not
+// the set, so that the cache can evict it.
+func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
+	var space [4 << 10]byte
+	masked, count := mask(space[:0], set.JSON(), user)
+	var own *Rules
+	entry, rules := c.get(masked, func() *Rules {
+		compiled := compile(set, user)
+		if compiled.personal == count {
+			compiled.shared = true
+			return compiled
+		}
+		// The user's id is at other places, such as a rule's id: no other user
+		// has the set.
+		own = compiled
+		return notShared
+	})
+	if rules != notShared {
+		return entry, rules
+	}
+	return c.get([]byte(string(user)+maskByte+set.JSON()), func() *Rules {
+		if own == nil {
+			own = compile(set, user)
+		}
+		return own
+	})
+}
+
+// get returns the entry of a key and its set, which it compiles if it is new.
+func (c *Cache) get(key []byte, compile func() *Rules) (e *Entry, rules *Rules) {
+	for rules == nil { // again if it is evicted while another goroutine compiles it
+		e = c.entry(key)
+		e.compile.Do(func() {
+			rules = compile()
+			c.fill(e, rules)
+		})
+		if rules == nil {
+			rules = e.rules.Load()
+		}
+	}
+	return e, rules
+}
+
+// fill completes an entry, unless it is evicted already.
+func (c *Cache) fill(e *Entry, rules *Rules) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if c.entries[e.key] == e {
+		e.rules.Store(rules)
+	}
+}
+
+// entry returns the entry of a key, a new one if there is none.
+func (c *Cache) entry(key []byte) *Entry {
+	c.mu.RLock()
+	e, found := c.entries[string(key)]
+	c.mu.RUnlock()
+	if found {
+		e.use()
+		return e
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e, found = c.entries[string(key)]; found {
+		return e
+	}
+	e = &Entry{key: string(key), since: time.Now()}
+	e.place = c.sized(e).PushFront(e)
+	c.entries[e.key] = e
+	c.size += len(key)
+	for c.size > c.limit {
+		c.evict(c.victim())
+	}
+	return e
+}
+
+// sized returns the list of the entries of about one size.
+func (c *Cache) sized(e *Entry) *list.List { return &c.sizes[bits.Len(uint(len(e.key)))] }
+
+func (c *Cache) evict(e *Entry) {
+	delete(c.entries, e.key)
+	c.sized(e).Remove(e.place)
+	c.size -= len(e.key)
+	e.rules.Store(nil)
+}
+
+// maxLook is how many entries of a size are looked at for one that is idle.
+const maxLook = 100
+
+// victim returns the entry to evict next. There is one.
+func (c *Cache) victim() *Entry {
+	var victim *Entry
+	now := time.Now()
+	for i := len(c.sizes) - 1; i >= 0; i-- {
+		entries := &c.sizes[i]
+		switch {
+		case entries.Len() == 0:
+		case victim == nil:
+			victim, _ = leastRecentlyUsed(entries, entries.Len(), now)
+		default:
+			if e, unused := leastRecentlyUsed(entries, maxLook, now); unused && now.Sub(e.since) > maxIdle {
+				return e
+			}
+		}
+	}
+	return victim
+}
+
+// leastRecentlyUsed returns the last entry, and whether it is unused since it came
+// to its place. Of used entries, up to limit begin in front again.
+func leastRecentlyUsed(entries *list.List, limit int, now time.Time) (last *Entry, unused bool) {
+	for range limit {
+		last = entries.Back().Value.(*Entry)
+		if !last.used.Swap(false) {
+			return last, true
+		}
+		last.since = now
+		entries.MoveToFront(last.place)
+	}
+	return entries.Back().Value.(*Entry), false
 }
 
 // maskByte is in no JSON text.
@@ -81,28 +212,4 @@ func mask(dst []byte, text string, user mxid.UserID) (masked []byte, count int) 
 		text = text[i+len(id):]
 		count++
 	}
-}
-
-// entry returns what is kept under a key.
-func (c *Cache) entry(key []byte) *cached {
-	c.mu.RLock()
-	e, found := c.recent[string(key)]
-	c.mu.RUnlock()
-	if found {
-		return e
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if e, found = c.recent[string(key)]; found {
-		return e
-	}
-	if c.size+len(key) > c.limit/2 {
-		c.older, c.recent, c.size = c.recent, map[string]*cached{}, 0
-	}
-	if e, found = c.older[string(key)]; !found {
-		e = &cached{}
-	}
-	c.recent[string(key)] = e
-	c.size += len(key)
-	return e
 }

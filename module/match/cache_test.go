@@ -5,6 +5,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -132,6 +134,122 @@ func TestTheCacheForgetsWhatIsNotUsed(t *testing.T) {
 	if cache.Rules("@a:b.c", setOf(-2)) == once {
 		t.Error("nothing was forgotten")
 	}
+}
+
+// contentSet returns a set whose JSON has about so many bytes, another one for each n.
+func contentSet(t *testing.T, n, bytes int) pushrule.Ruleset {
+	t.Helper()
+	var rules []string
+	for size := 0; size < bytes; {
+		r := rule(fmt.Sprintf("%d-%d", n, len(rules)), `"pattern":"tea"`)
+		rules, size = append(rules, r), size+len(r)+1
+	}
+	return readSet(t, `{"content":[`+strings.Join(rules, ",")+`]}`)
+}
+
+// kept returns how many of the entries are in the cache, and the bytes of their sets.
+func kept(entries []*match.Entry, sets []pushrule.Ruleset) (count, bytes int) {
+	for i, e := range entries {
+		if e.Rules() != nil {
+			count, bytes = count+1, bytes+len(sets[i].JSON())
+		}
+	}
+	return count, bytes
+}
+
+func TestLargeSetsDoNotEvictTheSmallOnesOfOthers(t *testing.T) {
+	t.Parallel()
+	const limit, large, users = 256 << 10, 20 << 10, 500
+	cache := match.NewCache(limit)
+	add := func(n, bytes int) (*match.Entry, pushrule.Ruleset) {
+		set := contentSet(t, n, bytes)
+		e, rules := cache.Entry("@a:b.c", set)
+		if rules == nil {
+			t.Fatalf("set %d is not compiled", n)
+		}
+		return e, set
+	}
+	var small, big []*match.Entry
+	var smallSets, bigSets []pushrule.Ruleset
+	for n := range users {
+		if n%100 == 0 { // large ones come before, between and after the small ones
+			for i := range 40 {
+				e, set := add(users+n*40+i, large)
+				big, bigSets = append(big, e), append(bigSets, set)
+			}
+		}
+		e, set := add(n, 300)
+		small, smallSets = append(small, e), append(smallSets, set)
+	}
+	for i := range 40 {
+		e, set := add(-1-i, large)
+		big, bigSets = append(big, e), append(bigSets, set)
+	}
+	count, bytes := kept(small, smallSets)
+	if count != users {
+		t.Errorf("%d of %d small sets are kept", count, users)
+	}
+	bigCount, bigBytes := kept(big, bigSets)
+	if bytes+bigBytes > limit || bytes+bigBytes+2*large < limit {
+		t.Errorf("%d bytes of small and %d of large sets are kept, want about %d", bytes, bigBytes, limit)
+	}
+	for i := range bigCount { // the last ones
+		if big[len(big)-1-i].Rules() == nil {
+			t.Errorf("of %d large sets that are kept, the last but %d is none", bigCount, i)
+		}
+	}
+}
+
+func TestSmallSetsThatAreNotUsedMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cache := match.NewCache(64 << 10)
+		var small, large []*match.Entry
+		var sets []pushrule.Ruleset
+		for n := range 1000 {
+			sets = append(sets, contentSet(t, n, 100))
+			e, _ := cache.Entry("@a:b.c", sets[n])
+			small = append(small, e)
+		}
+		used, _ := cache.Entry("@a:b.c", contentSet(t, -1, 100))
+		addLarge := func() {
+			large = nil
+			for n := range 8 {
+				e, _ := cache.Entry("@a:b.c", contentSet(t, 2000+n, 7<<10))
+				large = append(large, e)
+			}
+		}
+		addLarge()
+		if count, _ := kept(large, make([]pushrule.Ruleset, len(large))); count != 0 {
+			t.Errorf("%d large sets are kept beside small ones that were used", count)
+		}
+		kept(small, sets) // which uses them
+		time.Sleep(11 * time.Minute)
+		used.Rules()
+		addLarge() // small sets get another ten minutes, since they were used
+		time.Sleep(11 * time.Minute)
+		used.Rules()
+		addLarge()
+		if count, _ := kept(large, make([]pushrule.Ruleset, len(large))); count != len(large) {
+			t.Errorf("%d of %d large sets are kept", count, len(large))
+		}
+		if used.Rules() == nil {
+			t.Error("a small set that is used is evicted")
+		}
+	})
+}
+
+func TestASetThatIsLargerThanTheCacheIsCompiledAndNotKept(t *testing.T) {
+	t.Parallel()
+	cache := match.NewCache(10)
+	var asking sync.WaitGroup
+	for range 20 {
+		asking.Go(func() {
+			if e, rules := cache.Entry("@a:b.c", pushrule.ServerDefault("@a:b.c")); rules == nil || e.Rules() != nil {
+				t.Errorf("got %v, kept %v", rules != nil, e.Rules() != nil)
+			}
+		})
+	}
+	asking.Wait()
 }
 
 func BenchmarkCache(b *testing.B) {
