@@ -76,12 +76,12 @@ func (b *builder) gateway() module.Gateway {
 }
 
 func (b *builder) delivery(
-	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, rules module.RuleStore,
+	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, feed *module.Feed,
 	unread module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
 	counts := metrics.NewDelivery(b.host.Config.DeliveryMetrics)
 	d, err := delivery.New(delivery.Seams{
-		Queue: queue, Gateway: gateway, Host: host, Rules: rules, Unread: unread, Attention: attention,
+		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: unread, Attention: attention,
 		Now: b.servers.Clock().Now, Observer: counts, Tracer: b.tracer, Report: b.lines.Delivery,
 	}, b.host.Config.Delivery)
 	if err != nil {
@@ -93,7 +93,7 @@ func (b *builder) delivery(
 }
 
 // newDelivery returns delivery as [New] makes it.
-func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, stores module.Stores) (*delivery.Delivery, error) {
+func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, feed *module.Feed) (*delivery.Delivery, error) {
 	if o.Queue == nil {
 		queue, err := b.deliveryQueue()
 		if err != nil {
@@ -104,5 +104,5 @@ func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, stores
 	if o.Gateway == nil {
 		o.Gateway = b.gateway()
 	}
-	return b.delivery(o.Queue, o.Gateway, host, stores.Rules, o.Unread, o.Attention)
+	return b.delivery(o.Queue, o.Gateway, host, feed, o.Unread, o.Attention)
 }

@@ -206,7 +206,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	host := service.Host(rules)
 	var sending *delivery.Delivery
 	if o.Delivery != nil {
-		if sending, err = b.newDelivery(*o.Delivery, host, stores); err != nil {
+		if sending, err = b.newDelivery(*o.Delivery, host, feed); err != nil {
 			return nil, err
 		}
 	}

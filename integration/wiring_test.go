@@ -276,7 +276,6 @@ Config.Delivery.KeepOfRoom is 0, want 1 to 1000
 Config.Delivery.MaxHeldBytes is 0, want 1048576 to 1099511627776
 Config.Delivery.MaxNotificationBytes is 0, want 1024 to 1048576
 Config.Delivery.MaxEventBytes is 0, want 1024 to 1048576
-Config.Delivery.MaxCachedUsers is 0, want 1 to 1073741824
 Config.Delivery.MaxCachedRules is 0, want 1048576 to 1099511627776
 Config.Delivery.RequestTimeout is 0s, want 35s to 1m5s
 Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s

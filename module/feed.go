@@ -3,9 +3,12 @@ package module
 import (
 	"context"
 	"fmt"
+	"math"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
@@ -17,7 +20,8 @@ import (
 // only versions. It is safe for concurrent use, and works while [Feed.Run] runs;
 // before and after that, changes wait.
 //
-// For each user who syncs here, and for a while for others, it keeps the version
+// For each user who syncs here, for each whose compiled rules [Feed.KeepRules] was
+// given, and for a while for others, it keeps the version
 // v that it observed last, in one of these states:
 //
 //	state      how it came about                  v observed again  a greater version  a smaller version
@@ -34,7 +38,8 @@ import (
 //
 // A sync is answered from memory if v is current: it was loaded or checked during
 // the watch that still lasts, every change was observed since, and it is not
-// doubted.
+// doubted. Compiled rules are kept with the version that they were read at or
+// after, and used while that version is current.
 type Feed struct {
 	store     RuleStore
 	cfg       FeedConfig
@@ -43,7 +48,7 @@ type Feed struct {
 	listeners []*listenerQueue
 	counters  feedCounters
 
-	mu       sync.Mutex
+	mu       sync.RWMutex
 	users    map[mxid.UserID]*observed
 	toCheck  map[mxid.UserID]struct{} // those to be checked at once
 	checkAll bool                     // a watch has begun: all that is kept is to be checked
@@ -60,8 +65,9 @@ type observed struct {
 	version int64
 	state   state
 	doubted bool
-	watch   int       // the watch during which the version became current, 0 for none
-	used    time.Time // when a request of this host last asked for the user, or changed something
+	watch   int          // the watch during which the version became current, 0 for none
+	used    int64        // when a request of this host last asked for the user, or changed something, in Unix seconds
+	rules   *match.Entry // the compiled rules, nil if they are not kept
 }
 
 type state int
@@ -114,17 +120,28 @@ func (f *Feed) Run(ctx context.Context) {
 
 // version returns the user's current version, or 0 if the feed does not have it.
 func (f *Feed) version(user mxid.UserID) int64 {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
 	o, found := f.users[user]
 	if !found {
 		return 0
 	}
-	o.used = time.Now()
-	if f.watch == 0 || o.watch != f.watch || o.doubted {
+	o.use(time.Now())
+	if !f.isCurrent(o) {
 		return 0
 	}
 	return o.version
+}
+
+// isCurrent is for a caller who holds the lock.
+func (f *Feed) isCurrent(o *observed) bool { return f.watch != 0 && o.watch == f.watch && !o.doubted }
+
+// use notes that a request asks for the user, to the second. The caller may share
+// the lock.
+func (o *observed) use(now time.Time) {
+	if at := now.Unix(); atomic.LoadInt64(&o.used) != at { // all cores share what is not written
+		atomic.StoreInt64(&o.used, at)
+	}
 }
 
 // changed observes a change that a request of this host has made.
@@ -136,7 +153,7 @@ func (f *Feed) changed(user mxid.UserID, version int64) {
 	}
 	now := time.Now()
 	f.observe(Change{user, version, now})
-	f.users[user].used = now
+	f.users[user].use(now)
 }
 
 // heard observes a change that the watch tells of. It may be one of this host,
@@ -168,6 +185,9 @@ func (f *Feed) observe(c Change) {
 
 // notify queues a change for the listeners. O is what was observed until now.
 func (f *Feed) notify(c Change, o observed) {
+	if c.Version != o.version {
+		o.rules = nil
+	}
 	o.version, o.state, o.doubted = c.Version, notified, false
 	for _, queue := range f.listeners {
 		if !queue.put(c) {
@@ -195,13 +215,22 @@ func (f *Feed) forget(user mxid.UserID) {
 	delete(f.users, user)
 }
 
-// makeRoom forgets users until there is room for another.
+// makeRoom forgets users until there is room for another: the least recently used
+// of some, which a map returns in random order.
 func (f *Feed) makeRoom() {
-	for user := range f.users {
-		if len(f.users) < f.cfg.MaxUsers {
-			return
+	const some = 8
+	for len(f.users) >= f.cfg.MaxUsers {
+		var oldest mxid.UserID
+		used, looked := int64(math.MaxInt64), 0
+		for user, o := range f.users {
+			if o.used < used {
+				oldest, used = user, o.used
+			}
+			if looked++; looked == some {
+				break
+			}
 		}
-		delete(f.users, user)
+		delete(f.users, oldest)
 	}
 }
 
@@ -216,13 +245,17 @@ type load struct {
 func (f *Feed) begin(user mxid.UserID) load {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.beginLoad(user)
+}
+
+func (f *Feed) beginLoad(user mxid.UserID) load {
 	o, found := f.users[user]
 	if !found {
 		f.makeRoom()
 		o = &observed{}
 		f.users[user] = o
 	}
-	o.used = time.Now()
+	o.use(time.Now())
 	return load{user, o, f.watch}
 }
 
@@ -230,15 +263,19 @@ func (f *Feed) begin(user mxid.UserID) load {
 func (f *Feed) finish(l load, version int64) (isNews bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	return f.finishLoad(l, version)
+}
+
+func (f *Feed) finishLoad(l load, version int64) (isNews bool) {
 	o, found := f.users[l.user]
 	switch {
 	case !found:
 	case o != l.before:
 		f.finishOvertaken(l, version, *o)
-	case version == 0:
-		delete(f.users, l.user)
 	case o.state == loading:
 		f.users[l.user] = &observed{version: version, state: loaded, watch: l.watch, used: o.used}
+	case version == 0 && o.version != 0: // the rules are gone
+		delete(f.users, l.user)
 	case version != o.version, o.state == pending:
 		next := *o
 		next.watch = l.watch

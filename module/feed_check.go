@@ -13,7 +13,8 @@ import (
 )
 
 const (
-	// interest is how long a user is kept after the last request for them.
+	// interest is how long a user without compiled rules is kept after the last
+	// request for them.
 	interest = 10 * time.Minute
 
 	// maxCheck is how many users' versions one call asks the store for.
@@ -58,8 +59,8 @@ func (f *Feed) endWatch() bool {
 }
 
 func (f *Feed) isWatching() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
+	f.mu.RLock()
+	defer f.mu.RUnlock()
 	return f.watch != 0
 }
 
@@ -101,7 +102,7 @@ func (f *Feed) due(all bool) []mxid.UserID {
 	}
 	f.checkAll = false
 	maps.DeleteFunc(f.users, func(_ mxid.UserID, o *observed) bool {
-		return !o.doubted && o.state != pending && time.Since(o.used) > interest
+		return !o.doubted && o.state != pending && o.rules == nil && time.Since(time.Unix(o.used, 0)) > interest
 	})
 	return slices.Collect(maps.Keys(f.users))
 }

@@ -14,8 +14,8 @@ type FeedConfig struct {
 	// with the store, for changes that the watch has missed. Default 1 minute.
 	Recheck time.Duration
 
-	// MaxUsers is how many users' versions are kept, about 200 bytes each.
-	// Default 100,000.
+	// MaxUsers is how many users' versions are kept, about 200 bytes each: those
+	// who sync here, and with delivery the members of their rooms. Default 200,000.
 	MaxUsers int
 
 	// MaxQueued is how many users' changes may wait for a slow listener, one
@@ -37,7 +37,7 @@ type FeedOptions struct {
 
 // DefaultFeedConfig returns the defaults.
 func DefaultFeedConfig() FeedConfig {
-	return FeedConfig{Recheck: time.Minute, MaxUsers: 100_000, MaxQueued: 10_000}
+	return FeedConfig{Recheck: time.Minute, MaxUsers: 200_000, MaxQueued: 10_000}
 }
 
 // Validate joins an error for each field that is not as its comment says.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -287,6 +288,8 @@ type instance struct {
 	sync  module.SyncService
 	end   func() // and wait
 
+	compiled *match.Cache
+
 	mu      sync.Mutex
 	reports []string
 }
@@ -298,7 +301,7 @@ func newInstance(
 	t *testing.T, store *shared, change func(*module.FeedConfig), listeners ...module.ChangeListener,
 ) *instance {
 	t.Helper()
-	i := &instance{t: t, store: store}
+	i := &instance{t: t, store: store, compiled: match.NewCache(1 << 20)}
 	cfg := module.DefaultFeedConfig()
 	change(&cfg)
 	options := module.FeedOptions{Report: func(err error) {
@@ -326,6 +329,27 @@ func newInstance(
 	t.Cleanup(i.end)
 	synctest.Wait()
 	return i
+}
+
+// keepRules compiles a user's rules and has the feed keep them, after what follows
+// their read.
+func (i *instance) keepRules(ctx context.Context, user mxid.UserID, then func()) {
+	i.KeepRules(ctx, []mxid.UserID{user}, func() map[mxid.UserID]*match.Entry {
+		entry, _ := i.compiled.Entry(user, i.store.content(user).Rules)
+		then()
+		return map[mxid.UserID]*match.Entry{user: entry}
+	})
+}
+
+// keptRules returns the rules that decide for a user, nil if they are to be read.
+func (i *instance) keptRules(user mxid.UserID) *match.Rules {
+	members := []match.Member{{User: user}}
+	i.FillRules(members)
+	return members[0].Rules
+}
+
+func (i *instance) storedRules(user mxid.UserID) *match.Rules {
+	return i.compiled.Rules(user, i.store.content(user).Rules)
 }
 
 func (i *instance) reported() []string {
@@ -859,6 +883,17 @@ func reader(c *course) []func() {
 	return []func(){begin, next, next}
 }
 
+// decider compiles the rules for deciding: it begins, it reads the version, it reads
+// the rules, it keeps them.
+func decider(c *course) []func() {
+	var g *gate
+	begin, next := c.goes(func(ctx context.Context) {
+		c.keepRules(ctx, alice, func() { <-g.step })
+	})
+	g = c.gates[len(c.gates)-1]
+	return []func(){begin, next, next, next}
+}
+
 // late is a hint that comes after later ones, unless it comes first: the version
 // is checked.
 func late(c *course) []func() {
@@ -894,6 +929,11 @@ func TestNoOrderOfEventsLeavesAnOldVersion(t *testing.T) {
 		"a change here and a slow check of it":     {own, late, answers, answers},
 		"a watch that is lost, a change, a sync":   {lostWatch, another, reader},
 		"a watch that is lost and a change here":   {lostWatch, own},
+		"two changes elsewhere and a decision":     {another, another, decider},
+		"a change here and a decision":             {own, decider},
+		"a late hint, a change and a decision":     {another, late, decider},
+		"a lost watch, a change and a decision":    {lostWatch, another, decider},
+		"a check of a change, and a decision":      {late, answers, decider},
 	} {
 		for _, known := range []bool{true, false} {
 			if !known && strings.Contains(name, "lost") {
@@ -940,6 +980,12 @@ func (c *course) run(order []int) {
 	}
 	if got := c.syncs(alice, 1); got != stored {
 		c.t.Errorf("order %v: a sync gets version %d, stored is %d", order, got, stored)
+	}
+	if got := c.keptRules(alice); got != nil && got != c.storedRules(alice) {
+		c.t.Errorf("order %v: old rules decide", order)
+	}
+	if c.keepRules(c.t.Context(), alice, func() {}); c.keptRules(alice) != c.storedRules(alice) {
+		c.t.Errorf("order %v: rules that are read are not kept", order)
 	}
 	if got := c.syncs(alice, stored); got != stored {
 		c.t.Errorf("order %v: a sync that has version %d gets %d", order, stored, got)
@@ -1055,8 +1101,12 @@ func TestWhateverHappensVersionsGrowAndTheLastIsTold(t *testing.T) {
 			var working sync.WaitGroup
 			for range 300 {
 				c.step()
+				user := c.users[random.IntN(len(c.users))]
+				if random.IntN(5) == 0 {
+					wait := time.Duration(random.IntN(300)) * time.Millisecond
+					working.Go(func() { c.keepRules(t.Context(), user, func() { time.Sleep(wait) }) })
+				}
 				if random.IntN(10) == 0 { // a sync that the others overtake
-					user := c.users[random.IntN(len(c.users))]
 					working.Go(func() { _, _, _ = c.sync.ContentSince(t.Context(), user, 1) })
 				}
 			}
@@ -1079,6 +1129,12 @@ func (c *chance) check() {
 		}
 		if got := c.syncs(user, c.tokens[user]); got != stored {
 			c.t.Errorf("a sync gets version %d, stored is %d", got, stored)
+		}
+		if got := c.keptRules(user); got != nil && got != c.storedRules(user) {
+			c.t.Error("old rules decide")
+		}
+		if c.keepRules(c.t.Context(), user, func() {}); c.keptRules(user) != c.storedRules(user) {
+			c.t.Error("rules that are read are not kept")
 		}
 	}
 }

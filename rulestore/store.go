@@ -28,7 +28,6 @@ type Store struct {
 	client  redis.UniversalClient
 	channel string
 	now     func() time.Time // by the clock that versions come from
-	watches subscriptions
 }
 
 // New returns a store on client, which stays the caller's. The client must

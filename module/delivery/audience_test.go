@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -111,12 +111,13 @@ func (s *ruleStore) read() int {
 
 // listening starts an audience.
 func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()) {
-	a = newAudience(Seams{Rules: s, Host: s, Report: func(error) {}, Observer: noObserver{}}, cfg)
+	feed := newFeed(t, s)
+	a = &audience{feed, s, match.NewCache(cfg.MaxCachedRules), noObserver{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		a.run(ctx)
+		feed.Run(ctx)
 	}()
 	synctest.Wait()
 	return a, func() {
@@ -182,7 +183,7 @@ func (l *lookups) Remembered(hits, misses int) { l.hits, l.misses = l.hits+hits,
 
 // Members of a large room are looked up in parts, beside changes.
 func TestInALargeRoomEachMemberHasRulesOfTheirOwn(t *testing.T) {
-	const count = 3*fillStep + 10
+	const count = 3*1024 + 10 // look-ups are done in parts of 1,024
 	synctest.Test(t, func(t *testing.T) {
 		s, cache, counted := newRuleStore(), match.NewCache(1<<20), &lookups{}
 		a, stop := listening(t, s, DefaultConfig())
@@ -280,33 +281,41 @@ func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
 	})
 }
 
-func TestWhatIsRememberedIsBounded(t *testing.T) {
+// Forty users with large sets in the rooms of all others cost only themselves.
+func TestLargeSetsOfFewUsersDoNotHaveTheRulesOfOthersReadAgain(t *testing.T) {
+	const large, others = 40, 2000
 	synctest.Test(t, func(t *testing.T) {
 		s, cfg := newRuleStore(), DefaultConfig()
-		cfg.MaxCachedUsers, cfg.MaxCachedRules = 50, 1<<20
-		for i := range 40 {
+		cfg.MaxCachedRules = 2 << 20
+		for i := range large + others {
 			set := pushrule.ServerDefault(name(i))
-			for r := range 400 {
-				if err := set.Put(pushrule.Content, fmt.Sprintf("%d-%d", i, r), pushrule.Draft{Pattern: fmt.Sprint(r)}, pushrule.Position{}); err != nil {
+			rules := 1
+			if i < large {
+				rules = 400
+			}
+			for r := range rules {
+				if err := set.Put(pushrule.Content, fmt.Sprintf("%d-%d", i, r), pushrule.Draft{Pattern: fmt.Sprint(r, strings.Repeat("x", 100))}, pushrule.Position{}); err != nil {
 					t.Fatal(err)
 				}
 			}
-			s.sets[name(i)] = set
+			if i < large || i%10 == 0 { // the rest have the default rules
+				s.sets[name(i)] = set
+			}
 		}
 		a, stop := listening(t, s, cfg)
 		defer stop()
-		for i := range 200 {
-			notifies(t, a, name(i))
-			if len(a.known) > cfg.MaxCachedUsers || a.bytes > cfg.MaxCachedRules {
-				t.Fatalf("%d users and %d bytes after %d", len(a.known), a.bytes, i)
+		var everybody []mxid.UserID
+		for i := range large + others {
+			everybody = append(everybody, name(i))
+		}
+		notifies(t, a, everybody...)
+		for round := range 5 {
+			before := s.read()
+			notifies(t, a, everybody[:large]...)
+			notifies(t, a, everybody[large:]...)
+			if got := s.read() - before; got > large {
+				t.Fatalf("round %d: the rules of %d users were read again, want %d at most", round, got, large)
 			}
-		}
-		users := 0
-		for _, u := range maps.All(a.uses) {
-			users += u.users
-		}
-		if users != len(a.known) {
-			t.Errorf("%d users of rules, %d known", users, len(a.known))
 		}
 	})
 }

@@ -68,11 +68,15 @@ func (h *pushersOnly) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.
 // What it takes to decide for the members of a room whose rules are known, and
 // beside it to evaluate for members who have theirs.
 func BenchmarkDecide(b *testing.B) {
-	d, err := New(Seams{Queue: newMemoryQueue(), Host: &pushersOnly{}, Rules: worldRules{}}, DefaultConfig())
+	feed := newFeed(b, worldRules{})
+	d, err := New(Seams{Queue: newMemoryQueue(), Host: &pushersOnly{}, Feed: feed}, DefaultConfig())
 	if err != nil {
 		b.Fatal(err)
 	}
-	d.audience.beginWatch()
+	go feed.Run(b.Context())
+	for !feed.Stats().Watching {
+		runtime.Gosched()
+	}
 	event := module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hello"}}`}
 	for _, count := range []int{2, 10, 100, 1000, 100_000} {
 		members := make([]match.Member, count)
@@ -109,7 +113,7 @@ func BenchmarkSender(b *testing.B) {
 		b.Run(fmt.Sprintf("members=%d", members), func(b *testing.B) {
 			gateway := &counter{full: make(chan struct{}, 1)}
 			d, err := New(Seams{
-				Queue: newMemoryQueue(), Gateway: gateway, Host: &pushersOnly{lists: map[mxid.UserID]pusher.List{}}, Rules: worldRules{},
+				Queue: newMemoryQueue(), Gateway: gateway, Host: &pushersOnly{lists: map[mxid.UserID]pusher.List{}}, Feed: newFeed(b, worldRules{}),
 			}, DefaultConfig())
 			if err != nil {
 				b.Fatal(err)

@@ -87,10 +87,10 @@ type Config struct {
 	// At most 30 s; default 0.
 	Jitter time.Duration
 
-	// MaxCachedUsers and MaxCachedRules bound what is remembered for deciding: users,
-	// about 150 bytes each, and the bytes of rules that are not the default ones,
-	// of which it takes up to seven times as many. Defaults 200,000 and 32 MiB.
-	MaxCachedUsers int
+	// MaxCachedRules is how many bytes of rules are kept for deciding; compiled,
+	// they take up to seven times as much memory. Sets that are equal but for the
+	// user's id, as default rules are, count once. The largest sets are evicted
+	// first; see [match.Cache]. Default 32 MiB.
 	MaxCachedRules int
 }
 
@@ -103,7 +103,7 @@ func DefaultConfig() Config {
 		KeepHeld: 10, KeepOfRoom: 3, MaxHeldBytes: 64 << 20,
 		MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10,
 		DedupWindow: 15 * time.Minute, Content: FullContent, BadgeDelay: 3 * time.Second,
-		MaxCachedUsers: 200_000, MaxCachedRules: 32 << 20,
+		MaxCachedRules: 32 << 20,
 	}
 }
 
@@ -122,7 +122,6 @@ func (c Config) Validate() error {
 		{"MaxHeldBytes", c.MaxHeldBytes, 1 << 20, 1 << 40},
 		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 1 << 20},
 		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 1 << 20},
-		{"MaxCachedUsers", c.MaxCachedUsers, 1, 1 << 30},
 		{"MaxCachedRules", c.MaxCachedRules, 1 << 20, 1 << 40},
 	} {
 		if f.value < f.least || f.value > f.most {

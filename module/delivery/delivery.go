@@ -33,7 +33,7 @@ type Seams struct {
 	Queue     module.DeliveryQueue
 	Gateway   module.Gateway // see [NewHTTPGateway]
 	Host      module.HostService
-	Rules     module.RuleStore // is watched for changes, and asked for versions
+	Feed      *module.Feed     // keeps the compiled rules of users while it runs
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
 
@@ -73,7 +73,8 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	}
 	d := &Delivery{
 		cfg: cfg, queue: seams.Queue, clock: seams.Now, report: seams.Report, observer: seams.Observer, tracer: seams.Tracer,
-		audience: newAudience(seams, cfg), updates: newBadgeUpdates(),
+		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
+		updates:  newBadgeUpdates(),
 	}
 	d.sender = &sender{
 		queue: seams.Queue, gateway: seams.Gateway, pushers: seams.Host, unread: seams.Unread, attention: seams.Attention,
@@ -92,14 +93,12 @@ func (d *Delivery) Check(ctx context.Context) error {
 	return nil
 }
 
-// Run sends what is in the queue, and keeps what is remembered for deciding up to
-// date, until ctx ends. Then it waits for the requests that are under way, at
+// Run sends what is in the queue until ctx ends. Then it waits for the requests that are under way, at
 // most for Config.DrainTimeout, and gives its shards to other hosts. It returns
 // when all that it started has ended. Call it once, on every host, after
 // [Delivery.Check].
 func (d *Delivery) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { d.audience.run(ctx) })
 	running.Go(func() { d.updates.run(ctx, d.cfg.BadgeDelay, d.handOverCounts) })
 	running.Go(func() { d.sender.run(ctx) })
 	running.Wait()

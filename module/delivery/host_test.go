@@ -72,7 +72,7 @@ func (w *world) host() (d *Delivery, stop func()) {
 func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *Delivery, stop func()) {
 	w.t.Helper()
 	d, err := New(Seams{
-		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Rules: worldRules{world: w}, Unread: w.unread, Attention: w.attention,
+		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Feed: newFeed(w.t, worldRules{}), Unread: w.unread, Attention: w.attention,
 		Observer: worldObserver{w: w},
 		Report: func(err error) {
 			w.mu.Lock()
@@ -227,7 +227,16 @@ func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.Us
 // worldRules watches rules that never change.
 type worldRules struct {
 	module.RuleStore
-	*world
+}
+
+// newFeed returns a feed of what a store has.
+func newFeed(t testing.TB, store module.RuleStore) *module.Feed {
+	t.Helper()
+	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return feed
 }
 
 func (worldRules) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -18,7 +17,8 @@ import (
 //
 // When it is full, it evicts the largest sets first, of sets of about one size the
 // least recently used: a few users with large sets cannot evict the small sets of
-// many. A smaller set goes first only if it has not been used for ten minutes.
+// many. A smaller set goes first only if it was not used while the cache has taken
+// in ten times as many sets as it has.
 //
 // It is safe for concurrent use.
 type Cache struct {
@@ -28,6 +28,7 @@ type Cache struct {
 	entries map[string]*Entry
 	sizes   [bits.UintSize + 1]list.List // the entries by the number of bits of their size, the last used in front
 	size    int                          // bytes of all keys
+	taken   int                          // sets so far
 }
 
 // Entry is a set that is in a [Cache] until the cache evicts it.
@@ -36,12 +37,13 @@ type Entry struct {
 	compile sync.Once
 	rules   atomic.Pointer[Rules] // nil before it is compiled, and when it is evicted
 	used    atomic.Bool           // since it came to its place
-	since   time.Time             // when it came to its place
+	since   int                   // how many sets the cache had taken in when it came to its place
 	place   *list.Element
 }
 
-// maxIdle is how long a set stays in a full cache that has larger sets.
-const maxIdle = 10 * time.Minute
+// maxIdle is how long an unused set stays in a full cache that has larger sets: until
+// the cache has taken in so many times as many sets as it has.
+const maxIdle = 10
 
 // notShared stands for a set that is not the same for all users.
 var notShared = &Rules{}
@@ -140,7 +142,8 @@ func (c *Cache) entry(key []byte) *Entry {
 	if e, found = c.entries[string(key)]; found {
 		return e
 	}
-	e = &Entry{key: string(key), since: time.Now()}
+	c.taken++
+	e = &Entry{key: string(key), since: c.taken}
 	e.place = c.sized(e).PushFront(e)
 	c.entries[e.key] = e
 	c.size += len(key)
@@ -157,6 +160,7 @@ func (c *Cache) evict(e *Entry) {
 	delete(c.entries, e.key)
 	c.sized(e).Remove(e.place)
 	c.size -= len(e.key)
+	e.key = "" // so that a kept entry takes no memory
 	e.rules.Store(nil)
 }
 
@@ -166,15 +170,14 @@ const maxLook = 100
 // victim returns the entry to evict next. There is one.
 func (c *Cache) victim() *Entry {
 	var victim *Entry
-	now := time.Now()
 	for i := len(c.sizes) - 1; i >= 0; i-- {
 		entries := &c.sizes[i]
 		switch {
 		case entries.Len() == 0:
 		case victim == nil:
-			victim, _ = leastRecentlyUsed(entries, entries.Len(), now)
+			victim, _ = c.leastRecentlyUsed(entries, entries.Len())
 		default:
-			if e, unused := leastRecentlyUsed(entries, maxLook, now); unused && now.Sub(e.since) > maxIdle {
+			if e, unused := c.leastRecentlyUsed(entries, maxLook); unused && c.taken-e.since > maxIdle*len(c.entries) {
 				return e
 			}
 		}
@@ -184,13 +187,13 @@ func (c *Cache) victim() *Entry {
 
 // leastRecentlyUsed returns the last entry, and whether it is unused since it came
 // to its place. Of used entries, up to limit begin in front again.
-func leastRecentlyUsed(entries *list.List, limit int, now time.Time) (last *Entry, unused bool) {
+func (c *Cache) leastRecentlyUsed(entries *list.List, limit int) (last *Entry, unused bool) {
 	for range limit {
 		last = entries.Back().Value.(*Entry)
 		if !last.used.Swap(false) {
 			return last, true
 		}
-		last.since = now
+		last.since = c.taken
 		entries.MoveToFront(last.place)
 	}
 	return entries.Back().Value.(*Entry), false

@@ -5,8 +5,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -147,95 +145,94 @@ func contentSet(t *testing.T, n, bytes int) pushrule.Ruleset {
 	return readSet(t, `{"content":[`+strings.Join(rules, ",")+`]}`)
 }
 
-// kept returns how many of the entries are in the cache, and the bytes of their sets.
-func kept(entries []*match.Entry, sets []pushrule.Ruleset) (count, bytes int) {
-	for i, e := range entries {
+func countKept(entries []*match.Entry) (kept, evicted int) {
+	for _, e := range entries {
 		if e.Rules() != nil {
-			count, bytes = count+1, bytes+len(sets[i].JSON())
+			kept++
 		}
 	}
-	return count, bytes
+	return kept, len(entries) - kept
 }
 
 func TestLargeSetsDoNotEvictTheSmallOnesOfOthers(t *testing.T) {
 	t.Parallel()
-	const limit, large, users = 256 << 10, 20 << 10, 500
+	const limit, size, users = 256 << 10, 20 << 10, 500
 	cache := match.NewCache(limit)
-	add := func(n, bytes int) (*match.Entry, pushrule.Ruleset) {
-		set := contentSet(t, n, bytes)
+	var small, large []*match.Entry
+	bytes := 0
+	add := func(to *[]*match.Entry, n, size int) {
+		set := contentSet(t, n, size)
 		e, rules := cache.Entry("@a:b.c", set)
 		if rules == nil {
 			t.Fatalf("set %d is not compiled", n)
 		}
-		return e, set
+		*to = append(*to, e)
+		if size < 1000 {
+			bytes += len(set.JSON())
+		}
 	}
-	var small, big []*match.Entry
-	var smallSets, bigSets []pushrule.Ruleset
 	for n := range users {
 		if n%100 == 0 { // large ones come before, between and after the small ones
 			for i := range 40 {
-				e, set := add(users+n*40+i, large)
-				big, bigSets = append(big, e), append(bigSets, set)
+				add(&large, users+n*40+i, size)
 			}
 		}
-		e, set := add(n, 300)
-		small, smallSets = append(small, e), append(smallSets, set)
+		add(&small, n, 300)
 	}
 	for i := range 40 {
-		e, set := add(-1-i, large)
-		big, bigSets = append(big, e), append(bigSets, set)
+		add(&large, -1-i, size)
 	}
-	count, bytes := kept(small, smallSets)
-	if count != users {
-		t.Errorf("%d of %d small sets are kept", count, users)
+	if _, evicted := countKept(small); evicted != 0 {
+		t.Errorf("%d of %d small sets are evicted", evicted, users)
 	}
-	bigCount, bigBytes := kept(big, bigSets)
-	if bytes+bigBytes > limit || bytes+bigBytes+2*large < limit {
-		t.Errorf("%d bytes of small and %d of large sets are kept, want about %d", bytes, bigBytes, limit)
+	want := (limit - bytes) / (size + 100)
+	if kept, _ := countKept(large); kept > want+1 || kept < want-1 {
+		t.Errorf("%d large sets are kept, want about %d", kept, want)
 	}
-	for i := range bigCount { // the last ones
-		if big[len(big)-1-i].Rules() == nil {
-			t.Errorf("of %d large sets that are kept, the last but %d is none", bigCount, i)
-		}
+	if _, evicted := countKept(large[len(large)-want+1:]); evicted != 0 {
+		t.Errorf("%d of the last large sets are evicted", evicted)
 	}
 }
 
 func TestSmallSetsThatAreNotUsedMakeRoom(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		cache := match.NewCache(64 << 10)
-		var small, large []*match.Entry
-		var sets []pushrule.Ruleset
-		for n := range 1000 {
-			sets = append(sets, contentSet(t, n, 100))
-			e, _ := cache.Entry("@a:b.c", sets[n])
-			small = append(small, e)
-		}
-		used, _ := cache.Entry("@a:b.c", contentSet(t, -1, 100))
-		addLarge := func() {
+	t.Parallel()
+	cache := match.NewCache(16 << 10)
+	var small []*match.Entry
+	for n := range 200 {
+		e, _ := cache.Entry("@a:b.c", contentSet(t, n, 100))
+		small = append(small, e)
+	}
+	used, _ := cache.Entry("@a:b.c", contentSet(t, -1, 100))
+	var sets []pushrule.Ruleset
+	for n := range 8 {
+		sets = append(sets, contentSet(t, 2000+n, 1800))
+	}
+	addLarge := func(times int) (kept int) {
+		var large []*match.Entry
+		for range times {
 			large = nil
-			for n := range 8 {
-				e, _ := cache.Entry("@a:b.c", contentSet(t, 2000+n, 7<<10))
+			for _, set := range sets {
+				e, _ := cache.Entry("@a:b.c", set)
 				large = append(large, e)
 			}
+			used.Rules()
 		}
-		addLarge()
-		if count, _ := kept(large, make([]pushrule.Ruleset, len(large))); count != 0 {
-			t.Errorf("%d large sets are kept beside small ones that were used", count)
-		}
-		kept(small, sets) // which uses them
-		time.Sleep(11 * time.Minute)
-		used.Rules()
-		addLarge() // small sets get another ten minutes, since they were used
-		time.Sleep(11 * time.Minute)
-		used.Rules()
-		addLarge()
-		if count, _ := kept(large, make([]pushrule.Ruleset, len(large))); count != len(large) {
-			t.Errorf("%d of %d large sets are kept", count, len(large))
-		}
-		if used.Rules() == nil {
-			t.Error("a small set that is used is evicted")
-		}
-	})
+		kept, _ = countKept(large)
+		return kept
+	}
+	if kept := addLarge(30); kept != 0 {
+		t.Errorf("%d large sets are kept beside small ones that were used a while ago", kept)
+	}
+	addLarge(300)
+	if kept := addLarge(1); kept != 8 {
+		t.Errorf("%d of 8 large sets are kept", kept)
+	}
+	if used.Rules() == nil {
+		t.Error("a small set that is used is evicted")
+	}
+	if _, evicted := countKept(small); evicted == 0 {
+		t.Error("no small set is evicted")
+	}
 }
 
 func TestASetThatIsLargerThanTheCacheIsCompiledAndNotKept(t *testing.T) {

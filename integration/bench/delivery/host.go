@@ -32,7 +32,7 @@ func config() pushfx.Config {
 	c := pushfx.DefaultConfig()
 	c.PusherPolicy.AllowHTTP = true
 	c.PusherPolicy.AllowedPrefixes = []netip.Prefix{loopback}
-	c.Delivery.MaxHeldBytes, c.Delivery.MaxCachedUsers = 1<<30, 1<<20 // as many as there are here
+	c.Delivery.MaxHeldBytes, c.Changes.MaxUsers = 1<<30, 1<<20 // as many as there are here
 	return c
 }
 
