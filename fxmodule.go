@@ -411,6 +411,7 @@ func newBuilder(host given) (*builder, error) {
 		return nil, fmt.Errorf("pushfx: invalid config: %w", err)
 	}
 	host.useConcreteTypes()
+	host.Log = host.Log.WithOptions(zap.AddStacktrace(zap.DPanicLevel)) // an error names its cause
 	b := &builder{host: host, lines: logging.New(host.Log), metrics: metrics.NewSet(host.Registerer)}
 	observers := append(slices.Clone(host.Observers), b.metrics.Observer())
 	if host.Tracers != nil {

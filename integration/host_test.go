@@ -43,7 +43,7 @@ func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option)
 	app := fxtest.New(t,
 		fx.NopLogger,
 		pushfx.Module,
-		fx.Supply(zap.New(core), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
+		fx.Supply(zap.New(core, zap.AddStacktrace(zap.ErrorLevel)), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
 		fx.Provide(echo.New),
 		fx.Invoke(
 			fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups)),
