@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"runtime"
 	"strings"
 	"syscall"
@@ -96,8 +97,22 @@ func TestRequireFailsWithoutServerOnDemand(t *testing.T) {
 	}
 }
 
+// Whoever installs a server after a first run must not see the result of that run.
+func TestSkippedResultsAreNotCached(t *testing.T) {
+	t.Parallel()
+	for range 2 {
+		command := exec.CommandContext(t.Context(), "go", "test", "-run", "^TestPassword$", ".")
+		command.Env = append(os.Environ(), binaryVariable+"=no-such-server", requireVariable+"=")
+		output, err := command.CombinedOutput()
+		if err != nil || !strings.HasPrefix(string(output), "ok") || strings.Contains(string(output), "(cached)") {
+			t.Fatalf("%v\n%s", err, output)
+		}
+	}
+}
+
 func TestSingleEndsWithItsTest(t *testing.T) {
 	t.Parallel()
+	Require(t)
 	var server *Server
 	t.Run("owner", func(t *testing.T) {
 		server = Single(t)
@@ -110,6 +125,7 @@ func TestSingleEndsWithItsTest(t *testing.T) {
 
 func TestSingleEndsWhilePaused(t *testing.T) {
 	t.Parallel()
+	Require(t)
 	var server *Server
 	t.Run("owner", func(t *testing.T) {
 		server = Single(t)
@@ -213,6 +229,7 @@ func TestFailureShowsLog(t *testing.T) {
 // The server must not end with the OS thread of the test that started it.
 func TestServerOutlivesThread(t *testing.T) {
 	t.Parallel()
+	Require(t)
 	var server *Server
 	t.Run("thread", func(sub *testing.T) {
 		runtime.LockOSThread() // Without an unlock, the thread ends with the subtest.
@@ -224,6 +241,7 @@ func TestServerOutlivesThread(t *testing.T) {
 
 func TestCluster(t *testing.T) {
 	t.Parallel()
+	Require(t)
 	var cluster *ClusterServers
 	t.Run("owner", func(t *testing.T) {
 		cluster = Cluster(t, 3, 0)
@@ -300,6 +318,7 @@ func setAndWait(t *testing.T, client *redis.Client) {
 
 func TestSentinel(t *testing.T) {
 	t.Parallel()
+	Require(t)
 	var servers *SentinelServers
 	t.Run("owner", func(t *testing.T) {
 		servers = Sentinel(t)
