@@ -100,7 +100,7 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 }
 
 func (b *backend) examineEvent(x *examination, p problem) {
-	e, err := stored.ProveEvent(p.text)
+	e, err := stored.ReadEvent(p.text)
 	switch {
 	case err != nil:
 		p.kind, p.detail = unreadableEvent, err.Error()

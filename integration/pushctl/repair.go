@@ -172,7 +172,7 @@ func (r *repairer) whyLeft(p problem) error {
 	case wrongType, misplacedKey, unknownKey, unreadableFormat, unreadableEntry, unreadableGateway:
 		return errByHand
 	}
-	e, err := stored.ProveEvent(p.text)
+	e, err := stored.ReadEvent(p.text)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package pushrule
 
 import (
+	"slices"
+
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -15,14 +17,14 @@ const (
 	legacyUserName    = ".m.rule.contains_user_name"    // content
 )
 
+func legacyIDs() []string { return []string{legacyDisplayName, legacyRoomNotif, legacyUserName} }
+
 // IsLegacy reports whether id names one of the three rules that MSC4210
 // removed. They are never served.
-func IsLegacy(id string) bool {
-	return id == legacyDisplayName || id == legacyRoomNotif || id == legacyUserName
-}
+func IsLegacy(id string) bool { return slices.Contains(legacyIDs(), id) }
 
 // HasLegacy reports whether the set holds a rule that [IsLegacy] names.
-func (s *Ruleset) HasLegacy() bool { return s.doc.legacy }
+func (s *Ruleset) HasLegacy() bool { return slices.ContainsFunc(legacyIDs(), s.doc.has) }
 
 // ServerDefault returns the rule set of a user who has changed nothing, where
 // the host adds no rules: the predefined rules of the Matrix specification,

@@ -17,12 +17,11 @@ import (
 // Such a text can be searched for a rule by its bytes. In any other one, rules
 // are found by walking through it, and it is written anew before a change.
 //
-// Only the functions of this file, [Read] and [FromCanonical] set the fields, so that
-// the proof holds. The zero value is the empty set.
+// Only the functions of this file and [FromCanonical] set the fields. The zero value is
+// the empty set.
 type document struct {
 	text      string
 	canonical bool
-	legacy    bool // it has a rule that [IsLegacy] names
 }
 
 // emptySet is the JSON of the zero Ruleset.
@@ -78,7 +77,6 @@ func (l lists) document(extra []Member) document {
 				text = append(text, ',')
 			}
 			text = rule.AppendJSON(text, kind)
-			d.legacy = d.legacy || IsLegacy(rule.ID)
 			rules++
 		}
 		text = append(text, ']')
@@ -97,7 +95,7 @@ func readDocument(r *strictjson.Reader) (document, error) {
 		return document{}, err
 	}
 	text, written := r.Since(start), l.document(extra)
-	return document{text, written.canonical && written.text == text, written.legacy}, nil
+	return document{text, written.canonical && written.text == text}, nil
 }
 
 // forChange returns the set in the form in which the service writes it.
@@ -189,6 +187,19 @@ func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 	return span{}, entry{}, false
 }
 
+// has reports whether a rule of any kind has the id, which needs no escapes in JSON.
+func (d document) has(id string) bool {
+	if d.canonical {
+		return strings.Contains(d.text, ruleStart+id+`"`)
+	}
+	for _, kind := range Kinds() {
+		if _, _, found := d.find(kind, id); found {
+			return true
+		}
+	}
+	return false
+}
+
 // firstRule returns where the first rule of a kind is, or the end of its list, in
 // a canonical text.
 func (d document) firstRule(kind Kind) int {
@@ -252,9 +263,7 @@ func (d document) splice(at span, part string, clear bool) document {
 	return d
 }
 
-// withList returns the set with a new list in the place of another. Its entries
-// are those of the set or were made. Legacy rules do not come that way, but they
-// may go.
+// withList returns the set with a new list in place of another.
 func (d document) withList(at span, list []entry) document {
 	size := len(d.text) - (at.end - at.start) + len("[]")
 	for _, e := range list {
@@ -269,16 +278,10 @@ func (d document) withList(at span, list []entry) document {
 			text.WriteByte(',')
 		}
 		text.WriteString(e.text)
-		d.canonical = d.canonical && !(e.made && hasStart(e.text[len(ruleStart):]))
+		d.canonical = d.canonical && !hasStart(strings.TrimPrefix(e.text, ruleStart))
 	}
 	text.WriteByte(']')
 	text.WriteString(d.text[at.end:])
 	d.text = text.String()
-	return d
-}
-
-// withoutLegacy returns the set after its legacy rules have gone.
-func (d document) withoutLegacy() document {
-	d.legacy = false
 	return d
 }

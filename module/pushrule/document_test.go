@@ -5,7 +5,6 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // withRules is a set with rules in one list.
@@ -53,9 +52,6 @@ func TestOnlyWhatTheServiceWritesIsCanonical(t *testing.T) {
 		s, err := Read(test.text)
 		if err != nil || s.doc.canonical != test.want {
 			t.Errorf("%s: canonical is %t, %v", name, s.doc.canonical, err)
-		}
-		if slow, err := readSlowly(test.text); err != nil || slow != s {
-			t.Errorf("%s: read slowly, canonical is %t, %v", name, slow.doc.canonical, err)
 		}
 	}
 }
@@ -163,47 +159,6 @@ func checkDocument(t *testing.T, d document, ids []string) {
 	}
 }
 
-// readSlowly is [Read] of a text that is not proved to be canonical before.
-func readSlowly(text string) (Ruleset, error) {
-	return ReadRuleset(strictjson.NewReader(text))
-}
-
-// isCanonical reports whether reading a text finds out that it is canonical.
-func isCanonical(text string) bool {
-	s, err := readSlowly(text)
-	return err == nil && s.doc.canonical && !s.doc.legacy
-}
-
-func TestWhatIsProvedIsWhatReadingFindsOut(t *testing.T) {
-	t.Parallel()
-	defaults := ServerDefault(mxid.UserID("@alice:example.org"))
-	if !proveCanonical(defaults.JSON()) {
-		t.Errorf("not proved: %s", defaults.JSON())
-	}
-	set := withRules(Content, `{"rule_id":"a","default":false,"enabled":true,"pattern":"p","actions":["x",{"a":[1]}],"y":{"z":1e400}}`)
-	set = strings.Replace(set, `"override":[`, `"override":[{"rule_id":".o","default":true,"enabled":false,"conditions":[{"c":[]},1],"actions":[]},`+
-		`{"rule_id":"b","default":false,"enabled":false,"conditions":[],"actions":[]}`, 1)
-	if !proveCanonical(set) {
-		t.Errorf("not proved: %s", set)
-	}
-	parts := []string{
-		"", " ", "1", `"`, "[", "]", "{", "}", "{}", ",", "null", "true", `,"x":1`, `,"room":[]`, `,"x":{"room":[]}`, `,"x":{"rule_id":""}`, `,"rule_id":"b"`,
-		`,{"rule_id":""}`, `{"sender":[{"a":1}]}`, `,[`, legacyRoomNotif,
-	}
-	for i := range len(set) + 1 {
-		for _, part := range parts {
-			for _, end := range []int{i, min(i+1, len(set))} {
-				text := set[:i] + part + set[end:]
-				// Members beside the lists, and space around the set, are left to reading.
-				want := isCanonical(text) && strings.HasPrefix(text, "{") && strings.HasSuffix(text, "]}")
-				if got := proveCanonical(text); got != want {
-					t.Errorf("%s: got %t, want %t", text, got, want)
-				}
-			}
-		}
-	}
-}
-
 // A digest that is right by chance, or that somebody has made, ends no process.
 func FuzzFromCanonical(f *testing.F) {
 	defaults := ServerDefault("@alice:example.org")
@@ -233,23 +188,6 @@ func FuzzFromCanonical(f *testing.F) {
 			}
 			s.MergeDefaults(table)
 			_ = s.Repair(table)
-		}
-	})
-}
-
-// FuzzProveCanonical holds that nothing else is taken for a canonical set.
-func FuzzProveCanonical(f *testing.F) {
-	defaults := ServerDefault("@alice:example.org")
-	f.Add(defaults.JSON())
-	const rule = `{"rule_id":"A","default":false,"enabled":true,"actions":[]}`
-	for _, list := range []string{rule, rule + "," + rule, rule + ",", rule + rule, "," + rule, rule + ",1", rule[:20], rule + "]", "[" + rule, rule + ` ,` + rule} {
-		f.Add(`{"override":[],"content":[],"room":[` + list + `],"sender":[],"underride":[]}`)
-		f.Add(`{"override":[` + list + `],"content":[` + list + `],"room":[],"sender":[],"underride":[]}`)
-		f.Add(`{"override":[],"content":[],"room":[],"sender":[],"underride":[]}` + list)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if proveCanonical(text) && !isCanonical(text) {
-			t.Errorf("taken for canonical: %q", text)
 		}
 	})
 }

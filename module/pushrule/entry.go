@@ -11,45 +11,18 @@ import (
 type entry struct {
 	id   string
 	text string
-	made bool // it is not from the text of a set
 }
 
 // newEntry makes a rule an entry.
 func newEntry(kind Kind, rule Rule) entry {
-	return entry{rule.ID, string(rule.AppendJSON(nil, kind)), true}
+	return entry{rule.ID, string(rule.AppendJSON(nil, kind))}
 }
 
-// rule returns the rule, of a kind.
-func (e entry) rule(kind Kind) (rule Rule) {
-	w := strictjson.Walk(e.text)
-	for name := range w.Object() {
-		switch {
-		case name == "rule_id":
-			rule.ID = w.String()
-		case name == "default":
-			rule.Default = w.Next() == 't'
-		case name == "enabled":
-			rule.Enabled = w.Next() == 't'
-		case name == "actions":
-			rule.Actions = elements[Action](&w)
-		case name == "conditions" && kind.HasConditions():
-			rule.Conditions = elements[Condition](&w)
-		case name == "pattern" && kind.HasPattern():
-			rule.Pattern = w.String()
-		default:
-			rule.Extra = append(rule.Extra, Member{Name: name, Value: w.Skip()})
-		}
-	}
+// rule returns the rule, of a kind. The text was read or written before, so it has no
+// errors.
+func (e entry) rule(kind Kind) Rule {
+	rule, _ := readRule(strictjson.NewReader(e.text), kind)
 	return rule
-}
-
-// elements returns the texts of the elements of an array.
-func elements[T ~string](w *strictjson.Walker) []T {
-	list := []T{}
-	for range w.Array() {
-		list = append(list, T(w.Skip()))
-	}
-	return list
 }
 
 // member returns where in the text of the rule the value of a member is.

@@ -28,7 +28,7 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 		}
 		doc = doc.withList(listed, hoistMaster(merged))
 	}
-	s.doc = doc.withoutLegacy()
+	s.doc = doc
 }
 
 // IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave

@@ -28,22 +28,16 @@ type Ruleset struct{ doc document }
 // kind; absent kinds are empty. What is not a rule set gives an error that
 // names the place; it is for the caller to say whose fault that is.
 func Read(text string) (Ruleset, error) {
-	if proveCanonical(text) {
-		return Ruleset{document{text: text, canonical: true}}, nil
-	}
 	return ReadRuleset(strictjson.NewReader(text))
 }
 
-// FromCanonical returns the set of a text that was the JSON of a set of which
-// [Ruleset.IsCanonical] reported so, without reading it. In a set made of any other text,
-// what is found means nothing.
+// FromCanonical wraps a text without reading it. The text must come from a set whose
+// [Ruleset.IsCanonical] was true; for any other text, results are undefined.
 func FromCanonical(text string) Ruleset { return Ruleset{document{text: text, canonical: true}} }
 
-// IsCanonical reports whether the JSON of the set is, byte for byte, what the service
-// writes of it, and no rule in it is legacy; see [IsLegacy].
-func (s *Ruleset) IsCanonical() bool {
-	return (s.doc.canonical || s.doc.text == "") && !s.doc.legacy
-}
+// IsCanonical reports whether the JSON of the set is, byte for byte, the text that the
+// service writes for it.
+func (s *Ruleset) IsCanonical() bool { return s.doc.canonical || s.doc.text == "" }
 
 // ReadRuleset is [Read] for a set within a larger text.
 func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {

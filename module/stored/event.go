@@ -32,29 +32,13 @@ const (
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. It does not prove an event that ends with its digest:
-// the module wrote that one. It returns [pushrule.Unreadable] if the text is no event, or
-// if its content cannot be read.
+// ReadEvent reads a stored event. It believes the digest of an event, which says that
+// the module wrote the text, and reads the rules of any other event. It returns
+// [pushrule.Unreadable] if the text is no event, or if its content cannot be read.
 func ReadEvent(text string) (Event, error) {
 	if hasDigest(text) {
-		rules, last, found := cutEvent(text)
-		if revision := ReadRevision(last); found && revision.Version > 0 {
-			return Event{Rules: pushrule.FromCanonical(rules), Found: true, Revision: revision}, nil
-		}
-	}
-	return ProveEvent(text)
-}
-
-// ProveEvent is [ReadEvent] that relies on no digest, to find what is wrong in Redis.
-//
-// An event as the module writes it is cut into its rules and its revision. This
-// proves the form of the whole: the text is those two JSON values and the constant
-// parts around them, which can be read in one way alone.
-func ProveEvent(text string) (Event, error) {
-	if rules, last, found := cutEvent(text); found {
-		revision := ReadRevision(last) // which has a version only if the text is JSON
-		if set, err := pushrule.Read(rules); err == nil && (last == "" || revision.Version > 0 || strictjson.Valid(last)) {
-			return Event{Rules: set, Found: true, Revision: revision}.withForeign(text), nil
+		if e, found := cutEvent(text); found {
+			return e, nil
 		}
 	}
 	e, err := readAnyEvent(text)
@@ -64,20 +48,16 @@ func ProveEvent(text string) (Event, error) {
 	return e.withForeign(text), nil
 }
 
-// cutEvent returns the rules and the revision of an event as the module writes it,
-// or, without a revision, as others do. It does not check that they are JSON.
-func cutEvent(text string) (rules, revision string, found bool) {
+// cutEvent cuts an event with a digest into its rules and its revision.
+func cutEvent(text string) (e Event, found bool) {
 	rest, starts := strings.CutPrefix(text, eventStart)
 	rest, ends := strings.CutSuffix(rest, eventEnd)
-	if !starts || !ends {
-		return "", "", false
+	at := strings.LastIndex(rest, eventRevision)
+	if !starts || !ends || at < 0 {
+		return Event{}, false
 	}
-	if at := strings.LastIndex(rest, eventRevision); at >= 0 {
-		revision = rest[at+len(eventRevision):]
-		return rest[:at], revision, revision != ""
-	}
-	rules, found = strings.CutSuffix(rest, eventEnd)
-	return rules, "", found
+	revision := ReadRevision(rest[at+len(eventRevision):])
+	return Event{Rules: pushrule.FromCanonical(rest[:at]), Found: true, Revision: revision}, revision.Version > 0
 }
 
 // readAnyEvent reads an event in any form.
