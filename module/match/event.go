@@ -6,6 +6,8 @@ import (
 	"math"
 	"slices"
 	"sync"
+
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // Event is an event with its properties made ready to be looked up. It never
@@ -32,7 +34,6 @@ type member struct {
 type property struct {
 	name   string
 	parent int32 // the property that is the object, -1 for the event
-	before int32 // the member before it in the object, -1 for none
 	value  value // of an array, the number is the place of its scalars
 }
 
@@ -52,15 +53,55 @@ var ErrNotAnEvent = errors.New("match: not a JSON object")
 // with each name once, valid UTF-8 and no half of a surrogate pair. The event
 // keeps the text.
 func ReadEvent(text string) (*Event, error) {
+	if !strictjson.Valid(text) {
+		return nil, ErrNotAnEvent
+	}
+	w := strictjson.Walk(text)
+	if w.Next() != '{' {
+		return nil, ErrNotAnEvent
+	}
 	e := &Event{properties: make([]property, 0, 8+len(text)/48)}
 	for i := range e.slots {
 		e.slots[i] = absent
 	}
-	p := parser{text: text, event: e}
-	if !p.document() {
-		return nil, ErrNotAnEvent
-	}
+	e.readObject(&w, absent, slotEvent)
 	return e, nil
+}
+
+// readObject reads the members of the event, or of an object in it.
+func (e *Event) readObject(w *strictjson.Walker, parent int32, parentSlot slot) {
+	for name := range w.Object() {
+		at, s := int32(len(e.properties)), slotOf(parentSlot, name)
+		e.properties = append(e.properties, property{name: name, parent: parent})
+		if s != 0 {
+			e.slots[s] = at
+		}
+		switch w.Next() {
+		case '{':
+			e.readObject(w, at, s)
+		case '[':
+			e.properties[at].value = e.readArray(w)
+		default:
+			e.properties[at].value = readScalar(w)
+		}
+	}
+}
+
+// readArray reads the scalars of an array.
+func (e *Event) readArray(w *strictjson.Walker) value {
+	first := len(e.elements)
+	for range w.Array() {
+		if c := w.Next(); c == '{' || c == '[' {
+			continue
+		}
+		if v := readScalar(w); v.isScalar() {
+			e.elements = append(e.elements, v)
+		}
+	}
+	if len(e.elements)-first > manyElements {
+		slices.SortFunc(e.elements[first:], value.compare)
+	}
+	return value{kind: array, number: int64(first)<<32 | int64(len(e.elements))}
 }
 
 // body returns what content.body says, nil if it is not a string. It is
