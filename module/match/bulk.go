@@ -123,6 +123,7 @@ func (w *bulkWorker) evaluateFor(rules *Rules, shared *bulkResult) Result {
 		return w.evaluateShared(rules)
 	}
 	for _, c := range shared.unless.conditions {
+		w.subject.meter.spend(c.work())
 		if c.holds(&w.subject) {
 			return rules.evaluate(&w.subject)
 		}

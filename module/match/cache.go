@@ -49,7 +49,7 @@ const maxIdle = 10
 var notShared = &Rules{}
 
 // NewCache returns a cache for sets whose JSON has limit bytes together. Compiled,
-// a set takes three to seven times as many bytes as its JSON.
+// a set takes at most eight times as many bytes as its JSON.
 func NewCache(limit int) *Cache {
 	return &Cache{limit: limit, entries: map[string]*Entry{}}
 }

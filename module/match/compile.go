@@ -1,6 +1,8 @@
 package match
 
 import (
+	"slices"
+
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -8,15 +10,15 @@ import (
 // Rules is a rule set made ready to be evaluated. It never changes and is safe
 // for concurrent use.
 type Rules struct {
-	rules      []rule           // in the order in which they are checked
-	unindexed  []int32          // those that have to be tested one by one, in order
-	conditions int              // of the unindexed rules
-	rooms      map[string]int32 // room rules by room
-	senders    map[string]int32 // sender rules by sender
-	bodies     bodyRules        // rules that ask for something in the body
-	owner      mxid.UserID      // whose id is the user's in the conditions' texts
-	personal   int              // conditions that compare with the id of the user
-	shared     bool             // whether other users have the same set
+	rules     []rule           // in the order in which they are checked
+	unindexed []int32          // those that have to be tested one by one, in order
+	work      int              // of testing the conditions of the unindexed rules
+	rooms     map[string]int32 // room rules by room
+	senders   map[string]int32 // sender rules by sender
+	bodies    bodyIndex        // rules that ask for something in the body
+	owner     mxid.UserID      // whose id is the user's in the conditions' texts
+	personal  int              // conditions that compare with the id of the user
+	shared    bool             // whether other users have the same set
 }
 
 // rule is a rule of any kind. Content, room and sender rules have the conditions
@@ -41,7 +43,9 @@ func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
 	r := &Rules{owner: owner}
 	for _, kind := range pushrule.Kinds() {
-		for _, source := range set.List(kind) {
+		list := set.List(kind)
+		r.rules = slices.Grow(r.rules, len(list))
+		for _, source := range list {
 			r.add(newRule(kind, source, owner))
 		}
 	}
@@ -65,14 +69,14 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 	switch kind {
 	case pushrule.Content:
 		return append(conditions, condition{
-			op: matchesWords, key: wellKnown[slotBody], glob: newGlob(source.Pattern),
-			source: impliedCondition("event_match", "content.body", "pattern", source.Pattern),
+			op: matchesWords, key: wellKnown[slotBody], glob: newGlob(source.Pattern), text: source.Pattern,
 		})
 	case pushrule.Room:
-		return append(conditions, sameProperty(slotRoomID, "room_id", source.ID))
+		return append(conditions, sameProperty(slotRoomID, source.ID))
 	case pushrule.Sender:
-		return append(conditions, sameProperty(slotSender, "sender", source.ID))
+		return append(conditions, sameProperty(slotSender, source.ID))
 	}
+	conditions = slices.Grow(conditions, len(source.Conditions))
 	for _, c := range source.Conditions {
 		conditions = append(conditions, newCondition(c, owner))
 	}
@@ -81,8 +85,8 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 
 // sameProperty returns the condition that a property of the event is exactly a
 // text.
-func sameProperty(at slot, name, text string) condition {
-	return condition{op: sameText, key: wellKnown[at], text: text, source: impliedCondition("event_property_is", name, "value", text)}
+func sameProperty(at slot, text string) condition {
+	return condition{op: sameText, key: wellKnown[at], text: text}
 }
 
 // add adds the rule that is checked next.
@@ -102,7 +106,7 @@ func (r *Rules) add(added rule) {
 		r.senders = addFirst(r.senders, added.id, at)
 	case added.bodyCondition() == nil:
 		r.unindexed = append(r.unindexed, at)
-		r.conditions += len(added.conditions)
+		r.work += added.work()
 	}
 }
 
@@ -124,6 +128,15 @@ func (r *rule) neverMatches() bool {
 		}
 	}
 	return false
+}
+
+// work returns what the conditions of the rule cost, without the comparison of
+// patterns with texts.
+func (r *rule) work() (units int) {
+	for i := range r.conditions {
+		units += r.conditions[i].work()
+	}
+	return units
 }
 
 // bodyCondition returns the condition by which the rule is found in a body,

@@ -35,9 +35,9 @@ type condition struct {
 	key    key
 	glob   glob
 	value  value  // what event_property_is and event_property_contains compare with
-	text   string // the notification, or what sameText compares with
+	text   string // the notification, what sameText compares with, or a content rule's pattern
 	count  comparison
-	source pushrule.Condition
+	source pushrule.Condition // empty if the kind of the rule implies it
 }
 
 // comparison is one with the number of members.
@@ -96,6 +96,10 @@ func (s *subject) note(c *condition, holds bool) bool {
 	return holds
 }
 
+// work returns what testing the condition costs, without the comparison of a
+// pattern with a text.
+func (c *condition) work() int { return conditionWork + nameWork*len(c.key.parts) }
+
 // holds tests a condition.
 func (c *condition) holds(s *subject) bool {
 	switch c.op {
@@ -153,15 +157,14 @@ func (s *subject) matchesWhole(g *glob, p *property) bool {
 	text := p.value.text
 	switch {
 	case g.literal:
+		s.meter.spend(min(len(text), len(g.pattern)))
 		return equalsFolded(text, g.pattern)
 	case len(text) <= stackBytes:
+		s.meter.spend(len(text))
 		var space [stackBytes]byte
 		return g.matchWhole(asText(appendFolded(space[:0], text)), &s.meter)
 	case s.foldedOf != p:
 		s.meter.spend(len(text))
-		if s.meter.isEmpty() {
-			return false
-		}
 		s.foldedOf, s.folded = p, fold(text)
 	}
 	return g.matchWhole(s.folded, &s.meter)
@@ -181,9 +184,10 @@ func (s *subject) hasDisplayName(b *body) bool {
 
 // contains reports whether a text stands in the body between word boundaries.
 func (b *body) contains(text string, m *meter) bool {
+	m.spend(len(text))
 	var space [stackBytes]byte
 	folded := asText(appendFolded(space[:0], text))
-	s := segment{text: folded, anchor: folded}
+	s := literalSegment(folded)
 	where := search{b.folded, b, m}
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }

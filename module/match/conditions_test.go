@@ -285,3 +285,18 @@ func TestConditionsThatAreNoneNeverHold(t *testing.T) {
 		"the empty key":           {condition: `{"kind":"event_match","key":"","pattern":"x"}`, yes: []string{`{"":"x"}`}, no: []string{`{}`}},
 	})
 }
+
+// TestADisplayNameHasNoWildcards is about a name that nearly matches in so many
+// places that the body is scanned for it.
+func TestADisplayNameHasNoWildcards(t *testing.T) {
+	t.Parallel()
+	rules := match.Compile(readSet(t, `{"override":[`+rule("o", `"conditions":[{"kind":"contains_display_name"}]`)+`]}`))
+	for name, ends := range map[string][2]string{"x?": {"xa", "x?"}, "x?" + strings.Repeat("-a", 40): {"xa" + strings.Repeat("-a", 40), "x?" + strings.Repeat("-a", 40)}} {
+		for i, end := range ends {
+			event := readEvent(t, bodyEvent(strings.Repeat("a"+name+"a ", 20)+end))
+			if got := rules.Evaluate(event, match.Facts{User: "@a:b.c", DisplayName: name}).Matched(); got != (i == 1) {
+				t.Errorf("%.4s... and ...%.4s: got %t", name, end, got)
+			}
+		}
+	}
+}

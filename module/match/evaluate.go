@@ -66,9 +66,9 @@ func (r Result) Sound() string {
 }
 
 // Incomplete reports whether the rules would have cost more than one user's may
-// cost on one event, which is a few milliseconds. Only patterns with many
-// wildcards in long texts get there. Those that were not tested then count as
-// not matching.
+// cost on one event, which is a few milliseconds. Only many patterns that nearly
+// match a long text get there. Patterns that were not tested count as not
+// matching.
 func (r Result) Incomplete() bool { return r.incomplete }
 
 // Evaluate returns what the rules do with an event. A user's own events give
@@ -95,7 +95,7 @@ func (s *subject) isOwn() bool {
 
 // first returns the first rule that matches, nil if none does.
 func (r *Rules) first(s *subject) *rule {
-	s.meter.spend(conditionWork * r.conditions)
+	s.meter.spend(r.work)
 	bound := min(r.firstByText(r.rooms, s, slotRoomID), r.firstByText(r.senders, s, slotSender))
 	for _, i := range r.unindexed {
 		if i >= bound {

@@ -83,7 +83,12 @@ func (r *Rules) explainRule(rule *rule, s *subject, result Result) RuleExplanati
 
 // sourceOf returns the text of a condition, as the user has it.
 func (r *Rules) sourceOf(c *condition, user mxid.UserID) pushrule.Condition {
-	if !c.isPersonal() {
+	switch {
+	case c.source == "" && c.op == matchesWords:
+		return impliedCondition("event_match", c, "pattern")
+	case c.source == "" && c.op == sameText:
+		return impliedCondition("event_property_is", c, "value")
+	case !c.isPersonal():
 		return c.source
 	}
 	return pushrule.Condition(strings.ReplaceAll(string(c.source), quote(string(r.owner)), quote(string(user))))
@@ -93,8 +98,8 @@ func quote(text string) string { return string(strictjson.AppendString(nil, text
 
 // impliedCondition returns the text of a condition that the kind of a rule
 // implies.
-func impliedCondition(kind, key, member, text string) pushrule.Condition {
-	return pushrule.Condition(`{"kind":"` + kind + `","key":"` + key + `","` + member + `":` + quote(text) + `}`)
+func impliedCondition(kind string, c *condition, member string) pushrule.Condition {
+	return pushrule.Condition(`{"kind":"` + kind + `","key":"` + c.key.path() + `","` + member + `":` + quote(c.text) + `}`)
 }
 
 // saw tells what a condition that does not hold has found.

@@ -10,50 +10,63 @@ import (
 // character is a Unicode code point, a line break like any other. It is
 // compared with folded texts.
 type glob struct {
-	segments           []segment // what is between the stars
-	pattern            string    // folded
-	literal            bool      // it has neither * nor ?
-	starred            bool      // it has a *
-	leastBytes         int       // that a matching text has
-	leadStar, tailStar bool
+	pattern    string // folded, with one star for several in a row
+	literal    bool   // it has neither * nor ?
+	leastBytes int    // that a matching text has
+}
+
+func newGlob(pattern string) glob {
+	folded := fold(pattern)
+	for strings.Contains(folded, "**") {
+		folded = strings.ReplaceAll(folded, "**", "*")
+	}
+	return glob{
+		pattern: folded, literal: !strings.ContainsAny(folded, "*?"),
+		leastBytes: len(folded) - strings.Count(folded, "*"),
+	}
 }
 
 // segment is a part of a pattern without stars. It matches a part of a text
 // that has as many characters as it has itself.
 type segment struct {
 	text   string // folded
-	anchor string // the longest part of text without ?, which is looked for
+	anchor string // a part of text without ?, which is looked for
 	before int    // characters of the segment before its anchor
 	gaps   bool   // it has a ?
 }
 
-func newGlob(pattern string) glob {
-	g := glob{pattern: fold(pattern)}
-	g.literal = !strings.ContainsAny(pattern, "*?")
-	g.starred = strings.Contains(pattern, "*")
-	for part := range strings.SplitSeq(g.pattern, "*") {
-		if part == "" && g.starred {
+// maxAnchor bounds the text that is looked for: [strings.Index] is slow for
+// a long text that nearly matches in many places.
+const maxAnchor = 24
+
+// newSegment looks for the longest part without ?. It takes no memory: a pattern
+// with many stars has many segments, and few of them are asked for.
+func newSegment(text string) segment {
+	s := literalSegment(text)
+	if s.gaps = strings.Contains(text, "?"); !s.gaps {
+		return s
+	}
+	longest, at, start := 0, 0, 0
+	for i := 0; i <= len(text); i++ {
+		if i < len(text) && text[i] != '?' {
 			continue
 		}
-		g.segments = append(g.segments, newSegment(part))
-		g.leastBytes += len(part)
-	}
-	g.leadStar = strings.HasPrefix(g.pattern, "*")
-	g.tailStar = strings.HasSuffix(g.pattern, "*")
-	return g
-}
-
-func newSegment(text string) segment {
-	s := segment{text: text, gaps: strings.Contains(text, "?")}
-	at := 0
-	for part := range strings.SplitSeq(text, "?") {
-		if len(part) > len(s.anchor) {
-			s.anchor, s.before = part, utf8.RuneCountInString(text[:at])
+		if i-start > longest {
+			longest, at = i-start, start
 		}
-		at += len(part) + 1
+		start = i + 1
 	}
+	s.anchor, s.before = text[at:at+min(longest, maxAnchor)], utf8.RuneCountInString(text[:at])
 	return s
 }
+
+// literalSegment returns a segment in which ? means itself.
+func literalSegment(text string) segment {
+	return segment{text: text, anchor: text[:min(len(text), maxAnchor)]}
+}
+
+// isGap reports whether a byte of the segment stands for any character.
+func (s *segment) isGap(c byte) bool { return s.gaps && c == '?' }
 
 // untilGap returns what a text has before its first ?.
 func untilGap(text string) string {
@@ -63,8 +76,9 @@ func untilGap(text string) string {
 
 // matchAt returns where the part of a text ends that begins at a place and
 // matches the segment, -1 if there is none.
-func (s *segment) matchAt(text string, at int) (end int) {
+func (s *segment) matchAt(text string, at int, m *meter) (end int) {
 	if !s.gaps {
+		m.spend(len(s.text) / comparedPerUnit)
 		if strings.HasPrefix(text[at:], s.text) {
 			return at + len(s.text)
 		}
@@ -73,15 +87,18 @@ func (s *segment) matchAt(text string, at int) (end int) {
 	for i := range len(s.text) {
 		switch {
 		case at == len(text):
+			m.spend(i)
 			return -1
 		case s.text[i] == '?':
 			at = nextRune(text, at)
 		case s.text[i] != text[at]:
+			m.spend(i)
 			return -1
 		default:
 			at++
 		}
 	}
+	m.spend(len(s.text))
 	return at
 }
 
@@ -110,37 +127,33 @@ func backRunes(text string, at, n int) int {
 
 // matchWhole reports whether a folded text matches from its start to its end.
 func (g *glob) matchWhole(text string, m *meter) bool {
-	switch {
-	case g.literal:
-		return text == g.pattern
-	case len(text) < g.leastBytes:
+	if m.isEmpty() || len(text) < g.leastBytes {
 		return false
-	case !g.starred:
-		return g.segments[0].matchAt(text, 0) == len(text)
 	}
-	at, middle := 0, g.segments
-	if !g.leadStar {
-		if at = middle[0].matchAt(text, 0); at < 0 {
-			return false
-		}
-		middle = middle[1:]
+	m.spend(tryWork)
+	head, rest, starred := strings.Cut(g.pattern, "*")
+	at := endSegment(head).matchAt(text, 0, m)
+	if !starred || at < 0 {
+		return at == len(text)
 	}
-	last := len(middle) - 1
-	if g.tailStar {
-		last++
+	middle, tail := "", rest
+	if star := strings.LastIndexByte(rest, '*'); star >= 0 {
+		middle, tail = rest[:star], rest[star+1:]
 	}
 	where := search{text: text, meter: m}
-	for i := range middle[:last] {
-		if at = where.first(&middle[i], at, 0); at < 0 {
+	for part := range strings.SplitSeq(middle, "*") {
+		if at = where.firstPart(part, at, 0); at < 0 {
 			return false
 		}
 	}
-	if g.tailStar {
-		return true
-	}
-	start := backRunes(text, len(text), utf8.RuneCountInString(middle[last].text))
-	return start >= at && middle[last].matchAt(text, start) == len(text)
+	m.spend(len(tail))
+	from := backRunes(text, len(text), utf8.RuneCountInString(tail))
+	return from >= at && endSegment(tail).matchAt(text, from, m) == len(text)
 }
+
+// endSegment returns a segment for the start or the end of a text. It has no
+// anchor, since its place is known.
+func endSegment(text string) *segment { return &segment{text: text, gaps: strings.Contains(text, "?")} }
 
 // matchWords reports whether any part of a body matches that starts and ends
 // at a word boundary.
@@ -149,15 +162,13 @@ func (g *glob) matchWords(b *body, m *meter) bool {
 		return false
 	}
 	where, at := search{b.folded, b, m}, 0
-	for i := range g.segments {
-		var bounds bounded
-		if i == 0 && !g.leadStar {
-			bounds |= startBounded
-		}
-		if i == len(g.segments)-1 && !g.tailStar {
+	bounds := startBounded
+	for rest, more := g.pattern, true; more; bounds = 0 {
+		var part string
+		if part, rest, more = strings.Cut(rest, "*"); !more {
 			bounds |= endBounded
 		}
-		if at = where.first(&g.segments[i], at, bounds); at < 0 {
+		if at = where.firstPart(part, at, bounds); at < 0 {
 			return false
 		}
 	}

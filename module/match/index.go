@@ -5,52 +5,32 @@ import (
 	"hash/maphash"
 	"math/bits"
 	"slices"
-	"sync"
+	"strings"
 )
-
-// bodyRules finds the rules that ask for something in the body.
-type bodyRules struct {
-	index bodyIndex
-
-	// grams is an index without words, for bodies with lookalikes: their words
-	// are not those of a pattern. It is made when the first such body comes.
-	once  sync.Once
-	grams *bodyIndex
-}
-
-// build files all rules.
-func (x *bodyRules) build(rules []rule) { x.index.build(rules, true) }
-
-// first returns the first rule before bound that matches, bound if none does.
-func (x *bodyRules) first(rules []rule, s *subject, bound int32) int32 {
-	if x.index.least >= bound {
-		return bound
-	}
-	body := s.event.body()
-	if body == nil {
-		return bound
-	}
-	index := &x.index
-	if body.lookalikes != nil {
-		x.once.Do(func() {
-			x.grams = &bodyIndex{}
-			x.grams.build(rules, false)
-		})
-		index = x.grams
-	}
-	bound = firstOf(index.always, rules, s, bound)
-	search := indexSearch{index: index, rules: rules, subject: s, bound: bound}
-	return search.run(body)
-}
 
 // bodyIndex finds rules in one pass over a body: each is filed under a word, or
 // under a few bytes, that a body must have for the rule's pattern to match.
 type bodyIndex struct {
 	least  int32                // the first rule of the index; without rules, larger than any
 	always []int32              // the rules that are filed under nothing, in order
+	worded []int32              // the rules that are filed under words, in order
 	words  table                // by the hash of a whole word
 	grams  [gramBytes + 1]table // by this many bytes anywhere
 	places int32                // under which rules are filed
+}
+
+// first returns the first rule before bound that matches, bound if none does.
+func (x *bodyIndex) first(rules []rule, s *subject, bound int32) int32 {
+	if x.least >= bound {
+		return bound
+	}
+	body := s.event.body()
+	if body == nil {
+		return bound
+	}
+	bound = firstOf(x.always, rules, s, bound)
+	search := indexSearch{index: x, rules: rules, subject: s, bound: bound}
+	return search.run(body)
 }
 
 const gramBytes = 4
@@ -76,7 +56,7 @@ func firstOf(candidates []int32, rules []rule, s *subject, bound int32) int32 {
 		if i >= bound {
 			break
 		}
-		s.meter.spend(conditionWork * len(rules[i].conditions))
+		s.meter.spend(rules[i].work())
 		if rules[i].holds(s) {
 			return i
 		}
@@ -101,7 +81,10 @@ func (f *indexSearch) run(b *body) int32 {
 	if n := int(f.index.places+63) / 64; n > len(f.tested) {
 		f.extra = make([]uint64, n-len(f.tested))
 	}
-	if t := &f.index.words; len(t.rules) > 0 {
+	if b.lookalikes != nil { // the body's words are not those of a pattern
+		f.bound = firstOf(f.index.worded, f.rules, f.subject, f.bound)
+	} else if t := &f.index.words; len(t.rules) > 0 {
+		f.subject.meter.spend(filterWork * len(b.words))
 		for _, hash := range b.words {
 			if t.mayHave(hash) {
 				f.test(t, hash)
@@ -118,6 +101,10 @@ func (f *indexSearch) run(b *body) int32 {
 
 // scan finds all grams of a size.
 func (f *indexSearch) scan(t *table, size int, text string) {
+	if f.subject.meter.isEmpty() {
+		return
+	}
+	f.subject.meter.spend(filterWork * len(text))
 	var gram uint32
 	for i := range len(text) {
 		gram = gram>>8 | uint32(text[i])<<24
@@ -146,6 +133,10 @@ func (t *table) mayHave(key uint64) bool {
 
 // test tests the rules that are filed under a key.
 func (f *indexSearch) test(t *table, key uint64) {
+	if f.subject.meter.isEmpty() {
+		return
+	}
+	f.subject.meter.spend(placeWork)
 	p, found := t.places[key]
 	if !found || f.wasTested(p.number) {
 		return
@@ -164,8 +155,8 @@ func (f *indexSearch) wasTested(number int32) bool {
 	return tested
 }
 
-// build files all rules, under whole words only if withWords says so.
-func (x *bodyIndex) build(rules []rule, withWords bool) {
+// build files all rules.
+func (x *bodyIndex) build(rules []rule) {
 	x.least = int32(len(rules))
 	var choices []choice
 	usage := map[fragment]int{}
@@ -175,7 +166,7 @@ func (x *bodyIndex) build(rules []rule, withWords bool) {
 			continue
 		}
 		x.least = min(x.least, int32(i))
-		fragments := condition.glob.fragments(withWords)
+		fragments := condition.glob.fragments()
 		for _, f := range fragments {
 			usage[f]++
 		}
@@ -189,6 +180,9 @@ func (x *bodyIndex) build(rules []rule, withWords bool) {
 		}
 		best := c.rarest(usage)
 		filed[best.size] = append(filed[best.size], filing{best.key, c.rule})
+		if best.size == 0 {
+			x.worded = append(x.worded, c.rule)
+		}
 	}
 	x.words = x.newTable(filed[0])
 	for size := 1; size <= gramBytes; size++ {
@@ -208,18 +202,9 @@ type fragment struct {
 	key  uint64
 }
 
-// rarest returns the fragment that the fewest patterns have: a whole word if
-// there is one, else the largest.
+// rarest returns the fragment that the fewest patterns have.
 func (c choice) rarest(usage map[fragment]int) fragment {
-	return slices.MinFunc(c.fragments, func(a, b fragment) int {
-		if isWord, other := a.size == 0, b.size == 0; isWord != other {
-			if isWord {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(usage[a], usage[b]))
-	})
+	return slices.MinFunc(c.fragments, func(a, b fragment) int { return cmp.Compare(usage[a], usage[b]) })
 }
 
 // filing files a rule under a key.
@@ -251,53 +236,71 @@ func (x *bodyIndex) newTable(filings []filing) table {
 	return t
 }
 
-// fragments returns what a body must have for the pattern to match: the words
-// that the pattern has whole, which are whole in the body too, and of what
-// else it has the grams.
-func (g *glob) fragments(withWords bool) (list []fragment) {
-	for i := range g.segments {
-		text := g.segments[i].text
-		startsWhole := i == 0 && !g.leadStar
-		endsWhole := i == len(g.segments)-1 && !g.tailStar
-		for start := 0; start <= len(text); {
-			end := start + len(untilGap(text[start:]))
-			if withWords {
-				list = appendWords(list, text[start:end], start == 0 && startsWhole, end == len(text) && endsWhole)
-			}
-			list = appendGrams(list, text[start:end])
-			start = end + 1
-		}
+// maxFragments bounds the fragments of a pattern, so that a set is compiled in
+// a few times the time that its text takes to read.
+const maxFragments = 32
+
+// fragments returns what a body must have for the pattern to match: words that
+// the pattern has whole, which are whole in the body too, or else grams, the
+// largest it has.
+func (g *glob) fragments() []fragment {
+	if words := g.words(); len(words) > 0 {
+		return words
 	}
-	return list
+	return g.grams()
 }
 
-// appendWords appends the words that are whole in a part of a pattern: with a
-// word boundary at either side, or at an end of the pattern, which must match
-// at a word boundary.
-func appendWords(list []fragment, text string, startsWhole, endsWhole bool) []fragment {
-	for start := 0; start < len(text); {
+// words returns the words that the pattern has whole: with a word boundary at
+// either side, or at an end of the pattern, which must match at a word boundary.
+func (g *glob) words() (list []fragment) {
+	for start := 0; start < len(g.pattern) && len(list) < maxFragments; {
 		end := start
-		for end < len(text) && wordBytes[text[end]] {
+		for end < len(g.pattern) && wordBytes[g.pattern[end]] {
 			end++
 		}
-		whole := (start > 0 || startsWhole) && (end < len(text) || endsWhole)
-		if end > start && whole {
-			list = append(list, fragment{0, wordHash(text[start:end])})
+		if end > start && !isWildcardAt(g.pattern, start-1) && !isWildcardAt(g.pattern, end) {
+			list = append(list, fragment{0, wordHash(g.pattern[start:end])})
 		}
 		start = end + 1
 	}
 	return list
 }
 
-// appendGrams appends the grams of a part of a pattern, the largest it has.
-func appendGrams(list []fragment, text string) []fragment {
-	size := min(gramBytes, len(text))
-	var gram uint32
-	for i := range len(text) {
-		gram = gram>>8 | uint32(text[i])<<24
-		if i+1 >= size {
-			list = append(list, fragment{size, gramKey(gram, size)})
+func isWildcardAt(pattern string, at int) bool {
+	return at >= 0 && at < len(pattern) && (pattern[at] == '*' || pattern[at] == '?')
+}
+
+// grams returns some of what the pattern has between wildcards, of one size.
+func (g *glob) grams() (list []fragment) {
+	parts := strings.FieldsFuncSeq(g.pattern, func(r rune) bool { return r == '*' || r == '?' })
+	size, total := 0, 0
+	for part := range parts {
+		if larger := min(len(part), gramBytes); larger > size {
+			size, total = larger, 0
+		}
+		total += max(0, len(part)-size+1)
+	}
+	if total == 0 {
+		return nil
+	}
+	list = make([]fragment, 0, min(total, maxFragments))
+	step, i := (total+maxFragments-1)/maxFragments, 0
+	for part := range parts {
+		for start := 0; start+size <= len(part); start++ {
+			if i%step == 0 {
+				list = append(list, newGram(part[start:start+size]))
+			}
+			i++
 		}
 	}
 	return list
+}
+
+// newGram returns the fragment of 1 to 4 bytes.
+func newGram(text string) fragment {
+	key := uint64(0)
+	for i := range len(text) {
+		key |= uint64(text[i]) << (8 * i)
+	}
+	return fragment{len(text), key}
 }

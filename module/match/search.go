@@ -24,6 +24,17 @@ const (
 // fast; the others are left to [search.scan].
 const maxTries = 16
 
+// firstPart is [search.first] for what a pattern has between its stars. Nothing
+// matches everywhere: any text starts and ends at a word boundary.
+func (f *search) firstPart(part string, from int, bounds bounded) (end int) {
+	if part == "" {
+		return from
+	}
+	f.meter.spend(len(part) / 2)
+	s := newSegment(part)
+	return f.first(&s, from, bounds)
+}
+
 // first returns the end of the first match of a segment, at or after from, that
 // has the boundaries, -1 if there is none. Since all matches have the same
 // number of characters, the first leaves most for the segments behind it, and
@@ -39,11 +50,11 @@ func (f *search) first(s *segment, from int, bounds bounded) (end int) {
 			f.meter.spend((len(f.text) - at) / searchedPerUnit)
 			return -1
 		}
-		f.meter.spend(i/searchedPerUnit + len(s.text)/8 + tryWork)
+		f.meter.spend(i/searchedPerUnit + s.before + tryWork)
 		at += i
 		start := backRunes(f.text, at, s.before)
 		if start >= from && f.startsWell(start, bounds) {
-			if end := s.matchAt(f.text, start); end >= 0 && f.endsWell(end, bounds) {
+			if end := s.matchAt(f.text, start, f.meter); end >= 0 && f.endsWell(end, bounds) {
 				return end
 			}
 		}
@@ -70,26 +81,26 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {
-		return f.scanShort(s.text, from, bounds)
+		return f.scanShort(s, from, bounds)
 	}
-	return f.scanLong(s.text, from, bounds)
+	return f.scanLong(s, from, bounds)
 }
 
 // scanShort is scan for a segment of at most 64 bytes. It is the algorithm
 // known as Shift-And: bit i of the state is set if the first i+1 bytes of the
 // segment match the text that ends at the byte that was read last. A ? takes
 // the first byte of a character, and its bit stays set over the others.
-func (f *search) scanShort(segment string, from int, bounds bounded) (end int) {
+func (f *search) scanShort(s *segment, from int, bounds bounded) (end int) {
 	var has [256]uint64 // for each byte, where the segment has it
 	var gaps uint64     // where the segment has a ?
-	for i := range len(segment) {
-		if segment[i] == '?' {
+	for i := range len(s.text) {
+		if c := s.text[i]; s.isGap(c) {
 			gaps |= 1 << i
 		} else {
-			has[segment[i]] |= 1 << i
+			has[c] |= 1 << i
 		}
 	}
-	last := uint64(1) << (len(segment) - 1)
+	last := uint64(1) << (len(s.text) - 1)
 	stop := min(len(f.text), from+max(0, f.meter.left))
 	var state uint64
 	for at := from; at < stop; at++ {
@@ -119,10 +130,10 @@ func (f *search) scanShort(segment string, from int, bounds bounded) (end int) {
 func (f *search) isCharacterEnd(at int) bool { return at == len(f.text) || utf8.RuneStart(f.text[at]) }
 
 // scanLong is scanShort for a segment of any length, whose state takes several
-// words. Only those are computed that can have a bit set.
-func (f *search) scanLong(segment string, from int, bounds bounded) (end int) {
-	t := newLongTable(segment)
-	n, last := len(t.state), uint64(1)<<((len(segment)-1)%64)
+// words. It computes the words that can have a bit set.
+func (f *search) scanLong(s *segment, from int, bounds bounded) (end int) {
+	t := newLongTable(s)
+	n, last := len(t.state), uint64(1)<<((len(s.text)-1)%64)
 	low, high := n, -1 // the first and the last word with a bit
 	for at := from; at < len(f.text); at++ {
 		carry := uint64(0)
@@ -130,7 +141,7 @@ func (f *search) scanLong(segment string, from int, bounds bounded) (end int) {
 			carry, low = 1, 0
 		}
 		behind := max(low, min(high+2, n))
-		f.meter.spend(1 + behind - low)
+		f.meter.spend(longScanWork + (behind-low)/wordsPerUnit)
 		if f.meter.isEmpty() {
 			return -1
 		}
@@ -149,14 +160,14 @@ type longTable struct {
 	has   []uint64 // for each byte, where the segment has it, or a ? that takes it
 }
 
-func newLongTable(segment string) *longTable {
-	n := (len(segment) + 63) / 64
+func newLongTable(s *segment) *longTable {
+	n := (len(s.text) + 63) / 64
 	t := &longTable{state: make([]uint64, n), gaps: make([]uint64, n), has: make([]uint64, 256*n)}
-	for i := range len(segment) {
-		if segment[i] == '?' {
+	for i := range len(s.text) {
+		if c := s.text[i]; s.isGap(c) {
 			t.gaps[i/64] |= 1 << (i % 64)
 		} else {
-			t.has[int(segment[i])*n+i/64] |= 1 << (i % 64)
+			t.has[int(c)*n+i/64] |= 1 << (i % 64)
 		}
 	}
 	for c := range 256 {

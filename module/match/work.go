@@ -2,35 +2,40 @@ package match
 
 // maxWork bounds what the rules of one user may cost on one event. A unit is
 // about what it takes to compare one byte of a text with up to 64 bytes of a
-// pattern, some two nanoseconds. On a body of 64 KB, the largest there is, it
-// suffices for 128 searches for a fixed text, for 32 scans for patterns that
-// need one, and for two if these have 1,000 bytes without a star. On a body of
-// 1 KB it suffices for 64 times as many.
-const maxWork = 2 << 20
+// pattern: two to four nanoseconds where it takes longest. On a body of 64 KB,
+// the largest there is, maxWork suffices for 32 searches for a fixed text, for 16
+// scans for patterns that need a scan, and for one if the pattern has 1,000 bytes
+// without a star. On a body of 1 KB it suffices for 64 times as many.
+const maxWork = 1 << 20
 
 // explainWork bounds what an explanation costs, which tests every rule.
 const explainWork = 16 * maxWork
 
 // The costs of single steps, in units of work.
 const (
-	conditionWork   = 8  // testing a condition
-	searchedPerUnit = 4  // bytes that are searched for a fixed text
+	conditionWork   = 16 // testing a condition
+	nameWork        = 8  // looking up a name of its key
+	searchedPerUnit = 2  // bytes that are searched for a fixed text
+	comparedPerUnit = 8  // bytes that are compared with a fixed text
+	filterWork      = 1  // looking up a word or a gram in a filter
+	placeWork       = 16 // looking up a word or a gram that the filter has
 	tryWork         = 16 // testing whether a short segment matches at a place
+	longScanWork    = 2  // reading a byte in a scan for a long segment
+	wordsPerUnit    = 2  // words of the state that this computes
 	memberWork      = 8  // taking a result that members share
-	setupWork       = 64 // making the tables of a scan, for each 64 bytes of the segment
+	setupWork       = 96 // making the tables of a scan, for each 64 bytes of the segment
 )
 
 // meter counts the work that an evaluation may still do.
 type meter struct {
 	left      int
-	exhausted bool // whether something was not done for want of it
+	exhausted bool // whether a search ended early because no work was left
 }
 
 // spend takes units of work.
 func (m *meter) spend(units int) { m.left -= units }
 
-// isEmpty reports whether there is no work left, so that what is asked for is
-// not done.
+// isEmpty reports whether no work is left. The caller then does not go on.
 func (m *meter) isEmpty() bool {
 	if m.left <= 0 {
 		m.exhausted = true

@@ -1,9 +1,14 @@
 package match
 
 import (
+	"fmt"
+	"math"
 	"math/rand/v2"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // workOf returns the work of comparing a pattern with a body.
@@ -46,6 +51,106 @@ func TestPatternsTakeLinearWork(t *testing.T) {
 					t.Errorf("%.40q... on %.20q...: %d units of work, want at most %d", pattern, b.folded, work, limit)
 				}
 			}
+		}
+	}
+}
+
+// dearCase is a set of rules that is slow on an event.
+type dearCase struct {
+	name  string
+	rules []string
+	event string
+	facts Facts
+}
+
+// dearRules writes n rules, whose members are more of their JSON.
+func dearRules(n int, members string) (rules []string) {
+	for i := range n {
+		rules = append(rules, fmt.Sprintf(`{"rule_id":"r%d","default":false,"enabled":true,"actions":[],%s}`, i, members))
+	}
+	return rules
+}
+
+// dearCases spend their work in different ways. The test compares them with the
+// first.
+func dearCases() []dearCase {
+	const size = 59 << 10
+	body := func(text string) string { return `{"content":{"body":` + quote(text) + `}}` }
+	keyword := func(n int, pattern string) []string { return dearRules(n, `"pattern":`+quote(pattern)) }
+	about := func(n int, key, pattern string) []string {
+		return dearRules(n, fmt.Sprintf(`"conditions":[{"kind":"event_match","key":%s,"pattern":%s}]`, quote(key), quote(pattern)))
+	}
+	valued := func(text string) string { return `{"content":{"x":` + quote(text) + `}}` }
+	as, kanji := strings.Repeat("a", size), strings.Repeat("日", 300)
+	var words, members strings.Builder
+	var globs []string
+	for i := range 5000 {
+		word := fmt.Sprintf("%05d", i*7919%100_000)
+		words.WriteString(word)
+		fmt.Fprintf(&members, `,%q:0`, word)
+		globs = append(globs, keyword(1, "*"+word+"?x*")...)
+	}
+	return []dearCase{
+		{"a plain scan", keyword(100, "*a?b*"), body(as), Facts{}},
+		{"a short segment with a gap", keyword(100, strings.Repeat("a", 60)+"?b*zz"), body(as), Facts{}},
+		{"a long segment with a gap", keyword(100, strings.Repeat("a", 900)+"?b*zz"), body(as), Facts{}},
+		{"many segments", keyword(100, strings.Repeat("*a", 490)+"zz"), body("zz " + as), Facts{}},
+		{"many segments, and a long s", keyword(100, strings.Repeat("*a", 490)+"zz"), body("ſ" + as), Facts{}},
+		{"a long keyword", keyword(500, "*"+strings.Repeat("a", 326)+"b"), body(as), Facts{}},
+		{"a long keyword, where bytes alternate", keyword(500, "*"+strings.Repeat("ba", 100)+"c"), body(strings.Repeat("ba", size/2)), Facts{}},
+		{"grams that are all there", globs, body(words.String()), Facts{}},
+		{"question marks, on a value", about(200, "content.x", strings.Repeat("?", 900)+"b"), valued(as[:1000]), Facts{}},
+		{"stars, on a value", about(200, "content.x", strings.Repeat("*", 900)+"b"), valued(as[:100]), Facts{}},
+		{"the start of a value", about(200, "content.x", kanji+"*b"), valued(kanji), Facts{}},
+		{"the end of a value", about(200, "content.x", "*c"+kanji), valued(kanji), Facts{}},
+		{"a short value", about(500, "content.x", "b*"), valued(as[:255]), Facts{}},
+		{"an exact value", about(200, "content.x", kanji+"b"), valued(kanji), Facts{}},
+		{"deep keys", about(50, "content"+strings.Repeat(".a", 400), "x"), `{"content":` + strings.Repeat(`{"a":`, 401) + `0` + strings.Repeat(`}`, 401) + `}`, Facts{}},
+		{"keys in an event of many", about(500, "content.y.x", "x"), `{"content":{"x":0` + members.String() + `}}`, Facts{}},
+		{"a long display name", dearRules(1, `"conditions":[{"kind":"contains_display_name"}]`), body(as), Facts{DisplayName: as[:size/2] + "b"}},
+	}
+}
+
+// timePerUnit returns how long a unit of work takes, at least, when the rules are
+// evaluated for the first time.
+func (d *dearCase) timePerUnit(t *testing.T) float64 {
+	t.Helper()
+	kind := pushrule.Content
+	if strings.Contains(d.rules[0], `"conditions"`) {
+		kind = pushrule.Override
+	}
+	set, err := pushrule.Read(`{"` + string(kind) + `":[` + strings.Join(d.rules, ",") + `]}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	event, err := ReadEvent(d.event)
+	if err != nil {
+		t.Fatal(err)
+	}
+	Compile(set).Evaluate(event, d.facts) // the event keeps its folded body
+	const some = maxWork / 16
+	least := math.Inf(1)
+	for range 20 {
+		r, s := Compile(set), newSubject(event, d.facts)
+		s.meter.left = some
+		start := time.Now()
+		r.evaluate(&s)
+		least = min(least, float64(time.Since(start))/float64(some-s.meter.left))
+	}
+	return least
+}
+
+// TestAllWorkIsPaidFor compares the time that a unit of work takes. Fast machine
+// code takes less.
+func TestAllWorkIsPaidFor(t *testing.T) {
+	const limit = 3
+	cases := dearCases()
+	for i := range cases {
+		usual := cases[0].timePerUnit(t)
+		got := cases[i].timePerUnit(t)
+		t.Logf("%s: a unit takes %.1f ns, %.1f times what it takes for %s", cases[i].name, got, got/usual, cases[0].name)
+		if got > limit*usual {
+			t.Errorf("%s: a unit takes %.1f ns, %.1f times what it takes for %s", cases[i].name, got, got/usual, cases[0].name)
 		}
 	}
 }
