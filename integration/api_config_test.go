@@ -1,6 +1,7 @@
 package integration
 
 import (
+	"context"
 	"net/netip"
 	"strings"
 	"testing"
@@ -8,12 +9,23 @@ import (
 	"go.uber.org/fx"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/mxid"
 )
+
+// sendMail makes the host one that sends mail, whose users all have one address.
+func sendMail(c *pushfx.Config) {
+	c.PusherPolicy.Email = func(_ context.Context, _ mxid.UserID, address string) (bool, error) {
+		return address == "mine@example.org", nil
+	}
+}
 
 // The limits and options of the module's configuration, each as it shows to a client.
 func TestConfiguredLimits(t *testing.T) {
 	t.Parallel()
 	const room, pushers = "PUT /pushrules/global/room/", "POST /pushers/set"
+	mail := func(address string) string {
+		return pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"pushkey":"`+address+`"`, `"data":{}`)
+	}
 	for _, test := range []struct {
 		name  string
 		set   func(*pushfx.Config)
@@ -61,6 +73,15 @@ func TestConfiguredLimits(t *testing.T) {
 			{pushers, pusherWith(`"data":{"url":"https://push.internal/_matrix/push/v1/notify"}`), done},
 			{pushers, pusherWith(`"data":{"url":"https://10.2.0.1/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",
 				"data.url must not have an IP address that is not public.")},
+		}},
+		{"Email", sendMail, []step{
+			{pushers, mail("mine@example.org"), done},
+			{pushers, mail("theirs@example.org"), failure(400, "M_INVALID_PARAM",
+				"pushkey must be an email address that is confirmed to be the user's.")},
+			{pushers, pusherWith(`"kind":"email"`), failure(400, "M_INVALID_PARAM", "app_id of an email pusher must be 'm.email'.")},
+			{"GET /pushers", "", listed(mail("mine@example.org"))},
+			{pushers, `{"kind":null,"app_id":"m.email","pushkey":"mine@example.org"}`, done},
+			{"GET /pushers", "", listed()},
 		}},
 		{"MSC3881", func(c *pushfx.Config) { c.Handlers.MSC3881 = true }, []step{
 			{pushers, pusherWith(), done},

@@ -89,10 +89,6 @@ func TestPushers(t *testing.T) {
 			set(pusherWith()), set(pusherWith(`"app_id":"other"`)), list(pusherWith(), pusherWith(`"app_id":"other"`)),
 		}},
 		{"a KIND is not a kind", []step{set(with(`"KIND":null`)(pusherWith())), list(with(`"KIND":null`)(pusherWith()))}},
-		{"email", []step{
-			set(pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"data":{}`)),
-			list(pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"data":{}`)),
-		}},
 		{"append is not handled", []step{
 			set(key("a")), set(with(`"append":true`)(key("b"))), set(with(`"append":false`)(key("c"))),
 			list(key("a"), key("b"), key("c")),
@@ -129,13 +125,21 @@ func TestPusherValidation(t *testing.T) {
 	url := func(url string) string { return pusherWith(`"data":{"url":"` + url + `"}`) }
 	urlInvalid := failure(400, "M_INVALID_PARAM",
 		"data.url must be an absolute https URL with the path /_matrix/push/v1/notify, without user info or fragment.")
-	kindInvalid := failure(400, "M_INVALID_PARAM", "kind must be 'http', 'email' or null.")
+	kindInvalid := failure(400, "M_INVALID_PARAM", "kind must be 'http' or null.")
 	const path = "/_matrix/push/v1/notify"
 	for _, test := range []struct{ name, body, want string }{
 		{"kind unknown", pusherWith(`"kind":"org.matrix.msc4174.webpush"`), kindInvalid},
 		{"kind empty", pusherWith(`"kind":""`), kindInvalid},
 		{"kind in capitals", pusherWith(`"kind":"HTTP"`), kindInvalid},
 		{"kind the word null", pusherWith(`"kind":"null"`), kindInvalid},
+		{
+			"email", pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"data":{}`),
+			failure(400, "M_INVALID_PARAM", "kind must be 'http' or null: this server sends no email."),
+		},
+		{
+			"the app_id of email", pusherWith(`"app_id":"m.email"`),
+			failure(400, "M_INVALID_PARAM", "app_id 'm.email' is for email pushers."),
+		},
 		{"app_id empty", pusherWith(`"app_id":""`), failure(400, "M_INVALID_PARAM", "app_id must not be empty.")},
 		{"pushkey empty", pusherWith(`"pushkey":""`), failure(400, "M_INVALID_PARAM", "pushkey must not be empty.")},
 		{"app_id of 64 code points", pusherWith(`"app_id":"` + strings.Repeat("😀", 64) + `"`), done},

@@ -88,7 +88,7 @@ func TestStoredPushers(t *testing.T) {
 		c.change(
 			"POST /pushers/set "+pusherWith(`"pushkey":"gone"`),
 			"POST /pushers/set "+pusherWith(`"pushkey":"<k>\"1"`, `"profile_tag":"x"`, `"org.example":1.0`),
-			"POST /pushers/set "+pusherWith(`"kind":"email"`, `"app_id":"m.email"`, `"data":{}`),
+			"POST /pushers/set "+pusherWith(`"app_id":"other"`, `"data":{"url":"https://push.example.org/_matrix/push/v1/notify","n":1.50}`),
 			"POST /pushers/set "+pusherWith(`"pushkey":"gone"`, `"kind":null`),
 		)
 		if claim := claimed.FindStringSubmatch(c.stored()); claim[2] != map[string]string{r0: "0", v3: claim[1]}[prefix] {

@@ -295,7 +295,8 @@ func (a *actor) setPusher() request { return a.setPusherAt(a.someKey()) }
 
 func (a *actor) setPusherAt(key pusher.Key) request {
 	p := pusher.Pusher{
-		Key: key, Kind: pusher.Email, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en", Data: "{}",
+		Key: key, Kind: pusher.HTTP, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
 	}
 	return request{a.user, http.MethodPost, "/pushers/set", string(p.AppendJSON(nil)), func(s *userState) string {
 		s.pushers.Set(p)

@@ -8,10 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"go.uber.org/fx"
 	"maunium.net/go/mautrix"
 	"maunium.net/go/mautrix/event"
 	"maunium.net/go/mautrix/id"
 	"maunium.net/go/mautrix/pushrules"
+
+	"github.com/pushfx/pushfx"
 )
 
 // newClient returns a client library's client for a new user.
@@ -259,7 +262,10 @@ func TestMautrixSeesTypedErrors(t *testing.T) {
 func TestMautrixSetsPushers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	client := newClient(t, newService(t))
+	client := newClient(t, newService(t, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		sendMail(&c)
+		return c
+	})))
 	list := func() []mautrix.Pusher {
 		t.Helper()
 		var all mautrix.RespPushers
@@ -274,7 +280,7 @@ func TestMautrixSetsPushers(t *testing.T) {
 		Data: mautrix.PusherData{"url": "https://push.example.org/_matrix/push/v1/notify", "format": "event_id_only"},
 	}
 	email := mautrix.Pusher{
-		Kind: new(mautrix.PusherKindEmail), AppID: mautrix.PusherAppEmail, PushKey: "a@example.org",
+		Kind: new(mautrix.PusherKindEmail), AppID: mautrix.PusherAppEmail, PushKey: "mine@example.org",
 		AppDisplayName: "Email", DeviceDisplayName: "a@example.org", Language: "en", Data: mautrix.PusherData{},
 	}
 	for _, pusher := range []mautrix.Pusher{phone, email} {

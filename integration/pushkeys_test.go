@@ -43,7 +43,8 @@ func newPushkeyHost(t *testing.T, client redis.UniversalClient) pushkeyHost {
 }
 
 func sharedPusher(pushkey string) pusher.Pusher {
-	return pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.Email, Data: "{}", Device: "DEVICE"}
+	return pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, Device: "DEVICE",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
 }
 
 // owners returns which of some users have a pusher of a key, in their order.

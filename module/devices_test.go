@@ -25,6 +25,9 @@ func hostOf(c caller, options module.Options) module.HostService {
 func ownPusher(pushkey string, kind pusher.Kind, device string) pusher.Pusher {
 	p := pusherOf("en")
 	p.Pushkey, p.Kind, p.Device = pushkey, kind, device
+	if kind == pusher.Email {
+		p.AppID = pusher.EmailAppID
+	}
 	return p
 }
 
@@ -214,7 +217,7 @@ func (a accounts) end(what string) error {
 }
 
 func usualWith(a module.Accounts) module.Options {
-	return module.Options{Policy: pusher.DefaultPolicy(), Accounts: a}
+	return module.Options{Policy: policyWithMail(), Accounts: a}
 }
 
 // idleFeed returns a feed that does not run: nothing but the requests of a test
@@ -245,7 +248,7 @@ type farewell struct {
 
 var (
 	tabletsOwn = pusherOf("new")
-	tabletMail = pusher.Pusher{Key: thePushkey, Kind: pusher.Email, Lang: "new", Device: "TABLET", Data: "{}"}
+	tabletMail = pusher.Pusher{Key: pusher.Key{AppID: pusher.EmailAppID, Pushkey: "a@example.org"}, Kind: pusher.Email, Lang: "new", Device: "TABLET", Data: "{}"}
 )
 
 var farewells = map[string]farewell{
@@ -260,7 +263,7 @@ var farewells = map[string]farewell{
 	"all other devices go":       {takenBy(bob), tabletsOwn, pusher.RemoveOthers, allButPhone, false},
 	"the user goes":              {takenBy(bob), tabletsOwn, pusher.RemoveOthers, theUser, false},
 	"the user goes, with theirs": {takenBy(alice), tabletsOwn, pusher.KeepOthers, theUser, false},
-	"the user goes, with mail":   {takenBy(bob), tabletMail, pusher.RemoveOthers, theUser, false},
+	"the user goes, with mail":   {nil, tabletMail, pusher.RemoveOthers, theUser, false},
 	"mail of a tablet that goes": {nil, tabletMail, pusher.RemoveOthers, theTablet, true},
 }
 
@@ -307,7 +310,7 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 		t.Errorf("got errors %v and %v", answer, runs[1].err)
 	}
 	m.settleAll(t)
-	if got, want := m.owners(thePushkey), f.owners(answer); !slices.Equal(got, want) {
+	if got, want := m.owners(f.set.Key), f.owners(answer); !slices.Equal(got, want) {
 		t.Errorf("answered %v: owned by %v, want %v", answer, got, want)
 	}
 	m.wantCleanIndex(t, nil)

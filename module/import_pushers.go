@@ -57,6 +57,11 @@ func (m *pusherImport) accept(ctx context.Context, pushers []pusher.Pusher) erro
 		if _, twice := m.list.Pusher(given.Key); err == nil && twice {
 			err = pusher.ErrTwice
 		}
+		if err == nil && p.Kind == pusher.Email {
+			if err = m.confirmAddress(ctx, m.user, p); fault.KindOf(err) == fault.Unavailable {
+				return err
+			}
+		}
 		if p.SetAt <= 0 || p.SetAt > now {
 			p.SetAt = now
 		}

@@ -514,7 +514,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	mail := ownPusher("mail", pusher.Email, "GONE")
 	old := ownPusher("old", pusher.HTTP, "PHONE")
 	old.SetAt = 17
-	policy := pusher.DefaultPolicy()
+	policy := policyWithMail()
 	policy.MaxPushers, policy.MaxSharers = 6, 2 // those whose pushkey is refused later count, too
 	h := newTenancy(t, module.Import{})
 	for _, user := range []mxid.UserID{bob, carol} {

@@ -3,6 +3,7 @@ package module
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -38,6 +39,12 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
+	if p.Kind == pusher.Email { // whose address is the user's, who may have other accounts
+		others = pusher.KeepOthers
+		if err := s.confirmAddress(ctx, user, p); err != nil {
+			return err
+		}
+	}
 	claims, err := s.loadClaims(ctx, user, p.Digest())
 	if err != nil {
 		return err
@@ -61,6 +68,19 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		}
 	}
 	return s.claim(ctx, user, p, others, s.replace)
+}
+
+// confirmAddress refuses a pusher of kind email unless the host confirms that the
+// address is the user's.
+func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
+	confirmed, err := s.policy.Email(ctx, user, p.Pushkey)
+	switch {
+	case err != nil:
+		return Unavailable(fmt.Errorf("email addresses: %w", err))
+	case !confirmed:
+		return pusher.ErrAddress
+	}
+	return nil
 }
 
 // loadClaims returns the claims to a pushkey. A user who has none of them is

@@ -298,7 +298,14 @@ func pusherOf(lang string) pusher.Pusher {
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
 }
 
-func usual() module.Options { return module.Options{Policy: pusher.DefaultPolicy()} }
+func usual() module.Options { return module.Options{Policy: policyWithMail()} }
+
+// policyWithMail is that of a host whose users have all addresses.
+func policyWithMail() pusher.Policy {
+	policy := pusher.DefaultPolicy()
+	policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+	return policy
+}
 
 // clockOf returns the clock of the host that a user is at. The clocks of hosts
 // differ, and nobody knows by how much.

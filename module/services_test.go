@@ -325,7 +325,7 @@ func TestWhateverTheStoreASetMayNotGrowPastItsBytes(t *testing.T) {
 
 func TestThePusherServiceHoldsThePolicy(t *testing.T) {
 	t.Parallel()
-	policy := pusher.DefaultPolicy()
+	policy := policyWithMail()
 	policy.MaxPushers = 1
 	store := newMemory()
 	service, ctx := module.NewService(module.Stores{Pushers: store, Pushkeys: store.index()}, nil, module.Options{Policy: policy}).Pushers(), t.Context()

@@ -36,7 +36,8 @@ func newStore(t *testing.T) (*Store, *redistest.Server, *redis.Client) {
 }
 
 func aPusher(pushkey string) pusher.Pusher {
-	return pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.Email, Lang: "en", Data: "{}", Device: "DEV"}
+	return pusher.Pusher{Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, Lang: "en", Device: "DEV",
+		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
 }
 
 func set(pushkey string) func(*pusher.List) error {
@@ -79,8 +80,8 @@ func TestTheStoredForm(t *testing.T) {
 		}
 	}
 	for i, key := range []string{"k1", "k2"} {
-		want := fmt.Sprintf(`{"pushkey":%q,"kind":"email","app_id":"app","app_display_name":"","device_display_name":"",`+
-			`"lang":"en","data":{},"created":%d,"device_id":"DEV","claim":{"number":0,"removes":0,"set_at":0}}`, key, i+1)
+		want := fmt.Sprintf(`{"pushkey":%q,"kind":"http","app_id":"app","app_display_name":"","device_display_name":"",`+
+			`"lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"},"created":%d,"device_id":"DEV","claim":{"number":0,"removes":0,"set_at":0}}`, key, i+1)
 		if got := client.HGet(t.Context(), aliceKey, `["app","`+key+`"]`).Val(); got != want {
 			t.Errorf("got  %s\nwant %s", got, want)
 		}

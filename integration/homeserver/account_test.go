@@ -37,7 +37,7 @@ func TestChangePassword(t *testing.T) {
 	d := startDemo(t)
 	phone, tablet := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "TABLET").AccessToken
 	for _, token := range []string{phone, tablet, "demo-alice"} {
-		d.setPusher(token, "http", token[len(token)-5:])
+		d.setPusher(token, token[len(token)-5:])
 	}
 	if got := d.changePassword(phone, "alice", "demo", "s3cret", ""); got.status != 200 || got.body != "{}" {
 		t.Fatalf("got %d %s", got.status, got.body)
@@ -113,9 +113,8 @@ func TestDeactivate(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	phone, tablet := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "TABLET").AccessToken
-	d.setPusher(tablet, "http", "tablet")
-	d.setPusher(tablet, "email", "a@x")
-	d.setPusher("demo-bob", "http", "bob")
+	d.setPusher(tablet, "tablet")
+	d.setPusher("demo-bob", "bob")
 	d.expect("POST", v3+"/account/deactivate", phone, `{"auth":`+auth("alice", "demo")+`,"erase":true}`, 200,
 		`{"id_server_unbind_result":"no-support"}`)
 	for _, token := range []string{phone, tablet} {
@@ -138,7 +137,7 @@ func TestDeactivationForgets(t *testing.T) {
 	server := redistest.Single(t)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
 	token := d.login("alice", "demo", "").AccessToken
-	d.setPusher(token, "http", "phone")
+	d.setPusher(token, "phone")
 	d.expect("POST", filterPath, token, "{}", 200, "")
 	keys := func() []string {
 		keys, err := server.Client(t).Keys(t.Context(), "*alice*").Result()

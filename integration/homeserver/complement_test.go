@@ -89,7 +89,7 @@ func TestPushersAtPasswordChange(t *testing.T) {
 			for _, device := range []string{"PHONE", "TABLET"} {
 				tokens[device] = d.login("alice", "demo", device).AccessToken
 			}
-			d.setPusher(tokens[test.pusher], "http", "a_push_key")
+			d.setPusher(tokens[test.pusher], "a_push_key")
 			if got := d.changePassword(tokens["PHONE"], "alice", "demo", "my_new_password", test.more); got.status != 200 {
 				t.Fatalf("got %d %s", got.status, got.body)
 			}

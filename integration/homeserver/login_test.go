@@ -57,14 +57,10 @@ func encode(t *testing.T, value any) string {
 }
 
 // setPusher sets a pusher with a key.
-func (d *demo) setPusher(token, kind, pushkey string) {
+func (d *demo) setPusher(token, pushkey string) {
 	d.t.Helper()
-	appID, data := "app", `{"url":"https://p.example/_matrix/push/v1/notify"}`
-	if kind == "email" {
-		appID, data = "m.email", `{}`
-	}
-	d.expect("POST", v3+"/pushers/set", token, fmt.Sprintf(`{"kind":%q,"app_id":%q,"pushkey":%q,"app_display_name":"",`+
-		`"device_display_name":"","lang":"en","append":true,"data":%s}`, kind, appID, pushkey, data), 200, "{}")
+	d.expect("POST", v3+"/pushers/set", token, fmt.Sprintf(`{"kind":"http","app_id":"app","pushkey":%q,"app_display_name":"",`+
+		`"device_display_name":"","lang":"en","append":true,"data":{"url":"https://p.example/_matrix/push/v1/notify"}}`, pushkey), 200, "{}")
 }
 
 // pushkeys returns the keys of a user's pushers, in order.
@@ -167,7 +163,7 @@ func TestLoginAgain(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	old := d.login("alice", "demo", "PHONE")
-	d.setPusher(old.AccessToken, "http", "phone")
+	d.setPusher(old.AccessToken, "phone")
 	session := d.login("alice", "demo", "PHONE")
 	if session.AccessToken == old.AccessToken {
 		t.Error("the token is the old one")
@@ -187,25 +183,24 @@ func TestLogout(t *testing.T) {
 	d := startDemo(t)
 	phone, tablet := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "TABLET").AccessToken
 	bob := d.login("bob", "demo", "PHONE").AccessToken
-	d.setPusher(phone, "http", "phone")
-	d.setPusher(phone, "email", "a@x")
-	d.setPusher(tablet, "http", "tablet")
-	d.setPusher("demo-alice", "http", "curl")
-	d.setPusher(bob, "http", "bob")
+	d.setPusher(phone, "phone")
+	d.setPusher(tablet, "tablet")
+	d.setPusher("demo-alice", "curl")
+	d.setPusher(bob, "bob")
 
 	d.expect("POST", v3+"/logout", phone, "", 200, "{}")
 	d.expect("GET", whoamiPath, phone, "", 401, unknownToken)
 	d.expect("POST", v3+"/logout", phone, "{}", 401, unknownToken)
-	if keys := d.pushkeys(tablet); keys != "a@x tablet curl" {
+	if keys := d.pushkeys(tablet); keys != "tablet curl" {
 		t.Errorf("after the logout: %q", keys)
 	}
 	d.expect("POST", v3+"/logout", "demo-alice", "", 200, "{}")
-	if keys := d.pushkeys("demo-alice"); keys != "a@x tablet" {
+	if keys := d.pushkeys("demo-alice"); keys != "tablet" {
 		t.Errorf("after the logout of a token without a session: %q", keys)
 	}
 	d.expect("POST", v3+"/logout/all", tablet, "", 200, "{}")
 	d.expect("GET", whoamiPath, tablet, "", 401, unknownToken)
-	if keys := d.pushkeys("demo-alice"); keys != "a@x" {
+	if keys := d.pushkeys("demo-alice"); keys != "" {
 		t.Errorf("after the logout of all: %q", keys)
 	}
 	if keys := d.pushkeys(bob); keys != "bob" {
@@ -220,16 +215,15 @@ func TestLoginRemovesWhatALogoutHasLeft(t *testing.T) {
 	server := redistest.Single(t)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
 	phone, watch := d.login("alice", "demo", "PHONE").AccessToken, d.login("alice", "demo", "WATCH").AccessToken
-	d.setPusher(phone, "http", "phone")
-	d.setPusher(phone, "email", "a@x")
-	d.setPusher(watch, "http", "watch")
-	d.setPusher("demo-alice", "http", "curl")
+	d.setPusher(phone, "phone")
+	d.setPusher(watch, "watch")
+	d.setPusher("demo-alice", "curl")
 	if err := server.Client(t).HDel(t.Context(), "demo:devices:{@alice:localhost}", "PHONE").Err(); err != nil {
 		t.Fatal(err)
 	}
 	d.expect("GET", whoamiPath, phone, "", 401, unknownToken)
 	tablet := d.login("alice", "demo", "TABLET").AccessToken
-	if keys := d.pushkeys(tablet); keys != "a@x watch curl" {
+	if keys := d.pushkeys(tablet); keys != "watch curl" {
 		t.Errorf("after the next login: %q", keys)
 	}
 }

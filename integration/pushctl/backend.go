@@ -62,6 +62,9 @@ func (o options) connect(ctx context.Context, environment func(string) string) (
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
 	cfg.PusherPolicy.AllowHTTP = o.allowHTTP
+	if o.email {
+		cfg.PusherPolicy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+	}
 	if cfg.PusherPolicy.AllowedPrefixes, err = readPrefixes(o.allowed); err == nil {
 		err = cfg.PusherPolicy.Validate()
 	}

@@ -38,6 +38,7 @@ func importCommand() command {
 			flags.StringVar(&o.from, "from", "", "`FILE` with users of another server; - is stdin. -rate counts users then")
 			flags.BoolVar(&o.dryRun, "dry-run", false, "with -from: tell what would be imported, and change nothing")
 			flags.BoolVar(&o.allowHTTP, "allow-http", false, "with -from: pushers may have plain http URLs, as with the hosts'\nPusherPolicy.AllowHTTP")
+			flags.BoolVar(&o.email, "email", false, "with -from: the hosts send mail (PusherPolicy.Email), and the former server has\nconfirmed whose the addresses of pushers of kind email are")
 			flags.StringVar(&o.allowed, "allowed-prefixes", "",
 				"with -from: `PREFIXES` of addresses that pushers may have though they are not public,\nseparated by commas, as the hosts' PusherPolicy.AllowedPrefixes")
 			flags.BoolVar(&o.overwrite, "overwrite", false, "replace what is stored and differs")

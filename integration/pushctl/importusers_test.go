@@ -160,6 +160,15 @@ func TestImportFromHasThePolicyOfTheHosts(t *testing.T) {
 	b.want(exitProblems, "import", "-dry-run", "-from", file)
 	b.want(exitProblems, "import", "-dry-run", "-allow-http", "-from", file)
 	b.want(exitOK, "import", "-allow-http", "-allowed-prefixes", "127.0.0.0/8,10.0.0.0/8", "-from", file)
+
+	b.flush()
+	mail := strings.NewReplacer(`"http"`, `"email"`, `"app_id":"app"`, `"app_id":"m.email"`).Replace(formerPusher("1", ""))
+	file = b.fileOf(formerUser(alice, ``, mail))
+	b.want(exitProblems, "import", "-dry-run", "-from", file)
+	b.want(exitOK, "import", "-email", "-from", file)
+	if list, err := b.pushers.Load(t.Context(), alice); err != nil || list.Len() != 1 || list.All()[0].Kind != pusher.Email {
+		t.Errorf("got %s, %v", list.AppendJSON(nil), err)
+	}
 }
 
 // An import that was interrupted is finished by the same call.

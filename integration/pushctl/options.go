@@ -29,6 +29,7 @@ type options struct {
 	from         string
 	dryRun       bool
 	allowHTTP    bool
+	email        bool
 	allowed      string // prefixes
 	create       bool
 	dropOthers   bool

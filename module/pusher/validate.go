@@ -1,6 +1,7 @@
 package pusher
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/net/idna"
 
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
@@ -41,7 +43,21 @@ type Policy struct {
 	// a loopback address is among them. Whoever dials gives the same to
 	// dialguard.New. Default: none.
 	AllowedPrefixes []netip.Prefix
+
+	// Email reports whether an address is one that the host has confirmed to be the
+	// user's. It is for hosts that send mail, and is asked about the pushkey of a pusher
+	// of kind email when that is set or imported; the set fails with its error. It is
+	// safe for concurrent use. Default: none, and such a pusher is refused.
+	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 }
+
+// EmailAppID is the app_id of pushers of kind email, and of no others (Matrix
+// specification, "POST /pushers/set").
+const EmailAppID = "m.email"
+
+// ErrAddress is for a pusher of kind email whose address is not known to be the
+// user's.
+var ErrAddress = fault.New(fault.InvalidParam, "pushkey must be an email address that is confirmed to be the user's.")
 
 // DefaultPolicy returns the defaults.
 func DefaultPolicy() Policy {
@@ -93,8 +109,9 @@ func checkPrefix(p netip.Prefix) error {
 }
 
 // Check refuses a pusher that the policy does not allow: what is over a limit, an
-// empty key, an unknown kind or an unfit URL with [fault.InvalidParam], an http
-// pusher without a URL with [fault.MissingParam].
+// empty key, a kind or app_id that may not be or an unfit URL with
+// [fault.InvalidParam], an http pusher without a URL with [fault.MissingParam]. It
+// does not ask whose an address is.
 func (l Policy) Check(p Pusher) error {
 	switch {
 	case p.AppID == "":
@@ -108,13 +125,26 @@ func (l Policy) Check(p Pusher) error {
 	case len(p.Data) > l.MaxDataBytes:
 		return fault.New(fault.InvalidParam, fmt.Sprintf("data longer than %d bytes.", l.MaxDataBytes))
 	}
-	switch p.Kind {
-	case HTTP:
-		return l.checkURL(p.Data)
-	case Email:
+	switch {
+	case p.Kind == Email && l.Email == nil:
+		return fault.New(fault.InvalidParam, "kind must be 'http' or null: this server sends no email.")
+	case p.Kind != Email && p.Kind != HTTP:
+		return fault.New(fault.InvalidParam, "kind must be "+l.kinds()+" or null.")
+	case p.Kind == Email && p.AppID != EmailAppID:
+		return fault.New(fault.InvalidParam, "app_id of an email pusher must be '"+EmailAppID+"'.")
+	case p.Kind == HTTP && p.AppID == EmailAppID: // it could remove the email pusher of another user
+		return fault.New(fault.InvalidParam, "app_id '"+EmailAppID+"' is for email pushers.")
+	case p.Kind == Email:
 		return nil
 	}
-	return fault.New(fault.InvalidParam, "kind must be 'http', 'email' or null.")
+	return l.checkURL(p.Data)
+}
+
+func (l Policy) kinds() string {
+	if l.Email == nil {
+		return "'http'"
+	}
+	return "'http', 'email'"
 }
 
 // CheckGrowth refuses a list that has grown over a limit: in number with

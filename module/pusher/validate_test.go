@@ -1,11 +1,13 @@
 package pusher_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -94,7 +96,7 @@ func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
 					t.Errorf("%s: got %q, want %q", schemes, got, want)
 				}
 			}
-			p.Kind = pusher.Email
+			p.Kind, p.AppID, policy.Email = pusher.Email, pusher.EmailAppID, anyAddress
 			if got := describe(policy.Check(p)); got != "" {
 				t.Errorf("an email pusher's URL was looked at: %s", got)
 			}
@@ -102,8 +104,33 @@ func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
 	}
 }
 
+func anyAddress(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
+
+func TestAHostThatSendsMailTakesEmailPushers(t *testing.T) {
+	policy := pusher.DefaultPolicy()
+	policy.Email = anyAddress
+	for name, test := range map[string]struct {
+		change func(*pusher.Pusher)
+		want   string
+	}{
+		"an email pusher":           {func(p *pusher.Pusher) { p.AppID = pusher.EmailAppID }, ""},
+		"of another app":            {func(*pusher.Pusher) {}, "invalid_param: app_id of an email pusher must be 'm.email'."},
+		"an http pusher of its app": {func(p *pusher.Pusher) { p.Kind, p.AppID = pusher.HTTP, pusher.EmailAppID }, "invalid_param: app_id 'm.email' is for email pushers."},
+		"an unknown kind":           {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
+		"long data":                 {func(p *pusher.Pusher) { p.Data = `{` + strings.Repeat(" ", 16<<10) + `}` }, "invalid_param: data longer than 16384 bytes."},
+	} {
+		p := phone("key")
+		p.Kind, p.Data = pusher.Email, `{}`
+		test.change(&p)
+		if got := describe(policy.Check(p)); got != test.want {
+			t.Errorf("%s: got %q, want %q", name, got, test.want)
+		}
+	}
+}
+
 func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 	policy := pusher.Policy{MaxPushers: 2, MaxPushkeyBytes: 8, MaxAppIDChars: 4, MaxDataBytes: 120, MaxURLBytes: 60}
+	refuses := "invalid_param: kind must be 'http' or null: this server sends no email."
 	url := "https://p.example" + pusher.NotifyPath // 40 bytes
 	urlOf := func(size int) string { return `{"url":"` + url + "?" + strings.Repeat("x", size-len(url)-1) + `"}` }
 	for name, test := range map[string]struct {
@@ -111,7 +138,7 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 		want   string
 	}{
 		"as it should be":            {func(*pusher.Pusher) {}, ""},
-		"an email pusher, no data":   {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }, ""},
+		"an email pusher":            {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }, refuses},
 		"an app_id at its limit":     {func(p *pusher.Pusher) { p.AppID = "\U0001f600\U0001f600\U0001f600\U0001f600" }, ""},
 		"a pushkey at its limit":     {func(p *pusher.Pusher) { p.Pushkey = "\U0001f600\U0001f600" }, ""},
 		"a URL at its limit":         {func(p *pusher.Pusher) { p.Data = urlOf(60) }, ""},
@@ -123,9 +150,9 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 		"long data":                  {func(p *pusher.Pusher) { p.Data += strings.Repeat(" ", 121-len(p.Data)) }, "invalid_param: data longer than 120 bytes."},
 		"a long URL":                 {func(p *pusher.Pusher) { p.Data = urlOf(61) }, "invalid_param: data.url longer than 60 bytes."},
 		"long data, email":           {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{`+strings.Repeat(" ", 120)+`}` }, "invalid_param: data longer than 120 bytes."},
-		"no kind":                    {func(p *pusher.Pusher) { p.Kind = "" }, "invalid_param: kind must be 'http', 'email' or null."},
-		"an unknown kind":            {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
-		"a kind in capitals":         {func(p *pusher.Pusher) { p.Kind = "HTTP" }, "invalid_param: kind must be 'http', 'email' or null."},
+		"no kind":                    {func(p *pusher.Pusher) { p.Kind = "" }, "invalid_param: kind must be 'http' or null."},
+		"an unknown kind":            {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http' or null."},
+		"a kind in capitals":         {func(p *pusher.Pusher) { p.Kind = "HTTP" }, "invalid_param: kind must be 'http' or null."},
 		"no URL":                     {func(p *pusher.Pusher) { p.Data = `{}` }, "missing_param: Missing parameter: data.url"},
 		"a URL in capitals":          {func(p *pusher.Pusher) { p.Data = `{"URL":"` + url + `"}` }, "missing_param: Missing parameter: data.url"},
 		"a URL further down":         {func(p *pusher.Pusher) { p.Data = `{"x":{"url":"` + url + `"}}` }, "missing_param: Missing parameter: data.url"},
