@@ -84,7 +84,7 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 	)
 	server := redistest.Single(t)
 	users, p := crowd(100), sharedPusher("shared")
-	p.Data = `{"n":"a phone"}`
+	p.Data = `{"n":"a phone","url":"https://push.example.org/_matrix/push/v1/notify"}`
 	const warm, cold mxid.UserID = "@warm:example.org", "@cold:example.org"
 	cached := newPushkeyHost(t, server.Client(t))
 	shareAmongRich(t, cached, users[:97], p)
@@ -92,7 +92,7 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 	setLarge(t, cached, cold)
 	admin := server.Client(t)
 	changed := p
-	changed.Lang, changed.Data = "de", "{}"
+	changed.Lang, changed.Data = "de", sharedPusher("shared").Data
 	for _, request := range []struct {
 		name string
 		most int64

@@ -108,8 +108,8 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// Check refuses a pusher that the policy does not allow: what is over a limit, an
-// empty key, a kind or app_id that may not be or an unfit URL with
+// Check refuses a pusher that the policy does not allow: a value over a limit, an
+// empty key, an unknown kind, an unfit app_id or URL with
 // [fault.InvalidParam], an http pusher without a URL with [fault.MissingParam]. It
 // does not ask whose an address is.
 func (l Policy) Check(p Pusher) error {
