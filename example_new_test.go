@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/module"
 )
 
 // A host without fx and echo.
@@ -34,6 +36,51 @@ func ExampleNew() {
 		serveOther(w, r) // login, sync and all the rest
 	})
 }
+
+// The host's accounts and listeners are built of the module's services: the host gives
+// a struct whose fields it sets later.
+func ExampleOptions() {
+	host := &seams{}
+	push, err := pushfx.New(newCluster(), pushfx.DefaultConfig(), pushfx.Options{
+		Accounts: host, Import: host, Listeners: []module.ChangeListener{host},
+		Delivery: &pushfx.DeliveryOptions{Unread: host, Attention: host},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	server := newServer(push.Host, push.Sync)
+	host.Accounts, host.ChangeListener, host.ImportSource = server, server, server
+	host.Unread, host.Attention = server, server
+
+	go push.Run(context.Background()) // after that, as the first request
+}
+
+// With fx an invoke sets the fields: it runs before the start.
+func ExampleModule() {
+	host := &seams{}
+	fx.New(
+		pushfx.Module,
+		fx.Provide(zap.NewProduction, newRedis),
+		fx.Supply(fx.Annotate(host, fx.As(new(module.Accounts)))),
+		fx.Invoke(func(p *pushfx.Push) { host.Accounts = newServer(p.Host, p.Sync) }),
+	).Run()
+}
+
+// seams are the host's, empty until it has built them. They have no BulkAccounts unless
+// the struct has it, too.
+type seams struct {
+	module.Accounts
+	module.ImportSource
+	module.ChangeListener
+	module.Unread
+	module.Attention
+}
+
+// newServer builds what the module asks, and what asks the module.
+func newServer(module.HostService, module.SyncService) *server { return &server{} }
+
+// server stands for the host.
+type server struct{ seams }
 
 // serveOther stands for the host's own endpoints.
 func serveOther(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }

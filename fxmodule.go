@@ -149,11 +149,13 @@ type Push struct {
 	log      *zap.Logger
 }
 
-// Options are what a host may give to [New]. The zero value takes all defaults.
+// Options are what a host may give to [New]. The zero value takes all defaults. A
+// host whose parts need the module gives a struct that it fills later; see the
+// example.
 type Options struct {
 	Log       *zap.Logger             // nil logs nothing
-	Accounts  module.Accounts         // who is logged in; see also [Push.SetAccounts]
-	Import    module.ImportSource     // has users who are still to be imported; see also [Push.SetImportSource]
+	Accounts  module.Accounts         // who is logged in
+	Import    module.ImportSource     // has users who are still to be imported
 	Listeners []module.ChangeListener // hear of every change
 	Observers []observe.Observer      // are told what the module does
 	Metrics   prometheus.Registerer   // gets the module's metrics
@@ -165,12 +167,6 @@ type Options struct {
 
 	// Delivery is for hosts that send notifications. Nil is none.
 	Delivery *DeliveryOptions
-
-	// WrapRules and WrapPushers return what the endpoints call instead of the
-	// module's services. The host and sync services read single users' rules
-	// through what WrapRules returns.
-	WrapRules   func(module.RuleService) module.RuleService
-	WrapPushers func(module.PusherService) module.PusherService
 }
 
 // New returns the module on a Redis client, which stays the host's and must read
@@ -197,12 +193,6 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	}
 	service := b.service(stores, feed, o.Accounts, o.Import)
 	rules, pushers := service.Rules(), service.Pushers()
-	if o.WrapRules != nil {
-		rules = o.WrapRules(rules)
-	}
-	if o.WrapPushers != nil {
-		pushers = o.WrapPushers(pushers)
-	}
 	host := service.Host(rules)
 	var sending *delivery.Delivery
 	if o.Delivery != nil {
@@ -216,18 +206,6 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	})
 	return p, b.finish()
 }
-
-// SetAccounts tells the module who is logged in, for hosts whose accounts exist
-// only after the module does. Call it before the first request.
-func (p *Push) SetAccounts(accounts module.Accounts) { p.service.SetAccounts(accounts) }
-
-// SetImportSource gives the module the source of users who are imported at their first
-// use, for hosts that build it only after the module. Call it before the first request.
-func (p *Push) SetImportSource(source module.ImportSource) { p.service.SetImportSource(source) }
-
-// Listen adds a listener, for hosts whose listeners exist only after the module
-// does. Call it before [Push.Run].
-func (p *Push) Listen(listener module.ChangeListener) { p.service.Listen(listener) }
 
 // Handler serves the module's endpoints below "/_matrix/client/v3" and
 // "/_matrix/client/r0", for hosts without echo. All other paths are 404

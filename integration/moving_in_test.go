@@ -267,24 +267,18 @@ func TestWhatIsRefusedAtAFirstUseIsLoggedWithoutWhatItIs(t *testing.T) {
 
 func TestASourceIsGivenToNewAtOnceOrLate(t *testing.T) {
 	t.Parallel()
-	for name, build := range map[string]func(redis.UniversalClient, module.ImportSource) (*pushfx.Push, error){
-		"at once": func(c redis.UniversalClient, s module.ImportSource) (*pushfx.Push, error) {
-			return pushfx.New(c, pushfx.DefaultConfig(), pushfx.Options{Import: s})
-		},
-		"late": func(c redis.UniversalClient, s module.ImportSource) (*pushfx.Push, error) {
-			p, err := pushfx.New(c, pushfx.DefaultConfig(), pushfx.Options{})
-			if err == nil {
-				p.SetImportSource(s)
-			}
-			return p, err
-		},
-	} {
+	at := newFormerServer(alice)
+	late := &struct{ module.ImportSource }{}
+	for name, source := range map[string]module.ImportSource{"at once": at, "late": late} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, client := embedded(t)
-			p, err := build(client, newFormerServer(alice))
+			p, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Import: source})
 			if err != nil {
 				t.Fatal(err)
+			}
+			if source == late {
+				late.ImportSource = newFormerServer(alice)
 			}
 			content, err := p.Host.AccountData(t.Context(), alice)
 			if err != nil || !strings.Contains(string(content), "!old:example.org") {

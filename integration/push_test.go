@@ -71,12 +71,14 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	registry := prometheus.NewRegistry()
-	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Log: zap.NewNop(), Metrics: registry})
+	late, listener := recorder{make(chan string, 1)}, &struct{ module.ChangeListener }{}
+	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{
+		Log: zap.NewNop(), Metrics: registry, Listeners: []module.ChangeListener{listener},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	late := recorder{make(chan string, 1)}
-	push.Listen(late)
+	listener.ChangeListener = late
 	startPush(t, push)
 	mux, matrix := http.NewServeMux(), push.Handler(byToken)
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
@@ -253,12 +255,16 @@ type nobody struct{}
 
 func (nobody) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return false, nil }
 
-// A host whose accounts need the module's services gives them late: as an
-// argument of fx they would be a circle.
+// A host whose accounts need the module's services fills them later: as an argument of
+// fx they would be a circle.
 func TestAccountsMayComeAfterTheServices(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
-	h := startHost(t, client, fx.Invoke(func(p *pushfx.Push, _ module.HostService) { p.SetAccounts(nobody{}) }))
+	late := &struct{ module.Accounts }{}
+	h := startHost(t, client,
+		fx.Supply(fx.Annotate(late, fx.As(new(module.Accounts)))),
+		fx.Invoke(func(*pushfx.Push, module.HostService) { late.Accounts = nobody{} }),
+	)
 	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusUnauthorized {
 		t.Errorf("got %d %s, want 401: nobody is logged in", a.status, a.body)
 	}

@@ -94,16 +94,9 @@ func NewFeed(store RuleStore, cfg FeedConfig, o FeedOptions, listeners ...Change
 		users: map[mxid.UserID]*observed{}, toCheck: map[mxid.UserID]struct{}{},
 	}
 	for _, listener := range listeners {
-		f.listen(listener)
+		f.listeners = append(f.listeners, newListenerQueue(listener, f))
 	}
 	return f, nil
-}
-
-// listen adds a listener. It must not be called once [Feed.Run] runs.
-func (f *Feed) listen(listener ChangeListener) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.listeners = append(f.listeners, newListenerQueue(listener, f))
 }
 
 // Run watches the store and calls the listeners until ctx ends. It returns when

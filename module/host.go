@@ -33,7 +33,7 @@ func (s *hostService) Import(ctx context.Context, user mxid.UserID, from Import,
 }
 
 func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
-	if source := s.imports.source.get(); source != nil { // first, so that nothing comes back
+	if source := s.imports.source; source != nil { // first, so that nothing comes back
 		if err := source.Forget(ctx, user); err != nil {
 			return sourceFailed(err)
 		}

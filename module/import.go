@@ -80,8 +80,8 @@ type RefusedPusher struct {
 type importer struct {
 	rules    *ruleService
 	pushers  *pusherService
-	accounts *slot[Accounts]
-	source   slot[ImportSource]
+	accounts Accounts
+	source   ImportSource
 	present  presentUsers
 	refused  func(mxid.UserID, ImportResult)
 }
@@ -99,7 +99,7 @@ func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how I
 func (i *importer) runBeside(
 	ctx context.Context, stored Content, user mxid.UserID, from Import, how ImportMode,
 ) (result ImportResult, err error) {
-	loggedIn, err := isLoggedIn(ctx, i.accounts.get(), user, "")
+	loggedIn, err := isLoggedIn(ctx, i.accounts, user, "")
 	if err == nil && !loggedIn {
 		err = ErrLoggedOut
 	}

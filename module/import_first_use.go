@@ -12,7 +12,7 @@ import (
 // rules then: the source need not have them. It asks the store itself, whatever its
 // caller has found: pushers that a user has removed must not come back.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
-	source := i.source.get()
+	source := i.source
 	if source == nil {
 		return false, nil
 	}
@@ -53,7 +53,7 @@ func sourceFailed(cause error) error { return Unavailable(fmt.Errorf("import sou
 // then: either it has removed what was stored here, or the source does not have
 // the user by now. Accounts have been asked already.
 func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source ImportSource, result ImportResult) (bool, error) {
-	if i.accounts.get() != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
+	if i.accounts != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
 		return true, nil
 	}
 	_, found, err := loadFrom(ctx, source, user)
@@ -73,7 +73,7 @@ func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source Impo
 
 // seen remembers a user who has rules.
 func (i *importer) seen(user mxid.UserID) {
-	if i.source.get() != nil {
+	if i.source != nil {
 		i.present.add(user)
 	}
 }
@@ -89,7 +89,7 @@ func (i *importer) importIfMissing(ctx context.Context, user mxid.UserID) (impor
 // whom it has imported or failed to. It asks the store about each user once, as far
 // as it can remember them.
 func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
-	if i.source.get() == nil {
+	if i.source == nil {
 		return nil
 	}
 	users = i.present.unknown(users)
@@ -122,7 +122,7 @@ const mostImports = 16
 // has, and an error for each about whom the source could not answer.
 func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
 	all := map[mxid.UserID]Result[bool]{}
-	if i.source.get() == nil {
+	if i.source == nil {
 		return all
 	}
 	var mu sync.Mutex

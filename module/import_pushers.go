@@ -88,7 +88,7 @@ func (m *pusherImport) addWithinLimits(p pusher.Pusher) error {
 
 // keepLive refuses the pushers whose devices are gone.
 func (m *pusherImport) keepLive(ctx context.Context) error {
-	accounts := m.accounts.get()
+	accounts := m.accounts
 	if accounts == nil {
 		return nil
 	}

@@ -20,7 +20,7 @@ type pusherService struct {
 	pushkeys pushkeys
 	settler  *Settler
 	policy   pusher.Policy
-	accounts *slot[Accounts]
+	accounts Accounts
 	imports  *importer
 }
 
@@ -252,7 +252,7 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 // session that was over, and removes what it finds.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
-	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), session.User, session.Device)
+	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)
 	if err != nil || loggedIn {
 		return err
 	}
@@ -364,7 +364,7 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
 	for {
 		setAnew, err := s.retainOnce(ctx, user, live)
-		if err != nil || !setAnew || s.accounts.get() == nil {
+		if err != nil || !setAnew || s.accounts == nil {
 			return err
 		}
 	}
@@ -397,7 +397,7 @@ func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live [
 // withoutSession returns the pushers whose sessions are not logged in. If the
 // host has no accounts, these are all.
 func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, list pusher.List) (pusher.List, error) {
-	accounts := s.accounts.get()
+	accounts := s.accounts
 	if accounts == nil {
 		return list, nil
 	}
@@ -414,7 +414,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 // as the host can tell.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.loadMany(ctx, users)
-	accounts := s.accounts.get()
+	accounts := s.accounts
 	if accounts == nil {
 		return all
 	}

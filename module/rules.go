@@ -16,7 +16,7 @@ var _ RuleService = (*ruleService)(nil)
 type ruleService struct {
 	store    RuleStore
 	feed     *Feed
-	accounts *slot[Accounts]
+	accounts Accounts
 	imports  *importer
 	defaults pushrule.Defaults
 	limits   pushrule.Limits
@@ -86,7 +86,7 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 // checkLoggedIn removes the rules that were just created if the user was
 // deactivated meanwhile.
 func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
-	loggedIn, err := isLoggedIn(ctx, s.accounts.get(), user, "")
+	loggedIn, err := isLoggedIn(ctx, s.accounts, user, "")
 	if err != nil || loggedIn {
 		return content, err
 	}
@@ -267,7 +267,7 @@ func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 // first.
 func (s *ruleService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content] {
 	all := s.store.LoadMany(ctx, users)
-	if s.imports.source.get() == nil {
+	if s.imports.source == nil {
 		return all
 	}
 	var missing, imported []mxid.UserID

@@ -3,7 +3,6 @@ package module
 import (
 	"context"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
@@ -17,11 +16,10 @@ import (
 // [Service.Pushers] are what the endpoints call, [Service.Host] and
 // [Service.Sync] what the host's own code calls. It is safe for concurrent use.
 type Service struct {
-	rules    *ruleService
-	pushers  *pusherService
-	feed     *Feed
-	accounts *slot[Accounts]
-	imports  *importer
+	rules   *ruleService
+	pushers *pusherService
+	feed    *Feed
+	imports *importer
 
 	settleFailed func(error)
 }
@@ -51,15 +49,15 @@ type Options struct {
 	Defaults pushrule.Defaults // server-default rules; the zero value has those of the specification
 	Limits   pushrule.Limits   // of what users store in their push rules
 	Policy   pusher.Policy     // which pushers may be set
-	Accounts Accounts          // nil if the host has none, or gives it with [Service.SetAccounts]
+	Accounts Accounts          // nil if the host has none
 
 	// Observer is told of the operations of the stores, whoever has made them, and
 	// of rule sets that are created and repaired. Nil is none.
 	Observer observe.Observer
 
 	// ImportSource has users who are to be imported at their first use; nil if the
-	// host has none, or gives it with [Service.SetImportSource]. ImportRefused gets
-	// what was refused of such a user; nil ignores it.
+	// host has none. ImportRefused gets what was refused of such a user; nil ignores
+	// it.
 	ImportSource  ImportSource
 	ImportRefused func(mxid.UserID, ImportResult)
 
@@ -78,21 +76,18 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 		o.ImportRefused = func(mxid.UserID, ImportResult) {}
 	}
 	stores = stores.observed(o.Observer)
-	accounts := &slot[Accounts]{}
-	accounts.set(o.Accounts)
-	imports := &importer{accounts: accounts, refused: o.ImportRefused}
-	imports.source.set(o.ImportSource)
+	imports := &importer{accounts: o.Accounts, source: o.ImportSource, refused: o.ImportRefused}
 	imports.rules = &ruleService{
-		store: stores.Rules, feed: feed, accounts: accounts, imports: imports,
+		store: stores.Rules, feed: feed, accounts: o.Accounts, imports: imports,
 		defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
 	}
 	imports.pushers = &pusherService{
 		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: NewSettler(stores),
-		policy: o.Policy, accounts: accounts, imports: imports,
+		policy: o.Policy, accounts: o.Accounts, imports: imports,
 	}
 	return &Service{
 		rules: imports.rules, pushers: imports.pushers, imports: imports,
-		feed: feed, accounts: accounts, settleFailed: o.SettleFailed,
+		feed: feed, settleFailed: o.SettleFailed,
 	}
 }
 
@@ -115,18 +110,6 @@ func (s *Service) Sync(rules RuleService) SyncService {
 	return &syncService{rules, s.feed}
 }
 
-// SetAccounts tells the service who is logged in, for hosts that build their
-// accounts after the service. Call it before the first request.
-func (s *Service) SetAccounts(accounts Accounts) { s.accounts.set(accounts) }
-
-// SetImportSource gives the service the source of users who are imported at their first
-// use, for hosts that build it after the service. Call it before the first request.
-func (s *Service) SetImportSource(source ImportSource) { s.imports.source.set(source) }
-
-// Listen adds a listener, for hosts that build their listeners after the
-// service. Call it before [Service.Run].
-func (s *Service) Listen(listener ChangeListener) { s.feed.listen(listener) }
-
 // settleInterval is how often hosts look for pushkeys to settle, about.
 const settleInterval = 30 * time.Second
 
@@ -147,21 +130,4 @@ func (s *Service) settleRepeatedly(ctx context.Context) {
 			s.settleFailed(err)
 		}
 	}
-}
-
-// slot holds what the host may give after the services are built.
-type slot[T any] struct{ value atomic.Pointer[T] }
-
-func (s *slot[T]) set(value T) {
-	if any(value) != nil {
-		s.value.Store(&value)
-	}
-}
-
-// get returns what the host has given, or the zero value.
-func (s *slot[T]) get() (value T) {
-	if given := s.value.Load(); given != nil {
-		return *given
-	}
-	return value
 }
