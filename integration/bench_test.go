@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // BenchmarkEndpoints measures whole requests over HTTP, one after another, on a
@@ -76,13 +77,18 @@ func fillRules(b *testing.B, client *redis.Client, number int) {
 
 // eventWith is alice's event with the default rules and as many for rooms.
 func eventWith(number int) string {
-	rules := make([]string, number)
-	for i := range rules {
-		rules[i] = fmt.Sprintf(`{"rule_id":"!room-%d:example.org","default":false,"enabled":true,"actions":["notify"]}`, i)
+	texts := make([]string, number)
+	for i := range texts {
+		texts[i] = fmt.Sprintf(`{"rule_id":"!room-%d:example.org","default":false,"enabled":true,"actions":["notify"]}`, i)
 	}
 	defaults := pushrule.ServerDefault(alice)
-	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(rules, ","), 1)
-	return `{"type":"m.push_rules","content":{"global":` + set + `}}`
+	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(texts, ","), 1)
+	rules, err := pushrule.Read(set)
+	if err != nil {
+		panic(err) // the set above is none
+	}
+	e := stored.Event{Rules: rules, Found: true}
+	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "TEST", Attempt: 1}))
 }
 
 // BenchmarkOneUser measures changes of one user's rules over HTTP on a real

@@ -63,40 +63,57 @@ const revisionEnd = "}}"
 // ReadRevision reads the text that [Revision.AppendJSON] appends, also with the digest
 // of an event. Any other text gives the zero Revision, because a revision that was
 // edited by hand proves nothing.
-func ReadRevision(text string) (revision Revision) {
-	r := strictjson.NewReader(text)
-	err := r.Object(func(name string) (err error) {
-		switch name {
-		case versionMember:
-			revision.Version, err = readNumber(r)
-		case changesMember:
-			revision.Changes, err = readNumber(r)
-		case writersMember:
-			err = r.Object(func(writer string) error {
-				attempt, err := readNumber(r)
-				revision.Writes = append(revision.Writes, Write{writer, attempt})
-				return err
-			})
-		case digestMember:
-			_, err = r.String()
-		default:
-			err = r.Mismatch("a member of a revision")
-		}
-		return err
-	}, versionMember, changesMember, writersMember)
-	if err != nil {
+func ReadRevision(text string) Revision {
+	w := strictjson.Walk(text)
+	if !strictjson.Valid(text) || w.Next() != '{' {
 		return Revision{}
 	}
-	return revision
+	r := Revision{Version: noNumber, Changes: noNumber}
+	hasWriters := false
+	for name := range w.Object() {
+		switch name {
+		case versionMember:
+			r.Version = readNumber(w.Skip())
+		case changesMember:
+			r.Changes = readNumber(w.Skip())
+		case writersMember:
+			r.Writes, hasWriters = readWrites(&w)
+		case digestMember:
+			w.Skip()
+		default:
+			return Revision{}
+		}
+	}
+	if r.Version == noNumber || r.Changes == noNumber || !hasWriters {
+		return Revision{}
+	}
+	return r
 }
 
-// readNumber reads a number that a revision can have.
-func readNumber(r *strictjson.Reader) (int64, error) {
-	n, err := r.Integer()
-	if err == nil && (n < 0 || n >= isForeign) {
-		err = strictjson.WrongShape(r.Path(), "a number of a revision")
+// readWrites reads the writers of a revision with their last writes.
+func readWrites(w *strictjson.Walker) (writes []Write, ok bool) {
+	if w.Next() != '{' {
+		w.Skip()
+		return nil, false
 	}
-	return n, err
+	ok = true
+	for writer := range w.Object() {
+		attempt := readNumber(w.Skip())
+		ok = ok && attempt != noNumber
+		writes = append(writes, Write{writer, attempt})
+	}
+	return writes, ok
+}
+
+// noNumber stands for a text that is no number of a revision.
+const noNumber = -1
+
+func readNumber(text string) int64 {
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 || n >= isForeign {
+		return noNumber
+	}
+	return n
 }
 
 // LastWrite returns the part of a text that begins with the last write of a revision

@@ -33,7 +33,7 @@ func TestATextThatIsNoRevisionGivesNone(t *testing.T) {
 		`{"version":1,"changes":1,"writers":{}} x`, `{"version":1,"version":1,"changes":1,"writers":{}}`,
 		`{"version":1,"changes":1,"writers":{"A":1,"A":2}}`, `{"version":1,"changes":1,"writers":{"A":-1}}`,
 		`{"version":4611686018427387904,"changes":1,"writers":{}}`, `{"version":99999999999999999999,"changes":1,"writers":{}}`,
-		whole, whole + `,}`, whole + `,"x"}`, whole + `,"x":1}`, whole + `}}`, whole + `,"digest":1}`, whole + `"digest":"1b70b3a4"}`,
+		whole, whole + `,}`, whole + `,"x"}`, whole + `,"x":1}`, whole + `}}`, whole + `"digest":"1b70b3a4"}`,
 	} {
 		if r := ReadRevision(text); !r.Equal(Revision{}) {
 			t.Errorf("%s: got %+v", text, r)
