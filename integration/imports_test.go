@@ -33,6 +33,7 @@ func importTable() []importRow {
 		redisClient = "module/redisclient"
 		redisCommit = "module/commit/rediscommit"
 		retry       = "module/retry"
+		bounded     = "module/internal/bounded"
 	)
 	noIO := []string{"net", "net/http", "os", "time", "math/rand", "math/rand/v2", "crypto/rand"}
 	pure := []string{"module/fault", "module/mxid", "module/strictjson"}
@@ -42,6 +43,7 @@ func importTable() []importRow {
 		{"module/fault", nil, noIO},
 		{"module/mxid", nil, noIO},
 		{"module/strictjson", []string{"module/fault", json}, noIO},
+		{bounded, nil, noIO},
 		{retry, nil, []string{"net", "net/http", "os"}},
 		{"module/observe", []string{"module/fault"}, []string{"net", "net/http", "os"}},
 		{"module/observe/metrics", with(prom, "module/delivery"), nil},
@@ -49,7 +51,7 @@ func importTable() []importRow {
 		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe", retry}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
-		{redisCommit, with(redis, redisClient, "module/stored"), nil},
+		{redisCommit, with(redis, redisClient, "module/stored", bounded), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
@@ -58,7 +60,7 @@ func importTable() []importRow {
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
-		{"module", with("module/match"), []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"module/redistest", []string{retry, redis, redis + "/maintnotifications"}, nil},
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},

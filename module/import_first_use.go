@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 
+	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -148,19 +149,16 @@ func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid
 // whether they are still to be imported.
 type presentUsers struct {
 	mu    sync.Mutex
-	users map[mxid.UserID]bool
+	users bounded.Map[mxid.UserID, struct{}]
 }
 
-// mostPresent bounds how many are remembered. All are forgotten then.
+// mostPresent bounds how many are remembered.
 const mostPresent = 1 << 16
 
 func (p *presentUsers) add(user mxid.UserID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.users == nil || len(p.users) >= mostPresent {
-		p.users = map[mxid.UserID]bool{}
-	}
-	p.users[user] = true
+	p.users.Put(user, struct{}{}, 1)
 }
 
 // unknown returns those of users who are not remembered.
@@ -168,7 +166,7 @@ func (p *presentUsers) unknown(users []mxid.UserID) (unknown []mxid.UserID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, user := range users {
-		if !p.users[user] {
+		if _, found := p.users.Get(user); !found {
 			unknown = append(unknown, user)
 		}
 	}

@@ -77,6 +77,7 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 	}
 	stores = stores.observed(o.Observer)
 	imports := &importer{accounts: o.Accounts, source: o.ImportSource, refused: o.ImportRefused}
+	imports.present.users.Limit = mostPresent
 	imports.rules = &ruleService{
 		store: stores.Rules, feed: feed, accounts: o.Accounts, imports: imports,
 		defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
