@@ -4,14 +4,13 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
-	"encoding"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
 	"io"
+	"os"
 	"time"
 	"unicode/utf8"
 
@@ -120,64 +119,73 @@ func (l line) record() (r record, err error) {
 	return r, errors.Join(err, r.user.Validate())
 }
 
-// archiveWriter writes an archive. It can be written on later, from where its
-// state was taken.
-type archiveWriter struct {
-	to  io.Writer
-	sum hash.Hash
-	archiveState
-}
-
-// archiveState is how far an archive is.
-type archiveState struct {
-	Records int64  `json:"records"`
-	Bytes   int64  `json:"bytes"`
-	Sum     []byte `json:"sum"` // the state of the hash
+// archive writes an archive.
+type archive struct {
+	to             io.Writer
+	file           *os.File // nil if it goes elsewhere
+	sum            hash.Hash
+	records, bytes int64
 }
 
 // newArchive begins an archive.
-func newArchive(to io.Writer, b *backend) (*archiveWriter, error) {
-	w := &archiveWriter{to: to, sum: sha256.New()}
+func newArchive(to io.Writer, b *backend) (*archive, error) {
+	a := &archive{to: to, sum: sha256.New()}
 	var text bytes.Buffer
 	header := archiveHeader{archiveFormat, time.Now().UTC().Format(time.RFC3339), b.servers.String(), b.keys.Prefix}
 	if err := writeJSON(&text, header); err != nil {
 		return nil, err
 	}
-	return w, w.write(text.Bytes(), 0)
+	return a, a.write(text.Bytes())
 }
 
-// resumeArchive goes on with an archive that is as long as its state says.
-func resumeArchive(to io.Writer, state archiveState) (*archiveWriter, error) {
-	w := &archiveWriter{to: to, sum: sha256.New(), archiveState: state}
-	err := w.sum.(encoding.BinaryUnmarshaler).UnmarshalBinary(state.Sum)
-	return w, err
-}
-
-// write appends lines with some records.
-func (w *archiveWriter) write(lines []byte, records int64) error {
-	if _, err := w.to.Write(lines); err != nil {
-		return err
+// createArchive begins an archive in a file of its own, for its owner's eyes. It writes
+// over no file, and follows no link.
+func createArchive(name string, b *backend) (*archive, error) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
 	}
-	_, _ = w.sum.Write(lines) // it never fails
-	w.Records += records
-	w.Bytes += int64(len(lines))
-	return nil
+	a, err := newArchive(file, b)
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	a.file = file
+	return a, nil
 }
 
-// state returns how far the archive is.
-func (w *archiveWriter) state() (s archiveState, err error) {
-	s = w.archiveState
-	s.Sum, err = w.sum.(encoding.BinaryMarshaler).MarshalBinary()
-	return s, err
-}
-
-// end writes the trailer.
-func (w *archiveWriter) end() error {
+// add adds records, which are on disk when it returns.
+func (a *archive) add(records ...record) error {
 	var text bytes.Buffer
-	if err := writeJSON(&text, archiveTrailer{&w.Records, hex.EncodeToString(w.sum.Sum(nil))}); err != nil {
-		return err
+	for _, r := range records {
+		if err := r.appendLine(&text); err != nil {
+			return err
+		}
 	}
-	_, err := w.to.Write(text.Bytes())
+	a.records += int64(len(records))
+	return errors.Join(a.write(text.Bytes()), a.sync())
+}
+
+func (a *archive) write(lines []byte) error {
+	_, _ = a.sum.Write(lines) // it never fails
+	n, err := a.to.Write(lines)
+	a.bytes += int64(n)
+	return err
+}
+
+func (a *archive) sync() error {
+	if a.file == nil {
+		return nil
+	}
+	return a.file.Sync()
+}
+
+// end writes the trailer, without which an archive is not whole.
+func (a *archive) end() error {
+	var text bytes.Buffer
+	err := writeJSON(&text, archiveTrailer{&a.records, hex.EncodeToString(a.sum.Sum(nil))})
+	if err == nil {
+		err = errors.Join(a.write(text.Bytes()), a.sync())
+	}
 	return err
 }
 
@@ -241,12 +249,6 @@ func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) 
 		return len(data), data, nil
 	}
 	return 0, nil, nil
-}
-
-func strictUnmarshal(text []byte, value any) error {
-	decoder := json.NewDecoder(bytes.NewReader(text))
-	decoder.DisallowUnknownFields()
-	return decoder.Decode(value)
 }
 
 func checkHeader(text []byte) error {

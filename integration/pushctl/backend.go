@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -14,7 +13,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/pusherstore"
@@ -26,7 +24,7 @@ type backend struct {
 	servers  redisurl.Servers
 	client   redis.UniversalClient
 	keys     stored.Keys
-	defaults defaultTable
+	defaults pushrule.Defaults
 
 	host    module.HostService
 	repairs *module.Repairs
@@ -45,37 +43,27 @@ const patience = 2 * time.Second
 const replyLimit = 10 * time.Second
 
 // connect connects to the Redis and checks that it is what the flags say.
-func (o options) connect(ctx context.Context, environment func(string) string) (*backend, error) {
-	servers, err := o.findServers(environment)
+func (f *flags) connect(ctx context.Context, environment func(string) string) (*backend, error) {
+	servers, err := f.findServers(environment)
 	if err != nil {
 		return nil, err
 	}
 	cfg := pushfx.DefaultConfig()
-	cfg.Redis.KeyPrefix = o.keyPrefix
+	cfg.Redis.KeyPrefix = f.keyPrefix
 	if err := cfg.Redis.Validate(); err != nil {
 		return nil, fmt.Errorf("-key-prefix: %w", err)
 	}
-	if cfg.Redis.Durability, err = rediscommit.ParseDurability(cmp.Or(o.durability, "none")); err != nil {
+	if cfg.Redis.Durability, err = rediscommit.ParseDurability(f.durability); err != nil {
 		return nil, fmt.Errorf("-durability: %w", err)
 	}
-	if cfg.DefaultRules, err = readDefaultRules(o.defaultRules); err != nil {
+	if cfg.DefaultRules, err = readDefaultRules(f.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
-	}
-	cfg.PusherPolicy.AllowHTTP = o.allowHTTP
-	if o.email {
-		cfg.PusherPolicy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
-	}
-	if cfg.PusherPolicy.AllowedPrefixes, err = readPrefixes(o.allowed); err == nil {
-		err = cfg.PusherPolicy.Validate()
-	}
-	if err != nil {
-		return nil, fmt.Errorf("-allowed-prefixes: %w", err)
 	}
 	servers.LongestWait = max(patience, cfg.Redis.Durability.LongestWait())
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}
-	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: o.keyPrefix}}
+	b := &backend{servers: servers, client: servers.Client(), keys: stored.Keys{Prefix: f.keyPrefix}}
 	if err := b.build(ctx, cfg); err != nil {
 		return nil, errors.Join(err, b.client.Close())
 	}
@@ -90,11 +78,10 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	}
 	push.Clock.Measure(ctx)
 	b.now = push.Clock.Now
-	defaults, err := pushrule.NewDefaults(cfg.DefaultRules...)
-	if err != nil {
+	if b.defaults, err = pushrule.NewDefaults(cfg.DefaultRules...); err != nil {
 		return err
 	}
-	b.defaults, b.host, b.repairs = newDefaultTable(defaults), push.Host, module.NewRepairs(push.Stores)
+	b.host, b.repairs = push.Host, module.NewRepairs(push.Stores)
 	b.rules, _ = push.Stores.Rules.(*rulestore.Store)
 	b.pushers, _ = push.Stores.Pushers.(*pusherstore.Store)
 	b.index, _ = push.Stores.Pushkeys.(*pusherstore.Index)
@@ -102,11 +89,21 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	return err
 }
 
-// userArgument is the user that a command is about.
-func (c *call) userArgument() (mxid.UserID, error) {
-	user := mxid.UserID(c.args[0])
-	if err := user.Validate(); err != nil {
-		return "", fmt.Errorf("%q: %w, want @NAME:SERVER", c.args[0], err)
+// addressOf is where a node is, or what the sentinels call it.
+func (b *backend) addressOf(node *redis.Client) string {
+	if b.servers.Mode == redisurl.Sentinel {
+		return "master " + b.servers.Master
 	}
-	return user, nil
+	return node.Options().Addr
+}
+
+// nodeOf returns the master that has a key.
+func (b *backend) nodeOf(ctx context.Context, key string) (*redis.Client, error) {
+	switch client := b.client.(type) {
+	case *redis.Client:
+		return client, nil
+	case *redis.ClusterClient:
+		return client.MasterForKey(ctx, key)
+	}
+	return nil, fmt.Errorf("a %T has no masters", b.client)
 }

@@ -63,9 +63,9 @@ func TestDefaultRulesAreReadStrictly(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
 		`[]`:   "",
-		`{}`:   "an array",
-		`[{}]`: "Missing parameters",
-		`[{"kind":"underride","rule_id":".x","actions":[],"colour":1}]`: `no "colour"`,
+		`{}`:   "cannot unmarshal object",
+		`[{}]`: "default rule",
+		`[{"kind":"underride","rule_id":".x","actions":[],"colour":1}]`: `unknown field "colour"`,
 		`[{"kind":"underride","rule_id":"x","actions":[]}]`:             "want an id of a dot",
 	} {
 		file := filepath.Join(t.TempDir(), "rules")
@@ -122,7 +122,11 @@ func TestResetAndForget(t *testing.T) {
 				t.Error("another user has changed")
 			}
 			b.want(exitOK, "check")
-			b.want(exitOK, "forget", "-yes", string(alice))
+			for _, args := range [][]string{{"forget", string(alice)}, {"forget", "-yes", string(alice)}} {
+				if r := b.want(exitProblems, args...); !strings.Contains(r.stdout, "nothing to forget") || strings.Contains(r.stdout, "done") {
+					t.Errorf("%s of a user who has nothing: %s", args, r.stdout)
+				}
+			}
 
 			stored = b.stored()
 			for _, args := range [][]string{{"reset", string(alice)}, {"reset", "-yes", string(alice)}} {

@@ -3,10 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
-	"strings"
+	"maps"
+	"slices"
+	"strconv"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -21,41 +23,50 @@ func checkCommand() command {
 			"problems of each kind there are, and with -list whose. A problem that is about several keys is\n" +
 			"examined twice, so that a change that is under way is none. Exit status 1 says that there are problems.\n" +
 			"If no key is the module's, it fails.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			o.addScan(flags)
-			o.addState(flags)
-			o.addDefaultRules(flags)
-			flags.BoolVar(&o.list, "list", false, "list each problem: its kind, the user or key, and what tells it from others")
-			flags.BoolVar(&o.json, "json", false, "write JSON")
+		setup: func(f *flags) runner {
+			f.addDefaultRules()
+			p, asJSON := f.pace(), f.json()
+			list := f.Bool("list", false, "list each problem: its kind, the user or key, and what tells it from others")
+			return func(ctx context.Context, c *call) error { return c.check(ctx, p, *list, *asJSON) }
 		},
-		run: func(ctx context.Context, c *call) error { return c.check(ctx) },
 	}
 }
 
 // report is what a check comes to.
 type report struct {
 	tally
-	Problems map[problemKind]int64 `json:"problems"`
+	Problems map[string]int64 `json:"problems"`
+	remedies map[string]string
 }
 
-func newReport() *report { return &report{Problems: map[problemKind]int64{}} }
+func newReport() *report {
+	return &report{Problems: map[string]int64{}, remedies: map[string]string{}}
+}
 
-func (c *call) check(ctx context.Context) error {
+func (r *report) count(k kind) {
+	r.Problems[k.name]++
+	r.remedies[k.name] = k.remedy
+}
+
+func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
 	report := newReport()
-	from, err := newPosition(c.state, c.stateName("check"), report)
-	if err != nil {
-		return fmt.Errorf("-state: %w", err)
-	}
-	err = c.findProblems(ctx, c.newScanner("checked", from), &report.tally, func(_ context.Context, found []problem) error {
+	err := c.findProblems(ctx, p, &report.tally, func(_ context.Context, found []problem) (err error) {
 		for _, p := range found {
-			report.Problems[p.kind]++
+			report.count(p.kind)
+			switch {
+			case err != nil || !list:
+			case asJSON:
+				err = writeJSON(c.out, p.listed())
+			default:
+				_, err = fmt.Fprintln(c.out, p)
+			}
 		}
-		return c.listProblems(found)
+		return err
 	})
 	if err != nil {
 		return err
 	}
-	if c.json {
+	if asJSON {
 		err = writeJSON(c.out, report)
 	} else {
 		err = report.write(c.out, c.servers.String())
@@ -66,88 +77,50 @@ func (c *call) check(ctx context.Context) error {
 	return err
 }
 
-// stateName tells the state of this call from that of others.
-func (c *call) stateName(parts ...string) string {
-	return strings.Join(append(parts, c.servers.String(), "prefix "+c.keys.Prefix), ", ")
-}
-
 // findProblems examines all keys. It counts them, and calls handle with the
 // problems that there are.
-func (b *backend) findProblems(ctx context.Context, s *scanner, counts *tally, handle func(context.Context, []problem) error) error {
-	d := &doubts{backend: b}
-	s.flush = func(ctx context.Context) error {
-		sure, err := d.decide(ctx)
+func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle func(context.Context, []problem) error) error {
+	var mu sync.Mutex // held while problems are handled
+	d := &doubts{backend: c.backend}
+	s := c.newScanner(p, "examined")
+	err := s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
+		x, err := c.examine(ctx, node, keys)
+		if err == nil {
+			err = s.examineDelivery(ctx, node, x, keys)
+		}
 		if err != nil {
 			return err
 		}
-		return handle(ctx, sure)
-	}
-	err := s.Scan(ctx, func(limited context.Context, node *redis.Client, keys []string) (func(context.Context) error, error) {
-		x, err := b.examine(limited, node, keys)
-		if err == nil {
-			err = s.examineDelivery(ctx, node, x, keys) // logs and records take their time
+		mu.Lock()
+		defer mu.Unlock()
+		counts.add(x.tally)
+		d.add(x.doubtful)
+		if err := handle(ctx, x.sure); err != nil || len(d.waiting) < maxDoubts {
+			return err
 		}
-		if err != nil {
-			return nil, err
-		}
-		return func(ctx context.Context) error {
-			if err := handle(ctx, x.sure); err != nil {
-				return err
-			}
-			counts.add(x.tally)
-			if d.add(x.doubtful); d.isFull() {
-				return s.flush(ctx)
-			}
-			return nil
-		}, nil
+		return d.handle(ctx, handle)
 	})
+	if err == nil {
+		err = d.handle(ctx, handle)
+	}
 	if err != nil {
 		return err
 	}
-	overdue, err := b.overduePushkeys(ctx)
+	late, err := c.overduePushkeys(ctx)
 	if err != nil {
 		return err
 	}
-	return handle(ctx, overdue)
+	return handle(ctx, late)
 }
 
-// overdue is from when on a pushkey should have been settled. Hosts settle every
-// half minute, and claims without a pusher after ten.
-const overdue = 15 * time.Minute
-
-// overduePushkeys returns a problem if no host settles pushkeys.
-func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
-	late, err := b.index.Postponed(ctx, b.now().Add(-overdue), 1<<20)
-	if err != nil || len(late) == 0 {
-		return nil, err
+// handle decides, and calls handle with the problems that are still there.
+func (d *doubts) handle(ctx context.Context, handle func(context.Context, []problem) error) error {
+	sure, err := d.decide(ctx)
+	if err != nil {
+		return err
 	}
-	return []problem{{
-		kind: unsettledPushkeys, name: b.keys.Unsettled(), detail: fmt.Sprintf("%d, the oldest of %s", len(late), timeOf(late[0].Claim)),
-	}}, nil
+	return handle(ctx, sure)
 }
-
-// listProblems lists problems, if that is asked for.
-func (c *call) listProblems(all []problem) (err error) {
-	for _, p := range all {
-		switch {
-		case err != nil || !c.list:
-		case c.json:
-			err = writeJSON(c.out, p.listed())
-		default:
-			_, err = fmt.Fprintf(c.out, "%s\t%s\t%s\n", p.kind, printable(p.name), printable(p.detail))
-		}
-	}
-	return err
-}
-
-// listedProblem is a problem in a list, as JSON.
-type listedProblem struct {
-	Problem problemKind `json:"problem"`
-	Name    string      `json:"name"`
-	Detail  string      `json:"detail,omitempty"`
-}
-
-func (p problem) listed() listedProblem { return listedProblem{p.kind, p.name, p.detail} }
 
 // write writes the report as tables.
 func (r *report) write(w io.Writer, where string) error {
@@ -169,15 +142,12 @@ func (r *report) write(w io.Writer, where string) error {
 		_, err := fmt.Fprintln(w, "\nNo problems.")
 		return err
 	}
-	fmt.Fprintln(w)
-	table = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(table, "PROBLEM\tNUMBER\tREMEDY\n")
-	for _, row := range problemKinds() {
-		if n := r.Problems[row.kind]; n > 0 {
-			fmt.Fprintf(table, "%s\t%d\t%s\n", row.kind, n, row.remedy)
-		}
+	var rows [][]string
+	for _, name := range slices.Sorted(maps.Keys(r.Problems)) {
+		rows = append(rows, []string{name, strconv.FormatInt(r.Problems[name], 10), r.remedies[name]})
 	}
-	return table.Flush()
+	fmt.Fprintln(w)
+	return writeTable(w, []string{"PROBLEM", "NUMBER", "REMEDY"}, rows)
 }
 
 // writeJSON writes a value on a line.

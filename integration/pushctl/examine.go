@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,15 +10,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
 // examination is what was found under some keys of a node. The doubtful problems
-// are about several keys, which cannot be read in one moment: they count if they
-// are still there a while later.
+// are about several keys; see [doubts].
 type examination struct {
 	tally
 	sure, doubtful []problem
@@ -29,22 +27,37 @@ type examination struct {
 	claims []keyClaims
 }
 
-type userHash struct {
-	value
-	stored.Hash
+// tally counts what was examined.
+type tally struct {
+	Keys    int64 `json:"keys"`
+	Events  int64 `json:"users_with_push_rules"`
+	Rules   int64 `json:"rules"`
+	Hashes  int64 `json:"users_with_a_pusher_hash"`
+	Pushers int64 `json:"pushers"`
+	Claims  int64 `json:"pushkeys_in_the_index"`
+	Entries int64 `json:"events_to_be_delivered"`
+	Held    int64 `json:"pushers_in_trouble"`
 }
 
-type keyClaims struct {
-	value
-	pusher.Claims
+func (t *tally) add(u tally) {
+	t.Keys += u.Keys
+	t.Events += u.Events
+	t.Rules += u.Rules
+	t.Hashes += u.Hashes
+	t.Pushers += u.Pushers
+	t.Claims += u.Claims
+	t.Entries += u.Entries
+	t.Held += u.Held
 }
 
 // examine reads keys that are on a node, and looks for problems.
 func (b *backend) examine(ctx context.Context, node *redis.Client, names []string) (*examination, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
 	x := &examination{tally: tally{Keys: int64(len(names))}, now: b.now()}
 	for _, name := range names {
 		if b.isUnknown(name) {
-			x.sure = append(x.sure, problem{kind: unknownKey, name: shownKey(name), key: name})
+			x.sure = append(x.sure, problem{kind: unknownKey, subject: shownKey(name)})
 		}
 	}
 	values, err := b.readValues(ctx, node, names)
@@ -59,6 +72,12 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 	}
 	return x, b.examineClaims(ctx, node, x)
 }
+
+var (
+	wrongType    = kind{"key of another type", byHand}
+	misplacedKey = kind{"key on a node without its slot", byCluster}
+	unknownKey   = kind{"unknown key", byHand}
+)
 
 // isUnknown reports whether a key, though not the module's, looks like one or
 // stands below its prefix. Without a prefix, the Redis may have any keys of the
@@ -78,190 +97,116 @@ func shownKey(name string) string {
 
 // examineValue looks for the problems of a value by itself.
 func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
-	p := problem{name: v.owner(), key: v.name, node: node, user: v.User, digest: v.Digest, text: v.text}
 	switch {
 	case v.state == isAbsent:
 	case v.state == isOtherType:
-		p.kind = wrongType
-		x.sure = append(x.sure, p)
+		x.sure = append(x.sure, problem{kind: wrongType, subject: v.owner()})
 	case v.state == isElsewhere:
-		p.kind, p.detail = misplacedKey, node.Options().Addr
-		x.doubtful = append(x.doubtful, p)
+		x.doubtful = append(x.doubtful, problem{
+			kind: misplacedKey, subject: v.owner(), detail: node.Options().Addr,
+			isStill: func(ctx context.Context) (bool, error) { return isMisplaced(ctx, node, v.name) },
+		})
 	case v.Kind == stored.RulesKey:
 		x.Events++
-		b.examineEvent(x, p)
+		b.examineEvent(x, v)
 	case v.Kind == stored.PushersKey:
 		x.Hashes++
-		x.addHash(v, p)
+		b.examineHash(x, v)
 	default:
 		x.Claims++
-		x.addClaims(v, p)
+		b.examineEntry(x, v)
 	}
 }
 
-func (b *backend) examineEvent(x *examination, p problem) {
-	e, err := stored.ReadEvent(p.text)
+// isMisplaced reports whether a node still holds a key of a slot that is neither
+// its own nor on the way to it.
+func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	moved := node.Type(ctx, key).Err()
+	if _, isMoved := redis.IsMovedError(moved); !isMoved {
+		return false, nil
+	}
+	slot, err := strconv.Atoi(strings.Fields(moved.Error())[1]) // MOVED SLOT ADDRESS
+	if err != nil {
+		return false, moved
+	}
+	nodes, err := node.ClusterNodes(ctx).Result()
+	if err != nil {
+		return false, fmt.Errorf("CLUSTER NODES: %w", err)
+	}
+	if strings.Contains(nodes, fmt.Sprintf("[%d-", slot)) {
+		return false, nil // on its way
+	}
+	keys, err := node.ClusterGetKeysInSlot(ctx, slot, 1<<16).Result()
+	if err != nil {
+		return false, fmt.Errorf("CLUSTER GETKEYSINSLOT: %w", err)
+	}
+	return slices.Contains(keys, key), nil
+}
+
+// The problems of push rules, beside those that package pushrule knows.
+var (
+	unreadableEvent = kind{"unreadable push rules", byReset}
+	emptyEvent      = kind{"push rules without content", byRepair}
+)
+
+// flawOf is the kind of a problem that package pushrule knows.
+func flawOf(p pushrule.Problem) kind {
+	if p == pushrule.ForeignDefault {
+		return kind{string(p), byRules}
+	}
+	return kind{string(p), byRepair}
+}
+
+func (b *backend) examineEvent(x *examination, v value) {
+	e, err := stored.ProveEvent(v.text)
 	switch {
 	case err != nil:
-		p.kind, p.detail = unreadableEvent, err.Error()
-		x.sure = append(x.sure, p)
+		x.sure = append(x.sure, problem{
+			kind: unreadableEvent, subject: v.owner(), detail: err.Error(), saved: &record{user: v.User, event: &v.text},
+			repair: func(ctx context.Context) error {
+				return ifDone(b.rules.Replace(ctx, v.User, &v.text, eventOf(b.defaults.For(v.User))))
+			},
+		})
 	case !e.Found:
-		p.kind = emptyEvent
-		x.sure = append(x.sure, p)
+		x.sure = append(x.sure, problem{
+			kind: emptyEvent, subject: v.owner(),
+			repair: func(ctx context.Context) error { return b.host.EnsureDefaults(ctx, v.User) },
+		})
 	default:
 		x.Rules += int64(e.Rules.Len())
-		for _, flaw := range b.defaults.problems(p.user, e.Rules) {
-			p.kind = problemKind(flaw)
-			x.sure = append(x.sure, p)
-		}
+		x.sure = append(x.sure, b.flawsOf(v, e.Rules)...)
 	}
 }
 
-func (x *examination) addHash(v value, p problem) {
-	h := userHash{v, stored.ReadHash(v.fields)}
-	x.Pushers += int64(h.Pushers.Len())
-	x.hashes = append(x.hashes, h)
-	if len(h.Unreadable) > 0 {
-		p.kind, p.detail, p.hash = unreadablePushers, fmt.Sprintf("%d: %v", len(h.Unreadable), h.Err), h
-		x.sure = append(x.sure, p)
-	}
-}
-
-func (x *examination) addClaims(v value, p problem) {
-	entry, err := stored.ReadEntry(v.text)
-	if err != nil {
-		p.kind, p.detail = unreadableClaims, err.Error()
-		x.sure = append(x.sure, p)
-		return
-	}
-	x.claims = append(x.claims, keyClaims{v, entry.Claims})
-}
-
-// examinePushers looks whether the index knows the pushers.
-func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *examination) error {
-	var digests []pusher.Digest
-	for _, h := range x.hashes {
-		for _, p := range h.Pushers.All() {
-			digests = append(digests, p.Digest())
-		}
-	}
-	texts, err := b.readClaims(ctx, digests)
-	if err != nil {
-		return err
-	}
-	for _, h := range x.hashes {
-		for _, held := range h.Pushers.All() {
-			p, found := problemOf(h.User, held, texts[held.Digest()])
-			if found {
-				p.key, p.node = h.name, node
-				x.doubtful = append(x.doubtful, p)
-			}
-		}
-	}
-	return nil
-}
-
-// problemOf returns the problem of a pusher whose claim is not among those that
-// were read later.
-func problemOf(user mxid.UserID, held pusher.Pusher, text string) (p problem, found bool) {
-	digest, claim := held.Digest(), pusher.Owner{User: user, Claim: held.Claim.Number}
-	p = problem{
-		name: string(user), detail: fmt.Sprintf("pushkey %s, claim %d", digest, claim.Claim),
-		user: user, pusher: held, digest: digest, claim: claim,
-	}
-	var claims pusher.Claims
-	if text != "" {
-		entry, err := stored.ReadEntry(text)
-		if claims = entry.Claims; err != nil {
-			p.text = text // of claims that cannot be read
-		}
-	}
-	p.kind = pusherUnknown
-	return p, !slices.Contains(claims.Owners(), claim)
-}
-
-// examineClaims looks for claims that no pusher has, and for pushers that a later
-// claim should have removed.
-func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *examination) error {
-	settling, err := b.readUnsettled(ctx, x.claims)
-	if err != nil {
-		return err
-	}
-	var users []mxid.UserID
-	for _, c := range x.claims {
-		users = append(users, c.Users()...)
-	}
-	lists := b.pushers.LoadMany(ctx, users)
-	for user, loaded := range lists {
-		if loaded.Err != nil && user.Validate() == nil && !isDamaged(loaded.Err) {
-			return fmt.Errorf("read pushers: %w", loaded.Err)
-		}
-	}
-	for _, c := range x.claims {
-		if !settling[c.Digest] {
-			x.examinePushkey(node, c, lists)
-		}
-	}
-	return nil
-}
-
-// examinePushkey compares the claims to a pushkey with the pushers that were read
-// later.
-func (x *examination) examinePushkey(node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
-	held := map[mxid.UserID]pusher.Pusher{}
-	for _, user := range c.Users() {
-		list := lists[user].Value
-		for _, p := range list.All() {
-			if p.Digest() == c.Digest {
-				held[user] = p
-			}
-		}
-	}
-	problems := module.ProblemsOfPushkey(c.Claims, held, x.now)
-	for _, claim := range problems.GivenUp {
-		// Of pushers that cannot be read nobody knows which claims they have.
-		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
-			continue
-		}
-		x.doubtful = append(x.doubtful, problem{
-			kind: claimGivenUp, name: c.owner(), detail: detailOf(claim), key: c.name, node: node, digest: c.Digest, claim: claim,
+// flawsOf returns the problems of a set of rules. The first that is repaired repairs
+// all.
+func (b *backend) flawsOf(v value, rules pushrule.Ruleset) (all []problem) {
+	for _, flaw := range rules.Problems(b.defaults.For(v.User)) {
+		repaired := rules
+		all = append(all, problem{
+			kind: flawOf(flaw), subject: v.owner(), left: repaired.Repair(b.defaults.For(v.User)),
+			repair: func(ctx context.Context) error { return b.repairRules(ctx, v.User) },
 		})
 	}
-	for _, claim := range problems.TooMany {
-		x.doubtful = append(x.doubtful, problem{
-			kind: pusherTooMany, name: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
-			digest: c.Digest, claim: pusher.Owner{User: claim.User, Claim: c.Newest()},
-		})
-	}
+	return all
 }
 
-// readUnsettled tells which of the pushkeys that several users claim are to be
-// settled still.
-func (b *backend) readUnsettled(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
-	var shared []string
-	for _, c := range claims {
-		if len(c.Users()) > 1 {
-			shared = append(shared, string(c.Digest))
+func (b *backend) repairRules(ctx context.Context, user mxid.UserID) error {
+	_, err := b.rules.Update(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+		if !found {
+			return errChanged
 		}
-	}
-	settling := map[pusher.Digest]bool{}
-	if len(shared) == 0 {
-		return settling, nil
-	}
-	answers := make([]*redis.FloatCmd, len(shared))
-	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i, digest := range shared {
-			answers[i] = p.ZScore(ctx, b.keys.Unsettled(), digest)
-		}
-		return nil
+		return rules.Repair(b.defaults.For(user))
 	})
-	for i, answer := range answers {
-		if err := answer.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("read what is to be settled: %w", err)
-		}
-		settling[pusher.Digest(shared[i])] = answer.Err() == nil
-	}
-	return settling, nil
+	return err
+}
+
+// eventOf returns an event with rules as it is stored, without a revision.
+func eventOf(rules pushrule.Ruleset) string {
+	e := stored.Event{Rules: rules, Found: true}
+	return e.Text(stored.Revision{})
 }
 
 // detailOf names a claim.

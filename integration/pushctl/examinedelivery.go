@@ -11,21 +11,28 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
+// The problems of delivery.
+var (
+	unreadableFormat  = kind{"delivery of another form", byHand}
+	unreadableEntry   = kind{"unreadable events to be delivered", byHost}
+	unreadableGateway = kind{"unreadable state of a push gateway", byHand}
+	unreadableHeld    = kind{"unreadable record of a pusher in trouble", byReset}
+)
+
 // examineDelivery looks for what no host can read among the keys of delivery.
 func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string) error {
 	for _, name := range names {
 		key := s.keys.Parse(name)
-		p := problem{name: name, key: name, node: node, shard: key.Shard}
 		var err error
 		switch key.Kind {
 		case stored.DeliveryFormatKey:
-			err = again(ctx, func(ctx context.Context) error { return x.examineFormat(ctx, node, p) })
+			err = x.examineFormat(ctx, node, name)
 		case stored.DeliveryGatewaysKey:
-			err = again(ctx, func(ctx context.Context) error { return x.examineGateways(ctx, node, p) })
+			err = x.examineGateways(ctx, node, name)
 		case stored.ShardLogKey:
-			err = s.examineLog(ctx, node, x, p)
+			err = s.examineLog(ctx, node, x, name)
 		case stored.ShardHeldKey:
-			err = x.examineHeld(ctx, node, p)
+			err = s.examineHeld(ctx, node, x, name, key.Shard)
 		}
 		v := value{name: name, Key: key}
 		if failed := v.fill(redis.NewStatusResult("", err)); failed != nil {
@@ -38,38 +45,35 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 	return nil
 }
 
-func (x *examination) examineFormat(ctx context.Context, node *redis.Client, p problem) error {
-	text, err := node.Get(ctx, p.key).Result()
+func (x *examination) examineFormat(ctx context.Context, node *redis.Client, name string) error {
+	text, err := node.Get(ctx, name).Result()
 	if _, found := stored.ReadDeliveryFormat(text); err == nil && !found {
-		p.kind, p.detail = unreadableFormat, text
-		x.sure = append(x.sure, p)
+		x.sure = append(x.sure, problem{kind: unreadableFormat, subject: name, detail: text})
 	}
 	return err
 }
 
-func (x *examination) examineGateways(ctx context.Context, node *redis.Client, p problem) error {
-	all, err := node.HGetAll(ctx, p.key).Result()
-	for name, text := range all {
+func (x *examination) examineGateways(ctx context.Context, node *redis.Client, name string) error {
+	all, err := node.HGetAll(ctx, name).Result()
+	for gateway, text := range all {
 		if _, found := stored.ReadGateway(text); !found {
-			p.kind, p.detail = unreadableGateway, name
-			x.sure = append(x.sure, p)
+			x.sure = append(x.sure, problem{kind: unreadableGateway, subject: name, detail: gateway})
 		}
 	}
 	return err
 }
 
-// examineLog reads a log in pages, as long as it is now: all that cannot be read in
-// it is one problem.
-func (s *scanner) examineLog(ctx context.Context, node *redis.Client, x *examination, p problem) error {
-	var length int64
-	err := again(ctx, func(ctx context.Context) (err error) {
-		length, err = node.XLen(ctx, p.key).Result()
-		return err
-	})
+// examineLog reads a log in pages, as long as it is at first: all that cannot be read
+// in it is one problem.
+func (s *scanner) examineLog(ctx context.Context, node *redis.Client, x *examination, name string) error {
+	length, err := node.XLen(ctx, name).Result()
 	unreadable, first := 0, ""
 	for from, read := "-", int64(0); err == nil && read < length; {
 		var page []redis.XMessage
-		if page, err = s.logPage(ctx, node, p.key, from); len(page) == 0 {
+		if err = s.limiter.WaitN(ctx, s.pace.page(pageSize)); err == nil {
+			page, err = node.XRangeN(ctx, name, from, "+", int64(s.pace.page(pageSize))).Result()
+		}
+		if len(page) == 0 {
 			break
 		}
 		for _, entry := range page {
@@ -83,30 +87,21 @@ func (s *scanner) examineLog(ctx context.Context, node *redis.Client, x *examina
 		x.Entries += int64(len(page))
 	}
 	if unreadable > 0 {
-		p.kind, p.detail = unreadableEntry, fmt.Sprintf("%d: the first is %s", unreadable, first)
-		x.sure = append(x.sure, p)
+		x.sure = append(x.sure, problem{
+			kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d: the first is %s", unreadable, first),
+		})
 	}
 	return err
 }
 
-// logPage reads the next entries of a log.
-func (s *scanner) logPage(ctx context.Context, node *redis.Client, key, from string) (page []redis.XMessage, err error) {
-	if err := s.pace.wait(ctx, pageSize); err != nil {
-		return nil, err
-	}
-	err = again(ctx, func(ctx context.Context) (err error) {
-		page, err = node.XRangeN(ctx, key, from, "+", pageSize).Result()
-		return err
-	})
-	return page, err
-}
-
-func (x *examination) examineHeld(ctx context.Context, node *redis.Client, p problem) error {
-	return scanHeld(ctx, node, p.key, func(id, text string) {
+func (s *scanner) examineHeld(ctx context.Context, node *redis.Client, x *examination, name string, shard int) error {
+	return scanHeld(ctx, node, name, func(id, text string) {
 		x.Held++
 		if _, err := delivery.ReadHeld([]byte(text)); err != nil {
-			p.kind, p.detail, p.held, p.text = unreadableHeld, id, id, text
-			x.sure = append(x.sure, p)
+			x.sure = append(x.sure, problem{
+				kind: unreadableHeld, subject: name, detail: id,
+				repair: func(ctx context.Context) error { return ifDone(s.queue.RemoveHeld(ctx, shard, id, []byte(text))) },
+			})
 		}
 	})
 }

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"time"
@@ -18,22 +17,21 @@ func queuesFlushCommand() command {
 		about: "Has the hosts drop notifications that wait: of a user, of a gateway, those that are older than a time, or\n" +
 			"what is all of that. What a host has not read of its log yet is dropped when it does, and it says so.\n" +
 			"What is being sent right now is left alone, and pushers get what comes afterwards.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			o.addGateway(flags)
-			flags.DurationVar(&o.older, "older", 0, "only what was handed over longer ago than that `TIME`, 1h for example")
-		},
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(func(f *flags, c *deliveryCall) {
+			addGateway(f, c)
+			f.DurationVar(&c.older, "older", 0, "only what was handed over longer ago than that `TIME`, 1h for example")
+		}, func(ctx context.Context, c *deliveryCall) error {
 			if err := c.wantChoice(); err != nil {
 				return err
 			}
 			return c.flush(ctx)
-		},
+		}),
 	}
 }
 
 // flush drops what the logs have first, so that none of it gets into the records
 // meanwhile, and then what these have.
-func (c *call) flush(ctx context.Context) error {
+func (c *deliveryCall) flush(ctx context.Context) error {
 	before := c.now().Add(-c.older)
 	logs, err := c.flushLogs(ctx, before)
 	if err != nil {
@@ -69,7 +67,7 @@ type flushedLogs struct {
 }
 
 // flushLogs drops what the logs have of what the flags name.
-func (c *call) flushLogs(ctx context.Context, before time.Time) (logs flushedLogs, err error) {
+func (c *deliveryCall) flushLogs(ctx context.Context, before time.Time) (logs flushedLogs, err error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return logs, err
@@ -113,7 +111,7 @@ func (l *flushedLogs) add(s shownShard) {
 }
 
 // tell says what is to be dropped beside what was counted.
-func (l *flushedLogs) tell(c *call) error {
+func (l *flushedLogs) tell(c *deliveryCall) error {
 	if l.shards == 0 {
 		return nil
 	}

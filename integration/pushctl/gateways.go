@@ -3,13 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -25,17 +24,16 @@ func gatewaysCommand() command {
 			"operator holds, since when, and the status of the last answer; and those whose pushers are in trouble,\n" +
 			"how many these are, how many of them were rejected, and how many notifications wait. What is under way\n" +
 			"and how much is delivered is in the metrics of the hosts.",
-		flags: func(o *options, flags *flag.FlagSet) { flags.BoolVar(&o.json, "json", false, "write JSON") },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			all, err := c.readGateways(ctx)
 			if err != nil {
 				return err
 			}
-			if c.json {
+			if *c.json {
 				return writeJSON(c.out, all)
 			}
 			return writeGateways(c.out, all, c.now())
-		},
+		}),
 	}
 }
 
@@ -51,7 +49,7 @@ type shownGateway struct {
 	Waiting  int                 `json:"notifications"`
 }
 
-func (c *call) readGateways(ctx context.Context) ([]shownGateway, error) {
+func (c *deliveryCall) readGateways(ctx context.Context) ([]shownGateway, error) {
 	held, _, err := c.selectHeld(ctx, func(heldPusher) bool { return true })
 	if err != nil {
 		return nil, err
@@ -86,8 +84,7 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 		_, err := fmt.Fprintln(w, "All gateways are open, and no pusher is in trouble.")
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "GATEWAY\tSTATE\tFOR\tUNTIL IN\tLAST STATUS\tPUSHERS IN TROUBLE\tREJECTED\tNOTIFICATIONS")
+	var rows [][]string
 	for _, g := range all {
 		since, until, status := "-", "-", "-"
 		if !g.Since.IsZero() {
@@ -99,10 +96,13 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 		if g.Status > 0 {
 			status = fmt.Sprint(g.Status)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%d\t%d\n",
-			printable(cmp.Or(g.Gateway, "-")), printable(string(g.State)), since, until, status, g.Pushers, g.Rejected, g.Waiting)
+		rows = append(rows, []string{
+			printable(cmp.Or(g.Gateway, "-")), printable(string(g.State)), since, until, status,
+			strconv.Itoa(g.Pushers), strconv.Itoa(g.Rejected), strconv.Itoa(g.Waiting),
+		})
 	}
-	return table.Flush()
+	head := []string{"GATEWAY", "STATE", "FOR", "UNTIL IN", "LAST STATUS", "PUSHERS IN TROUBLE", "REJECTED", "NOTIFICATIONS"}
+	return writeTable(w, head, rows)
 }
 
 func gatewaysHoldCommand() command {
@@ -112,8 +112,7 @@ func gatewaysHoldCommand() command {
 		about: "Has all hosts send nothing to a push gateway, within a second or two, until it is opened. Of each of\n" +
 			"its pushers the newest notifications are kept, for a day. HOST is host, host:port or\n" +
 			"scheme://host:port; without a scheme it is https.",
-		flags: func(o *options, flags *flag.FlagSet) { o.addDryRun(flags) },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(addDryRun, func(ctx context.Context, c *deliveryCall) error {
 			name, err := gatewayArgument(c.args[0])
 			if err != nil {
 				return err
@@ -125,7 +124,7 @@ func gatewaysHoldCommand() command {
 			return c.changeGateways("hold", []string{name}, func() error {
 				return c.client.HSet(ctx, c.keys.DeliveryGateways(), name, record.Text()).Err()
 			})
-		},
+		}),
 	}
 }
 
@@ -148,8 +147,7 @@ func gatewaysOpenCommand() command {
 		about: "Has all hosts send to a push gateway again, within a second or two, with a rate that doubles each\n" +
 			"second, though an operator holds it, it has told to wait, or it fails. HOST is as `gateways` shows it,\n" +
 			"or without scheme and port.",
-		flags: func(o *options, flags *flag.FlagSet) { o.addDryRun(flags) },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(addDryRun, func(ctx context.Context, c *deliveryCall) error {
 			if _, err := c.shardCount(ctx); err != nil {
 				return err
 			}
@@ -169,12 +167,12 @@ func gatewaysOpenCommand() command {
 			return c.changeGateways("open", names, func() error {
 				return c.client.HDel(ctx, c.keys.DeliveryGateways(), names...).Err()
 			})
-		},
+		}),
 	}
 }
 
 // changeGateways makes a change to gateways, unless it is only to be told.
-func (c *call) changeGateways(what string, names []string, change func() error) error {
+func (c *deliveryCall) changeGateways(what string, names []string, change func() error) error {
 	begin := "would"
 	if !c.dryRun {
 		begin = "done:"

@@ -3,12 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
+	"sync"
 	"sync/atomic"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -28,10 +28,16 @@ type heldPusher struct {
 
 // readHeld reads the records of shards that are wanted. It notes how many cannot be
 // read.
-func (c *call) readHeld(ctx context.Context, shards []int, wanted func(heldPusher) bool) ([]heldPusher, error) {
+func (c *deliveryCall) readHeld(ctx context.Context, shards []int, wanted func(heldPusher) bool) ([]heldPusher, error) {
 	var unreadable atomic.Int64
-	pages, err := parallel(ctx, shards, func(ctx context.Context, shard int) ([]heldPusher, error) {
-		return c.readHeldOf(ctx, shard, wanted, &unreadable)
+	var mu sync.Mutex
+	var all []heldPusher
+	err := parallel(ctx, shards, func(ctx context.Context, shard int) error {
+		page, err := c.readHeldOf(ctx, shard, wanted, &unreadable)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, page...)
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("read the queue: %w", err)
@@ -39,12 +45,11 @@ func (c *call) readHeld(ctx context.Context, shards []int, wanted func(heldPushe
 	if n := unreadable.Load(); n > 0 {
 		fmt.Fprintf(c.notes, "pushctl: %d records of pushers in trouble cannot be read, and are left out (see pushctl check)\n", n)
 	}
-	all := slices.Concat(pages...)
 	slices.SortFunc(all, func(a, b heldPusher) int { return cmp.Or(cmp.Compare(a.shard, b.shard), cmp.Compare(a.id, b.id)) })
 	return slices.CompactFunc(all, func(a, b heldPusher) bool { return a.id == b.id }), nil
 }
 
-func (c *call) readHeldOf(
+func (c *deliveryCall) readHeldOf(
 	ctx context.Context, shard int, wanted func(heldPusher) bool, unreadable *atomic.Int64,
 ) (all []heldPusher, err error) {
 	err = scanHeld(ctx, c.client, c.keys.ShardHeld(shard), func(id, text string) {
@@ -62,18 +67,14 @@ func (c *call) readHeldOf(
 // scanHeld calls each for the records of a shard, some of them perhaps twice.
 func scanHeld(ctx context.Context, client redis.Cmdable, key string, each func(id, text string)) error {
 	for cursor := uint64(0); ; {
-		var page []string
-		err := again(ctx, func(ctx context.Context) (err error) {
-			page, cursor, err = client.HScan(ctx, key, cursor, "", pageSize).Result()
-			return err
-		})
+		page, next, err := client.HScan(ctx, key, cursor, "", pageSize).Result()
 		if err != nil {
 			return err
 		}
 		for i := 0; i+1 < len(page); i += 2 {
 			each(page[i], page[i+1])
 		}
-		if cursor == 0 {
+		if cursor = next; cursor == 0 {
 			return nil
 		}
 	}
@@ -81,7 +82,7 @@ func scanHeld(ctx context.Context, client redis.Cmdable, key string, each func(i
 
 // findGateways fills in where pushers are sent to, as [delivery.GatewayOf] has it. It
 // is empty for one that is gone, or not sent to.
-func (c *call) findGateways(ctx context.Context, all []heldPusher) error {
+func (c *deliveryCall) findGateways(ctx context.Context, all []heldPusher) error {
 	users := make([]mxid.UserID, len(all))
 	for i, h := range all {
 		users[i] = h.User
@@ -110,8 +111,7 @@ func queuesShowCommand() command {
 			"request ended, when it is tried again, how many notifications are kept for it and how many were dropped,\n" +
 			"and its generation, which is new with each time that it is set. An outcome of throttled is to be tried\n" +
 			"later: 429, 503 with Retry-After, or 507, which ntfy answers while no app listens.",
-		flags: func(o *options, flags *flag.FlagSet) { flags.BoolVar(&o.json, "json", false, "write JSON") },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			user, err := c.userArgument()
 			if err != nil {
 				return err
@@ -122,11 +122,11 @@ func queuesShowCommand() command {
 			if err != nil {
 				return err
 			}
-			if c.json {
+			if *c.json {
 				return writeJSON(c.out, all)
 			}
 			return writeQueues(c.out, all, c.now())
-		},
+		}),
 	}
 }
 
@@ -157,7 +157,7 @@ type shownQueue struct {
 
 // queuesOf returns what is to be delivered to a user's pushers, those that are gone
 // included.
-func (c *call) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
+func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return nil, err
@@ -220,16 +220,20 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 		_, err := fmt.Fprintln(w, "The user has no pushers, and nothing is to be delivered.")
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PUSHER\tGATEWAY\tSTATE\tFAILING FOR\tLAST OUTCOME\tATTEMPTS\tNEXT TRY IN\tKEPT\tDROPPED\tGENERATION")
+	var rows [][]string
 	for _, q := range all {
 		failing, next := "-", "-"
 		if !q.Since.IsZero() {
 			failing = now.Sub(q.Since).Round(time.Second).String()
 			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%d\t%s\t%d\t%d\t%d\n", printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State,
-			failing, cmp.Or(string(q.Outcome), "-"), q.Attempts, next, q.Kept, q.Dropped, q.Generation)
+		rows = append(rows, []string{
+			printable(q.Pusher), printable(cmp.Or(q.Gateway, "-")), q.State, failing, cmp.Or(string(q.Outcome), "-"),
+			strconv.Itoa(q.Attempts), next, strconv.Itoa(q.Kept), strconv.Itoa(q.Dropped), strconv.FormatInt(q.Generation, 10),
+		})
 	}
-	return table.Flush()
+	head := []string{
+		"PUSHER", "GATEWAY", "STATE", "FAILING FOR", "LAST OUTCOME", "ATTEMPTS", "NEXT TRY IN", "KEPT", "DROPPED", "GENERATION",
+	}
+	return writeTable(w, head, rows)
 }

@@ -3,13 +3,13 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"hash/maphash"
 	"io"
 	"maps"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module/pusher"
@@ -19,38 +19,20 @@ import (
 func importCommand() command {
 	return command{
 		name: "import", args: "FILE",
-		summary: "brings back what export has copied; with -from, users of another server",
+		summary: "brings back what export has copied",
 		about: "Reads a file of export as a whole, and changes nothing unless it is as it was written. Then it stores\n" +
 			"each value where nothing is stored. What is there already and the same is left alone, so that the same\n" +
 			"call goes on after Ctrl-C or an error; what is there and differs is kept and listed, unless -overwrite\n" +
 			"is given (exit status 1 says that there was such). Versions go up: requests that were under way for\n" +
-			"the former values have no effect, and syncs notice.\n\n" +
-			"With -from FILE instead of FILE, it brings in users from a server that did without the module. A line\n" +
-			"of the file is a JSON object:\n\n" +
-			"  {\"user_id\":\"@NAME:SERVER\",\"push_rules\":{\"global\":{...}},\"pushers\":[{...,\"device_id\":\"...\"}]}\n\n" +
-			"with the content of m.push_rules, and the pushers as clients see them with the device of each. A user\n" +
-			"who has push rules here is left alone, so that the same call goes on after Ctrl-C or an error. What no\n" +
-			"client may store is refused and listed (exit status 1), the rest of the user is imported.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			o.addScan(flags)
-			o.addDurability(flags)
-			o.addDefaultRules(flags)
-			flags.StringVar(&o.from, "from", "", "`FILE` with users of another server; - is stdin. -rate counts users then")
-			flags.BoolVar(&o.dryRun, "dry-run", false, "with -from: tell what would be imported, and change nothing")
-			flags.BoolVar(&o.allowHTTP, "allow-http", false, "with -from: pushers may have plain http URLs, as with the hosts'\nPusherPolicy.AllowHTTP")
-			flags.BoolVar(&o.email, "email", false, "with -from: the hosts send mail (PusherPolicy.Email), and the former server has\nconfirmed whose the addresses of pushers of kind email are")
-			flags.StringVar(&o.allowed, "allowed-prefixes", "",
-				"with -from: `PREFIXES` of addresses that pushers may have though they are not public,\nseparated by commas, as the hosts' PusherPolicy.AllowedPrefixes")
-			flags.BoolVar(&o.overwrite, "overwrite", false, "replace what is stored and differs")
-		},
-		run: func(ctx context.Context, c *call) error {
-			switch {
-			case c.from != "":
-				return c.importUsers(ctx)
-			case c.dryRun:
-				return errors.New("-dry-run is for -from")
+			"the former values have no effect, and syncs notice.",
+		setup: func(f *flags) runner {
+			f.addDurability()
+			p, i := f.pace(), &importing{seed: maphash.MakeSeed(), last: map[uint64]int64{}, counts: map[importOutcome]int{}}
+			f.BoolVar(&i.overwrite, "overwrite", false, "replace what is stored and differs")
+			return func(ctx context.Context, c *call) error {
+				i.call, i.pace = c, p
+				return i.run(ctx, c.args[0])
 			}
-			return c.importFile(ctx)
 		},
 	}
 }
@@ -58,11 +40,13 @@ func importCommand() command {
 // importing stores the records of an archive.
 type importing struct {
 	*call
-	pace     *pace
-	progress *progress
-	twice    map[uint64]int64 // the last line of each value that is there more than once
-	seed     maphash.Seed
-	counts   [keptAsIs + 1]int64
+	overwrite bool
+	pace      *pace
+	seed      maphash.Seed
+	last      map[uint64]int64 // the last line of each value
+
+	mu     sync.Mutex
+	counts map[importOutcome]int
 }
 
 // importOutcome is what became of a record.
@@ -78,32 +62,28 @@ const (
 // errGrown is for a file that somebody writes to.
 var errGrown = errors.New("the file has changed while it was read")
 
-func (c *call) importFile(ctx context.Context) error {
-	file, err := os.Open(c.args[0])
+func (i *importing) run(ctx context.Context, name string) error {
+	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	i := &importing{call: c, pace: &pace{rate: c.rate}, progress: c.newProgress("imported", "values"), seed: maphash.MakeSeed()}
-	records, err := i.verify(ctx, file)
-	if ctx.Err() != nil {
-		return &interruptedError{"nothing was changed"}
+	// A SCAN may return a key twice: the last line counts.
+	records, err := readArchive(file, func(line int64, r record) error {
+		i.last[i.mark(r)] = line
+		return ctx.Err()
+	})
+	if err == nil {
+		_, err = file.Seek(0, io.SeekStart)
 	}
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(c.notes, "%s is whole: %d values\n", c.args[0], records)
-	if _, err := file.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	i.progress.start(records)
+	fmt.Fprintf(i.notes, "%s is whole: %d values\n", name, records)
 	err = i.storeAll(ctx, file, records)
-	i.progress.stop()
-	fmt.Fprintf(c.out, "%d values stored, %d were there and the same, %d replaced, %d differ and were kept\n",
+	fmt.Fprintf(i.out, "%d values stored, %d were there and the same, %d replaced, %d differ and were kept\n",
 		i.counts[storedNew], i.counts[wasSame], i.counts[replacedOther], i.counts[keptAsIs])
 	switch {
-	case ctx.Err() != nil:
-		return &interruptedError{"the same call goes on, and leaves alone what it has stored"}
 	case err != nil:
 		return fmt.Errorf("%w (the same call goes on, and leaves alone what it has stored)", err)
 	case i.counts[keptAsIs] > 0:
@@ -112,60 +92,26 @@ func (c *call) importFile(ctx context.Context) error {
 	return nil
 }
 
-// verify reads the whole archive, and notes which values are there more than
-// once, as happens to keys that a SCAN returns twice: the last one counts.
-func (i *importing) verify(ctx context.Context, file io.Reader) (records int64, err error) {
-	var marks []uint64
-	records, err = readArchive(file, func(_ int64, r record) error {
-		marks = append(marks, i.mark(r))
-		return ctx.Err()
-	})
-	if err != nil {
-		return 0, err
-	}
-	ordered := slices.Sorted(slices.Values(marks))
-	i.twice = map[uint64]int64{}
-	for n := 1; n < len(ordered); n++ {
-		if ordered[n] == ordered[n-1] {
-			i.twice[ordered[n]] = 0
-		}
-	}
-	for n, mark := range marks {
-		if _, found := i.twice[mark]; found {
-			i.twice[mark] = int64(n)
-		}
-	}
-	return records, nil
-}
-
 // mark is a hash of what a record is about.
-func (i *importing) mark(r record) uint64 {
-	kind := "p"
-	if r.event != nil {
-		kind = "e"
-	}
-	return maphash.String(i.seed, kind+string(r.user))
-}
+func (i *importing) mark(r record) uint64 { return maphash.String(i.seed, r.key(i.keys)) }
 
 // importBatch is how many records are held at a time.
 const importBatch = 512
 
 // storeAll stores the records of an archive that was read before.
 func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64) error {
-	batch := make([]record, 0, importBatch)
+	batch, limiter, bar := make([]record, 0, importBatch), i.pace.limiter(), i.pace.bar("imported", records)
 	flush := func() error {
 		err := i.storeBatch(ctx, batch)
-		i.progress.add(len(batch))
+		_ = bar.Add(len(batch)) // it is only shown
 		batch = batch[:0]
 		return err
 	}
-	n := int64(-1)
-	again, err := readArchive(file, func(_ int64, r record) error {
-		n++
-		if last, found := i.twice[i.mark(r)]; found && last != n {
+	again, err := readArchive(file, func(line int64, r record) error {
+		if line != i.last[i.mark(r)] {
 			return nil
 		}
-		if err := i.pace.wait(ctx, 1); err != nil {
+		if err := limiter.Wait(ctx); err != nil {
 			return err
 		}
 		if batch = append(batch, r); len(batch) < i.pace.page(importBatch) {
@@ -176,21 +122,20 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 	if err == nil && again != records {
 		err = errGrown
 	}
-	if err != nil {
-		return err
+	if err == nil {
+		err = flush()
 	}
-	return flush()
+	return errors.Join(err, bar.Exit())
 }
 
 // storeLimit bounds how long a record may take.
 const storeLimit = 30 * time.Second
 
-// importJob is a record with what was stored before, and what became of it.
+// importJob is a record with what was stored before.
 type importJob struct {
 	record
-	before  value
-	claims  map[pusher.Digest]string // to the pushkeys of all records
-	outcome importOutcome
+	before value
+	claims map[pusher.Digest]string // to the pushkeys of all records
 }
 
 // storeBatch stores records. What is stored is read in one go, so that those
@@ -200,14 +145,7 @@ func (i *importing) storeBatch(ctx context.Context, batch []record) error {
 	if err != nil {
 		return err
 	}
-	done, err := parallel(ctx, jobs, i.store)
-	for _, j := range done {
-		i.counts[j.outcome]++
-		if j.outcome == keptAsIs {
-			fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.what(), printable(string(j.user)))
-		}
-	}
-	return err
+	return parallel(ctx, jobs, i.store)
 }
 
 func (i *importing) prepare(ctx context.Context, batch []record) ([]importJob, error) {
@@ -232,9 +170,32 @@ func (i *importing) prepare(ctx context.Context, batch []record) ([]importJob, e
 	}
 	jobs := make([]importJob, len(batch))
 	for n, r := range batch {
-		jobs[n] = importJob{record: r, before: values[n], claims: claims}
+		jobs[n] = importJob{r, values[n], claims}
 	}
 	return jobs, nil
+}
+
+// store stores a record, unless something is stored that is to be kept.
+func (i *importing) store(ctx context.Context, j importJob) error {
+	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+	defer cancel()
+	outcome, err := i.tryStore(ctx, j)
+	if err == nil && outcome != keptAsIs && j.event == nil {
+		if outcome != wasSame {
+			j.claims = nil // somebody may have claimed a pushkey since
+		}
+		err = i.claim(ctx, j)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", printable(string(j.user)), err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.counts[outcome]++
+	if outcome == keptAsIs {
+		fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.what(), printable(string(j.user)))
+	}
+	return nil
 }
 
 // maxTries bounds how often a value that hosts change meanwhile is tried.
@@ -243,44 +204,23 @@ const maxTries = 10
 // errBusy is for a value that was changed by others all the time.
 var errBusy = errors.New("it is changed all the time: run it again")
 
-// store stores a record, unless something is stored that is to be kept.
-func (i *importing) store(ctx context.Context, j importJob) (importJob, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeLimit)
-	defer cancel()
-	var err error
-	j.outcome, err = i.tryStore(ctx, j)
-	if err == nil && j.outcome != keptAsIs && j.event == nil {
-		if j.outcome != wasSame {
-			j.claims = nil // somebody may have claimed a pushkey since
-		}
-		err = i.claim(ctx, j)
-	}
-	if err != nil {
-		return j, fmt.Errorf("%s: %w", printable(string(j.user)), err)
-	}
-	return j, nil
-}
-
 func (i *importing) tryStore(ctx context.Context, j importJob) (importOutcome, error) {
 	for range maxTries {
 		if j.before.state == isOtherType {
 			return 0, errors.New("a key of the user is of another type: look at it by hand")
 		}
-		isThere := j.isThere()
-		switch {
-		case isThere && i.isSame(j):
-			return wasSame, nil
-		case isThere && !i.overwrite:
-			return keptAsIs, nil
+		outcome := storedNew
+		if j.isThere() {
+			outcome = replacedOther
+			switch {
+			case j.isSame():
+				return wasSame, nil
+			case !i.overwrite:
+				return keptAsIs, nil
+			}
 		}
-		done, err := i.replace(ctx, j)
-		switch {
-		case err != nil:
-			return 0, err
-		case done && isThere:
-			return replacedOther, nil
-		case done:
-			return storedNew, nil
+		if done, err := i.replace(ctx, j); err != nil || done {
+			return outcome, err
 		}
 		values, err := i.readValues(ctx, i.client, []string{j.key(i.keys)})
 		if err != nil {
@@ -301,23 +241,18 @@ func (j importJob) isThere() bool {
 	return h.Pushers.Len()+len(h.Unreadable) > 0
 }
 
-// isSame reports whether the record is what is stored.
-func (i *importing) isSame(j importJob) bool {
-	if j.event != nil {
-		return i.isSameEvent(j.before.text, *j.event)
+// isSame reports whether the record is what is stored, beside its revision. Events that
+// cannot be read are the same if their bytes are.
+func (j importJob) isSame() bool {
+	if j.event == nil {
+		return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
 	}
-	return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
-}
-
-// isSameEvent reports whether two events are the same beside their revisions.
-// Those that cannot be read are, if they are equal.
-func (i *importing) isSameEvent(a, b string) bool {
-	if a == b {
+	if j.before.text == *j.event {
 		return true
 	}
-	first, firstErr := stored.ReadEvent(a)
-	second, secondErr := stored.ReadEvent(b)
-	return firstErr == nil && secondErr == nil && first.Text(stored.Revision{}) == second.Text(stored.Revision{})
+	before, beforeErr := stored.ReadEvent(j.before.text)
+	event, err := stored.ReadEvent(*j.event)
+	return beforeErr == nil && err == nil && before.Text(stored.Revision{}) == event.Text(stored.Revision{})
 }
 
 // replace stores the record in the place of what was read; done is false if

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -26,18 +25,17 @@ func queuesRetryCommand() command {
 		summary: "sends what waits for a user's pushers, or for a gateway, at once",
 		about: "Has the hosts try pushers at once that wait after a failure, and their gateways, though these are\n" +
 			"closed or have told to wait. Give a user or -gateway. It returns when the hosts have taken it up.",
-		flags: func(o *options, flags *flag.FlagSet) { o.addGateway(flags) },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
 			if err := c.wantChoice(); err != nil {
 				return err
 			}
 			return c.instruct(ctx, "retry", delivery.Instruction{Action: delivery.Retry}, func(h heldPusher) bool { return !h.Rejected })
-		},
+		}),
 	}
 }
 
 // wantChoice refuses a call that is for all pushers, which nobody wants.
-func (c *call) wantChoice() error {
+func (c *deliveryCall) wantChoice() error {
 	if c.older < 0 {
 		return fmt.Errorf("-older %v: want a time above 0", c.older)
 	}
@@ -57,15 +55,43 @@ func countBefore(all []time.Time, before time.Time) (n int) {
 	return n
 }
 
+// deliveryCall is a call of a command about delivery, with its flags.
+type deliveryCall struct {
+	*call
+	json    *bool
+	dryRun  bool
+	gateway string
+	older   time.Duration
+	pusher  string // a digest
+	allowed string // prefixes
+}
+
+// forDelivery is the setup of a command about delivery.
+func forDelivery(declare func(*flags, *deliveryCall), run func(context.Context, *deliveryCall) error) func(*flags) runner {
+	return func(f *flags) runner {
+		d := &deliveryCall{}
+		declare(f, d)
+		return func(ctx context.Context, c *call) error {
+			d.call = c
+			return run(ctx, d)
+		}
+	}
+}
+
 // addGateway is for commands that instruct the owners of shards.
-func (o *options) addGateway(flags *flag.FlagSet) {
-	flags.StringVar(&o.gateway, "gateway", "", "`HOST` of a push gateway, as host, host:port or scheme://host:port: only its pushers")
-	o.addDryRun(flags)
+func addGateway(f *flags, c *deliveryCall) {
+	f.StringVar(&c.gateway, "gateway", "", "`HOST` of a push gateway, as host, host:port or scheme://host:port: only its pushers")
+	addDryRun(f, c)
+}
+
+// addDryRun is for commands that change what hosts deliver.
+func addDryRun(f *flags, c *deliveryCall) {
+	f.BoolVar(&c.dryRun, "dry-run", false, "only tell what it would do")
 }
 
 // instruct has the owners of shards do something with the pushers that the flags
 // name, if they are fit for it.
-func (c *call) instruct(ctx context.Context, what string, in delivery.Instruction, isFit func(heldPusher) bool) error {
+func (c *deliveryCall) instruct(ctx context.Context, what string, in delivery.Instruction, isFit func(heldPusher) bool) error {
 	held, shards, err := c.selectHeld(ctx, isFit)
 	if err != nil {
 		return err
@@ -90,7 +116,7 @@ func countNotifications(held []heldPusher, in delivery.Instruction) (n int) {
 	return n
 }
 
-func (c *call) tell(what string, e delivery.Effect, in delivery.Instruction) error {
+func (c *deliveryCall) tell(what string, e delivery.Effect, in delivery.Instruction) error {
 	text := fmt.Sprintf("%s %d pushers", what, e.Pushers)
 	if in.Action == delivery.Flush {
 		text += fmt.Sprintf(", %d notifications", e.Notifications)
@@ -100,7 +126,7 @@ func (c *call) tell(what string, e delivery.Effect, in delivery.Instruction) err
 }
 
 // tellLeft tells of shards in which what, nothing for example, was done, and why.
-func (c *call) tellLeft(what string, left map[int]error) error {
+func (c *deliveryCall) tellLeft(what string, left map[int]error) error {
 	shards := map[string][]string{}
 	for _, shard := range slices.Sorted(maps.Keys(left)) {
 		reason := fault.Details(left[shard])
@@ -117,7 +143,7 @@ func (c *call) tellLeft(what string, left map[int]error) error {
 
 // selectHeld returns the pushers in trouble that the flags name, and how many shards
 // there are.
-func (c *call) selectHeld(ctx context.Context, isFit func(heldPusher) bool) (held []heldPusher, shards int, err error) {
+func (c *deliveryCall) selectHeld(ctx context.Context, isFit func(heldPusher) bool) (held []heldPusher, shards int, err error) {
 	if shards, err = c.shardCount(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -166,7 +192,7 @@ var (
 
 // instructOwners has the owners of shards do something with pushers, some at a time.
 // Left says why nothing was done in a shard.
-func (c *call) instructOwners(
+func (c *deliveryCall) instructOwners(
 	ctx context.Context, in delivery.Instruction, held []heldPusher, shards int,
 ) (total delivery.Effect, left map[int]error, err error) {
 	states, err := c.readShards(ctx, shards)
@@ -194,7 +220,7 @@ func (c *call) instructOwners(
 
 // instructOnce instructs each shard about its next pushers, and takes these, or all
 // of a shard that is left, out of what waits.
-func (c *call) instructOnce(
+func (c *deliveryCall) instructOnce(
 	ctx context.Context, in delivery.Instruction, waiting map[int][]heldPusher, left map[int]error,
 ) (total delivery.Effect) {
 	instructions := map[int][]byte{}
@@ -223,7 +249,7 @@ func (c *call) instructOnce(
 
 // give gives the owners of shards their instructions, and returns what they have
 // done. Left gets the reasons of those who have done nothing.
-func (c *call) give(ctx context.Context, instructions map[int][]byte, left map[int]error) map[int]delivery.Effect {
+func (c *deliveryCall) give(ctx context.Context, instructions map[int][]byte, left map[int]error) map[int]delivery.Effect {
 	ctx, cancel := context.WithTimeout(ctx, answerLimit)
 	defer cancel()
 	effects := make(map[int]delivery.Effect, len(instructions))
@@ -252,7 +278,7 @@ func readEffect(result module.Result[[]byte]) (effect delivery.Effect, reason er
 
 // forgetHeld has the hosts drop what waits for the pushers of a user who has none any
 // more.
-func (c *call) forgetHeld(ctx context.Context, user mxid.UserID) error {
+func (c *deliveryCall) forgetHeld(ctx context.Context, user mxid.UserID) error {
 	held, shards, err := c.selectHeld(ctx, func(h heldPusher) bool { return h.User == user })
 	if errors.Is(err, errNoQueue) || err == nil && len(held) == 0 {
 		return nil

@@ -14,11 +14,13 @@ import (
 	"os/signal"
 	"strings"
 	"syscall"
+	"text/tabwriter"
 
 	"github.com/redis/go-redis/v9/logging"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
 )
 
 // The exit statuses.
@@ -36,16 +38,28 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
-// command is one of those that pushctl has.
+// command is a command of pushctl.
 type command struct {
-	name, args string
+	name, args string // an argument in brackets may be left out
 	summary    string // on one line
 	about      string // what -h tells beside the flags
-	flags      func(*options, *flag.FlagSet)
-	run        func(context.Context, *call) error
+
+	// setup declares the flags of the command, and returns what runs it when they
+	// are read.
+	setup func(*flags) runner
 }
 
-// commands are those that there are.
+type runner func(context.Context, *call) error
+
+// call is one call of a command.
+type call struct {
+	*backend
+	args  []string
+	out   io.Writer // what was asked for
+	notes io.Writer // how it goes
+}
+
+// commands are all commands.
 func commands() []command {
 	return []command{
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
@@ -62,17 +76,13 @@ var errProblems = errors.New("there are problems")
 // on stderr.
 func run(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) int {
 	err := runCommand(ctx, args, environment, stdout, stderr)
-	var interrupted *interruptedError
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case errors.Is(err, errProblems):
 		return exitProblems
-	case errors.As(err, &interrupted):
-		complain(stderr, err)
-		return exitInterrupted
 	case ctx.Err() != nil:
-		complain(stderr, fmt.Errorf("interrupted: %w", err))
+		complain(stderr, errors.New("interrupted: what was done stays, and the same call does the rest"))
 		return exitInterrupted
 	}
 	complain(stderr, err)
@@ -109,65 +119,55 @@ func findCommand(args []string) (c command, rest []string, found bool) {
 
 // call runs the command with its flags and arguments.
 func (c command) call(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) error {
-	o, rest, err := c.parse(args)
+	f := newFlags(c.name)
+	run := c.setup(f)
+	rest, err := f.parseAll(args)
 	if errors.Is(err, flag.ErrHelp) {
-		c.writeUsage(stdout)
+		c.writeUsage(stdout, f)
 		return err
 	}
-	if err == nil && o.rate < 0 {
-		err = fmt.Errorf("-rate %d: want keys a second, or 0 for no limit", o.rate)
-	}
-	if least, most := c.arguments(o); err == nil && (len(rest) < least || len(rest) > most) {
+	most := len(strings.Fields(c.args))
+	if err == nil && (len(rest) < most-strings.Count(c.args, "[") || len(rest) > most) {
 		err = fmt.Errorf("want pushctl %s", strings.TrimSpace(c.name+" [flags] "+c.args))
 	}
 	if err != nil {
 		return fmt.Errorf("%w (pushctl %s -h explains the flags)", err, c.name)
 	}
-	b, err := o.connect(ctx, environment)
+	b, err := f.connect(ctx, environment)
 	if err != nil {
 		return err
 	}
 	defer b.client.Close()
-	return c.run(ctx, &call{options: o, backend: b, args: rest, out: stdout, width: widthOf(stdout), notes: stderr})
+	return run(ctx, &call{backend: b, args: rest, out: stdout, notes: stderr})
 }
 
-// arguments is how many arguments the command has beside the flags; what is in
-// brackets may be left out.
-func (c command) arguments(o options) (least, most int) {
-	if o.from != "" { // which takes the place of FILE
-		return 0, 0
+// userArgument is the user that a command is about.
+func (c *call) userArgument() (mxid.UserID, error) {
+	user := mxid.UserID(c.args[0])
+	if err := user.Validate(); err != nil {
+		return "", fmt.Errorf("%q: %w, want @NAME:SERVER", c.args[0], err)
 	}
-	most = len(strings.Fields(c.args))
-	return most - strings.Count(c.args, "["), most
+	return user, nil
 }
 
-// call is one call of a command.
-type call struct {
-	options
-	*backend
-	args  []string
-	out   io.Writer // what was asked for
-	width int       // of its lines
-	notes io.Writer // how it goes
-}
-
-// writeUsage explains what there is.
+// writeUsage lists the commands.
 func writeUsage(w io.Writer) {
 	fmt.Fprint(w, "Shows, checks, repairs and moves the push rules and pushers on a Redis.\n\n"+
 		"Usage: pushctl COMMAND [flags]\n\n")
+	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, c := range commands() {
-		fmt.Fprintf(w, "  %-22s %s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
+		fmt.Fprintf(table, "  %s\t%s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
+	table.Flush()
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. The Redis is named by -redis-mode and -redis, or\n"+
 		"by $"+redisVariable+", which may be a URL with a password; on the command line there is none.\n"+
 		"Exit status: 0 all is well, 1 there are problems, 2 it failed, 3 it was interrupted.\n")
 }
 
-func (c command) writeUsage(w io.Writer) {
-	flags := c.newFlags(new(options))
-	flags.SetOutput(w)
+func (c command) writeUsage(w io.Writer, f *flags) {
+	f.SetOutput(w)
 	fmt.Fprintf(w, "%s\n\nUsage: pushctl %s\n\n", strings.TrimSpace(c.about), strings.TrimSpace(c.name+" [flags] "+c.args))
-	flags.PrintDefaults()
+	f.PrintDefaults()
 }
 
 // complain writes what went wrong, on one line.

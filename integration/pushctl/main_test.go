@@ -5,12 +5,15 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -19,6 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -54,11 +58,11 @@ func onOne(t *testing.T) *bed {
 
 func newBed(t *testing.T, where ...string) *bed {
 	t.Helper()
-	o, _, err := checkCommand().parse(where)
-	if err != nil {
+	f := newFlags("test")
+	if _, err := f.parseAll(where); err != nil {
 		t.Fatal(err)
 	}
-	b, err := o.connect(t.Context(), noEnvironment)
+	b, err := f.connect(t.Context(), noEnvironment)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -187,19 +191,31 @@ func (b *bed) version(user mxid.UserID) int64 {
 	return content.Version
 }
 
+// masters are clients of all masters.
+func (b *bed) masters() (all []*redis.Client) {
+	b.t.Helper()
+	var mu sync.Mutex
+	err := redisclient.EachMaster(b.t.Context(), b.client, func(_ context.Context, master *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, master)
+		return nil
+	})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	return all
+}
+
 // stored is all that is stored, byte for byte.
 func (b *bed) stored() map[string]string {
 	b.t.Helper()
 	all := map[string]string{}
-	masters, err := b.masters(b.t.Context())
-	if err != nil {
-		b.t.Fatal(err)
-	}
-	for _, m := range masters {
-		for _, key := range m.client.Keys(b.t.Context(), "*").Val() {
-			text, err := m.client.Get(b.t.Context(), key).Result()
+	for _, master := range b.masters() {
+		for _, key := range master.Keys(b.t.Context(), "*").Val() {
+			text, err := master.Get(b.t.Context(), key).Result()
 			if redis.HasErrorPrefix(err, "WRONGTYPE") {
-				text = fmt.Sprint(m.client.HGetAll(b.t.Context(), key).Val())
+				text = fmt.Sprint(master.HGetAll(b.t.Context(), key).Val())
 			}
 			all[key] = text
 		}
@@ -245,7 +261,7 @@ func TestWrongCallsAreExplained(t *testing.T) {
 		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "everybody on this machine can see"},
 		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not a valid URL"},
 		{"prefix with braces", []string{"check", "-redis", "127.0.0.1:1", "-key-prefix", "{a}"}, "-key-prefix"},
-		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "-rate -3: want keys a second"},
+		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "want keys a second"},
 		{"unknown durability", []string{"repair", "-redis", "127.0.0.1:1", "-durability", "much"}, "-durability"},
 		{"no default rules", []string{"check", "-redis", "127.0.0.1:1", "-default-rules", "/none"}, "-default-rules"},
 		{"no answer", []string{"check", "-redis", "127.0.0.1:1"}, "127.0.0.1:1 does not answer"},
@@ -271,6 +287,62 @@ func TestEachCommandIsExplained(t *testing.T) {
 		}
 		if !strings.Contains(usage.stdout, "  "+c.name) {
 			t.Errorf("%s is not in the list", c.name)
+		}
+		for line := range strings.Lines(r.stdout + usage.stdout) {
+			if utf8.RuneCountInString(line) > 101+15 { // a flag's text may begin behind its name
+				t.Errorf("%s -h: a line of %d columns: %s", c.name, len(line), line)
+			}
+		}
+	}
+}
+
+// TestNoTableIsWiderThanATerminal writes tables as wide as they come.
+func TestNoTableIsWiderThanATerminal(t *testing.T) {
+	t.Parallel()
+	now, host := time.Now(), "https://push-gateway-of-a-long-name.example.org:8443"
+	found := newReport()
+	for _, k := range []kind{
+		unreadableEvent, emptyEvent, unreadablePushers, pusherUnknown, pusherTooMany, unreadableClaims, claimGivenUp, unsettledPushkeys,
+		unreadableFormat, unreadableEntry, unreadableGateway, unreadableHeld, wrongType, misplacedKey, unknownKey, flawOf(pushrule.ForeignDefault),
+	} {
+		for range 1000 {
+			found.count(k)
+		}
+	}
+	for name, write := range map[string]func(io.Writer) error{
+		"queues": func(w io.Writer) error {
+			return writeShards(w, []shownShard{{Owner: "push-7f9c6d5b8-x2x4z-0123456789abcdef", Entries: 100000, Oldest: 86400, Held: 100000}, {}})
+		},
+		"queues show": func(w io.Writer) error {
+			return writeQueues(w, []shownQueue{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, State: isHeldUp, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000}}, now)
+		},
+		"gateways": func(w io.Writer) error {
+			return writeGateways(w, []shownGateway{{Gateway: host, State: module.GatewayHeld, Since: now.Add(-20 * time.Hour), Pushers: 312000, Waiting: 1044200}}, now)
+		},
+		"rejections": func(w io.Writer) error {
+			return writeRejections(w, []shownRejections{{Gateway: host, Pushers: 100, Since: now, Removed: now}}, now)
+		},
+		"send-test": func(w io.Writer) error {
+			return writeTestTable(w, []shownTest{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, Why: "the address is not public, and in no prefix that is allowed"}})
+		},
+		"check": func(w io.Writer) error { return found.write(w, "standalone at 127.0.0.1:6379") },
+		"repair, dry": func(w io.Writer) error {
+			_ = (&repairer{call: &call{out: w}, report: found}).write(nil)
+			return nil
+		},
+		"repair": func(w io.Writer) error {
+			_ = (&repairer{call: &call{out: w}, report: found, yes: true, resetDamaged: true}).write(nil)
+			return nil
+		},
+	} {
+		var text bytes.Buffer
+		if err := write(&text); err != nil || text.Len() == 0 {
+			t.Fatal(name, err)
+		}
+		for line := range strings.Lines(text.String()) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 100 {
+				t.Errorf("%s: a line of %d columns: %s", name, n, line)
+			}
 		}
 	}
 }
@@ -319,22 +391,14 @@ func TestShow(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.storeForGolden()
-	key := filepath.Join(t.TempDir(), "key")
-	if err := os.WriteFile(key, []byte("0123456789abcdef"), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	address := b.where[1]
 	for file, args := range map[string][]string{
-		"show.txt":    {"show", string(alice), "-hash-key", key},
-		"show.json":   {"show", "--json", "-hash-key", key, string(alice)},
+		"show.txt":    {"show", string(alice)},
+		"show.json":   {"show", "--json", string(alice)},
 		"nobody.txt":  {"show", string(bob)},
 		"nobody.json": {"show", "-json", string(bob)},
 	} {
 		checkGolden(t, file, strings.ReplaceAll(b.want(exitOK, args...).stdout, address, "HOST:PORT"))
-	}
-	again := [2]string{b.want(exitOK, "show", string(alice)).stdout, b.want(exitOK, "show", string(alice)).stdout}
-	if again[0] == again[1] || !strings.Contains(again[0], "good for this call only") {
-		t.Error("without a key, the hashes of two calls are the same")
 	}
 	b.store(alice, "no JSON")
 	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "unreadable push rules") {
@@ -342,40 +406,5 @@ func TestShow(t *testing.T) {
 	}
 	if r := b.ctl("show", "alice"); r.status != exitFailure || !strings.Contains(r.stderr, "want @NAME:SERVER") {
 		t.Errorf("status %d, %s", r.status, r.stderr)
-	}
-}
-
-func TestProgressIsToldInLines(t *testing.T) {
-	t.Parallel()
-	var notes bytes.Buffer
-	p := (&call{notes: &notes}).newProgress("checked", "keys")
-	p.start(100)
-	p.add(20)
-	p.started, p.told = time.Now().Add(-10*time.Second), time.Now().Add(-lineInterval)
-	p.add(30)
-	p.add(70)
-	p.stop()
-	if got := notes.String(); got != "checked 50 of about 100 keys, 5 a second\n" {
-		t.Errorf("got %q", got)
-	}
-	if got := p.line(); got != "checked 120 of about 120 keys, 12 a second" {
-		t.Errorf("got %q", got)
-	}
-}
-
-func TestAPaceIsKept(t *testing.T) {
-	t.Parallel()
-	p := &pace{rate: 1000}
-	start := time.Now()
-	for range 5 {
-		if err := p.wait(t.Context(), 100); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if took := time.Since(start); took < 400*time.Millisecond {
-		t.Errorf("400 keys in %v", took)
-	}
-	if got := []int{p.page(250), (&pace{rate: 5}).page(250), (&pace{}).page(250), (&pace{rate: 1 << 20}).page(250)}; fmt.Sprint(got) != "[100 1 250 250]" {
-		t.Errorf("pages of %v", got)
 	}
 }

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
-	"text/tabwriter"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,8 +23,7 @@ func queuesCommand() command {
 		about: "Shows the shards of the queue of notifications, of hosts with pushfx.Delivery: who owns each, what waits\n" +
 			"in its log, how many pushers are in trouble, and how many events the log has lost since too many waited.\n" +
 			"A shard without an owner is a problem.",
-		flags: func(o *options, flags *flag.FlagSet) { flags.BoolVar(&o.json, "json", false, "write JSON") },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			ctx, cancel := context.WithTimeout(ctx, replyLimit)
 			defer cancel()
 			shards, err := c.shardCount(ctx)
@@ -34,7 +31,7 @@ func queuesCommand() command {
 				return err
 			}
 			return c.showQueues(ctx, shards)
-		},
+		}),
 	}
 }
 
@@ -101,12 +98,12 @@ func (b *backend) readShards(ctx context.Context, shards int) ([]shownShard, err
 }
 
 // showQueues shows all shards; errProblems where one has no owner.
-func (c *call) showQueues(ctx context.Context, shards int) error {
+func (c *deliveryCall) showQueues(ctx context.Context, shards int) error {
 	all, err := c.readShards(ctx, shards)
 	if err != nil {
 		return err
 	}
-	if c.json {
+	if *c.json {
 		err = writeJSON(c.out, all)
 	} else {
 		err = writeShards(c.out, all)
@@ -124,17 +121,22 @@ func writeShards(w io.Writer, all []shownShard) error {
 	for _, s := range all {
 		owners[cmp.Or(s.Owner, "nobody")]++
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "OWNER\tSHARDS")
+	var hosts, shards [][]string
 	for _, owner := range slices.Sorted(maps.Keys(owners)) {
-		fmt.Fprintf(table, "%s\t%d of %d\n", printable(owner), owners[owner], len(all))
+		hosts = append(hosts, []string{printable(owner), fmt.Sprintf("%d of %d", owners[owner], len(all))})
 	}
-	fmt.Fprintln(table, "\nSHARD\tOWNER\tENTRIES\tOLDEST\tPUSHERS IN TROUBLE\tEVICTED")
 	for _, s := range all {
 		if s.Entries+s.Held+s.Evicted > 0 || s.Owner == "" {
-			fmt.Fprintf(table, "%d\t%s\t%d\t%s\t%d\t%d\n", s.Shard, printable(cmp.Or(s.Owner, "nobody")), s.Entries,
-				time.Duration(s.Oldest*float64(time.Second)).Round(time.Millisecond), s.Held, s.Evicted)
+			shards = append(shards, []string{
+				strconv.Itoa(s.Shard), printable(cmp.Or(s.Owner, "nobody")), strconv.FormatInt(s.Entries, 10),
+				time.Duration(s.Oldest * float64(time.Second)).Round(time.Millisecond).String(),
+				strconv.FormatInt(s.Held, 10), strconv.FormatInt(s.Evicted, 10),
+			})
 		}
 	}
-	return table.Flush()
+	if err := writeTable(w, []string{"OWNER", "SHARDS"}, hosts); err != nil {
+		return err
+	}
+	fmt.Fprintln(w)
+	return writeTable(w, []string{"SHARD", "OWNER", "ENTRIES", "OLDEST", "PUSHERS IN TROUBLE", "EVICTED"}, shards)
 }

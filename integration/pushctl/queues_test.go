@@ -183,7 +183,7 @@ func TestQueuesAreShown(t *testing.T) {
 		q.Generation != set || q.Since.IsZero() || q.Due.Sub(q.Since) < 50*time.Minute || q.Gateway != "https://push.example.org:443" {
 		t.Errorf("got %+v, set at %d", all, set)
 	}
-	if r := b.want(exitOK, "queues", "show", string(alice)); !strings.Contains(r.stdout, "LAST OUTCOME") || !strings.Contains(r.stdout, "blocked") {
+	if r := b.want(exitOK, "queues", "show", string(alice)); !strings.Contains(r.stdout, "last outcome  blocked") {
 		t.Errorf("got %s", r.stdout)
 	}
 	if r := b.want(exitOK, "queues", "show", string(bob)); !strings.Contains(r.stdout, "no pushers") {
@@ -435,7 +435,7 @@ func TestGatewaysAreHeldAndOpened(t *testing.T) {
 		if len(all) != 1 || all[0].State != module.GatewayHeld || all[0].Since.IsZero() || all[0].Waiting == 0 {
 			d.t.Errorf("held: %+v", all)
 		}
-		if r := d.want(exitOK, "gateways"); !strings.Contains(r.stdout, name+"  held") {
+		if r := d.want(exitOK, "gateways"); !strings.Contains(r.stdout, name+"\n  state               held") {
 			d.t.Errorf("got %s", r.stdout)
 		}
 		d.wantDone("open "+name, "gateways", "open", "push.example.org")

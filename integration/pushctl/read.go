@@ -59,16 +59,23 @@ func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, na
 	return values, nil
 }
 
-// readAnywhere is readValues for keys that may have moved from the node meanwhile.
-func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []string) ([]value, error) {
-	values, err := b.readValues(ctx, node, names)
+// readAnywhere reads the values of some kinds, also of keys that have moved from the
+// node meanwhile.
+func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []string, kinds ...stored.KeyKind) ([]value, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	values, err := b.readValues(ctx, node, slices.DeleteFunc(slices.Clone(names), func(name string) bool {
+		return !slices.Contains(kinds, b.keys.Parse(name).Kind)
+	}))
+	var here []value
 	var moved []string
-	here := slices.DeleteFunc(values, func(v value) bool {
+	for _, v := range values {
 		if v.state == isElsewhere {
 			moved = append(moved, v.name)
+		} else {
+			here = append(here, v)
 		}
-		return v.state == isElsewhere
-	})
+	}
 	if err != nil || len(moved) == 0 {
 		return here, err
 	}

@@ -3,12 +3,11 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"text/tabwriter"
+	"strconv"
 	"time"
 
 	"github.com/pushfx/pushfx/module/delivery"
@@ -20,21 +19,20 @@ func rejectionsListCommand() command {
 		summary: "shows the gateways that reject pushkeys whose pushers are still there",
 		about: "Shows, by gateway, how many pushers were rejected and are to be removed. That takes some seconds for\n" +
 			"few, and a day for those of a gateway that rejects so many that it is rather misconfigured than right.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			flags.StringVar(&o.gateway, "gateway", "", "`HOST` of a push gateway: only this one")
-			flags.BoolVar(&o.json, "json", false, "write JSON")
-		},
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(func(f *flags, c *deliveryCall) {
+			f.StringVar(&c.gateway, "gateway", "", "`HOST` of a push gateway: only this one")
+			c.json = f.json()
+		}, func(ctx context.Context, c *deliveryCall) error {
 			held, _, err := c.selectHeld(ctx, isRejectedOne)
 			if err != nil {
 				return err
 			}
-			if all := rejectionsOf(held); c.json {
+			if all := rejectionsOf(held); *c.json {
 				return writeJSON(c.out, all)
 			} else {
 				return writeRejections(c.out, all, c.now())
 			}
-		},
+		}),
 	}
 }
 
@@ -72,13 +70,14 @@ func writeRejections(w io.Writer, all []shownRejections, now time.Time) error {
 		_, err := fmt.Fprintln(w, "No pusher that was rejected is to be removed.")
 		return err
 	}
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "GATEWAY\tREJECTED PUSHERS\tFOR\tALL REMOVED IN")
+	var rows [][]string
 	for _, r := range all {
-		fmt.Fprintf(table, "%s\t%d\t%s\t%s\n", printable(cmp.Or(r.Gateway, "-")), r.Pushers,
-			now.Sub(r.Since).Round(time.Second), max(0, r.Removed.Sub(now)).Round(time.Second))
+		rows = append(rows, []string{
+			printable(cmp.Or(r.Gateway, "-")), strconv.Itoa(r.Pushers), now.Sub(r.Since).Round(time.Second).String(),
+			max(0, r.Removed.Sub(now)).Round(time.Second).String(),
+		})
 	}
-	return table.Flush()
+	return writeTable(w, []string{"GATEWAY", "REJECTED PUSHERS", "FOR", "ALL REMOVED IN"}, rows)
 }
 
 func rejectionsConfirmCommand() command {
@@ -96,9 +95,8 @@ func rejectionsReleaseCommand() command {
 func rejectionsCommand(name, summary string, action delivery.Action, about string) command {
 	return command{
 		name: "rejections " + name, summary: summary, about: about + " Without -gateway it is for those of all gateways.",
-		flags: func(o *options, flags *flag.FlagSet) { o.addGateway(flags) },
-		run: func(ctx context.Context, c *call) error {
+		setup: forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
 			return c.instruct(ctx, name, delivery.Instruction{Action: action}, isRejectedOne)
-		},
+		}),
 	}
 }

@@ -4,236 +4,214 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
+	"strings"
 	"sync"
-	"time"
+	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/schollz/progressbar/v3"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+	"golang.org/x/time/rate"
 
-	"github.com/pushfx/pushfx/module/retry"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 // pageSize is how many keys are asked for at once: few enough that no request
 // of a client waits for long behind them.
 const pageSize = 250
 
-// scanner goes through the keys of all masters. It can be interrupted, and goes
-// on later from its position.
+// limiter keeps to the rate; at most a page is taken at once.
+func (p *pace) limiter() *rate.Limiter {
+	if p.rate == 0 {
+		return rate.NewLimiter(rate.Inf, 0)
+	}
+	return rate.NewLimiter(rate.Limit(p.rate), p.page(pageSize))
+}
+
+// page is how many keys to take at once, so that a slow pace is an even one.
+func (p *pace) page(most int) int {
+	if p.rate == 0 {
+		return most
+	}
+	return min(most, max(1, p.rate/10))
+}
+
+// bar returns a progress bar on stderr, which shows only on a terminal.
+func (p *pace) bar(doing string, total int64) *progressbar.ProgressBar {
+	visible := !p.quiet && term.IsTerminal(int(os.Stderr.Fd()))
+	return progressbar.NewOptions64(max(total, 1), progressbar.OptionSetVisibility(visible), progressbar.OptionSetWriter(os.Stderr),
+		progressbar.OptionSetDescription(doing), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
+		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
+}
+
+// scanner goes through the keys of all masters.
 type scanner struct {
 	*backend
-	pace     *pace
-	progress *progress
-	position *position
-
-	// flush is called, unless it is nil, before the position is saved: what was put
-	// off has to be done by then.
-	flush func(context.Context) error
-
-	page  pageFunc
-	mu    sync.Mutex // held while a page is applied, and while the position is saved
-	saved time.Time
+	pace    *pace
+	limiter *rate.Limiter
+	bar     *progressbar.ProgressBar
+	own     atomic.Int64 // keys of users
 }
 
-// pageFunc reads a page of the keys of a node. Pages of several nodes are read at
-// the same time. What it returns is called when no other page's is, just before
-// the position moves behind the page; an interruption does not stop it, so that
-// nothing is done twice or left out.
-type pageFunc func(ctx context.Context, node *redis.Client, keys []string) (apply func(context.Context) error, err error)
+// pageFunc handles a page of the keys of a node. Pages of several nodes are handled
+// at the same time.
+type pageFunc func(ctx context.Context, node *redis.Client, keys []string) error
 
-// newScanner returns a scanner that begins at a position; doing is what the
-// command does, for its progress.
-func (c *call) newScanner(doing string, from *position) *scanner {
-	return &scanner{backend: c.backend, pace: &pace{rate: c.rate}, progress: c.newProgress(doing, "keys"), position: from}
-}
+// errNothing is for a scan that found no key of the module's: the flags most likely
+// name another prefix or Redis than the hosts use.
+var errNothing = errors.New("there are no push rules or pushers")
 
-// interruptedError says that a scan was stopped before its end.
-type interruptedError struct{ remedy string }
-
-func (e *interruptedError) Error() string { return "interrupted: " + e.remedy }
-
-// errMoved is for a scan that may have missed keys: slots of the cluster moved,
-// or a server was restarted or replaced, for which the cursors of the former one
-// mean nothing.
+// errMoved is for a scan that may have missed keys.
 var errMoved = errors.New("slots have moved, or a master was replaced meanwhile, so that keys may have been missed: run it again")
 
-// Scan calls page for all keys. Errors: an [interruptedError] when ctx ends, a
-// [nothingFoundError], those of page.
-func (s *scanner) Scan(ctx context.Context, page pageFunc) error {
-	masters, err := s.masters(ctx)
-	if err != nil {
-		return err
-	}
-	layout, err := s.layout(ctx)
-	if err != nil {
-		return err
-	}
-	s.position.begin(masters, layout)
-	s.progress.start(s.size(ctx, masters))
-	defer s.progress.stop()
-	s.page, s.saved = page, time.Now()
-	if err := errors.Join(s.scanMasters(ctx, masters), s.save(ctx)); err != nil {
-		return s.explain(ctx, err)
-	}
-	err = s.checkMasters(ctx)
-	if err == nil && s.position.Found == 0 {
-		err = s.nothingFound(ctx, masters)
-	}
-	return errors.Join(err, s.position.remove())
+// newScanner returns a scanner; doing is what the command does, for the bar.
+func (b *backend) newScanner(p *pace, doing string) *scanner {
+	return &scanner{backend: b, pace: p, limiter: p.limiter(), bar: p.bar(doing, 0)}
 }
 
-// checkMasters checks that the masters are those of the start, with their slots.
-func (s *scanner) checkMasters(ctx context.Context) error {
-	layout, err := s.layout(ctx)
+// scan calls page for all keys, for some of them twice. Errors: [errNothing],
+// [errMoved], those of page.
+func (s *scanner) scan(ctx context.Context, page pageFunc) error {
+	before, err := s.topology(ctx)
 	if err != nil {
 		return err
 	}
-	masters, err := s.masters(ctx)
-	if err != nil {
+	s.bar.ChangeMax64(max(s.size(ctx), 1))
+	scanning, stop := context.WithCancel(ctx)
+	defer stop()
+	err = redisclient.EachMaster(scanning, s.client, func(ctx context.Context, node *redis.Client) error {
+		err := s.scanNode(ctx, node, page)
+		if err != nil {
+			stop()
+		}
+		return err
+	})
+	if err = errors.Join(err, s.bar.Exit()); err != nil {
 		return err
 	}
-	if layout != s.position.Layout || !s.position.isOf(masters) {
+	after, err := s.topology(ctx)
+	switch {
+	case err != nil:
+		return err
+	case before != after:
 		return errMoved
+	case s.own.Load() == 0:
+		return fmt.Errorf("%w under -key-prefix %q on %s", errNothing, s.keys.Prefix, s.servers)
 	}
 	return nil
 }
 
-// explain tells an interruption from a failure.
-func (s *scanner) explain(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return &interruptedError{s.position.remedy()}
-	}
-	if s.position.isKept() {
-		return fmt.Errorf("%w (%s)", err, s.position.remedy())
-	}
-	return err
-}
-
-func (s *scanner) scanMasters(ctx context.Context, masters []master) error {
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	var scanning sync.WaitGroup
-	for _, m := range masters {
-		scanning.Go(func() {
-			if err := s.scanMaster(ctx, m); err != nil {
-				stop(err)
+func (s *scanner) scanNode(ctx context.Context, node *redis.Client, page pageFunc) error {
+	for cursor := uint64(0); ; {
+		keys, next, err := node.Scan(ctx, cursor, s.keys.Pattern(), int64(s.pace.page(pageSize))).Result()
+		if err != nil {
+			return fmt.Errorf("SCAN on %s: %w", s.addressOf(node), err)
+		}
+		for part := range slices.Chunk(keys, s.pace.page(pageSize)) { // a reply may be longer than was asked for
+			if err := s.limiter.WaitN(ctx, len(part)); err != nil {
+				return err
 			}
-		})
+			if err := s.handle(ctx, node, part, page); err != nil {
+				return err
+			}
+		}
+		if cursor = next; cursor == 0 {
+			return nil
+		}
 	}
-	scanning.Wait()
-	return context.Cause(ctx)
 }
 
-// scanMaster goes through the keys of one master, from where it was.
-func (s *scanner) scanMaster(ctx context.Context, m master) error {
-	for cursor, ended := s.position.of(m); !ended; {
-		keys, next, err := s.nextKeys(ctx, m.client, cursor, s.keys.Pattern())
-		if err != nil {
-			return err
-		}
-		apply, err := s.read(ctx, m.client, keys)
-		if err != nil {
-			return err
-		}
-		if err := s.apply(ctx, m, keys, next, apply); err != nil {
-			return err
-		}
-		cursor, ended = next, next == 0
+func (s *scanner) handle(ctx context.Context, node *redis.Client, keys []string, page pageFunc) error {
+	if err := page(ctx, node, keys); err != nil {
+		return err
 	}
+	for _, key := range keys {
+		if kind := s.keys.Parse(key).Kind; kind == stored.RulesKey || kind == stored.PushersKey || kind == stored.ClaimsKey {
+			s.own.Add(1)
+		}
+	}
+	_ = s.bar.Add(len(keys)) // it is only shown
 	return nil
 }
 
-// nextKeys asks for the keys from a cursor on.
-func (s *scanner) nextKeys(ctx context.Context, node *redis.Client, cursor uint64, pattern string) (keys []string, next uint64, err error) {
-	err = again(ctx, func(ctx context.Context) (err error) {
-		keys, next, err = node.Scan(ctx, cursor, pattern, int64(s.pace.page(pageSize))).Result()
+// topology tells which runs of servers are masters, and which slots each has.
+func (b *backend) topology(ctx context.Context) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	defer cancel()
+	var mu sync.Mutex
+	var all []string
+	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+		info, err := node.Info(ctx, "server").Result()
+		if err != nil {
+			return fmt.Errorf("INFO on %s: %w", b.addressOf(node), err)
+		}
+		_, rest, _ := strings.Cut(info, "\r\nrun_id:")
+		id, _, _ := strings.Cut(rest, "\r\n")
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, id)
+		return nil
+	})
+	if err != nil {
+		return "", err
+	}
+	if cluster, isCluster := b.client.(*redis.ClusterClient); isCluster {
+		nodes, err := cluster.ClusterNodes(ctx).Result()
+		if err != nil {
+			return "", fmt.Errorf("CLUSTER NODES: %w", err)
+		}
+		all = append(all, slotsIn(nodes)...)
+	}
+	slices.Sort(all)
+	return strings.Join(all, "\n"), nil
+}
+
+// slotsIn returns the slots of each master in the reply of CLUSTER NODES.
+func slotsIn(nodes string) (all []string) {
+	for line := range strings.Lines(nodes) {
+		fields := strings.Fields(line) // id, address, flags, five more, and the slots
+		if len(fields) <= 8 || !strings.Contains(fields[2], "master") {
+			continue
+		}
+		own := slices.DeleteFunc(fields[8:], func(s string) bool { return strings.HasPrefix(s, "[") }) // those on their way
+		all = append(all, fields[0]+" "+strings.Join(own, " "))
+	}
+	return all
+}
+
+// size is about how many keys there are, those of others included; 0 if the
+// login may not ask.
+func (b *backend) size(ctx context.Context) int64 {
+	var n atomic.Int64
+	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+		size, err := node.DBSize(ctx).Result()
+		n.Add(size)
 		return err
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("SCAN on %s: %w", s.addressOf(node), err)
+		return 0
 	}
-	return keys, next, nil
+	return n.Load()
 }
 
-// read reads all that one SCAN returned. It may be more than was asked for, and is
-// read in parts.
-func (s *scanner) read(ctx context.Context, node *redis.Client, keys []string) (all []func(context.Context) error, err error) {
-	for part := range slices.Chunk(keys, pageSize) {
-		if err := s.pace.wait(ctx, len(part)); err != nil {
-			return nil, err
-		}
-		var apply func(context.Context) error
-		if err := again(ctx, func(ctx context.Context) (err error) {
-			apply, err = s.page(ctx, node, part)
-			return err
-		}); err != nil {
-			return nil, err
-		}
-		all = append(all, apply)
+// workers is how many changes are made at a time.
+const workers = 16
+
+// parallel calls do for each of all, some at a time, until one fails.
+func parallel[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.SetLimit(workers)
+	for _, one := range all {
+		group.Go(func() error {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			return do(ctx, one)
+		})
 	}
-	return all, nil
-}
-
-// applyLimit bounds how long an interruption waits for a page that was begun.
-const applyLimit = time.Minute
-
-// apply applies what was read and moves the position behind it.
-func (s *scanner) apply(ctx context.Context, m master, keys []string, next uint64, all []func(context.Context) error) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
-	defer cancel()
-	for _, apply := range all {
-		if err := apply(ctx); err != nil {
-			return err
-		}
-	}
-	s.progress.add(len(keys))
-	s.position.move(m, next, s.countOwn(keys))
-	if time.Since(s.saved) < saveInterval {
-		return nil
-	}
-	return s.saveNow(ctx)
-}
-
-// saveInterval is how much of a scan is done again at most.
-const saveInterval = 5 * time.Second
-
-// save brings what was put off to its end, though ctx may have ended.
-func (s *scanner) save(ctx context.Context) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), applyLimit)
-	defer cancel()
-	return s.saveNow(ctx)
-}
-
-func (s *scanner) saveNow(ctx context.Context) error {
-	if s.flush != nil {
-		if err := s.flush(ctx); err != nil {
-			return err
-		}
-	}
-	s.saved = time.Now()
-	return s.position.save()
-}
-
-// maxAgain is how often a read is tried again that a server did not answer.
-const maxAgain = 3
-
-// again tries a read again that no server has refused. Each time it may take
-// [replyLimit].
-func again(ctx context.Context, read func(context.Context) error) (err error) {
-	for n := range maxAgain + 1 {
-		if n > 0 && retry.Sleep(ctx, time.Duration(n)*time.Second) != nil {
-			return err
-		}
-		reading, cancel := context.WithTimeout(ctx, replyLimit)
-		err = read(reading)
-		cancel()
-		var refused redis.Error
-		if err == nil || ctx.Err() != nil || errors.As(err, &refused) {
-			return err
-		}
-	}
-	return err
+	return group.Wait()
 }

@@ -3,11 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"flag"
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
-	"text/tabwriter"
+	"strings"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx"
@@ -24,14 +25,13 @@ func sendTestCommand() command {
 		about: "Sends a notification of an event that there is not to each pusher of a user, from this machine, as the\n" +
 			"hosts send theirs, and shows the answers. It stores nothing, and removes no pusher that is rejected.\n" +
 			"Exit status 1 says that not all gateways have taken it.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			flags.StringVar(&o.pusher, "pusher", "", "`DIGEST` of the only pusher to send to, as queues show has it")
-			flags.StringVar(&o.allowed, "allowed-prefixes", "",
+		setup: forDelivery(func(f *flags, c *deliveryCall) {
+			f.StringVar(&c.pusher, "pusher", "", "`DIGEST` of the only pusher to send to, as queues show has it")
+			f.StringVar(&c.allowed, "allowed-prefixes", "",
 				"`PREFIXES` of addresses that may be connected to although they are not public, as the\n"+
 					"hosts have them (PusherPolicy.AllowedPrefixes), with commas in between")
-			flags.BoolVar(&o.json, "json", false, "write JSON")
-		},
-		run: func(ctx context.Context, c *call) error { return c.sendTest(ctx) },
+			c.json = f.json()
+		}, func(ctx context.Context, c *deliveryCall) error { return c.sendTest(ctx) }),
 	}
 }
 
@@ -45,7 +45,7 @@ type shownTest struct {
 	Why     string               `json:"why,omitempty"` // there is no answer
 }
 
-func (c *call) sendTest(ctx context.Context) error {
+func (c *deliveryCall) sendTest(ctx context.Context) error {
 	user, err := c.userArgument()
 	if err != nil {
 		return err
@@ -68,8 +68,14 @@ func (c *call) sendTest(ctx context.Context) error {
 		return err
 	}
 	gateway := delivery.NewHTTPGateway(dialguard.New(prefixes...).Client(workers))
-	all, err := parallel(ctx, pushers, func(ctx context.Context, p pusher.Pusher) (shownTest, error) {
-		return sendTestTo(ctx, gateway, user, p), nil
+	var mu sync.Mutex
+	var all []shownTest
+	err = parallel(ctx, pushers, func(ctx context.Context, p pusher.Pusher) error {
+		t := sendTestTo(ctx, gateway, user, p)
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, t)
+		return nil
 	})
 	if err != nil {
 		return err
@@ -90,8 +96,8 @@ func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.Us
 }
 
 // writeTests shows the answers; errProblems if not all gateways have taken it.
-func (c *call) writeTests(all []shownTest) (err error) {
-	if c.json {
+func (c *deliveryCall) writeTests(all []shownTest) (err error) {
+	if *c.json {
 		err = writeJSON(c.out, all)
 	} else {
 		err = writeTestTable(c.out, all)
@@ -103,15 +109,31 @@ func (c *call) writeTests(all []shownTest) (err error) {
 }
 
 func writeTestTable(w io.Writer, all []shownTest) error {
-	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "PUSHER\tGATEWAY\tSTATUS\tOUTCOME\tTOOK\tWHY")
+	var rows [][]string
 	for _, t := range all {
 		status := "-"
 		if t.Status > 0 {
 			status = fmt.Sprint(t.Status)
 		}
-		fmt.Fprintf(table, "%s\t%s\t%s\t%s\t%s\t%s\n", t.Pusher, printable(cmp.Or(t.Gateway, "-")), status,
-			cmp.Or(string(t.Outcome), "not sent"), time.Duration(t.Took*float64(time.Second)).Round(time.Millisecond), printable(cmp.Or(t.Why, "-")))
+		rows = append(rows, []string{
+			t.Pusher, printable(cmp.Or(t.Gateway, "-")), status, cmp.Or(string(t.Outcome), "not sent"),
+			time.Duration(t.Took * float64(time.Second)).Round(time.Millisecond).String(), printable(cmp.Or(t.Why, "-")),
+		})
 	}
-	return table.Flush()
+	return writeTable(w, []string{"PUSHER", "GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}, rows)
+}
+
+// readPrefixes reads addresses as policies have them, separated by commas.
+func readPrefixes(text string) (prefixes []netip.Prefix, err error) {
+	for part := range strings.SplitSeq(text, ",") {
+		if part == "" {
+			continue
+		}
+		prefix, err := netip.ParsePrefix(part)
+		if err != nil {
+			return nil, err
+		}
+		prefixes = append(prefixes, prefix)
+	}
+	return prefixes, nil
 }

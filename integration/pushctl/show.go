@@ -1,17 +1,12 @@
 package main
 
 import (
+	"bytes"
 	"context"
-	"crypto/hmac"
-	"crypto/rand"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"unicode"
@@ -27,15 +22,13 @@ func showCommand() command {
 		name: "show", args: "USER",
 		summary: "shows what is stored for a user",
 		about: "Shows the push rules and pushers of a user as they are stored, with their keys. Pushkeys are\n" +
-			"credentials: they are shown as a hash, by which equal ones are told within a call, and with\n" +
-			"-hash-key FILE across calls. Of a pusher's data only the host of the URL is shown.",
-		flags: func(o *options, flags *flag.FlagSet) {
-			o.addDefaultRules(flags)
-			flags.BoolVar(&o.json, "json", false, "write JSON")
-			flags.StringVar(&o.hashKey, "hash-key", "", "`FILE` with the key for the hashes of pushkeys, of 16 bytes or more; else it is a\n"+
-				"random one, and the hashes differ from call to call")
+			"credentials: a digest is shown, as it stands in the index. Of a pusher's data only the host of the URL\n" +
+			"is shown.",
+		setup: func(f *flags) runner {
+			f.addDefaultRules()
+			asJSON := f.json()
+			return func(ctx context.Context, c *call) error { return c.show(ctx, *asJSON) }
 		},
-		run: func(ctx context.Context, c *call) error { return c.show(ctx) },
 	}
 }
 
@@ -46,7 +39,6 @@ type shownUser struct {
 	Rules    shownRules      `json:"push_rules"`
 	Pushers  shownPushers    `json:"pushers"`
 	Problems []listedProblem `json:"problems"`
-	random   bool            // the hashes are good for this call only
 }
 
 // shownKeyed is what rules and pushers have in common.
@@ -81,40 +73,36 @@ type shownPushers struct {
 }
 
 type shownPusher struct {
-	AppID       string      `json:"app_id"`
-	Kind        pusher.Kind `json:"kind"`
-	PushkeyHash string      `json:"pushkey_hash"`
-	Index       string      `json:"index_key"`
-	Device      string      `json:"device_id"`
-	DeviceName  string      `json:"device_display_name"`
-	Host        string      `json:"url_host"`
-	DataBytes   int         `json:"data_bytes"`
-	Claim       int64       `json:"claim"`
+	AppID      string        `json:"app_id"`
+	Kind       pusher.Kind   `json:"kind"`
+	Digest     pusher.Digest `json:"pushkey_digest"`
+	Device     string        `json:"device_id"`
+	DeviceName string        `json:"device_display_name"`
+	Host       string        `json:"url_host"`
+	DataBytes  int           `json:"data_bytes"`
+	Claim      int64         `json:"claim"`
 }
 
-func (c *call) show(ctx context.Context) error {
+func (c *call) show(ctx context.Context, asJSON bool) error {
 	user, err := c.userArgument()
 	if err != nil {
 		return err
 	}
-	hash, err := newHasher(c.hashKey)
-	if err != nil {
-		return fmt.Errorf("-hash-key: %w", err)
-	}
-	shown, err := c.shown(ctx, user, hash)
+	shown, err := c.shown(ctx, user)
 	if err != nil {
 		return err
 	}
-	if c.json {
+	if asJSON {
 		return writeJSON(c.out, shown)
 	}
-	shown.random = c.hashKey == ""
-	_, err = io.WriteString(c.out, shown.page(c.width))
+	var text bytes.Buffer
+	shown.write(&text)
+	_, err = text.WriteTo(c.out)
 	return err
 }
 
 // shown reads what is stored for a user.
-func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownUser, error) {
+func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyLimit)
 	defer cancel()
 	names := []string{c.keys.Rules(user), c.keys.Pushers(user)}
@@ -128,7 +116,7 @@ func (c *call) shown(ctx context.Context, user mxid.UserID, hash hasher) (shownU
 	if err != nil {
 		return s, err
 	}
-	s.Rules, s.Pushers = c.shownRules(values[0]), c.shownPushers(values[1], hash)
+	s.Rules, s.Pushers = c.shownRules(values[0]), c.shownPushers(values[1])
 	x, err := c.examine(ctx, node, names)
 	if err != nil {
 		return s, err
@@ -173,7 +161,7 @@ func jsonArray[T ~string](texts []T) string {
 	return "[" + strings.Join(parts, ",") + "]"
 }
 
-func (c *call) shownPushers(v value, hash hasher) shownPushers {
+func (c *call) shownPushers(v value) shownPushers {
 	s := shownPushers{shownKeyed{Key: v.name}, []shownPusher{}}
 	for field, text := range v.fields {
 		s.Bytes += len(field) + len(text)
@@ -182,8 +170,7 @@ func (c *call) shownPushers(v value, hash hasher) shownPushers {
 	s.Version, s.Changes = h.Revision.Version, h.Revision.Changes
 	for _, p := range h.Pushers.All() {
 		s.Pushers = append(s.Pushers, shownPusher{
-			AppID: p.AppID, Kind: p.Kind, PushkeyHash: hash(p.Pushkey), Index: c.keys.Claims(p.Digest()), Device: p.Device,
-			DeviceName: p.DeviceDisplayName, Host: urlHost(p.Data), DataBytes: len(p.Data), Claim: p.Claim.Number,
+			AppID: p.AppID, Kind: p.Kind, Digest: p.Digest(), Device: p.Device, DeviceName: p.DeviceDisplayName, Host: urlHost(p.Data), DataBytes: len(p.Data), Claim: p.Claim.Number,
 		})
 	}
 	return s
@@ -204,65 +191,37 @@ func urlHost(data string) string {
 	return u.Host
 }
 
-// hasher makes a pushkey known again without telling it.
-type hasher func(pushkey string) string
-
-// newHasher returns a hasher with the key in a file or, without one, a key of
-// its own.
-func newHasher(file string) (hasher, error) {
-	key := make([]byte, sha256.Size)
-	if file == "" {
-		_, _ = rand.Read(key) // it never fails
-	} else {
-		var err error
-		if key, err = os.ReadFile(file); err != nil {
-			return nil, err
-		}
-		if len(key) < 16 {
-			return nil, fmt.Errorf("%s has %d bytes, want at least 16", file, len(key))
-		}
-	}
-	return func(pushkey string) string {
-		mac := hmac.New(sha256.New, key)
-		mac.Write([]byte(pushkey))
-		return hex.EncodeToString(mac.Sum(nil)[:6])
-	}, nil
-}
-
-// page tells it in lines that fit a width.
-func (s shownUser) page(width int) string {
-	p := &page{width: width}
-	p.line("", fmt.Sprintf("%s on %s", printable(string(s.User)), s.Node))
-	p.line("", "")
-	s.Rules.write(p)
-	s.Pushers.write(p, s.random)
+// write tells it in lines.
+func (s shownUser) write(w io.Writer) {
+	fmt.Fprintf(w, "%s on %s\n\n", printable(string(s.User)), s.Node)
+	s.Rules.write(w)
+	s.Pushers.write(w)
 	if len(s.Problems) == 0 {
-		p.line("", "No problems.")
-		return p.text.String()
+		fmt.Fprintln(w, "No problems.")
+		return
 	}
-	p.line("", "Problems:")
+	fmt.Fprintln(w, "Problems:")
 	for _, listed := range s.Problems {
-		p.line("  ", string(listed.Problem)+" "+printable(listed.Detail))
+		fmt.Fprintf(w, "  %s %s\n", listed.Problem, printable(listed.Detail))
 	}
-	return p.text.String()
 }
 
 // write writes the key and what is told of it.
-func (k shownKeyed) write(p *page, what string) {
-	p.line(what+": ", printable(k.Key))
+func (k shownKeyed) write(w io.Writer, what string) {
+	fmt.Fprintf(w, "%s: %s\n  ", what, printable(k.Key))
 	switch {
 	case k.Bytes == 0:
-		p.line("  ", "nothing is stored")
+		fmt.Fprintln(w, "nothing is stored")
 	case k.Version == 0:
-		p.line("  ", fmt.Sprintf("%d bytes, without a version", k.Bytes))
+		fmt.Fprintf(w, "%d bytes, without a version\n", k.Bytes)
 	default:
-		p.line("  ", fmt.Sprintf("%d bytes, version %d (%s), changed %d times", k.Bytes, k.Version, timeOf(k.Version), k.Changes))
+		fmt.Fprintf(w, "%d bytes, version %d (%s), changed %d times\n", k.Bytes, k.Version, timeOf(k.Version), k.Changes)
 	}
-	p.line("", "")
+	fmt.Fprintln(w)
 }
 
-func (s shownRules) write(p *page) {
-	s.shownKeyed.write(p, "Push rules")
+func (s shownRules) write(w io.Writer) {
+	s.shownKeyed.write(w, "Push rules")
 	for _, r := range s.Rules {
 		state := "enabled"
 		if !r.Enabled {
@@ -271,34 +230,30 @@ func (s shownRules) write(p *page) {
 		if r.Default {
 			state += ", default"
 		}
-		p.line(fmt.Sprintf("  %s %d  ", r.Kind, r.Order), printable(r.ID)+" ("+state+")")
-		p.line("    actions    ", printable(string(r.Actions)))
+		fmt.Fprintf(w, "  %s %d  %s (%s)\n", r.Kind, r.Order, printable(r.ID), state)
+		fmt.Fprintf(w, "    actions    %s\n", printable(string(r.Actions)))
 		for _, condition := range r.conditions {
-			p.line("    condition  ", printable(string(condition)))
+			fmt.Fprintf(w, "    condition  %s\n", printable(string(condition)))
 		}
 		if r.Pattern != nil {
-			p.line("    pattern    ", printable(strconv.Quote(*r.Pattern)))
+			fmt.Fprintf(w, "    pattern    %s\n", printable(strconv.Quote(*r.Pattern)))
 		}
 	}
 	if len(s.Rules) > 0 {
-		p.line("", "")
+		fmt.Fprintln(w)
 	}
 }
 
-func (s shownPushers) write(p *page, random bool) {
-	s.shownKeyed.write(p, "Pushers")
-	for i, shown := range s.Pushers {
-		p.line(fmt.Sprintf("  %s %d  ", printable(string(shown.Kind)), i+1), printable(shown.AppID))
-		p.line("    pushkey    ", "hash "+shown.PushkeyHash+", claim "+strconv.FormatInt(shown.Claim, 10))
-		p.line("    device     ", printable(shown.Device+" "+strconv.Quote(shown.DeviceName)))
-		p.line("    data       ", fmt.Sprintf("%d bytes, URL host %s", shown.DataBytes, printable(shown.Host)))
-	}
-	if random && len(s.Pushers) > 0 {
-		p.line("", "")
-		p.line("", "The hashes are good for this call only (-hash-key keeps them).")
+func (s shownPushers) write(w io.Writer) {
+	s.shownKeyed.write(w, "Pushers")
+	for i, p := range s.Pushers {
+		fmt.Fprintf(w, "  %s %d  %s\n", printable(string(p.Kind)), i+1, printable(p.AppID))
+		fmt.Fprintf(w, "    pushkey    digest %s, claim %d\n", p.Digest, p.Claim)
+		fmt.Fprintf(w, "    device     %s\n", printable(p.Device+" "+strconv.Quote(p.DeviceName)))
+		fmt.Fprintf(w, "    data       %d bytes, URL host %s\n", p.DataBytes, printable(p.Host))
 	}
 	if len(s.Pushers) > 0 {
-		p.line("", "")
+		fmt.Fprintln(w)
 	}
 }
 

@@ -1,0 +1,221 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// The problems of pushers and of the index of pushkeys.
+var (
+	unreadablePushers = kind{"unreadable pushers", byReset}
+	pusherUnknown     = kind{"pusher unknown to the index", byRepair}
+	pusherTooMany     = kind{"pusher that a later claim removes", byRepair}
+	unreadableClaims  = kind{"unreadable claims", byRepair}
+	claimGivenUp      = kind{"claim without a pusher", byRepair}
+	unsettledPushkeys = kind{"pushkeys not settled in time", byRepair}
+)
+
+type userHash struct {
+	value
+	stored.Hash
+}
+
+type keyClaims struct {
+	value
+	pusher.Claims
+}
+
+func (b *backend) examineHash(x *examination, v value) {
+	h := userHash{v, stored.ReadHash(v.fields)}
+	x.Pushers += int64(h.Pushers.Len())
+	x.hashes = append(x.hashes, h)
+	if len(h.Unreadable) == 0 {
+		return
+	}
+	x.sure = append(x.sure, problem{
+		kind: unreadablePushers, subject: v.owner(), detail: fmt.Sprintf("%d: %v", len(h.Unreadable), h.Err),
+		saved: &record{user: v.User, fields: v.fields},
+		repair: func(ctx context.Context) error {
+			left := maps.Clone(v.fields)
+			for _, field := range h.Unreadable {
+				delete(left, field)
+			}
+			return ifDone(b.pushers.Replace(ctx, v.User, v.fields, left))
+		},
+	})
+}
+
+func (b *backend) examineEntry(x *examination, v value) {
+	entry, err := stored.ReadEntry(v.text)
+	if err == nil {
+		x.claims = append(x.claims, keyClaims{v, entry.Claims})
+		return
+	}
+	x.sure = append(x.sure, problem{
+		kind: unreadableClaims, subject: v.owner(), detail: err.Error(),
+		repair: func(ctx context.Context) error { return ifDone(b.index.Reset(ctx, v.Digest, v.text)) },
+	})
+}
+
+// examinePushers looks whether the index knows the pushers.
+func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *examination) error {
+	var digests []pusher.Digest
+	for _, h := range x.hashes {
+		for _, p := range h.Pushers.All() {
+			digests = append(digests, p.Digest())
+		}
+	}
+	texts, err := b.readClaims(ctx, digests)
+	if err != nil {
+		return err
+	}
+	for _, h := range x.hashes {
+		for _, p := range h.Pushers.All() {
+			b.examinePusher(x, node, h.value, p, texts[p.Digest()])
+		}
+	}
+	return nil
+}
+
+// examinePusher looks for the claim of a pusher among the claims to its pushkey,
+// which were read later.
+func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
+	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
+	entry, damaged := stored.ReadEntry(text)
+	if text != "" && damaged == nil && slices.Contains(entry.Claims.Owners(), claim) {
+		return
+	}
+	x.doubtful = append(x.doubtful, problem{
+		kind: pusherUnknown, subject: v.owner(), detail: fmt.Sprintf("pushkey %s, claim %d", p.Digest(), claim.Claim), key: v.name, node: node,
+		repair: func(ctx context.Context) error {
+			if text != "" && damaged != nil { // what cannot be read is removed before
+				if _, err := b.index.Reset(ctx, p.Digest(), text); err != nil {
+					return err
+				}
+			}
+			return b.repairs.Record(ctx, v.User, p)
+		},
+	})
+}
+
+// examineClaims looks for claims that no pusher has, and for pushers that a later
+// claim should have removed.
+func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *examination) error {
+	settling, err := b.readUnsettled(ctx, x.claims)
+	if err != nil {
+		return err
+	}
+	var users []mxid.UserID
+	for _, c := range x.claims {
+		users = append(users, c.Users()...)
+	}
+	lists := b.pushers.LoadMany(ctx, users)
+	for user, loaded := range lists {
+		if loaded.Err != nil && user.Validate() == nil && !isDamaged(loaded.Err) {
+			return fmt.Errorf("read pushers: %w", loaded.Err)
+		}
+	}
+	for _, c := range x.claims {
+		if !settling[c.Digest] {
+			b.examinePushkey(x, node, c, lists)
+		}
+	}
+	return nil
+}
+
+// examinePushkey compares the claims to a pushkey with the pushers that were read
+// later.
+func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
+	held := map[mxid.UserID]pusher.Pusher{}
+	for _, user := range c.Users() {
+		list := lists[user].Value
+		for _, p := range list.All() {
+			if p.Digest() == c.Digest {
+				held[user] = p
+			}
+		}
+	}
+	problems := module.ProblemsOfPushkey(c.Claims, held, x.now)
+	for _, claim := range problems.GivenUp {
+		// Which claims unreadable pushers have is not known.
+		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
+			continue
+		}
+		x.doubtful = append(x.doubtful, problem{
+			kind: claimGivenUp, subject: c.owner(), detail: detailOf(claim), key: c.name, node: node,
+			repair: func(ctx context.Context) error { return b.repairs.Release(ctx, c.Digest, []pusher.Owner{claim}) },
+		})
+	}
+	for _, claim := range problems.TooMany {
+		x.doubtful = append(x.doubtful, problem{
+			kind: pusherTooMany, subject: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
+			repair: func(ctx context.Context) error {
+				return b.index.Postpone(ctx, module.Unsettled{Key: c.Digest, Claim: c.Newest()})
+			},
+		})
+	}
+}
+
+// readUnsettled tells which of the pushkeys that several users claim are to be
+// settled still.
+func (b *backend) readUnsettled(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
+	answers := map[pusher.Digest]*redis.FloatCmd{}
+	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // its error is that of one of the commands
+		for _, c := range claims {
+			if len(c.Users()) > 1 {
+				answers[c.Digest] = p.ZScore(ctx, b.keys.Unsettled(), string(c.Digest))
+			}
+		}
+		return nil
+	})
+	settling := map[pusher.Digest]bool{}
+	for digest, answer := range answers {
+		if err := answer.Err(); err != nil && !errors.Is(err, redis.Nil) {
+			return nil, fmt.Errorf("read what is to be settled: %w", err)
+		}
+		settling[digest] = answer.Err() == nil
+	}
+	return settling, nil
+}
+
+// overdue is from when on a pushkey should have been settled. Hosts settle every
+// half minute, and claims without a pusher after ten.
+const overdue = 15 * time.Minute
+
+// overduePushkeys returns a problem if no host settles pushkeys.
+func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
+	late, err := b.index.Postponed(ctx, b.now().Add(-overdue), 1<<20)
+	if err != nil || len(late) == 0 {
+		return nil, err
+	}
+	return []problem{{
+		kind: unsettledPushkeys, subject: b.keys.Unsettled(), detail: fmt.Sprintf("%d, the oldest of %s", len(late), timeOf(late[0].Claim)),
+		repair: b.settlePushkeys,
+	}}, nil
+}
+
+// settlePushkeys does what the hosts do every half minute, until nothing is
+// overdue or nothing more can be done.
+func (b *backend) settlePushkeys(ctx context.Context) error {
+	for before := 1 << 20; ; {
+		if err := b.host.SettlePushkeys(ctx); err != nil {
+			return err
+		}
+		late, err := b.index.Postponed(ctx, b.now().Add(-overdue), 1<<20)
+		if err != nil || len(late) == 0 || len(late) == before {
+			return err
+		}
+		before = len(late)
+	}
+}
