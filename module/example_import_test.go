@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"log"
 
 	"go.uber.org/fx"
@@ -14,15 +15,15 @@ import (
 )
 
 // Users move in from the host's own tables: one by one at their first use, or all
-// of them by a call for each.
+// of them by a loop.
 func ExampleImportSource() {
 	tables := &oldTables{}
 	_ = fx.Options(
 		fx.Provide(fx.Annotate(newOldTables, fx.As(new(module.ImportSource)))),
 	)
 	var service module.HostService // Push.Host of package pushfx, or out of the fx container
-	m := &mover{service, tables}
-	if err := m.moveIn(context.Background(), "@alice:example.org"); err != nil {
+	m := &mover{service, tables, tables.db}
+	if err := m.moveAll(context.Background(), []mxid.UserID{"@alice:example.org", "@bob:example.org"}); err != nil {
 		log.Print(err)
 	}
 }
@@ -75,6 +76,21 @@ func (o *oldTables) Forget(ctx context.Context, user mxid.UserID) error {
 type mover struct {
 	push module.HostService
 	old  module.ImportSource
+	db   *sql.DB
+}
+
+// moveAll moves users in who are not marked yet, so that it can be repeated.
+func (m *mover) moveAll(ctx context.Context, users []mxid.UserID) error {
+	for _, user := range users {
+		err := m.moveIn(ctx, user)
+		if err == nil {
+			_, err = m.db.ExecContext(ctx, `UPDATE users SET push_moved = TRUE WHERE user_id = $1`, user)
+		}
+		if err != nil {
+			return fmt.Errorf("move %s in: %w", user, err)
+		}
+	}
+	return nil
 }
 
 func (m *mover) moveIn(ctx context.Context, user mxid.UserID) error {
