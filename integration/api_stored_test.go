@@ -460,8 +460,8 @@ func TestUnknownMembersOfTheContentAreShown(t *testing.T) {
 		if err != nil || string(content) != want {
 			t.Errorf("account data is %s, %v\nwant %s", content, err, want)
 		}
-		synced, _, err := syncs.ContentSince(t.Context(), mxid.UserID(c.user), 0)
-		if got := string(synced.AppendJSON(nil)); err != nil || got != want {
+		synced, err := syncs.Since(t.Context(), mxid.UserID(c.user), 0)
+		if got := string(synced.Content.AppendJSON(nil)); err != nil || got != want {
 			t.Errorf("a sync shows %s, %v\nwant %s", got, err, want)
 		}
 	}

@@ -82,11 +82,11 @@ func (o *outpost) PushRulesChanged(_ context.Context, user mxid.UserID, version 
 // syncs has the outpost look after a user from now on.
 func (o *outpost) syncs(user mxid.UserID) module.Content {
 	o.t.Helper()
-	content, _, err := o.sync.ContentSince(o.t.Context(), user, 0)
+	update, err := o.sync.Since(o.t.Context(), user, 0)
 	if err != nil {
 		o.t.Fatal(err)
 	}
-	return content
+	return update.Content
 }
 
 // put makes a change, with all the tries that it takes, and returns when it was

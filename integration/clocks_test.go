@@ -142,9 +142,10 @@ func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) 
 				defer hosts[0].mu.Unlock()
 				return hosts[0].heard[user].version == hosts[1].syncs(user).Version
 			})
-			after, changed, err := hosts[0].sync.ContentSince(t.Context(), user, before.Version)
-			if err != nil || !changed || !isSorted(first.Version, before.Version, after.Version) {
-				t.Errorf("versions %d, %d and %d, changed %t, error %v", first.Version, before.Version, after.Version, changed, err)
+			update, err := hosts[0].sync.Since(t.Context(), user, before.Version)
+			after := update.Content
+			if err != nil || !update.New || !isSorted(first.Version, before.Version, after.Version) {
+				t.Errorf("versions %d, %d and %d, changed %t, error %v", first.Version, before.Version, after.Version, update.New, err)
 			}
 			if drift := time.Until(time.UnixMicro(after.Version)); drift.Abs() > time.Minute {
 				t.Errorf("the version is %v ahead", drift)

@@ -295,7 +295,7 @@ func (h *guardedHost) calls(ctx context.Context) error {
 // hears has another host change something, again until it is heard of or there
 // is trouble.
 func (h *guardedHost) hears(ctx context.Context) error {
-	if _, _, err := h.sync.ContentSince(ctx, alice, 0); err != nil {
+	if _, err := h.sync.Since(ctx, alice, 0); err != nil {
 		return err
 	}
 	cfg := rediscommit.DefaultConfig()

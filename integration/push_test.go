@@ -234,7 +234,7 @@ func TestWhatADecoratorOfTheRuleServiceSees(t *testing.T) {
 	}{
 		{"EnsureDefaults", func() error { return host.EnsureDefaults(ctx, alice) }, 1},
 		{"AccountData", func() error { _, err := host.AccountData(ctx, alice); return err }, 1},
-		{"ContentSince", func() error { _, _, err := sync.ContentSince(ctx, alice, 0); return err }, 1},
+		{"Since", func() error { _, err := sync.Since(ctx, alice, 0); return err }, 1},
 		{"GET /pushrules/", func() error { h.do(alice, http.MethodGet, v3+"/pushrules/", ""); return nil }, 1},
 		{"Rulesets", func() error { return host.Rulesets(ctx, users)[alice].Err }, 0},
 		{"RefreshDefaults", func() error { return host.RefreshDefaults(ctx, alice) }, 0},

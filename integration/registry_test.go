@@ -94,9 +94,9 @@ type usedSyncService struct {
 	use
 }
 
-func (u usedSyncService) Version(ctx context.Context, user mxid.UserID) (int64, error) {
+func (u usedSyncService) Since(ctx context.Context, user mxid.UserID, since int64) (module.SyncUpdate, error) {
 	u.count()
-	return u.SyncService.Version(ctx, user)
+	return u.SyncService.Since(ctx, user, since)
 }
 
 type usedListener struct{ use }
@@ -180,7 +180,7 @@ func TestEveryInterfaceOfTheRegistryCanBeReplaced(t *testing.T) {
 			if err := push.EnsureDefaults(t.Context(), alice); err != nil {
 				t.Error(err)
 			}
-			if _, err := changes.Version(t.Context(), alice); err != nil {
+			if _, err := changes.Since(t.Context(), alice, 0); err != nil {
 				t.Error(err)
 			}
 			h.do(alice, http.MethodGet, v3+"/pushrules/", "")

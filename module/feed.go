@@ -29,12 +29,15 @@ import (
 //	loaded     the first load found v             notified          notified           doubted
 //	notified   every listener's queue has v       -                 notified           doubted
 //	pending    a listener's queue was full        notified          notified           doubted
+//	failed     a sync could not load the rules    notified          notified           doubted
 //
 // A version that is doubted keeps its state and is checked with the store at
 // once: versions come in another order when hosts race, and go back when the
 // store loses changes or somebody else writes. All that is kept is checked from
 // time to time, and when a watch begins. A check that finds another version than
-// v, or that finds v pending, notifies the listeners.
+// v, or that finds v pending or failed, notifies the listeners.
+//
+// Syncs that wait are woken whenever listeners are notified.
 //
 // A sync is answered from memory if v is current: it was loaded or checked during
 // the watch that still lasts, every change was observed since, and it is not
@@ -50,10 +53,11 @@ type Feed struct {
 
 	mu       sync.RWMutex
 	users    map[mxid.UserID]*observed
-	toCheck  map[mxid.UserID]struct{} // those to be checked at once
-	checkAll bool                     // a watch has begun: all that is kept is to be checked
-	watch    int                      // the number of the watch that lasts, 0 for none
-	watches  int                      // how many watches have begun
+	waiting  map[mxid.UserID]map[chan struct{}]struct{} // of syncs, until they are woken or have ended
+	toCheck  map[mxid.UserID]struct{}                   // those to be checked at once
+	checkAll bool                                       // a watch has begun: all that is kept is to be checked
+	watch    int                                        // the number of the watch that lasts, 0 for none
+	watches  int                                        // how many watches have begun
 
 	wake chan struct{} // has a value when a check is due
 }
@@ -77,7 +81,11 @@ const (
 	loaded
 	notified
 	pending
+	failed
 )
+
+// owes reports whether somebody is to be notified, though the version is the same.
+func (o *observed) owes() bool { return o.state == pending || o.state == failed }
 
 // NewFeed returns the feed of the changes in store. It fails if cfg is not
 // valid.
@@ -91,7 +99,8 @@ func NewFeed(store RuleStore, cfg FeedConfig, o FeedOptions, listeners ...Change
 	o.Observer = observe.Or(o.Observer)
 	f := &Feed{
 		store: observeRules(store, o.Observer), cfg: cfg, report: o.Report, observer: o.Observer, wake: make(chan struct{}, 1),
-		users: map[mxid.UserID]*observed{}, toCheck: map[mxid.UserID]struct{}{},
+		users: map[mxid.UserID]*observed{}, waiting: map[mxid.UserID]map[chan struct{}]struct{}{},
+		toCheck: map[mxid.UserID]struct{}{},
 	}
 	for _, listener := range listeners {
 		f.listeners = append(f.listeners, newListenerQueue(listener, f))
@@ -155,7 +164,7 @@ func (f *Feed) heard(c Change) {
 	f.counters.heard.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if _, found := f.users[c.User]; found || len(f.listeners) > 0 {
+	if _, found := f.users[c.User]; found || len(f.listeners) > 0 || len(f.waiting[c.User]) > 0 {
 		f.observe(c)
 	}
 }
@@ -176,8 +185,10 @@ func (f *Feed) observe(c Change) {
 	}
 }
 
-// notify queues a change for the listeners. O is what was observed until now.
+// notify wakes syncs, and queues a change for the listeners. O is what was observed
+// until now.
 func (f *Feed) notify(c Change, o observed) {
+	f.wakeSyncs(c.User)
 	if c.Version != o.version {
 		o.rules = nil
 	}
@@ -267,17 +278,43 @@ func (f *Feed) finishLoad(l load, version int64) (isNews bool) {
 		f.finishOvertaken(l, version, *o)
 	case o.state == loading:
 		f.users[l.user] = &observed{version: version, state: loaded, watch: l.watch, used: o.used}
-	case version == 0 && o.version != 0: // the rules are gone
+	case version == 0 && (o.version != 0 || o.owes()): // the rules are gone
 		delete(f.users, l.user)
-	case version != o.version, o.state == pending:
+		f.wakeSyncs(l.user)
+	case version != o.version, o.owes():
 		next := *o
 		next.watch = l.watch
 		f.notify(Change{User: l.user, Version: version}, next)
-		return version != o.version
+		return version != o.version && (o.version != 0 || o.state != failed)
 	default:
 		o.watch, o.doubted = max(o.watch, l.watch), false
 	}
 	return false
+}
+
+// fail is finish for a load that has failed. The user is checked after a while, until
+// the store answers, and syncs are woken then.
+func (f *Feed) fail(l load) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	o, found := f.users[l.user]
+	if !found || o.state == failed {
+		return
+	}
+	next := *o
+	next.state = failed
+	f.users[l.user] = &next
+	time.AfterFunc(retryCheck, func() { f.checkFailed(l.user, &next) })
+}
+
+// checkFailed has a user checked unless there was news in the meantime.
+func (f *Feed) checkFailed(user mxid.UserID, since *observed) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.users[user] == since {
+		f.toCheck[user] = struct{}{}
+		signal(f.wake)
+	}
 }
 
 // finishOvertaken is finish for a load during which another version was observed:
@@ -289,6 +326,36 @@ func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	case version != o.version && version != l.before.version:
 		f.doubt(l.user, o)
 	}
+}
+
+// nextChange returns a channel that is closed when the user is notified, unless ctx has
+// ended by then.
+func (f *Feed) nextChange(ctx context.Context, user mxid.UserID) <-chan struct{} {
+	changed := make(chan struct{})
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.waiting[user] == nil {
+		f.waiting[user] = map[chan struct{}]struct{}{}
+	}
+	f.waiting[user][changed] = struct{}{}
+	context.AfterFunc(ctx, func() { f.leave(user, changed) })
+	return changed
+}
+
+func (f *Feed) leave(user mxid.UserID, changed chan struct{}) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.waiting[user], changed)
+	if len(f.waiting[user]) == 0 {
+		delete(f.waiting, user)
+	}
+}
+
+func (f *Feed) wakeSyncs(user mxid.UserID) {
+	for changed := range f.waiting[user] {
+		close(changed)
+	}
+	delete(f.waiting, user)
 }
 
 // signal puts a value into a channel of size one, unless it is full.

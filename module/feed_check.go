@@ -102,7 +102,7 @@ func (f *Feed) due(all bool) []mxid.UserID {
 	}
 	f.checkAll = false
 	maps.DeleteFunc(f.users, func(_ mxid.UserID, o *observed) bool {
-		return !o.doubted && o.state != pending && o.rules == nil && time.Since(time.Unix(o.used, 0)) > interest
+		return !o.doubted && !o.owes() && o.rules == nil && time.Since(time.Unix(o.used, 0)) > interest
 	})
 	return slices.Collect(maps.Keys(f.users))
 }

@@ -372,14 +372,11 @@ func (i *instance) mustPut(user mxid.UserID, id string) {
 // syncs is a sync, and returns the version that there is.
 func (i *instance) syncs(user mxid.UserID, since int64) int64 {
 	i.t.Helper()
-	content, changed, err := i.sync.ContentSince(i.t.Context(), user, since)
-	if err != nil {
-		i.t.Errorf("ContentSince: %v", err)
+	update, err := i.sync.Since(i.t.Context(), user, since)
+	if err != nil || update.New != (update.Token != since) || update.Content.Version != 0 != update.New {
+		i.t.Errorf("after %d: got %d, new %t, of version %d, error %v", since, update.Token, update.New, update.Content.Version, err)
 	}
-	if changed {
-		return content.Version
-	}
-	return since
+	return update.Token
 }
 
 // loads returns how many users were loaded since the last call.
@@ -513,7 +510,7 @@ func TestVersionsGrowThoughAUserIsForgottenMeanwhile(t *testing.T) {
 		free := newGate()
 		free.open()
 		ctx := context.WithValue(t.Context(), gateKey{}, free)
-		if _, _, err := i.sync.ContentSince(ctx, "@bob:example.org", 0); err != nil { // takes the only place
+		if _, err := i.sync.Since(ctx, "@bob:example.org", 0); err != nil { // takes the only place
 			t.Fatal(err)
 		}
 		if err := i.rules.Put(ctx, alice, pushrule.Room, "a", pushrule.Draft{}, pushrule.Position{}); err != nil {
@@ -876,7 +873,7 @@ func own(c *course) []func() {
 // reader is a first sync: it begins, it reads, it takes in what it read.
 func reader(c *course) []func() {
 	begin, next := c.goes(func(ctx context.Context) {
-		if _, _, err := c.sync.ContentSince(ctx, alice, 0); err != nil {
+		if _, err := c.sync.Since(ctx, alice, 0); err != nil {
 			c.t.Error(err)
 		}
 	})
@@ -1045,9 +1042,8 @@ func (c *chance) step() {
 	case 2, 3, 4:
 		c.hear(user, c.store.change(user))
 	case 5, 6, 7:
-		if content, changed, err := c.sync.ContentSince(c.t.Context(), user, c.tokens[user]); err == nil && changed {
-			c.tokens[user] = content.Version
-		}
+		update, _ := c.sync.Since(c.t.Context(), user, c.tokens[user]) // whose token stays with an error
+		c.tokens[user] = update.Token
 	case 8:
 		c.store.set(func(s *shared) { s.failing = nil })
 	case 9:
@@ -1107,7 +1103,7 @@ func TestWhateverHappensVersionsGrowAndTheLastIsTold(t *testing.T) {
 					working.Go(func() { c.keepRules(t.Context(), user, func() { time.Sleep(wait) }) })
 				}
 				if random.IntN(10) == 0 { // a sync that the others overtake
-					working.Go(func() { _, _, _ = c.sync.ContentSince(t.Context(), user, 1) })
+					working.Go(func() { _, _ = c.sync.Since(t.Context(), user, 1) })
 				}
 			}
 			working.Wait()

@@ -238,8 +238,8 @@ func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 			return s.Rules().SetEnabled(ctx, alice, pushrule.Room, "!old:example.org", false)
 		}, true, everything},
 		"Delete": {func(s *module.Service) error { return s.Rules().Delete(ctx, alice, pushrule.Room, "!old:example.org") }, false, everything},
-		"ContentSince": {func(s *module.Service) error {
-			_, _, err := s.Sync(s.Rules()).ContentSince(ctx, alice, 0)
+		"Since": {func(s *module.Service) error {
+			_, err := s.Sync(s.Rules()).Since(ctx, alice, 0)
 			return err
 		}, true, everything},
 		"EnsureDefaults": {func(s *module.Service) error { return s.Host(s.Rules()).EnsureDefaults(ctx, alice) }, true, everything},

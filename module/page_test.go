@@ -30,8 +30,7 @@ type pageHost struct {
 
 func newPageHost(t *testing.T) *pageHost {
 	t.Helper()
-	waker := newSyncWaker()
-	i := newInstance(t, newShared(), asDefault, waker)
+	i := newInstance(t, newShared(), asDefault)
 	memory := newMemory()
 	core, logs := observer.New(zap.DebugLevel)
 	t.Cleanup(func() {
@@ -42,7 +41,7 @@ func newPageHost(t *testing.T) *pageHost {
 	service := module.NewService(module.Stores{Rules: i.store, Pushers: memory, Pushkeys: memory.index()}, i.Feed,
 		module.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy()})
 	return &pageHost{
-		homeserver{service.Host(service.Rules()), zap.New(core)}, syncEndpoint{service.Sync(service.Rules()), waker}, t,
+		homeserver{service.Host(service.Rules()), zap.New(core)}, syncEndpoint{service.Sync(service.Rules()), zap.New(core)}, t,
 		service.Pushers(), service.Rules(),
 	}
 }
@@ -57,10 +56,7 @@ func (h *pageHost) must(err error) {
 // sync is a sync that waits for at most a second.
 func (h *pageHost) sync(since int64) (event string, next int64) {
 	h.t.Helper()
-	ctx, cancel := context.WithTimeout(h.t.Context(), time.Second)
-	defer cancel()
-	text, next, err := h.pushRulesSince(ctx, alice, since)
-	h.must(err)
+	text, next := h.pushRules(h.t.Context(), alice, since, time.Second)
 	return string(text), next
 }
 
@@ -132,66 +128,6 @@ func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
 		h.wantPushers("after the deactivation", 0)
 		if _, err := h.rules.Rule(ctx, alice, pushrule.Override, ".m.rule.master"); !errors.Is(err, pushrule.ErrEventNotFound) {
 			t.Errorf("after the deactivation: got %v", err)
-		}
-	})
-}
-
-// A host with a stream position of its own shows every change once, fails the sync
-// if it cannot, and misses nothing that it was not told of.
-func TestAStreamOfTheHostAsThePageTells(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		s := &stream{recorded: map[mxid.UserID]int64{}}
-		store := newShared()
-		i := newInstance(t, store, asDefault, s)
-		service := module.NewService(module.Stores{Rules: i.store}, i.Feed, module.Options{Limits: pushrule.DefaultLimits()})
-		s.push, s.changes = service.Host(service.Rules()), service.Sync(service.Rules())
-		sync := func(since int) (string, int) {
-			t.Helper()
-			content, next, err := s.accountData(t.Context(), alice, since)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return string(content), next
-		}
-		first, at := sync(0)
-		if !strings.Contains(first, ".m.rule.master") || at == 0 {
-			t.Fatalf("the first sync: got %s at %d", first, at)
-		}
-		if again, same := sync(at); again != "" || same != at {
-			t.Errorf("without news: got %s at %d", again, same)
-		}
-		put := func(id string) {
-			t.Helper()
-			if err := service.Rules().Put(t.Context(), alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{}); err != nil {
-				t.Fatal(err)
-			}
-		}
-		put("!first:example.org")
-		synctest.Wait() // the listener was called
-		if _, changed := s.position(alice, at); !changed {
-			t.Error("the listener has put nothing into the stream")
-		}
-		news, next := sync(at)
-		if !strings.Contains(news, "!first:example.org") || next != at+1 {
-			t.Errorf("after a change: got %s at %d after %d", news, next, at)
-		}
-
-		// Without the stores, the token does not move.
-		put("!second:example.org")
-		synctest.Wait()
-		store.set(func(s *shared) { s.failing = errDown })
-		if _, same, err := s.accountData(t.Context(), alice, next); err == nil || same != next {
-			t.Errorf("got position %d after %d, %v", same, next, err)
-		}
-		store.set(func(s *shared) { s.failing = nil })
-		if news, _ := sync(next); !strings.Contains(news, "!second:example.org") {
-			t.Errorf("after a failure: got %s", news)
-		}
-
-		// A host that starts with the stream of before finds what it was not told of.
-		late := &stream{push: s.push, changes: s.changes, users: []mxid.UserID{alice}, recorded: map[mxid.UserID]int64{alice: 1}}
-		if news, _, err := late.accountData(t.Context(), alice, 1); err != nil || !strings.Contains(string(news), "!second:example.org") {
-			t.Errorf("after a start: got %s, %v", news, err)
 		}
 	})
 }

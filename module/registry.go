@@ -340,22 +340,41 @@ type HostService interface {
 	SettlePushkeys(ctx context.Context) error
 }
 
-// SyncService tells a /sync what is new in a user's push rules, from memory as
-// long as that is nothing. [Service.Sync] is the module's own; a host may
-// wrap or replace it. To wake requests that wait, register a [ChangeListener].
+// SyncService answers the part of a /sync that is about push rules. The host puts
+// one token of it beside the others into its sync token.
 type SyncService interface {
-	// Version returns the version of the user's rules; see [Content]. It
-	// belongs in the sync token. Errors: as ContentSince.
-	Version(ctx context.Context, user mxid.UserID) (int64, error)
+	// Since answers a sync whose token is since: the [SyncUpdate.Token] of the
+	// answer before, and 0 at the first sync, or where a sync token of the host's
+	// has none. Ctx is that of the request, and ends with it.
+	//
+	// The store is asked at the first sync, when the rules have changed, and when
+	// nobody has asked this host for the user for some minutes. Otherwise the answer
+	// comes from memory. A change by another host is known here within milliseconds,
+	// or within [FeedConfig.Recheck] if the news of it got lost.
+	//
+	// Errors: as [RuleService.Content]. The update is valid with an error, too, and
+	// loses nothing: its token is since, and it is to wait for. So the host logs the
+	// error and sends what else there is.
+	Since(ctx context.Context, user mxid.UserID, since int64) (SyncUpdate, error)
+}
 
-	// ContentSince returns the content when its version is another than since;
-	// changed is false when it is not. Since 0, at the first sync, it always
-	// is, and the store is asked. Otherwise the store is asked only when the
-	// rules have changed, and when nobody has asked this host for the user for some
-	// minutes. A change by another host is known here within
-	// milliseconds, or within [FeedConfig.Recheck] if the news of it got
-	// lost. Errors: as [RuleService.Content].
-	ContentSince(ctx context.Context, user mxid.UserID, since int64) (content Content, changed bool, err error)
+// SyncUpdate is what a /sync sends of a user's push rules, and what it waits for.
+type SyncUpdate struct {
+	// Content is to be sent, as the account data event [AccountDataType], if New is
+	// true. Otherwise the client has the current one, or there was an error.
+	Content Content
+	New     bool
+
+	// Token is for the next sync: the version of the content that the client has
+	// with this answer. Put it into the host's own token if this answer is sent, and
+	// nothing else: a version that comes from elsewhere, of a [ChangeListener] for
+	// example, belongs to content that may be sent never.
+	Token int64
+
+	// Changed is closed when Since may have something new: after a change, and when
+	// the store answers again after an error. A sync with nothing to send waits for
+	// it, as long as ctx lasts, and calls Since again.
+	Changed <-chan struct{}
 }
 
 // ChangeListener is notified of every change to push rules, whichever host

@@ -3,6 +3,7 @@ package module
 import (
 	"context"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -14,31 +15,22 @@ type syncService struct {
 	feed  *Feed
 }
 
-func (s *syncService) Version(ctx context.Context, user mxid.UserID) (int64, error) {
-	if version := s.feed.version(user); version != 0 {
-		return version, nil
-	}
-	content, err := s.load(ctx, user)
-	return content.Version, err
-}
-
-func (s *syncService) ContentSince(ctx context.Context, user mxid.UserID, since int64) (Content, bool, error) {
+func (s *syncService) Since(ctx context.Context, user mxid.UserID, since int64) (SyncUpdate, error) {
+	update := SyncUpdate{Token: since, Changed: s.feed.nextChange(ctx, user)} // before the rules are read, so that no change is missed
 	if current := s.feed.version(user); since != 0 && since == current {
-		return Content{}, false, nil
+		return update, nil
 	}
-	content, err := s.load(ctx, user)
-	if err != nil || content.Version == since {
-		return Content{}, false, err
-	}
-	return content, true, nil
-}
-
-// load asks the store, and has the feed observe the version.
-func (s *syncService) load(ctx context.Context, user mxid.UserID) (Content, error) {
 	l := s.feed.begin(user)
 	content, err := s.rules.Content(ctx, user)
-	if err == nil {
-		s.feed.finish(l, content.Version)
+	if err != nil {
+		if fault.KindOf(err) == fault.Unavailable && ctx.Err() == nil {
+			s.feed.fail(l)
+		}
+		return update, err
 	}
-	return content, err
+	s.feed.finish(l, content.Version)
+	if content.Version != since {
+		update.Content, update.New, update.Token = content, true, content.Version
+	}
+	return update, nil
 }

@@ -3,6 +3,7 @@ package module_test
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -96,7 +97,7 @@ func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 			ended := make(chan struct{})
 			go func() {
 				defer close(ended)
-				_, _, _ = i.sync.ContentSince(context.WithValue(t.Context(), gateKey{}, g), alice, 0)
+				_, _ = i.sync.Since(context.WithValue(t.Context(), gateKey{}, g), alice, 0)
 			}()
 			synctest.Wait()
 			g.next() // it reads
@@ -113,34 +114,6 @@ func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 	}
 }
 
-func TestTheVersionIsThatOfTheContent(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		i := newInstance(t, newShared(), asDefault)
-		want := func(want int64, loads int) {
-			t.Helper()
-			i.store.loads()
-			if got, err := i.sync.Version(t.Context(), alice); err != nil || got != want {
-				t.Errorf("got version %d, error %v, want %d", got, err, want)
-			}
-			if got := i.store.loads(); got != loads {
-				t.Errorf("the store was asked %d times, want %d", got, loads)
-			}
-		}
-		want(1, 1) // which makes the rules
-		want(1, 0)
-		i.mustPut(alice, "a")
-		want(2, 0)
-		i.store.hint(alice, i.store.change(alice))
-		synctest.Wait()
-		want(3, 0)
-		i.store.cut(errDown)
-		i.store.change(alice)
-		synctest.Wait()
-		want(4, 1)
-		want(4, 1)
-	})
-}
-
 func TestASyncWhoseLoadFailsSaysSoAndTheNextIsRight(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
@@ -148,15 +121,217 @@ func TestASyncWhoseLoadFailsSaysSoAndTheNextIsRight(t *testing.T) {
 		i.syncs(alice, 0)
 		store.change(alice)
 		store.set(func(s *shared) { s.failing = errDown })
-		if _, changed, err := i.sync.ContentSince(t.Context(), alice, 0); fault.KindOf(err) != fault.Unavailable || changed {
-			t.Errorf("got changed %t, error %v", changed, err)
-		}
-		if _, err := i.sync.Version(t.Context(), "@bob:example.org"); !errors.Is(err, errDown) {
-			t.Errorf("got error %v", err)
+		for _, since := range []int64{0, 7} {
+			update, err := i.sync.Since(t.Context(), alice, since)
+			if fault.KindOf(err) != fault.Unavailable || update.New || update.Token != since || update.Changed == nil {
+				t.Errorf("after %d: got %+v, error %v", since, update, err)
+			}
 		}
 		store.set(func(s *shared) { s.failing = nil })
 		if got := i.syncs(alice, 0); got != 2 {
 			t.Errorf("got version %d, want 2", got)
+		}
+	})
+}
+
+// syncsOf answers syncs of a host: it returns the rules that it shows, if it shows
+// any, and the next token.
+type syncsOf func(since int64) (shown string, token int64)
+
+// withTokens is a host that has its tokens of the module.
+func withTokens(i *instance, _ *recorder) syncsOf {
+	return func(since int64) (shown string, token int64) {
+		update, _ := i.sync.Since(i.t.Context(), alice, since)
+		if update.New {
+			shown = text(update.Content.Rules)
+		}
+		return shown, update.Token
+	}
+}
+
+// naive is a host whose token is the version that its listener has heard of last. It
+// answers without the rules if it cannot read them.
+func naive(i *instance, heard *recorder) syncsOf {
+	return func(since int64) (shown string, token int64) {
+		versions := heard.of(alice)
+		token = versions[len(versions)-1]
+		if token == since {
+			return "", since
+		}
+		if content, err := i.rules.Content(i.t.Context(), alice); err == nil {
+			shown = text(content.Rules)
+		}
+		return shown, token
+	}
+}
+
+// A change is not lost though the store is silent for the sync that it wakes.
+func TestAChangeIsNotLostWhileTheStoreIsSilent(t *testing.T) {
+	for name, test := range map[string]struct {
+		host func(*instance, *recorder) syncsOf
+		lost bool
+	}{
+		"tokens of the module": {withTokens, false},
+		"naive tokens":         {naive, true}, // or this test shows nothing
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			heard := &recorder{}
+			i := newInstance(t, newShared(), asDefault, heard)
+			i.syncs(alice, 0) // which makes the rules
+			i.mustPut(alice, "!first:x")
+			synctest.Wait()
+			sync := test.host(i, heard)
+			shown, token := sync(0)
+			if !strings.Contains(shown, "!first:x") {
+				t.Fatalf("the first sync shows %s", shown)
+			}
+			i.mustPut(alice, "!second:x")
+			synctest.Wait()
+			loadsFail(i)
+			if shown, token = sync(token); shown != "" {
+				t.Fatalf("shown is %s without a store", shown)
+			}
+			loadsWork(i)
+			if shown, _ = sync(token); strings.Contains(shown, "!second:x") == test.lost {
+				t.Errorf("shown is %s, want a change lost: %t", shown, test.lost)
+			}
+		})
+	}
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// Each case begins with a user who has synced, and waits.
+func TestASyncIsWokenWhenItMayHaveSomethingToSend(t *testing.T) {
+	type steps = []step
+	for _, test := range []struct {
+		name  string
+		steps steps
+		woken bool
+	}{
+		{"nothing has changed", steps{isRechecked}, false},
+		{"a change here", steps{putsRule("a")}, true},
+		{"a change elsewhere", steps{elsewherePublished}, true},
+		{"a change elsewhere, and other users take its place", steps{bobAsks, elsewherePublished}, true},
+		{"a change of somebody else", steps{bobElsewhere}, false},
+		{"a change that nobody published", steps{elsewhere, rests}, false},
+		{"the same, in the end", steps{elsewhere, isRechecked}, true},
+		{"a change while cut off", steps{cutOff, elsewhere, passes(time.Second)}, true},
+		{"the rules are gone", steps{isDeleted, isRechecked}, true},
+	} {
+		inBubble(t, test.name, func(t *testing.T) {
+			i := newInstance(t, newShared(), func(c *module.FeedConfig) { c.MaxUsers = 1 })
+			i.syncs(alice, 0)
+			update, err := i.sync.Since(t.Context(), alice, 1)
+			if err != nil || update.New {
+				t.Fatalf("got %+v, %v", update, err)
+			}
+			for _, take := range test.steps {
+				take(i)
+			}
+			synctest.Wait()
+			if got := isClosed(update.Changed); got != test.woken {
+				t.Errorf("woken %t, want %t", got, test.woken)
+			}
+		})
+	}
+}
+
+// A sync that could not read is woken when the store answers again, whether there is
+// a change or not, and does not ask in vain all the time until then.
+func TestASyncThatCouldNotReadIsWokenWhenTheStoreAnswers(t *testing.T) {
+	for name, before := range map[string][]step{
+		"a first sync":     {},
+		"a token of 1":     {asks(0), elsewherePublished},
+		"a cut connection": {asks(0), cutOff, elsewhere},
+	} {
+		inBubble(t, name, func(t *testing.T) {
+			i := newInstance(t, newShared(), asDefault)
+			i.take(before...)
+			since := int64(min(len(before), 1))
+			loadsFail(i)
+			update, err := i.sync.Since(t.Context(), alice, since)
+			if err == nil || update.Token != since {
+				t.Fatalf("got %+v, %v", update, err)
+			}
+			time.Sleep(time.Minute)
+			if isClosed(update.Changed) {
+				t.Error("woken while the store is silent")
+			}
+			asked := 0
+			i.store.set(func(s *shared) { asked = s.asked })
+			if asked < 30 || asked > 70 {
+				t.Errorf("the store was asked %d times in a minute", asked)
+			}
+			loadsWork(i)
+			time.Sleep(3 * time.Second)
+			if !isClosed(update.Changed) {
+				t.Error("not woken")
+			}
+			if got := i.syncs(alice, since); got == since {
+				t.Error("nothing is new")
+			}
+		})
+	}
+}
+
+// failing are rules that cannot be read, though the store can: those of users whose
+// import fails, for example.
+type failing struct{ module.RuleService }
+
+func (failing) Content(context.Context, mxid.UserID) (module.Content, error) {
+	return module.Content{}, module.Unavailable(errDown)
+}
+
+func TestASyncThatFailsAgainAndAgainWaitsInBetween(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstance(t, newShared(), asDefault)
+		i.syncs(alice, 0)
+		service := module.NewService(module.Stores{Rules: i.store}, i.Feed, module.Options{})
+		changes := service.Sync(failing{i.rules})
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		tries := 0
+		for ctx.Err() == nil {
+			update, _ := changes.Since(ctx, alice, 0)
+			tries++
+			select {
+			case <-update.Changed:
+			case <-ctx.Done():
+			}
+		}
+		if tries < 30 || tries > 62 { // once a second, and at a recheck
+			t.Errorf("tried %d times in a minute", tries)
+		}
+	})
+}
+
+// A request that has ended leaves nothing behind.
+func TestSyncsThatHaveEndedAreForgotten(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		i := newInstance(t, newShared(), asDefault)
+		i.syncs(alice, 0)
+		var waits [3]<-chan struct{}
+		ctx, cancel := context.WithCancel(t.Context())
+		for n, c := range []context.Context{ctx, ctx, t.Context()} {
+			update, err := i.sync.Since(c, alice, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			waits[n] = update.Changed
+		}
+		cancel()
+		synctest.Wait()
+		i.mustPut(alice, "a")
+		if isClosed(waits[0]) || isClosed(waits[1]) || !isClosed(waits[2]) {
+			t.Error("a sync that has ended is woken, or that which waits is not")
 		}
 	})
 }

@@ -42,7 +42,6 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 				return sessions.New(store, cfg.serverName, waker.wake)
 			}, fx.As(fx.Self()), fx.As(new(module.Accounts))),
 			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
-			pushfx.AsChangeListener(func(w *waker) *waker { return w }),
 			pushfx.AsRouteGroup(newAccount),
 			pushfx.AsRouteGroup(newAccountData),
 			pushfx.AsRouteGroup(newRooms),

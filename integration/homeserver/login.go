@@ -89,9 +89,9 @@ func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	return l.host.RetainDevicePushers(ctx, user, devices...)
 }
 
-// logFailed logs why a call of the module failed after a login, a logout or another
-// end of sessions. The client gets no error: what it asked for is done, its token may
-// be dead, and the first read of the rules or the next login makes up for the call.
+// logFailed logs why a call of the module failed, at a login, at an end of sessions or
+// in a sync. The client gets no error: what it asked for is done, its token may be dead,
+// and the first read of the rules, the next login or sync makes up for the call.
 func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
 	if err != nil {
 		log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))

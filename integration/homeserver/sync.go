@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/labstack/echo/v4"
+	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
@@ -20,17 +21,18 @@ import (
 // maxSyncWait is how long a sync waits at most, whatever its client asks for.
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync. All that there is to deliver are push rules, so the
-// token of a sync is their version.
+// syncs serves GET /sync. All that there is to deliver are push rules, so its token
+// is the module's.
 type syncs struct {
 	rules    module.SyncService
 	sessions *sessions.Sessions
 	filters  *filters
 	waker    *waker
+	log      *zap.Logger
 }
 
-func newSyncs(rules module.SyncService, sessions *sessions.Sessions, filters *filters, waker *waker) *syncs {
-	return &syncs{rules, sessions, filters, waker}
+func newSyncs(rules module.SyncService, sessions *sessions.Sessions, filters *filters, waker *waker, log *zap.Logger) *syncs {
+	return &syncs{rules, sessions, filters, waker, log}
 }
 
 // Register implements [handlers.RouteGroup].
@@ -63,7 +65,7 @@ func (s *syncs) get(c echo.Context) error {
 
 // syncRequest is what a sync asks for.
 type syncRequest struct {
-	since   int64         // 0 is everything
+	since   int64         // the module's token; 0 is everything
 	wait    time.Duration // for something to change
 	deliver bool          // whether the filter lets push rules pass
 }
@@ -71,7 +73,7 @@ type syncRequest struct {
 // parse reads the query of a sync.
 func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
-	if r.since, err = versionIn(token); err != nil {
+	if r.since, err = tokenIn(token); err != nil {
 		return r, err
 	}
 	if r.wait, err = parseTimeout(query.Get("timeout")); err != nil {
@@ -114,23 +116,23 @@ func parseFullState(text string) (bool, error) {
 	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
 }
 
-// syncTokenPrefix stands before the version in a token of a sync.
+// syncTokenPrefix stands before the module's token in the token of a sync.
 const syncTokenPrefix = "s"
 
-// versionIn returns the version in a token of a sync, 0 for none.
-func versionIn(token string) (int64, error) {
+// tokenIn returns the module's token in the token of a sync, 0 for none.
+func tokenIn(token string) (int64, error) {
 	if token == "" {
 		return 0, nil
 	}
 	digits, found := strings.CutPrefix(token, syncTokenPrefix)
-	version, err := strconv.ParseInt(digits, 10, 64)
-	if !found || err != nil || version < 0 || syncToken(version) != token {
+	since, err := strconv.ParseInt(digits, 10, 64)
+	if !found || err != nil || since < 0 || syncToken(since) != token {
 		return 0, badRequest("M_INVALID_PARAM", "Invalid since token.")
 	}
-	return version, nil
+	return since, nil
 }
 
-func syncToken(version int64) string { return syncTokenPrefix + strconv.FormatInt(version, 10) }
+func syncToken(since int64) string { return syncTokenPrefix + strconv.FormatInt(since, 10) }
 
 // allowWaiting takes the time that a sync waits out of the server's limit on
 // writing. A server that has none needs nothing.
@@ -145,8 +147,8 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 // answer returns what there is to deliver, as soon as there is something.
 func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
-		batch, _, err := s.poll(ctx, who, r)
-		return batch, err
+		batch, _, _ := s.poll(ctx, who, r)
+		return batch, nil
 	}
 	woken, leave, err := s.waker.wait(who.User)
 	if err != nil {
@@ -156,11 +158,12 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	timeout := time.NewTimer(r.wait)
 	defer timeout.Stop()
 	for timeIsUp := false; ; {
-		batch, found, err := s.poll(ctx, who, r)
-		if err != nil || found || timeIsUp {
-			return batch, err
+		batch, found, changed := s.poll(ctx, who, r)
+		if found || timeIsUp {
+			return batch, nil
 		}
 		select {
+		case <-changed:
 		case <-woken:
 		case <-timeout.C:
 			timeIsUp = true
@@ -175,20 +178,20 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	}
 }
 
-// poll returns what there is to deliver now; found is false if that is nothing.
-func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, err error) {
-	if !r.deliver {
-		version, err := s.rules.Version(ctx, who.User)
-		return newSyncBatch(version), false, err
+// poll returns what there is to deliver now, and what to wait for if that is nothing.
+// A sync does without rules that cannot be read: its token stays, so that a later one
+// delivers them.
+func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
+	update, err := s.rules.Since(ctx, who.User, r.since)
+	if ctx.Err() == nil {
+		logFailed(s.log, "sync", who.User, err)
 	}
-	content, changed, err := s.rules.ContentSince(ctx, who.User, r.since)
-	if err != nil || !changed {
-		return newSyncBatch(r.since), false, err
+	batch, found = newSyncBatch(update.Token), update.New && r.deliver
+	if found {
+		batch.AccountData.Events = append(batch.AccountData.Events,
+			accountDataEvent{module.AccountDataType, update.Content.AppendJSON(nil)})
 	}
-	batch = newSyncBatch(content.Version)
-	batch.AccountData.Events = append(batch.AccountData.Events,
-		accountDataEvent{module.AccountDataType, content.AppendJSON(nil)})
-	return batch, true, nil
+	return batch, found, update.Changed
 }
 
 // syncBatch is the answer to a sync. All but the account data is always empty,
@@ -221,8 +224,8 @@ type accountDataEvent struct {
 }
 
 // newSyncBatch returns an answer that delivers nothing.
-func newSyncBatch(version int64) *syncBatch {
-	batch := &syncBatch{NextBatch: syncToken(version)}
+func newSyncBatch(token int64) *syncBatch {
+	batch := &syncBatch{NextBatch: syncToken(token)}
 	batch.AccountData.Events = []accountDataEvent{}
 	batch.Presence.Events = []struct{}{}
 	batch.ToDevice.Events = []struct{}{}

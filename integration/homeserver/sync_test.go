@@ -353,10 +353,8 @@ func TestTooManySyncsWait(t *testing.T) {
 // quiet is a service of rules that never change.
 type quiet struct{ module.SyncService }
 
-func (quiet) Version(context.Context, mxid.UserID) (int64, error) { return 7, nil }
-
-func (quiet) ContentSince(context.Context, mxid.UserID, int64) (module.Content, bool, error) {
-	return module.Content{}, false, nil
+func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUpdate, error) {
+	return module.SyncUpdate{Token: since}, nil
 }
 
 // startQuiet serves syncs that find nothing, with little time to read and
@@ -366,7 +364,7 @@ func startQuiet(t *testing.T) (*syncs, *httptest.Server, *observer.ObservedLogs)
 	store, waker := startStore(t), newWaker()
 	users := sessions.New(store, "localhost", waker.wake)
 	core, logs := observer.New(zap.DebugLevel)
-	s := newSyncs(quiet{}, users, newFilters(store), waker)
+	s := newSyncs(quiet{}, users, newFilters(store), waker, zap.New(core))
 	router := routerOf([]handlers.RouteGroup{s}, users, zap.New(core))
 	server := httptest.NewUnstartedServer(router)
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime

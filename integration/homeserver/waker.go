@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"net/http"
 	"sync"
 
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
@@ -16,10 +14,8 @@ var errTooManyWait = &matrixError{
 	status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many syncs of this user are waiting.",
 }
 
-var _ module.ChangeListener = (*waker)(nil)
-
-// waker wakes the syncs that wait: when push rules change, as the module's
-// [module.ChangeListener]; when a session ends; and when the host stops.
+// waker wakes the syncs that wait for what the module does not know: that a session
+// ends, and that the host stops.
 type waker struct {
 	mu      sync.Mutex
 	waiting map[mxid.UserID]map[chan struct{}]bool
@@ -74,6 +70,3 @@ func (w *waker) wake(user mxid.UserID) {
 		}
 	}
 }
-
-// PushRulesChanged implements [module.ChangeListener].
-func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ int64) { w.wake(user) }

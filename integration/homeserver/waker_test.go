@@ -24,7 +24,7 @@ func TestWaker(t *testing.T) {
 	second, leaveSecond, _ := w.wait("@a:x")
 	other, leaveOther, _ := w.wait("@b:x")
 	for range 3 { // which count as one
-		w.PushRulesChanged(t.Context(), "@a:x", 1)
+		w.wake("@a:x")
 	}
 	if !isWoken(first) || !isWoken(second) || isWoken(first) || isWoken(other) {
 		t.Error("not everyone is woken once, or somebody else is")

@@ -111,9 +111,9 @@ func (h *endpoints) logout(c echo.Context) error {
 	return c.JSON(http.StatusOK, struct{}{})
 }
 
-// logFailed logs an error that later calls make up for: the first read of the whole
-// set creates the rules, and [module.HostService.RetainDevicePushers] removes the
-// pushers, at the next login of a host that has one.
+// logFailed logs an error that later calls make up for, so that the client need not
+// see it. The first read of the whole set creates rules, and a host that has logins
+// removes left pushers there; see [module.HostService.RetainDevicePushers].
 func (h *endpoints) logFailed(at string, user mxid.UserID, err error) {
 	if err != nil {
 		h.log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))

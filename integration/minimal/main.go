@@ -44,9 +44,8 @@ func host(cfg config) fx.Option {
 		pushfx.Module,
 		fx.Supply(cfg),
 		fx.Provide(
-			zap.NewProduction, newRedis, newRouter, newWaker,
+			zap.NewProduction, newRedis, newEndpoints, newRouter,
 			fx.Annotate(newUsers, fx.As(fx.Self()), fx.As(new(module.Accounts))), // the module asks who is logged in
-			pushfx.AsChangeListener(func(w *waker) *waker { return w }),          // and says whose rules changed
 		),
 		fx.Invoke(listen),
 	)
@@ -74,17 +73,16 @@ func newRedis(lc fx.Lifecycle, cfg config) (redis.UniversalClient, error) {
 }
 
 // newRouter serves the module's route groups, and the host's own endpoints.
-func newRouter(push *pushfx.Push, users *users, waker *waker, log *zap.Logger) *echo.Echo {
+func newRouter(h *endpoints) *echo.Echo {
 	e := echo.New()
-	e.HTTPErrorHandler = func(err error, c echo.Context) { answerError(log, err, c) }
-	h := &endpoints{push, users, waker, log}
+	e.HTTPErrorHandler = func(err error, c echo.Context) { answerError(h.log, err, c) }
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {
-		for _, group := range push.Groups {
-			group.Register(e.Group(prefix), handlers.Dialect(dialect), users.require)
+		for _, group := range h.push.Groups {
+			group.Register(e.Group(prefix), handlers.Dialect(dialect), h.users.require)
 		}
 		e.POST(prefix+"/register", h.register)
-		e.POST(prefix+"/logout", h.logout, users.require)
-		e.GET(prefix+"/sync", h.sync, users.require)
+		e.POST(prefix+"/logout", h.logout, h.users.require)
+		e.GET(prefix+"/sync", h.sync, h.users.require)
 	}
 	return e
 }
@@ -105,18 +103,22 @@ func answerError(log *zap.Logger, err error, c echo.Context) {
 
 // endpoints are the host's own.
 type endpoints struct {
-	push  *pushfx.Push
-	users *users
-	waker *waker
-	log   *zap.Logger
+	push     *pushfx.Push
+	users    *users
+	log      *zap.Logger
+	stopping chan struct{} // closed when the host stops: the syncs that wait are answered
+}
+
+func newEndpoints(push *pushfx.Push, users *users, log *zap.Logger) *endpoints {
+	return &endpoints{push, users, log, make(chan struct{})}
 }
 
 // listen serves HTTP from the start of the app until its stop.
-func listen(lc fx.Lifecycle, cfg config, e *echo.Echo, waker *waker, log *zap.Logger) {
+func listen(lc fx.Lifecycle, cfg config, e *echo.Echo, h *endpoints, log *zap.Logger) {
 	server := &http.Server{
 		Handler: e, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 15 * time.Second, WriteTimeout: maxWait + 30*time.Second,
 	}
-	server.RegisterOnShutdown(waker.stop) // the syncs that wait are answered
+	server.RegisterOnShutdown(func() { close(h.stopping) })
 	lc.Append(fx.StartStopHook(func(ctx context.Context) error {
 		var config net.ListenConfig
 		listener, err := config.Listen(ctx, "tcp", cfg.listen)

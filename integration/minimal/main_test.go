@@ -254,3 +254,34 @@ func TestAccountsDoWithoutRedis(t *testing.T) {
 		}
 	}
 }
+
+// A change that cannot be read for a sync is sent with a later one: the token does
+// not move.
+func TestASyncLosesNoChangeWhileRedisIsSilent(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	alice := start(t, "redis://"+server.Addr()).register("alice")
+	first := alice.sync("")
+	alice.want(200, "PUT", v3+"/pushrules/global/room/!a:b", mute)
+	server.Pause()
+	silent := alice.sync("timeout=1&since=" + first.Next)
+	if len(silent.AccountData.Events) != 0 || silent.Next != first.Next {
+		t.Errorf("while Redis is silent: got %+v after %s", silent, first.Next)
+	}
+	waiting := make(chan batch, 1)
+	go func() { waiting <- alice.sync("timeout=30000&since=" + silent.Next) }()
+	for deadline := time.Now().Add(maxWait); alice.logs.FilterField(zap.String("at", "sync")).Len() < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the sync has read")
+		}
+	}
+	began := time.Now()
+	server.Resume()
+	got := <-waiting
+	if len(got.AccountData.Events) != 1 || !strings.Contains(string(got.AccountData.Events[0].Content), "!a:b") {
+		t.Errorf("after Redis was silent: got %+v", got)
+	}
+	if took := time.Since(began); took > maxWait/2 {
+		t.Errorf("it took %v", took)
+	}
+}

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -20,8 +19,8 @@ import (
 // maxWait is how long a sync waits at most.
 const maxWait = 30 * time.Second
 
-// sync serves GET /sync. There are only push rules to deliver, so its token is
-// their version; a real host puts the version into its own token.
+// sync serves GET /sync. There are only push rules to send, so its token is the
+// module's; a real host puts that beside the others into its own token.
 func (h *endpoints) sync(c echo.Context) error {
 	since, err := strconv.ParseInt(strings.TrimPrefix(c.QueryParam("since"), "s"), 10, 64)
 	if err != nil && c.QueryParam("since") != "" {
@@ -30,77 +29,32 @@ func (h *endpoints) sync(c echo.Context) error {
 	millis, _ := strconv.ParseInt(c.QueryParam("timeout"), 10, 64)
 	wait := min(time.Duration(max(0, millis))*time.Millisecond, maxWait)
 	who, _ := handlers.RequesterFrom(c.Request().Context())
-	events, next, err := h.rulesSince(c.Request().Context(), who.User, since, wait)
-	if err != nil {
-		return err
-	}
+	events, next := h.rulesSince(c.Request().Context(), who.User, since, wait)
 	return c.JSON(http.StatusOK, map[string]any{
 		"next_batch":   "s" + strconv.FormatInt(next, 10),
 		"account_data": map[string]any{"events": events},
 	})
 }
 
-// rulesSince returns the user's rules as soon as their version is another than
-// since, or nothing when the wait is over.
-func (h *endpoints) rulesSince(ctx context.Context, user mxid.UserID, since int64, wait time.Duration) (events []any, next int64, err error) {
+// rulesSince returns the user's rules as soon as there are newer ones than the token
+// has, or nothing when the wait is over.
+func (h *endpoints) rulesSince(ctx context.Context, user mxid.UserID, since int64, wait time.Duration) (events []any, next int64) {
 	timeout := time.NewTimer(wait)
 	defer timeout.Stop()
 	for {
-		changed := h.waker.changed(user) // before the store is asked, so that no change is missed
-		content, found, err := h.push.Sync.ContentSince(ctx, user, since)
-		if err != nil {
-			return nil, 0, err
-		}
-		if found {
-			event := map[string]any{"type": module.AccountDataType, "content": json.RawMessage(content.AppendJSON(nil))}
-			return []any{event}, content.Version, nil
+		update, err := h.push.Sync.Since(ctx, user, since)
+		h.logFailed("sync", user, err) // the token stays, so that the client gets the rules later
+		if update.New {
+			event := map[string]any{"type": module.AccountDataType, "content": json.RawMessage(update.Content.AppendJSON(nil))}
+			return []any{event}, update.Token
 		}
 		select {
-		case <-changed:
+		case <-update.Changed:
+			continue
 		case <-timeout.C:
-			return []any{}, since, nil
-		case <-h.waker.stopped:
-			return []any{}, since, nil
+		case <-h.stopping:
 		case <-ctx.Done(): // nobody reads the answer
-			return []any{}, since, nil
 		}
-	}
-}
-
-var _ module.ChangeListener = (*waker)(nil)
-
-// waker wakes the syncs that wait. It is a [module.ChangeListener].
-type waker struct {
-	mu      sync.Mutex
-	waiting map[mxid.UserID]chan struct{} // closed at the user's next change
-	stopped chan struct{}
-	stop    func()
-}
-
-func newWaker() *waker {
-	stopped := make(chan struct{})
-	return &waker{
-		waiting: map[mxid.UserID]chan struct{}{}, stopped: stopped,
-		stop: sync.OnceFunc(func() { close(stopped) }),
-	}
-}
-
-// changed is closed at the user's next change.
-func (w *waker) changed(user mxid.UserID) <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.waiting[user] == nil {
-		w.waiting[user] = make(chan struct{})
-	}
-	return w.waiting[user]
-}
-
-// PushRulesChanged implements [module.ChangeListener].
-func (w *waker) PushRulesChanged(_ context.Context, user mxid.UserID, _ int64) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if changed := w.waiting[user]; changed != nil {
-		close(changed)
-		delete(w.waiting, user)
+		return []any{}, update.Token
 	}
 }
