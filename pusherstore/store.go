@@ -20,7 +20,7 @@ var _ module.PusherStore = (*Store)(nil)
 
 // Store is a [module.PusherStore] on Redis 6.2 or later. It is safe for
 // concurrent use, does no I/O of its own accord, and needs no closing. Changes
-// of one user that arrive at the same time are written together.
+// of one user take turns.
 type Store struct {
 	hashes *rediscommit.Users[pusher.List]
 	fields *rediscommit.Store[pusher.List] // the same hashes, field by field

@@ -22,7 +22,7 @@ var _ module.RuleStore = (*Store)(nil)
 
 // Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for
 // concurrent use, does no I/O of its own accord but while it is watched, and needs
-// no closing. Changes of one user that arrive at the same time are written together.
+// no closing. Changes of one user take turns.
 type Store struct {
 	events  *rediscommit.Users[stored.Event]
 	client  redis.UniversalClient

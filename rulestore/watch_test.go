@@ -221,9 +221,7 @@ func TestWhoHearsOfAChangeDoesNotTryWithWhatWasBefore(t *testing.T) {
 	}
 }
 
-// Changes of one user that wait for each other are made together: what was
-// made at once is told at once.
-func TestAWatchHearsOfChangesThatAreMadeTogether(t *testing.T) {
+func TestAWatchHearsOfChangesThatAreMadeAtOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
 		store := storeOn(t, client, byDefault)

@@ -1,8 +1,8 @@
 // Package commit makes optimistic changes of values in a store: it reads, edits,
 // and writes if nobody else has written in between; if somebody has, it begins
-// again, until the change took effect exactly once or the time is up. Changes of
-// one key that arrive at the same time are batched into one write. The package
-// knows neither the values nor the store.
+// again, until the change took effect exactly once or the time is up. Changes of one
+// key that arrive at the same time take turns. The package knows neither the values nor
+// the store.
 package commit
 
 import (
@@ -14,7 +14,6 @@ import (
 	mathrand "math/rand/v2"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -68,6 +67,10 @@ type Access[V any, C Change] struct {
 	// [fault.Unavailable] may have taken effect nevertheless, any other has
 	// changed nothing.
 	Write func(ctx context.Context, key string, change C, revision stored.Revision) (done bool, err error)
+
+	// Turn returns the name by which changes of a key take turns: keys that share a
+	// revision share it. Nil if it is the key.
+	Turn func(key string) string
 }
 
 // Committer makes the changes of one store. It is safe for concurrent use,
@@ -79,9 +82,7 @@ type Committer[V any, C Change] struct {
 	mode   Mode
 	writer string // names this committer in revisions
 	writes atomic.Int64
-
-	mu     sync.Mutex
-	queues map[string][]*caller[V] // of the keys with a change under way: who waits for the next
+	turns  *turns
 }
 
 // Mode says when a change counts as made.
@@ -98,9 +99,12 @@ const (
 
 // New returns a committer of the values of a store.
 func New[V any, C Change](access Access[V, C], mode Mode) *Committer[V, C] {
+	if access.Turn == nil {
+		access.Turn = func(key string) string { return key }
+	}
 	return &Committer[V, C]{
 		access: access, mode: mode, tell: func(observe.Event) {}, now: time.Now,
-		writer: rand.Text()[:writerLength], queues: map[string][]*caller[V]{},
+		writer: rand.Text()[:writerLength], turns: newTurns(),
 	}
 }
 
@@ -130,9 +134,8 @@ type State[V any] struct {
 
 // pendingWrite is a write whose outcome is not known.
 type pendingWrite struct {
-	number  int64
-	onto    stored.Revision
-	results []error
+	number int64
+	onto   stored.Revision
 
 	// refused says that the store has answered not to have made it, since what was
 	// cached is not stored any more. It was made nevertheless if the client has sent it
@@ -141,18 +144,45 @@ type pendingWrite struct {
 	refused bool
 }
 
-// commit repeats the attempts of a batch until one took effect or it fails for
+// Commit changes the value of a key with edit, after the changes of the key that came
+// before. The state is what the key holds after the change.
+//
+// Edit must be pure, because it may run more than once. Its error changes nothing and is
+// returned as it is. Of the other errors, those of kind [fault.Unavailable] and those
+// that wrap ctx's may leave open whether the change is made.
+func (c *Committer[V, C]) Commit(ctx context.Context, key string, edit func(*V) error) (State[V], error) {
+	release, err := c.turns.take(ctx, c.access.Turn(key))
+	if err != nil {
+		return State[V]{}, err
+	}
+	defer release()
+	e := &editing[V]{key: key, edit: edit}
+	if err := c.commit(ctx, e); err != nil {
+		return State[V]{}, err
+	}
+	return e.state, e.refused
+}
+
+// editing is a call of [Committer.Commit].
+type editing[V any] struct {
+	key     string
+	edit    func(*V) error
+	pending []pendingWrite
+	state   State[V] // what the key holds, once the change is done
+	refused error    // the error of edit, likewise
+}
+
+// commit repeats the attempts of a change until one took effect or it fails for
 // good. Lost races have no limit but ctx: with enough writers every fixed count
 // is too low. When ctx ends first, the error is that of the last attempt, or
 // wraps ctx's if it only lost its race.
-func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) error {
-	var pending []pendingWrite
-	if done, err := c.writeCached(ctx, key, b, &pending); err != nil || done {
+func (c *Committer[V, C]) commit(ctx context.Context, e *editing[V]) error {
+	if done, err := c.writeCached(ctx, e); err != nil || done {
 		return err
 	}
 	failures := 0
 	for bound := FirstWait; ; bound = min(2*bound, LongestWait) {
-		done, err := c.attempt(ctx, key, b, &pending)
+		done, err := c.attempt(ctx, e)
 		switch {
 		case err == nil && done:
 			return nil
@@ -173,94 +203,96 @@ func (c *Committer[V, C]) commit(ctx context.Context, key string, b *batch[V]) e
 // writeCached tries to write in the place of the cached value, without a read. It
 // decides nothing else: a change that is refused there, or changes nothing, may do
 // otherwise to what is stored.
-func (c *Committer[V, C]) writeCached(ctx context.Context, key string, b *batch[V], pending *[]pendingWrite) (done bool, err error) {
+func (c *Committer[V, C]) writeCached(ctx context.Context, e *editing[V]) (done bool, err error) {
 	if c.access.Cached == nil {
 		return false, nil
 	}
-	snapshot, found := c.access.Cached(key)
+	snapshot, found := c.access.Cached(e.key)
 	if !found {
 		return false, nil
 	}
-	next, err := c.prepare(snapshot, b, pending)
+	next, err := c.prepare(snapshot, e)
 	if err != nil || !next.writes {
 		return false, nil
 	}
-	done, err = c.write(ctx, key, snapshot.Revision(), next, b, pending)
+	done, err = c.write(ctx, snapshot.Revision(), next, e)
 	switch {
 	case err != nil && (!mayHaveTakenEffect(err) || ctx.Err() != nil):
 		return false, err
 	case err != nil:
 		c.tell(observe.UnknownOutcome)
 	case !done:
-		(*pending)[len(*pending)-1].refused = true
+		e.pending[len(e.pending)-1].refused = true
 		c.tell(observe.StaleCache)
 	}
 	return done, nil
 }
 
 // attempt reads, edits and writes once.
-func (c *Committer[V, C]) attempt(ctx context.Context, key string, b *batch[V], pending *[]pendingWrite) (done bool, err error) {
-	snapshot, err := c.access.Read(ctx, key)
+func (c *Committer[V, C]) attempt(ctx context.Context, e *editing[V]) (done bool, err error) {
+	snapshot, err := c.access.Read(ctx, e.key)
 	if err != nil {
 		return false, err
 	}
-	next, err := c.prepare(snapshot, b, pending)
+	next, err := c.prepare(snapshot, e)
 	if err != nil {
 		return false, err
 	}
-	return c.write(ctx, key, snapshot.Revision(), next, b, pending)
+	return c.write(ctx, snapshot.Revision(), next, e)
 }
 
 // write writes what was prepared in the place of a snapshot with a revision. Where
 // there is nothing to write, it is done.
-func (c *Committer[V, C]) write(ctx context.Context, key string, onto stored.Revision, n next[V, C], b *batch[V], pending *[]pendingWrite) (done bool, err error) {
+func (c *Committer[V, C]) write(ctx context.Context, onto stored.Revision, n next[V, C], e *editing[V]) (done bool, err error) {
 	state := State[V]{n.value, onto}
 	if n.writes {
-		w := pendingWrite{number: c.writes.Add(1), onto: onto, results: n.results}
-		*pending = append(*pending, w)
+		w := pendingWrite{number: c.writes.Add(1), onto: onto}
+		e.pending = append(e.pending, w)
 		state.Revision = c.revision(w, n.change)
-		if done, err := c.access.Write(ctx, key, n.change, state.Revision); err != nil || !done {
+		if done, err := c.access.Write(ctx, e.key, n.change, state.Revision); err != nil || !done {
 			return false, err
 		}
 	}
-	b.state, b.results = state, n.results
+	e.state, e.refused = state, n.refused
 	return true, nil
 }
 
-// next is what an attempt comes to: the value, the change that is to be written for
-// it, if it writes, and the results that it brings.
+// next is what an attempt comes to: the value, and the change that is to be written for
+// it, if it writes.
 type next[V any, C Change] struct {
 	value   V
 	change  C
 	writes  bool
-	results []error
+	refused error // of the edit
 }
 
 // prepare returns what is to become of a snapshot.
 //
-// A pending write that took effect has decided the results, and is known by the revision.
+// A pending write that took effect has made the change, and is known by the revision.
 // One that may still do so needs no care: its snapshot is still what is stored,
-// so the edits, being pure, come to the same results, and of the two writes
+// so the edit, being pure, comes to the same result, and of the two writes
 // only one can succeed. If the revision may have dropped a write, nobody can tell.
-func (c *Committer[V, C]) prepare(s Snapshot[V, C], b *batch[V], pending *[]pendingWrite) (n next[V, C], err error) {
+func (c *Committer[V, C]) prepare(s Snapshot[V, C], e *editing[V]) (n next[V, C], err error) {
 	revision := s.Revision()
-	worked := slices.IndexFunc(*pending, func(w pendingWrite) bool { return w.number == revision.Last(c.writer) })
-	if worked >= 0 {
-		n.value, n.results = s.Value(), (*pending)[worked].results
+	last := revision.Last(c.writer)
+	if slices.ContainsFunc(e.pending, func(w pendingWrite) bool { return w.number == last }) {
+		n.value = s.Value()
 		if n.writes = c.mode == Confirmed; n.writes {
 			n.change = s.Change(n.value)
 		}
 		return n, nil
 	}
-	if slices.ContainsFunc(*pending, func(w pendingWrite) bool { return !w.refused && revision.MayHaveDropped(w.onto) }) {
+	if slices.ContainsFunc(e.pending, func(w pendingWrite) bool { return !w.refused && revision.MayHaveDropped(w.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
-	*pending = slices.DeleteFunc(*pending, func(w pendingWrite) bool { return !w.onto.Equal(revision) })
-	n.value, n.results = b.edit(s.Value())
-	if slices.Contains(n.results, nil) {
-		n.change = s.Change(n.value)
-		n.writes = c.mode == Confirmed || !n.change.IsEmpty()
+	e.pending = slices.DeleteFunc(e.pending, func(w pendingWrite) bool { return !w.onto.Equal(revision) })
+	n.value = s.Value()
+	if n.refused = e.edit(&n.value); n.refused != nil {
+		n.value = s.Value()
+		return n, nil
 	}
+	n.change = s.Change(n.value)
+	n.writes = c.mode == Confirmed || !n.change.IsEmpty()
 	return n, nil
 }
 

@@ -107,7 +107,6 @@ type Store[V any] struct {
 	swap   *redis.Script
 
 	cache     *cache[V]
-	parts     *parts // of a view
 	committer *commit.Committer[V, Change[V]]
 }
 
@@ -132,7 +131,7 @@ func New[V any](client redis.UniversalClient, cfg Config, o Options, layout Layo
 // [Layout.RedisKey], and else differs in how values are read and changed.
 func (s *Store[V]) View(layout Layout[V]) *Store[V] {
 	view := *s
-	view.layout, view.parts = layout, newParts()
+	view.layout = layout
 	view.committer = view.newCommitter()
 	return &view
 }
@@ -142,7 +141,7 @@ func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
 	if s.cfg.Durability.isAsked() {
 		mode = commit.Confirmed
 	}
-	committer := commit.New(commit.Access[V, Change[V]]{Read: s.snapshot, Cached: s.cached, Write: s.write}, mode)
+	committer := commit.New(commit.Access[V, Change[V]]{Read: s.snapshot, Cached: s.cached, Write: s.write, Turn: s.layout.redisKey}, mode)
 	if s.with.Now != nil {
 		committer.Now(s.with.Now)
 	}
@@ -180,13 +179,6 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
-	if s.parts != nil {
-		release, err := s.parts.take(ctx, s.layout.redisKey(key))
-		if err != nil {
-			return commit.State[V]{}, s.unavailable("update", err)
-		}
-		defer release()
-	}
 	state, err := s.committer.Commit(ctx, key, edit)
 	if errors.Is(err, commit.ErrOutcomeUnknown) || err != nil && ctx.Err() != nil && fault.KindOf(err) == fault.Internal {
 		err = s.unavailable("update", err)

@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
-	"time"
 )
 
 // crowd is callers that wait behind a first change, which holds the store
@@ -44,8 +42,8 @@ func (c *crowd) join(ctx context.Context, edit func(*words) error) int {
 func (c *crowd) goOn() {
 	close(c.store.meet)
 	c.working.Wait()
-	if len(c.commits.queues) != 0 {
-		c.t.Errorf("what is left: %v", c.commits.queues)
+	if left := len(c.commits.turns.taken); left != 0 {
+		c.t.Errorf("%d turns are left", left)
 	}
 }
 
@@ -61,65 +59,14 @@ func (c *crowd) want(stored string, results ...error) {
 	}
 }
 
-// inBubble runs a test with all its goroutines and time of its own.
-func inBubble(t *testing.T, name string, test func(*testing.T)) {
-	t.Run(name, func(t *testing.T) { synctest.Test(t, test) })
-}
-
-func TestThoseWhoWaitAreWrittenTogetherInTheirOrder(t *testing.T) {
-	for name, test := range map[string]struct {
-		outcomes []outcome // of the batch
-		writes   int       // of the batch
-		stored   string
-	}{
-		"at once":               {nil, 1, "first b"},
-		"after a lost race":     {[]outcome{losesRace}, 2, "first other0 b"},
-		"with a lost reply":     {[]outcome{losesReply}, 1, "first b"},
-		"with a lost request":   {[]outcome{losesSend}, 2, "first b"},
-		"with a late request":   {[]outcome{comesLate}, 1, "first b"},
-		"with a later request":  {[]outcome{comesAfter}, 2, "first b"},
-		"after two lost in all": {[]outcome{losesSend, losesReply}, 2, "first b"},
-	} {
-		inBubble(t, name, func(t *testing.T) {
-			c := newCrowd(t, &store{outcomes: append([]outcome{works}, test.outcomes...)}, Written)
-			c.join(t.Context(), add("a"))
-			c.join(t.Context(), add("b"))
-			c.join(t.Context(), add("a"))
-			c.join(t.Context(), remove("a"))
-			c.join(t.Context(), remove("x"))
-			c.goOn()
-			c.want(test.stored, nil, nil, errThere, nil, errNotThere)
-			if got := c.store.writes - 1; got != test.writes {
-				t.Errorf("%d writes, want %d", got, test.writes)
-			}
-		})
-	}
-}
-
-func TestAllOfABatchHaveTheFirstAnswersWhateverOthersDidSince(t *testing.T) {
+func TestChangesOfAKeyAreMadeInTheirOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &store{value: words{"a"}, outcomes: []outcome{works, losesReply}}
-		c := newCrowd(t, s, Written)
-		c.join(t.Context(), remove("a"))
-		c.join(t.Context(), add("b"))
-		c.join(t.Context(), func(w *words) error {
-			if s.writes == 2 && s.others == 0 { // the reply is lost: others go on
-				s.byOther(remove("b"))
-			}
-			return remove("a")(w)
-		})
+		c := newCrowd(t, &store{}, Written)
+		for _, edit := range []func(*words) error{add("a"), remove("a"), remove("a"), add("b")} {
+			c.join(t.Context(), edit)
+		}
 		c.goOn()
-		c.want("first b", nil, nil, errNotThere)
-	})
-}
-
-func TestABatchThatFailsFailsForAll(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, &store{outcomes: []outcome{works, noDial}}, Written)
-		c.join(t.Context(), add("a"))
-		c.join(t.Context(), add("b"))
-		c.goOn()
-		c.want("first", errNoDial, errNoDial)
+		c.want("first b", nil, nil, errNotThere, nil)
 	})
 }
 
@@ -136,15 +83,13 @@ func TestAPanicOfAnEditIsItsCallersAlone(t *testing.T) {
 		c.join(t.Context(), add("b"))
 		c.goOn()
 		c.want("first a b", nil, nil)
-		if text := fmt.Sprint(panicked); !strings.Contains(text, "at the disco") || !strings.Contains(text, "batch_test.go") {
-			t.Errorf("got %v, want the panic and where it comes from", panicked)
+		if panicked != "at the disco" {
+			t.Errorf("got %v, want the panic", panicked)
 		}
 	})
 }
 
-// An edit that ends its goroutine takes nobody with it but those whose changes
-// it was making.
-func TestAGoroutineThatEndsHandsTheKeyOn(t *testing.T) {
+func TestAGoroutineThatEndsGivesItsTurnBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		c.join(t.Context(), func(*words) error { runtime.Goexit(); return nil })
@@ -156,98 +101,33 @@ func TestAGoroutineThatEndsHandsTheKeyOn(t *testing.T) {
 	})
 }
 
-func TestACallerThatGoesAway(t *testing.T) {
-	inBubble(t, "while it waits changes nothing", func(t *testing.T) {
+func TestACallerThatGoesAwayWhileItWaitsChangesNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		ctx, cancel := context.WithCancel(t.Context())
 		c.join(ctx, add("a"))
 		c.join(t.Context(), add("b"))
 		cancel()
 		synctest.Wait()
+		if !errors.Is(c.results[0], context.Canceled) {
+			t.Errorf("it still waits: %v", c.results[0])
+		}
 		c.goOn()
 		c.want("first b", context.Canceled, nil)
 	})
-	inBubble(t, "from a batch does not take the others with it", func(t *testing.T) {
-		for away := range 3 { // one of them is the leader
-			c := newCrowd(t, &store{}, Written)
-			var cancels []context.CancelFunc
-			for n := range 3 {
-				ctx, cancel := context.WithCancel(t.Context())
-				cancels = append(cancels, cancel)
-				c.join(ctx, add(fmt.Sprint(n)))
-			}
-			c.store.meet <- struct{}{}
-			synctest.Wait()
-			cancels[away]()
-			synctest.Wait()
-			c.goOn()
-			c.want("first 0 1 2")
-			for n, err := range c.results {
-				if n != away && err != nil {
-					t.Errorf("when %d goes away, %d gets %v", away, n, err)
-				}
-			}
-		}
-	})
-	inBubble(t, "with all others ends the batch", func(t *testing.T) {
-		c := newCrowd(t, &store{}, Written)
-		ctx, cancel := context.WithCancel(t.Context())
-		c.join(ctx, add("a"))
-		c.join(ctx, add("b"))
-		c.store.meet <- struct{}{}
-		synctest.Wait()
-		cancel()
-		synctest.Wait()
-		c.goOn()
-		for n, err := range c.results {
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("%d got %v", n, err)
-			}
-		}
-	})
 }
 
-func TestEachCallerIsAnsweredWithinItsOwnTime(t *testing.T) {
+func TestKeysThatShareARevisionTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
-		began := time.Now()
-		took := make([]time.Duration, 4)
-		for n := range took {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(1+(n+2)%4)*time.Second)
-			defer cancel()
-			c.working.Go(func() {
-				if _, err := c.commits.Commit(ctx, key, add(fmt.Sprint(n))); !errors.Is(err, context.DeadlineExceeded) {
-					t.Errorf("%d got %v", n, err)
-				}
-				took[n] = time.Since(began)
-			})
-		}
+		c.commits.access.Turn = func(string) string { return key }
+		c.working.Go(func() { c.commits.Commit(t.Context(), "other", add("a")) })
 		synctest.Wait()
-		c.store.meet <- struct{}{} // the batch begins, and hangs
-		for range 4 {
-			time.Sleep(time.Second)
-			synctest.Wait()
-		}
-		for n, got := range took {
-			// The leader, who may take longest, is held by the store of this test.
-			if want := time.Duration(1+(n+2)%4) * time.Second; got != want && want != 4*time.Second {
-				t.Errorf("%d was answered after %v, want %v", n, got, want)
-			}
+		if c.store.value.has("a") || c.commits.turns.taken[key].callers != 2 {
+			t.Error("the other key does not wait")
 		}
 		c.goOn()
-	})
-}
-
-func TestABatchHasABound(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		c := newCrowd(t, &store{}, Written)
-		for n := range 2*maxBatch + 1 {
-			c.join(t.Context(), add(fmt.Sprint(n)))
-		}
-		c.goOn()
-		if c.store.writes != 1+3 {
-			t.Errorf("%d writes", c.store.writes)
-		}
+		c.want("first a")
 	})
 }
 
@@ -312,8 +192,7 @@ func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
 	})
 }
 
-// All callers of a batch get the same state, and it is what is stored.
-func TestABatchReturnsWhatIsStored(t *testing.T) {
+func TestAChangeReturnsWhatIsStored(t *testing.T) {
 	for name, outcomes := range map[string][]outcome{
 		"at once":              nil,
 		"after a lost race":    {losesRace},
@@ -323,24 +202,14 @@ func TestABatchReturnsWhatIsStored(t *testing.T) {
 		"with a later request": {comesAfter},
 	} {
 		for mode, suffix := range map[Mode]string{Written: "", Confirmed: ", confirmed"} {
-			inBubble(t, name+suffix, func(t *testing.T) {
-				c := newCrowd(t, &store{outcomes: append([]outcome{works}, outcomes...)}, mode)
-				states := make([]State[words], 5)
-				for n := range states {
-					c.working.Go(func() {
-						var err error
-						if states[n], err = c.commits.Commit(t.Context(), key, add(fmt.Sprint(n))); err != nil {
-							t.Errorf("%d got %v", n, err)
-						}
-					})
-				}
-				synctest.Wait()
-				c.goOn()
-				for n, got := range states {
-					if got.Value != c.store.value || !got.Revision.Equal(c.store.revision) || got.Revision.Version == 0 {
-						t.Errorf("%d got %+v, stored is %+v with %+v", n, got, c.store.value, c.store.revision)
+			t.Run(name+suffix, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					s := &store{outcomes: outcomes}
+					got, err := New(access(s.read), mode).Commit(t.Context(), key, add("a"))
+					if err != nil || got.Value != s.value || !got.Revision.Equal(s.revision) || got.Revision.Version == 0 {
+						t.Errorf("got %+v, %v, stored is %+v with %+v", got, err, s.value, s.revision)
 					}
-				}
+				})
 			})
 		}
 	}
