@@ -55,13 +55,28 @@ func Require(t testing.TB) {
 // than Redis, as why says; and as [Require] does.
 func SkipOnValkey(t testing.TB, why string) {
 	t.Helper()
-	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
+	if strings.HasPrefix(version(t), "Valkey") {
+		t.Skip(why)
+	}
+}
+
+// AllowDebug returns the arguments with which a server takes the command DEBUG.
+// Servers before Redis 7 do so without, and do not know the option.
+func AllowDebug(t testing.TB) (args []string) {
+	t.Helper()
+	if strings.Contains(version(t), " v=6.") {
+		return nil
+	}
+	return []string{"--enable-debug-command", "local"}
+}
+
+func version(t testing.TB) string {
+	t.Helper()
+	text, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if strings.HasPrefix(string(version), "Valkey") {
-		t.Skip(why)
-	}
+	return string(text)
 }
 
 // findBinary returns the absolute path of the server binary, or ends the test

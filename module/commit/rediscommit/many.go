@@ -94,7 +94,15 @@ func (r reading[T, V]) ask(ctx context.Context, client redis.UniversalClient, pa
 	// The pipeline's own error is that of one of the commands, or of none.
 	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n, i := range part {
-			answers[n] = r.read(ctx, p, r.cfg.KeyPrefix+r.keys[i])
+			key := r.cfg.KeyPrefix + r.keys[i]
+			switch {
+			case !r.nodes.isCluster():
+			case client == r.client: // each command finds its own node
+				fence(ctx, p, key)
+			case n%maxBehindFence == 0:
+				fence(ctx, p)
+			}
+			answers[n] = r.read(ctx, p, key)
 		}
 		return nil
 	})

@@ -24,6 +24,11 @@ func newNodes(client redis.UniversalClient, waits *Waits) *nodes {
 	return &nodes{client: client, waits: waits, new: map[string]*redis.Client{}}
 }
 
+func (n *nodes) isCluster() bool {
+	_, isCluster := n.client.(*redis.ClusterClient)
+	return isCluster
+}
+
 // watch has a cluster client tell of the clients that it makes.
 func (n *nodes) watch() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {

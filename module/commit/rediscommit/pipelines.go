@@ -24,26 +24,43 @@ func newPipelines(nodes *nodes) *pipelines {
 // there. Queue gives the command to a client. It may be called on another
 // goroutine, and must not depend on the context that it was made with.
 //
-// Batched is true if the command was sent with others: then the context was that
-// of another call, and nobody has followed redirections. An error is that of ctx:
-// queue may still be called then, and the command be sent.
-func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (batched bool, err error) {
+// Direct is true if the command was sent to that node in a pipeline: then the
+// context may have been that of another call, and nobody has followed redirections.
+// An error is that of ctx: queue may still be called then, and the command be sent.
+func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct bool, err error) {
 	node, err := p.nodes.masterOf(ctx, key)
 	if err != nil {
-		queue(ctx, p.nodes.client) // which has its own ways, and errors
+		p.sendAlone(ctx, key, queue) // the client has its own ways, and errors
 		return false, nil
 	}
-	return p.do(ctx, node, queue, func(batch []func(context.Context, redis.Cmdable)) {
-		if len(batch) == 1 {
+	isCluster := p.nodes.isCluster()
+	batched, err := p.do(ctx, node, queue, func(batch []func(context.Context, redis.Cmdable)) {
+		if len(batch) == 1 && !isCluster {
 			queue(ctx, p.nodes.client)
 			return
 		}
 		pipe := node.Pipeline()
+		if isCluster {
+			fence(ctx, pipe)
+		}
 		for _, queue := range batch {
 			queue(ctx, pipe)
 		}
 		_, _ = pipe.Exec(ctx) // each command has its own error
 	})
+	return batched || isCluster, err
+}
+
+// sendAlone sends a command by the client, which follows the key where it went.
+func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) {
+	if !p.nodes.isCluster() {
+		queue(ctx, p.nodes.client)
+		return
+	}
+	pipe := p.nodes.client.Pipeline()
+	fence(ctx, pipe, key)
+	queue(ctx, pipe)
+	_, _ = pipe.Exec(ctx) // each command has its own error
 }
 
 // coalescer coalesces calls to nodes into batches: what a command costs is mostly

@@ -277,15 +277,15 @@ func askOnce[T, V any](
 	ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error),
 ) (value T, err error) {
 	var answer func() (T, error)
-	batched, err := s.reads.send(ctx, key, func(ctx context.Context, client redis.Cmdable) {
-		answer = command(ctx, client, key)
-	})
+	queue := func(ctx context.Context, client redis.Cmdable) { answer = command(ctx, client, key) }
+	direct, err := s.reads.send(ctx, key, queue)
 	if err != nil {
 		return value, err
 	}
 	value, err = answer()
-	if batched && err != nil && fault.KindOf(err) == fault.Internal {
-		value, err = command(ctx, s.client, key)() // which follows the key where it went
+	if direct && err != nil && fault.KindOf(err) == fault.Internal {
+		s.reads.sendAlone(ctx, key, queue)
+		value, err = answer()
 	}
 	return value, err
 }

@@ -1,0 +1,196 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+// TestLinearizableReadsWhileMastersHandOver has two hosts change and read users while
+// their masters fail over by hand. Each old master hears late that it is replaced. One
+// host knows the new master before, and changes something there. The other one still
+// reads from the old master, and must not show what was there before the change.
+func TestLinearizableReadsWhileMastersHandOver(t *testing.T) {
+	t.Parallel()
+	const masters, replicas = 3, 2
+	cluster := redistest.Cluster(t, masters, replicas, redistest.AllowDebug(t)...)
+	h := &handovers{t: t, cluster: cluster, admins: map[*redistest.Server]*redis.Client{}, last: map[string]int{}}
+	for _, server := range cluster.Nodes() {
+		h.admins[server] = server.Client(t)
+	}
+	h.newest = redis.NewClusterClient(&redis.ClusterOptions{ClusterSlots: h.newestView, ContextTimeoutEnabled: true})
+	t.Cleanup(func() { h.newest.Close() })
+	h.view.Store(h.admins[cluster.Masters()[0]])
+	h.older = redis.NewClusterClient(&redis.ClusterOptions{
+		Addrs: cluster.Addrs(), ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second, ClusterStateReloadInterval: time.Hour,
+	})
+	t.Cleanup(func() { h.older.Close() })
+	h.changes, h.reads = startHost(t, h.newest), startHost(t, h.older)
+
+	users := h.userOfEachMaster()
+	for _, user := range users {
+		h.changes.do(user, http.MethodGet, v3+"/pushrules/", "") // which creates the rules
+		h.change(user)
+	}
+	for round := range replicas { // of which each is elected once: that takes no waiting
+		for i, user := range users {
+			h.failOver(user, cluster.Nodes()[masters+i*replicas+round])
+		}
+	}
+	t.Logf("%d of %d masters heard late that they were replaced", h.late, masters*replicas)
+}
+
+type handovers struct {
+	t       *testing.T
+	cluster *redistest.ClusterServers
+	admins  map[*redistest.Server]*redis.Client
+	changed int            // how many changes were made; each stores its number
+	last    map[string]int // the number of each user's last change
+	late    int            // how many masters were told late
+
+	view          atomic.Pointer[redis.Client] // the server whose view of the cluster newest has
+	newest, older *redis.ClusterClient
+	changes       *host // on newest
+	reads         *host // on older
+}
+
+func (h *handovers) newestView(ctx context.Context) ([]redis.ClusterSlot, error) {
+	return h.view.Load().ClusterSlots(ctx).Result()
+}
+
+func (h *handovers) must(err error) {
+	h.t.Helper()
+	if err != nil {
+		h.t.Fatal(err)
+	}
+}
+
+// home returns the master of a user.
+func (h *handovers) home(user string) *redistest.Server {
+	h.t.Helper()
+	master, err := h.cluster.MasterOf(h.t.Context(), redisclient.SlotOf(eventKey(user)))
+	h.must(err)
+	return master
+}
+
+// userOfEachMaster returns a user of each master, in the order of the masters.
+func (h *handovers) userOfEachMaster() (users []string) {
+	for _, master := range h.cluster.Masters() {
+		user := ""
+		for i := 0; user == "" || h.home(user) != master; i++ {
+			user = fmt.Sprintf("@handed-over-%d:example.org", i)
+		}
+		users = append(users, user)
+	}
+	return users
+}
+
+const handoverRule = "/pushrules/global/content/number"
+
+func handoverBody(number int) string {
+	return fmt.Sprintf(`{"actions":["notify"],"pattern":"%d"}`, number)
+}
+
+func (h *handovers) change(user string) {
+	h.t.Helper()
+	h.changed++
+	h.last[user] = h.changed
+	if a := h.changes.do(user, http.MethodPut, v3+handoverRule, handoverBody(h.changed)); a.status != http.StatusOK {
+		h.t.Fatalf("a change: %v", a)
+	}
+}
+
+// wantNewest wants a read that begins now to show the last change.
+func (h *handovers) wantNewest(user string) {
+	h.t.Helper()
+	a := h.reads.do(user, http.MethodGet, v3+handoverRule, "")
+	if want := fmt.Sprintf(`"pattern":"%d"`, h.last[user]); a.status != http.StatusOK || !strings.Contains(a.body, want) {
+		h.t.Errorf("after a change to %s was answered, a read shows %d %s", want, a.status, a.body)
+	}
+}
+
+// failOver lets a replica of the user's master take over, and the master hear of it
+// late.
+func (h *handovers) failOver(user string, replica *redistest.Server) {
+	h.t.Helper()
+	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
+	defer cancel()
+	h.must(h.cluster.WaitWhole(ctx))
+	master := h.home(user)
+	h.wantNewest(user) // so that this host knows the old master
+	var reading sync.WaitGroup
+	defer reading.Wait()
+	defer h.keepUninformed(master)()
+	h.must(h.admins[replica].ClusterFailover(ctx).Err())
+	h.follow(ctx, user, replica)
+	h.change(user)
+	if h.isMaster(ctx, master) {
+		h.late++
+	}
+	var read atomic.Bool
+	reading.Go(func() {
+		defer read.Store(true)
+		h.wantNewest(user)
+	})
+	for h.isMaster(ctx, master) && !read.Load() && !h.holdsBack(ctx, master) {
+		h.must(sleep(ctx, time.Millisecond))
+	}
+}
+
+// keepUninformed keeps a master from noticing for up to a second that it is replaced.
+// What it returns ends that. Servers before Redis 7 cannot do so.
+func (h *handovers) keepUninformed(master *redistest.Server) (end func()) {
+	drop := func(packets int) error {
+		return h.admins[master].Do(h.t.Context(), "DEBUG", "DROP-CLUSTER-PACKET-FILTER", packets).Err()
+	}
+	const pongs, none = 1, -1 // in pongs, a new master tells all others of itself
+	if err := drop(pongs); err != nil {
+		h.t.Log(err)
+		return func() {}
+	}
+	return func() { h.must(drop(none)) }
+}
+
+// follow waits until a server is a master and one of the hosts sends a user's requests
+// there.
+func (h *handovers) follow(ctx context.Context, user string, to *redistest.Server) {
+	h.t.Helper()
+	for !h.isMaster(ctx, to) {
+		h.must(sleep(ctx, time.Millisecond))
+	}
+	h.view.Store(h.admins[to])
+	for {
+		node, err := h.newest.MasterForKey(ctx, eventKey(user))
+		h.must(err)
+		if strings.HasSuffix(to.Addr(), node.Options().Addr) { // which has no host here
+			return
+		}
+		h.newest.ReloadState(ctx)
+		h.must(sleep(ctx, time.Millisecond))
+	}
+}
+
+func (h *handovers) isMaster(ctx context.Context, server *redistest.Server) bool {
+	h.t.Helper()
+	role, err := h.admins[server].Do(ctx, "ROLE").Slice()
+	h.must(err)
+	return role[0] == "master"
+}
+
+// holdsBack reports whether a master keeps a client waiting.
+func (h *handovers) holdsBack(ctx context.Context, master *redistest.Server) bool {
+	h.t.Helper()
+	clients, err := h.admins[master].ClientList(ctx).Result()
+	h.must(err)
+	return strings.Contains(clients, " flags=b ")
+}
