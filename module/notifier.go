@@ -18,7 +18,9 @@ import (
 type Notifier interface {
 	// Decide evaluates an event for members of its room, who need no Rules: those
 	// of a member without any are read, or known already. It stores nothing. Use
-	// what it returns for the host's own counts, too.
+	// what it returns for the host's own counts, too. Which members and events a
+	// host gives to it is a checklist in module/delivery/README.md, "Whom to give to
+	// Decide".
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
 	// Notify hands an event that was decided over. When it returns nil, whatever

@@ -6,18 +6,53 @@ import (
 	"github.com/labstack/echo/v4"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the types of account data that the module does not: none of
-// them can be set.
-type accountData struct{}
+// accountData serves the account data that the module does not: whom a user ignores.
+// Other types cannot be set.
+type accountData struct{ store *sessions.Store }
 
-func newAccountData() *accountData { return &accountData{} }
+func newAccountData(store *sessions.Store) *accountData { return &accountData{store} }
 
 // Register implements [handlers.RouteGroup].
 func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/user/:userId/account_data/"+sessions.IgnoredType, methods{http.MethodGet: a.getIgnored, http.MethodPut: a.putIgnored}.serve, auth...)
 	g.Any("/user/:userId/account_data/:type", a.getOther, auth...)
+}
+
+// getIgnored serves GET of m.ignored_user_list.
+func (a *accountData) getIgnored(c echo.Context) error {
+	user, err := owner(c)
+	if err != nil {
+		return err
+	}
+	texts, err := a.store.Ignored(c.Request().Context(), user)
+	if err != nil {
+		return err
+	}
+	text, found := texts[user]
+	if !found {
+		return notFound("Account data not found.")
+	}
+	return c.JSONBlob(http.StatusOK, []byte(text))
+}
+
+// putIgnored serves PUT of it.
+func (a *accountData) putIgnored(c echo.Context) error {
+	user, err := owner(c)
+	if err != nil {
+		return err
+	}
+	body, err := readObject(c, maxBodyBytes, new(sessions.Ignored))
+	if err != nil {
+		return err
+	}
+	if err := a.store.SetIgnored(c.Request().Context(), user, body); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, emptyObject)
 }
 
 // getOther serves GET of all other types, none of which can be set.

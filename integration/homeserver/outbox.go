@@ -13,6 +13,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
@@ -30,12 +31,13 @@ type outbox struct {
 	client   redis.UniversalClient
 	key      string
 	timeout  time.Duration
+	users    *sessions.Store
 	notifier module.Notifier
 }
 
-func newOutbox(cfg config, client redis.UniversalClient, notifier module.Notifier) *outbox {
+func newOutbox(cfg config, client redis.UniversalClient, users *sessions.Store, notifier module.Notifier) *outbox {
 	redis := cfg.module.Redis
-	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, notifier}
+	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, notifier}
 }
 
 // row is an event to hand over. In a host with rooms, it would be written in the
@@ -69,14 +71,7 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 // handOver hands an event over and deletes its row. After an error the row stays,
 // but for an event that will never be taken.
 func (o *outbox) handOver(ctx context.Context, r row) error {
-	members := make([]match.Member, len(r.Members))
-	for i, user := range r.Members {
-		members[i] = match.Member{User: user}
-	}
-	decisions, err := o.notifier.Decide(ctx, r.Event, members)
-	if err == nil {
-		err = o.notifier.Notify(ctx, r.Event, "", decisions)
-	}
+	err := o.notify(ctx, r)
 	if err != nil && fault.KindOf(err) != fault.InvalidParam {
 		return err
 	}
@@ -84,6 +79,34 @@ func (o *outbox) handOver(ctx context.Context, r row) error {
 	defer cancel()
 	_ = o.client.HDel(ctx, o.key, r.ID).Err() // a row that is left is handed over again, which does nothing
 	return err
+}
+
+func (o *outbox) notify(ctx context.Context, r row) error {
+	members, err := o.toDecide(ctx, r)
+	if err != nil {
+		return err
+	}
+	decisions, err := o.notifier.Decide(ctx, r.Event, members)
+	if err != nil {
+		return err
+	}
+	return o.notifier.Notify(ctx, r.Event, "", decisions)
+}
+
+// toDecide returns the members for whom to decide: those who do not ignore the sender.
+// All users here are local, joined and no application service's.
+func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, err error) {
+	var event struct {
+		Sender mxid.UserID `json:"sender"`
+	}
+	if err := json.Unmarshal([]byte(r.Event.JSON), &event); err != nil {
+		return nil, fault.New(fault.InvalidParam, "Not an event.")
+	}
+	users, err := o.users.WithoutIgnoring(ctx, r.Members, event.Sender)
+	for _, user := range users {
+		members = append(members, match.Member{User: user})
+	}
+	return members, err
 }
 
 // handOverRest hands over what others have left for longer than a time.

@@ -12,6 +12,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -58,7 +59,7 @@ func TestAnEventThatCannotBeHandedOverStaysInTheOutbox(t *testing.T) {
 	redistest.Require(t)
 	client := redistest.Single(t).Client(t)
 	cfg, push := newOutboxHost(t, client)
-	o, r := newOutbox(cfg, client, away{push.Notifier}), row{ID: "$x", Event: module.Event{JSON: eventInOutbox}}
+	o, r := newOutbox(cfg, client, sessions.NewStore(client, "hs1:", patience), away{push.Notifier}), row{ID: "$x", Event: module.Event{JSON: eventInOutbox}}
 	if err := o.commit(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -87,7 +88,7 @@ func TestAnEventThatIsRefusedLeavesTheOutbox(t *testing.T) {
 	redistest.Require(t)
 	client := redistest.Single(t).Client(t)
 	cfg, push := newOutboxHost(t, client)
-	o, r := newOutbox(cfg, client, push.Notifier), row{ID: "$x", Event: module.Event{JSON: `{"type":"x"}`}}
+	o, r := newOutbox(cfg, client, sessions.NewStore(client, "hs1:", patience), push.Notifier), row{ID: "$x", Event: module.Event{JSON: `{"type":"x"}`}}
 	if err := o.commit(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}

@@ -48,8 +48,8 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	if err != nil {
 		t.Fatal(err)
 	}
-	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData()}
 	store := startStore(t)
+	groups := []handlers.RouteGroup{parts, server.AccountData(parts), newAccountData(store)}
 	router := routerOf(groups, sessions.New(store, "localhost", func(mxid.UserID) {}), zap.New(core))
 	r := httptest.NewRequest(http.MethodGet, path, nil)
 	r.Header.Set("Authorization", "Bearer demo-alice")

@@ -42,6 +42,36 @@ func TestWhatIsSentIsPrinted(t *testing.T) {
 	}
 }
 
+// A user is not notified of what comes from users whom they ignore.
+func TestWhoIgnoresTheSenderIsNotNotified(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	ignored := func(user string) string { return v3 + "/user/@" + user + ":localhost/account_data/m.ignored_user_list" }
+	d.setPusherHere("demo-alice", "phone of alice", "")
+	d.setPusherHere("demo-carol", "phone of carol", "")
+	d.expect("GET", ignored("alice"), "demo-alice", "", 404, `{"errcode":"M_NOT_FOUND","error":"Account data not found."}`)
+	const list = `{"ignored_users":{"@bob:localhost":{}},"org.example":1}`
+	d.expect("PUT", ignored("alice"), "demo-alice", list, 200, "{}")
+	d.expect("GET", ignored("alice"), "demo-alice", "", 200, list)
+	d.expect("PUT", ignored("carol"), "demo-alice", list, 403, "")
+	d.expect("PUT", ignored("carol"), "demo-carol", `{"ignored_users":["@bob:localhost"]}`, 400, "")
+	d.expect("PUT", ignored("carol"), "demo-carol", `{}`, 200, "{}")
+	send := func(token, id string) {
+		t.Helper()
+		d.expect("POST", sendPath, token, `{"event_id":"`+id+`","room_id":"!r:localhost","members":["@alice:localhost","@carol:localhost"],`+
+			`"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`, 200, "")
+	}
+	send("demo-bob", "$ignored")
+	send("demo-dave", "$seen") // later for the same pushers, so that what comes before has arrived
+	poll(t, "the others are printed", func() bool {
+		printed := d.stdout.String()
+		return strings.Count(printed, "event $seen") == 2 && strings.Count(printed, "event $ignored") > 0
+	})
+	if got := strings.Count(d.stdout.String(), "event $ignored"); got != 1 {
+		t.Errorf("printed %d times, want once, for carol:\n%s", got, d.stdout)
+	}
+}
+
 func TestSendingRefusesWhatIsNoEvent(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

@@ -1,0 +1,72 @@
+package sessions
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// IgnoredType is the type of account data that has a user's [Ignored].
+const IgnoredType = "m.ignored_user_list"
+
+// ignoredField has it in the hash of the account.
+const ignoredField = "ignored"
+
+// Ignored are the users whom a user ignores (Matrix specification, "Ignoring Users").
+type Ignored struct {
+	Users map[mxid.UserID]json.RawMessage `json:"ignored_users"`
+}
+
+// SetIgnored keeps the text of an [Ignored].
+func (s *Store) SetIgnored(ctx context.Context, user mxid.UserID, text []byte) error {
+	return s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		return client.HSet(ctx, s.key(accountHash, user), ignoredField, text).Err()
+	})
+}
+
+// Ignored returns the texts that were set, by user.
+func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mxid.UserID]string, err error) {
+	texts = map[mxid.UserID]string{}
+	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
+		replies := make([]*redis.StringCmd, len(users))
+		_, err := client.Pipelined(ctx, func(pipe redis.Pipeliner) error {
+			for i, user := range users {
+				replies[i] = pipe.HGet(ctx, s.key(accountHash, user), ignoredField)
+			}
+			return nil
+		})
+		for i, reply := range replies {
+			if text, failed := reply.Result(); failed == nil {
+				texts[users[i]] = text
+			} else if !errors.Is(failed, redis.Nil) {
+				return failed
+			}
+		}
+		if errors.Is(err, redis.Nil) {
+			return nil
+		}
+		return err
+	})
+	return texts, err
+}
+
+// WithoutIgnoring returns the users who do not ignore another user.
+func (s *Store) WithoutIgnoring(ctx context.Context, users []mxid.UserID, other mxid.UserID) ([]mxid.UserID, error) {
+	texts, err := s.Ignored(ctx, users...)
+	if err != nil {
+		return nil, err
+	}
+	var others []mxid.UserID
+	for _, user := range users {
+		var list Ignored
+		_ = json.Unmarshal([]byte(texts[user]), &list) // a user without a list ignores nobody
+		if _, ignores := list.Users[other]; !ignores {
+			others = append(others, user)
+		}
+	}
+	return others, nil
+}
