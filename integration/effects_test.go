@@ -503,10 +503,10 @@ func TestEveryChangeTakesEffectOnceThoughItsRequestArrivesDuringTheNextAttempt(t
 	t.Parallel()
 	stage := newStage(t)
 	stage.everyMutation(t, setting{-1, 3 * soon, never, false}, func(c *scene) {
-		request := c.proxy.HoldRequest(1, writing...)
+		request := c.proxy.HoldRequest(1, "EVALSHA")
 		got := c.begin()
 		c.wantStruck(request)
-		last := c.proxy.StallReply(1, reading...)
+		last := c.proxy.StallReply(1, append(reading, "EVAL")...) // by which a pusher that grows is read
 		c.wantStruck(last)
 		request.Release()
 		last.Release()

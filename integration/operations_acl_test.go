@@ -234,7 +234,8 @@ func (h *guardedHost) request(ctx context.Context, user, method, path, body stri
 	return nil
 }
 
-// endpoints are all eleven, in both orders of who sets a pushkey.
+// endpoints are all eleven, in both orders of who sets a pushkey, and a pusher that
+// grows.
 func (h *guardedHost) endpoints(ctx context.Context) error {
 	const rule = "/pushrules/global/content/cake"
 	for _, r := range []struct{ user, method, path, body string }{
@@ -250,6 +251,7 @@ func (h *guardedHost) endpoints(ctx context.Context) error {
 		{alice, http.MethodPost, "/pushers/set", httpPusher("app", "key")},
 		{bob, http.MethodPost, "/pushers/set", httpPusher("app", "key")},
 		{bob, http.MethodPost, "/pushers/set", httpPusher("app", "other key")},
+		{bob, http.MethodPost, "/pushers/set", strings.Replace(httpPusher("app", "other key"), "Phone", "a larger phone", 1)},
 		{bob, http.MethodGet, "/pushers", ""},
 		{bob, http.MethodPost, "/pushers/set", `{"kind":null,"app_id":"app","pushkey":"key"}`},
 	} {

@@ -132,3 +132,42 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 		t.Errorf("owned by %v in the end", owners)
 	}
 }
+
+// A pusher whose text grows is checked against the limit on all that its user has,
+// which need not be read for that: neither by a host that knows nothing of the user
+// nor by one whose user changes pushers at another host, too.
+func TestAPusherOfManyThatGrowsMovesLittle(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	const (
+		sharers = 20
+		rounds  = 3
+		most    = 100 << 10 // on average
+	)
+	server := redistest.Single(t)
+	users, p := crowd(sharers), sharedPusher("shared")
+	shareAmongRich(t, newPushkeyHost(t, server.Client(t)), users, p)
+	admin, hosts := server.Client(t), [2]pushkeyHost{}
+	for i := range hosts {
+		hosts[i] = newPushkeyHost(t, server.Client(t))
+	}
+	received, sent := moved(t, admin, func() {
+		for round := range rounds {
+			for n, user := range users {
+				p.Lang += "x"
+				others := []pusher.Others{pusher.KeepOthers, pusher.RemoveOthers}[n/(sharers-1)*(round/(rounds-1))]
+				if err := hosts[(n+round)%2].service.Set(t.Context(), user, p, others); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	})
+	average := (received + sent) / (sharers * rounds)
+	t.Logf("on average %d bytes", average)
+	if average > most {
+		t.Errorf("on average %d bytes, want at most %d", average, most)
+	}
+	if owners := hosts[0].owners(t, p.Key, users); len(owners) != 1 {
+		t.Errorf("owned by %v in the end", owners)
+	}
+}

@@ -76,22 +76,14 @@ func (m *memory) Update(_ context.Context, user mxid.UserID, edit func(*pusher.L
 func (m *memory) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	all := m.LoadMany(ctx, users)
 	for user, loaded := range all {
-		all[user] = module.Result[pusher.List]{Value: only(key, loaded.Value), Err: loaded.Err}
+		all[user] = module.Result[pusher.List]{Value: loaded.Value.Only(key), Err: loaded.Err}
 	}
 	return all
 }
 
-// only returns the pusher of a key, alone.
-func only(key pusher.Key, list pusher.List) pusher.List {
-	if p, found := list.Pusher(key); found {
-		return pusher.NewList(p)
-	}
-	return pusher.List{}
-}
-
 func (m *memory) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	return m.Update(ctx, user, func(list *pusher.List) error {
-		one := only(key, *list)
+		one := list.Only(key)
 		if err := edit(&one); err != nil {
 			return err
 		}

@@ -149,22 +149,22 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 // setter makes an edit that sets the pusher of a key, within the limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
-// errNeedsList ends a change of one pusher for which the user's others must be
-// read.
+// errNeedsList ends a change of one pusher that is not there: its place is behind the
+// user's others, which must be read.
 var errNeedsList = errors.New("the change needs all pushers of the user")
 
-// replace sets a pusher that the user probably has. If the new one is no larger,
-// no limit can be exceeded, and the user's other pushers are not read.
+// replace sets a pusher that the user probably has. The user's other pushers are not
+// read then, only their size, for the limits.
 func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
 		before := *list
 		if err := edit(list); err != nil {
 			return err
 		}
-		if before.Len() == 0 || list.Size().Bytes > before.Size().Bytes {
+		if before.Len() == 0 {
 			return errNeedsList
 		}
-		return nil
+		return s.policy.CheckGrowth(before.Size(), list.Size())
 	})
 	if errors.Is(err, errNeedsList) {
 		return s.add(ctx, user, key, edit)

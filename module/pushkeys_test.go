@@ -85,7 +85,7 @@ func (c caller) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 func (c caller) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	all := c.LoadMany(ctx, users)
 	for user, loaded := range all {
-		all[user] = module.Result[pusher.List]{Value: only(key, loaded.Value), Err: loaded.Err}
+		all[user] = module.Result[pusher.List]{Value: loaded.Value.Only(key), Err: loaded.Err}
 	}
 	return all
 }

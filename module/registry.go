@@ -142,7 +142,9 @@ type PusherStore interface {
 
 	// UpdatePusher is Update of one key: edit gets a list that has the user's
 	// pusher of that key, or nothing, and may replace or remove it, but add none.
-	// It reads and writes no other pusher.
+	// It reads and writes no other pusher. If the edit makes the pusher larger,
+	// [pusher.List.Size] of the list that it had counts the others, too, as they are
+	// when the change is made; see [pusher.List.Only].
 	UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
 	// Delete removes all that is stored for a user, readable or not.

@@ -2,6 +2,7 @@ package pusherstore
 
 import (
 	"context"
+	"errors"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
@@ -17,21 +18,40 @@ import (
 // [module.PusherStore]. It takes one round trip to each node for every 500
 // users, and reads nothing but the field of that pusher and the revision.
 func (s *Store) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	return results(s.one(key).LoadMany(ctx, users))
+	return results(one(s.fields, key.Field()).LoadMany(ctx, users))
 }
 
-// UpdatePusher changes the user's pusher of one key; see [module.PusherStore].
+// errGrows ends a change that makes a pusher larger, for which the size of the others
+// must be known.
+var errGrows = errors.New("the pusher grows")
+
+// UpdatePusher changes the user's pusher of one key; see [module.PusherStore]. It asks
+// for the size of the others only if the pusher grows.
 func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	_, err := s.one(key).Update(ctx, user, edit)
+	_, err := one(s.fields, key.Field()).Update(ctx, user, func(list *pusher.List) error {
+		before := list.Size()
+		if err := edit(list); err != nil {
+			return err
+		}
+		if list.Size().Bytes > before.Bytes {
+			return errGrows
+		}
+		return nil
+	})
+	if errors.Is(err, errGrows) {
+		_, err = one(s.sized, sizedMark+key.Field()).Update(ctx, user, edit)
+	}
 	return err
 }
 
-// one returns a view of the store in which each user's hash has the field of one
-// pusher only.
-func (s *Store) one(pushkey pusher.Key) *rediscommit.Users[pusher.List] {
-	field := pushkey.Field()
-	return rediscommit.NewUsers(s.fields, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
+// one returns a view of a store in which each user's hash has one field only.
+func one(store *rediscommit.Store[pusher.List], field string) *rediscommit.Users[pusher.List] {
+	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
+
+// sizedMark stands before the fields of which the size of the others is known, so that
+// they are cached apart.
+const sizedMark = "+"
 
 // fieldKey names a field of a hash. A field is JSON, which has no line breaks.
 func fieldKey(hash, field string) string { return hash + "\n" + field }
@@ -56,14 +76,60 @@ func readOne(ctx context.Context, client redis.Cmdable, key string) func() (redi
 		if err != nil {
 			return nil, err
 		}
-		fields := map[string]string{}
-		for i, name := range []string{field, stored.RevisionField} {
-			if text, isText := values[i].(string); isText {
-				fields[name] = text
-			}
+		return newStoredOne(field, values, pusher.Size{})
+	}
+}
+
+// newStoredOne returns the field and the revision, which are nil if they are not there.
+func newStoredOne(field string, values []any, others pusher.Size) (storedOne, error) {
+	fields := map[string]string{}
+	for i, name := range []string{field, stored.RevisionField} {
+		if text, isText := values[i].(string); isText {
+			fields[name] = text
 		}
-		s, err := readHash(fields)
-		return storedOne{s}, err
+	}
+	s, err := readHash(fields)
+	s.list = s.list.WithOthers(others)
+	return storedOne{s}, err
+}
+
+// sizedScript returns a field of a hash, the revision, how many other fields there
+// are, and the bytes that these and their values take.
+//
+// ARGV: the field; that of the revision.
+const sizedScript = `
+local found = redis.pcall('HMGET', KEYS[1], ARGV[1], ARGV[2])
+if found.err then return found end
+local others, bytes = 0, 0
+for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
+	if field ~= ARGV[1] and field ~= ARGV[2] then
+		others = others + 1
+		bytes = bytes + #field + redis.call('HSTRLEN', KEYS[1], field)
+	end
+end
+return {found[1], found[2], others, bytes}`
+
+var errSizedScript = errors.New("the script has not returned two values and two numbers")
+
+// readSized reads one field of a hash, the revision, and the size of the others.
+func readSized(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
+	hash, marked := splitFieldKey(key)
+	field := strings.TrimPrefix(marked, sizedMark)
+	answer := client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField) // within a pipeline, EVALSHA could not be repeated
+	return func() (rediscommit.Stored[pusher.List], error) {
+		values, err := answer.Slice()
+		if err != nil {
+			return nil, err
+		}
+		if len(values) != 4 {
+			return nil, errSizedScript
+		}
+		others, isNumber := values[2].(int64)
+		bytes, areBytes := values[3].(int64)
+		if !isNumber || !areBytes {
+			return nil, errSizedScript
+		}
+		return newStoredOne(field, values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
 	}
 }
 

@@ -24,6 +24,7 @@ var _ module.PusherStore = (*Store)(nil)
 type Store struct {
 	hashes *rediscommit.Users[pusher.List]
 	fields *rediscommit.Store[pusher.List] // the same hashes, field by field
+	sized  *rediscommit.Store[pusher.List] // likewise, with the size of the others
 }
 
 // New returns a store on client, which stays the caller's. The client must
@@ -42,7 +43,9 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 		return nil, err
 	}
 	layout.Read, layout.RedisKey, layout.Missing = readOne, hashOf, nil
-	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), hashes.View(layout)}, nil
+	fields := hashes.View(layout)
+	layout.Read = readSized
+	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), fields, hashes.View(layout)}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].

@@ -12,7 +12,10 @@ import (
 // List is one user's pushers in order of creation. The zero value is an empty
 // list, ready to use. Methods that change it are not safe for concurrent use
 // with others.
-type List struct{ pushers []Pusher }
+type List struct {
+	pushers []Pusher
+	others  Size // see WithOthers
+}
 
 // NewList returns the list of the given pushers, in order of creation.
 func NewList(pushers ...Pusher) List {
@@ -20,7 +23,21 @@ func NewList(pushers ...Pusher) List {
 	slices.SortFunc(sorted, func(a, b Pusher) int {
 		return cmp.Or(cmp.Compare(a.Created, b.Created), cmp.Compare(a.AppID, b.AppID), cmp.Compare(a.Pushkey, b.Pushkey))
 	})
-	return List{sorted}
+	return List{pushers: sorted}
+}
+
+// WithOthers returns the list as a part of what a user has: [List.Size] counts the
+// others, too, which the list does not have.
+func (l *List) WithOthers(others Size) List { return List{l.pushers, others} }
+
+// Only returns the part of the list that has the pusher of a key, or nothing; see
+// [List.WithOthers].
+func (l *List) Only(key Key) List {
+	only, others := List{}, l.WithOthers(Size{})
+	for _, p := range others.Remove(func(p Pusher) bool { return p.Key == key }) {
+		only = NewList(p)
+	}
+	return only.WithOthers(others.Size())
 }
 
 // Len returns the number of pushers.
@@ -103,15 +120,16 @@ type Size struct {
 	Bytes   int // that they take where they are stored, each with its field
 }
 
-// Size returns the size of the list. Escapes make a pusher up to six times as
-// large as it was submitted.
-func (l *List) Size() (s Size) {
+// Size returns the size of the list, and of the others if it is a part. Escapes make
+// a pusher up to six times as large as it was submitted.
+func (l *List) Size() Size {
+	s := l.others
 	var stored []byte
 	for _, p := range l.pushers {
 		stored = p.AppendStored(stored[:0])
 		s.Bytes += len(p.Field()) + len(stored)
 	}
-	s.Pushers = len(l.pushers)
+	s.Pushers += len(l.pushers)
 	return s
 }
 

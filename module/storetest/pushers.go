@@ -228,15 +228,26 @@ func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		}
 	}
 
-	b.Lang = "de"
-	wantNoError(t, hosts[0].UpdatePusher(t.Context(), user, b.Key, func(list *pusher.List) error {
-		if list.Len() != 1 {
-			t.Errorf("the edit got %d pushers", list.Len())
+	for _, lang := range []string{"de", "longer"} {
+		b.Lang = lang
+		c.Lang += lang // by another host, since b was last changed
+		setPushers(t, hosts[1], user, c)
+		var size pusher.Size
+		wantNoError(t, hosts[0].UpdatePusher(t.Context(), user, b.Key, func(list *pusher.List) error {
+			if list.Len() != 1 {
+				t.Errorf("the edit got %d pushers", list.Len())
+			}
+			list.Set(b)
+			size = list.Size()
+			return nil
+		}))
+		wantPushers(t, hosts[1], user, a, b, c)
+		whole, err := hosts[1].Load(t.Context(), user)
+		wantNoError(t, err)
+		if size != whole.Size() {
+			t.Errorf("the edit was told the size %+v, want that of all, %+v", size, whole.Size())
 		}
-		list.Set(b)
-		return nil
-	}))
-	wantPushers(t, hosts[1], user, a, b, c)
+	}
 	refused := hosts[1].UpdatePusher(t.Context(), user, a.Key, func(list *pusher.List) error {
 		list.Delete(a.Key)
 		return errRefused
