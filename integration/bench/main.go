@@ -1,12 +1,13 @@
-// Command bench measures the demo host, beside what it is compared with, on this
-// machine:
+// Command bench compares the demo host and delivery with bare programs that do the
+// least that is needed for the same:
 //
-//	go run ./integration/bench speed    # beside a bare echo and go-redis host
-//	go run ./integration/bench hostile  # what users wait for beside hostile clients
-//	go run ./integration/bench delivery # beside a bare client, and bare XADDs
+//	go run ./integration/bench speed    # with an echo and go-redis host
+//	go run ./integration/bench delivery # with an HTTP client
 //
-// Each scenario starts the servers that it needs on free ports of 127.0.0.1, and
-// explains its flags with -h.
+// Each starts the servers that it needs on free ports of 127.0.0.1, loads them in
+// turn, prints a table, and explains its flags with -h. The figure to hold is the
+// ratio of CPU times: other programs on the machine change it less than rates and
+// latencies.
 package main
 
 import (
@@ -16,13 +17,14 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
+	"slices"
+	"sync"
 	"syscall"
+	"time"
 
 	"github.com/redis/go-redis/v9/logging"
 
-	"github.com/pushfx/pushfx/integration/bench/delivery"
-	"github.com/pushfx/pushfx/integration/bench/hostile"
-	"github.com/pushfx/pushfx/integration/bench/speed"
 	"github.com/pushfx/pushfx/module/fault"
 )
 
@@ -37,17 +39,59 @@ func main() {
 	}
 }
 
-// run runs the scenario that the arguments begin with.
+// run runs the scenario that the arguments begin with. The others are processes that
+// scenarios start.
 func run(ctx context.Context, args []string) error {
-	if len(args) > 0 {
-		switch args[0] {
-		case "speed":
-			return speed.Run(ctx, args[1:])
-		case "delivery":
-			return delivery.Run(ctx, args[1:])
-		case "hostile":
-			return hostile.Run(ctx, args[1:])
-		}
+	scenarios := map[string]func(context.Context, []string) error{
+		"speed": runSpeed, "delivery": runDelivery,
+		"floor": serveFloor, "sender": runSender, "bare-client": postBare,
 	}
-	return errors.New("want a scenario: speed, hostile or delivery")
+	if len(args) == 0 || scenarios[args[0]] == nil {
+		return errors.New("want a scenario: speed or delivery")
+	}
+	return scenarios[args[0]](ctx, args[1:])
 }
+
+var errNothing = errors.New("nothing to measure (-h explains the flags)")
+
+// sideBySide calls do with each number below n, all at a time. Their context ends
+// with the first error.
+func sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var running sync.WaitGroup
+	for i := range n {
+		running.Go(func() {
+			if err := do(ctx, i); err != nil {
+				cancel(err)
+			}
+		})
+	}
+	running.Wait()
+	return context.Cause(ctx)
+}
+
+// quantile returns the value that this part of the values does not exceed.
+func quantile[T ~int64 | ~float64](values []T, part float64) T {
+	sorted := slices.Sorted(slices.Values(values))
+	return sorted[int(part*float64(len(sorted)-1))]
+}
+
+// medianOf returns the median of a part of what each round found.
+func medianOf[R any, T ~int64 | ~float64](rounds []R, part func(R) T) T {
+	values := make([]T, len(rounds))
+	for i, r := range rounds {
+		values[i] = part(r)
+	}
+	return quantile(values, .5)
+}
+
+// printMachine begins the results of a scenario.
+func printMachine(format string, args ...any) {
+	fmt.Printf("%s, %s/%s with %d cores, %s; %s.\n\n", time.Now().Format(time.DateOnly),
+		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), fmt.Sprintf(format, args...))
+}
+
+func us(d time.Duration) string { return fmt.Sprintf("%.1f", float64(d.Nanoseconds())/1e3) }
+
+func ms(d time.Duration) string { return fmt.Sprintf("%.2f ms", float64(d.Nanoseconds())/1e6) }

@@ -193,6 +193,29 @@ func TestASlowBodyEndsAndIsInNobodysWay(t *testing.T) {
 	}
 }
 
+// Whoever sends nothing, or half a header, loses the connection long before those who
+// send a body slowly.
+func TestConnectionsWithoutARequestEnd(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("takes as long as a header may")
+	}
+	d := startDemo(t)
+	var waiting sync.WaitGroup
+	for name, sent := range map[string]string{"nothing": "", "half a header": "GET " + rulesPath + " HTTP/1.1\r\nHost: x\r\n"} {
+		conn, start := d.dial(), time.Now()
+		fmt.Fprint(conn, sent)
+		waiting.Go(func() {
+			_, err := io.Copy(io.Discard, conn)
+			if took := time.Since(start); err != nil || took < headerTimeout-time.Second || took > readTimeout-time.Second {
+				t.Errorf("%s: the connection ended after %v, %v", name, took, err)
+			}
+		})
+	}
+	d.expect("GET", rulesPath, "demo-alice", "", 200, "")
+	waiting.Wait()
+}
+
 func TestClientsHaveSoManyConnections(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "-connections", "3")

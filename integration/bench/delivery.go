@@ -1,0 +1,328 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// deliveryUsers is how many users get the notifications. Each has a pusher.
+const deliveryUsers = 1000
+
+// delivery is what hands events over, and the gateway that gets the notifications.
+type delivery struct {
+	rounds        int // how often delivery and the bare client send, in turn
+	notifications int // that either sends
+	events        int // so far
+
+	*servers
+	push      *pushfx.Push // hands over, and sends nothing
+	decisions module.Decisions
+	gateway   *gateway
+}
+
+// runDelivery measures delivery, with events that go to one user and to a thousand.
+func runDelivery(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("bench delivery", flag.ContinueOnError)
+	d := &delivery{}
+	flags.IntVar(&d.rounds, "rounds", 5, "`NUMBER` of times that delivery and the bare client send, in turn")
+	flags.IntVar(&d.notifications, "notifications", 30_000, "`NUMBER` that either sends, at most 50,000: a backlog is bounded")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if d.rounds < 1 || d.notifications < deliveryUsers || d.notifications > 50*deliveryUsers || flags.NArg() > 0 {
+		return errNothing
+	}
+	d.servers, err = startRedis(ctx)
+	defer d.close()
+	if err != nil {
+		return err
+	}
+	if d.push, err = newPush(ctx, d.redis); err != nil {
+		return err
+	}
+	if d.gateway, err = newGateway(); err != nil {
+		return err
+	}
+	defer d.gateway.server.Close()
+	if err := errors.Join(d.setPushers(ctx), d.decide(ctx)); err != nil {
+		return err
+	}
+	printMachine("%d rounds of %d notifications in turn, medians", d.rounds, d.notifications)
+	fmt.Println("| What | delivery | bare client | ratio | goal |\n|---|---|---|---|---|")
+	return errors.Join(d.measureCPU(ctx, 1, "25 µs"), d.measureCPU(ctx, deliveryUsers, "8 µs"), d.measureLatency(ctx))
+}
+
+// newPush returns the module with delivery. It sends only where it is run.
+func newPush(ctx context.Context, client redis.UniversalClient) (*pushfx.Push, error) {
+	config := pushfx.DefaultConfig()
+	config.PusherPolicy.AllowHTTP = true
+	config.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+	push, err := pushfx.New(client, config, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	if err != nil {
+		return nil, err
+	}
+	return push, push.Check(ctx)
+}
+
+// runSender is the process of a host that sends what was handed over, until ctx ends.
+// The argument is the address of the Redis.
+func runSender(ctx context.Context, args []string) error {
+	client := redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true})
+	defer client.Close()
+	push, err := newPush(ctx, client)
+	if err == nil {
+		push.Run(ctx)
+	}
+	return err
+}
+
+// postBare is the process of a client that does what sending cannot do without: it
+// posts its input over connections that are kept, each request with a deadline, and
+// reads the answers. The arguments are the URL, and how often.
+func postBare(ctx context.Context, args []string) error {
+	body, err := io.ReadAll(os.Stdin)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(args[1])
+	if err != nil {
+		return err
+	}
+	const connections = 64 // as many as delivery has to one gateway
+	client := &http.Client{Timeout: time.Minute, Transport: &http.Transport{MaxIdleConnsPerHost: connections}}
+	return sideBySide(ctx, connections, func(ctx context.Context, worker int) error {
+		for i := worker; i < n; i += connections {
+			if err := post(ctx, client, args[0], string(body)); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+func post(ctx context.Context, client *http.Client, url, body string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		return err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	_, err = io.Copy(io.Discard, answer.Body)
+	return err
+}
+
+func deliveryUser(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%06d:example.org", n)) }
+
+func (d *delivery) setPushers(ctx context.Context) error {
+	for i := range deliveryUsers {
+		err := d.push.Pushers.Set(ctx, deliveryUser(i), pusher.Pusher{
+			Key: pusher.Key{AppID: "org.example.app", Pushkey: string(deliveryUser(i))}, Kind: pusher.HTTP,
+			AppDisplayName: "App", DeviceDisplayName: "Phone", Lang: "en", Data: `{"url":"` + d.gateway.url + `"}`,
+		}, pusher.KeepOthers)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// message is an event of a room, number n. Its notification has about a thousand bytes.
+func message(n int) module.Event {
+	return module.Event{JSON: fmt.Sprintf(
+		`{"event_id":"$%09d","room_id":"!room:example.org","type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"%s"}}`,
+		n, strings.Repeat("x", 800),
+	)}
+}
+
+// decide decides for all users. What it decides fits all messages.
+func (d *delivery) decide(ctx context.Context) (err error) {
+	members := make([]match.Member, deliveryUsers)
+	for i := range members {
+		members[i].User = deliveryUser(i)
+	}
+	d.decisions, err = d.push.Notifier.Decide(ctx, message(0), members)
+	return err
+}
+
+// notify hands event number n over to so many users: to each of them in turn, or to all.
+func (d *delivery) notify(ctx context.Context, n, users int) error {
+	first := n * users % deliveryUsers
+	return d.push.Notifier.Notify(ctx, message(n), "", d.decisions[first:first+users])
+}
+
+// gateway is a push gateway in this process.
+type gateway struct {
+	server   *http.Server
+	url      string
+	arrivals chan arrival
+}
+
+// arrival is a notification that has arrived.
+type arrival struct {
+	body string
+	at   time.Time
+}
+
+func newGateway() (*gateway, error) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return nil, err
+	}
+	g := &gateway{url: "http://" + listener.Addr().String() + pusher.NotifyPath, arrivals: make(chan arrival, 1<<16)}
+	g.server = &http.Server{Handler: g}
+	go g.server.Serve(listener)
+	return g, nil
+}
+
+func (g *gateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	at := time.Now()
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	io.WriteString(w, `{"rejected":[]}`)
+	g.arrivals <- arrival{string(body), at}
+}
+
+// wait waits until n notifications have arrived, and returns the last.
+func (g *gateway) wait(ctx context.Context, n int) (last arrival, err error) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	for i := range n {
+		select {
+		case last = <-g.arrivals:
+		case <-ctx.Done():
+			return last, fmt.Errorf("%d of %d notifications have arrived: %w", i, n, ctx.Err())
+		}
+	}
+	return last, nil
+}
+
+// deliveryRound is the CPU time that a notification has taken: of Redis to hand it
+// over and to send it, and of the processes of the sender and the bare client.
+type deliveryRound struct{ handOver, send, sender, bare time.Duration }
+
+// measureCPU measures events that go to so many users each.
+func (d *delivery) measureCPU(ctx context.Context, users int, redisGoal string) error {
+	rounds := make([]deliveryRound, d.rounds)
+	for i := range rounds {
+		var err error
+		if rounds[i], err = d.round(ctx, users); err != nil {
+			return err
+		}
+	}
+	sender := medianOf(rounds, func(r deliveryRound) time.Duration { return r.sender })
+	bare := medianOf(rounds, func(r deliveryRound) time.Duration { return r.bare })
+	ratio := medianOf(rounds, func(r deliveryRound) float64 { return float64(r.sender) / float64(r.bare) })
+	fmt.Printf("| CPU of the sender a notification, events to %d | %s µs | %s µs | %.2f | 1.5 |\n", users, us(sender), us(bare), ratio)
+	handOver := medianOf(rounds, func(r deliveryRound) time.Duration { return r.handOver })
+	send := medianOf(rounds, func(r deliveryRound) time.Duration { return r.send })
+	fmt.Printf("| CPU of Redis a notification, events to %d: to hand over + to send | %s + %s µs | | | %s |\n", users, us(handOver), us(send), redisGoal)
+	return nil
+}
+
+// round hands events over, and then starts a host that sends them, so that the host's
+// process only sends. Then the bare client sends as much.
+func (d *delivery) round(ctx context.Context, users int) (r deliveryRound, err error) {
+	const callers = 16
+	events := d.notifications / users
+	n := events * users
+	r.handOver, err = d.redisCPUOf(ctx, func() error {
+		return sideBySide(ctx, callers, func(ctx context.Context, caller int) error {
+			for e := caller; e < events; e += callers {
+				if err := d.notify(ctx, d.events+e, users); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
+	if err != nil {
+		return r, err
+	}
+	d.events += events
+	var last arrival
+	r.send, err = d.redisCPUOf(ctx, func() error {
+		host, err := d.start(self("sender", d.address), "")
+		if err != nil {
+			return err
+		}
+		last, err = d.gateway.wait(ctx, n)
+		host.stop()
+		r.sender = host.wait()
+		return err
+	})
+	if err != nil {
+		return r, err
+	}
+	bare := self("bare-client", d.gateway.url, strconv.Itoa(n))
+	bare.Stdin = strings.NewReader(last.body)
+	client, err := d.start(bare, "")
+	if err != nil {
+		return r, err
+	}
+	_, err = d.gateway.wait(ctx, n)
+	r.bare = client.wait()
+	for _, part := range []*time.Duration{&r.handOver, &r.send, &r.sender, &r.bare} {
+		*part /= time.Duration(n)
+	}
+	return r, err
+}
+
+// measureLatency has a host send one notification after the other, and measures each
+// from the beginning of Notify to its arrival, beside a bare POST of the same.
+func (d *delivery) measureLatency(ctx context.Context) error {
+	if _, err := d.start(self("sender", d.address), ""); err != nil {
+		return err
+	}
+	const notifications = 1000
+	var sent, bare []time.Duration
+	for i := range notifications {
+		time.Sleep(5 * time.Millisecond)
+		began := time.Now()
+		if err := d.notify(ctx, d.events+i, 1); err != nil {
+			return err
+		}
+		ours, err := d.gateway.wait(ctx, 1)
+		if err != nil {
+			return err
+		}
+		sent, began = append(sent, ours.at.Sub(began)), time.Now()
+		if err := post(ctx, http.DefaultClient, d.gateway.url, ours.body); err != nil {
+			return err
+		}
+		theirs, err := d.gateway.wait(ctx, 1)
+		if err != nil {
+			return err
+		}
+		bare = append(bare, theirs.at.Sub(began))
+	}
+	sent = sent[1:] // the first waits for the host to start
+	for _, percent := range []int{50, 99} {
+		ours, theirs := quantile(sent, float64(percent)/100), quantile(bare, float64(percent)/100)
+		fmt.Printf("| from Notify to the gateway, one at a time, p%d | %s | %s | %.1f | %s |\n",
+			percent, ms(ours), ms(theirs), float64(ours)/float64(theirs), map[int]string{99: "50 ms"}[percent])
+	}
+	return nil
+}
