@@ -74,7 +74,7 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 			return err
 		}
 		defer memory.Close()
-		cfg.redis.Addresses = []string{memory.Addr()}
+		cfg.redis = redisurl.EmbeddedAt(memory.Addr())
 	}
 	log := newLogger(stderr, cfg.logLevel)
 	var listening *servers

@@ -68,9 +68,7 @@ func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.L
 func startStore(t *testing.T) *sessions.Store {
 	t.Helper()
 	memory := miniredis.RunT(t)
-	var servers redisurl.Servers
-	servers.Addresses = []string{memory.Addr()}
-	client := servers.Client()
+	client := redisurl.EmbeddedAt(memory.Addr()).Client()
 	t.Cleanup(func() { client.Close() })
 	return sessions.NewStore(client, "", 5*time.Second)
 }

@@ -92,7 +92,7 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 // addressOf is where a node is, or what the sentinels call it.
 func (b *backend) addressOf(node *redis.Client) string {
 	if b.servers.Mode == redisurl.Sentinel {
-		return "master " + b.servers.Master
+		return "master " + b.servers.Master()
 	}
 	return node.Options().Addr
 }

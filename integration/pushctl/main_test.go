@@ -259,7 +259,7 @@ func TestWrongCallsAreExplained(t *testing.T) {
 		{"password on the command line", []string{"check", "-redis", "redis://user:" + secret + "@127.0.0.1"}, "everybody on this machine can see"},
 		{"sentinel's password", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://:" + secret + "@127.0.0.1"}, "everybody on this machine can see"},
 		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "everybody on this machine can see"},
-		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not a valid URL"},
+		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not understood"},
 		{"prefix with braces", []string{"check", "-redis", "127.0.0.1:1", "-key-prefix", "{a}"}, "-key-prefix"},
 		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "want keys a second"},
 		{"unknown durability", []string{"repair", "-redis", "127.0.0.1:1", "-durability", "much"}, "-durability"},
@@ -369,6 +369,17 @@ func TestAURLWithAPasswordComesFromTheEnvironment(t *testing.T) {
 	r := runIn(t.Context(), noEnvironment, "check", "-redis", server.Addr())
 	if r.status != exitFailure || !strings.Contains(r.stderr, "NOAUTH") {
 		t.Errorf("without a password: status %d, %s", r.status, r.stderr)
+	}
+}
+
+func TestAClusterThatIsNotCreatedYetIsToldAsThat(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t, "--cluster-enabled", "yes")
+	for _, command := range []string{"check", "queues", "gateways"} {
+		r := runIn(t.Context(), noEnvironment, command, "-redis-mode", "cluster", "-redis", server.Addr())
+		if r.status != exitFailure || !strings.Contains(r.stderr, "is not created yet") {
+			t.Errorf("%s: status %d, %s", command, r.status, r.stderr)
+		}
 	}
 }
 

@@ -21,7 +21,7 @@ func (s Servers) Check(ctx context.Context) error {
 		return nil
 	}
 	var faults []error
-	for _, address := range s.Addresses {
+	for _, address := range s.shared().addresses {
 		err := s.checkServer(ctx, address)
 		var silent *silentError
 		if !errors.As(err, &silent) {
@@ -46,9 +46,12 @@ func (e *silentError) Unwrap() error { return e.cause }
 
 // checkServer asks one server.
 func (s Servers) checkServer(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, checkLimit/time.Duration(len(s.Addresses)))
+	ctx, cancel := context.WithTimeout(ctx, checkLimit/time.Duration(len(s.shared().addresses)))
 	defer cancel()
-	client := redis.NewClient(s.checkOptions(address))
+	login := s.shared()
+	client := s.node(redis.Options{
+		Addr: address, Username: login.user, Password: login.password, TLSConfig: login.tls, MaxRetries: -1, DB: s.single.DB,
+	})
 	defer client.Close()
 	info, err := client.Info(ctx, "server").Result()
 	if redis.HasErrorPrefix(err, "NOPERM") {
@@ -60,27 +63,33 @@ func (s Servers) checkServer(ctx context.Context, address string) error {
 	if found := modeIn(info); found != "" && found != s.Mode {
 		return fmt.Errorf("the Redis at %s runs in %s mode, which -redis-mode %s does not fit", address, found, s.Mode)
 	}
-	if s.Mode == Sentinel {
+	switch s.Mode {
+	case Sentinel:
 		return s.checkMaster(ctx, client, address)
+	case Cluster:
+		return checkSlots(ctx, client, address)
 	}
 	return nil
 }
 
-// checkOptions are those of a client that asks once, and gives up early.
-func (s Servers) checkOptions(address string) *redis.Options {
-	options := s.nodeOptions(address)
-	options.MaxRetries = -1
-	if s.Mode == Sentinel {
-		options.Username, options.Password, options.DB = s.Sentinels.User, s.Sentinels.Password, 0
+// checkSlots asks a node of a cluster whether any node has slots: none has before the
+// cluster is created.
+func checkSlots(ctx context.Context, client *redis.Client, address string) error {
+	slots, err := client.ClusterSlots(ctx).Result()
+	if err == nil && len(slots) == 0 {
+		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (redis-cli --cluster create)", address)
 	}
-	return options
+	if redis.HasErrorPrefix(err, "NOPERM") {
+		return nil
+	}
+	return refusal(address, err)
 }
 
 // checkMaster asks a sentinel whether it watches the master.
 func (s Servers) checkMaster(ctx context.Context, client *redis.Client, address string) error {
-	err := client.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Master).Err()
+	err := client.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Master()).Err()
 	if errors.Is(err, redis.Nil) {
-		return fmt.Errorf("the sentinel at %s watches no master named %q", address, s.Master)
+		return fmt.Errorf("the sentinel at %s watches no master named %q", address, s.Master())
 	}
 	return refusal(address, err)
 }

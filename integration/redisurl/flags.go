@@ -27,10 +27,10 @@ func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
 	flags.StringVar(&f.Mode, "redis-mode", string(mode), "`MODE` of the Redis: "+modes)
 	flags.StringVar(&f.Where, "redis", "",
 		"`ADDR[,ADDR...]` of the Redis, or of its sentinels or cluster nodes, each\nHOST:PORT; "+
-			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, with rediss\nfor TLS. "+
-			"In a URL, addr=HOST:PORT adds an address, skip_verify=true trusts\nany certificate, "+
-			"and for sentinels, whose own login stands before the @,\nusername=, password= and "+
-			"master_name= are those of the servers behind")
+			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, with rediss\nfor TLS, "+
+			"as go-redis reads it: addr=HOST:PORT in the query adds an address,\nskip_verify=true trusts "+
+			"any certificate, and for sentinels, whose own login\nstands before the @, "+
+			"username=, password= and master_name= are those of the\nservers behind")
 	flags.StringVar(&f.Master, "redis-master", "",
 		"`NAME` of the master that the sentinels watch, before master_name in a URL\n(default \""+defaultMaster+"\")")
 	flags.StringVar(&f.PasswordFile, "redis-password-file", "",
@@ -57,25 +57,29 @@ func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	if f.SentinelPasswordFile != "" && s.Mode != Sentinel {
 		return Servers{}, errors.New("-redis-sentinel-password-file needs -redis-mode sentinel")
 	}
-	err = s.Login.fill("-redis-password-file", f.PasswordFile, environment(PasswordVariable))
-	if err == nil && s.Mode == Sentinel {
-		err = s.Sentinels.fill("-redis-sentinel-password-file", f.SentinelPasswordFile, environment(SentinelPasswordVariable))
+	main, password := &s.single.Password, environment(PasswordVariable)
+	switch s.Mode {
+	case Cluster:
+		main = &s.cluster.Password
+	case Sentinel:
+		main = &s.sentinels.Password
+		err = fill(&s.sentinels.SentinelPassword, "-redis-sentinel-password-file", f.SentinelPasswordFile, environment(SentinelPasswordVariable))
 	}
-	if err != nil {
+	if err = errors.Join(err, fill(main, "-redis-password-file", f.PasswordFile, password)); err != nil {
 		return Servers{}, err
 	}
 	return s, nil
 }
 
 // fill adds the password from a file or, if none is named, the one given.
-func (l *Login) fill(name, file, otherwise string) error {
+func fill(password *string, name, file, otherwise string) error {
 	switch {
-	case l.Password != "" && file != "":
+	case *password != "" && file != "":
 		return fmt.Errorf("there is a password in the URL, and %s names another", name)
-	case l.Password != "":
+	case *password != "":
 		return nil
 	case file == "":
-		l.Password = otherwise
+		*password = otherwise
 		return nil
 	}
 	text, err := os.ReadFile(file)
@@ -83,7 +87,7 @@ func (l *Login) fill(name, file, otherwise string) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	first, _, _ := strings.Cut(string(text), "\n")
-	if l.Password = strings.TrimSuffix(first, "\r"); l.Password == "" {
+	if *password = strings.TrimSuffix(first, "\r"); *password == "" {
 		return fmt.Errorf("%s: the first line of the file is empty", name)
 	}
 	return nil

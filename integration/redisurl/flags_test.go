@@ -1,4 +1,4 @@
-package redisurl_test
+package redisurl
 
 import (
 	"flag"
@@ -6,8 +6,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/pushfx/pushfx/integration/redisurl"
 )
 
 func TestPasswordsComeFromTheURLAFileOrTheEnvironment(t *testing.T) {
@@ -21,45 +19,46 @@ func TestPasswordsComeFromTheURLAFileOrTheEnvironment(t *testing.T) {
 		t.Fatal(err)
 	}
 	environment := map[string]string{
-		redisurl.PasswordVariable: "s3cret env", redisurl.SentinelPasswordVariable: "s3cret sentinel env",
+		PasswordVariable: "s3cret env", SentinelPasswordVariable: "s3cret sentinel env",
 	}
 	for _, test := range []struct {
 		name        string
 		args        []string
 		environment map[string]string
-		login, own  redisurl.Login
+		login, own  login
 		err         string
 	}{
 		{name: "none", args: []string{"-redis", "a:1"}},
-		{name: "URL", args: []string{"-redis", "redis://user:s3cret@a"}, environment: environment, login: redisurl.Login{User: "user", Password: "s3cret"}},
-		{name: "environment", args: []string{"-redis", "redis://user@a"}, environment: environment, login: redisurl.Login{User: "user", Password: "s3cret env"}},
+		{name: "URL", args: []string{"-redis", "redis://user:s3cret@a"}, environment: environment, login: login{user: "user", password: "s3cret"}},
+		{name: "environment", args: []string{"-redis", "redis://user@a"}, environment: environment, login: login{user: "user", password: "s3cret env"}},
 		{
 			name: "file", args: []string{"-redis", "a:1", "-redis-password-file", file}, environment: environment,
-			login: redisurl.Login{Password: "s3cret file"},
+			login: login{password: "s3cret file"},
 		},
 		{
 			name: "sentinels", args: []string{"-redis-mode", "sentinel", "-redis", "a:1", "-redis-sentinel-password-file", file}, environment: environment,
-			login: redisurl.Login{Password: "s3cret env"}, own: redisurl.Login{Password: "s3cret file"},
+			login: login{password: "s3cret env"}, own: login{password: "s3cret file"},
 		},
 		{
 			name: "sentinels and environment", args: []string{"-redis-mode", "sentinel", "-redis", "a:1"}, environment: environment,
-			login: redisurl.Login{Password: "s3cret env"}, own: redisurl.Login{Password: "s3cret sentinel env"},
+			login: login{password: "s3cret env"}, own: login{password: "s3cret sentinel env"},
 		},
 		{name: "two", args: []string{"-redis", "redis://:s3cret@a", "-redis-password-file", file}, err: "names another"},
 		{name: "no file", args: []string{"-redis", "a:1", "-redis-password-file", file + "x"}, err: "-redis-password-file: open"},
 		{name: "empty file", args: []string{"-redis", "a:1", "-redis-password-file", empty}, err: "empty"},
 		{name: "sentinels that are none", args: []string{"-redis", "a:1", "-redis-sentinel-password-file", file}, err: "needs -redis-mode sentinel"},
-		{name: "bad URL", args: []string{"-redis", "redis://user:s3cret%@a"}, err: "-redis: not a valid URL"},
+		{name: "bad URL", args: []string{"-redis", "redis://user:s3cret%@a"}, err: "-redis: not understood"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			var flags redisurl.Flags
+			var flags Flags
 			set := flag.NewFlagSet("test", flag.ContinueOnError)
-			flags.Add(set, redisurl.Standalone, "standalone, sentinel or cluster")
+			flags.Add(set, Standalone, "standalone, sentinel or cluster")
 			if err := set.Parse(test.args); err != nil {
 				t.Fatal(err)
 			}
 			got, err := flags.Servers(func(name string) string { return test.environment[name] })
+			data, own := got.logins()
 			text := ""
 			if err != nil {
 				text = err.Error()
@@ -67,7 +66,7 @@ func TestPasswordsComeFromTheURLAFileOrTheEnvironment(t *testing.T) {
 			if (text == "") != (test.err == "") || !strings.Contains(text, test.err) || strings.Contains(text, "s3cret") {
 				t.Errorf("got %q, want %q", text, test.err)
 			}
-			if got.Login != test.login || got.Sentinels != test.own || strings.Contains(got.String(), "s3cret") {
+			if data != test.login || own != test.own || strings.Contains(got.String(), "s3cret") {
 				t.Errorf("got %+v", got)
 			}
 		})

@@ -13,6 +13,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
 // Mode says what kind of Redis to connect to. It is never guessed. Except for
@@ -29,41 +32,61 @@ const (
 
 // Servers says where the Redis is and how to log in.
 type Servers struct {
-	Mode      Mode
-	Addresses []string // host:port each; of the sentinels in sentinel mode
-	Login     Login
-	Sentinels Login       // of the sentinels themselves
-	Master    string      // the name of the master that the sentinels watch
-	Database  int         // 0 in a cluster
-	TLS       *tls.Config // nil without TLS
-
+	Mode        Mode
 	LongestWait time.Duration // of a server for the durability of a change
+
+	single    redis.Options // also of an embedded Redis
+	sentinels redis.FailoverOptions
+	cluster   redis.ClusterOptions
 }
 
-// Login is what to log in with; both are empty if no login is needed.
-type Login struct{ User, Password string }
+// EmbeddedAt returns the servers for a Redis that the command has started.
+func EmbeddedAt(address string) Servers {
+	return Servers{Mode: Embedded, single: redis.Options{Addr: address}}
+}
 
-// The defaults of a Redis.
-const (
-	defaultMaster       = "mymaster"
-	defaultPort         = "6379"
-	defaultSentinelPort = "26379"
-)
+// defaultMaster is the name that a sentinel's own example gives to a master.
+const defaultMaster = "mymaster"
+
+// shared are the settings that all modes have; the login is that of the addresses.
+type shared struct {
+	addresses      []string
+	user, password string
+	tls            *tls.Config
+}
+
+func (s Servers) shared() shared {
+	switch s.Mode {
+	case Sentinel:
+		o := s.sentinels
+		return shared{o.SentinelAddrs, o.SentinelUsername, o.SentinelPassword, o.TLSConfig}
+	case Cluster:
+		o := s.cluster
+		return shared{o.Addrs, o.Username, o.Password, o.TLSConfig}
+	}
+	return shared{[]string{s.single.Addr}, s.single.Username, s.single.Password, s.single.TLSConfig}
+}
+
+// Master is the name of the master that the sentinels watch.
+func (s Servers) Master() string { return s.sentinels.MasterName }
 
 // String names the mode and the addresses, without the logins.
 func (s Servers) String() string {
-	text := string(s.Mode) + " at " + strings.Join(s.Addresses, ", ")
+	shared := s.shared()
+	text := string(s.Mode) + " at " + strings.Join(shared.addresses, ", ")
 	if s.Mode == Sentinel {
-		text += ", master " + s.Master
+		text += ", master " + s.Master()
 	}
-	if s.TLS != nil {
+	if shared.tls != nil {
 		text += ", with TLS"
 	}
 	return text
 }
 
 // HasPassword reports whether there is a password for any of the servers.
-func (s Servers) HasPassword() bool { return s.Login.Password != "" || s.Sentinels.Password != "" }
+func (s Servers) HasPassword() bool {
+	return s.shared().password != "" || s.sentinels.Password != ""
+}
 
 // Parse reads the values of -redis-mode, -redis and -redis-master. Its errors
 // repeat nothing of where: what is not understood may be a part of a password.
@@ -77,110 +100,128 @@ func Parse(mode Mode, where, master string) (Servers, error) {
 		return Servers{}, fmt.Errorf("-redis-mode %s needs -redis, which says where it is", mode)
 	case mode != Sentinel && master != "":
 		return Servers{}, errors.New("-redis-master needs -redis-mode sentinel")
+	case mode == Embedded:
+		return Servers{Mode: mode}, nil
 	}
-	s := Servers{Mode: mode, Master: master}
-	if mode == Embedded {
-		return s, nil
+	s := Servers{Mode: mode}
+	var err error
+	if !strings.Contains(where, "://") {
+		all := strings.Split(where, ",")
+		if err = checkAddresses(all); len(all) > 1 {
+			where = all[0] + "?" + url.Values{"addr": all[1:]}.Encode()
+		}
+		where = "redis://" + where
 	}
-	if err := s.read(where); err != nil {
+	if err == nil {
+		err = s.read(where)
+	}
+	if err != nil {
 		return Servers{}, fmt.Errorf("-redis: %w", err)
 	}
-	if mode == Sentinel {
-		s.Master = cmp.Or(s.Master, defaultMaster)
-	}
+	s.sentinels.MasterName = cmp.Or(master, s.sentinels.MasterName, defaultMaster)
 	return s, nil
 }
 
-// read reads the value of -redis.
-func (s *Servers) read(where string) error {
-	if strings.Contains(where, "://") {
-		if err := s.readURL(where); err != nil {
-			return err
-		}
-	} else {
-		s.Addresses = strings.Split(where, ",")
-	}
-	for i, address := range s.Addresses {
+func checkAddresses(all []string) error {
+	for i, address := range all {
 		if host, _, _ := net.SplitHostPort(address); host == "" || !ValidAddress(address) {
 			return fmt.Errorf("address %d is not HOST:PORT", i+1)
 		}
 	}
-	if s.Mode == Standalone && len(s.Addresses) > 1 {
-		return errors.New("a standalone Redis has one address")
-	}
 	return nil
 }
 
-// readURL reads a URL. It means what it means to the Redis client: with
-// sentinels, user and password are theirs.
-func (s *Servers) readURL(text string) error {
+// errNotUnderstood takes the place of the Redis client's errors, which repeat the URL.
+var errNotUnderstood = errors.New("not understood: want HOST:PORT, of sentinels or a cluster several with commas, or a URL " +
+	"that go-redis takes in this mode (redis:// or rediss://, a number as database, no unknown option, and in user and " +
+	"password all but letters and digits percent-encoded)")
+
+// read reads a URL as the Redis client does: with sentinels, user and password are
+// theirs. It refuses a part that the client would ignore, which may be the rest of a
+// password.
+func (s *Servers) read(text string) error {
 	u, err := url.Parse(text)
-	if err != nil || u.Hostname() == "" || u.Fragment != "" {
-		return errors.New("not a valid URL (in a user or password, percent-encode all but letters and digits)")
+	if err != nil || u.Hostname() == "" || u.Fragment != "" || s.Mode == Cluster && strings.Trim(u.Path, "/") != "" {
+		return errNotUnderstood
 	}
-	switch u.Scheme {
-	case "redis":
-	case "rediss":
-		s.TLS = &tls.Config{MinVersion: tls.VersionTLS12}
+	switch s.Mode {
+	case Sentinel:
+		err = parse(&s.sentinels, text, redis.ParseFailoverURL)
+	case Cluster:
+		err = parse(&s.cluster, text, redis.ParseClusterURL)
 	default:
-		return errors.New("the URL must start with redis:// or rediss://")
+		err = parse(&s.single, text, redis.ParseURL)
 	}
-	port := defaultPort
-	if s.Mode == Sentinel {
-		port = defaultSentinelPort
-	}
-	s.Addresses = []string{net.JoinHostPort(u.Hostname(), cmp.Or(u.Port(), port))}
-	login := &s.Login
-	if s.Mode == Sentinel {
-		login = &s.Sentinels
-	}
-	login.User = u.User.Username()
-	login.Password, _ = u.User.Password()
-	if err := s.readDatabase(strings.Trim(u.Path, "/")); err != nil {
-		return err
-	}
-	return s.readOptions(u.RawQuery)
-}
-
-// readDatabase reads the path of a URL.
-func (s *Servers) readDatabase(path string) (err error) {
-	if path == "" {
-		return nil
-	}
-	s.Database, err = strconv.Atoi(path)
-	if err != nil || s.Database < 0 {
-		return errors.New("the path of the URL must be the number of a database")
-	}
-	if s.Mode == Cluster && s.Database != 0 {
-		return errors.New("a cluster has no database but 0")
-	}
-	return nil
-}
-
-// readOptions reads the query of a URL.
-func (s *Servers) readOptions(query string) error {
-	options, err := url.ParseQuery(query)
 	if err != nil {
-		return errors.New("the query of the URL is not valid")
+		return errNotUnderstood
 	}
-	for name, values := range options {
-		last := values[len(values)-1]
-		switch {
-		case name == "addr":
-			s.Addresses = append(s.Addresses, values...)
-		case name == "skip_verify" && s.TLS != nil && (last == "true" || last == "false"):
-			s.TLS.InsecureSkipVerify = last == "true"
-		case name == "username" && s.Mode == Sentinel:
-			s.Login.User = last
-		case name == "password" && s.Mode == Sentinel:
-			s.Login.Password = last
-		case name == "master_name" && s.Mode == Sentinel:
-			s.Master = cmp.Or(s.Master, last)
-		default:
-			return errors.New("the URL has an option that does not exist, or not in this mode")
-		}
+	if t := s.shared().tls; t != nil { // each server has a name of its own
+		t.ServerName, t.MinVersion = "", tls.VersionTLS12
 	}
-	return nil
+	return checkAddresses(s.shared().addresses)
+}
+
+func parse[T any](into *T, text string, read func(string) (*T, error)) error {
+	options, err := read(text)
+	if err == nil {
+		*into = *options
+	}
+	return err
+}
+
+// The settings of the Redis client. The module gives each operation 5 s in
+// all, which must leave time for a second try.
+const (
+	replyTimeout = time.Second            // to write a command, and to read its answer
+	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or a silent sentinel is kept
+	dialTries    = 2
+
+	// poolLimit is how long a request waits for a connection to a server all of
+	// whose connections wait for replies, before it turns to another.
+	poolLimit = 500 * time.Millisecond
+
+	// topologyAge is how long a failover can stay unnoticed. The client's
+	// default is a minute.
+	topologyAge = time.Second
+)
+
+// Client returns a client for the mode, whatever the number of addresses.
+func (s Servers) Client() redis.UniversalClient {
+	switch s.Mode {
+	case Sentinel:
+		o := s.sentinels
+		s.limit(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
+		o.DialerRetries, o.ContextTimeoutEnabled = dialTries, true
+		return redis.NewFailoverClient(&o)
+	case Cluster:
+		o := s.cluster
+		s.limit(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
+		o.DialerRetries, o.ContextTimeoutEnabled, o.MaintNotificationsConfig = dialTries, true, noMaintenance()
+		o.PoolTimeout, o.ClusterStateReloadInterval = cmp.Or(o.PoolTimeout, poolLimit), topologyAge
+		return redis.NewClusterClient(&o)
+	}
+	return s.node(s.single)
+}
+
+// node returns a client of a single server.
+func (s Servers) node(o redis.Options) *redis.Client {
+	s.limit(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
+	o.DialerRetries, o.ContextTimeoutEnabled, o.MaintNotificationsConfig = dialTries, true, noMaintenance()
+	return redis.NewClient(&o)
+}
+
+// limit sets the timeouts that the URL does not have: longer than the server may take
+// to keep a change.
+func (s Servers) limit(dial, read, write *time.Duration) {
+	reply := max(replyTimeout, s.LongestWait+dialReserve)
+	*read, *write = cmp.Or(*read, reply), cmp.Or(*write, reply)
+	*dial = cmp.Or(*dial, *read+dialReserve)
+}
+
+// noMaintenance turns off the announcements of planned maintenance, which most
+// servers do not know and refuse.
+func noMaintenance() *maintnotifications.Config {
+	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
 // ValidAddress reports whether an address is HOST:PORT. An empty host passes.

@@ -1,69 +1,84 @@
-package redisurl_test
+package redisurl
 
-import (
-	"testing"
+import "testing"
 
-	"github.com/pushfx/pushfx/integration/redisurl"
-)
+// login is a user and a password.
+type login struct{ user, password string }
+
+// logins are those of the data's servers, and of the sentinels.
+func (s Servers) logins() (data, own login) {
+	switch s.Mode {
+	case Sentinel:
+		return login{s.sentinels.Username, s.sentinels.Password}, login{s.sentinels.SentinelUsername, s.sentinels.SentinelPassword}
+	case Cluster:
+		return login{s.cluster.Username, s.cluster.Password}, login{}
+	}
+	return login{s.single.Username, s.single.Password}, login{}
+}
 
 func TestFlagsSayWhereTheRedisIs(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name          string
-		mode          redisurl.Mode
+		mode          Mode
 		where, master string
 		want          string // as told to the user
-		login, own    redisurl.Login
+		login, own    login
 		database      int
 	}{
 		{
-			name: "plain", mode: redisurl.Standalone, where: "127.0.0.1:6379",
+			name: "plain", mode: Standalone, where: "127.0.0.1:6379",
 			want: "standalone at 127.0.0.1:6379",
 		},
 		{
-			name: "URL", mode: redisurl.Standalone, where: "redis://user:p%2Fw@example.org/3",
-			want: "standalone at example.org:6379", login: redisurl.Login{"user", "p/w"}, database: 3,
+			name: "URL", mode: Standalone, where: "redis://user:p%2Fw@example.org/3",
+			want: "standalone at example.org:6379", login: login{"user", "p/w"}, database: 3,
 		},
 		{
-			name: "URL of an IPv6 address", mode: redisurl.Standalone, where: "redis://:pw@[::1]:7000/",
-			want: "standalone at [::1]:7000", login: redisurl.Login{"", "pw"},
+			name: "URL of an IPv6 address", mode: Standalone, where: "redis://:pw@[::1]:7000/",
+			want: "standalone at [::1]:7000", login: login{"", "pw"},
 		},
 		{
-			name: "TLS", mode: redisurl.Standalone, where: "rediss://example.org?skip_verify=true",
+			name: "TLS", mode: Standalone, where: "rediss://example.org?skip_verify=true",
 			want: "standalone at example.org:6379, with TLS",
 		},
 		{
-			name: "cluster", mode: redisurl.Cluster, where: "a:1,b:2",
+			name: "option", mode: Standalone, where: "redis://example.org?pool_size=7",
+			want: "standalone at example.org:6379",
+		},
+		{
+			name: "cluster", mode: Cluster, where: "a:1,b:2",
 			want: "cluster at a:1, b:2",
 		},
 		{
-			name: "cluster URL", mode: redisurl.Cluster, where: "redis://user:pw@a:1?addr=b:2&addr=c:3",
-			want: "cluster at a:1, b:2, c:3", login: redisurl.Login{"user", "pw"},
+			name: "cluster URL", mode: Cluster, where: "redis://user:pw@a:1?addr=b:2&addr=c:3",
+			want: "cluster at a:1, b:2, c:3", login: login{"user", "pw"},
 		},
 		{
-			name: "sentinels", mode: redisurl.Sentinel, where: "a:1,b:2",
+			name: "sentinels", mode: Sentinel, where: "a:1,b:2",
 			want: "sentinel at a:1, b:2, master mymaster",
 		},
 		{
-			name: "sentinels, named master", mode: redisurl.Sentinel, where: "a:1", master: "m",
+			name: "sentinels, named master", mode: Sentinel, where: "a:1", master: "m",
 			want: "sentinel at a:1, master m",
 		},
 		{
-			name: "sentinel URL", mode: redisurl.Sentinel, where: "redis://s:spw@a/2?addr=b:2&master_name=m&username=user&password=pw",
-			want: "sentinel at a:26379, b:2, master m", login: redisurl.Login{"user", "pw"}, own: redisurl.Login{"s", "spw"}, database: 2,
+			name: "sentinel URL", mode: Sentinel, where: "redis://s:spw@a:26379/2?addr=b:2&master_name=m&username=user&password=pw",
+			want: "sentinel at a:26379, b:2, master m", login: login{"user", "pw"}, own: login{"s", "spw"}, database: 2,
 		},
 		{
-			name: "sentinel URL and flag", mode: redisurl.Sentinel, where: "redis://a?master_name=m", master: "flag",
+			name: "sentinel URL and flag", mode: Sentinel, where: "redis://a:26379?master_name=m", master: "flag",
 			want: "sentinel at a:26379, master flag",
 		},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			got, err := redisurl.Parse(test.mode, test.where, test.master)
+			got, err := Parse(test.mode, test.where, test.master)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.String() != test.want || got.Login != test.login || got.Sentinels != test.own || got.Database != test.database {
+			data, own := got.logins()
+			if got.String() != test.want || data != test.login || own != test.own || got.single.DB+got.sentinels.DB != test.database {
 				t.Errorf("got %+v, want %+v", got, test)
 			}
 		})

@@ -8,6 +8,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
+// noNodes is the error of go-redis for a cluster whose nodes have no slots, which has no
+// name there.
+const noNodes = "redis: cluster has no nodes"
+
 // Ping checks that Redis answers before ctx ends, also if the client ignores
 // ctx; the client's own timeouts end the command then.
 func Ping(ctx context.Context, client redis.UniversalClient) error {
@@ -18,6 +22,9 @@ func Ping(ctx context.Context, client redis.UniversalClient) error {
 	case err = <-answer:
 	case <-ctx.Done():
 		err = ctx.Err()
+	}
+	if err != nil && err.Error() == noNodes {
+		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (%w)", Address(client), err)
 	}
 	if err != nil {
 		return fmt.Errorf("the Redis at %s does not answer: %w", Address(client), err)
