@@ -75,7 +75,7 @@ func (s Servers) checkServer(ctx context.Context, address string) error {
 // checkSlots asks a node of a cluster whether any node has slots: none has before the
 // cluster is created.
 func checkSlots(ctx context.Context, client *redis.Client, address string) error {
-	slots, err := client.ClusterSlots(ctx).Result()
+	slots, err := client.Do(ctx, "CLUSTER", "SLOTS").Slice() // Redis 6.2 has no CLUSTER SHARDS
 	if err == nil && len(slots) == 0 {
 		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (redis-cli --cluster create)", address)
 	}

@@ -23,27 +23,6 @@ func ProfileTag(tag string) Member {
 	return Member{Name: "profile_tag", Value: string(strictjson.AppendString(nil, tag))}
 }
 
-// ReadImported reads a pusher of another server: what a client would submit to
-// set it and, where the server knows it, device_id. It does not check it against
-// a policy. Its errors repeat nothing of it.
-func ReadImported(text string) (Pusher, error) {
-	r := strictjson.NewReader(text)
-	var device string
-	err := r.Object(func(name string) (err error) {
-		if name == deviceName {
-			device, err = r.String()
-			return err
-		}
-		return r.Skip()
-	})
-	if err != nil {
-		return Pusher{}, err
-	}
-	p, err := readSubmitted(text)
-	p.Device = device
-	return p, err
-}
-
 // readSubmitted reads what a client submits to set a pusher.
 func readSubmitted(text string) (Pusher, error) {
 	if strictjson.Depth(text) > maxImportDepth {

@@ -178,20 +178,3 @@ func (k Keys) Pattern() string {
 	}
 	return pattern.String() + "*"
 }
-
-// AnyPrefixPattern is the MATCH pattern of SCAN for the keys for which [PrefixOf]
-// finds a prefix, and some others.
-const AnyPrefixPattern = "*:{*}*"
-
-// PrefixOf returns the prefix of a key that holds data of a user; found is false
-// for any other key.
-func PrefixOf(name string) (prefix string, found bool) {
-	before := name[:strings.IndexByte(name, '{')+1]
-	for _, start := range []string{rulesStart, pushersStart, claimsStart} {
-		if prefix, found = strings.CutSuffix(before, start); found {
-			kind := Keys{prefix}.Parse(name).Kind
-			return prefix, kind == RulesKey || kind == PushersKey || kind == ClaimsKey
-		}
-	}
-	return "", false
-}

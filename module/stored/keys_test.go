@@ -42,11 +42,6 @@ func TestKeysAreNamed(t *testing.T) {
 			if got := k.Parse(test.name); got != test.key {
 				t.Errorf("%s: got %+v, want %+v", test.name, got, test.key)
 			}
-			found, isOurs := PrefixOf(test.name)
-			holdsUsers := test.key.Kind == RulesKey || test.key.Kind == PushersKey || test.key.Kind == ClaimsKey
-			if isOurs != holdsUsers || isOurs && found != prefix {
-				t.Errorf("%s: got the prefix %q, %t", test.name, found, isOurs)
-			}
 		}
 	}
 }
@@ -61,9 +56,6 @@ func TestOddUsersAreTold(t *testing.T) {
 		}
 		if got := k.Parse(k.Pushers(user)); got != (Key{Kind: PushersKey, User: user}) {
 			t.Errorf("pushers of %q: got %+v", user, got)
-		}
-		if prefix, found := PrefixOf(k.Rules(user)); !found || prefix != "hs1:" {
-			t.Errorf("prefix of %q: got %q, %t", user, prefix, found)
 		}
 	}
 }
@@ -95,9 +87,6 @@ func TestOtherKeysAreTold(t *testing.T) {
 	} {
 		if got := (Keys{test.prefix}).Parse(test.name); got != (Key{Kind: test.want}) {
 			t.Errorf("%q under %q: got %+v", test.name, test.prefix, got)
-		}
-		if prefix, found := PrefixOf(test.name); found && test.prefix == "" {
-			t.Errorf("%q: got the prefix %q", test.name, prefix)
 		}
 	}
 }
