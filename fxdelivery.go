@@ -12,7 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/observe/metrics"
 )
 
 // Delivery is for hosts that send notifications: it stands beside [Module], and
@@ -79,16 +78,14 @@ func (b *builder) delivery(
 	queue module.DeliveryQueue, gateway module.Gateway, host module.HostService, feed *module.Feed,
 	unread module.Unread, attention module.Attention,
 ) (*delivery.Delivery, error) {
-	counts := metrics.NewDelivery(b.host.Config.DeliveryMetrics)
 	d, err := delivery.New(delivery.Seams{
 		Queue: queue, Gateway: gateway, Host: host, Feed: feed, Unread: unread, Attention: attention,
-		Now: b.servers.Clock().Now, Observer: counts, Tracer: b.tracer, Report: b.lines.Delivery,
+		Now: b.servers.Clock().Now, Observer: b.observer,
 	}, b.host.Config.Delivery)
 	if err != nil {
 		return nil, err
 	}
-	counts.Show(d.Stats, b.host.Config.Delivery.Shards)
-	b.metrics.Add(counts)
+	b.metrics.AddDelivery(d.Stats, b.host.Config.Delivery.Shards)
 	return d, nil
 }
 

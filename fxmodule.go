@@ -16,7 +16,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 
@@ -50,10 +49,6 @@ const (
 	// ChangeListeners is the group of []module.ChangeListener that hear of
 	// every change to push rules, whichever host made it.
 	ChangeListeners = `group:"push.change_listeners"`
-
-	// Observers is the group of []observe.Observer that are told what the module
-	// does, beside its own metrics and tracing.
-	Observers = `group:"push.observers"`
 )
 
 // Config configures the module: the Configs of its parts, each of which says what
@@ -157,7 +152,6 @@ type Options struct {
 	Accounts  module.Accounts         // who is logged in
 	Import    module.ImportSource     // has users who are still to be imported
 	Listeners []module.ChangeListener // hear of every change
-	Observers []observe.Observer      // are told what the module does
 	Metrics   prometheus.Registerer   // gets the module's metrics
 	Tracers   trace.TracerProvider    // gets the module's traces
 
@@ -178,7 +172,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 		o.Log = zap.NewNop()
 	}
 	b, err := newBuilder(given{
-		Config: cfg, Log: o.Log, Client: client, Registerer: o.Metrics, Tracers: o.Tracers, Observers: o.Observers,
+		Config: cfg, Log: o.Log, Client: client, Registerer: o.Metrics, Tracers: o.Tracers,
 	})
 	if err != nil {
 		return nil, err
@@ -301,12 +295,6 @@ func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
 }
 
-// AsObserver annotates a constructor of an [observe.Observer], so that it joins
-// [Observers].
-func AsObserver(constructor any) any {
-	return fx.Annotate(constructor, fx.As(new(observe.Observer)), fx.ResultTags(Observers))
-}
-
 // run checks at the start of the app and runs until its stop, which waits for
 // what runs to end.
 func run(lc fx.Lifecycle, b *builder, p *Push) error {
@@ -343,9 +331,8 @@ func run(lc fx.Lifecycle, b *builder, p *Push) error {
 type given struct {
 	fx.In
 
-	Config    Config
-	Log       *zap.Logger
-	Observers []observe.Observer `group:"push.observers"`
+	Config Config
+	Log    *zap.Logger
 
 	Client        redis.UniversalClient `optional:"true"`
 	ClusterClient *redis.ClusterClient  `optional:"true"` // in the place of Client
@@ -372,9 +359,7 @@ func (g *given) useConcreteTypes() {
 // the other; the container calls those that the host has not replaced.
 type builder struct {
 	host     given
-	lines    logging.Lines
 	observer observe.Observer
-	tracer   delivery.Tracer // nil if the host has no tracing
 	metrics  *metrics.Set
 	defaults pushrule.Defaults
 	servers  *redisclient.Monitor
@@ -390,16 +375,15 @@ func newBuilder(host given) (*builder, error) {
 	}
 	host.useConcreteTypes()
 	host.Log = host.Log.WithOptions(zap.AddStacktrace(zap.DPanicLevel)) // an error names its cause
-	b := &builder{host: host, lines: logging.New(host.Log), metrics: metrics.NewSet(host.Registerer)}
-	observers := append(slices.Clone(host.Observers), b.metrics.Observer())
+	b := &builder{host: host, metrics: metrics.NewSet(host.Registerer, cfg.DeliveryMetrics)}
+	b.observer = b.metrics.Observer()
 	if host.Tracers != nil {
-		traces := tracing.New(host.Tracers)
-		b.tracer, observers = traces, append(observers, traces)
+		b.observer = tracing.New(host.Tracers, b.observer)
 	}
-	b.observer = observe.Join(observers...)
+	b.observer = logging.New(host.Log, b.observer)
 	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, redisclient.Demands{
 		OperationTimeout: min(cfg.Redis.OperationTimeout, cfg.Handlers.RequestTimeout), Durability: cfg.Redis.Durability,
-	}, b.lines)
+	}, b.observer)
 	b.metrics.Add(metrics.NewEvicting(b.servers.EvictingMasters), metrics.NewClockOffset(b.servers.Clock().Offset))
 	var errs [2]error
 	b.defaults, errs[0] = pushrule.NewDefaults(cfg.DefaultRules...)
@@ -448,10 +432,9 @@ func (b *builder) health() module.Health {
 }
 
 func (b *builder) feed(store module.RuleStore, listeners ...module.ChangeListener) (*module.Feed, error) {
-	options := module.FeedOptions{Report: b.lines.Feed, Observer: b.observer}
-	feed, err := module.NewFeed(store, b.host.Config.Changes, options, listeners...)
+	feed, err := module.NewFeed(store, b.host.Config.Changes, b.observer, listeners...)
 	if err == nil {
-		b.metrics.Add(metrics.NewFeed(feed.Stats))
+		b.metrics.Add(metrics.Feed(feed.Stats)...)
 	}
 	return feed, err
 }
@@ -462,7 +445,7 @@ func (b *builder) service(
 	cfg := b.host.Config
 	return module.NewService(stores, feed, module.Options{
 		Defaults: b.defaults, Limits: cfg.RuleLimits, Policy: cfg.PusherPolicy, Accounts: accounts, ImportSource: source,
-		Observer: b.observer, SettleFailed: b.lines.SettleFailed, ImportRefused: b.lines.ImportRefused,
+		Observer: b.observer,
 	})
 }
 

@@ -52,7 +52,7 @@ func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscom
 	o := &outpost{t: t, heard: map[mxid.UserID]news{}}
 	cfg := module.DefaultFeedConfig()
 	cfg.Recheck = time.Hour
-	feed, err := module.NewFeed(store, cfg, module.FeedOptions{}, o)
+	feed, err := module.NewFeed(store, cfg, nil, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,8 +21,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -247,17 +247,21 @@ func TestTheFirstUnreadableValueIsAnIncrease(t *testing.T) {
 	}
 }
 
-// begun is an observer that tells of each store operation that begins.
-type begun chan struct{}
-
-func (b begun) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
-	if op.Kind == observe.Store {
-		b <- struct{}{}
-	}
-	return ctx, func(observe.Outcome) {}
+// begun is a store that tells of each operation that begins.
+type begun struct {
+	module.RuleStore
+	operations chan struct{}
 }
-func (begun) Count(observe.Event, string)                    {}
-func (begun) Took(observe.Span, string, time.Duration, bool) {}
+
+func (b begun) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+	b.operations <- struct{}{}
+	return b.RuleStore.Load(ctx, user)
+}
+
+func (b begun) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
+	b.operations <- struct{}{}
+	return b.RuleStore.Update(ctx, user, edit)
+}
 
 // TestAClientThatHangsUpIsNoFailure: neither a status that pages somebody, nor
 // a store that is unavailable, nor a line in the log.
@@ -269,8 +273,8 @@ func TestAClientThatHangsUpIsNoFailure(t *testing.T) {
 		Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: time.Second / 2, ReadTimeout: time.Second,
 	})
 	t.Cleanup(func() { client.Close() })
-	operations := make(begun, 100)
-	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsObserver(func() begun { return operations })))
+	operations := make(chan struct{}, 100)
+	h, registry := startMeasured(t, client, fx.Decorate(func(s module.RuleStore) module.RuleStore { return begun{s, operations} }))
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	h.takeLogged()
 	server.Pause()

@@ -83,20 +83,23 @@ func alerts(t *testing.T) (all []alert) {
 func exposed(t *testing.T) map[string][]string {
 	t.Helper()
 	descs := make(chan *prometheus.Desc, 100)
-	metrics.New().Describe(descs)
-	metrics.NewFeed(func() module.FeedStats { return module.FeedStats{} }).Describe(descs)
-	metrics.NewEvicting(func() int { return 0 }).Describe(descs)
-	metrics.NewClockOffset(func() time.Duration { return 0 }).Describe(descs)
-	metrics.NewDelivery(metrics.DeliveryConfig{}).Describe(descs)
+	counts := metrics.New(metrics.DeliveryConfig{})
+	for _, c := range slices.Concat(
+		counts.Collectors(), counts.Delivery(func() delivery.Stats { return delivery.Stats{} }, 1),
+		metrics.Feed(func() module.FeedStats { return module.FeedStats{} }),
+		[]prometheus.Collector{metrics.NewEvicting(func() int { return 0 }), metrics.NewClockOffset(func() time.Duration { return 0 })},
+	) {
+		c.Describe(descs)
+	}
 	close(descs)
 	all := map[string][]string{}
-	form := regexp.MustCompile(`fqName: "([^"]+)".*variableLabels: \{([^}]*)\}`)
+	form := regexp.MustCompile(`fqName: "([^"]+)".*constLabels: \{(\w*).*variableLabels: \{([^}]*)\}`)
 	for desc := range descs {
 		found := form.FindStringSubmatch(desc.String())
 		if found == nil {
 			t.Fatalf("a description in another form: %s", desc)
 		}
-		names := append(strings.FieldsFunc(found[2], func(r rune) bool { return r == ',' }), "job", "instance")
+		names := append(strings.FieldsFunc(found[2]+","+found[3], func(r rune) bool { return r == ',' }), "job", "instance")
 		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_oldest_seconds"} // all other times are histograms
 		if !strings.HasSuffix(found[1], "_seconds") || slices.Contains(gauges, found[1]) {
 			all[found[1]] = names

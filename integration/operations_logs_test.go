@@ -5,19 +5,15 @@ import (
 	"go/parser"
 	"go/token"
 	"io/fs"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
-)
 
-// logLine is a call of a zap logger in the code of the module.
-type logLine struct {
-	at      string
-	message string   // empty if it is no constant
-	fields  []string // the names of the typed fields
-}
+	"github.com/pushfx/pushfx/module/observe"
+)
 
 // moduleCode calls do for each file of the module's code, which a host includes.
 func moduleCode(t *testing.T, do func(file *ast.File, set *token.FileSet)) {
@@ -43,46 +39,6 @@ func moduleCode(t *testing.T, do func(file *ast.File, set *token.FileSet)) {
 	}
 }
 
-// logLines returns the calls in a file that can log. Only files that import zap
-// can.
-func logLines(file *ast.File, set *token.FileSet) (lines []logLine) {
-	imports := func(spec *ast.ImportSpec) bool { return spec.Path.Value == `"go.uber.org/zap"` }
-	if !slices.ContainsFunc(file.Imports, imports) {
-		return nil
-	}
-	levels := []string{"Debug", "Info", "Warn", "Error", "DPanic", "Panic", "Fatal"}
-	ast.Inspect(file, func(node ast.Node) bool {
-		call, isCall := node.(*ast.CallExpr)
-		if !isCall || len(call.Args) == 0 {
-			return true
-		}
-		method, isMethod := call.Fun.(*ast.SelectorExpr)
-		if !isMethod || isPackage(method.X, "zap") {
-			return true
-		}
-		args := call.Args
-		if takesLevel := method.Sel.Name == "Log" || method.Sel.Name == "Check"; takesLevel && len(args) > 1 && isLevel(args[0]) {
-			args = args[1:]
-		} else if !slices.Contains(levels, method.Sel.Name) {
-			return true
-		}
-		lines = append(lines, logLine{set.Position(call.Pos()).String(), constant(args[0]), fieldNames(args[1:])})
-		return true
-	})
-	return lines
-}
-
-// isLevel reports whether an argument is a level of zap's.
-func isLevel(x ast.Expr) bool {
-	level, isMember := x.(*ast.SelectorExpr)
-	return isMember && strings.HasSuffix(level.Sel.Name, "Level")
-}
-
-func isPackage(x ast.Expr, name string) bool {
-	id, isName := x.(*ast.Ident)
-	return isName && id.Name == name
-}
-
 // constant returns the text of a string literal, or nothing.
 func constant(x ast.Expr) string {
 	literal, isLiteral := x.(*ast.BasicLit)
@@ -93,49 +49,23 @@ func constant(x ast.Expr) string {
 	return text
 }
 
-// fieldNames returns the names of zap fields.
-func fieldNames(args []ast.Expr) (names []string) {
-	for _, arg := range args {
-		call, isCall := arg.(*ast.CallExpr)
-		if !isCall || len(call.Args) == 0 {
-			continue
-		}
-		if method, isMethod := call.Fun.(*ast.SelectorExpr); isMethod && method.Sel.Name == "Error" {
-			names = append(names, "error")
-			continue
-		}
-		names = append(names, constant(call.Args[0]))
-	}
-	return names
-}
-
 func TestEveryLogLineIsExplainedToOperators(t *testing.T) {
 	t.Parallel()
+	lines := map[string]string{ // those of package handlers
+		"request failed": "error", "the host could not authenticate a request": "error",
+	}
+	for _, problem := range observe.Problems() {
+		lines[problem.String()] = "warn"
+		if problem.IsFault() {
+			lines[problem.String()] = "error"
+		}
+	}
 	explained := map[string]string{}
 	for _, row := range tableRows(operatorPage(t, "## Log lines")) {
-		explained[strings.Trim(row[0], "`")] = strings.Join(row[1:], " ")
+		explained[strings.Trim(row[0], "`")] = strings.TrimSpace(row[1])
 	}
-	found := 0
-	moduleCode(t, func(file *ast.File, set *token.FileSet) {
-		for _, line := range logLines(file, set) {
-			found++
-			row, isExplained := explained[line.message]
-			if !isExplained {
-				t.Errorf("%s: the page does not explain %q", line.at, line.message)
-			}
-			for _, field := range line.fields {
-				if !strings.Contains(row, "`"+field+"`") {
-					t.Errorf("%s: the page does not name the field %q of %q", line.at, field, line.message)
-				}
-			}
-			delete(explained, line.message)
-		}
-	})
-	if found < 5 {
-		t.Errorf("found %d log lines in the code: the search is broken", found)
-	}
-	for message := range explained {
-		t.Errorf("the page explains %q, which the module does not write", message)
+	if !maps.Equal(lines, explained) {
+		t.Errorf("the page explains %v\nwant %v", explained, lines)
 	}
 }
 

@@ -224,7 +224,7 @@ func usualWith(a module.Accounts) module.Options {
 // asks for the rules.
 func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(rules, module.DefaultFeedConfig(), module.FeedOptions{})
+	feed, err := module.NewFeed(rules, module.DefaultFeedConfig(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -46,7 +46,6 @@ import (
 type Feed struct {
 	store     RuleStore
 	cfg       FeedConfig
-	report    func(error)
 	observer  observe.Observer
 	listeners []*listenerQueue
 	counters  feedCounters
@@ -87,18 +86,17 @@ const (
 // owes reports whether somebody is to be notified, though the version is the same.
 func (o *observed) owes() bool { return o.state == pending || o.state == failed }
 
-// NewFeed returns the feed of the changes in store. It fails if cfg is not
-// valid.
-func NewFeed(store RuleStore, cfg FeedConfig, o FeedOptions, listeners ...ChangeListener) (*Feed, error) {
+// NewFeed returns the feed of the changes in store. The observer, nil for none, is told
+// of the operations of the store, how late listeners are notified, a [ListenerPanic],
+// and, once for each outage, that the store cannot be watched. NewFeed fails if cfg is
+// not valid.
+func NewFeed(store RuleStore, cfg FeedConfig, observer observe.Observer, listeners ...ChangeListener) (*Feed, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("module: %w", err)
 	}
-	if o.Report == nil {
-		o.Report = func(error) {}
-	}
-	o.Observer = observe.Or(o.Observer)
+	observer = observe.Or(observer)
 	f := &Feed{
-		store: observeRules(store, o.Observer), cfg: cfg, report: o.Report, observer: o.Observer, wake: make(chan struct{}, 1),
+		store: observeRules(store, observer), cfg: cfg, observer: observer, wake: make(chan struct{}, 1),
 		users: map[mxid.UserID]*observed{}, waiting: map[mxid.UserID]map[chan struct{}]struct{}{},
 		toCheck: map[mxid.UserID]struct{}{},
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/retry"
 )
 
@@ -31,7 +32,7 @@ func (f *Feed) watchStore(ctx context.Context) {
 		err := f.store.Watch(ctx, f.beginWatch, f.heard)
 		watched = f.endWatch()
 		if (watched || first) && ctx.Err() == nil {
-			f.report(fmt.Errorf("module: watch push rules: %w", err))
+			f.observer.Report(observe.FeedDisconnected, fmt.Errorf("module: watch push rules: %w", err))
 		}
 		first = false
 		return watched

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/pushfx/pushfx/module/observe"
 )
 
 // FeedConfig configures [Feed].
@@ -21,18 +19,6 @@ type FeedConfig struct {
 	// MaxQueued is how many users' changes may wait for a slow listener, one
 	// for each user. Default 10,000.
 	MaxQueued int
-}
-
-// FeedOptions are what a [Feed] depends on beside its store and its listeners. The
-// zero value will do.
-type FeedOptions struct {
-	// Report gets what goes wrong outside of requests: a [ListenerPanic], or, once
-	// for each outage, that the store cannot be watched. Nil ignores it.
-	Report func(error)
-
-	// Observer is told of the operations of the store, and how late listeners are
-	// notified. Nil is none.
-	Observer observe.Observer
 }
 
 // DefaultFeedConfig returns the defaults.

@@ -16,6 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -294,6 +295,18 @@ type instance struct {
 	reports []string
 }
 
+// feedReports keeps what a feed reports.
+type feedReports struct {
+	observe.Observer
+	i *instance
+}
+
+func (r feedReports) Report(_ observe.Problem, err error) {
+	r.i.mu.Lock()
+	defer r.i.mu.Unlock()
+	r.i.reports = append(r.i.reports, fault.Details(err))
+}
+
 func asDefault(*module.FeedConfig) {}
 
 // newInstance starts a host. It ends with the test.
@@ -304,13 +317,8 @@ func newInstance(
 	i := &instance{t: t, store: store, compiled: match.NewCache(1 << 20)}
 	cfg := module.DefaultFeedConfig()
 	change(&cfg)
-	options := module.FeedOptions{Report: func(err error) {
-		i.mu.Lock()
-		defer i.mu.Unlock()
-		i.reports = append(i.reports, fault.Details(err))
-	}}
 	var err error
-	if i.Feed, err = module.NewFeed(store, cfg, options, listeners...); err != nil {
+	if i.Feed, err = module.NewFeed(store, cfg, feedReports{observe.None, i}, listeners...); err != nil {
 		t.Fatal(err)
 	}
 	service := module.NewService(module.Stores{Rules: store}, i.Feed, module.Options{Limits: pushrule.DefaultLimits()})
@@ -792,7 +800,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		listener := &recorder{}
-		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{}, listener)
+		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil, listener)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -812,7 +820,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 
 func TestAFeedConfigThatCannotWorkIsNamed(t *testing.T) {
 	t.Parallel()
-	_, err := module.NewFeed(newShared(), module.FeedConfig{}, module.FeedOptions{})
+	_, err := module.NewFeed(newShared(), module.FeedConfig{}, nil)
 	for _, field := range []string{"Recheck", "MaxUsers", "MaxQueued"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)

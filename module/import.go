@@ -83,7 +83,7 @@ type importer struct {
 	accounts Accounts
 	source   ImportSource
 	present  presentUsers
-	refused  func(mxid.UserID, ImportResult)
+	observer observe.Observer
 }
 
 // run imports a user. After an error the result says what was done.
@@ -147,7 +147,7 @@ func (s *ruleService) storeImport(ctx context.Context, user mxid.UserID, set pus
 	if err != nil || !made {
 		return false, err
 	}
-	s.observer.Count(observe.RuleSetImported, "")
+	s.observer.Count(observe.RuleSetImported, "", 1)
 	_, err = s.checkLoggedIn(ctx, user, content)
 	return true, err
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // firstUse imports a user who has no rules here, and reports whether the user has
@@ -27,7 +28,7 @@ func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool
 	}
 	result, err := i.runBeside(ctx, stored, user, from, StoreImport)
 	if result.Refused() > 0 {
-		i.refused(user, result)
+		i.observer.Report(observe.ImportIncomplete, &ImportRefused{user, result})
 	}
 	if err != nil {
 		return false, err
@@ -37,6 +38,17 @@ func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool
 		i.present.add(user)
 	}
 	return present, err
+}
+
+// ImportRefused reports that a part of what a user has was refused at the first use.
+type ImportRefused struct {
+	User   mxid.UserID
+	Result ImportResult
+}
+
+// Error tells how much was refused.
+func (r *ImportRefused) Error() string {
+	return fmt.Sprintf("module: import of %s: %d rules or pushers refused", r.User, r.Result.Refused())
 }
 
 func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Import, bool, error) {

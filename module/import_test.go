@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -193,8 +194,20 @@ func (h *tenancy) service(c caller, accounts module.Accounts) *module.Service {
 func (h *tenancy) serviceWith(c caller, accounts module.Accounts, source module.ImportSource) *module.Service {
 	return module.NewService(module.Stores{Rules: ruleCaller{h.rules, c}, Pushers: c, Pushkeys: c.index()}, h.feed, module.Options{
 		Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), Accounts: accounts, ImportSource: source,
-		ImportRefused: func(_ mxid.UserID, r module.ImportResult) { h.told = append(h.told, r) },
+		Observer: refusals{observe.None, h},
 	})
+}
+
+// refusals keeps what was refused at a first use.
+type refusals struct {
+	observe.Observer
+	h *tenancy
+}
+
+func (r refusals) Report(_ observe.Problem, err error) {
+	if refused := (*module.ImportRefused)(nil); errors.As(err, &refused) {
+		r.h.told = append(r.h.told, refused.Result)
+	}
 }
 
 // alone returns the service of the only caller, with the former server.

@@ -131,7 +131,7 @@ func (q *listenerQueue) call(ctx context.Context, c Change) {
 	defer func() {
 		if p := recover(); p != nil {
 			q.feed.counters.panics.Add(1)
-			q.feed.report(&ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
+			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
 		}
 	}()
 	q.feed.counters.delivered.Add(1)

@@ -72,10 +72,10 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 		return stored, err
 	}
 	if created {
-		s.observer.Count(observe.RuleSetCreated, "")
+		s.observer.Count(observe.RuleSetCreated, "", 1)
 	}
 	if repaired {
-		s.observer.Count(observe.RuleSetRepaired, "")
+		s.observer.Count(observe.RuleSetRepaired, "", 1)
 	}
 	if made.Equal(stored.Rules) {
 		return stored, nil

@@ -5,7 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -16,12 +15,11 @@ import (
 // [Service.Pushers] are what the endpoints call, [Service.Host] and
 // [Service.Sync] what the host's own code calls. It is safe for concurrent use.
 type Service struct {
-	rules   *ruleService
-	pushers *pusherService
-	feed    *Feed
-	imports *importer
-
-	settleFailed func(error)
+	rules    *ruleService
+	pushers  *pusherService
+	feed     *Feed
+	imports  *importer
+	observer observe.Observer
 }
 
 // Stores are where a [Service] keeps its data.
@@ -51,36 +49,26 @@ type Options struct {
 	Policy   pusher.Policy     // which pushers may be set
 	Accounts Accounts          // nil if the host has none
 
-	// Observer is told of the operations of the stores, whoever has made them, and
-	// of rule sets that are created and repaired. Nil is none.
+	// Observer is told of the operations of the stores, whoever has made them, of rule
+	// sets that are created and repaired, of an [ImportRefused], and why pushkeys could
+	// not be settled, which are looked at again after half a minute. Nil is none.
 	Observer observe.Observer
 
 	// ImportSource has users who are to be imported at their first use; nil if the
-	// host has none. ImportRefused gets what was refused of such a user; nil ignores
-	// it.
-	ImportSource  ImportSource
-	ImportRefused func(mxid.UserID, ImportResult)
-
-	// SettleFailed gets why pushkeys could not be settled; they are looked at
-	// again after half a minute. Nil ignores it.
-	SettleFailed func(error)
+	// host has none.
+	ImportSource ImportSource
 }
 
 // NewService returns a service on stores. The feed observes what the service changes.
 // It does no I/O and starts nothing; see [Service.Run].
 func NewService(stores Stores, feed *Feed, o Options) *Service {
-	if o.SettleFailed == nil {
-		o.SettleFailed = func(error) {}
-	}
-	if o.ImportRefused == nil {
-		o.ImportRefused = func(mxid.UserID, ImportResult) {}
-	}
-	stores = stores.observed(o.Observer)
-	imports := &importer{accounts: o.Accounts, source: o.ImportSource, refused: o.ImportRefused}
+	observer := observe.Or(o.Observer)
+	stores = stores.observed(observer)
+	imports := &importer{accounts: o.Accounts, source: o.ImportSource, observer: observer}
 	imports.present.users.Limit = mostPresent
 	imports.rules = &ruleService{
 		store: stores.Rules, feed: feed, accounts: o.Accounts, imports: imports,
-		defaults: o.Defaults, limits: o.Limits, observer: observe.Or(o.Observer),
+		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
 	imports.pushers = &pusherService{
 		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: NewSettler(stores),
@@ -88,7 +76,7 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 	}
 	return &Service{
 		rules: imports.rules, pushers: imports.pushers, imports: imports,
-		feed: feed, settleFailed: o.SettleFailed,
+		feed: feed, observer: observer,
 	}
 }
 
@@ -128,7 +116,7 @@ func (s *Service) settleRepeatedly(ctx context.Context) {
 	for retry.Sleep(ctx, retry.Jitter(settleInterval)) == nil {
 		err := s.pushers.settler.Settle(ctx)
 		if err != nil && ctx.Err() == nil {
-			s.settleFailed(err)
+			s.observer.Report(observe.PushkeysPending, err)
 		}
 	}
 }

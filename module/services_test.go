@@ -113,7 +113,7 @@ func newRules(t *testing.T, store module.RuleStore, limits pushrule.Limits, list
 // newFeed returns a feed that runs until the test ends.
 func newFeed(t *testing.T, store module.RuleStore, listeners ...module.ChangeListener) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{}, listeners...)
+	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil, listeners...)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // audience decides with the compiled push rules of users. The feed keeps them by
@@ -18,7 +19,7 @@ type audience struct {
 	feed     *module.Feed
 	host     module.HostService
 	compiled *match.Cache
-	observer Observer
+	observer observe.Observer
 }
 
 // decide evaluates an event for members, with their rules where they have none.
@@ -52,7 +53,8 @@ func (a *audience) fill(ctx context.Context, members []match.Member) (err error)
 			missing, users = append(missing, i), append(users, members[i].User)
 		}
 	}
-	a.observer.Remembered(hits, len(missing))
+	a.observer.Count(observe.RulesKept, "", hits)
+	a.observer.Count(observe.RulesRead, "", len(missing))
 	if len(missing) == 0 {
 		return nil
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
@@ -112,7 +113,7 @@ func (s *ruleStore) read() int {
 // listening starts an audience.
 func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()) {
 	feed := newFeed(t, s)
-	a = &audience{feed, s, match.NewCache(cfg.MaxCachedRules), noObserver{}}
+	a = &audience{feed, s, match.NewCache(cfg.MaxCachedRules), observe.None}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() {
@@ -175,11 +176,18 @@ func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
 
 // lookups counts how many rules were known, and how many were not.
 type lookups struct {
-	noObserver
+	observe.Observer
 	hits, misses int
 }
 
-func (l *lookups) Remembered(hits, misses int) { l.hits, l.misses = l.hits+hits, l.misses+misses }
+func (l *lookups) Count(event observe.Event, _ string, n int) {
+	switch event {
+	case observe.RulesKept:
+		l.hits += n
+	case observe.RulesRead:
+		l.misses += n
+	}
+}
 
 // Members of a large room are looked up in parts, beside changes.
 func TestInALargeRoomEachMemberHasRulesOfTheirOwn(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 var _ module.Notifier = (*Delivery)(nil)
@@ -23,9 +24,7 @@ type Delivery struct {
 	updates  *badgeUpdates
 	sender   *sender
 	clock    func() time.Time
-	report   func(error)
-	observer Observer
-	tracer   Tracer
+	observer observe.Observer
 }
 
 // Seams are what a [Delivery] is made of.
@@ -41,16 +40,9 @@ type Seams struct {
 	// host's own.
 	Now func() time.Time
 
-	// Observer is notified of what is done. Nil is none.
-	Observer Observer
-
-	// Tracer traces what is done. Nil is none.
-	Tracer Tracer
-
-	// Report gets what goes wrong outside of calls, and is tried again: each kind of
-	// it once in half a minute, and [ErrTooManyRejections] when it begins. It is
-	// called by any goroutine. Nil ignores it.
-	Report func(error)
+	// Observer is told of calls, requests to gateways and what becomes of
+	// notifications, and reports what goes wrong outside of calls. Nil is none.
+	Observer observe.Observer
 }
 
 // New returns delivery on the seams of a host. It does no I/O and starts nothing.
@@ -62,23 +54,15 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 	if seams.Now == nil {
 		seams.Now = time.Now
 	}
-	if seams.Observer == nil {
-		seams.Observer = noObserver{}
-	}
-	if seams.Tracer == nil {
-		seams.Tracer = noTracer{}
-	}
-	if seams.Report == nil {
-		seams.Report = func(error) {}
-	}
+	seams.Observer = observe.Or(seams.Observer)
 	d := &Delivery{
-		cfg: cfg, queue: seams.Queue, clock: seams.Now, report: seams.Report, observer: seams.Observer, tracer: seams.Tracer,
+		cfg: cfg, queue: seams.Queue, clock: seams.Now, observer: seams.Observer,
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		updates:  newBadgeUpdates(),
 	}
 	d.sender = &sender{
 		queue: seams.Queue, gateway: seams.Gateway, pushers: seams.Host, unread: seams.Unread, attention: seams.Attention,
-		cfg: cfg, clock: seams.Now, report: seams.Report, observer: seams.Observer, tracer: seams.Tracer,
+		cfg: cfg, clock: seams.Now, observer: seams.Observer,
 	}
 	d.sender.init()
 	return d, nil
@@ -114,8 +98,8 @@ func (d *Delivery) Stats() Stats {
 
 // Decide implements [module.Notifier].
 func (d *Delivery) Decide(ctx context.Context, e module.Event, members []match.Member) (decisions module.Decisions, err error) {
-	ctx, end := d.tracer.BeginCall(ctx, "Decide")
-	defer func() { end(err) }()
+	ctx, end := d.observer.Begin(ctx, decideCall)
+	defer func() { end(observe.Outcome{Err: err}) }()
 	return d.audience.decide(ctx, e, members)
 }
 

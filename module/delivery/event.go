@@ -19,7 +19,7 @@ type event struct {
 	content                         string        // JSON, empty if there is none
 	lifetime                        time.Duration // of a notification, from when it is handed over
 	countsOnly                      bool          // no event: counts alone
-	traceparent                     string        // of the span that handed it over, empty without one; see [Tracer]
+	traceparent                     string        // of the span that handed it over, empty without one; see [observe.Observer]
 }
 
 // outcome is what a user's rules say, as notifications tell it.

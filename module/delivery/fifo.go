@@ -116,7 +116,7 @@ func (f *fifo) drop(n *notification, reason DropReason) {
 		f.touchRecord()
 	}
 	f.user.shard.finish(n, f.id)
-	f.sender().observer.Dropped(reason, 1)
+	f.sender().drop(reason, 1)
 	if reason == DropCoalesced || reason == DropEvicted {
 		f.dropped++
 	}

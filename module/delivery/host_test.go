@@ -13,6 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
@@ -36,7 +37,7 @@ type world struct {
 	unread    module.Unread
 	attention module.Attention
 	dropped   map[DropReason]int
-	reports   []error
+	reports   []observe.Problem
 	sets      int64
 	expected  map[mxid.UserID][]string
 }
@@ -73,12 +74,7 @@ func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *D
 	w.t.Helper()
 	d, err := New(Seams{
 		Queue: queue, Gateway: gateway, Host: &worldHost{w: w}, Feed: newFeed(w.t, worldRules{}), Unread: w.unread, Attention: w.attention,
-		Observer: worldObserver{w: w},
-		Report: func(err error) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			w.reports = append(w.reports, err)
-		},
+		Observer: worldObserver{observe.None, w},
 	}, w.cfg)
 	if err != nil {
 		w.t.Fatal(err)
@@ -232,7 +228,7 @@ type worldRules struct {
 // newFeed returns a feed of what a store has.
 func newFeed(t testing.TB, store module.RuleStore) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), module.FeedOptions{})
+	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,14 +250,23 @@ func (worldRules) Watch(ctx context.Context, watching func(), _ func(module.Chan
 }
 
 type worldObserver struct {
-	noObserver
+	observe.Observer
 	w *world
 }
 
-func (o worldObserver) Dropped(reason DropReason, n int) {
+func (o worldObserver) Count(event observe.Event, reason string, n int) {
+	if event != observe.NotificationDropped {
+		return
+	}
 	o.w.mu.Lock()
 	defer o.w.mu.Unlock()
-	o.w.dropped[reason] += n
+	o.w.dropped[DropReason(reason)] += n
+}
+
+func (o worldObserver) Report(problem observe.Problem, _ error) {
+	o.w.mu.Lock()
+	defer o.w.mu.Unlock()
+	o.w.reports = append(o.w.reports, problem)
 }
 
 // notify hands an event of a room over for users.

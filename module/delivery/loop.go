@@ -12,6 +12,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -35,9 +36,7 @@ type sender struct {
 	attention module.Attention // nil if the host has none
 	cfg       Config
 	clock     func() time.Time // that of the queue
-	report    func(error)
-	observer  Observer
-	tracer    Tracer
+	observer  observe.Observer
 
 	host    string // the name of this run
 	ctx     context.Context
@@ -227,7 +226,7 @@ func (s *sender) failed(doing string, err error) {
 	}
 	s.reporting.Unlock()
 	if again {
-		s.report(fmt.Errorf("delivery: %s: %w", doing, err))
+		s.observer.Report(observe.DeliveryDelayed, fmt.Errorf("delivery: %s: %w", doing, err))
 	}
 }
 

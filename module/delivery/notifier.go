@@ -8,28 +8,28 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // Notify implements [module.Notifier]. Each shard that one of the users is in gets
 // one entry, in one call of the queue.
 func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) (err error) {
-	ctx, end := d.tracer.BeginCall(ctx, "Notify")
-	defer func() { end(err) }()
+	ctx, end := d.observer.Begin(ctx, notifyCall)
+	defer func() { end(observe.Outcome{Err: err}) }()
 	began := time.Now()
 	ev, of, err := readEvent(e, d.cfg, began)
 	if err != nil {
 		return err
 	}
 	if of {
-		ev.traceparent = d.tracer.Traceparent(ctx)
+		ev.traceparent = d.observer.Traceparent(ctx)
 		entries := newEntries(ev, d.cfg.Shards)
 		for _, decision := range decisions {
 			entries.add(decision)
 		}
 		err = d.append(ctx, entryKey(ev.id, part), entries)
 	}
-	d.observer.HandedOver(time.Since(began), err == nil)
 	return err
 }
 

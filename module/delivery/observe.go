@@ -1,30 +1,16 @@
 package delivery
 
-import "time"
+import (
+	"time"
 
-// Observer is notified of what delivery does. Its methods must not block, must
-// not panic, and must be safe for concurrent use. All names that it gets are of
-// small fixed sets, but for the gateway, a URL's scheme, host and port, of which
-// there are as many as pushers name.
-type Observer interface {
-	// HandedOver is called when a host has handed an event over, with how long that
-	// took, and whether it succeeded. An event of which nobody is notified counts.
-	HandedOver(took time.Duration, ok bool)
+	"github.com/pushfx/pushfx/module/observe"
+)
 
-	// Posted is called when a request to a push gateway has ended.
-	Posted(gateway string, outcome PostOutcome, took time.Duration)
-
-	// Delivered is called for each notification that a gateway has taken, with the
-	// time since it was handed over.
-	Delivered(age time.Duration)
-
-	// Dropped is called for notifications that are not sent.
-	Dropped(reason DropReason, notifications int)
-
-	// Remembered is called when rules were needed for deciding, with the number of
-	// users whose rules were remembered, and of those whose were read.
-	Remembered(hits, misses int)
-}
+// The calls of the host, as an observer sees them.
+var (
+	decideCall = &observe.Operation{Kind: observe.Call, Name: observe.Delivery, Verb: "Decide"}
+	notifyCall = &observe.Operation{Kind: observe.Call, Name: observe.Delivery, Verb: "Notify"}
+)
 
 // PostOutcome is how a request to a push gateway has ended.
 type PostOutcome string
@@ -45,7 +31,7 @@ func PostOutcomes() []PostOutcome {
 	return []PostOutcome{PostDelivered, PostRejected, PostRefused, PostThrottled, PostFailed, PostTimeout, PostBlocked}
 }
 
-// outcome is what metrics call a verdict.
+// outcome is what metrics call a verdict, empty if nothing was sent.
 func (v verdict) outcome() PostOutcome {
 	switch v {
 	case delivered:
@@ -60,6 +46,8 @@ func (v verdict) outcome() PostOutcome {
 		return PostTimeout
 	case blocked:
 		return PostBlocked
+	case unsent:
+		return ""
 	}
 	return PostFailed
 }
@@ -84,14 +72,10 @@ func DropReasons() []DropReason {
 	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropEvicted, DropFlushed, DropUnreadable}
 }
 
-// noObserver does nothing.
-type noObserver struct{}
-
-func (noObserver) HandedOver(time.Duration, bool)            {}
-func (noObserver) Posted(string, PostOutcome, time.Duration) {}
-func (noObserver) Delivered(time.Duration)                   {}
-func (noObserver) Dropped(DropReason, int)                   {}
-func (noObserver) Remembered(int, int)                       {}
+// drop counts notifications that are not sent.
+func (s *sender) drop(reason DropReason, notifications int) {
+	s.observer.Count(observe.NotificationDropped, string(reason), notifications)
+}
 
 // Stats is what a host does right now, a second old at most.
 type Stats struct {

@@ -2,9 +2,9 @@ package delivery
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
+
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 const (
@@ -24,10 +24,6 @@ const (
 	brakeLeast      = 5
 	brakeMemory     = 1 << 17 // pushers
 )
-
-// ErrTooManyRejections is reported when a gateway rejects so many pushkeys that
-// their pushers are kept for a day. The error names the gateway.
-var ErrTooManyRejections = errors.New("delivery: a push gateway rejects too many pushkeys at once, their pushers are kept")
 
 // brake counts the pushers that a gateway has rejected, and those that it was
 // sent notifications for, in a window of 10 to 20 minutes.
@@ -128,7 +124,7 @@ func (f *fifo) countRejection() {
 	b.rejected.add(f.id.short())
 	if s := f.sender(); b.isOn(s.hosts) && !b.reported {
 		b.reported = true
-		s.report(fmt.Errorf("%w: %s", ErrTooManyRejections, f.gateway.name))
+		s.observer.Report(observe.TooManyRejections, nil)
 	}
 }
 

@@ -2,7 +2,6 @@ package delivery
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // rejects is a gateway that rejects the pushkeys that is says.
@@ -136,8 +136,8 @@ func TestAGatewayThatRejectsManyHasThemKept(t *testing.T) {
 				t.Errorf("%d hosts: %d requests", hosts, got)
 			}
 			reports := 0
-			for _, err := range w.reports {
-				if errors.Is(err, ErrTooManyRejections) {
+			for _, problem := range w.reports {
+				if problem == observe.TooManyRejections {
 					reports++
 				}
 			}

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
@@ -138,11 +139,11 @@ func (f *fifo) send(counts *module.Counts) {
 	s.post(func(context.Context) func() {
 		defer cut()
 		began := time.Now()
-		traced, end := s.tracer.BeginPost(ctx, d.gateway, m.event.traceparent)
+		traced, end := s.observer.BeginPost(ctx, d.gateway, m.event.traceparent)
 		answer, err := s.postSafely(traced, sh, m)
 		took := time.Since(began)
 		v, wait := judge(answer, err, d.key.Pushkey)
-		end(v.outcome(), answer.Status)
+		end(string(v.outcome()), answer.Status)
 		return func() { f.sent(n, v, answer.Status, wait, took, counts) }
 	})
 }
@@ -165,7 +166,6 @@ func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Dura
 	closes, opens := g.ended(f.post, now, f.id, n.event, v, status, wait)
 	f.endRequest()
 	if v != unsent {
-		s.observer.Posted(g.name, v.outcome(), took)
 		if took < hangsAfter {
 			g.class = responsive
 		}
@@ -229,7 +229,7 @@ func (f *fifo) delivered(n *notification, counts *module.Counts) {
 		s.badges.sent(f.id, *counts)
 	}
 	if !n.event.countsOnly {
-		s.observer.Delivered(max(0, s.clock().Sub(n.added)))
+		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(n.added)), true)
 	}
 	f.next()
 }

@@ -120,7 +120,7 @@ func (sh *shard) resume(kept module.Checkpointed) {
 		h, err := readRecord(data)
 		if err != nil {
 			sh.s.failed("restore a pusher", err)
-			sh.s.observer.Dropped(DropUnreadable, 1)
+			sh.s.drop(DropUnreadable, 1)
 			continue
 		}
 		sh.user(h.user).restoreFIFO(pusherID(id), h, len(data))
@@ -222,7 +222,7 @@ func (sh *shard) take(entries []module.LogEntry) {
 		r, err := readEntry(entry.Data)
 		if err != nil {
 			sh.s.failed("read an entry", err)
-			sh.s.observer.Dropped(DropUnreadable, 1)
+			sh.s.drop(DropUnreadable, 1)
 			r = &entryReader{}
 		}
 		e := newOpenEntry(entry.Position, r)
@@ -312,7 +312,7 @@ func (sh *shard) renewed(l module.Lease) {
 	sh.more = sh.more || l.Last != "" && l.Last != sh.read && l.Last != sh.checked
 	sh.last = l.Last
 	if lost := l.Evicted - sh.evicted; lost > 0 && sh.restored {
-		sh.s.observer.Dropped(DropEvicted, int(lost))
+		sh.s.drop(DropEvicted, int(lost))
 		sh.evicted, sh.partly = l.Evicted, true
 		sh.change()
 	}

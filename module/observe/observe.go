@@ -6,7 +6,6 @@ package observe
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -14,7 +13,7 @@ import (
 
 // Observer is notified of what the module does. Its methods run within every
 // request: they must not block, must not panic, and must be safe for concurrent
-// use.
+// use. An implementation embeds another one, [None] at last, for what it leaves out.
 type Observer interface {
 	// Begin is called when an operation begins. There are few operations, each is
 	// always the same pointer, and none is changed, so that it can be a key. The
@@ -23,13 +22,28 @@ type Observer interface {
 	// is given tells [Outcome.CallerGone] whether the caller is still there.
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// Count is called for an event. Store is the store that it is about, one of
-	// those of [Operation.Name], or empty.
-	Count(event Event, store string)
+	// BeginPost is called when a request to a push gateway begins, with the gateway, a
+	// URL's scheme, host and port, of which there are as many as pushers name. The
+	// span that handed the notification over, perhaps on another host and long ago,
+	// is traceparent; see Traceparent. The function that it returns is called once, when
+	// the request has ended, with the outcome as package delivery names it, empty if
+	// nothing was sent, and with the HTTP status, 0 if there was no answer.
+	BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(outcome string, status int))
 
-	// Took is called with how long something took, and whether it succeeded.
-	// Store is as for Count.
-	Took(what Span, store string, took time.Duration, ok bool)
+	// Traceparent names the span of ctx, as W3C Trace Context does, so that another
+	// host can link to it. It is empty if the span is not sampled.
+	Traceparent(ctx context.Context) string
+
+	// Count is called for events. Label is one of a small fixed set; see [Event].
+	Count(event Event, label string, n int)
+
+	// Took is called with how long something took, and whether it succeeded. Label is
+	// as for Count; see [Span].
+	Took(what Span, label string, took time.Duration, ok bool)
+
+	// Report is called for a problem that no request has, and why: err is for the log,
+	// with [fault.Details]. It may be nil.
+	Report(problem Problem, err error)
 }
 
 // Operation is what can be timed as a whole, and traced.
@@ -42,7 +56,8 @@ type Operation struct {
 	Name string
 
 	// Verb is a request's method, "OTHER" for those that no route has; of a
-	// store it is "load", "load_many", "versions", "update" or "remove".
+	// store it is "load", "load_many", "versions", "update" or "remove"; of delivery
+	// "Decide" or "Notify".
 	Verb string
 }
 
@@ -53,6 +68,7 @@ type Kind int
 const (
 	Request Kind = iota // one that the route groups have answered
 	Store               // one of a store, the module's or a host's own
+	Call                // one of the host's, of what delivers notifications
 )
 
 // The names of the stores.
@@ -81,7 +97,7 @@ func (o Outcome) CallerGone(ctx context.Context) bool {
 	return kind == fault.Unavailable || kind == fault.Internal
 }
 
-// Event is what can be counted.
+// Event is what can be counted. Those of stores have the store as their label.
 type Event int
 
 // The events.
@@ -107,6 +123,15 @@ const (
 	RuleSetImported
 	RuleSetRepaired
 
+	// NotificationDropped is a notification that is not sent. Its label is the reason,
+	// as package delivery names it.
+	NotificationDropped
+
+	// RulesKept and RulesRead are users whose rules were needed to decide an event: the
+	// host had them in memory, or has read them.
+	RulesKept
+	RulesRead
+
 	events
 )
 
@@ -115,7 +140,8 @@ func (e Event) String() string {
 	if e < 0 || e >= events {
 		return "unknown"
 	}
-	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired"}[e]
+	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired",
+		"notification_dropped", "rules_kept", "rules_read"}[e]
 }
 
 // Events are all events.
@@ -140,7 +166,85 @@ const (
 	// listener was called. It is left out where the store does not know when the
 	// change was made.
 	ChangeLag
+
+	// DeliveryAge is the time from when a notification was handed over until a push
+	// gateway took it.
+	DeliveryAge
 )
+
+// Problem is what operators should know and no request shows.
+type Problem int
+
+// The problems.
+const (
+	// FeedDisconnected is for the start of an outage: the store cannot be watched.
+	FeedDisconnected Problem = iota
+
+	// ListenerPanicked is a panic of a change listener of the host.
+	ListenerPanicked
+
+	// PushkeysPending is for pushkeys that could not be settled. They are looked at again.
+	PushkeysPending
+
+	// ImportIncomplete is for a user of whom not everything was imported.
+	ImportIncomplete
+
+	// ClientSetting is for a setting of the Redis client that will hurt.
+	ClientSetting
+
+	// NoDurability is a reason why no change will be acknowledged.
+	NoDurability
+
+	// RedisEvicts is for a master that begins to evict keys, and at the start if the
+	// client may not ask.
+	RedisEvicts
+
+	// ClockDiffers and ClockUnknown are for the clock of Redis.
+	ClockDiffers
+	ClockUnknown
+
+	// DeliveryDelayed is for what delivery will try again, each kind of it once in half
+	// a minute.
+	DeliveryDelayed
+
+	// TooManyRejections is for a push gateway that rejects so many pushkeys that none is
+	// removed.
+	TooManyRejections
+)
+
+var problems = [...]string{
+	FeedDisconnected:  "change feed disconnected from Redis, reconnecting",
+	ListenerPanicked:  "change listener panicked",
+	PushkeysPending:   "pushkeys are still to be settled",
+	ImportIncomplete:  "rules or pushers of a user were not imported",
+	ClientSetting:     "a setting of the Redis client will hurt",
+	NoDurability:      "no change will be acknowledged",
+	RedisEvicts:       "Redis may evict keys",
+	ClockDiffers:      "the clocks of this host and of Redis differ",
+	ClockUnknown:      "the clock of Redis cannot be read",
+	DeliveryDelayed:   "notifications are delayed",
+	TooManyRejections: "a push gateway rejects too many pushkeys, they are not removed",
+}
+
+// String is the line that operators see.
+func (p Problem) String() string {
+	if p < 0 || int(p) >= len(problems) {
+		return "unknown problem"
+	}
+	return problems[p]
+}
+
+// Problems are all problems.
+func Problems() []Problem {
+	all := make([]Problem, len(problems))
+	for i := range all {
+		all[i] = Problem(i)
+	}
+	return all
+}
+
+// IsFault reports whether somebody has to mend something; the others pass.
+func (p Problem) IsFault() bool { return p == ListenerPanicked || p == TooManyRejections }
 
 // None is an observer that does nothing.
 var None Observer = none{}
@@ -150,8 +254,13 @@ type none struct{}
 func (none) Begin(ctx context.Context, _ *Operation) (context.Context, func(Outcome)) {
 	return ctx, ignore
 }
-func (none) Count(Event, string)                    {}
+func (none) BeginPost(ctx context.Context, _, _ string) (context.Context, func(string, int)) {
+	return ctx, func(string, int) {}
+}
+func (none) Traceparent(context.Context) string     { return "" }
+func (none) Count(Event, string, int)               {}
 func (none) Took(Span, string, time.Duration, bool) {}
+func (none) Report(Problem, error)                  {}
 func ignore(Outcome)                                {}
 
 // Or returns the observer, or None if it is nil.
@@ -160,43 +269,4 @@ func Or(o Observer) Observer {
 		return None
 	}
 	return o
-}
-
-// Join returns an observer that notifies all of several, of which [None] counts for
-// nothing.
-func Join(all ...Observer) Observer {
-	all = slices.DeleteFunc(slices.Clone(all), func(o Observer) bool { return o == None })
-	switch len(all) {
-	case 0:
-		return None
-	case 1:
-		return all[0]
-	}
-	return joined(all)
-}
-
-type joined []Observer
-
-func (j joined) Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome)) {
-	ends := make([]func(Outcome), len(j))
-	for i, o := range j {
-		ctx, ends[i] = o.Begin(ctx, op)
-	}
-	return ctx, func(outcome Outcome) {
-		for _, end := range ends {
-			end(outcome)
-		}
-	}
-}
-
-func (j joined) Count(event Event, store string) {
-	for _, o := range j {
-		o.Count(event, store)
-	}
-}
-
-func (j joined) Took(what Span, store string, took time.Duration, ok bool) {
-	for _, o := range j {
-		o.Took(what, store, took, ok)
-	}
 }

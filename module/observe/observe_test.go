@@ -3,8 +3,6 @@ package observe_test
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,56 +10,18 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// notebook is an observer that writes down what it is told.
-type notebook struct {
-	name  string
-	notes *[]string
-}
-
-type nameKey struct{}
-
-func (n notebook) note(what ...string) {
-	*n.notes = append(*n.notes, n.name+" "+strings.Join(what, " "))
-}
-
-func (n notebook) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
-	before, _ := ctx.Value(nameKey{}).(string)
-	n.note("begins", op.Verb, op.Name, "after", before)
-	return context.WithValue(ctx, nameKey{}, n.name), func(o observe.Outcome) { n.note("ends", o.Err.Error()) }
-}
-
-func (n notebook) Count(event observe.Event, store string) { n.note(event.String(), store) }
-
-func (n notebook) Took(_ observe.Span, store string, took time.Duration, _ bool) {
-	n.note(store, took.String())
-}
-
-func TestAllWhoAreJoinedAreTold(t *testing.T) {
-	t.Parallel()
-	var notes []string
-	all := observe.Join(notebook{"a", &notes}, notebook{"b", &notes})
-	ctx, end := all.Begin(t.Context(), &observe.Operation{Kind: observe.Store, Name: observe.Pushers, Verb: "load"})
-	end(observe.Outcome{Err: errors.New("lost")})
-	all.Count(observe.LostRace, observe.Pushkeys)
-	all.Took(observe.ChangeLag, "", time.Second, true)
-	want := []string{
-		"a begins load pushers after ", "b begins load pushers after a", "a ends lost", "b ends lost",
-		"a lost_race pushkeys", "b lost_race pushkeys", "a  1s", "b  1s",
-	}
-	if !slices.Equal(notes, want) || ctx.Value(nameKey{}) != "b" {
-		t.Errorf("got %q", notes)
-	}
-}
-
 func TestNobodyNeedsToBeTold(t *testing.T) {
 	t.Parallel()
-	for _, o := range []observe.Observer{observe.Join(), observe.Join(observe.None, observe.None), observe.Or(nil)} {
+	for _, o := range []observe.Observer{observe.None, observe.Or(nil)} {
 		if o != observe.None {
 			t.Errorf("got %T", o)
 		}
 		ctx, end := o.Begin(t.Context(), &observe.Operation{})
 		end(observe.Outcome{})
-		o.Count(observe.LostRace, "")
+		o.Count(observe.LostRace, "", 1)
+		o.Report(observe.RedisEvicts, nil)
+		_, endPost := o.BeginPost(t.Context(), "https://push.example.org:443", o.Traceparent(t.Context()))
+		endPost("delivered", 200)
 		o.Took(observe.ChangeLag, "", 0, false)
 		if ctx != t.Context() {
 			t.Error("the context is another")
@@ -104,5 +64,16 @@ func TestEachEventHasAName(t *testing.T) {
 			t.Errorf("event %d is %q", event, event)
 		}
 		seen[event.String()] = true
+	}
+}
+
+func TestEachProblemHasALine(t *testing.T) {
+	t.Parallel()
+	seen := map[string]bool{"": true}
+	for _, problem := range append(observe.Problems(), -1) {
+		if seen[problem.String()] {
+			t.Errorf("problem %d is %q", problem, problem)
+		}
+		seen[problem.String()] = true
 	}
 }

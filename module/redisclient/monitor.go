@@ -2,10 +2,13 @@ package redisclient
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // Monitor checks the host's client and the servers behind it at start, and
@@ -14,7 +17,7 @@ type Monitor struct {
 	client    redis.UniversalClient
 	cfg       Config
 	demands   Demands
-	report    Reporter
+	observer  observe.Observer
 	clock     *Clock
 	evictions *Evictions
 }
@@ -32,31 +35,31 @@ type Durability interface {
 	Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error)
 }
 
-// Reporter is told what operators should know. Its methods return at once.
-type Reporter interface {
-	// Setting is called at start for each setting of the client that will hurt.
-	Setting(advice Advice, address string)
-
-	// Shortage is called at start for each reason why changes will not be
-	// acknowledged.
-	Shortage(why string)
-
-	// Evicting is called when a master begins to evict keys, and at start if the
-	// client may not ask.
-	Evicting(err error)
-
-	// Clock is called as the report of [NewClock].
-	Clock(err error)
+// SettingError reports a setting of the client that will hurt.
+type SettingError struct {
+	Advice
+	Address string // of the client
 }
+
+// Error is the advice.
+func (e *SettingError) Error() string { return e.Advice.String() }
 
 // NewMonitor returns a monitor of the servers behind client. It does no I/O and
 // starts nothing. Without a client, nil, only its clock may be used, which is the
-// host's own.
-func NewMonitor(client redis.UniversalClient, cfg Config, demands Demands, report Reporter) *Monitor {
+// host's own. The observer is told of each [SettingError] and each reason why changes
+// will not be acknowledged, at start; of masters that evict keys; and of the clock, as
+// [NewClock] tells.
+func NewMonitor(client redis.UniversalClient, cfg Config, demands Demands, observer observe.Observer) *Monitor {
 	return &Monitor{
-		client: client, cfg: cfg, demands: demands, report: report,
-		clock:     NewClock(client, nil, report.Clock),
-		evictions: NewEvictions(client, cfg, report.Evicting),
+		client: client, cfg: cfg, demands: demands, observer: observer,
+		clock: NewClock(client, nil, func(err error) {
+			problem := observe.ClockUnknown
+			if differs := (*ClockError)(nil); errors.As(err, &differs) {
+				problem = observe.ClockDiffers
+			}
+			observer.Report(problem, err)
+		}),
+		evictions: NewEvictions(client, cfg, func(err error) { observer.Report(observe.RedisEvicts, err) }),
 	}
 }
 
@@ -72,7 +75,7 @@ func (m *Monitor) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StartTimeout)
 	defer cancel()
 	for _, advice := range Advise(m.client, m.demands.OperationTimeout) {
-		m.report.Setting(advice, Address(m.client))
+		m.observer.Report(observe.ClientSetting, &SettingError{advice, Address(m.client)})
 	}
 	if err := Ping(ctx, m.client); err != nil {
 		return err
@@ -83,7 +86,7 @@ func (m *Monitor) Check(ctx context.Context) error {
 	m.clock.Measure(ctx)
 	shortages, err := m.demands.Durability.Check(ctx, m.client)
 	for _, shortage := range shortages {
-		m.report.Shortage(shortage)
+		m.observer.Report(observe.NoDurability, errors.New(shortage))
 	}
 	return err
 }

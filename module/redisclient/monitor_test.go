@@ -12,11 +12,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// journal is a [Reporter] that writes down what it is told.
+// journal is an observer that writes down what is reported.
 type journal struct {
+	observe.Observer
+
 	mu    sync.Mutex
 	lines []string
 }
@@ -27,10 +30,19 @@ func (j *journal) add(line string) {
 	j.lines = append(j.lines, line)
 }
 
-func (j *journal) Setting(advice Advice, address string) { j.add(advice.Option + " at " + address) }
-func (j *journal) Shortage(why string)                   { j.add("short of " + why) }
-func (j *journal) Evicting(err error)                    { j.add("evicts: " + err.Error()) }
-func (j *journal) Clock(err error)                       { j.add("clock: " + err.Error()) }
+func (j *journal) Report(problem observe.Problem, err error) {
+	switch problem {
+	case observe.ClientSetting:
+		setting := err.(*SettingError)
+		j.add(setting.Option + " at " + setting.Address)
+	case observe.NoDurability:
+		j.add("short of " + err.Error())
+	case observe.RedisEvicts:
+		j.add("evicts: " + err.Error())
+	case observe.ClockDiffers, observe.ClockUnknown:
+		j.add("clock: " + err.Error())
+	}
+}
 
 // demanding is a [Durability] that finds what it is made of.
 type demanding struct {

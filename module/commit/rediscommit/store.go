@@ -145,7 +145,7 @@ func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
 	if s.with.Now != nil {
 		committer.Now(s.with.Now)
 	}
-	committer.Tell(func(event observe.Event) { s.with.Observer.Count(event, s.layout.Observed) })
+	committer.Tell(func(event observe.Event) { s.with.Observer.Count(event, s.layout.Observed, 1) })
 	return committer
 }
 
@@ -245,7 +245,7 @@ func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 	}
 	whole, err := ask(ctx, s, key, s.layout.Read)
 	if err == nil {
-		s.with.Observer.Count(observe.WholeRead, s.layout.Observed)
+		s.with.Observer.Count(observe.WholeRead, s.layout.Observed, 1)
 		s.remember(key, whole)
 	}
 	return whole, err

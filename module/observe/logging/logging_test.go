@@ -11,6 +11,7 @@ import (
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/observe/logging"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
@@ -25,33 +26,37 @@ func TestEachProblemHasOneLine(t *testing.T) {
 	refused := module.ImportedRules{Refused: make([]pushrule.RefusedRule, 2)}
 	const unavailable = "The server cannot reach its storage, try again later.: connection refused"
 	for _, test := range []struct {
-		write   func(logging.Lines)
+		problem observe.Problem
+		err     error
 		level   zapcore.Level
 		message string
 		fields  map[string]any
 	}{
-		{func(l logging.Lines) { l.Feed(fmt.Errorf("watch: %w", cause)) }, zapcore.WarnLevel,
+		{observe.FeedDisconnected, fmt.Errorf("watch: %w", cause), zapcore.WarnLevel,
 			"change feed disconnected from Redis, reconnecting", map[string]any{"error": "watch: " + unavailable}},
-		{func(l logging.Lines) { l.Feed(&module.ListenerPanic{Listener: "waker", Value: "a bug"}) }, zapcore.ErrorLevel,
+		{observe.ListenerPanicked, &module.ListenerPanic{Listener: "waker", Value: "a bug"}, zapcore.ErrorLevel,
 			"change listener panicked", map[string]any{"error": (&module.ListenerPanic{Listener: "waker", Value: "a bug"}).Error()}},
-		{func(l logging.Lines) { l.SettleFailed(cause) }, zapcore.WarnLevel,
+		{observe.PushkeysPending, cause, zapcore.WarnLevel,
 			"pushkeys are still to be settled", map[string]any{"error": unavailable}},
-		{func(l logging.Lines) { l.ImportRefused("@alice:example.org", module.ImportResult{Rules: refused}) }, zapcore.WarnLevel,
+		{observe.ImportIncomplete, &module.ImportRefused{User: "@alice:example.org", Result: module.ImportResult{Rules: refused}}, zapcore.WarnLevel,
 			"rules or pushers of a user were not imported", map[string]any{"user_id": "@alice:example.org", "rules": 2, "pushers": 0}},
-		{func(l logging.Lines) { l.Setting(advice, "10.0.0.1:6379") }, zapcore.WarnLevel,
+		{observe.ClientSetting, &redisclient.SettingError{Advice: advice, Address: "10.0.0.1:6379"}, zapcore.WarnLevel,
 			"a setting of the Redis client will hurt",
 			map[string]any{"option": "MaxRetries", "why": advice.String(), "redis": "10.0.0.1:6379"}},
-		{func(l logging.Lines) { l.Shortage("no replicas") }, zapcore.WarnLevel,
+		{observe.NoDurability, errors.New("no replicas"), zapcore.WarnLevel,
 			"no change will be acknowledged", map[string]any{"why": "no replicas"}},
-		{func(l logging.Lines) { l.Evicting(errors.New("allkeys-lru")) }, zapcore.WarnLevel,
+		{observe.RedisEvicts, errors.New("allkeys-lru"), zapcore.WarnLevel,
 			"Redis may evict keys", map[string]any{"error": "allkeys-lru"}},
-		{func(l logging.Lines) { l.Clock(differs) }, zapcore.WarnLevel,
+		{observe.ClockDiffers, differs, zapcore.WarnLevel,
 			"the clocks of this host and of Redis differ", map[string]any{"error": differs.Error()}},
-		{func(l logging.Lines) { l.Clock(errors.New("NOPERM")) }, zapcore.WarnLevel,
+		{observe.ClockUnknown, errors.New("NOPERM"), zapcore.WarnLevel,
 			"the clock of Redis cannot be read", map[string]any{"error": "NOPERM"}},
+		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
+		{observe.TooManyRejections, nil, zapcore.ErrorLevel,
+			"a push gateway rejects too many pushkeys, they are not removed", map[string]any{}},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
-		test.write(logging.New(zap.New(core)))
+		logging.New(zap.New(core), observe.None).Report(test.problem, test.err)
 		lines := logs.All()
 		if len(lines) != 1 || lines[0].Message != test.message || lines[0].Level != test.level {
 			t.Errorf("%s: got %v", test.message, lines)

@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -9,11 +10,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pushfx/pushfx/module/delivery"
-)
-
-var (
-	_ delivery.Observer    = (*Delivery)(nil)
-	_ prometheus.Collector = (*Delivery)(nil)
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/observe"
 )
 
 // DeliveryConfig configures the metrics of delivery.
@@ -47,9 +45,8 @@ const (
 // ages are from what an idle host takes to the longest that is kept.
 var ages = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 600, 3600, 24 * 3600}
 
-// Delivery is the metrics of delivery: a [delivery.Observer] that counts, and a
-// [prometheus.Collector] of the counts. It is safe for concurrent use.
-type Delivery struct {
+// forDelivery is what [Metrics] count of delivery.
+type forDelivery struct {
 	named map[string]bool
 
 	handedOver *prometheus.HistogramVec
@@ -58,13 +55,10 @@ type Delivery struct {
 	ages       prometheus.Histogram
 	dropped    *prometheus.CounterVec
 	audience   *prometheus.CounterVec
-	stats      func() delivery.Stats // nil until it is known
-	shards     int
 }
 
-// NewDelivery returns metrics that are all zero.
-func NewDelivery(cfg DeliveryConfig) *Delivery {
-	m := &Delivery{
+func newForDelivery(cfg DeliveryConfig) *forDelivery {
+	m := &forDelivery{
 		named: map[string]bool{},
 		handedOver: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "pushfx_delivery_handover_duration_seconds", Help: "Time to hand an event over.", Buckets: buckets,
@@ -98,116 +92,73 @@ func NewDelivery(cfg DeliveryConfig) *Delivery {
 	return m
 }
 
-func (m *Delivery) begin(gateway string) {
+func (m *forDelivery) begin(gateway string) {
 	for _, outcome := range delivery.PostOutcomes() {
 		m.posts.WithLabelValues(gateway, string(outcome))
 	}
 }
 
-// Show has the metrics tell what a host does right now, which stats returns at any
-// time, and of how many shards there are. It is called before they are collected.
-func (m *Delivery) Show(stats func() delivery.Stats, shards int) { m.stats, m.shards = stats, shards }
-
-func (m *Delivery) gateway(name string) string {
+func (m *forDelivery) gateway(name string) string {
 	if m.named[name] {
 		return name
 	}
 	return otherGateways
 }
 
-// HandedOver implements [delivery.Observer].
-func (m *Delivery) HandedOver(took time.Duration, ok bool) {
+// called counts a call of Notify whose event can be read.
+func (m *forDelivery) called(op *observe.Operation, o observe.Outcome, took time.Duration) {
+	if op.Verb != "Notify" || fault.KindOf(o.Err) == fault.InvalidParam {
+		return
+	}
 	outcome := "ok"
-	if !ok {
+	if o.Err != nil {
 		outcome = "failed"
 	}
 	m.handedOver.WithLabelValues(outcome).Observe(took.Seconds())
 }
 
-// Posted implements [delivery.Observer].
-func (m *Delivery) Posted(gateway string, outcome delivery.PostOutcome, took time.Duration) {
-	gateway = m.gateway(gateway)
-	m.posts.WithLabelValues(gateway, string(outcome)).Inc()
-	m.durations.WithLabelValues(gateway).Observe(took.Seconds())
-}
-
-// Delivered implements [delivery.Observer].
-func (m *Delivery) Delivered(age time.Duration) { m.ages.Observe(max(0, age.Seconds())) }
-
-// Dropped implements [delivery.Observer].
-func (m *Delivery) Dropped(reason delivery.DropReason, notifications int) {
-	m.dropped.WithLabelValues(string(reason)).Add(float64(notifications))
-}
-
-// Remembered implements [delivery.Observer].
-func (m *Delivery) Remembered(hits, misses int) {
-	m.audience.WithLabelValues("hit").Add(float64(hits))
-	m.audience.WithLabelValues("miss").Add(float64(misses))
-}
-
-func (m *Delivery) collectors() []prometheus.Collector {
-	return []prometheus.Collector{m.handedOver, m.posts, m.durations, m.ages, m.dropped, m.audience}
-}
-
-// statMetric is a metric of [delivery.Stats].
-type statMetric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(delivery.Stats) float64
-}
-
-func (m *Delivery) statMetrics() []statMetric {
-	one := func(kind prometheus.ValueType, name, help string, value func(delivery.Stats) float64) statMetric {
-		return statMetric{prometheus.NewDesc("pushfx_delivery_"+name, help, nil, nil), kind, value}
-	}
-	gauge := func(name, help string, value func(delivery.Stats) int) statMetric {
-		return one(prometheus.GaugeValue, name, help, func(s delivery.Stats) float64 { return float64(value(s)) })
-	}
-	return []statMetric{
-		gauge("in_flight", "Requests to push gateways that are under way, but for slow ones.", func(s delivery.Stats) int { return s.InFlight }),
-		gauge("slow", "Requests to push gateways that have been under way for a second, or are to one that hangs.",
-			func(s delivery.Stats) int { return s.Slow }),
-		gauge("shards", "Shards that there are, on all hosts together.", func(delivery.Stats) int { return m.shards }),
-		gauge("shards_owned", "Shards that this host owns.", func(s delivery.Stats) int { return s.ShardsOwned }),
-		gauge("open_entries", "Events that this host has read from its shards and not finished.", func(s delivery.Stats) int { return s.OpenEntries }),
-		one(prometheus.GaugeValue, "oldest_seconds", "Time since the oldest of them was handed over.",
-			func(s delivery.Stats) float64 { return s.Oldest.Seconds() }),
-		gauge("held_pushers", "Pushers of this host's shards that are in trouble.", func(s delivery.Stats) int { return s.HeldPushers }),
-		gauge("held_bytes", "What is kept of them.", func(s delivery.Stats) int { return s.HeldBytes }),
-		gauge("rejections_braked", "Push gateways that reject so many pushkeys that none is removed.", func(s delivery.Stats) int { return s.Braked }),
-		one(prometheus.CounterValue, "takeovers_total", "Shards that this host has taken.",
-			func(s delivery.Stats) float64 { return float64(s.Takeovers) }),
+// BeginPost implements [observe.Observer].
+func (m *Metrics) BeginPost(ctx context.Context, gateway, _ string) (context.Context, func(string, int)) {
+	start := time.Now()
+	return ctx, func(outcome string, _ int) {
+		if outcome == "" {
+			return
+		}
+		gateway := m.delivery.gateway(gateway)
+		m.delivery.posts.WithLabelValues(gateway, outcome).Inc()
+		m.delivery.durations.WithLabelValues(gateway).Observe(time.Since(start).Seconds())
 	}
 }
 
-func gatewaysDesc() *prometheus.Desc {
-	return prometheus.NewDesc("pushfx_delivery_gateways", "Push gateways that this host knows, by how it treats them.", []string{stateLabel}, nil)
-}
-
-// Describe implements [prometheus.Collector].
-func (m *Delivery) Describe(out chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
-		c.Describe(out)
+// Delivery returns the collectors of what a host with delivery counts, and of what it
+// does right now, which stats returns at any time, with so many shards.
+func (m *Metrics) Delivery(stats func() delivery.Stats, shards int) []prometheus.Collector {
+	d := m.delivery
+	all := []prometheus.Collector{d.handedOver, d.posts, d.durations, d.ages, d.dropped, d.audience}
+	gauge := func(name, help string, value func(delivery.Stats) float64) {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_delivery_" + name, Help: help},
+			func() float64 { return value(stats()) }))
 	}
-	for _, s := range m.statMetrics() {
-		out <- s.desc
+	gauge("in_flight", "Requests to push gateways that are under way, but for slow ones.",
+		func(s delivery.Stats) float64 { return float64(s.InFlight) })
+	gauge("slow", "Requests to push gateways that have been under way for a second, or are to one that hangs.",
+		func(s delivery.Stats) float64 { return float64(s.Slow) })
+	gauge("shards", "Shards that there are, on all hosts together.", func(delivery.Stats) float64 { return float64(shards) })
+	gauge("shards_owned", "Shards that this host owns.", func(s delivery.Stats) float64 { return float64(s.ShardsOwned) })
+	gauge("open_entries", "Events that this host has read from its shards and not finished.",
+		func(s delivery.Stats) float64 { return float64(s.OpenEntries) })
+	gauge("oldest_seconds", "Time since the oldest of them was handed over.", func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
+	gauge("held_pushers", "Pushers of this host's shards that are in trouble.", func(s delivery.Stats) float64 { return float64(s.HeldPushers) })
+	gauge("held_bytes", "What is kept of them.", func(s delivery.Stats) float64 { return float64(s.HeldBytes) })
+	gauge("rejections_braked", "Push gateways that reject so many pushkeys that none is removed.",
+		func(s delivery.Stats) float64 { return float64(s.Braked) })
+	for state := range (delivery.Stats{}).Gateways {
+		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pushfx_delivery_gateways", Help: "Push gateways that this host knows, by how it treats them.",
+			ConstLabels: prometheus.Labels{stateLabel: delivery.GateState(state).String()},
+		}, func() float64 { return float64(stats().Gateways[state]) }))
 	}
-	out <- gatewaysDesc()
-}
-
-// Collect implements [prometheus.Collector].
-func (m *Delivery) Collect(out chan<- prometheus.Metric) {
-	for _, c := range m.collectors() {
-		c.Collect(out)
-	}
-	var stats delivery.Stats
-	if m.stats != nil {
-		stats = m.stats()
-	}
-	for _, s := range m.statMetrics() {
-		out <- prometheus.MustNewConstMetric(s.desc, s.kind, s.value(stats))
-	}
-	for state, gateways := range stats.Gateways {
-		out <- prometheus.MustNewConstMetric(gatewaysDesc(), prometheus.GaugeValue, float64(gateways), delivery.GateState(state).String())
-	}
+	return append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
+		Name: "pushfx_delivery_takeovers_total", Help: "Shards that this host has taken.",
+	}, func() float64 { return float64(stats().Takeovers) }))
 }

@@ -14,17 +14,17 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-var (
-	_ observe.Observer     = (*Metrics)(nil)
-	_ prometheus.Collector = (*Metrics)(nil)
-)
+var _ observe.Observer = (*Metrics)(nil)
 
-// Metrics is the module's metrics: an [observe.Observer] that counts, and a
-// [prometheus.Collector] of the counts. The host registers it once. It is safe for concurrent use.
+// Metrics is the module's metrics: an [observe.Observer] that counts, and the
+// collectors of the counts. It is safe for concurrent use.
 //
 // All names begin with pushfx_; times are in seconds. No label has a value that
 // a client sends.
 type Metrics struct {
+	observe.Observer // for what is not counted
+
+	delivery   *forDelivery
 	requests   *prometheus.HistogramVec
 	operations *prometheus.HistogramVec
 	writes     *prometheus.CounterVec
@@ -69,7 +69,7 @@ const (
 var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // New returns metrics that are all zero.
-func New() *Metrics {
+func New(cfg DeliveryConfig) *Metrics {
 	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
 	}
@@ -77,6 +77,7 @@ func New() *Metrics {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	}
 	m := &Metrics{
+		Observer: observe.None, delivery: newForDelivery(cfg),
 		requests: histogram("pushfx_request_duration_seconds",
 			"Time to answer a request, from when it reached the module.", routeLabel, methodLabel, statusLabel),
 		operations: histogram("pushfx_store_operation_duration_seconds",
@@ -117,6 +118,7 @@ func (m *Metrics) begin() {
 			for _, store := range stores {
 				m.wholeReads.WithLabelValues(store)
 			}
+		case observe.NotificationDropped, observe.RulesKept, observe.RulesRead: // see newForDelivery
 		default:
 			for _, store := range stores {
 				m.writes.WithLabelValues(store, event.String())
@@ -136,28 +138,19 @@ func ruleSetEvent(event observe.Event) string {
 	}
 }
 
-func (m *Metrics) collectors() []prometheus.Collector {
+// Collectors returns the collectors of what every host counts.
+func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.operations, m.writes, m.wholeReads, m.ruleSets, m.durability, m.lag}
-}
-
-// Describe implements [prometheus.Collector].
-func (m *Metrics) Describe(out chan<- *prometheus.Desc) {
-	for _, c := range m.collectors() {
-		c.Describe(out)
-	}
-}
-
-// Collect implements [prometheus.Collector].
-func (m *Metrics) Collect(out chan<- prometheus.Metric) {
-	for _, c := range m.collectors() {
-		c.Collect(out)
-	}
 }
 
 // Begin implements [observe.Observer].
 func (m *Metrics) Begin(ctx context.Context, op *observe.Operation) (context.Context, func(observe.Outcome)) {
 	start := time.Now()
 	return ctx, func(o observe.Outcome) {
+		if op.Kind == observe.Call {
+			m.delivery.called(op, o, time.Since(start))
+			return
+		}
 		m.histogram(op, class(ctx, op, o)).Observe(time.Since(start).Seconds())
 	}
 }
@@ -182,28 +175,38 @@ func (m *Metrics) histogram(op *observe.Operation, outcome int) prometheus.Obser
 }
 
 // Count implements [observe.Observer].
-func (m *Metrics) Count(event observe.Event, store string) {
+func (m *Metrics) Count(event observe.Event, label string, n int) {
+	count := float64(n)
 	switch event {
 	case observe.RuleSetCreated, observe.RuleSetImported, observe.RuleSetRepaired:
-		m.ruleSets.WithLabelValues(ruleSetEvent(event)).Inc()
+		m.ruleSets.WithLabelValues(ruleSetEvent(event)).Add(count)
 	case observe.WholeRead:
-		m.wholeReads.WithLabelValues(store).Inc()
+		m.wholeReads.WithLabelValues(label).Add(count)
+	case observe.NotificationDropped:
+		m.delivery.dropped.WithLabelValues(label).Add(count)
+	case observe.RulesKept:
+		m.delivery.audience.WithLabelValues("hit").Add(count)
+	case observe.RulesRead:
+		m.delivery.audience.WithLabelValues("miss").Add(count)
 	default:
-		m.writes.WithLabelValues(store, event.String()).Inc()
+		m.writes.WithLabelValues(label, event.String()).Add(count)
 	}
 }
 
-// Took implements [observe.Observer].
-func (m *Metrics) Took(what observe.Span, store string, took time.Duration, reached bool) {
-	if what == observe.ChangeLag {
-		m.lag.Observe(max(0, took.Seconds())) // clocks differ
-		return
+// Took implements [observe.Observer]. Clocks differ, so an age may be below 0.
+func (m *Metrics) Took(what observe.Span, label string, took time.Duration, reached bool) {
+	switch what {
+	case observe.ChangeLag:
+		m.lag.Observe(max(0, took.Seconds()))
+	case observe.DeliveryAge:
+		m.delivery.ages.Observe(max(0, took.Seconds()))
+	default:
+		outcome := "ok"
+		if !reached {
+			outcome = "not_reached"
+		}
+		m.durability.WithLabelValues(label, outcome).Observe(took.Seconds())
 	}
-	outcome := "ok"
-	if !reached {
-		outcome = "not_reached"
-	}
-	m.durability.WithLabelValues(store, outcome).Observe(took.Seconds())
 }
 
 // class is an outcome's place in outcomes. What an edit refuses is no failure of
@@ -226,29 +229,18 @@ func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	return refused
 }
 
-// Feed collects what a [module.Feed] has counted.
-type Feed struct{ stats func() module.FeedStats }
-
-// NewFeed returns a collector of stats, which may be called at any time.
-func NewFeed(stats func() module.FeedStats) *Feed { return &Feed{stats} }
-
-// feedMetric is a metric with how it is read.
-type feedMetric struct {
-	desc  *prometheus.Desc
-	kind  prometheus.ValueType
-	value func(module.FeedStats) float64
-}
-
-// feedMetrics are made anew each time: a collector is asked rarely.
-func feedMetrics() []feedMetric {
-	counter := func(name, help string, value func(module.FeedStats) int64) feedMetric {
-		desc := prometheus.NewDesc("pushfx_"+name, help, nil, nil)
-		return feedMetric{desc, prometheus.CounterValue, func(s module.FeedStats) float64 { return float64(value(s)) }}
+// Feed returns collectors of what a [module.Feed] has counted, which stats returns at
+// any time.
+func Feed(stats func() module.FeedStats) []prometheus.Collector {
+	counter := func(name, help string, value func(module.FeedStats) int64) prometheus.Collector {
+		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "pushfx_" + name, Help: help},
+			func() float64 { return float64(value(stats())) })
 	}
-	gauge := func(name, help string, value func(module.FeedStats) float64) feedMetric {
-		return feedMetric{prometheus.NewDesc("pushfx_"+name, help, nil, nil), prometheus.GaugeValue, value}
+	gauge := func(name, help string, value func(module.FeedStats) float64) prometheus.Collector {
+		return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_" + name, Help: help},
+			func() float64 { return value(stats()) })
 	}
-	return []feedMetric{
+	return []prometheus.Collector{
 		counter("changes_heard_total", "Changes of push rules that this host has heard of from the store, its own included.",
 			func(s module.FeedStats) int64 { return s.Heard }),
 		counter("changes_told_total", "Calls of change listeners.",
@@ -270,21 +262,6 @@ func feedMetrics() []feedMetric {
 				}
 				return 0
 			}),
-	}
-}
-
-// Describe implements [prometheus.Collector].
-func (f *Feed) Describe(out chan<- *prometheus.Desc) {
-	for _, m := range feedMetrics() {
-		out <- m.desc
-	}
-}
-
-// Collect implements [prometheus.Collector].
-func (f *Feed) Collect(out chan<- prometheus.Metric) {
-	stats := f.stats()
-	for _, m := range feedMetrics() {
-		out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(stats))
 	}
 }
 

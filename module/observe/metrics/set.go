@@ -5,6 +5,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -19,9 +20,9 @@ type Set struct {
 
 // NewSet returns a set with [Metrics]. A host that has no registerer, nil, has no
 // metrics, and nothing is counted.
-func NewSet(r prometheus.Registerer) *Set {
-	counts := New()
-	return &Set{registerer: r, counts: counts, collectors: []prometheus.Collector{counts}}
+func NewSet(r prometheus.Registerer, cfg DeliveryConfig) *Set {
+	counts := New(cfg)
+	return &Set{registerer: r, counts: counts, collectors: counts.Collectors()}
 }
 
 // Observer returns what counts.
@@ -35,6 +36,11 @@ func (s *Set) Observer() observe.Observer {
 // Add adds collectors that were not registered yet.
 func (s *Set) Add(collectors ...prometheus.Collector) {
 	s.collectors = append(s.collectors, collectors...)
+}
+
+// AddDelivery adds the metrics of a host with delivery; see [Metrics.Delivery].
+func (s *Set) AddDelivery(stats func() delivery.Stats, shards int) {
+	s.Add(s.counts.Delivery(stats, shards)...)
 }
 
 // Register registers all of the metrics, or none of them and returns why.

@@ -22,7 +22,7 @@ func registered(t *testing.T, r *prometheus.Registry) int {
 }
 
 func newSet(r prometheus.Registerer) *metrics.Set {
-	s := metrics.NewSet(r)
+	s := metrics.NewSet(r, metrics.DeliveryConfig{})
 	s.Add(metrics.NewClockOffset(func() time.Duration { return time.Second }), metrics.NewEvicting(func() int { return 0 }))
 	return s
 }

@@ -11,33 +11,12 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/pushfx/pushfx/module/delivery"
-	"github.com/pushfx/pushfx/module/fault"
 )
-
-var _ delivery.Tracer = (*Tracing)(nil)
-
-// BeginCall implements [delivery.Tracer].
-func (t *Tracing) BeginCall(ctx context.Context, call string) (context.Context, func(error)) {
-	kind := trace.SpanKindInternal
-	if call == "Notify" {
-		kind = trace.SpanKindProducer
-	}
-	started, span := t.tracer.Start(ctx, call, trace.WithSpanKind(kind))
-	return started, func(err error) {
-		defer span.End()
-		if err == nil {
-			return
-		}
-		class := string(fault.KindOf(err)) // its text may tell of a user
-		span.SetAttributes(attribute.String("error.type", class))
-		span.SetStatus(codes.Error, class)
-	}
-}
 
 // traceparentField is where W3C Trace Context has the name of a span.
 const traceparentField = "traceparent"
 
-// Traceparent implements [delivery.Tracer].
+// Traceparent implements [observe.Observer].
 func (t *Tracing) Traceparent(ctx context.Context) string {
 	span := trace.SpanContextFromContext(ctx)
 	if !span.IsValid() || !span.IsSampled() {
@@ -48,14 +27,15 @@ func (t *Tracing) Traceparent(ctx context.Context) string {
 	return carrier[traceparentField]
 }
 
-// BeginPost implements [delivery.Tracer]. The span that handed the notification
+// BeginPost implements [observe.Observer]. The span that handed the notification
 // over is also its parent, as semantic conventions have it for a single message:
 // so whoever sampled that gets both.
-func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(delivery.PostOutcome, int)) {
+func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(string, int)) {
+	ctx, endNext := t.Observer.BeginPost(ctx, gateway, traceparent)
 	remote := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparentField: traceparent})
 	from := trace.SpanContextFromContext(remote)
 	if !from.IsValid() {
-		return ctx, func(delivery.PostOutcome, int) {}
+		return ctx, endNext
 	}
 	attributes := []attribute.KeyValue{attribute.String("http.request.method", "POST")}
 	if u, err := url.Parse(gateway); err == nil {
@@ -64,14 +44,15 @@ func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (c
 	}
 	started, span := t.tracer.Start(trace.ContextWithRemoteSpanContext(ctx, from), "POST",
 		trace.WithSpanKind(trace.SpanKindClient), trace.WithLinks(trace.Link{SpanContext: from}), trace.WithAttributes(attributes...))
-	return started, func(outcome delivery.PostOutcome, status int) {
+	return started, func(outcome string, status int) {
+		endNext(outcome, status)
 		defer span.End()
 		if status != 0 {
 			span.SetAttributes(attribute.Int("http.response.status_code", status))
 		}
-		if outcome != delivery.PostDelivered {
-			span.SetAttributes(attribute.String("error.type", string(outcome)))
-			span.SetStatus(codes.Error, string(outcome))
+		if outcome != "" && outcome != string(delivery.PostDelivered) {
+			span.SetAttributes(attribute.String("error.type", outcome))
+			span.SetStatus(codes.Error, outcome)
 		}
 	}
 }
