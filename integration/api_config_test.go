@@ -61,6 +61,12 @@ func TestConfiguredLimits(t *testing.T) {
 			{pushers, pusherWith(`"pushkey":"other"`), failure(413, "M_TOO_LARGE", "Pushers larger than 400 bytes.")},
 			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 20) + `"`), done},
 		}},
+		{"MaxListBytes, a pusher that grows beside another", func(c *pushfx.Config) { c.PusherPolicy.MaxListBytes = 1000 }, []step{
+			{pushers, pusherWith(), done},
+			{pushers, pusherWith(`"pushkey":"other"`), done},
+			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 350) + `"`), failure(413, "M_TOO_LARGE", "Pushers larger than 1000 bytes.")},
+			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 50) + `"`), done},
+		}},
 		{"AllowHTTP", func(c *pushfx.Config) { c.PusherPolicy.AllowHTTP = true }, []step{
 			{pushers, pusherWith(`"data":{"url":"http://push.example.org/_matrix/push/v1/notify"}`), done},
 			{pushers, pusherWith(`"data":{"url":"ftp://push.example.org/_matrix/push/v1/notify"}`), failure(400, "M_INVALID_PARAM",
