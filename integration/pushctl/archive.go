@@ -153,7 +153,7 @@ func createArchive(name string, b *backend) (*archive, error) {
 	return a, nil
 }
 
-// add adds records, which are on disk when it returns.
+// add adds records. They are on disk after sync.
 func (a *archive) add(records ...record) error {
 	var text bytes.Buffer
 	for _, r := range records {
@@ -162,7 +162,7 @@ func (a *archive) add(records ...record) error {
 		}
 	}
 	a.records += int64(len(records))
-	return errors.Join(a.write(text.Bytes()), a.sync())
+	return a.write(text.Bytes())
 }
 
 func (a *archive) write(lines []byte) error {

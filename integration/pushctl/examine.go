@@ -145,7 +145,7 @@ func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, err
 	return slices.Contains(keys, key), nil
 }
 
-// The problems of push rules, beside those that package pushrule knows.
+// The problems of push rules. Package pushrule knows more; see [flawOf].
 var (
 	unreadableEvent = kind{"unreadable push rules", byReset}
 	emptyEvent      = kind{"push rules without content", byRepair}

@@ -138,8 +138,8 @@ type importJob struct {
 	claims map[pusher.Digest]string // to the pushkeys of all records
 }
 
-// storeBatch stores records. What is stored is read in one go, so that those
-// that are there already cost little.
+// storeBatch stores records. It reads their keys in one go, so that records that are
+// stored already cost little.
 func (i *importing) storeBatch(ctx context.Context, batch []record) error {
 	jobs, err := i.prepare(ctx, batch)
 	if err != nil {
@@ -231,8 +231,7 @@ func (i *importing) tryStore(ctx context.Context, j importJob) (importOutcome, e
 	return 0, errBusy
 }
 
-// isThere reports whether something is stored. A hash that was left for its revision
-// is not.
+// isThere reports whether Redis has a value. A hash that has only its revision is none.
 func (j importJob) isThere() bool {
 	if j.event != nil {
 		return j.before.state == isStored
@@ -241,8 +240,8 @@ func (j importJob) isThere() bool {
 	return h.Pushers.Len()+len(h.Unreadable) > 0
 }
 
-// isSame reports whether the record is what is stored, beside its revision. Events that
-// cannot be read are the same if their bytes are.
+// isSame reports whether Redis has the record, with any revision. Events that cannot be
+// read are the same if their bytes are.
 func (j importJob) isSame() bool {
 	if j.event == nil {
 		return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))

@@ -1,7 +1,6 @@
 // Command pushctl shows, checks, repairs and moves what the push rules and
-// pushers module keeps on a Redis, for those who run it. It works beside the
-// hosts, and changes nothing but by the same compare-and-set as they do. Run it
-// with -h for its commands.
+// pushers module keeps on a Redis, for operators. It works while hosts run, and makes
+// each change by the same compare-and-set as they do. Run it with -h for its commands.
 package main
 
 import (

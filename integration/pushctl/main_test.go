@@ -153,7 +153,7 @@ func (b *bed) do(args ...any) {
 	}
 }
 
-// store stores an event as somebody might who is not the module.
+// store stores an event that the module did not write.
 func (b *bed) store(user mxid.UserID, text string) {
 	b.t.Helper()
 	b.do("SET", b.keys.Rules(user), text)

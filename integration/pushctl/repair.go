@@ -131,7 +131,7 @@ func isRefused(err error) bool {
 // isDamaged reports whether stored data cannot be read.
 func isDamaged(err error) bool { return fault.KindOf(err) == fault.Database }
 
-// keep saves what cannot be read. It is on disk when keep returns.
+// keep saves a record that cannot be read. It is on disk when keep returns.
 func (r *repairer) keep(what record) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +143,7 @@ func (r *repairer) keep(what record) (err error) {
 			return fmt.Errorf("-save: %w", err)
 		}
 	}
-	return r.saved.add(what)
+	return errors.Join(r.saved.add(what), r.saved.sync())
 }
 
 // write writes what was done, also by a repair that was not finished; errProblems

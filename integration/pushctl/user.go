@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// userChange takes something away from a user.
+// userChange is a command that takes something away from a user.
 type userChange struct {
 	what string // it does
 	yes  bool
