@@ -14,8 +14,8 @@ import (
 // fillStep is how many members are looked up while the lock is held.
 const fillStep = 1024
 
-// FillRules gives rules to the members who have none and whose rules are kept, and
-// returns to how many. For many members it uses all cores: a lookup in a large map
+// FillRules gives each member without rules the rules that the feed keeps, and returns
+// the number of these members. For many members it uses all cores: a lookup in a large map
 // waits for memory most of its time.
 func (f *Feed) FillRules(members []match.Member) (hits int) {
 	if len(members) <= fillStep {
@@ -54,8 +54,8 @@ func (f *Feed) fillRules(members []match.Member) (hits int) {
 // KeepRules calls load, which reads and compiles the rules of users, and keeps what
 // it returns until the rules change. It asks the store for the versions first: rules
 // that are read later are at least as new, and if a later version is stored already,
-// the watch or the next check finds it. It keeps nothing for a user whose rules
-// change meanwhile.
+// the watch or the next check finds it. A user whose rules change during the call gets
+// nothing kept.
 func (f *Feed) KeepRules(ctx context.Context, users []mxid.UserID, load func() map[mxid.UserID]*match.Entry) {
 	if !f.isWatching() {
 		load()

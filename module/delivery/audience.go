@@ -43,7 +43,7 @@ func (a *audience) decide(ctx context.Context, e module.Event, members []match.M
 	return decisions, nil
 }
 
-// fill gives rules to the members who have none.
+// fill gives rules to each member without rules.
 func (a *audience) fill(ctx context.Context, members []match.Member) (err error) {
 	hits := a.feed.FillRules(members)
 	var missing []int

@@ -22,9 +22,9 @@ type Observer interface {
 	// is given tells [Outcome.CallerGone] whether the caller is still there.
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// BeginPost is called when a request to a push gateway begins, with the gateway, a
-	// URL's scheme, host and port, of which there are as many as pushers name. The
-	// span that handed the notification over, perhaps on another host and long ago,
+	// BeginPost is called when a request to a push gateway begins, with the gateway: a
+	// URL's scheme, host and port. Pushers name any number of gateways. The span that
+	// handed the notification over, perhaps on another host and long ago,
 	// is traceparent; see Traceparent. The function that it returns is called once, when
 	// the request has ended, with the outcome as package delivery names it, empty if
 	// nothing was sent, and with the HTTP status, 0 if there was no answer.
@@ -97,7 +97,7 @@ func (o Outcome) CallerGone(ctx context.Context) bool {
 	return kind == fault.Unavailable || kind == fault.Internal
 }
 
-// Event is what can be counted. Those of stores have the store as their label.
+// Event can be counted. Events of stores have the store as their label.
 type Event int
 
 // The events.
@@ -243,7 +243,7 @@ func Problems() []Problem {
 	return all
 }
 
-// IsFault reports whether somebody has to mend something; the others pass.
+// IsFault reports whether the problem stays until an operator acts.
 func (p Problem) IsFault() bool { return p == ListenerPanicked || p == TooManyRejections }
 
 // None is an observer that does nothing.

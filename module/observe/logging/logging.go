@@ -1,5 +1,5 @@
-// Package logging writes a log line for what goes wrong beside requests. Those
-// that fail are logged by package handlers.
+// Package logging writes a log line for each problem that no request shows. Package
+// handlers logs failed requests.
 package logging
 
 import (
