@@ -381,9 +381,7 @@ func newBuilder(host given) (*builder, error) {
 		b.observer = tracing.New(host.Tracers, b.observer)
 	}
 	b.observer = logging.New(host.Log, b.observer)
-	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, redisclient.Demands{
-		OperationTimeout: min(cfg.Redis.OperationTimeout, cfg.Handlers.RequestTimeout), Durability: cfg.Redis.Durability,
-	}, b.observer)
+	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, cfg.Redis.Durability, b.observer)
 	b.metrics.Add(metrics.NewEvicting(b.servers.EvictingMasters), metrics.NewClockOffset(b.servers.Clock().Offset))
 	var errs [2]error
 	b.defaults, errs[0] = pushrule.NewDefaults(cfg.DefaultRules...)
@@ -427,9 +425,7 @@ func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	return s, errors.Join(errs[:]...)
 }
 
-func (b *builder) health() module.Health {
-	return redisclient.NewHealth(b.host.Client, b.host.Config.Servers)
-}
+func (b *builder) health() module.Health { return b.servers }
 
 func (b *builder) feed(store module.RuleStore, listeners ...module.ChangeListener) (*module.Feed, error) {
 	feed, err := module.NewFeed(store, b.host.Config.Changes, b.observer, listeners...)

@@ -5,7 +5,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
@@ -13,7 +12,7 @@ func TestTheClientsOfThePagesNeedNoAdvice(t *testing.T) {
 	t.Parallel()
 	for page, client := range map[string]redis.UniversalClient{"README.md": newRedis(), "module/README.md": newCluster()} {
 		defer client.Close()
-		if advice := redisclient.Advise(client, pushfx.DefaultConfig().Handlers.RequestTimeout); len(advice) != 0 {
+		if advice := redisclient.Advise(client); len(advice) != 0 {
 			t.Errorf("%s: %v", page, advice)
 		}
 	}

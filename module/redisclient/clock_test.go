@@ -167,3 +167,8 @@ func TestTheClockIsMeasuredFromTimeToTimeUntilItEnds(t *testing.T) {
 		t.Errorf("got offset %v", clock.Offset())
 	}
 }
+
+// fails is a report that nothing may come to.
+func fails(t *testing.T) func(error) {
+	return func(err error) { t.Errorf("reported: %v", err) }
+}

@@ -4,108 +4,132 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
-	"github.com/pushfx/pushfx/module"
 )
 
-var _ module.Health = (*Health)(nil)
-
-// Health is a [module.Health] for a Redis. It is safe for concurrent use.
-type Health struct {
-	client redis.UniversalClient
-	cfg    Config
-}
-
-// NewHealth returns the health of the Redis that client connects to. Without a
-// client, nil, it is always well.
-func NewHealth(client redis.UniversalClient, cfg Config) *Health { return &Health{client, cfg} }
-
-// healthTimeout bounds an answer: one half is for finding the masters,
-// where a cluster client first asks a node that may be silent, the other for
-// their answers.
-const healthTimeout = time.Second
-
-// Healthy implements [module.Health].
-func (h *Health) Healthy(ctx context.Context) error {
-	if h.client == nil {
+// Healthy implements [module.Health]: one master that answers is enough.
+func (m *Monitor) Healthy(ctx context.Context) error {
+	if m.client == nil {
 		return nil
 	}
-	search, cancel := context.WithTimeout(ctx, healthTimeout/2)
-	defer cancel()
-	var mu sync.Mutex
-	var silent, wrong []error
-	well := 0
-	err := EachMaster(search, h.client, func(_ context.Context, master *redis.Client) error {
-		ctx, cancel := context.WithTimeout(ctx, healthTimeout/2)
-		defer cancel()
-		failure, misfit := h.inspect(ctx, master)
-		mu.Lock()
-		defer mu.Unlock()
-		switch {
-		case failure != nil:
-			silent = append(silent, fmt.Errorf("the Redis at %s: %w", master.Options().Addr, failure))
-		case misfit != nil:
-			wrong = append(wrong, fmt.Errorf("the Redis at %s %w", master.Options().Addr, misfit))
-		default:
-			well++
-		}
-		return nil
-	})
-	if len(wrong) > 0 || well == 0 {
-		return errors.Join(append(append(wrong, silent...), err)...)
+	s := m.survey(ctx)
+	if len(s.evicting) > 0 || len(s.misfits) > 0 || s.well == 0 {
+		return errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.failures), s.err)
 	}
 	return nil
 }
 
-// inspect returns why a master cannot serve, or else why it is not one to be used.
-func (h *Health) inspect(ctx context.Context, master *redis.Client) (failure, misfit error) {
+// survey is what the masters answered. Each of its errors has a master's address.
+type survey struct {
+	mu       sync.Mutex
+	well     int     // how many masters can serve
+	failures []error // masters that cannot serve
+	misfits  []error // servers of another kind than the client is for
+	evicting []error // masters that evict keys
+	denied   []error // masters that do not let the client ask about that
+	err      error   // why there may be more masters
+}
+
+// surveyTimeout bounds a survey: one half is for finding the masters, where a cluster
+// client first asks a node that may be silent, the other for their answers.
+const surveyTimeout = time.Second
+
+// survey asks the masters.
+func (m *Monitor) survey(ctx context.Context) *survey {
+	search, cancel := context.WithTimeout(ctx, surveyTimeout/2)
+	defer cancel()
+	var s survey
+	s.err = EachMaster(search, m.client, func(_ context.Context, master *redis.Client) error {
+		ctx, cancel := context.WithTimeout(ctx, surveyTimeout/2)
+		defer cancel()
+		m.ask(ctx, master, &s)
+		return nil
+	})
+	m.evicting.Store(int64(len(s.evicting)))
+	return &s
+}
+
+// ask adds the answers of a master to s.
+func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
 	var hello, script *redis.Cmd
 	var memory *redis.StringCmd
 	_, _ = master.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
 		hello = p.Do(ctx, "HELLO")
 		script = p.Eval(ctx, "return 1", nil)
-		memory = p.Info(ctx, memorySection)
+		memory = p.Info(ctx, "memory") // CONFIG GET needs more rights
 		return nil
 	})
-	if err := script.Err(); err != nil {
-		return fmt.Errorf("cannot run a script: %w", err), nil
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	add := func(errs *[]error, form string, cause error) {
+		*errs = append(*errs, fmt.Errorf(form, master.Options().Addr, cause))
 	}
-	if policy, evicts := evictingPolicy(memory.Val()); evicts && !h.cfg.AllowEviction {
-		return nil, policyError(policy)
+	if redis.HasErrorPrefix(memory.Err(), "NOPERM") && !m.cfg.AllowEviction {
+		add(&s.denied, "cannot tell whether the Redis at %s evicts keys: %w", memory.Err())
 	}
-	about, err := properties(hello)
-	if err != nil {
-		return nil, nil // not every user may ask
+	_, forCluster := m.client.(*redis.ClusterClient)
+	eviction, misfit := evictionError(memory.Val()), misfitError(hello, forCluster)
+	switch {
+	case script.Err() != nil:
+		add(&s.failures, "the Redis at %s: cannot run a script: %w", script.Err())
+	case eviction != nil && !m.cfg.AllowEviction:
+		add(&s.evicting, "the Redis at %s %w", eviction)
+	case misfit != nil:
+		add(&s.misfits, "the Redis at %s %w", misfit)
+	default:
+		s.well++
 	}
-	_, forCluster := h.client.(*redis.ClusterClient)
+}
+
+// evictionError returns how a master evicts keys when its memory is full, by its INFO.
+// An evicted user looks like a new user, so no request finds it out. The volatile-
+// policies are harmless: they evict keys with an expiry only, which the module gives
+// to nothing but an empty hash or index entry and a value on its way to its place.
+func evictionError(info string) error {
+	limited, policy := false, ""
+	for line := range strings.Lines(info) {
+		switch name, value, _ := strings.Cut(strings.TrimSpace(line), ":"); name {
+		case "maxmemory":
+			limited = value != "0"
+		case "maxmemory_policy":
+			policy = value
+		}
+	}
+	if !limited || policy == "" || policy == "noeviction" || strings.HasPrefix(policy, "volatile-") {
+		return nil
+	}
+	return fmt.Errorf("evicts keys when its memory is full, since its maxmemory-policy is %s: users lose their push rules; set it to noeviction", policy)
+}
+
+// misfitError returns how a server is not of the kind that the client is for. Not
+// every user may send HELLO.
+func misfitError(hello *redis.Cmd, forCluster bool) error {
+	about := properties(hello)
 	switch {
 	case about["role"] != "" && about["role"] != "master":
-		return nil, fmt.Errorf("is a %s", about["role"])
+		return fmt.Errorf("is a %s", about["role"])
 	case !forCluster && about["mode"] == "cluster":
-		return nil, errors.New("is a node of a cluster, but the client is for one server")
+		return errors.New("is a node of a cluster, but the client is for one server")
 	case forCluster && about["mode"] == "standalone":
-		return nil, errors.New("is no node of a cluster, but the client is for one")
+		return errors.New("is no node of a cluster, but the client is for one")
 	}
-	return nil, nil
+	return nil
 }
 
 // properties are the texts that HELLO answers, in either protocol.
-func properties(hello *redis.Cmd) (map[string]string, error) {
-	answer, err := hello.Result()
-	if err != nil {
-		return nil, err
-	}
+func properties(hello *redis.Cmd) map[string]string {
 	all := map[string]string{}
 	add := func(name, value any) {
-		if name, value, ok := twoTexts(name, value); ok {
-			all[name] = value
+		if name, isText := name.(string); isText {
+			all[name], _ = value.(string)
 		}
 	}
-	switch answer := answer.(type) {
+	switch answer := hello.Val().(type) {
 	case map[any]any:
 		for name, value := range answer {
 			add(name, value)
@@ -115,13 +139,11 @@ func properties(hello *redis.Cmd) (map[string]string, error) {
 			add(answer[i], answer[i+1])
 		}
 	}
-	return all, nil
+	return all
 }
 
-func twoTexts(a, b any) (first, second string, ok bool) {
-	first, ok = a.(string)
-	if ok {
-		second, ok = b.(string)
-	}
-	return first, second, ok
+// joinSorted joins errors, so that the same ones always give the same text.
+func joinSorted(errs []error) error {
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
 }

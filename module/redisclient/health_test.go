@@ -2,6 +2,7 @@ package redisclient
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -10,6 +11,11 @@ import (
 
 	"github.com/pushfx/pushfx/module/redistest"
 )
+
+// monitorWith is a monitor that only asks.
+func monitorWith(client redis.UniversalClient, cfg Config) *Monitor {
+	return NewMonitor(client, cfg, demanding{}, &journal{})
+}
 
 // late is how much later than it must a call may return here, where other tests
 // run at the same time.
@@ -20,14 +26,14 @@ const late = 5 * time.Second
 func wantWell(t *testing.T, client redis.UniversalClient, fault string) {
 	t.Helper()
 	start := time.Now()
-	err := NewHealth(client, Config{}).Healthy(t.Context())
+	err := monitorWith(client, Config{}).Healthy(t.Context())
 	switch {
 	case fault == "" && err != nil:
 		t.Errorf("not healthy: %v", err)
 	case fault != "" && (err == nil || !strings.Contains(err.Error(), fault)):
 		t.Errorf("got %v, want %q", err, fault)
 	}
-	if took := time.Since(start); took > healthTimeout+late {
+	if took := time.Since(start); took > surveyTimeout+late {
 		t.Errorf("took %v", took)
 	}
 }
@@ -105,7 +111,89 @@ func TestAHealthCheckEndsWithItsContext(t *testing.T) {
 	client := server.Client(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := NewHealth(client, Config{}).Healthy(ctx); err == nil {
+	if err := monitorWith(client, Config{}).Healthy(ctx); err == nil {
 		t.Error("a look without time found something")
+	}
+}
+
+func TestAMasterEvictsWithMostPoliciesOnceItsMemoryIsLimited(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	client := server.Client(t)
+	for _, test := range []struct {
+		maxmemory, policy string
+		evicts            bool
+	}{
+		{"0", "noeviction", false},
+		{"100mb", "noeviction", false},
+		{"0", "allkeys-lru", false},
+		{"100mb", "allkeys-lru", true},
+		{"100mb", "allkeys-lfu", true},
+		{"100mb", "allkeys-random", true},
+		{"100mb", "volatile-lru", false},
+		{"100mb", "volatile-ttl", false},
+	} {
+		configure(t, client, "maxmemory", test.maxmemory)
+		configure(t, client, "maxmemory-policy", test.policy)
+		for _, allowed := range []bool{false, true} {
+			cfg := DefaultConfig()
+			cfg.AllowEviction = allowed
+			m, want := monitorWith(client, cfg), test.evicts && !allowed
+			for name, err := range map[string]error{"start": m.Check(t.Context()), "health": m.Healthy(t.Context())} {
+				if (err != nil) != want || want && (!strings.Contains(err.Error(), test.policy) || !strings.Contains(err.Error(), server.Addr())) {
+					t.Errorf("%+v, allowed %t: %s: got %v", test, allowed, name, err)
+				}
+			}
+			if got := m.EvictingMasters() == 1; got != want {
+				t.Errorf("%+v, allowed %t: %d masters evict", test, allowed, m.EvictingMasters())
+			}
+		}
+	}
+}
+
+func configure(t *testing.T, client *redis.Client, name, value string) {
+	t.Helper()
+	if err := client.ConfigSet(t.Context(), name, value).Err(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestEveryMasterOfAClusterIsAskedWhetherItEvicts(t *testing.T) {
+	t.Parallel()
+	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	client, masters := cluster.Client(t), cluster.Masters()
+	for _, master := range masters[1:] {
+		configure(t, master.Client(t), "maxmemory", "100mb")
+		configure(t, master.Client(t), "maxmemory-policy", "allkeys-lru")
+	}
+	masters[0].Stop() // the others are asked nevertheless
+	m := monitorWith(client, Config{})
+	err := m.Healthy(t.Context())
+	for _, master := range masters[1:] {
+		if err == nil || !strings.Contains(err.Error(), master.Addr()+" evicts keys") {
+			t.Errorf("got %v, want %s in it", err, master.Addr())
+		}
+	}
+	if m.EvictingMasters() != 2 {
+		t.Errorf("%d masters evict", m.EvictingMasters())
+	}
+}
+
+func TestAServerThatCannotBeAskedWhetherItEvictsIsReportedOnly(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
+	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "terse", "on", ">x", "~*", "+@all", "-info").Err(); err != nil {
+		t.Fatal(err)
+	}
+	client := redis.NewClient(&redis.Options{
+		Addr: server.Addr(), Username: "terse", Password: "x", ContextTimeoutEnabled: true, DialTimeout: time.Second, ReadTimeout: time.Second,
+	})
+	t.Cleanup(func() { client.Close() })
+	m, told := monitorOf(client, demanding{})
+	if err := errors.Join(m.Check(t.Context()), m.Healthy(t.Context())); err != nil {
+		t.Error(err)
+	}
+	if len(told.lines) != 1 || !strings.HasPrefix(told.lines[0], "evicts: cannot tell whether the Redis at "+server.Addr()) {
+		t.Errorf("reported %q", told.lines)
 	}
 }

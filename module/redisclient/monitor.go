@@ -3,29 +3,29 @@ package redisclient
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// Monitor checks the host's client and the servers behind it at start, and
-// watches them while the host runs. It is safe for concurrent use.
-type Monitor struct {
-	client    redis.UniversalClient
-	cfg       Config
-	demands   Demands
-	observer  observe.Observer
-	clock     *Clock
-	evictions *Evictions
-}
+var _ module.Health = (*Monitor)(nil)
 
-// Demands are what the stores ask of the client and the servers.
-type Demands struct {
-	OperationTimeout time.Duration // bounds each of their operations
-	Durability       Durability
+// Monitor checks the host's client and the servers behind it at start, watches them
+// while the host runs, and tells their health. It is safe for concurrent use.
+type Monitor struct {
+	client     redis.UniversalClient
+	cfg        Config
+	durability Durability
+	observer   observe.Observer
+	clock      *Clock
+	interval   time.Duration
+	evicting   atomic.Int64
 }
 
 // Durability is what must have happened to a change before it is acknowledged.
@@ -45,13 +45,13 @@ type SettingError struct {
 func (e *SettingError) Error() string { return e.Advice.String() }
 
 // NewMonitor returns a monitor of the servers behind client. It does no I/O and
-// starts nothing. Without a client, nil, only its clock may be used, which is the
-// host's own. The observer is told of each [SettingError] and each reason why changes
+// starts nothing. Without a client, nil, its clock is the host's own, and it is
+// healthy. The observer is told of each [SettingError] and each reason why changes
 // will not be acknowledged, at start; of masters that evict keys; and of the clock, as
 // [NewClock] tells.
-func NewMonitor(client redis.UniversalClient, cfg Config, demands Demands, observer observe.Observer) *Monitor {
+func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability, observer observe.Observer) *Monitor {
 	return &Monitor{
-		client: client, cfg: cfg, demands: demands, observer: observer,
+		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,
 		clock: NewClock(client, nil, func(err error) {
 			problem := observe.ClockUnknown
 			if differs := (*ClockError)(nil); errors.As(err, &differs) {
@@ -59,32 +59,35 @@ func NewMonitor(client redis.UniversalClient, cfg Config, demands Demands, obser
 			}
 			observer.Report(problem, err)
 		}),
-		evictions: NewEvictions(client, cfg, func(err error) { observer.Report(observe.RedisEvicts, err) }),
 	}
 }
 
 // Clock returns the clock of the servers.
 func (m *Monitor) Clock() *Clock { return m.clock }
 
-// EvictingMasters returns how many masters evicted keys at the last check.
-func (m *Monitor) EvictingMasters() int { return m.evictions.Masters() }
+// EvictingMasters returns how many masters evicted keys when they were last asked.
+func (m *Monitor) EvictingMasters() int { return int(m.evicting.Load()) }
 
 // Check returns why the stores cannot work with the servers, and reports what will
 // hurt. It takes [Config].StartTimeout at most.
 func (m *Monitor) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StartTimeout)
 	defer cancel()
-	for _, advice := range Advise(m.client, m.demands.OperationTimeout) {
+	for _, advice := range Advise(m.client) {
 		m.observer.Report(observe.ClientSetting, &SettingError{advice, Address(m.client)})
 	}
 	if err := Ping(ctx, m.client); err != nil {
 		return err
 	}
-	if err := m.evictions.Check(ctx); err != nil {
-		return err
+	s := m.survey(ctx)
+	if denied := joinSorted(s.denied); denied != nil {
+		m.observer.Report(observe.RedisEvicts, denied)
+	}
+	if evicting := joinSorted(s.evicting); evicting != nil {
+		return evicting
 	}
 	m.clock.Measure(ctx)
-	shortages, err := m.demands.Durability.Check(ctx, m.client)
+	shortages, err := m.durability.Check(ctx, m.client)
 	for _, shortage := range shortages {
 		m.observer.Report(observe.NoDurability, errors.New(shortage))
 	}
@@ -94,7 +97,27 @@ func (m *Monitor) Check(ctx context.Context) error {
 // Run watches for masters that evict keys and measures the clock, until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	running.Go(func() { m.evictions.Run(ctx) })
+	running.Go(func() { m.watchEvictions(ctx) })
 	running.Go(func() { m.clock.Run(ctx) })
 	running.Wait()
+}
+
+// watchEvictions asks every minute, and reports an answer that differs from the one
+// before.
+func (m *Monitor) watchEvictions(ctx context.Context) {
+	ticker := time.NewTicker(m.interval)
+	defer ticker.Stop()
+	last := ""
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		evicting := joinSorted(m.survey(ctx).evicting)
+		if evicting != nil && evicting.Error() != last {
+			m.observer.Report(observe.RedisEvicts, evicting)
+		}
+		last = fmt.Sprint(evicting)
+	}
 }

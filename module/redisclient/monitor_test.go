@@ -56,7 +56,7 @@ func (d demanding) Check(context.Context, redis.UniversalClient) ([]string, erro
 
 func monitorOf(client redis.UniversalClient, d Durability) (*Monitor, *journal) {
 	var told journal
-	return NewMonitor(client, DefaultConfig(), Demands{5 * time.Second, d}, &told), &told
+	return NewMonitor(client, DefaultConfig(), d, &told), &told
 }
 
 func TestTheCheckAtStartReportsWhatWillHurt(t *testing.T) {
@@ -91,15 +91,6 @@ func TestTheCheckAtStartReportsWhatWillHurt(t *testing.T) {
 	}
 }
 
-func TestTheCheckAtStartRefusesAServerThatEvicts(t *testing.T) {
-	t.Parallel()
-	client := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru").Client(t)
-	m, _ := monitorOf(client, demanding{})
-	if err := m.Check(t.Context()); err == nil || !strings.Contains(err.Error(), "allkeys-lru") || m.EvictingMasters() != 1 {
-		t.Errorf("got error %v with %d masters", err, m.EvictingMasters())
-	}
-}
-
 func TestTheCheckAtStartEndsInTime(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
@@ -109,27 +100,37 @@ func TestTheCheckAtStartEndsInTime(t *testing.T) {
 	defer silent.Close()
 	client := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), MaxRetries: -1})
 	defer client.Close()
-	m := NewMonitor(client, Config{StartTimeout: 50 * time.Millisecond}, Demands{time.Second, demanding{}}, &journal{})
+	m := NewMonitor(client, Config{StartTimeout: 50 * time.Millisecond}, demanding{}, &journal{})
 	if err := m.Check(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), silent.Addr().String()) {
 		t.Errorf("got error %v", err)
 	}
 }
 
-func TestAMonitorRunsUntilItsContextEnds(t *testing.T) {
+func TestAMasterThatBeginsToEvictIsReportedOnce(t *testing.T) {
 	t.Parallel()
-	client := redistest.Single(t).Client(t)
-	m, _ := monitorOf(client, demanding{})
-	m.evictions.interval, m.clock.interval = time.Millisecond, time.Millisecond
+	server := redistest.Single(t)
+	client := server.Client(t)
+	m, told := monitorOf(client, demanding{})
+	m.interval, m.clock.interval = time.Millisecond, time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
 	go func() { defer close(ended); m.Run(ctx) }()
-	configure(t, client, "maxmemory", "100mb")
-	configure(t, client, "maxmemory-policy", "allkeys-lru")
-	for m.EvictingMasters() == 0 || m.Clock().last.Load() == nil {
-		time.Sleep(time.Millisecond)
+	for range 2 {
+		configure(t, client, "maxmemory", "100mb")
+		configure(t, client, "maxmemory-policy", "allkeys-lru")
+		for m.EvictingMasters() == 0 || m.Clock().last.Load() == nil {
+			time.Sleep(time.Millisecond)
+		}
+		configure(t, client, "maxmemory-policy", "noeviction")
+		for m.EvictingMasters() != 0 {
+			time.Sleep(time.Millisecond)
+		}
 	}
 	cancel()
 	<-ended
+	if len(told.lines) != 2 || !strings.Contains(told.lines[1], server.Addr()+" evicts keys") {
+		t.Errorf("reported %q", told.lines)
+	}
 }
 
 func TestAHostWithoutAClientHasItsOwnClockAndIsWell(t *testing.T) {
@@ -138,7 +139,7 @@ func TestAHostWithoutAClientHasItsOwnClockAndIsWell(t *testing.T) {
 	if off := time.Until(m.Clock().Now()).Abs(); off > time.Second {
 		t.Errorf("the clock is %v off", off)
 	}
-	if err := NewHealth(nil, DefaultConfig()).Healthy(t.Context()); err != nil {
+	if err := m.Healthy(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

@@ -1,3 +1,6 @@
+// Package redisclient is what the module knows of the host's Redis client and of
+// the servers behind it: settings that will hurt, health, the clock, and the
+// masters. It may change at any time.
 package redisclient
 
 import (
@@ -7,6 +10,19 @@ import (
 
 	"github.com/redis/go-redis/v9"
 )
+
+// EachMaster calls do with a client of each master, all at the same time, and
+// returns the first error. A cluster client first asks a node which masters there
+// are. Masters without slots are not among them.
+func EachMaster(ctx context.Context, client redis.UniversalClient, do func(context.Context, *redis.Client) error) error {
+	switch c := client.(type) {
+	case *redis.Client:
+		return do(ctx, c)
+	case *redis.ClusterClient:
+		return c.ForEachMaster(ctx, do)
+	}
+	return fmt.Errorf("a %T has no masters", client)
+}
 
 // noNodes is the error of go-redis for a cluster whose nodes have no slots, which has no
 // name there.
@@ -44,4 +60,26 @@ func Address(client redis.UniversalClient) string {
 		return strings.Join(c.Options().Addrs, ",")
 	}
 	return fmt.Sprintf("%T", client)
+}
+
+// slots is how many a cluster has.
+const slots = 1 << 14
+
+// SlotOf returns the hash slot of a key in a cluster: CRC16 (XMODEM) of its hash
+// tag, or of the whole key if it has none.
+func SlotOf(key string) int {
+	if _, rest, opened := strings.Cut(key, "{"); opened {
+		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {
+			key = tag
+		}
+	}
+	var crc uint16
+	for i := range len(key) {
+		crc ^= uint16(key[i]) << 8
+		for range 8 {
+			carry := crc >> 15
+			crc = crc<<1 ^ carry*0x1021
+		}
+	}
+	return int(crc % slots)
 }
