@@ -2,7 +2,6 @@ package pusherstore
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -11,6 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -22,7 +22,7 @@ var _ module.PushkeyIndex = (*Index)(nil)
 // Index is a [module.PushkeyIndex] on Redis, beside a [Store]. It is safe for
 // concurrent use, does no I/O of its own accord, and needs no closing.
 type Index struct {
-	claims    *rediscommit.Store[pusher.Claims]
+	claims    *rediscommit.Store[pusher.Claims, string]
 	client    redis.UniversalClient
 	cfg       rediscommit.Config
 	postponed string // the key of what is to be settled
@@ -32,14 +32,7 @@ type Index struct {
 // NewIndex returns an index on client, which stays the caller's. The client
 // must read from masters.
 func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
-	claims, err := rediscommit.New(client, cfg, o, rediscommit.Layout[pusher.Claims]{
-		Name:       "pushkey index",
-		Observed:   observe.Pushkeys,
-		Read:       readClaims,
-		Swap:       swapClaimsScript,
-		Unreadable: pusher.Unreadable,
-		Missing:    storedClaims{},
-	})
+	claims, err := rediscommit.New(client, cfg, o, claimsCodec())
 	if err != nil {
 		return nil, err
 	}
@@ -48,14 +41,14 @@ func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommi
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
 func (x *Index) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
-	state, err := x.claims.Load(ctx, stored.Keys{}.Claims(key))
-	return state.Value, err
+	now, err := x.claims.Load(ctx, stored.Keys{}.Claims(key))
+	return now.Value, err
 }
 
 // Update replaces the claims to a pushkey; see [module.PushkeyIndex].
 func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
-	state, err := x.claims.Update(ctx, stored.Keys{}.Claims(key), edit)
-	return state.Value, err
+	now, err := x.claims.Update(ctx, stored.Keys{}.Claims(key), edit)
+	return now.Value, err
 }
 
 // Postpone remembers a claim; see [module.PushkeyIndex].
@@ -128,86 +121,44 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
 
-// storedClaims are claims and the text they were read from, nil for none.
-type storedClaims struct {
-	stored.Entry
-	text *string
-}
-
-func readClaims(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.Claims], error) {
-	answer := client.Get(ctx, key)
-	return func() (rediscommit.Stored[pusher.Claims], error) {
-		text, err := answer.Result()
-		if errors.Is(err, redis.Nil) {
-			return storedClaims{}, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		entry, err := stored.ReadEntry(text)
-		return storedClaims{entry, &text}, err
+// claimsCodec keeps the claims to each pushkey.
+func claimsCodec() rediscommit.Codec[pusher.Claims, string] {
+	return rediscommit.Codec[pusher.Claims, string]{
+		Name:     "pushkey index",
+		Observed: observe.Pushkeys,
+		Read: rediscommit.Query[commit.Snapshot[pusher.Claims, string]]{
+			Ask:  func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder { return client.Get(ctx, key) },
+			Read: readClaims,
+		},
+		Current: rediscommit.TextEnd[pusher.Claims],
+		Same: func(old commit.Snapshot[pusher.Claims, string], next pusher.Claims) bool {
+			return slices.Equal(next.Owners(), old.Value.Owners())
+		},
+		Swap:          swapClaimsScript,
+		Prepare:       prepareClaims,
+		Bytes:         rediscommit.TextBytes[pusher.Claims],
+		Unreadable:    pusher.Unreadable,
+		BeginsMissing: true,
 	}
 }
 
-func (s storedClaims) Exists() bool              { return s.text != nil }
-func (s storedClaims) Value() pusher.Claims      { return s.Claims }
-func (s storedClaims) Revision() stored.Revision { return s.Entry.Revision }
-
-// end is what tells the claims from others; found is false for those without a
-// revision.
-func (s storedClaims) end() (end rediscommit.End, found bool) {
-	if s.text == nil {
-		return end, false
+func readClaims(_ string, answer redis.Cmder) (s commit.Snapshot[pusher.Claims, string], err error) {
+	text, found, err := rediscommit.Text(answer)
+	if err != nil || !found {
+		return s, err
 	}
-	return rediscommit.EndOf(*s.text, s.Entry.Revision)
+	entry, err := stored.ReadEntry(text)
+	return commit.Snapshot[pusher.Claims, string]{Found: true, Value: entry.Claims, Revision: entry.Revision, Raw: text}, err
 }
 
-func (s storedClaims) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	end, _ := s.end()
-	return end.IsAt(ctx, client, key)
-}
-
-func (s storedClaims) Bytes() int {
-	if _, found := s.end(); !found {
-		return 0
-	}
-	return 2 * len(*s.text)
-}
-
-func (s storedClaims) Change(next pusher.Claims) rediscommit.Change[pusher.Claims] {
-	return claimsChange{s, next}
-}
-
-// claimsChange replaces claims by others.
-type claimsChange struct {
-	old  storedClaims
-	next pusher.Claims
-}
-
-func (c claimsChange) IsEmpty() bool {
-	return slices.Equal(c.next.Owners(), c.old.Claims.Owners())
-}
-
-func (c claimsChange) Args(revision stored.Revision) []any {
+func prepareClaims(u commit.Update[pusher.Claims, string]) rediscommit.Swap[pusher.Claims, string] {
+	text := string(stored.Entry{Claims: u.Next, Revision: u.Revision}.AppendJSON(nil))
 	life := 0
-	if len(c.next.Owners()) == 0 {
+	if len(u.Next.Owners()) == 0 {
 		life = int(emptyAge.Seconds())
 	}
-	args := []any{c.text(revision), life}
-	if end, found := c.old.end(); found {
-		return append(args, end.Args()...)
+	return rediscommit.Swap[pusher.Claims, string]{
+		Args: append([]any{text, life}, rediscommit.Onto(u.Old)...),
+		Now:  commit.Snapshot[pusher.Claims, string]{Found: true, Value: u.Next, Revision: u.Revision, Raw: text},
 	}
-	if c.old.text != nil {
-		args = append(args, *c.old.text)
-	}
-	return args
-}
-
-func (c claimsChange) Stored(revision stored.Revision) rediscommit.Stored[pusher.Claims] {
-	text := c.text(revision)
-	return storedClaims{stored.Entry{Claims: c.next, Revision: revision}, &text}
-}
-
-func (c claimsChange) text(revision stored.Revision) string {
-	return string(stored.Entry{Claims: c.next, Revision: revision}.AppendJSON(nil))
 }

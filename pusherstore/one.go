@@ -8,6 +8,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -45,7 +46,7 @@ func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.K
 }
 
 // one returns a view of a store in which each user's hash has one field only.
-func one(store *rediscommit.Store[pusher.List], field string) *rediscommit.Users[pusher.List] {
+func one(store *rediscommit.Store[pusher.List, fields], field string) *rediscommit.Users[pusher.List, fields] {
 	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
@@ -67,30 +68,58 @@ func hashOf(key string) string {
 	return hash
 }
 
-// readOne reads one field of a hash and the revision.
-func readOne(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
-	hash, field := splitFieldKey(key)
-	answer := client.HMGet(ctx, hash, field, stored.RevisionField)
-	return func() (rediscommit.Stored[pusher.List], error) {
-		values, err := answer.Result()
-		if err != nil {
-			return nil, err
+// fieldCodec keeps the same hashes, field by field.
+func fieldCodec() rediscommit.Codec[pusher.List, fields] {
+	codec := hashCodec()
+	codec.RedisKey = hashOf
+	codec.BeginsMissing = false
+	codec.Read = rediscommit.Query[snapshot]{Ask: askField, Read: readField}
+	codec.Current = func(s snapshot) rediscommit.Query[bool] {
+		query := hasRevision(s)
+		ask := query.Ask
+		query.Ask = func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+			return ask(ctx, client, hashOf(key))
 		}
-		return newStoredOne(field, values, pusher.Size{})
+		return query
 	}
+	codec.Prepare = prepareField
+	return codec
 }
 
-// newStoredOne returns the field and the revision, which are nil if they are not there.
-func newStoredOne(field string, values []any, others pusher.Size) (storedOne, error) {
-	fields := map[string]string{}
+// sizedCodec is fieldCodec whose lists know the size of the other pushers.
+func sizedCodec() rediscommit.Codec[pusher.List, fields] {
+	codec := fieldCodec()
+	codec.Read = rediscommit.Query[snapshot]{Ask: askSized, Read: readSized}
+	return codec
+}
+
+// askField asks for one field of a hash and the revision.
+func askField(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+	hash, field := splitFieldKey(key)
+	return client.HMGet(ctx, hash, field, stored.RevisionField)
+}
+
+func readField(key string, answer redis.Cmder) (snapshot, error) {
+	values, err := answer.(*redis.SliceCmd).Result()
+	if err != nil {
+		return snapshot{}, err
+	}
+	_, field := splitFieldKey(key)
+	return newFieldSnapshot(field, values, pusher.Size{})
+}
+
+// newFieldSnapshot returns the field and the revision, which are nil if they are not
+// there.
+func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot, error) {
+	found := fields{}
 	for i, name := range []string{field, stored.RevisionField} {
 		if text, isText := values[i].(string); isText {
-			fields[name] = text
+			found[name] = text
 		}
 	}
-	s, err := readHash(fields)
-	s.list = s.list.WithOthers(others)
-	return storedOne{s}, err
+	s, err := readHash(found)
+	s.Value = s.Value.WithOthers(others)
+	return s, err
 }
 
 // sizedScript returns a field of a hash, the revision, how many other fields there
@@ -111,48 +140,34 @@ return {found[1], found[2], others, bytes}`
 
 var errSizedScript = errors.New("the script has not returned two values and two numbers")
 
-// readSized reads one field of a hash, the revision, and the size of the others.
-func readSized(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
+// askSized asks for one field of a hash, the revision, and the size of the others.
+func askSized(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, marked := splitFieldKey(key)
 	field := strings.TrimPrefix(marked, sizedMark)
-	answer := client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField) // within a pipeline, EVALSHA could not be repeated
-	return func() (rediscommit.Stored[pusher.List], error) {
-		values, err := answer.Slice()
-		if err != nil {
-			return nil, err
-		}
-		if len(values) != 4 {
-			return nil, errSizedScript
-		}
-		others, isNumber := values[2].(int64)
-		bytes, areBytes := values[3].(int64)
-		if !isNumber || !areBytes {
-			return nil, errSizedScript
-		}
-		return newStoredOne(field, values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
+	return client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField) // within a pipeline, EVALSHA could not be repeated
+}
+
+func readSized(key string, answer redis.Cmder) (snapshot, error) {
+	values, err := answer.(*redis.Cmd).Slice()
+	if err != nil {
+		return snapshot{}, err
 	}
+	if len(values) != 4 {
+		return snapshot{}, errSizedScript
+	}
+	others, isNumber := values[2].(int64)
+	bytes, areBytes := values[3].(int64)
+	if !isNumber || !areBytes {
+		return snapshot{}, errSizedScript
+	}
+	_, marked := splitFieldKey(key)
+	return newFieldSnapshot(strings.TrimPrefix(marked, sizedMark), values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
 }
 
-// storedOne is a hash of which one pusher was read.
-type storedOne struct{ storedHash }
-
-func (s storedOne) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	return hasRevision(ctx, client, hashOf(key), s.fields[stored.RevisionField])
-}
-
-func (s storedOne) Change(next pusher.List) rediscommit.Change[pusher.List] {
-	return changeOne{s.change(next)}
-}
-
-// changeOne changes one field of a hash and leaves the others as they are.
-type changeOne struct{ change }
-
-func (c changeOne) Args(revision stored.Revision) []any {
+// prepareField changes one field of a hash and leaves the others as they are.
+func prepareField(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
+	c := newChange(u.Old.Raw, u.Next)
 	compared := c.comparison()
 	compared.count = anyCount
-	return c.args(compared, revision)
-}
-
-func (c changeOne) Stored(revision stored.Revision) rediscommit.Stored[pusher.List] {
-	return storedOne{c.stored(revision)}
+	return c.prepare(u, compared)
 }

@@ -3,6 +3,7 @@ package pusherstore
 import (
 	"context"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
@@ -18,19 +19,19 @@ import (
 // the index up to date: see [module.Repairs.Record].
 //
 // Errors: [module.Unavailable], after which it may be stored or not.
-func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[string]string) (done bool, err error) {
+func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, next map[string]string) (done bool, err error) {
 	c := change{old: old}
-	for field, text := range fields {
+	for field, text := range next {
 		if was, found := old[field]; field != stored.RevisionField && (!found || was != text) {
 			c.sets = append(c.sets, field, text)
 		}
 	}
 	for field := range old {
-		if _, stays := fields[field]; !stays && field != stored.RevisionField {
+		if _, stays := next[field]; !stays && field != stored.RevisionField {
 			c.deletes = append(c.deletes, field)
 		}
 	}
-	onto := stored.ReadRevision(fields[stored.RevisionField])
+	onto := stored.ReadRevision(next[stored.RevisionField])
 	if before := stored.ReadRevision(old[stored.RevisionField]); before.Version > onto.Version {
 		onto = before
 	}
@@ -43,6 +44,8 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, fields map[s
 // [module.Repairs.Record] restores the claims of stored pushers. Errors: as
 // [Store.Replace].
 func (x *Index) Reset(ctx context.Context, key pusher.Digest, old string) (done bool, err error) {
-	c := claimsChange{old: storedClaims{text: &old}}
-	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), stored.Revision{}, c.Args)
+	return x.claims.Swap(ctx, stored.Keys{}.Claims(key), stored.Revision{}, func(revision stored.Revision) []any {
+		u := commit.Update[pusher.Claims, string]{Old: commit.Snapshot[pusher.Claims, string]{Found: true, Raw: old}, Revision: revision}
+		return prepareClaims(u).Args
+	})
 }

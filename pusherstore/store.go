@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -22,36 +21,26 @@ var _ module.PusherStore = (*Store)(nil)
 // concurrent use, does no I/O of its own accord, and needs no closing. Changes
 // of one user take turns.
 type Store struct {
-	hashes *rediscommit.Users[pusher.List]
-	fields *rediscommit.Store[pusher.List] // the same hashes, field by field
-	sized  *rediscommit.Store[pusher.List] // likewise, with the size of the others
+	hashes *rediscommit.Users[pusher.List, fields]
+	fields *rediscommit.Store[pusher.List, fields] // the same hashes, field by field
+	sized  *rediscommit.Store[pusher.List, fields] // likewise, with the size of the others
 }
 
 // New returns a store on client, which stays the caller's. The client must
 // read from masters.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
-	layout := rediscommit.Layout[pusher.List]{
-		Name:       "pusherstore",
-		Observed:   observe.Pushers,
-		Read:       read,
-		Swap:       swapScript,
-		Unreadable: pusher.Unreadable,
-		Missing:    storedHash{},
-	}
-	hashes, err := rediscommit.New(client, cfg, o, layout)
+	hashes, err := rediscommit.New(client, cfg, o, hashCodec())
 	if err != nil {
 		return nil, err
 	}
-	layout.Read, layout.RedisKey, layout.Missing = readOne, hashOf, nil
-	fields := hashes.View(layout)
-	layout.Read = readSized
-	return &Store{rediscommit.NewUsers(hashes, stored.Keys{}.Pushers), fields, hashes.View(layout)}, nil
+	users := rediscommit.NewUsers(hashes, stored.Keys{}.Pushers)
+	return &Store{users, hashes.View(fieldCodec()), hashes.View(sizedCodec())}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].
 func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error) {
-	state, err := s.hashes.Load(ctx, user)
-	return state.Value, err
+	now, err := s.hashes.Load(ctx, user)
+	return now.Value, err
 }
 
 // LoadMany returns the stored pushers of many users; see [module.PusherStore].
@@ -60,10 +49,10 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return results(s.hashes.LoadMany(ctx, users))
 }
 
-func results(loaded map[mxid.UserID]rediscommit.Loaded[pusher.List]) map[mxid.UserID]module.Result[pusher.List] {
-	all := make(map[mxid.UserID]module.Result[pusher.List], len(loaded))
-	for user, l := range loaded {
-		all[user] = module.Result[pusher.List]{Value: l.Value, Err: l.Err}
+func results(answers map[mxid.UserID]rediscommit.Answer[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
+	all := make(map[mxid.UserID]module.Result[pusher.List], len(answers))
+	for user, answer := range answers {
+		all[user] = module.Result[pusher.List]{Value: answer.Value.Value, Err: answer.Err}
 	}
 	return all
 }

@@ -2,13 +2,14 @@ package pusherstore
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -44,65 +45,78 @@ else
 end
 return 1`
 
-// storedHash is a hash and the pushers that it holds.
-type storedHash struct {
-	fields   map[string]string
-	list     pusher.List
-	revision stored.Revision
-}
+// fields are a hash as it is stored.
+type fields = map[string]string
 
-func read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[pusher.List], error) {
-	answer := client.HGetAll(ctx, key)
-	return func() (rediscommit.Stored[pusher.List], error) {
-		fields, err := answer.Result()
-		if err != nil {
-			return nil, err
-		}
-		return readHash(fields)
+type snapshot = commit.Snapshot[pusher.List, fields]
+
+// hashCodec keeps the pushers of each user in a hash.
+func hashCodec() rediscommit.Codec[pusher.List, fields] {
+	return rediscommit.Codec[pusher.List, fields]{
+		Name:     "pusherstore",
+		Observed: observe.Pushers,
+		Read: rediscommit.Query[snapshot]{
+			Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+				return client.HGetAll(ctx, key)
+			},
+			Read: readWhole,
+		},
+		Current:       hasRevision,
+		Same:          func(old snapshot, next pusher.List) bool { return newChange(old.Raw, next).isEmpty() },
+		Swap:          swapScript,
+		Prepare:       prepareWhole,
+		Bytes:         hashBytes,
+		Unreadable:    pusher.Unreadable,
+		BeginsMissing: true,
 	}
 }
 
-func readHash(fields map[string]string) (storedHash, error) {
-	h := stored.ReadHash(fields)
-	return storedHash{fields, h.Pushers, h.Revision}, h.Err
+func readWhole(_ string, answer redis.Cmder) (snapshot, error) {
+	all, err := answer.(*redis.MapStringStringCmd).Result()
+	if err != nil {
+		return snapshot{}, err
+	}
+	return readHash(all)
 }
 
-func (s storedHash) Value() pusher.List        { return s.list }
-func (s storedHash) Revision() stored.Revision { return s.revision }
-
-func (s storedHash) Exists() bool { return len(s.fields) > 0 }
-
-// IsCurrent compares the revision, which every write of a store changes.
-func (s storedHash) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	return hasRevision(ctx, client, key, s.fields[stored.RevisionField])
+func readHash(all fields) (snapshot, error) {
+	h := stored.ReadHash(all)
+	return snapshot{Found: len(all) > 0, Value: h.Pushers, Revision: h.Revision, Raw: all}, h.Err
 }
 
-func hasRevision(ctx context.Context, client redis.Cmdable, key, want string) func() (bool, error) {
-	answer := client.HGet(ctx, key, stored.RevisionField)
-	return func() (bool, error) {
-		text, err := answer.Result()
-		if errors.Is(err, redis.Nil) {
-			return false, nil
-		}
-		return text == want, err
+// hasRevision compares the revision, which every write of a store changes.
+func hasRevision(s snapshot) rediscommit.Query[bool] {
+	return rediscommit.Query[bool]{
+		Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+			return client.HGet(ctx, key, stored.RevisionField)
+		},
+		Read: func(_ string, answer redis.Cmder) (bool, error) {
+			text, found, err := rediscommit.Text(answer)
+			return found && text == s.Raw[stored.RevisionField], err
+		},
 	}
 }
 
-func (s storedHash) Bytes() (bytes int) {
-	if s.revision.Version == 0 {
+func hashBytes(s snapshot) (bytes int) {
+	if s.Revision.Version == 0 {
 		return 0
 	}
-	for field, text := range s.fields {
+	for field, text := range s.Raw {
 		bytes += len(field) + 2*len(text)
 	}
 	return bytes
 }
 
-func (s storedHash) Change(next pusher.List) rediscommit.Change[pusher.List] { return s.change(next) }
+// change turns a hash into another: the fields to delete, and the fields and
+// values to set.
+type change struct {
+	old           fields
+	deletes, sets []any // strings
+}
 
-func (s storedHash) change(next pusher.List) change {
-	c := change{old: s.fields, next: next}
-	left := stored.HashFields(s.fields)
+func newChange(old fields, next pusher.List) change {
+	c := change{old: old}
+	left := stored.HashFields(old)
 	for _, p := range next.All() {
 		field, text := stored.PusherField(p)
 		if was, found := left[field]; !found || was != text {
@@ -116,22 +130,12 @@ func (s storedHash) change(next pusher.List) change {
 	return c
 }
 
-// change turns a hash into another: the fields to delete, and the fields and
-// values to set.
-type change struct {
-	old           map[string]string
-	next          pusher.List
-	deletes, sets []any // strings
-}
-
-func (c change) IsEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
-
-func (c change) Args(revision stored.Revision) []any { return c.args(c.comparison(), revision) }
+func (c change) isEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
 
 // comparison says what must be stored still for a change to be made.
 type comparison struct {
-	count  int               // how many fields, anyCount for any number
-	values map[string]string // fields whose values are as they were
+	count  int    // how many fields, anyCount for any number
+	values fields // fields whose values are as they were
 }
 
 const anyCount = -1
@@ -140,7 +144,7 @@ const anyCount = -1
 // revision is compared as a whole.
 func (c change) comparison() comparison {
 	if revision, found := c.old[stored.RevisionField]; found {
-		return comparison{len(c.old), map[string]string{stored.RevisionField: revision}}
+		return comparison{len(c.old), fields{stored.RevisionField: revision}}
 	}
 	return comparison{len(c.old), c.old}
 }
@@ -156,21 +160,30 @@ func (c change) args(compared comparison, revision stored.Revision) []any {
 	return append(args, stored.RevisionField, revision.AppendJSON(nil))
 }
 
-func (c change) Stored(revision stored.Revision) rediscommit.Stored[pusher.List] {
-	return c.stored(revision)
-}
-
-func (c change) stored(revision stored.Revision) storedHash {
-	fields := maps.Clone(c.old)
-	if fields == nil {
-		fields = map[string]string{}
+// result returns the hash after the change.
+func (c change) result(revision stored.Revision) fields {
+	after := maps.Clone(c.old)
+	if after == nil {
+		after = fields{}
 	}
 	for _, field := range c.deletes {
-		delete(fields, field.(string))
+		delete(after, field.(string))
 	}
 	for i := 0; i < len(c.sets); i += 2 {
-		fields[c.sets[i].(string)] = c.sets[i+1].(string)
+		after[c.sets[i].(string)] = c.sets[i+1].(string)
 	}
-	fields[stored.RevisionField] = string(revision.AppendJSON(nil))
-	return storedHash{fields, c.next, revision}
+	after[stored.RevisionField] = string(revision.AppendJSON(nil))
+	return after
+}
+
+func prepareWhole(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
+	c := newChange(u.Old.Raw, u.Next)
+	return c.prepare(u, c.comparison())
+}
+
+func (c change) prepare(u commit.Update[pusher.List, fields], compared comparison) rediscommit.Swap[pusher.List, fields] {
+	return rediscommit.Swap[pusher.List, fields]{
+		Args: c.args(compared, u.Revision),
+		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: c.result(u.Revision)},
+	}
 }

@@ -10,10 +10,8 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
-	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -24,7 +22,7 @@ var _ module.RuleStore = (*Store)(nil)
 // concurrent use, does no I/O of its own accord but while it is watched, and needs
 // no closing. Changes of one user take turns.
 type Store struct {
-	events  *rediscommit.Users[stored.Event]
+	events  *rediscommit.Users[stored.Event, string]
 	client  redis.UniversalClient
 	channel string
 	now     func() time.Time // by the clock that versions come from
@@ -37,24 +35,18 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 	if now == nil {
 		now = time.Now
 	}
-	layout := layout{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
-	events, err := rediscommit.New(client, cfg, o, rediscommit.Layout[stored.Event]{
-		Name:       "rulestore",
-		Observed:   observe.PushRules,
-		Read:       layout.read,
-		Swap:       swapScript,
-		Unreadable: pushrule.Unreadable,
-	})
+	codec := codec{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
+	events, err := rediscommit.New(client, cfg, o, codec.describe())
 	if err != nil {
 		return nil, err
 	}
-	return &Store{events: rediscommit.NewUsers(events, stored.Keys{}.Rules), client: client, channel: layout.channel, now: now}, nil
+	return &Store{events: rediscommit.NewUsers(events, stored.Keys{}.Rules), client: client, channel: codec.channel, now: now}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
 func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
-	state, err := s.events.Load(ctx, user)
-	return content(state), err
+	now, err := s.events.Load(ctx, user)
+	return content(now), err
 }
 
 // LoadMany returns the stored rules of many users; see [module.RuleStore]. It
@@ -62,19 +54,19 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, err
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	all := make(map[mxid.UserID]module.Result[module.Content], len(users))
 	for user, loaded := range s.events.LoadMany(ctx, users) {
-		all[user] = module.Result[module.Content]{Value: content(loaded.State), Err: loaded.Err}
+		all[user] = module.Result[module.Content]{Value: content(loaded.Value), Err: loaded.Err}
 	}
 	return all
 }
 
 // Update replaces the stored rules; see [module.RuleStore].
 func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
-	state, err := s.events.Update(ctx, user, func(e *stored.Event) error {
+	now, err := s.events.Update(ctx, user, func(e *stored.Event) error {
 		err := edit(&e.Rules, e.Found)
 		e.Found = true
 		return err
 	})
-	return content(state), err
+	return content(now), err
 }
 
 // Delete removes what is stored for a user; see [module.RuleStore].
@@ -83,11 +75,10 @@ func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 }
 
 // content is what the rest of the module sees of an event.
-func content(state commit.State[stored.Event]) module.Content {
-	e := state.Value
+func content(now snapshot) module.Content {
+	e := now.Value
 	if !e.Found {
 		return module.Content{}
 	}
-	e.Revision = state.Revision
 	return module.Content{Rules: e.Rules, Extra: e.ContentExtra, Version: e.Version()}
 }

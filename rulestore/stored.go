@@ -2,13 +2,15 @@ package rulestore
 
 import (
 	"context"
-	"errors"
 	"strings"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -33,118 +35,59 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
 
-// layout is how the event of each user is kept.
-type layout struct {
+// codec keeps the event of each user as it is stored.
+type codec struct {
 	largeBytes int
 	channel    string
 }
 
-// storedEvent is a user's event and the text it was read from, nil for none.
-type storedEvent struct {
-	stored.Event
-	text   *string
-	end    rediscommit.End // tells it from others
-	hasEnd bool            // false for one without a revision
-	user   string
-	layout layout
-}
+type snapshot = commit.Snapshot[stored.Event, string]
 
-// with returns the event as it was read from a text, or written.
-func (s storedEvent) with(e stored.Event, text string) storedEvent {
-	s.Event, s.text = e, &text
-	s.end, s.hasEnd = rediscommit.EndOf(text, e.Revision)
-	return s
-}
-
-func (l layout) read(ctx context.Context, client redis.Cmdable, key string) func() (rediscommit.Stored[stored.Event], error) {
-	answer := client.Get(ctx, key)
-	return func() (rediscommit.Stored[stored.Event], error) {
-		s := storedEvent{user: userOf(key), layout: l}
-		text, err := answer.Result()
-		if errors.Is(err, redis.Nil) {
-			return s, nil
-		}
-		if err != nil {
-			return nil, err
-		}
-		e, err := stored.ReadEvent(text)
-		if err != nil {
-			return nil, err
-		}
-		return s.with(e, text), nil
+func (c codec) describe() rediscommit.Codec[stored.Event, string] {
+	return rediscommit.Codec[stored.Event, string]{
+		Name:     "rulestore",
+		Observed: observe.PushRules,
+		Read: rediscommit.Query[snapshot]{
+			Ask:  func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder { return client.Get(ctx, key) },
+			Read: readEvent,
+		},
+		Current:    rediscommit.TextEnd[stored.Event],
+		Same:       isSame,
+		Swap:       swapScript,
+		Prepare:    c.prepare,
+		Bytes:      rediscommit.TextBytes[stored.Event],
+		Unreadable: pushrule.Unreadable,
 	}
 }
 
-func (s storedEvent) Exists() bool { return s.text != nil }
-
-func (s storedEvent) Value() stored.Event { return s.Event }
-
-func (s storedEvent) Revision() stored.Revision { return s.Event.Revision }
-
-func (s storedEvent) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	return s.end.IsAt(ctx, client, key)
-}
-
-func (s storedEvent) Bytes() int {
-	if !s.hasEnd {
-		return 0
+func readEvent(_ string, answer redis.Cmder) (snapshot, error) {
+	text, found, err := rediscommit.Text(answer)
+	if err != nil || !found {
+		return snapshot{}, err
 	}
-	return len(*s.text)
+	e, err := stored.ReadEvent(text)
+	return snapshot{Found: true, Value: e, Revision: e.Revision, Raw: text}, err
 }
 
-// Change never refuses: the service limits the size of rules.
-func (s storedEvent) Change(next stored.Event) rediscommit.Change[stored.Event] {
-	return &change{old: s, next: next, isEmpty: s.Found && s.Rules.Equal(next.Rules)}
+// isSame compares the rules, since an edit changes nothing else in an event.
+func isSame(old snapshot, next stored.Event) bool {
+	return old.Value.Found && old.Value.Rules.Equal(next.Rules)
 }
 
-// change replaces an event by another.
-type change struct {
-	old     storedEvent
-	next    stored.Event
-	isEmpty bool   // the rules are the same; an edit changes nothing else in an event
-	text    string // the event with the revision that it was asked for with last
-}
-
-func (c *change) IsEmpty() bool { return c.isEmpty }
-
-func (c *change) Args(revision stored.Revision) []any {
-	args := []any{c.with(revision), c.old.layout.channel, c.message(revision)}
-	if c.old.hasEnd {
-		return append(args, c.old.end.Args()...)
+// prepare never refuses: the service limits the size of rules.
+func (c codec) prepare(u commit.Update[stored.Event, string]) rediscommit.Swap[stored.Event, string] {
+	text, message := u.Next.Text(u.Revision), ""
+	if u.Revision.Version != u.Old.Revision.Version {
+		message = stored.Message(mxid.UserID(userOf(u.Key)), u.Revision.Version)
 	}
-	if c.old.text != nil {
-		args = append(args, *c.old.text)
+	swap := rediscommit.Swap[stored.Event, string]{
+		Args: append([]any{text, c.channel, message}, rediscommit.Onto(u.Old)...),
+		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: text},
 	}
-	return args
-}
-
-// StagedSwap is for events that are large, before or after the change.
-func (c *change) StagedSwap(revision stored.Revision) (swap rediscommit.StagedSwap, staged bool) {
-	if !c.old.hasEnd || max(c.next.Size(), len(*c.old.text)) < c.old.layout.largeBytes {
-		return rediscommit.StagedSwap{}, false
+	swap.Now.Value.Revision = u.Revision
+	swap.Now.Value.Share(text)
+	if end, found := rediscommit.EndOf(u.Old.Raw, u.Old.Revision); found && max(len(text), len(u.Old.Raw)) >= c.largeBytes {
+		swap.Staged = &rediscommit.StagedSwap{Old: end, New: text, Channel: c.channel, Message: message}
 	}
-	return rediscommit.StagedSwap{
-		Old: c.old.end, New: c.with(revision), Channel: c.old.layout.channel, Message: c.message(revision),
-	}, true
-}
-
-func (c *change) Stored(revision stored.Revision) rediscommit.Stored[stored.Event] {
-	e := c.next
-	e.Revision = revision
-	e.Share(c.text)
-	return storedEvent{user: c.old.user, layout: c.old.layout}.with(e, c.text)
-}
-
-// with returns the event with a revision.
-func (c *change) with(revision stored.Revision) string {
-	c.text = c.next.Text(revision)
-	return c.text
-}
-
-// message is what is published of the change, empty if nothing changes.
-func (c *change) message(revision stored.Revision) string {
-	if revision.Version == c.old.Event.Revision.Version {
-		return ""
-	}
-	return stored.Message(mxid.UserID(c.old.user), revision.Version)
+	return swap
 }

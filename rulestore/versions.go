@@ -32,6 +32,12 @@ func (s *Store) Versions(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return all
 }
 
-func readTail(ctx context.Context, client redis.Cmdable, key string) func() (string, error) {
-	return client.GetRange(ctx, key, -stored.RevisionTail, -1).Result
+var readTail = rediscommit.Query[string]{
+	Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+		return client.GetRange(ctx, key, -stored.RevisionTail, -1)
+	},
+	Read: func(_ string, answer redis.Cmder) (string, error) {
+		text, _, err := rediscommit.Text(answer)
+		return text, err
+	},
 }

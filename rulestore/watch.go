@@ -19,7 +19,7 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 		if !found {
 			return
 		}
-		s.events.Heard(user, version)
+		s.events.ForgetBefore(user, version)
 		changed(module.Change{User: user, Version: version, Made: s.madeAt(version)})
 	})
 	return fmt.Errorf("rulestore: watch: %w", err)

@@ -27,11 +27,11 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 					s := &store{value: words{"a"}, outcomes: []outcome{losesReply}}
 					other := New(access(s.read), Written)
 					other.Now(skewed(theirs))
-					since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
+					since := func(ctx context.Context, key string) (Snapshot[words, *store], error) {
 						if s.writes == 1 {
 							for i := range 3 {
 								if _, err := other.Commit(ctx, key, add(fmt.Sprint("other", i))); err != nil {
-									return nil, err
+									return Snapshot[words, *store]{}, err
 								}
 							}
 						}
@@ -68,7 +68,7 @@ func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{value: words{"a"}, outcomes: []outcome{test.happens}}
-				since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
+				since := func(ctx context.Context, key string) (Snapshot[words, *store], error) {
 					if s.writes == 1 {
 						for i := range test.others {
 							s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1})
@@ -93,18 +93,18 @@ func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 func TestAWriteOntoAnOldCachedValueIsNoUnknownOutcome(t *testing.T) {
 	for name, isMade := range map[string]bool{"refused": false, "sent twice, and made the first time": true} {
 		s := &store{value: words{"a"}}
-		old := state{s, s.value, s.revision}
+		old := s.snapshot()
 		for i := range stored.MaxWriters {
 			s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1})
 		}
 		if isMade {
-			old.revision = s.revision
+			old.Revision = s.revision
 		}
 		a := access(s.read)
-		a.Cached = func(string) (Snapshot[words, replacement], bool) { return old, true }
-		a.Write = func(ctx context.Context, key string, r replacement, revision stored.Revision) (bool, error) {
-			done, err := write(ctx, key, r, revision)
-			return done && s.writes > 1, err
+		a.Cached = func(string) (Snapshot[words, *store], bool) { return old, true }
+		a.Write = func(ctx context.Context, u Update[words, *store]) (Snapshot[words, *store], bool, error) {
+			now, done, err := write(ctx, u)
+			return now, done && s.writes > 1, err
 		}
 		if _, err := New(a, Written).Commit(t.Context(), "key", remove("a")); err != nil || s.value.list != "" {
 			t.Errorf("%s: got error %v, and %q is stored", name, err, s.value.list)

@@ -36,37 +36,37 @@ const (
 const maxFailures = 2
 
 // Snapshot is what a store holds under one key at one moment. It does not change.
-type Snapshot[V any, C Change] interface {
-	// Value is the stored value, or the zero V if there is none. A changed
-	// copy leaves it as it was.
-	Value() V
-
-	// Revision is that of the write that made the value so.
-	Revision() stored.Revision
-
-	// Change prepares to store next in the place of the snapshot.
-	Change(next V) C
+type Snapshot[V, R any] struct {
+	Found    bool            // whether anything is stored
+	Value    V               // the zero V if nothing is stored; a changed copy leaves it as it was
+	Revision stored.Revision // of the write that made the value so
+	Raw      R               // the form in which the store keeps the value, with the revision
 }
 
-// Change is a value ready to be stored in the place of a snapshot.
-type Change interface {
-	// IsEmpty reports whether the value is stored already.
-	IsEmpty() bool
+// Update is a value to be stored in place of a snapshot, with the revision of its write.
+type Update[V, R any] struct {
+	Key      string
+	Old      Snapshot[V, R]
+	Next     V
+	Revision stored.Revision
 }
 
 // Access is how a committer reaches its store.
-type Access[V any, C Change] struct {
-	Read func(ctx context.Context, key string) (Snapshot[V, C], error)
+type Access[V, R any] struct {
+	Read func(ctx context.Context, key string) (Snapshot[V, R], error)
 
 	// Cached returns what may still be stored, to begin a change with instead of a
 	// read. The write counts only if it is what is stored. Nil if nothing is cached.
-	Cached func(key string) (Snapshot[V, C], bool)
+	Cached func(key string) (Snapshot[V, R], bool)
 
-	// Write stores a change with its revision, if what is stored is still the
-	// snapshot; done is false if it is not. An error of kind
+	// Same reports whether to store next would change nothing.
+	Same func(old Snapshot[V, R], next V) bool
+
+	// Write stores an update and returns what is stored then, if the old snapshot is
+	// still stored; done is false if it is not. An error of kind
 	// [fault.Unavailable] may have taken effect nevertheless, any other has
 	// changed nothing.
-	Write func(ctx context.Context, key string, change C, revision stored.Revision) (done bool, err error)
+	Write func(ctx context.Context, u Update[V, R]) (now Snapshot[V, R], done bool, err error)
 
 	// Turn returns the name by which changes of a key take turns: keys that share a
 	// revision share it. Nil if it is the key.
@@ -75,8 +75,8 @@ type Access[V any, C Change] struct {
 
 // Committer makes the changes of one store. It is safe for concurrent use,
 // starts no goroutines, and holds nothing for a key without a change under way.
-type Committer[V any, C Change] struct {
-	access Access[V, C]
+type Committer[V, R any] struct {
+	access Access[V, R]
 	tell   func(observe.Event)
 	now    func() time.Time
 	mode   Mode
@@ -98,11 +98,11 @@ const (
 )
 
 // New returns a committer of the values of a store.
-func New[V any, C Change](access Access[V, C], mode Mode) *Committer[V, C] {
+func New[V, R any](access Access[V, R], mode Mode) *Committer[V, R] {
 	if access.Turn == nil {
 		access.Turn = func(key string) string { return key }
 	}
-	return &Committer[V, C]{
+	return &Committer[V, R]{
 		access: access, mode: mode, tell: func(observe.Event) {}, now: time.Now,
 		writer: rand.Text()[:writerLength], turns: newTurns(),
 	}
@@ -110,13 +110,13 @@ func New[V any, C Change](access Access[V, C], mode Mode) *Committer[V, C] {
 
 // Tell has the committer tell of lost races and unknown outcomes. Call it before
 // the first change.
-func (c *Committer[V, C]) Tell(tell func(observe.Event)) { c.tell = tell }
+func (c *Committer[V, R]) Tell(tell func(observe.Event)) { c.tell = tell }
 
 // Now gives the committer the store's clock, for versions; see [stored.Revision]. By default
 // it is the host's. No change depends on it: a clock that is wrong by days only
 // makes the versions of values that are deleted and made anew go back. Call it
 // before the first change.
-func (c *Committer[V, C]) Now(now func() time.Time) { c.now = now }
+func (c *Committer[V, R]) Now(now func() time.Time) { c.now = now }
 
 // ErrOutcomeUnknown is for a change that was written, but nobody can tell any more
 // whether the write took effect: its answer was lost, and so many others have
@@ -125,12 +125,6 @@ var ErrOutcomeUnknown = errors.New("whether the change was made is not known: to
 
 // writerLength makes writers differ: 13 letters of 5 bits.
 const writerLength = 13
-
-// State is a value with the revision of the write that made it so.
-type State[V any] struct {
-	Value    V
-	Revision stored.Revision
-}
 
 // pendingWrite is a write whose outcome is not known.
 type pendingWrite struct {
@@ -145,38 +139,38 @@ type pendingWrite struct {
 }
 
 // Commit changes the value of a key with edit, after the changes of the key that came
-// before. The state is what the key holds after the change.
+// before, and returns what is stored then.
 //
 // Edit must be pure, because it may run more than once. Its error changes nothing and is
 // returned as it is. Of the other errors, those of kind [fault.Unavailable] and those
 // that wrap ctx's may leave open whether the change is made.
-func (c *Committer[V, C]) Commit(ctx context.Context, key string, edit func(*V) error) (State[V], error) {
+func (c *Committer[V, R]) Commit(ctx context.Context, key string, edit func(*V) error) (Snapshot[V, R], error) {
 	release, err := c.turns.take(ctx, c.access.Turn(key))
 	if err != nil {
-		return State[V]{}, err
+		return Snapshot[V, R]{}, err
 	}
 	defer release()
-	e := &editing[V]{key: key, edit: edit}
+	e := &editing[V, R]{key: key, edit: edit}
 	if err := c.commit(ctx, e); err != nil {
-		return State[V]{}, err
+		return Snapshot[V, R]{}, err
 	}
-	return e.state, e.refused
+	return e.now, e.refused
 }
 
 // editing is a call of [Committer.Commit].
-type editing[V any] struct {
+type editing[V, R any] struct {
 	key     string
 	edit    func(*V) error
 	pending []pendingWrite
-	state   State[V] // what the key holds, once the change is done
-	refused error    // the error of edit, likewise
+	now     Snapshot[V, R] // what is stored, once the change is done
+	refused error          // the error of edit, likewise
 }
 
 // commit repeats the attempts of a change until one took effect or it fails for
 // good. Lost races have no limit but ctx: with enough writers every fixed count
 // is too low. When ctx ends first, the error is that of the last attempt, or
 // wraps ctx's if it only lost its race.
-func (c *Committer[V, C]) commit(ctx context.Context, e *editing[V]) error {
+func (c *Committer[V, R]) commit(ctx context.Context, e *editing[V, R]) error {
 	if done, err := c.writeCached(ctx, e); err != nil || done {
 		return err
 	}
@@ -203,7 +197,7 @@ func (c *Committer[V, C]) commit(ctx context.Context, e *editing[V]) error {
 // writeCached tries to write in the place of the cached value, without a read. It
 // decides nothing else: a change that is refused there, or changes nothing, may do
 // otherwise to what is stored.
-func (c *Committer[V, C]) writeCached(ctx context.Context, e *editing[V]) (done bool, err error) {
+func (c *Committer[V, R]) writeCached(ctx context.Context, e *editing[V, R]) (done bool, err error) {
 	if c.access.Cached == nil {
 		return false, nil
 	}
@@ -215,7 +209,7 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, e *editing[V]) (done 
 	if err != nil || !next.writes {
 		return false, nil
 	}
-	done, err = c.write(ctx, snapshot.Revision(), next, e)
+	done, err = c.write(ctx, snapshot, next, e)
 	switch {
 	case err != nil && (!mayHaveTakenEffect(err) || ctx.Err() != nil):
 		return false, err
@@ -229,7 +223,7 @@ func (c *Committer[V, C]) writeCached(ctx context.Context, e *editing[V]) (done 
 }
 
 // attempt reads, edits and writes once.
-func (c *Committer[V, C]) attempt(ctx context.Context, e *editing[V]) (done bool, err error) {
+func (c *Committer[V, R]) attempt(ctx context.Context, e *editing[V, R]) (done bool, err error) {
 	snapshot, err := c.access.Read(ctx, e.key)
 	if err != nil {
 		return false, err
@@ -238,31 +232,30 @@ func (c *Committer[V, C]) attempt(ctx context.Context, e *editing[V]) (done bool
 	if err != nil {
 		return false, err
 	}
-	return c.write(ctx, snapshot.Revision(), next, e)
+	return c.write(ctx, snapshot, next, e)
 }
 
-// write writes what was prepared in the place of a snapshot with a revision. Where
-// there is nothing to write, it is done.
-func (c *Committer[V, C]) write(ctx context.Context, onto stored.Revision, n next[V, C], e *editing[V]) (done bool, err error) {
-	state := State[V]{n.value, onto}
+// write writes what was prepared in place of a snapshot. Where there is nothing to
+// write, it is done.
+func (c *Committer[V, R]) write(ctx context.Context, old Snapshot[V, R], n next[V], e *editing[V, R]) (done bool, err error) {
+	now := old
 	if n.writes {
-		w := pendingWrite{number: c.writes.Add(1), onto: onto}
+		w := pendingWrite{number: c.writes.Add(1), onto: old.Revision}
 		e.pending = append(e.pending, w)
-		state.Revision = c.revision(w, n.change)
-		if done, err := c.access.Write(ctx, e.key, n.change, state.Revision); err != nil || !done {
+		now, done, err = c.access.Write(ctx, Update[V, R]{e.key, old, n.value, c.revision(w, n.same)})
+		if err != nil || !done {
 			return false, err
 		}
 	}
-	e.state, e.refused = state, n.refused
+	e.now, e.refused = now, n.refused
 	return true, nil
 }
 
-// next is what an attempt comes to: the value, and the change that is to be written for
-// it, if it writes.
-type next[V any, C Change] struct {
+// next is what an attempt comes to.
+type next[V any] struct {
 	value   V
-	change  C
-	writes  bool
+	same    bool  // it is the value of the snapshot
+	writes  bool  // it is to be written
 	refused error // of the edit
 }
 
@@ -272,48 +265,42 @@ type next[V any, C Change] struct {
 // One that may still do so needs no care: its snapshot is still what is stored,
 // so the edit, being pure, comes to the same result, and of the two writes
 // only one can succeed. If the revision may have dropped a write, nobody can tell.
-func (c *Committer[V, C]) prepare(s Snapshot[V, C], e *editing[V]) (n next[V, C], err error) {
-	revision := s.Revision()
-	last := revision.Last(c.writer)
+func (c *Committer[V, R]) prepare(s Snapshot[V, R], e *editing[V, R]) (n next[V], err error) {
+	last := s.Revision.Last(c.writer)
 	if slices.ContainsFunc(e.pending, func(w pendingWrite) bool { return w.number == last }) {
-		n.value = s.Value()
-		if n.writes = c.mode == Confirmed; n.writes {
-			n.change = s.Change(n.value)
-		}
-		return n, nil
+		return next[V]{value: s.Value, same: true, writes: c.mode == Confirmed}, nil
 	}
-	if slices.ContainsFunc(e.pending, func(w pendingWrite) bool { return !w.refused && revision.MayHaveDropped(w.onto) }) {
+	if slices.ContainsFunc(e.pending, func(w pendingWrite) bool { return !w.refused && s.Revision.MayHaveDropped(w.onto) }) {
 		return n, ErrOutcomeUnknown
 	}
-	e.pending = slices.DeleteFunc(e.pending, func(w pendingWrite) bool { return !w.onto.Equal(revision) })
-	n.value = s.Value()
+	e.pending = slices.DeleteFunc(e.pending, func(w pendingWrite) bool { return !w.onto.Equal(s.Revision) })
+	n.value = s.Value
 	if n.refused = e.edit(&n.value); n.refused != nil {
-		n.value = s.Value()
 		return n, nil
 	}
-	n.change = s.Change(n.value)
-	n.writes = c.mode == Confirmed || !n.change.IsEmpty()
+	n.same = c.access.Same(s, n.value)
+	n.writes = c.mode == Confirmed || !n.same
 	return n, nil
 }
 
 // NextRevision returns the revision for a write that the caller makes on its own, in the
 // place of values of which onto is the revision with the greatest version. What was
 // prepared for one of those can no longer take effect then.
-func (c *Committer[V, C]) NextRevision(onto stored.Revision) stored.Revision {
+func (c *Committer[V, R]) NextRevision(onto stored.Revision) stored.Revision {
 	now := c.now()
 	return onto.Next(versionAfter(onto, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1)})
 }
 
-// revision is that of a write.
-func (c *Committer[V, C]) revision(w pendingWrite, change Change) stored.Revision {
+// revision is that of a write. A write of the same value has the same version.
+func (c *Committer[V, R]) revision(w pendingWrite, same bool) stored.Revision {
 	now, version := c.now(), w.onto.Version
-	if !change.IsEmpty() {
+	if !same {
 		version = versionAfter(w.onto, now)
 	}
 	return w.onto.Next(version, stored.Write{Writer: c.writer, Attempt: w.number})
 }
 
-// ErrNotConfirmed is in the error of a [Change] that was stored, but not confirmed
+// ErrNotConfirmed is in the error of an [Update] that was stored, but not confirmed
 // as its store is asked to. It is not tried again: that would only wait again.
 var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
 

@@ -104,7 +104,7 @@ func TestTheFirstAnswerCountsWhateverOthersDidSince(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &store{value: words{test.before}, outcomes: []outcome{test.happen}}
-				since := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
+				since := func(ctx context.Context, key string) (Snapshot[words, *store], error) {
 					if s.writes == 1 && s.others == 0 {
 						s.byOther(test.since)
 					}
@@ -159,10 +159,10 @@ func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
 }
 
 // alwaysLost is a store whose every write comes second.
-func alwaysLost(attempts *int) *Committer[words, replacement] {
-	return New(access(func(context.Context, string) (Snapshot[words, replacement], error) {
+func alwaysLost(attempts *int) *Committer[words, *store] {
+	return New(access(func(context.Context, string) (Snapshot[words, *store], error) {
 		*attempts++
-		return state{store: &store{outcomes: []outcome{losesRace}}}, nil
+		return (&store{outcomes: []outcome{losesRace}}).snapshot(), nil
 	}), Written)
 }
 
@@ -193,7 +193,7 @@ func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
 			for range attempts - 1 {
 				s.outcomes = append(s.outcomes, losesRace)
 			}
-			read := func(ctx context.Context, key string) (Snapshot[words, replacement], error) {
+			read := func(ctx context.Context, key string) (Snapshot[words, *store], error) {
 				longest[s.reads] = max(longest[s.reads], time.Since(last))
 				last = time.Now()
 				return s.read(ctx, key)

@@ -83,16 +83,16 @@ type store struct {
 	meet     chan struct{} // where not nil, each write waits for it
 }
 
-func (s *store) read(ctx context.Context, _ string) (Snapshot[words, replacement], error) {
+func (s *store) read(ctx context.Context, _ string) (Snapshot[words, *store], error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reads++
 	if s.next() == failsToRead {
 		s.outcomes = s.outcomes[1:]
-		return nil, errLost
+		return Snapshot[words, *store]{}, errLost
 	}
 	run(&s.late)
-	snapshot := state{s, s.value, s.revision}
+	snapshot := s.snapshot()
 	run(&s.after)
 	return snapshot, ctx.Err()
 }
@@ -119,31 +119,19 @@ func (s *store) byOther(edit func(*words) error) {
 	}
 }
 
-type state struct {
-	store    *store
-	value    words
-	revision stored.Revision
+// snapshot is what the store holds. Its raw form is the store.
+func (s *store) snapshot() Snapshot[words, *store] {
+	return Snapshot[words, *store]{Value: s.value, Revision: s.revision, Raw: s}
 }
-
-func (s state) Value() words              { return s.value }
-func (s state) Revision() stored.Revision { return s.revision }
-
-func (s state) Change(next words) replacement { return replacement{s, next} }
-
-type replacement struct {
-	old  state
-	next words
-}
-
-func (r replacement) IsEmpty() bool { return r.old.value == r.next }
 
 // access is that to the stores of whatever is read.
-func access(read func(context.Context, string) (Snapshot[words, replacement], error)) Access[words, replacement] {
-	return Access[words, replacement]{Read: read, Write: write}
+func access(read func(context.Context, string) (Snapshot[words, *store], error)) Access[words, *store] {
+	same := func(old Snapshot[words, *store], next words) bool { return old.Value == next }
+	return Access[words, *store]{Read: read, Same: same, Write: write}
 }
 
-func write(ctx context.Context, _ string, r replacement, revision stored.Revision) (bool, error) {
-	s := r.old.store
+func write(ctx context.Context, u Update[words, *store]) (now Snapshot[words, *store], done bool, err error) {
+	s := u.Old.Raw
 	if s.meet != nil {
 		<-s.meet
 	}
@@ -155,31 +143,31 @@ func write(ctx context.Context, _ string, r replacement, revision stored.Revisio
 		s.outcomes = s.outcomes[1:]
 	}
 	apply := func() {
-		if s.value == r.old.value && s.revision.Equal(r.old.revision) {
-			s.value, s.revision = r.next, revision
+		if s.value == u.Old.Value && s.revision.Equal(u.Old.Revision) {
+			s.value, s.revision = u.Next, u.Revision
 		}
 	}
 	switch happens {
 	case losesSend:
-		return false, errLost
+		return now, false, errLost
 	case losesReply:
 		apply()
-		return false, errLost
+		return now, false, errLost
 	case comesLate:
 		s.late = apply
-		return false, errLost
+		return now, false, errLost
 	case comesAfter:
 		s.after = apply
-		return false, errLost
+		return now, false, errLost
 	case noDial:
-		return false, errNoDial
+		return now, false, errNoDial
 	case isRefused:
-		return false, errAnswer
+		return now, false, errAnswer
 	case losesRace:
 		s.byOther(add(fmt.Sprint("other", s.others)))
 	}
 	apply()
-	return s.revision.Equal(revision), ctx.Err()
+	return s.snapshot(), s.revision.Equal(u.Revision), ctx.Err()
 }
 
 // isError reports whether err is want, or nil if that is wanted.

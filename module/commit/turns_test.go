@@ -15,7 +15,7 @@ import (
 type crowd struct {
 	t       *testing.T
 	store   *store
-	commits *Committer[words, replacement]
+	commits *Committer[words, *store]
 	first   error
 	results []error
 	working sync.WaitGroup
@@ -136,7 +136,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		other := &store{}
 		read := c.commits.access.Read
-		c.commits.access.Read = func(ctx context.Context, k string) (Snapshot[words, replacement], error) {
+		c.commits.access.Read = func(ctx context.Context, k string) (Snapshot[words, *store], error) {
 			if k == "other" {
 				return other.read(ctx, k)
 			}

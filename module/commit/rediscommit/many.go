@@ -7,7 +7,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 )
 
@@ -21,29 +20,12 @@ type Answer[T any] struct {
 	Err   error
 }
 
-// LoadMany is Load for many keys, in their order, but asks no other master for what
-// it does not find: one round trip to each node for every 500 of its keys. The nodes are asked side by side, so that one that
-// is silent delays no other's answers but only the whole.
-func (s *Store[V]) LoadMany(ctx context.Context, keys []string) []Loaded[V] {
-	loaded := make([]Loaded[V], len(keys))
-	for i, stored := range readMany(ctx, s, keys, s.layout.Read) {
-		if stored.Err != nil {
-			loaded[i] = Loaded[V]{Err: stored.Err}
-			continue
-		}
-		loaded[i] = Loaded[V]{State: commit.State[V]{Value: stored.Value.Value(), Revision: stored.Value.Revision()}}
-	}
-	return loaded
-}
-
-// readMany reads many keys, in the way of [Store.LoadMany]. Read is as
-// [Layout.Read].
-func readMany[T, V any](
-	ctx context.Context, s *Store[V], keys []string, read func(context.Context, redis.Cmdable, string) func() (T, error),
-) []Answer[T] {
+// readMany sends a query for many keys, in the way of [Users.LoadMany]. The answers are in
+// the order of the keys.
+func readMany[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q Query[T]) []Answer[T] {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
-	r := reading[T, V]{s, read, keys, make([]Answer[T], len(keys))}
+	r := reading[T, V, R]{s, q, keys, make([]Answer[T], len(keys))}
 	var nodes sync.WaitGroup
 	for node, part := range r.byNode(ctx) {
 		nodes.Go(func() { r.readFrom(ctx, node, part) })
@@ -52,17 +34,17 @@ func readMany[T, V any](
 	return r.answers
 }
 
-// reading is a readMany under way. Its parts are told by their places in keys.
-type reading[T, V any] struct {
-	*Store[V]
-	read    func(context.Context, redis.Cmdable, string) func() (T, error)
+// reading is a readMany under way. A part of it is a list of places in keys.
+type reading[T, V, R any] struct {
+	*Store[V, R]
+	query   Query[T]
 	keys    []string
-	answers []Answer[T] // in the order of keys
+	answers []Answer[T]
 }
 
-// byNode returns which keys to ask which node for. Those of which that is not
-// known are for the client as a whole, which looks for the node.
-func (r reading[T, V]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
+// byNode groups the keys by their nodes. Keys whose node is unknown go to the cluster
+// client, which finds it.
+func (r reading[T, V, R]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
 	parts := map[redis.UniversalClient][]int{}
 	for i, key := range r.keys {
 		node := r.client
@@ -76,7 +58,7 @@ func (r reading[T, V]) byNode(ctx context.Context) map[redis.UniversalClient][]i
 
 // readFrom asks a node. What it does not answer is asked of the client as a
 // whole, once: the key may have moved, or another node taken over.
-func (r reading[T, V]) readFrom(ctx context.Context, node redis.UniversalClient, part []int) {
+func (r reading[T, V, R]) readFrom(ctx context.Context, node redis.UniversalClient, part []int) {
 	for some := range slices.Chunk(part, maxPipeline) {
 		r.ask(ctx, node, some)
 		failed := slices.DeleteFunc(slices.Clone(some), func(i int) bool {
@@ -89,8 +71,8 @@ func (r reading[T, V]) readFrom(ctx context.Context, node redis.UniversalClient,
 }
 
 // ask asks for keys in one pipeline.
-func (r reading[T, V]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
-	answers := make([]func() (T, error), len(part))
+func (r reading[T, V, R]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
+	answers := make([]redis.Cmder, len(part))
 	// The pipeline's own error is that of one of the commands, or of none.
 	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n, i := range part {
@@ -102,12 +84,12 @@ func (r reading[T, V]) ask(ctx context.Context, client redis.UniversalClient, pa
 			case n%maxBehindFence == 0:
 				fence(ctx, p)
 			}
-			answers[n] = r.read(ctx, p, key)
+			answers[n] = r.query.Ask(ctx, p, key)
 		}
 		return nil
 	})
 	for n, i := range part {
-		value, err := answers[n]()
+		value, err := r.query.Read(r.cfg.KeyPrefix+r.keys[i], answers[n])
 		r.answers[i] = Answer[T]{value, r.checkError(err)}
 	}
 }

@@ -53,22 +53,6 @@ func (e End) Args() []any { return []any{e.At, e.limit(), e.Text} }
 // that goes so far is that of a longer string.
 func (e End) limit() int { return e.At + len(e.Text) }
 
-// IsAt asks the client whether the string of a key has the end.
-func (e End) IsAt(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	answer := client.GetRange(ctx, key, int64(e.At), int64(e.limit()))
-	return func() (bool, error) {
-		text, err := answer.Result()
-		return text == e.Text, err
-	}
-}
-
-// Stager is a [Change] that may be made by a staged swap.
-type Stager interface {
-	// StagedSwap returns the swap that stores the change with a revision. Staged is
-	// false if the layout's script is to store it.
-	StagedSwap(revision stored.Revision) (swap StagedSwap, staged bool)
-}
-
 // stagedLife is how long a staged string stays that never took its place: longer
 // than the script can take to come after it.
 const stagedLife = 10 * time.Second
@@ -96,7 +80,7 @@ return 1`)
 // swapStaged makes a staged swap. Possible is false if the server refused a part of
 // it: while a slot moves, the two keys may be on two nodes. Then nothing has
 // changed, and a script with one key has an answer.
-func (s *Store[V]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done, possible bool, err error) {
+func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done, possible bool, err error) {
 	keys := []string{key, stored.Staged(key, rand.Text()[:tokenLength])}
 	args := append(staged.Old.Args(), staged.Channel, staged.Message)
 	var set *redis.StatusCmd

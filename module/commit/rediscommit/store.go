@@ -24,80 +24,10 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Layout says how the values of a store are kept, each under a key of its own.
-type Layout[V any] struct {
-	// RedisKey returns the key on Redis, for [Layout.Swap], of a value's key with
-	// its prefix. It is for values that are a part of what one Redis key holds;
-	// both keys have the same hash tag. Nil if they are the same.
-	RedisKey func(key string) string
-
-	// Name is that of the store, for errors.
-	Name string
-
-	// Observed is what an observer knows it by: a name of package observe.
-	Observed string
-
-	// Read asks the client for a key, and returns what reads the answer, which
-	// is there at once, or when the pipeline that is the client was executed.
-	// Errors are those of the client, or faults.
-	Read func(ctx context.Context, client redis.Cmdable, key string) func() (Stored[V], error)
-
-	// Swap is a Lua script that stores a value if what is stored is what was
-	// read. It gets the key and the arguments of a [Change], and returns 1 if it
-	// did and 0 if not.
-	Swap string
-
-	// Unreadable makes the fault for a value that cannot be read.
-	Unreadable func(cause error) error
-
-	// Missing is what Read finds where nothing is stored. If it is not nil, a change
-	// of what is not cached begins with it, and only reads if that is wrong: for
-	// values that are mostly made anew. On a cluster it reads in any case, since
-	// another master may have the key.
-	Missing Stored[V]
-}
-
-func (l Layout[V]) redisKey(key string) string {
-	if l.RedisKey == nil {
-		return key
-	}
-	return l.RedisKey(key)
-}
-
-// Stored is what was read or written, with the revision that is a part of it: a
-// [commit.Snapshot]. It does not change.
-type Stored[V any] interface {
-	// Exists reports whether anything is stored.
-	Exists() bool
-
-	Value() V
-	Revision() stored.Revision
-	Change(next V) Change[V]
-
-	// IsCurrent asks the client whether this is stored still, in the way of
-	// [Layout.Read], and without moving the value.
-	IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error)
-
-	// Bytes is about how much memory it takes, 0 for what has no revision, by which
-	// IsCurrent could tell it from others.
-	Bytes() int
-}
-
-// Change is a value to be stored in the place of a [Stored].
-type Change[V any] interface {
-	commit.Change
-
-	// Args are the arguments for the script that stores it with a revision.
-	Args(revision stored.Revision) []any
-
-	// Stored is what is stored then.
-	Stored(revision stored.Revision) Stored[V]
-}
-
 // Store loads and updates values on Redis. It is safe for concurrent use, does
 // no I/O of its own accord, and needs no closing.
-type Store[V any] struct {
-	layout Layout[V]
+type Store[V, R any] struct {
+	codec  Codec[V, R]
 	cfg    Config
 	with   Options
 	client redis.UniversalClient
@@ -106,46 +36,48 @@ type Store[V any] struct {
 	writer *Writer
 	swap   *redis.Script
 
-	cache     *cache[V]
-	committer *commit.Committer[V, Change[V]]
+	cache     *cache[V, R]
+	committer *commit.Committer[V, R]
 }
 
 // New returns a store on client, which stays the caller's. The client must read
 // from masters.
-func New[V any](client redis.UniversalClient, cfg Config, o Options, layout Layout[V]) (*Store[V], error) {
+func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Codec[V, R]) (*Store[V, R], error) {
 	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
-		return nil, fmt.Errorf("%s: %w", layout.Name, err)
+		return nil, fmt.Errorf("%s: %w", codec.Name, err)
 	}
 	o.Observer = observe.Or(o.Observer)
 	nodes := newNodes(client, o.Waits)
-	s := &Store[V]{
-		layout: layout, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
-		writer: newWriter(nodes, layout.Name, layout.Observed, cfg, o.Observer), swap: redis.NewScript(layout.Swap),
-		cache: newCache[V](cfg.CacheBytes),
+	s := &Store[V, R]{
+		codec: codec, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
+		writer: newWriter(nodes, codec.Name, codec.Observed, cfg, o.Observer), swap: redis.NewScript(codec.Swap),
+		cache: newCache[V, R](cfg.CacheBytes),
 	}
 	s.committer = s.newCommitter()
 	return s, nil
 }
 
-// View returns a store of parts of the same values, with a layout that has
-// [Layout.RedisKey], and else differs in how values are read and changed.
-func (s *Store[V]) View(layout Layout[V]) *Store[V] {
+// View returns a store of parts of the same values, with a codec that has
+// [Codec.RedisKey], and else differs in how values are read and changed.
+func (s *Store[V, R]) View(codec Codec[V, R]) *Store[V, R] {
 	view := *s
-	view.layout = layout
+	view.codec = codec
 	view.committer = view.newCommitter()
 	return &view
 }
 
-func (s *Store[V]) newCommitter() *commit.Committer[V, Change[V]] {
+func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	mode := commit.Written
 	if s.cfg.Durability.isAsked() {
 		mode = commit.Confirmed
 	}
-	committer := commit.New(commit.Access[V, Change[V]]{Read: s.snapshot, Cached: s.cached, Write: s.write, Turn: s.layout.redisKey}, mode)
+	committer := commit.New(commit.Access[V, R]{
+		Read: s.readVerified, Cached: s.cached, Same: s.codec.Same, Write: s.write, Turn: s.codec.redisKey,
+	}, mode)
 	if s.with.Now != nil {
 		committer.Now(s.with.Now)
 	}
-	committer.Tell(func(event observe.Event) { s.with.Observer.Count(event, s.layout.Observed, 1) })
+	committer.Tell(func(event observe.Event) { s.with.Observer.Count(event, s.codec.Observed, 1) })
 	return committer
 }
 
@@ -155,27 +87,17 @@ var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 // Load returns what is stored under a key, the zero V if nothing is. Before it says
 // so, it asks every master of a cluster, which may have the key after a move of its
 // slot that was interrupted. The key is given without its prefix. Errors: [module.Unavailable], the
-// layout's Unreadable.
-func (s *Store[V]) Load(ctx context.Context, key string) (commit.State[V], error) {
+// codec's Unreadable.
+func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
-	stored, err := s.readVerified(ctx, s.cfg.KeyPrefix+key)
-	if err != nil {
-		return commit.State[V]{}, err
-	}
-	return commit.State[V]{Value: stored.Value(), Revision: stored.Revision()}, nil
-}
-
-// Loaded is what [Store.LoadMany] found under one key.
-type Loaded[V any] struct {
-	commit.State[V]
-	Err error // as that of [Store.Load]
+	return s.readVerified(ctx, s.cfg.KeyPrefix+key)
 }
 
 // Update changes what is stored under a key, and returns it as it is then; see
-// [commit.Committer.Commit]. Errors: those of edit, of the layout's changes,
+// [commit.Committer.Commit]. Errors: those of edit, of the codec's changes,
 // and of Load.
-func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) (commit.State[V], error) {
+func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) error) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
@@ -188,7 +110,7 @@ func (s *Store[V]) Update(ctx context.Context, key string, edit func(*V) error) 
 
 // Remove removes a key, whatever it holds, as durably as a change. A change
 // that is under way finds nothing stored then. Errors: [module.Unavailable].
-func (s *Store[V]) Remove(ctx context.Context, key string) error {
+func (s *Store[V, R]) Remove(ctx context.Context, key string) error {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	if err := s.removeVerified(ctx, s.cfg.KeyPrefix+key); err != nil {
@@ -200,24 +122,24 @@ func (s *Store[V]) Remove(ctx context.Context, key string) error {
 // removeVerified removes a key and verifies that no master of a cluster has it. If
 // one does, somebody may have stored it meanwhile: it is removed once more. It may
 // also be on another master, where it cannot be removed.
-func (s *Store[V]) removeVerified(ctx context.Context, key string) (err error) {
+func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
 		if _, err = s.writer.run(ctx, removeScript, key, nil); err != nil {
 			return err
 		}
-		if err = s.nodes.checkNotElsewhere(ctx, s.layout.redisKey(key)); err == nil {
+		if err = s.nodes.checkNotElsewhere(ctx, s.codec.redisKey(key)); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// Swap runs the layout's script once, for what edits are no good for: in the
+// Swap runs the codec's script once, for what edits are no good for: in the
 // place of what cannot be read, or to bring back what was stored once. Args
 // returns the script's arguments for a revision that follows onto, and done is false
 // where something else is stored than they say. Errors: [module.Unavailable],
 // after which the swap may be made or not.
-func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
+func (s *Store[V, R]) Swap(ctx context.Context, key string, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
@@ -233,19 +155,19 @@ func (s *Store[V]) Swap(ctx context.Context, key string, onto stored.Revision, a
 
 // read returns what is stored. If it is cached, Redis is only asked whether that is
 // stored still.
-func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
-	if known, found := s.cache.get(s.layout.redisKey(key), key); found {
-		current, err := ask(ctx, s, key, known.IsCurrent)
+func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
+	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
+		current, err := ask(ctx, s, key, s.codec.Current(known))
 		if err != nil {
-			return nil, err
+			return commit.Snapshot[V, R]{}, err
 		}
 		if current {
 			return known, nil
 		}
 	}
-	whole, err := ask(ctx, s, key, s.layout.Read)
+	whole, err := ask(ctx, s, key, s.codec.Read)
 	if err == nil {
-		s.with.Observer.Count(observe.WholeRead, s.layout.Observed, 1)
+		s.with.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
 		s.remember(key, whole)
 	}
 	return whole, err
@@ -255,11 +177,10 @@ func (s *Store[V]) read(ctx context.Context, key string) (Stored[V], error) {
 // been told not to repeat commands.
 const maxAsks = 3
 
-// ask has a command sent for a key, and returns what its answer says. Errors are
-// faults.
-func ask[T, V any](ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error)) (value T, err error) {
+// ask sends a query for a key. Errors are faults.
+func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, err error) {
 	for range maxAsks {
-		if value, err = askOnce(ctx, s, key, command); !isConnectionLost(err) || ctx.Err() != nil {
+		if value, err = askOnce(ctx, s, key, q); !isConnectionLost(err) || ctx.Err() != nil {
 			break
 		}
 	}
@@ -273,106 +194,93 @@ func isConnectionLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
 }
 
-func askOnce[T, V any](
-	ctx context.Context, s *Store[V], key string, command func(context.Context, redis.Cmdable, string) func() (T, error),
-) (value T, err error) {
-	var answer func() (T, error)
-	queue := func(ctx context.Context, client redis.Cmdable) { answer = command(ctx, client, key) }
+func askOnce[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, err error) {
+	var answer redis.Cmder
+	queue := func(ctx context.Context, client redis.Cmdable) { answer = q.Ask(ctx, client, key) }
 	direct, err := s.reads.send(ctx, key, queue)
 	if err != nil {
 		return value, err
 	}
-	value, err = answer()
+	value, err = q.Read(key, answer)
 	if direct && err != nil && fault.KindOf(err) == fault.Internal {
 		s.reads.sendAlone(ctx, key, queue)
-		value, err = answer()
+		value, err = q.Read(key, answer)
 	}
 	return value, err
 }
 
 // readVerified is read that verifies what it does not find: that another master of
 // a cluster has the key, or may have it, is an error; see [nodes.checkNotElsewhere].
-func (s *Store[V]) readVerified(ctx context.Context, key string) (Stored[V], error) {
+func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	stored, err := s.read(ctx, key)
-	if err != nil || stored.Exists() {
+	if err != nil || stored.Found {
 		return stored, err
 	}
-	elsewhere := s.nodes.checkNotElsewhere(ctx, s.layout.redisKey(key))
+	elsewhere := s.nodes.checkNotElsewhere(ctx, s.codec.redisKey(key))
 	if elsewhere == nil {
 		return stored, nil
 	}
 	// Or somebody has stored it meanwhile.
-	if stored, err = s.read(ctx, key); err != nil || stored.Exists() {
+	if stored, err = s.read(ctx, key); err != nil || stored.Found {
 		return stored, err
 	}
-	return nil, s.unavailable("read", elsewhere)
+	return commit.Snapshot[V, R]{}, s.unavailable("read", elsewhere)
 }
 
 // checkError gives the error of a read its kind.
-func (s *Store[V]) checkError(err error) error {
+func (s *Store[V, R]) checkError(err error) error {
 	switch {
 	case err == nil, fault.KindOf(err) != fault.Internal:
 		return err
 	case redis.HasErrorPrefix(err, "WRONGTYPE"):
-		return s.layout.Unreadable(errors.New("the key holds another type of value"))
+		return s.codec.Unreadable(errors.New("the key holds another type of value"))
 	}
 	return s.unavailable("read", err)
 }
 
-func (s *Store[V]) unavailable(doing string, err error) error {
+func (s *Store[V, R]) unavailable(doing string, err error) error {
 	s.nodes.reload()
-	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.layout.Name, doing, err))
+	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.codec.Name, doing, err))
 }
 
-// snapshot is [Store.readVerified] for the committer.
-func (s *Store[V]) snapshot(ctx context.Context, key string) (commit.Snapshot[V, Change[V]], error) {
-	return s.readVerified(ctx, key)
-}
-
-// cached is what this host read or wrote last under a key, or [Layout.Missing]. Others
-// may have written since.
-func (s *Store[V]) cached(key string) (commit.Snapshot[V, Change[V]], bool) {
-	redisKey := s.layout.redisKey(key)
-	if known, found := s.cache.get(redisKey, key); found {
+// cached is the snapshot that this host read or wrote last under a key, or a missing
+// one; see [Codec.BeginsMissing]. Other hosts may have written since.
+func (s *Store[V, R]) cached(key string) (known commit.Snapshot[V, R], found bool) {
+	redisKey := s.codec.redisKey(key)
+	if known, found = s.cache.get(redisKey, key); found {
 		return known, true
 	}
 	_, isSingle := s.client.(*redis.Client)
-	return s.layout.Missing, isSingle && s.layout.Missing != nil && !s.cache.has(redisKey)
+	return known, isSingle && s.codec.BeginsMissing && !s.cache.has(redisKey)
 }
 
 // remember caches what is stored under a key.
-func (s *Store[V]) remember(key string, now Stored[V]) {
-	s.cache.put(s.layout.redisKey(key), key, now)
+func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
+	s.cache.put(s.codec.redisKey(key), cached[V, R]{key, s.codec.Bytes(now), now})
 }
 
-// heard is [Users.Heard].
-func (s *Store[V]) heard(key string, version int64) {
-	s.cache.forgetBefore(s.layout.redisKey(s.cfg.KeyPrefix+key), version)
-}
+func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key)) }
 
-func (s *Store[V]) forget(key string) { s.cache.forget(s.layout.redisKey(key)) }
-
-// write stores a change; see [commit.Access].
-func (s *Store[V]) write(ctx context.Context, key string, c Change[V], revision stored.Revision) (done bool, err error) {
-	if done, err = s.swapTo(ctx, key, c, revision); err != nil {
+// write stores an update; see [commit.Access].
+func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
+	swap := s.codec.Prepare(u)
+	if done, err = s.store(ctx, u.Key, swap); err != nil {
 		err = s.unavailable("write", err)
 	}
 	if done {
-		s.remember(key, c.Stored(revision))
+		s.remember(u.Key, swap.Now)
 	} else {
-		s.forget(key)
+		s.forget(u.Key)
 	}
-	return done, err
+	return swap.Now, done, err
 }
 
-func (s *Store[V]) swapTo(ctx context.Context, key string, c Change[V], revision stored.Revision) (done bool, err error) {
+func (s *Store[V, R]) store(ctx context.Context, key string, swap Swap[V, R]) (done bool, err error) {
 	// A wait for durability has to follow on the same connection.
-	if stager, is := c.(Stager); is && !s.cfg.Durability.isAsked() {
-		if swap, staged := stager.StagedSwap(revision); staged {
-			if done, possible, err := s.swapStaged(ctx, key, swap); possible {
-				return done, err
-			}
+	if swap.Staged != nil && !s.cfg.Durability.isAsked() {
+		if done, possible, err := s.swapStaged(ctx, key, *swap.Staged); possible {
+			return done, err
 		}
 	}
-	return s.writer.run(ctx, s.swap, s.layout.redisKey(key), c.Args(revision))
+	return s.writer.run(ctx, s.swap, s.codec.redisKey(key), swap.Args)
 }
