@@ -8,23 +8,23 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
 // sized returns a text that takes so many bytes in a cache.
-func sized(bytes int) storedText {
-	revision := stored.Revision{Version: 1, Writes: []stored.Write{{Writer: "W", Attempt: 1}}}
-	raw := string(revision.AppendJSON(make([]byte, bytes-entryBytes-len(revision.AppendJSON(nil)))))
-	return storedText{revision: revision, raw: []any{raw}}
+func sized(key string, bytes int) cached[string, string] {
+	now := commit.Snapshot[string, string]{Revision: stored.Revision{Version: 1}}
+	return cached[string, string]{key, max(0, bytes-entryBytes), now}
 }
 
 func TestACacheKeepsNoMoreThanItMay(t *testing.T) {
 	t.Parallel()
 	const each, bound = 1000, 32_000
-	c := newCache[string](bound)
+	c := newCache[string, string](bound)
 	for n := range 200 {
-		c.put(fmt.Sprint(n), fmt.Sprint(n), sized(each))
+		c.put(fmt.Sprint(n), sized(fmt.Sprint(n), each))
 		if _, found := c.get("0", "0"); !found {
 			t.Fatalf("what is used all the time is gone after %d others", n)
 		}
@@ -43,17 +43,17 @@ func TestACacheKeepsNoMoreThanItMay(t *testing.T) {
 // What is dropped takes no room any more.
 func TestACacheHasRoomForWhatItDroppedBefore(t *testing.T) {
 	t.Parallel()
-	drops := map[string]func(c *cache[string]){
-		"forgotten":                      func(c *cache[string]) { c.forget("dropped") },
-		"forgotten for a later version":  func(c *cache[string]) { c.forgetBefore("dropped", 2) },
-		"replaced by one too large":      func(c *cache[string]) { c.put("dropped", "dropped", sized(3000)) },
-		"replaced by one that cannot be": func(c *cache[string]) { c.put("dropped", "dropped", storedText{}) },
+	drops := map[string]func(c *cache[string, string]){
+		"forgotten":                      func(c *cache[string, string]) { c.forget("dropped") },
+		"forgotten for a later version":  func(c *cache[string, string]) { c.forgetBefore("dropped", 2) },
+		"replaced by one too large":      func(c *cache[string, string]) { c.put("dropped", sized("dropped", 3000)) },
+		"replaced by one that cannot be": func(c *cache[string, string]) { c.put("dropped", sized("dropped", 0)) },
 	}
 	for name, drop := range drops {
-		c := newCache[string](32_000)
-		c.put("kept", "kept", sized(1000))
+		c := newCache[string, string](32_000)
+		c.put("kept", sized("kept", 1000))
 		for range 100 {
-			c.put("dropped", "dropped", sized(1000))
+			c.put("dropped", sized("dropped", 1000))
 			drop(c)
 		}
 		if found := c.has("kept"); !found || c.kept.Len() != 1 {
@@ -64,8 +64,8 @@ func TestACacheHasRoomForWhatItDroppedBefore(t *testing.T) {
 
 func TestACacheForgetsOnlyWhatIsOlder(t *testing.T) {
 	t.Parallel()
-	c := newCache[string](32_000)
-	c.put("key", "key", sized(1000)) // of version 1
+	c := newCache[string, string](32_000)
+	c.put("key", sized("key", 1000)) // of version 1
 	if c.forgetBefore("key", 1); c.kept.Len() != 1 {
 		t.Error("the version that was heard is gone")
 	}
@@ -77,20 +77,17 @@ func TestACacheForgetsOnlyWhatIsOlder(t *testing.T) {
 func TestACacheKeepsWhatItCanTellFromOthers(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		then  storedText
+		then  cached[string, string]
 		found bool
 	}{
-		"a value":                        {sized(1000), true},
-		"one that is too large":          {sized(3000), false},
-		"nothing":                        {storedText{}, false},
-		"a value that has no revision":   {storedText{raw: []any{"a value"}}, false},
-		"one whose revision has no ends": {storedText{raw: []any{"a value"}, revision: stored.Revision{Version: 1}}, false},
+		"a value":                {sized("key", 1000), true},
+		"one that is too large":  {sized("key", 3000), false},
+		"one without a revision": {sized("key", 0), false},
 	} {
-		c := newCache[string](32_000)
-		c.put("key", "key", sized(900))
-		c.put("key", "key", test.then)
-		got, found := c.get("key", "key")
-		if found != test.found || found && got.Bytes() != test.then.Bytes() {
+		c := newCache[string, string](32_000)
+		c.put("key", sized("key", 900))
+		c.put("key", test.then)
+		if _, found := c.get("key", "key"); found != test.found {
 			t.Errorf("%s: found %t", name, found)
 		}
 	}
@@ -98,9 +95,9 @@ func TestACacheKeepsWhatItCanTellFromOthers(t *testing.T) {
 
 func TestACacheKeepsThePartThatWasUsedLast(t *testing.T) {
 	t.Parallel()
-	c := newCache[string](32_000)
-	c.put("hash", "hash", sized(900))
-	c.put("hash", "hash\nfield", sized(901))
+	c := newCache[string, string](32_000)
+	c.put("hash", sized("hash", 900))
+	c.put("hash", sized("hash\nfield", 901))
 	if _, found := c.get("hash", "hash"); found {
 		t.Error("the whole is as it was before its part was written")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -93,16 +94,17 @@ func TestAMasterThatHandsOverAnswersNoRead(t *testing.T) {
 		"parts of many": func(ctx context.Context) error {
 			return ReadMany(ctx, store.Users, users, readText)[user].Err
 		},
-		"what was redirected": func(ctx context.Context) (err error) {
-			var answer func() (Stored[string], error)
+		"what was redirected": func(ctx context.Context) error {
+			var answer redis.Cmder
 			store.store.reads.sendAlone(ctx, store.key(user), func(ctx context.Context, client redis.Cmdable) {
-				answer = readText(ctx, client, store.key(user))
+				answer = readText.Ask(ctx, client, store.key(user))
 			})
-			_, err = answer()
-			return err
+			return answer.Err()
 		},
 		"many that were redirected": func(ctx context.Context) error {
-			r := reading[Stored[string], string]{store.store, readText, []string{store.key(user)}, make([]Answer[Stored[string]], 1)}
+			r := reading[commit.Snapshot[string, string], string, string]{
+				store.store, readText, []string{store.key(user)}, make([]Answer[commit.Snapshot[string, string]], 1),
+			}
 			r.ask(ctx, r.client, []int{0})
 			return r.answers[0].Err
 		},

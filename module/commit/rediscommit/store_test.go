@@ -2,7 +2,6 @@ package rediscommit
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -29,89 +29,53 @@ var (
 	errRefused    = fault.New(fault.InvalidParam, "refused")
 )
 
-// texts is a layout of strings, each stored as a line with its revision after it.
-func texts() Layout[string] {
-	return Layout[string]{
-		Name: "texts",
-		Read: readText,
+// texts is a codec of strings, each stored as a line with its revision after it.
+func texts() Codec[string, string] {
+	return Codec[string, string]{
+		Name:    "texts",
+		Read:    readText,
+		Current: TextEnd[string],
+		Same:    func(old commit.Snapshot[string, string], next string) bool { return old.Found && old.Value == next },
 		Swap: `
 			if redis.call('GET', KEYS[1]) ~= (ARGV[2] or false) then return 0 end
 			redis.call('SET', KEYS[1], ARGV[1])
 			return 1`,
+		Prepare:    newText,
+		Bytes:      TextBytes[string],
 		Unreadable: func(cause error) error { return fault.Wrap(fault.Database, "unreadable", cause) },
 	}
 }
 
-type storedText struct {
-	text     string
-	revision stored.Revision
-	raw      []any // what is stored, if anything is
-}
-
-func readText(ctx context.Context, client redis.Cmdable, key string) func() (Stored[string], error) {
-	answer := client.Get(ctx, key)
-	return func() (Stored[string], error) {
-		raw, err := answer.Result()
-		if errors.Is(err, redis.Nil) {
-			return storedText{}, nil
-		}
-		if err != nil {
-			return nil, err
+var readText = Query[commit.Snapshot[string, string]]{
+	Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder { return client.Get(ctx, key) },
+	Read: func(_ string, answer redis.Cmder) (s commit.Snapshot[string, string], err error) {
+		raw, found, err := Text(answer)
+		if err != nil || !found {
+			return s, err
 		}
 		text, revision, found := strings.Cut(raw, "\n")
 		if !found {
-			return nil, errUnreadable
+			return s, errUnreadable
 		}
-		return storedText{text, stored.ReadRevision(revision), []any{raw}}, nil
+		return commit.Snapshot[string, string]{Found: true, Value: text, Revision: stored.ReadRevision(revision), Raw: raw}, nil
+	},
+}
+
+func newText(u commit.Update[string, string]) Swap[string, string] {
+	raw := string(u.Revision.AppendJSON([]byte(u.Next + "\n")))
+	swap := Swap[string, string]{Args: []any{raw}, Now: commit.Snapshot[string, string]{Found: true, Value: u.Next, Revision: u.Revision, Raw: raw}}
+	if u.Old.Found {
+		swap.Args = append(swap.Args, u.Old.Raw)
 	}
-}
-
-func (s storedText) Exists() bool              { return s.raw != nil }
-func (s storedText) Value() string             { return s.text }
-func (s storedText) Revision() stored.Revision { return s.revision }
-
-func (s storedText) Change(next string) Change[string] { return newText{s, next} }
-
-func (s storedText) IsCurrent(ctx context.Context, client redis.Cmdable, key string) func() (bool, error) {
-	end, _ := EndOf(s.raw[0].(string), s.revision)
-	return end.IsAt(ctx, client, key)
-}
-
-func (s storedText) Bytes() int {
-	if s.raw == nil {
-		return 0
-	}
-	if _, found := EndOf(s.raw[0].(string), s.revision); !found {
-		return 0
-	}
-	return len(s.raw[0].(string))
-}
-
-type newText struct {
-	old  storedText
-	next string
-}
-
-func (n newText) IsEmpty() bool { return n.old.raw != nil && n.old.text == n.next }
-
-func (n newText) Args(revision stored.Revision) []any {
-	return append([]any{n.raw(revision)}, n.old.raw...)
-}
-
-func (n newText) Stored(revision stored.Revision) Stored[string] {
-	return storedText{n.next, revision, []any{n.raw(revision)}}
-}
-
-func (n newText) raw(revision stored.Revision) string {
-	return string(revision.AppendJSON([]byte(n.next + "\n")))
+	return swap
 }
 
 // userTexts are the texts of users, without their revisions.
-type userTexts struct{ *Users[string] }
+type userTexts struct{ *Users[string, string] }
 
 func (u userTexts) Load(ctx context.Context, user mxid.UserID) (string, error) {
-	state, err := u.Users.Load(ctx, user)
-	return state.Value, err
+	now, err := u.Users.Load(ctx, user)
+	return now.Value, err
 }
 
 func (u userTexts) Update(ctx context.Context, user mxid.UserID, edit func(*string) error) error {

@@ -75,7 +75,7 @@ func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
 				if planted {
 					want = string(user)[:6]
 				}
-				if got := loaded[user]; got.Err != nil || got.Value != want || (got.Revision.Version != 0) != planted {
+				if got := loaded[user]; got.Err != nil || got.Value.Value != want || (got.Value.Revision.Version != 0) != planted {
 					t.Fatalf("%s: got %+v, want %q", user, got, want)
 				}
 			}
@@ -101,7 +101,7 @@ func TestOfManyUsersOnlyThoseFailWhoMust(t *testing.T) {
 				t.Errorf("%q gave no error", user)
 			}
 		default:
-			if got.Err != nil || got.Value != string(user)[:6] {
+			if got.Err != nil || got.Value.Value != string(user)[:6] {
 				t.Errorf("%s: got %+v", user, got)
 			}
 		}
@@ -140,7 +140,7 @@ func TestWithoutOneMasterOnlyItsUsersAreUnavailable(t *testing.T) {
 				if host == dead.Addr() {
 					failed++
 					wantKind(t, got.Err, fault.Unavailable)
-				} else if got.Err != nil || got.Value != string(user)[:6] {
+				} else if got.Err != nil || got.Value.Value != string(user)[:6] {
 					t.Errorf("%s of a master that lives: got %+v", user, got)
 				}
 			}
