@@ -64,7 +64,7 @@ func TestConfiguredLimits(t *testing.T) {
 		{"MaxListBytes, a pusher that grows beside another", func(c *pushfx.Config) { c.PusherPolicy.MaxListBytes = 1000 }, []step{
 			{pushers, pusherWith(), done},
 			{pushers, pusherWith(`"pushkey":"other"`), done},
-			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 350) + `"`), failure(413, "M_TOO_LARGE", "Pushers larger than 1000 bytes.")},
+			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 450) + `"`), failure(413, "M_TOO_LARGE", "Pushers larger than 1000 bytes.")},
 			{pushers, pusherWith(`"lang":"` + strings.Repeat("x", 50) + `"`), done},
 		}},
 		{"AllowHTTP", func(c *pushfx.Config) { c.PusherPolicy.AllowHTTP = true }, []step{

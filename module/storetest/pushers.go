@@ -228,7 +228,7 @@ func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		}
 	}
 
-	for _, lang := range []string{"de", "longer"} {
+	for _, lang := range []string{"longer", "longer still"} {
 		b.Lang = lang
 		c.Lang += lang // by another host, since b was last changed
 		setPushers(t, hosts[1], user, c)
