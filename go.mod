@@ -13,6 +13,7 @@ require (
 	go.uber.org/fx v1.24.0
 	go.uber.org/zap v1.27.0
 	golang.org/x/net v0.47.0
+	golang.org/x/sync v0.18.0
 )
 
 require (

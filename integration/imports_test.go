@@ -27,6 +27,7 @@ func importTable() []importRow {
 		prom  = "github.com/prometheus/client_golang/prometheus"
 		redis = "github.com/redis/go-redis/v9"
 		ssrf  = "code.dny.dev/ssrf"
+		group = "golang.org/x/sync/errgroup"
 		zap   = "go.uber.org/zap"
 
 		logging     = "module/observe/logging"
@@ -60,7 +61,7 @@ func importTable() []importRow {
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
-		{"module", with("module/match", bounded), []string{"net", "net/http", "os", "crypto/rand"}},
+		{"module", with("module/match", bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"module/redistest", []string{retry, redis, redis + "/maintnotifications"}, nil},
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},

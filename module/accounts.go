@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -50,9 +51,9 @@ func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 // sessionStates are what the host says of sessions: whether they are logged in.
 type sessionStates map[Session]Result[bool]
 
-// mostAsked is how many sessions are asked about at the same time if the accounts are
+// maxAsked is how many sessions are asked about at the same time if the accounts are
 // no [BulkAccounts].
-const mostAsked = 16
+const maxAsked = 16
 
 // areLoggedIn asks the host about sessions, each of them once.
 func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) sessionStates {
@@ -67,16 +68,16 @@ func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bo
 }
 
 func askEach(ctx context.Context, accounts Accounts, sessions []Session) sessionStates {
-	results, slots := make([]Result[bool], len(sessions)), make(chan struct{}, mostAsked)
-	var asking sync.WaitGroup
+	results := make([]Result[bool], len(sessions))
+	var asking errgroup.Group
+	asking.SetLimit(maxAsked)
 	for i, session := range sessions {
-		slots <- struct{}{}
-		asking.Go(func() {
-			defer func() { <-slots }()
+		asking.Go(func() error {
 			results[i].Value, results[i].Err = accounts.LoggedIn(ctx, session.User, session.Device)
+			return nil
 		})
 	}
-	asking.Wait()
+	_ = asking.Wait() // each session has its own error
 	all := make(sessionStates, len(sessions))
 	for i, session := range sessions {
 		all[session] = results[i]

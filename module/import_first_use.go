@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"sync"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -128,8 +130,8 @@ func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// mostImports is how many users are imported at the same time.
-const mostImports = 16
+// maxImports is how many users are imported at the same time.
+const maxImports = 16
 
 // importMany is firstUse of many users. It has a result for each user whom the source
 // has, and an error for each about whom the source could not answer.
@@ -139,21 +141,20 @@ func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid
 		return all
 	}
 	var mu sync.Mutex
-	var importing sync.WaitGroup
-	places := make(chan struct{}, mostImports)
+	var importing errgroup.Group
+	importing.SetLimit(maxImports)
 	for _, user := range users {
-		places <- struct{}{}
-		importing.Go(func() {
-			defer func() { <-places }()
+		importing.Go(func() error {
 			present, err := i.firstUse(ctx, user)
 			mu.Lock()
 			defer mu.Unlock()
 			if present || err != nil {
 				all[user] = Result[bool]{present, err}
 			}
+			return nil
 		})
 	}
-	importing.Wait()
+	_ = importing.Wait() // each user has its own error
 	return all
 }
 
