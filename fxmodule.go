@@ -364,8 +364,8 @@ type builder struct {
 	defaults pushrule.Defaults
 	servers  *redisclient.Monitor
 	server   *handlers.Server
-	waits    rediscommit.Waits // of all stores on the client
-	onRedis  bool              // something is kept on Redis; see [builder.redis]
+	waits    rediscommit.WaitLimiter // of all stores on the client
+	onRedis  bool                    // something is kept on Redis; see [builder.redis]
 }
 
 func newBuilder(host given) (*builder, error) {
@@ -402,7 +402,7 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 	if client == nil {
 		client = redis.NewClient(&redis.Options{Dialer: func(context.Context, string, string) (net.Conn, error) { return nil, errNoClient }})
 	}
-	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, Waits: &b.waits, Observer: b.observer}
+	return client, b.host.Config.Redis, rediscommit.Options{Now: b.servers.Clock().Now, WaitLimiter: &b.waits, Observer: b.observer}
 }
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")

@@ -19,16 +19,17 @@ type importRow struct {
 // importTable is the package map: the arrows point inwards.
 func importTable() []importRow {
 	const (
-		echo  = "github.com/labstack/echo/v4"
-		fx    = "go.uber.org/fx"
-		json  = "github.com/go-json-experiment/json/jsontext"
-		idna  = "golang.org/x/net/idna"
-		otel  = "go.opentelemetry.io/otel"
-		prom  = "github.com/prometheus/client_golang/prometheus"
-		redis = "github.com/redis/go-redis/v9"
-		ssrf  = "code.dny.dev/ssrf"
-		group = "golang.org/x/sync/errgroup"
-		zap   = "go.uber.org/zap"
+		echo      = "github.com/labstack/echo/v4"
+		fx        = "go.uber.org/fx"
+		json      = "github.com/go-json-experiment/json/jsontext"
+		idna      = "golang.org/x/net/idna"
+		otel      = "go.opentelemetry.io/otel"
+		prom      = "github.com/prometheus/client_golang/prometheus"
+		redis     = "github.com/redis/go-redis/v9"
+		ssrf      = "code.dny.dev/ssrf"
+		group     = "golang.org/x/sync/errgroup"
+		semaphore = "golang.org/x/sync/semaphore"
+		zap       = "go.uber.org/zap"
 
 		logging     = "module/observe/logging"
 		redisClient = "module/redisclient"
@@ -52,7 +53,7 @@ func importTable() []importRow {
 		{"module/observe/tracing", with("module/delivery", otel+"/attribute", otel+"/codes", otel+"/propagation", otel+"/trace"), nil},
 		{"module/commit", []string{"module/fault", "module/stored", "module/observe", retry}, []string{"net/http", "os"}},
 		{redisClient, with(redis), nil},
-		{redisCommit, with(redis, redisClient, "module/stored", bounded), nil},
+		{redisCommit, with(redis, redisClient, "module/stored", bounded, semaphore), nil},
 		{"module/pushrule", pure, noIO},
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},

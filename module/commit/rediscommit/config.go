@@ -50,9 +50,10 @@ type Options struct {
 	// host's own.
 	Now func() time.Time
 
-	// Waits is shared by all stores on the client, so that those that wait for their
-	// [Durability] leave half of its connections to others. Nil is the store's own.
-	Waits *Waits
+	// WaitLimiter is shared by all stores on the client, so that waits for a
+	// [Durability] leave half of its connections to other commands. Nil is the store's
+	// own.
+	WaitLimiter *WaitLimiter
 
 	// Observer is told of lost races, unknown outcomes and waits; of operations,
 	// the services tell. Nil is none.

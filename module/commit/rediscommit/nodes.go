@@ -11,15 +11,15 @@ import (
 // nodes finds the clients of single nodes behind a client.
 type nodes struct {
 	client redis.UniversalClient
-	waits  *Waits
+	waits  *WaitLimiter
 
 	mu  sync.Mutex
 	new map[string]*redis.Client // those that a cluster client has made, by address
 }
 
-func newNodes(client redis.UniversalClient, waits *Waits) *nodes {
+func newNodes(client redis.UniversalClient, waits *WaitLimiter) *nodes {
 	if waits == nil {
-		waits = new(Waits)
+		waits = new(WaitLimiter)
 	}
 	return &nodes{client: client, waits: waits, new: map[string]*redis.Client{}}
 }

@@ -53,7 +53,7 @@ type testScript struct {
 	script *redis.Script
 }
 
-func newTestScript(client redis.UniversalClient, waits *Waits, source string, d Durability) testScript {
+func newTestScript(client redis.UniversalClient, waits *WaitLimiter, source string, d Durability) testScript {
 	return testScript{newWriter(newNodes(client, waits), "", "", Config{Durability: d}, nil), redis.NewScript(source)}
 }
 
@@ -454,7 +454,7 @@ func TestThoseWhoWaitLeaveConnectionsAndOtherNodesToTheOthers(t *testing.T) {
 		Addrs: servers.Addrs(), PoolSize: 4, PipelinePoolSize: -1, ContextTimeoutEnabled: true,
 	})
 	defer client.Close()
-	waits := new(Waits)
+	waits := new(WaitLimiter)
 	store, otherStore := newTestScript(client, waits, setting, oneReplica), newTestScript(client, waits, setting, oneReplica)
 	run := func(set testScript, key string, limit time.Duration) error {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)

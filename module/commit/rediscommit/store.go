@@ -47,7 +47,7 @@ func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Co
 		return nil, fmt.Errorf("%s: %w", codec.Name, err)
 	}
 	o.Observer = observe.Or(o.Observer)
-	nodes := newNodes(client, o.Waits)
+	nodes := newNodes(client, o.WaitLimiter)
 	s := &Store[V, R]{
 		codec: codec, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
 		writer: newWriter(nodes, codec.Name, codec.Observed, cfg, o.Observer), swap: redis.NewScript(codec.Swap),

@@ -3,9 +3,11 @@ package rediscommit
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/pushfx/pushfx/module/commit"
 )
@@ -65,4 +67,36 @@ func (w wait) checkAOF(waited *redis.Cmd) error {
 		err = fmt.Errorf("%w: the master does not have the change on disk after %v", commit.ErrNotConfirmed, w.what.Timeout)
 	}
 	return err
+}
+
+// WaitLimiter leaves half of a client's connections to each node to commands without
+// a durability: each wait for replicas or a disk holds a connection, and when a replica
+// is gone, all changes wait. All stores on one client share a limiter; see [Options].
+// The zero value is ready. It is safe for concurrent use.
+type WaitLimiter struct {
+	mu    sync.Mutex
+	nodes map[string]*semaphore.Weighted // by address; as many as the cluster has had
+}
+
+// acquire waits until a node may have another wait, which release ends.
+func (l *WaitLimiter) acquire(ctx context.Context, node *redis.Client) (release func(), err error) {
+	waits := l.of(node.Options())
+	if err := waits.Acquire(ctx, 1); err != nil {
+		return nil, fmt.Errorf("other changes wait for their durability: %w", err)
+	}
+	return func() { waits.Release(1) }, nil
+}
+
+func (l *WaitLimiter) of(node *redis.Options) *semaphore.Weighted {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	waits, found := l.nodes[node.Addr]
+	if !found {
+		if l.nodes == nil {
+			l.nodes = map[string]*semaphore.Weighted{}
+		}
+		waits = semaphore.NewWeighted(int64(max(1, node.PoolSize/2)))
+		l.nodes[node.Addr] = waits
+	}
+	return waits
 }

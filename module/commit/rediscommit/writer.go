@@ -57,7 +57,7 @@ func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, 
 	default:
 		return nil, fmt.Errorf("%s: it needs a *redis.Client or *redis.ClusterClient, not a %T", name, client)
 	}
-	return newWriter(newNodes(client, o.Waits), name, observed, cfg, o.Observer), nil
+	return newWriter(newNodes(client, o.WaitLimiter), name, observed, cfg, o.Observer), nil
 }
 
 func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe.Observer) *Writer {
