@@ -51,7 +51,8 @@ var mutations = func() []mutation {
 		{"first read", "", nil, "GET /pushrules/", otherRule},
 		{"read that repairs", legacy, nil, "GET /pushrules/", otherRule},
 		{"new pusher", "", twoPushers, set + httpPusher("app", "new of "+alice), otherPusher},
-		{"changed pusher", "", twoPushers, set + strings.Replace(httpPusher("app", "a of "+alice), "Phone", "Tablet", 1), otherPusher},
+		{"changed pusher", "", twoPushers, set + strings.Replace(httpPusher("app", "a of "+alice), "Phone", "Watch", 1), otherPusher},
+		{"larger pusher", "", twoPushers, set + strings.Replace(httpPusher("app", "a of "+alice), "Phone", "Tablet", 1), otherPusher},
 		{"deleted pusher", "", twoPushers, set + `{"kind":null,"app_id":"app","pushkey":"a of ` + alice + `"}`, otherPusher},
 	}
 }()
@@ -327,7 +328,7 @@ func (c *scene) wantStored(want trace) {
 // Commands of the stores.
 var (
 	writing = []string{"EVALSHA", "EVAL"}
-	reading = []string{"GET", "HGETALL"}
+	reading = []string{"GET", "HGETALL", "HMGET"}
 	either  = append(reading, writing...)
 )
 
