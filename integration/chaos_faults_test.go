@@ -4,19 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
 	"slices"
-	"sync/atomic"
-	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"go.uber.org/fx"
 
-	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/redistest"
 )
@@ -37,9 +30,8 @@ type strike struct {
 	random *rand.Rand
 	names  []string                     // of the users
 	homes  map[string]*redistest.Server // who has each user, kept up by the fault; nil if that is open
-	links  []*link                      // of the hosts at work
+	way    proxies                      // to the servers
 	hit    []string                     // the users whom it concerns
-	notes  []string                     // what differs from other faults of the kind
 }
 
 // someone is one of the users.
@@ -55,9 +47,16 @@ func (s *strike) at(server *redistest.Server) (users []string) {
 	return users
 }
 
-// between is a time from one to the other.
-func (s *strike) between(least, most time.Duration) time.Duration {
-	return least + time.Duration(s.random.Int64N(int64(most-least)))
+// replaced notes who has some users after a takeover; nil if that is open.
+func (s *strike) replaced(users []string, by *redistest.Server) {
+	for _, user := range users {
+		s.homes[user] = by
+	}
+}
+
+// hold waits for a random time between the two.
+func (s *strike) hold(ctx context.Context, least, most time.Duration) error {
+	return sleep(ctx, least+time.Duration(s.random.Int64N(int64(most-least))))
 }
 
 // sleep waits, or returns early with the error of ctx.
@@ -70,100 +69,37 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// link is a host's way to Redis. While it loses, some replies never arrive.
-type link struct {
-	losing  atomic.Bool
-	written atomic.Int64
-}
-
-// connect makes a client of a host that goes over the link, with the settings
-// that README tells.
-func (l *link) connect(t *testing.T, addrs []string) redis.UniversalClient {
-	var client redis.UniversalClient
-	if len(addrs) == 1 {
-		client = redis.NewClient(&redis.Options{
-			Addr: addrs[0], Dialer: l.dial, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second,
-		})
-	} else {
-		client = redis.NewClusterClient(&redis.ClusterOptions{
-			Addrs: addrs, Dialer: l.dial, ContextTimeoutEnabled: true, ReadTimeout: 2 * time.Second,
-			ClusterStateReloadInterval: 2 * time.Second,
-		})
-	}
-	t.Cleanup(func() { client.Close() })
-	redistest.LoseScriptReplies(client, func(n int64) bool { return n%5 == 0 && l.losing.Load() })
-	return client
-}
-
-func (l *link) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	dialer := net.Dialer{Timeout: time.Second}
-	conn, err := dialer.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	return &lossyConn{conn.(*net.TCPConn), l}, nil
-}
-
-// lossyConn is a connection that is at times cut when a command was sent.
-type lossyConn struct {
-	*net.TCPConn
-	link *link
-}
-
-func (c *lossyConn) Write(b []byte) (int, error) {
-	n, err := c.TCPConn.Write(b)
-	if c.link.losing.Load() && c.link.written.Add(1)%20 == 0 {
-		c.Close()
-	}
-	return n, err
-}
-
-// Read tells of the cut as if the server had made it.
-func (c *lossyConn) Read(b []byte) (int, error) {
-	n, err := c.TCPConn.Read(b)
-	if errors.Is(err, net.ErrClosed) {
-		err = io.EOF
-	}
-	return n, err
-}
-
-func (s *strike) loseReplies() (end func()) {
-	lose := func(losing bool) {
-		for _, l := range s.links {
-			l.losing.Store(losing)
+// inTurn does one thing after the other until one fails.
+func inTurn(do ...func() error) error {
+	for _, step := range do {
+		if err := step(); err != nil {
+			return err
 		}
 	}
-	lose(true)
-	return func() { lose(false) }
+	return nil
 }
 
-// loseReplies has all the hosts lose replies for a while: those of scripts, and
-// those of whatever is sent when a connection is cut.
+// loseReplies has all servers lose replies for a while.
 func loseReplies(ctx context.Context, s *strike) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
 	s.hit = s.names
-	defer s.loseReplies()()
-	return sleep(ctx, s.between(500*time.Millisecond, 1500*time.Millisecond))
+	s.way.loseReplies(ctx, 3)
+	<-ctx.Done()
+	return nil
 }
 
-// team is two hosts of the same durability.
-type team struct {
-	durability rediscommit.Durability
-	hosts      []*host
-	links      []*link
-}
-
-func newTeam(t *testing.T, addrs []string, durability rediscommit.Durability) *team {
-	t.Helper()
-	both := &team{durability: durability}
-	for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // they write in different ways
-		l := &link{}
-		both.links = append(both.links, l)
-		both.hosts = append(both.hosts, startHost(t, l.connect(t, addrs), fx.Decorate(func(c pushfx.Config) pushfx.Config {
-			c.Redis.Durability, c.Redis.LargeValueBytes = durability, large
-			return c
-		})))
+// forgetScripts has every server forget the scripts, again and again.
+func forgetScripts(flush func(context.Context) error) func(context.Context, *strike) error {
+	return func(ctx context.Context, s *strike) error {
+		s.hit = s.names
+		for range 5 + s.random.IntN(10) {
+			if err := errors.Join(flush(ctx), s.hold(ctx, 20*time.Millisecond, 150*time.Millisecond)); err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return both
 }
 
 // chaosServers are what the hosts work on.
@@ -194,60 +130,37 @@ type clusterChaos struct {
 const failoverRest = 5 * time.Second
 
 func (c *clusterChaos) faults() []chaosFault {
-	return []chaosFault{
+	flush := func(ctx context.Context) error {
+		return c.client.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error {
+			return node.ScriptFlush(ctx).Err()
+		})
+	}
+	return few(6, []chaosFault{
 		{name: "lost replies", strike: loseReplies},
-		{name: "scripts forgotten", strike: c.forgetScripts},
+		{name: "scripts forgotten", strike: forgetScripts(flush)},
 		{name: "slots moved", strike: c.moveSlots},
 		{name: "failover by hand", strike: c.failOver},
-		{name: "master frozen briefly", strike: c.freezeBriefly},
-		{name: "replica frozen", strike: c.freezeReplica},
 		{name: "master killed", crash: true, strike: c.kill},
-		{name: "master frozen for long", crash: true, strike: c.freezeLong},
 		{name: "source killed in a move", crash: true, strike: c.killInMove("source")},
 		{name: "target killed in a move", crash: true, strike: c.killInMove("target")},
 		{name: "source, then target killed", crash: true, strike: c.killInMove("source", "target")},
-	}
+		{name: "master frozen briefly", strike: c.freeze(200*time.Millisecond, 1200*time.Millisecond)},
+		{name: "replica frozen", strike: c.freezeReplica},
+		{name: "master frozen, maybe for long enough", crash: true, strike: c.freeze(1800*time.Millisecond, 4500*time.Millisecond)},
+		{name: "master frozen for long", crash: true, strike: c.freezeLong},
+	})
 }
 
 func (c *clusterChaos) places() int { return 3 }
 
-func (c *clusterChaos) slot(ctx context.Context, user string) (int, error) {
-	slot, err := c.client.ClusterKeySlot(ctx, eventKey(user)).Result()
-	return int(slot), err
-}
+func slotOf(user string) int { return redisclient.SlotOf(eventKey(user)) }
 
 func (c *clusterChaos) home(ctx context.Context, user string) (*redistest.Server, error) {
-	slot, err := c.slot(ctx, user)
-	if err != nil {
-		return nil, err
-	}
-	return c.MasterOf(ctx, slot)
+	return c.MasterOf(ctx, slotOf(user))
 }
 
 func (c *clusterChaos) waitWhole(ctx context.Context) error {
-	if err := c.SettleMoves(ctx); err != nil {
-		return err
-	}
-	return c.WaitWhole(ctx)
-}
-
-// forgetScripts has every node forget the scripts, again and again.
-func (c *clusterChaos) forgetScripts(ctx context.Context, s *strike) error {
-	s.hit = s.names
-	return forgetScripts(ctx, s, func(ctx context.Context) error {
-		return c.client.ForEachShard(ctx, func(ctx context.Context, node *redis.Client) error {
-			return node.ScriptFlush(ctx).Err()
-		})
-	})
-}
-
-func forgetScripts(ctx context.Context, s *strike, flush func(context.Context) error) error {
-	for range 5 + s.random.IntN(10) {
-		if err := errors.Join(flush(ctx), sleep(ctx, s.between(20*time.Millisecond, 150*time.Millisecond))); err != nil {
-			return err
-		}
-	}
-	return nil
+	return inTurn(func() error { return c.SettleMoves(ctx) }, func() error { return c.WaitWhole(ctx) })
 }
 
 // moveSlots moves the slots of some users to another master and, in half the
@@ -280,48 +193,28 @@ func (c *clusterChaos) otherThan(s *strike, from *redistest.Server) *redistest.S
 
 // moveSlot holds the slot open for a while before and after its keys go.
 func (c *clusterChaos) moveSlot(ctx context.Context, s *strike, user string, to *redistest.Server) error {
-	slot, err := c.slot(ctx, user)
+	move, err := c.BeginMove(ctx, slotOf(user), to)
 	if err != nil {
 		return err
 	}
-	move, err := c.BeginMove(ctx, slot, to)
-	if err != nil {
-		return err
-	}
-	hold := func() error { return sleep(ctx, s.between(0, 400*time.Millisecond)) }
-	if err := hold(); err != nil {
-		return err
-	}
-	if err := move.MoveKeys(ctx, eventKey(user), pushersKey(user)); err != nil {
-		return err
-	}
-	if err := hold(); err != nil {
+	hold := func() error { return s.hold(ctx, 0, 400*time.Millisecond) }
+	if err := inTurn(hold, func() error { return move.MoveKeys(ctx, eventKey(user), pushersKey(user)) }, hold); err != nil {
 		return err
 	}
 	s.homes[user] = to
-	if err := move.MoveRest(ctx); err != nil { // what hosts put there meanwhile
-		return err
-	}
-	return move.Finish(ctx)
+	// The rest is what hosts put there meanwhile.
+	return inTurn(func() error { return move.MoveRest(ctx) }, func() error { return move.Finish(ctx) })
 }
 
-// shard picks a master at random and notes whom it concerns.
-func (c *clusterChaos) shard(ctx context.Context, s *strike) (master *redistest.Server, slot int, err error) {
-	user := s.someone()
-	master = s.homes[user]
+// shard picks a master at random, with its only replica, and notes whom it
+// concerns.
+func (c *clusterChaos) shard(ctx context.Context, s *strike) (master, replica *redistest.Server, err error) {
+	master = s.homes[s.someone()]
 	s.hit = s.at(master)
-	slot, err = c.slot(ctx, user)
-	return master, slot, err
+	replica, err = c.replicaOf(ctx, master)
+	return master, replica, err
 }
 
-// replaced notes who has the users of a master now.
-func (s *strike) replaced(by *redistest.Server) {
-	for _, user := range s.hit {
-		s.homes[user] = by
-	}
-}
-
-// replicaOf is the only one of a master.
 func (c *clusterChaos) replicaOf(ctx context.Context, master *redistest.Server) (*redistest.Server, error) {
 	replicas, err := c.ReplicasOf(ctx, master)
 	if err == nil && len(replicas) != 1 {
@@ -337,15 +230,11 @@ func (c *clusterChaos) failOver(ctx context.Context, s *strike) error {
 	if err := sleep(ctx, time.Until(c.failover.Add(failoverRest))); err != nil {
 		return err
 	}
-	master, _, err := c.shard(ctx, s)
+	_, replica, err := c.shard(ctx, s)
 	if err != nil {
 		return err
 	}
-	replica, err := c.replicaOf(ctx, master)
-	if err != nil {
-		return err
-	}
-	s.replaced(replica)
+	s.replaced(s.hit, replica)
 	err = c.Failover(ctx, replica)
 	c.failover = time.Now()
 	return err
@@ -353,53 +242,93 @@ func (c *clusterChaos) failOver(ctx context.Context, s *strike) error {
 
 // freezeReplica keeps changes from being confirmed.
 func (c *clusterChaos) freezeReplica(ctx context.Context, s *strike) error {
-	master, _, err := c.shard(ctx, s)
-	if err != nil {
-		return err
-	}
-	replica, err := c.replicaOf(ctx, master)
+	_, replica, err := c.shard(ctx, s)
 	if err != nil {
 		return err
 	}
 	replica.Pause()
 	defer replica.Resume()
-	return sleep(ctx, s.between(500*time.Millisecond, 2500*time.Millisecond))
+	return s.hold(ctx, 500*time.Millisecond, 2500*time.Millisecond)
 }
 
-func (c *clusterChaos) freezeBriefly(ctx context.Context, s *strike) error {
+// freeze freezes a master. From one and a half seconds on, its replica may take
+// over.
+func (c *clusterChaos) freeze(least, most time.Duration) func(context.Context, *strike) error {
+	return func(ctx context.Context, s *strike) error {
+		master, _, err := c.shard(ctx, s)
+		if err != nil {
+			return err
+		}
+		if most > 1500*time.Millisecond {
+			s.replaced(s.hit, nil)
+		}
+		master.Pause()
+		defer master.Resume()
+		return s.hold(ctx, least, most)
+	}
+}
+
+// freezeLong freezes a master until its replica has taken over.
+func (c *clusterChaos) freezeLong(ctx context.Context, s *strike) error {
 	master, _, err := c.shard(ctx, s)
 	if err != nil {
 		return err
 	}
 	master.Pause()
 	defer master.Resume()
-	return sleep(ctx, s.between(200*time.Millisecond, 1200*time.Millisecond))
+	next, err := c.WaitTakeover(ctx, slotOf(s.hit[0]), master)
+	if err != nil {
+		return err
+	}
+	s.replaced(s.hit, next)
+	return s.hold(ctx, 0, 500*time.Millisecond)
 }
 
-// kill has the master back, as a replica, when another has taken its place. Any
-// earlier it could come back as a master without data.
+// kill kills a master, in half the cases ahead of its replica.
 func (c *clusterChaos) kill(ctx context.Context, s *strike) error {
-	master, slot, err := c.shard(ctx, s)
+	master, replica, err := c.shard(ctx, s)
 	if err != nil {
 		return err
 	}
-	replica, err := c.replicaOf(ctx, master)
-	if err != nil {
-		return err
-	}
-	defer replica.Resume()
 	if s.random.IntN(2) == 0 {
-		s.notes = append(s.notes, "ahead of its replica")
+		defer replica.Resume()
 		if err := c.outrun(ctx, s, master, replica); err != nil {
 			return err
 		}
+		master.Stop()
+		replica.Resume()
 	}
+	_, err = c.replace(ctx, s, master)
+	return err
+}
+
+// outrun freezes the replica and has the master go on without it for a while. On
+// one machine a crash alone loses next to nothing: what a process has sent
+// arrives, though it is killed.
+func (c *clusterChaos) outrun(ctx context.Context, s *strike, master, replica *redistest.Server) error {
+	return errors.Join(cutOff(ctx, master, replica), s.hold(ctx, 0, 400*time.Millisecond))
+}
+
+// cutOff freezes a replica, and cuts its connection: it gets nothing more that its
+// master does, unless it is resumed while that lives.
+func cutOff(ctx context.Context, master, replica *redistest.Server) error {
+	replica.Pause()
+	client := redis.NewClient(&redis.Options{Addr: master.Addr(), MaintNotificationsConfig: noMaintenance()})
+	defer client.Close()
+	return client.ClientKillByFilter(ctx, "TYPE", "replica").Err()
+}
+
+// replace kills a master, and has it back, as a replica, when another has taken its
+// place. Any earlier it could come back as a master without data.
+func (c *clusterChaos) replace(ctx context.Context, s *strike, master *redistest.Server) (next *redistest.Server, err error) {
+	users := s.at(master)
 	master.Stop()
 	defer master.Start()
-	replica.Resume()
-	next, err := c.WaitTakeover(ctx, slot, master)
-	s.replaced(next)
-	return err
+	if next, err = c.WaitTakeover(ctx, slotOf(users[0]), master); err != nil {
+		return nil, err
+	}
+	s.replaced(users, next)
+	return next, nil
 }
 
 // killInMove kills the source or the target of a slot's move, one after the other
@@ -411,20 +340,15 @@ func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *stri
 		at := map[string]*redistest.Server{"source": s.homes[user]}
 		at["target"] = c.otherThan(s, at["source"])
 		s.hit = append(s.at(at["source"]), s.at(at["target"])...)
-		slot, err := c.slot(ctx, user)
+		move, err := c.BeginMove(ctx, slotOf(user), at["target"])
 		if err != nil {
 			return err
 		}
-		move, err := c.BeginMove(ctx, slot, at["target"])
-		if err == nil {
-			err = move.MoveKeys(ctx, eventKey(user), pushersKey(user))
-		}
-		if err == nil {
-			err = c.waitCopied(ctx, at["target"], eventKey(user), pushersKey(user))
-		}
-		if err == nil {
-			err = sleep(ctx, s.between(0, 400*time.Millisecond))
-		}
+		err = inTurn(
+			func() error { return move.MoveKeys(ctx, eventKey(user), pushersKey(user)) },
+			func() error { return c.waitCopied(ctx, at["target"], slotOf(user)) },
+			func() error { return s.hold(ctx, 0, 400*time.Millisecond) },
+		)
 		for _, victim := range victims {
 			if err == nil {
 				at[victim], err = c.replace(ctx, s, at[victim])
@@ -438,83 +362,23 @@ func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *stri
 	}
 }
 
-// replace kills a master, and starts it again when a replica has taken its place.
-func (c *clusterChaos) replace(ctx context.Context, s *strike, master *redistest.Server) (next *redistest.Server, err error) {
-	users := s.at(master)
-	slot, err := c.slot(ctx, users[0])
-	if err != nil {
-		return nil, err
-	}
-	master.Stop()
-	defer master.Start()
-	if next, err = c.WaitTakeover(ctx, slot, master); err != nil {
-		return nil, err
-	}
-	for _, user := range users {
-		s.homes[user] = next
-	}
-	return next, nil
-}
-
-// waitCopied waits until the replica of a master has what the master has of some
-// keys: what has just moved is on no other server.
-func (c *clusterChaos) waitCopied(ctx context.Context, master *redistest.Server, keys ...string) error {
+// waitCopied waits until the replica of a master has the keys of a slot: what has
+// just moved is on no other server.
+func (c *clusterChaos) waitCopied(ctx context.Context, master *redistest.Server, slot int) error {
 	replica, err := c.replicaOf(ctx, master)
 	if err != nil {
 		return err
 	}
-	slot := redisclient.SlotOf(keys[0])
-	count := func(server *redistest.Server) (found int, err error) {
-		client := redis.NewClient(&redis.Options{Addr: server.Addr()})
-		defer client.Close()
-		there, err := client.ClusterGetKeysInSlot(ctx, slot, 1000).Result()
-		for _, key := range keys {
-			if slices.Contains(there, key) {
-				found++
-			}
-		}
-		return found, err
-	}
-	want, err := count(master)
-	for got := -1; err == nil && got != want; {
-		if got, err = count(replica); err == nil && got != want {
-			err = sleep(ctx, 5*time.Millisecond)
+	var keys [2][]string
+	for err == nil && (len(keys[0]) == 0 || !slices.Equal(keys[0], keys[1])) {
+		for i, server := range []*redistest.Server{master, replica} {
+			client := redis.NewClient(&redis.Options{Addr: server.Addr(), MaintNotificationsConfig: noMaintenance()})
+			there, failed := client.ClusterGetKeysInSlot(ctx, slot, 1000).Result()
+			slices.Sort(there)
+			keys[i], err = there, errors.Join(err, failed, client.Close())
 		}
 	}
 	return err
-}
-
-// outrun freezes the replica and has the master go on without it for a while. On
-// one machine a crash alone loses next to nothing: what a process has sent
-// arrives, though it is killed.
-func (c *clusterChaos) outrun(ctx context.Context, s *strike, master, replica *redistest.Server) error {
-	replica.Pause()
-	client := redis.NewClient(&redis.Options{Addr: master.Addr()})
-	defer client.Close()
-	if err := client.ClientKillByFilter(ctx, "TYPE", "replica").Err(); err != nil {
-		return err
-	}
-	return sleep(ctx, s.between(0, 400*time.Millisecond))
-}
-
-func (c *clusterChaos) freezeLong(ctx context.Context, s *strike) error {
-	master, slot, err := c.shard(ctx, s)
-	if err != nil {
-		return err
-	}
-	master.Pause()
-	defer master.Resume()
-	if s.random.IntN(2) == 0 {
-		s.notes = append(s.notes, "maybe not for long enough")
-		s.replaced(nil)
-		return sleep(ctx, s.between(1800*time.Millisecond, 4500*time.Millisecond))
-	}
-	next, err := c.WaitTakeover(ctx, slot, master)
-	if err != nil {
-		return err
-	}
-	s.replaced(next)
-	return sleep(ctx, s.between(0, 500*time.Millisecond))
 }
 
 // singleChaos is chaos on one server that writes everything to disk before it
@@ -525,9 +389,10 @@ type singleChaos struct {
 }
 
 func (c *singleChaos) faults() []chaosFault {
+	flush := func(ctx context.Context) error { return c.client.ScriptFlush(ctx).Err() }
 	return []chaosFault{
 		{name: "lost replies", strike: loseReplies},
-		{name: "scripts forgotten", strike: c.forgetScripts},
+		{name: "scripts forgotten", strike: forgetScripts(flush)},
 		{name: "server killed", strike: c.kill},
 		{name: "server frozen", strike: c.freeze},
 	}
@@ -539,18 +404,13 @@ func (c *singleChaos) home(context.Context, string) (*redistest.Server, error) {
 
 func (c *singleChaos) waitWhole(ctx context.Context) error { return c.client.Ping(ctx).Err() }
 
-func (c *singleChaos) forgetScripts(ctx context.Context, s *strike) error {
-	s.hit = s.names
-	return forgetScripts(ctx, s, func(ctx context.Context) error { return c.client.ScriptFlush(ctx).Err() })
-}
-
 func (c *singleChaos) kill(ctx context.Context, s *strike) error {
 	s.hit = s.names
 	for range 1 + s.random.IntN(3) {
 		c.Stop()
-		err := sleep(ctx, s.between(0, 500*time.Millisecond))
+		err := s.hold(ctx, 0, 500*time.Millisecond)
 		c.Start()
-		if err = errors.Join(err, sleep(ctx, s.between(0, 500*time.Millisecond))); err != nil {
+		if err = errors.Join(err, s.hold(ctx, 0, 500*time.Millisecond)); err != nil {
 			return err
 		}
 	}
@@ -562,5 +422,5 @@ func (c *singleChaos) freeze(ctx context.Context, s *strike) error {
 	s.hit = s.names
 	c.Pause()
 	defer c.Resume()
-	return sleep(ctx, s.between(500*time.Millisecond, 3*time.Second))
+	return s.hold(ctx, 500*time.Millisecond, 3*time.Second)
 }

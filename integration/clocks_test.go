@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -60,25 +59,20 @@ func TestAChangeIsMadeOnceWhateverTheClocksSay(t *testing.T) {
 				return err
 			}
 			other := store(server.Client(t), skew[1])
-			client := server.Client(t)
-			var losing atomic.Bool
-			redistest.LoseScriptReplies(client, func(int64) bool {
-				if !losing.CompareAndSwap(true, false) {
-					return false
-				}
-				// Before the host can look what became of it, another changes the rules.
-				if err := edit(other, putRoom("other")); err != nil {
-					t.Error(err)
-				}
-				return true
-			})
-			host := store(client, skew[0])
+			proxy := redistest.NewProxy(t, server)
+			host := store(proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = -1, soon }), skew[0])
 			for range 3 {
 				if err := edit(host, putRoom("mine")); err != nil {
 					t.Fatal(err)
 				}
-				losing.Store(true)
-				if err := edit(host, removeRoom("mine")); err != nil {
+				// Before the host can look what became of its change, another makes one.
+				lost, removed := proxy.StallReply(1, writing...), make(chan error, 1)
+				go func() { removed <- edit(host, removeRoom("mine")) }()
+				<-lost.Struck()
+				if err := edit(other, putRoom("other")); err != nil {
+					t.Error(err)
+				}
+				if err := <-removed; err != nil {
 					t.Errorf("a removal that took effect: %v", err)
 				}
 				// And a change is not made again that another has undone since.

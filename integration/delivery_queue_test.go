@@ -313,7 +313,7 @@ func TestDeliveryQueueConfigIsChecked(t *testing.T) {
 func TestALeaseThatAFailoverLosesIsNotHeld(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	pair, link := linkedPair(t)
+	pair := failover(t)
 	durable := func(c *queueConfig) {
 		c.Redis.Durability = rediscommit.Durability{Replicas: 1, Timeout: 200 * time.Millisecond}
 	}
@@ -322,7 +322,7 @@ func TestALeaseThatAFailoverLosesIsNotHeld(t *testing.T) {
 	if kept.Err != nil || !kept.Value.Held {
 		t.Fatalf("got %+v", kept)
 	}
-	link.hold()
+	pair.strike()
 	if lost := before.Acquire(ctx, "a", time.Minute, []int{2})[2]; fault.KindOf(lost.Err) != fault.Unavailable {
 		t.Errorf("a lease that no replica has: got %+v", lost)
 	}

@@ -132,7 +132,7 @@ func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
 	m.stopSource()
 	m.served("@somebody:example.org")
 	user := mxid.UserID(m.moved)
-	for range 3 {
+	for range few(1, []int{1, 2, 3}) {
 		for _, request := range []string{
 			"GET /pushers", "GET /pushrules/", "GET /pushrules/global/", "GET " + ownRule, "GET " + ownRule + "/enabled", "GET " + ownRule + "/actions",
 			"PUT " + ownRule + ` {"actions":["notify"]}`, "PUT " + ownRule + `/enabled {"enabled":false}`, "DELETE " + ownRule,
@@ -218,28 +218,31 @@ func TestTheRepairOfThePageEndsAnInterruptedMove(t *testing.T) {
 	if _, err := exec.LookPath("redis-cli"); err != nil {
 		t.Skip("there is no redis-cli")
 	}
-	for name, test := range map[string]func(*interruptedMove){
-		"the source died": func(m *interruptedMove) {
+	for _, test := range few(1, []struct {
+		name   string
+		befall func(*interruptedMove)
+	}{
+		{"both died", func(m *interruptedMove) {
+			m.stopSource()
+			m.restart(m.source)
+			m.restartTarget()
+			m.do("IMPORTING", m.target)
+			m.fix()
+		}},
+		{"the source died", func(m *interruptedMove) {
 			m.stopSource()
 			if said := m.fix(); !strings.Contains(said, "unreachable masters is dangerous") {
 				m.t.Errorf("it is not refused: %s", said)
 			}
 			m.restart(m.source)
 			m.fix()
-		},
-		"the target died": func(m *interruptedMove) {
+		}},
+		{"the target died", func(m *interruptedMove) {
 			m.owner = m.source
 			m.restartTarget()
 			m.fix()
-		},
-		"both died": func(m *interruptedMove) {
-			m.stopSource()
-			m.restart(m.source)
-			m.restartTarget()
-			m.do("IMPORTING", m.target)
-			m.fix()
-		},
-		"both have the key": func(m *interruptedMove) {
+		}},
+		{"both have the key", func(m *interruptedMove) {
 			m.stopSource()
 			m.restart(m.source)
 			if err := m.owner.Client(m.t).Set(m.t.Context(), eventKey(m.moved), "{}", 0).Err(); err != nil {
@@ -250,11 +253,11 @@ func TestTheRepairOfThePageEndsAnInterruptedMove(t *testing.T) {
 			}
 			m.do("DEL", m.owner)
 			m.fix()
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
+		}},
+	}) {
+		t.Run(test.name, func(t *testing.T) {
 			m := newMove(t)
-			test(m)
+			test.befall(m)
 			m.wantMended()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()

@@ -4,11 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -57,22 +55,17 @@ type moving struct {
 	slot    int
 	to      *redistest.Server
 	move    *redistest.SlotMove
-	wire    *wire
+	way     proxies
+	told    *refusals
 }
 
 // newMoving prepares the scene.
-func (s *clusterStage) newMoving(t *testing.T, n int, when phase, which loss) *moving {
+func (s *clusterStage) newMoving(t *testing.T, n int, when phase) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
-	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), wire: &wire{user: user, told: map[string]bool{}}}
-	m.wire.writing = func() { m.take("before the write", when.writing) }
-	if when.toNewcomer {
-		m.wire.hidden = m.to.Addr()
-	}
-	client := s.newClient(t, m.wire)
-	which.plan(client, m.wire)
+	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), way: newProxies(t, s.cluster.Masters()...), told: &refusals{}}
 	heard := make(chan string, 10)
-	h := startHost(t, client,
+	h := startHost(t, s.newClient(t, m, when.toNewcomer),
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, never)
 			c.Redis.Durability = s.durability
@@ -88,16 +81,21 @@ func (s *clusterStage) newMoving(t *testing.T, n int, when phase, which loss) *m
 }
 
 // newClient returns one that knows where the slots are at first, and hears of
-// nothing else but what nodes tell it.
-func (s *clusterStage) newClient(t *testing.T, w *wire) *redis.ClusterClient {
+// nothing else but what nodes tell it. It may not know the new master.
+func (s *clusterStage) newClient(t *testing.T, m *moving, toNewcomer bool) *redis.ClusterClient {
+	slots := func(ctx context.Context) ([]redis.ClusterSlot, error) {
+		all, err := s.client.(*redis.ClusterClient).ClusterSlots(ctx).Result()
+		return slices.DeleteFunc(all, func(s redis.ClusterSlot) bool { return toNewcomer && s.Nodes[0].Addr == m.to.Addr() }), err
+	}
 	client := redis.NewClusterClient(&redis.ClusterOptions{
-		Addrs:                      s.cluster.Addrs(),
+		ClusterSlots:               slots,
+		Dialer:                     m.way.dial,
 		ContextTimeoutEnabled:      true,
 		ClusterStateReloadInterval: time.Hour,
 		MaintNotificationsConfig:   noMaintenance(),
 	})
 	t.Cleanup(func() { client.Close() })
-	client.OnNewNode(func(node *redis.Client) { node.AddHook(w) })
+	client.OnNewNode(func(node *redis.Client) { node.AddHook(m.told) })
 	return client
 }
 
@@ -179,116 +177,87 @@ var phases = []phase{
 	{name: "slot moves before the write", writing: movesSlot, told: "MOVED"},
 }
 
-// loss is of a reply to a write.
-type loss struct {
-	name string
-	plan func(client *redis.ClusterClient, w *wire)
-}
+// refusals are the first words of what nodes refuse, as a hook of their clients.
+type refusals struct{ words sync.Map }
 
-var (
-	lossOfNothing = loss{"no reply lost", func(*redis.ClusterClient, *wire) {}}
-
-	// lossOnTheWay is seen by the cluster's client, which repeats on its own.
-	lossOnTheWay = loss{"reply lost on the way", func(_ *redis.ClusterClient, w *wire) { w.lose.Store(1) }}
-
-	// lossInTheEnd is seen by the store.
-	lossInTheEnd = loss{"reply lost in the end", func(c *redis.ClusterClient, _ *wire) {
-		redistest.LoseScriptReplies(c, func(n int64) bool { return n == 1 })
-	}}
-)
-
-// wire is what a client says to the nodes of a cluster, as a hook of each of
-// their clients.
-type wire struct {
-	user    string       // whose writes count
-	writing func()       // called before the first write is sent
-	hidden  string       // the address of a node that others do not tell of
-	lose    atomic.Int64 // how many replies to writes
-
-	first sync.Once
-	mu    sync.Mutex
-	told  map[string]bool // the first words of all errors
-}
-
-func (w *wire) DialHook(next redis.DialHook) redis.DialHook { return next }
-
-func (w *wire) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
-	return func(ctx context.Context, cmd redis.Cmder) error {
-		return w.pass([]redis.Cmder{cmd}, func() error {
-			err := next(ctx, cmd)
-			cmd.SetErr(err)
-			return err
-		})
-	}
-}
-
-func (w *wire) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		return w.pass(cmds, func() error { return next(ctx, cmds) })
-	}
-}
-
-func (w *wire) pass(cmds []redis.Cmder, send func() error) error {
-	write := slices.IndexFunc(cmds, w.isWrite)
-	if write >= 0 {
-		w.first.Do(w.writing)
-	}
-	err := send()
+func (r *refusals) note(cmds ...redis.Cmder) {
 	for _, cmd := range cmds {
-		w.listen(cmd)
+		if err := cmd.Err(); err != nil {
+			word, _, _ := strings.Cut(err.Error(), " ")
+			r.words.Store(word, true)
+		}
 	}
-	if write < 0 || cmds[write].Err() != nil || w.lose.Add(-1) < 0 {
+}
+
+func (r *refusals) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *refusals) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		err := next(ctx, cmd)
+		cmd.SetErr(err)
+		r.note(cmd)
 		return err
 	}
-	for _, cmd := range cmds[write:] {
-		cmd.SetErr(io.EOF)
-	}
-	return io.EOF
 }
 
-// isWrite reports whether a command is a write to a key of the user.
-func (w *wire) isWrite(cmd redis.Cmder) bool {
-	if !strings.HasPrefix(cmd.Name(), "eval") || cmd.Args()[1] == "return 1" { // which fences reads
-		return false
-	}
-	key, _ := cmd.Args()[3].(string)
-	return strings.Contains(key, w.user)
-}
-
-// listen takes down what nodes refuse, and takes out of the list of nodes what
-// is to be hidden.
-func (w *wire) listen(cmd redis.Cmder) {
-	if err := cmd.Err(); err != nil {
-		kind, _, _ := strings.Cut(err.Error(), " ")
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.told[kind] = true
-		return
-	}
-	if list, is := cmd.(*redis.ClusterSlotsCmd); is {
-		hidden := func(s redis.ClusterSlot) bool { return s.Nodes[0].Addr == w.hidden }
-		list.SetVal(slices.DeleteFunc(list.Val(), hidden))
+func (r *refusals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		err := next(ctx, cmds)
+		r.note(cmds...)
+		return err
 	}
 }
 
-func (w *wire) hasTold(kind string) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.told[kind]
+// plan has a fault strike the first write to a key of the user, at each node.
+func (m *moving) plan(fault func(p *redistest.Proxy) *redistest.Fault) (faults []*redistest.Fault) {
+	for _, proxy := range m.way {
+		faults = append(faults, fault(proxy).With("{"+m.user+"}"))
+	}
+	return faults
 }
 
-// play makes the mutation, and has the move end after it.
-func (m *moving) play(when phase) {
-	loses := m.wire.lose.Load() > 0
-	m.wantSuccess(<-m.begin(), m.after)
+// wantOneStruck waits for one of some faults.
+func (m *moving) wantOneStruck(faults []*redistest.Fault) {
+	m.t.Helper()
+	eventually(m.t, m.name+": a fault strikes", func() bool {
+		return slices.ContainsFunc(faults, func(f *redistest.Fault) bool {
+			select {
+			case <-f.Struck():
+				return true
+			default:
+				return false
+			}
+		})
+	})
+}
+
+// play makes the mutation, whose first reply may be lost, and has the move end
+// after it.
+func (m *moving) play(when phase, losesReply bool) {
+	var losses, holds []*redistest.Fault
+	if losesReply {
+		losses = m.plan(func(p *redistest.Proxy) *redistest.Fault { return p.CutReply(1, writing...) })
+	}
+	if when.writing != nil {
+		holds = m.plan(func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, writing...) })
+	}
+	got := m.begin()
+	if when.writing != nil {
+		m.wantOneStruck(holds)
+		m.take("before the write", when.writing)
+		for _, f := range holds {
+			f.Release()
+		}
+	}
+	m.wantSuccess(<-got, m.after)
 	m.wantStored(m.after)
-	if m.wire.lose.Load() > 0 {
-		m.errorf("no reply was lost")
+	if losesReply {
+		m.wantOneStruck(losses)
 	}
 	// Where a reply is lost, the client looks for the nodes, and may have found
 	// them before it tries again: a node need not tell it then. The claim of a new
 	// pusher comes first, on another slot.
-	if when.told != "" && m.name != "new pusher" && !loses && !m.wire.hasTold(when.told) {
+	if _, told := m.told.words.Load(when.told); when.told != "" && m.name != "new pusher" && !losesReply && !told {
 		m.errorf("no node has answered %s", when.told)
 	}
 	for _, entry := range m.host.logs.FilterMessage("request failed").All() {
@@ -303,19 +272,13 @@ func (m *moving) play(when phase) {
 func TestEveryChangeTakesEffectOnceWhileItsSlotMoves(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	for _, test := range []struct {
-		durability rediscommit.Durability
-		losses     []loss
-	}{
-		{rediscommit.Durability{}, []loss{lossOfNothing, lossOnTheWay, lossInTheEnd}},
-		{rediscommit.Durability{Replicas: 1, Timeout: time.Second}, []loss{lossOfNothing, lossOnTheWay}},
-	} {
-		t.Run(fmt.Sprint("durability ", test.durability), func(t *testing.T) {
+	for _, durability := range few(1, []rediscommit.Durability{{}, {Replicas: 1, Timeout: time.Second}}) {
+		t.Run(fmt.Sprint("durability ", durability), func(t *testing.T) {
 			t.Parallel()
-			stage := newClusterStage(t, test.durability)
-			for _, when := range phases {
-				for _, which := range test.losses {
-					t.Run(when.name+"/"+which.name, func(t *testing.T) { stage.everyMove(t, when, which) })
+			stage := newClusterStage(t, durability)
+			for n, when := range phases {
+				for _, losesReply := range few(1, []bool{n%2 == 1, n%2 == 0}) {
+					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { stage.everyMove(t, when, losesReply) })
 				}
 			}
 		})
@@ -323,11 +286,11 @@ func TestEveryChangeTakesEffectOnceWhileItsSlotMoves(t *testing.T) {
 }
 
 // everyMove plays a scene for each mutation, all at once.
-func (s *clusterStage) everyMove(t *testing.T, when phase, which loss) {
+func (s *clusterStage) everyMove(t *testing.T, when phase, losesReply bool) {
 	var group sync.WaitGroup
 	for n := range mutations {
-		m := s.newMoving(t, n, when, which)
-		group.Go(func() { m.play(when) })
+		m := s.newMoving(t, n, when)
+		group.Go(func() { m.play(when, losesReply) })
 	}
 	group.Wait()
 }
