@@ -1,8 +1,8 @@
-// Package commit makes optimistic changes of values in a store: it reads, edits,
-// and writes if nobody else has written in between; if somebody has, it begins
-// again, until the change took effect exactly once or the time is up. Changes of one
-// key that arrive at the same time take turns. The package knows neither the values nor
-// the store.
+// Package commit makes optimistic changes of values in a store; its API may change at
+// any time. It reads, edits, and writes unless the value has changed in between; then it
+// begins again, until the change took effect exactly once or the time is up. Changes of
+// one key that arrive at the same time take turns. The package knows neither the values
+// nor the store.
 package commit
 
 import (

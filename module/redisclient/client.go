@@ -1,6 +1,6 @@
-// Package redisclient is what the module knows of the host's Redis client and of
-// the servers behind it: settings that will hurt, health, the clock, and the
-// masters. It may change at any time.
+// Package redisclient is what the module knows of the host's Redis client and of the
+// servers behind it; its API, but for [Config] and [Clock], may change at any time. It
+// has the settings that will hurt, health, the clock, and the masters.
 package redisclient
 
 import (

@@ -1,5 +1,5 @@
-// Package redistest starts real redis-server processes for tests: a single
-// server, a master with replicas, the same with a sentinel, or a cluster. It
+// Package redistest starts real redis-server processes for tests; its API may change at
+// any time. It starts a single server, a master with replicas, the same with a sentinel, or a cluster. It
 // also does to them what operators and accidents do: servers stop, pause and
 // come back, replicas become masters, slots of a cluster move, and replies get
 // lost.

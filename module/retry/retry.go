@@ -1,5 +1,5 @@
-// Package retry waits before something is done again: after a failure, or from time
-// to time. No wait outlasts its context.
+// Package retry waits before the next try, after a failure or from time to time; its API
+// may change at any time. No wait outlasts its context.
 package retry
 
 import (

@@ -1,7 +1,6 @@
-// Package stored says what the module keeps in Redis: the names of its keys and
-// the form of its values. Whoever reads or writes them does it with this package:
-// the module's own stores, pushctl, and a host's own store that is to share data
-// with them.
+// Package stored has the names of the keys in Redis and the form of their values; its
+// API may change at any time. All code that reads or writes them uses this package: the
+// module's own stores, pushctl, and a host's own store that shares data with them.
 //
 //	account_data:{@user:server}:m.push_rules   string, the user's push rules event
 //	pushers:{@user:server}                     hash, the user's pushers

@@ -1,7 +1,7 @@
-// Package strictjson reads JSON the way a server must read what strangers
-// send: names match exactly and appear once, strings are valid UTF-8 without
-// lone surrogates, nothing follows the value, and numbers are never
-// interpreted, so that they keep every digit.
+// Package strictjson reads JSON of strangers; its API may change at any time. Names
+// match exactly and appear once, strings are valid UTF-8 without lone surrogates,
+// nothing follows the value, and numbers are never interpreted, so that they keep every
+// digit.
 //
 // [jsontext] says whether a text is such JSON; then it is walked through once, front to
 // back, and values are handed out as parts of it. Errors are faults that name the

@@ -1,6 +1,7 @@
-// Package rediscommit is package commit on Redis: the one place that holds the
-// compare-and-set of the stores, and its durability. A store adds how its
-// values are laid out.
+// Package rediscommit is package commit on Redis; its API, but for [Config],
+// [Durability] and [Options], may change at any time. It is the one place that holds the
+// compare-and-set of the stores, and its durability. A store adds how its values are
+// laid out.
 //
 // It works on Redis 6.2 or later as a single node, behind sentinels and as a
 // cluster, with any number of hosts on one Redis. Each script has one key, so it

@@ -1,5 +1,5 @@
-// Package dialguard keeps whoever sends notifications from connecting to
-// addresses that are not public. Users choose the URLs that notifications are
+// Package dialguard refuses connections to addresses that are not public; its API may
+// change at any time. Users choose the URLs that notifications are
 // sent to; what a name resolves to is known only when it is dialled, and may be
 // another address each time. So a [Guard] looks at the address of each
 // connection, after the name was resolved and before anything is sent.

@@ -1,5 +1,6 @@
-// Package redisqueue is a [module.DeliveryQueue] on Redis: for each shard a stream,
-// and a hash with its owner and what that has achieved.
+// Package redisqueue is a [module.DeliveryQueue] on Redis; its API, but for [Config],
+// may change at any time. Each shard has a stream, and a hash with its owner and what
+// that has achieved.
 //
 // It works on Redis 6.2 or later as a single node, behind sentinels and as a
 // cluster, with any number of hosts on one Redis. All keys of a shard are in one

@@ -1,5 +1,5 @@
-// Package logging writes a log line for each problem that no request shows. Package
-// handlers logs failed requests.
+// Package logging writes a log line for each problem that no request shows; its API may
+// change at any time. Package handlers logs failed requests.
 package logging
 
 import (

@@ -1,4 +1,5 @@
-// Package metrics counts what the module does, as collectors for Prometheus.
+// Package metrics counts what the module does, as collectors for Prometheus; its API,
+// but for [DeliveryConfig], may change at any time.
 package metrics
 
 import (

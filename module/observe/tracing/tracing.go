@@ -1,4 +1,5 @@
-// Package tracing traces what the module does, with OpenTelemetry.
+// Package tracing traces what the module does, with OpenTelemetry; its API may change
+// at any time.
 package tracing
 
 import (
