@@ -26,7 +26,7 @@ func newProxies(t *testing.T, servers ...*redistest.Server) proxies {
 
 // dial is for clients that know the servers' own addresses.
 func (p proxies) dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	_, port, err := net.SplitHostPort(addr) // some clients leave out the host
+	_, port, err := net.SplitHostPort(addr)
 	if err != nil {
 		return nil, err
 	}
