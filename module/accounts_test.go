@@ -125,11 +125,11 @@ func TestALogoutThatFailsIsFinishedAtTheNextLogin(t *testing.T) {
 	m.set(t, alice, ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"), ownPusher("new", pusher.HTTP, "NEW"))
 	host := hostOf(m.caller(), usualWith(bulkLedger{ledger: l}))
 	l.gone = []module.Session{{User: alice, Device: "TABLET"}}
-	m.before = func(string) error { return errDied }
+	m.Before = func(string) error { return errDied }
 	if err := host.RemoveDevicePushers(t.Context(), alice, "TABLET"); fault.KindOf(err) != fault.Unavailable {
 		t.Fatalf("got error %v", err)
 	}
-	m.before = func(string) error { return nil }
+	m.Before = func(string) error { return nil }
 	if list := host.Pushers(t.Context(), []mxid.UserID{alice})[alice].Value; list.Len() != 2 {
 		t.Errorf("%d pushers are to be notified", list.Len())
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/storetest"
 )
 
 // hostOf returns the host's service on stores, without push rules.
@@ -44,7 +45,7 @@ func (m *memory) set(t *testing.T, user mxid.UserID, pushers ...pusher.Pusher) {
 
 // held returns the pushkeys of a user, in order of creation.
 func (m *memory) held(user mxid.UserID) (pushkeys []string) {
-	list := m.lists[user]
+	list := m.Lists[user]
 	for _, p := range list.All() {
 		pushkeys = append(pushkeys, p.Pushkey)
 	}
@@ -108,7 +109,7 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 				t.Errorf("the other user has only %q", got)
 			}
 			for _, p := range everything {
-				claims, want := m.claims[p.Digest()], []mxid.UserID{bob}
+				claims, want := m.Claims[p.Digest()], []mxid.UserID{bob}
 				if slices.Contains(test.want, p.Pushkey) {
 					want = []mxid.UserID{alice, bob}
 				}
@@ -166,7 +167,7 @@ func TestASetOfEnabledAloneKeepsTheDevice(t *testing.T) {
 					if err := service.Set(t.Context(), alice, sent, others); err != nil {
 						t.Fatal(err)
 					}
-					list := m.lists[alice]
+					list := m.Lists[alice]
 					got, _ := list.Pusher(phone.Key)
 					if got.Device != test.device || got.Data != sent.Data || !slices.Equal(got.Extra, sent.Extra) {
 						t.Errorf("got %+v", got)
@@ -404,7 +405,7 @@ func TestTheHostIsAskedAgainAboutAPusherThatIsRenewedMeanwhile(t *testing.T) {
 
 // end is the host that ends what is to end.
 func (f farewell) end(t *testing.T, gone *string) request {
-	rules := &ruleMemory{}
+	rules := rulesOf(module.Content{})
 	feed := idleFeed(t, rules)
 	return func(ctx context.Context, c caller) error {
 		if err := (accounts{c, gone}).end(f.ends); err != nil {
@@ -445,7 +446,7 @@ func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
 			t.Errorf("Set: got error %v", err)
 		}
 	}
-	store := &ruleMemory{}
+	store := rulesOf(module.Content{})
 	rules := module.NewService(module.Stores{Rules: store}, idleFeed(t, store), module.Options{Accounts: broken}).Rules()
 	if _, err := rules.Content(t.Context(), alice); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
 		t.Errorf("Content: got error %v", err)
@@ -515,7 +516,7 @@ func TestNoRulesStayThatAReadCreatesWhileTheirUserIsForgotten(t *testing.T) {
 // order, and counts the answer.
 func playFirstRead(t *testing.T, before module.Content, choose func(int) int, answers map[error]int) {
 	t.Helper()
-	m, rules, gone := newMemory(), &ruleMemory{content: before}, ""
+	m, rules, gone := newMemory(), rulesOf(before), ""
 	m.set(t, alice, tabletsOwn)
 	feed := idleFeed(t, rules)
 	read := func(ctx context.Context, c caller) error {
@@ -538,15 +539,15 @@ func playFirstRead(t *testing.T, before module.Content, choose func(int) int, an
 	if answer != nil && !errors.Is(answer, module.ErrLoggedOut) || runs[1].err != nil {
 		t.Errorf("got errors %v and %v", answer, runs[1].err)
 	}
-	if rules.content.Found() || m.held(alice) != nil {
-		t.Errorf("answered %v: rules found %t, pushers %q", answer, rules.content.Found(), m.held(alice))
+	if rules.content().Found() || m.held(alice) != nil {
+		t.Errorf("answered %v: rules found %t, pushers %q", answer, rules.content().Found(), m.held(alice))
 	}
 }
 
 func TestForgettingAUserWhereTheHostDiesIsFinishedByTheRepetition(t *testing.T) {
 	t.Parallel()
 	exhaust(func(choose func(int) int) {
-		m, rules := newMemory(), &ruleMemory{content: found(pushrule.ServerDefault(alice))}
+		m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
 		m.do(t, act{bob, takes})
 		pushers := []pusher.Pusher{pusherOf("en"), ownPusher("mail", pusher.Email, ""), ownPusher("phone", pusher.HTTP, "PHONE")}
 		m.set(t, alice, pushers...)
@@ -558,10 +559,10 @@ func TestForgettingAUserWhereTheHostDiesIsFinishedByTheRepetition(t *testing.T) 
 				t.Fatal(err)
 			}
 		}
-		if _, kept := m.lists[alice]; kept || rules.content.Found() {
+		if _, kept := m.Lists[alice]; kept || rules.content().Found() {
 			t.Error("something of the user is kept")
 		}
-		for key, claims := range m.claims {
+		for key, claims := range m.Claims {
 			if slices.Contains(claims.Users(), alice) {
 				t.Errorf("%s: the user is named", key)
 			}
@@ -581,7 +582,7 @@ func (unreadable) Load(context.Context, mxid.UserID) (pusher.List, error) {
 	return pusher.List{}, errUnreadable
 }
 
-type unreadableIndex struct{ memoryIndex }
+type unreadableIndex struct{ storetest.MemoryPushkeys }
 
 func (unreadableIndex) Update(context.Context, pusher.Digest, func(*pusher.Claims) error) (pusher.Claims, error) {
 	return pusher.Claims{}, errUnreadable
@@ -599,12 +600,12 @@ func TestAUserIsForgottenThoughWhatIsStoredCannotBeRead(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m, rules := newMemory(), &ruleMemory{content: found(pushrule.Ruleset{})}
+			m, rules := newMemory(), rulesOf(found(pushrule.Ruleset{}))
 			m.set(t, alice, pusherOf("en"))
 			if err := host(m, rules, idleFeed(t, rules)).ForgetUser(t.Context(), alice); err != nil {
 				t.Fatal(err)
 			}
-			if _, kept := m.lists[alice]; kept || rules.content.Found() {
+			if _, kept := m.Lists[alice]; kept || rules.content().Found() {
 				t.Error("something of the user is kept")
 			}
 		})

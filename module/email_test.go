@@ -25,7 +25,7 @@ func mailServices(t *testing.T, m *memory, addresses map[mxid.UserID][]string) *
 		}
 		return slices.Contains(addresses[user], address), nil
 	}
-	rules := &ruleMemory{}
+	rules := rulesOf(module.Content{})
 	stores := module.Stores{Rules: rules, Pushers: m, Pushkeys: m.index()}
 	return module.NewService(stores, idleFeed(t, rules), module.Options{Policy: policy})
 }
@@ -48,8 +48,8 @@ func TestAnEmailPusherNeedsAnAddressOfTheUsersOwn(t *testing.T) {
 		if !errors.Is(err, test.want) || errors.Is(test.want, errMailDown) && fault.KindOf(err) != fault.Unavailable {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if set := len(m.held(test.user)) == 1; set != (test.want == nil) || len(m.claims) > len(m.held(test.user)) {
-			t.Errorf("%s: it is set: %v, with %d claims", name, set, len(m.claims))
+		if set := len(m.held(test.user)) == 1; set != (test.want == nil) || len(m.Claims) > len(m.held(test.user)) {
+			t.Errorf("%s: it is set: %v, with %d claims", name, set, len(m.Claims))
 		}
 		from := module.Import{Pushers: []pusher.Pusher{mail, ownPusher("phone", pusher.HTTP, "PHONE")}}
 		m = newMemory()

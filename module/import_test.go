@@ -180,7 +180,7 @@ type tenancy struct {
 
 func newTenancy(t *testing.T, from module.Import) *tenancy {
 	t.Helper()
-	rules, m := &ruleMemory{}, newMemory()
+	rules, m := rulesOf(module.Content{}), newMemory()
 	return &tenancy{m: m, rules: rules, feed: idleFeed(t, rules), former: &former{c: m.caller(), from: from, gone: new(bool)}}
 }
 
@@ -220,7 +220,8 @@ func (h *tenancy) host() module.HostService {
 
 // has reports whether a rule of the user's own is stored.
 func (h *tenancy) has(id string) bool {
-	_, found := h.rules.content.Rules.Rule(pushrule.Room, id)
+	content := h.rules.content()
+	_, found := content.Rules.Rule(pushrule.Room, id)
 	return found
 }
 
@@ -299,8 +300,8 @@ func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 			if err := test.use(h.alone()); err != nil {
 				t.Fatal(err)
 			}
-			if !h.rules.content.Found() || h.has("!old:example.org") != test.rules || !slices.Equal(h.m.held(alice), test.held) {
-				t.Errorf("stored are %s and %q", text(h.rules.content.Rules), h.m.held(alice))
+			if !h.rules.content().Found() || h.has("!old:example.org") != test.rules || !slices.Equal(h.m.held(alice), test.held) {
+				t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 			}
 
 			// Nobody is asked again, and nothing that was removed comes back.
@@ -353,11 +354,11 @@ func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if h.rules.content.Found() || h.m.held(alice) != nil || len(h.m.claims) != 0 {
-		t.Errorf("stored are %s and %q", text(h.rules.content.Rules), h.m.held(alice))
+	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
+		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 	}
-	h.rules.content = found(pushrule.ServerDefault(alice))
-	if err := host.ForgetUser(t.Context(), alice); err == nil || !h.rules.content.Found() {
+	h.rules.set(found(pushrule.ServerDefault(alice)))
+	if err := host.ForgetUser(t.Context(), alice); err == nil || !h.rules.content().Found() {
 		t.Errorf("a user whom the source has still was forgotten: %v", err)
 	}
 }
@@ -377,7 +378,7 @@ func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]
 func TestWhoHasRulesIsNotImportedThoughABulkReadDoesNotFindThem(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
-	h.rules.content = found(pushrule.ServerDefault(alice))
+	h.rules.set(found(pushrule.ServerDefault(alice)))
 	c := h.m.caller()
 	s := module.NewService(module.Stores{Rules: blind{ruleCaller{h.rules, c}}, Pushers: c, Pushkeys: c.index()}, h.feed,
 		module.Options{Limits: pushrule.DefaultLimits(), Policy: pusher.DefaultPolicy(), ImportSource: h.former})
@@ -391,7 +392,7 @@ func TestAUserWhomTheSourceDoesNotHaveGetsTheDefaults(t *testing.T) {
 	h := newTenancy(t, alicesImport)
 	*h.former.gone = true
 	s := h.alone()
-	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.rules.content.Found() {
+	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || h.rules.content().Found() {
 		t.Errorf("got %d pushers, %v", list.Len(), err)
 	}
 	if err := s.Rules().Put(t.Context(), alice, pushrule.Room, "!a", pushrule.Draft{}, pushrule.Position{}); !errors.Is(err, pushrule.ErrEventNotFound) {
@@ -442,8 +443,8 @@ func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 					if err := runs[0].err; err != nil && !errors.Is(err, module.ErrLoggedOut) || runs[1].err != nil {
 						t.Errorf("got errors %v and %v", err, runs[1].err)
 					}
-					if h.has("!old:example.org") || len(h.m.held(alice)) != 0 || withAccounts && h.rules.content.Found() {
-						t.Errorf("back are %s and %q", text(h.rules.content.Rules), h.m.held(alice))
+					if h.has("!old:example.org") || len(h.m.held(alice)) != 0 || withAccounts && h.rules.content().Found() {
+						t.Errorf("back are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 					}
 				})
 				t.Logf("%d orders", played)
@@ -502,11 +503,11 @@ func TestAnImportRacesWithWhateverElseComesFirst(t *testing.T) {
 						t.Error(err)
 					}
 				}
-				list := h.m.lists[alice]
+				list := h.m.Lists[alice]
 				if !h.has("!old:example.org") || h.has("!new:example.org") != test.put || list.Len() != 1 {
-					t.Errorf("stored are %s and %d pushers", text(h.rules.content.Rules), list.Len())
+					t.Errorf("stored are %s and %d pushers", text(h.rules.content().Rules), list.Len())
 				}
-				claims := h.m.claims[thePushkey.Digest()]
+				claims := h.m.Claims[thePushkey.Digest()]
 				p, _ := list.Pusher(thePushkey)
 				if !slices.Contains(claims.Owners(), pusher.Owner{User: alice, Claim: p.Claim.Number}) {
 					t.Errorf("the pusher has claim %d, and the index %v", p.Claim.Number, claims.Owners())
@@ -541,7 +542,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	s := module.NewService(module.Stores{Rules: h.rules, Pushers: h.m, Pushkeys: h.m.index()}, h.feed,
 		module.Options{Limits: pushrule.DefaultLimits(), Policy: policy, Accounts: l})
 	rehearsed, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.DryRunImport)
-	if err != nil || h.m.held(alice) != nil || h.rules.content.Found() || len(h.m.claims) != 2 {
+	if err != nil || h.m.held(alice) != nil || h.rules.content().Found() || len(h.m.Claims) != 2 {
 		t.Fatalf("a dry run has changed something: %v, %q", err, h.m.held(alice))
 	}
 	done, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.StoreImport)
@@ -564,7 +565,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	if len(want) != 0 || strings.Contains(fmt.Sprintf("%+v", done), "crowded") {
 		t.Errorf("not refused were %v: %+v", want, done)
 	}
-	list := h.m.lists[alice]
+	list := h.m.Lists[alice]
 	if p, _ := list.Pusher(old.Key); p.SetAt != 17 || p.Created != 1 {
 		t.Errorf("got %+v", p)
 	}
@@ -591,23 +592,23 @@ func TestImportStoresAPartWhereNothingIsThereForIt(t *testing.T) {
 			t.Parallel()
 			h := newTenancy(t, module.Import{})
 			if test.rules {
-				h.rules.content = found(pushrule.ServerDefault(alice))
+				h.rules.set(found(pushrule.ServerDefault(alice)))
 			}
 			if test.pushers {
 				h.m.set(t, alice, pusherOf("en"))
 			}
-			rules, held := text(h.rules.content.Rules), h.m.held(alice)
+			rules, held := text(h.rules.content().Rules), h.m.held(alice)
 			for _, mode := range []module.ImportMode{module.DryRunImport, module.StoreImport} {
 				got, err := h.host().Import(t.Context(), alice, test.from, mode)
 				if err != nil || fmt.Sprint(got) != fmt.Sprint(test.want) {
 					t.Errorf("%s: got %+v, %v, want %+v", mode, got, err, test.want)
 				}
 			}
-			if test.rules != (rules == text(h.rules.content.Rules)) || test.pushers && !slices.Equal(held, h.m.held(alice)) {
-				t.Errorf("stored are %s and %q", text(h.rules.content.Rules), h.m.held(alice))
+			if test.rules != (rules == text(h.rules.content().Rules)) || test.pushers && !slices.Equal(held, h.m.held(alice)) {
+				t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 			}
-			commits := h.rules.commits
-			if got, err := h.host().Import(t.Context(), alice, test.from, module.StoreImport); err != nil || got.Rules.Outcome != module.AlreadyThere || h.rules.commits != commits {
+			commits := h.rules.commits()
+			if got, err := h.host().Import(t.Context(), alice, test.from, module.StoreImport); err != nil || got.Rules.Outcome != module.AlreadyThere || h.rules.commits() != commits {
 				t.Errorf("again: got %+v, %v", got, err)
 			}
 		})
@@ -623,8 +624,8 @@ func TestImportOfWhatCannotBeReadStoresNothing(t *testing.T) {
 	if _, err := h.alone().Rules().Content(t.Context(), alice); fault.KindOf(err) != fault.Database {
 		t.Errorf("at the first use: got %v", err)
 	}
-	if h.rules.content.Found() || h.m.held(alice) != nil {
-		t.Errorf("stored are %s and %q", text(h.rules.content.Rules), h.m.held(alice))
+	if h.rules.content().Found() || h.m.held(alice) != nil {
+		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 	}
 }
 
@@ -647,8 +648,8 @@ func TestImportGivesNothingToWhoIsGone(t *testing.T) {
 			t.Errorf("%s: got %v", name, err)
 		}
 	}
-	if h.rules.content.Found() || h.m.held(alice) != nil || len(h.m.claims) != 0 {
-		t.Errorf("stored are %s and %q", text(h.rules.content.Rules), h.m.held(alice))
+	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
+		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 	}
 }
 

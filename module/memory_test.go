@@ -4,177 +4,32 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"sync"
-	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/storetest"
 )
 
-// memory is the pusher stores of all hosts. Before each operation it calls
-// before, which may have it fail.
+// memory is the pusher stores of all hosts.
 type memory struct {
-	before func(operation string) error
-
-	mu        sync.Mutex
-	lists     map[mxid.UserID]pusher.List
-	claims    map[pusher.Digest]pusher.Claims
-	postponed map[pusher.Digest]int64 // the last claim
+	*storetest.Memory
+	storetest.MemoryPushers
 }
 
 func newMemory() *memory {
-	return &memory{
-		before:    func(string) error { return nil },
-		lists:     map[mxid.UserID]pusher.List{},
-		claims:    map[pusher.Digest]pusher.Claims{},
-		postponed: map[pusher.Digest]int64{},
-	}
+	m := storetest.NewMemory()
+	return &memory{m, m.Pushers()}
 }
 
-// step calls before, and locks the memory if that allows to go on.
-func (m *memory) step(operation string) (unlock func(), err error) {
-	if err := m.before(operation); err != nil {
-		return nil, module.Unavailable(err)
-	}
-	m.mu.Lock()
-	return m.mu.Unlock, nil
-}
-
-func (m *memory) Load(_ context.Context, user mxid.UserID) (pusher.List, error) {
-	unlock, err := m.step("load pushers")
-	if err != nil {
-		return pusher.List{}, err
-	}
-	defer unlock()
-	return m.lists[user], nil
-}
-
-func (m *memory) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := map[mxid.UserID]module.Result[pusher.List]{}
-	for _, user := range users {
-		list, err := m.Load(ctx, user)
-		all[user] = module.Result[pusher.List]{Value: list, Err: err}
-	}
-	return all
-}
-
-func (m *memory) Update(_ context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
-	unlock, err := m.step("update pushers")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	list := m.lists[user]
-	if err := edit(&list); err != nil {
-		return err
-	}
-	m.lists[user] = list
-	return nil
-}
-
-func (m *memory) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	all := m.LoadMany(ctx, users)
-	for user, loaded := range all {
-		all[user] = module.Result[pusher.List]{Value: loaded.Value.Only(key), Err: loaded.Err}
-	}
-	return all
-}
-
-func (m *memory) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return m.Update(ctx, user, func(list *pusher.List) error {
-		one := list.Only(key)
-		if err := edit(&one); err != nil {
-			return err
-		}
-		if p, found := one.Pusher(key); found {
-			list.Set(p)
-		} else {
-			list.Delete(key)
-		}
-		return nil
-	})
-}
-
-func (m *memory) Delete(_ context.Context, user mxid.UserID) error {
-	unlock, err := m.step("delete pushers")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	delete(m.lists, user)
-	return nil
-}
-
-// memoryIndex is the index beside the pushers in a memory.
-type memoryIndex struct{ *memory }
-
-func (m *memory) index() memoryIndex { return memoryIndex{m} }
-
-func (m memoryIndex) Load(_ context.Context, key pusher.Digest) (pusher.Claims, error) {
-	unlock, err := m.step("load claims")
-	if err != nil {
-		return pusher.Claims{}, err
-	}
-	defer unlock()
-	return m.claims[key], nil
-}
-
-func (m memoryIndex) Update(_ context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error) {
-	unlock, err := m.step("update claims")
-	if err != nil {
-		return pusher.Claims{}, err
-	}
-	defer unlock()
-	claims := m.claims[key]
-	if err := edit(&claims); err != nil {
-		return pusher.Claims{}, err
-	}
-	m.claims[key] = claims
-	return claims, nil
-}
-
-func (m memoryIndex) Postpone(_ context.Context, u module.Unsettled) error {
-	unlock, err := m.step("postpone")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	m.postponed[u.Key] = max(m.postponed[u.Key], u.Claim)
-	return nil
-}
-
-func (m memoryIndex) Settled(_ context.Context, u module.Unsettled) error {
-	unlock, err := m.step("settled")
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	if m.postponed[u.Key] <= u.Claim {
-		delete(m.postponed, u.Key)
-	}
-	return nil
-}
-
-func (m memoryIndex) Postponed(_ context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
-	unlock, err := m.step("postponed")
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	for key, claim := range m.postponed {
-		if (before.IsZero() || claim < before.UnixMicro()) && len(all) < limit {
-			all = append(all, module.Unsettled{Key: key, Claim: claim})
-		}
-	}
-	return all, nil
-}
+func (m *memory) index() storetest.MemoryPushkeys { return m.Pushkeys() }
 
 // owners returns the users who have a pusher of a key, in order.
 func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for user, list := range m.lists {
+	m.Lock()
+	defer m.Unlock()
+	for user, list := range m.Lists {
 		if _, found := list.Pusher(key); found {
 			users = append(users, user)
 		}
@@ -184,3 +39,62 @@ func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 }
 
 var errDied = errors.New("the process has ended")
+
+// ruleMemory is the rules of users who begin with the same content. Tests look at
+// that of alice.
+type ruleMemory struct {
+	*storetest.Memory
+	storetest.MemoryRules
+	meanwhile func(*ruleMemory) // what another host does before an update of this one commits, once
+	first     int64             // the changes before the test's
+}
+
+// rulesOf returns a store that has the content.
+func rulesOf(content module.Content) *ruleMemory {
+	m := storetest.NewMemory()
+	r := &ruleMemory{Memory: m, MemoryRules: m.Rules()}
+	r.set(content)
+	return r
+}
+
+// set replaces the content of all users, as somebody else would.
+func (r *ruleMemory) set(content module.Content) {
+	r.Lock()
+	defer r.Unlock()
+	for _, user := range []mxid.UserID{alice, bob, carol, dave} {
+		r.Contents[user] = content
+	}
+	r.Changes, r.first = content.Version, content.Version
+}
+
+// racing returns an empty store in which another host is first.
+func racing(content module.Content) *ruleMemory {
+	r := rulesOf(module.Content{})
+	r.meanwhile = func(r *ruleMemory) { r.set(content) }
+	return r
+}
+
+// commits counts the changes that the stores have made.
+func (r *ruleMemory) commits() int {
+	r.Lock()
+	defer r.Unlock()
+	return int(r.Changes - r.first)
+}
+
+func (r *ruleMemory) content() module.Content {
+	r.Lock()
+	defer r.Unlock()
+	return r.Contents[alice]
+}
+
+func (r *ruleMemory) Update(
+	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (module.Content, error) {
+	if meanwhile := r.meanwhile; meanwhile != nil {
+		content := r.content()
+		_ = edit(&content.Rules, content.Found()) // its commit loses the race
+		r.meanwhile = nil
+		meanwhile(r)
+	}
+	return r.MemoryRules.Update(ctx, user, edit)
+}

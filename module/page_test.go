@@ -136,7 +136,7 @@ func TestUsersMoveInAsThePageTells(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
 	if err := (&mover{push: h.host(), old: h.former}).moveIn(t.Context(), alice); err != nil || !h.has("!old:example.org") || len(h.m.held(alice)) != 2 {
-		t.Errorf("stored are %s and %q, %v", text(h.rules.content.Rules), h.m.held(alice), err)
+		t.Errorf("stored are %s and %q, %v", text(h.rules.content().Rules), h.m.held(alice), err)
 	}
 }
 

@@ -335,7 +335,7 @@ func (a act) request(i int) request {
 		case deletes:
 			return service.Delete(ctx, a.user, thePushkey)
 		case imports:
-			stores.Rules = &ruleMemory{content: found(pushrule.Ruleset{})}
+			stores.Rules = rulesOf(found(pushrule.Ruleset{}))
 			_, err := hostOn(stores, nil, usual()).Import(ctx, a.user, module.Import{Pushers: []pusher.Pusher{pusherOf(fmt.Sprint(i))}}, module.StoreImport)
 			return err
 		case settles:
@@ -413,20 +413,20 @@ func (m *memory) settleAll(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if len(m.postponed) != 0 {
-		t.Errorf("still postponed: %v", m.postponed)
+	if len(m.Postponed) != 0 {
+		t.Errorf("still postponed: %v", m.Postponed)
 	}
 }
 
 // claimants returns the users whom the index names, in order.
 func (m *memory) claimants() []mxid.UserID {
-	claims := m.claims[thePushkey.Digest()]
+	claims := m.Claims[thePushkey.Digest()]
 	return slices.Compact(slices.Sorted(slices.Values(claims.Users())))
 }
 
 // has reports whether a user has the pusher that the i-th act of a script set.
 func (m *memory) has(user mxid.UserID, i int) bool {
-	list := m.lists[user]
+	list := m.Lists[user]
 	p, found := list.Pusher(thePushkey)
 	return found && p.Lang == fmt.Sprint(i)
 }
@@ -456,7 +456,7 @@ func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	}
 	m.do(t, act{dave, takes})
 	m.settleAll(t)
-	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.postponed)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
+	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.Postponed)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
 		t.Errorf("after another claim: owners, who is named and how many are postponed: %s", got)
 	}
 }
@@ -563,12 +563,12 @@ func TestWhereNobodyDiesNothingIsLeftToSettle(t *testing.T) {
 		for i, a := range script {
 			m.do(t, a)
 			want = a.after(want)
-			claims := m.claims[thePushkey.Digest()]
+			claims := m.Claims[thePushkey.Digest()]
 			if got := m.owners(thePushkey); !slices.Equal(got, want) || !slices.Equal(m.claimants(), want) {
 				t.Errorf("%v: owned by %v, the index names %v, want %v", script[:i+1], got, m.claimants(), want)
 			}
-			if len(claims.Owners()) != len(want) || len(m.postponed) != 0 {
-				t.Errorf("%v: there are the claims %v, and postponed are %v", script[:i+1], claims.Owners(), m.postponed)
+			if len(claims.Owners()) != len(want) || len(m.Postponed) != 0 {
+				t.Errorf("%v: there are the claims %v, and postponed are %v", script[:i+1], claims.Owners(), m.Postponed)
 			}
 		}
 	}
@@ -951,16 +951,16 @@ func TestEverySetOfAPusherIsToldApart(t *testing.T) {
 			m := newMemory()
 			old := pusherOf("en")
 			old.Claim = pusher.RemoveOthers.Claim(7) // stored before there were times
-			m.lists[alice] = pusher.NewList(old)
+			m.Lists[alice] = pusher.NewList(old)
 			claims := pusher.NewClaims(pusher.Owner{User: alice, Claim: 7})
-			m.claims[thePushkey.Digest()] = claims
+			m.Claims[thePushkey.Digest()] = claims
 			service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
 			var last int64
 			for i, user := range []mxid.UserID{alice, alice, bob, alice, alice} {
 				if err := service.Set(t.Context(), user, pusherOf("en"), others); err != nil {
 					t.Fatal(err)
 				}
-				list := m.lists[alice]
+				list := m.Lists[alice]
 				p, found := list.Pusher(thePushkey)
 				switch {
 				case user == bob: // who may have removed alice's
@@ -1000,7 +1000,7 @@ func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
 		if err := module.NewService(stores, nil, options).Pushers().Set(t.Context(), alice, pusherOf("en"), pusher.RemoveOthers); err != nil {
 			t.Fatal(err)
 		}
-		list := m.lists[alice]
+		list := m.Lists[alice]
 		if p, found := list.Pusher(thePushkey); !found || p.Claim.Number != now.UnixMicro() || p.SetAt != now.UnixMicro() {
 			t.Errorf("%s: found %t, claim %d, set at %d, want %d", name, found, p.Claim.Number, p.SetAt, now.UnixMicro())
 		}

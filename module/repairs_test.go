@@ -37,11 +37,11 @@ func TestALostClaimComesBack(t *testing.T) {
 		}
 	}
 	record(withPusher(t, m, bob, pusher.Claim{Number: 5, Removes: 5}), bob)
-	if len(m.postponed) != 0 {
+	if len(m.Postponed) != 0 {
 		t.Error("a key that nobody shares is to be settled")
 	}
 	record(withPusher(t, m, carol, pusher.Claim{Number: 7, Removes: 7}), carol)
-	claims := m.claims[key]
+	claims := m.Claims[key]
 	if got := claims.Owners(); !slices.Equal(got, []pusher.Owner{{User: bob, Claim: 5}, {User: carol, Claim: 7}}) {
 		t.Errorf("got %v", got)
 	}
@@ -50,8 +50,8 @@ func TestALostClaimComesBack(t *testing.T) {
 	if err := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()}).Settle(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.postponed) != 0 {
-		t.Errorf("got %v, %v", owners, m.postponed)
+	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.Postponed) != 0 {
+		t.Errorf("got %v, %v", owners, m.Postponed)
 	}
 }
 
@@ -76,13 +76,13 @@ func testANewClaim(t *testing.T, claim pusher.Claim) {
 			t.Fatal(err)
 		}
 	}
-	list := m.lists[bob]
+	list := m.Lists[bob]
 	held, _ := list.Pusher(thePushkey)
-	claims := m.claims[thePushkey.Digest()]
+	claims := m.Claims[thePushkey.Digest()]
 	if own, other := claims.Last(bob); own <= 7 || own != held.Claim.Number || held.Claim.Removes != 0 || other != 7 || len(claims.Owners()) != 2 {
 		t.Errorf("got %+v, %+v", held.Claim, claims.Owners())
 	}
-	if _, postponed := m.postponed[thePushkey.Digest()]; !postponed {
+	if _, postponed := m.Postponed[thePushkey.Digest()]; !postponed {
 		t.Error("the key is shared, and is not to be settled")
 	}
 }
@@ -103,11 +103,11 @@ func TestProblemsOfAPushkey(t *testing.T) {
 	}
 
 	m := newMemory()
-	m.claims[thePushkey.Digest()] = claims
+	m.Claims[thePushkey.Digest()] = claims
 	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got.GivenUp); err != nil {
 		t.Fatal(err)
 	}
-	left := m.claims[thePushkey.Digest()]
+	left := m.Claims[thePushkey.Digest()]
 	if problems := module.ProblemsOfPushkey(left, held, time.Now()); len(problems.GivenUp) != 0 || len(left.Owners()) != 3 {
 		t.Errorf("got %+v", left.Owners())
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
@@ -15,79 +14,6 @@ import (
 )
 
 const alice mxid.UserID = "@alice:example.org"
-
-// ruleMemory is a rule store for one user. Before each commit of an update it
-// runs meanwhile, once, as another host would.
-type ruleMemory struct {
-	mu        sync.Mutex // for those who watch
-	content   module.Content
-	commits   int
-	err       error // of every operation
-	meanwhile func(*ruleMemory)
-}
-
-func (m *ruleMemory) Load(context.Context, mxid.UserID) (module.Content, error) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.content, m.err
-}
-
-func (m *ruleMemory) LoadMany(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	all := map[mxid.UserID]module.Result[module.Content]{}
-	for _, user := range users {
-		all[user] = module.Result[module.Content]{Value: m.content, Err: m.err}
-	}
-	return all
-}
-
-func (m *ruleMemory) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
-	all := map[mxid.UserID]module.Result[int64]{}
-	for user, loaded := range m.LoadMany(ctx, users) {
-		all[user] = module.Result[int64]{Value: loaded.Value.Version, Err: loaded.Err}
-	}
-	return all
-}
-
-func (m *ruleMemory) Update(
-	_ context.Context, _ mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
-) (module.Content, error) {
-	if m.err != nil {
-		return module.Content{}, m.err
-	}
-	if meanwhile := m.meanwhile; meanwhile != nil {
-		rules := m.content.Rules
-		_ = edit(&rules, m.content.Found()) // its commit loses the race
-		m.meanwhile = nil
-		meanwhile(m)
-	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	rules := m.content.Rules
-	if err := edit(&rules, m.content.Found()); err != nil {
-		return module.Content{}, err
-	}
-	if !m.content.Found() || text(rules) != text(m.content.Rules) {
-		m.content = module.Content{Rules: rules, Version: m.content.Version + 1}
-		m.commits++
-	}
-	return m.content, nil
-}
-
-func (m *ruleMemory) Delete(context.Context, mxid.UserID) error {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.content = module.Content{}
-	return m.err
-}
-
-// Watch tells nothing: there is no other host.
-func (m *ruleMemory) Watch(ctx context.Context, watching func(), _ func(module.Change)) error {
-	watching()
-	<-ctx.Done()
-	return ctx.Err()
-}
 
 func found(rules pushrule.Ruleset) module.Content {
 	return module.Content{Rules: rules, Version: 1}
@@ -154,12 +80,12 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 		want    pushrule.Ruleset
 		commits int
 	}{
-		"nothing stored":      {&ruleMemory{}, defaults, 1},
-		"a legacy rule":       {&ruleMemory{content: found(mustRead(t, withLegacy))}, merged, 1},
-		"nothing to repair":   {&ruleMemory{content: found(users)}, users, 0},
-		"a set without rules": {&ruleMemory{content: found(mustRead(t, `{ }`))}, mustRead(t, `{ }`), 0},
+		"nothing stored":      {rulesOf(module.Content{}), defaults, 1},
+		"a legacy rule":       {rulesOf(found(mustRead(t, withLegacy))), merged, 1},
+		"nothing to repair":   {rulesOf(found(users)), users, 0},
+		"a set without rules": {rulesOf(found(mustRead(t, `{ }`))), mustRead(t, `{ }`), 0},
 		"another host is first": {
-			&ruleMemory{meanwhile: func(m *ruleMemory) { m.content = found(users) }}, users, 0,
+			racing(found(users)), users, 0,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -168,8 +94,8 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 			if err != nil || text(got.Rules) != text(test.want) || !got.Found() {
 				t.Errorf("got %s, %v\nwant %s", text(got.Rules), err, text(test.want))
 			}
-			if test.store.commits != test.commits {
-				t.Errorf("got %d commits, want %d", test.store.commits, test.commits)
+			if test.store.commits() != test.commits {
+				t.Errorf("got %d commits, want %d", test.store.commits(), test.commits)
 			}
 		})
 	}
@@ -177,7 +103,7 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 
 func TestListenersHearOfWhatHasChanged(t *testing.T) {
 	t.Parallel()
-	store := &ruleMemory{content: found(pushrule.ServerDefault(alice))}
+	store := rulesOf(found(pushrule.ServerDefault(alice)))
 	notified := make(heard, 10)
 	service := newRules(t, store, pushrule.DefaultLimits(), notified)
 	put := func(id string) error {
@@ -205,7 +131,7 @@ func TestListenersHearOfWhatHasChanged(t *testing.T) {
 // Nobody on this host has asked for the user before.
 func TestAPutThatChangesNothingIsNoChange(t *testing.T) {
 	t.Parallel()
-	store := &ruleMemory{content: found(pushrule.ServerDefault(alice))}
+	store := rulesOf(found(pushrule.ServerDefault(alice)))
 	put := func(listeners ...module.ChangeListener) {
 		t.Helper()
 		service := newRules(t, store, pushrule.DefaultLimits(), listeners...)
@@ -220,14 +146,14 @@ func TestAPutThatChangesNothingIsNoChange(t *testing.T) {
 	if err := service.SetEnabled(t.Context(), alice, pushrule.Room, "a", false); err != nil {
 		t.Fatal(err)
 	}
-	if got, want := <-notified, store.content.Version; got != want {
+	if got, want := <-notified, store.content().Version; got != want {
 		t.Errorf("notified of version %d, want only of %d", got, want)
 	}
 }
 
 func TestAUserWithoutRulesHasNoneToChange(t *testing.T) {
 	t.Parallel()
-	store := &ruleMemory{}
+	store := rulesOf(module.Content{})
 	service, ctx := newRules(t, store, pushrule.DefaultLimits()), t.Context()
 	_, ruleErr := service.Rule(ctx, alice, pushrule.Room, "a")
 	_, enabledErr := service.Enabled(ctx, alice, pushrule.Room, "a")
@@ -243,14 +169,16 @@ func TestAUserWithoutRulesHasNoneToChange(t *testing.T) {
 			t.Errorf("%s: got error %v", name, err)
 		}
 	}
-	if store.commits != 0 {
+	if store.commits() != 0 {
 		t.Error("something was stored")
 	}
 }
 
 func TestALegacyIDDecidesAlone(t *testing.T) {
 	t.Parallel()
-	service := newRules(t, &ruleMemory{err: errors.New("not to be asked")}, pushrule.DefaultLimits())
+	store := rulesOf(module.Content{})
+	store.Before = func(string) error { return errors.New("not to be asked") }
+	service := newRules(t, store, pushrule.DefaultLimits())
 	for _, id := range []string{".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"} {
 		known := pushrule.Kinds()
 		for _, kind := range append(known[:], "unknown") {
@@ -268,7 +196,7 @@ func TestLimitsHoldForWhatIsReplacedNotForWhatWasRead(t *testing.T) {
 	t.Parallel()
 	limits := pushrule.DefaultLimits()
 	limits.MaxRules, limits.MaxActions = 1, 1
-	store := &ruleMemory{content: found(pushrule.Ruleset{})}
+	store := rulesOf(found(pushrule.Ruleset{}))
 	service, ctx := newRules(t, store, limits), t.Context()
 	put := func(id string) error {
 		return service.Put(ctx, alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
@@ -298,7 +226,7 @@ func TestWhateverTheStoreASetMayNotGrowPastItsBytes(t *testing.T) {
 	t.Parallel()
 	limits := pushrule.DefaultLimits()
 	limits.MaxSetBytes = 300
-	store := &ruleMemory{content: found(pushrule.Ruleset{})}
+	store := rulesOf(found(pushrule.Ruleset{}))
 	service, ctx := newRules(t, store, limits), t.Context()
 	put := func(id string) error {
 		return service.Put(ctx, alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
@@ -318,8 +246,8 @@ func TestWhateverTheStoreASetMayNotGrowPastItsBytes(t *testing.T) {
 			t.Errorf("%s: got error %v", step.name, err)
 		}
 	}
-	if store.commits != 1 {
-		t.Errorf("%d changes were stored, want 1", store.commits)
+	if store.commits() != 1 {
+		t.Errorf("%d changes were stored, want 1", store.commits())
 	}
 }
 

@@ -22,7 +22,7 @@ func TestAClaimIsGivenUpTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 			if err := settler.Settle(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			claims := m.claims[key]
+			claims := m.Claims[key]
 			if got := claims.Users(); !slices.Equal(got, want) {
 				t.Errorf("claimed by %v, want %v", got, want)
 			}
@@ -30,21 +30,21 @@ func TestAClaimIsGivenUpTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 		for _, claim := range []pusher.Owner{
 			{User: alice, Claim: time.Now().Add(-24 * time.Hour).UnixMicro()}, {User: bob, Claim: time.Now().Add(24 * time.Hour).UnixMicro()},
 		} {
-			claims := m.claims[key]
+			claims := m.Claims[key]
 			claims.Restore(claim)
-			m.claims[key] = claims
+			m.Claims[key] = claims
 		}
-		m.postponed[key] = 1
+		m.Postponed[key] = 1
 		settle(alice, bob)
 		time.Sleep(9 * time.Minute)
 		settle(alice, bob)
 
 		// A pusher that comes late keeps its claim.
-		claims := m.claims[key]
+		claims := m.Claims[key]
 		withPusher(t, m, bob, pusher.KeepOthers.Claim(claims.Newest()))
 		time.Sleep(time.Minute)
 		settle(bob)
-		if len(m.postponed) != 0 {
+		if len(m.Postponed) != 0 {
 			t.Error("the key is still to be settled")
 		}
 	})
@@ -57,18 +57,18 @@ func TestASettlerForgetsSinceWhenAClaimHadNoPusher(t *testing.T) {
 		"it had a pusher": func(t *testing.T, m *memory, settle func()) {
 			withPusher(t, m, alice, pusher.KeepOthers.Claim(5))
 			settle()
-			m.lists, m.postponed[thePushkey.Digest()] = map[mxid.UserID]pusher.List{}, 5
+			m.Lists, m.Postponed[thePushkey.Digest()] = map[mxid.UserID]pusher.List{}, 5
 		},
 		"it was not to be settled": func(t *testing.T, m *memory, settle func()) {
-			delete(m.postponed, thePushkey.Digest())
+			delete(m.Postponed, thePushkey.Digest())
 			settle()
-			m.postponed[thePushkey.Digest()] = 5
+			m.Postponed[thePushkey.Digest()] = 5
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, key := newMemory(), thePushkey.Digest()
-				m.claims[key], m.postponed[key] = pusher.NewClaims(pusher.Owner{User: alice, Claim: 5}), 5
+				m.Claims[key], m.Postponed[key] = pusher.NewClaims(pusher.Owner{User: alice, Claim: 5}), 5
 				settler := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()})
 				settle := func() {
 					if err := settler.Settle(t.Context()); err != nil {

@@ -11,7 +11,7 @@
 // return a new store each time, with a connection and caches of its own, on one
 // database. The tests choose users of their own, so the data may hold others
 // already. Package integration/sqlstore has a store in an SQL database with its
-// test.
+// test. [Memory] is a double of the stores for tests of what uses them.
 package storetest
 
 import (
@@ -75,6 +75,26 @@ func persist(ctx context.Context, do func() error) error {
 		err := do()
 		if fault.KindOf(err) != fault.Unavailable || ctx.Err() != nil {
 			return err
+		}
+	}
+}
+
+// wantRefused wants each of some calls to fail for what is no user id, and for a
+// user with a context that has ended.
+func wantRefused(t *testing.T, user mxid.UserID, calls func(ctx context.Context, user mxid.UserID) map[string]error) {
+	t.Helper()
+	for _, bad := range badUsers() {
+		for name, err := range calls(t.Context(), bad) {
+			if err == nil {
+				t.Errorf("%s(%q) gave no error", name, bad)
+			}
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for name, err := range calls(ctx, user) {
+		if fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("%s with a context that has ended: got error %v, want one of kind %s", name, err, fault.Unavailable)
 		}
 	}
 }

@@ -1,0 +1,272 @@
+package storetest
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// Memory has the three stores of any number of hosts in memory, for tests of
+// what uses them. The stores keep the contracts of this package. A test may read
+// and write the maps while it holds the lock, or while no store is in use: what it
+// writes is not announced to watchers.
+type Memory struct {
+	// Before, if set, is called before each operation but Watch. If it fails, so
+	// does the operation, as [module.Unavailable].
+	Before func(operation string) error
+
+	sync.Mutex
+	Contents  map[mxid.UserID]module.Content
+	Changes   int64 // of rules so far, and the last version
+	Lists     map[mxid.UserID]pusher.List
+	Claims    map[pusher.Digest]pusher.Claims
+	Postponed map[pusher.Digest]int64 // the last claim of each
+	watchers  map[*func(module.Change)]bool
+}
+
+// NewMemory returns a memory in which nothing is stored.
+func NewMemory() *Memory {
+	return &Memory{
+		Contents:  map[mxid.UserID]module.Content{},
+		Lists:     map[mxid.UserID]pusher.List{},
+		Claims:    map[pusher.Digest]pusher.Claims{},
+		Postponed: map[pusher.Digest]int64{},
+		watchers:  map[*func(module.Change)]bool{},
+	}
+}
+
+// Rules returns the store of rules.
+func (m *Memory) Rules() MemoryRules { return MemoryRules{m} }
+
+// Pushers returns the store of pushers.
+func (m *Memory) Pushers() MemoryPushers { return MemoryPushers{m} }
+
+// Pushkeys returns the index of pushkeys.
+func (m *Memory) Pushkeys() MemoryPushkeys { return MemoryPushkeys{m} }
+
+// userStep is step for an operation on what is stored for a user.
+func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserID, do func() error) error {
+	if err := user.Validate(); err != nil {
+		return err
+	}
+	return m.step(ctx, operation, do)
+}
+
+// step calls Before, and then does an operation under the lock.
+func (m *Memory) step(ctx context.Context, operation string, do func() error) error {
+	if m.Before != nil {
+		if err := m.Before(operation); err != nil {
+			return module.Unavailable(err)
+		}
+	}
+	if err := ctx.Err(); err != nil {
+		return module.Unavailable(err)
+	}
+	m.Lock()
+	defer m.Unlock()
+	return do()
+}
+
+// many does one operation for each of some users.
+func many[V any](users []mxid.UserID, one func(mxid.UserID) (V, error)) map[mxid.UserID]module.Result[V] {
+	all := map[mxid.UserID]module.Result[V]{}
+	for _, user := range users {
+		value, err := one(user)
+		all[user] = module.Result[V]{Value: value, Err: err}
+	}
+	return all
+}
+
+// MemoryRules is a [module.RuleStore] in a [Memory].
+type MemoryRules struct{ memory *Memory }
+
+// Load implements [module.RuleStore].
+func (r MemoryRules) Load(ctx context.Context, user mxid.UserID) (content module.Content, err error) {
+	err = r.memory.userStep(ctx, "load rules", user, func() error { content = r.memory.Contents[user]; return nil })
+	return content, err
+}
+
+// LoadMany implements [module.RuleStore].
+func (r MemoryRules) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+	return many(users, func(user mxid.UserID) (module.Content, error) { return r.Load(ctx, user) })
+}
+
+// Versions implements [module.RuleStore].
+func (r MemoryRules) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+	return many(users, func(user mxid.UserID) (int64, error) {
+		content, err := r.Load(ctx, user)
+		return content.Version, err
+	})
+}
+
+// Update implements [module.RuleStore]. It runs edit once.
+func (r MemoryRules) Update(
+	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
+) (content module.Content, err error) {
+	m := r.memory
+	err = m.userStep(ctx, "update rules", user, func() error {
+		content = m.Contents[user]
+		before := string(content.Rules.AppendJSON(nil))
+		if err := edit(&content.Rules, content.Found()); err != nil {
+			return err
+		}
+		if content.Found() && string(content.Rules.AppendJSON(nil)) == before {
+			return nil
+		}
+		m.Changes++
+		content.Version = m.Changes
+		m.Contents[user] = content
+		for changed := range m.watchers {
+			(*changed)(module.Change{User: user, Version: content.Version, Made: time.Now()})
+		}
+		return nil
+	})
+	if err != nil {
+		return module.Content{}, err
+	}
+	return content, nil
+}
+
+// Delete implements [module.RuleStore].
+func (r MemoryRules) Delete(ctx context.Context, user mxid.UserID) error {
+	return r.memory.userStep(ctx, "delete rules", user, func() error { delete(r.memory.Contents, user); return nil })
+}
+
+// Watch implements [module.RuleStore]. It calls changed under the lock.
+func (r MemoryRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+	set := func(change func()) {
+		r.memory.Lock()
+		defer r.memory.Unlock()
+		change()
+	}
+	set(func() { r.memory.watchers[&changed] = true })
+	defer set(func() { delete(r.memory.watchers, &changed) })
+	watching()
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// MemoryPushers is a [module.PusherStore] in a [Memory].
+type MemoryPushers struct{ memory *Memory }
+
+// Load implements [module.PusherStore].
+func (p MemoryPushers) Load(ctx context.Context, user mxid.UserID) (list pusher.List, err error) {
+	err = p.memory.userStep(ctx, "load pushers", user, func() error { list = p.memory.Lists[user]; return nil })
+	return list, err
+}
+
+// LoadMany implements [module.PusherStore].
+func (p MemoryPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	return many(users, func(user mxid.UserID) (pusher.List, error) { return p.Load(ctx, user) })
+}
+
+// Update implements [module.PusherStore]. It runs edit once.
+func (p MemoryPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+	return p.memory.userStep(ctx, "update pushers", user, func() error {
+		list := p.memory.Lists[user]
+		if err := edit(&list); err != nil {
+			return err
+		}
+		p.memory.Lists[user] = list
+		return nil
+	})
+}
+
+// LoadPusher implements [module.PusherStore].
+func (p MemoryPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+	return many(users, func(user mxid.UserID) (pusher.List, error) {
+		list, err := p.Load(ctx, user)
+		return list.Only(key), err
+	})
+}
+
+// UpdatePusher implements [module.PusherStore]. It runs edit once.
+func (p MemoryPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	return p.Update(ctx, user, func(list *pusher.List) error {
+		one := list.Only(key)
+		if err := edit(&one); err != nil {
+			return err
+		}
+		if changed, found := one.Pusher(key); found {
+			list.Set(changed)
+		} else {
+			list.Delete(key)
+		}
+		return nil
+	})
+}
+
+// Delete implements [module.PusherStore].
+func (p MemoryPushers) Delete(ctx context.Context, user mxid.UserID) error {
+	return p.memory.userStep(ctx, "delete pushers", user, func() error { delete(p.memory.Lists, user); return nil })
+}
+
+// MemoryPushkeys is a [module.PushkeyIndex] in a [Memory].
+type MemoryPushkeys struct{ memory *Memory }
+
+// Load implements [module.PushkeyIndex].
+func (i MemoryPushkeys) Load(ctx context.Context, key pusher.Digest) (claims pusher.Claims, err error) {
+	err = i.memory.step(ctx, "load claims", func() error { claims = i.memory.Claims[key]; return nil })
+	return claims, err
+}
+
+// Update implements [module.PushkeyIndex]. It runs edit once.
+func (i MemoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (claims pusher.Claims, err error) {
+	err = i.memory.step(ctx, "update claims", func() error {
+		claims = i.memory.Claims[key]
+		if err := edit(&claims); err != nil {
+			return err
+		}
+		i.memory.Claims[key] = claims
+		return nil
+	})
+	if err != nil {
+		return pusher.Claims{}, err
+	}
+	return claims, nil
+}
+
+// Postpone implements [module.PushkeyIndex].
+func (i MemoryPushkeys) Postpone(ctx context.Context, u module.Unsettled) error {
+	return i.memory.step(ctx, "postpone", func() error {
+		i.memory.Postponed[u.Key] = max(i.memory.Postponed[u.Key], u.Claim)
+		return nil
+	})
+}
+
+// Settled implements [module.PushkeyIndex].
+func (i MemoryPushkeys) Settled(ctx context.Context, u module.Unsettled) error {
+	return i.memory.step(ctx, "settled", func() error {
+		if i.memory.Postponed[u.Key] <= u.Claim {
+			delete(i.memory.Postponed, u.Key)
+		}
+		return nil
+	})
+}
+
+// Postponed implements [module.PushkeyIndex].
+func (i MemoryPushkeys) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
+	err = i.memory.step(ctx, "postponed", func() error {
+		for key, claim := range i.memory.Postponed {
+			if before.IsZero() || claim < before.UnixMicro() {
+				all = append(all, module.Unsettled{Key: key, Claim: claim})
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(all, func(a, b module.Unsettled) int { return cmp.Compare(a.Claim, b.Claim) })
+	return all[:min(limit, len(all))], err
+}
+
+var (
+	_ module.RuleStore    = MemoryRules{}
+	_ module.PusherStore  = MemoryPushers{}
+	_ module.PushkeyIndex = MemoryPushkeys{}
+)
