@@ -8,7 +8,6 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/redistest"
 )
 
 // Each pusher counts its changes. They are made side by side, though the hash has
@@ -16,7 +15,7 @@ import (
 func TestChangesOfSinglePushersOfAUserTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	const pushers, changes = 8, 100
-	store, _, client := newStore(t)
+	store, server, _ := newStore(t)
 	for n := range pushers {
 		p := aPusher(fmt.Sprint(n))
 		p.Lang = "0"
@@ -24,14 +23,18 @@ func TestChangesOfSinglePushersOfAUserTakeEffectOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	redistest.LoseScriptReplies(client, func(n int64) bool { return n%3 == 0 })
+	var lost []int
+	for n := range changes {
+		lost = append(lost, 5*(n+1))
+	}
+	lossy, _ := newLossyStore(t, server, lost...)
 	var made, unknown [pushers]int
 	var changing sync.WaitGroup
 	for n := range pushers {
 		key := aPusher(fmt.Sprint(n)).Key
 		changing.Go(func() {
 			for range changes {
-				err := store.UpdatePusher(t.Context(), alice, key, func(list *pusher.List) error {
+				err := lossy.UpdatePusher(t.Context(), alice, key, func(list *pusher.List) error {
 					p, _ := list.Pusher(key)
 					count, err := strconv.Atoi(p.Lang)
 					p.Lang = strconv.Itoa(count + 1)

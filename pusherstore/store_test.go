@@ -94,17 +94,36 @@ func TestTheStoredForm(t *testing.T) {
 	}
 }
 
+// newLossyStore returns a store whose client does not get some of the replies to
+// its scripts; the first is 1.
+func newLossyStore(t *testing.T, server *redistest.Server, lost ...int) (*Store, []*redistest.Fault) {
+	t.Helper()
+	proxy := redistest.NewProxy(t, server)
+	store, err := New(proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), rediscommit.DefaultConfig(), rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var losses []*redistest.Fault
+	for _, n := range lost {
+		losses = append(losses, proxy.CutReply(n, "EVALSHA"))
+	}
+	return store, losses
+}
+
 func TestAChangeWhoseReplyIsLostHasOneEffect(t *testing.T) {
 	t.Parallel()
-	store, _, client := newStore(t)
+	store, server, _ := newStore(t)
 	if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
 		t.Fatal(err)
 	}
-	redistest.LoseScriptReplies(client, func(n int64) bool { return n <= 2 })
+	lossy, losses := newLossyStore(t, server, 1, 2)
 	for _, key := range []string{"a", "b"} {
-		if err := store.Update(t.Context(), alice, toggle(key)); err != nil {
+		if err := lossy.Update(t.Context(), alice, toggle(key)); err != nil {
 			t.Error(err)
 		}
+	}
+	for _, loss := range losses {
+		<-loss.Struck()
 	}
 	if got := pushkeys(t, store); got != "b" {
 		t.Errorf("got pushers %q", got)

@@ -119,18 +119,26 @@ func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
 
 func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
 	t.Parallel()
-	store, _, client := newStore(t, rediscommit.DefaultConfig())
+	store, server, _ := newStore(t, rediscommit.DefaultConfig())
 	for _, id := range []string{"a", "b"} {
 		if _, err := store.Update(t.Context(), alice, put(id)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	redistest.LoseScriptReplies(client, func(n int64) bool { return n <= 2 })
-	if _, err := store.Update(t.Context(), alice, remove("a")); err != nil {
+	proxy := redistest.NewProxy(t, server)
+	lossy, err := New(proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), rediscommit.DefaultConfig(), rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	losses := []*redistest.Fault{proxy.CutReply(1, "EVALSHA"), proxy.CutReply(2, "EVALSHA")}
+	if _, err := lossy.Update(t.Context(), alice, remove("a")); err != nil {
 		t.Errorf("the delete took effect, its answer is %v", err)
 	}
-	if _, err := store.Update(t.Context(), alice, put("c")); err != nil {
+	if _, err := lossy.Update(t.Context(), alice, put("c")); err != nil {
 		t.Error(err)
+	}
+	for _, loss := range losses {
+		<-loss.Struck()
 	}
 	if got := ids(t, store); got != "c b" {
 		t.Errorf("got rules %q", got)
