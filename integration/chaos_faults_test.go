@@ -159,9 +159,7 @@ func (c *clusterChaos) home(ctx context.Context, user string) (*redistest.Server
 	return c.MasterOf(ctx, slotOf(user))
 }
 
-func (c *clusterChaos) waitWhole(ctx context.Context) error {
-	return inTurn(func() error { return c.SettleMoves(ctx) }, func() error { return c.WaitWhole(ctx) })
-}
+func (c *clusterChaos) waitWhole(ctx context.Context) error { return c.WaitWhole(ctx) }
 
 // moveSlots moves the slots of some users to another master and, in half the
 // cases, back.
@@ -357,8 +355,11 @@ func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *stri
 		if err != nil {
 			return err
 		}
-		s.homes[user] = at["target"]
-		return c.SettleMoves(ctx)
+		if err := c.Fix(ctx, slotOf(user)); err != nil {
+			return err
+		}
+		s.homes[user], err = c.home(ctx, user)
+		return err
 	}
 }
 

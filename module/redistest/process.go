@@ -7,16 +7,9 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
-	"syscall"
-	"time"
 )
 
-const (
-	// A server needs about 100 ms to end on its own.
-	stopGrace   = 3 * time.Second
-	killTimeout = 10 * time.Second
-	logLines    = 20
-)
+const logLines = 20 // of a server's log, in messages
 
 // errPortTaken says that a server ended because it could not listen.
 var errPortTaken = errors.New("the port is taken")
@@ -77,37 +70,13 @@ func (p *process) alive() bool {
 	}
 }
 
-// terminate asks the process to end, and kills it when it does not.
-func (p *process) terminate() error {
-	// An error means that the process is gone or takes no such signal. Either
-	// way the kill below settles it.
-	_ = p.resume()
-	if p.os.Signal(syscall.SIGTERM) == nil && p.waitEnd(stopGrace) {
-		return nil
-	}
-	return p.kill()
-}
-
-// kill ends the process at once and waits until it is reaped.
+// kill ends the process, be it paused, and waits until it is reaped.
 func (p *process) kill() error {
 	if err := p.os.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	if !p.waitEnd(killTimeout) {
-		return fmt.Errorf("process %d is still there %v after the kill", p.os.Pid, killTimeout)
-	}
+	<-p.done
 	return nil
-}
-
-func (p *process) waitEnd(limit time.Duration) bool {
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-p.done:
-		return true
-	case <-timer.C:
-		return false
-	}
 }
 
 // exitError tells why the process, which has ended, ended so early.

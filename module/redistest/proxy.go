@@ -75,12 +75,8 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 // closed when the given test ends.
 func (p *Proxy) Client(t testing.TB, change ...func(*redis.Options)) *redis.Client {
 	t.Helper()
-	options := &redis.Options{
-		Addr:                     p.Addr(),
-		Password:                 p.server.password,
-		ContextTimeoutEnabled:    true,
-		MaintNotificationsConfig: noMaintenance(),
-	}
+	options := p.server.options()
+	options.Addr = p.Addr()
 	for _, c := range change {
 		c(options)
 	}

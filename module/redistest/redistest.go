@@ -1,8 +1,8 @@
 // Package redistest starts real redis-server processes for tests; its API may change at
 // any time. It starts a single server, a master with replicas, the same with a sentinel, or a cluster. It
 // also does to them what operators and accidents do: servers stop, pause and
-// come back, replicas become masters, slots of a cluster move, and replies get
-// lost.
+// come back, replicas of a cluster become masters, its slots move, and replies
+// get lost.
 //
 // Every server listens on 127.0.0.1, keeps its files in a temporary folder of
 // the test that started it, saves nothing unless the arguments ask for it, and
@@ -51,32 +51,18 @@ func Require(t testing.TB) {
 	findBinary(t)
 }
 
-// SkipOnValkey skips the test where the server is a Valkey, which does otherwise
-// than Redis, as why says; and as [Require] does.
-func SkipOnValkey(t testing.TB, why string) {
-	t.Helper()
-	if strings.HasPrefix(version(t), "Valkey") {
-		t.Skip(why)
-	}
-}
-
 // AllowDebug returns the arguments with which a server takes the command DEBUG.
 // Servers before Redis 7 do so without, and do not know the option.
 func AllowDebug(t testing.TB) (args []string) {
 	t.Helper()
-	if strings.Contains(version(t), " v=6.") {
-		return nil
-	}
-	return []string{"--enable-debug-command", "local"}
-}
-
-func version(t testing.TB) string {
-	t.Helper()
-	text, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
+	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return string(text)
+	if strings.Contains(string(version), " v=6.") {
+		return nil
+	}
+	return []string{"--enable-debug-command", "local"}
 }
 
 // findBinary returns the absolute path of the server binary, or ends the test

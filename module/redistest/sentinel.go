@@ -13,7 +13,6 @@ import (
 
 const (
 	masterName      = "mymaster"
-	sentinelConfig  = "sentinel.conf"
 	sentinelTimeout = 20 * time.Second
 )
 
@@ -28,9 +27,9 @@ type SentinelServers struct {
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
 	// A sentinel that finds no replica at first looks again after 10 s only.
-	servers := Replicated(t, 1).Servers()
-	s := &SentinelServers{master: servers[0], replica: servers[1]}
-	s.sentinel = mustLaunch(t, freePort, sentinelRole(s.master.port))
+	pair := Replicated(t, 1)
+	s := &SentinelServers{master: pair.master, replica: pair.replicas[0]}
+	s.sentinel = launch(t, []string{sentinelConfig(t, s.master.port), "--sentinel"})
 	ctx, cancel := context.WithTimeout(context.Background(), sentinelTimeout)
 	defer cancel()
 	if err := s.waitKnown(ctx); err != nil {
@@ -40,53 +39,40 @@ func Sentinel(t testing.TB) *SentinelServers {
 }
 
 // Addr returns the host and port of the sentinel.
-func (s *SentinelServers) Addr() string {
-	return s.sentinel.Addr()
-}
+func (s *SentinelServers) Addr() string { return s.sentinel.Addr() }
 
 // MasterName returns the name under which the sentinel knows the master.
-func (s *SentinelServers) MasterName() string {
-	return masterName
-}
+func (s *SentinelServers) MasterName() string { return masterName }
 
 // Master returns the server that began as the master. A failover does not
 // change the answer.
-func (s *SentinelServers) Master() *Server {
-	return s.master
-}
+func (s *SentinelServers) Master() *Server { return s.master }
 
 // Replica returns the server that began as the replica. A failover does not
 // change the answer.
-func (s *SentinelServers) Replica() *Server {
-	return s.replica
-}
+func (s *SentinelServers) Replica() *Server { return s.replica }
 
-// sentinelRole is the role of a sentinel. It has its settings in a file, where
-// it keeps what it learns.
-func sentinelRole(masterPort int) role {
-	return func(port int, dir string) ([]string, error) {
-		text := fmt.Sprintf(`port %d
-bind %s
+// sentinelConfig writes the settings of a sentinel to a file, where the sentinel
+// keeps what it learns.
+func sentinelConfig(t testing.TB, masterPort int) (path string) {
+	t.Helper()
+	text := fmt.Sprintf(`bind %[1]s
 daemonize no
-sentinel monitor %[3]s %[2]s %[4]d 1
-sentinel down-after-milliseconds %[3]s 1000
-sentinel failover-timeout %[3]s 5000
-`, port, localhost, masterName, masterPort)
-		if err := os.WriteFile(filepath.Join(dir, sentinelConfig), []byte(text), 0o600); err != nil {
-			return nil, err
-		}
-		return []string{sentinelConfig, "--sentinel"}, nil
+sentinel monitor %[2]s %[1]s %[3]d 1
+sentinel down-after-milliseconds %[2]s 1000
+sentinel failover-timeout %[2]s 5000
+`, localhost, masterName, masterPort)
+	path = filepath.Join(t.TempDir(), "sentinel.conf")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
 	}
+	return path
 }
 
 // waitKnown waits until the sentinel knows the replica as one that follows the
 // master.
 func (s *SentinelServers) waitKnown(ctx context.Context) error {
-	client := redis.NewSentinelClient(&redis.Options{
-		Addr:                     s.Addr(),
-		ContextTimeoutEnabled:    true,
-		MaintNotificationsConfig: noMaintenance(),
-	})
+	client := redis.NewSentinelClient(s.sentinel.options())
 	defer client.Close()
 	return poll(ctx, func(ctx context.Context) error {
 		replicas, err := client.Replicas(ctx, masterName).Result()

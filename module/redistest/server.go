@@ -4,8 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
+	"net"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -17,6 +20,16 @@ import (
 const (
 	localhost    = "127.0.0.1"
 	startTimeout = 10 * time.Second
+	pollInterval = 20 * time.Millisecond
+
+	// The ports of the servers lie below the range from which operating systems
+	// usually take the ports of outgoing connections, and so do the ports of the
+	// cluster bus, 10000 above. Such a port is not taken by chance while its server
+	// is stopped, nor can a client that dials it connect to itself.
+	firstPort    = 10000
+	portCount    = 10000
+	busOffset    = 10000
+	portAttempts = 200
 )
 
 // Server is one server process, which may be stopped and started again.
@@ -32,11 +45,9 @@ type Server struct {
 	args     []string
 	password string
 
-	mu        sync.Mutex
-	process   *process // the current run, or the last one
-	held      []func() // let go of the ports while it is stopped
-	following []string // arguments of the next run that make it a replica
-	closed    bool     // the test is over
+	mu      sync.Mutex
+	process *process // the current run, or the last one
+	closed  bool     // the test is over
 }
 
 // Single starts one standalone server that saves nothing. The arguments are
@@ -44,21 +55,69 @@ type Server struct {
 // With "--requirepass" among them, the clients log in, and so do replicas.
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
-	return mustLaunch(t, freePort, serverRole(args))
+	return launch(t, dataArgs(args))
 }
 
-// Addr returns the host and port of the server, which never change.
-func (s *Server) Addr() string {
-	return localAddr(s.port)
+// dataArgs is the command line of a server that holds data.
+func dataArgs(extra []string) []string {
+	args := []string{
+		"--bind", localhost,
+		"--daemonize", "no",
+		"--save", "",
+		"--appendonly", "no",
+		// A replica is served at once, not after the usual 5 s.
+		"--repl-diskless-sync-delay", "0",
+		// A replica confirms something soon, be it nothing but this ping, which
+		// is usual every 10 s. Before, it counts as new: its master holds writes
+		// back, and a cluster does not name it to clients.
+		"--repl-ping-replica-period", "1",
+	}
+	if password := passwordOf(extra); password != "" {
+		args = append(args, "--masterauth", password)
+	}
+	return append(args, extra...)
 }
 
-// Pid returns the id of the server's process or, while the server is stopped,
-// the id that its last process had.
-func (s *Server) Pid() int {
+func passwordOf(args []string) (password string) {
+	for i, arg := range args[:max(0, len(args)-1)] {
+		if arg == "--requirepass" {
+			password = args[i+1]
+		}
+	}
+	return password
+}
+
+// launch starts a server in a new folder. Where another process takes the port
+// before the server does, it tries the next one.
+func launch(t testing.TB, args []string) *Server {
+	t.Helper()
+	s := &Server{t: t, binary: findBinary(t), dir: t.TempDir(), args: args, password: passwordOf(args)}
+	t.Cleanup(s.close) // before that of the folder
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.process.os.Pid
+	err := errPortTaken
+	for attempt := 0; attempt < portAttempts && errors.Is(err, errPortTaken); attempt++ {
+		s.port = firstPort + rand.IntN(portCount)
+		if isFree(s.port) && isFree(s.port+busOffset) {
+			err = s.run()
+		}
+	}
+	if err != nil {
+		t.Fatalf("cannot start a server: %v", err)
+	}
+	return s
 }
+
+// isFree asks the kernel whether the port can be listened on.
+func isFree(port int) bool {
+	listener, err := net.Listen("tcp4", localAddr(port))
+	return err == nil && listener.Close() == nil
+}
+
+func localAddr(port int) string { return net.JoinHostPort(localhost, strconv.Itoa(port)) }
+
+// Addr returns the host and port of the server, which never change.
+func (s *Server) Addr() string { return localAddr(s.port) }
 
 // running tells whether the server has a process, be it a paused one.
 func (s *Server) running() bool {
@@ -71,25 +130,29 @@ func (s *Server) running() bool {
 // nothing when the server is stopped already.
 func (s *Server) Stop() {
 	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.process.alive() {
-		return
-	}
-	if err := s.process.kill(); err != nil {
-		s.t.Errorf("cannot stop the server at %s: %v", s.Addr(), err)
-	}
-	for _, port := range []int{s.port, s.port + busOffset} {
-		s.held = append(s.held, holdPort(port))
-	}
+	s.do("stop", (*process).kill)
 }
 
-// letGo gives the ports of a stopped server free.
-func (s *Server) letGo() {
-	for _, letGo := range s.held {
-		letGo()
+// Pause suspends the server: connections stay open and new ones are accepted by
+// the kernel, but nothing is answered until Resume.
+func (s *Server) Pause() {
+	s.t.Helper()
+	s.do("pause", (*process).pause)
+}
+
+// Resume ends the suspension by Pause.
+func (s *Server) Resume() {
+	s.t.Helper()
+	s.do("resume", (*process).resume)
+}
+
+func (s *Server) do(what string, do func(*process) error) {
+	s.t.Helper()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := do(s.process); err != nil {
+		s.t.Errorf("cannot %s the server at %s: %v", what, s.Addr(), err)
 	}
-	s.held = nil
 }
 
 // Start starts the stopped server again, on the same port and in the same
@@ -102,57 +165,93 @@ func (s *Server) Start() {
 	if s.closed || s.process.alive() {
 		return
 	}
-	s.letGo()
-	if err := s.restart(); err != nil {
+	err := s.run()
+	for end := time.Now().Add(startTimeout); errors.Is(err, errPortTaken) && time.Now().Before(end); err = s.run() {
+		time.Sleep(pollInterval) // Another process may hold the port for a moment.
+	}
+	if err != nil {
 		s.t.Errorf("cannot start the server again: %v", err)
 	}
 }
 
-// Pause suspends the server: connections stay open and new ones are accepted by
-// the kernel, but nothing is answered until Resume.
-func (s *Server) Pause() {
-	s.t.Helper()
+// close ends the server for good.
+func (s *Server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if err := s.process.pause(); err != nil {
-		s.t.Errorf("cannot pause the server at %s: %v", s.Addr(), err)
+	s.closed = true
+	if s.process == nil {
+		return
+	}
+	if err := s.process.kill(); err != nil {
+		s.t.Errorf("cannot end the server at %s: %v", s.Addr(), err)
 	}
 }
 
-// Resume ends the suspension by Pause.
-func (s *Server) Resume() {
-	s.t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if err := s.process.resume(); err != nil {
-		s.t.Errorf("cannot resume the server at %s: %v", s.Addr(), err)
+// run starts a process and waits until it answers. An error shows the log.
+func (s *Server) run() error {
+	p, err := startProcess(s.binary, s.dir, append(slices.Clone(s.args), "--port", strconv.Itoa(s.port)))
+	if err != nil {
+		return err
 	}
+	s.process = p
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	client := s.adminClient()
+	defer client.Close()
+	err = poll(ctx, func(ctx context.Context) error {
+		if !p.alive() {
+			return nil
+		}
+		return s.checkAnswer(ctx, client)
+	})
+	if !p.alive() {
+		err = p.exitError()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("server at %s: %w\n%s", s.Addr(), err, p.lastLog()), p.kill())
+	}
+	return nil
+}
+
+// checkAnswer succeeds when the process answers. It looks at the process id
+// because another server may have taken the port.
+func (s *Server) checkAnswer(ctx context.Context, client *redis.Client) error {
+	// The Redis client would write a log line for every failure to connect.
+	conn, err := net.DialTimeout("tcp4", s.Addr(), startTimeout)
+	if err != nil {
+		return err
+	}
+	conn.Close()
+	info, err := readInfo(client.Info(ctx, "server"))
+	if err == nil && info["process_id"] != strconv.Itoa(s.process.os.Pid) {
+		err = fmt.Errorf("process %s answers in place of process %d", info["process_id"], s.process.os.Pid)
+	}
+	return err
 }
 
 // Client returns a client for this server that obeys the deadline of a context.
 // It is closed when the given test ends.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
-	client := redis.NewClient(&redis.Options{
-		Addr:                     s.Addr(),
-		Password:                 s.password,
-		ContextTimeoutEnabled:    true,
-		MaintNotificationsConfig: noMaintenance(),
-	})
+	client := redis.NewClient(s.options())
 	closeAfter(t, client)
 	return client
 }
 
-// adminClient returns a client for asking the server: it fails at once.
-func (s *Server) adminClient() *redis.Client {
-	return redis.NewClient(&redis.Options{
+func (s *Server) options() *redis.Options {
+	return &redis.Options{
 		Addr:                     s.Addr(),
 		Password:                 s.password,
-		MaxRetries:               -1,
-		DialerRetries:            1,
 		ContextTimeoutEnabled:    true,
 		MaintNotificationsConfig: noMaintenance(),
-	})
+	}
+}
+
+// adminClient returns a client for asking the server: it fails at once.
+func (s *Server) adminClient() *redis.Client {
+	options := s.options()
+	options.MaxRetries, options.DialerRetries = -1, 1
+	return redis.NewClient(options)
 }
 
 func noMaintenance() *maintnotifications.Config {
@@ -167,91 +266,46 @@ func closeAfter(t testing.TB, client redis.UniversalClient) {
 	})
 }
 
-// close ends the server for good.
-func (s *Server) close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	s.letGo()
-	if s.process == nil {
-		return
-	}
-	if err := s.process.terminate(); err != nil {
-		s.t.Errorf("cannot end the server at %s: %v", s.Addr(), err)
-	}
-}
-
-// restart runs the server again, with some patience for a port that somebody
-// holds for a moment.
-func (s *Server) restart() error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
+// poll calls check until it succeeds or the context ends, and then returns the
+// last error that was not merely the end of the context.
+func poll(ctx context.Context, check func(context.Context) error) error {
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	var last error
 	for {
-		err := s.run()
-		if !errors.Is(err, errPortTaken) || ctx.Err() != nil {
-			return err
+		err := check(ctx)
+		if err == nil {
+			return nil
 		}
-		time.Sleep(pollInterval)
-	}
-}
-
-// run starts a process and waits until it answers. An error shows the log.
-func (s *Server) run() error {
-	p, err := startProcess(s.binary, s.dir, slices.Concat(s.args, s.following))
-	if err != nil {
-		return err
-	}
-	s.process = p
-	if err := s.waitReady(p); err != nil {
-		return errors.Join(
-			fmt.Errorf("server at %s: %w\n%s", s.Addr(), err, p.lastLog()),
-			p.kill(),
-		)
-	}
-	return nil
-}
-
-// waitReady waits until the process answers, or has ended, or takes too long.
-func (s *Server) waitReady(p *process) error {
-	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
-	defer cancel()
-	go func() {
+		if last == nil || ctx.Err() == nil {
+			last = err
+		}
 		select {
-		case <-p.done:
-			cancel()
 		case <-ctx.Done():
+			return last
+		case <-ticker.C:
 		}
-	}()
-	client := s.adminClient()
-	defer client.Close()
-	err := poll(ctx, func(ctx context.Context) error {
-		return s.checkAnswer(ctx, client, p.os.Pid)
-	})
-	if err != nil && !p.alive() {
-		return p.exitError()
 	}
-	if err != nil {
-		return fmt.Errorf("no answer within %v: %w", startTimeout, err)
-	}
-	return nil
 }
 
-// checkAnswer succeeds when the process with this id answers to PING. It looks
-// at the id because another server may have taken the port.
-func (s *Server) checkAnswer(ctx context.Context, client *redis.Client, pid int) error {
-	// The Redis client would write a log line for every failure to connect.
-	if err := checkDial(ctx, s.Addr()); err != nil {
-		return err
+// readInfo reads the "name:value" lines of INFO and CLUSTER INFO.
+func readInfo(answer *redis.StringCmd) (map[string]string, error) {
+	fields := map[string]string{}
+	for line := range strings.Lines(answer.Val()) {
+		if name, value, found := strings.Cut(strings.TrimSpace(line), ":"); found {
+			fields[name] = value
+		}
 	}
-	if err := client.Ping(ctx).Err(); err != nil {
-		return err
+	return fields, answer.Err()
+}
+
+// logs returns the last log lines of all the servers, for messages.
+func logs(servers []*Server) string {
+	var text strings.Builder
+	for _, s := range servers {
+		s.mu.Lock()
+		fmt.Fprintf(&text, "server at %s, %s\n", s.Addr(), s.process.lastLog())
+		s.mu.Unlock()
 	}
-	info, err := readInfo(ctx, client, "server")
-	if err != nil {
-		return err
-	}
-	if got := info["process_id"]; got != strconv.Itoa(pid) {
-		return fmt.Errorf("process %s answers in place of process %d", got, pid)
-	}
-	return nil
+	return text.String()
 }
