@@ -9,17 +9,14 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// AccountData serves GET, PUT and DELETE of the m.push_rules event as account
-// data. The last two are refused: push rules are changed through their own API
-// (Matrix specification, "Client Config", "Server Behaviour"). All other types of
-// account data are the host's. It is safe for concurrent use.
-type AccountData struct {
+// accountDataRoutes serves the m.push_rules event as account data.
+type accountDataRoutes struct {
 	server *Server
 	host   module.HostService
 }
 
 // Register adds the routes; see [RouteGroup].
-func (a *AccountData) Register(g *echo.Group, _ Dialect, auth ...echo.MiddlewareFunc) {
+func (a *accountDataRoutes) Register(g *echo.Group, _ Dialect, auth ...echo.MiddlewareFunc) {
 	routes := a.server.tree(g, "/user/:userId/account_data/"+module.AccountDataType, auth)
 	routes.add(routes.root, methods{
 		http.MethodGet:    a.get,
@@ -29,7 +26,7 @@ func (a *AccountData) Register(g *echo.Group, _ Dialect, auth ...echo.Middleware
 }
 
 // get serves GET /user/{userId}/account_data/m.push_rules.
-func (a *AccountData) get(ctx context.Context, r request) (answer, error) {
+func (a *accountDataRoutes) get(ctx context.Context, r request) (answer, error) {
 	if err := ownPath(r); err != nil {
 		return answer{}, err
 	}
@@ -38,7 +35,7 @@ func (a *AccountData) get(ctx context.Context, r request) (answer, error) {
 }
 
 // refuse serves PUT and DELETE of the same path.
-func (a *AccountData) refuse(_ context.Context, r request) (answer, error) {
+func (a *accountDataRoutes) refuse(_ context.Context, r request) (answer, error) {
 	if err := ownPath(r); err != nil {
 		return answer{}, err
 	}

@@ -8,7 +8,7 @@ import (
 )
 
 // list serves GET /pushers.
-func (p *Pushers) list(ctx context.Context, r request) (answer, error) {
+func (p *pusherRoutes) list(ctx context.Context, r request) (answer, error) {
 	pushers, err := p.pushers.List(ctx, r.who.User)
 	if err != nil {
 		return answer{}, err
@@ -28,7 +28,7 @@ func withMSC3881(pushers pusher.List) pusher.List {
 }
 
 // set serves POST /pushers/set.
-func (p *Pushers) set(d Dialect) endpoint {
+func (p *pusherRoutes) set(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		var change pusher.Change
 		if err := r.parse(func(reader *strictjson.Reader) (err error) {

@@ -3,7 +3,7 @@ package handlers
 import "context"
 
 // getAll serves GET /pushrules/.
-func (p *PushRules) getAll(d Dialect) endpoint {
+func (p *pushRuleRoutes) getAll(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		content, err := p.rules.Content(ctx, r.who.User)
 		if err != nil {
@@ -14,7 +14,7 @@ func (p *PushRules) getAll(d Dialect) endpoint {
 }
 
 // getGlobal serves GET /pushrules/global/.
-func (p *PushRules) getGlobal(d Dialect) endpoint {
+func (p *pushRuleRoutes) getGlobal(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		content, err := p.rules.Content(ctx, r.who.User)
 		if err != nil {

@@ -8,7 +8,7 @@ import (
 )
 
 // getActions serves GET /pushrules/global/{kind}/{ruleId}/actions.
-func (p *PushRules) getActions(ctx context.Context, r request) (answer, error) {
+func (p *pushRuleRoutes) getActions(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathRule(r.Context)
 	if err != nil {
 		return answer{}, err
@@ -21,7 +21,7 @@ func (p *PushRules) getActions(ctx context.Context, r request) (answer, error) {
 }
 
 // putActions serves PUT /pushrules/global/{kind}/{ruleId}/actions.
-func (p *PushRules) putActions(ctx context.Context, r request) (answer, error) {
+func (p *pushRuleRoutes) putActions(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathKnownRule(r.Context)
 	if err != nil {
 		return answer{}, err

@@ -8,7 +8,7 @@ import (
 )
 
 // getEnabled serves GET /pushrules/global/{kind}/{ruleId}/enabled.
-func (p *PushRules) getEnabled(ctx context.Context, r request) (answer, error) {
+func (p *pushRuleRoutes) getEnabled(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathRule(r.Context)
 	if err != nil {
 		return answer{}, err
@@ -21,7 +21,7 @@ func (p *PushRules) getEnabled(ctx context.Context, r request) (answer, error) {
 }
 
 // putEnabled serves PUT /pushrules/global/{kind}/{ruleId}/enabled.
-func (p *PushRules) putEnabled(ctx context.Context, r request) (answer, error) {
+func (p *pushRuleRoutes) putEnabled(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathKnownRule(r.Context)
 	if err != nil {
 		return answer{}, err

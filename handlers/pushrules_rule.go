@@ -13,7 +13,7 @@ import (
 )
 
 // getRule serves GET /pushrules/{scope}/{kind}/{ruleId}.
-func (p *PushRules) getRule(d Dialect) endpoint {
+func (p *pushRuleRoutes) getRule(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		kind, id, err := pathRule(r.Context)
 		if err != nil {
@@ -44,7 +44,7 @@ func checkScope(c echo.Context) error {
 }
 
 // putRule serves PUT /pushrules/global/{kind}/{ruleId}.
-func (p *PushRules) putRule(d Dialect) endpoint {
+func (p *pushRuleRoutes) putRule(d Dialect) endpoint {
 	return func(ctx context.Context, r request) (answer, error) {
 		kind, id, err := pathKnownRule(r.Context)
 		if err != nil {
@@ -127,7 +127,7 @@ func position(query url.Values, at pushrule.Position) pushrule.Position {
 }
 
 // deleteRule serves DELETE /pushrules/global/{kind}/{ruleId}.
-func (p *PushRules) deleteRule(ctx context.Context, r request) (answer, error) {
+func (p *pushRuleRoutes) deleteRule(ctx context.Context, r request) (answer, error) {
 	kind, id, err := pathKnownRule(r.Context)
 	if err != nil {
 		return answer{}, err

@@ -31,19 +31,19 @@ type RouteGroup interface {
 }
 
 var (
-	_ RouteGroup = (*PushRules)(nil)
-	_ RouteGroup = (*Pushers)(nil)
-	_ RouteGroup = (*AccountData)(nil)
+	_ RouteGroup = (*pushRuleRoutes)(nil)
+	_ RouteGroup = (*pusherRoutes)(nil)
+	_ RouteGroup = (*accountDataRoutes)(nil)
 )
 
-// PushRules serves the nine push rule endpoints; see [Server.PushRules]. It is safe for concurrent use.
-type PushRules struct {
+// pushRuleRoutes serves the nine push rule endpoints.
+type pushRuleRoutes struct {
 	server *Server
 	rules  module.RuleService
 }
 
 // Register adds the push rule routes; see [RouteGroup].
-func (p *PushRules) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
+func (p *pushRuleRoutes) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
 	routes := p.server.tree(g, "/pushrules*", auth)
 
 	routes.add("/pushrules", methods{http.MethodGet: p.getAll(d)})
@@ -66,14 +66,14 @@ func (p *PushRules) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFu
 	})
 }
 
-// Pushers serves the two pusher endpoints; see [Server.Pushers]. It is safe for concurrent use.
-type Pushers struct {
+// pusherRoutes serves the two pusher endpoints.
+type pusherRoutes struct {
 	server  *Server
 	pushers module.PusherService
 }
 
 // Register adds the pusher routes; see [RouteGroup].
-func (p *Pushers) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
+func (p *pusherRoutes) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
 	routes := p.server.tree(g, "/pushers*", auth)
 
 	routes.add("/pushers", methods{http.MethodGet: p.list})

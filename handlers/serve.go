@@ -40,14 +40,17 @@ func NewServer(cfg Config, observer observe.Observer, log *zap.Logger) (*Server,
 	return &Server{cfg, observe.Or(observer), log}, nil
 }
 
-// PushRules returns the push rule endpoints.
-func (s *Server) PushRules(rules module.RuleService) *PushRules { return &PushRules{s, rules} }
+// PushRules returns the nine push rule endpoints.
+func (s *Server) PushRules(rules module.RuleService) RouteGroup { return &pushRuleRoutes{s, rules} }
 
-// Pushers returns the pusher endpoints.
-func (s *Server) Pushers(pushers module.PusherService) *Pushers { return &Pushers{s, pushers} }
+// Pushers returns the two pusher endpoints.
+func (s *Server) Pushers(pushers module.PusherService) RouteGroup { return &pusherRoutes{s, pushers} }
 
-// AccountData returns the account data endpoint.
-func (s *Server) AccountData(host module.HostService) *AccountData { return &AccountData{s, host} }
+// AccountData returns GET, PUT and DELETE of the m.push_rules event as account data.
+// The last two are refused: push rules are changed through their own API (Matrix
+// specification, "Client Config", "Server Behaviour"). All other types of account data
+// are the host's.
+func (s *Server) AccountData(host module.HostService) RouteGroup { return &accountDataRoutes{s, host} }
 
 // emptyObject is the answer of every successful change.
 var emptyObject = answer{json: "{}"}

@@ -109,7 +109,7 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 			if err := h.index.Postpone(t.Context(), module.Unsettled{Key: p.Digest(), Claim: 1}); err != nil {
 				return err
 			}
-			return module.NewSettler(module.Stores{Pushers: h.store, Pushkeys: h.index}).Settle(t.Context())
+			return module.NewService(module.Stores{Pushers: h.store, Pushkeys: h.index}, nil, module.Options{}).Host(nil).SettlePushkeys(t.Context())
 		}},
 		{"taken of all others", ownPushers + 2*little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[3], p, pusher.RemoveOthers) }},
 	} {

@@ -237,7 +237,7 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	if err := stable.service.Set(t.Context(), newcomer, p, pusher.KeepOthers); err != nil {
 		t.Fatal(err)
 	}
-	if err := module.NewSettler(module.Stores{Pushers: stable.store, Pushkeys: stable.index}).Settle(t.Context()); err != nil {
+	if err := module.NewService(module.Stores{Pushers: stable.store, Pushkeys: stable.index}, nil, module.Options{}).Host(nil).SettlePushkeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	owners := stable.owners(t, p.Key, users)
@@ -284,9 +284,9 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 		if err != nil || len(postponed) != 1 || postponed[0].Key != p.Digest() {
 			t.Errorf("postponed are %v, %v", postponed, err)
 		}
-		settler := module.NewSettler(module.Stores{Pushers: hosts[1].store, Pushkeys: hosts[1].index})
+		settler := module.NewService(module.Stores{Pushers: hosts[1].store, Pushkeys: hosts[1].index}, nil, module.Options{}).Host(nil)
 		for range 2 {
-			if err := settler.Settle(t.Context()); err != nil {
+			if err := settler.SettlePushkeys(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -82,5 +82,5 @@ func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pu
 }
 
 func (s *hostService) SettlePushkeys(ctx context.Context) error {
-	return s.pushers.settler.Settle(ctx)
+	return s.pushers.settler.settle(ctx)
 }

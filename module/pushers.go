@@ -18,7 +18,7 @@ var _ PusherService = (*pusherService)(nil)
 type pusherService struct {
 	store    PusherStore
 	pushkeys pushkeys
-	settler  *Settler
+	settler  *settler
 	policy   pusher.Policy
 	accounts Accounts
 	imports  *importer

@@ -339,7 +339,7 @@ func (a act) request(i int) request {
 			_, err := hostOn(stores, nil, usual()).Import(ctx, a.user, module.Import{Pushers: []pusher.Pusher{pusherOf(fmt.Sprint(i))}}, module.StoreImport)
 			return err
 		case settles:
-			return module.NewSettler(stores).Settle(ctx)
+			return module.NewService(stores, nil, module.Options{}).Host(nil).SettlePushkeys(ctx)
 		}
 		host := hostOn(stores, nil, usual())
 		return host.KeepOnlyDevicePushers(ctx, a.user, "PHONE")
@@ -406,10 +406,10 @@ func (m *memory) do(t *testing.T, script ...act) {
 // last time.
 func (m *memory) settleAll(t *testing.T) {
 	t.Helper()
-	settler := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()})
+	settler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
 	for _, wait := range []time.Duration{0, 11 * time.Minute, time.Minute} {
 		time.Sleep(wait)
-		if err := settler.Settle(t.Context()); err != nil {
+		if err := settler.SettlePushkeys(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -337,8 +337,9 @@ type HostService interface {
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
 	// SettlePushkeys finishes what was left undone where a host died, or Redis
-	// failed, while a pusher was set that takes a pushkey from other users; see
-	// [Settler]. The module calls it itself, every half minute.
+	// failed, while a pusher was set that takes a pushkey from other users. A claim
+	// that has had no pusher at each call for ten minutes is taken back. The module
+	// calls it itself, every half minute.
 	SettlePushkeys(ctx context.Context) error
 }
 

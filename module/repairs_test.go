@@ -47,7 +47,7 @@ func TestALostClaimComesBack(t *testing.T) {
 	}
 
 	// The later claim, which removes others, wins.
-	if err := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()}).Settle(t.Context()); err != nil {
+	if err := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil).SettlePushkeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.Postponed) != 0 {

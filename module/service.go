@@ -71,7 +71,7 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
 	imports.pushers = &pusherService{
-		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: NewSettler(stores),
+		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: newSettler(stores),
 		policy: o.Policy, accounts: o.Accounts, imports: imports,
 	}
 	return &Service{
@@ -114,7 +114,7 @@ func (s *Service) Run(ctx context.Context) {
 
 func (s *Service) settleRepeatedly(ctx context.Context) {
 	for retry.Sleep(ctx, retry.Jitter(settleInterval)) == nil {
-		err := s.pushers.settler.Settle(ctx)
+		err := s.pushers.settler.settle(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.observer.Report(observe.PushkeysPending, err)
 		}

@@ -13,27 +13,27 @@ import (
 // is stored within half a minute of its claim, or never.
 const claimAge = 10 * time.Minute
 
-// maxSettlements bounds how much one call of [Settler.Settle] does.
+// maxSettlements bounds how much one call of [settler.settle] does.
 const maxSettlements = 1000
 
-// Settler finishes what was left undone where a host died, or a store failed,
+// settler finishes what was left undone where a host died, or a store failed,
 // while a pusher was set that takes a pushkey from other users. It is safe for
 // concurrent use.
 //
-// A claim that has had no pusher for ten minutes is taken back. The Settler itself
+// A claim that has had no pusher for ten minutes is taken back. The settler itself
 // must have seen it so at every call for that long: what the clocks of other hosts
 // say does not matter.
-type Settler struct{ pushkeys pushkeys }
+type settler struct{ pushkeys pushkeys }
 
-// NewSettler returns a settler of the pushkeys in stores.
-func NewSettler(stores Stores) *Settler {
-	return &Settler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
+// newSettler returns a settler of the pushkeys in stores.
+func newSettler(stores Stores) *settler {
+	return &settler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
 }
 
-// Settle settles what was postponed; see [HostService.SettlePushkeys]. A pushkey
+// settle settles what was postponed; see [HostService.SettlePushkeys]. A pushkey
 // that fails does not keep the others from it. It does no harm to requests, or
 // other hosts, that do the same at the same time.
-func (s *Settler) Settle(ctx context.Context) error {
+func (s *settler) settle(ctx context.Context) error {
 	postponed, err := s.pushkeys.Pushkeys.Postponed(ctx, time.Time{}, maxSettlements)
 	if err != nil {
 		return err

@@ -16,10 +16,10 @@ import (
 func TestAClaimIsGivenUpTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, key := newMemory(), thePushkey.Digest()
-		settler := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()})
+		settler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
 		settle := func(want ...mxid.UserID) {
 			t.Helper()
-			if err := settler.Settle(t.Context()); err != nil {
+			if err := settler.SettlePushkeys(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			claims := m.Claims[key]
@@ -69,9 +69,9 @@ func TestASettlerForgetsSinceWhenAClaimHadNoPusher(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				m, key := newMemory(), thePushkey.Digest()
 				m.Claims[key], m.Postponed[key] = pusher.NewClaims(pusher.Owner{User: alice, Claim: 5}), 5
-				settler := module.NewSettler(module.Stores{Pushers: m, Pushkeys: m.index()})
+				settler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
 				settle := func() {
-					if err := settler.Settle(t.Context()); err != nil {
+					if err := settler.SettlePushkeys(t.Context()); err != nil {
 						t.Fatal(err)
 					}
 				}

@@ -24,11 +24,11 @@ import (
 )
 
 // The waits between attempts: each is random between nothing and a bound that
-// doubles from FirstWait to LongestWait. Random waits spread the writers that
+// doubles from firstWait to longestWait. Random waits spread the writers that
 // lost to the same winner; growing ones make room for as many as there are.
 const (
-	FirstWait   = time.Millisecond
-	LongestWait = 64 * time.Millisecond
+	firstWait   = time.Millisecond
+	longestWait = 64 * time.Millisecond
 )
 
 // maxFailures is how often a change is tried again although the store failed.
@@ -175,7 +175,7 @@ func (c *Committer[V, R]) commit(ctx context.Context, e *editing[V, R]) error {
 		return err
 	}
 	failures := 0
-	for bound := FirstWait; ; bound = min(2*bound, LongestWait) {
+	for bound := firstWait; ; bound = min(2*bound, longestWait) {
 		done, err := c.attempt(ctx, e)
 		switch {
 		case err == nil && done:

@@ -178,7 +178,7 @@ func TestLostRacesAreRepeatedUntilTheTimeIsUp(t *testing.T) {
 		if took := time.Since(start); took != limit {
 			t.Errorf("gave up after %s, want %s", took, limit)
 		}
-		if least := int(limit / LongestWait); attempts < least {
+		if least := int(limit / longestWait); attempts < least {
 			t.Errorf("%d attempts in %s, want at least %d", attempts, limit, least)
 		}
 	})
@@ -205,13 +205,13 @@ func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
 		if longest[0] != 0 {
 			t.Errorf("the first attempt waited %s", longest[0])
 		}
-		bound := FirstWait
+		bound := firstWait
 		for i, wait := range longest[1:] {
 			// Of 200 random waits the longest is hardly ever below half the bound.
 			if wait >= bound || wait < bound/2 {
 				t.Errorf("before attempt %d at most %s, want just under %s", i+1, wait, bound)
 			}
-			bound = min(2*bound, LongestWait)
+			bound = min(2*bound, longestWait)
 		}
 	})
 }

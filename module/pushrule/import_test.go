@@ -128,7 +128,7 @@ func TestImportKeepsUsersOwnRulesInTheirOrder(t *testing.T) {
 	var order []string
 	for _, kind := range Kinds() {
 		for _, rule := range rules.List(kind) {
-			if !rule.IsServerDefault() {
+			if !isReserved(rule.ID) {
 				order = append(order, rule.ID)
 				if rule.Default {
 					t.Errorf("%s says that it is a default rule, so that nobody can delete it", rule.ID)

@@ -13,7 +13,7 @@ type Member = strictjson.Member
 // lists are shared between copies: treat them as read-only.
 type Rule struct {
 	ID         string      // unique within its kind
-	Default    bool        // what the rule says of itself; see [Rule.IsServerDefault]
+	Default    bool        // what the rule says of itself; a rule is the server's if its id begins with a dot
 	Enabled    bool        // whether the rule is active
 	Actions    []Action    // what to do when the rule matches; may be empty
 	Conditions []Condition // of override and underride rules
@@ -21,12 +21,8 @@ type Rule struct {
 	Extra      []Member    // everything else the rule came with
 }
 
-// IsServerDefault reports whether the rule belongs to the server: whether its id
-// starts with a dot, which users cannot choose. The member default decides
-// nothing, since other servers have let clients set it.
-func (r Rule) IsServerDefault() bool { return isReserved(r.ID) }
-
-// isReserved reports whether an id is reserved for server-default rules.
+// isReserved reports whether an id is reserved for server-default rules. The member
+// default decides nothing, since other servers have let clients set it.
 func isReserved(id string) bool { return strings.HasPrefix(id, ".") }
 
 // AppendJSON appends the rule as a rule of the given kind.

@@ -125,19 +125,6 @@ func TestReadHandsOutWhatTheTextSays(t *testing.T) {
 	}
 }
 
-func TestARuleIsTheServersByItsIDAlone(t *testing.T) {
-	for want, rules := range map[bool][]pushrule.Rule{
-		true:  {{ID: ".m.rule.x"}, {ID: "."}, {ID: ".a", Default: true}},
-		false: {{ID: "a"}, {ID: ""}, {ID: "a.b"}, {ID: "a", Default: true}},
-	} {
-		for _, rule := range rules {
-			if rule.IsServerDefault() != want {
-				t.Errorf("%+v: want %t", rule, want)
-			}
-		}
-	}
-}
-
 func TestWhatIsNoRuleSetCannotBeRead(t *testing.T) {
 	const ok = `{"rule_id":"A","default":false,"enabled":true,"actions":[]}`
 	for name, test := range map[string]struct{ text, want string }{

@@ -28,9 +28,9 @@ func EachMaster(ctx context.Context, client redis.UniversalClient, do func(conte
 // name there.
 const noNodes = "redis: cluster has no nodes"
 
-// Ping checks that Redis answers before ctx ends, also if the client ignores
+// ping checks that Redis answers before ctx ends, also if the client ignores
 // ctx; the client's own timeouts end the command then.
-func Ping(ctx context.Context, client redis.UniversalClient) error {
+func ping(ctx context.Context, client redis.UniversalClient) error {
 	answer := make(chan error, 1)
 	go func() { answer <- client.Ping(ctx).Err() }()
 	var err error
@@ -40,16 +40,16 @@ func Ping(ctx context.Context, client redis.UniversalClient) error {
 		err = ctx.Err()
 	}
 	if err != nil && err.Error() == noNodes {
-		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (%w)", Address(client), err)
+		return fmt.Errorf("the cluster at %s is not created yet: no node has slots (%w)", address(client), err)
 	}
 	if err != nil {
-		return fmt.Errorf("the Redis at %s does not answer: %w", Address(client), err)
+		return fmt.Errorf("the Redis at %s does not answer: %w", address(client), err)
 	}
 	return nil
 }
 
-// Address returns where a client connects to, for logs.
-func Address(client redis.UniversalClient) string {
+// address returns where a client connects to, for logs.
+func address(client redis.UniversalClient) string {
 	switch c := client.(type) {
 	case *redis.Client:
 		if address := c.Options().Addr; address != sentinelAddr {

@@ -18,7 +18,7 @@ func TestAClusterThatIsNotCreatedYetIsToldAsThat(t *testing.T) {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
-	err := Ping(ctx, client)
+	err := ping(ctx, client)
 	if err == nil || !strings.Contains(err.Error(), "is not created yet") || strings.Contains(err.Error(), "does not answer") {
 		t.Errorf("got %v", err)
 	}

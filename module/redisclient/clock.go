@@ -107,8 +107,8 @@ func (c *Clock) Measure(ctx context.Context) {
 	}
 }
 
-// Run measures every minute until ctx ends.
-func (c *Clock) Run(ctx context.Context) {
+// run measures every minute until ctx ends.
+func (c *Clock) run(ctx context.Context) {
 	ticker := time.NewTicker(c.interval)
 	defer ticker.Stop()
 	for {

@@ -162,7 +162,7 @@ func TestTheClockIsMeasuredFromTimeToTimeUntilItEnds(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	clock := NewClock(client, func() time.Time { return time.Now().Add(time.Hour) }, func(error) { cancel() })
 	clock.interval = time.Millisecond
-	clock.Run(ctx) // until it reports, and cancel ends it
+	clock.run(ctx) // until it reports, and cancel ends it
 	if got := clock.Offset() + time.Hour; got.Abs() > time.Minute {
 		t.Errorf("got offset %v", clock.Offset())
 	}

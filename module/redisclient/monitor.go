@@ -74,9 +74,9 @@ func (m *Monitor) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StartTimeout)
 	defer cancel()
 	for _, advice := range Advise(m.client) {
-		m.observer.Report(observe.ClientSetting, &SettingError{advice, Address(m.client)})
+		m.observer.Report(observe.ClientSetting, &SettingError{advice, address(m.client)})
 	}
-	if err := Ping(ctx, m.client); err != nil {
+	if err := ping(ctx, m.client); err != nil {
 		return err
 	}
 	s := m.survey(ctx)
@@ -98,7 +98,7 @@ func (m *Monitor) Check(ctx context.Context) error {
 func (m *Monitor) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.watchEvictions(ctx) })
-	running.Go(func() { m.clock.Run(ctx) })
+	running.Go(func() { m.clock.run(ctx) })
 	running.Wait()
 }
 

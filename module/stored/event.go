@@ -134,14 +134,6 @@ func (e *Event) Share(text string) {
 	e.Rules.ShareJSON(text[len(eventStart):][:len(e.Rules.JSON())])
 }
 
-// Size is that of the event without its revision, in bytes.
-func (e *Event) Size() int {
-	if e.hasMore() {
-		return len(e.appendOpen(nil)) + len(eventEnd)
-	}
-	return len(eventStart) + len(e.Rules.JSON()) + 2*len(eventEnd)
-}
-
 // hasMore reports whether the event has members that the module does not know.
 func (e *Event) hasMore() bool { return len(e.Extra)+len(e.ContentExtra) > 0 }
 

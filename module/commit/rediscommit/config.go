@@ -82,7 +82,7 @@ const maxOperationTimeout = 30 * time.Second
 
 // Validate joins an error for each field that is not as its comment says.
 func (c Config) Validate() error {
-	faults := []error{c.Durability.Validate()}
+	faults := []error{c.Durability.validate()}
 	if strings.ContainsAny(c.KeyPrefix, "{}") {
 		faults = append(faults, fmt.Errorf("KeyPrefix is %q, want no braces", c.KeyPrefix))
 	}

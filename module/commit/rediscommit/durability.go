@@ -83,8 +83,8 @@ func (d Durability) isAsked() bool { return d.Replicas > 0 || d.AOF }
 // isBoth reports whether it takes two waits.
 func (d Durability) isBoth() bool { return d.Replicas > 0 && d.AOF }
 
-// Validate joins an error for each field that is not as its comment says.
-func (d Durability) Validate() error {
+// validate joins an error for each field that is not as its comment says.
+func (d Durability) validate() error {
 	var faults []error
 	if d.Replicas < 0 {
 		faults = append(faults, fmt.Errorf("Durability.Replicas is %d, want at least 0", d.Replicas))

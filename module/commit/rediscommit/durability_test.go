@@ -66,7 +66,7 @@ func TestADurabilityThatCannotWorkIsNamed(t *testing.T) {
 		{Durability{AOF: true}, []string{timeout}},
 		{Durability{Replicas: -1, AOF: true, Timeout: -1}, []string{replicas, timeout}},
 	} {
-		wantFaults(t, test.Validate(), test.faults...)
+		wantFaults(t, test.Durability.validate(), test.faults...)
 	}
 }
 

@@ -91,7 +91,7 @@ func (m forgottenMove) wantHeld(t *testing.T, why string) {
 			_, err := store.Update(t.Context(), wandering, func(*string) error { return nil })
 			return err
 		},
-		"remove": func() error { return store.Remove(t.Context(), wandering) },
+		"remove": func() error { return store.remove(t.Context(), wandering) },
 		"swap": func() error {
 			_, err := store.Swap(t.Context(), wandering, stored.Revision{}, func(stored.Revision) []any { return []any{"new\n{}"} })
 			return err

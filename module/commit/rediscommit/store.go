@@ -109,9 +109,9 @@ func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) erro
 	return state, err
 }
 
-// Remove removes a key, whatever it holds, as durably as a change. A change
+// remove removes a key, whatever it holds, as durably as a change. A change
 // that is under way finds nothing stored then. Errors: [module.Unavailable].
-func (s *Store[V, R]) Remove(ctx context.Context, key string) error {
+func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	if err := s.removeVerified(ctx, s.cfg.KeyPrefix+key); err != nil {

@@ -95,7 +95,7 @@ func (u *Users[V, R]) Remove(ctx context.Context, user mxid.UserID) error {
 	if err := u.validate(user); err != nil {
 		return err
 	}
-	return u.store.Remove(ctx, u.key(user))
+	return u.store.remove(ctx, u.key(user))
 }
 
 func (u *Users[V, R]) validate(user mxid.UserID) error {
