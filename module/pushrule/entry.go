@@ -43,7 +43,7 @@ func (e entry) flag(name string) bool {
 	return e.text[at.start:at.end] == "true"
 }
 
-// isServerDefault is [Rule.IsServerDefault].
+// isServerDefault reports whether the rule belongs to the server.
 func (e entry) isServerDefault() bool { return isReserved(e.id) }
 
 // ruleID returns the id in the text of a rule, where it usually comes first.
