@@ -39,6 +39,7 @@ type caller struct {
 	on     *service
 	prefix string
 	user   string
+	exact  bool // the path goes onto the wire byte for byte
 }
 
 // users counts the callers, so that each has a user id of its own.
@@ -46,7 +47,7 @@ var users atomic.Int64
 
 // caller returns a new user without any stored data.
 func (s *service) caller(t *testing.T, prefix string) *caller {
-	return &caller{t, s, prefix, fmt.Sprintf("@u%d:example.org", users.Add(1))}
+	return &caller{t: t, on: s, prefix: prefix, user: fmt.Sprintf("@u%d:example.org", users.Add(1))}
 }
 
 // owner returns a new user whose rule set exists.
@@ -62,6 +63,9 @@ func (s *service) owner(t *testing.T, prefix string) *caller {
 // send sends a request like "GET /pushrules/", its path below the prefix.
 func (c *caller) send(request, body string) answer {
 	c.t.Helper()
+	if c.exact {
+		return c.sendExact(request, body)
+	}
 	method, path, _ := strings.Cut(request, " ")
 	a, err := c.on.host.try(context.Background(), c.user, method, c.prefix+path, body)
 	if err != nil {
@@ -77,7 +81,7 @@ func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) 
 type step struct {
 	request string // "PUT /pushrules/global/room/!a:x", the path below the prefix
 	body    string
-	want    string // "200 {}": the status and the whole body
+	want    string // "200 {}": the status and the whole body, or how the body begins before …
 }
 
 // take sends the request of a step and compares the answer. A request that is
@@ -86,11 +90,11 @@ func (c *caller) take(s step) {
 	c.t.Helper()
 	before := c.stored()
 	got := c.send(s.request, s.body)
-	if got.String() != s.want {
-		c.t.Errorf("%s %s\n got %s\nwant %s", s.request, s.body, got, s.want)
+	if begins, open := strings.CutSuffix(s.want, `…"}`); got.String() != s.want && !(open && strings.HasPrefix(got.String(), begins)) {
+		c.t.Errorf("%.200s %.200q\n got %s\nwant %s", s.request, s.body, got, s.want)
 	}
 	if kind := got.header.Get("Content-Type"); kind != "application/json" {
-		c.t.Errorf("%s: Content-Type %q", s.request, kind)
+		c.t.Errorf("%.200s: Content-Type %q", s.request, kind)
 	}
 	if after := c.stored(); got.status != 200 && after != before {
 		c.t.Errorf("%s was refused and changed what is stored\nfrom %s\n  to %s", s.request, before, after)

@@ -113,7 +113,7 @@ func TestUnservedWithoutARequester(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	onBothPrefixes(t, func(t *testing.T, prefix string) {
-		nobody := &caller{t, s, prefix, ""}
+		nobody := &caller{t: t, on: s, prefix: prefix}
 		nobody.takeAll(
 			step{"GET /pushrules/global/override", "", unrecognized},
 			step{"POST /pushrules/", "", methodNotAllowed},

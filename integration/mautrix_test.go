@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -17,22 +18,13 @@ import (
 	"github.com/pushfx/pushfx"
 )
 
-// newClient returns a client library's client for a new user.
-func newClient(t *testing.T, s *service) *mautrix.Client {
-	t.Helper()
-	user := s.caller(t, v3).user
-	client, err := mautrix.NewClient(s.host.url, id.UserID(user), user)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return client
-}
-
-// newClientWithRules is [newClient] for a user whose rule set exists.
+// newClientWithRules returns a client library's client for a new user whose rule set
+// exists.
 func newClientWithRules(t *testing.T, s *service) *mautrix.Client {
 	t.Helper()
-	client := newClient(t, s)
-	if _, err := client.GetPushRules(context.Background()); err != nil {
+	user := s.owner(t, v3).user
+	client, err := mautrix.NewClient(s.host.url, id.UserID(user), user)
+	if err != nil {
 		t.Fatal(err)
 	}
 	return client
@@ -46,7 +38,7 @@ var (
 
 func TestMautrixReadsTheDefaultRules(t *testing.T) {
 	t.Parallel()
-	client := newClient(t, newService(t))
+	client := newClientWithRules(t, newService(t))
 	rules, err := client.GetPushRules(context.Background())
 	if err != nil {
 		t.Fatal(err)
@@ -71,48 +63,24 @@ func TestMautrixReadsTheDefaultRules(t *testing.T) {
 
 func TestMautrixPutsARule(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
 	ctx := context.Background()
-	for _, test := range []struct {
-		name string
-		kind pushrules.PushRuleType
-		id   string
-		put  mautrix.ReqPutPushRule
-		want pushrules.PushRule
-	}{
-		{
-			"room", pushrules.RoomRule, "!room#odd?chars%25+ 😀:example.org",
-			mautrix.ReqPutPushRule{Actions: []*pushrules.PushAction{dontNotify}},
-			pushrules.PushRule{Enabled: true, Actions: pushrules.PushActionArray{dontNotify}},
-		},
-		{
-			"content", pushrules.ContentRule, "cake",
-			mautrix.ReqPutPushRule{Actions: []*pushrules.PushAction{notify, playDefault}, Pattern: "cake*"},
-			pushrules.PushRule{Enabled: true, Actions: pushrules.PushActionArray{notify, playDefault}, Pattern: "cake*"},
-		},
-		{
-			"override without actions", pushrules.OverrideRule, "quiet",
-			mautrix.ReqPutPushRule{
-				Actions:    []*pushrules.PushAction{},
-				Conditions: []*pushrules.PushCondition{{Kind: pushrules.KindEventMatch, Key: "type", Pattern: "org.example"}},
-			},
-			pushrules.PushRule{
-				Enabled: true, Actions: pushrules.PushActionArray{},
-				Conditions: []*pushrules.PushCondition{{Kind: pushrules.KindEventMatch, Key: "type", Pattern: "org.example"}},
-			},
-		},
+	client := newClientWithRules(t, newService(t))
+	condition := &pushrules.PushCondition{Kind: pushrules.KindEventMatch, Key: "type", Pattern: "org.example"}
+	for _, want := range []pushrules.PushRule{
+		{Type: pushrules.RoomRule, RuleID: "!room#odd?chars%25+ 😀:example.org", Actions: pushrules.PushActionArray{dontNotify}},
+		{Type: pushrules.ContentRule, RuleID: "cake", Actions: pushrules.PushActionArray{notify, playDefault}, Pattern: "cake*"},
+		{Type: pushrules.OverrideRule, RuleID: "quiet", Actions: pushrules.PushActionArray{}, Conditions: []*pushrules.PushCondition{condition}},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			client := newClientWithRules(t, s)
-			if err := client.PutPushRule(ctx, "global", test.kind, test.id, &test.put); err != nil {
-				t.Fatal(err)
-			}
-			test.want.Type, test.want.RuleID = test.kind, test.id
-			got, err := client.GetPushRule(ctx, "global", test.kind, test.id)
-			if err != nil || !reflect.DeepEqual(got, &test.want) {
-				t.Errorf("got %+v, %v, want %+v", got, err, test.want)
-			}
-		})
+		want.Enabled = true
+		if err := client.PutPushRule(ctx, "global", want.Type, want.RuleID, &mautrix.ReqPutPushRule{
+			Actions: want.Actions, Conditions: want.Conditions, Pattern: want.Pattern,
+		}); err != nil {
+			t.Fatal(err)
+		}
+		got, err := client.GetPushRule(ctx, "global", want.Type, want.RuleID)
+		if err != nil || !reflect.DeepEqual(got, &want) {
+			t.Errorf("got %+v, %v, want %+v", got, err, want)
+		}
 	}
 }
 
@@ -120,37 +88,23 @@ func TestMautrixPlacesRules(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	client := newClientWithRules(t, newService(t))
-	put := func(id, before, after string) {
-		t.Helper()
-		err := client.PutPushRule(ctx, "global", pushrules.ContentRule, id, &mautrix.ReqPutPushRule{
-			Before: before, After: after, Actions: []*pushrules.PushAction{notify}, Pattern: "p",
-		})
-		if err != nil {
+	for _, put := range []struct{ id, before, after string }{{"a b&c", "", ""}, {"first", "a b&c", ""}, {"last", "", "a b&c"}} {
+		if err := client.PutPushRule(ctx, "global", pushrules.ContentRule, put.id, &mautrix.ReqPutPushRule{
+			Before: put.before, After: put.after, Actions: []*pushrules.PushAction{notify}, Pattern: "p",
+		}); err != nil {
 			t.Error(err)
 		}
 	}
-	order := func() string {
-		t.Helper()
-		rules, err := client.GetPushRules(ctx)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var ids []string
-		for _, rule := range rules.Content {
-			ids = append(ids, rule.RuleID)
-		}
-		return strings.Join(ids, " ")
+	rules, err := client.GetPushRules(ctx)
+	if err != nil {
+		t.Fatal(err)
 	}
-	put("a b&c", "", "")
-	put("first", "a b&c", "")
-	put("last", "", "a b&c")
-	put("third", "last", "first")
-	if got, want := order(), "first a b&c third last"; got != want {
-		t.Errorf("got %s, want %s", got, want)
+	var ids []string
+	for _, rule := range rules.Content {
+		ids = append(ids, rule.RuleID)
 	}
-	put("last", "first", "")
-	if got, want := order(), "last first a b&c third"; got != want {
-		t.Errorf("moved: got %s, want %s", got, want)
+	if want := []string{"first", "a b&c", "last"}; !slices.Equal(ids, want) {
+		t.Errorf("got %q, want %q", ids, want)
 	}
 }
 
@@ -186,75 +140,30 @@ func TestMautrixChangesAndDeletesARule(t *testing.T) {
 
 func TestMautrixSeesTypedErrors(t *testing.T) {
 	t.Parallel()
-	s := newService(t)
+	client := newClientWithRules(t, newService(t))
 	ctx := context.Background()
 	const kind = pushrules.OverrideRule
-	put := func(id string, req mautrix.ReqPutPushRule) func(*mautrix.Client) error {
-		if req.Actions == nil {
-			req.Actions = []*pushrules.PushAction{}
-		}
-		return func(c *mautrix.Client) error { return c.PutPushRule(ctx, "global", kind, id, &req) }
-	}
+	_, missing := client.GetPushRule(ctx, "global", kind, "none")
+	_, scope := client.GetPushRule(ctx, "device", kind, "none")
+	_, path := client.MakeRequest(ctx, http.MethodGet, client.BuildClientURL("v3", "pushrules", "global", "override"), nil, nil)
 	for _, test := range []struct {
-		name string
-		call func(*mautrix.Client) error
+		err  error
 		want mautrix.RespError
 		text string
 	}{
-		{"a rule that is missing", func(c *mautrix.Client) error {
-			_, err := c.GetPushRule(ctx, "global", kind, "none")
-			return err
-		}, mautrix.MNotFound, "Push rule not found."},
-		{"a legacy rule", func(c *mautrix.Client) error {
-			_, err := c.GetPushRule(ctx, "global", kind, ".m.rule.roomnotif")
-			return err
-		}, mautrix.MNotFound, "Push rule not found."},
-		{"another scope", func(c *mautrix.Client) error {
-			_, err := c.GetPushRule(ctx, "device", kind, "none")
-			return err
-		}, mautrix.MInvalidParam, "Scopes other than 'global' are not supported."},
-		{"another kind", func(c *mautrix.Client) error {
-			_, err := c.GetPushRule(ctx, "global", "other", "none")
-			return err
-		}, mautrix.MInvalidParam, "Unknown push rule kind."},
-		{"a reserved id", put(".x", mautrix.ReqPutPushRule{}), mautrix.MInvalidParam,
-			"Rule IDs starting with a dot are reserved for server-default rules."},
-		{"an id with a slash", put("a/b", mautrix.ReqPutPushRule{}), mautrix.MInvalidParam, "Rule ID containing invalid characters."},
-		{"before a default rule", put("x", mautrix.ReqPutPushRule{Before: ".m.rule.master"}), mautrix.MInvalidParam,
-			"Can't place a push rule relatively to a server-default rule."},
-		{"after nothing", put("x", mautrix.ReqPutPushRule{After: "none"}), mautrix.MNotFound,
-			"The before or after rule could not be found."},
-		{"a long id", put(strings.Repeat("x", 2000), mautrix.ReqPutPushRule{}), mautrix.MTooLarge, "Rule ID longer than 1024 bytes."},
-		{"a default rule", func(c *mautrix.Client) error {
-			return c.DeletePushRule(ctx, "global", kind, ".m.rule.master")
-		}, mautrix.MInvalidParam, "Cannot delete a server-default pushrule."},
-		{"actions that are null", func(c *mautrix.Client) error {
-			return c.PutPushRuleActions(ctx, "global", kind, ".m.rule.master", nil)
-		}, mautrix.MBadJSON, "actions must be an array"},
-		{"another path", func(c *mautrix.Client) error {
-			_, err := c.MakeRequest(ctx, http.MethodGet, c.BuildClientURL("v3", "pushrules", "global", "override"), nil, nil)
-			return err
-		}, mautrix.MUnrecognized, "Unrecognized request."},
-		{"no token", func(c *mautrix.Client) error {
-			c.AccessToken = ""
-			_, err := c.GetPushRules(ctx)
-			return err
-		}, mautrix.MMissingToken, "Missing access token."},
+		{missing, mautrix.MNotFound, "Push rule not found."},
+		{scope, mautrix.MInvalidParam, "Scopes other than 'global' are not supported."},
+		{path, mautrix.MUnrecognized, "Unrecognized request."},
+		{client.DeletePushRule(ctx, "global", kind, ".m.rule.master"), mautrix.MInvalidParam, "Cannot delete a server-default pushrule."},
+		{client.PutPushRuleActions(ctx, "global", kind, ".m.rule.master", nil), mautrix.MBadJSON, "actions must be an array"},
+		{client.PutPushRule(ctx, "global", kind, strings.Repeat("x", 2000), &mautrix.ReqPutPushRule{Actions: []*pushrules.PushAction{}}),
+			mautrix.MTooLarge, "Rule ID longer than 1024 bytes."},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.call(newClientWithRules(t, s))
-			var http mautrix.HTTPError
-			if !errors.Is(err, test.want) || !errors.As(err, &http) || http.RespError.Err != test.text {
-				t.Errorf("got %v, want %v: %s", err, test.want, test.text)
-			}
-		})
-	}
-	t.Run("no stored event", func(t *testing.T) {
-		err := put("x", mautrix.ReqPutPushRule{})(newClient(t, s))
-		if !errors.Is(err, mautrix.MNotFound) || !strings.Contains(err.Error(), "PushRules event not found.") {
-			t.Errorf("got %v", err)
+		var http mautrix.HTTPError
+		if !errors.Is(test.err, test.want) || !errors.As(test.err, &http) || http.RespError.Err != test.text {
+			t.Errorf("got %v, want %v: %s", test.err, test.want, test.text)
 		}
-	})
+	}
 }
 
 // The library lists pushers with a POST, which no server serves, so that the
@@ -262,7 +171,7 @@ func TestMautrixSeesTypedErrors(t *testing.T) {
 func TestMautrixSetsPushers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
-	client := newClient(t, newService(t, fx.Decorate(func(c pushfx.Config) pushfx.Config {
+	client := newClientWithRules(t, newService(t, fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		sendMail(&c)
 		return c
 	})))
@@ -299,11 +208,5 @@ func TestMautrixSetsPushers(t *testing.T) {
 	}
 	if got, want := list(), []mautrix.Pusher{email}; !reflect.DeepEqual(got, want) {
 		t.Errorf("after the deletion: got %+v, want %+v", got, want)
-	}
-
-	insecure := phone
-	insecure.Data = mautrix.PusherData{"url": "http://push.example.org/_matrix/push/v1/notify"}
-	if err := client.SetPusher(ctx, &insecure); !errors.Is(err, mautrix.MInvalidParam) {
-		t.Errorf("plain http: got %v, want %v", err, mautrix.MInvalidParam)
 	}
 }
