@@ -101,6 +101,7 @@ func TestPushersAtPasswordChange(t *testing.T) {
 				t.Errorf("the other token: got %d %s", got.status, got.body)
 			}
 			d.login("alice", "my_new_password", "")
+			d.expect("POST", v3+"/login", "", `{"type":"m.login.password","user":"alice","password":"demo"}`, 403, wrongPassword)
 		})
 	}
 }

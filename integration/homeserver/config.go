@@ -8,24 +8,27 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"regexp"
 	"strings"
 
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
 // config is what the flags say.
 type config struct {
-	listen       string // host:port; port 0 is any free one
-	operators    string // likewise; empty is none
-	serverName   string // the domain of the user ids
-	baseURL      string // where clients reach the host; empty is where it listens
-	userRate     int    // requests a second; 0 is no limit
-	passwordRate int    // passwords a second; 0 is no limit
-	connections  int    // at a time; 0 is no limit
+	listen       string           // host:port; port 0 is any free one
+	operators    string           // likewise; empty is none
+	serverName   string           // the domain of the user ids
+	baseURL      string           // where clients reach the host; empty is where it listens
+	userRate     int              // requests a second; 0 is no limit
+	passwordRate int              // passwords a second; 0 is no limit
+	connections  int              // at a time; 0 is no limit
+	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	module       pushfx.Config
 	logLevel     zapcore.Level
@@ -36,6 +39,7 @@ type flagValues struct {
 	listen, operators, serverName, baseURL string
 	keyPrefix, durability, logLevel        string
 	gateways                               string
+	trouble                                receiver.Trouble
 	userRate, passwordRate, connections    uint
 	redis                                  redisurl.Flags
 }
@@ -68,6 +72,10 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.StringVar(&values.gateways, "gateways", "127.0.0.0/8,::1/128",
 		"address ranges that pushers may name and notifications may go to though they are\n"+
 			"not public, as `PREFIX[,PREFIX...]`, over plain http too; none is none")
+	flags.IntVar(&values.trouble.Status, "gateway-status", 0,
+		"`STATUS` that the host's own push gateway answers instead of 200, such as 502")
+	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
+		"`TIME` before each answer of the host's own push gateway, such as 30s")
 	flags.StringVar(&values.logLevel, "log-level", "info",
 		"`LEVEL` from which on to log: debug (each request), info, warn or error")
 	return flags
@@ -110,8 +118,11 @@ func (v flagValues) config() (config, error) {
 	if !validBaseURL(v.baseURL) {
 		return config{}, fmt.Errorf("-base-url is %q, want https://HOST or http://HOST", v.baseURL)
 	}
-	if !validServerName(v.serverName) {
+	if !serverName.MatchString(v.serverName) {
 		return config{}, fmt.Errorf("-server-name is %q, want a host name or address, with or without a port", v.serverName)
+	}
+	if status := v.trouble.Status; status != 0 && (status < 200 || status > 599) {
+		return config{}, fmt.Errorf("-gateway-status is %d, want 200 to 599", status)
 	}
 	level, err := parseLevel(v.logLevel)
 	if err != nil {
@@ -129,7 +140,7 @@ func (v flagValues) config() (config, error) {
 	return config{
 		listen: v.listen, operators: v.operators, serverName: v.serverName, baseURL: v.baseURL,
 		userRate: int(v.userRate), passwordRate: int(v.passwordRate), connections: int(v.connections),
-		redis: redis, module: module, logLevel: level,
+		trouble: v.trouble, redis: redis, module: module, logLevel: level,
 	}, nil
 }
 
@@ -183,35 +194,8 @@ func validBaseURL(text string) bool {
 	return text == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
 }
 
-// maxServerNameBytes is what the specification says (appendices, "Server
-// Name").
-const maxServerNameBytes = 230
-
-// validServerName reports whether a name follows the grammar of server names
-// (Matrix specification, appendices, "Server Name").
-func validServerName(name string) bool {
-	host := name
-	if i := strings.LastIndexByte(name, ':'); i > strings.LastIndexByte(name, ']') {
-		host = name[:i]
-		if !redisurl.ValidPort(name[i+1:]) {
-			return false
-		}
-	}
-	if len(name) > maxServerNameBytes {
-		return false
-	}
-	if inner, bracketed := strings.CutPrefix(host, "["); bracketed {
-		inner, closed := strings.CutSuffix(inner, "]")
-		address, err := netip.ParseAddr(inner)
-		return closed && err == nil && address.Is6() && address.Zone() == ""
-	}
-	return host != "" && !strings.ContainsFunc(host, func(r rune) bool {
-		return !isLower(r) && !isDigit(r) && (r < 'A' || r > 'Z') && r != '-' && r != '.'
-	})
-}
-
-func isLower(r rune) bool { return 'a' <= r && r <= 'z' }
-func isDigit(r rune) bool { return '0' <= r && r <= '9' }
+// serverName is what a name may be here; the specification's grammar is stricter.
+var serverName = regexp.MustCompile(`^[A-Za-z0-9.:\[\]-]{1,230}$`)
 
 func parseLevel(name string) (zapcore.Level, error) {
 	switch name {

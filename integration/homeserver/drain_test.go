@@ -20,7 +20,7 @@ import (
 // request that it could send.
 func TestAStopCutsNoRequest(t *testing.T) {
 	t.Parallel()
-	const clients, stops = 32, 5
+	const clients, stops = 32, 2
 	answered := int64(0)
 	for range stops {
 		d := startDemo(t)

@@ -1,34 +1,9 @@
 package main
 
 import (
-	"net/http"
-	"net/http/httptest"
 	"strings"
 	"testing"
-
-	"github.com/labstack/echo/v4"
-	"go.uber.org/zap"
 )
-
-func TestSoMuchIsExplainedAtATime(t *testing.T) {
-	t.Parallel()
-	x := newExplainer(failing{})
-	for range explainAtOnce {
-		x.running <- struct{}{}
-	}
-	e := echo.New()
-	e.HTTPErrorHandler = newErrorHandler(zap.NewNop())
-	e.POST("/", x.explain)
-	w := httptest.NewRecorder()
-	e.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"event":{}}`)))
-	expectLimited(t, answer{w.Code, w.Header(), w.Body.String()})
-	<-x.running
-	w = httptest.NewRecorder()
-	e.ServeHTTP(w, httptest.NewRequest(http.MethodPost, "/", strings.NewReader(`{"event":{}}`)))
-	if w.Code != 200 || len(x.running) != 0 {
-		t.Errorf("got %d %s", w.Code, w.Body)
-	}
-}
 
 func TestExplain(t *testing.T) {
 	t.Parallel()

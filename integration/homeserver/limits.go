@@ -2,7 +2,6 @@ package main
 
 import (
 	"net"
-	"net/netip"
 	"time"
 
 	"github.com/labstack/echo/v4"
@@ -86,18 +85,12 @@ func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	return nil
 }
 
-// addressOf returns the address that a request comes from; for IPv6, the network
-// that one customer has. Behind a proxy this would be the proxy's: set echo's
-// IPExtractor there.
+// addressOf returns the address that a request comes from. Behind a proxy this would
+// be the proxy's: set echo's IPExtractor there. Customers of IPv6 have a network each,
+// to which a real host holds them.
 func addressOf(c echo.Context) string {
 	host, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
-	address, err := netip.ParseAddr(host)
-	if err != nil || address.Unmap().Is4() {
-		return host
-	}
-	const customer = 64 // bits
-	network, _ := address.WithZone("").Prefix(customer)
-	return network.String()
+	return host
 }
 
 // callerOf returns who makes a request.

@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -82,11 +81,7 @@ func TestLogin(t *testing.T) {
 		d.expect("GET", prefix+"/login", "", "", 200, `{"flows":[{"type":"m.login.password"}]}`)
 		for _, body := range []string{
 			`{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},"password":"demo"}`,
-			`{"type":"m.login.password","identifier":{"type":"m.id.user","user":"@alice:example.org:8448"},"password":"demo"}`,
-			`{"type":"m.login.password","user":"alice","password":"demo","device_id":null}`,
-			`{"type":"m.login.password","user":"@alice:example.org:8448","password":"demo","initial_device_display_name":"x"}`,
-			`{"type":"m.login.password","user":"nobody","identifier":{"type":"m.id.user","user":"alice"},"password":"demo","device_id":""}`,
-			`{"type":"m.login.password","user":"alice","password":"demo","device_id":"my/own:device"}`,
+			`{"type":"m.login.password","user":"@alice:example.org:8448","password":"demo","device_id":"my/own:device"}`,
 		} {
 			var got loggedIn
 			d.object("POST", prefix+"/login", "", body, &got)
@@ -96,64 +91,30 @@ func TestLogin(t *testing.T) {
 			}
 			d.expect("GET", whoamiPath, got.AccessToken, "", 200,
 				fmt.Sprintf(`{"device_id":%q,"is_guest":false,"user_id":"@alice:example.org:8448"}`, got.DeviceID))
+			d.expect("PUT", rulesPath+"global/room/!r:x", got.AccessToken, `{"actions":[]}`, 200, "{}") // the default rules are there
 		}
 	}
-	if first, second := d.login("alice", "demo", ""), d.login("alice", "demo", ""); first.DeviceID == second.DeviceID {
-		t.Errorf("two devices are %q", first.DeviceID)
-	}
-}
-
-func TestLoginGivesTheDefaultRules(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t)
-	session := d.login("alice", "demo", "")
-	d.expect("PUT", rulesPath+"global/room/!r:x", session.AccessToken, `{"actions":[]}`, 200, "{}")
 }
 
 func TestRefusedLogins(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
-	long := strings.Repeat("D", sessions.MaxDeviceBytes+1)
-	for _, test := range []struct {
-		name, body   string
-		status       int
-		errcode, tag string // tag is part of the text
-	}{
-		{"wrong password", `{"type":"m.login.password","user":"alice","password":"x"}`, 403, "M_FORBIDDEN", "password"},
-		{"empty password", `{"type":"m.login.password","user":"alice","password":""}`, 403, "M_FORBIDDEN", "password"},
-		{"another server", `{"type":"m.login.password","user":"@alice:other","password":"demo"}`, 403, "M_FORBIDDEN", ""},
-		{"no server", `{"type":"m.login.password","user":"@alice","password":"demo"}`, 403, "M_FORBIDDEN", ""},
-		{"no user id", `{"type":"m.login.password","user":"al ice","password":"demo"}`, 403, "M_FORBIDDEN", ""},
-		{"braces", `{"type":"m.login.password","user":"al{i}ce","password":"demo"}`, 403, "M_FORBIDDEN", ""},
-		{"address", `{"type":"m.login.password","identifier":{"type":"m.id.thirdparty","medium":"email","address":"a@b"},"password":"demo"}`, 403, "M_FORBIDDEN", ""},
-		{"number", `{"type":"m.login.password","identifier":{"type":"m.id.phone","country":"GB","phone":"1"},"password":"demo"}`, 403, "M_FORBIDDEN", ""},
-		{"no type", `{"user":"alice","password":"demo"}`, 400, "M_MISSING_PARAM", "type"},
-		{"no password", `{"type":"m.login.password","user":"alice"}`, 400, "M_MISSING_PARAM", "password"},
-		{"null password", `{"type":"m.login.password","user":"alice","password":null}`, 400, "M_MISSING_PARAM", "password"},
-		{"nobody", `{"type":"m.login.password","password":"demo"}`, 400, "M_MISSING_PARAM", "identifier"},
-		{"identifier without type", `{"type":"m.login.password","identifier":{"user":"alice"},"password":"demo"}`, 400, "M_MISSING_PARAM", "identifier.type"},
-		{"identifier without user", `{"type":"m.login.password","identifier":{"type":"m.id.user"},"password":"demo"}`, 400, "M_MISSING_PARAM", "identifier.user"},
-		{"unknown identifier", `{"type":"m.login.password","identifier":{"type":"x","user":"alice"},"password":"demo"}`, 400, "M_UNKNOWN", "identifier"},
-		{"unknown type", `{"type":"m.login.token","token":"x"}`, 400, "M_UNKNOWN", "login type"},
-		{"password that is no text", `{"type":"m.login.password","user":"alice","password":1}`, 400, "M_BAD_JSON", "password"},
-		{"user that is no text", `{"type":"m.login.password","identifier":{"type":"m.id.user","user":[]},"password":"demo"}`, 400, "M_BAD_JSON", "identifier.user"},
-		{"array", `[]`, 400, "M_BAD_JSON", "object"},
-		{"null", `null`, 400, "M_BAD_JSON", "object"},
-		{"nothing", ``, 400, "M_NOT_JSON", ""},
-		{"no JSON", `{"type"`, 400, "M_NOT_JSON", ""},
-		{"two values", `{} {}`, 400, "M_NOT_JSON", ""},
-		{"too large", `{"type":"` + strings.Repeat("x", maxBodyBytes) + `"}`, 413, "M_TOO_LARGE", ""},
-		{"device with a space", `{"type":"m.login.password","user":"alice","password":"demo","device_id":"a b"}`, 400, "M_INVALID_PARAM", "device_id"},
-		{"long device", `{"type":"m.login.password","user":"alice","password":"demo","device_id":"` + long + `"}`, 400, "M_INVALID_PARAM", "device_id"},
+	for body, want := range map[string]answer{
+		`{"type":"m.login.password","user":"alice","password":"x"}`:                        {status: 403, body: "M_FORBIDDEN"},
+		`{"type":"m.login.password","user":"@alice:other","password":"demo"}`:              {status: 403, body: "M_FORBIDDEN"},
+		`{"type":"m.login.password","user":"al{i}ce","password":"demo"}`:                   {status: 403, body: "M_FORBIDDEN"},
+		`{"type":"m.login.password","identifier":{"type":"m.id.phone"},"password":"demo"}`: {status: 403, body: "M_FORBIDDEN"},
+		`{"type":"m.login.password","user":"alice"}`:                                       {status: 400, body: "M_MISSING_PARAM"},
+		`{"type":"m.login.password","identifier":{"type":"m.id.user"},"password":"demo"}`:  {status: 400, body: "M_MISSING_PARAM"},
+		`{"type":"m.login.token","token":"x"}`:                                             {status: 400, body: "M_UNKNOWN"},
+		`{"type":"m.login.password","user":"alice","password":1}`:                          {status: 400, body: "M_BAD_JSON"},
+		`{} {}`: {status: 400, body: "M_NOT_JSON"},
+		`{"type":"` + strings.Repeat("x", maxBodyBytes) + `"}`:                           {status: 413, body: "M_TOO_LARGE"},
+		`{"type":"m.login.password","user":"alice","password":"demo","device_id":"a b"}`: {status: 400, body: "M_INVALID_PARAM"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			got := d.do("POST", v3+"/login", "", test.body)
-			var body struct{ Errcode, Error string }
-			if err := json.Unmarshal([]byte(got.body), &body); err != nil || got.status != test.status ||
-				body.Errcode != test.errcode || !strings.Contains(body.Error, test.tag) {
-				t.Errorf("got %d %s", got.status, got.body)
-			}
-		})
+		if got := d.do("POST", v3+"/login", "", body); got.status != want.status || !strings.Contains(got.body, want.body) {
+			t.Errorf("%.100s: got %d %s", body, got.status, got.body)
+		}
 	}
 }
 

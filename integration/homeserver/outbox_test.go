@@ -83,23 +83,6 @@ func TestAnEventThatCannotBeHandedOverStaysInTheOutbox(t *testing.T) {
 
 const eventInOutbox = `{"event_id":"$x","room_id":"!r:x","type":"m.room.message","sender":"@bob:x","content":{}}`
 
-func TestAnEventThatIsRefusedLeavesTheOutbox(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	client := redistest.Single(t).Client(t)
-	cfg, push := newOutboxHost(t, client)
-	o, r := newOutbox(cfg, client, sessions.NewStore(client, "hs1:", patience), push.Notifier), row{ID: "$x", Event: module.Event{JSON: `{"type":"x"}`}}
-	if err := o.commit(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-	if err := o.handOver(t.Context(), r); fault.KindOf(err) != fault.InvalidParam {
-		t.Errorf("got %v", err)
-	}
-	if left, err := o.olderThan(t.Context(), 0); err != nil || len(left) != 0 {
-		t.Errorf("%d rows are left, %v", len(left), err)
-	}
-}
-
 // A host that starts sends what another has left, when that is 10 s old.
 func TestTheDemoSendsWhatAnotherHasLeft(t *testing.T) {
 	t.Parallel()

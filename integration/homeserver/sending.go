@@ -36,7 +36,7 @@ func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbo
 
 // mountSending adds the endpoint to what the homeserver serves, behind its
 // authentication, and a push gateway that prints what arrives.
-func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits, stdout io.Writer) {
+func mountSending(e *echo.Echo, cfg config, s *sending, users *sessions.Sessions, limits *limits, stdout io.Writer) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
 	var lines sync.Mutex
 	gateway := receiver.New(func(n receiver.Notification) {
@@ -44,6 +44,7 @@ func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *li
 		defer lines.Unlock()
 		fmt.Fprintln(stdout, n)
 	})
+	gateway.Make(cfg.trouble)
 	e.Any(receiver.Path, echo.WrapHandler(gateway))
 }
 

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -34,18 +33,4 @@ func TestStoredSessionsTellNoSecrets(t *testing.T) {
 			}
 		}
 	}
-}
-
-func TestAUserHasSoManyDevices(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t)
-	for i := range sessions.MaxDevices {
-		d.login("alice", "demo", fmt.Sprint("DEVICE", i))
-	}
-	const login = `{"type":"m.login.password","user":"alice","password":"demo","device_id":"ONE-MORE"}`
-	d.expect("POST", v3+"/login", "", login, 403, `{"errcode":"M_FORBIDDEN","error":"Too many devices: log one of them out."}`)
-	token := d.login("alice", "demo", "DEVICE0").AccessToken // one that is there
-	d.login("bob", "demo", "ONE-MORE")
-	d.expect("POST", v3+"/logout", token, "", 200, "{}")
-	d.expect("POST", v3+"/login", "", login, 200, "")
 }

@@ -2,8 +2,6 @@ package sessions
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"testing"
 	"time"
 )
@@ -37,22 +35,5 @@ func TestPasswords(t *testing.T) {
 	}
 	if _, err := p.check(t.Context(), "x", "{"); err == nil {
 		t.Error("an unreadable hash is no error")
-	}
-}
-
-func TestPasswordsWaitForACore(t *testing.T) {
-	t.Parallel()
-	p := newPasswords(time.Minute)
-	for range cap(p.slots) {
-		p.slots <- struct{}{}
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := p.hash(ctx, "x"); !errors.Is(err, ErrBusy) {
-		t.Errorf("one hash too many at a time: %v", err)
-	}
-	<-p.slots
-	if _, err := p.hash(t.Context(), "x"); err != nil {
-		t.Error(err)
 	}
 }
