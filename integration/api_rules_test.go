@@ -13,7 +13,7 @@ import (
 func TestStatesAndTransitions(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
-	const path, master, message = overridePath + "a", overridePath + ".m.rule.master", "/pushrules/global/underride/.m.rule.message"
+	const path, master, message = "/pushrules/global/room/a", overridePath + ".m.rule.master", "/pushrules/global/underride/.m.rule.message"
 	const present = "PUT " + path + ` {"rule":{"actions":["notify"]}}`
 	const switchedOff = "PUT " + path + ` {"rule":{"actions":[],"enabled":false}}`
 	enabled, disabled := `200 {"enabled":true}`, `200 {"enabled":false}`

@@ -160,66 +160,6 @@ func TestPanelsAndAlertsAskForMetricsThatThereAre(t *testing.T) {
 	}
 }
 
-// TestValuesInQueriesExist has everything happen that a query looks for by a
-// label's value, so that none looks for what there never is.
-func TestValuesInQueriesExist(t *testing.T) {
-	t.Parallel()
-	known := map[string][]string{
-		"status":  {"2xx", "4xx", "5xx", "gone"},
-		"outcome": {"ok", "refused", "unreadable", "unavailable", "gone", "not_reached"},
-		"reason":  {"evicted"},
-		"state":   {"waiting", "probing", "held"},
-		"event":   {"lost_race", "missed_guess", "unknown_outcome", "created", "imported", "repaired"},
-	}
-	value := regexp.MustCompile(`([a-z_]+)(?:=~|!~|!=|=)"([^"$]*)"`)
-	for _, q := range queries(t) {
-		for _, found := range value.FindAllStringSubmatch(q.expr, -1) {
-			for one := range strings.SplitSeq(found[2], "|") {
-				if !slices.Contains(known[found[1]], one) {
-					t.Errorf("%s: no %s is %q", q.where, found[1], one)
-				}
-			}
-		}
-	}
-}
-
-// TestAnAlertComesWhenAllHostsAreGone looks for an alert that needs no series: every
-// other alert ends when its series do.
-func TestAnAlertComesWhenAllHostsAreGone(t *testing.T) {
-	t.Parallel()
-	form := regexp.MustCompile(`^absent\((pushfx_[a-z_]+)\)$`)
-	_, client := embedded(t)
-	_, registry := startMeasured(t, client)
-	always := scrape(t, registry)
-	for _, a := range alerts(t) {
-		if found := form.FindStringSubmatch(a.Expr); found != nil {
-			if _, isThere := always[found[1]+"{}"]; !isThere {
-				t.Errorf("a host that has just started has no %s, so that %s comes", found[1], a.Alert)
-			}
-			return
-		}
-	}
-	t.Error("no alert comes when no host is left")
-}
-
-// TestAGatewayThatIsSentNothingIsInAnAlert looks for each state of a gate that keeps
-// notifications back.
-func TestAGatewayThatIsSentNothingIsInAnAlert(t *testing.T) {
-	t.Parallel()
-	states := regexp.MustCompile(`pushfx_delivery_gateways\{state=~?"([^"]*)"\}`)
-	var found []string
-	for _, a := range alerts(t) {
-		for _, match := range states.FindAllStringSubmatch(a.Expr, -1) {
-			found = append(found, strings.Split(match[1], "|")...)
-		}
-	}
-	for _, state := range []delivery.GateState{delivery.GateWaiting, delivery.GateProbing, delivery.GateHeld} {
-		if !slices.Contains(found, state.String()) {
-			t.Errorf("no alert tells of a gateway that is %s", state)
-		}
-	}
-}
-
 func TestEachAlertIsExplained(t *testing.T) {
 	t.Parallel()
 	pages, err := operations.Pages()

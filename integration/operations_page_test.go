@@ -61,17 +61,6 @@ func aclLines(t *testing.T, heading string) (lines []aclLine) {
 	return lines
 }
 
-// grants are the rules that allow something: keys, channels and commands.
-func (l aclLine) grants() []string {
-	return slices.DeleteFunc(slices.Clone(l.rules), func(rule string) bool {
-		return !strings.ContainsAny(rule[:1], "~%&+")
-	})
-}
-
-func (l aclLine) without(rule string) aclLine {
-	return aclLine{l.user, slices.DeleteFunc(slices.Clone(l.rules), func(r string) bool { return r == rule })}
-}
-
 func (l aclLine) with(more aclLine) aclLine {
 	return aclLine{l.user, slices.Concat(l.rules, more.rules)}
 }

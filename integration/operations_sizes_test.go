@@ -1,8 +1,6 @@
 package integration
 
 import (
-	"context"
-	"flag"
 	"fmt"
 	"strconv"
 	"strings"
@@ -17,8 +15,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/rulestore"
 )
-
-var population = flag.Int("population", 2000, "how many users the test of the sizing formula stores")
 
 // sizesHeading is that of the table of the operator's page with the bytes of
 // what is stored.
@@ -185,75 +181,4 @@ func TestTheSizesOfPushersAreThoseOfThePage(t *testing.T) {
 		shares += float64(n)
 	}
 	wantNear(t, "sharer", page["each further user who shares a pushkey"], bytes/shares)
-}
-
-// TestTheSizingFormulaHolds stores users who all have some rooms muted and a
-// pusher, and compares what Redis says of its memory with the formula. Users
-// beyond the first are copies, with ids of their own.
-func TestTheSizingFormulaHolds(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	page, s := pageBytes(t), newScales(t)
-	const muted = 5
-	empty := s.memory()
-	s.newEvent(pushrule.Room, muted)
-	first := fmt.Sprintf("@user%08d:example.org", 1)
-	s.setPusher(mxid.UserID(first), usualPusher(1), pusher.RemoveOthers)
-	s.copyUsers(first, usualPusher(1).Key)
-	full := s.memory()
-	perUser := page["rules of a default user"] + muted*page["each further `room` rule"] +
-		page["first pusher of a user"] + page["each pushkey in the index"] + 3*page["Redis's own table, for each key"]
-	used := (full["used_memory"] - empty["used_memory"]) / float64(*population)
-	wantNear(t, fmt.Sprintf("a user of %d", *population), perUser, used)
-	t.Logf("in all: used %.0f MiB, resident %.0f MiB", full["used_memory"]/(1<<20), full["used_memory_rss"]/(1<<20))
-}
-
-// memory is what Redis says of its memory.
-func (s *scales) memory() map[string]float64 {
-	s.t.Helper()
-	text, err := s.client.Info(s.t.Context(), "memory").Result()
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	figures := map[string]float64{}
-	for line := range strings.Lines(text) {
-		name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		if number, err := strconv.ParseFloat(value, 64); err == nil {
-			figures[name] = number
-		}
-	}
-	return figures
-}
-
-// copyUsers stores the population, as copies of a user.
-func (s *scales) copyUsers(first string, key pusher.Key) {
-	s.t.Helper()
-	ctx := s.t.Context()
-	event := s.client.Get(ctx, eventKey(first)).Val()
-	fields := s.client.HGetAll(ctx, pushersKey(first)).Val()
-	claims := s.client.Get(ctx, claimsKey(key.AppID, key.Pushkey)).Val()
-	const batch = 1000
-	for n := 2; n <= *population; n += batch {
-		_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i := n; i < n+batch && i <= *population; i++ {
-				user := fmt.Sprintf("@user%08d:example.org", i)
-				copyUser(ctx, p, strings.NewReplacer(first, user, usualPusher(1).Pushkey, usualPusher(i).Pushkey), user, i, event, fields, claims)
-			}
-			return nil
-		})
-		if err != nil {
-			s.t.Fatal(err)
-		}
-	}
-}
-
-// copyUser stores what a user has under the names of another.
-func copyUser(
-	ctx context.Context, p redis.Pipeliner, rename *strings.Replacer, user string, n int, event string, fields map[string]string, claims string,
-) {
-	p.Set(ctx, eventKey(user), rename.Replace(event), 0)
-	for field, value := range fields {
-		p.HSet(ctx, pushersKey(user), rename.Replace(field), rename.Replace(value))
-	}
-	p.Set(ctx, claimsKey(usualPusher(n).AppID, usualPusher(n).Pushkey), rename.Replace(claims), 0)
 }

@@ -90,16 +90,20 @@ func TestAReplacedRuleKeepsEnabledAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAMovedRuleKeepsEnabledToo(t *testing.T) {
-	s := setOf(t, pushrule.Room, "A B C")
-	if err := s.SetEnabled(pushrule.Room, "C", false); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Put(pushrule.Room, "C", plain(), pushrule.Position{Before: "A"}); err != nil {
-		t.Fatal(err)
-	}
-	if rule, _ := s.Rule(pushrule.Room, "C"); rule.Enabled || idsOf(&s, pushrule.Room) != "C A B" {
-		t.Errorf("got %+v in %s", rule, idsOf(&s, pushrule.Room))
+func TestARuleOfEachKindKeepsEnabledWhereverItIsPut(t *testing.T) {
+	for _, kind := range pushrule.Kinds() {
+		for at, want := range map[pushrule.Position]string{{}: "A B C", {Before: "A"}: "C A B"} {
+			s := setOf(t, kind, "A B C")
+			if err := s.SetEnabled(kind, "C", false); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Put(kind, "C", plain(), at); err != nil {
+				t.Fatal(err)
+			}
+			if rule, _ := s.Rule(kind, "C"); rule.Enabled || idsOf(&s, kind) != want {
+				t.Errorf("%s: got %+v in %s, want %s", kind, rule, idsOf(&s, kind), want)
+			}
+		}
 	}
 }
 
