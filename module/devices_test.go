@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
-	"github.com/pushfx/pushfx/module/storetest"
 )
 
 // hostOf returns the host's service on stores, without push rules.
@@ -582,7 +581,7 @@ func (unreadable) Load(context.Context, mxid.UserID) (pusher.List, error) {
 	return pusher.List{}, errUnreadable
 }
 
-type unreadableIndex struct{ storetest.MemoryPushkeys }
+type unreadableIndex struct{ module.PushkeyIndex }
 
 func (unreadableIndex) Update(context.Context, pusher.Digest, func(*pusher.Claims) error) (pusher.Claims, error) {
 	return pusher.Claims{}, errUnreadable

@@ -15,7 +15,7 @@ import (
 // memory is the pusher stores of all hosts.
 type memory struct {
 	*storetest.Memory
-	storetest.MemoryPushers
+	module.PusherStore
 }
 
 func newMemory() *memory {
@@ -23,7 +23,7 @@ func newMemory() *memory {
 	return &memory{m, m.Pushers()}
 }
 
-func (m *memory) index() storetest.MemoryPushkeys { return m.Pushkeys() }
+func (m *memory) index() module.PushkeyIndex { return m.Pushkeys() }
 
 // owners returns the users who have a pusher of a key, in order.
 func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
@@ -44,7 +44,7 @@ var errDied = errors.New("the process has ended")
 // that of alice.
 type ruleMemory struct {
 	*storetest.Memory
-	storetest.MemoryRules
+	module.RuleStore
 	meanwhile func(*ruleMemory) // what another host does before an update of this one commits, once
 	first     int64             // the changes before the test's
 }
@@ -52,7 +52,7 @@ type ruleMemory struct {
 // rulesOf returns a store that has the content.
 func rulesOf(content module.Content) *ruleMemory {
 	m := storetest.NewMemory()
-	r := &ruleMemory{Memory: m, MemoryRules: m.Rules()}
+	r := &ruleMemory{Memory: m, RuleStore: m.Rules()}
 	r.set(content)
 	return r
 }
@@ -96,5 +96,5 @@ func (r *ruleMemory) Update(
 		r.meanwhile = nil
 		meanwhile(r)
 	}
-	return r.MemoryRules.Update(ctx, user, edit)
+	return r.RuleStore.Update(ctx, user, edit)
 }

@@ -14,9 +14,9 @@ import (
 )
 
 // Memory has the three stores of any number of hosts in memory, for tests of
-// what uses them. The stores keep the contracts of this package. A test may read
-// and write the maps while it holds the lock, or while no store is in use: what it
-// writes is not announced to watchers.
+// what uses them. The stores keep the contracts of this package, and run an edit
+// once. A test may read and write the maps while it holds the lock, or while no
+// store is in use: what it writes is not announced to watchers.
 type Memory struct {
 	// Before, if set, is called before each operation but Watch. If it fails, so
 	// does the operation, as [module.Unavailable].
@@ -43,13 +43,13 @@ func NewMemory() *Memory {
 }
 
 // Rules returns the store of rules.
-func (m *Memory) Rules() MemoryRules { return MemoryRules{m} }
+func (m *Memory) Rules() module.RuleStore { return memoryRules{m} }
 
 // Pushers returns the store of pushers.
-func (m *Memory) Pushers() MemoryPushers { return MemoryPushers{m} }
+func (m *Memory) Pushers() module.PusherStore { return memoryPushers{m} }
 
 // Pushkeys returns the index of pushkeys.
-func (m *Memory) Pushkeys() MemoryPushkeys { return MemoryPushkeys{m} }
+func (m *Memory) Pushkeys() module.PushkeyIndex { return memoryPushkeys{m} }
 
 // userStep is step for an operation on what is stored for a user.
 func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserID, do func() error) error {
@@ -84,30 +84,25 @@ func many[V any](users []mxid.UserID, one func(mxid.UserID) (V, error)) map[mxid
 	return all
 }
 
-// MemoryRules is a [module.RuleStore] in a [Memory].
-type MemoryRules struct{ memory *Memory }
+type memoryRules struct{ memory *Memory }
 
-// Load implements [module.RuleStore].
-func (r MemoryRules) Load(ctx context.Context, user mxid.UserID) (content module.Content, err error) {
+func (r memoryRules) Load(ctx context.Context, user mxid.UserID) (content module.Content, err error) {
 	err = r.memory.userStep(ctx, "load rules", user, func() error { content = r.memory.Contents[user]; return nil })
 	return content, err
 }
 
-// LoadMany implements [module.RuleStore].
-func (r MemoryRules) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
+func (r memoryRules) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	return many(users, func(user mxid.UserID) (module.Content, error) { return r.Load(ctx, user) })
 }
 
-// Versions implements [module.RuleStore].
-func (r MemoryRules) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
+func (r memoryRules) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
 	return many(users, func(user mxid.UserID) (int64, error) {
 		content, err := r.Load(ctx, user)
 		return content.Version, err
 	})
 }
 
-// Update implements [module.RuleStore]. It runs edit once.
-func (r MemoryRules) Update(
+func (r memoryRules) Update(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (content module.Content, err error) {
 	m := r.memory
@@ -134,13 +129,12 @@ func (r MemoryRules) Update(
 	return content, nil
 }
 
-// Delete implements [module.RuleStore].
-func (r MemoryRules) Delete(ctx context.Context, user mxid.UserID) error {
+func (r memoryRules) Delete(ctx context.Context, user mxid.UserID) error {
 	return r.memory.userStep(ctx, "delete rules", user, func() error { delete(r.memory.Contents, user); return nil })
 }
 
-// Watch implements [module.RuleStore]. It calls changed under the lock.
-func (r MemoryRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+// Watch calls changed under the lock.
+func (r memoryRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	set := func(change func()) {
 		r.memory.Lock()
 		defer r.memory.Unlock()
@@ -153,22 +147,18 @@ func (r MemoryRules) Watch(ctx context.Context, watching func(), changed func(mo
 	return ctx.Err()
 }
 
-// MemoryPushers is a [module.PusherStore] in a [Memory].
-type MemoryPushers struct{ memory *Memory }
+type memoryPushers struct{ memory *Memory }
 
-// Load implements [module.PusherStore].
-func (p MemoryPushers) Load(ctx context.Context, user mxid.UserID) (list pusher.List, err error) {
+func (p memoryPushers) Load(ctx context.Context, user mxid.UserID) (list pusher.List, err error) {
 	err = p.memory.userStep(ctx, "load pushers", user, func() error { list = p.memory.Lists[user]; return nil })
 	return list, err
 }
 
-// LoadMany implements [module.PusherStore].
-func (p MemoryPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+func (p memoryPushers) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	return many(users, func(user mxid.UserID) (pusher.List, error) { return p.Load(ctx, user) })
 }
 
-// Update implements [module.PusherStore]. It runs edit once.
-func (p MemoryPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
+func (p memoryPushers) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.List) error) error {
 	return p.memory.userStep(ctx, "update pushers", user, func() error {
 		list := p.memory.Lists[user]
 		if err := edit(&list); err != nil {
@@ -179,16 +169,14 @@ func (p MemoryPushers) Update(ctx context.Context, user mxid.UserID, edit func(*
 	})
 }
 
-// LoadPusher implements [module.PusherStore].
-func (p MemoryPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
+func (p memoryPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	return many(users, func(user mxid.UserID) (pusher.List, error) {
 		list, err := p.Load(ctx, user)
 		return list.Only(key), err
 	})
 }
 
-// UpdatePusher implements [module.PusherStore]. It runs edit once.
-func (p MemoryPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+func (p memoryPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	return p.Update(ctx, user, func(list *pusher.List) error {
 		one := list.Only(key)
 		if err := edit(&one); err != nil {
@@ -203,22 +191,18 @@ func (p MemoryPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key p
 	})
 }
 
-// Delete implements [module.PusherStore].
-func (p MemoryPushers) Delete(ctx context.Context, user mxid.UserID) error {
+func (p memoryPushers) Delete(ctx context.Context, user mxid.UserID) error {
 	return p.memory.userStep(ctx, "delete pushers", user, func() error { delete(p.memory.Lists, user); return nil })
 }
 
-// MemoryPushkeys is a [module.PushkeyIndex] in a [Memory].
-type MemoryPushkeys struct{ memory *Memory }
+type memoryPushkeys struct{ memory *Memory }
 
-// Load implements [module.PushkeyIndex].
-func (i MemoryPushkeys) Load(ctx context.Context, key pusher.Digest) (claims pusher.Claims, err error) {
+func (i memoryPushkeys) Load(ctx context.Context, key pusher.Digest) (claims pusher.Claims, err error) {
 	err = i.memory.step(ctx, "load claims", func() error { claims = i.memory.Claims[key]; return nil })
 	return claims, err
 }
 
-// Update implements [module.PushkeyIndex]. It runs edit once.
-func (i MemoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (claims pusher.Claims, err error) {
+func (i memoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (claims pusher.Claims, err error) {
 	err = i.memory.step(ctx, "update claims", func() error {
 		claims = i.memory.Claims[key]
 		if err := edit(&claims); err != nil {
@@ -233,16 +217,14 @@ func (i MemoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func
 	return claims, nil
 }
 
-// Postpone implements [module.PushkeyIndex].
-func (i MemoryPushkeys) Postpone(ctx context.Context, u module.Unsettled) error {
+func (i memoryPushkeys) Postpone(ctx context.Context, u module.Unsettled) error {
 	return i.memory.step(ctx, "postpone", func() error {
 		i.memory.Postponed[u.Key] = max(i.memory.Postponed[u.Key], u.Claim)
 		return nil
 	})
 }
 
-// Settled implements [module.PushkeyIndex].
-func (i MemoryPushkeys) Settled(ctx context.Context, u module.Unsettled) error {
+func (i memoryPushkeys) Settled(ctx context.Context, u module.Unsettled) error {
 	return i.memory.step(ctx, "settled", func() error {
 		if i.memory.Postponed[u.Key] <= u.Claim {
 			delete(i.memory.Postponed, u.Key)
@@ -251,8 +233,7 @@ func (i MemoryPushkeys) Settled(ctx context.Context, u module.Unsettled) error {
 	})
 }
 
-// Postponed implements [module.PushkeyIndex].
-func (i MemoryPushkeys) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
+func (i memoryPushkeys) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
 	err = i.memory.step(ctx, "postponed", func() error {
 		for key, claim := range i.memory.Postponed {
 			if before.IsZero() || claim < before.UnixMicro() {
@@ -264,9 +245,3 @@ func (i MemoryPushkeys) Postponed(ctx context.Context, before time.Time, limit i
 	slices.SortFunc(all, func(a, b module.Unsettled) int { return cmp.Compare(a.Claim, b.Claim) })
 	return all[:min(limit, len(all))], err
 }
-
-var (
-	_ module.RuleStore    = MemoryRules{}
-	_ module.PusherStore  = MemoryPushers{}
-	_ module.PushkeyIndex = MemoryPushkeys{}
-)
