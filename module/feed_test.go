@@ -18,15 +18,14 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/storetest"
 )
 
 // shared is a rule store of several hosts in memory: versions are 1, 2, 3 and
 // so on over all users. Nothing is hinted at of its own accord: a test says
 // what the watch hears.
 type shared struct {
-	mu       sync.Mutex
-	contents map[mxid.UserID]module.Content
-	last     int64         // version
+	*storetest.Memory
 	failing  error         // of every load
 	gone     error         // what an update returns that took effect
 	refusing error         // of every watch
@@ -48,7 +47,7 @@ type sharedWatch struct {
 }
 
 func newShared() *shared {
-	return &shared{contents: map[mxid.UserID]module.Content{}}
+	return &shared{Memory: storetest.NewMemory()}
 }
 
 // gate lets through who holds it, one at a time, until it is open.
@@ -84,13 +83,13 @@ func (s *shared) load(ctx context.Context, users []mxid.UserID) (map[mxid.UserID
 	s.set(func(s *shared) { half, s.loading = s.slow/2, s.loading+1 })
 	defer s.set(func(s *shared) { s.loading-- })
 	time.Sleep(half)
-	s.mu.Lock()
+	s.Lock()
 	s.loaded += len(users)
 	all, err := map[mxid.UserID]module.Content{}, s.failing
 	for _, user := range users {
-		all[user] = s.contents[user]
+		all[user] = s.Contents[user]
 	}
-	s.mu.Unlock()
+	s.Unlock()
 	time.Sleep(half)
 	s.pass(ctx)
 	return all, err
@@ -106,9 +105,9 @@ func (s *shared) Load(ctx context.Context, user mxid.UserID) (module.Content, er
 }
 
 func (s *shared) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
-	s.mu.Lock()
+	s.Lock()
 	s.asked++
-	s.mu.Unlock()
+	s.Unlock()
 	contents, err := s.load(ctx, users)
 	all := map[mxid.UserID]module.Result[module.Content]{}
 	for user, content := range contents {
@@ -141,36 +140,21 @@ func (s *shared) Update(
 }
 
 func (s *shared) update(user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (module.Content, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	content := s.contents[user]
-	rules := content.Rules
-	if err := edit(&rules, content.Found()); err != nil {
-		return module.Content{}, err
-	}
-	if !content.Found() || text(rules) != text(content.Rules) {
-		s.last++
-		content = module.Content{Rules: rules, Version: s.last}
-		s.contents[user] = content
-	}
-	return content, nil
+	return s.Rules().Update(context.Background(), user, edit)
 }
 
-func (s *shared) Delete(_ context.Context, user mxid.UserID) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.contents, user)
-	return nil
+func (s *shared) Delete(ctx context.Context, user mxid.UserID) error {
+	return s.Rules().Delete(ctx, user)
 }
 
 func (s *shared) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
-	s.mu.Lock()
+	s.Lock()
 	s.watched++
 	refusing, silent, w := s.refusing, s.silent, &sharedWatch{changed, make(chan error)}
 	if refusing == nil && !silent {
 		s.watch = w
 	}
-	s.mu.Unlock()
+	s.Unlock()
 	if refusing != nil {
 		return refusing
 	}
@@ -188,7 +172,7 @@ func (s *shared) Watch(ctx context.Context, watching func(), changed func(module
 // change is one that another host makes, and its version.
 func (s *shared) change(user mxid.UserID) int64 {
 	content, err := s.update(user, func(rules *pushrule.Ruleset, _ bool) error {
-		return rules.Put(pushrule.Room, fmt.Sprint("by another ", s.last), pushrule.Draft{}, pushrule.Position{})
+		return rules.Put(pushrule.Room, fmt.Sprint("by another ", s.Changes), pushrule.Draft{}, pushrule.Position{})
 	})
 	if err != nil {
 		panic(err)
@@ -198,9 +182,9 @@ func (s *shared) change(user mxid.UserID) int64 {
 
 // hint is heard by the watch, if there is one.
 func (s *shared) hint(user mxid.UserID, version int64) {
-	s.mu.Lock()
+	s.Lock()
 	w := s.watch
-	s.mu.Unlock()
+	s.Unlock()
 	if w != nil {
 		w.changed(module.Change{User: user, Version: version, Made: time.Now()})
 	}
@@ -208,10 +192,10 @@ func (s *shared) hint(user mxid.UserID, version int64) {
 
 // cut ends the watch; what is to follow says refusing.
 func (s *shared) cut(refusing error) {
-	s.mu.Lock()
+	s.Lock()
 	w := s.watch
 	s.watch, s.refusing = nil, refusing
-	s.mu.Unlock()
+	s.Unlock()
 	if w != nil {
 		w.end <- errCut
 	}
@@ -219,8 +203,8 @@ func (s *shared) cut(refusing error) {
 
 // set changes how the store behaves.
 func (s *shared) set(change func(*shared)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	change(s)
 }
 
@@ -229,18 +213,18 @@ const foreign = 1 << 62
 
 // edit is one by somebody else than the module: nothing is hinted at.
 func (s *shared) edit(user mxid.UserID, version int64) {
-	s.set(func(s *shared) { s.contents[user] = module.Content{Rules: s.contents[user].Rules, Version: version} })
+	s.set(func(s *shared) { s.Contents[user] = module.Content{Rules: s.Contents[user].Rules, Version: version} })
 }
 
 // goBack has the store lose all changes of a user after a version.
 func (s *shared) goBack(user mxid.UserID, to module.Content) {
-	s.set(func(s *shared) { s.contents[user] = to })
+	s.set(func(s *shared) { s.Contents[user] = to })
 }
 
 func (s *shared) content(user mxid.UserID) module.Content {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.contents[user]
+	s.Lock()
+	defer s.Unlock()
+	return s.Contents[user]
 }
 
 var (
@@ -466,7 +450,7 @@ func TestListenersHearOfChangesOfUsersNobodyAskedFor(t *testing.T) {
 	} {
 		inBubble(t, test.name, func(t *testing.T) {
 			store, listener := newShared(), &recorder{}
-			store.last = 1
+			store.Changes = 1
 			i := newInstance(t, store, asDefault, listener)
 			i.take(test.steps...)
 			if got := listener.of(alice); !slices.Equal(got, test.want) {

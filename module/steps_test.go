@@ -44,7 +44,7 @@ func bobAsks(i *instance) { i.syncs(bob, 0) }
 func elsewhere(i *instance) { i.store.change(alice) }
 
 // publishesAgain is the message of the last change, once more.
-func publishesAgain(i *instance) { i.store.hint(alice, i.store.last) }
+func publishesAgain(i *instance) { i.store.hint(alice, i.store.Changes) }
 
 func publishes(version int64) step { return func(i *instance) { i.store.hint(alice, version) } }
 
