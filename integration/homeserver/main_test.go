@@ -203,13 +203,17 @@ func poll(t *testing.T, what string, holds func() bool) {
 	}
 }
 
+// Syncs that wait have an answer when the host stops.
 func TestStopLeavesNothingRunning(t *testing.T) {
 	d := startDemo(t)
-	waiting := d.startSync("demo-alice", "since="+d.sync("demo-alice", "").NextBatch+longPoll)
-	if status := d.stop(); status != exitOK {
-		t.Errorf("status %d: %s", status, d.stderr)
+	next, began := d.sync("demo-alice", "").NextBatch, time.Now()
+	waiting := d.startSync("demo-alice", "since="+next+longPoll)
+	if status := d.stop(); status != exitOK || time.Since(began) >= graceLimit {
+		t.Errorf("status %d after %v: %s", status, time.Since(began), d.stderr)
 	}
-	<-waiting
+	if got := <-waiting; got.status != 200 || !strings.HasPrefix(got.body, `{"next_batch":"`+next+`"`) {
+		t.Errorf("got %d %s", got.status, got.body)
+	}
 	stacks := make([]byte, 1<<20)
 	leftover := regexp.MustCompile(`net/http\.\(\*(Server|conn)\)|go-redis|miniredis|uber\.org/fx|pushfx/module\.`)
 	poll(t, "all goroutines end", func() bool {

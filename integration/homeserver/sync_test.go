@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"go.uber.org/zap"
-	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
@@ -162,30 +161,6 @@ func TestLogoutEndsWaitingSyncs(t *testing.T) {
 	}
 }
 
-func TestStopEndsWaitingSyncs(t *testing.T) {
-	t.Parallel()
-	d := startDemo(t)
-	first := d.sync("demo-alice", "")
-	var waiting []<-chan answer
-	for range 10 {
-		waiting = append(waiting, d.startSync("demo-alice", "since="+first.NextBatch+longPoll))
-	}
-	began := time.Now()
-	if status := d.stop(); status != exitOK {
-		t.Errorf("status %d: %s", status, d.stderr)
-	}
-	took := time.Since(began)
-	t.Logf("the stop took %v", took)
-	if took >= graceLimit {
-		t.Error("the stop waited for syncs")
-	}
-	for _, answers := range waiting {
-		if got := <-answers; got.status != 200 || !strings.HasPrefix(got.body, `{"next_batch":"`+first.NextBatch+`"`) {
-			t.Errorf("got %d %s", got.status, got.body)
-		}
-	}
-}
-
 func TestTooManySyncsWait(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -211,27 +186,17 @@ func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUp
 	return module.SyncUpdate{Token: since}, nil
 }
 
-// startQuiet serves syncs that find nothing, with little time to read and
-// write.
-func startQuiet(t *testing.T) (*syncs, *httptest.Server, *observer.ObservedLogs) {
-	t.Helper()
-	store, waker := startStore(t), newWaker()
-	users := sessions.New(store, "localhost", waker.wake)
-	core, logs := observer.New(zap.DebugLevel)
-	s := newSyncs(quiet{}, users, newFilters(store), waker, zap.New(core))
-	router := routerOf([]handlers.RouteGroup{s}, users, zap.New(core))
-	server := httptest.NewUnstartedServer(router)
-	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
-	server.Start()
-	t.Cleanup(server.Close)
-	return s, server, logs
-}
-
 // TestSyncWaitsLongerThanOtherRequestsMay: the server's limits on reading and
 // writing end no sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
-	_, server, _ := startQuiet(t)
+	store, waker := startStore(t), newWaker()
+	users := sessions.New(store, "localhost", waker.wake)
+	syncs := newSyncs(quiet{}, users, newFilters(store), waker, zap.NewNop())
+	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
+	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
+	server.Start()
+	t.Cleanup(server.Close)
 	for range 2 { // on one connection
 		response, err := server.Client().Get(server.URL + v3 + "/sync?access_token=demo-alice&since=s7&timeout=" + fmt.Sprint(3*littleTime.Milliseconds()))
 		if err != nil {
