@@ -66,7 +66,7 @@ func describe(op *observe.Operation) (name string, options []trace.SpanStartOpti
 	case op.Kind == observe.Call && op.Verb == "Notify":
 		return op.Verb, []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindProducer)}
 	case op.Kind == observe.Call:
-		return op.Verb, nil
+		return op.Verb, []trace.SpanStartOption{trace.WithSpanKind(trace.SpanKindInternal)}
 	case op.Kind == observe.Request:
 		return op.Verb + " " + op.Name, []trace.SpanStartOption{
 			trace.WithSpanKind(trace.SpanKindServer),
