@@ -92,7 +92,7 @@ const (
 	anyRule      = `{"rule":{"actions":[]}}`
 )
 
-// TestErrors has the rows of the document's table "Errors", and those that the
+// TestErrors has the rows of the document's table "Errors", and the rows that the
 // readings add; the endpoints that a row names stand in its steps. A user with the
 // override rules a and b takes them.
 func TestErrors(t *testing.T) {
@@ -184,8 +184,8 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The scope comes before everything else, the kind before everything that is
-// stored; without an event, PUT looks at nothing else of the rule.
+// The scope is judged first, then the kind, then the missing event, and the rest of the
+// request after it.
 func TestErrorsOfAUserWithoutRules(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -297,8 +297,7 @@ func TestRequestsWithoutARequester(t *testing.T) {
 	})
 }
 
-// A host that names a user who cannot be one gets no foreign data and no
-// detail.
+// A host that names an invalid user id gets no data and no detail.
 func TestUserWhoIsNone(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -226,7 +226,7 @@ func (h *guardedHost) request(ctx context.Context, user, method, path, body stri
 	return nil
 }
 
-// endpoints are all eleven, in both orders of who sets a pushkey, and a pusher that
+// endpoints are all eleven, in both orders in which users set a pushkey, and a pusher that
 // grows.
 func (h *guardedHost) endpoints(ctx context.Context) error {
 	const rule = "/pushrules/global/content/cake"
@@ -456,8 +456,8 @@ func TestTheACLOfThePageIsEnough(t *testing.T) {
 	})
 }
 
-// The file's right is beside a refusal that the page tells of; and the service is in
-// a database of its own.
+// Databases and files each need one more right. With files, the page names a refusal
+// that stays.
 func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -480,8 +480,8 @@ func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	}
 }
 
-// The users of the page may not do what is not theirs, and who only looks may change
-// nothing.
+// The page's users are refused other keys and commands; the user for checks is refused
+// every change.
 func TestTheACLOfThePageAllowsNothingElse(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)

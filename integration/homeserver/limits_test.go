@@ -78,8 +78,8 @@ func (d *demo) dial() net.Conn {
 	return conn
 }
 
-// Whoever sends nothing, half a header or half a body, loses the connection, and is in
-// nobody's way until then.
+// A client that sends nothing, half a header or half a body loses the connection. Until
+// then, other requests of the same user are answered.
 func TestConnectionsWithoutARequestEnd(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
@@ -98,7 +98,7 @@ func TestConnectionsWithoutARequestEnd(t *testing.T) {
 			}
 		})
 	}
-	d.expect("GET", rulesPath, "demo-alice", "", 200, "") // of the same user
+	d.expect("GET", rulesPath, "demo-alice", "", 200, "")
 	waiting.Wait()
 }
 
