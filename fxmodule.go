@@ -68,7 +68,6 @@ type Config struct {
 
 	// What follows is for hosts that include [Delivery].
 	Delivery        delivery.Config        // sending notifications
-	DeliveryQueue   redisqueue.Config      // keeping them until they are sent
 	DeliveryMetrics metrics.DeliveryConfig // counting them
 
 	// DefaultRules are server-default rules of the host's own, beside those of
@@ -87,8 +86,7 @@ func DefaultConfig() Config {
 		PusherPolicy: pusher.DefaultPolicy(),
 		Changes:      module.DefaultFeedConfig(),
 
-		Delivery:      delivery.DefaultConfig(),
-		DeliveryQueue: redisqueue.DefaultConfig(),
+		Delivery: delivery.DefaultConfig(),
 	}
 }
 
@@ -104,7 +102,6 @@ func (c Config) Validate() error {
 		below("Config.PusherPolicy.", c.PusherPolicy.Validate()),
 		below("Config.Changes.", c.Changes.Validate()),
 		below("Config.Delivery.", c.Delivery.Validate()),
-		below("Config.DeliveryQueue.", c.DeliveryQueue.Validate()),
 		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
 		below("Config.DefaultRules: ", defaults),
 	)
@@ -540,7 +537,7 @@ func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 
 func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
 	client, shared, options := b.redis()
-	return redisqueue.New(client, shared, b.host.Config.DeliveryQueue, options)
+	return redisqueue.New(client, shared, options)
 }
 
 // gateway returns what connects to the addresses that pushers may name.
@@ -563,7 +560,7 @@ func (b *builder) delivery(
 	if err != nil {
 		return nil, err
 	}
-	b.metrics.AddDelivery(d.Stats, b.host.Config.Delivery.Shards)
+	b.metrics.AddDelivery(d.Stats)
 	return d, nil
 }
 

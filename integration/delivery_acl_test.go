@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 )
 
@@ -27,7 +29,7 @@ func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
 	defer client.Close()
 	ctx, cancel := context.WithTimeout(g.t.Context(), 4*stepTimeout)
 	defer cancel()
-	if err := useQueue(ctx, g.t, client, prefix); err != nil {
+	if err := useQueue(ctx, client, prefix); err != nil {
 		trouble = append(trouble, err.Error())
 	}
 	return append(trouble, g.denied(l.user)...)
@@ -35,72 +37,63 @@ func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
 
 // useQueue calls every method of a queue, so that every script and command is
 // sent.
-func useQueue(ctx context.Context, t *testing.T, client redis.UniversalClient, prefix string) error {
-	t.Helper()
-	q := newQueue(t, client, func(c *queueConfig) {
-		c.Redis.KeyPrefix, c.Redis.OperationTimeout, c.Config = prefix, stepTimeout, redisqueue.Config{LogEntries: 2}
-	})
+func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) error {
+	cfg := rediscommit.DefaultConfig()
+	cfg.KeyPrefix, cfg.OperationTimeout = prefix, stepTimeout
+	q, err := redisqueue.New(client, cfg, rediscommit.Options{})
+	if err != nil {
+		return err
+	}
 	if err := q.Open(ctx, 8); err != nil {
 		return err
 	}
-	watching, cancel := context.WithCancel(ctx)
-	watched := make(chan error, 1)
-	subscribed, heard := make(chan struct{}), make(chan struct{}, 10)
-	go func() {
-		watched <- q.Watch(watching, func() { close(subscribed) }, func(int) { heard <- struct{}{} })
-	}()
-	defer cancel()
-	select {
-	case <-subscribed:
-	case err := <-watched:
-		return err
+	user := 0
+	add := func(key, target string, n int) error {
+		var failures []error
+		for range n {
+			user++
+			note := module.Notification{
+				ID: fmt.Sprintf("%016d", user), Priority: module.LowPriority, Room: "room0000", Meta: "{}", Text: strings.Repeat("x", 10),
+			}
+			batch := module.DeliveryBatch{
+				Shard: 1, Key: fmt.Sprint(key, user), Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50,
+				Additions: []module.Addition{{Target: target, User: "user0000", Notification: note, Generation: int64(user), Urgent: true}},
+			}
+			for range 2 { // and once more, as after a lost answer
+				failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{batch})[0].Err)
+			}
+		}
+		return errors.Join(failures...)
 	}
-	failures := []error{}
-	for _, key := range []string{"a", "a", "b", "c", "d"} { // one twice, and more than the log keeps
-		failures = append(failures, q.Append(ctx, key, time.Minute, map[int][]byte{1: []byte("x")}))
-		_, err := q.Read(ctx, 1, "", 10)
+	alone := module.Notification{ID: fmt.Sprintf("%016d", 0), Priority: module.CountsOnly, Room: "--------"}
+	counts := module.DeliveryBatch{
+		Shard: 1, Key: "counts", Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50,
+		Additions: []module.Addition{{Target: "f", User: "user0000", Notification: alone}},
+	}
+	failures := []error{
+		add("a", "a", 20), add("b", "b", 1), add("c", "c", 2), add("d", "d", 1),
+		q.Enqueue(ctx, []module.DeliveryBatch{counts})[0].Err, add("f", "f", 1), add("fanout", module.FanOut, 1),
+	}
+	claims := map[string]module.Claim{}
+	for range 2 {
+		claimed, err := q.Claim(ctx, 10, time.Minute)
 		failures = append(failures, err)
-	}
-	_, err := q.Join(ctx, "host", time.Minute)
-	lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
-	_, shared := q.ShareGateways(ctx, map[string]module.GatewayChange{"a": {State: module.GatewayClosed}, "b": {State: module.GatewayOpen}}, time.Minute)
-	failures = append(failures, err, lease.Err, shared)
-	progress := module.Progress{Epoch: lease.Value.Epoch, Done: []string{lease.Value.Last}, Held: map[string][]byte{"a": []byte("x"), "b": nil}}
-	_, restored := q.Restore(ctx, 1)
-	failures = append(failures, q.Checkpoint(ctx, map[int]module.Progress{1: progress})[1], restored,
-		followInstruction(ctx, q), q.Release(ctx, "host", 1, lease.Value.Epoch), q.Leave(ctx, "host"))
-	if err := errors.Join(failures...); err != nil {
-		return err
-	}
-	select {
-	case <-heard:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("no entry was heard of: %w", ctx.Err())
-	}
-}
-
-// followInstruction gives the owner of a shard an instruction, and answers it.
-func followInstruction(ctx context.Context, q *redisqueue.Queue) error {
-	ended := make(chan error, 1)
-	go func() { ended <- q.Instruct(ctx, map[int][]byte{1: []byte("x")})[1].Err }()
-	for {
-		select {
-		case err := <-ended:
-			return err
-		default:
-		}
-		lease := q.Acquire(ctx, "host", time.Minute, []int{1})[1]
-		err := lease.Err
-		for id := range lease.Value.Instructions {
-			answers := map[string][]byte{id: []byte("y")}
-			answered := module.Progress{Epoch: lease.Value.Epoch, Done: []string{lease.Value.Last}, Answers: answers}
-			err = errors.Join(err, q.Checkpoint(ctx, map[int]module.Progress{1: answered})[1])
-		}
-		if err != nil {
-			return err
+		for _, b := range claimed.Backlogs {
+			claims[b.Claim.Target.Name] = b.Claim
 		}
 	}
+	trouble := "1 x"
+	part := counts
+	part.Of, part.To, part.Additions[0].Target = claims[module.FanOut], 1, "g"
+	failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{part})[0].Err)
+	_, err = q.Read(ctx, claims["a"], 10)
+	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 2), trouble)
+	renewed, renewal := q.Renew(ctx, claims["a"], time.Second)
+	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 21), "")
+	_, dropped := q.Drop(ctx, claims["c"])
+	_, held := q.HeldGateways(ctx)
+	return errors.Join(append(failures, err, completed, renewal, last, dropped, held, q.Postpone(ctx, renewed, time.Hour, &trouble),
+		q.Release(ctx, []module.Claim{claims["d"]}))...)
 }
 
 func TestTheACLOfThePageIsEnoughForDelivery(t *testing.T) {

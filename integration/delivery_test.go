@@ -17,12 +17,9 @@ import (
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/module"
-	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/redistest"
-	"github.com/pushfx/pushfx/module/stored"
 )
 
 // testGateway is a push gateway that records what arrives.
@@ -137,38 +134,6 @@ func TestANotificationReachesItsGateway(t *testing.T) {
 	}
 }
 
-// The host has read what only a former master had, whose clock was ahead. What the
-// new master gets stands before that in the log.
-func TestWhatStandsBeforeTheLastThatWasReadIsSent(t *testing.T) {
-	t.Parallel()
-	redistest.Require(t)
-	client := redistest.Single(t).Client(t)
-	var notifier module.Notifier
-	var pushers module.PusherService
-	startHost(t, client, pushfx.Delivery, fx.Decorate(allowLoopback), fx.Populate(&notifier, &pushers))
-	gateway := newTestGateway(t)
-	if err := pushers.Set(t.Context(), alice, pusherAt(gateway.url, "key"), pusher.KeepOthers); err != nil {
-		t.Fatal(err)
-	}
-	log := stored.Keys{}.ShardLog(delivery.ShardOf(alice, delivery.DefaultConfig().Shards))
-	for n, before := range []func() error{
-		func() error { return nil },
-		func() error {
-			return client.Do(t.Context(), "XSETID", log, fmt.Sprint(time.Now().Add(time.Hour).UnixMilli(), "-0")).Err()
-		},
-		func() error { return client.Del(t.Context(), log).Err() },
-	} {
-		if err := before(); err != nil {
-			t.Fatal(err)
-		}
-		if err := sendEvent(t.Context(), notifier, message(n), alice); err != nil {
-			t.Fatal(err)
-		}
-		gateway.wait(t, atLeast(n+1))
-		eventually(t, "the log is empty", func() bool { return client.XLen(t.Context(), log).Val() == 0 })
-	}
-}
-
 func TestAHostWithoutDeliveryIsToldWhatIsMissing(t *testing.T) {
 	t.Parallel()
 	const want = "include pushfx.Delivery beside pushfx.Module"
@@ -276,9 +241,9 @@ type chanQueue struct {
 	used chan string
 }
 
-func (c chanQueue) Append(ctx context.Context, key string, window time.Duration, entries map[int][]byte) error {
-	c.used <- key
-	return c.DeliveryQueue.Append(ctx, key, window, entries)
+func (c chanQueue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
+	c.used <- batches[0].Key
+	return c.DeliveryQueue.Enqueue(ctx, batches)
 }
 
 type chanUnread chan string

@@ -42,9 +42,9 @@ type death struct {
 var deaths = []death{
 	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "EVAL", "EVALSHA") }, false, true},
 	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "EVAL", "EVALSHA") }, true, false},
-	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "XADD") }, true, false},
-	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "XADD") }, true, false},
-	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "XADD") }, true, false},
+	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HSET") }, true, false},
+	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "HSET") }, true, false},
+	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false},
 	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, false},
 	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, false},
 	{"the event is answered", nil, false, false},

@@ -58,7 +58,9 @@ func importTable() []importRow {
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
 		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
-		{"module/delivery", with("module/match", "module/delivery/dialguard"), []string{"os"}},
+		{"module/delivery", with("module/match", "module/internal/bounded", "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
+		{"module/delivery/content", with("module/match", idna), []string{"net", "os"}},
+		{"module/delivery/turns", nil, []string{"net", "os"}},
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},

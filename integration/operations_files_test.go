@@ -85,7 +85,7 @@ func exposed(t *testing.T) map[string][]string {
 	descs := make(chan *prometheus.Desc, 100)
 	counts := metrics.New(metrics.DeliveryConfig{})
 	for _, c := range slices.Concat(
-		counts.Collectors(), counts.Delivery(func() delivery.Stats { return delivery.Stats{} }, 1),
+		counts.Collectors(), counts.Delivery(func() delivery.Stats { return delivery.Stats{} }),
 		metrics.Feed(func() module.FeedStats { return module.FeedStats{} }),
 		[]prometheus.Collector{metrics.NewEvicting(func() int { return 0 }), metrics.NewClockOffset(func() time.Duration { return 0 })},
 	) {
@@ -100,7 +100,7 @@ func exposed(t *testing.T) map[string][]string {
 			t.Fatalf("a description in another form: %s", desc)
 		}
 		names := append(strings.FieldsFunc(found[2]+","+found[3], func(r rune) bool { return r == ',' }), "job", "instance")
-		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_oldest_seconds"} // all other times are histograms
+		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_late_seconds"} // all other times are histograms
 		if !strings.HasSuffix(found[1], "_seconds") || slices.Contains(gauges, found[1]) {
 			all[found[1]] = names
 			continue

@@ -22,11 +22,10 @@ var promised = []string{
 
 // lent are types of other packages that promised ones take.
 var lent = map[string][]string{
-	"module/commit/rediscommit":  {"Config", "Durability", "Options"},
-	"module/delivery/redisqueue": {"Config"},
-	"module/observe/metrics":     {"DeliveryConfig"},
-	"module/redisclient":         {"Clock", "Config"},
-	"module/strictjson":          {"Member", "Reader"},
+	"module/commit/rediscommit": {"Config", "Durability", "Options"},
+	"module/observe/metrics":    {"DeliveryConfig"},
+	"module/redisclient":        {"Clock", "Config"},
+	"module/strictjson":         {"Member", "Reader"},
 }
 
 // A change of the golden file is a change of what hosts compile against.

@@ -268,12 +268,11 @@ Config.PusherPolicy.MaxSharers is 0, want at least 1
 Config.Changes.Recheck is 0s, want above 0
 Config.Changes.MaxUsers is 0, want at least 1
 Config.Changes.MaxQueued is 0, want at least 1
-Config.Delivery.Shards is 0, want 1 to 4096
-Config.Delivery.MaxInFlight is 0, want 4 to 65536
+Config.Delivery.Shards is 0, want 1 to 1000
+Config.Delivery.MaxInFlight is 0, want 16 to 65536
 Config.Delivery.MaxPerGateway is 0, want 4 to 65536
-Config.Delivery.KeepHeld is 0, want 1 to 1000
-Config.Delivery.KeepOfRoom is 0, want 1 to 1000
-Config.Delivery.MaxHeldBytes is 0, want 1048576 to 1099511627776
+Config.Delivery.MaxBacklog is 0, want 10 to 1000
+Config.Delivery.MaxUserBytes is 0, want 1024 to 1073741824
 Config.Delivery.MaxNotificationBytes is 0, want 1024 to 1048576
 Config.Delivery.MaxEventBytes is 0, want 1024 to 1048576
 Config.Delivery.MaxCachedRules is 0, want 1048576 to 1099511627776
@@ -282,7 +281,6 @@ Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s
 Config.Delivery.CallAge is 0s, want 1s to 2m0s
 Config.Delivery.DedupWindow is 0s, want 1s to 24h0m0s
 Config.Delivery.Content is "", want "full", "names" or "none"
-Config.DeliveryQueue.LogEntries is 0, want 1 to 1000000
 Config.DefaultRules: default rule ".m.rule.master": want an id that no other default rule has, of whatever kind`
 	if got := err.Error(); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)

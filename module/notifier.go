@@ -36,7 +36,8 @@ type Notifier interface {
 
 	// UpdateBadges sends users' unread counts alone, to pushers that are not known
 	// to have been sent the same last: some seconds later, and once for many calls.
-	// For after a read receipt. It is lost if the host dies in between.
+	// For after a read receipt. When it returns nil, whatever host lives will send
+	// them.
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 
@@ -58,6 +59,10 @@ type Event struct {
 type Decision struct {
 	User   mxid.UserID
 	Result match.Result
+
+	// RoomName is the name of the room as this user sees it, for a room without one,
+	// which clients name after its other members. Empty is that of the event.
+	RoomName string
 }
 
 // Decisions are those of the members of a room, for [Notifier.Notify]. It needs
@@ -121,165 +126,174 @@ type Gateway interface {
 // GatewayAnswer is how a push gateway answers.
 type GatewayAnswer struct {
 	Status     int           // of HTTP
-	Rejected   []string      // pushkeys, of a 200
-	Malformed  bool          // a 200 whose body is no JSON object with a list "rejected", or none
+	Rejected   []string      // pushkeys, of a 2xx
 	RetryAfter time.Duration // how long to wait before the next request; 0 if it does not say
 }
 
-// DeliveryQueue keeps what was handed over until it is delivered: a log for each
-// of a fixed number of shards, and for each shard the state of the host that owns
-// it. Users are in the shard that package delivery computes of their id. Package
-// queuetest holds the contract as tests that any implementation can run.
+// DeliveryQueue keeps notifications until they are delivered: a backlog for each
+// pusher that has any, oldest notification first, and when each backlog is due.
+// A host that is about to send claims a backlog for a while; a claim that is not
+// renewed lapses, and the backlog is due again for any host. Package queuetest
+// holds the contract as tests that any implementation can run.
 //
-// A shard has at most one owner: who holds its lease. Leases end by the clock of
-// the queue, whatever the hosts' clocks say, and each taking of one has a greater
-// epoch, which fences what former owners still try to write.
+// The queue has one clock, whatever the hosts' clocks say. It interprets neither
+// texts nor meta nor trouble. Backlogs are spread over shards, and a call for one
+// shard takes effect as a whole or not at all.
 //
-// Errors: [ErrFenced] where said; [Unavailable] when the queue cannot be reached,
-// or not in time. Every method may be repeated after one.
+// Errors: [ErrFenced] where a claim has lapsed or is another's; [Unavailable] when
+// the queue cannot be reached, or not in time. Every method may be repeated after
+// one.
 type DeliveryQueue interface {
-	// Open checks that the queue is of the number of shards, which is fixed by who
-	// opens it first, and that this implementation can read it.
+	// Open checks that the queue is of the number of shards, which is fixed by the
+	// host that opens it first, and that this implementation can read it.
 	Open(ctx context.Context, shards int) error
 
-	// Append adds an entry to the logs of shards, as durably as the queue is
-	// configured. An entry whose key was added to a shard in the window is not
-	// again. After an error some of them may have been added.
-	Append(ctx context.Context, key string, window time.Duration, entries map[int][]byte) error
+	// Enqueue adds notifications to backlogs, as durably as the queue is configured,
+	// with a result for each batch. After an error, some batches may have been added.
+	Enqueue(ctx context.Context, batches []DeliveryBatch) []Result[Enqueued]
 
-	// Join says that a host is alive for a while, and returns all that are, this
-	// one included, in the order of their names. It is for spreading shards over
-	// hosts; safety does not depend on it. Leave takes a host back.
-	Join(ctx context.Context, host string, lasts time.Duration) ([]string, error)
-	Leave(ctx context.Context, host string) error
+	// Claim claims backlogs that are due, the longest due first, at most as many.
+	Claim(ctx context.Context, most int, lease time.Duration) (Claimed, error)
 
-	// Acquire takes the leases of shards for a host where nobody holds them, and
-	// renews those that it holds, with a result for each. A lease is held from
-	// before the call for as long as it lasts; who asks again in this time keeps
-	// its epoch. Release gives one back; it is no error if it is another's.
-	Acquire(ctx context.Context, host string, lasts time.Duration, shards []int) map[int]Result[Lease]
-	Release(ctx context.Context, host string, shard int, epoch int64) error
+	// Read returns the oldest notifications of a claimed backlog.
+	Read(ctx context.Context, c Claim, most int) ([]Notification, error)
 
-	// Restore returns what the last checkpoint of a shard kept.
-	Restore(ctx context.Context, shard int) (Checkpointed, error)
+	// Complete removes a notification that is one of the first two of a claimed
+	// backlog, and replaces the trouble. It returns how many are left. An id that is
+	// not there is no error. A backlog without notifications ends, with its claim.
+	Complete(ctx context.Context, c Claim, id, trouble string) (left int, err error)
 
-	// Read returns up to limit entries of a shard's log after a position, the empty
-	// one for all, in the order in which they were added.
-	Read(ctx context.Context, shard int, after string, limit int) ([]LogEntry, error)
+	// Postpone ends a claim, and has the backlog due after delay. It replaces the
+	// trouble, unless it is nil.
+	Postpone(ctx context.Context, c Claim, delay time.Duration, trouble *string) error
 
-	// Checkpoint keeps the owner's progress in shards, of each all of it or nothing,
-	// as durably as the queue is configured. It returns a result for each shard, nil
-	// if it was kept. With an epoch that is not the last it changes nothing, and the
-	// result is [ErrFenced]. A progress that has nothing but Done may be kept with any
-	// epoch: entries are done whoever owns the shard. An owner makes one at a time for
-	// a shard, all on one DeliveryQueue: one of which the answer got lost has no effect
-	// after the next, but that its entries are dropped.
-	Checkpoint(ctx context.Context, progress map[int]Progress) map[int]error
+	// Renew has a claim lapse later by the duration. The claim that it returns
+	// takes the place of c.
+	Renew(ctx context.Context, c Claim, by time.Duration) (Claim, error)
 
-	// Instruct has the owners of shards do what operators want, by shard, and returns
-	// an answer or an error for each. The queue does not interpret either. An owner
-	// gets an instruction with its lease until it has answered; one that nobody has
-	// answered when ctx ends is taken back, with [ErrNotAnswered]. Then it may still
-	// have been done.
-	Instruct(ctx context.Context, instructions map[int][]byte) map[int]Result[[]byte]
+	// Drop ends a claimed backlog with all its notifications, and returns how many
+	// these were.
+	Drop(ctx context.Context, c Claim) (dropped int, err error)
 
-	// ShareGateways tells the other hosts how gateways have changed at this one, by
-	// their names, and returns what is known of those that are not open, whoever
-	// told it. What is told lapses after lasts, by the clock of the queue, unless it
-	// is told again. An implementation may know of a limited number; hosts act on
-	// their own for the others.
-	ShareGateways(ctx context.Context, changes map[string]GatewayChange, lasts time.Duration) (map[string]SharedGateway, error)
+	// Release has claimed backlogs due at once. It ignores claims that have lapsed.
+	Release(ctx context.Context, claims []Claim) error
 
-	// Watch calls appended, for entries that any host adds, with their shard, until
-	// ctx ends or some may have been missed. It calls watching, once, when it will
-	// hear of every later one. It is a hint that saves time: a lease tells as well.
-	Watch(ctx context.Context, watching func(), appended func(shard int)) error
+	// Backlogs calls visit for the backlogs of a shard until it returns false. Those
+	// that change meanwhile may be missing or come twice. It is for tools.
+	Backlogs(ctx context.Context, shard int, visit func(Backlog) bool) error
+
+	// HeldGateways returns the gateways, by name, that operators want nothing sent to.
+	HeldGateways(ctx context.Context) ([]string, error)
 }
 
-// Lease is the ownership of a shard.
-type Lease struct {
-	Held  bool   // by the host that asked; else the rest says nothing
-	Epoch int64  // grows with each taking
-	Last  string // position of the last entry of the log, empty if it has none
-
-	// Evicted is how many entries the log has dropped so far, the oldest ones,
-	// since too many waited.
-	Evicted int64
-
-	// Instructions are those that wait for Progress.Answers, by their ids.
-	Instructions map[string][]byte
+// Target names a backlog.
+type Target struct {
+	Shard int
+	Name  string // [A-Za-z0-9_-], at most 64 bytes
 }
 
-// LogEntry is an entry in the log of a shard.
-type LogEntry struct {
-	Position string    // opaque; see [DeliveryQueue.Read]
-	Added    time.Time // by the clock of the queue
-	Data     string
-}
+// Priority says which notifications of a backlog that is too long go first.
+type Priority byte
 
-// Progress is what an owner has achieved since its last checkpoint.
-type Progress struct {
-	Epoch int64 // of the owner's lease
-
-	// Done are the positions of entries of which nothing is left to do in the log.
-	// The queue drops them.
-	Done []string
-
-	// Finished is what is done of the other entries. The queue does not interpret it.
-	// It replaces what was kept before; nil leaves that.
-	Finished []byte
-
-	// Held changes what is kept of single pushers, by their digests: nil removes
-	// it.
-	Held map[string][]byte
-
-	// Answers are those to Lease.Instructions, by their ids. One to an instruction
-	// that was answered, or taken back, is ignored.
-	Answers map[string][]byte
-}
-
-// Checkpointed is what a shard's checkpoints have kept.
-type Checkpointed struct {
-	Finished []byte
-	Held     map[string][]byte
-}
-
-// ErrNotAnswered is for an instruction that no owner has answered in time.
-var ErrNotAnswered = fault.New(fault.Unavailable, "No host has answered in time.")
-
-// GatewayState is how hosts treat a push gateway.
-type GatewayState string
-
-// The states. Of two that hosts tell of one gateway the later in this list is the
-// one that holds.
+// The priorities, the most important first.
 const (
-	GatewayOpen    GatewayState = "open"
-	GatewayClosed  GatewayState = "closed"  // it fails, and is only tried from time to time
-	GatewayWaiting GatewayState = "waiting" // it has named a time before which it is to be sent nothing
-	GatewayHeld    GatewayState = "held"    // an operator has it sent nothing; no host tells or changes it
+	HighPriority Priority = 'h'
+	LowPriority  Priority = 'l'
+
+	// CountsOnly is for counts without an event. A backlog has one at most that is
+	// not under way, and only as its last notification.
+	CountsOnly Priority = 'c'
 )
 
-// GatewayChange is what a host tells of a gateway.
-type GatewayChange struct {
-	// State is GatewayClosed, GatewayWaiting, or GatewayOpen, which ends what was
-	// told of it unless a time that it has named is not over. The empty one has what
-	// is known, if anything, last longer.
-	State  GatewayState
-	Wait   time.Duration // of GatewayWaiting: from now
-	Status int           // of the last answer; 0 for none
-
-	// Retry ends a time that it has named first: an operator has it tried.
-	Retry bool
+// Notification is a notification of a backlog.
+type Notification struct {
+	ID       string // 16 bytes of [A-Za-z0-9_-]; a backlog has each once
+	Priority Priority
+	Room     string // 8 bytes; tells rooms of one backlog from each other
+	Meta     string // small, kept in any case, without a byte 0
+	Text     string // what may be large
 }
 
-// SharedGateway is what is known of a gateway that is not open. Times are by the
-// clock of the queue.
-type SharedGateway struct {
-	State  GatewayState
-	Since  time.Time // when it was first told not to be open
-	Until  time.Time // of GatewayWaiting
-	Status int       // of the last answer before it was told; 0 for none
+// DeliveryBatch is what [DeliveryQueue.Enqueue] adds to backlogs of one shard.
+type DeliveryBatch struct {
+	Shard int
+
+	// Key names the batch. Another one of the key in the window is not added.
+	Key    string
+	Window time.Duration
+
+	// Of is the claim of the backlog [FanOut] from whose first notification the
+	// batch is made, the zero Claim if it is none. Then From and To are how much of
+	// that was made before, and will have been after the batch; both are checked,
+	// and the Key is not.
+	Of       Claim
+	From, To int
+
+	// Lease is for how long those backlogs are claimed that the batch begins, if
+	// their Addition asks for it.
+	Lease time.Duration
+
+	MaxBacklog   int // notifications of a backlog; somewhat more may be kept for a while
+	MaxUserBytes int // texts of a user that wait behind others; above it they are left out
+
+	Additions []Addition // of different targets
 }
 
-// ErrFenced is for an owner whose shard another host has taken.
+// Addition is a notification to be added to a backlog.
+type Addition struct {
+	Target       string // its name
+	User         string // a digest of the user whose bytes are counted, 8 bytes
+	Notification Notification
+
+	Claim  bool          // the backlog, if this begins it
+	Delay  time.Duration // the backlog is due after it, if this begins it and does not claim it
+	Urgent bool          // a backlog that is postponed is due at once
+
+	// Generation is of the pusher. A backlog whose trouble begins with the decimal
+	// number of an earlier one is due at once, as if it had no trouble.
+	Generation int64
+}
+
+// FanOut is the name of the backlog of a shard that keeps what is to be added to
+// others later. While a shard has it, batches that are not made from it are not
+// added, unless they are for it.
+const FanOut = "fanout"
+
+// Enqueued is what became of a batch.
+type Enqueued struct {
+	// Again is set if it was added before, Behind if it was not added because of a
+	// backlog [FanOut], and Full if that has no room.
+	Again, Behind, Full bool
+
+	// Claims are those of the additions whose backlogs are claimed, by their place;
+	// the zero Claim for others.
+	Claims []Claim
+
+	Coalesced int // notifications that were dropped, where a backlog was too long
+	Due       int // backlogs of the shard that are due and not claimed; only with Of
+}
+
+// Claim is the right to send a backlog's notifications, until it lapses.
+type Claim struct {
+	Target Target
+	Token  int64 // 0 is no claim
+}
+
+// Claimed is what [DeliveryQueue.Claim] has claimed.
+type Claimed struct {
+	Backlogs []Backlog
+	More     bool          // there may be more that are due
+	Oldest   time.Duration // for how long the backlog had been due that was due the longest
+}
+
+// Backlog is a backlog without the texts of its notifications.
+type Backlog struct {
+	Claim   Claim // the zero Token if nobody has claimed it
+	Waiting int   // notifications
+	First   Notification
+	Trouble string    // what was kept of the last attempts; see [DeliveryQueue.Postpone]
+	Due     time.Time // when it is to be tried, or when its claim lapses
+}
+
+// ErrFenced is for a host whose claim has lapsed, so that another may have it.
 var ErrFenced = fault.New(fault.Unavailable, "The server cannot reach its storage, try again later.")

@@ -290,12 +290,17 @@ func (d *delivery) round(ctx context.Context, users int) (r deliveryRound, err e
 	return r, err
 }
 
-// measureLatency has a host send one notification after the other, and measures each
+// measureLatency sends one notification after the other, and measures each
 // from the beginning of Notify to its arrival, beside a bare POST of the same.
 func (d *delivery) measureLatency(ctx context.Context) error {
-	if _, err := d.start(self("sender", d.address), ""); err != nil {
-		return err
-	}
+	ctx, stop := context.WithCancel(ctx)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		d.push.Run(ctx)
+	}()
+	defer func() { <-ended }()
+	defer stop()
 	const notifications = 1000
 	var sent, bare []time.Duration
 	for i := range notifications {
@@ -318,7 +323,7 @@ func (d *delivery) measureLatency(ctx context.Context) error {
 		}
 		bare = append(bare, theirs.at.Sub(began))
 	}
-	sent = sent[1:] // the first waits for the host to start
+	sent = sent[1:] // the first waits until the host has started
 	for _, percent := range []int{50, 99} {
 		ours, theirs := quantile(sent, float64(percent)/100), quantile(bare, float64(percent)/100)
 		fmt.Printf("| from Notify to the gateway, one at a time, p%d | %s | %s | %.1f | %s |\n",

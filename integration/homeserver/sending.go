@@ -6,7 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -38,6 +40,7 @@ func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbo
 // authentication, and a push gateway that prints what arrives.
 func mountSending(e *echo.Echo, cfg config, s *sending, users *sessions.Sessions, limits *limits, stdout io.Writer) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
+	e.Any("/_demo/read", methods{http.MethodPost: s.read}.serve, newAuth(users, limits))
 	var lines sync.Mutex
 	gateway := receiver.New(func(n receiver.Notification) {
 		lines.Lock()
@@ -83,7 +86,11 @@ func (r *sendRequest) check() error {
 			return badRequest("M_INVALID_PARAM", "A member is no user id.")
 		}
 	}
-	for user, count := range r.Unread {
+	return checkUnread(r.Unread)
+}
+
+func checkUnread(counts map[mxid.UserID]int) error {
+	for user, count := range counts {
 		if user.Validate() != nil || count < 0 {
 			return badRequest("M_INVALID_PARAM", "Field 'unread' must have a count for each user id.")
 		}
@@ -138,6 +145,31 @@ func (s *sending) send(c echo.Context) error {
 		return err
 	}
 	return c.JSON(http.StatusOK, map[string]string{"event_id": request.EventID})
+}
+
+// read serves POST /_demo/read: users have read something, and their badges show other
+// counts from now on.
+func (s *sending) read(c echo.Context) error {
+	var request struct {
+		Unread map[mxid.UserID]int `json:"unread"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if len(request.Unread) == 0 {
+		return missing("unread")
+	}
+	if err := checkUnread(request.Unread); err != nil {
+		return err
+	}
+	ctx := c.Request().Context()
+	if err := s.unread.set(ctx, request.Unread); err != nil {
+		return err
+	}
+	if err := s.outbox.notifier.UpdateBadges(ctx, slices.Collect(maps.Keys(request.Unread))...); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, struct{}{})
 }
 
 var _ module.Unread = (*unread)(nil)

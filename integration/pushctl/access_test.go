@@ -205,13 +205,13 @@ func TestTheACLOfThePageIsEnoughForPushctl(t *testing.T) {
 func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
-	looks := [][]string{{"queues"}, {"queues", "show", string(alice)}, {"rejections", "list"}, {"gateways"}, {"check"}}
+	looks := [][]string{{"queues"}, {"queues", "show", string(alice)}, {"gateways"}, {"check"}}
 	changes := [][]string{
-		{"queues", "retry", string(alice)}, {"rejections", "release"}, {"queues", "flush", "-older", "1ms"},
-		{"gateways", "hold", "x.example.org"}, {"gateways", "open", "x.example.org"}, {"forget", "-yes", string(alice)},
+		{"queues", "retry", string(alice), "-yes"}, {"queues", "flush", string(alice), "-yes"},
+		{"gateways", "hold", "push.example.org", "-yes"}, {"gateways", "open", "push.example.org", "-yes"}, {"forget", "-yes", string(alice)},
 	}
 	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
-	_, toChange := operatorsUser(t, "### ACL: more for `pushctl queues retry` and what else hosts do for pushctl")
+	_, toChange := operatorsUser(t, "### ACL: more for `pushctl queues retry` and what else changes the queue")
 	for heading, more := range map[string][]string{"### ACL: a user who only looks": toLook, pushctlACL: slices.Concat(toLook, toChange)} {
 		name, rules := operatorsUser(t, heading)
 		server := redistest.Single(t)
@@ -224,6 +224,7 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 			calls = slices.Concat(looks, changes)
 		}
 		d.away(alice)
+		d.notify(alice)
 		g.grant(slices.Concat(rules, more))
 		for _, args := range calls {
 			if r := g.ctl(append(args, "-redis-password-file", password)...); r.status != exitOK {

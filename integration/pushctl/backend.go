@@ -85,7 +85,7 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	b.rules, _ = push.Stores.Rules.(*rulestore.Store)
 	b.pushers, _ = push.Stores.Pushers.(*pusherstore.Store)
 	b.index, _ = push.Stores.Pushkeys.(*pusherstore.Index)
-	b.queue, err = redisqueue.New(b.client, cfg.Redis, cfg.DeliveryQueue, rediscommit.Options{})
+	b.queue, err = redisqueue.New(b.client, cfg.Redis, rediscommit.Options{})
 	return err
 }
 

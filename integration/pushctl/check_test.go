@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,7 +15,6 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -62,6 +60,7 @@ func inOrder(steps ...func(*bed)) func(*bed) {
 // damages have each kind of problem that a single server can have, for the keys of
 // a host.
 func damages(keys stored.Keys) []damage {
+	entry := `h0123456789abcdefroom0000user0000000000{"u":"@alice:example.org"}`
 	const (
 		mine   = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
 		room   = `{"rule_id":"!room:example.org","default":false,"enabled":true,"actions":[]}`
@@ -95,13 +94,19 @@ func damages(keys stored.Keys) []damage {
 		{"a claim that was given up", claimGivenUp, repaired, runs("SET", claimsOfNobody, `{"claims":{"17":"@bob:example.org"}}`)},
 		{"pushkeys that nobody settles", unsettledPushkeys, repaired, runs("ZADD", keys.Unsettled(), 17, string(own.Digest()))},
 
-		{"a queue of another form", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "2 8")},
-		{"an event to be delivered that nobody can read", unreadableEntry, left, runs("XADD", keys.ShardLog(0), "*", stored.LogData, secret)},
-		{"a gateway whose state nobody can read", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
-		{"a record that nobody can read", unreadableHeld, left, runs("HSET", keys.ShardHeld(0), "digest", secret)},
-		{"a record that nobody can read, reset", unreadableHeld, reset, runs("HSET", keys.ShardHeld(0), "digest", secret)},
+		{"a queue of another form", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "3 8")},
+		{"a queue of an old form", oldDelivery, repaired, runs("SET", keys.DeliveryFormat(), "1 8")},
+		{"a log of an old form", oldDelivery, repaired, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
+		{"hosts of an old form", oldDelivery, repaired, runs("ZADD", "delivery:hosts", 1, "host")},
+		{"a notification that nobody can read", unreadableEntry, left, inOrder(
+			runs("RPUSH", keys.Backlog(0, "x"), secret), runs("ZADD", keys.ShardDue(0), 1, "x"))},
+		{"a backlog that is never due", lostBacklog, repaired, runs("RPUSH", keys.Backlog(0, "x"), entry)},
+		{"a gateway whose time nobody can read", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 
-		{"records of another type", wrongType, left, runs("SET", keys.ShardHeld(0), "x")},
+		{"a backlog of another type", wrongType, left, runs("SET", keys.Backlog(0, "x"), "x")},
+		{"texts of another type", wrongType, left, runs("SET", keys.Texts(0, "x"), "x")},
+		{"what is due of another type", wrongType, left, runs("SET", keys.ShardDue(0), "x")},
+		{"trouble of another type", wrongType, left, runs("SET", keys.ShardTrouble(0), "x")},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
 		{"claims of another type", wrongType, left, inOrder(runs("DEL", claims), runs("RPUSH", claims, "x"))},
@@ -388,33 +393,5 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 		if r.status != exitProblems || strings.Count(r.stdout, misplacedKey.name+"\t"+string(alice)) != 2 {
 			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
 		}
-	}
-}
-
-// A log is examined to its end, however long it is.
-func TestALongLogIsExaminedWhole(t *testing.T) {
-	t.Parallel()
-	const many = 15*pageSize + 7
-	b := onOne(t)
-	b.set(alice, "a pusher")
-	entry := delivery.Instruction{}.AppendTo(nil) // which is none
-	if _, err := b.client.Pipelined(t.Context(), func(p redis.Pipeliner) error {
-		for range many {
-			p.XAdd(t.Context(), &redis.XAddArgs{Stream: b.keys.ShardLog(7), Values: []any{stored.LogData, entry}})
-		}
-		return nil
-	}); err != nil {
-		t.Fatal(err)
-	}
-	var got report
-	r := b.want(exitProblems, "check", "-json")
-	if err := json.Unmarshal([]byte(r.stdout), &got); err != nil {
-		t.Fatal(err)
-	}
-	if got.Entries != many || got.Problems[unreadableEntry.name] != 1 {
-		t.Errorf("got %+v", got)
-	}
-	if r := b.want(exitProblems, "check", "-list"); !strings.Contains(r.stdout, fmt.Sprintf("%d: the first is ", many)) {
-		t.Errorf("got %s", r.stdout)
 	}
 }

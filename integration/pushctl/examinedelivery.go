@@ -3,10 +3,13 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"strconv"
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -14,26 +17,17 @@ import (
 // The problems of delivery.
 var (
 	unreadableFormat  = kind{"delivery of another form", byHand}
-	unreadableEntry   = kind{"unreadable events to be delivered", byHost}
-	unreadableGateway = kind{"unreadable state of a push gateway", byHand}
-	unreadableHeld    = kind{"unreadable record of a pusher in trouble", byReset}
+	oldDelivery       = kind{"delivery of a form that no host reads", byRepair}
+	unreadableEntry   = kind{"unreadable notifications", byHost}
+	unreadableGateway = kind{"unreadable gateway that is held", byHand}
+	lostBacklog       = kind{"notifications that are never due", byRepair}
 )
 
 // examineDelivery looks for what no host can read among the keys of delivery.
 func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string) error {
 	for _, name := range names {
 		key := s.keys.Parse(name)
-		var err error
-		switch key.Kind {
-		case stored.DeliveryFormatKey:
-			err = x.examineFormat(ctx, node, name)
-		case stored.DeliveryGatewaysKey:
-			err = x.examineGateways(ctx, node, name)
-		case stored.ShardLogKey:
-			err = s.examineLog(ctx, node, x, name)
-		case stored.ShardHeldKey:
-			err = s.examineHeld(ctx, node, x, name, key.Shard)
-		}
+		err := s.examineDeliveryKey(ctx, node, x, name, key)
 		v := value{name: name, Key: key}
 		if failed := v.fill(redis.NewStatusResult("", err)); failed != nil {
 			return fmt.Errorf("read %s: %w", name, failed)
@@ -45,10 +39,40 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 	return nil
 }
 
+func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
+	switch key.Kind {
+	case stored.DeliveryFormatKey:
+		return x.examineFormat(ctx, node, name)
+	case stored.DeliveryGatewaysKey:
+		return x.examineGateways(ctx, node, name)
+	case stored.OldDeliveryKey:
+		x.sure = append(x.sure, problem{
+			kind: oldDelivery, subject: name,
+			repair: func(ctx context.Context) error { return s.client.Del(ctx, name).Err() },
+		})
+	case stored.BacklogKey:
+		return s.examineBacklog(ctx, node, x, name, key)
+	case stored.ShardDueKey:
+		return node.ZCard(ctx, name).Err()
+	case stored.ShardTroubleKey:
+		n, err := node.HLen(ctx, name).Result()
+		x.Held += n
+		return err
+	case stored.ShardBytesKey, stored.TextsKey:
+		return node.HLen(ctx, name).Err()
+	}
+	return nil
+}
+
 func (x *examination) examineFormat(ctx context.Context, node *redis.Client, name string) error {
 	text, err := node.Get(ctx, name).Result()
 	if _, found := stored.ReadDeliveryFormat(text); err == nil && !found {
-		x.sure = append(x.sure, problem{kind: unreadableFormat, subject: name, detail: text})
+		p := problem{kind: unreadableFormat, subject: name, detail: text}
+		if stored.IsOldDeliveryFormat(text) {
+			p.kind = oldDelivery
+			p.repair = func(ctx context.Context) error { return node.Del(ctx, name).Err() }
+		}
+		x.sure = append(x.sure, p)
 	}
 	return err
 }
@@ -56,52 +80,54 @@ func (x *examination) examineFormat(ctx context.Context, node *redis.Client, nam
 func (x *examination) examineGateways(ctx context.Context, node *redis.Client, name string) error {
 	all, err := node.HGetAll(ctx, name).Result()
 	for gateway, text := range all {
-		if _, found := stored.ReadGateway(text); !found {
+		if _, failed := strconv.ParseInt(text, 10, 64); failed != nil {
 			x.sure = append(x.sure, problem{kind: unreadableGateway, subject: name, detail: gateway})
 		}
 	}
 	return err
 }
 
-// examineLog reads a log in pages, as long as it is at first: all that cannot be read
-// in it is one problem.
-func (s *scanner) examineLog(ctx context.Context, node *redis.Client, x *examination, name string) error {
-	length, err := node.XLen(ctx, name).Result()
-	unreadable, first := 0, ""
-	for from, read := "-", int64(0); err == nil && read < length; {
-		var page []redis.XMessage
-		if err = s.limiter.WaitN(ctx, s.pace.page(pageSize)); err == nil {
-			page, err = node.XRangeN(ctx, name, from, "+", int64(s.pace.page(pageSize))).Result()
-		}
-		if len(page) == 0 {
-			break
-		}
-		for _, entry := range page {
-			data, _ := entry.Values[stored.LogData].(string)
-			if delivery.CheckEntry(data) != nil {
-				unreadable++
-				first = cmp.Or(first, entry.ID)
-			}
-		}
-		from, read = "("+page[len(page)-1].ID, read+int64(len(page))
-		x.Entries += int64(len(page))
+// examineBacklog reads a backlog: all that cannot be read in it is one problem.
+func (s *scanner) examineBacklog(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
+	entries, err := node.LRange(ctx, name, 0, -1).Result()
+	if err != nil {
+		return err
 	}
+	unreadable, first := 0, ""
+	for i, text := range entries {
+		e, found := stored.ReadBacklogEntry(text)
+		if found && key.Target != module.FanOut {
+			_, err := delivery.ReadBacklog(module.Backlog{First: module.Notification{Meta: e.Meta}})
+			found = err == nil
+		}
+		if !found {
+			unreadable++
+			first = cmp.Or(first, strconv.Itoa(i))
+		}
+	}
+	x.Entries += int64(len(entries))
 	if unreadable > 0 {
 		x.sure = append(x.sure, problem{
-			kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d: the first is %s", unreadable, first),
+			kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d: the first at place %s", unreadable, first),
+		})
+	}
+	due := s.keys.ShardDue(key.Shard)
+	isLost := func(ctx context.Context) (bool, error) {
+		err := s.client.ZScore(ctx, due, key.Target).Err()
+		if errors.Is(err, redis.Nil) {
+			n, err := s.client.Exists(ctx, name).Result()
+			return n > 0, err
+		}
+		return false, err
+	}
+	lost, err := isLost(ctx)
+	if lost {
+		x.doubtful = append(x.doubtful, problem{
+			kind: lostBacklog, subject: name, isStill: isLost,
+			repair: func(ctx context.Context) error {
+				return s.client.ZAddNX(ctx, due, redis.Z{Score: 1, Member: key.Target}).Err()
+			},
 		})
 	}
 	return err
-}
-
-func (s *scanner) examineHeld(ctx context.Context, node *redis.Client, x *examination, name string, shard int) error {
-	return scanHeld(ctx, node, name, func(id, text string) {
-		x.Held++
-		if _, err := delivery.ReadHeld([]byte(text)); err != nil {
-			x.sure = append(x.sure, problem{
-				kind: unreadableHeld, subject: name, detail: id,
-				repair: func(ctx context.Context) error { return ifDone(s.queue.RemoveHeld(ctx, shard, id, []byte(text))) },
-			})
-		}
-	})
 }

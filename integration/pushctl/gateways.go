@@ -9,21 +9,24 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/pushfx/pushfx/module"
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
 func gatewaysCommand() command {
 	return command{
 		name:    "gateways",
-		summary: "shows the push gateways that are away, or whose pushers are in trouble",
-		about: "Shows the push gateways that hosts have closed since they fail, that have told to wait or that an\n" +
-			"operator holds, since when, and the status of the last answer; and those whose pushers are in trouble,\n" +
-			"how many these are, how many of them were rejected, and how many notifications wait. What is under way\n" +
-			"and how much is delivered is in the metrics of the hosts.",
+		summary: "shows the push gateways for which something waits, or that an operator holds",
+		about: "Shows for each push gateway and app how many pushers have something that waits, how many of these fail\n" +
+			"and since when, how the last try ended, and how many notifications wait; and the gateways that are held.\n" +
+			"What is under way and how much is delivered is in the metrics of the hosts.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			all, err := c.readGateways(ctx)
 			if err != nil {
@@ -37,40 +40,46 @@ func gatewaysCommand() command {
 	}
 }
 
-// shownGateway is a push gateway.
+// shownGateway is a push gateway, for an app.
 type shownGateway struct {
-	Gateway  string              `json:"gateway"` // empty for pushers that are gone, or disabled
-	State    module.GatewayState `json:"state"`
-	Since    time.Time           `json:"since,omitzero"`
-	Until    time.Time           `json:"until,omitzero"` // when it has told to wait
-	Status   int                 `json:"last_status"`    // of the answer before it was closed; 0 for none
-	Pushers  int                 `json:"pushers_in_trouble"`
-	Rejected int                 `json:"rejected"`
-	Waiting  int                 `json:"notifications"`
+	Gateway       string    `json:"gateway"`
+	App           string    `json:"app_id,omitempty"` // empty for one that is only held
+	HeldSince     time.Time `json:"held_since,omitzero"`
+	Pushers       int       `json:"pushers"`
+	Failing       int       `json:"failing"`
+	Since         time.Time `json:"failing_since,omitzero"`
+	Last          string    `json:"last,omitempty"` // a status, or why there was no answer
+	Notifications int       `json:"notifications"`
 }
 
 func (c *deliveryCall) readGateways(ctx context.Context) ([]shownGateway, error) {
-	held, _, err := c.selectHeld(ctx, func(heldPusher) bool { return true })
+	backlogs, err := c.selectBacklogs(ctx, "")
 	if err != nil {
 		return nil, err
 	}
-	known, err := c.queue.Gateways(ctx, c.now())
+	held, err := c.queue.Held(ctx)
 	if err != nil {
 		return nil, err
 	}
 	gateways := map[string]shownGateway{}
-	for name, g := range known {
-		gateways[name] = shownGateway{Gateway: name, State: g.State, Since: g.Since, Until: g.Until, Status: g.Status}
-	}
-	for _, h := range held {
-		g := gateways[h.gateway]
-		g.Gateway, g.State = h.gateway, cmp.Or(g.State, module.GatewayOpen)
+	for _, b := range backlogs {
+		g := gateways[b.Gateway+" "+b.App]
+		g.Gateway, g.App, g.HeldSince = b.Gateway, b.App, held[b.Gateway]
 		g.Pushers++
-		if h.Rejected {
-			g.Rejected++
+		g.Notifications += b.Notifications
+		if !b.Since.IsZero() {
+			g.Failing++
+			g.Last = lastOf(b.Waiting)
+			if g.Since.IsZero() || b.Since.Before(g.Since) {
+				g.Since = b.Since
+			}
 		}
-		g.Waiting += len(h.Kept)
-		gateways[h.gateway] = g
+		gateways[b.Gateway+" "+b.App] = g
+	}
+	for name, since := range held {
+		if !slices.ContainsFunc(backlogs, func(b backlog) bool { return b.Gateway == name }) {
+			gateways[name] = shownGateway{Gateway: name, HeldSince: since}
+		}
 	}
 	all := []shownGateway{}
 	for _, name := range slices.Sorted(maps.Keys(gateways)) {
@@ -81,38 +90,33 @@ func (c *deliveryCall) readGateways(ctx context.Context) ([]shownGateway, error)
 
 func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "All gateways are open, and no pusher is in trouble.")
+		_, err := fmt.Fprintln(w, "Nothing waits, and no gateway is held.")
 		return err
+	}
+	since := func(t time.Time) string {
+		if t.IsZero() {
+			return "-"
+		}
+		return now.Sub(t).Round(time.Second).String()
 	}
 	var rows [][]string
 	for _, g := range all {
-		since, until, status := "-", "-", "-"
-		if !g.Since.IsZero() {
-			since = now.Sub(g.Since).Round(time.Second).String()
-		}
-		if !g.Until.IsZero() {
-			until = max(0, g.Until.Sub(now)).Round(time.Second).String()
-		}
-		if g.Status > 0 {
-			status = fmt.Sprint(g.Status)
-		}
 		rows = append(rows, []string{
-			printable(cmp.Or(g.Gateway, "-")), printable(string(g.State)), since, until, status,
-			strconv.Itoa(g.Pushers), strconv.Itoa(g.Rejected), strconv.Itoa(g.Waiting),
+			printable(g.Gateway), printable(cmp.Or(g.App, "-")), since(g.HeldSince), strconv.Itoa(g.Pushers), strconv.Itoa(g.Failing),
+			since(g.Since), printable(cmp.Or(g.Last, "-")), strconv.Itoa(g.Notifications),
 		})
 	}
-	head := []string{"GATEWAY", "STATE", "FOR", "UNTIL IN", "LAST STATUS", "PUSHERS IN TROUBLE", "REJECTED", "NOTIFICATIONS"}
-	return writeTable(w, head, rows)
+	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "FAILING", "FAILING FOR", "LAST", "NOTIFICATIONS"}, rows)
 }
 
 func gatewaysHoldCommand() command {
 	return command{
 		name: "gateways hold", args: "HOST",
 		summary: "has nothing sent to a push gateway, until it is opened",
-		about: "Has all hosts send nothing to a push gateway, within a second or two, until it is opened. Of each of\n" +
-			"its pushers the newest notifications are kept, for a day. HOST is host, host:port or\n" +
-			"scheme://host:port; without a scheme it is https.",
-		setup: forDelivery(addDryRun, func(ctx context.Context, c *deliveryCall) error {
+		about: "Has all hosts send nothing to a push gateway, within a second or two, until it is opened. Its pushers\n" +
+			"keep their notifications, for a day. HOST is host, host:port or scheme://host:port; without a scheme it\n" +
+			"is https. Without -yes it only tells what it would do. It fails if no pusher names the gateway.",
+		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
 			name, err := gatewayArgument(c.args[0])
 			if err != nil {
 				return err
@@ -120,12 +124,52 @@ func gatewaysHoldCommand() command {
 			if _, err := c.shardCount(ctx); err != nil {
 				return err
 			}
-			record := stored.GatewayRecord{State: string(module.GatewayHeld), Since: c.now().UnixMilli()}
-			return c.changeGateways("hold", []string{name}, func() error {
-				return c.client.HSet(ctx, c.keys.DeliveryGateways(), name, record.Text()).Err()
-			})
+			named, err := c.isNamed(ctx, name)
+			if err != nil {
+				return err
+			}
+			if !named {
+				return fmt.Errorf("no pusher names the gateway %s", printable(name))
+			}
+			if c.yes {
+				if err := c.queue.Hold(ctx, name); err != nil {
+					return err
+				}
+			}
+			return c.tell("hold", "%s", printable(name))
 		}),
 	}
+}
+
+// isNamed reports whether a pusher names a gateway. It reads pushers until it finds
+// one.
+func (b *backend) isNamed(ctx context.Context, name string) (bool, error) {
+	var found atomic.Bool
+	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+		for cursor := uint64(0); ; {
+			keys, next, err := node.Scan(ctx, cursor, b.keys.Pattern(), pageSize).Result()
+			if err != nil {
+				return fmt.Errorf("read pushers: %w", err)
+			}
+			var users []mxid.UserID
+			for _, key := range keys {
+				if k := b.keys.Parse(key); k.Kind == stored.PushersKey {
+					users = append(users, k.User)
+				}
+			}
+			for user, list := range b.pushers.LoadMany(ctx, users) {
+				for _, p := range list.Value.All() {
+					if gateway, ok := delivery.GatewayOf(user, p); ok && gateway == name {
+						found.Store(true)
+					}
+				}
+			}
+			if cursor = next; cursor == 0 || found.Load() {
+				return nil
+			}
+		}
+	})
+	return found.Load(), err
 }
 
 // gatewayArgument returns the name of a gateway, as [delivery.GatewayName].
@@ -143,43 +187,32 @@ func gatewayArgument(text string) (string, error) {
 func gatewaysOpenCommand() command {
 	return command{
 		name: "gateways open", args: "HOST",
-		summary: "has a push gateway sent to again, whoever has closed it",
-		about: "Has all hosts send to a push gateway again, within a second or two, with a rate that doubles each\n" +
-			"second, though an operator holds it, it has told to wait, or it fails. HOST is as `gateways` shows it,\n" +
-			"or without scheme and port.",
-		setup: forDelivery(addDryRun, func(ctx context.Context, c *deliveryCall) error {
-			if _, err := c.shardCount(ctx); err != nil {
-				return err
-			}
-			known, err := c.queue.Gateways(ctx, c.now())
+		summary: "has a push gateway sent to again that an operator holds",
+		about: "Has all hosts send to a push gateway again, within a second or two. What waits for it comes within half\n" +
+			"a minute. HOST is as `gateways` shows it, or without scheme and port. Without -yes it only tells what it\n" +
+			"would do.",
+		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
+			held, err := c.queue.Held(ctx)
 			if err != nil {
 				return err
 			}
 			var names []string
-			for _, name := range slices.Sorted(maps.Keys(known)) {
-				if delivery.IsGateway(name, c.args[0]) {
+			for _, name := range slices.Sorted(maps.Keys(held)) {
+				if isGateway(name, c.args[0]) {
 					names = append(names, name)
 				}
 			}
 			if len(names) == 0 {
-				return fmt.Errorf("no gateway %s is closed, waits or is held", printable(c.args[0]))
+				return fmt.Errorf("no gateway %s is held", printable(c.args[0]))
 			}
-			return c.changeGateways("open", names, func() error {
-				return c.client.HDel(ctx, c.keys.DeliveryGateways(), names...).Err()
-			})
+			for _, name := range names {
+				if c.yes {
+					if _, err := c.queue.OpenGateway(ctx, name); err != nil {
+						return err
+					}
+				}
+			}
+			return c.tell("open", "%s", printable(strings.Join(names, ", ")))
 		}),
 	}
-}
-
-// changeGateways makes a change to gateways, unless it is only to be told.
-func (c *deliveryCall) changeGateways(what string, names []string, change func() error) error {
-	begin := "would"
-	if !c.dryRun {
-		begin = "done:"
-		if err := change(); err != nil {
-			return fmt.Errorf("%s: %w", what, err)
-		}
-	}
-	_, err := fmt.Fprintf(c.out, "%s %s %s\n", begin, what, printable(strings.Join(names, ", ")))
-	return err
 }

@@ -63,7 +63,7 @@ func commands() []command {
 	return []command{
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
 		forgetCommand(), queuesCommand(), queuesShowCommand(), queuesRetryCommand(), queuesFlushCommand(),
-		rejectionsListCommand(), rejectionsConfirmCommand(), rejectionsReleaseCommand(), sendTestCommand(),
+		sendTestCommand(),
 		gatewaysCommand(), gatewaysHoldCommand(), gatewaysOpenCommand(),
 	}
 }

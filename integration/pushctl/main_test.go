@@ -303,24 +303,22 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	found := newReport()
 	for _, k := range []kind{
 		unreadableEvent, emptyEvent, unreadablePushers, pusherUnknown, pusherTooMany, unreadableClaims, claimGivenUp, unsettledPushkeys,
-		unreadableFormat, unreadableEntry, unreadableGateway, unreadableHeld, wrongType, misplacedKey, unknownKey, flawOf(pushrule.ForeignDefault),
+		unreadableFormat, unreadableEntry, unreadableGateway, oldDelivery, wrongType, misplacedKey, unknownKey, flawOf(pushrule.ForeignDefault),
 	} {
 		for range 1000 {
 			found.count(k)
 		}
 	}
 	for name, write := range map[string]func(io.Writer) error{
-		"queues": func(w io.Writer) error {
-			return writeShards(w, []shownShard{{Owner: "push-7f9c6d5b8-x2x4z-0123456789abcdef", Entries: 100000, Oldest: 86400, Held: 100000}, {}})
-		},
 		"queues show": func(w io.Writer) error {
-			return writeQueues(w, []shownQueue{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, State: isHeldUp, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000}}, now)
+			return writeQueues(w, []shownQueue{{
+				Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, State: isGatewayHeld, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000,
+			}}, now)
 		},
 		"gateways": func(w io.Writer) error {
-			return writeGateways(w, []shownGateway{{Gateway: host, State: module.GatewayHeld, Since: now.Add(-20 * time.Hour), Pushers: 312000, Waiting: 1044200}}, now)
-		},
-		"rejections": func(w io.Writer) error {
-			return writeRejections(w, []shownRejections{{Gateway: host, Pushers: 100, Since: now, Removed: now}}, now)
+			return writeGateways(w, []shownGateway{{
+				Gateway: host, App: "org.example.app.ios", Since: now.Add(-20 * time.Hour), Pushers: 312000, Notifications: 1044200,
+			}}, now)
 		},
 		"send-test": func(w io.Writer) error {
 			return writeTestTable(w, []shownTest{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, Why: "the address is not public, and in no prefix that is allowed"}})

@@ -170,5 +170,5 @@ func forgetUser(ctx context.Context, c *call, user mxid.UserID) error {
 	if err := c.host.ForgetUser(ctx, user); err != nil {
 		return err
 	}
-	return (&deliveryCall{call: c}).forgetHeld(ctx, user)
+	return (&deliveryCall{call: c}).forgetBacklogs(ctx, user)
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
 // ContentPolicy says how much notifications tell, beside what a pusher asks for.
@@ -19,21 +21,18 @@ const (
 
 // Config configures delivery. All hosts of one queue should have the same.
 type Config struct {
-	// Shards is the number of logs over which users are spread, and the most hosts
-	// that share the work. It is fixed by the host that starts first. 1 to 4,096;
-	// default 128.
+	// Shards is over how many parts of the queue users are spread. It is fixed by the
+	// host that starts first. 1 to 1,000; default 128.
 	Shards int
 
 	// MaxInFlight is how many requests to push gateways may be under way from this
-	// host, a quarter of them to gateways that have not answered yet. Those that have
-	// been under way for a second, or are to gateways that hang, are counted apart:
-	// there may be eight times as many. Each has a connection, which with TLS takes
-	// about 36 KB. At least 4; default 256.
+	// host, half of them to gateways that take longer than a second, or have not
+	// answered yet. Each has a connection, which with TLS takes about 36 KB. At least
+	// 16; default 2,048.
 	MaxInFlight int
 
-	// MaxPerGateway is how many requests of both kinds may be under way to one
-	// gateway. It starts with few and grows as the gateway bears them. At least 4;
-	// default 64.
+	// MaxPerGateway is how many requests may be under way to one gateway, for one app.
+	// It starts with few and grows as the gateway bears them. At least 4; default 256.
 	MaxPerGateway int
 
 	// RequestTimeout is how long a push gateway may take for an answer. Sygnal
@@ -41,8 +40,8 @@ type Config struct {
 	// deliver: so 35 s to 65 s. Default 60 s.
 	RequestTimeout time.Duration
 
-	// DrainTimeout is how long a host that stops, or gives a shard to another, waits
-	// for the requests that are under way. What has not ended by then may be sent twice. Default 10 s.
+	// DrainTimeout is how long a host that stops waits for the requests that are under
+	// way. What has not ended by then may be sent twice. Default 10 s.
 	DrainTimeout time.Duration
 
 	// MaxAge is for how long a notification is of use. Default 24 h. Those of calls
@@ -50,17 +49,13 @@ type Config struct {
 	MaxAge  time.Duration
 	CallAge time.Duration
 
-	// KeepHeld is how many notifications are kept of a pusher that is in trouble for
-	// more than half a minute, the newest, and KeepOfRoom how many of those may be of
-	// one room. Until then it is 100. Defaults 10 and 3.
-	KeepHeld   int
-	KeepOfRoom int
+	// MaxBacklog is how many notifications wait for a pusher. Of more, those of low
+	// priority go first, then the oldest of the room with most. Default 100.
+	MaxBacklog int
 
-	// MaxHeldBytes is how much this host keeps of all pushers in trouble. Above it,
-	// of each only the newest notification is kept, and above five quarters of it
-	// none more; above half of it, KeepHeld applies from the beginning. Default
-	// 64 MiB.
-	MaxHeldBytes int
+	// MaxUserBytes is how much may wait for all pushers of a user. What comes then
+	// waits without what it tells, and is sent as event_id_only. Default 256 KiB.
+	MaxUserBytes int
 
 	// MaxNotificationBytes is how large the body of a request may be. A larger one
 	// is sent without the event's content. Providers of push take 4 KiB of what
@@ -77,6 +72,10 @@ type Config struct {
 
 	// Content says how much notifications tell. Default FullContent.
 	Content ContentPolicy
+
+	// NoCounts are the app_ids of apps that are sent no counts, since they count
+	// themselves. Default none.
+	NoCounts []string
 
 	// BadgeDelay is how long counts alone wait for more changes before they are
 	// sent. Default 3 s.
@@ -97,10 +96,10 @@ type Config struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{
-		Shards: 128, MaxInFlight: 256, MaxPerGateway: 64,
+		Shards: 128, MaxInFlight: 2048, MaxPerGateway: 256,
 		RequestTimeout: time.Minute, DrainTimeout: 10 * time.Second,
 		MaxAge: 24 * time.Hour, CallAge: time.Minute,
-		KeepHeld: 10, KeepOfRoom: 3, MaxHeldBytes: 64 << 20,
+		MaxBacklog: 100, MaxUserBytes: 256 << 10,
 		MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10,
 		DedupWindow: 15 * time.Minute, Content: FullContent, BadgeDelay: 3 * time.Second,
 		MaxCachedRules: 32 << 20,
@@ -114,12 +113,11 @@ func (c Config) Validate() error {
 		name               string
 		value, least, most int
 	}{
-		{"Shards", c.Shards, 1, 4096},
-		{"MaxInFlight", c.MaxInFlight, minPerGateway, 1 << 16},
-		{"MaxPerGateway", c.MaxPerGateway, minPerGateway, 1 << 16},
-		{"KeepHeld", c.KeepHeld, 1, 1000},
-		{"KeepOfRoom", c.KeepOfRoom, 1, 1000},
-		{"MaxHeldBytes", c.MaxHeldBytes, 1 << 20, 1 << 40},
+		{"Shards", c.Shards, 1, 1000},
+		{"MaxInFlight", c.MaxInFlight, 16, 1 << 16},
+		{"MaxPerGateway", c.MaxPerGateway, 4, 1 << 16},
+		{"MaxBacklog", c.MaxBacklog, 10, 1000},
+		{"MaxUserBytes", c.MaxUserBytes, 1 << 10, 1 << 30},
 		{"MaxNotificationBytes", c.MaxNotificationBytes, 1 << 10, 1 << 20},
 		{"MaxEventBytes", c.MaxEventBytes, 1 << 10, 1 << 20},
 		{"MaxCachedRules", c.MaxCachedRules, 1 << 20, 1 << 40},
@@ -135,7 +133,7 @@ func (c Config) Validate() error {
 		{"RequestTimeout", c.RequestTimeout, 35 * time.Second, 65 * time.Second},
 		{"DrainTimeout", c.DrainTimeout, 0, time.Minute},
 		{"MaxAge", c.MaxAge, time.Second, 30 * 24 * time.Hour},
-		{"CallAge", c.CallAge, time.Second, maxCallAge},
+		{"CallAge", c.CallAge, time.Second, content.MaxCallAge},
 		{"DedupWindow", c.DedupWindow, time.Second, 24 * time.Hour},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
 		{"Jitter", c.Jitter, 0, 30 * time.Second},
@@ -148,4 +146,12 @@ func (c Config) Validate() error {
 		faults = append(faults, fmt.Errorf("%s is %q, want %q, %q or %q", "Content", c.Content, FullContent, NamesOnly, NoNames))
 	}
 	return errors.Join(faults...)
+}
+
+// limits are what bounds the content of notifications.
+func (c Config) limits() content.Limits {
+	return content.Limits{
+		Content: content.Policy(c.Content), MaxNotificationBytes: c.MaxNotificationBytes, MaxEventBytes: c.MaxEventBytes,
+		MaxAge: c.MaxAge, CallAge: c.CallAge, NoCounts: c.NoCounts,
+	}
 }

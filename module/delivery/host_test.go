@@ -4,13 +4,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/queuetest"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -21,7 +22,7 @@ import (
 // world is a homeserver's: its queue, users, hosts, and push gateways.
 type world struct {
 	t     *testing.T
-	queue *memoryQueue
+	queue *queuetest.Memory
 	cfg   Config
 
 	mu        sync.Mutex
@@ -40,6 +41,7 @@ type world struct {
 	reports   []observe.Problem
 	sets      int64
 	expected  map[mxid.UserID][]string
+	failing   atomic.Pointer[error]
 }
 
 // sent is a request that a gateway got.
@@ -58,11 +60,18 @@ type sent struct {
 func newWorld(t *testing.T) *world {
 	cfg := DefaultConfig()
 	cfg.Shards = 8
-	return &world{
-		t: t, queue: newMemoryQueue(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
+	w := &world{
+		t: t, queue: queuetest.NewMemory(), cfg: cfg, pushers: map[mxid.UserID]pusher.List{}, rules: map[mxid.UserID]pushrule.Ruleset{},
 		gateways: map[string]func(context.Context, sent) (module.GatewayAnswer, error){}, underWay: map[string]int{},
 		dropped: map[DropReason]int{}, expected: map[mxid.UserID][]string{}, arrived: map[string][]string{}, reading: func() error { return nil },
 	}
+	w.queue.Fail = func(string) error {
+		if err := w.failing.Load(); err != nil {
+			return *err
+		}
+		return nil
+	}
+	return w
 }
 
 // host starts a host. The function that it returns stops it.
@@ -124,7 +133,7 @@ func always(status int) func(context.Context, sent) (module.GatewayAnswer, error
 func (w *world) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
 	got := readSent(url, string(body))
 	w.mu.Lock()
-	if w.underWay[got.pushkey]++; w.underWay[got.pushkey] > 1 {
+	if w.underWay[url+got.pushkey]++; w.underWay[url+got.pushkey] > 1 {
 		w.overlaps++
 	}
 	answer := w.gateways[gatewayName(url)]
@@ -135,7 +144,7 @@ func (w *world) Post(ctx context.Context, url string, body []byte) (module.Gatew
 	reply, err := answer(ctx, got)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.underWay[got.pushkey]--
+	w.underWay[url+got.pushkey]--
 	got.at = time.Now()
 	if err == nil {
 		got.status = reply.Status
@@ -269,6 +278,18 @@ func (o worldObserver) Report(problem observe.Problem, _ error) {
 	o.w.reports = append(o.w.reports, problem)
 }
 
+// reported is how often a problem was.
+func (w *world) reported(problem observe.Problem) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.reports {
+		if p == problem {
+			n++
+		}
+	}
+	return n
+}
+
 // notify hands an event of a room over for users.
 func (w *world) notify(d *Delivery, id int, room string, users ...mxid.UserID) {
 	w.t.Helper()
@@ -326,45 +347,126 @@ func TestWhatIsHandedOverIsSent(t *testing.T) {
 		if took := time.Since(began); took > 0 {
 			t.Errorf("it took %v", took)
 		}
-		time.Sleep(saveEvery)
-		synctest.Wait()
-		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
-			t.Errorf("%d entries and %d held pushers are left", entries, held)
-		}
-		_, before := w.queue.checkpoints()
-		time.Sleep(time.Minute)
-		if _, calls := w.queue.checkpoints(); calls != before {
-			t.Errorf("%d checkpoints while idle", calls-before)
+		if n := w.queue.Waiting(); n != 0 {
+			t.Errorf("%d notifications are left", n)
 		}
 		stop()
 	})
 }
 
-func TestCheckpointsOfAllShardsAreMadeTogether(t *testing.T) {
-	inBubble(t, func(w *world) {
-		const users, events = 40, 50
-		var names []mxid.UserID
-		for i := range users {
-			names = append(names, name(i))
-			w.set(name(i), key(i), "gw")
-		}
-		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
-			time.Sleep(time.Duration(rand.N(int64(10 * time.Millisecond))))
-			return module.GatewayAnswer{Status: 200}, nil
-		})
-		d, stop := w.host()
-		defer stop()
-		time.Sleep(2 * time.Second)
-		began := time.Now()
-		for e := range events {
-			w.notify(d, e, "!room:h", names...)
-		}
-		for entries := 1; entries > 0; entries, _ = w.queue.counts() {
-			time.Sleep(saveEvery)
-		}
-		most := int(time.Since(began)/saveEvery) + users*events/((w.cfg.MaxInFlight+savedAhead-users)/2) + 1
-		if writes, calls := w.queue.checkpoints(); calls > most || writes < 2*calls {
-			t.Errorf("%d checkpoints in %d calls, want at most %d", writes, calls, most)
-		}
-	})
+// got wants that exactly these events have arrived at a pusher, in this order.
+func (w *world) want(pushkey string, events ...int) {
+	w.t.Helper()
+	var want []string
+	for _, e := range events {
+		want = append(want, fmt.Sprintf("$%d", e))
+	}
+	if got := w.got(pushkey); fmt.Sprint(got) != fmt.Sprint(want) {
+		w.t.Errorf("%s got %v, want %v", pushkey, got, want)
+	}
 }
+
+// delivered are the events that a pusher's gateway has taken.
+func (w *world) delivered(pushkey string) (all []sent) {
+	for _, s := range w.all() {
+		if s.pushkey == pushkey && s.status >= 200 && s.status < 300 {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// mortal is what a host stands on; once it is dead, it neither reaches the queue nor
+// hears of answers.
+type mortal struct {
+	module.DeliveryQueue
+	*world
+	dead chan struct{}
+}
+
+func (w *world) mortalHost() (d *Delivery, kill func()) {
+	m := &mortal{w.queue, w, make(chan struct{})}
+	d, stop := w.hostOn(m, m)
+	return d, func() {
+		close(m.dead)
+		stop()
+	}
+}
+
+func (m *mortal) err() error {
+	select {
+	case <-m.dead:
+		return module.Unavailable(context.Canceled)
+	default:
+		return nil
+	}
+}
+
+func (m *mortal) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
+	if m.err() != nil {
+		return module.GatewayAnswer{}, context.Canceled
+	}
+	return m.world.Post(ctx, url, body)
+}
+
+func (m *mortal) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
+	if err := m.err(); err != nil {
+		results := make([]module.Result[module.Enqueued], len(batches))
+		for i := range results {
+			results[i].Err = err
+		}
+		return results
+	}
+	return m.DeliveryQueue.Enqueue(ctx, batches)
+}
+
+func (m *mortal) Claim(ctx context.Context, most int, lease time.Duration) (module.Claimed, error) {
+	if err := m.err(); err != nil {
+		return module.Claimed{}, err
+	}
+	return m.DeliveryQueue.Claim(ctx, most, lease)
+}
+
+func (m *mortal) Complete(ctx context.Context, c module.Claim, id, trouble string) (int, error) {
+	if err := m.err(); err != nil {
+		return 0, err
+	}
+	return m.DeliveryQueue.Complete(ctx, c, id, trouble)
+}
+
+func (m *mortal) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
+	if err := m.err(); err != nil {
+		return err
+	}
+	return m.DeliveryQueue.Postpone(ctx, c, delay, trouble)
+}
+
+func (m *mortal) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
+	if err := m.err(); err != nil {
+		return c, err
+	}
+	return m.DeliveryQueue.Renew(ctx, c, by)
+}
+
+// setApp sets a pusher of an app.
+func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sets++
+	list := w.pushers[user]
+	list.Set(pusher.Pusher{
+		Key: pusher.Key{AppID: app, Pushkey: pushkey}, Kind: pusher.HTTP, SetAt: 1_700_000_000_000_000 + w.sets,
+		Data: fmt.Sprintf(`{"url":"https://%s%s"}`, gateway, pusher.NotifyPath),
+	})
+	w.pushers[user] = list
+}
+
+// unset removes all pushers of a user.
+func (w *world) unset(user mxid.UserID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.pushers, user)
+}
+
+// fail has the queue fail from now on, or no more.
+func (w *world) fail(err error) { w.failing.Store(&err) }

@@ -17,6 +17,12 @@ import (
 // maxAnswerBytes is how much of an answer is read.
 const maxAnswerBytes = 64 << 10
 
+// The bounds of what a gateway may ask to wait.
+const (
+	minRetryAfter = time.Second
+	maxRetryAfter = time.Hour
+)
+
 var _ module.Gateway = (*HTTPGateway)(nil)
 
 // HTTPGateway posts notifications by HTTP. It is safe for concurrent use.
@@ -34,6 +40,7 @@ func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module
 	if err != nil {
 		return module.GatewayAnswer{}, fmt.Errorf("delivery: post: %w", err)
 	}
+	request.GetBody = nil // with it, a server could have a client repeat the request without end
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "pushfx")
 	reply, err := g.client.Do(request)
@@ -43,34 +50,25 @@ func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module
 	defer reply.Body.Close()
 	answer := module.GatewayAnswer{Status: reply.StatusCode, RetryAfter: readRetryAfter(reply.Header, time.Now())}
 	text, err := io.ReadAll(io.LimitReader(reply.Body, maxAnswerBytes+1))
-	if answer.Status != http.StatusOK {
-		return answer, nil // whatever else it says
+	if err == nil && answer.Status >= 200 && answer.Status < 300 {
+		answer.Rejected = readRejected(text)
 	}
-	if err != nil {
-		return module.GatewayAnswer{}, fmt.Errorf("delivery: read an answer: %w", err)
-	}
-	var ok bool
-	answer.Rejected, ok = readRejected(text)
-	answer.Malformed = !ok
-	return answer, nil
+	return answer, nil // the status says enough, whatever became of the body
 }
 
-// readRejected reads what a gateway answers: an object with a list "rejected". As
-// homeservers do, it takes an object without one for an empty list.
-func readRejected(text []byte) (rejected []string, ok bool) {
+// readRejected reads the pushkeys that a gateway rejects. What cannot be read
+// rejects none.
+func readRejected(text []byte) (rejected []string) {
 	if len(text) > maxAnswerBytes || !strictjson.Valid(string(text)) {
-		return nil, false
+		return nil
 	}
 	w := strictjson.Walk(string(text))
 	if w.Next() != '{' {
-		return nil, false
+		return nil
 	}
 	for name := range w.Object() {
-		if name != "rejected" {
+		if name != "rejected" || w.Next() != '[' {
 			continue
-		}
-		if w.Next() != '[' {
-			return nil, false
 		}
 		for range w.Array() {
 			if w.Next() == '"' {
@@ -78,7 +76,7 @@ func readRejected(text []byte) (rejected []string, ok bool) {
 			}
 		}
 	}
-	return rejected, true
+	return rejected
 }
 
 // readRetryAfter reads both forms of Retry-After (RFC 9110, section 10.2.3):

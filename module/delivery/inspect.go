@@ -1,57 +1,61 @@
 package delivery
 
 import (
+	"strings"
 	"time"
 
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Held tells operators what the queue keeps of a pusher in trouble. It has no
-// pushkey, and nothing of what is to be sent. Times are by the clock of the queue.
-type Held struct {
-	User     mxid.UserID
-	SetAt    int64       // the generation of the pusher: when it was set last, in microseconds since 1970
-	Rejected bool        // its pushkey is not valid, and the pusher is to be removed
-	Outcome  PostOutcome // of the last request
-	Attempts int         // failures since the trouble began that were not the gateway's
-	Since    time.Time   // when it began; the zero time if the pusher itself is well and waits for its gateway
-	Due      time.Time   // when to try again, or to remove it; the zero time likewise
-	Kept     []time.Time // when each notification that is kept was handed over
-	Dropped  int         // notifications since the trouble began
+// Waiting tells operators of a backlog. It has no pushkey, and nothing of what is to
+// be sent. Times are by the clock of the queue.
+type Waiting struct {
+	User          mxid.UserID
+	Pusher        string // see [PusherID]
+	Gateway, App  string // the gateway as [GatewayName] has it, and the app_id
+	Notifications int
+	Oldest        time.Time // when the first of them was handed over
+	Claimed       bool      // by a host, until Due
+	Due           time.Time // when it is to be tried
+
+	Attempts int       // failures in a row
+	Since    time.Time // the first of them; zero for none
+	Status   int       // of the last answer, 0 for none
+	Class    string    // why there was no answer: "dns" for example; "status" for one
 }
 
-// ReadHeld reads a value of [module.Checkpointed.Held].
-func ReadHeld(data []byte) (Held, error) {
-	r, err := readRecord(data)
+// ReadBacklog reads a backlog of a [module.DeliveryQueue], but that of a fan-out.
+func ReadBacklog(b module.Backlog) (w Waiting, err error) {
+	m, err := content.ReadMeta(b.First.Meta)
 	if err != nil {
-		return Held{}, err
+		return Waiting{}, err
 	}
-	h := Held{
-		User: r.user, SetAt: r.setAt, Rejected: r.rejected, Outcome: r.trouble.outcome(), Attempts: r.attempts,
-		Dropped: r.dropped,
+	t := content.ReadTrouble(b.Trouble)
+	w = Waiting{
+		User: m.User, Pusher: b.Claim.Target.Name, Notifications: b.Waiting, Oldest: time.UnixMilli(m.Added),
+		Claimed: b.Claim.Token != 0, Due: b.Due, Attempts: t.Attempts, Status: t.Status, Class: string(t.Class),
 	}
-	if r.trouble != delivered || r.rejected {
-		h.Since, h.Due = r.since, r.due
+	w.Gateway, w.App, _ = strings.Cut(m.Gate, " ")
+	if t.Since > 0 {
+		w.Since = time.UnixMilli(t.Since)
 	}
-	for _, n := range r.kept {
-		h.Kept = append(h.Kept, n.added)
-	}
-	return h, nil
+	return w, nil
 }
 
-// CheckEntry returns an error for a [module.LogEntry] whose data no host of this
-// version can read.
-func CheckEntry(data string) error {
-	_, err := readEntry(data)
-	return err
-}
-
-// GatewayOf returns the push gateway of a user's pusher, as metrics and instructions
-// name it: scheme, host and port of its URL. It has nothing of the path. Ok is
-// false for a pusher that is not sent to: of another kind than http, disabled, or
-// without a URL that can be read.
+// GatewayOf returns the push gateway of a user's pusher, as metrics and tools name
+// it; see [GatewayName]. Ok is false for a pusher that is not sent to: of another
+// kind than http, disabled, or without a URL that can be read.
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
-	d, ok := readDevice(user, p)
-	return d.gateway, ok
+	d, ok := content.ReadDevice(user, p, content.Limits{})
+	if !ok {
+		return "", false
+	}
+	return d.Gateway, true
 }
+
+// GatewayName returns the name of the push gateway of a URL: scheme, host and port in
+// canonical form, so that one gateway has one name. It has nothing of the path.
+func GatewayName(of string) (name string, ok bool) { return content.GatewayName(of) }

@@ -3,6 +3,7 @@ package delivery
 import (
 	"time"
 
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
@@ -31,23 +32,24 @@ func PostOutcomes() []PostOutcome {
 	return []PostOutcome{PostDelivered, PostRejected, PostRefused, PostThrottled, PostFailed, PostTimeout, PostBlocked}
 }
 
-// outcome is what metrics call a verdict, empty if nothing was sent.
-func (v verdict) outcome() PostOutcome {
+// outcomeOf is what metrics call a verdict, empty if nothing was sent.
+func outcomeOf(v content.Verdict, class content.Class) PostOutcome {
 	switch v {
-	case delivered:
+	case content.Delivered:
 		return PostDelivered
-	case rejected:
+	case content.Rejected:
 		return PostRejected
-	case refused:
+	case content.Refused:
 		return PostRefused
-	case throttled, limited, busy:
+	case content.Throttled, content.Busy:
 		return PostThrottled
-	case timedOut:
-		return PostTimeout
-	case blocked:
+	case content.Blocked:
 		return PostBlocked
-	case unsent:
+	case content.Unsent:
 		return ""
+	}
+	if class == content.ClassTimeout {
+		return PostTimeout
 	}
 	return PostFailed
 }
@@ -58,35 +60,45 @@ type DropReason string
 // The reasons.
 const (
 	DropExpired    DropReason = "expired"    // it is too old to be of use
-	DropCoalesced  DropReason = "coalesced"  // newer ones are kept of a pusher in trouble, or its counts had not changed
+	DropCoalesced  DropReason = "coalesced"  // too many waited for the pusher, or its counts had not changed
 	DropRefused    DropReason = "refused"    // the gateway does not take it, nor as little as event_id_only tells
 	DropRead       DropReason = "read"       // the user has read the event
 	DropGone       DropReason = "gone"       // the pusher was deleted, disabled or rejected
-	DropEvicted    DropReason = "evicted"    // what is held takes too much memory
-	DropFlushed    DropReason = "flushed"    // an operator has dropped it
 	DropUnreadable DropReason = "unreadable" // the queue has an entry that cannot be read
 )
 
 // DropReasons are all reasons.
 func DropReasons() []DropReason {
-	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropEvicted, DropFlushed, DropUnreadable}
+	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropUnreadable}
 }
 
-// drop counts notifications that are not sent.
-func (s *sender) drop(reason DropReason, notifications int) {
-	s.observer.Count(observe.NotificationDropped, string(reason), notifications)
+// dropped counts notifications that are not sent.
+func (d *Delivery) dropped(reason DropReason, notifications int) {
+	if notifications > 0 {
+		d.observer.Count(observe.NotificationDropped, string(reason), notifications)
+	}
 }
 
-// Stats is what a host does right now, a second old at most.
+// GateState is how a host treats a push gateway, for an app.
+type GateState int
+
+// The states.
+const (
+	GateOpen   GateState = iota
+	GateClosed           // it fails, or wants to be left alone, and is only tried from time to time
+	GateHeld             // an operator has it sent nothing
+	gateStates
+)
+
+// String returns the name of the state.
+func (s GateState) String() string { return [gateStates]string{"open", "closed", "held"}[s] }
+
+// Stats is what a host does right now.
 type Stats struct {
-	InFlight    int             // requests under way that are not slow: [Config.MaxInFlight] bounds them
-	Slow        int             // those that have been under way for a second, or are to a gateway that hangs
-	ShardsOwned int             // logs that this host works on
-	OpenEntries int             // read from the logs and not finished
-	Oldest      time.Duration   // since the oldest of them was handed over
-	HeldPushers int             // pushers in trouble
-	HeldBytes   int             // what is kept of them
-	Gateways    [gateStates]int // by [GateState]
-	Braked      int             // gateways that reject too many pushkeys at once
-	Takeovers   int64           // shards that were taken since the start
+	InFlight        int             // requests under way to gateways that answer within a second
+	Slow            int             // those to gateways that do not, or have not answered yet
+	Late            time.Duration   // for how long the backlog had been due that was due the longest, in the queue
+	Gateways        [gateStates]int // by [GateState], for each app
+	RemovalsStopped int             // of them, those of which no rejected pushers are removed
+	CutOff          bool            // no gateway can be reached
 }

@@ -2,155 +2,117 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"time"
 
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 )
 
+// When a gateway rejects so many pushkeys of an app that it is more likely to be
+// misconfigured than right.
 const (
-	// removeAfter is how long after its rejection a pusher is removed, so that what
-	// else its gateway rejects is seen first. Where that is more than a few, it
-	// takes longer.
-	removeAfter     = 3 * time.Second
-	removeManyAfter = time.Minute
-	fewRejections   = 5
-
-	// brakedFor is how long the pushers of a gateway that rejects too many are kept.
-	brakedFor = 24 * time.Hour
-
-	brakeWindow     = 10 * time.Minute
-	brakeRejections = 50 // of all hosts together
-	brakeShare      = 5  // one of so many pushers that were sent to
-	brakeLeast      = 5
-	brakeMemory     = 1 << 17 // pushers
+	rejectWindow   = 10 * time.Minute
+	rejectPushkeys = 5
+	rejectUsers    = 3
+	rejectShare    = 5 // more than one of so many pushers that were sent to
 )
 
-// brake counts the pushers that a gateway has rejected, and those that it was
-// sent notifications for, in a window of 10 to 20 minutes.
-type brake struct {
-	rejected, answered recent
-	reported           bool
+// rejections are what gateways have answered in the last ten to twenty minutes, by
+// gate.
+type rejections map[string]*answers
+
+type answers struct {
+	rejected  recent[mxid.UserID] // pushers
+	sent      recent[mxid.UserID]
+	rotatedAt time.Time
+	isStopped bool
 }
 
-// recent is a set of pushers that forgets those that were not seen for long.
-type recent struct {
-	young, old map[uint64]struct{}
-	size       int
-	turnedAt   time.Time
+// add counts an answer about a pusher, and reports whether no more pushers of the gate
+// are to be removed, and whether that is news.
+func (r rejections) add(now time.Time, gate, pusher string, user mxid.UserID, isRejected bool) (stopped, isNew bool) {
+	a := r[gate]
+	if a == nil {
+		if !isRejected {
+			return false, false // counted once something was rejected
+		}
+		a = &answers{rotatedAt: now}
+		r[gate] = a
+	}
+	isRotated := false
+	for n := 0; n < 2 && now.Sub(a.rotatedAt) >= rejectWindow; n++ {
+		a.rejected.rotate()
+		a.sent.rotate()
+		a.rotatedAt, isRotated = a.rotatedAt.Add(rejectWindow), true
+	}
+	if isRotated {
+		a.rotatedAt = now
+	}
+	a.sent.put(pusher, user)
+	if isRejected {
+		a.rejected.put(pusher, user)
+	}
+	was := a.isStopped
+	if isRejected || isRotated {
+		a.isStopped = a.areTooMany()
+	}
+	if len(a.rejected.young)+len(a.rejected.old) == 0 {
+		delete(r, gate)
+	}
+	return a.isStopped, a.isStopped && !was
 }
 
-func (r *recent) add(id uint64) {
-	if _, found := r.young[id]; found || len(r.young) >= brakeMemory {
-		return
-	}
-	if r.young == nil {
-		r.young = map[uint64]struct{}{}
-	}
-	r.young[id] = struct{}{}
-	if _, found := r.old[id]; !found {
-		r.size++
-	}
+func (a *answers) areTooMany() bool {
+	users, rejected, sent := map[mxid.UserID]bool{}, 0, 0
+	a.rejected.all(func(_ string, user mxid.UserID) {
+		users[user] = true
+		rejected++
+	})
+	a.sent.all(func(string, mxid.UserID) { sent++ })
+	return rejected >= rejectPushkeys && len(users) >= rejectUsers && rejected*rejectShare > sent
 }
 
-func (r *recent) remove(id uint64) {
-	_, young := r.young[id]
-	if _, old := r.old[id]; young || old {
-		r.size--
+// stopped is for how many gates no more pushers are removed.
+func (r rejections) stopped() (n int) {
+	for _, a := range r {
+		if a.isStopped {
+			n++
+		}
 	}
-	delete(r.young, id)
-	delete(r.old, id)
+	return n
 }
 
-func (r *recent) rotate(now time.Time) {
-	if now.Sub(r.turnedAt) < brakeWindow {
-		return
-	}
-	r.turnedAt = now
-	r.old, r.young, r.size = r.young, nil, len(r.young)
-}
-
-func (b *brake) rotate(now time.Time) {
-	b.rejected.rotate(now)
-	b.answered.rotate(now)
-	if b.rejected.size == 0 {
-		b.reported = false
-	}
-}
-
-func (b *brake) isEmpty() bool { return b.rejected.size == 0 && b.answered.size == 0 }
-
-// isOn reports whether the gateway rejects so many pushkeys that it is more
-// likely to be misconfigured than right. Each host sees its share of them.
-func (b *brake) isOn(hosts int) bool {
-	most := max(brakeRejections/hosts, brakeLeast)
-	return b.rejected.size >= most && b.rejected.size*brakeShare > b.answered.size
-}
-
-// reject stops sending to a pusher, and removes it some seconds later (Matrix
-// specification, Push Gateway API: "cease sending notification requests for these
-// pushkeys and remove the associated pushers", for which it sets no time). First
-// it is read anew: one that was set since it was read is sent to.
-func (f *fifo) reject(d *device) {
-	f.countRejection()
-	f.rejected, f.setAt, f.since, f.trouble = true, d.setAt, time.Now(), rejected
-	f.due = f.since.Add(removeAfter)
-	if f.gateway.rejected.rejected.size > fewRejections {
-		f.due = f.since.Add(removeManyAfter)
-	}
-	f.touchRecord()
-	f.user.read = time.Time{}
-	f.next()
-}
-
-// isRejectedStill drops what a rejected pusher was to be sent, and removes it when
-// it is time.
-func (f *fifo) isRejectedStill(d *device) {
-	queue := f.queue
-	f.queue = nil
-	for _, n := range queue {
-		f.drop(n, DropGone)
-	}
-	if left := time.Until(f.due); left > 0 {
-		f.user.read = time.Time{} // what arrives asks whether it was set anew
-		f.wait(rejected, left)
-		return
-	}
-	f.removeRejected(d)
-}
-
-// countRejection reports it once if that engages the brake.
-func (f *fifo) countRejection() {
-	b := &f.gateway.rejected
-	b.rejected.add(f.id.short())
-	if s := f.sender(); b.isOn(s.hosts) && !b.reported {
-		b.reported = true
+// answered counts an answer that came from a gateway.
+func (s *sending) answered(isRejected bool) (stopped bool) {
+	s.mu.Lock()
+	stopped, isNew := s.rejections.add(time.Now(), s.device.Gate(), s.claim.Target.Name, s.user, isRejected)
+	s.mu.Unlock()
+	if isNew {
 		s.observer.Report(observe.TooManyRejections, nil)
 	}
+	return stopped
 }
 
-// removeRejected removes a rejected pusher, unless its gateway rejects too many and
-// no operator has confirmed it.
-func (f *fifo) removeRejected(d *device) {
-	s := f.sender()
-	b := &s.gatewayOf(d.gateway).rejected
-	if kept := time.Since(f.since); !f.confirmed && b.isOn(s.hosts) && kept < brakedFor {
-		f.wait(rejected, brakedFor-kept)
-		return
+// reject removes a pusher whose pushkey was rejected, unless it was set anew since
+// (Matrix specification, Push Gateway API: "cease sending notification requests for
+// these pushkeys and remove the associated pushers"). Where too many are rejected it
+// is a failure like others.
+func (s *sending) reject(life context.Context, p posted, first, of string) bool {
+	took := s.tookLast()
+	s.endTurnAfter(p.verdict, p.class, 0)
+	if s.answered(true) {
+		p.verdict = content.Busy
+		return s.notDelivered(life, p, first, of, took)
 	}
-	f.state = fifoWaiting
-	user, key, setAt := f.user.id, d.key, d.setAt
-	s.bounded(func(ctx context.Context) func() {
-		err := s.pushers.RemovePusher(ctx, user, key, setAt)
-		return func() {
-			switch {
-			case f.user.shard.lost, !f.rejected, f.setAt != setAt:
-			case err != nil:
-				s.failed("remove a rejected pusher", err)
-				f.wait(rejected, removeAfter)
-			default:
-				f.user.read = time.Time{} // it is not there any more
-				f.gone()
-			}
-		}
-	})
+	if err := s.host.RemovePusher(life, s.user, s.device.Key, s.device.SetAt); err != nil {
+		s.failed("remove a rejected pusher", err)
+		s.postpone(retryQueue, nil)
+		return false
+	}
+	s.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
+	s.readAt = time.Time{} // it is gone, or was set anew
+	s.device = nil
+	return true
 }

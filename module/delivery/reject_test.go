@@ -3,6 +3,9 @@ package delivery
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -12,190 +15,133 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// rejects is a gateway that rejects the pushkeys that is says.
-func rejects(is func(pushkey string) bool) func(context.Context, sent) (module.GatewayAnswer, error) {
+func rejecting(when func(sent) bool) func(context.Context, sent) (module.GatewayAnswer, error) {
 	return func(_ context.Context, s sent) (module.GatewayAnswer, error) {
-		answer := module.GatewayAnswer{Status: 200, Rejected: []string{"not " + s.pushkey}}
-		if is(s.pushkey) {
-			answer.Rejected = append(answer.Rejected, s.pushkey)
+		answer := module.GatewayAnswer{Status: 200}
+		if when(s) {
+			answer.Rejected = []string{s.pushkey}
 		}
 		return answer, nil
 	}
 }
 
-func (w *world) pushersOf(users ...mxid.UserID) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, user := range users {
-		list := w.pushers[user]
-		n += list.Len()
-	}
-	return n
+func all(sent) bool { return true }
+
+func TestARejectedPusherIsRemoved(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("gw", rejecting(all))
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		w.notify(d, 2, "!r:h", name1)
+		synctest.Wait()
+		if len(w.removed) != 1 || w.queue.Waiting() != 0 || len(w.all()) != 1 {
+			t.Errorf("removed %v, %d are left, %d posts", w.removed, w.queue.Waiting(), len(w.all()))
+		}
+		w.set(name1, "key", "gw")
+		w.answer("gw", rejecting(func(s sent) bool { return s.pushkey == "another" }))
+		w.notify(d, 3, "!r:h", name1)
+		synctest.Wait()
+		if len(w.removed) != 1 {
+			t.Error("removed for another pushkey")
+		}
+		w.want("key", 1, 3)
+	})
 }
 
-func TestARejectedPusherIsRemovedWithinFiveSeconds(t *testing.T) {
+// A pusher is set anew while the answer is under way.
+func TestARejectionNeverRemovesAPusherThatWasSetAnew(t *testing.T) {
 	inBubble(t, func(w *world) {
-		d, stop := w.started()
+		random := rand.New(rand.NewPCG(1, 3))
+		var rejects atomic.Bool
+		rejects.Store(true)
+		var mu sync.Mutex
+		pause := func() {
+			mu.Lock()
+			d := time.Duration(random.Int64N(int64(20 * time.Millisecond)))
+			mu.Unlock()
+			time.Sleep(d)
+		}
+		w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+			pause()
+			return rejecting(func(sent) bool { return rejects.Load() })(ctx, s)
+		})
+		d, stop := w.host()
 		defer stop()
-		for i := range 3 {
-			w.set(name(i), key(i), "gw")
-		}
-		w.set(name(1), "another", "gw")
-		w.answer("gw", rejects(func(pushkey string) bool { return pushkey == key(1) }))
-		w.notify(d, 1, "!r:h", name(0), name(1), name(2))
-		w.notify(d, 2, "!r:h", name(0), name(1), name(2))
-		time.Sleep(2 * time.Second)
-		if got := w.pushersOf(name(1)); got != 2 {
-			t.Errorf("after 2 s the user has %d pushers", got)
-		}
-		time.Sleep(3 * time.Second)
-		w.notify(d, 3, "!r:h", name(0), name(1), name(2))
-		time.Sleep(saveEvery)
-		synctest.Wait()
-		if got := w.pushersOf(name(0), name(1), name(2)); got != 3 {
-			t.Errorf("%d pushers are left", got)
-		}
-		for pushkey, want := range map[string]string{key(0): "[$1 $2 $3]", key(1): "[$1]", "another": "[$1 $2 $3]", key(2): "[$1 $2 $3]"} {
-			if got := fmt.Sprint(w.got(pushkey)); got != want {
-				t.Errorf("%s got %s, want %s", pushkey, got, want)
+		for e := range 300 {
+			user := name(e)
+			w.set(user, key(e), fmt.Sprint("gw"))
+			w.notify(d, e, "!r:h", user)
+			pause()
+			w.mu.Lock()
+			before := len(w.removed)
+			w.mu.Unlock()
+			w.set(user, key(e), "gw")
+			rejects.Store(false)
+			time.Sleep(3 * time.Second)
+			w.mu.Lock()
+			removed := w.removed[before:]
+			w.mu.Unlock()
+			for _, gone := range removed {
+				if gone == user {
+					t.Fatalf("the fresh pusher of %s was removed", user)
+				}
 			}
-		}
-		if entries, held := w.queue.counts(); entries != 0 || held != 0 {
-			t.Errorf("%d entries and %d held pushers are left", entries, held)
+			rejects.Store(true)
 		}
 	})
 }
 
-// A pusher that is set again, whenever that is, stays.
-func TestARejectionRemovesNoPusherThatWasSetSince(t *testing.T) {
-	for after := range 60 {
-		inBubble(t, func(w *world) {
-			d, stop := w.started()
-			defer stop()
-			w.set(name(1), key(1), "gw")
-			first := true
-			w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
-				time.Sleep(time.Second) // with what it got
-				answer := module.GatewayAnswer{Status: 200}
-				if first {
-					first, answer.Rejected = false, []string{s.pushkey}
-				}
-				return answer, nil
-			})
-			w.notify(d, 1, "!r:h", name(1))
-			time.Sleep(time.Duration(after)*100*time.Millisecond + 50*time.Millisecond)
-			w.set(name(1), key(1), "gw")
-			isRemoved := len(w.removed) > 0
-			w.notify(d, 2, "!r:h", name(1))
-			time.Sleep(time.Minute)
-			if got := w.pushersOf(name(1)); got != 1 || len(w.removed) > 0 && !isRemoved {
-				t.Errorf("set after %d ms: %d pushers, %v", after*100, got, w.removed)
-			}
-			want := "[$1 $2]"
-			if after < 10 { // before the answer, so that the new one may be good
-				want = "[$1 $1 $2]"
-			}
-			if got := fmt.Sprint(w.got(key(1))); got != want {
-				t.Errorf("set after %d ms: got %s", after*100, got)
-			}
-			if entries, held := w.queue.counts(); entries != 0 || held != 0 {
-				t.Errorf("set after %d ms: %d entries and %d held pushers are left", after*100, entries, held)
-			}
-		})
-	}
-}
-
-// A gateway that rejects everybody is sent nothing more for them, and their
-// pushers stay for a day, whichever hosts they are on.
-func TestAGatewayThatRejectsManyHasThemKept(t *testing.T) {
-	for hosts := 1; hosts <= 3; hosts++ {
-		inBubble(t, func(w *world) {
-			d, stop := w.host()
-			stops := []func(){stop}
-			for range hosts - 1 {
-				_, stop := w.host()
-				stops = append(stops, stop)
-			}
-			time.Sleep(10 * time.Second)
-			var users []mxid.UserID
-			for i := range 80 {
-				w.set(name(i), key(i), "gw")
-				users = append(users, name(i))
-			}
-			w.notify(d, 1, "!r:h", users...)
-			time.Sleep(time.Minute)
-			w.answer("gw", rejects(func(string) bool { return true }))
-			w.notify(d, 2, "!r:h", users...)
-			time.Sleep(30 * time.Minute)
-			if left := w.pushersOf(users...); left < 40 {
-				t.Errorf("%d hosts: %d pushers are left", hosts, left)
-			}
-			w.notify(d, 3, "!r:h", users...)
-			time.Sleep(5 * time.Minute)
-			if got := len(w.all()); got != 160 {
-				t.Errorf("%d hosts: %d requests", hosts, got)
-			}
-			reports := 0
-			for _, problem := range w.reports {
-				if problem == observe.TooManyRejections {
-					reports++
-				}
-			}
-			if reports == 0 || reports > hosts {
-				t.Errorf("%d hosts reported %v", hosts, w.reports)
-			}
-			for _, stop := range stops {
-				stop()
-			}
-		})
-	}
-}
-
-// After a day they are removed, but for those that were set anew.
-func TestPushersThatWereKeptGoAfterADay(t *testing.T) {
+// An app is unknown to its gateway.
+func TestManyRejectionsRemoveNoMore(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.cfg.Shards = 1
-		d, stop := w.started()
+		w.answer("gw", rejecting(func(s sent) bool { return s.pushkey[:3] == "bad" }))
+		var members []mxid.UserID
+		for i := range 200 {
+			members = append(members, name(i))
+			w.setApp(name(i), "bad", fmt.Sprint("bad", i), "gw")
+			w.setApp(name(i), "good", fmt.Sprint("good", i), "gw")
+		}
+		d, stop := w.host()
 		defer stop()
-		var users []mxid.UserID
-		for i := range 60 {
-			w.set(name(i), key(i), "gw")
-			users = append(users, name(i))
+		w.notify(d, 1, "!r:h", members...)
+		time.Sleep(time.Minute)
+		// What is under way when the limit is reached may be removed, too.
+		if n := len(w.removed); n >= 4+4 || d.Stats().RemovalsStopped != 1 || w.reported(observe.TooManyRejections) != 1 || w.reported(observe.PusherRemoved) != n {
+			t.Errorf("%d removed, stats %+v, reports %v", n, d.Stats(), w.reports)
 		}
-		w.answer("gw", rejects(func(string) bool { return true }))
-		w.notify(d, 1, "!r:h", users...)
-		time.Sleep(brakedFor - time.Minute)
-		w.set(name(0), key(0), "gw")
-		if left := w.pushersOf(users...); left != 60 {
-			t.Errorf("%d pushers are left", left)
+		for i := range 200 {
+			w.want(fmt.Sprint("good", i), 1)
 		}
-		time.Sleep(2 * time.Minute)
-		if left := w.pushersOf(users...); left != 1 {
-			t.Errorf("%d pushers are left after a day", left)
+		// When the app is known again, what waits comes.
+		w.answer("gw", always(200))
+		w.wait(11*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		if got := d.Stats().RemovalsStopped; got != 0 {
+			time.Sleep(21 * time.Minute)
+			w.notify(d, 2, "!r:h", members...)
+			synctest.Wait()
+			if got := d.Stats().RemovalsStopped; got != 0 {
+				t.Errorf("removals of %d are stopped still", got)
+			}
 		}
 	})
 }
 
-// The share counts, not the number: of many pushers some are always rejected.
-func TestSomeRejectionsOfManyAreNoReasonToKeepThem(t *testing.T) {
+func TestAFewOldPhonesAreRemoved(t *testing.T) {
 	inBubble(t, func(w *world) {
-		d, stop := w.started()
-		defer stop()
-		var users []mxid.UserID
-		for i := range 1000 {
+		w.answer("gw", rejecting(func(s sent) bool { return s.pushkey == "key7" || s.pushkey == "key8" }))
+		var members []mxid.UserID
+		for i := range 50 {
+			members = append(members, name(i))
 			w.set(name(i), key(i), "gw")
-			users = append(users, name(i))
 		}
-		w.notify(d, 1, "!r:h", users...)
-		synctest.Wait()
-		w.answer("gw", rejects(func(pushkey string) bool { return pushkey[len(pushkey)-1] == '7' }))
-		w.notify(d, 2, "!r:h", users...)
-		time.Sleep(2 * removeManyAfter)
-		if left := w.pushersOf(users...); left != 900 {
-			t.Errorf("%d pushers are left", left)
-		}
-		if s := d.Stats(); s.Braked != 0 {
-			t.Errorf("got %+v", s)
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", members...)
+		w.wait(3*time.Second, func() bool { return w.queue.Waiting() == 0 })
+		if len(w.removed) != 2 {
+			t.Errorf("removed %v", w.removed)
 		}
 	})
 }

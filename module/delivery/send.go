@@ -2,280 +2,354 @@ package delivery
 
 import (
 	"context"
+	"errors"
+	"math/rand/v2"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/turns"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
-	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// prepared is what is asked right before notifications are sent.
-type prepared struct {
-	began  time.Time
-	lists  map[mxid.UserID]module.Result[pusher.List]
-	counts map[mxid.UserID]module.Result[module.Counts]
-	read   []bool
-	holds  map[*fifo]time.Duration
+const (
+	fresh    = time.Second // for how long it counts what was read of a pusher
+	readMost = 8           // notifications of a backlog that are read at once
+
+	// longestDelay is for how long a notification is held back at most since the user
+	// looks elsewhere, from when it was handed over.
+	longestDelay = 5 * time.Minute
+)
+
+// errNoResult is for a host that gives no result.
+var errNoResult = errors.New("delivery: no result")
+
+// sending sends the notifications of a claimed backlog, one after the other.
+type sending struct {
+	claimed
+	user    mxid.UserID
+	device  *content.Device // nil before it was read
+	readAt  time.Time       // when it was
+	turn    *turns.Turn     // nil where the next request has none yet
+	trouble content.Trouble
+	known   []module.Notification // the first of the backlog
 }
 
-// prepare asks for what must be known of pushers and users right before sending.
-func (s *sender) prepare(fifos []*fifo) {
-	now := time.Now()
-	var stale, users []mxid.UserID
-	var asked []*fifo
-	var devices []module.UserDevice
-	events := make([]module.UserEvent, len(fifos))
-	for i, f := range fifos {
-		n := f.sending
-		if !f.user.isFresh(now) {
-			stale = append(stale, f.user.id)
+// run sends until nothing is left, or what is left has to wait.
+func (s *sending) run(life context.Context) {
+	defer s.begin()()
+	defer func() { s.endTurn(content.Unsent) }()
+	for life.Err() == nil && !s.isStopping() {
+		if len(s.known) == 0 && !s.readMore(life) {
+			return
 		}
-		users = append(users, f.user.id)
-		if d := f.user.device(f.id); d != nil && f.asksAttention() {
-			asked, devices = append(asked, f), append(devices, module.UserDevice{User: f.user.id, Device: d.name})
+		if !s.sendFirst(life) {
+			return
 		}
-		events[i] = module.UserEvent{User: f.user.id, RoomID: n.event.room, EventID: n.event.id}
 	}
-	s.bounded(func(ctx context.Context) func() {
-		p := prepared{began: now}
-		if len(stale) > 0 {
-			p.lists = s.pushers.Pushers(ctx, stale)
+	s.postpone(0, s.kept())
+}
+
+// kept is the trouble to be kept, nil for what the queue has.
+func (s *sending) kept() *string {
+	text := s.trouble.Text()
+	return &text
+}
+
+func (s *sending) readMore(life context.Context) bool {
+	known, err := s.queue.Read(life, s.claim, readMost)
+	if err != nil || len(known) == 0 {
+		s.release(err)
+		return false
+	}
+	s.known = known
+	return true
+}
+
+// sendFirst sends the first notification, or says what else becomes of it. It reports
+// whether to go on with this backlog.
+func (s *sending) sendFirst(life context.Context) bool {
+	n := s.known[0]
+	m, err := content.ReadMeta(n.Meta)
+	if err != nil {
+		return s.drop(life, n.ID, DropUnreadable)
+	}
+	s.user = m.User
+	if !s.clock().Before(time.UnixMilli(m.Expires)) {
+		return s.drop(life, n.ID, DropExpired)
+	}
+	if !s.readDevice(life) || !s.takeTurn() {
+		return false
+	}
+	if n.Priority == module.CountsOnly {
+		return s.sendCounts(life, n, m)
+	}
+	if s.hasUnread {
+		isRead, _ := s.read.get(life, module.UserEvent{User: m.User, RoomID: m.Room, EventID: m.Event})
+		if isRead {
+			return s.drop(life, n.ID, DropRead)
 		}
-		if s.unread != nil {
-			p.read = s.unread.AreRead(ctx, events)
-			p.counts = s.unread.Counts(ctx, users)
+	}
+	if delay := s.delay(life, n, m); delay > 0 {
+		s.trouble.Generation, s.trouble.Delayed = s.device.SetAt, n.ID
+		s.postpone(delay, s.kept())
+		return false
+	}
+	return s.sendNow(life, n, m, s.countsFor(life))
+}
+
+// readDevice reads the pusher, if that was not done a moment ago. It reports whether
+// there is something to send to.
+func (s *sending) readDevice(life context.Context) bool {
+	if s.device != nil && time.Since(s.readAt) <= fresh {
+		return true
+	}
+	began := time.Now()
+	result, found := s.pushers.get(life, s.user)
+	if !found || result.Err != nil && fault.KindOf(result.Err) != fault.Database {
+		if life.Err() == nil {
+			s.failed("read pushers", errors.Join(result.Err, missing(found)))
+			s.postpone(retryQueue, nil)
 		}
-		if len(asked) > 0 {
-			p.takeHolds(asked, s.attention.Hold(ctx, devices))
+		return false
+	}
+	s.device, s.readAt = nil, began
+	for _, p := range result.Value.All() {
+		if content.PusherID(s.user, p.Key) == s.claim.Target.Name {
+			s.device, _ = content.ReadDevice(s.user, p, s.limits)
+			break
 		}
-		return func() {
-			s.toPrepare.done()
-			for i, f := range fifos {
-				f.prepared(p, i < len(p.read) && p.read[i])
+	}
+	if s.device == nil || s.device.URL == "" {
+		s.dropAll(life)
+		return false
+	}
+	if s.trouble.Generation < s.device.SetAt {
+		s.trouble = content.Trouble{Generation: s.device.SetAt}
+	}
+	return true
+}
+
+func missing(found bool) error {
+	if found {
+		return nil
+	}
+	return errNoResult
+}
+
+// takeTurn has the request to the pusher's gate have a turn, or puts it off.
+func (s *sending) takeTurn() bool {
+	gate := s.device.Gate()
+	if s.turn != nil && s.turn.Gate == gate {
+		return true
+	}
+	s.endTurn(content.Unsent)
+	turn, delay := s.admit(s.user, gate)
+	if turn == nil {
+		s.postpone(delay, s.kept())
+		return false
+	}
+	s.turn = turn
+	return true
+}
+
+// endTurn ends the turn, if there is one.
+func (s *sending) endTurn(v content.Verdict) { s.endTurnAfter(v, "", 0) }
+
+func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time.Duration) {
+	if s.turn == nil {
+		return
+	}
+	result := turns.Neutral
+	switch {
+	case v.IsAlive():
+		result = turns.Taken
+	case v == content.Throttled:
+		result = turns.Throttled
+	case v == content.Blocked:
+		result = turns.Blocked
+	case v == content.Failed && (class == content.ClassDNS || class == content.ClassRefused):
+		result = turns.Unreached
+	case v == content.Failed:
+		result = turns.Failed
+	}
+	s.Delivery.endTurn(s.turn, s.claim.Target.Name, result, wait)
+	s.turn = nil
+}
+
+// delay is for how long a notification is held back, as the host says. It is asked
+// once for each.
+func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
+	if !s.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
+		return 0
+	}
+	delay, _ := s.delays.get(life, module.UserDevice{User: m.User, Device: s.device.Name})
+	return min(delay, longestDelay-s.clock().Sub(time.UnixMilli(m.Added)))
+}
+
+// hasCall reports whether a call waits behind the first notification.
+func (s *sending) hasCall() bool {
+	for _, n := range s.known[1:] {
+		if m, err := content.ReadMeta(n.Meta); err == nil && m.Call {
+			return true
+		}
+	}
+	return false
+}
+
+// countsFor returns the user's counts, nil if they are not known or not wanted.
+func (s *sending) countsFor(life context.Context) *module.Counts {
+	if !s.hasUnread || s.device.NoCounts {
+		return nil
+	}
+	result, found := s.counts.get(life, s.user)
+	if !found || result.Err != nil {
+		return nil
+	}
+	return &result.Value
+}
+
+// sendCounts sends counts alone, unless the pusher was sent the same last.
+func (s *sending) sendCounts(life context.Context, n module.Notification, m content.Meta) bool {
+	counts := s.countsFor(life)
+	if counts == nil {
+		return s.drop(life, n.ID, DropCoalesced)
+	}
+	s.mu.Lock()
+	last, found := s.badges.Get(s.claim.Target.Name)
+	s.mu.Unlock()
+	if found && last == *counts {
+		return s.drop(life, n.ID, DropCoalesced)
+	}
+	return s.sendNow(life, n, m, counts)
+}
+
+// sendNow posts a notification, the first or, if that may be what fails, the second.
+func (s *sending) sendNow(life context.Context, n module.Notification, m content.Meta, counts *module.Counts) bool {
+	first := n.ID
+	if s.trouble.ID == n.ID {
+		if s.trouble.IDsOnly {
+			n.Text = ""
+		}
+		if s.trouble.Ahead && len(s.known) > 1 && s.known[1].Priority != module.CountsOnly {
+			if other, err := content.ReadMeta(s.known[1].Meta); err == nil {
+				n, m = s.known[1], other
 			}
 		}
-	})
-}
-
-// takeHolds takes in for how long what pushers are sent is to be held back.
-func (p *prepared) takeHolds(asked []*fifo, holds []time.Duration) {
-	p.holds = make(map[*fifo]time.Duration, len(asked))
-	for i, f := range asked {
-		if i < len(holds) {
-			p.holds[f] = holds[i]
+	}
+	if err := s.keep(life); err != nil || s.turn == nil {
+		if !errors.Is(err, module.ErrFenced) {
+			s.release(err)
 		}
+		return false
 	}
-}
-
-// prepared goes on with a notification when it is known what to send.
-func (f *fifo) prepared(p prepared, isRead bool) {
-	u := f.user
-	if !u.isFresh(p.began) && !u.shard.lost {
-		if err := u.takeDevices(p.began, p.lists); err != nil {
-			f.abandon()
-			f.park()
-			return
+	p := s.post(life, content.Body(n, m, s.device, counts, s.limits), m.Trace)
+	if p.verdict == content.Rejected {
+		return s.reject(life, p, first, n.ID)
+	}
+	took := s.tookLast()
+	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
+	switch p.verdict {
+	case content.Delivered:
+		return s.delivered(life, n, m, first, counts)
+	case content.Unsent:
+		if !p.isLost {
+			s.postpone(0, s.kept())
 		}
+		return false
 	}
-	n, d := f.sending, u.device(f.id)
-	switch {
-	case u.shard.lost:
-		f.abandon()
-	case !u.shard.canSend():
-		f.abandon()
-		f.park()
-	case d == nil:
-		f.abandon()
-		f.gone()
-	case d.gateway != f.gateway.name:
-		f.abandon()
-		f.next()
-	case isRead && !n.event.countsOnly:
-		f.abandon()
-		f.discard(n, DropRead)
-		f.next()
-	default:
-		if left := f.holdLeft(p); left > 0 {
-			f.abandon()
-			f.hold(left)
-			f.keep()
-			return
-		}
-		f.prepareCounts(n, d, p.counts)
-	}
+	return s.notDelivered(life, p, first, n.ID, took)
 }
 
-// prepareCounts sends a notification with the counts of its user, if they are
-// known.
-func (f *fifo) prepareCounts(n *notification, d *device, all map[mxid.UserID]module.Result[module.Counts]) {
-	var counts *module.Counts
-	if result, found := all[f.user.id]; found && result.Err == nil && !d.noCounts {
-		counts = &result.Value
-	}
-	if n.event.countsOnly && (counts == nil || f.sender().badges.shows(f.id, *counts)) {
-		f.abandon()
-		f.discard(n, DropCoalesced)
-		f.next()
-		return
-	}
-	f.send(counts)
+func (s *sending) tookLast() time.Time {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.turns.TookLast(s.device.Gate())
 }
 
-// send posts the first notification. What is posted does not change meanwhile.
-func (f *fifo) send(counts *module.Counts) {
-	d := f.user.device(f.id)
-	if d == nil || d.gateway != f.gateway.name {
-		f.abandon()
-		f.next()
-		return
-	}
-	f.renew(d)
-	f.device = d
-	s, sh, n := f.sender(), f.user.shard, f.sending
-	m := message{user: f.user.id, event: n.event, outcome: n.outcome, device: d, counts: counts, slim: n.slim}
-	ctx, cut := context.WithTimeout(sh.ctx, s.cfg.RequestTimeout)
-	f.post.cut = cut
-	s.post(func(context.Context) func() {
-		defer cut()
-		began := time.Now()
-		traced, end := s.observer.BeginPost(ctx, d.gateway, m.event.traceparent)
-		answer, err := s.postSafely(traced, sh, m)
-		took := time.Since(began)
-		v, wait := judge(answer, err, d.key.Pushkey)
-		end(string(v.outcome()), answer.Status)
-		return func() { f.sent(n, v, answer.Status, wait, took, counts) }
-	})
-}
-
-// postSafely posts a message if the shard is ours for long enough, by a clock
-// that has gone on while this process was stopped.
-func (s *sender) postSafely(ctx context.Context, sh *shard, m message) (module.GatewayAnswer, error) {
-	body := m.body(&s.cfg)
-	if !sh.lease.isSafe() || ctx.Err() != nil {
-		return module.GatewayAnswer{}, errLeaseEnding
-	}
-	return s.gateway.Post(ctx, m.device.url, body)
-}
-
-// sent takes in the answer.
-func (f *fifo) sent(n *notification, v verdict, status int, wait, took time.Duration, counts *module.Counts) {
-	s, g, d := f.sender(), f.gateway, f.device
-	now := time.Now()
-	s.posters.busy--
-	closes, opens := g.ended(f.post, now, f.id, n.event, v, status, wait)
-	f.endRequest()
-	if v != unsent {
-		if took < hangsAfter {
-			g.class = responsive
-		}
-	}
-	if v == delivered || v == rejected {
-		g.rejected.answered.add(f.id.short())
-	}
-	f.state = fifoIdle
-	if !f.user.shard.lost {
-		if v != unsent {
-			s.saves.unsaved++
-			f.user.shard.unsaved++
-			f.user.shard.change()
-		}
-		f.judged(n, d, v, status, wait, counts)
-	}
-	s.announceState(g, now)
-	if closes {
-		s.closed(g)
-	}
-	if opens {
-		s.opened(g, now)
-	}
-}
-
-// judged does what the answer asks for.
-func (f *fifo) judged(n *notification, d *device, v verdict, status int, wait time.Duration, counts *module.Counts) {
-	switch v {
-	case delivered:
-		f.delivered(n, counts)
-	case rejected:
-		f.reject(d)
-	case refused:
-		f.slimOrSkip(n, d)
-	case throttled:
-		f.throttled(wait)
-	case busy:
-		f.attempts++
-		f.wait(v, max(wait, backoff(f.attempts)))
-	case blocked:
-		f.wait(v, blockedWait)
-	case unsent:
-		f.park()
-	default:
-		f.failed(n, d, v, status)
-	}
-}
-
-func (f *fifo) delivered(n *notification, counts *module.Counts) {
-	s := f.sender()
-	isAhead := n != f.queue[0]
-	f.recover()
-	if f.take(n); isAhead {
-		f.blame.took(f.gateway)
-	}
-	if n.entry == nil {
-		f.touchRecord()
-	}
-	f.user.shard.finish(n, f.id)
+func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts) bool {
 	if counts != nil {
-		s.badges.sent(f.id, *counts)
+		s.mu.Lock()
+		s.badges.Put(s.claim.Target.Name, *counts, 1)
+		s.mu.Unlock()
 	}
-	if !n.event.countsOnly {
-		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(n.added)), true)
+	s.answered(false)
+	if m.Event != "" {
+		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(time.UnixMilli(m.Added))), true)
 	}
-	f.next()
-}
-
-// slimOrSkip sends a notification that was refused once more, with as little as
-// event_id_only tells. It reports whether it drops it, since that was refused.
-func (f *fifo) slimOrSkip(n *notification, d *device) (skips bool) {
-	if skips = n.slim || d.slimOnly || n.event.countsOnly; skips {
-		f.discard(n, DropRefused)
+	if n.ID != first {
+		s.trouble = s.trouble.TookAhead()
 	} else {
-		n.slim = true
+		s.trouble = content.Trouble{}
 	}
-	f.next()
-	return skips
+	return s.remove(life, n.ID)
 }
 
-func (f *fifo) throttled(wait time.Duration) {
-	if f.gateway.isClosed() {
-		f.next()
-		return
+// notDelivered has the backlog wait, as its trouble and the answer say.
+func (s *sending) notDelivered(life context.Context, p posted, first, of string, took time.Time) bool {
+	now := s.clock()
+	trouble, step := s.trouble.After(content.Failure{
+		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.device.Gate(), Now: now, TookLast: took,
+	})
+	trouble.Generation = s.device.SetAt
+	isOpen, isCutOff := s.gateState()
+	if step == content.Wait && (!isOpen || isCutOff) { // which costs no attempts
+		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
-	f.wait(throttled, wait)
+	s.trouble = trouble
+	switch step {
+	case content.Again:
+		return true
+	case content.Drop:
+		s.dropped(DropRefused, 1)
+		s.trouble = content.Trouble{}
+		return s.remove(life, of)
+	}
+	if isCutOff { // other hosts may reach the gateway
+		s.postpone(retryQueue, s.kept())
+		return false
+	}
+	failing := now.Sub(time.UnixMilli(trouble.Since))
+	s.postpone(content.RetryIn(p.verdict, p.answer.RetryAfter, trouble.Attempts, failing, rand.Float64()), s.kept())
+	return false
 }
 
-// failed is for a failure that may be the gateway's. While the gateway is closed
-// it costs the pusher nothing.
-func (f *fifo) failed(n *notification, d *device, v verdict, status int) {
-	g, now := f.gateway, time.Now()
-	if v != limited && n == f.queue[0] && f.blame.add(f.queue, g, status, now) {
-		if f.slimOrSkip(n, d) {
-			g.suspects.markPoison(n.event)
+// gateState tells whether the gate is open, and whether this host reaches none at all.
+func (s *sending) gateState() (isOpen, isCutOff bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.turns.IsOpen(s.device.Gate()), s.turns.IsCutOff(time.Now())
+}
+
+// drop removes a notification that is not sent.
+func (s *sending) drop(life context.Context, id string, reason DropReason) bool {
+	s.dropped(reason, 1)
+	s.trouble = content.Trouble{}
+	return s.remove(life, id)
+}
+
+// remove removes a notification, and reports whether others are left.
+func (s *sending) remove(life context.Context, id string) bool {
+	left, ok := s.complete(life, id, s.trouble.Text())
+	for i, n := range s.known {
+		if n.ID == id {
+			s.known = append(s.known[:i:i], s.known[i+1:]...)
+			break
+		}
+	}
+	return ok && left > 0
+}
+
+// dropAll drops the backlog of a pusher that is gone.
+func (s *sending) dropAll(life context.Context) {
+	n, err := s.queue.Drop(life, s.claim)
+	if err != nil {
+		if !errors.Is(err, module.ErrFenced) {
+			s.failed("drop a backlog", err)
 		}
 		return
 	}
-	if f.blame.ahead || g.isClosed() {
-		if f.blame.ahead && g.state == GateProbing { // right after the first, or the gateway may have recovered meanwhile
-			g.until = now
-		}
-		f.next()
-		return
-	}
-	f.attempts++
-	f.setFailed(true)
-	if v == limited {
-		f.wait(v, max(minRetryAfter, backoff(f.attempts)))
-		return
-	}
-	f.wait(v, f.sender().retryIn(f.attempts))
+	s.dropped(DropGone, n)
 }

@@ -3,21 +3,24 @@ package delivery
 import (
 	"context"
 	"crypto/rand"
+	"encoding/json"
 	"errors"
 	"net/url"
 	"strings"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
 // TestResult is how a push gateway answers a test.
 type TestResult struct {
-	Gateway string // see [GatewayOf]
+	Gateway string // scheme, host and port
 	Status  int    // of HTTP; 0 without an answer
 	Outcome PostOutcome
+	Class   string // "status" with an answer, or else why there is none: "dns" for example
 	Took    time.Duration
 	Err     error // why there is no answer; it has nothing of the URL's path
 }
@@ -29,24 +32,31 @@ var errNotSentTo = errors.New("delivery: the pusher is not sent to: it is of ano
 // user, as a host would of a new message, and waits for the answer. Whatever that
 // is, nothing is stored or removed. It fails if hosts would not send to the pusher.
 func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
-	d, ok := readDevice(user, p)
+	limits := cfg.limits()
+	d, ok := content.ReadDevice(user, p, limits)
 	if !ok {
 		return TestResult{}, errNotSentTo
 	}
 	_, server, _ := strings.Cut(string(user), ":")
-	m := message{
-		user: user, device: &d, outcome: outcome{high: true, tweaks: "{}"},
-		event: &event{
-			id: "$pushfx_test_" + rand.Text(), room: "!pushfx_test:" + server, kind: "m.room.message", sender: string(user),
-			content: `{"msgtype":"m.text","body":"Test notification"}`,
-		},
+	text, _ := json.Marshal(map[string]any{
+		"event_id": "$pushfx_test_" + rand.Text(), "room_id": "!pushfx_test:" + server, "type": "m.room.message", "sender": user,
+		"content": map[string]string{"msgtype": "m.text", "body": "Test notification"},
+	})
+	ev, _, err := content.ReadEvent(module.Event{JSON: string(text)}, limits, time.Now())
+	if err != nil {
+		return TestResult{}, err
 	}
+	m := content.Meta{User: user, Event: ev.ID, Room: ev.Room}
+	n := ev.Notification(content.To{User: user, Outcome: content.Outcome{High: true, Tweaks: "{}"}, Device: d}, m, limits)
 	ctx, cancel := context.WithTimeout(ctx, cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()
-	answer, err := gateway.Post(ctx, d.url, m.body(&cfg))
-	v, _ := judge(answer, err, d.key.Pushkey)
-	return TestResult{Gateway: d.gateway, Status: answer.Status, Outcome: v.outcome(), Took: time.Since(began), Err: withoutURL(err)}, nil
+	answer, err := gateway.Post(ctx, d.URL, content.Body(n, m, d, nil, limits))
+	class := classOf(err)
+	return TestResult{
+		Gateway: d.Gateway, Status: answer.Status, Outcome: outcomeOf(content.Judge(answer, class, d.Key.Pushkey), class), Class: string(class),
+		Took: time.Since(began), Err: withoutURL(err),
+	}, nil
 }
 
 // withoutURL returns what an error of an [http.Client] says beside the URL.

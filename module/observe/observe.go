@@ -207,9 +207,13 @@ const (
 	// a minute.
 	DeliveryDelayed
 
-	// TooManyRejections is for a push gateway that rejects so many pushkeys that none is
-	// removed.
+	// TooManyRejections is for a push gateway that rejects so many pushkeys of an app that
+	// no more pushers are removed.
 	TooManyRejections
+
+	// PusherRemoved is for a pusher whose pushkey its gateway has rejected. The error is
+	// its digest.
+	PusherRemoved
 )
 
 var problems = [...]string{
@@ -223,7 +227,8 @@ var problems = [...]string{
 	ClockDiffers:      "the clocks of this host and of Redis differ",
 	ClockUnknown:      "the clock of Redis cannot be read",
 	DeliveryDelayed:   "notifications are delayed",
-	TooManyRejections: "a push gateway rejects too many pushkeys, they are not removed",
+	TooManyRejections: "a push gateway rejects too many pushkeys of an app, no more are removed",
+	PusherRemoved:     "pusher removed, its gateway has rejected the pushkey",
 }
 
 // String is the line that operators see.
@@ -245,6 +250,10 @@ func Problems() []Problem {
 
 // IsFault reports whether the problem stays until an operator acts.
 func (p Problem) IsFault() bool { return p == ListenerPanicked || p == TooManyRejections }
+
+// IsRoutine reports whether the problem is none for operators, but good to know when
+// somebody asks.
+func (p Problem) IsRoutine() bool { return p == PusherRemoved }
 
 // None is an observer that does nothing.
 var None Observer = none{}

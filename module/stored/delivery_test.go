@@ -7,16 +7,43 @@ func TestTheFormatOfDeliveryIsTold(t *testing.T) {
 	if shards, found := ReadDeliveryFormat(DeliveryFormatText(128)); shards != 128 || !found {
 		t.Errorf("got %d, %t", shards, found)
 	}
-	for _, text := range []string{"", "1", "1 ", "1 x", "1 0128", "2 128", "128", "1 128 "} {
+	for _, text := range []string{"", "2", "2 ", "2 x", "2 0128", "1 128", "128", "2 128 "} {
 		if shards, found := ReadDeliveryFormat(text); found {
 			t.Errorf("%q: got %d", text, shards)
 		}
 	}
 }
 
-func TestWhatIsSeenTakesThePlaceOfItsDigest(t *testing.T) {
+func TestEntriesAreRead(t *testing.T) {
 	t.Parallel()
-	if got := SeenMember("$event:x 1"); len(got) != 16 || got == SeenMember("$event:x 2") || got != SeenMember("$event:x 1") {
-		t.Errorf("got %q", got)
+	e := BacklogEntry{Priority: 'l', ID: "0123456789abcdef", Room: "room0000", User: "user0000", Bytes: 417, Meta: `{"u":"@a:b"}`}
+	head, ok := e.Head()
+	if !ok {
+		t.Fatal("it cannot be stored")
+	}
+	text := head + "000417" + e.Meta
+	if got, found := ReadBacklogEntry(text); !found || got != e {
+		t.Errorf("got %+v, %t", got, found)
+	}
+	for _, text := range []string{"", "l", text[:38], "x" + text[1:], head + "00041x"} {
+		if got, found := ReadBacklogEntry(text); found {
+			t.Errorf("%q: got %+v", text, got)
+		}
+	}
+	e.ID = "short"
+	if _, ok := e.Head(); ok {
+		t.Error("an id that is too short can be stored")
+	}
+}
+
+func TestOldKeysOfDeliveryAreTold(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:state", "delivery:{127}:held", "delivery:{001}:seen", "delivery:{001}:instructions", "delivery:hosts"} {
+		if got := (Keys{}).Parse(name).Kind; got != OldDeliveryKey {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+	if !IsOldDeliveryFormat("1 128") || IsOldDeliveryFormat(DeliveryFormatText(128)) {
+		t.Error("the format is not told")
 	}
 }

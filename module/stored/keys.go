@@ -9,12 +9,13 @@
 //
 // and, where the host includes delivery, of which NNN is the number of a shard:
 //
-//	delivery:{NNN}:log                         stream, what was handed over and is not delivered: for an event 1 KB and 30 B a recipient
-//	delivery:{NNN}:state                       hash, owner, epoch, lease and last checkpoint: below 10 KB
-//	delivery:{NNN}:held                        hash, what is kept of pushers in trouble: 210 B and the notifications, of each
-//	delivery:{NNN}:seen                        sorted set, digests of what was handed over in the last 15 minutes: 100 B each
-//	delivery:hosts                             sorted set, the hosts that deliver: 60 B each
-//	delivery:gateways                          hash, push gateways that are not open: 120 B each, of at most 1,000
+//	delivery:{NNN}:due                         sorted set, the backlogs of a shard: 70 B each
+//	delivery:{NNN}:backlog:TARGET              list, notifications of a pusher: 250 B each, at most 120
+//	delivery:{NNN}:texts:TARGET                hash, what those tell: 100 B and the text, of each; 256 KiB a user
+//	delivery:{NNN}:trouble                     hash, backlogs that could not be delivered: 250 B each
+//	delivery:{NNN}:bytes                       hash, bytes of waiting texts: 60 B a user
+//	delivery:{NNN}:seen:DIGEST                 string, what was handed over in the last 15 minutes: 150 B each
+//	delivery:gateways                          hash, push gateways that operators hold: 80 B each
 //	delivery:format                            string, the form and the number of shards
 //
 // Before each stands the prefix of the host, if it has one. What is in braces is
@@ -91,14 +92,15 @@ const (
 	ClaimsKey                   // see [Keys.Claims]
 	UnsettledKey                // see [Keys.Unsettled]
 
-	ShardLogKey          // see [Keys.ShardLog]
-	ShardStateKey        // see [Keys.ShardState]
-	ShardHeldKey         // see [Keys.ShardHeld]
-	ShardSeenKey         // see [Keys.ShardSeen]
-	ShardInstructionsKey // see [Keys.ShardInstructions]
-	DeliveryHostsKey     // see [Keys.DeliveryHosts]
-	DeliveryGatewaysKey  // see [Keys.DeliveryGateways]
-	DeliveryFormatKey    // see [Keys.DeliveryFormat]
+	ShardDueKey         // see [Keys.ShardDue]
+	ShardTroubleKey     // see [Keys.ShardTrouble]
+	ShardBytesKey       // see [Keys.ShardBytes]
+	BacklogKey          // see [Keys.Backlog]
+	TextsKey            // see [Keys.Texts]
+	SeenKey             // see [Keys.Seen]
+	OldDeliveryKey      // of a form of delivery that is not read
+	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
+	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )
 
 // Key is what the name of a key says.
@@ -107,6 +109,7 @@ type Key struct {
 	User   mxid.UserID   // of [RulesKey], [StagedKey] and [PushersKey]
 	Digest pusher.Digest // of [ClaimsKey]
 	Shard  int           // of the keys of a shard
+	Target string        // of [BacklogKey] and [TextsKey], the backlog
 }
 
 // Parse tells what a key is.

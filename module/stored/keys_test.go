@@ -27,12 +27,12 @@ func TestKeysAreNamed(t *testing.T) {
 			{k.Pushers(alice), "pushers:{@alice:example.org}", Key{Kind: PushersKey, User: alice}},
 			{k.Claims(digest), "pushkey:{" + string(digest) + "}", Key{Kind: ClaimsKey, Digest: digest}},
 			{k.Unsettled(), "pushkeys:unsettled", Key{Kind: UnsettledKey}},
-			{k.ShardLog(0), "delivery:{000}:log", Key{Kind: ShardLogKey}},
-			{k.ShardState(7), "delivery:{007}:state", Key{Kind: ShardStateKey, Shard: 7}},
-			{k.ShardHeld(127), "delivery:{127}:held", Key{Kind: ShardHeldKey, Shard: 127}},
-			{k.ShardInstructions(7), "delivery:{007}:instructions", Key{Kind: ShardInstructionsKey, Shard: 7}},
-			{k.ShardSeen(1000), "delivery:{1000}:seen", Key{Kind: ShardSeenKey, Shard: 1000}},
-			{k.DeliveryHosts(), "delivery:hosts", Key{Kind: DeliveryHostsKey}},
+			{k.ShardDue(0), "delivery:{000}:due", Key{Kind: ShardDueKey}},
+			{k.ShardTrouble(7), "delivery:{007}:trouble", Key{Kind: ShardTroubleKey, Shard: 7}},
+			{k.ShardBytes(127), "delivery:{127}:bytes", Key{Kind: ShardBytesKey, Shard: 127}},
+			{k.Backlog(7, "a-b_"), "delivery:{007}:backlog:a-b_", Key{Kind: BacklogKey, Shard: 7, Target: "a-b_"}},
+			{k.Texts(1000, "x"), "delivery:{1000}:texts:x", Key{Kind: TextsKey, Shard: 1000, Target: "x"}},
+			{k.Seen(7, "batch"), "delivery:{007}:seen:S7JO_JZBr8Xe0cp3", Key{Kind: SeenKey, Shard: 7, Target: "S7JO_JZBr8Xe0cp3"}},
 			{k.DeliveryGateways(), "delivery:gateways", Key{Kind: DeliveryGatewaysKey}},
 			{k.DeliveryFormat(), "delivery:format", Key{Kind: DeliveryFormatKey}},
 		} {
@@ -81,7 +81,7 @@ func TestOtherKeysAreTold(t *testing.T) {
 		{"pushkeys:settled", "", MalformedKey},
 		{"delivery:{1}:log", "", MalformedKey},
 		{"delivery:{-01}:log", "", MalformedKey},
-		{"delivery:{001}:due", "", MalformedKey},
+		{"delivery:{001}:later", "", MalformedKey},
 		{"delivery:{001", "", MalformedKey},
 		{"delivery:man", "", ForeignKey},
 	} {
@@ -102,26 +102,6 @@ func TestThePatternMatchesExactlyThePrefix(t *testing.T) {
 			if got, err := path.Match(pattern, name); got != want || err != nil {
 				t.Errorf("%q: %q: got %t, %v", pattern, name, got, err)
 			}
-		}
-	}
-}
-
-// Hosts write records with a script, and operators with this package.
-func TestGatewayRecords(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]GatewayRecord{
-		"0 held 1700000000000 0 0": {State: "held", Since: 1_700_000_000_000},
-		"1700000090000 waiting 1700000000000 1700000030000 429": {
-			State: "waiting", Expires: 1_700_000_090_000, Since: 1_700_000_000_000, Until: 1_700_000_030_000, Status: 429,
-		},
-	} {
-		if got, found := ReadGateway(text); !found || got != want || want.Text() != text {
-			t.Errorf("%s: got %+v, %t, written as %s", text, got, found, want.Text())
-		}
-	}
-	for _, text := range []string{"", "held", "0 held 1 0", "0 held 1 0 0 ", "00 held 1 0 0", "x held 1 0 0"} {
-		if got, found := ReadGateway(text); found {
-			t.Errorf("%q: got %+v", text, got)
 		}
 	}
 }

@@ -82,9 +82,11 @@ func (g *Guard) Client(concurrency int) *http.Client {
 // Transport returns a new transport whose every connection is guarded, for
 // clients that [Guard.Client] does not fit. Up to concurrency connections to a
 // host are kept for 90 s, so that as many requests at the same time connect no
-// more often than they must. It takes no proxy from the environment, asks for no
-// compression, and allows at most 10 s each to connect and to shake hands, 60 s
-// for the header of a response, and 16 KiB of it.
+// more often than they must. They speak HTTP/1.1: an HTTP/2 server can have a client
+// repeat a request without end, and a silent one holds up all that share its
+// connection. The transport takes no proxy from the environment, asks for no
+// compression, and allows at most 10 s each to connect and to shake hands, 60 s for
+// the header of a response, and 16 KiB of it.
 //
 // Its client should not follow redirects (CheckRedirect with
 // [http.ErrUseLastResponse]), though they are dialled under guard like all else.
@@ -92,7 +94,6 @@ func (g *Guard) Transport(concurrency int) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout, Control: g.Control}
 	return &http.Transport{
 		DialContext:            dialer.DialContext,
-		ForceAttemptHTTP2:      true,
 		DisableCompression:     true,
 		TLSHandshakeTimeout:    dialTimeout,
 		ResponseHeaderTimeout:  requestTimeout,

@@ -8,13 +8,15 @@
 //
 // Each call of the function returns the queue of another host on the same data. So
 // return a new queue each time, with a connection of its own, on one database that
-// holds no queue yet. Its log must have room for 1,000 entries of a shard.
+// holds no queue yet. [Memory] is a queue for tests of what stands on one.
 package queuetest
 
 import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +31,9 @@ const (
 	long     = time.Minute // for what must not end while a test runs
 	short    = 50 * time.Millisecond
 	patience = 60 * time.Second
+
+	maxBacklog   = 10
+	maxUserBytes = 2000
 )
 
 // hosts makes the queue of another host.
@@ -41,36 +46,39 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		run  func(t *testing.T, newQueue hosts, shard int)
 	}{
 		{"the number of shards is fixed", fixedShards},
-		{"entries are read in order", readInOrder},
-		{"data are kept byte for byte", bytesAreKept},
-		{"an entry is added once in the window", addedOnce},
-		{"many hosts add an entry once, and nobody reads it twice", addedOnceByMany},
-		{"a lease has one owner", oneOwner},
-		{"a lease ends, and each taking has a greater epoch", leasesEnd},
-		{"a lease tells the last entry", lastEntry},
-		{"a checkpoint is restored", restored},
-		{"a checkpoint drops what is done", dropped},
-		{"a former owner is fenced", fenced},
-		{"of many owners no checkpoint is lost", owners},
-		{"much may be held", muchHeld},
-		{"an instruction is answered once, by the owner", instructed},
-		{"an instruction that nobody answers is taken back", takenBack},
-		{"hosts are told of each other", joined},
-		{"hosts share what they know of gateways", gatewaysShared},
-		{"entries of any host are heard of", heard},
+		{"notifications are read as they were added", readAsAdded},
+		{"a backlog ends with its last notification", ends},
+		{"a backlog is claimed by the host that begins it", claimedAtOnce},
+		{"a batch is added once in the window", addedOnce},
+		{"a batch of many hosts is added once", addedOnceByMany},
+		{"a backlog has one claim", oneClaim},
+		{"a claim lapses, and fences its host", lapses},
+		{"a claim is renewed", renewed},
+		{"a backlog is postponed", postponed},
+		{"what is urgent ends a delay", urgent},
+		{"a pusher that was set anew ends a delay", generation},
+		{"counts are kept once", counts},
+		{"a long backlog drops what is least important", bounded},
+		{"a user's bytes are bounded", userBytes},
+		{"batches wait behind a fan-out", behind},
+		{"a fan-out is added in parts, once", expanded},
+		{"a backlog is dropped", dropped},
+		{"claims are released", released},
+		{"backlogs are listed", listed},
 		{"a context that has ended changes nothing", endedContext},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			defer cancel()
-			persist(ctx, t, func() error { return newQueue(t).Open(ctx, Shards) })
-			test.run(t, newQueue, 3*n) // and the two behind it
+			opened := func(t *testing.T) module.DeliveryQueue {
+				q := newQueue(t)
+				persist(ctx, t, func() error { return q.Open(ctx, Shards) })
+				return q
+			}
+			test.run(t, opened, 2*n) // and the one behind it
 		})
 	}
 }
-
-// unique returns the name of a host, or the key of an entry, that nobody has.
-func unique() string { return rand.Text() }
 
 // persist repeats do while the queue is not available.
 func persist(ctx context.Context, t *testing.T, do func() error) {
@@ -86,90 +94,135 @@ func persist(ctx context.Context, t *testing.T, do func() error) {
 	}
 }
 
-// add adds an entry to one shard.
-func add(t *testing.T, q module.DeliveryQueue, shard int, key, data string) {
+// id returns the ID of a notification.
+func id(n int) string { return fmt.Sprintf("%016d", n) }
+
+// one is a notification number n of a room.
+func one(n int) module.Notification {
+	return module.Notification{
+		ID: id(n), Priority: module.HighPriority, Room: "room0000", Meta: fmt.Sprintf(`{"n":%d}`, n), Text: fmt.Sprintf("text %d", n),
+	}
+}
+
+// to adds notifications to backlogs of a name.
+func to(target string, all ...module.Notification) (additions []module.Addition) {
+	for _, n := range all {
+		additions = append(additions, module.Addition{Target: target, User: "user0000", Notification: n})
+	}
+	return additions
+}
+
+func batch(shard int, additions ...module.Addition) module.DeliveryBatch {
+	return module.DeliveryBatch{
+		Shard: shard, Key: rand.Text(), Window: long, Lease: long, MaxBacklog: maxBacklog, MaxUserBytes: maxUserBytes, Additions: additions,
+	}
+}
+
+// enqueue adds a batch.
+func enqueue(t *testing.T, q module.DeliveryQueue, b module.DeliveryBatch) (e module.Enqueued) {
 	t.Helper()
 	persist(t.Context(), t, func() error {
-		return q.Append(t.Context(), key, long, map[int][]byte{shard: []byte(data)})
+		results := q.Enqueue(t.Context(), []module.DeliveryBatch{b})
+		if len(results) != 1 {
+			t.Fatalf("got %d results", len(results))
+		}
+		e = results[0].Value
+		return results[0].Err
 	})
+	return e
 }
 
-// read returns entries of a shard.
-func read(t *testing.T, q module.DeliveryQueue, shard int, after string, limit int) (entries []module.LogEntry) {
+// add adds notifications to one backlog, one after the other.
+func add(t *testing.T, q module.DeliveryQueue, shard int, target string, all ...module.Notification) {
 	t.Helper()
-	persist(t.Context(), t, func() (err error) {
-		entries, err = q.Read(t.Context(), shard, after, limit)
-		return err
-	})
-	return entries
+	for _, n := range all {
+		enqueue(t, q, batch(shard, to(target, n)...))
+	}
 }
 
-// data returns what entries of a shard hold.
-func data(t *testing.T, q module.DeliveryQueue, shard int) (all []string) {
+// claim claims a backlog that is due, or will be soon. It releases others.
+func claim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease time.Duration) (b module.Backlog) {
 	t.Helper()
-	for _, e := range read(t, q, shard, "", 10_000) {
-		all = append(all, e.Data)
+	b, found := tryClaim(t, q, shard, target, lease, patience)
+	if !found {
+		t.Fatal("the backlog is not to be had")
+	}
+	return b
+}
+
+func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease, within time.Duration) (b module.Backlog, found bool) {
+	t.Helper()
+	for deadline := time.Now().Add(within); ; {
+		claimed, err := q.Claim(t.Context(), 100, lease)
+		if err != nil && fault.KindOf(err) != fault.Unavailable {
+			t.Fatal(err)
+		}
+		var others []module.Claim
+		for _, c := range claimed.Backlogs {
+			if c.Claim.Target == (module.Target{Shard: shard, Name: target}) {
+				b, found = c, true
+			} else {
+				others = append(others, c.Claim)
+			}
+		}
+		persist(t.Context(), t, func() error { return q.Release(t.Context(), others) })
+		if found || time.Now().After(deadline) {
+			return b, found
+		}
+	}
+}
+
+// texts returns what the notifications of a backlog tell.
+func texts(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []string) {
+	t.Helper()
+	for _, n := range read(t, q, c) {
+		all = append(all, n.Text)
 	}
 	return all
 }
 
-// acquire asks for the lease of a shard.
-func acquire(t *testing.T, q module.DeliveryQueue, host string, lasts time.Duration, shard int) (lease module.Lease) {
-	t.Helper()
-	persist(t.Context(), t, func() error {
-		result, found := q.Acquire(t.Context(), host, lasts, []int{shard})[shard]
-		if !found {
-			t.Fatal("no result")
-		}
-		lease = result.Value
-		return result.Err
-	})
-	return lease
-}
-
-// take is acquire of a lease that is free, or will be soon.
-func take(t *testing.T, q module.DeliveryQueue, host string, lasts time.Duration, shard int) module.Lease {
-	t.Helper()
-	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
-		if lease := acquire(t, q, host, lasts, shard); lease.Held {
-			return lease
-		}
-	}
-	t.Fatal("the lease is not to be had")
-	return module.Lease{}
-}
-
-// checkpoint keeps progress.
-func checkpoint(t *testing.T, q module.DeliveryQueue, shard int, epoch int64, progress module.Progress) {
-	t.Helper()
-	persist(t.Context(), t, func() error { return checkpointOne(t.Context(), q, shard, epoch, progress) })
-}
-
-// errNoResult is for a checkpoint that has no result for its shard.
-var errNoResult = errors.New("no result")
-
-func checkpointOne(ctx context.Context, q module.DeliveryQueue, shard int, epoch int64, progress module.Progress) error {
-	progress.Epoch = epoch
-	err, found := q.Checkpoint(ctx, map[int]module.Progress{shard: progress})[shard]
-	if !found {
-		return errNoResult
-	}
-	return err
-}
-
-// restore returns what was kept.
-func restore(t *testing.T, q module.DeliveryQueue, shard int) (c module.Checkpointed) {
+func read(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []module.Notification) {
 	t.Helper()
 	persist(t.Context(), t, func() (err error) {
-		c, err = q.Restore(t.Context(), shard)
+		all, err = q.Read(t.Context(), c, 1000)
 		return err
 	})
-	return c
+	return all
 }
 
-func wantUnavailable(t *testing.T, what string, err error) {
+// ids returns those of the notifications of a backlog.
+func ids(t *testing.T, q module.DeliveryQueue, c module.Claim) string {
 	t.Helper()
-	if fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("%s: got error %v, want one of kind %s", what, err, fault.Unavailable)
+	var all []string
+	for _, n := range read(t, q, c) {
+		all = append(all, strings.TrimLeft(n.ID, "0"))
+	}
+	return strings.Join(all, " ")
+}
+
+func complete(t *testing.T, q module.DeliveryQueue, c module.Claim, id string) (left int) {
+	t.Helper()
+	persist(t.Context(), t, func() (err error) {
+		left, err = q.Complete(t.Context(), c, id, "")
+		return err
+	})
+	return left
+}
+
+func wantFenced(t *testing.T, what string, err error) {
+	t.Helper()
+	if !errors.Is(err, module.ErrFenced) {
+		t.Errorf("%s: got error %v, want %v", what, err, module.ErrFenced)
+	}
+}
+
+// answer repeats do until the queue has answered.
+func answer(t *testing.T, do func() error) error {
+	t.Helper()
+	for {
+		err := do()
+		if err == nil || errors.Is(err, module.ErrFenced) || fault.KindOf(err) != fault.Unavailable {
+			return err
+		}
 	}
 }

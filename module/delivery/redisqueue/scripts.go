@@ -3,167 +3,307 @@ package redisqueue
 import "github.com/redis/go-redis/v9"
 
 // Scripts have all their keys in KEYS, which are in one slot. To send one twice is
-// as to send it once: the client does so when an answer gets lost.
+// as to send it once: the client does so when an answer gets lost. Redis hashes
+// every byte that a script gets, so texts, which may be large, never go through one.
 //
-// Redis hashes every byte that a script gets: so the data of entries, which may be
-// large, are added and read without one.
+// The score of a backlog in the sorted set of a shard is a time in microseconds:
+// an even one is a claim, its token and when it lapses; an odd one is when a
+// backlog that nobody has claimed is due.
 
 var (
-	evict      = redis.NewScript(evictScript)
-	acquire    = redis.NewScript(acquireScript)
-	release    = redis.NewScript(releaseScript)
-	checkpoint = redis.NewScript(checkpointScript)
-	removeHeld = redis.NewScript(removeHeldScript)
-	join       = redis.NewScript(joinScript)
-	share      = redis.NewScript(shareScript)
+	enqueue  = redis.NewScript(enqueueScript)
+	due      = redis.NewScript(dueScript)
+	claim    = redis.NewScript(claimScript)
+	complete = redis.NewScript(completeScript)
+	postpone = redis.NewScript(postponeScript)
+	renew    = redis.NewScript(renewScript)
+	drop     = redis.NewScript(dropScript)
+	retry    = redis.NewScript(retryScript)
 )
 
-// now is the time of Redis in milliseconds, the one clock that all hosts have.
+// now is the time of Redis in microseconds, made even.
 const now = `
 local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local now = time[1] * 1000000 + time[2]
+now = now - now % 2
 `
 
-// evictScript bounds a log that has grown too long.
-//
-// KEYS: the log, the state. ARGV: how many entries stay.
-const evictScript = `
-local evicted = redis.call('XTRIM', KEYS[1], 'MAXLEN', ARGV[1])
-if evicted > 0 then redis.call('HINCRBY', KEYS[2], 'evicted', evicted) end
-return 1`
+// removal removes texts that go with an entry of a backlog; see stored.BacklogEntry.
+const removal = `
+local function forget(entry, texts, bytes)
+	redis.call('HDEL', texts, string.sub(entry, 2, 17))
+	local counted = tonumber(string.sub(entry, 34, 39)) or 0
+	local user = string.sub(entry, 26, 33)
+	if counted > 0 and redis.call('HINCRBY', bytes, user, -counted) <= 0 then
+		redis.call('HDEL', bytes, user)
+	end
+end
+local function finish(target, due, backlog, texts, trouble)
+	redis.call('ZREM', due, target)
+	redis.call('DEL', backlog, texts)
+	redis.call('HDEL', trouble, target)
+end
+`
 
-// acquireScript takes the lease of a shard, or renews it. A lease that ends later
-// than it was taken for is of a clock that has gone back since.
+// enqueueScript adds entries to backlogs. Their texts are there already.
 //
-// The epoch is the time in microseconds, where that is greater than the last
-// epoch, and a random number is added: so one that was lost in a failover does not
-// come again, though the clock of the new master be behind.
+// KEYS: seen, due, trouble, bytes, the backlog "fanout"; and of each addition the
+// backlog and its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us, an
+// even number, 4 the longest backlog, 5 the share of a user in bytes, 6 the token of
+// the fan-out or 0, 7 from, 8 to, 9 the longest fan-out; and of each addition the
+// target, the first 33 bytes of the entry, the bytes of the text, the meta, flags
+// ("c" claims, "u" is urgent), the delay in us, and the generation.
 //
-// KEYS: the state, the log, the instructions. ARGV: the host, how long the lease
-// lasts, in milliseconds, and the random number. It returns whether the host holds it, the epoch,
-// the position of the last entry, how many entries the log has lost, and all
-// instructions and answers.
-const acquireScript = now + `
-local state = redis.call('HMGET', KEYS[1], 'owner', 'epoch', 'ends', 'lasts', 'evicted')
-local epoch, ends, lasts = tonumber(state[2] or 0), tonumber(state[3] or 0), tonumber(state[4] or 0)
-if ends > now + lasts then
-	ends = now + lasts
-	redis.call('HSET', KEYS[1], 'ends', ends)
+// The reply begins with a state: 1 added, 0 again, -1 behind, -2 full, -3 fenced.
+const enqueueScript = now + removal + `
+local lease, longest, share = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local first, fields = 10, 7
+-- keeps tells whether a backlog keeps a text: that of its first entry, or one that
+-- counts for its user.
+local function keeps(backlog, id)
+	local entries = redis.pcall('LRANGE', backlog, 0, -1)
+	for i, entry in ipairs(entries) do
+		if string.sub(entry, 2, 17) == id then return i == 1 or string.sub(entry, 34, 39) ~= '000000' end
+	end
+	return false
 end
-if state[1] and state[1] ~= ARGV[1] and ends > now then
-	return {0, '', '', '0', {}}
+local function again(nonce, at)
+	local reply, k = {0, 0, 0}, 6
+	for i = first, #ARGV, fields do
+		local score = redis.call('ZSCORE', KEYS[2], ARGV[i])
+		local isOwn = nonce == ARGV[1] and score and tonumber(score) == tonumber(at) + lease
+		reply[#reply + 1] = isOwn and tonumber(score) or 0
+		local id = string.sub(ARGV[i + 1], 2, 17)
+		if not keeps(KEYS[k], id) then redis.pcall('HDEL', KEYS[k + 1], id) end
+		k = k + 2
+	end
+	return reply
 end
-if state[1] ~= ARGV[1] or ends <= now then
-	epoch = math.max(epoch, time[1] * 1000000 + time[2]) + ARGV[3]
-	redis.call('HSET', KEYS[1], 'owner', ARGV[1], 'epoch', string.format('%.0f', epoch), 'number', 0)
-end
-redis.call('HSET', KEYS[1], 'ends', now + ARGV[2], 'lasts', ARGV[2])
-local last = redis.call('XREVRANGE', KEYS[2], '+', '-', 'COUNT', 1)[1]
-return {1, string.format('%.0f', epoch), last and last[1] or '', state[5] or '0',
-	redis.call('HGETALL', KEYS[3])}`
 
-// releaseScript gives a lease back.
-//
-// KEYS: the state. ARGV: the host, the epoch.
-const releaseScript = `
-local state = redis.call('HMGET', KEYS[1], 'owner', 'epoch')
-if state[1] == ARGV[1] and state[2] == ARGV[2] then
-	redis.call('HDEL', KEYS[1], 'owner', 'ends', 'lasts')
-end
-return 1`
-
-// checkpointScript keeps what the owner of a shard has achieved. One that comes
-// late, behind the next of the same owner, changes nothing.
-//
-// KEYS: the state, what is held, the log, the instructions. ARGV: the epoch, the
-// number of the checkpoint, 1 if what is finished is another than before, that, how
-// many entries are done, how many members are to be removed, how many instructions are
-// answered, the positions of those entries, those members, for each answer the field of
-// the instruction, its own and the answer, and then members to be set with their
-// values. It returns 0 if the owner is another.
-const checkpointScript = `
-local state = redis.call('HMGET', KEYS[1], 'epoch', 'number')
-if state[1] ~= ARGV[1] then return 0 end
-if tonumber(state[2] or 0) > tonumber(ARGV[2]) then return 1 end
-if ARGV[3] == '1' then
-	redis.call('HSET', KEYS[1], 'number', ARGV[2], 'finished', ARGV[4])
+local stamp = ARGV[1] .. ' ' .. string.format('%.0f', now)
+if ARGV[6] ~= '0' then
+	if redis.call('ZSCORE', KEYS[2], 'fanout') ~= ARGV[6] then return {-3} end
+	local position, nonce, at = string.match(redis.call('HGET', KEYS[3], 'fanout') or '0 - 0', '(%d+) (%S+) (%d+)')
+	if position == ARGV[8] and position ~= ARGV[7] then return again(nonce, at) end
+	if position ~= ARGV[7] then return {-3} end
+	redis.call('HSET', KEYS[3], 'fanout', ARGV[8] .. ' ' .. stamp)
 else
-	redis.call('HSET', KEYS[1], 'number', ARGV[2])
+	local before = redis.call('GET', KEYS[1])
+	if before then
+		local nonce, at = string.match(before, '(%S+) (%d+)')
+		return again(nonce, at)
+	end
+	local isFanOut = ARGV[first] == 'fanout'
+	local ahead = redis.call('LLEN', KEYS[5])
+	if ahead > 0 and not isFanOut or ahead >= tonumber(ARGV[9]) then
+		local k = 6
+		for i = first, #ARGV, fields do
+			redis.pcall('HDEL', KEYS[k + 1], string.sub(ARGV[i + 1], 2, 17))
+			k = k + 2
+		end
+		return {isFanOut and -2 or -1}
+	end
+	redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2])
 end
-local members = 8 + ARGV[5]
-local answers = members + ARGV[6]
-local set = answers + 3 * ARGV[7]
-for i = 8, members - 1 do redis.call('XDEL', KEYS[3], ARGV[i]) end
-for i = members, answers - 1 do redis.call('HDEL', KEYS[2], ARGV[i]) end
-for i = answers, set - 1, 3 do
-	if redis.call('HGET', KEYS[4], ARGV[i]) then
-		redis.call('HSET', KEYS[4], ARGV[i + 1], ARGV[i + 2]) -- first, so that the key keeps its expiry
-		redis.call('HDEL', KEYS[4], ARGV[i])
+
+-- trim drops what is least important: counts, then what has low priority, then the
+-- oldest of the room with most. The first two may be under way.
+local function trim(backlog, texts)
+	local entries = redis.call('LRANGE', backlog, 0, -1)
+	local left, rooms = #entries - longest, {}
+	local dropped = 0
+	local function discard(i)
+		forget(entries[i], texts, KEYS[4])
+		redis.call('LSET', backlog, i - 1, '')
+		entries[i], left, dropped = false, left - 1, dropped + 1
+	end
+	for _, priority in ipairs({'c', 'l'}) do
+		for i = 3, #entries do
+			if left > 0 and entries[i] and string.sub(entries[i], 1, 1) == priority then discard(i) end
+		end
+	end
+	for i = 3, #entries do
+		if entries[i] then
+			local room = string.sub(entries[i], 18, 25)
+			rooms[room] = rooms[room] or {}
+			table.insert(rooms[room], i)
+		end
+	end
+	while left > 0 do
+		local most
+		for _, room in pairs(rooms) do
+			if not most or #room > #most or #room == #most and room[1] < most[1] then most = room end
+		end
+		if not most then break end
+		discard(table.remove(most, 1))
+	end
+	redis.call('LREM', backlog, 0, '')
+	return dropped
+end
+
+local reply, k = {1, 0, 0}, 6
+for i = first, #ARGV, fields do
+	local target, head, bytes, flags = ARGV[i], ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 4]
+	local backlog, texts, token = KEYS[k], KEYS[k + 1], 0
+	local priority, length = string.sub(head, 1, 1), redis.pcall('LLEN', backlog)
+	local skipped, begins = type(length) == 'table', length == 0
+	if skipped then -- somebody has put another value there
+		reply[2] = reply[2] + 1
+	elseif length > 0 then
+		local last = redis.call('LINDEX', backlog, -1)
+		if string.sub(last, 1, 1) == 'c' then
+			local score = tonumber(redis.call('ZSCORE', KEYS[2], target) or 1)
+			if length > 1 or score % 2 == 1 then
+				if priority == 'c' then
+					skipped = true
+				else -- which has counts, too
+					redis.call('RPOP', backlog)
+					length = length - 1
+					begins = length == 0 and redis.call('HEXISTS', KEYS[3], target) == 0
+				end
+			end
+		end
+	end
+	if not skipped then
+		if begins then
+			bytes = 0
+		elseif bytes > 0 and redis.call('HINCRBY', KEYS[4], string.sub(head, 26, 33), bytes) > share then
+			redis.call('HINCRBY', KEYS[4], string.sub(head, 26, 33), -bytes)
+			redis.call('HDEL', texts, string.sub(head, 2, 17))
+			bytes = 0
+		end
+		redis.call('RPUSH', backlog, head .. string.format('%06d', bytes) .. ARGV[i + 3])
+		if begins then
+			local score = now + 1 + ARGV[i + 5]
+			if string.find(flags, 'c', 1, true) then
+				token = now + lease
+				score = token
+			end
+			redis.call('ZADD', KEYS[2], score, target)
+		else
+			local score = tonumber(redis.call('ZSCORE', KEYS[2], target) or 1)
+			if score % 2 == 1 and score > now then
+				local trouble = redis.call('HGET', KEYS[3], target)
+				local isNew = trouble and tonumber(string.match(trouble, '^%d+') or 0) < tonumber(ARGV[i + 6])
+				if isNew then redis.call('HDEL', KEYS[3], target) end
+				if isNew or string.find(flags, 'u', 1, true) then redis.call('ZADD', KEYS[2], now + 1, target) end
+			elseif score == 1 then
+				redis.call('ZADD', KEYS[2], now + 1, target)
+			end
+			if target ~= 'fanout' and length + 1 > longest + longest / 5 then
+				reply[2] = reply[2] + trim(backlog, texts)
+			end
+		end
+	end
+	reply[#reply + 1] = token
+	k = k + 2
+end
+if ARGV[6] ~= '0' then
+	reply[3] = redis.call('ZCOUNT', KEYS[2], '-inf', now + 1)
+end
+return reply`
+
+// dueScript finds what is due. KEYS: due. ARGV: how many at most. It returns the
+// time, and targets and scores in turn.
+const dueScript = now + `
+return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])}`
+
+// claimScript claims backlogs that are due. One that cannot be read is put off for
+// a minute.
+//
+// KEYS: due, trouble, and the backlogs. ARGV: the lease in us, an even number, and
+// the targets. It returns for each the token, how many wait, the first entry and the
+// trouble; or a token of 0 alone.
+const claimScript = now + `
+local reply = {}
+for i = 2, #ARGV do
+	local score = tonumber(redis.call('ZSCORE', KEYS[1], ARGV[i]) or 'inf')
+	local result = {0}
+	if score <= now then
+		local entry = redis.pcall('LINDEX', KEYS[i + 1], 0)
+		if type(entry) == 'table' then
+			redis.call('ZADD', KEYS[1], now + 60000001, ARGV[i])
+		elseif not entry then
+			redis.call('ZREM', KEYS[1], ARGV[i])
+			redis.call('HDEL', KEYS[2], ARGV[i])
+		else
+			result = {now + ARGV[1], redis.call('LLEN', KEYS[i + 1]), entry, redis.call('HGET', KEYS[2], ARGV[i]) or ''}
+			redis.call('ZADD', KEYS[1], result[1], ARGV[i])
+		end
+	end
+	reply[#reply + 1] = result
+end
+return reply`
+
+// completeScript removes an entry of a claimed backlog, one of its first two.
+//
+// KEYS: due, backlog, texts, trouble, bytes. ARGV: the target, the token, the id, the
+// trouble, which may be empty. It returns how many are left, or -1 without the token.
+const completeScript = removal + `
+local target = ARGV[1]
+if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
+for at = 0, 1 do
+	local entry = redis.call('LINDEX', KEYS[2], at)
+	if entry and string.sub(entry, 2, 17) == ARGV[3] then
+		if at == 0 then redis.call('LPOP', KEYS[2]) else redis.call('LREM', KEYS[2], 1, entry) end
+		forget(entry, KEYS[3], KEYS[5])
+		break
 	end
 end
-for i = set, #ARGV, 2 do redis.call('HSET', KEYS[2], ARGV[i], ARGV[i + 1]) end
+local left = redis.call('LLEN', KEYS[2])
+if left == 0 then
+	finish(target, KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+elseif ARGV[4] == '' then
+	redis.call('HDEL', KEYS[4], target)
+else
+	redis.call('HSET', KEYS[4], target, ARGV[4])
+end
+return left`
+
+// postponeScript ends a claim. KEYS: due, trouble. ARGV: the target, the token, the
+// delay in us, "keep" or "set", the trouble, which may be empty.
+const postponeScript = now + `
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+local delay = tonumber(ARGV[3])
+redis.call('ZADD', KEYS[1], now + 1 + delay - delay % 2, ARGV[1])
+if ARGV[4] == 'set' and ARGV[5] == '' then
+	redis.call('HDEL', KEYS[2], ARGV[1])
+elseif ARGV[4] == 'set' then
+	redis.call('HSET', KEYS[2], ARGV[1], ARGV[5])
+end
 return 1`
 
-// removeHeldScript removes a member of what is held.
-//
-// KEYS: what is held. ARGV: the member, its value. It returns 0 if it has another
-// value, or none.
-const removeHeldScript = `
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-return redis.call('HDEL', KEYS[1], ARGV[1])`
+// renewScript has a claim lapse later. KEYS: due. ARGV: the target, the token, the
+// next token.
+const renewScript = `
+local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
+if score == ARGV[2] then redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1]) end
+if score == ARGV[2] or score == ARGV[3] then return 1 end
+return 0`
 
-// joinScript says that a host lives for a while. Hosts that are said to live much
-// longer are of a clock that has gone back since.
-//
-// KEYS: the hosts. ARGV: the host, and how long, in milliseconds. It returns all
-// hosts.
-const joinScript = now + `
-redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', now)
-redis.call('ZREMRANGEBYSCORE', KEYS[1], now + 10 * ARGV[2], '+inf')
-return redis.call('ZRANGE', KEYS[1], 0, -1)`
+// dropScript ends a backlog. KEYS: due, backlog, texts, trouble, bytes. ARGV: the
+// target, and the token, or nothing for whoever has it. It returns how many there
+// were, or -1 without the token.
+const dropScript = removal + `
+if ARGV[2] ~= '' and redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return -1 end
+local entries = redis.pcall('LRANGE', KEYS[2], 0, -1)
+local dropped = 0
+for _, entry in ipairs(entries) do
+	forget(entry, KEYS[3], KEYS[5])
+	dropped = dropped + 1
+end
+finish(ARGV[1], KEYS[1], KEYS[2], KEYS[3], KEYS[4])
+return dropped`
 
-// shareScript says how gateways have changed at a host. Records that last much
-// longer than any can be told to are of a clock that has gone back since.
-//
-// KEYS: the gateways. ARGV: how long what is told lasts, in milliseconds, how many
-// records there may be, and for each change the gateway, its state, how long it
-// waits, in milliseconds, the status of its last answer, and 1 for Retry. It returns all
-// gateways with their records; see [stored.GatewayRecord].
-const shareScript = now + `
-local all, known, count = redis.call('HGETALL', KEYS[1]), {}, 0
-for i = 1, #all, 2 do
-	local expires, state, since, ends, status = string.match(all[i + 1], '^(%d+) (%a+) (%d+) (%d+) (%d+)$')
-	expires = tonumber(expires or 0)
-	if expires ~= 0 and (expires <= now or expires > now + 7200000) then
-		redis.call('HDEL', KEYS[1], all[i])
-	else
-		known[all[i]] = {state = state, since = since, ends = tonumber(ends or 0), status = status, stays = expires == 0}
-		count = count + 1
+// retryScript has backlogs due at once that nobody has claimed. KEYS: due. ARGV: the
+// targets. It returns how many these are.
+const retryScript = now + `
+local retried = 0
+for _, target in ipairs(ARGV) do
+	local score = tonumber(redis.call('ZSCORE', KEYS[1], target) or 0)
+	if score % 2 == 1 then
+		redis.call('ZADD', KEYS[1], now + 1, target)
+		retried = retried + 1
 	end
 end
-for i = 3, #ARGV, 5 do
-	local name, state, record = ARGV[i], ARGV[i + 1], known[ARGV[i]]
-	if record and ARGV[i + 4] == '1' then record.ends = 0 end
-	local waits = record and record.ends > now
-	if record and record.stays then
-		-- an operator's
-	elseif state == 'open' then
-		if record and not waits then redis.call('HDEL', KEYS[1], name) end
-	elseif record or state ~= '' and count < tonumber(ARGV[2]) then
-		if not record then
-			record = {since = string.format('%.0f', now), ends = 0}
-			count = count + 1
-		end
-		if state == 'waiting' then
-			record.ends = math.max(record.ends, now + ARGV[i + 2])
-		end
-		if state == 'waiting' or state == 'closed' and not waits then
-			record.state, record.status = state, ARGV[i + 3]
-		end
-		if record.state == 'closed' then record.ends = 0 end
-		redis.call('HSET', KEYS[1], name, string.format('%.0f %s %s %.0f %s',
-			math.max(now, record.ends) + ARGV[1], record.state, record.since, record.ends, record.status))
-	end
-end
-return redis.call('HGETALL', KEYS[1])`
+return retried`

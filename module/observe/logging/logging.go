@@ -30,6 +30,9 @@ func (o Observer) Report(problem observe.Problem, err error) {
 	if problem.IsFault() {
 		write = o.log.Error
 	}
+	if problem.IsRoutine() {
+		write = o.log.Info
+	}
 	write(problem.String(), fields(problem, err)...)
 	o.Observer.Report(problem, err)
 }
@@ -45,6 +48,8 @@ func fields(problem observe.Problem, err error) []zap.Field {
 			zap.Int("rules", len(refused.Result.Rules.Refused)), zap.Int("pushers", len(refused.Result.Pushers.Refused))}
 	case errors.As(err, &setting):
 		return []zap.Field{zap.String("option", setting.Option), zap.String("why", setting.String()), zap.String("redis", setting.Address)}
+	case problem == observe.PusherRemoved:
+		return []zap.Field{zap.String("pusher", err.Error())}
 	case problem == observe.NoDurability:
 		return []zap.Field{zap.String("why", err.Error())}
 	}

@@ -53,7 +53,9 @@ func TestEachProblemHasOneLine(t *testing.T) {
 			"the clock of Redis cannot be read", map[string]any{"error": "NOPERM"}},
 		{observe.DeliveryDelayed, cause, zapcore.WarnLevel, "notifications are delayed", map[string]any{"error": unavailable}},
 		{observe.TooManyRejections, nil, zapcore.ErrorLevel,
-			"a push gateway rejects too many pushkeys, they are not removed", map[string]any{}},
+			"a push gateway rejects too many pushkeys of an app, no more are removed", map[string]any{}},
+		{observe.PusherRemoved, errors.New("I0rGUzqbEPAr7oXUSnlEDg"), zapcore.InfoLevel,
+			"pusher removed, its gateway has rejected the pushkey", map[string]any{"pusher": "I0rGUzqbEPAr7oXUSnlEDg"}},
 	} {
 		core, logs := observer.New(zapcore.DebugLevel)
 		logging.New(zap.New(core), observe.None).Report(test.problem, test.err)

@@ -131,8 +131,8 @@ func (m *Metrics) BeginPost(ctx context.Context, gateway, _ string) (context.Con
 }
 
 // Delivery returns the collectors of what a host with delivery counts, and of what it
-// does right now, which stats returns at any time, with so many shards.
-func (m *Metrics) Delivery(stats func() delivery.Stats, shards int) []prometheus.Collector {
+// does right now, which stats returns at any time.
+func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	d := m.delivery
 	all := []prometheus.Collector{d.handedOver, d.posts, d.durations, d.ages, d.dropped, d.audience}
 	gauge := func(name, help string, value func(delivery.Stats) float64) {
@@ -141,24 +141,23 @@ func (m *Metrics) Delivery(stats func() delivery.Stats, shards int) []prometheus
 	}
 	gauge("in_flight", "Requests to push gateways that are under way, but for slow ones.",
 		func(s delivery.Stats) float64 { return float64(s.InFlight) })
-	gauge("slow", "Requests to push gateways that have been under way for a second, or are to one that hangs.",
+	gauge("slow", "Requests to push gateways that take longer than a second, or have not answered yet.",
 		func(s delivery.Stats) float64 { return float64(s.Slow) })
-	gauge("shards", "Shards that there are, on all hosts together.", func(delivery.Stats) float64 { return float64(shards) })
-	gauge("shards_owned", "Shards that this host owns.", func(s delivery.Stats) float64 { return float64(s.ShardsOwned) })
-	gauge("open_entries", "Events that this host has read from its shards and not finished.",
-		func(s delivery.Stats) float64 { return float64(s.OpenEntries) })
-	gauge("oldest_seconds", "Time since the oldest of them was handed over.", func(s delivery.Stats) float64 { return s.Oldest.Seconds() })
-	gauge("held_pushers", "Pushers of this host's shards that are in trouble.", func(s delivery.Stats) float64 { return float64(s.HeldPushers) })
-	gauge("held_bytes", "What is kept of them.", func(s delivery.Stats) float64 { return float64(s.HeldBytes) })
-	gauge("rejections_braked", "Push gateways that reject so many pushkeys that none is removed.",
-		func(s delivery.Stats) float64 { return float64(s.Braked) })
+	gauge("late_seconds", "For how long the backlog had been due that was due the longest, at this host's last look.",
+		func(s delivery.Stats) float64 { return s.Late.Seconds() })
+	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more are removed.",
+		func(s delivery.Stats) float64 { return float64(s.RemovalsStopped) })
+	gauge("cut_off", "1 while this host reaches no push gateway.", func(s delivery.Stats) float64 {
+		if s.CutOff {
+			return 1
+		}
+		return 0
+	})
 	for state := range (delivery.Stats{}).Gateways {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{
-			Name: "pushfx_delivery_gateways", Help: "Push gateways that this host knows, by how it treats them.",
+			Name: "pushfx_delivery_gateways", Help: "Push gateways that this host knows, for each app, by how it treats them.",
 			ConstLabels: prometheus.Labels{stateLabel: delivery.GateState(state).String()},
 		}, func() float64 { return float64(stats().Gateways[state]) }))
 	}
-	return append(all, prometheus.NewCounterFunc(prometheus.CounterOpts{
-		Name: "pushfx_delivery_takeovers_total", Help: "Shards that this host has taken.",
-	}, func() float64 { return float64(stats().Takeovers) }))
+	return all
 }

@@ -39,8 +39,8 @@ func (s *Set) Add(collectors ...prometheus.Collector) {
 }
 
 // AddDelivery adds the metrics of a host with delivery; see [Metrics.Delivery].
-func (s *Set) AddDelivery(stats func() delivery.Stats, shards int) {
-	s.Add(s.counts.Delivery(stats, shards)...)
+func (s *Set) AddDelivery(stats func() delivery.Stats) {
+	s.Add(s.counts.Delivery(stats)...)
 }
 
 // Register registers all of the metrics, or none of them and returns why.

@@ -1,0 +1,161 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/retry"
+)
+
+const (
+	lease      = 5 * time.Second         // how long a claim lasts
+	renewAfter = 1500 * time.Millisecond // while a request is under way
+
+	// completeFor is how long a host tries to say that something was delivered. The
+	// claim may have lapsed by then, and still be its own.
+	completeFor = time.Minute
+)
+
+// claimed is a backlog that this host has claimed. It is for one goroutine.
+type claimed struct {
+	*Delivery
+	claim     module.Claim
+	renewedAt time.Time // before the call that claimed or renewed it
+
+	// again is set when this host has claimed the backlog again, since its claim had
+	// lapsed while the queue was not available.
+	again *atomic.Pointer[claimedAgain]
+}
+
+type claimedAgain struct {
+	claim module.Claim
+	at    time.Time
+}
+
+func (d *Delivery) newClaimed(claim module.Claim, at time.Time) claimed {
+	return claimed{Delivery: d, claim: claim, renewedAt: at, again: &atomic.Pointer[claimedAgain]{}}
+}
+
+// begin has what this host claims again come to c, until the function is called.
+func (c *claimed) begin() (end func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.own[c.claim.Target] = c
+	return func() {
+		c.mu.Lock()
+		if c.own[c.claim.Target] == c {
+			delete(c.own, c.claim.Target)
+		}
+		c.mu.Unlock()
+		if again := c.again.Load(); again != nil {
+			c.Delivery.release(again.claim)
+		}
+	}
+}
+
+// claimAgain gives a claim to what sends the backlog already, if something does.
+func (d *Delivery) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	c := d.own[claim.Target]
+	if c != nil {
+		c.again.Store(&claimedAgain{claim, at})
+	}
+	return c != nil
+}
+
+// isFenced reports whether an error says that another host has the claim.
+func (c *claimed) isFenced(err error) bool {
+	if !errors.Is(err, module.ErrFenced) {
+		return false
+	}
+	again := c.again.Swap(nil)
+	if again != nil {
+		c.claim, c.renewedAt = again.claim, again.at
+	}
+	return again == nil
+}
+
+// keep has the claim last long enough for another step.
+func (c *claimed) keep(ctx context.Context) error {
+	if time.Since(c.renewedAt) < renewAfter {
+		return nil
+	}
+	return c.renew(ctx)
+}
+
+// renew has the claim last longer. After an error the claim may have lapsed.
+func (c *claimed) renew(ctx context.Context) error {
+	now := time.Now()
+	next, err := c.queue.Renew(ctx, c.claim, now.Sub(c.renewedAt))
+	switch {
+	case err == nil:
+		c.claim, c.renewedAt = next, now
+	case errors.Is(err, module.ErrFenced) && !c.isFenced(err):
+		return nil
+	}
+	return err
+}
+
+func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
+
+// complete removes a notification, and returns how many are left. It goes on while
+// the queue is not available; ok is false if the claim is lost.
+func (c *claimed) complete(life context.Context, id, trouble string) (left int, ok bool) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), completeFor)
+	defer cancel()
+	fenced := 0
+	retry.Repeat(ctx, 50*time.Millisecond, time.Second, func() bool {
+		var err error
+		left, err = c.queue.Complete(ctx, c.claim, id, trouble)
+		switch {
+		case err == nil:
+			ok = true
+			cancel()
+		case errors.Is(err, module.ErrFenced):
+			// Once it may be this host that has claimed the backlog right now.
+			if fenced++; c.isFenced(err) && (fenced > 1 || !c.hasLapsed()) {
+				cancel()
+			}
+		case life.Err() != nil: // one more try at the end is enough
+			cancel()
+		default:
+			c.failed("complete a notification", err)
+		}
+		return false
+	})
+	return left, ok
+}
+
+// postpone ends the claim. Where that fails, it lapses.
+func (c *claimed) postpone(delay time.Duration, trouble *string) {
+	ctx, cancel := context.WithTimeout(context.Background(), lease)
+	defer cancel()
+	err := c.queue.Postpone(ctx, c.claim, delay, trouble)
+	if errors.Is(err, module.ErrFenced) && !c.isFenced(err) {
+		err = c.queue.Postpone(ctx, c.claim, delay, trouble)
+	}
+	if err != nil && !errors.Is(err, module.ErrFenced) {
+		c.failed("postpone a backlog", err)
+	}
+}
+
+// release has the backlog due for any host: at once, or soon if that is because of an
+// error.
+func (c *claimed) release(err error) {
+	if err != nil {
+		c.failed("read a backlog", err)
+		c.postpone(retryQueue, nil)
+		return
+	}
+	c.postpone(0, nil)
+}
+
+// release has a backlog due for other hosts at once.
+func (d *Delivery) release(claim module.Claim) {
+	c := d.newClaimed(claim, time.Now())
+	c.release(nil)
+}

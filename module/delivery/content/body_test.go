@@ -1,0 +1,235 @@
+package content
+
+import (
+	"encoding/json"
+	"flag"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// astronaut is the specification's example.
+func astronaut() (module.Event, pusher.Pusher) {
+	return module.Event{
+			JSON: `{"event_id":"$3957tyerfgewrf384","room_id":"!slw48wfj34rtnrf:example.com","type":"m.room.message",
+				"sender":"@exampleuser:matrix.org","content":{"msgtype":"m.text","body":"I'm floating in a most peculiar way."}}`,
+			RoomName: "Mission Control", RoomAlias: "#exampleroom:matrix.org", SenderName: "Major Tom",
+		}, pusher.Pusher{
+			Key:  pusher.Key{AppID: "org.matrix.matrixConsole.ios", Pushkey: "V2h5IG9uIGVhcnRoIGRpZCB5b3UgZGVjb2RlIHRoaXM/"},
+			Kind: pusher.HTTP, SetAt: 12345678_999_999, Data: `{"url":"https://push.example.com/_matrix/push/v1/notify"}`,
+		}
+}
+
+// notified returns the body that a user's pusher is sent for an event, with
+// actions.
+func notified(t *testing.T, e module.Event, p pusher.Pusher, counts *module.Counts, cfg Limits, user mxid.UserID, actions ...pushrule.Action) string {
+	t.Helper()
+	ev, of, err := ReadEvent(e, cfg, time.Now())
+	if err != nil || !of {
+		t.Fatalf("the event: got %v, %v", of, err)
+	}
+	rules := pushrule.ServerDefault("@nobody:example.org")
+	if err := rules.Put(pushrule.Override, "all", pushrule.Draft{Actions: actions}, pushrule.Position{}); err != nil {
+		t.Fatal(err)
+	}
+	event, err := match.ReadEvent(e.JSON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	result := match.Compile(rules).Evaluate(event, match.Facts{User: user})
+	d, ok := ReadDevice(user, p, cfg)
+	if !ok {
+		t.Fatal("nothing is sent to the pusher")
+	}
+	m := Meta{User: user, Event: ev.ID, Room: ev.Room}
+	n := ev.Notification(To{User: user, Outcome: ev.Outcome(result), Device: d}, m, cfg)
+	return string(Body(n, m, d, counts, cfg))
+}
+
+func defaultLimits() Limits {
+	return Limits{Content: FullContent, MaxNotificationBytes: 8 << 10, MaxEventBytes: 64 << 10, MaxAge: 24 * time.Hour, CallAge: time.Minute}
+}
+
+func TestBodies(t *testing.T) {
+	const bing, notify = `{"set_tweak":"sound","value":"bing"}`, `"notify"`
+	two := &module.Counts{Unread: 2, MissedCalls: 1}
+	for name, test := range map[string]struct {
+		change  func(*module.Event, *pusher.Pusher, *Limits)
+		counts  *module.Counts
+		user    mxid.UserID
+		actions []pushrule.Action
+	}{
+		"specification": {counts: two, actions: []pushrule.Action{notify, bing}},
+		"event_id_only": {counts: two, actions: []pushrule.Action{notify, bing}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) {
+			p.Data = `{"format":"event_id_only","url":"https://push.example.com/_matrix/push/v1/notify","default_payload":{"aps":{"mutable-content":1}}}`
+		}},
+		"counts_zero":   {counts: &module.Counts{}, actions: []pushrule.Action{notify}},
+		"counts_absent": {actions: []pushrule.Action{notify}},
+		"counts_off_in_data": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) {
+			p.Data = `{"url":"https://push.example.com/_matrix/push/v1/notify","org.matrix.msc4076.disable_badge_count":true}`
+		}},
+		"counts_off_beside": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) {
+			p.Extra = []pusher.Member{{Name: "disable_badge_count", Value: "true"}}
+		}},
+		"highlight": {actions: []pushrule.Action{notify, `{"set_tweak":"highlight"}`}},
+		"tweak_twice": {actions: []pushrule.Action{
+			notify, bing, `{"set_tweak":"highlight","value":false}`, `{"value":"ring","set_tweak":"sound"}`, `{"set_tweak":"odd","value":{"a":[1e400]}}`}},
+		"invite": {user: "@me:h", actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Limits) {
+			*e = module.Event{JSON: `{"event_id":"$i","room_id":"!r:h","type":"m.room.member","state_key":"@me:h","sender":"@you:h","content":{"membership":"invite"}}`}
+		}},
+		"invite_of_another": {user: "@you:h", actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Limits) {
+			*e = module.Event{JSON: `{"event_id":"$i","room_id":"!r:h","type":"m.room.member","state_key":"@me:h","sender":"@other:h","content":{"membership":"invite"}}`}
+		}},
+		"encrypted": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Limits) {
+			e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.room.encrypted","sender":"@you:h","content":{"algorithm":"m.megolm.v1.aes-sha2"}}`
+		}},
+		"call": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Limits) {
+			e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","sender":"@you:h","content":{"lifetime":30000}}`
+		}},
+		"large": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Limits) {
+			e.JSON = `{"event_id":"$e","room_id":"!r:h","type":"m.room.message","sender":"@you:h","content":{"body":"` + strings.Repeat("x", 60_000) + `"}}`
+		}},
+		"large_names": {actions: []pushrule.Action{notify}, change: func(e *module.Event, _ *pusher.Pusher, _ *Limits) {
+			e.RoomName = strings.Repeat("x", 10_000)
+		}},
+		"names_only": {actions: []pushrule.Action{notify, bing}, change: func(_ *module.Event, _ *pusher.Pusher, cfg *Limits) { cfg.Content = NamesOnly }},
+		"no_names":   {actions: []pushrule.Action{notify, bing}, change: func(_ *module.Event, _ *pusher.Pusher, cfg *Limits) { cfg.Content = NoNames }},
+		"no_time":    {actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) { p.SetAt = 0 }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, p := astronaut()
+			cfg := defaultLimits()
+			if test.change != nil {
+				test.change(&e, &p, &cfg)
+			}
+			got := notified(t, e, p, test.counts, cfg, test.user, test.actions...)
+			if !json.Valid([]byte(got)) && !strings.Contains(got, "1e400") {
+				t.Errorf("no JSON: %s", got)
+			}
+			if len(got) > cfg.MaxNotificationBytes {
+				t.Errorf("%d bytes", len(got))
+			}
+			golden(t, name+".json", got)
+		})
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got+"\n"), 0o666); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got+"\n" != string(want) {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestPushersThatAreNotSentTo(t *testing.T) {
+	_, http := astronaut()
+	for name, change := range map[string]func(*pusher.Pusher){
+		"email":    func(p *pusher.Pusher) { p.Kind = pusher.Email },
+		"disabled": func(p *pusher.Pusher) { p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}} },
+		"MSC3881": func(p *pusher.Pusher) {
+			p.Extra = []pusher.Member{{Name: "org.matrix.msc3881.enabled", Value: "false"}}
+		},
+		"no URL":    func(p *pusher.Pusher) { p.Data = `{}` },
+		"null URL":  func(p *pusher.Pusher) { p.Data = `{"url":null}` },
+		"bad URL":   func(p *pusher.Pusher) { p.Data = `{"url":"https://[::1"}` },
+		"no object": func(p *pusher.Pusher) { p.Data = `[]` },
+	} {
+		p := http
+		change(&p)
+		if d, ok := ReadDevice("@me:h", p, defaultLimits()); ok {
+			t.Errorf("%s: got %+v", name, d.Gateway)
+		}
+	}
+	d, ok := ReadDevice("@me:h", http, defaultLimits())
+	if !ok || d.Gateway != "https://push.example.com:443" {
+		t.Errorf("got %v, %v", d.Gateway, ok)
+	}
+}
+
+func TestEventsOfWhichNobodyIsNotified(t *testing.T) {
+	now := time.Now()
+	for name, e := range map[string]module.Event{
+		"redacted": {JSON: `{"event_id":"$e","room_id":"!r:h","unsigned":{"redacted_because":{"event_id":"$f"}}}`},
+		"expired":  {JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now},
+	} {
+		if _, of, err := ReadEvent(e, defaultLimits(), now); of || err != nil {
+			t.Errorf("%s: got %v, %v", name, of, err)
+		}
+	}
+}
+
+func TestHowLongANotificationIsOfUse(t *testing.T) {
+	now := time.Now()
+	for name, test := range map[string]struct {
+		event module.Event
+		want  time.Duration
+	}{
+		"a message":           {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.room.message"}`}, 24 * time.Hour},
+		"as the host says":    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`, Expires: now.Add(time.Hour)}, time.Hour},
+		"not longer than all": {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now.Add(1000 * time.Hour)}, 24 * time.Hour},
+		"a call":              {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`}, time.Minute},
+		"for ever":            {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":9007199254740991}}`}, 2 * time.Minute},
+		"shortly":             {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":30000}}`}, 30 * time.Second},
+		"no number":           {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":"x"}}`}, time.Minute},
+	} {
+		if ev, of, err := ReadEvent(test.event, defaultLimits(), now); err != nil || !of || ev.Lifetime != test.want {
+			t.Errorf("%s: got %+v, %v, %v", name, ev, of, err)
+		}
+	}
+}
+
+func TestOnlyWhatRingsIsACall(t *testing.T) {
+	const day = 24 * time.Hour
+	for name, test := range map[string]struct {
+		kind, content string
+		call          bool
+		want          time.Duration
+	}{
+		"as MSC4075 has it": {"m.rtc.notification",
+			`{"application":{"type":"m.call","notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
+		"as MSC4075 had it": {"org.matrix.msc4075.rtc.notification",
+			`{"notification_type":"ring","lifetime":30000,"m.call.intent":"audio"}`, true, 30 * time.Second},
+		"as it was first":                 {"org.matrix.msc4075.call.notify", `{"application":"m.call","notify_type":"ring","call_id":""}`, true, time.Minute},
+		"both forms":                      {"m.rtc.notification", `{"notification_type":"ring","lifetime":1,"application":{"notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
+		"the forms differ":                {"m.rtc.notification", `{"application":{"notification_type":"notification"},"notification_type":"ring"}`, false, day},
+		"another application":             {"m.rtc.notification", `{"application":{"type":"m.call"},"notification_type":"ring"}`, true, time.Minute},
+		"for ever":                        {"m.rtc.notification", `{"application":{"notification_type":"ring","lifetime":9007199254740991}}`, true, 2 * time.Minute},
+		"a notification":                  {"m.rtc.notification", `{"application":{"notification_type":"notification","lifetime":30000}}`, false, day},
+		"a notification, as MSC4075 had":  {"org.matrix.msc4075.rtc.notification", `{"notification_type":"notification","lifetime":30000}`, false, day},
+		"a notification, as it was first": {"m.call.notify", `{"application":"m.call","notify_type":"notify"}`, false, day},
+		"no type":                         {"m.rtc.notification", `{"lifetime":30000}`, false, day},
+		"a type that is no string":        {"m.rtc.notification", `{"application":{"notification_type":["ring"]}}`, false, day},
+		"escaped":                         {"m.rtc.notification", `{"application":{"notification_type":"r\u0069ng"}}`, true, time.Minute},
+		"nothing":                         {"m.rtc.notification", `{}`, false, day},
+		"another event":                   {"m.room.message", `{"notification_type":"ring","lifetime":30000}`, false, day},
+	} {
+		e := module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"` + test.kind + `","content":` + test.content + `}`}
+		ev, of, err := ReadEvent(e, defaultLimits(), time.Now())
+		if err != nil || !of || ev.IsCall() != test.call || ev.Lifetime != test.want {
+			t.Errorf("%s: got %+v, %v, %v", name, ev, of, err)
+		}
+		if high := ev.isHigh(match.Result{}); high != test.call {
+			t.Errorf("%s: high is %v", name, high)
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package content
+
+import (
+	"crypto/sha256"
+	"encoding/base64"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/net/idna"
+
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// digest names something without telling it.
+func digest(parts ...string) string {
+	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
+	return base64.RawURLEncoding.EncodeToString(sum[:16])
+}
+
+// PusherID returns the name of a pusher's backlog. It tells nothing of the pushkey,
+// and may be logged.
+func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
+
+// UserDigest, RoomDigest and EventID are the names that a queue has for these.
+func UserDigest(user mxid.UserID) string { return digest(string(user))[:8] }
+
+// RoomDigest tells rooms of one user from each other.
+func RoomDigest(room string) string { return digest(room)[:8] }
+
+// EventID names an event, and the part of its members, among those of a backlog.
+func EventID(event, part string) string { return digest(event, part)[:16] }
+
+// Device is a pusher as it is sent to: what was read of it last. It does not
+// change.
+type Device struct {
+	ID       string // see [PusherID]
+	Key      pusher.Key
+	Name     string // of the user's device, empty if the host has told none
+	SetAt    int64  // its generation
+	URL      string
+	Gateway  string // see [GatewayName]
+	NoCounts bool   // the app counts itself (MSC4076)
+	data     string // JSON object without url
+	idsOnly  bool   // format is event_id_only
+}
+
+// Gate is what fails or works as one: the gateway and the app.
+func (d *Device) Gate() string { return d.Gateway + " " + d.Key.AppID }
+
+// ReadDevice returns how a pusher is sent to; ok is false for one that is not:
+// of another kind than http, disabled, or without a URL that can be read.
+func ReadDevice(user mxid.UserID, p pusher.Pusher, l Limits) (d *Device, ok bool) {
+	if p.Kind != pusher.HTTP || !p.Enabled() {
+		return nil, false
+	}
+	d = &Device{
+		ID: PusherID(user, p.Key), Key: p.Key, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID),
+	}
+	d.readData(p.Data)
+	for _, m := range p.Extra {
+		d.NoCounts = d.NoCounts || isCountsOff(m.Name) && m.Value == "true"
+	}
+	d.Gateway, ok = GatewayName(d.URL)
+	return d, ok
+}
+
+// GatewayName returns the name of the push gateway of a pusher's URL: scheme, host
+// and port in canonical form, so that one gateway has one name. Ok is false for a URL
+// that cannot be read.
+func GatewayName(of string) (name string, ok bool) {
+	u, err := url.Parse(of)
+	if err != nil {
+		return "", false
+	}
+	scheme, host, port := strings.ToLower(u.Scheme), strings.TrimRight(u.Hostname(), "."), strings.TrimLeft(u.Port(), "0")
+	if ascii, err := idna.Lookup.ToASCII(host); err == nil {
+		host = ascii
+	}
+	switch {
+	case host == "":
+		return "", false
+	case port == "" && scheme == "http":
+		port = "80"
+	case port == "":
+		port = "443"
+	}
+	if strings.Contains(host, ":") {
+		host = "[" + host + "]"
+	}
+	return scheme + "://" + strings.ToLower(host) + ":" + port, true
+}
+
+// isCountsOff tells the names of "disable_badge_count" (MSC4076). The proposal
+// has it beside data, homeservers and clients within.
+func isCountsOff(name string) bool {
+	return name == "disable_badge_count" || name == "org.matrix.msc4076.disable_badge_count"
+}
+
+func (d *Device) readData(data string) {
+	rest := []byte{'{'}
+	w := strictjson.Walk(data)
+	if w.Next() == '{' {
+		for name := range w.Object() {
+			value := w.Skip()
+			v := strictjson.Walk(value)
+			switch {
+			case name == "url":
+				d.URL = v.String()
+				continue
+			case name == "format":
+				d.idsOnly = v.Next() == '"' && v.String() == "event_id_only"
+			case isCountsOff(name):
+				d.NoCounts = d.NoCounts || value == "true"
+			}
+			rest = append(strictjson.AppendMember(rest, name), value...)
+		}
+	}
+	d.data = string(append(rest, '}'))
+}
+
+// pushkeySeconds is when the pusher was set last, 0 if that is not known.
+func (d *Device) pushkeySeconds() int64 { return d.SetAt / int64(time.Second/time.Microsecond) }

@@ -1,0 +1,142 @@
+package content
+
+import (
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/pushrule"
+	"github.com/pushfx/pushfx/module/strictjson"
+)
+
+// Event is what notifications of an event have in common. It does not change.
+type Event struct {
+	ID, Room, Sender                string
+	Lifetime                        time.Duration // of a notification, from when it is handed over
+	kind                            string
+	member                          string // the user whom a member event is about, else empty
+	senderName, roomName, roomAlias string
+	content                         string // JSON, empty if there is none
+
+	members map[variant]string // of bodies; see [Event.Notification]
+}
+
+// Outcome is what a user's rules say, as notifications tell it.
+type Outcome struct {
+	High   bool   `json:"h,omitempty"`
+	Tweaks string `json:"t"` // JSON object
+}
+
+// Outcome returns what a user's rules say, of whom the result is to notify.
+func (ev *Event) Outcome(result match.Result) Outcome {
+	return Outcome{High: ev.isHigh(result), Tweaks: tweaksOf(result.Actions())}
+}
+
+var errNoIDs = fault.New(fault.InvalidParam, "An event needs event_id and room_id.")
+
+// ReadEvent reads an event of the host. Of is false for one of which nobody is to
+// be notified, since it is redacted or has expired.
+func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, err error) {
+	if len(e.JSON) > cfg.MaxEventBytes {
+		return nil, false, fault.New(fault.InvalidParam, "The event is too large.")
+	}
+	if !strictjson.Valid(e.JSON) {
+		return nil, false, fault.Wrap(fault.InvalidParam, "The event is not a JSON object.", match.ErrNotAnEvent)
+	}
+	ev = &Event{
+		senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, Lifetime: cfg.MaxAge, members: map[variant]string{},
+	}
+	redacted := ev.read(e.JSON)
+	if ev.ID == "" || ev.Room == "" {
+		return nil, false, errNoIDs
+	}
+	switch {
+	case !e.Expires.IsZero():
+		ev.Lifetime = min(ev.Lifetime, e.Expires.Sub(now))
+	case ev.IsCall():
+		ev.Lifetime = min(ev.Lifetime, callLifetime(ev.content, cfg.CallAge))
+	}
+	return ev, !redacted && ev.Lifetime > 0, nil
+}
+
+// read fills in what a valid text says. It reports whether the event is redacted.
+func (ev *Event) read(text string) (redacted bool) {
+	var stateKey string
+	w := strictjson.Walk(text)
+	if w.Next() != '{' {
+		return false
+	}
+	for name := range w.Object() {
+		if w.Next() == '{' {
+			switch name {
+			case "content":
+				ev.content = w.Skip()
+			case "unsigned":
+				redacted = memberOf(w.Skip(), "redacted_because") != ""
+			}
+			continue
+		}
+		if w.Next() != '"' {
+			continue
+		}
+		switch name {
+		case "event_id":
+			ev.ID = w.String()
+		case "room_id":
+			ev.Room = w.String()
+		case "type":
+			ev.kind = w.String()
+		case "sender":
+			ev.Sender = w.String()
+		case "state_key":
+			stateKey = w.String()
+		}
+	}
+	if ev.kind == "m.room.member" {
+		ev.member = stateKey
+	}
+	return redacted
+}
+
+// isHigh reports whether a notification is to wake the device. Push rules do not
+// say; homeservers agree on what alerts, and encrypted events might.
+func (ev *Event) isHigh(result match.Result) bool {
+	return ev.kind == "m.room.encrypted" || ev.IsCall() || result.Highlight() || result.Sound() != ""
+}
+
+// tweaksOf returns the tweaks of actions as an object. Of two of one name the
+// last one counts. A highlight without a value is true (Matrix specification,
+// "Push Rules", "Actions").
+func tweaksOf(actions []pushrule.Action) string {
+	var all []strictjson.Member
+	for _, action := range actions {
+		name, value := readTweak(string(action))
+		if name == "" || value == "" {
+			continue
+		}
+		all = slices.DeleteFunc(all, func(m strictjson.Member) bool { return m.Name == name })
+		all = append(all, strictjson.Member{Name: name, Value: value})
+	}
+	return string(append(strictjson.AppendMembers([]byte{'{'}, all), '}'))
+}
+
+func readTweak(action string) (name, value string) {
+	w := strictjson.Walk(action)
+	if w.Next() != '{' {
+		return "", ""
+	}
+	for member := range w.Object() {
+		switch {
+		case member == "set_tweak" && w.Next() == '"':
+			name = w.String()
+		case member == "value":
+			value = w.Skip()
+		}
+	}
+	if name == "highlight" && value == "" {
+		value = "true"
+	}
+	return name, value
+}

@@ -1,0 +1,132 @@
+package content
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// poisonAttempts is how often the first notification of a pusher may fail while
+// its gateway takes others.
+const poisonAttempts = 8
+
+// Trouble is what is kept of a backlog that could not be delivered. Times are in
+// milliseconds.
+type Trouble struct {
+	Generation int64  `json:"-"` // of the pusher
+	Attempts   int    `json:"n,omitempty"`
+	Since      int64  `json:"s,omitempty"` // the first failure
+	Last       int64  `json:"l,omitempty"` // the last one
+	Status     int    `json:"c,omitempty"` // of the last answer
+	Class      Class  `json:"e,omitempty"`
+	Gate       string `json:"g,omitempty"`
+
+	ID      string `json:"i,omitempty"` // the first notification, which this is about:
+	Beside  int    `json:"b,omitempty"` // its failures before which its gateway took another one
+	IDsOnly bool   `json:"o,omitempty"` // it is to be sent as event_id_only
+	Ahead   bool   `json:"h,omitempty"` // the second one is to be tried
+	Delayed string `json:"d,omitempty"` // the notification that was held back, as the host wanted
+}
+
+// Text is what is stored: it begins with the generation.
+func (t Trouble) Text() string {
+	if t == (Trouble{Generation: t.Generation}) {
+		return ""
+	}
+	text, _ := json.Marshal(t) // strings, numbers and flags
+	return strconv.FormatInt(t.Generation, 10) + " " + string(text)
+}
+
+// ReadTrouble reads what [Trouble.Text] returned. What cannot be read is none.
+func ReadTrouble(text string) (t Trouble) {
+	number, rest, found := strings.Cut(text, " ")
+	generation, err := strconv.ParseInt(number, 10, 64)
+	if !found || err != nil || json.Unmarshal([]byte(rest), &t) != nil {
+		return Trouble{}
+	}
+	t.Generation = generation
+	return t
+}
+
+// of is the trouble with the first notification of an id.
+func (t Trouble) of(id string) Trouble {
+	if t.ID != id {
+		t.ID, t.Beside, t.IDsOnly, t.Ahead = id, 0, false, false
+	}
+	return t
+}
+
+// Failure is a notification that was not delivered.
+type Failure struct {
+	ID       string // of the first notification
+	Of       string // the one that was sent: the first or, ahead, the second
+	Verdict  Verdict
+	Status   int
+	Class    Class
+	Gate     string
+	Now      time.Time
+	TookLast time.Time // when the gateway took another one last, the zero time if not known
+}
+
+// Step is what to do after a failure.
+type Step int
+
+// The steps.
+const (
+	Wait  Step = iota // see [RetryIn]
+	Again             // at once, as event_id_only
+	Drop              // the notification
+)
+
+// After returns the trouble after a failure, and what to do. A notification that
+// fails eight times while others of its gateway are taken is sent as event_id_only,
+// then dropped: none stops its pusher. Where no others are sent, the pusher's second
+// notification is tried once: if it is taken, the first one is to blame.
+func (t Trouble) After(f Failure) (Trouble, Step) {
+	t = t.of(f.ID)
+	t.Ahead = false
+	now := f.Now.UnixMilli()
+	if f.Verdict == Refused {
+		if t.IDsOnly || f.Of != f.ID {
+			return t, Drop
+		}
+		t.IDsOnly = true
+		return t, Again
+	}
+	isBeside := t.Last > 0 && f.TookLast.UnixMilli() > t.Last && f.Verdict == Failed
+	t.Attempts++
+	t.Last, t.Status, t.Class, t.Gate = now, f.Status, f.Class, f.Gate
+	if t.Since == 0 {
+		t.Since = now
+	}
+	if f.Of != f.ID {
+		return t, Wait
+	}
+	if t.IDsOnly && t.Beside >= poisonAttempts {
+		return t, Drop
+	}
+	if isBeside {
+		t.Beside++
+	}
+	if t.Beside >= poisonAttempts-1 {
+		t.Beside, t.IDsOnly = poisonAttempts, true
+		return t, Again
+	}
+	t.Ahead = t.Attempts%poisonAttempts == 0 && isOfNotification(f.Status)
+	return t, Wait
+}
+
+// TookAhead is for a second notification that was delivered before the first.
+func (t Trouble) TookAhead() Trouble {
+	t.Beside, t.IDsOnly, t.Ahead = poisonAttempts, true, false
+	return t
+}
+
+// isOfNotification reports whether it may be the notification for which a gateway
+// answers so, as sygnal does with 502: not where there is no answer, or one that is
+// about the gateway.
+func isOfNotification(status int) bool {
+	return status >= http.StatusInternalServerError && status != http.StatusServiceUnavailable
+}

@@ -1,0 +1,119 @@
+package delivery
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+)
+
+// queueTimeout bounds a question to the host or its stores.
+const queueTimeout = 10 * time.Second
+
+// gather asks about keys in batches: while a question is under way, what else is to
+// be asked waits for the next one.
+type gather[K comparable, V any] struct {
+	ask func(context.Context, []K) map[K]V
+
+	mu    sync.Mutex
+	next  *question[K, V]
+	asked bool // a question is under way
+}
+
+type question[K comparable, V any] struct {
+	keys    map[K]struct{}
+	answers map[K]V
+	done    chan struct{}
+}
+
+func newGather[K comparable, V any](ask func(context.Context, []K) map[K]V) *gather[K, V] {
+	return &gather[K, V]{ask: ask}
+}
+
+// eachOf adapts a function that answers by place, or nothing for none at all.
+func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(context.Context, []K) map[K]V {
+	return func(ctx context.Context, keys []K) map[K]V {
+		answers := map[K]V{}
+		for i, answer := range ask(ctx, keys) {
+			if i < len(keys) {
+				answers[keys[i]] = answer
+			}
+		}
+		return answers
+	}
+}
+
+// get returns the answer about a key; found is false if there is none, or ctx has
+// ended.
+func (g *gather[K, V]) get(ctx context.Context, key K) (answer V, found bool) {
+	q := g.add(key)
+	select {
+	case <-q.done:
+		answer, found = q.answers[key]
+		return answer, found
+	case <-ctx.Done():
+		return answer, false
+	}
+}
+
+// add has the next question ask about a key, too.
+func (g *gather[K, V]) add(key K) *question[K, V] {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.next == nil {
+		g.next = &question[K, V]{keys: map[K]struct{}{}, done: make(chan struct{})}
+	}
+	g.next.keys[key] = struct{}{}
+	if !g.asked {
+		g.asked = true
+		go g.run()
+	}
+	return g.next
+}
+
+// run asks until there is nothing to ask.
+func (g *gather[K, V]) run() {
+	for {
+		g.mu.Lock()
+		q := g.next
+		g.next = nil
+		g.asked = q != nil
+		g.mu.Unlock()
+		if q == nil {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), queueTimeout)
+		q.answers = g.ask(ctx, slices.Collect(maps.Keys(q.keys)))
+		cancel()
+		close(q.done)
+	}
+}
+
+// recent is a map that forgets what was not put for long: it has at least the last
+// [recentSize] keys. The zero recent is empty.
+type recent[V any] struct{ young, old map[string]V }
+
+const recentSize = 50_000
+
+func (r *recent[V]) put(key string, value V) {
+	if r.young == nil || len(r.young) >= recentSize {
+		r.rotate()
+	}
+	r.young[key] = value
+}
+
+// rotate forgets what was not put since the last time.
+func (r *recent[V]) rotate() { r.old, r.young = r.young, map[string]V{} }
+
+// all calls do for each key.
+func (r *recent[V]) all(do func(key string, value V)) {
+	for key, value := range r.young {
+		do(key, value)
+	}
+	for key, value := range r.old {
+		if _, again := r.young[key]; !again {
+			do(key, value)
+		}
+	}
+}

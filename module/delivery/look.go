@@ -1,0 +1,112 @@
+package delivery
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
+)
+
+// How often a host looks for what is due: what it has claimed when it was handed over
+// is sent without that.
+const (
+	lookEvery  = time.Second
+	lookAgain  = 20 * time.Millisecond // where nothing that is due has a turn
+	retryQueue = time.Second           // after an error of the queue or the host
+)
+
+// look sends what is due until ctx ends.
+func (d *Delivery) look(ctx context.Context) {
+	var heldAt time.Time
+	for ctx.Err() == nil {
+		if time.Since(heldAt) >= lookEvery {
+			heldAt = time.Now()
+			d.readHeld(ctx)
+		}
+		wait := d.lookOnce(ctx)
+		timer := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		case <-d.wake:
+		}
+		timer.Stop()
+	}
+}
+
+func (d *Delivery) readHeld(ctx context.Context) {
+	names, err := d.queue.HeldGateways(ctx)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.failed("read which gateways are held", err)
+		}
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turns.Hold(names)
+}
+
+// lookOnce claims what is due, and returns when to look again.
+func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
+	wait = lookEvery/2 + rand.N(lookEvery/2)
+	d.mu.Lock()
+	room := d.turns.Room(time.Now())
+	d.mu.Unlock()
+	claimedAt := time.Now()
+	found, err := d.queue.Claim(ctx, room, lease)
+	if err != nil {
+		if ctx.Err() == nil {
+			d.failed("look for what is due", err)
+		}
+		return wait
+	}
+	d.mu.Lock()
+	d.hasMore, d.late = found.More, found.Oldest
+	d.mu.Unlock()
+	began := 0
+	for _, b := range found.Backlogs {
+		if d.begin(b, claimedAt) {
+			began++
+		}
+	}
+	if found.More && began == 0 {
+		return lookAgain
+	}
+	if found.More {
+		return 0
+	}
+	return wait
+}
+
+// begin sends a claimed backlog, and reports whether it has a turn.
+func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
+	if d.claimAgain(b.Claim, claimedAt) {
+		return true
+	}
+	if b.Claim.Target.Name == module.FanOut {
+		return d.startOrRelease(b.Claim, func(life context.Context) { d.expand(life, b, claimedAt) })
+	}
+	c := d.newClaimed(b.Claim, claimedAt)
+	s := &sending{claimed: c, trouble: content.ReadTrouble(b.Trouble)}
+	m, err := content.ReadMeta(b.First.Meta)
+	if err != nil { // it is dropped, and the next one is read
+		return d.startOrRelease(b.Claim, s.run)
+	}
+	s.user = m.User
+	turn, delay := d.admit(m.User, m.Gate)
+	if turn == nil {
+		d.start(func(context.Context) {
+			(&claimed{Delivery: d, claim: b.Claim, renewedAt: claimedAt}).postpone(delay, nil)
+		})
+		return false
+	}
+	s.turn = turn
+	if !d.startOrRelease(b.Claim, s.run) {
+		s.endTurn(content.Unsent)
+		return false
+	}
+	return true
+}

@@ -1,0 +1,317 @@
+package delivery
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	mathrand "math/rand/v2"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/delivery/turns"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// fanOutAbove is how many recipients of a shard are added to their backlogs at once.
+// More are added from the shard's fan-out, so that Notify takes no longer.
+const fanOutAbove = 50
+
+// recipient is a user who is to be notified of an event.
+type recipient struct {
+	User     mxid.UserID `json:"u"`
+	Outcome  int         `json:"o"` // its place among those of the event
+	RoomName string      `json:"n,omitempty"`
+}
+
+// handover is an event on its way into backlogs.
+type handover struct {
+	event    module.Event // without Room
+	ev       *content.Event
+	id       string // of its notifications
+	key      string // of its batches
+	added    time.Time
+	trace    string
+	outcomes []content.Outcome
+}
+
+// Notify implements [module.Notifier].
+func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, decisions module.Decisions) (err error) {
+	ctx, end := d.observer.Begin(ctx, notifyCall)
+	defer func() { end(observe.Outcome{Err: err}) }()
+	ev, of, err := content.ReadEvent(e, d.limits, time.Now())
+	if err != nil || !of {
+		return err
+	}
+	id := content.EventID(ev.ID, part)
+	h := &handover{event: e, ev: ev, id: id, key: id, added: d.clock(), trace: d.observer.Traceparent(ctx)}
+	return d.handOver(ctx, h, h.recipients(decisions, d.cfg.Shards))
+}
+
+// recipients returns the users who are to be notified, by shard. Nobody is notified
+// of what they sent.
+func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]recipient {
+	all := map[int][]recipient{}
+	places := map[content.Outcome]int{}
+	for _, decision := range decisions {
+		if !decision.Result.Notify() || string(decision.User) == h.ev.Sender {
+			continue
+		}
+		outcome := h.ev.Outcome(decision.Result)
+		place, found := places[outcome]
+		if !found {
+			place = len(h.outcomes)
+			places[outcome] = place
+			h.outcomes = append(h.outcomes, outcome)
+		}
+		shard := ShardOf(decision.User, shards)
+		all[shard] = append(all[shard], recipient{decision.User, place, decision.RoomName})
+	}
+	return all
+}
+
+var errFull = errors.New("delivery: too many large events wait")
+
+// handOver adds an event to the backlogs of those recipients who are few in their
+// shard, and to the fan-out of their shard for others.
+func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
+	var few []recipient
+	var batches []*adding
+	for shard, some := range recipients {
+		if len(some) > fanOutAbove {
+			batches = append(batches, d.fanOut(h, shard, some)...)
+		} else {
+			few = append(few, some...)
+		}
+	}
+	lists, err := d.pushersOf(ctx, few)
+	if err != nil {
+		d.withdraw(batches)
+		return err
+	}
+	for shard, some := range recipients {
+		if len(some) <= fanOutAbove {
+			if a := d.addingTo(h, shard, some, lists); len(a.batch.Additions) > 0 {
+				a.batch.Key, a.batch.Window = h.key, d.cfg.DedupWindow
+				batches = append(batches, a)
+			}
+		}
+	}
+	behind, err := d.enqueue(ctx, batches)
+	if err != nil || len(behind) == 0 {
+		return err
+	}
+	var late []*adding
+	for _, shard := range behind {
+		late = append(late, d.fanOut(h, shard, recipients[shard])...)
+	}
+	_, err = d.enqueue(ctx, late)
+	return err
+}
+
+// pushersOf reads the pushers of recipients. Those that cannot be read are as good as
+// none: nothing can be sent to them.
+func (d *Delivery) pushersOf(ctx context.Context, recipients []recipient) (map[mxid.UserID]pusher.List, error) {
+	if len(recipients) == 0 {
+		return nil, nil
+	}
+	users := make([]mxid.UserID, len(recipients))
+	for i, r := range recipients {
+		users[i] = r.User
+	}
+	return d.readPushers(ctx, users)
+}
+
+func (d *Delivery) readPushers(ctx context.Context, users []mxid.UserID) (map[mxid.UserID]pusher.List, error) {
+	lists := make(map[mxid.UserID]pusher.List, len(users))
+	results := d.host.Pushers(ctx, users)
+	for _, user := range users {
+		result, found := results[user]
+		switch {
+		case !found:
+			return nil, module.Unavailable(errNoResult)
+		case result.Err == nil:
+			lists[user] = result.Value
+		case fault.KindOf(result.Err) != fault.Database:
+			return nil, result.Err
+		}
+	}
+	return lists, nil
+}
+
+// adding is a batch with what is needed to send it at once.
+type adding struct {
+	batch   module.DeliveryBatch
+	turns   []*turns.Turn // nil for an addition that has none
+	devices []*content.Device
+	metas   []content.Meta
+	readAt  time.Time // when the pushers were read
+}
+
+// addingTo makes a notification for each pusher of recipients of a shard.
+func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, lists map[mxid.UserID]pusher.List) *adding {
+	a := d.newAdding(shard)
+	for _, r := range recipients {
+		list := lists[r.User]
+		for _, p := range list.All() {
+			device, ok := content.ReadDevice(r.User, p, d.limits)
+			if !ok {
+				continue
+			}
+			m := d.meta(r.User, device, h.added, h.ev.Lifetime)
+			m.Event, m.Room, m.Call, m.Trace = h.ev.ID, h.ev.Room, h.ev.IsCall(), h.trace
+			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Device: device}
+			n := h.ev.Notification(to, m, d.limits)
+			n.ID = h.id
+			delay := time.Duration(0)
+			if d.cfg.Jitter > 0 && !m.Call {
+				delay = mathrand.N(d.cfg.Jitter)
+			}
+			a.add(d, n, m, device, delay)
+		}
+	}
+	return a
+}
+
+func (d *Delivery) newAdding(shard int) *adding {
+	return &adding{
+		readAt: time.Now(),
+		batch: module.DeliveryBatch{
+			Shard: shard, Lease: lease, MaxBacklog: d.cfg.MaxBacklog, MaxUserBytes: d.cfg.MaxUserBytes,
+		},
+	}
+}
+
+func (d *Delivery) meta(user mxid.UserID, device *content.Device, added time.Time, lifetime time.Duration) content.Meta {
+	return content.Meta{User: user, Gate: device.Gate(), Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
+}
+
+// add adds a notification. Where this host has a turn for it, it claims the backlog.
+func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, device *content.Device, delay time.Duration) {
+	var turn *turns.Turn
+	if delay == 0 && d.mayClaim() {
+		if turn, _ = d.admit(m.User, m.Gate); turn == nil {
+			d.expectMore()
+		}
+	}
+	a.turns, a.devices, a.metas = append(a.turns, turn), append(a.devices, device), append(a.metas, m)
+	a.batch.Additions = append(a.batch.Additions, module.Addition{
+		Target: device.ID, User: content.UserDigest(m.User), Notification: n,
+		Claim: turn != nil, Delay: delay, Urgent: m.Call, Generation: device.SetAt,
+	})
+}
+
+// enqueue adds batches, and sends what it has claimed. It returns the shards whose
+// batches have to wait behind a fan-out.
+func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, err error) {
+	if len(all) == 0 {
+		return nil, nil
+	}
+	batches := make([]module.DeliveryBatch, len(all))
+	for i, a := range all {
+		batches[i] = a.batch
+	}
+	claimedAt := time.Now()
+	for i, result := range d.queue.Enqueue(ctx, batches) {
+		switch e := result.Value; {
+		case result.Err != nil:
+			err = result.Err
+			d.withdraw(all[i : i+1])
+		case e.Full:
+			err = module.Unavailable(errFull)
+			d.withdraw(all[i : i+1])
+		case e.Behind:
+			behind = append(behind, batches[i].Shard)
+			d.withdraw(all[i : i+1])
+		default:
+			d.dropped(DropCoalesced, e.Coalesced)
+			d.sendClaimed(all[i], e.Claims, claimedAt)
+		}
+	}
+	return behind, err
+}
+
+// withdraw gives back the turns of what is not sent.
+func (d *Delivery) withdraw(all []*adding) {
+	for _, a := range all {
+		for _, turn := range a.turns {
+			if turn != nil {
+				d.endTurn(turn, "", turns.Neutral, 0)
+			}
+		}
+	}
+}
+
+// sendClaimed sends what was claimed when it was added.
+func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.Time) {
+	for i, claim := range claims {
+		if claim.Token == 0 {
+			if a.turns[i] != nil {
+				d.endTurn(a.turns[i], "", turns.Neutral, 0)
+			}
+			continue
+		}
+		if claim.Target.Name == module.FanOut {
+			d.startOrRelease(claim, func(life context.Context) { d.expand(life, module.Backlog{Claim: claim}, claimedAt) })
+			continue
+		}
+		s := &sending{
+			claimed: d.newClaimed(claim, claimedAt), turn: a.turns[i], user: a.metas[i].User, device: a.devices[i], readAt: a.readAt,
+			known: []module.Notification{a.batch.Additions[i].Notification},
+		}
+		if !d.startOrRelease(claim, s.run) {
+			d.endTurn(s.turn, "", turns.Neutral, 0)
+		}
+	}
+}
+
+// startOrRelease runs what sends a claimed backlog, or has it due for other hosts.
+func (d *Delivery) startOrRelease(claim module.Claim, do func(context.Context)) (started bool) {
+	if started = d.start(do); !started {
+		d.release(claim)
+	}
+	return started
+}
+
+// UpdateBadges implements [module.Notifier]. Without [module.Unread] it does
+// nothing.
+func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error {
+	if !d.hasUnread || len(users) == 0 {
+		return nil
+	}
+	lists, err := d.readPushers(ctx, users)
+	if err != nil {
+		return err
+	}
+	byShard := map[int]*adding{}
+	now, key := d.clock(), rand.Text()
+	for user, list := range lists {
+		for _, p := range list.All() {
+			device, ok := content.ReadDevice(user, p, d.limits)
+			if !ok || device.NoCounts {
+				continue
+			}
+			shard := ShardOf(user, d.cfg.Shards)
+			a := byShard[shard]
+			if a == nil {
+				a = d.newAdding(shard)
+				a.batch.Key, a.batch.Window = key, d.cfg.DedupWindow
+				byShard[shard] = a
+			}
+			m := d.meta(user, device, now, d.cfg.MaxAge)
+			a.add(d, content.Counts(key[:16], m), m, device, max(d.cfg.BadgeDelay, time.Millisecond))
+		}
+	}
+	var all []*adding
+	for _, a := range byShard {
+		all = append(all, a)
+	}
+	behind, err := d.enqueue(ctx, all)
+	for _, shard := range behind { // behind a large event, which has counts as well
+		delete(byShard, shard)
+	}
+	return err
+}

@@ -1,0 +1,630 @@
+package queuetest
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+)
+
+func fixedShards(t *testing.T, newQueue hosts, _ int) {
+	q := newQueue(t)
+	if err := answer(t, func() error { return q.Open(t.Context(), Shards-1) }); err == nil {
+		t.Error("opened with another number of shards")
+	}
+}
+
+func readAsAdded(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	var every strings.Builder
+	for b := range 256 {
+		every.WriteByte(byte(b))
+	}
+	want := []module.Notification{
+		{ID: id(1), Priority: module.HighPriority, Room: "room0001", Meta: `{"a":"ü"}`, Text: every.String()},
+		{ID: id(2), Priority: module.LowPriority, Room: "room0002", Meta: "", Text: strings.Repeat("x", 1000)},
+		{ID: id(3), Priority: module.HighPriority, Room: "room0003", Meta: "3", Text: ""},
+	}
+	for i, n := range want {
+		add(t, []module.DeliveryQueue{q, other}[i%2], shard, "a", n)
+	}
+	b := claim(t, q, shard, "a", long)
+	first := want[0]
+	first.Text = ""
+	if b.First != first || b.Waiting != len(want) || b.Trouble != "" {
+		t.Errorf("claimed %+v", b)
+	}
+	if got := read(t, other, b.Claim); !slices.Equal(got, want) {
+		t.Errorf("got  %q\nwant %q", got, want)
+	}
+	var two []module.Notification
+	persist(t.Context(), t, func() (err error) {
+		two, err = q.Read(t.Context(), b.Claim, 2)
+		return err
+	})
+	if !slices.Equal(two, want[:2]) {
+		t.Errorf("of two: got %q", two)
+	}
+}
+
+func ends(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	add(t, q, shard, "a", one(1), one(2), one(3))
+	c := claim(t, q, shard, "a", long).Claim
+	for _, step := range []struct {
+		id   string
+		left int
+		ids  string
+	}{{id(9), 3, "1 2 3"}, {id(2), 2, "1 3"}, {id(2), 2, "1 3"}, {id(1), 1, "3"}} {
+		if left := complete(t, q, c, step.id); left != step.left {
+			t.Errorf("%s: %d are left, want %d", step.id, left, step.left)
+		}
+		if got := ids(t, q, c); got != step.ids {
+			t.Errorf("%s: got %q, want %q", step.id, got, step.ids)
+		}
+	}
+	// Its answer may have got lost, so that it was repeated behind the end.
+	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), ""); return err }); err != nil {
+		wantFenced(t, "the end", err)
+	}
+	_, err := q.Complete(t.Context(), c, id(3), "")
+	wantFenced(t, "behind the end", err)
+	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+		t.Error("an empty backlog is due")
+	}
+	add(t, q, shard, "a", one(4))
+	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "4" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func claimedAtOnce(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	additions := append(to("a", one(1)), to("b", one(1))...)
+	additions[0].Claim = true
+	e := enqueue(t, q, batch(shard, additions...))
+	if e.Again { // since an answer got lost
+		t.Skip("the claim got lost with its answer")
+	}
+	if len(e.Claims) != 2 || e.Claims[0].Target != (module.Target{Shard: shard, Name: "a"}) || e.Claims[0].Token == 0 || e.Claims[1] != (module.Claim{}) {
+		t.Fatalf("got %+v", e)
+	}
+	if _, found := tryClaim(t, other, shard, "a", long, 0); found {
+		t.Error("claimed twice")
+	}
+	claim(t, other, shard, "b", long)
+	additions = to("a", one(2))
+	additions[0].Claim = true
+	if e := enqueue(t, other, batch(shard, additions...)); e.Claims[0] != (module.Claim{}) {
+		t.Errorf("a claim of another's backlog: %+v", e)
+	}
+	if left := complete(t, q, e.Claims[0], id(1)); left != 1 {
+		t.Errorf("%d are left", left)
+	}
+}
+
+func addedOnce(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	first := batch(shard, to("a", one(1))...)
+	enqueue(t, q, first)
+	if e := enqueue(t, other, first); !e.Again || len(e.Claims) != 1 {
+		t.Errorf("got %+v", e)
+	}
+	elsewhere := first
+	elsewhere.Shard++
+	if e := enqueue(t, other, elsewhere); e.Again {
+		t.Error("a batch of another shard is known")
+	}
+	c := claim(t, q, shard, "a", long).Claim
+	if got := texts(t, q, c); !slices.Equal(got, []string{"text 1"}) {
+		t.Errorf("got %q", got)
+	}
+	complete(t, q, c, id(1))
+	enqueue(t, q, first)
+	add(t, q, shard, "a", one(2))
+	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "2" {
+		t.Errorf("added again: %q", got)
+	}
+	soon := batch(shard+1, to("b", one(1))...)
+	soon.Window = short
+	for deadline := time.Now().Add(patience); ; {
+		if e := enqueue(t, q, soon); !e.Again {
+			if e = enqueue(t, q, soon); !e.Again {
+				break
+			}
+		}
+		if c, found := tryClaim(t, q, shard+1, "b", long, 0); found && c.Waiting > 1 {
+			break
+		} else if found {
+			persist(t.Context(), t, func() error { return q.Release(t.Context(), []module.Claim{c.Claim}) })
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("a batch is remembered for longer than the window")
+		}
+	}
+}
+
+func addedOnceByMany(t *testing.T, newQueue hosts, shard int) {
+	const batches, writers = 20, 6
+	all := make([]module.DeliveryBatch, batches)
+	for i := range all {
+		all[i] = batch(shard, to("a", one(i+1))...)
+		all[i].MaxBacklog = 2 * batches
+	}
+	var writing sync.WaitGroup
+	for w := range writers {
+		q := newQueue(t)
+		writing.Go(func() {
+			for i := range batches {
+				for q.Enqueue(t.Context(), all[(i+3*w)%batches:][:1])[0].Err != nil && t.Context().Err() == nil {
+				}
+			}
+		})
+	}
+	writing.Wait()
+	q := newQueue(t)
+	got := strings.Fields(ids(t, q, claim(t, q, shard, "a", long).Claim))
+	slices.Sort(got)
+	if len(got) != batches || len(slices.Compact(got)) != batches {
+		t.Errorf("got %q", got)
+	}
+}
+
+func oneClaim(t *testing.T, newQueue hosts, shard int) {
+	const backlogs = 50
+	q := newQueue(t)
+	for n := range backlogs {
+		add(t, q, shard, fmt.Sprint("t", n), one(1))
+	}
+	var mu sync.Mutex
+	seen := map[module.Target]int64{}
+	var claiming sync.WaitGroup
+	for range 4 {
+		q := newQueue(t)
+		claiming.Go(func() {
+			for t.Context().Err() == nil {
+				claimed, err := q.Claim(t.Context(), 7, 2*time.Second)
+				if err != nil && fault.KindOf(err) != fault.Unavailable {
+					t.Error(err)
+				}
+				if len(claimed.Backlogs) > 7 {
+					t.Errorf("claimed %d", len(claimed.Backlogs))
+				}
+				for _, b := range claimed.Backlogs {
+					_, err := q.Complete(t.Context(), b.Claim, id(1), "")
+					for fault.KindOf(err) == fault.Unavailable && err != module.ErrFenced && t.Context().Err() == nil {
+						_, err = q.Complete(t.Context(), b.Claim, id(1), "")
+					}
+					mu.Lock()
+					if other := seen[b.Claim.Target]; other != 0 && err == nil {
+						t.Errorf("%v was completed with %d and %d", b.Claim.Target, other, b.Claim.Token)
+					}
+					seen[b.Claim.Target] = b.Claim.Token
+					mu.Unlock()
+				}
+				mu.Lock()
+				enough := len(seen) >= backlogs
+				mu.Unlock()
+				if enough {
+					return
+				}
+			}
+		})
+	}
+	claiming.Wait()
+}
+
+// A host is paused for longer than its claim lasts.
+func lapses(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	add(t, q, shard, "a", one(1), one(2))
+	former := claim(t, q, shard, "a", short).Claim
+	latter := claim(t, other, shard, "a", long).Claim
+	if former.Token == latter.Token {
+		t.Fatal("two claims have one token")
+	}
+	trouble := "1 x"
+	ctx := t.Context()
+	for what, do := range map[string]func() error{
+		"complete": func() error { _, err := q.Complete(ctx, former, id(1), ""); return err },
+		"postpone": func() error { return q.Postpone(ctx, former, 0, &trouble) },
+		"renew":    func() error { _, err := q.Renew(ctx, former, long); return err },
+		"drop":     func() error { _, err := q.Drop(ctx, former); return err },
+		"without":  func() error { _, err := q.Complete(ctx, module.Claim{Target: former.Target}, id(1), ""); return err },
+	} {
+		wantFenced(t, what, answer(t, do))
+	}
+	persist(ctx, t, func() error { return q.Release(ctx, []module.Claim{former}) })
+	if got := ids(t, other, latter); got != "1 2" {
+		t.Errorf("a former host has changed it to %q", got)
+	}
+	if left := complete(t, other, latter, id(1)); left != 1 {
+		t.Errorf("%d are left", left)
+	}
+}
+
+func renewed(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	add(t, q, shard, "a", one(1))
+	first := claim(t, q, shard, "a", 2*time.Second).Claim
+	var second module.Claim
+	persist(t.Context(), t, func() (err error) {
+		second, err = q.Renew(t.Context(), first, long)
+		return err
+	})
+	_, err := q.Complete(t.Context(), first, id(1), "")
+	wantFenced(t, "with the former token", err)
+	if _, found := tryClaim(t, q, shard, "a", long, 3*time.Second); found {
+		t.Error("a renewed claim has lapsed")
+	}
+	if left := complete(t, q, second, id(1)); left != 0 {
+		t.Errorf("%d are left", left)
+	}
+}
+
+func postponed(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	add(t, q, shard, "a", one(1))
+	trouble := "7 some trouble"
+	postpone := func(c module.Claim, delay time.Duration, trouble *string) {
+		t.Helper()
+		if err := answer(t, func() error { return q.Postpone(t.Context(), c, delay, trouble) }); err != nil {
+			wantFenced(t, "repeated", err)
+		}
+	}
+	const delay = 300 * time.Millisecond
+	began := time.Now()
+	postpone(claim(t, q, shard, "a", long).Claim, delay, &trouble)
+	b := claim(t, q, shard, "a", long)
+	if took := time.Since(began); took < delay {
+		t.Errorf("due after %v, want %v", took, delay)
+	}
+	if b.Trouble != trouble {
+		t.Errorf("got trouble %q", b.Trouble)
+	}
+	postpone(b.Claim, 0, nil)
+	if b = claim(t, q, shard, "a", long); b.Trouble != trouble {
+		t.Errorf("got trouble %q", b.Trouble)
+	}
+	none := ""
+	postpone(b.Claim, 0, &none)
+	if b = claim(t, q, shard, "a", long); b.Trouble != "" {
+		t.Errorf("got trouble %q", b.Trouble)
+	}
+	postpone(b.Claim, 0, &trouble)
+	complete(t, q, claim(t, q, shard, "a", long).Claim, id(1))
+	add(t, q, shard, "a", one(2))
+	if b = claim(t, q, shard, "a", long); b.Trouble != "" {
+		t.Errorf("trouble outlives its backlog: %q", b.Trouble)
+	}
+}
+
+// putOff leaves a backlog with one notification that is due in an hour.
+func putOff(t *testing.T, q module.DeliveryQueue, shard int, trouble string) {
+	t.Helper()
+	add(t, q, shard, "a", one(1))
+	c := claim(t, q, shard, "a", long).Claim
+	if err := answer(t, func() error { return q.Postpone(t.Context(), c, time.Hour, &trouble) }); err != nil {
+		wantFenced(t, "repeated", err)
+	}
+}
+
+func urgent(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	putOff(t, q, shard, "5 x")
+	add(t, q, shard, "a", one(2))
+	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+		t.Error("due too early")
+	}
+	additions := to("a", one(3))
+	additions[0].Urgent = true
+	enqueue(t, q, batch(shard, additions...))
+	b := claim(t, q, shard, "a", long)
+	if got := ids(t, q, b.Claim); got != "1 2 3" || b.Trouble != "5 x" {
+		t.Errorf("got %q, %q", got, b.Trouble)
+	}
+	// A claim is no delay.
+	additions = to("a", one(4))
+	additions[0].Urgent = true
+	enqueue(t, q, batch(shard, additions...))
+	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+		t.Error("a claimed backlog is due")
+	}
+	// A delay from the beginning.
+	additions = to("b", one(1))
+	additions[0].Delay = time.Hour
+	enqueue(t, q, batch(shard, additions...))
+	if _, found := tryClaim(t, q, shard, "b", long, 0); found {
+		t.Error("due too early")
+	}
+	additions = to("b", one(2))
+	additions[0].Urgent = true
+	enqueue(t, q, batch(shard, additions...))
+	claim(t, q, shard, "b", long)
+}
+
+func generation(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	putOff(t, q, shard, `1700000000000001 {"x":1}`)
+	for n, setAt := range []int64{0, 1700000000000000, 1700000000000001} {
+		additions := to("a", one(n+2))
+		additions[0].Generation = setAt
+		enqueue(t, q, batch(shard, additions...))
+		if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+			t.Errorf("due for generation %d", setAt)
+		}
+	}
+	additions := to("a", one(5))
+	additions[0].Generation = 1700000000000002
+	enqueue(t, q, batch(shard, additions...))
+	if b := claim(t, q, shard, "a", long); b.Trouble != "" || b.Waiting != 5 {
+		t.Errorf("got %+v", b)
+	}
+}
+
+func counts(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	alone := func(n int, delay time.Duration) {
+		t.Helper()
+		additions := to("a", module.Notification{ID: id(n), Priority: module.CountsOnly, Room: "--------"})
+		additions[0].Delay = delay
+		enqueue(t, q, batch(shard, additions...))
+	}
+	alone(1, time.Hour)
+	alone(2, 0)
+	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
+		t.Error("counts are due too early")
+	}
+	add(t, q, shard, "a", one(3)) // which has counts, too
+	b := claim(t, q, shard, "a", long)
+	if got := ids(t, q, b.Claim); got != "3" {
+		t.Errorf("got %q", got)
+	}
+	alone(4, 0)
+	alone(5, 0)
+	if got := ids(t, q, b.Claim); got != "3 4" {
+		t.Errorf("got %q", got)
+	}
+	add(t, q, shard, "a", one(6))
+	if got := ids(t, q, b.Claim); got != "3 6" {
+		t.Errorf("got %q", got)
+	}
+	// Counts that are under way may be old when they arrive.
+	complete(t, q, b.Claim, id(3))
+	complete(t, q, b.Claim, id(6))
+	alone(7, 0)
+	b = claim(t, q, shard, "a", long)
+	alone(8, 0)
+	add(t, q, shard, "a", one(9))
+	if got := ids(t, q, b.Claim); got != "7 9" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func bounded(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	n := 0
+	next := func(p module.Priority, room string) module.Notification {
+		n++
+		e := one(n)
+		e.Priority, e.Room = p, room
+		return e
+	}
+	h, l := module.HighPriority, module.LowPriority
+	total, isRepeated := 0, false // since an answer got lost
+	put := func(e module.Notification) {
+		enqueued := enqueue(t, q, batch(shard, to("a", e)...))
+		total += enqueued.Coalesced
+		isRepeated = isRepeated || enqueued.Again
+	}
+	for range 4 {
+		put(next(l, "room-low"))
+	}
+	put(next(h, "invite00")) // 5
+	for range 3 {
+		put(next(h, "busy0000")) // 6 7 8
+	}
+	put(next(h, "mention0")) // 9
+	for range 3 {
+		put(next(h, "busy0000")) // 10 11 12
+	}
+	if total != 0 {
+		t.Errorf("%d are dropped too early", total)
+	}
+	put(next(h, "busy0000")) // 13
+	b := claim(t, q, shard, "a", long)
+	if got, want := ids(t, q, b.Claim), "1 2 5 7 8 9 10 11 12 13"; got != want || total != 3 && !isRepeated {
+		t.Errorf("got %q, want %q; %d are dropped", got, want, total)
+	}
+	if got := texts(t, q, b.Claim); slices.Contains(got, "") {
+		t.Errorf("got %q", got)
+	}
+}
+
+func userBytes(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	large := func(n int) module.Notification {
+		e := one(n)
+		e.Text = strings.Repeat("x", 600)
+		return e
+	}
+	add(t, q, shard, "a", large(1)) // the first one is under way
+	for n := 2; n <= 7; n++ {
+		add(t, q, shard, "a", large(n))
+	}
+	others := to("c", large(1))
+	others[0].User = "user0001"
+	enqueue(t, q, batch(shard, others...))
+	others[0].Notification = large(2)
+	enqueue(t, q, batch(shard, others...))
+	lengths := func(c module.Claim) (all []int) {
+		for _, n := range read(t, q, c) {
+			all = append(all, len(n.Text))
+			if n.Meta == "" {
+				t.Error("the meta is gone")
+			}
+		}
+		return all
+	}
+	a := claim(t, q, shard, "a", long).Claim
+	if got, want := lengths(a), []int{600, 600, 600, 600, 0, 0, 0}; !slices.Equal(got, want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	if got, want := lengths(claim(t, q, shard, "c", long).Claim), []int{600, 600}; !slices.Equal(got, want) {
+		t.Errorf("another user: got %v, want %v", got, want)
+	}
+	complete(t, q, a, id(1))
+	complete(t, q, a, id(2))
+	add(t, q, shard, "a", large(8))
+	if got, want := lengths(a), []int{600, 600, 0, 0, 0, 600}; !slices.Equal(got, want) {
+		t.Errorf("when two were delivered: got %v, want %v", got, want)
+	}
+}
+
+func behind(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	fan := batch(shard, to(module.FanOut, one(1))...)
+	if e := enqueue(t, q, fan); e.Behind || e.Full {
+		t.Fatalf("got %+v", e)
+	}
+	late := batch(shard, to("a", one(2))...)
+	for range 2 {
+		if e := enqueue(t, q, late); !e.Behind {
+			t.Errorf("got %+v", e)
+		}
+	}
+	if e := enqueue(t, q, batch(shard+1, to("a", one(2))...)); e.Behind {
+		t.Error("another shard has to wait")
+	}
+	if e := enqueue(t, q, batch(shard, to(module.FanOut, one(2))...)); e.Behind || e.Again {
+		t.Errorf("got %+v", e)
+	}
+	c := claim(t, q, shard, module.FanOut, long).Claim
+	if got := ids(t, q, c); got != "1 2" {
+		t.Errorf("got %q", got)
+	}
+	complete(t, q, c, id(1))
+	complete(t, q, c, id(2))
+	if e := enqueue(t, q, late); e.Behind || e.Again {
+		t.Errorf("got %+v", e)
+	}
+}
+
+func expanded(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	enqueue(t, q, batch(shard, to(module.FanOut, one(1))...))
+	former := claim(t, q, shard, module.FanOut, short).Claim
+	c := claim(t, other, shard, module.FanOut, long).Claim
+	part := func(c module.Claim, from, to int, names ...string) module.DeliveryBatch {
+		b := batch(shard)
+		b.Of, b.From, b.To = c, from, to
+		for _, name := range names {
+			b.Additions = append(b.Additions, module.Addition{Target: name, User: "user0000", Notification: one(1)})
+		}
+		return b
+	}
+	try := func(q module.DeliveryQueue, b module.DeliveryBatch) error {
+		return answer(t, func() error { return q.Enqueue(t.Context(), []module.DeliveryBatch{b})[0].Err })
+	}
+	wantFenced(t, "a former host", try(q, part(former, 0, 2, "a", "b")))
+	wantFenced(t, "a later part", try(other, part(c, 2, 4, "a", "b")))
+	if e := enqueue(t, other, part(c, 0, 2, "a", "b")); e.Due != 2 && !e.Again {
+		t.Errorf("got %+v", e)
+	}
+	if e := enqueue(t, other, part(c, 0, 2, "a", "b")); !e.Again {
+		t.Errorf("got %+v", e)
+	}
+	persist(t.Context(), t, func() error { return other.Release(t.Context(), []module.Claim{c}) })
+	b := claim(t, q, shard, module.FanOut, long)
+	if !strings.HasPrefix(b.Trouble, "2") {
+		t.Errorf("the position is not kept: %q", b.Trouble)
+	}
+	enqueue(t, q, part(b.Claim, 2, 3, "c"))
+	if left := complete(t, q, b.Claim, id(1)); left != 0 {
+		t.Errorf("%d are left", left)
+	}
+	for _, name := range []string{"a", "b", "c"} {
+		if b := claim(t, q, shard, name, long); b.Waiting != 1 {
+			t.Errorf("%s has %d", name, b.Waiting)
+		}
+	}
+	enqueue(t, q, batch(shard, to(module.FanOut, one(2))...))
+	next := claim(t, q, shard, module.FanOut, long)
+	if next.Trouble != "" {
+		t.Errorf("the next one begins at %q", next.Trouble)
+	}
+	enqueue(t, q, part(next.Claim, 0, 1, "d"))
+}
+
+func dropped(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	add(t, q, shard, "a", one(1), one(2))
+	c := claim(t, q, shard, "a", long).Claim
+	var n int
+	if err := answer(t, func() (err error) { n, err = q.Drop(t.Context(), c); return err }); err == nil && n != 2 {
+		t.Errorf("%d are dropped", n)
+	}
+	_, err := q.Complete(t.Context(), c, id(1), "")
+	wantFenced(t, "a dropped backlog", err)
+	add(t, q, shard, "a", one(3))
+	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "3" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func released(t *testing.T, newQueue hosts, shard int) {
+	q, other := newQueue(t), newQueue(t)
+	add(t, q, shard, "a", one(1))
+	add(t, q, shard, "b", one(1))
+	claims := []module.Claim{claim(t, q, shard, "a", long).Claim, claim(t, q, shard, "b", long).Claim}
+	persist(t.Context(), t, func() error { return q.Release(t.Context(), claims) })
+	claim(t, other, shard, "a", long)
+	claim(t, other, shard, "b", long)
+}
+
+func listed(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	putOff(t, q, shard, "5 x")
+	add(t, q, shard, "b", one(1), one(2))
+	claimed := claim(t, q, shard, "b", long)
+	var got map[string]module.Backlog
+	persist(t.Context(), t, func() error {
+		got = map[string]module.Backlog{}
+		return q.Backlogs(t.Context(), shard, func(b module.Backlog) bool {
+			got[b.Claim.Target.Name] = b
+			return true
+		})
+	})
+	a, b := got["a"], got["b"]
+	if a.Waiting != 1 || a.Trouble != "5 x" || a.Claim.Token != 0 || a.First.ID != id(1) || time.Until(a.Due) < time.Minute {
+		t.Errorf("got %+v", a)
+	}
+	if b.Waiting != 2 || b.Claim != claimed.Claim || len(got) != 2 {
+		t.Errorf("got %+v of %d", b, len(got))
+	}
+}
+
+func endedContext(t *testing.T, newQueue hosts, shard int) {
+	q := newQueue(t)
+	add(t, q, shard, "a", one(1))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for what, err := range map[string]error{
+		"open":    q.Open(ctx, Shards),
+		"enqueue": q.Enqueue(ctx, []module.DeliveryBatch{batch(shard, to("a", one(2))...)})[0].Err,
+		"claim":   func() error { _, err := q.Claim(ctx, 1, long); return err }(),
+	} {
+		if fault.KindOf(err) != fault.Unavailable {
+			t.Errorf("%s: got error %v, want one of kind %s", what, err, fault.Unavailable)
+		}
+	}
+	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "1" {
+		t.Errorf("got %q", got)
+	}
+}

@@ -1,0 +1,430 @@
+package queuetest
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+)
+
+var _ module.DeliveryQueue = (*Memory)(nil)
+
+// Memory is a [module.DeliveryQueue] in memory, for tests: hosts of one process may
+// share it. It is safe for concurrent use. Its clock is [time.Now].
+type Memory struct {
+	mu     sync.Mutex
+	shards int
+	data   map[int]*memoryShard
+	held   map[string]bool
+	token  int64
+	calls  int
+
+	// Fail, if it is set, is called before each operation, whose error it returns.
+	Fail func(operation string) error
+}
+
+type memoryShard struct {
+	backlogs map[string]*memoryBacklog
+	seen     map[string]time.Time // until when
+	bytes    map[string]int
+}
+
+type memoryBacklog struct {
+	entries []memoryEntry
+	token   int64 // 0 without a claim
+	due     time.Time
+	trouble string
+	from    int // of the backlog fanout
+}
+
+type memoryEntry struct {
+	module.Notification
+	user    string
+	counted int
+}
+
+// NewMemory returns an empty queue.
+func NewMemory() *Memory { return &Memory{data: map[int]*memoryShard{}, held: map[string]bool{}} }
+
+// begin locks the queue, unless the operation is to fail.
+func (m *Memory) begin(ctx context.Context, operation string) error {
+	if err := ctx.Err(); err != nil {
+		return module.Unavailable(err)
+	}
+	if m.Fail != nil {
+		if err := m.Fail(operation); err != nil {
+			return module.Unavailable(err)
+		}
+	}
+	m.mu.Lock()
+	m.calls++
+	return nil
+}
+
+func (m *Memory) shard(n int) *memoryShard {
+	s := m.data[n]
+	if s == nil {
+		s = &memoryShard{backlogs: map[string]*memoryBacklog{}, seen: map[string]time.Time{}, bytes: map[string]int{}}
+		m.data[n] = s
+	}
+	return s
+}
+
+// Calls returns how many operations there were.
+func (m *Memory) Calls() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls
+}
+
+// Waiting returns how many notifications there are.
+func (m *Memory) Waiting() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.data {
+		for _, b := range s.backlogs {
+			n += len(b.entries)
+		}
+	}
+	return n
+}
+
+// TextBytes returns how many bytes the texts have that are kept.
+func (m *Memory) TextBytes() (n int) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.data {
+		for _, b := range s.backlogs {
+			for _, e := range b.entries {
+				n += len(e.Text)
+			}
+		}
+	}
+	return n
+}
+
+// Hold has a gateway held, or not.
+func (m *Memory) Hold(gateway string, held bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.held[gateway] = held
+}
+
+// Open implements [module.DeliveryQueue].
+func (m *Memory) Open(ctx context.Context, shards int) error {
+	if err := m.begin(ctx, "open"); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if m.shards != 0 && m.shards != shards {
+		return fmt.Errorf("queuetest: it has %d shards", m.shards)
+	}
+	m.shards = shards
+	return nil
+}
+
+// Enqueue implements [module.DeliveryQueue].
+func (m *Memory) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
+	results := make([]module.Result[module.Enqueued], len(batches))
+	for i, b := range batches {
+		if results[i].Err = m.begin(ctx, "enqueue"); results[i].Err == nil {
+			results[i].Value, results[i].Err = m.add(b)
+			m.mu.Unlock()
+		}
+	}
+	return results
+}
+
+func (m *Memory) add(b module.DeliveryBatch) (module.Enqueued, error) {
+	s, now := m.shard(b.Shard), time.Now()
+	again := module.Enqueued{Again: true, Claims: make([]module.Claim, len(b.Additions))}
+	if b.Of.Token != 0 {
+		of := s.backlogs[module.FanOut]
+		switch {
+		case of == nil || of.token != b.Of.Token:
+			return module.Enqueued{}, module.ErrFenced
+		case of.from == b.To && b.From != b.To:
+			return again, nil
+		case of.from != b.From:
+			return module.Enqueued{}, module.ErrFenced
+		}
+		of.from = b.To
+	} else {
+		if s.seen[b.Key].After(now) {
+			return again, nil
+		}
+		ahead, isFanOut := s.backlogs[module.FanOut], b.Additions[0].Target == module.FanOut
+		if ahead != nil && !isFanOut {
+			return module.Enqueued{Behind: true}, nil
+		}
+		s.seen[b.Key] = now.Add(b.Window)
+	}
+	e := module.Enqueued{}
+	for _, a := range b.Additions {
+		e.Claims = append(e.Claims, m.addOne(s, b, a, now, &e.Coalesced))
+	}
+	if b.Of.Token != 0 {
+		for _, other := range s.backlogs {
+			if !other.due.After(now) {
+				e.Due++
+			}
+		}
+	}
+	return e, nil
+}
+
+func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Addition, now time.Time, coalesced *int) (c module.Claim) {
+	b := s.backlogs[a.Target]
+	begins := b == nil
+	if begins {
+		b = &memoryBacklog{}
+		s.backlogs[a.Target] = b
+	} else if last := len(b.entries) - 1; b.entries[last].Priority == module.CountsOnly && (last > 0 || b.token == 0) {
+		if a.Notification.Priority == module.CountsOnly {
+			return c
+		}
+		b.entries = b.entries[:last]
+		begins = last == 0 && b.trouble == ""
+	}
+	entry := memoryEntry{Notification: a.Notification, user: a.User}
+	if !begins {
+		if n := len(a.Notification.Text); s.bytes[a.User]+n > batch.MaxUserBytes {
+			entry.Text = ""
+		} else {
+			entry.counted = n
+			s.bytes[a.User] += n
+		}
+	}
+	b.entries = append(b.entries, entry)
+	generation, _ := strconv.ParseInt(b.trouble[:len(b.trouble)-len(strings.TrimLeft(b.trouble, "0123456789"))], 10, 64)
+	isNew := b.trouble != "" && generation < a.Generation
+	switch {
+	case begins && a.Claim:
+		c = m.claim(batch.Shard, a.Target, b, now.Add(batch.Lease))
+	case begins:
+		b.due = now.Add(a.Delay)
+	case b.token == 0 && b.due.After(now) && (isNew || a.Urgent):
+		b.due = now
+		if isNew {
+			b.trouble = ""
+		}
+	}
+	if limit := batch.MaxBacklog; a.Target != module.FanOut && len(b.entries) > limit+limit/5 {
+		*coalesced += s.trim(b, limit)
+	}
+	return c
+}
+
+// trim drops what is least important, but none of the first two.
+func (s *memoryShard) trim(b *memoryBacklog, limit int) (dropped int) {
+	for ; len(b.entries) > limit; dropped++ {
+		rooms := map[string]int{}
+		for _, e := range b.entries[2:] {
+			rooms[e.Room]++
+		}
+		rank := func(e memoryEntry) int {
+			return map[module.Priority]int{module.CountsOnly: 1 << 20, module.LowPriority: 1 << 10}[e.Priority]
+		}
+		worst := 2
+		for i := 3; i < len(b.entries); i++ {
+			r, w := rank(b.entries[i]), rank(b.entries[worst])
+			if r > w || r == 0 && w == 0 && rooms[b.entries[i].Room] > rooms[b.entries[worst].Room] {
+				worst = i
+			}
+		}
+		s.bytes[b.entries[worst].user] -= b.entries[worst].counted
+		b.entries = slices.Delete(b.entries, worst, worst+1)
+	}
+	return dropped
+}
+
+func (m *Memory) claim(shard int, name string, b *memoryBacklog, until time.Time) module.Claim {
+	m.token++
+	b.token, b.due = m.token, until
+	return module.Claim{Target: module.Target{Shard: shard, Name: name}, Token: b.token}
+}
+
+// Claim implements [module.DeliveryQueue].
+func (m *Memory) Claim(ctx context.Context, most int, lease time.Duration) (claimed module.Claimed, err error) {
+	if err := m.begin(ctx, "claim"); err != nil {
+		return claimed, err
+	}
+	defer m.mu.Unlock()
+	now := time.Now()
+	var due []module.Backlog
+	for shard, s := range m.data {
+		for name, b := range s.backlogs {
+			if !b.due.After(now) {
+				due = append(due, b.view(shard, name))
+			}
+		}
+	}
+	slices.SortFunc(due, func(a, b module.Backlog) int {
+		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.Claim.Target.Name, b.Claim.Target.Name))
+	})
+	if len(due) > 0 {
+		claimed.Oldest = now.Sub(due[0].Due)
+	}
+	claimed.More = len(due) > most
+	claimed.Backlogs = due[:min(most, len(due))]
+	for i := range claimed.Backlogs {
+		b := &claimed.Backlogs[i]
+		t := b.Claim.Target
+		b.Due = now.Add(lease)
+		b.Claim = m.claim(t.Shard, t.Name, m.data[t.Shard].backlogs[t.Name], b.Due)
+	}
+	return claimed, nil
+}
+
+func (b *memoryBacklog) view(shard int, name string) module.Backlog {
+	first := b.entries[0].Notification
+	first.Text = ""
+	return module.Backlog{
+		Claim: module.Claim{Target: module.Target{Shard: shard, Name: name}, Token: b.token}, Waiting: len(b.entries), First: first,
+		Trouble: b.shownTrouble(), Due: b.due,
+	}
+}
+
+func (b *memoryBacklog) shownTrouble() string {
+	if b.from > 0 {
+		return fmt.Sprint(b.from)
+	}
+	return b.trouble
+}
+
+// of returns a claimed backlog; the queue is locked if there is no error.
+func (m *Memory) of(ctx context.Context, operation string, c module.Claim) (*memoryBacklog, error) {
+	if err := m.begin(ctx, operation); err != nil {
+		return nil, err
+	}
+	b := m.shard(c.Target.Shard).backlogs[c.Target.Name]
+	if b == nil || b.token != c.Token || c.Token == 0 {
+		m.mu.Unlock()
+		return nil, module.ErrFenced
+	}
+	return b, nil
+}
+
+// Read implements [module.DeliveryQueue].
+func (m *Memory) Read(ctx context.Context, c module.Claim, most int) (all []module.Notification, err error) {
+	if err := m.begin(ctx, "read"); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	if b := m.shard(c.Target.Shard).backlogs[c.Target.Name]; b != nil {
+		for _, e := range b.entries[:min(most, len(b.entries))] {
+			all = append(all, e.Notification)
+		}
+	}
+	return all, nil
+}
+
+// Complete implements [module.DeliveryQueue].
+func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
+	b, err := m.of(ctx, "complete", c)
+	if err != nil {
+		return 0, err
+	}
+	defer m.mu.Unlock()
+	s := m.shard(c.Target.Shard)
+	at := slices.IndexFunc(b.entries[:min(2, len(b.entries))], func(e memoryEntry) bool { return e.ID == id })
+	if at >= 0 {
+		s.bytes[b.entries[at].user] -= b.entries[at].counted
+		b.entries = slices.Delete(b.entries, at, at+1)
+	}
+	b.trouble, b.from = trouble, 0
+	if len(b.entries) == 0 {
+		delete(s.backlogs, c.Target.Name)
+	}
+	return len(b.entries), nil
+}
+
+// Postpone implements [module.DeliveryQueue].
+func (m *Memory) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
+	b, err := m.of(ctx, "postpone", c)
+	if err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	b.token, b.due = 0, time.Now().Add(delay)
+	if trouble != nil {
+		b.trouble = *trouble
+	}
+	return nil
+}
+
+// Renew implements [module.DeliveryQueue].
+func (m *Memory) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
+	b, err := m.of(ctx, "renew", c)
+	if err != nil {
+		return c, err
+	}
+	defer m.mu.Unlock()
+	return m.claim(c.Target.Shard, c.Target.Name, b, b.due.Add(by)), nil
+}
+
+// Drop implements [module.DeliveryQueue].
+func (m *Memory) Drop(ctx context.Context, c module.Claim) (dropped int, err error) {
+	b, err := m.of(ctx, "drop", c)
+	if err != nil {
+		return 0, err
+	}
+	defer m.mu.Unlock()
+	s := m.shard(c.Target.Shard)
+	for _, e := range b.entries {
+		s.bytes[e.user] -= e.counted
+	}
+	delete(s.backlogs, c.Target.Name)
+	return len(b.entries), nil
+}
+
+// Release implements [module.DeliveryQueue].
+func (m *Memory) Release(ctx context.Context, claims []module.Claim) error {
+	for _, c := range claims {
+		if b, err := m.of(ctx, "release", c); err == nil {
+			b.token, b.due = 0, time.Now()
+			m.mu.Unlock()
+		}
+	}
+	return nil
+}
+
+// Backlogs implements [module.DeliveryQueue].
+func (m *Memory) Backlogs(ctx context.Context, shard int, visit func(module.Backlog) bool) error {
+	if err := m.begin(ctx, "backlogs"); err != nil {
+		return err
+	}
+	s := m.shard(shard)
+	var all []module.Backlog
+	for _, name := range slices.Sorted(maps.Keys(s.backlogs)) {
+		all = append(all, s.backlogs[name].view(shard, name))
+	}
+	m.mu.Unlock()
+	for _, b := range all {
+		if !visit(b) {
+			break
+		}
+	}
+	return nil
+}
+
+// HeldGateways implements [module.DeliveryQueue].
+func (m *Memory) HeldGateways(ctx context.Context) (names []string, err error) {
+	if err := m.begin(ctx, "held"); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	for name, held := range m.held {
+		if held {
+			names = append(names, name)
+		}
+	}
+	return names, nil
+}

@@ -1,0 +1,236 @@
+package redisqueue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// found is a backlog that is due.
+type found struct {
+	shard  int
+	target string
+	late   time.Duration
+}
+
+// Claim claims backlogs; see [module.DeliveryQueue]. It looks for what is due in all
+// shards in one round trip, and claims in another.
+func (q *Queue) Claim(ctx context.Context, most int, lease time.Duration) (module.Claimed, error) {
+	all, more, err := q.findDue(ctx, most)
+	if err != nil || len(all) == 0 {
+		return module.Claimed{}, err
+	}
+	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.late, a.late) })
+	claimed := module.Claimed{More: more || len(all) > most, Oldest: all[0].late}
+	byShard := map[int][]string{}
+	for _, f := range all[:min(most, len(all))] {
+		byShard[f.shard] = append(byShard[f.shard], f.target)
+	}
+	claimed.Backlogs, err = q.claimAll(ctx, byShard, lease)
+	return claimed, err
+}
+
+func (q *Queue) findDue(ctx context.Context, most int) (all []found, more bool, err error) {
+	shards := int(q.shards.Load())
+	if shards == 0 {
+		return nil, false, unavailable("claim", errors.New("it was not opened"))
+	}
+	perShard := min(most, max(8, 4*most/shards)) + 1
+	calls, writes := make([]rediscommit.Call, shards), make([]rediscommit.Write, shards)
+	for shard := range shards {
+		calls[shard] = rediscommit.Call{Script: due, Keys: []string{q.keys.ShardDue(shard)}, Args: []any{perShard}}
+		writes[shard] = calls[shard].Write()
+	}
+	answered := 0
+	for shard, failed := range q.writer.DoDurably(ctx, writes...) {
+		if failed != nil { // the other shards go on
+			err = failed
+			continue
+		}
+		answered++
+		in, failed := readDue(shard, calls[shard].Reply)
+		if failed != nil {
+			err = failed
+		}
+		all, more = append(all, in...), more || len(in) == perShard
+	}
+	if answered > 0 && len(all) > 0 {
+		err = nil
+	}
+	return all, more, err
+}
+
+func readDue(shard int, reply *redis.Cmd) ([]found, error) {
+	parts, err := reply.Slice()
+	if err != nil || len(parts) != 2 {
+		return nil, unavailable("claim", fmt.Errorf("%d replies: %w", len(parts), err))
+	}
+	text, _ := parts[0].(string)
+	now, _ := strconv.ParseInt(text, 10, 64)
+	pairs, _ := parts[1].([]any)
+	var all []found
+	for i := 0; i+1 < len(pairs); i += 2 {
+		target, _ := pairs[i].(string)
+		score, _ := pairs[i+1].(string)
+		at, err := strconv.ParseFloat(score, 64)
+		if err != nil {
+			continue
+		}
+		all = append(all, found{shard, target, max(0, time.Duration(now-int64(at))*time.Microsecond)})
+	}
+	return all, nil
+}
+
+func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease time.Duration) (all []module.Backlog, err error) {
+	var shards []int
+	var calls []*rediscommit.Call
+	var writes []rediscommit.Write
+	for shard, targets := range byShard {
+		call := &rediscommit.Call{
+			Script: claim, Keys: []string{q.keys.ShardDue(shard), q.keys.ShardTrouble(shard)}, Args: []any{microseconds(lease)},
+		}
+		for _, target := range targets {
+			call.Keys, call.Args = append(call.Keys, q.keys.Backlog(shard, target)), append(call.Args, target)
+		}
+		shards, calls, writes = append(shards, shard), append(calls, call), append(writes, call.Write())
+	}
+	for i, failed := range q.writer.DoDurably(ctx, writes...) {
+		if failed != nil {
+			err = failed
+			continue
+		}
+		results, _ := calls[i].Reply.Slice()
+		for n, target := range byShard[shards[i]] {
+			if n < len(results) {
+				if b, ok := readClaim(module.Target{Shard: shards[i], Name: target}, results[n]); ok {
+					all = append(all, b)
+				}
+			}
+		}
+	}
+	if len(all) > 0 {
+		err = nil
+	}
+	return all, err
+}
+
+// readClaim reads what the script returns of a backlog. Ok is false for one that is
+// not claimed.
+func readClaim(target module.Target, reply any) (b module.Backlog, ok bool) {
+	parts, _ := reply.([]any)
+	if len(parts) != 4 {
+		return b, false
+	}
+	token, _ := parts[0].(int64)
+	waiting, _ := parts[1].(int64)
+	entry, _ := parts[2].(string)
+	b.Trouble, _ = parts[3].(string)
+	b.Claim, b.Waiting, b.Due = module.Claim{Target: target, Token: token}, int(waiting), time.UnixMicro(token)
+	b.First = notification(entry)
+	return b, token != 0
+}
+
+// notification returns an entry without its text. One that cannot be read has the
+// ID that removes it, and nothing else.
+func notification(entry string) module.Notification {
+	e, found := stored.ReadBacklogEntry(entry)
+	if !found {
+		return module.Notification{ID: entry[min(1, len(entry)):min(17, len(entry))]}
+	}
+	return module.Notification{ID: e.ID, Priority: module.Priority(e.Priority), Room: e.Room, Meta: e.Meta}
+}
+
+// Read returns notifications of a backlog; see [module.DeliveryQueue].
+func (q *Queue) Read(ctx context.Context, c module.Claim, most int) (all []module.Notification, err error) {
+	err = q.do(ctx, "read", func(ctx context.Context) error {
+		all = nil
+		entries, err := q.client.LRange(ctx, q.keys.Backlog(c.Target.Shard, c.Target.Name), 0, int64(most-1)).Result()
+		if err != nil || len(entries) == 0 {
+			return err
+		}
+		ids := make([]string, len(entries))
+		for i, entry := range entries {
+			n := notification(entry)
+			ids[i], all = n.ID, append(all, n)
+		}
+		texts, err := q.client.HMGet(ctx, q.keys.Texts(c.Target.Shard, c.Target.Name), ids...).Result()
+		for i, text := range texts {
+			all[i].Text, _ = text.(string)
+		}
+		return err
+	})
+	return all, err
+}
+
+// Complete removes a notification; see [module.DeliveryQueue].
+func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
+	return q.number(ctx, complete, q.allKeys(c.Target), c.Target.Name, c.Token, id, trouble)
+}
+
+// Postpone ends a claim; see [module.DeliveryQueue].
+func (q *Queue) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
+	done, err := q.number(ctx, postpone, q.postponeKeys(c), postponeArgs(c, delay, trouble)...)
+	if err == nil && done == 0 {
+		err = module.ErrFenced
+	}
+	return err
+}
+
+func (q *Queue) postponeKeys(c module.Claim) []string {
+	return []string{q.keys.ShardDue(c.Target.Shard), q.keys.ShardTrouble(c.Target.Shard)}
+}
+
+func postponeArgs(c module.Claim, delay time.Duration, trouble *string) []any {
+	mode, text := "keep", ""
+	if trouble != nil {
+		mode, text = "set", *trouble
+	}
+	return []any{c.Target.Name, c.Token, max(0, delay.Microseconds()), mode, text}
+}
+
+// Release has backlogs due; see [module.DeliveryQueue].
+func (q *Queue) Release(ctx context.Context, claims []module.Claim) error {
+	writes := make([]rediscommit.Write, len(claims))
+	for i, c := range claims {
+		call := &rediscommit.Call{Script: postpone, Keys: q.postponeKeys(c), Args: postponeArgs(c, 0, nil)}
+		writes[i] = call.Write()
+	}
+	return errors.Join(q.writer.DoDurably(ctx, writes...)...)
+}
+
+// Renew has a claim lapse later; see [module.DeliveryQueue].
+func (q *Queue) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
+	next := c
+	next.Token += max(2, by.Microseconds()/2*2)
+	done, err := q.number(ctx, renew, []string{q.keys.ShardDue(c.Target.Shard)}, c.Target.Name, c.Token, next.Token)
+	switch {
+	case err != nil:
+		return c, err
+	case done == 0:
+		return c, module.ErrFenced
+	}
+	return next, nil
+}
+
+// Drop ends a backlog; see [module.DeliveryQueue].
+func (q *Queue) Drop(ctx context.Context, c module.Claim) (dropped int, err error) {
+	return q.number(ctx, drop, q.allKeys(c.Target), c.Target.Name, c.Token)
+}
+
+// allKeys are the keys that a backlog has a part of.
+func (q *Queue) allKeys(t module.Target) []string {
+	return []string{
+		q.keys.ShardDue(t.Shard), q.keys.Backlog(t.Shard, t.Name), q.keys.Texts(t.Shard, t.Name),
+		q.keys.ShardTrouble(t.Shard), q.keys.ShardBytes(t.Shard),
+	}
+}

@@ -1,0 +1,176 @@
+package redisqueue
+
+import (
+	"context"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+// maxFanOut is how many notifications the backlog [module.FanOut] of a shard has.
+const maxFanOut = 500
+
+// Enqueue adds notifications; see [module.DeliveryQueue]. A batch is one
+// transaction: the texts, by plain commands, and a script for the rest.
+func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
+	sendings := make([]*sending, len(batches))
+	writes := make([]rediscommit.Write, 0, len(batches))
+	results := make([]module.Result[module.Enqueued], len(batches))
+	places := make([]int, 0, len(batches))
+	for i, b := range batches {
+		s, err := q.newSending(b)
+		if err != nil {
+			results[i].Err = err
+			continue
+		}
+		sendings[i] = s
+		writes, places = append(writes, rediscommit.Write{Key: s.keys[0], Queue: s.queue}), append(places, i)
+	}
+	for n, err := range q.durable.DoDurably(ctx, writes...) {
+		i := places[n]
+		if err == nil {
+			results[i].Value, err = sendings[i].enqueued(batches[i])
+		}
+		results[i].Err = err
+	}
+	return results
+}
+
+// sending is a batch on its way.
+type sending struct {
+	texts [][]any // commands
+	keys  []string
+	args  []any
+
+	isUnknown bool // a server does not have the script
+	reply     []any
+}
+
+var errBadAddition = errors.New(name + ": an addition cannot be stored")
+
+func (q *Queue) newSending(b module.DeliveryBatch) (*sending, error) {
+	s := &sending{
+		keys: []string{
+			q.keys.Seen(b.Shard, b.Key), q.keys.ShardDue(b.Shard), q.keys.ShardTrouble(b.Shard), q.keys.ShardBytes(b.Shard),
+			q.keys.Backlog(b.Shard, module.FanOut),
+		},
+		args: []any{
+			nonce(), b.Window.Milliseconds(), microseconds(b.Lease), b.MaxBacklog, b.MaxUserBytes, b.Of.Token, b.From, b.To, maxFanOut,
+		},
+	}
+	for _, a := range b.Additions {
+		n := a.Notification
+		head, ok := stored.BacklogEntry{Priority: byte(n.Priority), ID: n.ID, Room: n.Room, User: a.User}.Head()
+		if !ok {
+			return nil, errBadAddition
+		}
+		texts := q.keys.Texts(b.Shard, a.Target)
+		if n.Text != "" {
+			s.texts = append(s.texts, []any{"HSET", texts, n.ID, n.Text})
+		}
+		s.keys = append(s.keys, q.keys.Backlog(b.Shard, a.Target), texts)
+		s.args = append(s.args, a.Target, head, len(n.Text), n.Meta, flags(a), microseconds(a.Delay), a.Generation)
+	}
+	return s, nil
+}
+
+func flags(a module.Addition) string {
+	text := "-"
+	if a.Claim {
+		text += "c"
+	}
+	if a.Urgent {
+		text += "u"
+	}
+	return text
+}
+
+func nonce() string { return crand.Text()[:12] }
+
+// microseconds is an even number, with something random below a millisecond, so
+// that no two claims have the same token.
+func microseconds(d time.Duration) int64 {
+	if d <= 0 {
+		return 0
+	}
+	return d.Microseconds()/2*2 + 2*rand.Int64N(500)
+}
+
+// queue is the [rediscommit.Write.Queue] of the batch. In a transaction one ASKING
+// counts for all commands.
+func (s *sending) queue(ctx context.Context, to redis.Pipeliner) (check func() error) {
+	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
+	for _, command := range s.texts {
+		queued = append(queued, to.Do(ctx, command...))
+	}
+	run := []any{"EVALSHA", enqueue.Hash(), len(s.keys)}
+	if s.isUnknown {
+		run = []any{"EVAL", enqueueScript, len(s.keys)}
+	}
+	for _, key := range s.keys {
+		run = append(run, key)
+	}
+	queued = append(queued, to.Do(ctx, append(run, s.args...)...))
+	exec := to.Do(ctx, "EXEC")
+	return func() error {
+		for _, cmd := range queued {
+			if cmd.Err() != nil {
+				return cmd.Err()
+			}
+		}
+		replies, err := exec.Slice()
+		if err != nil {
+			return err
+		}
+		switch last := replies[len(replies)-1].(type) {
+		case []any:
+			s.reply = last
+			return nil
+		case error:
+			s.isUnknown = s.isUnknown || strings.HasPrefix(last.Error(), "NOSCRIPT")
+			return last
+		default:
+			return fmt.Errorf("unexpected reply %T", last)
+		}
+	}
+}
+
+// enqueued reads what the script returns.
+func (s *sending) enqueued(b module.DeliveryBatch) (e module.Enqueued, err error) {
+	numbers := make([]int64, len(s.reply))
+	for i, n := range s.reply {
+		var ok bool
+		if numbers[i], ok = n.(int64); !ok {
+			return e, unavailable("enqueue", fmt.Errorf("unexpected reply %T", n))
+		}
+	}
+	switch {
+	case len(numbers) == 0:
+		return e, unavailable("enqueue", errors.New("empty reply"))
+	case numbers[0] == -1:
+		return module.Enqueued{Behind: true}, nil
+	case numbers[0] == -2:
+		return module.Enqueued{Full: true}, nil
+	case numbers[0] == -3:
+		return e, module.ErrFenced
+	case len(numbers) != 3+len(b.Additions):
+		return e, unavailable("enqueue", fmt.Errorf("%d replies", len(numbers)))
+	}
+	e = module.Enqueued{Again: numbers[0] == 0, Coalesced: int(numbers[1]), Due: int(numbers[2])}
+	e.Claims = make([]module.Claim, len(b.Additions))
+	for i, token := range numbers[3:] {
+		if token != 0 {
+			e.Claims[i] = module.Claim{Target: module.Target{Shard: b.Shard, Name: b.Additions[i].Target}, Token: token}
+		}
+	}
+	return e, nil
+}

@@ -1,0 +1,80 @@
+package redisqueue_test
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/delivery/queuetest"
+	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+func newQueue(t *testing.T, client redis.UniversalClient, change ...func(*rediscommit.Config)) *redisqueue.Queue {
+	t.Helper()
+	cfg := rediscommit.DefaultConfig()
+	for _, c := range change {
+		c(&cfg)
+	}
+	q, err := redisqueue.New(client, cfg, rediscommit.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q
+}
+
+func TestContract(t *testing.T) {
+	t.Parallel()
+	t.Run("miniredis", func(t *testing.T) {
+		t.Parallel()
+		server := miniredis.RunT(t)
+		passing, cancel := context.WithCancel(t.Context())
+		t.Cleanup(cancel)
+		go func() { // its keys expire only so
+			for ticker := time.NewTicker(10 * time.Millisecond); passing.Err() == nil; <-ticker.C {
+				server.FastForward(10 * time.Millisecond)
+			}
+		}()
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
+			t.Cleanup(func() { client.Close() })
+			return newQueue(t, client)
+		})
+	})
+	t.Run("single", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Single(t)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue { return newQueue(t, server.Client(t)) })
+	})
+	t.Run("with a prefix", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Single(t)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			return newQueue(t, server.Client(t), func(c *rediscommit.Config) { c.KeyPrefix = "hs1:" })
+		})
+	})
+	t.Run("cluster with replicas", func(t *testing.T) {
+		t.Parallel()
+		cluster := redistest.Cluster(t, 3, 1)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			return newQueue(t, cluster.Client(t), func(c *rediscommit.Config) { c.Durability.Replicas = 1 })
+		})
+	})
+	t.Run("behind proxies", func(t *testing.T) {
+		t.Parallel()
+		server := redistest.Single(t)
+		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
+			proxy := redistest.NewProxy(t, server)
+			for n := range 100 {
+				proxy.CutReply(5*(n+1), "EVALSHA")
+				proxy.CutReply(4*(n+1), "EXEC")
+			}
+			return newQueue(t, proxy.Client(t))
+		})
+	})
+}

@@ -1,0 +1,487 @@
+// Package turns says whose turn it is; its API may change at any time. It chooses which
+// of the notifications that wait a host sends now, so that neither a user nor a gateway delays others. It is pure: no I/O,
+// no clock, no randomness of its own, and not safe for concurrent use.
+//
+// A gate is what fails or works as one: a gateway and an app. It is open or closed.
+// A closed one gets a probe from time to time; what else waits for it is put off.
+package turns
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// The bounds of the requests that are under way. Names are free, so the bounds are
+// by user first.
+const (
+	maxUser     = 4  // of a user, as far as they began less than slowUser ago
+	maxUserSlow = 16 // of a user in all
+	slowUser    = 2 * time.Second
+
+	newGate   = 8 // of a gate, before its first answer
+	firstGate = 32
+	minGate   = 2
+	slowAfter = time.Second // when a gate counts as slow
+)
+
+// When gates close and open.
+const (
+	closeAfter    = 5 * time.Second // nothing was taken for so long
+	closePushers  = 3               // and so many failed
+	throttleLasts = 10 * time.Second
+	longestProbe  = 5 * time.Second
+	rampFirst     = 64 // requests in the first second after an outage; it doubles
+	rampSeconds   = 6
+	blockedLasts  = time.Hour
+)
+
+// How long what is not admitted waits before it is looked at again.
+const (
+	shortDelay  = 100 * time.Millisecond // for a turn, up to three times
+	closedDelay = 4 * time.Second        // behind a closed gate, up to three times
+	longDelay   = 10 * time.Minute
+)
+
+// Delays grow in proportion where more wait, so that looking at those who have no turn
+// costs the queue little.
+const (
+	manyOfUser = 8 // within a second
+	manyOfGate = 1000
+	manyClosed = 10_000 // within closedDelay
+)
+
+// Config bounds a [Scheduler].
+type Config struct {
+	MaxInFlight int            // requests under way, half of them to gates that are slow or new
+	MaxPerGate  int            // to one gate
+	Random      func() float64 // from 0 to 1
+}
+
+// Scheduler decides about turns.
+type Scheduler struct {
+	cfg      Config
+	users    map[string]*user
+	gates    map[string]*gate
+	held     map[string]bool // gateways
+	inFlight int
+	slow     int // of inFlight, to gates that are slow or new
+	swept    time.Time
+
+	tookAny   time.Time            // when any gate took something last
+	unreached map[string]time.Time // gates that could not be reached, and when last
+}
+
+// Turn is a request that is under way.
+type Turn struct {
+	User, Gate string
+	began      time.Time
+	isProbe    bool
+	gate       *gate
+}
+
+type user struct {
+	turns   []*Turn
+	refused refusals
+}
+
+// refusals counts those that were put off, in this window of time or the one before.
+type refusals struct {
+	began     time.Time
+	n, before int
+}
+
+func (r *refusals) add(now time.Time, window time.Duration) int {
+	if passed := now.Sub(r.began); passed > window {
+		if r.before = r.n; passed > 2*window {
+			r.before = 0
+		}
+		r.began, r.n = now, 0
+	}
+	r.n++
+	return max(r.n, r.before)
+}
+
+type gate struct {
+	turns   []*Turn // in the order in which they began
+	limit   int
+	isSlow  bool
+	cutAt   time.Time // when the limit was lowered last
+	usedAt  time.Time
+	refused refusals // for a turn
+	waiting refusals // while it is closed
+
+	took      time.Time // when something was taken last
+	failedAt  time.Time // the first failure since
+	failing   []string  // some of the pushers that have failed since
+	throttled map[string]time.Time
+
+	closedAt time.Time // zero if it is open
+	probes   int
+	probeAt  time.Time
+	booked   bool // what is put off next will be the probe
+	opened   time.Time
+	ramp     int // requests in the second that began at rampAt
+	rampAt   time.Time
+}
+
+// New returns a scheduler without turns.
+func New(cfg Config) *Scheduler {
+	return &Scheduler{
+		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, held: map[string]bool{}, unreached: map[string]time.Time{},
+	}
+}
+
+func (s *Scheduler) gate(name string) *gate {
+	g := s.gates[name]
+	if g == nil {
+		g = &gate{limit: min(newGate, s.cfg.MaxPerGate), isSlow: true}
+		s.gates[name] = g
+	}
+	return g
+}
+
+func (s *Scheduler) user(name string) *user {
+	u := s.users[name]
+	if u == nil {
+		u = &user{}
+		s.users[name] = u
+	}
+	return u
+}
+
+// Hold has all gates of gateways held, and those of others not any more.
+func (s *Scheduler) Hold(gateways []string) {
+	clear(s.held)
+	for _, name := range gateways {
+		s.held[name] = true
+	}
+}
+
+func (s *Scheduler) isHeld(gate string) bool {
+	gateway, _, _ := strings.Cut(gate, " ")
+	return s.held[gateway]
+}
+
+// Admit gives a request its turn, which is to be ended with [Scheduler.End]. Turn is
+// nil if it has none; then delay is how long to put it off.
+func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
+	s.sweep(now)
+	g := s.gate(gateName)
+	g.usedAt = now
+	g.watch(s, now)
+	isProbe, delay := s.passes(g, gateName, now)
+	if delay == 0 {
+		delay = s.fits(g, s.user(userName), now)
+	}
+	if delay > 0 {
+		return nil, delay
+	}
+	t := &Turn{User: userName, Gate: gateName, began: now, isProbe: isProbe, gate: g}
+	if isProbe {
+		g.probeAt = now.Add(longestProbe) // another one, if this one hangs
+		g.booked = false
+	}
+	g.turns = append(g.turns, t)
+	s.user(userName).turns = append(s.user(userName).turns, t)
+	s.inFlight++
+	if g.isSlow {
+		s.slow++
+	}
+	return t, 0
+}
+
+// passes says whether a gate lets requests pass.
+func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, delay time.Duration) {
+	switch {
+	case s.isHeld(name):
+		return false, s.putOff(closedDelay, g.waiting.add(now, closedDelay), manyClosed)
+	case g.closedAt.IsZero():
+		return false, s.rampDelay(g, now)
+	case !now.Before(g.probeAt):
+		return true, 0
+	case !g.booked && g.probeAt.Sub(now) <= longestProbe:
+		g.booked = true
+		return false, max(g.probeAt.Sub(now), time.Millisecond)
+	}
+	return false, s.putOff(closedDelay, g.waiting.add(now, closedDelay), manyClosed)
+}
+
+// fits says whether a request is within the bounds.
+func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) {
+	isFull := s.inFlight-s.slow >= s.cfg.MaxInFlight/2
+	if g.isSlow {
+		isFull = s.slow >= s.cfg.MaxInFlight/2
+	}
+	recent := 0
+	for _, t := range u.turns {
+		if now.Sub(t.began) < slowUser {
+			recent++
+		}
+	}
+	switch {
+	case recent >= maxUser || len(u.turns) >= maxUserSlow:
+		return s.putOff(shortDelay, u.refused.add(now, time.Second), manyOfUser)
+	case isFull || len(g.turns) >= g.limit:
+		return s.putOff(shortDelay, g.refused.add(now, time.Second), manyOfGate)
+	}
+	return 0
+}
+
+// putOff returns a delay from d to three times d, or in proportion more where more than
+// many wait.
+func (s *Scheduler) putOff(d time.Duration, waiting, many int) time.Duration {
+	random := 1 + 2*s.cfg.Random()
+	return min(time.Duration(float64(d)*random*max(1, float64(waiting)/float64(many))), longDelay)
+}
+
+// rampDelay is for a gate that was closed not long ago.
+func (s *Scheduler) rampDelay(g *gate, now time.Time) time.Duration {
+	seconds := int(now.Sub(g.opened) / time.Second)
+	if g.opened.IsZero() || seconds >= rampSeconds {
+		return 0
+	}
+	if now.Sub(g.rampAt) >= time.Second {
+		g.rampAt, g.ramp = now, 0
+	}
+	if g.ramp++; g.ramp > rampFirst<<seconds {
+		return s.putOff(5*shortDelay, g.refused.add(now, time.Second), manyOfGate)
+	}
+	return 0
+}
+
+// watch lowers the limit of a gate that does not answer, and counts it as slow.
+func (g *gate) watch(s *Scheduler, now time.Time) {
+	if len(g.turns) > 0 && now.Sub(g.turns[0].began) > slowAfter {
+		g.setSlow(s, true)
+		g.lower(now)
+	}
+}
+
+func (g *gate) lower(now time.Time) {
+	if now.Sub(g.cutAt) >= time.Second {
+		g.cutAt, g.limit = now, max(minGate, g.limit/2)
+	}
+}
+
+func (g *gate) setSlow(s *Scheduler, slow bool) {
+	if g.isSlow == slow {
+		return
+	}
+	g.isSlow = slow
+	if slow {
+		s.slow += len(g.turns)
+	} else {
+		s.slow -= len(g.turns)
+	}
+}
+
+// Result is how a request has ended.
+type Result int
+
+// The results.
+const (
+	Taken     Result = iota // by a gateway that works, whatever it said of the notification
+	Failed                  // the gateway may not be well
+	Unreached               // it failed before anything was sent
+	Throttled               // the gateway wants to be left alone for a while
+	Blocked                 // this host may not connect to it
+	Neutral                 // it says nothing of the gateway
+)
+
+// End ends a turn. Pusher is who was sent to; wait is for Throttled.
+func (s *Scheduler) End(now time.Time, t *Turn, pusher string, r Result, wait time.Duration) {
+	g := t.gate
+	s.remove(t)
+	if t.isProbe {
+		g.probeAt = now.Add(g.probeIn())
+	}
+	switch r {
+	case Taken:
+		s.took(g, now, now.Sub(t.began))
+	case Failed, Unreached:
+		if r == Unreached {
+			s.unreached[t.Gate] = now
+		}
+		g.failed(now, pusher, t.isProbe)
+	case Throttled:
+		g.throttle(now, pusher, wait)
+	case Blocked:
+		g.close(now, blockedLasts)
+	}
+	if now.Sub(t.began) > slowAfter {
+		g.lower(now)
+	}
+}
+
+func (s *Scheduler) remove(t *Turn) {
+	g := t.gate
+	g.turns = without(g.turns, t)
+	u := s.user(t.User)
+	u.turns = without(u.turns, t)
+	s.inFlight--
+	if g.isSlow {
+		s.slow--
+	}
+}
+
+func without(turns []*Turn, t *Turn) []*Turn {
+	return slices.DeleteFunc(turns, func(other *Turn) bool { return other == t })
+}
+
+// took is for a gate that works.
+func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
+	if !g.closedAt.IsZero() {
+		g.opened = now
+	}
+	g.took, s.tookAny = now, now
+	g.failing, g.failedAt, g.throttled, g.closedAt, g.probes, g.booked = nil, time.Time{}, nil, time.Time{}, 0, false
+	if took > slowAfter {
+		g.setSlow(s, true)
+		return
+	}
+	if len(g.turns) == 0 || now.Sub(g.turns[0].began) <= slowAfter {
+		g.setSlow(s, false)
+	}
+	if g.limit < firstGate {
+		g.limit *= 2
+	} else {
+		g.limit++
+	}
+	g.limit = min(g.limit, s.cfg.MaxPerGate)
+}
+
+// failed is for a gate that may not be well.
+func (g *gate) failed(now time.Time, pusher string, isProbe bool) {
+	if isProbe {
+		g.probes++
+		g.probeAt = now.Add(g.probeIn())
+		return
+	}
+	if g.failedAt.IsZero() {
+		g.failedAt = now
+	}
+	if len(g.failing) < closePushers && !slices.Contains(g.failing, pusher) {
+		g.failing = append(g.failing, pusher)
+	}
+	idleSince := g.failedAt
+	if g.took.After(idleSince) {
+		idleSince = g.took
+	}
+	if g.closedAt.IsZero() && len(g.failing) == closePushers && now.Sub(idleSince) > closeAfter {
+		g.close(now, time.Second)
+	}
+}
+
+func (g *gate) probeIn() time.Duration { return min(time.Second<<min(g.probes, 8), longestProbe) }
+
+func (g *gate) close(now time.Time, probeIn time.Duration) {
+	if g.closedAt.IsZero() {
+		g.closedAt, g.probes = now, 0
+	}
+	g.probeAt, g.booked = now.Add(probeIn), false
+}
+
+// throttle closes a gate of which several pushers are to wait.
+func (g *gate) throttle(now time.Time, pusher string, wait time.Duration) {
+	if g.throttled == nil || len(g.throttled) > 1000 {
+		g.throttled = map[string]time.Time{}
+	}
+	g.throttled[pusher] = now
+	for other, at := range g.throttled {
+		if now.Sub(at) > throttleLasts {
+			delete(g.throttled, other)
+		}
+	}
+	if len(g.throttled) >= closePushers {
+		g.close(now, wait)
+	}
+}
+
+// TookLast returns when a gate took something last.
+func (s *Scheduler) TookLast(gate string) time.Time {
+	if g := s.gates[gate]; g != nil {
+		return g.took
+	}
+	return time.Time{}
+}
+
+// IsOpen reports whether a gate is open.
+func (s *Scheduler) IsOpen(gate string) bool {
+	g := s.gates[gate]
+	return !s.isHeld(gate) && (g == nil || g.closedAt.IsZero())
+}
+
+// unreachedGates is how many gates this host cannot reach, where it reaches none,
+// before it leaves the work to other hosts.
+const unreachedGates = 3
+
+// IsCutOff reports whether this host reaches no gateway.
+func (s *Scheduler) IsCutOff(now time.Time) bool {
+	n := 0
+	for _, at := range s.unreached {
+		if at.After(s.tookAny) && now.Sub(at) < 3*closeAfter {
+			n++
+		}
+	}
+	return n >= unreachedGates && now.Sub(s.tookAny) > closeAfter
+}
+
+// maxClaims is how many backlogs a host claims at once.
+const maxClaims = 256
+
+// Room returns how many backlogs to claim. A host that is cut off goes on trying with
+// a few.
+func (s *Scheduler) Room(now time.Time) int {
+	if s.IsCutOff(now) {
+		return closePushers
+	}
+	return max(1, min(maxClaims, s.cfg.MaxInFlight/2-(s.inFlight-s.slow)))
+}
+
+// forgetAfter is how long a gate is remembered that nothing is sent to.
+const forgetAfter = 2 * time.Hour
+
+func (s *Scheduler) sweep(now time.Time) {
+	if now.Sub(s.swept) < time.Minute {
+		return
+	}
+	s.swept = now
+	for name, g := range s.gates {
+		if len(g.turns) == 0 && now.Sub(g.usedAt) > forgetAfter {
+			delete(s.gates, name)
+		}
+	}
+	for name, u := range s.users {
+		if len(u.turns) == 0 && now.Sub(u.refused.began) > time.Minute {
+			delete(s.users, name)
+		}
+	}
+	for name, at := range s.unreached {
+		if now.Sub(at) > time.Minute {
+			delete(s.unreached, name)
+		}
+	}
+}
+
+// Stats is what a scheduler does.
+type Stats struct {
+	InFlight, Slow     int
+	Open, Closed, Held int // gates
+}
+
+// Stats returns what the scheduler does.
+func (s *Scheduler) Stats() (stats Stats) {
+	stats.InFlight, stats.Slow = s.inFlight-s.slow, s.slow
+	for name, g := range s.gates {
+		switch {
+		case s.isHeld(name):
+			stats.Held++
+		case g.closedAt.IsZero():
+			stats.Open++
+		default:
+			stats.Closed++
+		}
+	}
+	return stats
+}

@@ -1,0 +1,243 @@
+package delivery
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// reader is what the host knows of its users.
+type reader struct {
+	mu     sync.Mutex
+	counts map[mxid.UserID]module.Counts
+	read   map[string]bool
+	delay  time.Duration
+	asked  int // about counts, by users
+	looked []module.UserDevice
+}
+
+func (r *reader) do(change func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change()
+}
+
+func (r *reader) set(user mxid.UserID, unread int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.counts[user] = module.Counts{Unread: unread}
+}
+
+func (r *reader) Counts(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked += len(users)
+	results := map[mxid.UserID]module.Result[module.Counts]{}
+	for _, user := range users {
+		results[user] = module.Result[module.Counts]{Value: r.counts[user]}
+	}
+	return results
+}
+
+func (r *reader) AreRead(_ context.Context, events []module.UserEvent) (all []bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range events {
+		all = append(all, r.read[e.EventID])
+	}
+	return all
+}
+
+func (r *reader) Hold(_ context.Context, devices []module.UserDevice) (all []time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for range devices {
+		all = append(all, r.delay)
+	}
+	r.looked = append(r.looked, devices...)
+	return all
+}
+
+func withReader(t *testing.T, test func(w *world, r *reader)) {
+	inBubble(t, func(w *world) {
+		r := &reader{counts: map[mxid.UserID]module.Counts{}, read: map[string]bool{}}
+		w.unread, w.attention = r, r
+		test(w, r)
+	})
+}
+
+func TestCountsAreThoseOfTheMomentOfSending(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		w.answer("gw", statuses(502, 200))
+		d, stop := w.host()
+		defer stop()
+		r.set(name1, 1)
+		w.notify(d, 1, "!r:h", name1)
+		synctest.Wait()
+		r.set(name1, 2)
+		w.wait(3*time.Second, func() bool { return w.queue.Waiting() == 0 })
+		if all := w.all(); len(all) != 2 || all[0].counts.Unread != 1 || all[1].counts.Unread != 2 {
+			t.Errorf("got %+v", all)
+		}
+	})
+}
+
+func TestReadEventsAreNotSent(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		r.do(func() { r.read["$2"] = true })
+		d, stop := w.host()
+		defer stop()
+		for e := range 4 {
+			w.notify(d, e, "!r:h", name1)
+		}
+		synctest.Wait()
+		w.want("key", 0, 1, 3)
+		if w.drops(DropRead) != 1 {
+			t.Errorf("dropped %v", w.dropped)
+		}
+	})
+}
+
+// A12: counts alone are tried like others, and survive a stop.
+func TestBadges(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		w.answer("gw", statuses(502, 502, 200))
+		d, stop := w.host()
+		badge := func(unread int) {
+			t.Helper()
+			r.set(name1, unread)
+			if err := d.UpdateBadges(t.Context(), name1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		badge(5)
+		badge(4)
+		badge(3)
+		time.Sleep(w.cfg.BadgeDelay / 2)
+		synctest.Wait()
+		if len(w.all()) != 0 {
+			t.Error("too early")
+		}
+		stop()
+		d, stop = w.host()
+		defer stop()
+		w.wait(15*time.Second, func() bool { return w.queue.Waiting() == 0 })
+		all := w.all()
+		if len(all) != 3 || all[2].counts.Unread != 3 || all[2].event != "" {
+			t.Errorf("got %+v", all)
+		}
+		badge(3) // the same
+		time.Sleep(10 * time.Second)
+		if len(w.all()) != 3 {
+			t.Error("the same counts are sent again")
+		}
+		badge(0)
+		w.wait(10*time.Second, func() bool { return len(w.all()) == 4 })
+		if got := w.all()[3].counts; got == nil || got.Unread != 0 {
+			t.Errorf("got %v", got)
+		}
+	})
+}
+
+func TestAppsWithoutCounts(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.cfg.NoCounts = []string{"app"}
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		if err := d.UpdateBadges(t.Context(), name1); err != nil {
+			t.Fatal(err)
+		}
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(10 * time.Second)
+		w.want("key", 1)
+		if w.all()[0].counts != nil || r.asked != 0 {
+			t.Errorf("got %v, asked %d times", w.all()[0].counts, r.asked)
+		}
+	})
+}
+
+func TestAttention(t *testing.T) {
+	withReader(t, func(w *world, r *reader) {
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		r.do(func() { r.delay = 30 * time.Second })
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(29 * time.Second)
+		w.want("key")
+		time.Sleep(3 * time.Second)
+		w.want("key", 1)
+		if len(r.looked) != 1 {
+			t.Errorf("asked about %v", r.looked)
+		}
+		// What is read by then is not sent.
+		w.notify(d, 2, "!r:h", name1)
+		time.Sleep(time.Second)
+		r.do(func() { r.read["$2"] = true })
+		time.Sleep(32 * time.Second)
+		w.want("key", 1)
+		// No longer than five minutes.
+		r.do(func() { r.delay = time.Hour })
+		w.notify(d, 3, "!r:h", name1)
+		time.Sleep(5*time.Minute + 2*time.Second)
+		w.want("key", 1, 3)
+		// A call takes all with it.
+		w.notify(d, 4, "!r:h", name1)
+		time.Sleep(time.Second)
+		if err := w.send(d, module.Event{JSON: `{"event_id":"$5","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`}, name1); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second)
+		w.want("key", 1, 3, 4, 5)
+	})
+}
+
+func TestJitterSparesCalls(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.cfg.Jitter = 20 * time.Second
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		synctest.Wait()
+		w.want("key")
+		w.wait(22*time.Second, func() bool { return w.queue.Waiting() == 0 })
+		if err := w.send(d, module.Event{JSON: `{"event_id":"$5","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`}, name1); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		w.want("key", 1, 5)
+	})
+}
+
+func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		e := module.Event{JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`}
+		decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		decisions[0].RoomName = "Alice and Bob"
+		if err := d.Notify(t.Context(), e, "", decisions); err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		if all := w.all(); len(all) != 1 || !strings.Contains(all[0].body, `"room_name":"Alice and Bob"`) {
+			t.Errorf("got %+v", all)
+		}
+	})
+}
