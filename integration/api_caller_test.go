@@ -231,9 +231,6 @@ var (
 	bodyTooLarge     = failure(413, "M_TOO_LARGE", "Request body too large.")
 )
 
-// kinds are the five kinds in the order of the specification.
-var kinds = []string{"override", "content", "room", "sender", "underride"}
-
 // ruleEndpoints are the nine push rule endpoints, in the document's order, for
 // the override rule "mine".
 var ruleEndpoints = []struct{ request, body string }{

@@ -89,8 +89,9 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		wake: make(chan struct{}, 1), reported: map[string]time.Time{}, rejections: rejections{}, badges: bounded.Map[string, module.Counts]{Limit: maxBadges}, own: map[module.Target]*claimed{},
-		turns: turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
+		wake: make(chan struct{}, 1), reported: map[string]time.Time{}, rejections: rejections{}, own: map[module.Target]*claimed{},
+		badges: bounded.Map[string, module.Counts]{Limit: maxBadges},
+		turns:  turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 	}
 	d.pushers = newGather(seams.Host.Pushers)
 	if seams.Unread != nil {

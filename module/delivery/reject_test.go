@@ -71,7 +71,7 @@ func TestARejectionNeverRemovesAPusherThatWasSetAnew(t *testing.T) {
 		defer stop()
 		for e := range 300 {
 			user := name(e)
-			w.set(user, key(e), fmt.Sprint("gw"))
+			w.set(user, key(e), "gw")
 			w.notify(d, e, "!r:h", user)
 			pause()
 			w.mu.Lock()

@@ -68,12 +68,6 @@ func literalSegment(text string) segment {
 // isGap reports whether a byte of the segment stands for any character.
 func (s *segment) isGap(c byte) bool { return s.gaps && c == '?' }
 
-// untilGap returns what a text has before its first ?.
-func untilGap(text string) string {
-	text, _, _ = strings.Cut(text, "?")
-	return text
-}
-
 // matchAt returns where the part of a text ends that begins at a place and
 // matches the segment, -1 if there is none.
 func (s *segment) matchAt(text string, at int, m *meter) (end int) {

@@ -91,7 +91,7 @@ func (e BacklogEntry) Head() (head string, ok bool) {
 
 // ReadBacklogEntry reads an entry. Found is false for what is none.
 func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
-	if len(text) < entryHead+entryBytes || !strings.Contains("hlc", text[:1]) {
+	if len(text) < entryHead+entryBytes || strings.IndexByte("hlc", text[0]) < 0 {
 		return BacklogEntry{}, false
 	}
 	cut := func(n int) (part string) {

@@ -25,7 +25,7 @@ func digest(parts ...string) string {
 // and may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
 
-// UserDigest, RoomDigest and EventID are the names that a queue has for these.
+// UserDigest tells users from each other.
 func UserDigest(user mxid.UserID) string { return digest(string(user))[:8] }
 
 // RoomDigest tells rooms of one user from each other.

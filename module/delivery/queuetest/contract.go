@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -198,7 +199,7 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 				}
 				for _, b := range claimed.Backlogs {
 					_, err := q.Complete(t.Context(), b.Claim, id(1), "")
-					for fault.KindOf(err) == fault.Unavailable && err != module.ErrFenced && t.Context().Err() == nil {
+					for fault.KindOf(err) == fault.Unavailable && !errors.Is(err, module.ErrFenced) && t.Context().Err() == nil {
 						_, err = q.Complete(t.Context(), b.Claim, id(1), "")
 					}
 					mu.Lock()

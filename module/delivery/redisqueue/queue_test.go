@@ -1,11 +1,8 @@
 package redisqueue_test
 
 import (
-	"context"
 	"testing"
-	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
@@ -30,22 +27,6 @@ func newQueue(t *testing.T, client redis.UniversalClient, change ...func(*redisc
 
 func TestContract(t *testing.T) {
 	t.Parallel()
-	t.Run("miniredis", func(t *testing.T) {
-		t.Parallel()
-		server := miniredis.RunT(t)
-		passing, cancel := context.WithCancel(t.Context())
-		t.Cleanup(cancel)
-		go func() { // its keys expire only so
-			for ticker := time.NewTicker(10 * time.Millisecond); passing.Err() == nil; <-ticker.C {
-				server.FastForward(10 * time.Millisecond)
-			}
-		}()
-		queuetest.Queue(t, func(t *testing.T) module.DeliveryQueue {
-			client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true})
-			t.Cleanup(func() { client.Close() })
-			return newQueue(t, client)
-		})
-	})
 	t.Run("single", func(t *testing.T) {
 		t.Parallel()
 		server := redistest.Single(t)
