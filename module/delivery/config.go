@@ -81,11 +81,6 @@ type Config struct {
 	// sent. Default 3 s.
 	BadgeDelay time.Duration
 
-	// Jitter is how long notifications wait before they are sent, a random part of
-	// it each, calls excepted: so gateways do not learn when exactly a message came.
-	// At most 30 s; default 0.
-	Jitter time.Duration
-
 	// MaxCachedRules is how many bytes of rules are kept for deciding; compiled,
 	// they take up to seven times as much memory. Sets that are equal but for the
 	// user's id, as default rules are, count once. The largest sets are evicted
@@ -136,7 +131,6 @@ func (c Config) Validate() error {
 		{"CallAge", c.CallAge, time.Second, content.MaxCallAge},
 		{"DedupWindow", c.DedupWindow, time.Second, 24 * time.Hour},
 		{"BadgeDelay", c.BadgeDelay, 0, time.Minute},
-		{"Jitter", c.Jitter, 0, 30 * time.Second},
 	} {
 		if f.value < f.least || f.value > f.most {
 			faults = append(faults, fmt.Errorf("%s is %v, want %v to %v", f.name, f.value, f.least, f.most))

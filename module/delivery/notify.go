@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
-	mathrand "math/rand/v2"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -166,11 +165,7 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Device: device}
 			n := h.ev.Notification(to, m, d.limits)
 			n.ID = h.id
-			delay := time.Duration(0)
-			if d.cfg.Jitter > 0 && !m.Call {
-				delay = mathrand.N(d.cfg.Jitter)
-			}
-			a.add(d, n, m, device, delay)
+			a.add(d, n, m, device, 0)
 		}
 	}
 	return a

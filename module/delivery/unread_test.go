@@ -203,24 +203,6 @@ func TestAttention(t *testing.T) {
 	})
 }
 
-func TestJitterSparesCalls(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.cfg.Jitter = 20 * time.Second
-		w.set(name1, "key", "gw")
-		d, stop := w.host()
-		defer stop()
-		w.notify(d, 1, "!r:h", name1)
-		synctest.Wait()
-		w.want("key")
-		w.wait(22*time.Second, func() bool { return w.queue.Waiting() == 0 })
-		if err := w.send(d, module.Event{JSON: `{"event_id":"$5","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`}, name1); err != nil {
-			t.Fatal(err)
-		}
-		synctest.Wait()
-		w.want("key", 1, 5)
-	})
-}
-
 func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
