@@ -24,7 +24,7 @@ func legacyIDs() []string { return []string{legacyDisplayName, legacyRoomNotif, 
 func IsLegacy(id string) bool { return slices.Contains(legacyIDs(), id) }
 
 // HasLegacy reports whether the set holds a rule that [IsLegacy] names.
-func (s *Ruleset) HasLegacy() bool { return slices.ContainsFunc(legacyIDs(), s.doc.has) }
+func (s *Ruleset) HasLegacy() bool { return s.doc.legacy }
 
 // ServerDefault returns the rule set of a user who has changed nothing, where
 // the host adds no rules: the predefined rules of the Matrix specification,

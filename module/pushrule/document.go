@@ -22,6 +22,7 @@ import (
 type document struct {
 	text      string
 	canonical bool
+	legacy    bool // it has, or had, a rule that [IsLegacy] names: to search a set of a megabyte takes longer than to serve it
 }
 
 // emptySet is the JSON of the zero Ruleset.
@@ -77,6 +78,7 @@ func (l lists) document(extra []Member) document {
 				text = append(text, ',')
 			}
 			text = rule.AppendJSON(text, kind)
+			d.legacy = d.legacy || IsLegacy(rule.ID)
 			rules++
 		}
 		text = append(text, ']')
@@ -95,7 +97,7 @@ func readDocument(r *strictjson.Reader) (document, error) {
 		return document{}, err
 	}
 	text, written := r.Since(start), l.document(extra)
-	return document{text, written.canonical && written.text == text}, nil
+	return document{text, written.canonical && written.text == text, written.legacy}, nil
 }
 
 // forChange returns the set in the form in which the service writes it.
@@ -185,19 +187,6 @@ func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 		}
 	}
 	return span{}, entry{}, false
-}
-
-// has reports whether a rule of any kind has the id, which needs no escapes in JSON.
-func (d document) has(id string) bool {
-	if d.canonical {
-		return strings.Contains(d.text, ruleStart+id+`"`)
-	}
-	for _, kind := range Kinds() {
-		if _, _, found := d.find(kind, id); found {
-			return true
-		}
-	}
-	return false
 }
 
 // firstRule returns where the first rule of a kind is, or the end of its list, in

@@ -28,6 +28,7 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 		}
 		doc = doc.withList(listed, hoistMaster(merged))
 	}
+	doc.legacy = false
 	s.doc = doc
 }
 

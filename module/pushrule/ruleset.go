@@ -36,8 +36,10 @@ func Read(text string) (Ruleset, error) {
 func FromCanonical(text string) Ruleset { return Ruleset{document{text: text, canonical: true}} }
 
 // IsCanonical reports whether the JSON of the set is, byte for byte, the text that the
-// service writes for it.
-func (s *Ruleset) IsCanonical() bool { return s.doc.canonical || s.doc.text == "" }
+// service writes for it, and no rule in it is legacy; see [IsLegacy].
+func (s *Ruleset) IsCanonical() bool {
+	return (s.doc.canonical || s.doc.text == "") && !s.doc.legacy
+}
 
 // ReadRuleset is [Read] for a set within a larger text.
 func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {
