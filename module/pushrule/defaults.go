@@ -1,8 +1,6 @@
 package pushrule
 
 import (
-	"slices"
-
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/strictjson"
 )
@@ -17,11 +15,11 @@ const (
 	legacyUserName    = ".m.rule.contains_user_name"    // content
 )
 
-func legacyIDs() []string { return []string{legacyDisplayName, legacyRoomNotif, legacyUserName} }
-
 // IsLegacy reports whether id names one of the three rules that MSC4210
 // removed. They are never served.
-func IsLegacy(id string) bool { return slices.Contains(legacyIDs(), id) }
+func IsLegacy(id string) bool {
+	return id == legacyDisplayName || id == legacyRoomNotif || id == legacyUserName
+}
 
 // HasLegacy reports whether the set holds a rule that [IsLegacy] names.
 func (s *Ruleset) HasLegacy() bool { return s.doc.legacy }

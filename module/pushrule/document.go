@@ -274,3 +274,9 @@ func (d document) withList(at span, list []entry) document {
 	d.text = text.String()
 	return d
 }
+
+// withoutLegacy returns the set after its legacy rules have gone.
+func (d document) withoutLegacy() document {
+	d.legacy = false
+	return d
+}

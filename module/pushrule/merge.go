@@ -28,8 +28,7 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 		}
 		doc = doc.withList(listed, hoistMaster(merged))
 	}
-	doc.legacy = false
-	s.doc = doc
+	s.doc = doc.withoutLegacy()
 }
 
 // IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave
