@@ -45,7 +45,7 @@ func serve(lc fx.Lifecycle, e *echo.Echo, groups []handlers.RouteGroup) {
 	lc.Append(fx.StartStopHook(func() { go e.Start("127.0.0.1:8008") }, e.Shutdown))
 }
 
-// requireUser is the host's authentication. It tells the module who the user is.
+// requireUser is the host's authentication. It tells the module which user sends the request.
 func requireUser(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		if c.Request().Header.Get("Authorization") != "Bearer token" {

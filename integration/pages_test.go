@@ -160,3 +160,74 @@ func TestTheReadmeIsShort(t *testing.T) {
 		t.Errorf("README.md has %d bytes, want at most 10 KB: the rest belongs beside the code that it is about", len(readme))
 	}
 }
+
+var (
+	testCommand  = regexp.MustCompile("`(go test [^`]*-run [^`]*)`")
+	runFlag      = regexp.MustCompile(`-run (?:'([^']+)'|(\S+))`)
+	testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz)\w*)\(`)
+)
+
+// A renamed test leaves a command on a page that runs nothing and passes.
+func TestCommandsOfThePagesRunTests(t *testing.T) {
+	t.Parallel()
+	commands := 0
+	for path, page := range pages(t) {
+		for _, found := range testCommand.FindAllStringSubmatch(page, -1) {
+			if strings.Contains(found[1], "-bench") {
+				continue // which runs no test
+			}
+			commands++
+			run := runFlag.FindStringSubmatch(found[1])
+			for alternative := range strings.SplitSeq(run[1]+run[2], "|") {
+				if !runsATest(t, alternative, strings.Fields(found[1])) {
+					t.Errorf("%s: no test has %q in its name, in %s", path, alternative, found[1])
+				}
+			}
+		}
+	}
+	if commands < 20 {
+		t.Errorf("found only %d commands", commands)
+	}
+}
+
+// runsATest reports whether a test in the packages of a command has the text in its name.
+func runsATest(t *testing.T, text string, command []string) bool {
+	t.Helper()
+	for _, argument := range command {
+		folder, isPackage := strings.CutPrefix(argument, "./")
+		if !isPackage {
+			continue
+		}
+		folder, below := strings.CutSuffix(folder, "...")
+		for _, name := range testNames(t, filepath.Join("..", folder), below) {
+			if strings.Contains(name, text) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// testNames returns the names of the tests in a folder, and in the folders below it.
+func testNames(t *testing.T, folder string, below bool) (names []string) {
+	t.Helper()
+	err := filepath.WalkDir(folder, func(path string, entry fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case entry.IsDir() && path != folder && (!below || entry.Name() == "node_modules"):
+			return filepath.SkipDir
+		case !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		code, err := os.ReadFile(path)
+		for _, found := range testFunction.FindAllSubmatch(code, -1) {
+			names = append(names, string(found[1]))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
