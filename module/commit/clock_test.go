@@ -10,23 +10,21 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// skews are how far hosts' clocks were seen, or feared, to be wrong.
+// skews are clock errors of hosts.
 var skews = []time.Duration{0, 11 * time.Minute, -11 * time.Minute, 24 * time.Hour, -24 * time.Hour}
 
 func skewed(by time.Duration) func() time.Time {
 	return func() time.Time { return time.Now().Add(by) }
 }
 
-// A write whose answer was lost is found among the writes of others, whatever
-// their clocks say.
-func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
+func TestLostReplyIsFoundDespiteClockSkew(t *testing.T) {
 	for _, mine := range skews {
 		for _, theirs := range skews {
 			t.Run(fmt.Sprint(mine, " and ", theirs), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
 					s := &store{value: words{"a"}, outcomes: []outcome{losesReply}}
 					other := New(access(s.read), Written)
-					other.Now(skewed(theirs))
+					other.SetClock(skewed(theirs))
 					since := func(ctx context.Context, key string) (Snapshot[words, *store], error) {
 						if s.writes == 1 {
 							for i := range 3 {
@@ -38,10 +36,10 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 						return s.read(ctx, key)
 					}
 					commits := New(access(since), Written)
-					commits.Now(skewed(mine))
+					commits.SetClock(skewed(mine))
 					state, err := commits.Commit(t.Context(), key, remove("a"))
 					if err != nil || state.Value.has("a") || !state.Value.has("other2") {
-						t.Errorf("a removal that took effect: %v, stored is %q", err, s.value.list)
+						t.Errorf("the removal took effect, but got error %v; stored is %q", err, s.value.list)
 					}
 				})
 			})
@@ -49,19 +47,19 @@ func TestALostAnswerIsFoundWhateverTheClocksSay(t *testing.T) {
 	}
 }
 
-// If as many others as a revision remembers wrote after a write whose answer was
-// lost, the change is not judged a second time.
-func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
+// The revision remembers a limited number of writers. Once they may have replaced the
+// entry of a write without a reply, the change must not be decided again.
+func TestOutcomeIsUnknownOnceTheRevisionMayHaveDroppedTheWrite(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens outcome
 		others  int
 		want    error
 	}{
-		"made, as many others as fit":        {losesReply, stored.MaxWriters - 1, nil},
-		"made, one more":                     {losesReply, stored.MaxWriters, ErrOutcomeUnknown},
-		"not made, as many others as fit":    {losesSend, stored.MaxWriters - 1, nil},
-		"not made, one more":                 {losesSend, stored.MaxWriters, ErrOutcomeUnknown},
-		"comes late, after one more":         {comesLate, stored.MaxWriters, ErrOutcomeUnknown},
+		"applied, as many others as fit":     {losesReply, stored.MaxWriters - 1, nil},
+		"applied, one more":                  {losesReply, stored.MaxWriters, ErrOutcomeUnknown},
+		"not applied, as many others as fit": {losesSend, stored.MaxWriters - 1, nil},
+		"not applied, one more":              {losesSend, stored.MaxWriters, ErrOutcomeUnknown},
+		"applied late, after one more":       {comesLate, stored.MaxWriters, ErrOutcomeUnknown},
 		"a lost race, as many others as fit": {losesRace, stored.MaxWriters - 2, nil},
 		"a lost race, one more":              {losesRace, stored.MaxWriters, ErrOutcomeUnknown},
 	} {
@@ -88,16 +86,16 @@ func TestAWriteThatTheRevisionMayHaveDroppedIsNotJudgedAgain(t *testing.T) {
 	}
 }
 
-// A change that begins with what was cached long ago is made, whoever has written
-// since, and once if the write was sent twice.
-func TestAWriteOntoAnOldCachedValueIsNoUnknownOutcome(t *testing.T) {
-	for name, isMade := range map[string]bool{"refused": false, "sent twice, and made the first time": true} {
+// A stale cached value has no bearing on the outcome, however many hosts wrote since. A
+// write that the client sent twice still changes the value once.
+func TestStaleCacheNeverMakesTheOutcomeUnknown(t *testing.T) {
+	for name, isApplied := range map[string]bool{"refused": false, "sent twice, the first was applied": true} {
 		s := &store{value: words{"a"}}
 		old := s.snapshot()
 		for i := range stored.MaxWriters {
 			s.revision = s.revision.Next(s.revision.Version+1, stored.Write{Writer: fmt.Sprint("OTHER", i), Attempt: 1})
 		}
-		if isMade {
+		if isApplied {
 			old.Revision = s.revision
 		}
 		a := access(s.read)
@@ -112,9 +110,9 @@ func TestAWriteOntoAnOldCachedValueIsNoUnknownOutcome(t *testing.T) {
 	}
 }
 
-// Versions that the store has lost are not given again, even by a clock that is
-// behind.
-func TestLostVersionsAreNotGivenAgain(t *testing.T) {
+// A store may lose its latest versions, for example in a failover. Later changes must not
+// reuse them, even if the clock is behind.
+func TestLostVersionsAreNotReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		same := 0
 		const rounds, changes = 100, 5
@@ -135,9 +133,9 @@ func TestLostVersionsAreNotGivenAgain(t *testing.T) {
 				}
 			}
 		}
-		// Two draws of five among about a thousand: about one in a hundred rounds meets.
+		// Two draws of five among about a thousand collide in about 1 % of the rounds.
 		if same > rounds/4 {
-			t.Errorf("%d versions of %d were given again", same, rounds*changes)
+			t.Errorf("%d of %d versions were reused", same, rounds*changes)
 		}
 	})
 }

@@ -12,29 +12,29 @@ import (
 
 const key = "key"
 
-func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
+func TestChangeIsRetriedOnlyWhileItMaySucceed(t *testing.T) {
 	for name, test := range map[string]struct {
 		outcomes []outcome
 		reads    int
 		writes   int
 		want     error
 	}{
-		"works at once":                  {nil, 1, 1, nil},
-		"lost races":                     {[]outcome{losesRace, losesRace, losesRace}, 4, 4, nil},
-		"a lost reply":                   {[]outcome{losesReply}, 2, 1, nil},
-		"a lost request":                 {[]outcome{losesSend}, 2, 2, nil},
-		"a late request":                 {[]outcome{comesLate}, 2, 1, nil},
-		"a request after the next read":  {[]outcome{comesAfter}, 3, 2, nil},
-		"two lost requests":              {[]outcome{losesSend, losesSend}, 3, 3, nil},
-		"two lost requests and a reply":  {[]outcome{losesSend, losesSend, losesReply}, 3, 3, errLost},
-		"a lost request among races":     {[]outcome{losesRace, losesSend, losesRace, losesRace}, 5, 5, nil},
-		"lost races do not forgive":      {[]outcome{losesSend, losesRace, losesSend, losesRace, losesSend}, 5, 5, errLost},
-		"no connection":                  {[]outcome{noDial}, 1, 1, errNoDial},
-		"no connection after a lost one": {[]outcome{losesSend, noDial}, 2, 2, errNoDial},
-		"an error of the store":          {[]outcome{isRefused}, 1, 1, errAnswer},
-		"a failed read":                  {[]outcome{failsToRead}, 2, 1, nil},
-		"three failed reads":             {[]outcome{failsToRead, failsToRead, failsToRead}, 3, 0, errLost},
-		"a lost reply and a failed read": {[]outcome{losesReply, failsToRead}, 3, 1, nil},
+		"works at once":                      {nil, 1, 1, nil},
+		"lost races":                         {[]outcome{losesRace, losesRace, losesRace}, 4, 4, nil},
+		"a lost reply":                       {[]outcome{losesReply}, 2, 1, nil},
+		"a lost request":                     {[]outcome{losesSend}, 2, 2, nil},
+		"a late request":                     {[]outcome{comesLate}, 2, 1, nil},
+		"a request after the next read":      {[]outcome{comesAfter}, 3, 2, nil},
+		"two lost requests":                  {[]outcome{losesSend, losesSend}, 3, 3, nil},
+		"two lost requests and a reply":      {[]outcome{losesSend, losesSend, losesReply}, 3, 3, errLost},
+		"a lost request among races":         {[]outcome{losesRace, losesSend, losesRace, losesRace}, 5, 5, nil},
+		"lost races do not reset failures":   {[]outcome{losesSend, losesRace, losesSend, losesRace, losesSend}, 5, 5, errLost},
+		"no connection":                      {[]outcome{noDial}, 1, 1, errNoDial},
+		"no connection after a lost request": {[]outcome{losesSend, noDial}, 2, 2, errNoDial},
+		"an error of the store":              {[]outcome{isRefused}, 1, 1, errAnswer},
+		"a failed read":                      {[]outcome{failsToRead}, 2, 1, nil},
+		"three failed reads":                 {[]outcome{failsToRead, failsToRead, failsToRead}, 3, 0, errLost},
+		"a lost reply and a failed read":     {[]outcome{losesReply, failsToRead}, 3, 1, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -60,7 +60,7 @@ func TestOneChangeIsRepeatedExactlyWhileItMaySucceed(t *testing.T) {
 // later is a version ahead of the clock.
 const later = 1 << 60
 
-func TestVersionsGrowWithTheClockAndWithoutIt(t *testing.T) {
+func TestVersionsGrowEvenWhenTheClockStands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{}
 		commits := New(access(s.read), Written)
@@ -77,29 +77,29 @@ func TestVersionsGrowWithTheClockAndWithoutIt(t *testing.T) {
 			t.Errorf("got versions %d and %d at %d", first, second, now)
 		}
 		time.Sleep(time.Second)
-		s.value, s.revision = words{}, stored.Revision{} // as an operator deletes it
+		s.value, s.revision = words{}, stored.Revision{} // deleted by an operator
 		if third := commit("a"); third != now+time.Second.Microseconds() {
 			t.Errorf("got version %d after a second", third-now)
 		}
 	})
 }
 
-// A change is not judged again once it took effect, whatever others did since.
-func TestTheFirstAnswerCountsWhateverOthersDidSince(t *testing.T) {
+// The result of the write counts: the change is not decided again after it took effect.
+func TestLostReplyKeepsTheFirstResultDespiteLaterWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		before string
 		edit   func(*words) error
 		happen outcome
-		since  func(*words) error // by another, before the reply is looked for
+		since  func(*words) error // by another writer, before the next read
 		want   error
 		stored string
 	}{
-		"removed, and not there again": {"a b", remove("a"), losesReply, add("c"), nil, "b c"},
-		"removed, and there again":     {"a b", remove("a"), losesReply, add("a"), nil, "b a"},
-		"added, and removed again":     {"b", add("a"), losesReply, remove("a"), nil, "b"},
-		"not removed, by another":      {"a b", remove("a"), losesSend, remove("a"), errNotThere, "b"},
-		"not added, by another":        {"b", add("a"), losesSend, add("a"), errThere, "b a"},
-		"late, and removed by another": {"a b", remove("a"), comesLate, remove("a"), errNotThere, "b"},
+		"removed, still absent":           {"a b", remove("a"), losesReply, add("c"), nil, "b c"},
+		"removed, added again since":      {"a b", remove("a"), losesReply, add("a"), nil, "b a"},
+		"added, removed since":            {"b", add("a"), losesReply, remove("a"), nil, "b"},
+		"not removed, removed by another": {"a b", remove("a"), losesSend, remove("a"), errNotThere, "b"},
+		"not added, added by another":     {"b", add("a"), losesSend, add("a"), errThere, "b a"},
+		"late, removed by another":        {"a b", remove("a"), comesLate, remove("a"), errNotThere, "b"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -121,7 +121,7 @@ func TestTheFirstAnswerCountsWhateverOthersDidSince(t *testing.T) {
 	}
 }
 
-func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
+func TestUnchangedValueIsWrittenOnlyToConfirmIt(t *testing.T) {
 	nothing := func(*words) error { return nil }
 	refused := func(*words) error { return errThere }
 	for name, test := range map[string]struct {
@@ -158,7 +158,7 @@ func TestWhatChangesNothingIsWrittenOnlyToConfirmIt(t *testing.T) {
 	}
 }
 
-// alwaysLost is a store whose every write comes second.
+// alwaysLost returns a committer whose writes all lose their race.
 func alwaysLost(attempts *int) *Committer[words, *store] {
 	return New(access(func(context.Context, string) (Snapshot[words, *store], error) {
 		*attempts++
@@ -166,7 +166,7 @@ func alwaysLost(attempts *int) *Committer[words, *store] {
 	}), Written)
 }
 
-func TestLostRacesAreRepeatedUntilTheTimeIsUp(t *testing.T) {
+func TestLostRacesAreRetriedUntilTheDeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const limit = time.Minute
 		start, attempts := time.Now(), 0
@@ -178,13 +178,13 @@ func TestLostRacesAreRepeatedUntilTheTimeIsUp(t *testing.T) {
 		if took := time.Since(start); took != limit {
 			t.Errorf("gave up after %s, want %s", took, limit)
 		}
-		if least := int(limit / longestWait); attempts < least {
+		if least := int(limit / maxWait); attempts < least {
 			t.Errorf("%d attempts in %s, want at least %d", attempts, limit, least)
 		}
 	})
 }
 
-func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
+func TestWaitsDoubleUpToTheMaximum(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const rounds, attempts = 200, 12
 		longest := make([]time.Duration, attempts)
@@ -207,16 +207,16 @@ func TestTheWaitsGrowToTheLongestAndNoFurther(t *testing.T) {
 		}
 		bound := firstWait
 		for i, wait := range longest[1:] {
-			// Of 200 random waits the longest is hardly ever below half the bound.
+			// The longest of 200 random waits is hardly ever below half the bound.
 			if wait >= bound || wait < bound/2 {
 				t.Errorf("before attempt %d at most %s, want just under %s", i+1, wait, bound)
 			}
-			bound = min(2*bound, longestWait)
+			bound = min(2*bound, maxWait)
 		}
 	})
 }
 
-func TestTheEndOfTheContextEndsAWaitAtOnce(t *testing.T) {
+func TestCancelledContextEndsAWaitAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		attempts := 0
@@ -228,7 +228,7 @@ func TestTheEndOfTheContextEndsAWaitAtOnce(t *testing.T) {
 	})
 }
 
-func TestACommitterIsKnownByItsName(t *testing.T) {
+func TestEachCommitterHasItsOwnWriterName(t *testing.T) {
 	seen := map[string]bool{}
 	for range 1000 {
 		c := New(access((&store{}).read), Written)

@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// What becomes of one write, or of one read.
+// outcome is the fate of one write or read.
 type outcome int
 
 const (
@@ -22,11 +22,11 @@ const (
 	losesRace           // another writer comes first
 	losesReply          // the write takes effect, its reply is lost
 	losesSend           // the request is lost
-	comesLate           // the request comes during the next read, its reply is lost
-	comesAfter          // the request comes right after the next read
-	noDial              // there is no connection
-	isRefused           // the store answers with an error
-	failsToRead         // the read that comes before fails
+	comesLate           // the request arrives during the next read, its reply is lost
+	comesAfter          // the request arrives right after the next read
+	noDial              // no connection
+	isRefused           // the store replies with an error
+	failsToRead         // the read before the write fails
 )
 
 var (
@@ -35,7 +35,7 @@ var (
 	errAnswer = io.ErrClosedPipe
 )
 
-// words is the value of the tests: a list of words. It is a value.
+// words is the tests' value: a list of words, comparable with ==.
 type words struct{ list string }
 
 func (w words) has(word string) bool { return slices.Contains(strings.Fields(w.list), word) }
@@ -45,7 +45,7 @@ var (
 	errNotThere = fault.New(fault.NotFound, "it is not there")
 )
 
-// add and remove are edits that can be told from their repetition.
+// add and remove are edits that fail when they are repeated.
 func add(word string) func(*words) error {
 	return func(w *words) error {
 		if w.has(word) {
@@ -67,8 +67,8 @@ func remove(word string) func(*words) error {
 	}
 }
 
-// store is one key in memory. The outcomes are those of its writes in turn;
-// then all of them work.
+// store is one key in memory. It applies outcomes to its writes in order; later writes
+// all work.
 type store struct {
 	mu       sync.Mutex
 	outcomes []outcome
@@ -77,10 +77,10 @@ type store struct {
 	revision stored.Revision
 	reads    int
 	writes   int
-	others   int // writes of others
+	others   int // number of writes by others
 	late     func()
 	after    func()
-	meet     chan struct{} // where not nil, each write waits for it
+	meet     chan struct{} // if not nil, each write waits for it
 }
 
 func (s *store) read(ctx context.Context, _ string) (Snapshot[words, *store], error) {
@@ -111,7 +111,7 @@ func (s *store) next() outcome {
 	return s.outcomes[0]
 }
 
-// byOther is the write of another writer.
+// byOther makes a change as another writer.
 func (s *store) byOther(edit func(*words) error) {
 	if edit(&s.value) == nil {
 		s.others++
@@ -119,12 +119,12 @@ func (s *store) byOther(edit func(*words) error) {
 	}
 }
 
-// snapshot is what the store holds. Its raw form is the store.
+// snapshot returns the stored state. Its raw form is the store itself.
 func (s *store) snapshot() Snapshot[words, *store] {
 	return Snapshot[words, *store]{Value: s.value, Revision: s.revision, Raw: s}
 }
 
-// access is that to the stores of whatever is read.
+// access returns the access to the store that read's snapshots name.
 func access(read func(context.Context, string) (Snapshot[words, *store], error)) Access[words, *store] {
 	same := func(old Snapshot[words, *store], next words) bool { return old.Value == next }
 	return Access[words, *store]{Read: read, Same: same, Write: write}
@@ -170,7 +170,7 @@ func write(ctx context.Context, u Update[words, *store]) (now Snapshot[words, *s
 	return s.snapshot(), s.revision.Equal(u.Revision), ctx.Err()
 }
 
-// isError reports whether err is want, or nil if that is wanted.
+// isError reports whether err wraps want; a nil want means no error.
 func isError(err, want error) bool {
 	if want == nil {
 		return err == nil

@@ -7,19 +7,19 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Advice is about a setting of a client that will hurt.
+// Advice is about a client setting that harms the module.
 type Advice struct {
-	Option string // the setting's name in go-redis; "Ring" is that of a whole client
-	Fault  string // what the client does because of it, after "the Redis client"
-	Remedy string // what to do, with a value that does not hurt
+	Option string // the setting's name in go-redis, or "Ring" for that client type
+	Fault  string // the effect, worded to follow "the Redis client"
+	Remedy string // the change to make, with a good value
 }
 
-// String is a line for a log.
+// String returns one log line.
 func (a Advice) String() string {
 	return "the Redis client " + a.Fault + ": " + a.Remedy
 }
 
-// The limits leave an operation, which has 5 s by default, time for a second try.
+// The limits leave time for a second try within an operation, which has 5 s by default.
 // A cluster client learns of a failover when it next loads the topology.
 const (
 	maxTry         = 2500 * time.Millisecond
@@ -27,27 +27,27 @@ const (
 	maxTopologyAge = time.Second
 )
 
-// Advise returns what in the client's settings will hurt. Defaults count like
-// settings. The advice contains neither addresses nor passwords. A client of an
-// unknown type gets none.
+// Advise returns advice on each setting of a client, or default in its place, that harms
+// the module. The advice contains neither addresses nor passwords. Clients of unknown
+// types get none.
 func Advise(client redis.UniversalClient) []Advice {
 	switch c := client.(type) {
 	case *redis.Client:
 		return adviseNode(c.Options())
 	case *redis.ClusterClient:
 		return adviseCluster(c.Options())
-	case *redis.Ring: // it takes the keys of a shard that is down to the other shards
+	case *redis.Ring: // sends the keys of a failed shard to the other shards
 		return []Advice{{"Ring", "takes users to a server without their data when theirs is down", "use NewClusterClient"}}
 	}
 	return nil
 }
 
-// sentinelAddr is what go-redis writes in place of an address into the options
-// of NewFailoverClient.
+// sentinelAddr is the text that NewFailoverClient of go-redis has in its options instead
+// of an address.
 const sentinelAddr = "FailoverClient"
 
-// adviseNode is for NewClient and NewFailoverClient. One server that is gone may be
-// dialled more often, since the client knows no other.
+// adviseNode is for NewClient and NewFailoverClient. A client of a single server may dial
+// it more often, since it knows no other.
 func adviseNode(o *redis.Options) []Advice {
 	found := adviseLimits(o)
 	if o.Addr == sentinelAddr {
@@ -59,8 +59,8 @@ func adviseNode(o *redis.Options) []Advice {
 	return found
 }
 
-// adviseCluster is for NewClusterClient and NewFailoverClusterClient. MaxRedirects
-// bounds their retries; MaxRetries is off by default.
+// adviseCluster is for NewClusterClient and NewFailoverClusterClient, whose retries are
+// bounded by MaxRedirects; their MaxRetries is off by default.
 func adviseCluster(o *redis.ClusterOptions) []Advice {
 	found := adviseLimits(&redis.Options{
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled,
@@ -84,8 +84,8 @@ func (a *advices) addIf(hurts bool, option, fault, remedy string) {
 	}
 }
 
-// adviseLimits is about how long a client waits. After the defaults of go-redis, zero
-// or less is no limit, and an unset WriteTimeout equals ReadTimeout.
+// adviseLimits checks the timeouts. In options that go-redis has filled in, zero or less
+// means no limit, and an unset WriteTimeout equals ReadTimeout.
 func adviseLimits(o *redis.Options) (found advices) {
 	found.addIf(!o.ContextTimeoutEnabled, "ContextTimeoutEnabled", "ignores deadlines", "set ContextTimeoutEnabled to true")
 	addLimit := func(option string, limit time.Duration, what, remedy string) {
@@ -104,12 +104,12 @@ func adviseLimits(o *redis.Options) (found advices) {
 	return found
 }
 
-// addDials is for a client that can turn to another server. Zero or less is the
-// default of go-redis.
+// addDials is for clients that can turn to another server. Zero or less means the default
+// of go-redis.
 func (a *advices) addDials(dials int) {
 	if dials <= 0 {
 		dials = 5
 	}
-	a.addIf(dials > maxDials, "DialerRetries", fmt.Sprintf("dials a server that is gone %d times before it turns to another", dials),
+	a.addIf(dials > maxDials, "DialerRetries", fmt.Sprintf("dials a dead server %d times before it turns to another", dials),
 		fmt.Sprintf("set DialerRetries to %d", maxDials))
 }

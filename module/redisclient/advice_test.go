@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// goodNode gives no advice, nor do the other good options.
+// goodNode returns options without advice; goodSentinels and goodCluster do the same.
 func goodNode() *redis.Options {
 	return &redis.Options{ContextTimeoutEnabled: true, DialTimeout: 1200 * time.Millisecond, ReadTimeout: time.Second}
 }
@@ -47,7 +47,7 @@ func TestAdvice(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		client redis.UniversalClient
-		want   string // the options advised on
+		want   string // the options in the advice
 	}{
 		"a good node":             {node(func(*redis.Options) {}), ""},
 		"good sentinels":          {sentinels(func(*redis.FailoverOptions) {}), ""},
@@ -88,7 +88,7 @@ func TestAdvice(t *testing.T) {
 	}
 }
 
-func TestAdviceIsALineOfWhatHurtsAndWhatDoesNot(t *testing.T) {
+func TestAdviceNamesTheHarmAndTheRemedy(t *testing.T) {
 	t.Parallel()
 	client := node(func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 0, -1 })
 	defer client.Close()
@@ -104,7 +104,7 @@ func TestAdviceIsALineOfWhatHurtsAndWhatDoesNot(t *testing.T) {
 	}
 }
 
-func TestAdviceTellsNoSecrets(t *testing.T) {
+func TestAdviceContainsNoSecrets(t *testing.T) {
 	t.Parallel()
 	const secret, host = "s3cret", "192.0.2.1"
 	addr := net.JoinHostPort(host, "6379")

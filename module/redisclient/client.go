@@ -1,6 +1,6 @@
-// Package redisclient is what the module knows of the host's Redis client and of the
-// servers behind it; its API, but for [Config] and [Clock], may change at any time. It
-// has the settings that will hurt, health, the clock, and the masters.
+// Package redisclient checks the host's Redis client and its servers: harmful settings,
+// health, the clock, and the masters. Its API may change at any time, except [Config] and
+// [Clock].
 package redisclient
 
 import (
@@ -11,9 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// EachMaster calls do with a client of each master, all at the same time, and
-// returns the first error. A cluster client first asks a node which masters there
-// are. Masters without slots are not among them.
+// EachMaster calls do concurrently with a client for each master, and returns the first
+// error. A cluster client first asks a node for the masters; masters without slots are
+// left out.
 func EachMaster(ctx context.Context, client redis.UniversalClient, do func(context.Context, *redis.Client) error) error {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -24,12 +24,11 @@ func EachMaster(ctx context.Context, client redis.UniversalClient, do func(conte
 	return fmt.Errorf("a %T has no masters", client)
 }
 
-// noNodes is the error of go-redis for a cluster whose nodes have no slots, which has no
-// name there.
+// noNodes is the untyped go-redis error for a cluster whose nodes have no slots.
 const noNodes = "redis: cluster has no nodes"
 
-// ping checks that Redis answers before ctx ends, also if the client ignores
-// ctx; the client's own timeouts end the command then.
+// ping checks that Redis replies before ctx ends. A client that ignores ctx ends the
+// command by its own timeouts.
 func ping(ctx context.Context, client redis.UniversalClient) error {
 	answer := make(chan error, 1)
 	go func() { answer <- client.Ping(ctx).Err() }()
@@ -48,25 +47,25 @@ func ping(ctx context.Context, client redis.UniversalClient) error {
 	return nil
 }
 
-// address returns where a client connects to, for logs.
+// address returns the server address of a client, for logs.
 func address(client redis.UniversalClient) string {
 	switch c := client.(type) {
 	case *redis.Client:
 		if address := c.Options().Addr; address != sentinelAddr {
 			return address
 		}
-		return "the address that the sentinels tell"
+		return "the address from the sentinels"
 	case *redis.ClusterClient:
 		return strings.Join(c.Options().Addrs, ",")
 	}
 	return fmt.Sprintf("%T", client)
 }
 
-// slots is how many a cluster has.
+// slots is the number of hash slots of a cluster.
 const slots = 1 << 14
 
-// SlotOf returns the hash slot of a key in a cluster: CRC16 (XMODEM) of its hash
-// tag, or of the whole key if it has none.
+// SlotOf returns the hash slot of a key in a cluster: CRC16 (XMODEM) of its hash tag, or
+// of the whole key without one.
 func SlotOf(key string) int {
 	if _, rest, opened := strings.Cut(key, "{"); opened {
 		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-func TestAClusterThatIsNotCreatedYetIsToldAsThat(t *testing.T) {
+func TestPingNamesAClusterWithoutSlots(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t, "--cluster-enabled", "yes")
 	client := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{server.Addr()}})
@@ -24,7 +24,7 @@ func TestAClusterThatIsNotCreatedYetIsToldAsThat(t *testing.T) {
 	}
 }
 
-func TestASlotIsThatOfTheCluster(t *testing.T) {
+func TestSlotOfAgreesWithRedis(t *testing.T) {
 	t.Parallel()
 	client := redistest.Cluster(t, 1, 0).Client(t)
 	for _, key := range []string{

@@ -10,45 +10,44 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Clock is the clock of Redis, which all hosts share whatever their own clocks
-// say. It asks the masters for their time once a minute, and goes on by the host's
-// monotonic clock in between. Of masters that differ, the one that is ahead
-// counts, so that what is given by the clock grows when a slot moves.
+// Clock is the clock of Redis, shared by all hosts however wrong their own clocks are. It
+// asks the masters for their time once a minute and continues with the host's monotonic
+// clock in between. The fastest master's clock wins, so that times keep growing when a
+// slot moves to another master.
 //
-// Hosts agree to within the time of a round trip. Before the first measurement it
-// is the host's own clock. It is safe for concurrent use.
+// Hosts agree to within a round trip. Before the first measurement, the clock is the
+// host's own. It is safe for concurrent use.
 type Clock struct {
 	client   redis.UniversalClient
 	host     func() time.Time
-	report   func(error)
+	report   func(error) // see NewClock
 	interval time.Duration
 	last     atomic.Pointer[reading]
-	denied   atomic.Bool // at the last measurement
+	denied   atomic.Bool // whether a master refused TIME at the last measurement
 }
 
-// reading is what a measurement came to.
+// reading is the result of a measurement. All durations are ahead of the host.
 type reading struct {
 	at    time.Time     // by the host's clock
-	ahead time.Duration // of the host: the master that is ahead of the others
+	ahead time.Duration // of the fastest master
 
-	offset  time.Duration // of the master that differs most from the host
-	addr    string        // where that one is
-	differs bool          // more than tolerated, for certain
+	offset  time.Duration // of the master that differs most
+	addr    string        // of that master
+	differs bool          // whether a master certainly differs more than tolerated
 }
 
-// Clocks are measured every minute. A measurement ends after a second, for masters
-// that are silent. A host's clock may differ from that of Redis by a second before
-// somebody hears of it.
+// The clocks are measured every clockInterval. A measurement waits for silent masters no
+// longer than clockTimeout. Differences above clockTolerance are reported.
 const (
 	clockInterval  = time.Minute
 	clockTimeout   = time.Second
 	clockTolerance = time.Second
 )
 
-// NewClock returns the clock of the masters behind client. Host is the host's own
-// clock, nil for [time.Now]. Report gets a [*ClockError] when the host's clock
-// begins to differ from that of Redis by more than a second, and what Redis answers
-// when it begins to refuse to tell its time; it must return at once.
+// NewClock returns the clock of the masters behind client. Host is the host's own clock,
+// by default [time.Now]. Report receives a [*ClockError] when the host's clock starts to
+// differ from Redis by more than a second, and the error of Redis when a master starts to
+// refuse TIME. It must return at once.
 func NewClock(client redis.UniversalClient, host func() time.Time, report func(error)) *Clock {
 	if host == nil {
 		host = time.Now
@@ -56,11 +55,11 @@ func NewClock(client redis.UniversalClient, host func() time.Time, report func(e
 	return &Clock{client: client, host: host, report: report, interval: clockInterval}
 }
 
-// ClockError says that the clock of this host differs from that of a Redis by more
-// than a second. The module works right nevertheless.
+// ClockError says that a master's clock differs from the host's by more than a second.
+// The module still works correctly.
 type ClockError struct {
-	Addr   string        // where the Redis is
-	Offset time.Duration // by how much the Redis is ahead
+	Addr   string        // of the master
+	Offset time.Duration // positive if the master is ahead
 }
 
 // Error implements error.
@@ -68,7 +67,7 @@ func (e *ClockError) Error() string {
 	return fmt.Sprintf("the clock of the Redis at %s is %v ahead of this host's", e.Addr, e.Offset.Round(time.Millisecond))
 }
 
-// Now returns the time of Redis.
+// Now returns the time of Redis. It does no I/O.
 func (c *Clock) Now() time.Time {
 	now, last := c.host(), c.last.Load()
 	if last == nil {
@@ -78,8 +77,8 @@ func (c *Clock) Now() time.Time {
 	return last.at.Add(elapsed + last.ahead)
 }
 
-// Offset returns by how much the clock of Redis was ahead of the host's at the
-// last measurement: that of the master that differs most. 0 before the first.
+// Offset returns how far the clock of Redis was ahead of the host's at the last
+// measurement, for the master that differed most; 0 before the first.
 func (c *Clock) Offset() time.Duration {
 	if last := c.last.Load(); last != nil {
 		return last.offset
@@ -87,13 +86,13 @@ func (c *Clock) Offset() time.Duration {
 	return 0
 }
 
-// Measure asks the masters for their time. A master that does not answer within a
-// second is passed over; if none answers, the clock goes on as it was.
+// Measure asks the masters for their time. It skips masters that do not reply within a
+// second; if none replies, the clock keeps its last measurement.
 func (c *Clock) Measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
 	m := measurement{host: c.host}
-	// That some do not answer is for others to tell.
+	// Other checks report masters that do not reply.
 	_ = EachMaster(ctx, c.client, m.ask)
 	if wasDenied := c.denied.Swap(m.denied != nil); m.denied != nil && !wasDenied {
 		c.report(m.denied)
@@ -121,17 +120,17 @@ func (c *Clock) run(ctx context.Context) {
 	}
 }
 
-// measurement is one of the clocks of all masters.
+// measurement collects the clocks of all masters.
 type measurement struct {
 	host func() time.Time
 
 	mu      sync.Mutex
-	reading *reading // nil before the first answer
+	reading *reading // nil before the first reply
 	denied  error
 }
 
-// ask asks a master. Its answer is the time in the middle of the round trip, or
-// half a round trip away from it.
+// ask asks a master. It assumes that the reply was made halfway through the round trip,
+// which is wrong by half a round trip at most.
 func (m *measurement) ask(ctx context.Context, master *redis.Client) error {
 	before := m.host()
 	now, err := master.Time(ctx).Result()
@@ -147,8 +146,8 @@ func (m *measurement) ask(ctx context.Context, master *redis.Client) error {
 	return nil
 }
 
-// add adds that a master is so far ahead of the host, give or take an error.
-func (m *measurement) add(addr string, ahead, mayErr time.Duration) {
+// add adds a master's lead over the host, which may be wrong by maxError.
+func (m *measurement) add(addr string, ahead, maxError time.Duration) {
 	if m.reading == nil {
 		m.reading = &reading{at: m.host(), ahead: ahead, addr: addr, offset: ahead}
 	}
@@ -157,5 +156,5 @@ func (m *measurement) add(addr string, ahead, mayErr time.Duration) {
 	if ahead.Abs() >= r.offset.Abs() {
 		r.addr, r.offset = addr, ahead
 	}
-	r.differs = r.differs || ahead.Abs() > clockTolerance+mayErr
+	r.differs = r.differs || ahead.Abs() > clockTolerance+maxError
 }

@@ -13,12 +13,12 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// reports are the errors that were reported.
+// reports collects the reported errors.
 type reports []error
 
 func (r *reports) add(err error) { *r = append(*r, err) }
 
-func TestTheClockIsThatOfRedisWhateverTheHostsSays(t *testing.T) {
+func TestClockFollowsRedisDespiteTheHostsClock(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	for _, skew := range []time.Duration{
@@ -28,7 +28,7 @@ func TestTheClockIsThatOfRedisWhateverTheHostsSays(t *testing.T) {
 			var reported reports
 			clock := NewClock(client, func() time.Time { return time.Now().Add(skew) }, reported.add)
 			if got := time.Until(clock.Now()); (got - skew).Abs() > time.Second {
-				t.Errorf("before it measured, the clock is %v ahead, want %v", got, skew)
+				t.Errorf("before its first measurement, the clock is %v ahead, want %v", got, skew)
 			}
 			clock.Measure(t.Context())
 			clock.Measure(t.Context())
@@ -55,7 +55,7 @@ func TestTheClockIsThatOfRedisWhateverTheHostsSays(t *testing.T) {
 	}
 }
 
-func TestAHostWhoseClockIsSetAgainIsReportedAgain(t *testing.T) {
+func TestClockReportsEachNewDifference(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	var skew time.Duration
@@ -73,7 +73,7 @@ func TestAHostWhoseClockIsSetAgainIsReportedAgain(t *testing.T) {
 	}
 }
 
-func TestBetweenMeasurementsTheClockGoesOn(t *testing.T) {
+func TestClockRunsBetweenMeasurements(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		at := time.Now()
 		clock := NewClock(nil, nil, nil)
@@ -85,11 +85,11 @@ func TestBetweenMeasurementsTheClockGoesOn(t *testing.T) {
 	})
 }
 
-func TestOfMastersThatDifferTheOneAheadCounts(t *testing.T) {
+func TestFastestMasterSetsTheClock(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
-		ahead, mayErr []time.Duration
-		want          reading
+		ahead, maxError []time.Duration
+		want            reading
 	}{
 		{[]time.Duration{time.Second}, []time.Duration{0}, reading{ahead: time.Second, offset: time.Second, addr: "0"}},
 		{
@@ -100,14 +100,14 @@ func TestOfMastersThatDifferTheOneAheadCounts(t *testing.T) {
 			[]time.Duration{0, time.Minute}, []time.Duration{0, time.Second},
 			reading{ahead: time.Minute, offset: time.Minute, addr: "1", differs: true},
 		},
-		{ // an answer that took 8 s
+		{ // a reply after 8 s
 			[]time.Duration{4 * time.Second}, []time.Duration{4 * time.Second},
 			reading{ahead: 4 * time.Second, offset: 4 * time.Second, addr: "0"},
 		},
 	} {
 		m := measurement{host: func() time.Time { return time.Time{} }}
 		for i, ahead := range test.ahead {
-			m.add(string(rune('0'+i)), ahead, test.mayErr[i])
+			m.add(string(rune('0'+i)), ahead, test.maxError[i])
 		}
 		if *m.reading != test.want {
 			t.Errorf("%v: got %+v, want %+v", test.ahead, *m.reading, test.want)
@@ -115,7 +115,7 @@ func TestOfMastersThatDifferTheOneAheadCounts(t *testing.T) {
 	}
 }
 
-func TestAClockThatCannotBeReadGoesOnAsItWas(t *testing.T) {
+func TestUnreadableClockKeepsItsLastMeasurement(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
@@ -141,7 +141,7 @@ func TestAClockThatCannotBeReadGoesOnAsItWas(t *testing.T) {
 	}
 }
 
-func TestTheClockOfASilentRedisIsNotWaitedForLong(t *testing.T) {
+func TestMeasureGivesUpOnASilentRedis(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := redis.NewClient(&redis.Options{
@@ -156,19 +156,19 @@ func TestTheClockOfASilentRedisIsNotWaitedForLong(t *testing.T) {
 	}
 }
 
-func TestTheClockIsMeasuredFromTimeToTimeUntilItEnds(t *testing.T) {
+func TestClockIsMeasuredUntilTheContextEnds(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	clock := NewClock(client, func() time.Time { return time.Now().Add(time.Hour) }, func(error) { cancel() })
 	clock.interval = time.Millisecond
-	clock.run(ctx) // until it reports, and cancel ends it
+	clock.run(ctx) // its report cancels ctx
 	if got := clock.Offset() + time.Hour; got.Abs() > time.Minute {
 		t.Errorf("got offset %v", clock.Offset())
 	}
 }
 
-// fails is a report that nothing may come to.
+// fails returns a report function that fails the test.
 func fails(t *testing.T) func(error) {
 	return func(err error) { t.Errorf("reported: %v", err) }
 }

@@ -12,34 +12,35 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Healthy implements [module.Health]: one master that answers is enough.
+// Healthy implements [module.Health]: one working master is enough, unless a master
+// evicts keys or is of the wrong kind.
 func (m *Monitor) Healthy(ctx context.Context) error {
 	if m.client == nil {
 		return nil
 	}
 	s := m.survey(ctx)
-	if len(s.evicting) > 0 || len(s.misfits) > 0 || s.well == 0 {
+	if len(s.evicting) > 0 || len(s.misfits) > 0 || s.working == 0 {
 		return errors.Join(joinSorted(s.evicting), joinSorted(s.misfits), joinSorted(s.failures), s.err)
 	}
 	return nil
 }
 
-// survey is what the masters answered. Each of its errors has a master's address.
+// survey holds the replies of the masters. Each error names its master's address.
 type survey struct {
 	mu       sync.Mutex
-	well     int     // how many masters can serve
+	working  int     // number of masters that can serve
 	failures []error // masters that cannot serve
 	misfits  []error // servers of another kind than the client is for
 	evicting []error // masters that evict keys
-	denied   []error // masters that do not let the client ask about that
-	err      error   // why there may be more masters
+	denied   []error // masters that refuse to tell whether they evict keys
+	err      error   // why masters may be missing here
 }
 
-// surveyTimeout bounds a survey: one half is for finding the masters, where a cluster
-// client first asks a node that may be silent, the other for their answers.
+// surveyTimeout bounds a survey: one half for finding the masters, for which a cluster
+// client may first ask a silent node, the other half for their replies.
 const surveyTimeout = time.Second
 
-// survey asks the masters.
+// survey asks all masters.
 func (m *Monitor) survey(ctx context.Context) *survey {
 	search, cancel := context.WithTimeout(ctx, surveyTimeout/2)
 	defer cancel()
@@ -54,14 +55,14 @@ func (m *Monitor) survey(ctx context.Context) *survey {
 	return &s
 }
 
-// ask adds the answers of a master to s.
+// ask adds the replies of a master to s.
 func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
 	var hello, script *redis.Cmd
 	var memory *redis.StringCmd
 	_, _ = master.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
 		hello = p.Do(ctx, "HELLO")
 		script = p.Eval(ctx, "return 1", nil)
-		memory = p.Info(ctx, "memory") // CONFIG GET needs more rights
+		memory = p.Info(ctx, "memory") // needs fewer rights than CONFIG GET
 		return nil
 	})
 	s.mu.Lock()
@@ -82,14 +83,14 @@ func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
 	case misfit != nil:
 		add(&s.misfits, "the Redis at %s %w", misfit)
 	default:
-		s.well++
+		s.working++
 	}
 }
 
-// evictionError returns how a master evicts keys when its memory is full, by its INFO.
-// An evicted user looks like a new user, so no request finds it out. The volatile-
-// policies are harmless: they evict keys with an expiry only, which the module gives
-// to nothing but an empty hash or index entry and a value on its way to its place.
+// evictionError returns an error if a master evicts keys when its memory is full, going by
+// its INFO. Requests cannot detect an eviction, because an evicted user looks like a new
+// one. The volatile policies are harmless: they evict only keys with an expiry, and the
+// module sets one only on empty hashes, empty index entries and staged values.
 func evictionError(info string) error {
 	limited, policy := false, ""
 	for line := range strings.Lines(info) {
@@ -106,8 +107,8 @@ func evictionError(info string) error {
 	return fmt.Errorf("evicts keys when its memory is full, since its maxmemory-policy is %s: users lose their push rules; set it to noeviction", policy)
 }
 
-// misfitError returns how a server is not of the kind that the client is for. Not
-// every user may send HELLO.
+// misfitError returns an error if a server is of another kind than the client is for. A
+// user without the right to send HELLO gets no error.
 func misfitError(hello *redis.Cmd, forCluster bool) error {
 	about := properties(hello)
 	switch {
@@ -116,12 +117,12 @@ func misfitError(hello *redis.Cmd, forCluster bool) error {
 	case !forCluster && about["mode"] == "cluster":
 		return errors.New("is a node of a cluster, but the client is for one server")
 	case forCluster && about["mode"] == "standalone":
-		return errors.New("is no node of a cluster, but the client is for one")
+		return errors.New("is not a node of a cluster, but the client is for a cluster")
 	}
 	return nil
 }
 
-// properties are the texts that HELLO answers, in either protocol.
+// properties returns the texts in the reply to HELLO, in either protocol version.
 func properties(hello *redis.Cmd) map[string]string {
 	all := map[string]string{}
 	add := func(name, value any) {
@@ -142,7 +143,7 @@ func properties(hello *redis.Cmd) map[string]string {
 	return all
 }
 
-// joinSorted joins errors, so that the same ones always give the same text.
+// joinSorted joins errors in a stable order, so that texts can be compared.
 func joinSorted(errs []error) error {
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)

@@ -12,18 +12,17 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// monitorWith is a monitor that only asks.
+// monitorWith returns a monitor whose observer ignores everything.
 func monitorWith(client redis.UniversalClient, cfg Config) *Monitor {
-	return NewMonitor(client, cfg, demanding{}, &journal{})
+	return NewMonitor(client, cfg, fixedDurability{}, &journal{})
 }
 
-// late is how much later than it must a call may return here, where other tests
-// run at the same time.
+// late is how late a call may return here, because other tests run at the same time.
 const late = 5 * time.Second
 
-// wantWell fails where a Redis is not as healthy as is wanted: fault is a part
-// of the error, empty for none.
-func wantWell(t *testing.T, client redis.UniversalClient, fault string) {
+// wantHealth checks the health of a Redis. Fault is a part of the wanted error, empty for
+// none.
+func wantHealth(t *testing.T, client redis.UniversalClient, fault string) {
 	t.Helper()
 	start := time.Now()
 	err := monitorWith(client, Config{}).Healthy(t.Context())
@@ -38,20 +37,20 @@ func wantWell(t *testing.T, client redis.UniversalClient, fault string) {
 	}
 }
 
-func TestASingleServerIsHealthyWhileItAnswers(t *testing.T) {
+func TestSingleServerIsHealthyWhileItReplies(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
-	wantWell(t, client, "")
+	wantHealth(t, client, "")
 	server.Pause()
-	wantWell(t, client, "Redis at "+server.Addr())
+	wantHealth(t, client, "Redis at "+server.Addr())
 	server.Resume()
-	wantWell(t, client, "")
+	wantHealth(t, client, "")
 	server.Stop()
-	wantWell(t, client, "Redis at "+server.Addr())
+	wantHealth(t, client, "Redis at "+server.Addr())
 }
 
-func TestAServerThatRefusesScriptsIsNotHealthy(t *testing.T) {
+func TestServerThatRefusesScriptsIsUnhealthy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "weak", "on", ">x", "~*", "+@all", "-@scripting").Err(); err != nil {
@@ -59,10 +58,10 @@ func TestAServerThatRefusesScriptsIsNotHealthy(t *testing.T) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "weak", Password: "x", ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
-	wantWell(t, client, "cannot run a script: NOPERM")
+	wantHealth(t, client, "cannot run a script: NOPERM")
 }
 
-func TestAServerThatMayNotBeAskedIsTakenForGood(t *testing.T) {
+func TestServerThatRefusesHELLOIsHealthy(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "terse", "on", ">x", "~*", "+@all", "-hello").Err(); err != nil {
@@ -70,53 +69,53 @@ func TestAServerThatMayNotBeAskedIsTakenForGood(t *testing.T) {
 	}
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), Username: "terse", Password: "x", Protocol: 2, ContextTimeoutEnabled: true})
 	t.Cleanup(func() { client.Close() })
-	wantWell(t, client, "")
+	wantHealth(t, client, "")
 }
 
-func TestAServerOfAnotherKindIsNotHealthy(t *testing.T) {
+func TestServerOfAnotherKindIsUnhealthy(t *testing.T) {
 	t.Parallel()
 	pair := redistest.Replicated(t, 1)
 	for _, server := range pair.Servers() {
 		if server == pair.Master() {
-			wantWell(t, server.Client(t), "")
+			wantHealth(t, server.Client(t), "")
 			continue
 		}
-		wantWell(t, server.Client(t), "is a replica")
+		wantHealth(t, server.Client(t), "is a replica")
 		old := redis.NewClient(&redis.Options{Addr: server.Addr(), Protocol: 2, ContextTimeoutEnabled: true})
 		t.Cleanup(func() { old.Close() })
-		wantWell(t, old, "is a replica")
+		wantHealth(t, old, "is a replica")
 	}
 	node := redistest.Cluster(t, 3, 0).Masters()[0]
-	wantWell(t, node.Client(t), "is a node of a cluster, but the client is for one server")
+	wantHealth(t, node.Client(t), "is a node of a cluster, but the client is for one server")
 }
 
-func TestAClusterIsHealthyWhileOneMasterAnswers(t *testing.T) {
+func TestClusterIsHealthyWhileOneMasterReplies(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	client := cluster.Client(t)
-	wantWell(t, client, "")
+	wantHealth(t, client, "")
 	masters := cluster.Masters()
 	masters[0].Pause()
 	t.Cleanup(masters[0].Resume)
-	wantWell(t, client, "")
+	wantHealth(t, client, "")
 	for _, master := range masters[1:] {
 		master.Stop()
 	}
-	wantWell(t, client, "Redis at "+masters[1].Addr())
+	wantHealth(t, client, "Redis at "+masters[1].Addr())
 }
 
-func TestAHealthCheckEndsWithItsContext(t *testing.T) {
+func TestHealthCheckEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := monitorWith(client, Config{}).Healthy(ctx); err == nil {
-		t.Error("a look without time found something")
+		t.Error("a check with an ended context found a healthy Redis")
 	}
 }
 
-func TestAMasterEvictsWithMostPoliciesOnceItsMemoryIsLimited(t *testing.T) {
+func TestEvictionDependsOnPolicyAndMemoryLimit(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
@@ -158,7 +157,7 @@ func configure(t *testing.T, client *redis.Client, name, value string) {
 	}
 }
 
-func TestEveryMasterOfAClusterIsAskedWhetherItEvicts(t *testing.T) {
+func TestEveryMasterIsAskedWhetherItEvicts(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	client, masters := cluster.Client(t), cluster.Masters()
@@ -166,7 +165,7 @@ func TestEveryMasterOfAClusterIsAskedWhetherItEvicts(t *testing.T) {
 		configure(t, master.Client(t), "maxmemory", "100mb")
 		configure(t, master.Client(t), "maxmemory-policy", "allkeys-lru")
 	}
-	masters[0].Stop() // the others are asked nevertheless
+	masters[0].Stop() // the check must go on to the others
 	m := monitorWith(client, Config{})
 	err := m.Healthy(t.Context())
 	for _, master := range masters[1:] {
@@ -179,7 +178,7 @@ func TestEveryMasterOfAClusterIsAskedWhetherItEvicts(t *testing.T) {
 	}
 }
 
-func TestAServerThatCannotBeAskedWhetherItEvictsIsReportedOnly(t *testing.T) {
+func TestUnknownEvictionPolicyIsOnlyReported(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")
 	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "terse", "on", ">x", "~*", "+@all", "-info").Err(); err != nil {
@@ -189,11 +188,11 @@ func TestAServerThatCannotBeAskedWhetherItEvictsIsReportedOnly(t *testing.T) {
 		Addr: server.Addr(), Username: "terse", Password: "x", ContextTimeoutEnabled: true, DialTimeout: time.Second, ReadTimeout: time.Second,
 	})
 	t.Cleanup(func() { client.Close() })
-	m, told := monitorOf(client, demanding{})
+	m, reported := monitorOf(client, fixedDurability{})
 	if err := errors.Join(m.Check(t.Context()), m.Healthy(t.Context())); err != nil {
 		t.Error(err)
 	}
-	if len(told.lines) != 1 || !strings.HasPrefix(told.lines[0], "evicts: cannot tell whether the Redis at "+server.Addr()) {
-		t.Errorf("reported %q", told.lines)
+	if len(reported.lines) != 1 || !strings.HasPrefix(reported.lines[0], "evicts: cannot tell whether the Redis at "+server.Addr()) {
+		t.Errorf("reported %q", reported.lines)
 	}
 }

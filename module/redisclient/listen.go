@@ -10,48 +10,46 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A connection on which nothing comes for a while is asked whether it is still
-// there.
+// A silent connection is pinged after pingAfter, and must reply within pongTimeout.
 const (
-	quiet    = 3 * time.Second
-	pingTime = 2 * time.Second
+	pingAfter   = 3 * time.Second
+	pongTimeout = 2 * time.Second
 )
 
-// Listen calls heard for each message that is published on a channel, and
-// subscribed, once, when it hears of every later one, until ctx ends or the
-// connection is lost, which is one of its own. What is published is not kept for
-// anybody.
-func Listen(ctx context.Context, client redis.UniversalClient, channel string, subscribed func(), heard func(message string)) error {
+// Listen calls received with each message published on a channel, until ctx ends or its
+// connection, which it does not share, is lost. It calls subscribed once, when no later
+// message can be missed. Redis keeps no messages for later subscribers.
+func Listen(ctx context.Context, client redis.UniversalClient, channel string, subscribed func(), received func(message string)) error {
 	subscription := client.Subscribe(ctx, channel)
 	defer subscription.Close()
 	ended := make(chan struct{})
 	cancel := context.AfterFunc(ctx, func() {
 		defer close(ended)
-		subscription.Close() // which ends a receive
+		subscription.Close() // ends a receive
 	})
 	defer func() {
 		if !cancel() {
 			<-ended
 		}
 	}()
-	asked := false
+	pinged := false
 	for {
-		wait := quiet
-		if asked {
-			wait = pingTime
+		timeout := pingAfter
+		if pinged {
+			timeout = pongTimeout
 		}
-		received, err := subscription.ReceiveTimeout(ctx, wait)
-		switch message := received.(type) {
+		event, err := subscription.ReceiveTimeout(ctx, timeout)
+		switch event := event.(type) {
 		case *redis.Subscription:
 			subscribed()
 		case *redis.Message:
-			heard(message.Payload)
+			received(event.Payload)
 		}
-		if isQuiet := err != nil && !asked && isTimeout(err); isQuiet {
+		if isSilent := err != nil && !pinged && isTimeout(err); isSilent {
 			err = subscription.Ping(ctx)
-			asked = true
+			pinged = true
 		} else {
-			asked = false
+			pinged = false
 		}
 		if err != nil {
 			return err

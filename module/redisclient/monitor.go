@@ -16,8 +16,8 @@ import (
 
 var _ module.Health = (*Monitor)(nil)
 
-// Monitor checks the host's client and the servers behind it at start, watches them
-// while the host runs, and tells their health. It is safe for concurrent use.
+// Monitor checks the host's client and its servers at start, watches the servers while
+// the host runs, and reports their health. It is safe for concurrent use.
 type Monitor struct {
 	client     redis.UniversalClient
 	cfg        Config
@@ -25,30 +25,30 @@ type Monitor struct {
 	observer   observe.Observer
 	clock      *Clock
 	interval   time.Duration
-	evicting   atomic.Int64
+	evicting   atomic.Int64 // number of masters, at the last survey
 }
 
-// Durability is what must have happened to a change before it is acknowledged.
+// Durability is the guarantee that a change has before it is acknowledged.
 type Durability interface {
-	// Check asks every master whether it can do that. An error says that one never
-	// will, a shortage that one cannot at the moment.
+	// Check asks every master whether it can give the guarantee. An error means that a
+	// master never can, a shortage that a master cannot at the moment.
 	Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error)
 }
 
-// SettingError reports a setting of the client that will hurt.
+// SettingError reports a harmful setting of the client.
 type SettingError struct {
 	Advice
-	Address string // of the client
+	Address string // the client's servers
 }
 
-// Error is the advice.
+// Error returns the advice.
 func (e *SettingError) Error() string { return e.Advice.String() }
 
-// NewMonitor returns a monitor of the servers behind client. It does no I/O and
-// starts nothing. Without a client, nil, its clock is the host's own, and it is
-// healthy. The observer is told of each [SettingError] and each reason why changes
-// will not be acknowledged, at start; of masters that evict keys; and of the clock, as
-// [NewClock] tells.
+// NewMonitor returns a monitor of the servers behind client. It does no I/O and starts
+// nothing. If client is nil, the monitor is always healthy and its clock is the host's.
+//
+// At start, the observer receives each [SettingError] and each shortage of durability;
+// later, masters that evict keys, and the reports of the clock, see [NewClock].
 func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability, observer observe.Observer) *Monitor {
 	return &Monitor{
 		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,
@@ -65,11 +65,11 @@ func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability,
 // Clock returns the clock of the servers.
 func (m *Monitor) Clock() *Clock { return m.clock }
 
-// EvictingMasters returns how many masters evicted keys when they were last asked.
+// EvictingMasters returns the number of masters that evicted keys at the last check.
 func (m *Monitor) EvictingMasters() int { return int(m.evicting.Load()) }
 
-// Check returns why the stores cannot work with the servers, and reports what will
-// hurt. It takes [Config].StartTimeout at most.
+// Check returns an error if the stores cannot work with the servers, and reports harmful
+// settings. It takes at most [Config].StartTimeout.
 func (m *Monitor) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StartTimeout)
 	defer cancel()
@@ -94,7 +94,7 @@ func (m *Monitor) Check(ctx context.Context) error {
 	return err
 }
 
-// Run watches for masters that evict keys and measures the clock, until ctx ends.
+// Run watches the masters for evictions and measures the clock, until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.watchEvictions(ctx) })
@@ -102,8 +102,7 @@ func (m *Monitor) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// watchEvictions asks every minute, and reports an answer that differs from the one
-// before.
+// watchEvictions asks the masters every minute, and reports each new result.
 func (m *Monitor) watchEvictions(ctx context.Context) {
 	ticker := time.NewTicker(m.interval)
 	defer ticker.Stop()

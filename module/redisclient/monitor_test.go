@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// journal is an observer that writes down what is reported.
+// journal is an observer that records reports.
 type journal struct {
 	observe.Observer
 
@@ -44,22 +44,22 @@ func (j *journal) Report(problem observe.Problem, err error) {
 	}
 }
 
-// demanding is a [Durability] that finds what it is made of.
-type demanding struct {
+// fixedDurability is a [Durability] whose check returns its fields.
+type fixedDurability struct {
 	shortages []string
 	err       error
 }
 
-func (d demanding) Check(context.Context, redis.UniversalClient) ([]string, error) {
+func (d fixedDurability) Check(context.Context, redis.UniversalClient) ([]string, error) {
 	return d.shortages, d.err
 }
 
 func monitorOf(client redis.UniversalClient, d Durability) (*Monitor, *journal) {
-	var told journal
-	return NewMonitor(client, DefaultConfig(), d, &told), &told
+	var reported journal
+	return NewMonitor(client, DefaultConfig(), d, &reported), &reported
 }
 
-func TestTheCheckAtStartReportsWhatWillHurt(t *testing.T) {
+func TestStartCheckReportsHarmfulSettings(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, DialTimeout: 2 * time.Second, ReadTimeout: time.Second})
@@ -69,21 +69,21 @@ func TestTheCheckAtStartReportsWhatWillHurt(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		client     redis.UniversalClient
-		durability demanding
-		told       []string
+		durability fixedDurability
+		reported   []string
 		err        error
 	}{
-		{"all is well", client, demanding{}, nil, nil},
-		{"a setting", hasty, demanding{}, []string{"MaxRetries at " + server.Addr()}, nil},
-		{"shortages", client, demanding{shortages: []string{"a", "b"}}, []string{"short of a", "short of b"}, nil},
-		{"a master that never will", client, demanding{[]string{"a"}, never}, []string{"short of a"}, never},
+		{"good settings", client, fixedDurability{}, nil, nil},
+		{"a harmful setting", hasty, fixedDurability{}, []string{"MaxRetries at " + server.Addr()}, nil},
+		{"shortages", client, fixedDurability{shortages: []string{"a", "b"}}, []string{"short of a", "short of b"}, nil},
+		{"a master that never can", client, fixedDurability{[]string{"a"}, never}, []string{"short of a"}, never},
 	} {
-		m, told := monitorOf(test.client, test.durability)
+		m, reported := monitorOf(test.client, test.durability)
 		if err := m.Check(t.Context()); err != test.err {
 			t.Errorf("%s: got error %v, want %v", test.name, err, test.err)
 		}
-		if !slices.Equal(told.lines, test.told) {
-			t.Errorf("%s: reported %q, want %q", test.name, told.lines, test.told)
+		if !slices.Equal(reported.lines, test.reported) {
+			t.Errorf("%s: reported %q, want %q", test.name, reported.lines, test.reported)
 		}
 		if m.Clock().last.Load() == nil {
 			t.Errorf("%s: the clock was not measured", test.name)
@@ -91,7 +91,7 @@ func TestTheCheckAtStartReportsWhatWillHurt(t *testing.T) {
 	}
 }
 
-func TestTheCheckAtStartEndsInTime(t *testing.T) {
+func TestStartCheckEndsInTime(t *testing.T) {
 	t.Parallel()
 	silent, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -100,17 +100,17 @@ func TestTheCheckAtStartEndsInTime(t *testing.T) {
 	defer silent.Close()
 	client := redis.NewClient(&redis.Options{Addr: silent.Addr().String(), MaxRetries: -1})
 	defer client.Close()
-	m := NewMonitor(client, Config{StartTimeout: 50 * time.Millisecond}, demanding{}, &journal{})
+	m := NewMonitor(client, Config{StartTimeout: 50 * time.Millisecond}, fixedDurability{}, &journal{})
 	if err := m.Check(t.Context()); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), silent.Addr().String()) {
 		t.Errorf("got error %v", err)
 	}
 }
 
-func TestAMasterThatBeginsToEvictIsReportedOnce(t *testing.T) {
+func TestEachNewEvictionIsReportedOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
-	m, told := monitorOf(client, demanding{})
+	m, reported := monitorOf(client, fixedDurability{})
 	m.interval, m.clock.interval = time.Millisecond, time.Millisecond
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -128,14 +128,14 @@ func TestAMasterThatBeginsToEvictIsReportedOnce(t *testing.T) {
 	}
 	cancel()
 	<-ended
-	if len(told.lines) != 2 || !strings.Contains(told.lines[1], server.Addr()+" evicts keys") {
-		t.Errorf("reported %q", told.lines)
+	if len(reported.lines) != 2 || !strings.Contains(reported.lines[1], server.Addr()+" evicts keys") {
+		t.Errorf("reported %q", reported.lines)
 	}
 }
 
-func TestAHostWithoutAClientHasItsOwnClockAndIsWell(t *testing.T) {
+func TestMonitorWithoutAClientIsHealthy(t *testing.T) {
 	t.Parallel()
-	m, _ := monitorOf(nil, demanding{})
+	m, _ := monitorOf(nil, fixedDurability{})
 	if off := time.Until(m.Clock().Now()).Abs(); off > time.Second {
 		t.Errorf("the clock is %v off", off)
 	}
@@ -144,7 +144,7 @@ func TestAHostWithoutAClientHasItsOwnClockAndIsWell(t *testing.T) {
 	}
 }
 
-func TestAConfigWithoutTimeToStartIsRefused(t *testing.T) {
+func TestStartTimeoutMustBePositive(t *testing.T) {
 	t.Parallel()
 	if err := DefaultConfig().Validate(); err != nil {
 		t.Error(err)

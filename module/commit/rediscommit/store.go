@@ -73,12 +73,12 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 		mode = commit.Confirmed
 	}
 	committer := commit.New(commit.Access[V, R]{
-		Read: s.readVerified, Cached: s.cached, Same: s.codec.Same, Write: s.write, Turn: s.codec.redisKey,
+		Read: s.readVerified, Cached: s.cached, Same: s.codec.Same, Write: s.write, LockKey: s.codec.redisKey,
 	}, mode)
 	if s.with.Now != nil {
-		committer.Now(s.with.Now)
+		committer.SetClock(s.with.Now)
 	}
-	committer.Tell(func(event observe.Event) { s.with.Observer.Count(event, s.codec.Observed, 1) })
+	committer.OnEvent(func(event observe.Event) { s.with.Observer.Count(event, s.codec.Observed, 1) })
 	return committer
 }
 

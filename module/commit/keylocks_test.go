@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// crowd is callers that wait behind a first change, which holds the store
-// until it is told to go on.
+// crowd is a group of callers that wait behind a first change. The store delays that
+// change until proceed.
 type crowd struct {
 	t       *testing.T
 	store   *store
@@ -29,7 +29,7 @@ func newCrowd(t *testing.T, s *store, mode Mode) *crowd {
 	return c
 }
 
-// join has one more caller wait, and returns its number.
+// join adds a waiting caller and returns its number.
 func (c *crowd) join(ctx context.Context, edit func(*words) error) int {
 	n := len(c.results)
 	c.results = append(c.results, nil)
@@ -38,12 +38,12 @@ func (c *crowd) join(ctx context.Context, edit func(*words) error) int {
 	return n
 }
 
-// goOn lets all writes happen and waits for the callers.
-func (c *crowd) goOn() {
+// proceed lets all writes happen and waits for the callers.
+func (c *crowd) proceed() {
 	close(c.store.meet)
 	c.working.Wait()
-	if left := len(c.commits.turns.taken); left != 0 {
-		c.t.Errorf("%d turns are left", left)
+	if left := len(c.commits.locks.locks); left != 0 {
+		c.t.Errorf("%d locks are left", left)
 	}
 }
 
@@ -59,18 +59,18 @@ func (c *crowd) want(stored string, results ...error) {
 	}
 }
 
-func TestChangesOfAKeyAreMadeInTheirOrder(t *testing.T) {
+func TestChangesOfAKeyAreMadeInOrder(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		for _, edit := range []func(*words) error{add("a"), remove("a"), remove("a"), add("b")} {
 			c.join(t.Context(), edit)
 		}
-		c.goOn()
+		c.proceed()
 		c.want("first b", nil, nil, errNotThere, nil)
 	})
 }
 
-func TestAPanicOfAnEditIsItsCallersAlone(t *testing.T) {
+func TestPanickingEditReleasesTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		c.join(t.Context(), add("a"))
@@ -81,7 +81,7 @@ func TestAPanicOfAnEditIsItsCallersAlone(t *testing.T) {
 		})
 		synctest.Wait()
 		c.join(t.Context(), add("b"))
-		c.goOn()
+		c.proceed()
 		c.want("first a b", nil, nil)
 		if panicked != "at the disco" {
 			t.Errorf("got %v, want the panic", panicked)
@@ -89,11 +89,11 @@ func TestAPanicOfAnEditIsItsCallersAlone(t *testing.T) {
 	})
 }
 
-func TestAGoroutineThatEndsGivesItsTurnBack(t *testing.T) {
+func TestExitingGoroutineReleasesTheLock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		c.join(t.Context(), func(*words) error { runtime.Goexit(); return nil })
-		c.goOn()
+		c.proceed()
 		if _, err := c.commits.Commit(t.Context(), key, add("a")); err != nil {
 			t.Error(err)
 		}
@@ -101,7 +101,7 @@ func TestAGoroutineThatEndsGivesItsTurnBack(t *testing.T) {
 	})
 }
 
-func TestACallerThatGoesAwayWhileItWaitsChangesNothing(t *testing.T) {
+func TestCancelledWaiterChangesNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -112,21 +112,21 @@ func TestACallerThatGoesAwayWhileItWaitsChangesNothing(t *testing.T) {
 		if !errors.Is(c.results[0], context.Canceled) {
 			t.Errorf("it still waits: %v", c.results[0])
 		}
-		c.goOn()
+		c.proceed()
 		c.want("first b", context.Canceled, nil)
 	})
 }
 
-func TestKeysThatShareARevisionTakeTurns(t *testing.T) {
+func TestKeysThatShareARevisionShareALock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c := newCrowd(t, &store{}, Written)
-		c.commits.access.Turn = func(string) string { return key }
+		c.commits.access.LockKey = func(string) string { return key }
 		c.working.Go(func() { c.commits.Commit(t.Context(), "other", add("a")) })
 		synctest.Wait()
-		if c.store.value.has("a") || c.commits.turns.taken[key].callers != 2 {
+		if c.store.value.has("a") || c.commits.locks.locks[key].callers != 2 {
 			t.Error("the other key does not wait")
 		}
-		c.goOn()
+		c.proceed()
 		c.want("first a")
 	})
 }
@@ -145,13 +145,13 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 		if _, err := c.commits.Commit(t.Context(), "other", add("a")); err != nil || !other.value.has("a") {
 			t.Errorf("got %v", err)
 		}
-		c.goOn()
+		c.proceed()
 	})
 }
 
-// Many writers on one key, each over one of a few committers, as on as many
-// hosts: every change is acknowledged and there once.
-func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
+// Each of the writers on one key uses one of a few committers, like on as many hosts.
+// Every acknowledged change must be stored once.
+func TestNoChangeIsLostOrDoubledWithManyWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, callers, changes = 4, 16, 10
 		random := []outcome{works, losesRace, works, losesReply, works, comesLate, works, losesSend, works, works, comesAfter}
@@ -175,7 +175,7 @@ func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
 						case err == nil:
 							acknowledged[n][word] = true
 						case errors.Is(err, errThere):
-							t.Errorf("%s is doubled", word)
+							t.Errorf("%s was made twice", word)
 						}
 					}
 				})
@@ -192,7 +192,7 @@ func TestNothingIsLostOrDoubledAmongMany(t *testing.T) {
 	})
 }
 
-func TestAChangeReturnsWhatIsStored(t *testing.T) {
+func TestCommitReturnsTheStoredSnapshot(t *testing.T) {
 	for name, outcomes := range map[string][]outcome{
 		"at once":              nil,
 		"after a lost race":    {losesRace},
@@ -215,15 +215,15 @@ func TestAChangeReturnsWhatIsStored(t *testing.T) {
 	}
 }
 
-func TestWhatWasChangedSinceIsNotReturnedAsAnOlderState(t *testing.T) {
+func TestLostReplyReturnsTheLatestSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &store{outcomes: []outcome{losesReply}}
 		c := New(access(s.read), Written)
 		got, err := c.Commit(t.Context(), key, func(w *words) error {
 			if s.writes == 1 && s.others == 0 {
-				t.Error("what took effect is made again")
+				t.Error("a change that took effect is made again")
 			}
-			s.late = func() { s.byOther(add("other")) } // before the reply's loss is looked into
+			s.late = func() { s.byOther(add("other")) } // before the next read
 			return add("a")(w)
 		})
 		if err != nil || got.Value != s.value || !got.Revision.Equal(s.revision) || !got.Value.has("other") {
@@ -232,7 +232,7 @@ func TestWhatWasChangedSinceIsNotReturnedAsAnOlderState(t *testing.T) {
 	})
 }
 
-func TestAChangeThatChangesNothingReturnsWhatIsStored(t *testing.T) {
+func TestUnchangedValueReturnsTheStoredSnapshot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, mode := range []Mode{Written, Confirmed} {
 			s := &store{}
