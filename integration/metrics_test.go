@@ -196,7 +196,7 @@ func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
 	}
 	h.do("@broken:b", http.MethodGet, v3+"/pushrules/", "")
 	scrape(t, registry).want(t, scraped{
-		"pushfx_store_write_events_total{event=missed_guess,store=push_rules}":                        2,
+		"pushfx_store_write_events_total{event=stale_cache,store=push_rules}":                         2,
 		"pushfx_store_operation_duration_seconds{operation=load,outcome=unreadable,store=push_rules}": 1,
 	})
 	server.Stop()

@@ -140,7 +140,7 @@ func (e Event) String() string {
 	if e < 0 || e >= events {
 		return "unknown"
 	}
-	return [...]string{"lost_race", "unknown_outcome", "missed_guess", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired",
+	return [...]string{"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired",
 		"notification_dropped", "rules_kept", "rules_read"}[e]
 }
 

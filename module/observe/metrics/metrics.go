@@ -84,7 +84,7 @@ func New(cfg DeliveryConfig) *Metrics {
 		operations: histogram("pushfx_store_operation_duration_seconds",
 			"Time of an operation of a Redis store, its retries included.", storeLabel, operationLabel, outcomeLabel),
 		writes: counter("pushfx_store_write_events_total",
-			"Writes that were tried again: lost_race, another write came first; missed_guess, what the host had cached was not current; "+
+			"Writes that were tried again: lost_race, another write came first; stale_cache, the cached value was not current; "+
 				"unknown_outcome, the reply got lost.",
 			storeLabel, eventLabel),
 		wholeReads: counter("pushfx_store_whole_reads_total",
