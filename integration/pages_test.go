@@ -149,6 +149,25 @@ func TestLinesOfThePagesAreShort(t *testing.T) {
 	}
 }
 
+// A vertical bar divides cells also between backquotes: a page has to write \| there.
+func TestRowsOfATableHaveTheSameNumberOfCells(t *testing.T) {
+	t.Parallel()
+	for path, page := range pages(t) {
+		cells := 0
+		for line := range strings.Lines(fencedBlock.ReplaceAllString(page, "")) {
+			if !strings.HasPrefix(line, "|") {
+				cells = 0
+				continue
+			}
+			n := strings.Count(strings.ReplaceAll(line, `\|`, ""), "|") - 1
+			if cells != 0 && n != cells {
+				t.Errorf("%s: %d cells, the rows above have %d: %s", path, n, cells, line)
+			}
+			cells = n
+		}
+	}
+}
+
 // A page that is read has at most 10 KB.
 func TestTheReadmeIsShort(t *testing.T) {
 	t.Parallel()
@@ -172,7 +191,7 @@ func TestCommandsOfThePagesRunTests(t *testing.T) {
 	t.Parallel()
 	commands := 0
 	for path, page := range pages(t) {
-		for _, found := range testCommand.FindAllStringSubmatch(page, -1) {
+		for _, found := range testCommand.FindAllStringSubmatch(strings.ReplaceAll(page, `\|`, "|"), -1) {
 			if strings.Contains(found[1], "-bench") {
 				continue // which runs no test
 			}
