@@ -31,6 +31,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newOperators,
 			newOutbox,
 			newSending,
+			newGateway,
 			fx.Annotate(newUnread, fx.As(fx.Self()), fx.As(new(module.Unread))),
 			fx.Annotate(newMetrics, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
 			func(cfg config) *limits { return newLimits(cfg.userRate, cfg.passwordRate) },
@@ -51,7 +52,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 		pushfx.Module,
 		pushfx.Delivery,
 		fx.Replace(cfg.module),
-		fx.Invoke(mountExplainer, mountSending, startOutbox),
+		fx.Invoke(mountExplainer, mountSending, mountPushers, startOutbox, mountGateway),
 	)
 }
 

@@ -37,12 +37,12 @@ func TestAccountData(t *testing.T) {
 func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
-	for _, path := range []string{"/", "/_matrix/client/v3", "/_matrix/client/v3/nope", "/_matrix/client/v1/pushrules/", "/_matrix/client/v3/pushrules/nope/a"} {
+	for _, path := range []string{"/nope", "/_matrix/client/v3", "/_matrix/client/v3/nope", "/_matrix/client/v1/pushrules/", "/_matrix/client/v3/pushrules/nope/a"} {
 		for _, token := range []string{"", "demo-alice"} {
 			d.expect("PUT", path, token, "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
 		}
 	}
-	for _, path := range []string{"/healthz", "/.well-known/matrix/client", "/_matrix/client/versions", whoamiPath, "/_matrix/client/v3/capabilities"} {
+	for _, path := range []string{"/", "/healthz", "/.well-known/matrix/client", "/_matrix/client/versions", whoamiPath, "/_matrix/client/v3/capabilities"} {
 		d.expect("GET", path, "demo-alice", "", 200, "")
 		got := d.do("PUT", path, "demo-alice", "")
 		if got.status != 405 || got.body != `{"errcode":"M_UNRECOGNIZED","error":"Method not allowed."}` || got.header.Get("Allow") != "GET, OPTIONS" {
@@ -70,6 +70,13 @@ func TestBrowsersMayAsk(t *testing.T) {
 			}
 			if method == "OPTIONS" && (got.status != 204 || got.body != "") {
 				t.Errorf("OPTIONS %s: got %d %s", path, got.status, got.body)
+			}
+		}
+	}
+	for _, path := range []string{"/", "/_demo/send", "/_demo/explain", "/_demo/notifications", "/_demo/nope"} {
+		for _, method := range []string{"OPTIONS", "GET", "POST"} {
+			if got := d.do(method, path, "", ""); got.header.Get("Access-Control-Allow-Origin") != "" {
+				t.Errorf("%s %s: other origins are allowed", method, path)
 			}
 		}
 	}

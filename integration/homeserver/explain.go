@@ -41,23 +41,32 @@ type explainRequest struct {
 	Facts struct {
 		DisplayName string `json:"display_name"`
 		MemberCount int    `json:"member_count"`
-		Power       *struct {
-			Sender        int64            `json:"sender"`
-			Creator       bool             `json:"creator"`
-			Notifications map[string]int64 `json:"notifications"`
-		} `json:"power"`
+		Power       *power `json:"power"`
 	} `json:"facts"` // each may be left out, and is not known then
+}
+
+// power is the power level of an event's sender, and the levels that room-wide
+// notifications need.
+type power struct {
+	Sender        int64            `json:"sender"`
+	Creator       bool             `json:"creator"`
+	Notifications map[string]int64 `json:"notifications"`
+}
+
+// fact returns the power as rules need it, nil if it is not known.
+func (p *power) fact() *match.Power {
+	if p == nil {
+		return nil
+	}
+	return &match.Power{Sender: p.Sender, SenderCreator: p.Creator, Notifications: p.Notifications}
 }
 
 // facts returns the facts for a user.
 func (r *explainRequest) facts(user mxid.UserID) match.Facts {
-	facts := match.Facts{
-		User: user, DisplayName: r.Facts.DisplayName, Room: match.Room{MemberCount: r.Facts.MemberCount},
+	return match.Facts{
+		User: user, DisplayName: r.Facts.DisplayName,
+		Room: match.Room{MemberCount: r.Facts.MemberCount, Power: r.Facts.Power.fact()},
 	}
-	if power := r.Facts.Power; power != nil {
-		facts.Room.Power = &match.Power{Sender: power.Sender, SenderCreator: power.Creator, Notifications: power.Notifications}
-	}
-	return facts
 }
 
 // explain serves POST /_demo/explain.

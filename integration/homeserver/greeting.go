@@ -24,7 +24,9 @@ func greet(w io.Writer, cfg config, listening *servers) {
 }
 
 // greeting has a capital word for each part that differs among hosts.
-const greeting = `The homeserver SERVER listens on URL
+const greeting = `Open URL in a browser: push rules, messages and notifications on one page.
+
+The homeserver SERVER listens on URL
 Redis: REDISOPERATORS
 The password of every user is demo. For curl, the token demo-NAME is the user
 @NAME:SERVER, without a login. As @alice:SERVER:

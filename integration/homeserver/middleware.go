@@ -60,9 +60,9 @@ func beginning(path string) string {
 	return path[:min(len(path), enough)]
 }
 
-// allowBrowsers adds to every answer the headers that let web clients of any
-// origin read it, and answers their OPTIONS before any other handler runs
-// (Matrix specification, "Web Browser Clients").
+// allowBrowsers adds the headers that let web clients of any origin read answers,
+// and answers their OPTIONS before any other handler runs (Matrix specification,
+// "Web Browser Clients"). The demo's own page and endpoints are for one origin.
 func allowBrowsers() echo.MiddlewareFunc {
 	allowed := map[string][]string{ // in the form in which headers are kept, and shared by all answers
 		echo.HeaderAccessControlAllowOrigin:  {"*"},
@@ -72,7 +72,9 @@ func allowBrowsers() echo.MiddlewareFunc {
 	// Echo calls this for each request, and not once for each handler.
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			maps.Copy(c.Response().Header(), allowed)
+			if path := c.Request().URL.Path; path != "/" && !strings.HasPrefix(path, "/_demo/") {
+				maps.Copy(c.Response().Header(), allowed)
+			}
 			if c.Request().Method == http.MethodOptions {
 				return c.NoContent(http.StatusNoContent)
 			}

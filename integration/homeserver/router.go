@@ -24,6 +24,7 @@ func newRouter(
 	e.Use(logRequests(log), drain.closeConnections, allowBrowsers(), recoverPanics)
 
 	e.RouteNotFound("/*", echo.NotFoundHandler, limits.addresses)
+	e.Any("/", methods{http.MethodGet: page}.serve, limits.addresses)
 	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: known.get}.serve, limits.addresses)
 	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.addresses)

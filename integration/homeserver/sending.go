@@ -5,18 +5,15 @@ import (
 	"crypto/rand"
 	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/labstack/echo/v4"
 	"github.com/redis/go-redis/v9"
 
-	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
@@ -36,19 +33,10 @@ type sending struct {
 
 func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbox, unread} }
 
-// mountSending adds the endpoint to what the homeserver serves, behind its
-// authentication, and a push gateway that prints what arrives.
-func mountSending(e *echo.Echo, cfg config, s *sending, users *sessions.Sessions, limits *limits, stdout io.Writer) {
+// mountSending adds the endpoints to the router, behind the host's authentication.
+func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
 	e.Any("/_demo/read", methods{http.MethodPost: s.read}.serve, newAuth(users, limits))
-	var lines sync.Mutex
-	gateway := receiver.New(func(n receiver.Notification) {
-		lines.Lock()
-		defer lines.Unlock()
-		fmt.Fprintln(stdout, n)
-	})
-	gateway.Make(cfg.trouble)
-	e.Any(receiver.Path, echo.WrapHandler(gateway))
 }
 
 // sendRequest is the body of a request.
@@ -61,6 +49,7 @@ type sendRequest struct {
 	StateKey *string             `json:"state_key"` // of a state event
 	Content  json.RawMessage     `json:"content"`
 	Unread   map[mxid.UserID]int `json:"unread"` // the badges of members, from now on; may be left out
+	Power    *power              `json:"power"`  // may be left out, and is not known then
 }
 
 // check returns what is wrong with the request.
@@ -111,7 +100,7 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, er
 	}{r.EventID, r.RoomID, r.Type, sender, r.StateKey, now.UnixMilli(), r.Content})
 	name, _, _ := strings.Cut(strings.TrimPrefix(string(sender), "@"), ":")
 	return module.Event{
-		JSON: string(text), RoomName: r.RoomName, SenderName: name, Room: match.Room{MemberCount: len(r.Members)},
+		JSON: string(text), RoomName: r.RoomName, SenderName: name, Room: match.Room{MemberCount: len(r.Members), Power: r.Power.fact()},
 	}, err
 }
 

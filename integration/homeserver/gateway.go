@@ -1,0 +1,186 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+)
+
+const (
+	maxArrivals = 100              // kept for pages that are opened later
+	aliveEvery  = 15 * time.Second // a comment on a silent stream, so that proxies keep it open
+)
+
+// gateway is the host's own push gateway. It prints each notification that
+// arrives, and streams it to the page of the demo. It is safe for concurrent use.
+type gateway struct {
+	receiver *receiver.Receiver
+	stdout   io.Writer
+	stopped  <-chan struct{} // closed when the host stops
+
+	mu       sync.Mutex
+	trouble  receiver.Trouble
+	arrivals []arrival // the last maxArrivals, the oldest first
+	count    int       // of all arrivals
+	changed  chan struct{}
+}
+
+func newGateway(cfg config, waker *waker, stdout io.Writer) *gateway {
+	g := &gateway{stdout: stdout, stopped: waker.stopped, trouble: cfg.trouble, changed: make(chan struct{})}
+	g.receiver = receiver.New(g.arrived)
+	g.receiver.Make(cfg.trouble)
+	return g
+}
+
+// mountGateway adds the gateway to the router. Homeservers post to it without a
+// token. The page's endpoints need a user's token.
+func mountGateway(e *echo.Echo, g *gateway, listening *servers, users *sessions.Sessions, limits *limits) {
+	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
+	auth := newAuth(users, limits)
+	e.Any("/_demo/gateway", methods{http.MethodPut: g.setStatus}.serve, auth)
+	stream := func(c echo.Context) error { return g.stream(c, listening.clients.url()+receiver.Path) }
+	e.Any("/_demo/notifications", methods{http.MethodGet: stream}.serve, auth)
+}
+
+// arrival is a notification that has arrived. It has no pushkey: the stream goes
+// to every user.
+type arrival struct {
+	At           int64                      `json:"at"`     // milliseconds since 1970
+	Status       int                        `json:"status"` // of the answer, 0 for none
+	Devices      []arrivalDevice            `json:"devices"`
+	Notification map[string]json.RawMessage `json:"notification"` // as it was sent, without its devices
+}
+
+type arrivalDevice struct {
+	ID     string          `json:"id"` // see [receiver.Device.Digest]
+	Tweaks json.RawMessage `json:"tweaks,omitempty"`
+}
+
+func newArrival(n receiver.Notification) arrival {
+	a := arrival{At: n.Ended.UnixMilli(), Status: n.Status}
+	var devices []struct {
+		Tweaks json.RawMessage `json:"tweaks"`
+	}
+	_ = json.Unmarshal(n.Body, &struct { // the receiver has read it before
+		Notification *map[string]json.RawMessage `json:"notification"`
+	}{&a.Notification})
+	_ = json.Unmarshal(a.Notification["devices"], &devices)
+	delete(a.Notification, "devices")
+	for i, device := range n.Devices {
+		a.Devices = append(a.Devices, arrivalDevice{device.Digest(), devices[i].Tweaks})
+	}
+	return a
+}
+
+// arrived takes a notification from the receiver.
+func (g *gateway) arrived(n receiver.Notification) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	fmt.Fprintln(g.stdout, n)
+	g.arrivals = append(g.arrivals, newArrival(n))
+	g.arrivals = g.arrivals[max(0, len(g.arrivals)-maxArrivals):]
+	g.count++
+	g.announce()
+}
+
+// announce wakes all streams. The caller holds the lock.
+func (g *gateway) announce() {
+	close(g.changed)
+	g.changed = make(chan struct{})
+}
+
+// since returns the arrivals after the first n, the status of the next answer, and
+// a channel that is closed when either changes.
+func (g *gateway) since(n int) (news []arrival, count, status int, changed <-chan struct{}) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	missed := min(g.count-n, len(g.arrivals))
+	status = g.trouble.Status
+	if status == 0 {
+		status = http.StatusOK
+	}
+	return append(news, g.arrivals[len(g.arrivals)-missed:]...), g.count, status, g.changed
+}
+
+// setStatus serves PUT /_demo/gateway: the gateway answers with a status from now
+// on. Any status but 200 makes homeservers try again later.
+func (g *gateway) setStatus(c echo.Context) error {
+	var request struct {
+		Status int `json:"status"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if request.Status < 200 || request.Status > 599 {
+		return badRequest("M_INVALID_PARAM", "Field 'status' must be 200 to 599.")
+	}
+	g.answer(request.Status)
+	return c.JSON(http.StatusOK, emptyObject)
+}
+
+func (g *gateway) answer(status int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.trouble.Status = status
+	g.receiver.Make(g.trouble)
+	g.announce()
+}
+
+// stream serves GET /_demo/notifications, as server-sent events: "gateway" with
+// the URL and the status of the gateway, and "arrival" with each notification. A
+// new stream begins with the last arrivals.
+func (g *gateway) stream(c echo.Context, url string) error {
+	w := c.Response()
+	w.Header().Set(echo.HeaderContentType, "text/event-stream")
+	w.Header().Set(echo.HeaderCacheControl, "no-store")
+	alive := time.NewTicker(aliveEvery)
+	defer alive.Stop()
+	for seen, told := 0, 0; ; {
+		news, count, status, changed := g.since(seen)
+		events := ": alive\n\n"
+		if status != told {
+			events += event("gateway", map[string]any{"url": url, "status": status})
+		}
+		for _, a := range news {
+			events += event("arrival", a)
+		}
+		seen, told = count, status
+		if err := send(w, events); err != nil {
+			return nil //nolint:nilerr // the page was closed
+		}
+		select {
+		case <-changed:
+		case <-alive.C:
+		case <-g.stopped:
+			return nil
+		case <-c.Request().Context().Done():
+			return nil
+		}
+	}
+}
+
+// event returns a server-sent event.
+func event(name string, data any) string {
+	text, _ := json.Marshal(data) // strings, numbers and JSON
+	return fmt.Sprintf("event: %s\ndata: %s\n\n", name, text)
+}
+
+// send writes to a stream at once. It has the time of any other answer.
+func send(w *echo.Response, text string) error {
+	control := http.NewResponseController(w)
+	if err := control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {
+		return err
+	}
+	if _, err := io.WriteString(w, text); err != nil {
+		return err
+	}
+	return control.Flush()
+}

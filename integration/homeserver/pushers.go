@@ -1,0 +1,122 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// pusherStates shows users what the delivery queue knows of their pushers. Only
+// the demo has it: Matrix clients have no such endpoint, and operators use pushctl.
+type pusherStates struct {
+	push   *pushfx.Push
+	queue  module.DeliveryQueue
+	shards int
+}
+
+// mountPushers adds the endpoint to the router.
+func mountPushers(
+	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, users *sessions.Sessions, limits *limits,
+) {
+	states := &pusherStates{push, queue, cfg.module.Delivery.Shards}
+	e.Any("/_demo/pushers", methods{http.MethodGet: states.get}.serve, newAuth(users, limits))
+}
+
+// The states of a pusher.
+const (
+	isWell     = "well"
+	isSending  = "sending"
+	isWaiting  = "waiting"
+	isDisabled = "disabled" // or of a kind that gets no notifications
+)
+
+// pusherState is a pusher with its backlog. Times are in milliseconds.
+type pusherState struct {
+	ID      string `json:"id"` // as in [arrival]
+	AppID   string `json:"app_id"`
+	Pushkey string `json:"pushkey"`
+	Device  string `json:"device"`
+	Format  string `json:"format,omitempty"`
+	Gateway string `json:"gateway,omitempty"`
+	State   string `json:"state"`
+
+	Backlog   int    `json:"backlog"`              // notifications
+	Failing   int64  `json:"failing_ms,omitempty"` // since the first failure in a row
+	NextTry   int64  `json:"next_try_ms,omitempty"`
+	Attempts  int    `json:"attempts,omitempty"`
+	LastError string `json:"last_error,omitempty"` // the status of the last answer, or why there was none
+}
+
+// get serves GET /_demo/pushers: the pushers of the caller.
+func (s *pusherStates) get(c echo.Context) error {
+	ctx := c.Request().Context()
+	user := sessions.CallerFrom(ctx).User
+	list, err := s.push.Pushers.List(ctx, user)
+	if err != nil {
+		return err
+	}
+	waiting := map[string]delivery.Waiting{} // by pusher
+	err = s.queue.Backlogs(ctx, delivery.ShardOf(user, s.shards), func(b module.Backlog) bool {
+		if b.Claim.Target.Name != module.FanOut {
+			if w, err := delivery.ReadBacklog(b); err == nil {
+				waiting[w.Pusher] = w
+			}
+		}
+		return true
+	})
+	if err != nil {
+		return err
+	}
+	all, now := []pusherState{}, s.push.Clock.Now()
+	for _, p := range list.All() {
+		state := newPusherState(user, p)
+		if w, found := waiting[delivery.PusherID(user, p.Key)]; found {
+			state.fill(w, now)
+		}
+		all = append(all, state)
+	}
+	return c.JSON(http.StatusOK, map[string][]pusherState{"pushers": all})
+}
+
+func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
+	var data struct {
+		Format string `json:"format"`
+	}
+	_ = json.Unmarshal([]byte(p.Data), &data) // a format that is no string has no effect
+	state := pusherState{
+		ID: string(p.Digest()), AppID: p.AppID, Pushkey: p.Pushkey, Device: p.DeviceDisplayName, Format: data.Format, State: isWell,
+	}
+	var ok bool
+	if state.Gateway, ok = delivery.GatewayOf(user, p); !ok {
+		state.State = isDisabled
+	}
+	return state
+}
+
+// fill fills in what waits for the pusher.
+func (p *pusherState) fill(w delivery.Waiting, now time.Time) {
+	p.Backlog, p.Attempts, p.LastError = w.Notifications, w.Attempts, w.Class
+	if w.Status > 0 {
+		p.LastError = strconv.Itoa(w.Status)
+	}
+	if !w.Since.IsZero() {
+		p.Failing = now.Sub(w.Since).Milliseconds()
+	}
+	switch {
+	case p.State == isDisabled:
+	case w.Claimed:
+		p.State = isSending
+	default:
+		p.State, p.NextTry = isWaiting, max(0, w.Due.Sub(now).Milliseconds())
+	}
+}
