@@ -110,7 +110,7 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 		"pushfx_store_operation_duration_seconds{operation=update,outcome=ok,store=push_rules}":                  2,
 		"pushfx_rule_sets_total{event=created}":                                                                  1,
 		"pushfx_rule_sets_total{event=repaired}":                                                                 0,
-		"pushfx_changes_told_total{}":                                                                            2,
+		"pushfx_changes_notified_total{}":                                                                        2,
 		"pushfx_changes_dropped_total{}":                                                                         0,
 		"pushfx_changes_waiting{}":                                                                               0,
 		"pushfx_watching{}":                                                                                      1,

@@ -272,8 +272,8 @@ func (h *guardedHost) calls(ctx context.Context) error {
 		h.push.RefreshDefaults(ctx, alice),
 		h.push.RemoveDevicePushers(ctx, alice, device),
 		h.push.KeepOnlyDevicePushers(ctx, bob, ""),
-		h.index.Postpone(ctx, module.Unsettled{Key: "x", Claim: 1}), // by a host that died
-		h.push.SettlePushkeys(ctx),
+		h.index.MarkPending(ctx, module.PendingPushkey{Key: "x", Claim: 1}), // by a host that died
+		h.push.ReconcilePushkeys(ctx),
 	}
 	_, err := h.push.AccountData(ctx, alice)
 	failures = append(failures, err)
@@ -512,7 +512,7 @@ func TestTheACLOfThePageAllowsNothingElse(t *testing.T) {
 	}
 	looking := [][]any{
 		{"SCAN", 0}, {"TYPE", eventKey(alice)}, {"TTL", pushersKey(alice)}, {"GET", eventKey(alice)}, {"STRLEN", eventKey(alice)},
-		{"HGETALL", pushersKey(alice)}, {"ZRANGE", "pushkeys:unsettled", 0, -1}, {"MEMORY", "USAGE", eventKey(alice)},
+		{"HGETALL", pushersKey(alice)}, {"ZRANGE", "pushkeys:pending", 0, -1}, {"MEMORY", "USAGE", eventKey(alice)},
 		{"DBSIZE"}, {"INFO"}, {"TIME"}, {"COMMAND"}, {"CLUSTER", "SLOTS"}, {"CLUSTER", "NODES"}, {"CLUSTER", "GETKEYSINSLOT", 1, 1},
 	}
 	g.wantRefused(service, foreign)

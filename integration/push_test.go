@@ -137,13 +137,13 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// countingPushkeys counts how often somebody looks for pushkeys to settle.
+// countingPushkeys counts how often somebody looks for pushkeys to reconcile.
 type countingPushkeys struct {
 	noPushkeys
 	looks *atomic.Int32
 }
 
-func (c countingPushkeys) Postponed(context.Context, time.Time, int) ([]module.Unsettled, error) {
+func (c countingPushkeys) Pending(context.Context, time.Time, int) ([]module.PendingPushkey, error) {
 	c.looks.Add(1)
 	return nil, nil
 }
@@ -196,7 +196,7 @@ func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 				var looks atomic.Int32
 				host(t, &looks)
 				if looks.Load() == 0 {
-					t.Error("in a minute nobody looked for pushkeys to settle")
+					t.Error("in a minute nobody looked for pushkeys to reconcile")
 				}
 			})
 		})

@@ -105,11 +105,11 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 		{"appended by one whose other pushers are cached", little, func(pushkeyHost) error { return cached.service.Set(t.Context(), warm, p, pusher.KeepOthers) }},
 		{"appended by one whose other pushers are not", ownPushers, func(h pushkeyHost) error { return h.service.Set(t.Context(), cold, p, pusher.KeepOthers) }},
 		{"appended by one without pushers", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), "@new:example.org", p, pusher.KeepOthers) }},
-		{"settled in the background, which looks for the key", ownPushers, func(h pushkeyHost) error {
-			if err := h.index.Postpone(t.Context(), module.Unsettled{Key: p.Digest(), Claim: 1}); err != nil {
+		{"reconciled in the background, which looks for the key", ownPushers, func(h pushkeyHost) error {
+			if err := h.index.MarkPending(t.Context(), module.PendingPushkey{Key: p.Digest(), Claim: 1}); err != nil {
 				return err
 			}
-			return module.NewService(module.Stores{Pushers: h.store, Pushkeys: h.index}, nil, module.Options{}).Host(nil).SettlePushkeys(t.Context())
+			return module.NewService(module.Stores{Pushers: h.store, Pushkeys: h.index}, nil, module.Options{}).Host(nil).ReconcilePushkeys(t.Context())
 		}},
 		{"taken of all others", ownPushers + 2*little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[3], p, pusher.RemoveOthers) }},
 	} {

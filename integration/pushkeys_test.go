@@ -192,10 +192,10 @@ func TestOfUsersWhoSetAPushkeyAtOnceOneHasIt(t *testing.T) {
 	})
 }
 
-// TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimSettlesIt cuts
+// TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimReconcilesIt cuts
 // connections of one of two hosts, before a command or in place of its reply.
 // Nobody tries again, as if their host had died.
-func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimSettlesIt(t *testing.T) {
+func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimReconcilesIt(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -218,7 +218,7 @@ func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimSettlesIt(t *testing
 }
 
 // cutRound has users set a pushkey at once, some of whom may fail, and has it
-// settled.
+// reconciled.
 func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	t.Helper()
 	users, p := crowd(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))
@@ -237,7 +237,7 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	if err := stable.service.Set(t.Context(), newcomer, p, pusher.KeepOthers); err != nil {
 		t.Fatal(err)
 	}
-	if err := module.NewService(module.Stores{Pushers: stable.store, Pushkeys: stable.index}, nil, module.Options{}).Host(nil).SettlePushkeys(t.Context()); err != nil {
+	if err := module.NewService(module.Stores{Pushers: stable.store, Pushkeys: stable.index}, nil, module.Options{}).Host(nil).ReconcilePushkeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	owners := stable.owners(t, p.Key, users)
@@ -264,7 +264,7 @@ func wantNamed(t *testing.T, h pushkeyHost, key pusher.Key, users []mxid.UserID)
 	}
 }
 
-func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
+func TestWhatADeadHostLeftPendingAnotherReconciles(t *testing.T) {
 	t.Parallel()
 	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
@@ -280,13 +280,13 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 		if owners := hosts[1].owners(t, p.Key, users); !slices.Equal(owners, users) {
 			t.Errorf("owned by %v at first, want both", owners)
 		}
-		postponed, err := hosts[1].index.Postponed(t.Context(), time.Now().Add(time.Hour), 10)
-		if err != nil || len(postponed) != 1 || postponed[0].Key != p.Digest() {
-			t.Errorf("postponed are %v, %v", postponed, err)
+		pending, err := hosts[1].index.Pending(t.Context(), time.Now().Add(time.Hour), 10)
+		if err != nil || len(pending) != 1 || pending[0].Key != p.Digest() {
+			t.Errorf("pending are %v, %v", pending, err)
 		}
-		settler := module.NewService(module.Stores{Pushers: hosts[1].store, Pushkeys: hosts[1].index}, nil, module.Options{}).Host(nil)
+		reconciler := module.NewService(module.Stores{Pushers: hosts[1].store, Pushkeys: hosts[1].index}, nil, module.Options{}).Host(nil)
 		for range 2 {
-			if err := settler.SettlePushkeys(t.Context()); err != nil {
+			if err := reconciler.ReconcilePushkeys(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -296,8 +296,8 @@ func TestWhatADeadHostHasPostponedIsSettledByAnother(t *testing.T) {
 		if claimants := hosts[0].claimants(t, p.Key); !slices.Equal(claimants, users[1:]) {
 			t.Errorf("the index names %v, want the last", claimants)
 		}
-		if left, err := hosts[1].index.Postponed(t.Context(), time.Time{}, 10); err != nil || len(left) != 0 {
-			t.Errorf("still postponed are %v, %v", left, err)
+		if left, err := hosts[1].index.Pending(t.Context(), time.Time{}, 10); err != nil || len(left) != 0 {
+			t.Errorf("still pending are %v, %v", left, err)
 		}
 	})
 }

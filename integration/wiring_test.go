@@ -83,7 +83,7 @@ func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) 
 // noPushkeys is a host's own index.
 type noPushkeys struct{ module.PushkeyIndex }
 
-func (noPushkeys) Postponed(context.Context, time.Time, int) ([]module.Unsettled, error) {
+func (noPushkeys) Pending(context.Context, time.Time, int) ([]module.PendingPushkey, error) {
 	return nil, nil
 }
 

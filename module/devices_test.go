@@ -309,7 +309,7 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 	if answer != nil && !errors.Is(answer, module.ErrLoggedOut) || runs[1].err != nil {
 		t.Errorf("got errors %v and %v", answer, runs[1].err)
 	}
-	m.settleAll(t)
+	m.reconcileAll(t)
 	if got, want := m.owners(f.set.Key), f.owners(answer); !slices.Equal(got, want) {
 		t.Errorf("answered %v: owned by %v, want %v", answer, got, want)
 	}
@@ -346,7 +346,7 @@ func TestNoPusherStaysThatIsRenewedWhileItsDeviceIsLoggedOut(t *testing.T) {
 			if asked < 2 {
 				renewals++
 			}
-			m.settleAll(t)
+			m.reconcileAll(t)
 			if got := m.owners(thePushkey); len(got) > 0 {
 				t.Fatalf("seed %d: owned by %v", seed, got)
 			}

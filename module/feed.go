@@ -158,8 +158,8 @@ func (f *Feed) changed(user mxid.UserID, version int64) {
 
 // heard observes a change that the watch tells of. It may be one of this host,
 // which was observed before unless its request has gone away.
-func (f *Feed) heard(c Change) {
-	f.counters.heard.Add(1)
+func (f *Feed) received(c Change) {
+	f.counters.received.Add(1)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if _, found := f.users[c.User]; found || len(f.listeners) > 0 || len(f.waiting[c.User]) > 0 {

@@ -29,7 +29,7 @@ const (
 func (f *Feed) watchStore(ctx context.Context) {
 	first := true
 	retry.Repeat(ctx, 100*time.Millisecond, time.Second, func() (watched bool) {
-		err := f.store.Watch(ctx, f.beginWatch, f.heard)
+		err := f.store.Watch(ctx, f.beginWatch, f.received)
 		watched = f.endWatch()
 		if (watched || first) && ctx.Err() == nil {
 			f.observer.Report(observe.FeedDisconnected, fmt.Errorf("module: watch push rules: %w", err))

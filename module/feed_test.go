@@ -704,7 +704,7 @@ func TestAListenerThatPanicsHarmsNobody(t *testing.T) {
 		if got, want := calm.of(alice), []int64{1, 2, 3}; !slices.Equal(got, want) {
 			t.Errorf("the other heard of %v, want %v", got, want)
 		}
-		if s := i.Stats(); s.Panics != 2 || s.Delivered != 6 {
+		if s := i.Stats(); s.Panics != 2 || s.Notified != 6 {
 			t.Errorf("got %+v, want 2 panics in 6 calls", s)
 		}
 		reports := i.reported()
@@ -771,7 +771,7 @@ func TestNothingOutlivesTheRun(t *testing.T) {
 			if store.loading != 0 {
 				t.Error("a load goes on")
 			}
-			if got := i.Stats().Delivered; got > 1 {
+			if got := i.Stats().Notified; got > 1 {
 				t.Errorf("the listener was called %d times, want no call after the end", got)
 			}
 			store.set(func(s *shared) { s.failing = nil })

@@ -81,6 +81,6 @@ func (s *hostService) RemovePusher(ctx context.Context, user mxid.UserID, key pu
 	return err
 }
 
-func (s *hostService) SettlePushkeys(ctx context.Context) error {
-	return s.pushers.settler.settle(ctx)
+func (s *hostService) ReconcilePushkeys(ctx context.Context) error {
+	return s.pushers.reconciler.reconcile(ctx)
 }

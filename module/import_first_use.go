@@ -165,8 +165,8 @@ type presentUsers struct {
 	users bounded.Map[mxid.UserID, struct{}]
 }
 
-// mostPresent bounds how many are remembered.
-const mostPresent = 1 << 16
+// maxPresent bounds how many are remembered.
+const maxPresent = 1 << 16
 
 func (p *presentUsers) add(user mxid.UserID) {
 	p.mu.Lock()

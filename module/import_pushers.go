@@ -186,7 +186,7 @@ func (m *pusherImport) claim(ctx context.Context) error {
 			m.refuse(p, pusher.ErrTaken)
 			continue
 		}
-		if err := m.pushkeys.Pushkeys.Postpone(ctx, Unsettled{p.Digest(), claims.Newest()}); err != nil {
+		if err := m.pushkeys.Pushkeys.MarkPending(ctx, PendingPushkey{p.Digest(), claims.Newest()}); err != nil {
 			return err
 		}
 	}
@@ -242,7 +242,7 @@ func (m *pusherImport) check(ctx context.Context) error {
 			return err
 		}
 		if _, rival := claims.Last(m.user); rival != 0 {
-			if err := m.pushkeys.settle(ctx, p.Key, claims, p.Claim.Number, pusher.Owner{}); err != nil {
+			if err := m.pushkeys.reconcile(ctx, p.Key, claims, p.Claim.Number, pusher.Owner{}); err != nil {
 				return err
 			}
 		}

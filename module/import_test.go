@@ -87,9 +87,9 @@ func (s scenario) playImport(t *testing.T, choose func(int) int, kills int) (pla
 	if got := fmt.Sprint(m.owners(thePushkey)); len(died) == 0 && !allowed[got] {
 		t.Errorf("owned by %v, want one of %v", got, allowed)
 	}
-	m.settleAll(t)
+	m.reconcileAll(t)
 	if got := fmt.Sprint(m.owners(thePushkey)); !allowed[got] {
-		t.Errorf("owned by %v after the settlement, want one of %v", got, allowed)
+		t.Errorf("owned by %v after the reconciliation, want one of %v", got, allowed)
 	}
 	m.wantCleanIndex(t, died)
 	return true

@@ -14,25 +14,25 @@ import (
 
 // FeedStats counts since the start what happened to changes.
 type FeedStats struct {
-	Heard     int64 // changes that the store's watch told of
+	Received  int64 // changes that the store's watch told of
 	Rechecked int64 // users whose version was compared with the store's
 	Missed    int64 // changes that only such a comparison has found
-	Delivered int64 // calls of listeners
+	Notified  int64 // calls of listeners
 	Dropped   int64 // changes that were not delivered, since too many waited
 	Panics    int64 // of listeners
 	Waiting   int   // users whose change waits for a listener, now
 	Watching  bool  // whether the store is watched, now
 }
 
-type feedCounters struct{ heard, rechecked, missed, delivered, dropped, panics atomic.Int64 }
+type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
 
 // Stats returns the counts.
 func (f *Feed) Stats() FeedStats {
 	s := FeedStats{
-		Heard:     f.counters.heard.Load(),
+		Received:  f.counters.received.Load(),
 		Rechecked: f.counters.rechecked.Load(),
 		Missed:    f.counters.missed.Load(),
-		Delivered: f.counters.delivered.Load(),
+		Notified:  f.counters.notified.Load(),
 		Dropped:   f.counters.dropped.Load(),
 		Panics:    f.counters.panics.Load(),
 		Watching:  f.isWatching(),
@@ -134,7 +134,7 @@ func (q *listenerQueue) call(ctx context.Context, c Change) {
 			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
 		}
 	}()
-	q.feed.counters.delivered.Add(1)
+	q.feed.counters.notified.Add(1)
 	if !c.Made.IsZero() {
 		q.feed.observer.Took(observe.ChangeLag, observe.PushRules, time.Since(c.Made), true)
 	}

@@ -126,7 +126,7 @@ func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {
 }
 
 type observedPushkeys struct {
-	PushkeyIndex // for what is postponed, which is no operation on a pushkey's claims
+	PushkeyIndex // for what is pending, which is no operation on a pushkey's claims
 	o            *storeObserver
 }
 

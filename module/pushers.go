@@ -16,12 +16,12 @@ var _ PusherService = (*pusherService)(nil)
 
 // pusherService is the pusher part of a [Service].
 type pusherService struct {
-	store    PusherStore
-	pushkeys pushkeys
-	settler  *settler
-	policy   pusher.Policy
-	accounts Accounts
-	imports  *importer
+	store      PusherStore
+	pushkeys   pushkeys
+	reconciler *reconciler
+	policy     pusher.Policy
+	accounts   Accounts
+	imports    *importer
 }
 
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
@@ -187,10 +187,10 @@ func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key,
 // claim sets a pusher with a claim of its own. Wherever the process ends, no
 // owner too many stays, because of the order of the writes: the index has the
 // claim before there is a pusher of it; a key that is taken from others is
-// postponed before that; and whoever has set a pusher loads the claims
+// marked pending before that; and whoever has set a pusher loads the claims
 // afterwards, so of two at once the later sees both.
 //
-// Who leaves others alone removes nobody. Something is left to settle for them
+// Who leaves others alone removes nobody. Something is left to reconcile for them
 // only if somebody has claimed the key since, who may not have seen their pusher.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
@@ -199,7 +199,7 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	}
 	takes := others == pusher.RemoveOthers
 	if shared && takes {
-		if err := s.pushkeys.Pushkeys.Postpone(ctx, Unsettled{p.Digest(), number}); err != nil {
+		if err := s.pushkeys.Pushkeys.MarkPending(ctx, PendingPushkey{p.Digest(), number}); err != nil {
 			return err
 		}
 	}
@@ -216,7 +216,7 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	}
 	_, rival := claims.Last(user)
 	if rival > number || takes && (shared || rival != 0) {
-		return s.pushkeys.settle(ctx, p.Key, claims, number, pusher.Owner{User: user, Claim: p.Claim.Removes})
+		return s.pushkeys.reconcile(ctx, p.Key, claims, number, pusher.Owner{User: user, Claim: p.Claim.Removes})
 	}
 	return nil
 }

@@ -46,16 +46,16 @@ func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owne
 }
 
 // release is drop for a claim whose pusher is gone. A failure does no harm: the
-// claim is dropped when the key is next settled.
+// claim is dropped when the key is next reconciled.
 func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.Owner) {
 	_ = k.drop(ctx, key, claim)
 }
 
-// settle removes the owners too many of a key that has these claims. The key
-// counts as settled up to the last claim then, unless a claim may still get its
-// pusher: it is settled again later. The claim of taker removes others even if its
+// reconcile removes the owners too many of a key that has these claims. The key
+// counts as reconciled up to the last claim then, unless a claim may still get its
+// pusher: it is reconciled again later. The claim of taker removes others even if its
 // own pushers are gone by now.
-func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
+func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
 		return err
@@ -68,22 +68,22 @@ func (k pushkeys) settle(ctx context.Context, key pusher.Key, claims pusher.Clai
 }
 
 // conclude drops the claims that no pusher has any more, and marks a key as
-// settled, unless a claim may still get its pusher.
+// reconciled, unless a claim may still get its pusher.
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
-	givenUp, pending := k.unused.observe(key, withoutPushers(claims, held))
-	if err := k.dropAll(ctx, key, append(gone, givenUp...)); err != nil {
+	abandoned, pending := k.unused.observe(key, withoutPushers(claims, held))
+	if err := k.dropAll(ctx, key, append(gone, abandoned...)); err != nil {
 		return err
 	}
 	if pending {
 		return nil
 	}
-	return k.Pushkeys.Settled(ctx, Unsettled{key, max(last, claims.Newest())})
+	return k.Pushkeys.ClearPending(ctx, PendingPushkey{key, max(last, claims.Newest())})
 }
 
-// settlePostponed settles a key by its digest alone.
-func (k pushkeys) settlePostponed(ctx context.Context, u Unsettled) error {
+// reconcilePending reconciles a key by its digest alone.
+func (k pushkeys) reconcilePending(ctx context.Context, u PendingPushkey) error {
 	claims, err := k.Pushkeys.Load(ctx, u.Key)
 	if err != nil {
 		return err
@@ -95,7 +95,7 @@ func (k pushkeys) settlePostponed(ctx context.Context, u Unsettled) error {
 	case !found:
 		return k.conclude(ctx, u.Key, claims, u.Claim, nil, nil)
 	}
-	return k.settle(ctx, key, claims, u.Claim, pusher.Owner{})
+	return k.reconcile(ctx, key, claims, u.Claim, pusher.Owner{})
 }
 
 // keyOf finds the key of a digest among the pushers of those who claim it, one

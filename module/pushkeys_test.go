@@ -108,8 +108,8 @@ type callerIndex struct{ caller }
 func (c caller) index() callerIndex { return callerIndex{c} }
 
 const (
-	claimsTurn   = "the claims"
-	postponeTurn = "what is postponed"
+	claimsTurn  = "the claims"
+	pendingTurn = "pending pushkeys"
 )
 
 func (c callerIndex) Load(ctx context.Context, key pusher.Digest) (pusher.Claims, error) {
@@ -120,17 +120,17 @@ func (c callerIndex) Update(ctx context.Context, key pusher.Digest, edit func(*p
 	return take(c.caller, turn{claimsTurn, true}, func() (pusher.Claims, error) { return c.memory.index().Update(ctx, key, edit) })
 }
 
-func (c callerIndex) Postpone(ctx context.Context, u module.Unsettled) error {
-	return takeAlone(c.caller, turn{postponeTurn, true}, func() error { return c.memory.index().Postpone(ctx, u) })
+func (c callerIndex) MarkPending(ctx context.Context, u module.PendingPushkey) error {
+	return takeAlone(c.caller, turn{pendingTurn, true}, func() error { return c.memory.index().MarkPending(ctx, u) })
 }
 
-func (c callerIndex) Settled(ctx context.Context, u module.Unsettled) error {
-	return takeAlone(c.caller, turn{postponeTurn, true}, func() error { return c.memory.index().Settled(ctx, u) })
+func (c callerIndex) ClearPending(ctx context.Context, u module.PendingPushkey) error {
+	return takeAlone(c.caller, turn{pendingTurn, true}, func() error { return c.memory.index().ClearPending(ctx, u) })
 }
 
-func (c callerIndex) Postponed(ctx context.Context, before time.Time, limit int) ([]module.Unsettled, error) {
-	return take(c.caller, turn{postponeTurn, false}, func() ([]module.Unsettled, error) {
-		return c.memory.index().Postponed(ctx, before, limit)
+func (c callerIndex) Pending(ctx context.Context, before time.Time, limit int) ([]module.PendingPushkey, error) {
+	return take(c.caller, turn{pendingTurn, false}, func() ([]module.PendingPushkey, error) {
+		return c.memory.index().Pending(ctx, before, limit)
 	})
 }
 
@@ -270,13 +270,13 @@ type act struct {
 
 // The verbs. Who logs out the tablet loses the pusher that it has set.
 const (
-	takes   = "takes"   // sets it for themselves
-	appends = "appends" // sets it beside others
-	deletes = "deletes"
-	logsOut = "logs out the tablet"
-	dies    = "dies taking"   // before others lose it
-	falters = "dies claiming" // before it is set
-	settles = "has it settled"
+	takes      = "takes"   // sets it for themselves
+	appends    = "appends" // sets it beside others
+	deletes    = "deletes"
+	logsOut    = "logs out the tablet"
+	dies       = "dies taking"   // before others lose it
+	falters    = "dies claiming" // before it is set
+	reconciles = "has it reconciled"
 
 	takesByPhone = "takes with the phone"
 
@@ -329,17 +329,17 @@ func (a act) request(i int) request {
 		case appends:
 			return service.Set(ctx, a.user, pusherOf(fmt.Sprint(i)), pusher.KeepOthers)
 		case dies:
-			return act{a.user, takes}.request(i)(ctx, c.until(beforeSettlement))
+			return act{a.user, takes}.request(i)(ctx, c.until(beforeReconciling))
 		case falters:
-			return act{a.user, takes}.request(i)(ctx, c.until(beforeSettlement-2))
+			return act{a.user, takes}.request(i)(ctx, c.until(beforeReconciling-2))
 		case deletes:
 			return service.Delete(ctx, a.user, thePushkey)
 		case imports:
 			stores.Rules = rulesOf(found(pushrule.Ruleset{}))
 			_, err := hostOn(stores, nil, usual()).Import(ctx, a.user, module.Import{Pushers: []pusher.Pusher{pusherOf(fmt.Sprint(i))}}, module.StoreImport)
 			return err
-		case settles:
-			return module.NewService(stores, nil, module.Options{}).Host(nil).SettlePushkeys(ctx)
+		case reconciles:
+			return module.NewService(stores, nil, module.Options{}).Host(nil).ReconcilePushkeys(ctx)
 		}
 		host := hostOn(stores, nil, usual())
 		return host.KeepOnlyDevicePushers(ctx, a.user, "PHONE")
@@ -356,7 +356,7 @@ func requests(script []act) (all []request) {
 // after returns the owners after the act, in order.
 func (a act) after(owners []mxid.UserID) []mxid.UserID {
 	var next []mxid.UserID
-	if a.verb == settles || a.verb == falters {
+	if a.verb == reconciles || a.verb == falters {
 		return owners
 	}
 	for _, owner := range owners {
@@ -374,10 +374,10 @@ func (a act) after(owners []mxid.UserID) []mxid.UserID {
 // caller returns a caller that need not wait.
 func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
 
-// beforeSettlement is how many turns it takes to set a pusher of a key that
-// others have: to read the claims and the user's pushers, to claim, to postpone
+// beforeReconciling is how many turns it takes to set a pusher of a key that
+// others have: to read the claims and the user's pushers, to claim, to mark pending
 // and to store.
-const beforeSettlement = 5
+const beforeReconciling = 5
 
 // until returns a caller that dies after so many turns.
 func (c caller) until(turns int) caller {
@@ -401,20 +401,20 @@ func (m *memory) do(t *testing.T, script ...act) {
 	}
 }
 
-// settleAll has another host settle what was postponed, until all claims that are
+// reconcileAll has another host reconcile what was pending, until all claims that are
 // not stored count as given up. Once more than needed: nothing may be left to the
 // last time.
-func (m *memory) settleAll(t *testing.T) {
+func (m *memory) reconcileAll(t *testing.T) {
 	t.Helper()
-	settler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
+	reconciler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
 	for _, wait := range []time.Duration{0, 11 * time.Minute, time.Minute} {
 		time.Sleep(wait)
-		if err := settler.SettlePushkeys(t.Context()); err != nil {
+		if err := reconciler.ReconcilePushkeys(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if len(m.Postponed) != 0 {
-		t.Errorf("still postponed: %v", m.Postponed)
+	if len(m.Pending) != 0 {
+		t.Errorf("still pending: %v", m.Pending)
 	}
 }
 
@@ -444,7 +444,7 @@ func (m *memory) wantNamed(t *testing.T) {
 
 // wantCleanIndex fails unless the index names the owners, and beside them no
 // more than users who died before their pusher was stored or after it was
-// removed: they are forgotten when the key was claimed next, and is settled.
+// removed: they are forgotten when the key was claimed next, and is reconciled.
 func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	t.Helper()
 	m.wantNamed(t)
@@ -455,9 +455,9 @@ func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 		}
 	}
 	m.do(t, act{dave, takes})
-	m.settleAll(t)
-	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.Postponed)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
-		t.Errorf("after another claim: owners, who is named and how many are postponed: %s", got)
+	m.reconcileAll(t)
+	if got := fmt.Sprint(m.owners(thePushkey), m.claimants(), len(m.Pending)); got != fmt.Sprint([]mxid.UserID{dave}, []mxid.UserID{dave}, 0) {
+		t.Errorf("after another claim: owners, who is named and how many are pending: %s", got)
 	}
 }
 
@@ -538,9 +538,9 @@ func (e *expectation) allows(owners []mxid.UserID) bool {
 	return true
 }
 
-// TestWhoeverDiesLeavesOneOwnerToTheNextSettlement kills up to two of three
+// TestWhoeverDiesLeavesOneOwnerToReconciliation kills up to two of three
 // requests, which come one after the other, at every step.
-func TestWhoeverDiesLeavesOneOwnerToTheNextSettlement(t *testing.T) {
+func TestWhoeverDiesLeavesOneOwnerToReconciliation(t *testing.T) {
 	t.Parallel()
 	for _, script := range scripts(3, takes, appends, deletes) {
 		t.Run(fmt.Sprint(script), func(t *testing.T) {
@@ -555,7 +555,7 @@ func TestWhoeverDiesLeavesOneOwnerToTheNextSettlement(t *testing.T) {
 	}
 }
 
-func TestWhereNobodyDiesNothingIsLeftToSettle(t *testing.T) {
+func TestWhereNobodyDiesNothingIsPending(t *testing.T) {
 	t.Parallel()
 	for _, script := range scripts(3, takes, appends, deletes) {
 		m := newMemory()
@@ -567,8 +567,8 @@ func TestWhereNobodyDiesNothingIsLeftToSettle(t *testing.T) {
 			if got := m.owners(thePushkey); !slices.Equal(got, want) || !slices.Equal(m.claimants(), want) {
 				t.Errorf("%v: owned by %v, the index names %v, want %v", script[:i+1], got, m.claimants(), want)
 			}
-			if len(claims.Owners()) != len(want) || len(m.Postponed) != 0 {
-				t.Errorf("%v: there are the claims %v, and postponed are %v", script[:i+1], claims.Owners(), m.Postponed)
+			if len(claims.Owners()) != len(want) || len(m.Pending) != 0 {
+				t.Errorf("%v: there are the claims %v, and pending are %v", script[:i+1], claims.Owners(), m.Pending)
 			}
 		}
 	}
@@ -601,7 +601,7 @@ func playScript(t *testing.T, script []act, choose func(int) int) {
 		}
 		time.Sleep(time.Second)
 	}
-	m.settleAll(t)
+	m.reconcileAll(t)
 	if owners := m.owners(thePushkey); !expected.allows(owners) {
 		t.Errorf("%v: owned by %v, want %+v", told, owners, expected)
 	}
@@ -679,13 +679,13 @@ func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bo
 			t.Errorf("%v: error %v", s.script[i], run.err)
 		}
 	}
-	settled := !slices.ContainsFunc(s.before, func(a act) bool { return a.verb == dies })
-	if got := m.owners(thePushkey); settled && len(died) == 0 && !allowed[fmt.Sprint(got)] {
+	reconciled := !slices.ContainsFunc(s.before, func(a act) bool { return a.verb == dies })
+	if got := m.owners(thePushkey); reconciled && len(died) == 0 && !allowed[fmt.Sprint(got)] {
 		t.Errorf("owned by %v, want one of %v", got, allowed)
 	}
-	m.settleAll(t)
+	m.reconcileAll(t)
 	if got := m.owners(thePushkey); !allowed[fmt.Sprint(got)] {
-		t.Errorf("owned by %v after the settlement, want one of %v", got, allowed)
+		t.Errorf("owned by %v after the reconciliation, want one of %v", got, allowed)
 	}
 	for _, a := range s.before {
 		if a.verb == falters {
@@ -727,13 +727,13 @@ var smallScenarios = []scenario{
 	{takenBy(carol), []act{{alice, takes}, {alice, logsOut}}},
 	{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {alice, deletes}}},
 	{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, logsOut}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, appends}, {bob, settles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, settles}}},
-	{[]act{{alice, takes}, {bob, dies}, {alice, falters}}, []act{{alice, appends}, {bob, settles}}},
-	{[]act{{alice, takes}, {bob, falters}}, []act{{alice, takes}, {bob, settles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{carol, takes}, {bob, settles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{bob, deletes}, {bob, settles}}},
-	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, settles}, {bob, settles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, appends}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, dies}, {alice, falters}}, []act{{alice, appends}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, falters}}, []act{{alice, takes}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{carol, takes}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{bob, deletes}, {bob, reconciles}}},
+	{[]act{{alice, takes}, {bob, dies}}, []act{{alice, reconciles}, {bob, reconciles}}},
 }
 
 var largeScenarios = []scenario{
@@ -777,7 +777,7 @@ func TestManyUsersAtOnce(t *testing.T) {
 		{takenBy(dave), []act{{alice, takes}, {alice, takes}, {dave, takes}}},
 		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, takes}, {bob, appends}, {bob, deletes}}},
 		{[]act{{alice, takes}, {bob, appends}}, []act{{alice, appends}, {bob, appends}, {carol, takes}}},
-		{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, appends}, {carol, settles}}},
+		{[]act{{alice, takes}, {bob, dies}}, []act{{alice, takes}, {bob, appends}, {carol, reconciles}}},
 	}
 	for _, s := range slices.Concat(largeScenarios, crowds) {
 		for kills := range 3 {
@@ -807,7 +807,7 @@ func TestATakerLeavesTheUsersOwnPusherAlone(t *testing.T) {
 		runs = append(runs, start(t.Context(), m, a.request(i)))
 	}
 	for _, step := range []struct{ player, turns int }{
-		{0, beforeSettlement - 2}, {1, beforeSettlement}, {2, 2}, {0, 1}, {1, 100}, {0, 100},
+		{0, beforeReconciling - 2}, {1, beforeReconciling}, {2, 2}, {0, 1}, {1, 100}, {0, 100},
 	} {
 		for run := runs[step.player]; step.turns > 0 && !run.ended; step.turns-- {
 			run.goOn()
@@ -889,7 +889,7 @@ func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	if got := m.owners(thePushkey); !slices.Equal(got, want) {
 		t.Errorf("turn %d fails: owned by %v at once, want %v", n, got, want)
 	}
-	m.settleAll(t)
+	m.reconcileAll(t)
 	if got := m.owners(thePushkey); !slices.Equal(got, want) {
 		t.Errorf("turn %d fails: owned by %v, want %v", n, got, want)
 	}
@@ -936,7 +936,7 @@ func TestWhatTheLimitsRefuseLeavesNoClaim(t *testing.T) {
 				if got := fmt.Sprint(m.owners(thePushkey), m.claimants()); got != fmt.Sprint(want, want) {
 					t.Errorf("owners and claimants: %s, want twice %v", got, want)
 				}
-				m.settleAll(t)
+				m.reconcileAll(t)
 			})
 		})
 	}

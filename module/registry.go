@@ -156,9 +156,9 @@ type PusherStore interface {
 // different hash slots. Package storetest holds the contract as tests.
 //
 // A user who sets a pusher claims its pushkey: claims have an order, and a claim
-// with [pusher.RemoveOthers] removes the pushers of all claims before it. To settle
+// with [pusher.RemoveOthers] removes the pushers of all claims before it. To reconcile
 // a pushkey is to remove these. It comes after the claim, in other slots, so a host
-// that dies in between leaves it to others: that is what Postpone is for.
+// that dies in between leaves it to others: that is what MarkPending is for.
 //
 // Errors: [pusher.Unreadable], [Unavailable].
 type PushkeyIndex interface {
@@ -169,19 +169,19 @@ type PushkeyIndex interface {
 	// atomically, in the way of [RuleStore.Update], and returns them.
 	Update(ctx context.Context, key pusher.Digest, edit func(*pusher.Claims) error) (pusher.Claims, error)
 
-	// Postpone remembers that a pushkey is to be settled for a claim, and for
-	// those before it. Settled forgets that, unless a later claim was postponed.
-	Postpone(ctx context.Context, unsettled Unsettled) error
-	Settled(ctx context.Context, unsettled Unsettled) error
+	// MarkPending remembers that a pushkey is to be reconciled for a claim, and for
+	// those before it. ClearPending forgets that, unless a later claim is pending.
+	MarkPending(ctx context.Context, p PendingPushkey) error
+	ClearPending(ctx context.Context, p PendingPushkey) error
 
-	// Postponed returns up to limit pushkeys that are to be settled, each with
+	// Pending returns up to limit pending pushkeys, each with
 	// its last claim, the oldest first: those whose number is that of a time
 	// before the given one, or all for the zero time.
-	Postponed(ctx context.Context, before time.Time, limit int) ([]Unsettled, error)
+	Pending(ctx context.Context, before time.Time, limit int) ([]PendingPushkey, error)
 }
 
-// Unsettled is a pushkey that may have an owner too many after a claim.
-type Unsettled struct {
+// PendingPushkey is a pushkey that may have an owner too many after a claim.
+type PendingPushkey struct {
 	Key   pusher.Digest
 	Claim int64 // its number; see [pusher.Claim]
 }
@@ -239,7 +239,7 @@ type PusherService interface {
 	// Of users who set the same key at the same time with
 	// [pusher.RemoveOthers], one has it in the end. After an error of kind
 	// [fault.Unavailable] the pusher may be set, and others may still have
-	// theirs for a while: [HostService.SettlePushkeys] removes them.
+	// theirs for a while: [HostService.ReconcilePushkeys] removes them.
 	Set(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error
 
 	// Delete removes the user's pusher of a key; that there is none is no
@@ -336,11 +336,11 @@ type HostService interface {
 	// was set since.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
-	// SettlePushkeys finishes what was left undone where a host died, or Redis
+	// ReconcilePushkeys finishes what was left undone where a host died, or Redis
 	// failed, while a pusher was set that takes a pushkey from other users. A claim
 	// that has had no pusher at each call for ten minutes is taken back. The module
 	// calls it itself, every half minute.
-	SettlePushkeys(ctx context.Context) error
+	ReconcilePushkeys(ctx context.Context) error
 }
 
 // SyncService answers the part of a /sync that is about push rules. The host puts

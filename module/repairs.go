@@ -49,15 +49,15 @@ func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pus
 	if err != nil {
 		return err
 	}
-	return r.postponeShared(ctx, key, claim.User, claims)
+	return r.markShared(ctx, key, claim.User, claims)
 }
 
-// postponeShared has a key settled if other users claim it, too.
-func (r *Repairs) postponeShared(ctx context.Context, key pusher.Digest, user mxid.UserID, claims pusher.Claims) error {
+// markShared has a key reconciled if other users claim it, too.
+func (r *Repairs) markShared(ctx context.Context, key pusher.Digest, user mxid.UserID, claims pusher.Claims) error {
 	if _, rival := claims.Last(user); rival == 0 {
 		return nil
 	}
-	return r.keys.Pushkeys.Postpone(ctx, Unsettled{key, claims.Newest()})
+	return r.keys.Pushkeys.MarkPending(ctx, PendingPushkey{key, claims.Newest()})
 }
 
 func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
@@ -67,7 +67,7 @@ func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Push
 		return nil
 	})
 	if err == nil {
-		err = r.postponeShared(ctx, p.Digest(), user, claims)
+		err = r.markShared(ctx, p.Digest(), user, claims)
 	}
 	if err != nil {
 		return err
@@ -93,10 +93,10 @@ func (r *Repairs) Release(ctx context.Context, key pusher.Digest, claims []pushe
 }
 
 // PushkeyProblems are what is wrong with a pushkey, unless it is still to be
-// settled.
+// reconciled.
 type PushkeyProblems struct {
-	GivenUp []pusher.Owner // claims that no pusher has, and that are so old that none will come
-	TooMany []pusher.Owner // pushers that a later claim should have removed
+	Abandoned []pusher.Owner // claims that no pusher has, and that are so old that none will come
+	TooMany   []pusher.Owner // pushers that a later claim should have removed
 }
 
 // ProblemsOfPushkey compares the claims to a key with the pushers of those who
@@ -104,7 +104,7 @@ type PushkeyProblems struct {
 func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher, now time.Time) (p PushkeyProblems) {
 	for _, claim := range withoutPushers(claims, held) {
 		if now.Sub(time.UnixMicro(claim.Claim)) > claimAge {
-			p.GivenUp = append(p.GivenUp, claim)
+			p.Abandoned = append(p.Abandoned, claim)
 		}
 	}
 	var first int64 // that is not removed

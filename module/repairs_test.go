@@ -37,8 +37,8 @@ func TestALostClaimComesBack(t *testing.T) {
 		}
 	}
 	record(withPusher(t, m, bob, pusher.Claim{Number: 5, Removes: 5}), bob)
-	if len(m.Postponed) != 0 {
-		t.Error("a key that nobody shares is to be settled")
+	if len(m.Pending) != 0 {
+		t.Error("a key that nobody shares is to be reconciled")
 	}
 	record(withPusher(t, m, carol, pusher.Claim{Number: 7, Removes: 7}), carol)
 	claims := m.Claims[key]
@@ -47,11 +47,11 @@ func TestALostClaimComesBack(t *testing.T) {
 	}
 
 	// The later claim, which removes others, wins.
-	if err := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil).SettlePushkeys(t.Context()); err != nil {
+	if err := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil).ReconcilePushkeys(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.Postponed) != 0 {
-		t.Errorf("got %v, %v", owners, m.Postponed)
+	if owners := m.owners(thePushkey); !slices.Equal(owners, []mxid.UserID{carol}) || len(m.Pending) != 0 {
+		t.Errorf("got %v, %v", owners, m.Pending)
 	}
 }
 
@@ -82,8 +82,8 @@ func testANewClaim(t *testing.T, claim pusher.Claim) {
 	if own, other := claims.Last(bob); own <= 7 || own != held.Claim.Number || held.Claim.Removes != 0 || other != 7 || len(claims.Owners()) != 2 {
 		t.Errorf("got %+v, %+v", held.Claim, claims.Owners())
 	}
-	if _, postponed := m.Postponed[thePushkey.Digest()]; !postponed {
-		t.Error("the key is shared, and is not to be settled")
+	if _, pending := m.Pending[thePushkey.Digest()]; !pending {
+		t.Error("the key is shared, and is not to be reconciled")
 	}
 }
 
@@ -98,17 +98,17 @@ func TestProblemsOfAPushkey(t *testing.T) {
 		carol: {Key: thePushkey, Claim: pusher.Claim{Number: old + 1, Removes: old + 1}},
 	}
 	got := module.ProblemsOfPushkey(claims, held, time.Now())
-	if !slices.Equal(got.GivenUp, []pusher.Owner{{User: dave, Claim: old + 2}}) || !slices.Equal(got.TooMany, []pusher.Owner{{User: bob, Claim: old}}) {
+	if !slices.Equal(got.Abandoned, []pusher.Owner{{User: dave, Claim: old + 2}}) || !slices.Equal(got.TooMany, []pusher.Owner{{User: bob, Claim: old}}) {
 		t.Errorf("got %+v", got)
 	}
 
 	m := newMemory()
 	m.Claims[thePushkey.Digest()] = claims
-	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got.GivenUp); err != nil {
+	if err := m.repairs().Release(t.Context(), thePushkey.Digest(), got.Abandoned); err != nil {
 		t.Fatal(err)
 	}
 	left := m.Claims[thePushkey.Digest()]
-	if problems := module.ProblemsOfPushkey(left, held, time.Now()); len(problems.GivenUp) != 0 || len(left.Owners()) != 3 {
+	if problems := module.ProblemsOfPushkey(left, held, time.Now()); len(problems.Abandoned) != 0 || len(left.Owners()) != 3 {
 		t.Errorf("got %+v", left.Owners())
 	}
 }

@@ -51,7 +51,7 @@ type Options struct {
 
 	// Observer is told of the operations of the stores, whoever has made them, of rule
 	// sets that are created and repaired, of an [ImportRefused], and why pushkeys could
-	// not be settled, which are looked at again after half a minute. Nil is none.
+	// not be reconciled; the next try is after half a minute. Nil is none.
 	Observer observe.Observer
 
 	// ImportSource has users who are to be imported at their first use; nil if the
@@ -65,13 +65,13 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 	observer := observe.Or(o.Observer)
 	stores = stores.observed(observer)
 	imports := &importer{accounts: o.Accounts, source: o.ImportSource, observer: observer}
-	imports.present.users.Limit = mostPresent
+	imports.present.users.Limit = maxPresent
 	imports.rules = &ruleService{
 		store: stores.Rules, feed: feed, accounts: o.Accounts, imports: imports,
 		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
 	imports.pushers = &pusherService{
-		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, settler: newSettler(stores),
+		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, reconciler: newReconciler(stores),
 		policy: o.Policy, accounts: o.Accounts, imports: imports,
 	}
 	return &Service{
@@ -99,22 +99,22 @@ func (s *Service) Sync(rules RuleService) SyncService {
 	return &syncService{rules, s.feed}
 }
 
-// settleInterval is how often hosts look for pushkeys to settle, about.
-const settleInterval = 30 * time.Second
+// reconcileInterval is how often hosts look for pushkeys to reconcile, about.
+const reconcileInterval = 30 * time.Second
 
 // Run does what goes on beside requests until ctx ends: it notifies listeners
-// of changes, and settles the pushkeys that a host which died has left unsettled.
+// of changes, and reconciles the pushkeys that a host which died has left pending.
 // It returns when all that it started has ended, calls of listeners included.
 func (s *Service) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { s.feed.Run(ctx) })
-	running.Go(func() { s.settleRepeatedly(ctx) })
+	running.Go(func() { s.reconcileRepeatedly(ctx) })
 	running.Wait()
 }
 
-func (s *Service) settleRepeatedly(ctx context.Context) {
-	for retry.Sleep(ctx, retry.Jitter(settleInterval)) == nil {
-		err := s.pushers.settler.settle(ctx)
+func (s *Service) reconcileRepeatedly(ctx context.Context) {
+	for retry.Sleep(ctx, retry.Jitter(reconcileInterval)) == nil {
+		err := s.pushers.reconciler.reconcile(ctx)
 		if err != nil && ctx.Err() == nil {
 			s.observer.Report(observe.PushkeysPending, err)
 		}

@@ -22,11 +22,11 @@ var _ module.PushkeyIndex = (*Index)(nil)
 // Index is a [module.PushkeyIndex] on Redis, beside a [Store]. It is safe for
 // concurrent use, does no I/O of its own accord, and needs no closing.
 type Index struct {
-	claims    *rediscommit.Store[pusher.Claims, string]
-	client    redis.UniversalClient
-	cfg       rediscommit.Config
-	postponed string // the key of what is to be settled
-	settled   *redis.Script
+	claims      *rediscommit.Store[pusher.Claims, string]
+	client      redis.UniversalClient
+	cfg         rediscommit.Config
+	pendingKey  string // the key of the pending pushkeys
+	clearScript *redis.Script
 }
 
 // NewIndex returns an index on client, which stays the caller's. The client
@@ -36,7 +36,7 @@ func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommi
 	if err != nil {
 		return nil, err
 	}
-	return &Index{claims, client, cfg, stored.Keys{Prefix: cfg.KeyPrefix}.Unsettled(), redis.NewScript(settledScript)}, nil
+	return &Index{claims, client, cfg, stored.Keys{Prefix: cfg.KeyPrefix}.Pending(), redis.NewScript(clearPendingScript)}, nil
 }
 
 // Load returns the claims to a pushkey; see [module.PushkeyIndex].
@@ -51,47 +51,47 @@ func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher
 	return now.Value, err
 }
 
-// Postpone remembers a claim; see [module.PushkeyIndex].
-func (x *Index) Postpone(ctx context.Context, u module.Unsettled) error {
+// MarkPending remembers a claim; see [module.PushkeyIndex].
+func (x *Index) MarkPending(ctx context.Context, u module.PendingPushkey) error {
 	member := redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(u.Claim), Member: string(u.Key)}}}
-	return x.do(ctx, "postpone", func(ctx context.Context) error {
-		return x.client.ZAddArgs(ctx, x.postponed, member).Err()
+	return x.do(ctx, "mark pending", func(ctx context.Context) error {
+		return x.client.ZAddArgs(ctx, x.pendingKey, member).Err()
 	})
 }
 
-// Settled forgets a pushkey unless a later claim was postponed; see
+// ClearPending forgets a pushkey unless a later claim was pending; see
 // [module.PushkeyIndex].
-func (x *Index) Settled(ctx context.Context, u module.Unsettled) error {
-	return x.do(ctx, "settled", func(ctx context.Context) error {
-		return x.settled.Run(ctx, x.client, []string{x.postponed}, string(u.Key), u.Claim).Err()
+func (x *Index) ClearPending(ctx context.Context, u module.PendingPushkey) error {
+	return x.do(ctx, "clear pending", func(ctx context.Context) error {
+		return x.clearScript.Run(ctx, x.client, []string{x.pendingKey}, string(u.Key), u.Claim).Err()
 	})
 }
 
-// settledScript removes a pushkey from those to be settled.
+// clearPendingScript removes a pushkey from those to be reconciled.
 //
-// ARGV: the digest, and the number of the last claim that is settled.
-const settledScript = `
+// ARGV: the digest, and the number of the last claim that is reconciled.
+const clearPendingScript = `
 local claim = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if claim and tonumber(claim) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
 return 1`
 
-// Postponed returns what was postponed, the oldest first; see
+// Pending returns what was pending, the oldest first; see
 // [module.PushkeyIndex].
-func (x *Index) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
+func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all []module.PendingPushkey, err error) {
 	var members []redis.Z
 	last := "+inf"
 	if !before.IsZero() {
 		last = "(" + strconv.FormatInt(before.UnixMicro(), 10)
 	}
-	err = x.do(ctx, "postponed", func(ctx context.Context) (err error) {
+	err = x.do(ctx, "list pending", func(ctx context.Context) (err error) {
 		members, err = x.client.ZRangeArgsWithScores(ctx, redis.ZRangeArgs{
-			Key: x.postponed, ByScore: true, Start: "-inf", Stop: last, Count: int64(limit),
+			Key: x.pendingKey, ByScore: true, Start: "-inf", Stop: last, Count: int64(limit),
 		}).Result()
 		return err
 	})
 	for _, member := range members {
 		digest, _ := member.Member.(string)
-		all = append(all, module.Unsettled{Key: pusher.Digest(digest), Claim: int64(member.Score)})
+		all = append(all, module.PendingPushkey{Key: pusher.Digest(digest), Claim: int64(member.Score)})
 	}
 	return all, err
 }

@@ -102,7 +102,7 @@ func TestTheRoundTripsOfASetOfAPusher(t *testing.T) {
 		{"one", "renews", alice, "a", []string{
 			"getrange",                                          // there is another user
 			"evalsha", "zadd", "evalsha", "evalsha", "getrange", // a claim, the pusher with it, and the old claim goes
-			"hmget+hmget", "hmget", "evalsha", "evalsha", "evalsha", "eval", // the other user's pusher, its claim, and all is settled
+			"hmget+hmget", "hmget", "evalsha", "evalsha", "evalsha", "eval", // the other user's pusher, its claim, and all is reconciled
 		}},
 	} {
 		h := hosts[step.host]

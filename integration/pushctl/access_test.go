@@ -125,7 +125,7 @@ func (g *guarded) damage() {
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
 	for _, d := range damages(g.keys) {
-		if d.kind == pusherTooMany || d.kind == unsettledPushkeys {
+		if d.kind == pusherTooMany || d.kind == pendingPushkeys {
 			d.make(g.bed)
 		}
 	}

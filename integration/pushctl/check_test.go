@@ -86,13 +86,13 @@ func damages(keys stored.Keys) []damage {
 		{"a pusher that is no JSON", unreadablePushers, left, runs("HSET", pushers, own.Field(), secret)},
 		{"another pusher that is no JSON", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
 		{"a pusher without a claim", pusherUnknown, repaired, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
-		{"a pusher that should have gone", pusherTooMany, repaired, inOrder(shareOfWhichOneRemoves, runs("DEL", keys.Unsettled()))},
+		{"a pusher that should have gone", pusherTooMany, repaired, inOrder(shareOfWhichOneRemoves, runs("DEL", keys.Pending()))},
 
 		{"lost claims", pusherUnknown, repaired, runs("DEL", claims)},
 		{"a claim that another has", pusherUnknown, repaired, giveClaimToBob},
 		{"claims that are no JSON", unreadableClaims, repaired, runs("SET", claimsOfNobody, "no JSON")},
-		{"a claim that was given up", claimGivenUp, repaired, runs("SET", claimsOfNobody, `{"claims":{"17":"@bob:example.org"}}`)},
-		{"pushkeys that nobody settles", unsettledPushkeys, repaired, runs("ZADD", keys.Unsettled(), 17, string(own.Digest()))},
+		{"a claim that was given up", claimAbandoned, repaired, runs("SET", claimsOfNobody, `{"claims":{"17":"@bob:example.org"}}`)},
+		{"pushkeys that no host reconciles", pendingPushkeys, repaired, runs("ZADD", keys.Pending(), 17, string(own.Digest()))},
 
 		{"a queue of another form", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "3 8")},
 		{"a queue of an old form", oldDelivery, repaired, runs("SET", keys.DeliveryFormat(), "1 8")},
@@ -181,8 +181,8 @@ func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 			if d.kind == unreadableEvent || d.kind == unreadablePushers {
 				checkSaved(t, saved)
 			}
-			if n := b.client.ZCard(t.Context(), b.keys.Unsettled()).Val(); d.kind == pusherTooMany && n != 0 {
-				t.Errorf("%d pushkeys are still to be settled", n)
+			if n := b.client.ZCard(t.Context(), b.keys.Pending()).Val(); d.kind == pusherTooMany && n != 0 {
+				t.Errorf("%d pushkeys are still pending", n)
 			}
 			b.want(status, "check")
 		})

@@ -22,8 +22,8 @@ var (
 	pusherUnknown     = kind{"pusher unknown to the index", byRepair}
 	pusherTooMany     = kind{"pusher that a later claim removes", byRepair}
 	unreadableClaims  = kind{"unreadable claims", byRepair}
-	claimGivenUp      = kind{"claim without a pusher", byRepair}
-	unsettledPushkeys = kind{"pushkeys not settled in time", byRepair}
+	claimAbandoned    = kind{"claim without a pusher", byRepair}
+	pendingPushkeys   = kind{"pushkeys pending for too long", byRepair}
 )
 
 type userHash struct {
@@ -112,7 +112,7 @@ func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p p
 // examineClaims looks for claims that no pusher has, and for pushers that a later
 // claim should have removed.
 func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *examination) error {
-	settling, err := b.readUnsettled(ctx, x.claims)
+	pending, err := b.readPending(ctx, x.claims)
 	if err != nil {
 		return err
 	}
@@ -127,7 +127,7 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 		}
 	}
 	for _, c := range x.claims {
-		if !settling[c.Digest] {
+		if !pending[c.Digest] {
 			b.examinePushkey(x, node, c, lists)
 		}
 	}
@@ -147,13 +147,13 @@ func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims
 		}
 	}
 	problems := module.ProblemsOfPushkey(c.Claims, held, x.now)
-	for _, claim := range problems.GivenUp {
+	for _, claim := range problems.Abandoned {
 		// Which claims unreadable pushers have is not known.
 		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
 			continue
 		}
 		x.doubtful = append(x.doubtful, problem{
-			kind: claimGivenUp, subject: c.owner(), detail: detailOf(claim), key: c.name, node: node,
+			kind: claimAbandoned, subject: c.owner(), detail: detailOf(claim), key: c.name, node: node,
 			repair: func(ctx context.Context) error { return b.repairs.Release(ctx, c.Digest, []pusher.Owner{claim}) },
 		})
 	}
@@ -161,58 +161,58 @@ func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims
 		x.doubtful = append(x.doubtful, problem{
 			kind: pusherTooMany, subject: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
 			repair: func(ctx context.Context) error {
-				return b.index.Postpone(ctx, module.Unsettled{Key: c.Digest, Claim: c.Newest()})
+				return b.index.MarkPending(ctx, module.PendingPushkey{Key: c.Digest, Claim: c.Newest()})
 			},
 		})
 	}
 }
 
-// readUnsettled tells which of the pushkeys that several users claim are to be
-// settled still.
-func (b *backend) readUnsettled(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
+// readPending tells which of the pushkeys that several users claim are to be
+// reconciled still.
+func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
 	answers := map[pusher.Digest]*redis.FloatCmd{}
 	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // its error is that of one of the commands
 		for _, c := range claims {
 			if len(c.Users()) > 1 {
-				answers[c.Digest] = p.ZScore(ctx, b.keys.Unsettled(), string(c.Digest))
+				answers[c.Digest] = p.ZScore(ctx, b.keys.Pending(), string(c.Digest))
 			}
 		}
 		return nil
 	})
-	settling := map[pusher.Digest]bool{}
+	pending := map[pusher.Digest]bool{}
 	for digest, answer := range answers {
 		if err := answer.Err(); err != nil && !errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("read what is to be settled: %w", err)
+			return nil, fmt.Errorf("read pending pushkeys: %w", err)
 		}
-		settling[digest] = answer.Err() == nil
+		pending[digest] = answer.Err() == nil
 	}
-	return settling, nil
+	return pending, nil
 }
 
-// overdue is from when on a pushkey should have been settled. Hosts settle every
+// overdue is from when on a pushkey should have been reconciled. Hosts reconcile every
 // half minute, and claims without a pusher after ten.
 const overdue = 15 * time.Minute
 
-// overduePushkeys returns a problem if no host settles pushkeys.
+// overduePushkeys returns a problem if no host reconciles pushkeys.
 func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
-	late, err := b.index.Postponed(ctx, b.now().Add(-overdue), 1<<20)
+	late, err := b.index.Pending(ctx, b.now().Add(-overdue), 1<<20)
 	if err != nil || len(late) == 0 {
 		return nil, err
 	}
 	return []problem{{
-		kind: unsettledPushkeys, subject: b.keys.Unsettled(), detail: fmt.Sprintf("%d, the oldest of %s", len(late), timeOf(late[0].Claim)),
-		repair: b.settlePushkeys,
+		kind: pendingPushkeys, subject: b.keys.Pending(), detail: fmt.Sprintf("%d, the oldest of %s", len(late), timeOf(late[0].Claim)),
+		repair: b.reconcilePushkeys,
 	}}, nil
 }
 
-// settlePushkeys does what the hosts do every half minute, until nothing is
+// reconcilePushkeys does what the hosts do every half minute, until nothing is
 // overdue or nothing more can be done.
-func (b *backend) settlePushkeys(ctx context.Context) error {
+func (b *backend) reconcilePushkeys(ctx context.Context) error {
 	for before := 1 << 20; ; {
-		if err := b.host.SettlePushkeys(ctx); err != nil {
+		if err := b.host.ReconcilePushkeys(ctx); err != nil {
 			return err
 		}
-		late, err := b.index.Postponed(ctx, b.now().Add(-overdue), 1<<20)
+		late, err := b.index.Pending(ctx, b.now().Add(-overdue), 1<<20)
 		if err != nil || len(late) == 0 || len(late) == before {
 			return err
 		}

@@ -268,7 +268,7 @@ func (i *importing) replace(ctx context.Context, j importJob) (done bool, err er
 
 // claim has the index know the pushers of a record, unless claims that were read
 // when the pushers were stored have them. Where somebody has claimed a pushkey
-// since, it is settled by the numbers of the claims.
+// since, it is reconciled by the numbers of the claims.
 func (i *importing) claim(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {

@@ -302,7 +302,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	now, host := time.Now(), "https://push-gateway-of-a-long-name.example.org:8443"
 	found := newReport()
 	for _, k := range []kind{
-		unreadableEvent, emptyEvent, unreadablePushers, pusherUnknown, pusherTooMany, unreadableClaims, claimGivenUp, unsettledPushkeys,
+		unreadableEvent, emptyEvent, unreadablePushers, pusherUnknown, pusherTooMany, unreadableClaims, claimAbandoned, pendingPushkeys,
 		unreadableFormat, unreadableEntry, unreadableGateway, oldDelivery, wrongType, misplacedKey, unknownKey, flawOf(pushrule.ForeignDefault),
 	} {
 		for range 1000 {

@@ -57,7 +57,7 @@ func (r *repairer) run(ctx context.Context, p *pace) error {
 		return parallel(ctx, found, r.handle)
 	})
 	if err == nil && r.yes {
-		err = r.settlePushkeys(ctx) // some repairs leave it to that
+		err = r.reconcilePushkeys(ctx) // some repairs leave it to that
 	}
 	if r.saved != nil {
 		err = errors.Join(err, r.saved.end(), r.saved.file.Close())

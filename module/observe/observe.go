@@ -183,7 +183,7 @@ const (
 	// ListenerPanicked is a panic of a change listener of the host.
 	ListenerPanicked
 
-	// PushkeysPending is for pushkeys that could not be settled. They are looked at again.
+	// PushkeysPending is for pushkeys that could not be reconciled. They are looked at again.
 	PushkeysPending
 
 	// ImportIncomplete is for a user of whom not everything was imported.
@@ -219,7 +219,7 @@ const (
 var problems = [...]string{
 	FeedDisconnected:  "change feed disconnected from Redis, reconnecting",
 	ListenerPanicked:  "change listener panicked",
-	PushkeysPending:   "pushkeys are still to be settled",
+	PushkeysPending:   "pushkeys are still pending",
 	ImportIncomplete:  "rules or pushers of a user were not imported",
 	ClientSetting:     "a setting of the Redis client will hurt",
 	NoDurability:      "no change will be acknowledged",

@@ -100,8 +100,8 @@ func readDocument(r *strictjson.Reader) (document, error) {
 	return document{text, written.canonical && written.text == text, written.legacy}, nil
 }
 
-// forChange returns the set in the form in which the service writes it.
-func (d document) forChange() document {
+// canonicalized returns the set in the form in which the service writes it.
+func (d document) canonicalized() document {
 	switch {
 	case d.text == "":
 		return document{text: emptySet, canonical: true}

@@ -33,7 +33,7 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	if kind.HasPattern() && d.Pattern == "" {
 		return ErrInvalidData
 	}
-	doc := s.doc.forChange()
+	doc := s.doc.canonicalized()
 	made := func(enabled bool) entry { return newEntry(kind, d.rule(id, enabled)) }
 	if at == (Position{}) {
 		if next, done := doc.putInPlace(kind, id, made); done {
@@ -166,7 +166,7 @@ func (s *Ruleset) Delete(kind Kind, id string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
 	}
-	doc := s.doc.forChange()
+	doc := s.doc.canonicalized()
 	list, listed := doc.entryList(kind)
 	i := indexOfEntry(list, id)
 	switch {
@@ -196,7 +196,7 @@ func (s *Ruleset) setMember(kind Kind, id, name, value string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
 	}
-	doc := s.doc.forChange()
+	doc := s.doc.canonicalized()
 	at, e, found := doc.find(kind, id)
 	if !found {
 		return ErrRuleNotFound

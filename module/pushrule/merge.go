@@ -10,7 +10,7 @@ import "slices"
 // defaults; only .m.rule.master is above them. A second merge with the same
 // table changes nothing.
 func (s *Ruleset) MergeDefaults(table Ruleset) {
-	doc := s.doc.forChange()
+	doc := s.doc.canonicalized()
 	for _, kind := range Kinds() {
 		var merged []entry
 		list, listed := doc.entryList(kind)

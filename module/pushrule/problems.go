@@ -64,7 +64,7 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 // with the table as [Ruleset.MergeDefaults] does. It fails, and changes nothing,
 // with [ErrDuplicatesDiffer] or [ErrForeignDefault].
 func (s *Ruleset) Repair(table Ruleset) error {
-	repaired := Ruleset{s.doc.forChange()}
+	repaired := Ruleset{s.doc.canonicalized()}
 	for _, kind := range Kinds() {
 		list, listed := repaired.doc.entryList(kind)
 		want, _ := table.doc.entryList(kind)

@@ -33,7 +33,7 @@ func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 		return nil
 	}
 	u := upgrade{oldRoom: oldRoom, newRoom: newRoom, settled: s.hasSetting(newRoom)}
-	doc := s.doc.forChange()
+	doc := s.doc.canonicalized()
 	copied := false
 	for _, kind := range []Kind{Override, Room} {
 		list, listed := doc.entryList(kind)

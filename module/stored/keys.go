@@ -5,7 +5,7 @@
 //	account_data:{@user:server}:m.push_rules   string, the user's push rules event
 //	pushers:{@user:server}                     hash, the user's pushers
 //	pushkey:{DIGEST}                           string, which users claim a pushkey
-//	pushkeys:unsettled                         sorted set, pushkeys to be settled, by their last claim
+//	pushkeys:pending                         sorted set, pushkeys to be settled, by their last claim
 //
 // and, where the host includes delivery, of which NNN is the number of a shard:
 //
@@ -54,7 +54,7 @@ const (
 	pushersStart = "pushers:{"
 	claimsStart  = "pushkey:{"
 	tagEnd       = "}"
-	unsettled    = "pushkeys:unsettled"
+	pending      = "pushkeys:pending"
 )
 
 // Rules is the key of a user's push rules event.
@@ -76,8 +76,8 @@ func (k Keys) Claims(digest pusher.Digest) string {
 	return k.Prefix + claimsStart + string(digest) + tagEnd
 }
 
-// Unsettled is the key of the pushkeys that are to be settled.
-func (k Keys) Unsettled() string { return k.Prefix + unsettled }
+// Pending is the key of the pending pushkeys.
+func (k Keys) Pending() string { return k.Prefix + pending }
 
 // KeyKind is what a key holds.
 type KeyKind int
@@ -90,7 +90,7 @@ const (
 	StagedKey                   // see [Staged]
 	PushersKey                  // see [Keys.Pushers]
 	ClaimsKey                   // see [Keys.Claims]
-	UnsettledKey                // see [Keys.Unsettled]
+	PendingKey                  // see [Keys.Pending]
 
 	ShardDueKey         // see [Keys.ShardDue]
 	ShardTroubleKey     // see [Keys.ShardTrouble]
@@ -118,8 +118,8 @@ func (k Keys) Parse(name string) Key {
 	if !isBelow {
 		return Key{}
 	}
-	if rest == unsettled {
-		return Key{Kind: UnsettledKey}
+	if rest == pending {
+		return Key{Kind: PendingKey}
 	}
 	if user, found := cutUser(rest, rulesStart, rulesEnd); found {
 		return Key{Kind: RulesKey, User: user}

@@ -23,22 +23,22 @@ type Memory struct {
 	Before func(operation string) error
 
 	sync.Mutex
-	Contents  map[mxid.UserID]module.Content
-	Changes   int64 // of rules so far, and the last version
-	Lists     map[mxid.UserID]pusher.List
-	Claims    map[pusher.Digest]pusher.Claims
-	Postponed map[pusher.Digest]int64 // the last claim of each
-	watchers  map[*func(module.Change)]bool
+	Contents map[mxid.UserID]module.Content
+	Changes  int64 // of rules so far, and the last version
+	Lists    map[mxid.UserID]pusher.List
+	Claims   map[pusher.Digest]pusher.Claims
+	Pending  map[pusher.Digest]int64 // the last claim of each
+	watchers map[*func(module.Change)]bool
 }
 
 // NewMemory returns a memory in which nothing is stored.
 func NewMemory() *Memory {
 	return &Memory{
-		Contents:  map[mxid.UserID]module.Content{},
-		Lists:     map[mxid.UserID]pusher.List{},
-		Claims:    map[pusher.Digest]pusher.Claims{},
-		Postponed: map[pusher.Digest]int64{},
-		watchers:  map[*func(module.Change)]bool{},
+		Contents: map[mxid.UserID]module.Content{},
+		Lists:    map[mxid.UserID]pusher.List{},
+		Claims:   map[pusher.Digest]pusher.Claims{},
+		Pending:  map[pusher.Digest]int64{},
+		watchers: map[*func(module.Change)]bool{},
 	}
 }
 
@@ -217,31 +217,31 @@ func (i memoryPushkeys) Update(ctx context.Context, key pusher.Digest, edit func
 	return claims, nil
 }
 
-func (i memoryPushkeys) Postpone(ctx context.Context, u module.Unsettled) error {
-	return i.memory.step(ctx, "postpone", func() error {
-		i.memory.Postponed[u.Key] = max(i.memory.Postponed[u.Key], u.Claim)
+func (i memoryPushkeys) MarkPending(ctx context.Context, u module.PendingPushkey) error {
+	return i.memory.step(ctx, "mark pending", func() error {
+		i.memory.Pending[u.Key] = max(i.memory.Pending[u.Key], u.Claim)
 		return nil
 	})
 }
 
-func (i memoryPushkeys) Settled(ctx context.Context, u module.Unsettled) error {
-	return i.memory.step(ctx, "settled", func() error {
-		if i.memory.Postponed[u.Key] <= u.Claim {
-			delete(i.memory.Postponed, u.Key)
+func (i memoryPushkeys) ClearPending(ctx context.Context, u module.PendingPushkey) error {
+	return i.memory.step(ctx, "clear pending", func() error {
+		if i.memory.Pending[u.Key] <= u.Claim {
+			delete(i.memory.Pending, u.Key)
 		}
 		return nil
 	})
 }
 
-func (i memoryPushkeys) Postponed(ctx context.Context, before time.Time, limit int) (all []module.Unsettled, err error) {
-	err = i.memory.step(ctx, "postponed", func() error {
-		for key, claim := range i.memory.Postponed {
+func (i memoryPushkeys) Pending(ctx context.Context, before time.Time, limit int) (all []module.PendingPushkey, err error) {
+	err = i.memory.step(ctx, "list pending", func() error {
+		for key, claim := range i.memory.Pending {
 			if before.IsZero() || claim < before.UnixMicro() {
-				all = append(all, module.Unsettled{Key: key, Claim: claim})
+				all = append(all, module.PendingPushkey{Key: key, Claim: claim})
 			}
 		}
 		return nil
 	})
-	slices.SortFunc(all, func(a, b module.Unsettled) int { return cmp.Compare(a.Claim, b.Claim) })
+	slices.SortFunc(all, func(a, b module.PendingPushkey) int { return cmp.Compare(a.Claim, b.Claim) })
 	return all[:min(limit, len(all))], err
 }

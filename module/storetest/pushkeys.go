@@ -23,7 +23,7 @@ func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 		{"a refused edit changes nothing", refusedClaim},
 		{"no claim of many hosts is lost", claimants},
 		{"a context that has ended changes nothing", claimEndedContext},
-		{"what was postponed is told until it is settled", postponedClaims},
+		{"a pending pushkey is listed until it is cleared", pendingPushkeys},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newIndex) })
 	}
@@ -114,44 +114,44 @@ func claimEndedContext(t *testing.T, newIndex func(*testing.T) module.PushkeyInd
 	wantUnavailable(t, err)
 	_, err = index.Update(ctx, key, claimBy(newUser()))
 	wantUnavailable(t, err)
-	wantUnavailable(t, index.Postpone(ctx, module.Unsettled{Key: key, Claim: 1}))
-	wantUnavailable(t, index.Settled(ctx, module.Unsettled{Key: key, Claim: 1}))
-	_, err = index.Postponed(ctx, time.Now(), 10)
+	wantUnavailable(t, index.MarkPending(ctx, module.PendingPushkey{Key: key, Claim: 1}))
+	wantUnavailable(t, index.ClearPending(ctx, module.PendingPushkey{Key: key, Claim: 1}))
+	_, err = index.Pending(ctx, time.Now(), 10)
 	wantUnavailable(t, err)
 	wantClaims(t, index, key)
 }
 
-func postponedClaims(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
+func pendingPushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	hosts, now := [2]module.PushkeyIndex{newIndex(t), newIndex(t)}, time.Now()
-	claim := func(key pusher.Digest, at time.Time) module.Unsettled {
-		return module.Unsettled{Key: key, Claim: at.UnixMicro()}
+	claim := func(key pusher.Digest, at time.Time) module.PendingPushkey {
+		return module.PendingPushkey{Key: key, Claim: at.UnixMicro()}
 	}
 	early, late := claim(newDigest(), now.Add(-time.Hour)), claim(newDigest(), now)
 	later := claim(early.Key, now.Add(-time.Minute))
-	want := func(before time.Time, want ...module.Unsettled) {
+	want := func(before time.Time, want ...module.PendingPushkey) {
 		t.Helper()
-		all, err := hosts[1].Postponed(t.Context(), before, 1000)
+		all, err := hosts[1].Pending(t.Context(), before, 1000)
 		wantNoError(t, err)
-		all = slices.DeleteFunc(all, func(u module.Unsettled) bool { return u.Key != early.Key && u.Key != late.Key })
+		all = slices.DeleteFunc(all, func(u module.PendingPushkey) bool { return u.Key != early.Key && u.Key != late.Key })
 		if !slices.Equal(all, want) {
 			t.Errorf("got %v, want %v", all, want)
 		}
 	}
 	soon := now.Add(time.Minute)
-	for _, u := range []module.Unsettled{late, early, late} {
-		wantNoError(t, hosts[0].Postpone(t.Context(), u))
+	for _, u := range []module.PendingPushkey{late, early, late} {
+		wantNoError(t, hosts[0].MarkPending(t.Context(), u))
 	}
 	want(soon, early, late)
 	want(time.Time{}, early, late)
 	want(now.Add(-time.Second), early)
-	wantNoError(t, hosts[1].Postpone(t.Context(), later))
-	wantNoError(t, hosts[0].Postpone(t.Context(), early)) // which is settled with the later one
+	wantNoError(t, hosts[1].MarkPending(t.Context(), later))
+	wantNoError(t, hosts[0].MarkPending(t.Context(), early)) // which is reconciled with the later one
 	want(soon, later, late)
-	wantNoError(t, hosts[0].Settled(t.Context(), early))
+	wantNoError(t, hosts[0].ClearPending(t.Context(), early))
 	want(soon, later, late)
-	wantNoError(t, hosts[0].Settled(t.Context(), later))
-	wantNoError(t, hosts[0].Settled(t.Context(), later))
+	wantNoError(t, hosts[0].ClearPending(t.Context(), later))
+	wantNoError(t, hosts[0].ClearPending(t.Context(), later))
 	want(soon, late)
-	wantNoError(t, hosts[1].Settled(t.Context(), claim(late.Key, soon)))
+	wantNoError(t, hosts[1].ClearPending(t.Context(), claim(late.Key, soon)))
 	want(soon)
 }

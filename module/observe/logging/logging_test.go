@@ -37,7 +37,7 @@ func TestEachProblemHasOneLine(t *testing.T) {
 		{observe.ListenerPanicked, &module.ListenerPanic{Listener: "waker", Value: "a bug"}, zapcore.ErrorLevel,
 			"change listener panicked", map[string]any{"error": (&module.ListenerPanic{Listener: "waker", Value: "a bug"}).Error()}},
 		{observe.PushkeysPending, cause, zapcore.WarnLevel,
-			"pushkeys are still to be settled", map[string]any{"error": unavailable}},
+			"pushkeys are still pending", map[string]any{"error": unavailable}},
 		{observe.ImportIncomplete, &module.ImportRefused{User: "@alice:example.org", Result: module.ImportResult{Rules: refused}}, zapcore.WarnLevel,
 			"rules or pushers of a user were not imported", map[string]any{"user_id": "@alice:example.org", "rules": 2, "pushers": 0}},
 		{observe.ClientSetting, &redisclient.SettingError{Advice: advice, Address: "10.0.0.1:6379"}, zapcore.WarnLevel,

@@ -22,11 +22,11 @@ type DeliveryConfig struct {
 	NamedGateways []string
 }
 
-const mostNamedGateways = 100
+const maxNamedGateways = 100
 
 // Validate returns an error if a field is not as its comment says.
 func (c DeliveryConfig) Validate() error {
-	if len(c.NamedGateways) > mostNamedGateways || slices.Contains(c.NamedGateways, otherGateways) {
+	if len(c.NamedGateways) > maxNamedGateways || slices.Contains(c.NamedGateways, otherGateways) {
 		return errors.New(`NamedGateways are more than 100, or one is "other"`)
 	}
 	return nil
@@ -76,7 +76,7 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 			Name: "pushfx_delivery_dropped_total", Help: "Notifications that are not sent.",
 		}, []string{reasonLabel}),
 		audience: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pushfx_audience_users_total", Help: "Users for whom an event was decided: a hit had the rules in memory, a miss had them read.",
+			Name: "pushfx_rule_cache_users_total", Help: "Users for whom an event was decided: a hit had the rules in memory, a miss had them read.",
 		}, []string{outcomeLabel}),
 	}
 	for _, gateway := range cfg.NamedGateways {

@@ -242,10 +242,10 @@ func Feed(stats func() module.FeedStats) []prometheus.Collector {
 			func() float64 { return value(stats()) })
 	}
 	return []prometheus.Collector{
-		counter("changes_heard_total", "Changes of push rules that this host has heard of from the store, its own included.",
-			func(s module.FeedStats) int64 { return s.Heard }),
-		counter("changes_told_total", "Calls of change listeners.",
-			func(s module.FeedStats) int64 { return s.Delivered }),
+		counter("changes_received_total", "Changes of push rules that the watch of the store reported, including those made here.",
+			func(s module.FeedStats) int64 { return s.Received }),
+		counter("changes_notified_total", "Calls of change listeners.",
+			func(s module.FeedStats) int64 { return s.Notified }),
 		counter("changes_dropped_total", "Changes that a listener was not notified of at once because too many waited; the next recheck notifies it.",
 			func(s module.FeedStats) int64 { return s.Dropped }),
 		counter("users_rechecked_total", "Users whose version was compared with the stored one, to find changes that this host did not hear of.",

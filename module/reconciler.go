@@ -13,41 +13,41 @@ import (
 // is stored within half a minute of its claim, or never.
 const claimAge = 10 * time.Minute
 
-// maxSettlements bounds how much one call of [settler.settle] does.
-const maxSettlements = 1000
+// maxReconciled bounds how much one call of [reconciler.reconcile] does.
+const maxReconciled = 1000
 
-// settler finishes what was left undone where a host died, or a store failed,
+// reconciler finishes what was left undone where a host died, or a store failed,
 // while a pusher was set that takes a pushkey from other users. It is safe for
 // concurrent use.
 //
-// A claim that has had no pusher for ten minutes is taken back. The settler itself
+// A claim that has had no pusher for ten minutes is taken back. The reconciler itself
 // must have seen it so at every call for that long: what the clocks of other hosts
 // say does not matter.
-type settler struct{ pushkeys pushkeys }
+type reconciler struct{ pushkeys pushkeys }
 
-// newSettler returns a settler of the pushkeys in stores.
-func newSettler(stores Stores) *settler {
-	return &settler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
+// newReconciler returns a reconciler of the pushkeys in stores.
+func newReconciler(stores Stores) *reconciler {
+	return &reconciler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
 }
 
-// settle settles what was postponed; see [HostService.SettlePushkeys]. A pushkey
+// reconcile reconciles what was pending; see [HostService.ReconcilePushkeys]. A pushkey
 // that fails does not keep the others from it. It does no harm to requests, or
 // other hosts, that do the same at the same time.
-func (s *settler) settle(ctx context.Context) error {
-	postponed, err := s.pushkeys.Pushkeys.Postponed(ctx, time.Time{}, maxSettlements)
+func (s *reconciler) reconcile(ctx context.Context) error {
+	pending, err := s.pushkeys.Pushkeys.Pending(ctx, time.Time{}, maxReconciled)
 	if err != nil {
 		return err
 	}
-	s.pushkeys.unused.keepOnly(postponed)
+	s.pushkeys.unused.keepOnly(pending)
 	var failures []error
-	for _, u := range postponed {
-		failures = append(failures, s.pushkeys.settlePostponed(ctx, u))
+	for _, u := range pending {
+		failures = append(failures, s.pushkeys.reconcilePending(ctx, u))
 	}
 	return errors.Join(failures...)
 }
 
 // unusedClaims remembers since when claims have had no pusher, by the monotonic
-// clock of this host, for the pushkeys that are to be settled.
+// clock of this host, for the pushkeys that are to be reconciled.
 type unusedClaims struct {
 	mu    sync.Mutex
 	since map[pusher.Digest]map[pusher.Owner]time.Time
@@ -60,7 +60,7 @@ func newUnusedClaims() *unusedClaims {
 // observe takes the claims to a key that have no pusher now. It returns those that
 // are given up, since they have had none for claimAge; pending reports whether there
 // are others.
-func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (givenUp []pusher.Owner, pending bool) {
+func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abandoned []pusher.Owner, pending bool) {
 	if c == nil {
 		return nil, len(unused) > 0
 	}
@@ -75,21 +75,21 @@ func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (givenU
 		}
 		since[claim] = first // also of those that are given up, until they are taken back
 		if now.Sub(first) >= claimAge {
-			givenUp = append(givenUp, claim)
+			abandoned = append(abandoned, claim)
 		} else {
 			pending = true
 		}
 	}
 	c.since[key] = since
-	return givenUp, pending
+	return abandoned, pending
 }
 
-// keepOnly forgets claims to keys that are settled.
-func (c *unusedClaims) keepOnly(postponed []Unsettled) {
+// keepOnly forgets claims to keys that are reconciled.
+func (c *unusedClaims) keepOnly(pending []PendingPushkey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept := make(map[pusher.Digest]map[pusher.Owner]time.Time, len(postponed))
-	for _, u := range postponed {
+	kept := make(map[pusher.Digest]map[pusher.Owner]time.Time, len(pending))
+	for _, u := range pending {
 		kept[u.Key] = c.since[u.Key]
 	}
 	c.since = kept

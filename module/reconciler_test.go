@@ -1,0 +1,95 @@
+package module_test
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+)
+
+// How old a claim is that has no pusher, a reconciler knows from having seen it: its
+// number is the time by a clock that nobody knows.
+func TestAClaimIsAbandonedTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m, key := newMemory(), thePushkey.Digest()
+		reconciler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
+		reconcile := func(want ...mxid.UserID) {
+			t.Helper()
+			if err := reconciler.ReconcilePushkeys(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			claims := m.Claims[key]
+			if got := claims.Users(); !slices.Equal(got, want) {
+				t.Errorf("claimed by %v, want %v", got, want)
+			}
+		}
+		for _, claim := range []pusher.Owner{
+			{User: alice, Claim: time.Now().Add(-24 * time.Hour).UnixMicro()}, {User: bob, Claim: time.Now().Add(24 * time.Hour).UnixMicro()},
+		} {
+			claims := m.Claims[key]
+			claims.Restore(claim)
+			m.Claims[key] = claims
+		}
+		m.Pending[key] = 1
+		reconcile(alice, bob)
+		time.Sleep(9 * time.Minute)
+		reconcile(alice, bob)
+
+		// A pusher that comes late keeps its claim.
+		claims := m.Claims[key]
+		withPusher(t, m, bob, pusher.KeepOthers.Claim(claims.Newest()))
+		time.Sleep(time.Minute)
+		reconcile(bob)
+		if len(m.Pending) != 0 {
+			t.Error("the key is still to be reconciled")
+		}
+	})
+}
+
+// A claim that had a pusher in between, or that was not pending, is a new
+// one to the reconciler.
+func TestTheReconcilerForgetsSinceWhenAClaimHadNoPusher(t *testing.T) {
+	for name, between := range map[string]func(t *testing.T, m *memory, reconcile func()){
+		"it had a pusher": func(t *testing.T, m *memory, reconcile func()) {
+			withPusher(t, m, alice, pusher.KeepOthers.Claim(5))
+			reconcile()
+			m.Lists, m.Pending[thePushkey.Digest()] = map[mxid.UserID]pusher.List{}, 5
+		},
+		"it was not pending": func(t *testing.T, m *memory, reconcile func()) {
+			delete(m.Pending, thePushkey.Digest())
+			reconcile()
+			m.Pending[thePushkey.Digest()] = 5
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				m, key := newMemory(), thePushkey.Digest()
+				m.Claims[key], m.Pending[key] = pusher.NewClaims(pusher.Owner{User: alice, Claim: 5}), 5
+				reconciler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
+				reconcile := func() {
+					if err := reconciler.ReconcilePushkeys(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+				}
+				reconcile()
+				time.Sleep(9 * time.Minute)
+				between(t, m, reconcile)
+				reconcile()
+				time.Sleep(9 * time.Minute)
+				reconcile()
+				if !slices.Equal(m.claimants(), []mxid.UserID{alice}) {
+					t.Error("the claim was taken back")
+				}
+				time.Sleep(time.Minute)
+				reconcile()
+				if len(m.claimants()) != 0 {
+					t.Error("the claim is still there")
+				}
+			})
+		})
+	}
+}
