@@ -127,7 +127,7 @@ func TestAccountsDoWithoutTheModule(t *testing.T) {
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
 	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, log)}
-	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(), log)
+	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(config{}), log)
 	request := func(path, token, body string) string {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, v3+path, strings.NewReader(body))

@@ -18,7 +18,7 @@ import (
 func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 	return fx.Options(
 		fx.NopLogger,
-		fx.StopTimeout(stopLimit),
+		fx.StopTimeout(cfg.stopLimit()),
 		fx.Supply(cfg, log, fx.Annotate(stdout, fx.As(new(io.Writer)))),
 		fx.Provide(
 			newRedis,

@@ -10,6 +10,7 @@ import (
 	"os"
 	"regexp"
 	"strings"
+	"time"
 
 	"go.uber.org/zap/zapcore"
 
@@ -28,6 +29,7 @@ type config struct {
 	userRate     int              // requests a second; 0 is no limit
 	passwordRate int              // passwords a second; 0 is no limit
 	connections  int              // at a time; 0 is no limit
+	drain        time.Duration    // for requests, then for notifications, when the host stops
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	module       pushfx.Config
@@ -40,6 +42,7 @@ type flagValues struct {
 	keyPrefix, durability, logLevel        string
 	gateways                               string
 	trouble                                receiver.Trouble
+	drain                                  time.Duration
 	userRate, passwordRate, connections    uint
 	redis                                  redisurl.Flags
 }
@@ -76,6 +79,10 @@ func newFlags(values *flagValues) *flag.FlagSet {
 		"`STATUS` that the host's own push gateway answers instead of 200, such as 502")
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
 		"`TIME` before each answer of the host's own push gateway, such as 30s")
+	flags.DurationVar(&values.drain, "drain", defaultDrain,
+		"`TIME` that a stop gives the requests that are under way to end, and then the\n"+
+			"notifications; at most 1m, 0s cuts them off. Another host sends notifications that\n"+
+			"are cut off once more")
 	flags.StringVar(&values.logLevel, "log-level", "info",
 		"`LEVEL` from which on to log: debug (each request), info, warn or error")
 	return flags
@@ -124,6 +131,9 @@ func (v flagValues) config() (config, error) {
 	if status := v.trouble.Status; status != 0 && (status < 200 || status > 599) {
 		return config{}, fmt.Errorf("-gateway-status is %d, want 200 to 599", status)
 	}
+	if v.drain < 0 || v.drain > maxDrain {
+		return config{}, fmt.Errorf("-drain is %v, want 0s to %v", v.drain, maxDrain)
+	}
 	level, err := parseLevel(v.logLevel)
 	if err != nil {
 		return config{}, err
@@ -140,7 +150,7 @@ func (v flagValues) config() (config, error) {
 	return config{
 		listen: v.listen, operators: v.operators, serverName: v.serverName, baseURL: v.baseURL,
 		userRate: int(v.userRate), passwordRate: int(v.passwordRate), connections: int(v.connections),
-		trouble: v.trouble, redis: redis, module: module, logLevel: level,
+		drain: v.drain, trouble: v.trouble, redis: redis, module: module, logLevel: level,
 	}, nil
 }
 
@@ -162,7 +172,7 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	if err := c.PusherPolicy.Validate(); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-gateways: %w", err)
 	}
-	c.Delivery.Shards, c.Delivery.DrainTimeout = demoShards, sendLimit
+	c.Delivery.Shards, c.Delivery.DrainTimeout = demoShards, v.drain
 	if redisurl.Mode(v.redis.Mode) == redisurl.Embedded && v.durability != "none" {
 		return pushfx.Config{}, errors.New("-durability needs a -redis-mode other than embedded")
 	}
@@ -172,6 +182,13 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 // demoShards is enough for a few hosts to share, and little work for the embedded
 // Redis.
 const demoShards = 16
+
+// The values of -drain. Every operation of the module ends within 5 s, so the default
+// cuts none off. The module's DrainTimeout is at most a minute.
+const (
+	defaultDrain = 6 * time.Second
+	maxDrain     = time.Minute
+)
 
 // parsePrefixes reads -gateways.
 func parsePrefixes(text string) (all []netip.Prefix, err error) {

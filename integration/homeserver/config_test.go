@@ -51,6 +51,9 @@ func TestWrongFlags(t *testing.T) {
 		{"durability without a number", []string{"-durability", "replicas:"}, "-durability"},
 		{"durability of what is in memory", []string{"-durability", "replicas:1"}, "-durability needs"},
 		{"no status of a gateway", []string{"-gateway-status", "42"}, "-gateway-status"},
+		{"negative drain", []string{"-drain", "-1s"}, "-drain is -1s, want 0s to 1m0s"},
+		{"drain of an hour", []string{"-drain", "1h"}, "-drain is 1h0m0s, want 0s to 1m0s"},
+		{"drain without a unit", []string{"-drain", "6"}, "-drain"},
 		{"unknown level", []string{"-log-level", "loud"}, "-log-level"},
 		{"level that zap has", []string{"-log-level", "fatal"}, "-log-level"},
 		{"unknown mode", []string{"-redis-mode", "magic"}, "-redis-mode"},
@@ -90,7 +93,7 @@ func TestModuleFlags(t *testing.T) {
 	t.Parallel()
 	cfg, err := parseFlags([]string{
 		"-redis-mode", "cluster", "-redis", "a:1", "-key-prefix", "hs1:", "-durability", "replicas:2,aof",
-		"-gateways", "10.1.0.0/16, fd00::/8",
+		"-gateways", "10.1.0.0/16, fd00::/8", "-drain", "3s",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +101,7 @@ func TestModuleFlags(t *testing.T) {
 	want := pushfx.DefaultConfig()
 	want.PusherPolicy.AllowHTTP = true
 	want.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/8")}
-	want.Delivery.Shards, want.Delivery.DrainTimeout = demoShards, sendLimit
+	want.Delivery.Shards, want.Delivery.DrainTimeout = demoShards, 3*time.Second
 	want.Redis.KeyPrefix, want.Redis.Durability = "hs1:", rediscommit.Durability{Replicas: 2, AOF: true, Timeout: 1500 * time.Millisecond}
 	if !reflect.DeepEqual(cfg.module, want) {
 		t.Errorf("got %+v, want %+v", cfg.module, want)

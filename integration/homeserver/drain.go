@@ -11,24 +11,26 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// drainLimit is how long a stop waits for clients to leave. A client that makes a
-// request meanwhile leaves with its answer. One that is silent for so long is
-// unlikely to make a request just when its connection is closed.
-const drainLimit = time.Second
+// maxSilence is how long a stop waits for the clients that make no request. Other
+// clients leave with the answer to their next request. A client that is silent for
+// this long is unlikely to send a request just when its connection is closed.
+const maxSilence = time.Second
 
-// drain lets the clients leave before the host stops: every answer then ends its
-// connection. Closing all connections at once would cut off requests that are on
-// their way. (The kernel resets connections that were not accepted yet; a
-// balancer that asks /readyz before opens none.)
+// drain lets the clients leave before the host stops: each answer ends its
+// connection. Closing all connections at once would cut off requests that the host
+// has not read yet. (The kernel resets connections that were not accepted yet. A
+// balancer that asks /readyz first opens none.)
 type drain struct {
+	limit time.Duration // for the requests that are under way
+
 	begun atomic.Bool
 
 	mu   sync.Mutex
 	open map[net.Conn]bool
-	gone chan struct{} // is closed when the last connection has gone
+	gone chan struct{} // closed when the last connection is gone
 }
 
-func newDrain() *drain { return &drain{open: map[net.Conn]bool{}} }
+func newDrain(cfg config) *drain { return &drain{limit: cfg.drain, open: map[net.Conn]bool{}} }
 
 // closeConnections is the middleware that ends a connection with its answer.
 func (d *drain) closeConnections(next echo.HandlerFunc) echo.HandlerFunc {
@@ -58,12 +60,12 @@ func (d *drain) watch(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// begin has every answer from now on end its connection.
+// begin makes each answer from now on end its connection.
 func (d *drain) begin() { d.begun.Store(true) }
 
-// wait waits until all clients have left, or for the time that they have.
+// wait waits until all clients have left, or have been silent for too long.
 func (d *drain) wait(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, drainLimit)
+	ctx, cancel := context.WithTimeout(ctx, min(maxSilence, d.limit))
 	defer cancel()
 	d.mu.Lock()
 	gone := make(chan struct{})

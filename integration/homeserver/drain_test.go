@@ -7,12 +7,15 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
 // TestAStopCutsNoRequest: many clients make one request after the other, each on
@@ -43,7 +46,7 @@ func TestAStopCutsNoRequest(t *testing.T) {
 		if status := d.stop(); status != exitOK {
 			t.Errorf("status %d: %s", status, d.stderr)
 		}
-		if took := time.Since(began); took > graceLimit {
+		if took := time.Since(began); took > defaultDrain {
 			t.Errorf("the stop took %v", took)
 		}
 		running.Wait()
@@ -120,4 +123,73 @@ func TestAHostThatStopsIsNotReady(t *testing.T) {
 	})
 	silent.Close()
 	d.stop()
+}
+
+// A request has begun, and its client never sends the rest of the body. -drain is how
+// long a stop waits for it.
+func TestDrainIsHowLongAStopWaitsForRequests(t *testing.T) {
+	t.Parallel()
+	const drain = 300 * time.Millisecond
+	d := startDemo(t, "-drain", drain.String())
+	slow := d.dial()
+	fmt.Fprint(slow, "POST "+sendPath+" HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo-bob\r\nContent-Length: 100\r\nExpect: 100-continue\r\n\r\n")
+	if _, err := bufio.NewReader(slow).ReadString('\n'); err != nil { // the host reads the body
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if status := d.stop(); status != exitOK {
+		t.Errorf("status %d: %s", status, d.stderr)
+	}
+	if took := time.Since(began); took < drain || took > drain+maxSilence+2*time.Second {
+		t.Errorf("the stop took %v, want %v", took, drain)
+	}
+	if !strings.Contains(d.stderr.String(), "requests were cut off") {
+		t.Errorf("the log does not tell that a request was cut off: %s", d.stderr)
+	}
+}
+
+func TestDrainIsHowLongAStopWaitsForNotifications(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name           string
+		drain, answers string // answers is when the gateway does
+		least, most    time.Duration
+		isDelivered    bool
+	}{
+		{"the gateway answers in time", "10s", "1s", 0, 5 * time.Second, true},
+		{"the gateway hangs", "500ms", "1h", 500 * time.Millisecond, 4 * time.Second, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			answersIn, err := time.ParseDuration(test.answers)
+			if err != nil {
+				t.Fatal(err)
+			}
+			arrived, delivered := make(chan struct{}, 9), make(chan struct{}, 9)
+			gateway := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				io.Copy(io.Discard, r.Body)
+				arrived <- struct{}{}
+				select {
+				case <-time.After(answersIn):
+					delivered <- struct{}{}
+				case <-r.Context().Done():
+				}
+			}))
+			t.Cleanup(gateway.Close)
+			d := startDemo(t, "-drain", test.drain)
+			d.setPusherAt(gateway.URL+receiver.Path, "demo-alice", "phone", "")
+			d.expect("POST", sendPath, "demo-bob", `{"room_id":"!r:x","members":["@alice:localhost"],"type":"m.room.message","content":{}}`, 200, "")
+			<-arrived
+			began := time.Now()
+			if status := d.stop(); status != exitOK {
+				t.Errorf("status %d: %s", status, d.stderr)
+			}
+			if took := time.Since(began); took < test.least || took > test.most {
+				t.Errorf("the stop took %v, want %v to %v", took, test.least, test.most)
+			}
+			if got := len(delivered) == 1; got != test.isDelivered {
+				t.Errorf("the gateway has answered: %v, want %v", got, test.isDelivered)
+			}
+		})
+	}
 }

@@ -16,7 +16,7 @@ func greet(w io.Writer, cfg config, listening *servers) {
 	}
 	fmt.Fprint(w, strings.NewReplacer(
 		"SERVER_ESCAPED", url.QueryEscape(cfg.serverName), "SERVER", cfg.serverName,
-		"URL", listening.clients.url(), "REDIS", cfg.redis.String(), "OPERATORS", operators,
+		"URL", listening.clients.url(), "DRAIN", cfg.drain.String(), "REDIS", cfg.redis.String(), "OPERATORS", operators,
 		"API", listening.clients.url()+"/_matrix/client/v3",
 		"AS_ALICE", "-H 'Authorization: Bearer demo-alice'", "AS_BOB", "-H 'Authorization: Bearer demo-bob'",
 		"JSON", "-H 'Content-Type: application/json' -d",
@@ -48,6 +48,10 @@ curl -sS AS_ALICE 'API/pushers'
 # Say something as Bob. A line for the notification appears below.
 curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea at four?"},"unread":{"@alice:SERVER":1}}' 'URL/_demo/send'
 
+# Alice has read it: her badge shows 0 from now on. Counts alone appear below
+# after 3 seconds.
+curl -sS -X POST AS_ALICE JSON '{"unread":{"@alice:SERVER":0}}' 'URL/_demo/read'
+
 # Sync, as clients do. With &since= and the next_batch of the answer, it waits
 # until the push rules change.
 curl -sS AS_ALICE 'API/sync?timeout=30000'
@@ -55,5 +59,6 @@ curl -sS AS_ALICE 'API/sync?timeout=30000'
 # Log in, for a token of a device that can be logged out.
 curl -sS -X POST JSON '{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},"password":"demo"}' 'API/login'
 
-Ctrl-C stops it.
+Ctrl-C stops it. Requests that are under way have DRAIN to end, then
+notifications have as long (-drain).
 `

@@ -208,7 +208,7 @@ func TestStopLeavesNothingRunning(t *testing.T) {
 	d := startDemo(t)
 	next, began := d.sync("demo-alice", "").NextBatch, time.Now()
 	waiting := d.startSync("demo-alice", "since="+next+longPoll)
-	if status := d.stop(); status != exitOK || time.Since(began) >= graceLimit {
+	if status := d.stop(); status != exitOK || time.Since(began) >= defaultDrain {
 		t.Errorf("status %d after %v: %s", status, time.Since(began), d.stderr)
 	}
 	if got := <-waiting; got.status != 200 || !strings.HasPrefix(got.body, `{"next_batch":"`+next+`"`) {
@@ -231,7 +231,7 @@ func TestPrintedCommandsWork(t *testing.T) {
 		commands := slices.DeleteFunc(d.greeting, func(line string) bool { return !strings.HasPrefix(line, "curl ") })
 		prints := []string{
 			`{"global":{"override":[{"rule_id":".m.rule.master"`, "{}", "{}", "{}", `{"pushers":[{"pushkey":"alice-phone"`,
-			`{"event_id":"$`, `{"next_batch":"s`, `{"access_token":"session-alice/`,
+			`{"event_id":"$`, "{}", `{"next_batch":"s`, `{"access_token":"session-alice/`,
 		}
 		if len(commands) != len(prints) {
 			t.Fatalf("%d commands in %q", len(commands), d.greeting)
@@ -243,6 +243,7 @@ func TestPrintedCommandsWork(t *testing.T) {
 			}
 		}
 		poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), `"Tea at four?"  unread 1`) })
+		poll(t, "the new badge is printed", func() bool { return strings.Contains(d.stdout.String(), "counts only  unread 0") })
 		rules := d.do("GET", rulesPath, "demo-alice", "").body
 		for _, part := range []string{`"rule_id":"!lobby:`, `"pattern":"lunch"`} {
 			if !strings.Contains(rules, part) {

@@ -60,7 +60,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 // routerOf returns a router without limits.
 func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
 	limits := newLimits(0, 0)
-	return newRouter(groups, users, newLogin(users, limits, nil, log), wellKnown{}, limits, newDrain(), log)
+	return newRouter(groups, users, newLogin(users, limits, nil, log), wellKnown{}, limits, newDrain(config{}), log)
 }
 
 // startStore returns the host's store on an embedded Redis.

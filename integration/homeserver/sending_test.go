@@ -13,8 +13,13 @@ const sendPath = "/_demo/send"
 // setPusherHere sets a pusher of a user at the demo's own gateway.
 func (d *demo) setPusherHere(token, pushkey, format string) {
 	d.t.Helper()
+	d.setPusherAt(d.url+receiver.Path, token, pushkey, format)
+}
+
+func (d *demo) setPusherAt(url, token, pushkey, format string) {
+	d.t.Helper()
 	d.expect("POST", v3+"/pushers/set", token, fmt.Sprintf(`{"kind":"http","app_id":"app","pushkey":%q,"app_display_name":"App",`+
-		`"device_display_name":"Phone","lang":"en","append":true,"data":{"url":"%s%s"%s}}`, pushkey, d.url, receiver.Path, format), 200, "{}")
+		`"device_display_name":"Phone","lang":"en","append":true,"data":{"url":%q%s}}`, pushkey, url, format), 200, "{}")
 }
 
 func TestWhatIsSentIsPrinted(t *testing.T) {

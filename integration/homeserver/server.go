@@ -23,39 +23,36 @@ const (
 	idleTimeout   = 2 * time.Minute  // longer than the usual pause of a client
 
 	maxHeaderBytes = 64 << 10 // a rule id of 10 KiB fits in, percent-encoded
-
-	// graceLimit is for the requests that run when the server stops. Every
-	// operation of the module has ended by then.
-	graceLimit = 6 * time.Second
-	sendLimit  = 2 * time.Second                                     // for the notifications that are under way
-	stopLimit  = drainLimit + graceLimit + sendLimit + 8*time.Second // of the whole host
 )
 
-// servers are the HTTP servers: that for clients, and that for operators, if
-// there is one.
+// stopLimit is how long a stop of the whole host takes at most: clients leave,
+// requests end, then notifications end, and the rest closes its connections.
+func (c config) stopLimit() time.Duration { return maxSilence + 2*c.drain + 8*time.Second }
+
+// servers are the HTTP servers of the host.
 type servers struct {
 	clients   *server
-	operators *server // nil if there is none
+	operators *server // nil without -operators
 	failed    chan error
 }
 
-// newServers returns servers that start and stop with the host. They are
-// constructed, and so start, after all that they need.
+// newServers returns servers that start and stop with the host. The container
+// constructs them last, so they start after everything that serves a request.
 func newServers(
 	lc fx.Lifecycle, cfg config, router *echo.Echo, operators *operators, waker *waker, drain *drain, log *zap.Logger,
 ) *servers {
 	s := &servers{failed: make(chan error, 2)}
 	if cfg.operators != "" {
-		s.operators = newServer(cfg.operators, operators.router(), log, s.failed)
+		s.operators = newServer(cfg.operators, operators.router(), cfg.drain, log, s.failed)
 		lc.Append(fx.StartStopHook(s.operators.start, s.operators.stop)) // first, so that it stops last
 	}
-	s.clients = newServer(cfg.listen, router, log, s.failed)
+	s.clients = newServer(cfg.listen, router, cfg.drain, log, s.failed)
 	s.clients.connections = cfg.connections
 	s.clients.http.ConnState = drain.watch
 	lc.Append(fx.StartStopHook(s.clients.start, func(ctx context.Context) error {
 		drain.begin()
-		s.clients.listener.Close() // whoever connects from now on goes elsewhere
-		waker.stop()               // the syncs that wait have an answer, too
+		s.clients.listener.Close() // new clients go to another host
+		waker.stop()               // waiting syncs are answered
 		drain.wait(ctx)
 		return s.clients.stop(ctx)
 	}))
@@ -65,14 +62,15 @@ func newServers(
 // server is an HTTP server with its listener.
 type server struct {
 	http        *http.Server
-	listen      string // where to listen
-	connections int    // at a time; 0 is no limit
+	listen      string        // where to listen
+	connections int           // at a time; 0 is no limit
+	drain       time.Duration // for the requests that run when the server stops
 	log         *zap.Logger
 	listener    net.Listener
 	failed      chan<- error // gets the error that ended serving
 }
 
-func newServer(listen string, router http.Handler, log *zap.Logger, failed chan<- error) *server {
+func newServer(listen string, router http.Handler, drain time.Duration, log *zap.Logger, failed chan<- error) *server {
 	return &server{
 		http: &http.Server{
 			Handler:           router,
@@ -84,12 +82,13 @@ func newServer(listen string, router http.Handler, log *zap.Logger, failed chan<
 			ErrorLog:          zap.NewStdLog(log.Named("http")),
 		},
 		listen: listen,
+		drain:  drain,
 		log:    log,
 		failed: failed,
 	}
 }
 
-// start opens the listener, so that requests are taken when it returns.
+// start opens the listener: when it returns, clients can connect.
 func (s *server) start(ctx context.Context) (err error) {
 	var config net.ListenConfig
 	s.listener, err = config.Listen(ctx, "tcp", s.listen)
@@ -108,13 +107,13 @@ func (s *server) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// stop lets the requests that run finish, for a while.
+// stop lets running requests end, as long as -drain allows, and then cuts them off.
 func (s *server) stop(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, graceLimit)
+	ctx, cancel := context.WithTimeout(ctx, s.drain)
 	defer cancel()
 	err := s.http.Shutdown(ctx)
 	if errors.Is(err, context.DeadlineExceeded) {
-		s.log.Warn("requests were cut off", zap.Duration("after", graceLimit))
+		s.log.Warn("requests were cut off", zap.Duration("after", s.drain))
 		err = s.http.Close()
 	}
 	if errors.Is(err, net.ErrClosed) {
@@ -123,10 +122,10 @@ func (s *server) stop(ctx context.Context) error {
 	return err
 }
 
-// address is where the server listens.
+// address is the address that the server listens on.
 func (s *server) address() net.Addr { return s.listener.Addr() }
 
-// url is where the server is reached from this machine.
+// url is the URL of the server for clients on this machine.
 func (s *server) url() string {
 	host, port, _ := net.SplitHostPort(s.address().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
