@@ -113,7 +113,7 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 // if there were none.
 var swapClaimsScript = `
 if ARGV[4] then
-	if not (` + rediscommit.HasEnd(3) + `) then return 0 end
+	if not (` + rediscommit.HasSuffix(3) + `) then return 0 end
 elseif redis.call('GET', KEYS[1]) ~= (ARGV[3] or false) then
 	return 0
 end
@@ -130,7 +130,7 @@ func claimsCodec() rediscommit.Codec[pusher.Claims, string] {
 			Ask:  func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder { return client.Get(ctx, key) },
 			Read: readClaims,
 		},
-		Current: rediscommit.TextEnd[pusher.Claims],
+		Current: rediscommit.TextCurrent[pusher.Claims],
 		Same: func(old commit.Snapshot[pusher.Claims, string], next pusher.Claims) bool {
 			return slices.Equal(next.Owners(), old.Value.Owners())
 		},
@@ -138,7 +138,7 @@ func claimsCodec() rediscommit.Codec[pusher.Claims, string] {
 		Prepare:       prepareClaims,
 		Bytes:         rediscommit.TextBytes[pusher.Claims],
 		Unreadable:    pusher.Unreadable,
-		BeginsMissing: true,
+		AssumeMissing: true,
 	}
 }
 
@@ -158,7 +158,7 @@ func prepareClaims(u commit.Update[pusher.Claims, string]) rediscommit.Swap[push
 		life = int(emptyAge.Seconds())
 	}
 	return rediscommit.Swap[pusher.Claims, string]{
-		Args: append([]any{text, life}, rediscommit.Onto(u.Old)...),
+		Args: append([]any{text, life}, rediscommit.CompareArgs(u.Old)...),
 		Now:  commit.Snapshot[pusher.Claims, string]{Found: true, Value: u.Next, Revision: u.Revision, Raw: text},
 	}
 }

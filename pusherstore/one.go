@@ -72,7 +72,7 @@ func hashOf(key string) string {
 func fieldCodec() rediscommit.Codec[pusher.List, fields] {
 	codec := hashCodec()
 	codec.RedisKey = hashOf
-	codec.BeginsMissing = false
+	codec.AssumeMissing = false
 	codec.Read = rediscommit.Query[snapshot]{Ask: askField, Read: readField}
 	codec.Current = func(s snapshot) rediscommit.Query[bool] {
 		query := hasRevision(s)

@@ -34,7 +34,7 @@ func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Opt
 		return nil, err
 	}
 	users := rediscommit.NewUsers(hashes, stored.Keys{}.Pushers)
-	return &Store{users, hashes.View(fieldCodec()), hashes.View(sizedCodec())}, nil
+	return &Store{users, hashes.WithCodec(fieldCodec()), hashes.WithCodec(sizedCodec())}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].
@@ -49,7 +49,7 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	return results(s.hashes.LoadMany(ctx, users))
 }
 
-func results(answers map[mxid.UserID]rediscommit.Answer[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
+func results(answers map[mxid.UserID]rediscommit.Result[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
 	all := make(map[mxid.UserID]module.Result[pusher.List], len(answers))
 	for user, answer := range answers {
 		all[user] = module.Result[pusher.List]{Value: answer.Value.Value, Err: answer.Err}

@@ -67,7 +67,7 @@ func hashCodec() rediscommit.Codec[pusher.List, fields] {
 		Prepare:       prepareWhole,
 		Bytes:         hashBytes,
 		Unreadable:    pusher.Unreadable,
-		BeginsMissing: true,
+		AssumeMissing: true,
 	}
 }
 

@@ -187,7 +187,7 @@ func TestTheScriptReplacesWhatHasTheEndOfWhatWasRead(t *testing.T) {
 	_, _, client := newStore(t, rediscommit.DefaultConfig())
 	const last = `"W":7}}}`
 	old := strings.Repeat("an event ", 500) + last
-	end, found := rediscommit.EndOf(old, stored.Revision{Writes: []stored.Write{{Writer: "V", Attempt: 7}, {Writer: "W", Attempt: 7}}})
+	end, found := rediscommit.SuffixOf(old, stored.Revision{Writes: []stored.Write{{Writer: "V", Attempt: 7}, {Writer: "W", Attempt: 7}}})
 	if !found || end.Text != last {
 		t.Fatalf("the end is %+v", end)
 	}

@@ -27,7 +27,7 @@ func userOf(key string) string {
 // left out if there was none.
 var swapScript = `
 if ARGV[5] then
-	if not (` + rediscommit.HasEnd(4) + `) then return 0 end
+	if not (` + rediscommit.HasSuffix(4) + `) then return 0 end
 elseif redis.call('GET', KEYS[1]) ~= (ARGV[4] or false) then
 	return 0
 end
@@ -51,7 +51,7 @@ func (c codec) describe() rediscommit.Codec[stored.Event, string] {
 			Ask:  func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder { return client.Get(ctx, key) },
 			Read: readEvent,
 		},
-		Current:    rediscommit.TextEnd[stored.Event],
+		Current:    rediscommit.TextCurrent[stored.Event],
 		Same:       isSame,
 		Swap:       swapScript,
 		Prepare:    c.prepare,
@@ -81,12 +81,12 @@ func (c codec) prepare(u commit.Update[stored.Event, string]) rediscommit.Swap[s
 		message = stored.Message(mxid.UserID(userOf(u.Key)), u.Revision.Version)
 	}
 	swap := rediscommit.Swap[stored.Event, string]{
-		Args: append([]any{text, c.channel, message}, rediscommit.Onto(u.Old)...),
+		Args: append([]any{text, c.channel, message}, rediscommit.CompareArgs(u.Old)...),
 		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: text},
 	}
 	swap.Now.Value.Revision = u.Revision
 	swap.Now.Value.Share(text)
-	if end, found := rediscommit.EndOf(u.Old.Raw, u.Old.Revision); found && max(len(text), len(u.Old.Raw)) >= c.largeBytes {
+	if end, found := rediscommit.SuffixOf(u.Old.Raw, u.Old.Revision); found && max(len(text), len(u.Old.Raw)) >= c.largeBytes {
 		swap.Staged = &rediscommit.StagedSwap{Old: end, New: text, Channel: c.channel, Message: message}
 	}
 	return swap

@@ -59,7 +59,7 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 	if cfg.DefaultRules, err = readDefaultRules(f.defaultRules); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
-	servers.LongestWait = max(patience, cfg.Redis.Durability.LongestWait())
+	servers.LongestWait = max(patience, cfg.Redis.Durability.MaxWait())
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}

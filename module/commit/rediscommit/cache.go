@@ -8,72 +8,70 @@ import (
 )
 
 // cache keeps the snapshots that this host last read or wrote. Other hosts may have
-// written since, so a user of the cache asks Redis whether a snapshot is still stored.
+// written since, so its users ask Redis whether a snapshot is still stored.
 type cache[V, R any] struct {
-	mu   sync.Mutex
-	kept bounded.Map[string, cached[V, R]] // by Redis key
+	mu      sync.Mutex
+	entries bounded.Map[string, cached[V, R]] // by Redis key
 }
 
-// cached is what is kept of a Redis key: the last part of it that was used, if it
-// holds several.
+// cached is the entry of a Redis key. If the key holds several values, it has only the
+// one that was used last.
 type cached[V, R any] struct {
-	key      string // of the part
+	key      string // of the value
 	bytes    int
 	snapshot commit.Snapshot[V, R]
 }
 
-// entryBytes is about what an entry takes beside the value.
+// entryBytes is about the memory of an entry in addition to its value.
 const entryBytes = 512
 
-// cacheParts is how many of the largest values that are kept fill the cache.
-const cacheParts = 16
+// minEntries is how many values fit into a cache at least: larger values are not cached.
+const minEntries = 16
 
 func newCache[V, R any](bytes int) *cache[V, R] {
-	return &cache[V, R]{kept: bounded.Map[string, cached[V, R]]{Limit: bytes}}
+	return &cache[V, R]{entries: bounded.Map[string, cached[V, R]]{Limit: bytes}}
 }
 
-// get returns what is kept under a key.
-func (c *cache[V, R]) get(redisKey, key string) (known commit.Snapshot[V, R], found bool) {
+func (c *cache[V, R]) get(redisKey, key string) (snapshot commit.Snapshot[V, R], found bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	kept, found := c.kept.Get(redisKey)
-	if !found || kept.key != key {
-		return known, false
+	entry, found := c.entries.Get(redisKey)
+	if !found || entry.key != key {
+		return snapshot, false
 	}
-	return kept.snapshot, true
+	return entry.snapshot, true
 }
 
-// has reports whether anything is kept of a Redis key.
+// has reports whether any value of a Redis key is cached.
 func (c *cache[V, R]) has(redisKey string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	_, found := c.kept.Get(redisKey)
+	_, found := c.entries.Get(redisKey)
 	return found
 }
 
-// forget drops a key.
 func (c *cache[V, R]) forget(redisKey string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.kept.Delete(redisKey)
+	c.entries.Delete(redisKey)
 }
 
-// forgetBefore drops a key if what is kept under it is older than a version.
+// forgetBefore drops the entry of a Redis key if it is older than version.
 func (c *cache[V, R]) forgetBefore(redisKey string, version int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if kept, found := c.kept.Get(redisKey); found && kept.snapshot.Revision.Version < version {
-		c.kept.Delete(redisKey)
+	if entry, found := c.entries.Get(redisKey); found && entry.snapshot.Revision.Version < version {
+		c.entries.Delete(redisKey)
 	}
 }
 
-// put keeps what is stored under a key, unless it is too large or nothing is.
-func (c *cache[V, R]) put(redisKey string, now cached[V, R]) {
+// put caches a snapshot. A snapshot that cannot be cached replaces the old entry by none.
+func (c *cache[V, R]) put(redisKey string, entry cached[V, R]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if weight := now.bytes + entryBytes; now.bytes > 0 && weight <= c.kept.Limit/cacheParts {
-		c.kept.Put(redisKey, now, weight)
+	if weight := entry.bytes + entryBytes; entry.bytes > 0 && weight <= c.entries.Limit/minEntries {
+		c.entries.Put(redisKey, entry, weight)
 		return
 	}
-	c.kept.Delete(redisKey)
+	c.entries.Delete(redisKey)
 }

@@ -13,41 +13,40 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// sized returns a text that takes so many bytes in a cache.
+// sized returns an entry of the given weight.
 func sized(key string, bytes int) cached[string, string] {
 	now := commit.Snapshot[string, string]{Revision: stored.Revision{Version: 1}}
 	return cached[string, string]{key, max(0, bytes-entryBytes), now}
 }
 
-func TestACacheKeepsNoMoreThanItMay(t *testing.T) {
+func TestCacheStaysWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	const each, bound = 1000, 32_000
 	c := newCache[string, string](bound)
 	for n := range 200 {
 		c.put(fmt.Sprint(n), sized(fmt.Sprint(n), each))
 		if _, found := c.get("0", "0"); !found {
-			t.Fatalf("what is used all the time is gone after %d others", n)
+			t.Fatalf("an entry in constant use is gone after %d others", n)
 		}
-		if kept := c.kept.Len(); kept*each > bound {
-			t.Fatalf("%d values of %d bytes are kept, of at most %d", kept, each, bound)
+		if entries := c.entries.Len(); entries*each > bound {
+			t.Fatalf("the cache has %d entries of %d bytes, its limit is %d", entries, each, bound)
 		}
 	}
-	if c.kept.Len()*each <= bound/2 {
-		t.Error("half of it would do")
+	if c.entries.Len()*each <= bound/2 {
+		t.Error("the cache uses only half of its limit")
 	}
 	if _, found := c.get("1", "1"); found {
-		t.Error("what nobody has used is kept")
+		t.Error("an unused entry is still cached")
 	}
 }
 
-// What is dropped takes no room any more.
-func TestACacheHasRoomForWhatItDroppedBefore(t *testing.T) {
+func TestDroppedEntriesFreeTheirSpace(t *testing.T) {
 	t.Parallel()
 	drops := map[string]func(c *cache[string, string]){
 		"forgotten":                      func(c *cache[string, string]) { c.forget("dropped") },
 		"forgotten for a later version":  func(c *cache[string, string]) { c.forgetBefore("dropped", 2) },
-		"replaced by one too large":      func(c *cache[string, string]) { c.put("dropped", sized("dropped", 3000)) },
-		"replaced by one that cannot be": func(c *cache[string, string]) { c.put("dropped", sized("dropped", 0)) },
+		"replaced by a large value":      func(c *cache[string, string]) { c.put("dropped", sized("dropped", 3000)) },
+		"replaced by an uncacheable one": func(c *cache[string, string]) { c.put("dropped", sized("dropped", 0)) },
 	}
 	for name, drop := range drops {
 		c := newCache[string, string](32_000)
@@ -56,33 +55,33 @@ func TestACacheHasRoomForWhatItDroppedBefore(t *testing.T) {
 			c.put("dropped", sized("dropped", 1000))
 			drop(c)
 		}
-		if found := c.has("kept"); !found || c.kept.Len() != 1 {
-			t.Errorf("%s: %d values are kept, the one that was not dropped: %t", name, c.kept.Len(), found)
+		if found := c.has("kept"); !found || c.entries.Len() != 1 {
+			t.Errorf("%s: %d entries are cached, the other one is found: %t", name, c.entries.Len(), found)
 		}
 	}
 }
 
-func TestACacheForgetsOnlyWhatIsOlder(t *testing.T) {
+func TestForgetBeforeDropsOnlyOlderVersions(t *testing.T) {
 	t.Parallel()
 	c := newCache[string, string](32_000)
-	c.put("key", sized("key", 1000)) // of version 1
-	if c.forgetBefore("key", 1); c.kept.Len() != 1 {
-		t.Error("the version that was heard is gone")
+	c.put("key", sized("key", 1000)) // version 1
+	if c.forgetBefore("key", 1); c.entries.Len() != 1 {
+		t.Error("the same version is gone")
 	}
-	if c.forgetBefore("key", 2); c.kept.Len() != 0 {
-		t.Error("an older version is kept")
+	if c.forgetBefore("key", 2); c.entries.Len() != 0 {
+		t.Error("an older version is still cached")
 	}
 }
 
-func TestACacheKeepsWhatItCanTellFromOthers(t *testing.T) {
+func TestCacheRefusesLargeAndUnidentifiableValues(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		then  cached[string, string]
 		found bool
 	}{
-		"a value":                {sized("key", 1000), true},
-		"one that is too large":  {sized("key", 3000), false},
-		"one without a revision": {sized("key", 0), false},
+		"a value":                   {sized("key", 1000), true},
+		"a value that is too large": {sized("key", 3000), false},
+		"a value without revision":  {sized("key", 0), false},
 	} {
 		c := newCache[string, string](32_000)
 		c.put("key", sized("key", 900))
@@ -93,39 +92,39 @@ func TestACacheKeepsWhatItCanTellFromOthers(t *testing.T) {
 	}
 }
 
-func TestACacheKeepsThePartThatWasUsedLast(t *testing.T) {
+func TestCacheKeepsTheLatestPartOfARedisKey(t *testing.T) {
 	t.Parallel()
 	c := newCache[string, string](32_000)
 	c.put("hash", sized("hash", 900))
 	c.put("hash", sized("hash\nfield", 901))
 	if _, found := c.get("hash", "hash"); found {
-		t.Error("the whole is as it was before its part was written")
+		t.Error("the whole value is cached, though a part has changed since")
 	}
 	if _, found := c.get("hash", "hash\nfield"); !found {
-		t.Error("the part is not there")
+		t.Error("the part is missing")
 	}
 	c.forget("hash")
 	if _, found := c.get("hash", "hash\nfield"); found {
-		t.Error("it is not forgotten")
+		t.Error("the part is not forgotten")
 	}
 }
 
-func TestAReadMovesNothingThatIsKnown(t *testing.T) {
+func TestCachedValuesAreNotReadAgain(t *testing.T) {
 	t.Parallel()
 	client := redistest.Single(t).Client(t)
-	one, other := textStore(t, client, asUsual), textStore(t, client, asUsual)
+	one, other := textStore(t, client, defaults), textStore(t, client, defaults)
 	none := textStore(t, client, func(c *Config) { c.CacheBytes = 0 })
-	if err := client.Ping(t.Context()).Err(); err != nil { // with what a new connection begins with
+	if err := client.Ping(t.Context()).Err(); err != nil { // sends the commands of a new connection
 		t.Fatal(err)
 	}
 	sent := &sentCommands{}
 	client.AddHook(sent)
 	for i, step := range []struct {
 		store  userTexts
-		update string // or else it reads
+		update string // a read if empty
 		want   []string
 	}{
-		{one, "", []string{"get"}}, // nothing is not known
+		{one, "", []string{"get"}}, // a missing value is not cached
 		{one, "a", []string{"get", "evalsha", "eval"}},
 		{one, "", []string{"getrange"}},
 		{one, "b", []string{"evalsha"}},
@@ -154,10 +153,10 @@ func TestAReadMovesNothingThatIsKnown(t *testing.T) {
 	wantText(t, other, "e")
 }
 
-func TestAReadWhoseAnswerIsLostIsRepeated(t *testing.T) {
+func TestReadIsRepeatedAfterALostReply(t *testing.T) {
 	t.Parallel()
 	proxy := redistest.NewProxy(t, redistest.Single(t))
-	store := textStore(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), asUsual)
+	store := textStore(t, proxy.Client(t, func(o *redis.Options) { o.MaxRetries = -1 }), defaults)
 	wantText(t, store, "")
 	lost := proxy.CutReply(1, "GET")
 	wantText(t, store, "")
@@ -170,7 +169,7 @@ func TestAReadWhoseAnswerIsLostIsRepeated(t *testing.T) {
 	<-lost.Struck()
 }
 
-// sentCommands is a hook that writes down what is sent, one after the other.
+// sentCommands is a hook that records the names of single commands in order.
 type sentCommands struct{ names []string }
 
 func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -9,48 +9,48 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 )
 
-// Codec says how a store keeps its values on Redis, each under a key of its own. Raw is
-// the form in which a value was read, to compare it with what is stored later.
+// Codec defines how a store keeps its values on Redis. Raw is the stored form of a value;
+// a write compares it with the form that is stored by then.
 type Codec[V, R any] struct {
-	// Name is that of the store, for errors.
+	// Name is the store's name in errors.
 	Name string
 
-	// Observed is what an observer knows it by: a name of package observe.
+	// Observed is the store's name for observers, from package observe.
 	Observed string
 
-	// RedisKey returns the key on Redis, for [Codec.Swap], of a value's key with
-	// its prefix. It is for values that are a part of what one Redis key holds;
-	// both keys have the same hash tag. Nil if they are the same.
+	// RedisKey returns the Redis key that holds the value of a key; both include the
+	// prefix and have the same hash tag. It is for Redis keys that hold several values.
+	// Nil means that the two keys are equal.
 	RedisKey func(key string) string
 
-	// Read reads what is stored under a key.
+	// Read reads the value of a key.
 	Read Query[commit.Snapshot[V, R]]
 
-	// Current asks whether a snapshot is still stored, without moving the value.
+	// Current asks whether a snapshot is still stored, without reading the whole value.
 	Current func(commit.Snapshot[V, R]) Query[bool]
 
-	// Same reports whether to store next would change nothing.
+	// Same reports whether storing next would change nothing.
 	Same func(old commit.Snapshot[V, R], next V) bool
 
-	// Swap is a Lua script that stores a value if what is stored is what was
-	// read. It gets the key and the arguments of a [Write], and returns 1 if it
-	// did and 0 if not.
+	// Swap is a Lua script with the Redis key and the arguments of a [Swap]. It stores
+	// the new value and returns 1 if the stored value is still the one that was read, and
+	// returns 0 otherwise.
 	Swap string
 
-	// Prepare makes an update ready to be stored.
+	// Prepare encodes an update for the script.
 	Prepare func(commit.Update[V, R]) Swap[V, R]
 
-	// Bytes is about how much memory a snapshot takes, 0 for one without a revision,
-	// by which Current could tell it from others.
+	// Bytes is about the memory that a snapshot takes; 0 means that Current cannot
+	// identify it, because it has no revision.
 	Bytes func(commit.Snapshot[V, R]) int
 
-	// Unreadable makes the fault for a value that cannot be read.
+	// Unreadable returns the fault for an unreadable value.
 	Unreadable func(cause error) error
 
-	// BeginsMissing has a change of a value that is not cached begin as if nothing were
-	// stored, and read only if that is wrong: for values that are mostly made anew. On a
-	// cluster it reads in any case, since another master may have the key.
-	BeginsMissing bool
+	// AssumeMissing lets a change of an uncached value start as if none were stored, and
+	// read only if the write fails: for values that are mostly new. It has no effect on a
+	// cluster, where another master may have the key.
+	AssumeMissing bool
 }
 
 func (c Codec[V, R]) redisKey(key string) string {
@@ -60,23 +60,23 @@ func (c Codec[V, R]) redisKey(key string) string {
 	return c.RedisKey(key)
 }
 
-// Query is a command with the reader of its answer.
+// Query is a command and the reader of its reply.
 type Query[T any] struct {
-	// Ask sends the command for a key, or queues it where the client is a pipeline.
+	// Ask sends the command for a key, or queues it if the client is a pipeline.
 	Ask func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder
 
-	// Read reads the answer. Errors are those of the client, or faults.
+	// Read reads the reply. Its errors are faults or errors of the client.
 	Read func(key string, answer redis.Cmder) (T, error)
 }
 
-// Swap is an update that is ready to be stored.
+// Swap is an encoded update.
 type Swap[V, R any] struct {
-	Args   []any                 // for the script of the codec
-	Staged *StagedSwap           // another way to store it, nil for none
-	Now    commit.Snapshot[V, R] // what is stored then
+	Args   []any                 // for the codec's script
+	Staged *StagedSwap           // the way for large values, nil for none
+	Now    commit.Snapshot[V, R] // the snapshot after the update
 }
 
-// Text returns the text of an answer, and whether there is one.
+// Text returns the text of a reply; found is false if the key is missing.
 func Text(answer redis.Cmder) (text string, found bool, err error) {
 	text, err = answer.(*redis.StringCmd).Result()
 	if errors.Is(err, redis.Nil) {
@@ -85,33 +85,35 @@ func Text(answer redis.Cmder) (text string, found bool, err error) {
 	return text, err == nil, err
 }
 
-// TextEnd is a [Codec.Current] for values that are a string with a revision at its end.
-func TextEnd[V any](s commit.Snapshot[V, string]) Query[bool] {
-	end, _ := EndOf(s.Raw, s.Revision)
+// TextCurrent is a [Codec.Current] for values that are a string with a revision at its
+// end.
+func TextCurrent[V any](s commit.Snapshot[V, string]) Query[bool] {
+	suffix, _ := SuffixOf(s.Raw, s.Revision)
 	return Query[bool]{
 		Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
-			return client.GetRange(ctx, key, int64(end.At), int64(end.limit()))
+			return client.GetRange(ctx, key, int64(suffix.At), int64(suffix.limit()))
 		},
 		Read: func(_ string, answer redis.Cmder) (bool, error) {
 			text, _, err := Text(answer)
-			return text == end.Text, err
+			return text == suffix.Text, err
 		},
 	}
 }
 
 // TextBytes is a [Codec.Bytes] for values that are a string with a revision at its end.
 func TextBytes[V any](s commit.Snapshot[V, string]) int {
-	if _, found := EndOf(s.Raw, s.Revision); !found {
+	if _, found := SuffixOf(s.Raw, s.Revision); !found {
 		return 0
 	}
 	return len(s.Raw)
 }
 
-// Onto are the arguments that tell a script which string must be stored still: the
-// [End] of a string with a revision, the whole of another, and nothing for none.
-func Onto[V any](old commit.Snapshot[V, string]) []any {
-	if end, found := EndOf(old.Raw, old.Revision); found {
-		return end.Args()
+// CompareArgs returns the arguments by which a script compares the stored string with an
+// old snapshot: the [Suffix] of a string with a revision, the whole of a string without
+// one, nothing for a missing string.
+func CompareArgs[V any](old commit.Snapshot[V, string]) []any {
+	if suffix, found := SuffixOf(old.Raw, old.Revision); found {
+		return suffix.Args()
 	}
 	if old.Found {
 		return []any{old.Raw}

@@ -10,53 +10,48 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// Config configures the stores on Redis: each [Store], and those that are built on
-// it.
+// Config configures all stores on Redis.
 type Config struct {
-	// KeyPrefix stands before every key. It has no braces, which would change the
-	// hash slot. Hosts that serve the same users share it; others on the same Redis
-	// differ. Default: none.
+	// KeyPrefix begins every key. Hosts that serve the same users share it; other hosts on
+	// the same Redis use another. It has no braces, which would change the hash slot.
+	// Default: none.
 	KeyPrefix string
 
-	// OperationTimeout bounds each load or update, its retries included, whoever
-	// asks for it; what a request asks for also ends with the request. The client
-	// must honour deadlines (ContextTimeoutEnabled). Above zero and at most 30 s;
-	// default 5 s.
+	// OperationTimeout bounds each load or update, retries included; the end of a request
+	// also ends its operations. The client must honour deadlines
+	// (ContextTimeoutEnabled). Above zero and at most 30 s; default 5 s.
 	OperationTimeout time.Duration
 
-	// Durability says when an update counts as made. Default: when the master
-	// has it in memory.
+	// Durability says when an update is acknowledged. Default: when the master has it in
+	// memory.
 	Durability Durability
 
-	// LargeValueBytes is the size in bytes from which a user's rules are written
-	// by a plain SET under another key, which then takes the place of the old
-	// one. In the arguments of a script, Redis would copy them several times.
-	// With a Durability there is no such size. Default 8 KiB.
+	// LargeValueBytes is the size in bytes from which a user's rules are written by a
+	// plain SET under a temporary key, which a script then renames. As script arguments,
+	// Redis would copy them several times. It has no effect with a Durability. At least 1;
+	// default 8 KiB.
 	LargeValueBytes int
 
-	// CacheBytes bounds the memory that each of the three stores (rules, pushers,
-	// pushkeys) takes for cached values. Of a cached value, a read asks Redis
-	// only whether it is still stored, which saves the more the larger it is, and
-	// a change needs no read, which saves a round trip. Values of a sixteenth of
-	// this and more are not cached; 0 caches nothing. Default 64 MiB.
+	// CacheBytes bounds the memory of the cache in each of the three stores (rules,
+	// pushers, pushkeys). A read of a cached value only asks Redis whether it is still
+	// stored, which saves more for larger values; a change of it saves a round trip.
+	// Values of a sixteenth of the cache or more are not cached. 0 turns the cache off;
+	// default 64 MiB.
 	CacheBytes int
 }
 
-// Options are what a [Store] depends on beside its client and its Config. The zero
-// value will do for one host.
+// Options are optional dependencies of the stores. The zero value suits a single host.
 type Options struct {
-	// Now is the clock for the versions of values: that of Redis, see
-	// [redisclient.Clock], so that hosts with different clocks agree. Nil is the
-	// host's own.
+	// Now is the clock for the versions of values: a [redisclient.Clock], so that hosts
+	// with different clocks agree. Nil means the host's clock.
 	Now func() time.Time
 
-	// WaitLimiter is shared by all stores on the client, so that waits for a
-	// [Durability] leave half of its connections to other commands. Nil is the store's
-	// own.
+	// WaitLimiter limits the connections that wait for a [Durability]; all stores on one
+	// client share it. Nil means one for this store alone.
 	WaitLimiter *WaitLimiter
 
-	// Observer is told of lost races, unknown outcomes and waits; of operations,
-	// the services tell. Nil is none.
+	// Observer receives lost races, unknown outcomes and durability waits. Operations are
+	// reported by the services. Nil means none.
 	Observer observe.Observer
 }
 
@@ -68,7 +63,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Bound returns a context that ends when the time of an operation is up, at the latest.
+// Bound returns a context that ends within OperationTimeout.
 func (c Config) Bound(ctx context.Context) (context.Context, context.CancelFunc) {
 	if end, found := ctx.Deadline(); found && time.Until(end) <= c.OperationTimeout {
 		return ctx, func() {}
@@ -76,11 +71,11 @@ func (c Config) Bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, c.OperationTimeout)
 }
 
-// maxOperationTimeout is a small part of the 10 minutes for which values without
-// contents stay, for their revisions.
+// maxOperationTimeout is far below the 10 minutes for which empty values keep their
+// revisions.
 const maxOperationTimeout = 30 * time.Second
 
-// Validate joins an error for each field that is not as its comment says.
+// Validate joins an error for each field that breaks the limits in its comment.
 func (c Config) Validate() error {
 	faults := []error{c.Durability.validate()}
 	if strings.ContainsAny(c.KeyPrefix, "{}") {
@@ -91,7 +86,7 @@ func (c Config) Validate() error {
 	}
 	if c.OperationTimeout <= 0 || c.OperationTimeout > maxOperationTimeout {
 		faults = append(faults, fmt.Errorf("OperationTimeout is %v, want above 0 and at most %v", c.OperationTimeout, maxOperationTimeout))
-	} else if c.Durability.isAsked() && c.Durability.Timeout >= c.OperationTimeout {
+	} else if c.Durability.isRequired() && c.Durability.Timeout >= c.OperationTimeout {
 		faults = append(faults, fmt.Errorf("Durability.Timeout is %v, want less than OperationTimeout, %v", c.Durability.Timeout, c.OperationTimeout))
 	}
 	if c.LargeValueBytes < 1 {

@@ -14,35 +14,34 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// Durability says what must have happened to a change before it is
-// acknowledged. The zero value asks for nothing more than that the master has
-// it in memory: a failover, or a crash of the master, can lose it.
+// Durability is the guarantee that a change has before it is acknowledged. With the zero
+// value, the master has it in memory, and may lose it in a crash or failover.
 //
-// A change that does not come that far within Timeout is not acknowledged. It
-// may stay or be lost; to repeat it is safe.
+// A change that does not get the guarantee within Timeout is not acknowledged. It may
+// stay or be lost, and can safely be repeated.
 type Durability struct {
 	// Replicas is how many replicas must have the change (WAIT).
 	Replicas int
 
-	// AOF is whether the master must have it on disk, in its append-only file
-	// (WAITAOF, Redis 7.2 or later with appendonly yes).
+	// AOF requires the change in the master's append-only file on disk (WAITAOF, Redis
+	// 7.2 or later with appendonly yes).
 	AOF bool
 
-	// Timeout is how long a change may wait for all of it; it matters only where
-	// something is asked for. Less than the OperationTimeout and the client's
-	// ReadTimeout, though a server may end a wait 0.2 s late; default 500 ms.
-	// With AOF and appendfsync everysec, some servers take a second for it: give
-	// them 1.5 s. A change that finds others of the same user waiting, or
-	// half of the connections to its master taken by waits, comes after them.
+	// Timeout bounds the wait for the guarantee, and has no effect without one. It must be
+	// less than OperationTimeout, and less than the client's ReadTimeout by the 0.2 s for
+	// which a server may end a wait late; see [Durability.MaxWait]. Default 500 ms. With
+	// AOF and appendfsync everysec, some servers take a second: set 1.5 s.
+	//
+	// A change first waits for earlier changes of the same user, and for a connection
+	// while waits have half of the connections to its master.
 	Timeout time.Duration
 }
 
-// everySecond is a Timeout that is enough for appendfsync everysec.
-const everySecond = 1500 * time.Millisecond
+// everysecTimeout is a Timeout that suffices for appendfsync everysec.
+const everysecTimeout = 1500 * time.Millisecond
 
-// ParseDurability reads the parts of a durability, separated by commas, as
-// [Durability.String] writes them: "none", "replicas:1", "aof",
-// "replicas:2,aof". Timeout is 1.5 s with aof, and else the default.
+// ParseDurability parses the form of [Durability.String]: "none", "replicas:1", "aof" or
+// "replicas:2,aof". Timeout is 1.5 s with aof, and the default otherwise.
 func ParseDurability(text string) (Durability, error) {
 	d := DefaultConfig().Durability
 	if text == "none" {
@@ -53,7 +52,7 @@ func ParseDurability(text string) (Durability, error) {
 		n, err := strconv.Atoi(count)
 		switch {
 		case part == "aof" && !d.AOF:
-			d.AOF, d.Timeout = true, everySecond
+			d.AOF, d.Timeout = true, everysecTimeout
 		case found && err == nil && n > 0 && d.Replicas == 0:
 			d.Replicas = n
 		default:
@@ -63,7 +62,7 @@ func ParseDurability(text string) (Durability, error) {
 	return d, nil
 }
 
-// String returns what is asked for, "none", "replicas:1", "aof".
+// String returns the guarantee without its timeout, for example "replicas:1,aof".
 func (d Durability) String() string {
 	var parts []string
 	if d.Replicas > 0 {
@@ -78,26 +77,26 @@ func (d Durability) String() string {
 	return strings.Join(parts, ",")
 }
 
-func (d Durability) isAsked() bool { return d.Replicas > 0 || d.AOF }
+func (d Durability) isRequired() bool { return d.Replicas > 0 || d.AOF }
 
-// isBoth reports whether it takes two waits.
-func (d Durability) isBoth() bool { return d.Replicas > 0 && d.AOF }
+// needsTwoWaits reports whether a change waits for replicas and then for the disk.
+func (d Durability) needsTwoWaits() bool { return d.Replicas > 0 && d.AOF }
 
-// validate joins an error for each field that is not as its comment says.
+// validate joins an error for each field that breaks the limits in its comment.
 func (d Durability) validate() error {
 	var faults []error
 	if d.Replicas < 0 {
 		faults = append(faults, fmt.Errorf("Durability.Replicas is %d, want at least 0", d.Replicas))
 	}
-	if d.isAsked() && d.Timeout < time.Millisecond {
+	if d.isRequired() && d.Timeout < time.Millisecond {
 		faults = append(faults, fmt.Errorf("Durability.Timeout is %v, want at least 1ms", d.Timeout))
 	}
 	return errors.Join(faults...)
 }
 
-// fits returns an error where a client cannot wait for what is asked.
-func (d Durability) fits(client redis.UniversalClient) error {
-	if !d.isAsked() {
+// checkClient returns an error if a client cannot wait for the guarantee.
+func (d Durability) checkClient(client redis.UniversalClient) error {
+	if !d.isRequired() {
 		return nil
 	}
 	var readTimeout time.Duration
@@ -109,33 +108,32 @@ func (d Durability) fits(client redis.UniversalClient) error {
 	default:
 		return fmt.Errorf("Durability %s needs a *redis.Client or *redis.ClusterClient, not a %T", d, client)
 	}
-	if longest := d.LongestWait(); readTimeout > 0 && readTimeout <= longest {
+	if wait := d.MaxWait(); readTimeout > 0 && readTimeout <= wait {
 		return fmt.Errorf("Durability.Timeout is %v, with which %s takes up to %v, want less than the Redis client's ReadTimeout, %v",
-			d.Timeout, d, longest, readTimeout)
+			d.Timeout, d, wait, readTimeout)
 	}
 	return nil
 }
 
-// lateness is how long after its timeout a server may end a wait: it looks every
-// 100 ms.
-const lateness = 200 * time.Millisecond
+// maxLateness is how late a server may end a wait, since it checks every 100 ms.
+const maxLateness = 200 * time.Millisecond
 
-// LongestWait is how long a change may wait, with servers that end each wait
-// late, 0 if nothing is asked for. The client's ReadTimeout must be longer.
-func (d Durability) LongestWait() time.Duration {
+// MaxWait returns how long a change may wait for the guarantee, late servers included,
+// and 0 without one. The client's ReadTimeout must be longer.
+func (d Durability) MaxWait() time.Duration {
 	switch {
-	case !d.isAsked():
+	case !d.isRequired():
 		return 0
-	case d.Replicas > 0 && d.AOF:
-		return d.Timeout + 2*lateness
+	case d.needsTwoWaits():
+		return d.Timeout + 2*maxLateness
 	}
-	return d.Timeout + lateness
+	return d.Timeout + maxLateness
 }
 
-// Check asks every master whether it can do what the durability asks for. An
-// error means that one never will, a shortage that one cannot now.
+// Check asks every master whether it can give the guarantee. An error means that a master
+// never can, a shortage that a master cannot at the moment.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
-	if !d.isAsked() {
+	if !d.isRequired() {
 		return nil, nil
 	}
 	var mu sync.Mutex
@@ -156,7 +154,7 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 		if err := checkWAITAOF(ctx, master); err != nil {
 			return "", err
 		}
-		// Not every user may ask for settings.
+		// A client without the right to read settings gets an empty reply.
 		if master.ConfigGet(ctx, "appendfsync").Val()["appendfsync"] == "no" {
 			return fmt.Sprintf("Durability %s, but %s has appendfsync no", d, master.Options().Addr), nil
 		}
@@ -174,8 +172,8 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 	return "", nil
 }
 
-// checkWAITAOF tells a server that refuses the command from one that could not
-// be asked.
+// checkWAITAOF returns an error if a server does not wait for its disk, because it lacks
+// the feature or does not reply.
 func checkWAITAOF(ctx context.Context, master *redis.Client) error {
 	err := master.Do(ctx, "WAITAOF", 1, 0, 1).Err()
 	if err == nil {

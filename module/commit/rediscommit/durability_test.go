@@ -13,14 +13,14 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-func TestADurabilityIsReadAsItIsWritten(t *testing.T) {
+func TestDurabilityParsesItsOwnText(t *testing.T) {
 	t.Parallel()
 	usual := DefaultConfig().Durability.Timeout
 	for text, want := range map[string]Durability{
 		"none":           {0, false, usual},
-		"aof":            {0, true, everySecond},
+		"aof":            {0, true, everysecTimeout},
 		"replicas:1":     {1, false, usual},
-		"replicas:2,aof": {2, true, everySecond},
+		"replicas:2,aof": {2, true, everysecTimeout},
 		"replicas:12":    {12, false, usual},
 	} {
 		got, err := ParseDurability(text)
@@ -32,11 +32,11 @@ func TestADurabilityIsReadAsItIsWritten(t *testing.T) {
 		}
 	}
 	if got, err := ParseDurability("aof,replicas:2"); err != nil || got.String() != "replicas:2,aof" {
-		t.Errorf("in the other order: got %v, %v", got, err)
+		t.Errorf("in reverse order: got %v, %v", got, err)
 	}
 }
 
-func TestOtherTextIsNoDurability(t *testing.T) {
+func TestParseDurabilityRefusesOtherText(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		"", " ", "None", "none,aof", "aof,none", "none,none", "aof,", ",aof", "aof,aof", "AOF", "aof ", "fsync",
@@ -49,7 +49,7 @@ func TestOtherTextIsNoDurability(t *testing.T) {
 	}
 }
 
-func TestADurabilityThatCannotWorkIsNamed(t *testing.T) {
+func TestValidateNamesEachWrongDurabilityField(t *testing.T) {
 	t.Parallel()
 	const replicas, timeout = "Durability.Replicas", "Durability.Timeout"
 	for _, test := range []struct {
@@ -57,7 +57,7 @@ func TestADurabilityThatCannotWorkIsNamed(t *testing.T) {
 		faults []string
 	}{
 		{Durability{}, nil},
-		{Durability{Timeout: -time.Second}, nil}, // It does not matter.
+		{Durability{Timeout: -time.Second}, nil}, // unused without a guarantee
 		{Durability{Replicas: 1, Timeout: time.Millisecond}, nil},
 		{Durability{AOF: true, Timeout: time.Hour}, nil},
 		{Durability{Replicas: -1}, []string{replicas}},
@@ -70,7 +70,7 @@ func TestADurabilityThatCannotWorkIsNamed(t *testing.T) {
 	}
 }
 
-// wantFaults checks that an error has one line for each of the fields.
+// wantFaults checks that an error has one line for each field.
 func wantFaults(t *testing.T, err error, fields ...string) {
 	t.Helper()
 	var got []string
@@ -82,7 +82,7 @@ func wantFaults(t *testing.T, err error, fields ...string) {
 	}
 }
 
-func TestAConfigThatCannotWorkIsNamed(t *testing.T) {
+func TestValidateNamesEachWrongConfigField(t *testing.T) {
 	t.Parallel()
 	const (
 		prefix, operation, large = "KeyPrefix", "OperationTimeout is", "LargeValueBytes"
@@ -114,10 +114,10 @@ func TestAConfigThatCannotWorkIsNamed(t *testing.T) {
 	}
 }
 
-// foreign is a client that is none of those that the package knows.
+// foreign is a client of an unknown type.
 type foreign struct{ redis.UniversalClient }
 
-// Clients of every kind, whose read timeout is as in redis.Options.
+// These functions return a client of each kind. ReadTimeout is as in redis.Options.
 var (
 	singleClient = func(readTimeout time.Duration) redis.UniversalClient {
 		return redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: readTimeout})
@@ -134,9 +134,9 @@ var (
 	otherClient = func(time.Duration) redis.UniversalClient { return foreign{singleClient(0)} }
 )
 
-func TestADurabilityFitsClientsThatCanWaitForIt(t *testing.T) {
+func TestDurabilityRefusesClientsThatCannotWait(t *testing.T) {
 	t.Parallel()
-	asks := Durability{Replicas: 1, Timeout: time.Second}
+	required := Durability{Replicas: 1, Timeout: time.Second}
 	for _, test := range []struct {
 		name   string
 		client func(readTimeout time.Duration) redis.UniversalClient
@@ -144,28 +144,28 @@ func TestADurabilityFitsClientsThatCanWaitForIt(t *testing.T) {
 		readTimeout time.Duration
 		fault       string // empty for none
 	}{
-		{"nothing asked of a ring", ringClient, Durability{}, 0, ""},
-		{"nothing asked of another client", otherClient, Durability{}, 0, ""},
-		{"ring", ringClient, asks, 0, "*redis.Ring"},
-		{"another client", otherClient, asks, 0, "foreign"},
-		{"single, default read timeout", singleClient, asks, 0, ""},
-		{"cluster, default read timeout", clusterClient, asks, 0, ""},
-		{"sentinel, default read timeout", sentinelClient, asks, 0, ""},
-		{"single, no read timeout", singleClient, asks, -1, ""},
-		{"single, same read timeout", singleClient, asks, time.Second, "ReadTimeout, 1s"},
-		{"cluster, same read timeout", clusterClient, asks, time.Second, "ReadTimeout, 1s"},
-		{"sentinel, shorter read timeout", sentinelClient, asks, time.Millisecond, "ReadTimeout, 1ms"},
-		{"single, shorter read timeout, nothing asked", singleClient, Durability{Timeout: time.Second}, time.Millisecond, ""},
+		{"ring without durability", ringClient, Durability{}, 0, ""},
+		{"unknown client without durability", otherClient, Durability{}, 0, ""},
+		{"ring", ringClient, required, 0, "*redis.Ring"},
+		{"unknown client", otherClient, required, 0, "foreign"},
+		{"single, default read timeout", singleClient, required, 0, ""},
+		{"cluster, default read timeout", clusterClient, required, 0, ""},
+		{"sentinel, default read timeout", sentinelClient, required, 0, ""},
+		{"single, no read timeout", singleClient, required, -1, ""},
+		{"single, same read timeout", singleClient, required, time.Second, "ReadTimeout, 1s"},
+		{"cluster, same read timeout", clusterClient, required, time.Second, "ReadTimeout, 1s"},
+		{"sentinel, shorter read timeout", sentinelClient, required, time.Millisecond, "ReadTimeout, 1ms"},
+		{"single without durability, shorter read timeout", singleClient, Durability{Timeout: time.Second}, time.Millisecond, ""},
 		{"single, long wait", singleClient, Durability{AOF: true, Timeout: time.Hour}, 0, "ReadTimeout"},
-		{"single, no time for a server that is late", singleClient, asks, 1200 * time.Millisecond, "takes up to 1.2s"},
-		{"single, time for that", singleClient, asks, 1201 * time.Millisecond, ""},
-		{"cluster, time for one wait of two", clusterClient, Durability{1, true, time.Second}, 1400 * time.Millisecond, "takes up to 1.4s"},
-		{"cluster, time for both", clusterClient, Durability{1, true, time.Second}, 1401 * time.Millisecond, ""},
+		{"single, too short for a late server", singleClient, required, 1200 * time.Millisecond, "takes up to 1.2s"},
+		{"single, long enough for a late server", singleClient, required, 1201 * time.Millisecond, ""},
+		{"cluster, too short for two late waits", clusterClient, Durability{1, true, time.Second}, 1400 * time.Millisecond, "takes up to 1.4s"},
+		{"cluster, long enough for two late waits", clusterClient, Durability{1, true, time.Second}, 1401 * time.Millisecond, ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			client := test.client(test.readTimeout)
 			defer client.Close()
-			err := test.fits(client)
+			err := test.checkClient(client)
 			if (err != nil) != (test.fault != "") || err != nil && !strings.Contains(err.Error(), test.fault) {
 				t.Errorf("got error %v, want %q", err, test.fault)
 			}
@@ -188,11 +188,11 @@ func knowsWAITAOF(t *testing.T, client redis.UniversalClient) bool {
 func requireWAITAOF(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	if !knowsWAITAOF(t, client) {
-		t.Skip("this server has no WAITAOF, which Redis 7.2 brought: REDIS_SERVER names another")
+		t.Skip("WAITAOF needs Redis 7.2: name another server in REDIS_SERVER")
 	}
 }
 
-func TestAServerThatCannotWaitForItsFileIsRefused(t *testing.T) {
+func TestCheckRefusesAServerWithoutAOF(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	client := server.Client(t)
@@ -211,7 +211,7 @@ func TestAServerThatCannotWaitForItsFileIsRefused(t *testing.T) {
 	}
 }
 
-func TestEveryMasterOfAClusterMustBeAbleToWaitForItsFile(t *testing.T) {
+func TestCheckRequiresAOFOnEveryMaster(t *testing.T) {
 	t.Parallel()
 	requireWAITAOF(t, redistest.Single(t).Client(t))
 	cluster := redistest.Cluster(t, 3, 0, "--appendonly", "yes")
@@ -229,7 +229,7 @@ func TestEveryMasterOfAClusterMustBeAbleToWaitForItsFile(t *testing.T) {
 	}
 }
 
-func TestTooFewReplicasAreAShortage(t *testing.T) {
+func TestCheckReportsMissingReplicas(t *testing.T) {
 	t.Parallel()
 	pair := replicated(t, 1)
 	client := pair.Master().Client(t)
@@ -251,7 +251,7 @@ func TestTooFewReplicasAreAShortage(t *testing.T) {
 	check(1, pair.Master().Addr()+" has 0 replicas online")
 }
 
-func TestEachMasterOfAClusterIsAskedForReplicas(t *testing.T) {
+func TestCheckAsksEachMasterForReplicas(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0)
 	shortages, err := Durability{Replicas: 1, Timeout: time.Second}.Check(t.Context(), cluster.Client(t))
@@ -265,15 +265,14 @@ func TestEachMasterOfAClusterIsAskedForReplicas(t *testing.T) {
 	}
 }
 
-func TestNothingIsAskedOfServersForNoDurability(t *testing.T) {
+func TestCheckAsksNothingWithoutADurability(t *testing.T) {
 	t.Parallel()
 	if shortages, err := (Durability{}).Check(t.Context(), nil); err != nil || len(shortages) != 0 {
 		t.Errorf("got %q, %v", shortages, err)
 	}
 }
 
-// A server that cannot be asked is not taken for one that is too old.
-func TestAServerThatDoesNotAnswerIsNoOldOne(t *testing.T) {
+func TestCheckDoesNotTakeASilentServerForAnOldOne(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

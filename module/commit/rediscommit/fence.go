@@ -6,25 +6,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// fence queues a command which a master of a cluster holds back while it hands over
-// to its replica, with all that follows in the same pipeline.
+// fence queues a command that protects the reads after it in the same pipeline from
+// stale replies during a manual failover of a cluster (CLUSTER FAILOVER).
 //
-// In a failover by hand, the old master holds writes back until it knows that the
-// replica has taken its place, and answers reads. The new master may take changes
-// before that, and what the old one answers is stale then. Redis counts every script
-// as a write there. This script needs no key, has no effect, and is executed also where
-// writes are refused, as by a master that lacks replicas or memory. PERSIST would keep
-// keys that are to expire.
+// In such a failover, the old master delays writes until its replica has taken over, but
+// still replies to reads. The new master may accept changes in the meantime, so these
+// replies may be stale. Redis treats every script as a write, so a script delays the whole
+// pipeline. This one needs no key, has no effect, and runs even if writes are refused, for
+// example by a master that lacks replicas or memory.
 //
-// With a key, the command goes to the key's node, also by a client of the cluster.
-//
-// A replica that is promoted in another way than by CLUSTER FAILOVER does not ask its
-// master to hold anything back.
+// With a key, a cluster client sends the command to the key's node. Other ways of
+// promoting a replica delay nothing on the old master.
 func fence(ctx context.Context, to redis.Cmdable, keys ...string) {
 	to.Eval(ctx, "return 1", keys)
 }
 
-// maxBehindFence bounds how many commands follow a fence, so that Redis reads them at
-// once: it takes 16 KB at a time from a connection, and executes commands of others in
-// between.
+// maxBehindFence bounds the commands after a fence. Redis reads 16 KB at a time from a
+// connection and may execute other clients' commands in between; a fence protects only
+// commands that Redis reads together with it.
 const maxBehindFence = 32

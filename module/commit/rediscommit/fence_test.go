@@ -12,8 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// handover is a master in the state of a failover by hand: it holds writes back, and
-// answers reads.
+// handover is a master during a manual failover: it delays writes and replies to reads.
 type handover struct {
 	t      *testing.T
 	master *redis.Client
@@ -36,8 +35,8 @@ func (h handover) do(command ...any) {
 	}
 }
 
-// held returns how many clients the master keeps waiting.
-func (h handover) held() (clients int) {
+// delayed returns the number of clients that the master keeps waiting.
+func (h handover) delayed() (clients int) {
 	h.t.Helper()
 	list, err := h.master.ClientList(h.t.Context()).Result()
 	if err != nil {
@@ -51,15 +50,15 @@ func (h handover) held() (clients int) {
 	return clients
 }
 
-// wantHeld wants the master to answer a read only when the failover has ended.
-func (h handover) wantHeld(read func() error) {
+// wantDelayed checks that the master replies to a read only after the failover.
+func (h handover) wantDelayed(read func() error) {
 	h.t.Helper()
 	answered := make(chan error, 1)
 	go func() { answered <- read() }()
-	for h.held() == 0 {
+	for h.delayed() == 0 {
 		select {
 		case err := <-answered:
-			h.t.Fatalf("the old master answered a read (%v), though the new one may take changes", err)
+			h.t.Fatalf("the old master replied to a read (%v), though the new one may accept changes", err)
 		case <-time.After(time.Millisecond):
 		}
 	}
@@ -69,51 +68,51 @@ func (h handover) wantHeld(read func() error) {
 	}
 }
 
-func TestAMasterThatHandsOverAnswersNoRead(t *testing.T) {
+func TestMasterAnswersNoReadDuringAHandover(t *testing.T) {
 	t.Parallel()
 	cluster, users := redistest.Cluster(t, 1, 0), someUsers(600)
-	store, user := textStore(t, cluster.Client(t), asUsual), users[0]
+	store, user := textStore(t, cluster.Client(t), defaults), users[0]
 	plant(t, store, users)
 	for name, read := range map[string]func(ctx context.Context) error{
-		"the whole": func(ctx context.Context) error {
-			_, err := textStore(t, store.store.client, asUsual).Load(ctx, user)
+		"an uncached value": func(ctx context.Context) error {
+			_, err := textStore(t, store.store.client, defaults).Load(ctx, user)
 			return err
 		},
-		"what is cached": func(ctx context.Context) error {
+		"a cached value": func(ctx context.Context) error {
 			_, err := store.Load(ctx, user)
 			return err
 		},
-		"what nobody has": func(ctx context.Context) error {
+		"a missing value": func(ctx context.Context) error {
 			_, err := store.Load(ctx, "@nobody:example.org")
 			return err
 		},
-		"a change that finds nothing to do": func(ctx context.Context) error {
+		"an update without a change": func(ctx context.Context) error {
 			return store.Update(ctx, user, func(*string) error { return nil })
 		},
-		"many": func(ctx context.Context) error { return store.LoadMany(ctx, users)[user].Err },
-		"parts of many": func(ctx context.Context) error {
+		"many values": func(ctx context.Context) error { return store.LoadMany(ctx, users)[user].Err },
+		"a query for many": func(ctx context.Context) error {
 			return ReadMany(ctx, store.Users, users, readText)[user].Err
 		},
-		"what was redirected": func(ctx context.Context) error {
+		"a redirected read": func(ctx context.Context) error {
 			var answer redis.Cmder
 			store.store.reads.sendAlone(ctx, store.key(user), func(ctx context.Context, client redis.Cmdable) {
 				answer = readText.Ask(ctx, client, store.key(user))
 			})
 			return answer.Err()
 		},
-		"many that were redirected": func(ctx context.Context) error {
-			r := reading[commit.Snapshot[string, string], string, string]{
-				store.store, readText, []string{store.key(user)}, make([]Answer[commit.Snapshot[string, string]], 1),
+		"redirected reads of many": func(ctx context.Context) error {
+			r := batchRead[commit.Snapshot[string, string], string, string]{
+				store.store, readText, []string{store.key(user)}, make([]Result[commit.Snapshot[string, string]], 1),
 			}
 			r.ask(ctx, r.client, []int{0})
-			return r.answers[0].Err
+			return r.results[0].Err
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if err := read(t.Context()); err != nil { // which also makes the connections
+			if err := read(t.Context()); err != nil { // also connects
 				t.Fatal(err)
 			}
-			beginHandover(t, cluster.Masters()[0]).wantHeld(func() error { return read(t.Context()) })
+			beginHandover(t, cluster.Masters()[0]).wantDelayed(func() error { return read(t.Context()) })
 		})
 	}
 }

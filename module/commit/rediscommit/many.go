@@ -10,41 +10,41 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// maxPipeline is how many keys are asked for in one round trip, so that no
-// answer keeps the requests of others waiting for long.
+// maxPipeline is how many keys one round trip reads, so that a long reply does not delay
+// other requests.
 const maxPipeline = 500
 
-// Answer is what a read of one of many keys came to.
-type Answer[T any] struct {
+// Result is the value of one key, or the error of its read.
+type Result[T any] struct {
 	Value T
 	Err   error
 }
 
-// readMany sends a query for many keys, in the way of [Users.LoadMany]. The answers are in
-// the order of the keys.
-func readMany[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q Query[T]) []Answer[T] {
+// readMany sends a query for many keys, see [Users.LoadMany]. The results are in the order
+// of the keys.
+func readMany[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q Query[T]) []Result[T] {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
-	r := reading[T, V, R]{s, q, keys, make([]Answer[T], len(keys))}
+	r := batchRead[T, V, R]{s, q, keys, make([]Result[T], len(keys))}
 	var nodes sync.WaitGroup
 	for node, part := range r.byNode(ctx) {
 		nodes.Go(func() { r.readFrom(ctx, node, part) })
 	}
 	nodes.Wait()
-	return r.answers
+	return r.results
 }
 
-// reading is a readMany under way. A part of it is a list of places in keys.
-type reading[T, V, R any] struct {
+// batchRead is a readMany in progress. Its methods take indexes into keys.
+type batchRead[T, V, R any] struct {
 	*Store[V, R]
 	query   Query[T]
 	keys    []string
-	answers []Answer[T]
+	results []Result[T]
 }
 
 // byNode groups the keys by their nodes. Keys whose node is unknown go to the cluster
 // client, which finds it.
-func (r reading[T, V, R]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
+func (r batchRead[T, V, R]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
 	parts := map[redis.UniversalClient][]int{}
 	for i, key := range r.keys {
 		node := r.client
@@ -56,13 +56,13 @@ func (r reading[T, V, R]) byNode(ctx context.Context) map[redis.UniversalClient]
 	return parts
 }
 
-// readFrom asks a node. What it does not answer is asked of the client as a
-// whole, once: the key may have moved, or another node taken over.
-func (r reading[T, V, R]) readFrom(ctx context.Context, node redis.UniversalClient, part []int) {
+// readFrom asks a node. Keys without a reply are asked again by the cluster client, once:
+// they may have moved, or another node may have taken over.
+func (r batchRead[T, V, R]) readFrom(ctx context.Context, node redis.UniversalClient, part []int) {
 	for some := range slices.Chunk(part, maxPipeline) {
 		r.ask(ctx, node, some)
 		failed := slices.DeleteFunc(slices.Clone(some), func(i int) bool {
-			return fault.KindOf(r.answers[i].Err) != fault.Unavailable
+			return fault.KindOf(r.results[i].Err) != fault.Unavailable
 		})
 		if len(failed) > 0 && node != r.client {
 			r.ask(ctx, r.client, failed)
@@ -70,16 +70,16 @@ func (r reading[T, V, R]) readFrom(ctx context.Context, node redis.UniversalClie
 	}
 }
 
-// ask asks for keys in one pipeline.
-func (r reading[T, V, R]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
+// ask reads keys in one pipeline.
+func (r batchRead[T, V, R]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
 	answers := make([]redis.Cmder, len(part))
-	// The pipeline's own error is that of one of the commands, or of none.
+	// Each command has its own error.
 	_, _ = client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n, i := range part {
 			key := r.cfg.KeyPrefix + r.keys[i]
 			switch {
 			case !r.nodes.isCluster():
-			case client == r.client: // each command finds its own node
+			case client == r.client: // the client sends each command to its key's node
 				fence(ctx, p, key)
 			case n%maxBehindFence == 0:
 				fence(ctx, p)
@@ -90,6 +90,6 @@ func (r reading[T, V, R]) ask(ctx context.Context, client redis.UniversalClient,
 	})
 	for n, i := range part {
 		value, err := r.query.Read(r.cfg.KeyPrefix+r.keys[i], answers[n])
-		r.answers[i] = Answer[T]{value, r.checkError(err)}
+		r.results[i] = Result[T]{value, r.checkError(err)}
 	}
 }

@@ -8,20 +8,20 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodes finds the clients of single nodes behind a client.
+// nodes finds the node clients of a client.
 type nodes struct {
 	client redis.UniversalClient
 	waits  *WaitLimiter
 
-	mu  sync.Mutex
-	new map[string]*redis.Client // those that a cluster client has made, by address
+	mu      sync.Mutex
+	created map[string]*redis.Client // by the cluster client, by address
 }
 
 func newNodes(client redis.UniversalClient, waits *WaitLimiter) *nodes {
 	if waits == nil {
 		waits = new(WaitLimiter)
 	}
-	return &nodes{client: client, waits: waits, new: map[string]*redis.Client{}}
+	return &nodes{client: client, waits: waits, created: map[string]*redis.Client{}}
 }
 
 func (n *nodes) isCluster() bool {
@@ -29,7 +29,7 @@ func (n *nodes) isCluster() bool {
 	return isCluster
 }
 
-// watch has a cluster client tell of the clients that it makes.
+// watch records the node clients that a cluster client creates.
 func (n *nodes) watch() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
 		cluster.OnNewNode(n.add)
@@ -39,10 +39,10 @@ func (n *nodes) watch() {
 func (n *nodes) add(node *redis.Client) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.new[node.Options().Addr] = node
+	n.created[node.Options().Addr] = node
 }
 
-// masterOf returns a client of the node that has the key.
+// masterOf returns a client of the master that serves a key.
 func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error) {
 	switch c := n.client.(type) {
 	case *redis.Client:
@@ -53,19 +53,19 @@ func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error)
 	return nil, fmt.Errorf("a %T has no masters", n.client)
 }
 
-// at returns a client of a cluster's node, nil if there is none. It asks the
-// cluster for its nodes, so that the client knows of the change from then on.
+// at returns a client of a cluster's node, nil if there is none. It makes the cluster
+// client load the cluster's nodes, so that later commands find the node, too.
 //
-// A master without slots is not among them, though its first slot may be on the
-// way to it. But then the cluster client has been sent to it as well, with the
-// read that came before.
+// A master without slots is missing there, even if its first slot is just moving to it.
+// The cluster client has created a client for it by then, because the redirected read
+// that preceded the write needed one.
 func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {
 		return nil
 	}
 	found := make(chan *redis.Client, 1)
-	// What fails for one node does not matter for the others.
+	// A node's error does not matter for the others.
 	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		if node.Options().Addr == address {
 			select {
@@ -82,12 +82,12 @@ func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.new[address]
+	return n.created[address]
 }
 
-// reload has a cluster client load the cluster's nodes and slots again, because a
-// node may be gone; by itself the client does so only after some time. It works in
-// the background, at most five times a second.
+// reload makes a cluster client load the cluster's nodes and slots again, because a node
+// may have failed; by itself the client does so only later. It works in the background, at
+// most five times a second.
 func (n *nodes) reload() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
 		cluster.ReloadState(context.Background())

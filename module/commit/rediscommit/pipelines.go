@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// pipelines coalesces reads: for each node there are as many slots as the host has
-// cores.
+// pipelines coalesces concurrent reads into pipelines. Each node has as many slots as the
+// host has cores.
 type pipelines struct {
 	nodes *nodes
 	coalescer[func(context.Context, redis.Cmdable)]
@@ -20,17 +20,16 @@ func newPipelines(nodes *nodes) *pipelines {
 	return &pipelines{nodes: nodes, coalescer: coalescer[func(context.Context, redis.Cmdable)]{slots: runtime.GOMAXPROCS(0)}}
 }
 
-// send has a command sent to the master of a key, and returns when its answer is
-// there. Queue gives the command to a client. It may be called on another
-// goroutine, and must not depend on the context that it was made with.
+// send sends a command to the master of a key and waits for its reply. Queue gives the
+// command to a client; it may run on another goroutine, with another context.
 //
-// Direct is true if the command was sent to that node in a pipeline: then the
-// context may have been that of another call, and nobody has followed redirections.
-// An error is that of ctx: queue may still be called then, and the command be sent.
+// Direct is true if the command was sent to that node in a pipeline. Then its context may
+// have been another call's, and redirections were not followed. The only error is ctx's;
+// queue may still run and the command be sent after it.
 func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct bool, err error) {
 	node, err := p.nodes.masterOf(ctx, key)
 	if err != nil {
-		p.sendAlone(ctx, key, queue) // the client has its own ways, and errors
+		p.sendAlone(ctx, key, queue) // the client has its own retries and errors
 		return false, nil
 	}
 	isCluster := p.nodes.isCluster()
@@ -51,7 +50,7 @@ func (p *pipelines) send(ctx context.Context, key string, queue func(context.Con
 	return batched || isCluster, err
 }
 
-// sendAlone sends a command by the client, which follows the key where it went.
+// sendAlone sends a command by the client, which follows redirections.
 func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) {
 	if !p.nodes.isCluster() {
 		queue(ctx, p.nodes.client)
@@ -63,33 +62,31 @@ func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(contex
 	_, _ = pipe.Exec(ctx) // each command has its own error
 }
 
-// coalescer coalesces calls to nodes into batches: what a command costs is mostly
-// the system calls around it, on the host and on Redis. For each node there are some
-// slots. A call that finds a free slot sends its item at once, alone. The others
-// wait; when a slot becomes free, those that wait for the same node are sent as one
-// batch, in one pipeline. No call waits to fill a batch, for another node, or longer
-// than its context.
+// coalescer sends concurrent calls to a node in batches, because most of a command's cost
+// is the system calls around it, on the host and on Redis. Each node has some slots. A
+// call that finds a free slot sends its item at once, alone. Other calls wait; a slot that
+// becomes free sends all that wait for its node as one batch, in one pipeline. A call
+// never waits to fill a batch, for another node, or longer than its context.
 //
-// There is no goroutine of its own: the call that has waited longest sends the
-// batch.
+// It starts no goroutines: the call that has waited longest sends the batch.
 type coalescer[T any] struct {
 	slots int // for each node
 
 	mu     sync.Mutex
-	queues map[string]*queue[T] // by address; as many as the cluster has had
+	queues map[string]*queue[T] // by address, for all nodes that the cluster has had
 }
 
-// maxPerBatch bounds how many calls are sent in one pipeline, whose answers come one
-// after the other.
-const maxPerBatch = 32
+// maxBatch bounds how many calls are sent in one pipeline, because replies come one after
+// the other.
+const maxBatch = 32
 
-// do has an item sent to a node, and returns when that was done. If it is on this call
-// to do so, it calls send with the item and those of others.
+// do sends an item to a node and returns when it is done. If the call has to send its
+// batch, do calls send with its item and the items of the other calls.
 //
-// Batched is true if the item was sent with others, perhaps by another call. An error
-// is that of ctx: the item may still be sent then.
+// Batched is true if the item was sent together with others, perhaps by another call. The
+// only error is ctx's; the item may still be sent after it.
 func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send func(batch []T)) (batched bool, err error) {
-	q := c.to(node.Options().Addr)
+	q := c.queueOf(node.Options().Addr)
 	own := &call[T]{item: item}
 	if !q.takeSlot(own) {
 		if err := q.wait(ctx, own); err != nil {
@@ -99,17 +96,17 @@ func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send 
 	if own.answered {
 		return true, nil
 	}
-	calls := append(own.others, own) //nolint:gocritic // nobody else has the others
+	calls := append(own.others, own) //nolint:gocritic // no other call uses others
 	defer q.finish(calls)
 	batch := make([]T, len(calls))
-	for i, one := range calls {
-		batch[i] = one.item
+	for i, call := range calls {
+		batch[i] = call.item
 	}
 	send(batch)
 	return len(batch) > 1, nil
 }
 
-func (c *coalescer[T]) to(address string) *queue[T] {
+func (c *coalescer[T]) queueOf(address string) *queue[T] {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	q, found := c.queues[address]
@@ -123,23 +120,23 @@ func (c *coalescer[T]) to(address string) *queue[T] {
 	return q
 }
 
-// queue is the calls for a node.
+// queue holds the waiting calls of a node.
 type queue[T any] struct {
 	mu      sync.Mutex
 	free    int // slots
 	waiting []*call[T]
 }
 
-// call is one of [coalescer.do].
+// call is a call of [coalescer.do].
 type call[T any] struct {
 	item T
 
-	woken    chan struct{} // closed when the call need not wait any more; nil if it had a slot at once
-	answered bool          // by another call's batch; otherwise the call has a slot
-	others   []*call[T]    // those to be sent in a batch with it
+	woken    chan struct{} // closed when the call must go on; nil if it found a free slot
+	answered bool          // another call has sent the item; otherwise this call has a slot
+	others   []*call[T]    // the other calls of the batch that this call sends
 }
 
-// takeSlot takes a free slot. If there is none, the call has to wait.
+// takeSlot takes a free slot, or adds the call to the waiting ones.
 func (q *queue[T]) takeSlot(c *call[T]) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -152,7 +149,7 @@ func (q *queue[T]) takeSlot(c *call[T]) (taken bool) {
 	return false
 }
 
-// wait returns when the call is answered, or has a slot.
+// wait returns when the call is answered or has a slot.
 func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
 	select {
 	case <-c.woken:
@@ -166,15 +163,15 @@ func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
 		return ctx.Err()
 	}
 	select {
-	case <-c.woken: // others may wait for the batch that this call has to send
+	case <-c.woken: // other calls may wait for the batch that this call must send
 		return nil
 	default:
 		return ctx.Err()
 	}
 }
 
-// finish wakes the calls that a batch has answered, and gives its slot to the call
-// that has waited longest.
+// finish wakes the answered calls of a batch, and gives its slot to the call that has
+// waited longest.
 func (q *queue[T]) finish(batch []*call[T]) {
 	for _, c := range batch[:len(batch)-1] {
 		c.answered = true
@@ -182,7 +179,7 @@ func (q *queue[T]) finish(batch []*call[T]) {
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	n := min(len(q.waiting), maxPerBatch)
+	n := min(len(q.waiting), maxBatch)
 	if n == 0 {
 		q.free++
 		return

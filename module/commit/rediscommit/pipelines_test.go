@@ -16,11 +16,11 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// gate is a hook that holds the commands that are sent alone, until it opens,
-// and has pipelines fail as long as that is wanted.
+// gate is a hook that delays single commands until it opens, and lets pipelines fail with
+// refuses, unless it is nil.
 type gate struct {
 	trips
-	held    chan struct{} // tells of each that comes to it
+	held    chan struct{} // receives one element for each delayed command
 	opens   chan struct{}
 	refuses error
 }
@@ -49,32 +49,32 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	})
 }
 
-// narrow is a store with one slot and a gate in it, and some users with texts.
+// narrow returns a store with one slot and a gate, and users with texts.
 func narrow(t *testing.T, users int) (*gate, userTexts, []mxid.UserID) {
 	t.Helper()
 	client := redistest.Single(t).Client(t)
 	all := someUsers(users)
-	plant(t, textStore(t, client, asUsual), all)
-	g, store := newGate(), textStore(t, client, asUsual)
+	plant(t, textStore(t, client, defaults), all)
+	g, store := newGate(), textStore(t, client, defaults)
 	client.AddHook(g)
 	store.store.reads.slots = 1
 	return g, store, all
 }
 
-// loads are loads under way.
+// loads is a group of concurrent loads.
 type loads struct {
 	running sync.WaitGroup
 	store   userTexts
 }
 
-// begin loads the text of a user, and gives what came of it to report.
+// begin starts to load a user's text and reports the result.
 func (l *loads) begin(ctx context.Context, user mxid.UserID, report func(text string, err error)) {
 	l.running.Go(func() {
 		report(l.store.Load(ctx, user))
 	})
 }
 
-// mustFind is a report that wants the user's text.
+// mustFind returns a report function that expects the user's text.
 func mustFind(t *testing.T, user mxid.UserID) func(string, error) {
 	return func(text string, err error) {
 		if text != string(user)[:6] || err != nil {
@@ -83,7 +83,7 @@ func mustFind(t *testing.T, user mxid.UserID) func(string, error) {
 	}
 }
 
-// waitFor waits until as many calls wait for one node.
+// waitFor waits until the given number of calls wait for one node.
 func (c *coalescer[T]) waitFor(t *testing.T, calls int) {
 	t.Helper()
 	for start := time.Now(); time.Since(start) < never; time.Sleep(time.Millisecond) {
@@ -96,7 +96,7 @@ func (c *coalescer[T]) waitFor(t *testing.T, calls int) {
 			}
 		}
 	}
-	t.Fatal("nobody waits")
+	t.Fatalf("fewer than %d calls wait", calls)
 }
 
 func (c *coalescer[T]) all() (queues []*queue[T]) {
@@ -108,9 +108,9 @@ func (c *coalescer[T]) all() (queues []*queue[T]) {
 	return queues
 }
 
-func TestACallThatFindsNoFreeSlotJoinsTheNextBatch(t *testing.T) {
+func TestCallsWithoutAFreeSlotJoinTheNextBatch(t *testing.T) {
 	t.Parallel()
-	const callers = maxPerBatch + 5
+	const callers = maxBatch + 5
 	g, store, users := narrow(t, callers)
 	l := loads{store: store}
 	l.begin(t.Context(), users[0], mustFind(t, users[0]))
@@ -120,28 +120,28 @@ func TestACallThatFindsNoFreeSlotJoinsTheNextBatch(t *testing.T) {
 	store.store.reads.waitFor(t, callers)
 	close(g.opens)
 	l.running.Wait()
-	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, maxPerBatch}) {
+	if slices.Sort(g.sizes); !slices.Equal(g.sizes, []int{5, maxBatch}) {
 		t.Errorf("keys in a pipeline: %v", g.sizes)
 	}
 }
 
-func TestNobodyWaitsLongerThanTheirContext(t *testing.T) {
+func TestWaitingCallEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	g, store, users := narrow(t, 4)
 	l := loads{store: store}
 	l.begin(t.Context(), users[0], mustFind(t, users[0]))
 	<-g.held
 	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	l.begin(ctx, users[1], func(_ string, err error) { left <- err })
+	cancelled := make(chan error, 1)
+	l.begin(ctx, users[1], func(_ string, err error) { cancelled <- err })
 	store.store.reads.waitFor(t, 1)
 	for _, user := range users[2:] {
 		l.begin(t.Context(), user, mustFind(t, user))
 	}
 	store.store.reads.waitFor(t, 3)
 	cancel()
-	if err := <-left; !errors.Is(err, context.Canceled) || fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("the one who left got %v", err)
+	if err := <-cancelled; !errors.Is(err, context.Canceled) || fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("the cancelled call got %v", err)
 	}
 	close(g.opens)
 	l.running.Wait()
@@ -150,7 +150,7 @@ func TestNobodyWaitsLongerThanTheirContext(t *testing.T) {
 	}
 }
 
-func TestWhatFailsTogetherIsAskedAgainAlone(t *testing.T) {
+func TestReadsOfAFailedBatchAreRepeatedAlone(t *testing.T) {
 	t.Parallel()
 	g, store, users := narrow(t, 5)
 	g.refuses = errors.New("connection lost")
@@ -166,9 +166,8 @@ func TestWhatFailsTogetherIsAskedAgainAlone(t *testing.T) {
 	}
 }
 
-// TestThoseWhoLeaveTakeNobodyAlong has callers leave at any moment, also when it
-// is on them to send what others wait for.
-func TestThoseWhoLeaveTakeNobodyAlong(t *testing.T) {
+// Calls end at any moment, even while they have to send the batch for others.
+func TestCancelledCallsDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	g, store, users := narrow(t, 50)
 	close(g.opens)
@@ -191,7 +190,7 @@ func TestThoseWhoLeaveTakeNobodyAlong(t *testing.T) {
 	}
 	for _, q := range store.store.reads.all() {
 		if q.free != 1 || len(q.waiting) > 0 {
-			t.Errorf("left over: %d slots are free, %d callers wait", q.free, len(q.waiting))
+			t.Errorf("at the end, %d slots are free and %d calls wait", q.free, len(q.waiting))
 		}
 	}
 }

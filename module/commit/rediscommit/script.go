@@ -7,22 +7,22 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Call is a call of a Lua script that is sent in a [Write]. It is for one goroutine.
+// Call is a call of a Lua script by a [Write]. It is not safe for concurrent use.
 type Call struct {
 	Script *redis.Script
 	Keys   []string // at least one, all of one slot
 	Args   []any
 
-	Reply *redis.Cmd // to the last sending
+	Reply *redis.Cmd // to the latest sending
 
-	isUnknown bool // a server does not have the script
+	isUnknown bool // a server lacks the script
 }
 
 // Write returns the write that sends the call.
 func (c *Call) Write() Write { return Write{Key: c.Keys[0], Queue: c.queue} }
 
-// queue is the call's [Write.Queue]. A server that does not have the script gets its
-// source when the call is sent again.
+// queue is a [Write.Queue]. After a reply that the script is unknown, the next sending
+// includes its source.
 func (c *Call) queue(ctx context.Context, to redis.Pipeliner) (check func() error) {
 	send := c.Script.EvalSha
 	if c.isUnknown {
@@ -36,15 +36,14 @@ func (c *Call) queue(ctx context.Context, to redis.Pipeliner) (check func() erro
 	}
 }
 
-// errAnswered0 is for a script that has changed nothing, so that there is nothing to
-// wait for.
-var errAnswered0 = errors.New("the script has answered 0")
+// errNothingChanged is for a script that replied 0: there is no change to wait for.
+var errNothingChanged = errors.New("the script replied 0")
 
-// run runs a script with one key that answers 1 or 0. Done is true if it answered 1
-// and its effect has come as far as the durability asks.
+// run runs a script with one key that replies 1 or 0. Done is true after a reply of 1
+// whose change has its durability.
 func (w *Writer) run(ctx context.Context, script *redis.Script, key string, args []any) (done bool, err error) {
 	keys := []string{key}
-	if !w.cfg.Durability.isAsked() {
+	if !w.cfg.Durability.isRequired() {
 		return script.Run(ctx, w.nodes.client, keys, args...).Bool()
 	}
 	call := Call{Script: script, Keys: keys, Args: args}
@@ -56,13 +55,13 @@ func (w *Writer) run(ctx context.Context, script *redis.Script, key string, args
 			}
 			done, err := call.Reply.Bool()
 			if err == nil && !done {
-				err = errAnswered0
+				err = errNothingChanged
 			}
 			return err
 		}
 	}
 	err = w.sendAll(ctx, w.sendDurably, []Write{{key, queue}})[0]
-	if errors.Is(err, errAnswered0) {
+	if errors.Is(err, errNothingChanged) {
 		return false, nil
 	}
 	return err == nil, err

@@ -12,63 +12,58 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// StagedSwap stores a string in the place of another: it first stages the new
-// string under a key of its own, beside the other, and then has a script rename it.
+// StagedSwap replaces a string in two steps: a SET stages the new string under a temporary
+// key, and a script renames that key if the old string is still stored.
 //
-// Redis copies the arguments of a script several times, and its Lua hashes every
-// byte of them: 25 µs for a string of 8 KB, 7 ms for one of a megabyte, in which it
-// serves nobody else. So the new string comes with a SET, and the script only
-// checks whether it may take its place: 15 µs and less than 1 ms. A string below 5 KB
-// takes more that way.
+// Redis copies the arguments of a script several times, and its Lua hashes every byte of
+// them: 25 µs for 8 KB, 7 ms for 1 MB, during which Redis serves no other command. A
+// staged swap takes 15 µs and less than 1 ms. Below 5 KB it is the slower way.
 type StagedSwap struct {
-	Old End
+	Old Suffix
 	New string
 
-	// Channel and Message are what the script publishes, nothing if Message is
-	// empty.
+	// The script publishes Message on Channel, unless Message is empty.
 	Channel, Message string
 }
 
-// End is the end of a stored string, and where it is: enough to tell the string
-// from every other that was stored in its place if it names the write that did it;
-// see [stored.LastWrite]. Who changes a string by hand and leaves both its length
-// and its end as they are, is not noticed.
-type End struct {
-	At   int // from the start of the string
+// Suffix is the end of a stored string, from its latest write on; see [stored.LastWrite].
+// As writes are unique, it identifies the string. It does not detect an edit by hand that
+// keeps the string's length and its end.
+type Suffix struct {
+	At   int // offset in the string
 	Text string
 }
 
-// EndOf returns the end of a string that begins with its last write; found is
-// false if the string does not have one.
-func EndOf(text string, last stored.Revision) (end End, found bool) {
-	end.Text = stored.LastWrite(text, last)
-	end.At = len(text) - len(end.Text)
-	return end, end.Text != ""
+// SuffixOf returns the suffix of a string with a revision; found is false if the string
+// does not name its latest write.
+func SuffixOf(text string, revision stored.Revision) (s Suffix, found bool) {
+	s.Text = stored.LastWrite(text, revision)
+	s.At = len(text) - len(s.Text)
+	return s, s.Text != ""
 }
 
-// Args are the arguments for [HasEnd].
-func (e End) Args() []any { return []any{e.At, e.limit(), e.Text} }
+// Args returns the arguments for [HasSuffix].
+func (s Suffix) Args() []any { return []any{s.At, s.limit(), s.Text} }
 
-// limit is the last byte that is asked for. The string has none there: an answer
-// that goes so far is that of a longer string.
-func (e End) limit() int { return e.At + len(e.Text) }
+// limit is the offset after the suffix. A script reads up to it, so that a longer string
+// differs.
+func (s Suffix) limit() int { return s.At + len(s.Text) }
 
-// stagedLife is how long a staged string stays that never took its place: longer
-// than the script can take to come after it.
+// stagedLife is the expiry of a staged string: longer than its script may take to arrive.
 const stagedLife = 10 * time.Second
 
-// HasEnd is an expression for scripts: whether the string of KEYS[1] has the [End]
-// whose arguments begin with the one of a number.
-func HasEnd(arg int) string {
+// HasSuffix returns a Lua expression: whether the string of KEYS[1] has the [Suffix] in
+// the arguments from arg on.
+func HasSuffix(arg int) string {
 	return fmt.Sprintf("redis.call('GETRANGE', KEYS[1], ARGV[%d], ARGV[%d]) == ARGV[%d]", arg, arg+1, arg+2)
 }
 
-// stagedSwapScript puts the staged string in the place of the old one.
+// stagedSwapScript renames the staged string if the old one is still stored.
 //
-// KEYS: the string's, and that of the staged one. ARGV: the end of the old one, the
-// channel, and the message or nothing. An error says that there is no staged string.
+// KEYS: the string, the staged string. ARGV: the old suffix, the channel, the message or
+// an empty string. It fails if there is no staged string.
 var stagedSwapScript = redis.NewScript(`
-if not (` + HasEnd(1) + `) then
+if not (` + HasSuffix(1) + `) then
 	redis.call('DEL', KEYS[2])
 	return 0
 end
@@ -77,15 +72,15 @@ redis.call('PERSIST', KEYS[1])
 if ARGV[5] ~= '' then redis.pcall('PUBLISH', ARGV[4], ARGV[5]) end
 return 1`)
 
-// swapStaged makes a staged swap. Possible is false if the server refused a part of
-// it: while a slot moves, the two keys may be on two nodes. Then nothing has
-// changed, and a script with one key has an answer.
+// swapStaged makes a staged swap. Possible is false if the server refused a part of it,
+// because the two keys may be on two nodes while a slot moves. Then nothing has changed,
+// and the codec's script works, since it has a single key.
 func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done, possible bool, err error) {
-	keys := []string{key, stored.Staged(key, rand.Text()[:tokenLength])}
+	keys := []string{key, stored.Staged(key, rand.Text()[:stagedTokenLength])}
 	args := append(staged.Old.Args(), staged.Channel, staged.Message)
 	var set *redis.StatusCmd
 	var swap *redis.Cmd
-	// The pipeline's own error is that of one of the commands.
+	// Each command has its own error.
 	_, _ = s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		set = p.Set(ctx, keys[1], staged.New, stagedLife)
 		swap = p.EvalSha(ctx, stagedSwapScript.Hash(), keys, args...)
@@ -96,11 +91,12 @@ func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedS
 	}
 	done, err = swap.Bool()
 	if refused := redis.Error(nil); errors.As(err, &refused) {
-		_ = s.client.Del(ctx, keys[1]).Err() // else it expires
+		_ = s.client.Del(ctx, keys[1]).Err() // on an error, the key expires
 		return false, false, nil
 	}
 	return done, true, err
 }
 
-// tokenLength makes the keys of staged strings differ: 13 letters of 5 bits.
-const tokenLength = 13
+// stagedTokenLength is the length of the random part of a temporary key: 13 letters of 5
+// bits.
+const stagedTokenLength = 13

@@ -1,12 +1,10 @@
-// Package rediscommit is package commit on Redis; its API, but for [Config],
-// [Durability] and [Options], may change at any time. It is the one place that holds the
-// compare-and-set of the stores, and its durability. A store adds how its values are
-// laid out.
+// Package rediscommit is package commit on Redis: the compare-and-set of all stores, and
+// its durability. A store adds the layout of its values. Its API may change at any time,
+// except [Config], [Durability] and [Options].
 //
-// It works on Redis 6.2 or later as a single node, behind sentinels and as a
-// cluster, with any number of hosts on one Redis. Each script has one key, so it
-// never crosses slots, and works while a cluster moves the slot. To scripts, values
-// are opaque bytes.
+// It works on Redis 6.2 or later as a single node, behind sentinels and as a cluster, with
+// any number of hosts on one Redis. Each script has a single key, so that it works while a
+// cluster moves the key's slot. To scripts, values are opaque bytes.
 package rediscommit
 
 import (
@@ -25,32 +23,32 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Store loads and updates values on Redis. It is safe for concurrent use, does
-// no I/O of its own accord, and needs no closing.
+// Store loads and updates values on Redis. It is safe for concurrent use, does no I/O in
+// the background, and needs no closing.
 type Store[V, R any] struct {
-	codec  Codec[V, R]
-	cfg    Config
-	with   Options
-	client redis.UniversalClient
-	nodes  *nodes
-	reads  *pipelines
-	writer *Writer
-	swap   *redis.Script
+	codec   Codec[V, R]
+	cfg     Config
+	options Options
+	client  redis.UniversalClient
+	nodes   *nodes
+	reads   *pipelines
+	writer  *Writer
+	swap    *redis.Script
 
 	cache     *cache[V, R]
 	committer *commit.Committer[V, R]
 }
 
-// New returns a store on client, which stays the caller's. The client must read
-// from masters.
+// New returns a store on client, which the caller closes. The client must read from
+// masters.
 func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Codec[V, R]) (*Store[V, R], error) {
-	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
+	if err := errors.Join(cfg.Validate(), cfg.Durability.checkClient(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", codec.Name, err)
 	}
 	o.Observer = observe.Or(o.Observer)
 	nodes := newNodes(client, o.WaitLimiter)
 	s := &Store[V, R]{
-		codec: codec, cfg: cfg, with: o, client: client, nodes: nodes, reads: newPipelines(nodes),
+		codec: codec, cfg: cfg, options: o, client: client, nodes: nodes, reads: newPipelines(nodes),
 		writer: newWriter(nodes, codec.Name, codec.Observed, cfg, o.Observer), swap: redis.NewScript(codec.Swap),
 		cache: newCache[V, R](cfg.CacheBytes),
 	}
@@ -58,46 +56,45 @@ func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Co
 	return s, nil
 }
 
-// View returns a store of parts of the same values, with a codec that has
-// [Codec.RedisKey], and else differs in how values are read and changed.
-func (s *Store[V, R]) View(codec Codec[V, R]) *Store[V, R] {
-	view := *s
-	view.codec = codec
-	view.committer = view.newCommitter()
-	return &view
+// WithCodec returns a store for single values in the Redis keys of s. It shares all but
+// the codec, which must have [Codec.RedisKey].
+func (s *Store[V, R]) WithCodec(codec Codec[V, R]) *Store[V, R] {
+	other := *s
+	other.codec = codec
+	other.committer = other.newCommitter()
+	return &other
 }
 
 func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	mode := commit.Written
-	if s.cfg.Durability.isAsked() {
+	if s.cfg.Durability.isRequired() {
 		mode = commit.Confirmed
 	}
 	committer := commit.New(commit.Access[V, R]{
 		Read: s.readVerified, Cached: s.cached, Same: s.codec.Same, Write: s.write, LockKey: s.codec.redisKey,
 	}, mode)
-	if s.with.Now != nil {
-		committer.SetClock(s.with.Now)
+	if s.options.Now != nil {
+		committer.SetClock(s.options.Now)
 	}
-	committer.OnEvent(func(event observe.Event) { s.with.Observer.Count(event, s.codec.Observed, 1) })
+	committer.OnEvent(func(event observe.Event) { s.options.Observer.Count(event, s.codec.Observed, 1) })
 	return committer
 }
 
-// removeScript removes the key, whatever it holds.
+// removeScript removes a key of any type.
 var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
-// Load returns what is stored under a key, the zero V if nothing is. Before it says
-// so, it asks every master of a cluster, which may have the key after a move of its
-// slot that was interrupted. The key is given without its prefix. Errors: [module.Unavailable], the
-// codec's Unreadable.
+// Load returns the snapshot of a key, given without its prefix. Before it returns a
+// missing value, it asks every master of a cluster, because another master may have the
+// key after an interrupted move of its slot. Errors: [module.Unavailable], the codec's
+// Unreadable.
 func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	return s.readVerified(ctx, s.cfg.KeyPrefix+key)
 }
 
-// Update changes what is stored under a key, and returns it as it is then; see
-// [commit.Committer.Commit]. Errors: those of edit, of the codec's changes,
-// and of Load.
+// Update changes the value of a key and returns the new snapshot; see
+// [commit.Committer.Commit]. Errors: the error of edit, and those of Load.
 func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) error) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -109,8 +106,8 @@ func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) erro
 	return state, err
 }
 
-// remove removes a key, whatever it holds, as durably as a change. A change
-// that is under way finds nothing stored then. Errors: [module.Unavailable].
+// remove removes a key of any type, with the durability of a change. A change in progress
+// then finds the value missing. Errors: [module.Unavailable].
 func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -120,42 +117,41 @@ func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// removeVerified removes a key and verifies that no master of a cluster has it. If
-// one does, somebody may have stored it meanwhile: it is removed once more. It may
-// also be on another master, where it cannot be removed.
+// removeVerified removes a key and verifies that no master of a cluster has it. If one
+// does, another host may have stored the value again, so it removes the key once more. A
+// key on a master that does not own the slot cannot be removed.
 func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
 		if _, err = s.writer.run(ctx, removeScript, key, nil); err != nil {
 			return err
 		}
-		if err = s.nodes.checkNotElsewhere(ctx, s.codec.redisKey(key)); err == nil {
+		if err = s.nodes.checkOtherMasters(ctx, s.codec.redisKey(key)); err == nil {
 			return nil
 		}
 	}
 	return err
 }
 
-// Swap runs the codec's script once, for what edits are no good for: in the
-// place of what cannot be read, or to bring back what was stored once. Args
-// returns the script's arguments for a revision that follows onto, and done is false
-// where something else is stored than they say. Errors: [module.Unavailable],
-// after which the swap may be made or not.
-func (s *Store[V, R]) Swap(ctx context.Context, key string, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
+// Swap runs the codec's script once. It is for writes that are not edits: to replace an
+// unreadable value, or to restore an old one. Args returns the script's arguments for a
+// revision that follows base. Done is false if the stored value differs from the one in
+// the arguments. Errors: [module.Unavailable], after which the swap may have been made.
+func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
 	key = s.cfg.KeyPrefix + key
 	defer s.forget(key)
 	if _, err := s.readVerified(ctx, key); fault.KindOf(err) == fault.Unavailable {
-		return false, err // it may be where the swap would not find it
+		return false, err // another master may have the value
 	}
-	if done, err = s.writer.run(ctx, s.swap, key, args(s.committer.NextRevision(onto))); err != nil {
+	if done, err = s.writer.run(ctx, s.swap, key, args(s.committer.NextRevision(base))); err != nil {
 		return false, s.unavailable("swap", err)
 	}
 	return done, nil
 }
 
-// read returns what is stored. If it is cached, Redis is only asked whether that is
-// stored still.
+// read returns the stored snapshot. Of a cached snapshot, it only asks Redis whether it is
+// still stored.
 func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
 		current, err := ask(ctx, s, key, s.codec.Current(known))
@@ -168,14 +164,14 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, 
 	}
 	whole, err := ask(ctx, s, key, s.codec.Read)
 	if err == nil {
-		s.with.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
+		s.options.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
 		s.remember(key, whole)
 	}
 	return whole, err
 }
 
-// maxAsks is how often a read is sent if its answers get lost. The client may have
-// been told not to repeat commands.
+// maxAsks bounds how often a read is sent after lost replies. The client itself may be set
+// not to retry.
 const maxAsks = 3
 
 // ask sends a query for a key. Errors are faults.
@@ -188,8 +184,8 @@ func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T
 	return value, s.checkError(err)
 }
 
-// isConnectionLost reports whether a connection broke after it was made, so that
-// Redis may have the command.
+// isConnectionLost reports whether an established connection broke. Redis may have the
+// command then.
 func isConnectionLost(err error) bool {
 	var network *net.OpError
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
@@ -210,25 +206,25 @@ func askOnce[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Que
 	return value, err
 }
 
-// readVerified is read that verifies what it does not find: that another master of
-// a cluster has the key, or may have it, is an error; see [nodes.checkNotElsewhere].
+// readVerified reads a value, and verifies a missing one: if another master of a cluster
+// may have it, it returns an error; see [nodes.checkOtherMasters].
 func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	stored, err := s.read(ctx, key)
 	if err != nil || stored.Found {
 		return stored, err
 	}
-	elsewhere := s.nodes.checkNotElsewhere(ctx, s.codec.redisKey(key))
-	if elsewhere == nil {
+	otherMaster := s.nodes.checkOtherMasters(ctx, s.codec.redisKey(key))
+	if otherMaster == nil {
 		return stored, nil
 	}
-	// Or somebody has stored it meanwhile.
+	// Another host may have stored the value since the first read.
 	if stored, err = s.read(ctx, key); err != nil || stored.Found {
 		return stored, err
 	}
-	return commit.Snapshot[V, R]{}, s.unavailable("read", elsewhere)
+	return commit.Snapshot[V, R]{}, s.unavailable("read", otherMaster)
 }
 
-// checkError gives the error of a read its kind.
+// checkError turns the error of a read into a fault.
 func (s *Store[V, R]) checkError(err error) error {
 	switch {
 	case err == nil, fault.KindOf(err) != fault.Internal:
@@ -244,18 +240,17 @@ func (s *Store[V, R]) unavailable(doing string, err error) error {
 	return module.Unavailable(fmt.Errorf("%s: %s: %w", s.codec.Name, doing, err))
 }
 
-// cached is the snapshot that this host read or wrote last under a key, or a missing
-// one; see [Codec.BeginsMissing]. Other hosts may have written since.
+// cached returns the cached snapshot of a key, which may be stale, or the assumed missing
+// value; see [Codec.AssumeMissing].
 func (s *Store[V, R]) cached(key string) (known commit.Snapshot[V, R], found bool) {
 	redisKey := s.codec.redisKey(key)
 	if known, found = s.cache.get(redisKey, key); found {
 		return known, true
 	}
 	_, isSingle := s.client.(*redis.Client)
-	return known, isSingle && s.codec.BeginsMissing && !s.cache.has(redisKey)
+	return known, isSingle && s.codec.AssumeMissing && !s.cache.has(redisKey)
 }
 
-// remember caches what is stored under a key.
 func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
 	s.cache.put(s.codec.redisKey(key), cached[V, R]{key, s.codec.Bytes(now), now})
 }
@@ -265,7 +260,7 @@ func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key))
 // write stores an update; see [commit.Access].
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
-	if done, err = s.store(ctx, u.Key, swap); err != nil {
+	if done, err = s.runSwap(ctx, u.Key, swap); err != nil {
 		err = s.unavailable("write", err)
 	}
 	if done {
@@ -276,9 +271,10 @@ func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now com
 	return swap.Now, done, err
 }
 
-func (s *Store[V, R]) store(ctx context.Context, key string, swap Swap[V, R]) (done bool, err error) {
-	// A wait for durability has to follow on the same connection.
-	if swap.Staged != nil && !s.cfg.Durability.isAsked() {
+func (s *Store[V, R]) runSwap(ctx context.Context, key string, swap Swap[V, R]) (done bool, err error) {
+	// A durability wait must follow the write on the same connection, so it excludes
+	// staged swaps.
+	if swap.Staged != nil && !s.cfg.Durability.isRequired() {
 		if done, possible, err := s.swapStaged(ctx, key, *swap.Staged); possible {
 			return done, err
 		}

@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// never is longer than anything takes.
+// never is longer than any operation takes.
 const never = 30 * time.Second
 
 const (
@@ -29,12 +29,12 @@ var (
 	errRefused    = fault.New(fault.InvalidParam, "refused")
 )
 
-// texts is a codec of strings, each stored as a line with its revision after it.
+// texts is a codec of strings. Each is stored as a line, with its revision after it.
 func texts() Codec[string, string] {
 	return Codec[string, string]{
 		Name:    "texts",
 		Read:    readText,
-		Current: TextEnd[string],
+		Current: TextCurrent[string],
 		Same:    func(old commit.Snapshot[string, string], next string) bool { return old.Found && old.Value == next },
 		Swap: `
 			if redis.call('GET', KEYS[1]) ~= (ARGV[2] or false) then return 0 end
@@ -70,7 +70,7 @@ func newText(u commit.Update[string, string]) Swap[string, string] {
 	return swap
 }
 
-// userTexts are the texts of users, without their revisions.
+// userTexts is a store of users' texts that hides revisions.
 type userTexts struct{ *Users[string, string] }
 
 func (u userTexts) Load(ctx context.Context, user mxid.UserID) (string, error) {
@@ -94,9 +94,9 @@ func textStore(t *testing.T, client redis.UniversalClient, change func(*Config))
 	return userTexts{NewUsers(store, func(user mxid.UserID) string { return "text:{" + string(user) + "}" })}
 }
 
-func asUsual(*Config) {}
+func defaults(*Config) {}
 
-// single returns a server and a client to it that does not retry.
+// single returns a server and a client without retries.
 func single(t *testing.T) (*redistest.Server, *redis.Client) {
 	t.Helper()
 	server := redistest.Single(t)
@@ -105,7 +105,7 @@ func single(t *testing.T) (*redistest.Server, *redis.Client) {
 	return server, client
 }
 
-// to makes the text another.
+// to returns an edit that sets the text.
 func to(text string) func(*string) error {
 	return func(s *string) error { *s = text; return nil }
 }
@@ -124,7 +124,7 @@ func wantKind(t *testing.T, err error, want fault.Kind) {
 	}
 }
 
-func TestAStoreKeepsAValueForEachUser(t *testing.T) {
+func TestStoreKeepsAValueForEachUser(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.KeyPrefix = "hs1:" })
@@ -144,10 +144,10 @@ func TestAStoreKeepsAValueForEachUser(t *testing.T) {
 	}
 }
 
-func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
+func TestEditErrorIsReturnedAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
-	store := textStore(t, client, asUsual)
+	store := textStore(t, client, defaults)
 	if err := store.Update(t.Context(), alice, func(*string) error { return errRefused }); err != errRefused {
 		t.Errorf("got error %v, want %v", err, errRefused)
 	}
@@ -156,7 +156,7 @@ func TestARefusalComesBackAsItIsAndChangesNothing(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
+func TestUnreadableValueIsNotOverwritten(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(context.Context, redis.Cmdable){
 		"another type": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, "x", "y") },
@@ -165,7 +165,7 @@ func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, client := single(t)
-			store := textStore(t, client, asUsual)
+			store := textStore(t, client, defaults)
 			plant(t.Context(), client)
 			before := client.Dump(t.Context(), aliceKey).Val()
 			_, err := store.Load(t.Context(), alice)
@@ -178,10 +178,10 @@ func TestWhatCannotBeReadIsNotOverwritten(t *testing.T) {
 	}
 }
 
-func TestAnInvalidUserHasNoKey(t *testing.T) {
+func TestInvalidUserIsRefused(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
-	store := textStore(t, client, asUsual)
+	store := textStore(t, client, defaults)
 	for _, user := range []mxid.UserID{"", "alice", "}"} {
 		if _, err := store.Load(t.Context(), user); err == nil || !strings.Contains(err.Error(), "texts") {
 			t.Errorf("%q: got error %v", user, err)
@@ -195,7 +195,7 @@ func TestAnInvalidUserHasNoKey(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsDownIsUnavailable(t *testing.T) {
+func TestStoppedServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	server, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 300 * time.Millisecond })
@@ -205,28 +205,28 @@ func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 	wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Unavailable)
 }
 
-func TestACallWhoseTimeIsUpIsUnavailable(t *testing.T) {
+func TestOperationTimeoutIsUnavailable(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
 	store := textStore(t, client, func(c *Config) { c.OperationTimeout = 10 * time.Millisecond })
-	begun, goOn := make(chan struct{}), make(chan struct{})
+	begun, proceed := make(chan struct{}), make(chan struct{})
 	first := make(chan error)
 	go func() {
 		first <- store.Update(t.Context(), alice, func(*string) error {
 			close(begun)
-			<-goOn
+			<-proceed
 			return errRefused
 		})
 	}()
 	<-begun
 	wantKind(t, store.Update(t.Context(), alice, to("a")), fault.Unavailable)
-	close(goOn)
+	close(proceed)
 	if err := <-first; err != errRefused {
 		t.Errorf("got error %v", err)
 	}
 }
 
-func TestAStoreNamesWhatCannotWork(t *testing.T) {
+func TestNewNamesEachWrongSetting(t *testing.T) {
 	t.Parallel()
 	cfg := Config{KeyPrefix: "{", OperationTimeout: time.Second, Durability: Durability{Replicas: 1, Timeout: time.Minute}}
 	_, client := single(t)
@@ -238,7 +238,7 @@ func TestAStoreNamesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// revisionOf returns what a server holds for alice, "text, write 2".
+// revisionOf returns alice's text and the number of its write, like "text, write 2".
 func revisionOf(t *testing.T, client *redis.Client) string {
 	t.Helper()
 	raw, err := client.Get(t.Context(), aliceKey).Result()
@@ -248,7 +248,7 @@ func revisionOf(t *testing.T, client *redis.Client) string {
 	return aRevision.ReplaceAllString(raw, ", write $2")
 }
 
-func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
+func TestUnchangedValueIsWrittenOnlyToConfirmIt(t *testing.T) {
 	t.Parallel()
 	pair := replicated(t, 1)
 	client := pair.Master().Client(t)
@@ -272,7 +272,7 @@ func TestWhatChangesNothingIsWrittenOnlyWhereItMustBeConfirmed(t *testing.T) {
 	}
 }
 
-func TestAnUpdateThatIsNotConfirmedIsUnavailableUntilARepetitionIs(t *testing.T) {
+func TestUnconfirmedUpdateSucceedsWhenRepeated(t *testing.T) {
 	t.Parallel()
 	pair := replicated(t, 1)
 	master, replica := pair.Master().Client(t), pair.Replicas()[0]
@@ -293,11 +293,11 @@ func TestAnUpdateThatIsNotConfirmedIsUnavailableUntilARepetitionIs(t *testing.T)
 	}
 	after := revisionOf(t, master)
 	if got := revisionOf(t, replica.Client(t)); got != after || after == before {
-		t.Errorf("the replica has %q, the master %q, before it had %q", got, after, before)
+		t.Errorf("the replica has %q, the master %q, earlier %q", got, after, before)
 	}
 }
 
-func TestAnUpdateWhoseReplyIsLostIsConfirmedByAnotherWrite(t *testing.T) {
+func TestUpdateWithALostReplyIsConfirmedByAnotherWrite(t *testing.T) {
 	t.Parallel()
 	pair := replicated(t, 1)
 	for _, test := range []struct {
@@ -305,10 +305,10 @@ func TestAnUpdateWhoseReplyIsLostIsConfirmedByAnotherWrite(t *testing.T) {
 		command string
 		retries int // as in redis.Options
 	}{
-		{"of the script, to a client that retries", "EVALSHA", 0},
-		{"of the script, to a client that does not", "EVALSHA", -1},
-		{"of the wait, to a client that retries", "WAIT", 0},
-		{"of the wait, to a client that does not", "WAIT", -1},
+		{"script, client that retries", "EVALSHA", 0},
+		{"script, client without retries", "EVALSHA", -1},
+		{"wait, client that retries", "WAIT", 0},
+		{"wait, client without retries", "WAIT", -1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			pair.Master().Client(t).Del(t.Context(), aliceKey)

@@ -9,19 +9,19 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Users is a [Store] with one key for each user. What is no user id is refused.
+// Users is a [Store] with one key for each user. It refuses invalid user IDs.
 type Users[V, R any] struct {
 	store *Store[V, R]
 	key   func(mxid.UserID) string
 }
 
-// NewUsers returns the view of a store by user. Key is a user's key, without
-// the prefix; the user id is its hash tag.
+// NewUsers returns a store by user. Key returns a user's key without the prefix; its hash
+// tag must be the user ID.
 func NewUsers[V, R any](store *Store[V, R], key func(mxid.UserID) string) *Users[V, R] {
 	return &Users[V, R]{store, key}
 }
 
-// Load is [Store.Load] for a user.
+// Load loads the value of a user; see [Store.Load].
 func (u *Users[V, R]) Load(ctx context.Context, user mxid.UserID) (commit.Snapshot[V, R], error) {
 	if err := u.validate(user); err != nil {
 		return commit.Snapshot[V, R]{}, err
@@ -29,28 +29,27 @@ func (u *Users[V, R]) Load(ctx context.Context, user mxid.UserID) (commit.Snapsh
 	return u.store.Load(ctx, u.key(user))
 }
 
-// LoadMany is [Users.Load] for many users, but asks no other master for what it does not
-// find. It takes one round trip to each node for every 500 of its keys. The nodes are
-// asked side by side, so that a silent node delays only the call as a whole.
-func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Answer[commit.Snapshot[V, R]] {
+// LoadMany loads the values of many users, but does not ask other masters for missing
+// ones. It takes one round trip to each node for every 500 of its keys. Nodes are asked
+// concurrently, so that a silent node does not delay the others.
+func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[commit.Snapshot[V, R]] {
 	return ReadMany(ctx, u, users, u.store.codec.Read)
 }
 
-// ReadMany sends a query for many users, in the way of [Users.LoadMany].
-func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.UserID, q Query[T]) map[mxid.UserID]Answer[T] {
+// ReadMany sends a query for many users; see [Users.LoadMany].
+func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.UserID, q Query[T]) map[mxid.UserID]Result[T] {
 	valid, keys, refused := u.keys(users)
-	all := make(map[mxid.UserID]Answer[T], len(users))
+	all := make(map[mxid.UserID]Result[T], len(users))
 	for user, err := range refused {
-		all[user] = Answer[T]{Err: err}
+		all[user] = Result[T]{Err: err}
 	}
-	for i, answer := range readMany(ctx, u.store, keys, q) {
-		all[valid[i]] = answer
+	for i, result := range readMany(ctx, u.store, keys, q) {
+		all[valid[i]] = result
 	}
 	return all
 }
 
-// keys returns each user once with the key, and why those are refused who are
-// none.
+// keys returns each valid user once, with the key, and the errors of invalid users.
 func (u *Users[V, R]) keys(users []mxid.UserID) (valid []mxid.UserID, keys []string, refused map[mxid.UserID]error) {
 	seen := make(map[mxid.UserID]bool, len(users))
 	refused = map[mxid.UserID]error{}
@@ -68,7 +67,7 @@ func (u *Users[V, R]) keys(users []mxid.UserID) (valid []mxid.UserID, keys []str
 	return valid, keys, refused
 }
 
-// Update is [Store.Update] for a user.
+// Update changes the value of a user; see [Store.Update].
 func (u *Users[V, R]) Update(ctx context.Context, user mxid.UserID, edit func(*V) error) (commit.Snapshot[V, R], error) {
 	if err := u.validate(user); err != nil {
 		return commit.Snapshot[V, R]{}, err
@@ -76,21 +75,22 @@ func (u *Users[V, R]) Update(ctx context.Context, user mxid.UserID, edit func(*V
 	return u.store.Update(ctx, u.key(user), edit)
 }
 
-// Swap is [Store.Swap] for a user.
-func (u *Users[V, R]) Swap(ctx context.Context, user mxid.UserID, onto stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
+// Swap replaces the value of a user; see [Store.Swap].
+func (u *Users[V, R]) Swap(ctx context.Context, user mxid.UserID, base stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	if err := u.validate(user); err != nil {
 		return false, err
 	}
-	return u.store.Swap(ctx, u.key(user), onto, args)
+	return u.store.Swap(ctx, u.key(user), base, args)
 }
 
-// ForgetBefore drops what is cached of a user with a version before the given one, which
-// another host has written: to ask whether it is stored still would be in vain.
+// ForgetBefore drops a user's cached snapshot if it is older than version, which another
+// host has written. It saves asking Redis whether the snapshot is still stored.
 func (u *Users[V, R]) ForgetBefore(user mxid.UserID, version int64) {
 	u.store.cache.forgetBefore(u.store.codec.redisKey(u.store.cfg.KeyPrefix+u.key(user)), version)
 }
 
-// Remove is [Store.Remove] for a user.
+// Remove removes the value of a user, even if it is unreadable. Errors:
+// [module.Unavailable].
 func (u *Users[V, R]) Remove(ctx context.Context, user mxid.UserID) error {
 	if err := u.validate(user); err != nil {
 		return err

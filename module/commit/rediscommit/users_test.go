@@ -33,7 +33,7 @@ func plant(t *testing.T, store userTexts, users []mxid.UserID) {
 	}
 }
 
-// trips counts the keys of each pipeline that asks for some.
+// trips counts the keys in each pipeline of reads.
 type trips struct {
 	mu    sync.Mutex
 	sizes []int
@@ -44,7 +44,7 @@ func (p *trips) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return n
 
 func (p *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 	return func(ctx context.Context, commands []redis.Cmder) error {
-		if commands[0].Name() == "get" { // not what the client says to a new connection
+		if commands[0].Name() == "get" { // not the commands of a new connection
 			p.mu.Lock()
 			p.sizes = append(p.sizes, len(commands))
 			p.mu.Unlock()
@@ -53,7 +53,7 @@ func (p *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
+func TestLoadManyTakesFewRoundTrips(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		users int
@@ -62,11 +62,11 @@ func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
 		t.Run(fmt.Sprint(test.users), func(t *testing.T) {
 			t.Parallel()
 			_, client := single(t)
-			store, users := textStore(t, client, asUsual), someUsers(test.users)
+			store, users := textStore(t, client, defaults), someUsers(test.users)
 			plant(t, store, users[:len(users)/2])
 			counted := &trips{}
 			client.AddHook(counted)
-			loaded := store.LoadMany(t.Context(), slices.Concat(users, users)) // each twice
+			loaded := store.LoadMany(t.Context(), slices.Concat(users, users)) // each user twice
 			if len(loaded) != len(users) || !slices.Equal(counted.sizes, test.trips) {
 				t.Errorf("got %d results after trips of %v, want %d after %v", len(loaded), counted.sizes, len(users), test.trips)
 			}
@@ -83,10 +83,10 @@ func TestManyUsersAreLoadedInFewTrips(t *testing.T) {
 	}
 }
 
-func TestOfManyUsersOnlyThoseFailWhoMust(t *testing.T) {
+func TestLoadManyFailsOnlyForTheFaultyUsers(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
-	store, users := textStore(t, client, asUsual), someUsers(10)
+	store, users := textStore(t, client, defaults), someUsers(10)
 	plant(t, store, users)
 	client.Set(t.Context(), "text:{@user3:example.org}", "no revision", 0)
 	client.Del(t.Context(), "text:{@user4:example.org}")
@@ -111,7 +111,7 @@ func TestOfManyUsersOnlyThoseFailWhoMust(t *testing.T) {
 	}
 }
 
-func TestWithoutOneMasterOnlyItsUsersAreUnavailable(t *testing.T) {
+func TestLoadManyWithoutAMasterFailsOnlyForItsUsers(t *testing.T) {
 	t.Parallel()
 	for name, strike := range map[string]func(*redistest.Server){
 		"stopped": (*redistest.Server).Stop,
@@ -125,7 +125,7 @@ func TestWithoutOneMasterOnlyItsUsersAreUnavailable(t *testing.T) {
 				DialTimeout: 1200 * time.Millisecond, ReadTimeout: time.Second,
 			})
 			t.Cleanup(func() { client.Close() })
-			store, users := textStore(t, client, asUsual), someUsers(1200)
+			store, users := textStore(t, client, defaults), someUsers(1200)
 			plant(t, store, users)
 			dead := cluster.Masters()[1]
 			strike(dead)
@@ -141,7 +141,7 @@ func TestWithoutOneMasterOnlyItsUsersAreUnavailable(t *testing.T) {
 					failed++
 					wantKind(t, got.Err, fault.Unavailable)
 				} else if got.Err != nil || got.Value.Value != string(user)[:6] {
-					t.Errorf("%s of a master that lives: got %+v", user, got)
+					t.Errorf("%s of a working master: got %+v", user, got)
 				}
 			}
 			if failed < 100 || failed > 700 {
@@ -161,7 +161,7 @@ func ownerOf(t *testing.T, client *redis.ClusterClient, key string) string {
 	return node.Options().Addr
 }
 
-func TestARemovalIsAsDurableAsAChange(t *testing.T) {
+func TestRemoveWaitsForItsDurability(t *testing.T) {
 	t.Parallel()
 	pair := replicated(t, 1)
 	master, replica := pair.Master().Client(t), pair.Replicas()[0]
@@ -175,7 +175,7 @@ func TestARemovalIsAsDurableAsAChange(t *testing.T) {
 		t.Error(err)
 	}
 	if n := replica.Client(t).Exists(t.Context(), aliceKey).Val(); n != 0 {
-		t.Error("the replica still has what was removed")
+		t.Error("the replica still has the removed value")
 	}
 	if err := patient.Update(t.Context(), alice, to("b")); err != nil {
 		t.Fatal(err)
@@ -187,18 +187,18 @@ func TestARemovalIsAsDurableAsAChange(t *testing.T) {
 		t.Errorf("it waited for %v", took)
 	}
 	replica.Resume()
-	if err := patient.Remove(t.Context(), alice); err != nil { // there is nothing left
+	if err := patient.Remove(t.Context(), alice); err != nil { // already removed
 		t.Error(err)
 	}
 	if n := replica.Client(t).Exists(t.Context(), aliceKey).Val(); n != 0 {
-		t.Error("the replica still has what was removed")
+		t.Error("the replica still has the removed value")
 	}
 }
 
-func TestAChangeUnderWayFindsNothingAfterARemoval(t *testing.T) {
+func TestChangeInProgressFindsARemovedValueMissing(t *testing.T) {
 	t.Parallel()
 	_, client := single(t)
-	store := textStore(t, client, asUsual)
+	store := textStore(t, client, defaults)
 	plant(t, store, []mxid.UserID{alice})
 	var found []string
 	err := store.Update(t.Context(), alice, func(text *string) error {

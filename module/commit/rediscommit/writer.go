@@ -18,38 +18,37 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// Writer sends writes to the masters that have their keys, many at once, and waits
-// for their durability. A [Store] has one; others are for writes that are no
-// compare-and-set of a whole value. It is safe for concurrent use, does no I/O of its
-// own accord, and needs no closing.
+// Writer sends writes to the masters of their keys, many at once, and waits for their
+// durability. A [Store] has one; others are for writes that are not compare-and-set of a
+// whole value. It is safe for concurrent use, does no I/O in the background, and needs no
+// closing.
 type Writer struct {
 	name     string
 	observed string
 	cfg      Config
 	observer observe.Observer
 	nodes    *nodes
-	together coalescer[[]*sentWrite]
+	batches  coalescer[[]*sentWrite]
 }
 
-// batchesAtATime is how many batches of calls are on their way to a node. While one is
-// executed the next one travels.
-const batchesAtATime = 2
+// maxBatches bounds the batches on their way to a node: while Redis executes one, the next
+// travels.
+const maxBatches = 2
 
-// Write is what is written under keys of one slot. It must be such that to send
-// it again changes nothing, as it is after a lost answer.
+// Write writes keys of one slot. It must be idempotent, because it is sent again after a
+// lost reply.
 type Write struct {
-	Key string // one of the keys
+	Key string // any of the keys
 
-	// Queue queues the commands. It is called for each sending, and what it
-	// returns once after that, for the error of the commands. Errors that Redis
-	// answers are to be wrapped, if at all.
+	// Queue queues the commands; it is called for each sending. The sender then calls
+	// check once, for the commands' error, which must be or wrap the error from Redis.
 	Queue func(ctx context.Context, to redis.Pipeliner) (check func() error)
 }
 
-// NewWriter returns a writer on client, which stays the caller's. Name is that of
-// the store, for errors; observed is what an observer knows it by.
+// NewWriter returns a writer on client, which the caller closes. Name is the store's name
+// in errors; observed is its name for observers.
 func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, o Options) (*Writer, error) {
-	if err := errors.Join(cfg.Validate(), cfg.Durability.fits(client)); err != nil {
+	if err := errors.Join(cfg.Validate(), cfg.Durability.checkClient(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	switch client.(type) {
@@ -64,25 +63,25 @@ func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe
 	nodes.watch()
 	return &Writer{
 		name: name, observed: observed, cfg: cfg, observer: observe.Or(observer), nodes: nodes,
-		together: coalescer[[]*sentWrite]{slots: batchesAtATime},
+		batches: coalescer[[]*sentWrite]{slots: maxBatches},
 	}
 }
 
-// Do sends writes, those for a node in one pipeline, and returns the error of
-// each: [module.Unavailable], after which it may be done or not. While the slot of
-// a write moves, or its cluster has no master for it, it is sent again until it is
-// done or the time is up.
+// Do sends writes, in one pipeline for each node, and returns their errors, each
+// [module.Unavailable], after which the write may have been done. While the slot of a
+// write moves or has no master, the write is sent again until it is done or the time is
+// up.
 func (w *Writer) Do(ctx context.Context, writes ...Write) []error {
 	return w.do(ctx, w.sendAtOnce, writes)
 }
 
-// DoDurably is Do, and then waits for the durability of the writes. Calls that come
-// while others are on their way to a node are sent to it together.
+// DoDurably is Do with a wait for the durability. Concurrent calls share pipelines to a
+// node.
 func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
 	return w.do(ctx, w.sendTogether, writes)
 }
 
-// sending is a way to send writes to a node. It puts down the error of each.
+// sending is a way to send writes to a node. It sets the error of each write.
 type sending func(ctx context.Context, node *redis.Client, writes []*sentWrite)
 
 func (w *Writer) do(ctx context.Context, send sending, writes []Write) []error {
@@ -100,7 +99,7 @@ func (w *Writer) do(ctx context.Context, send sending, writes []Write) []error {
 	return errs
 }
 
-// sendAll sends writes until none of them is redirected any more, or ctx ends.
+// sendAll sends writes until none of them needs a redirection, or ctx ends.
 func (w *Writer) sendAll(ctx context.Context, send sending, writes []Write) []error {
 	errs := make([]error, len(writes))
 	open := make([]*sentWrite, len(writes))
@@ -110,30 +109,30 @@ func (w *Writer) sendAll(ctx context.Context, send sending, writes []Write) []er
 	for try := 0; len(open) > 0; try++ {
 		w.sendOnce(ctx, send, open)
 		open = slices.DeleteFunc(open, func(s *sentWrite) bool { return !w.redirect(ctx, s) })
-		if len(open) > 0 && !pauseBefore(ctx, try) {
+		if len(open) > 0 && !waitBeforeRetry(ctx, try) {
 			break
 		}
 	}
 	return errs
 }
 
-// pauseBefore waits before what was redirected is sent again, longer each time.
-// It returns false when ctx has ended.
-func pauseBefore(ctx context.Context, try int) bool {
+// waitBeforeRetry waits before redirected writes are sent again, longer with each try. It
+// returns false when ctx has ended.
+func waitBeforeRetry(ctx context.Context, try int) bool {
 	if try == 0 {
 		return ctx.Err() == nil
 	}
-	longest := min(time.Millisecond<<min(try, 7), 100*time.Millisecond)
-	return retry.Sleep(ctx, rand.N(longest)) == nil
+	maxWait := min(time.Millisecond<<min(try, 7), 100*time.Millisecond)
+	return retry.Sleep(ctx, rand.N(maxWait)) == nil
 }
 
-// sentWrite is a write on its way.
+// sentWrite is a write in progress.
 type sentWrite struct {
 	*Write
-	node   *redis.Client // nil where it is to be found
-	asking bool          // the slot is on its way to the node
-	whole  bool          // the node did not know the script
-	err    *error
+	node       *redis.Client // nil if it must be found by key
+	asking     bool          // the slot is moving to the node
+	withSource bool          // the script's source is sent, because the node lacked the script
+	err        *error
 }
 
 // sendOnce sends each write to its node.
@@ -155,16 +154,17 @@ func (w *Writer) sendOnce(ctx context.Context, send sending, writes []*sentWrite
 	nodes.Wait()
 }
 
-// sendTogether is sendDurably, along with the writes of other calls. What failed since
-// another call's context has ended, or a connection was lost, is sent again.
+// sendTogether is sendDurably in one pipeline with other calls. If the pipeline failed
+// without a reply, perhaps because another call's context ended, the writes are sent
+// again.
 func (w *Writer) sendTogether(ctx context.Context, node *redis.Client, group []*sentWrite) {
-	own := make([]*sentWrite, len(group)) // may be in use when this call has returned
+	own := make([]*sentWrite, len(group)) // copies, which may be in use after this call
 	for i, s := range group {
 		c := *s
 		c.err = new(error)
 		own[i] = &c
 	}
-	batched, err := w.together.do(ctx, node, own, func(batch [][]*sentWrite) {
+	batched, err := w.batches.do(ctx, node, own, func(batch [][]*sentWrite) {
 		w.sendDurably(ctx, node, slices.Concat(batch...))
 	})
 	if err != nil {
@@ -183,7 +183,7 @@ func (w *Writer) sendTogether(ctx context.Context, node *redis.Client, group []*
 	}
 }
 
-// isUnanswered reports whether Redis has not answered.
+// isUnanswered reports whether an error means that Redis has not replied.
 func isUnanswered(err error) bool {
 	var refusal redis.Error
 	return err != nil && !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed)
@@ -195,11 +195,10 @@ func (w *Writer) sendAtOnce(ctx context.Context, node *redis.Client, group []*se
 	queueAll(ctx, pipe, group)(ctx, pipe)
 }
 
-// sendDurably sends writes in a pipeline, with the wait for the durability of all of
-// them behind it.
+// sendDurably sends writes in a pipeline that ends with the wait for their durability.
 func (w *Writer) sendDurably(ctx context.Context, node *redis.Client, group []*sentWrite) {
 	d := w.cfg.Durability
-	if !d.isAsked() {
+	if !d.isRequired() {
 		w.sendAtOnce(ctx, node, group)
 		return
 	}
@@ -210,29 +209,29 @@ func (w *Writer) sendDurably(ctx context.Context, node *redis.Client, group []*s
 	}
 	defer release()
 	start := time.Now()
-	waits := wait{what: d, ends: start.Add(d.Timeout)}
+	wait := durabilityWait{required: d, deadline: start.Add(d.Timeout)}
 	var connection connection = node
-	if d.isBoth() { // the second wait is sent when the first has ended
-		one := node.Conn()
-		defer one.Close()
-		connection = one
+	if d.needsTwoWaits() { // the second wait needs the same connection
+		conn := node.Conn()
+		defer conn.Close()
+		connection = conn
 	}
 	pipe := connection.Pipeline()
-	check := queueAll(ctx, pipe, group)
-	waited := waits.queueFirst(ctx, pipe)
-	check(ctx, pipe)
+	exec := queueAll(ctx, pipe, group)
+	waited := wait.queueFirst(ctx, pipe)
+	exec(ctx, pipe)
 	done := slices.DeleteFunc(slices.Clone(group), func(s *sentWrite) bool { return *s.err != nil })
 	if len(done) == 0 {
 		return
 	}
-	if err = waits.checkFirst(waited); err == nil && d.isBoth() {
-		err = waits.checkAOF(waits.queueAOF(ctx, connection))
+	if err = wait.checkFirst(waited); err == nil && d.needsTwoWaits() {
+		err = wait.checkAOF(wait.queueAOF(ctx, connection))
 	}
 	w.observer.Took(observe.DurabilityWait, w.observed, time.Since(start), err == nil)
 	setErrors(done, err)
 }
 
-// connection is a client, or one connection of it.
+// connection is a client or one of its connections.
 type connection interface {
 	doer
 	Pipeline() redis.Pipeliner
@@ -244,9 +243,9 @@ func setErrors(group []*sentWrite, err error) {
 	}
 }
 
-// queueAll queues the commands of writes. What it returns sends them, and puts
-// down the error of each.
-func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) func(context.Context, redis.Pipeliner) {
+// queueAll queues the commands of writes. The returned function sends them and sets the
+// error of each write.
+func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) (exec func(context.Context, redis.Pipeliner)) {
 	checks := make([]func() error, len(group))
 	for i, s := range group {
 		if s.asking {
@@ -262,8 +261,7 @@ func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) fun
 	}
 }
 
-// redirect prepares to send again what was not done, and reports whether that can
-// help.
+// redirect prepares a failed write for another sending, and reports whether that can help.
 func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
 	err := *s.err
 	var refusal redis.Error
@@ -275,8 +273,8 @@ func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
 	s.node, s.asking = nil, false
 	switch word {
 	case "NOSCRIPT":
-		again := !s.whole
-		s.whole = true
+		again := !s.withSource
+		s.withSource = true
 		return again
 	case "MOVED", "ASK":
 		if _, address, found := strings.Cut(rest, " "); found {

@@ -16,22 +16,21 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// However often a write was redirected, it is sent again soon.
-func TestThePauseBeforeARedirectedWriteIsBounded(t *testing.T) {
+func TestWaitBeforeRetryIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for try := range 200 {
-			if began := time.Now(); !pauseBefore(t.Context(), try) || time.Since(began) > 100*time.Millisecond {
-				t.Errorf("try %d: a pause of %v", try, time.Since(began))
+			if began := time.Now(); !waitBeforeRetry(t.Context(), try) || time.Since(began) > 100*time.Millisecond {
+				t.Errorf("try %d: waited %v", try, time.Since(began))
 			}
 		}
 	})
 }
 
-// slowWrites is a hook that holds pipelines of INCR until it opens. It has those of
-// more than one fail, if that is wanted.
+// slowWrites is a hook that delays pipelines of INCR until it opens. Unless refuses is
+// nil, pipelines of several commands then fail with it.
 type slowWrites struct {
 	trips
-	held    chan struct{} // tells of each that comes to it
+	held    chan struct{} // receives one element for each delayed pipeline
 	opens   chan struct{}
 	refuses error
 }
@@ -56,8 +55,8 @@ func (h *slowWrites) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// slowWriter is a writer whose batches are all on their way, and held: so what is
-// written next has to wait.
+// slowWriter is a writer with the maximum of batches on their way, all delayed, so that
+// further writes have to wait.
 type slowWriter struct {
 	*Writer
 	hook    *slowWrites
@@ -77,7 +76,7 @@ func newSlowWriter(t *testing.T, refuses error) *slowWriter {
 		hook: &slowWrites{held: make(chan struct{}, 1000), opens: make(chan struct{}), refuses: refuses},
 	}
 	client.AddHook(w.hook)
-	for range batchesAtATime {
+	for range maxBatches {
 		w.begin(t.Context(), "first", func(err error) {
 			if err != nil {
 				t.Error(err)
@@ -88,7 +87,7 @@ func newSlowWriter(t *testing.T, refuses error) *slowWriter {
 	return w
 }
 
-// begin increments a key, and gives what came of it to report.
+// begin starts to increment a key and reports the error.
 func (w *slowWriter) begin(ctx context.Context, key string, report func(error)) {
 	w.running.Go(func() {
 		report(w.DoDurably(ctx, Write{Key: key, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
@@ -97,14 +96,14 @@ func (w *slowWriter) begin(ctx context.Context, key string, report func(error)) 
 	})
 }
 
-func TestWritesOfCallsThatComeMeanwhileAreSentTogether(t *testing.T) {
+func TestWaitingWritesAreSentTogether(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		refuses error
 		want    []int
 	}{
-		"in one pipeline":                {nil, []int{1, 1, 10}},
-		"and alone if that is not known": {errors.New("connection lost"), []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10}},
+		"in one pipeline":                     {nil, []int{1, 1, 10}},
+		"alone again after a lost connection": {errors.New("connection lost"), []int{1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 10}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -116,7 +115,7 @@ func TestWritesOfCallsThatComeMeanwhileAreSentTogether(t *testing.T) {
 					}
 				})
 			}
-			w.together.waitFor(t, 10)
+			w.batches.waitFor(t, 10)
 			close(w.hook.opens)
 			w.running.Wait()
 			if slices.Sort(w.hook.sizes); !slices.Equal(w.hook.sizes, test.want) {
@@ -131,25 +130,25 @@ func TestWritesOfCallsThatComeMeanwhileAreSentTogether(t *testing.T) {
 	}
 }
 
-func TestACallThatWaitsWithOthersLeavesWhenItsContextEnds(t *testing.T) {
+func TestWaitingWriteEndsWithItsContext(t *testing.T) {
 	t.Parallel()
 	w := newSlowWriter(t, nil)
 	ctx, cancel := context.WithCancel(t.Context())
-	left, stayed := make(chan error, 1), make(chan error, 1)
-	w.begin(ctx, "leaves", func(err error) { left <- err })
-	w.together.waitFor(t, 1)
-	w.begin(t.Context(), "stays", func(err error) { stayed <- err })
-	w.together.waitFor(t, 2)
+	cancelled, other := make(chan error, 1), make(chan error, 1)
+	w.begin(ctx, "cancelled", func(err error) { cancelled <- err })
+	w.batches.waitFor(t, 1)
+	w.begin(t.Context(), "other", func(err error) { other <- err })
+	w.batches.waitFor(t, 2)
 	cancel()
-	if err := <-left; !errors.Is(err, context.Canceled) || fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("the one that left got %v", err)
+	if err := <-cancelled; !errors.Is(err, context.Canceled) || fault.KindOf(err) != fault.Unavailable {
+		t.Errorf("the cancelled write got %v", err)
 	}
 	close(w.hook.opens)
 	w.running.Wait()
-	if err := <-stayed; err != nil {
+	if err := <-other; err != nil {
 		t.Error(err)
 	}
-	if got := w.client.Exists(t.Context(), "leaves").Val(); got != 0 {
-		t.Error("what waited was sent")
+	if got := w.client.Exists(t.Context(), "cancelled").Val(); got != 0 {
+		t.Error("the cancelled write was sent")
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-func TestMastersAreReadFromTheNodesOfACluster(t *testing.T) {
+func TestReadMastersParsesCLUSTERNODES(t *testing.T) {
 	t.Parallel()
 	const nodes = `a1 127.0.0.1:7000@17000 myself,master - 0 0 1 connected 0-5460 [93-<-b1]
 a2 127.0.0.1:7001@17001 slave a1 0 0 1 connected
@@ -39,13 +39,13 @@ i1 127.0.0.1:7008@17008 master,fail - 0 0 7 disconnected [93->-a1]
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
 	}
-	if masters := readMasters("no answer\n\n"); len(masters) != 0 {
+	if masters := readMasters("not a list\n\n"); len(masters) != 0 {
 		t.Errorf("got %v", masters)
 	}
 }
 
-// forgottenMove is a cluster in which a key has moved to another master, and the
-// owner of its slot knows nothing of that, like a replica that took over.
+// forgottenMove is a cluster in which a key has moved to another master. The owner of its
+// slot does not know of the move, like a replica that took over.
 type forgottenMove struct {
 	cluster       *redistest.ClusterServers
 	client        *redis.ClusterClient
@@ -53,17 +53,17 @@ type forgottenMove struct {
 	slot          int
 }
 
-const wandering = "wandering"
+const movedKey = "moved"
 
 func newForgottenMove(t *testing.T, cluster *redistest.ClusterServers, owner, target *redistest.Server) forgottenMove {
 	t.Helper()
-	m := forgottenMove{cluster, cluster.Client(t), owner, target, redisclient.SlotOf(wandering)}
-	if err := m.client.Set(t.Context(), wandering, "text\n{}", 0).Err(); err != nil {
+	m := forgottenMove{cluster, cluster.Client(t), owner, target, redisclient.SlotOf(movedKey)}
+	if err := m.client.Set(t.Context(), movedKey, "text\n{}", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
 	move, err := cluster.BeginMove(t.Context(), m.slot, target)
 	if err == nil {
-		err = move.MoveKeys(t.Context(), wandering)
+		err = move.MoveKeys(t.Context(), movedKey)
 	}
 	if err == nil {
 		err = owner.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err()
@@ -74,26 +74,26 @@ func newForgottenMove(t *testing.T, cluster *redistest.ClusterServers, owner, ta
 	return m
 }
 
-// wantHeld wants every operation on the key to fail, and to leave it as it is.
-func (m forgottenMove) wantHeld(t *testing.T, why string) {
+// wantRefused checks that every operation on the key fails and changes nothing.
+func (m forgottenMove) wantRefused(t *testing.T, why string) {
 	t.Helper()
 	store, err := New(m.client, DefaultConfig(), Options{}, texts())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, do := range map[string]func() error{
-		"load": func() error { _, err := store.Load(t.Context(), wandering); return err },
+		"load": func() error { _, err := store.Load(t.Context(), movedKey); return err },
 		"create": func() error {
-			_, err := store.Update(t.Context(), wandering, func(s *string) error { *s = "new"; return nil })
+			_, err := store.Update(t.Context(), movedKey, func(s *string) error { *s = "new"; return nil })
 			return err
 		},
-		"look": func() error {
-			_, err := store.Update(t.Context(), wandering, func(*string) error { return nil })
+		"no change": func() error {
+			_, err := store.Update(t.Context(), movedKey, func(*string) error { return nil })
 			return err
 		},
-		"remove": func() error { return store.remove(t.Context(), wandering) },
+		"remove": func() error { return store.remove(t.Context(), movedKey) },
 		"swap": func() error {
-			_, err := store.Swap(t.Context(), wandering, stored.Revision{}, func(stored.Revision) []any { return []any{"new\n{}"} })
+			_, err := store.Swap(t.Context(), movedKey, stored.Revision{}, func(stored.Revision) []any { return []any{"new\n{}"} })
 			return err
 		},
 	} {
@@ -101,41 +101,41 @@ func (m forgottenMove) wantHeld(t *testing.T, why string) {
 			t.Errorf("%s: got %+v, want %q", name, err, why)
 		}
 	}
-	if n, err := m.owner.Client(t).Exists(t.Context(), wandering).Result(); n != 0 || err != nil {
+	if n, err := m.owner.Client(t).Exists(t.Context(), movedKey).Result(); n != 0 || err != nil {
 		t.Errorf("the owner has %d keys, %v", n, err)
 	}
-	if _, err := store.Update(t.Context(), "another{"+wandering+"}", func(s *string) error { *s = "new"; return nil }); err != nil {
+	if _, err := store.Update(t.Context(), "another{"+movedKey+"}", func(s *string) error { *s = "new"; return nil }); err != nil {
 		t.Errorf("another key of the slot: %+v", err)
 	}
 }
 
-func TestNothingIsCreatedThatAnotherMasterHas(t *testing.T) {
+func TestCreateIsRefusedIfAnotherMasterHasTheKey(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	slot := redisclient.SlotOf(wandering)
+	slot := redisclient.SlotOf(movedKey)
 	owner, err := cluster.MasterOf(t.Context(), slot)
 	if err != nil {
 		t.Fatal(err)
 	}
 	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, slot))
-	m.wantHeld(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+m.target.Addr())
-	// Nor where the target has forgotten the move, too.
+	m.wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+m.target.Addr())
+	// The same if the target has forgotten the move, too.
 	if err := m.target.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err(); err != nil {
 		t.Fatal(err)
 	}
-	m.wantHeld(t, "another master has the key")
+	m.wantRefused(t, "another master has the key")
 	m.target.Pause()
 	t.Cleanup(m.target.Resume)
 	ctx, cancel := context.WithTimeout(t.Context(), never)
 	defer cancel()
 	store := textStore(t, m.client, func(*Config) {})
 	if err := store.Update(ctx, "@new:example.org", func(s *string) error { *s = "new"; return nil }); fault.KindOf(err) != fault.Unavailable {
-		t.Errorf("while a master is silent: %v", err)
+		t.Errorf("with a silent master: %v", err)
 	}
 }
 
-// The target of a move has no slots before the first one has moved.
-func TestAMasterWithoutSlotsIsAsked(t *testing.T) {
+// The target of a move has no slots until the first slot has moved.
+func TestMastersWithoutSlotsAreAsked(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 2, 0, "--cluster-require-full-coverage", "no")
 	masters := cluster.Masters()
@@ -155,28 +155,28 @@ func TestAMasterWithoutSlotsIsAsked(t *testing.T) {
 	if err := cluster.WaitWhole(ctx); err != nil {
 		t.Fatal(err)
 	}
-	newForgottenMove(t, cluster, owner, empty).wantHeld(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
+	newForgottenMove(t, cluster, owner, empty).wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
 }
 
-// A node that has just started again names the masters of before a takeover: the
-// one that died, and not the one in its place.
-func TestAMasterIsAskedThatOnlyTheOthersKnow(t *testing.T) {
+// A node that has just restarted lists a dead master from before a failover, but not the
+// new one.
+func TestMastersUnknownToARestartedNodeAreAsked(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	owner, err := cluster.MasterOf(t.Context(), redisclient.SlotOf(wandering))
+	owner, err := cluster.MasterOf(t.Context(), redisclient.SlotOf(movedKey))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, redisclient.SlotOf(wandering)))
+	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, redisclient.SlotOf(movedKey)))
 	nodes, err := m.client.ClusterNodes(t.Context()).Result()
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, port, _ := strings.Cut(m.target.Addr(), ":")
 	const unknown = "0123456789012345678901234567890123456789"
-	for name, before := range map[string]string{
-		"back, without a key": "",
-		"dead":                unknown + " 127.0.0.1:1@10001 master - 0 0 2 connected 0\n",
+	for name, oldMaster := range map[string]string{
+		"old master back, without a key": "",
+		"old master dead":                unknown + " 127.0.0.1:1@10001 master - 0 0 2 connected 0\n",
 	} {
 		var stale strings.Builder
 		for line := range strings.Lines(nodes) {
@@ -184,20 +184,20 @@ func TestAMasterIsAskedThatOnlyTheOthersKnow(t *testing.T) {
 				stale.WriteString(line)
 			}
 		}
-		stale.WriteString(before)
-		err := checkMasters(t.Context(), m.client, wandering, stale.String())
+		stale.WriteString(oldMaster)
+		err := checkMasters(t.Context(), m.client, movedKey, stale.String())
 		if err == nil || !strings.Contains(err.Error(), "another master has the key") {
 			t.Errorf("%s: got %v", name, err)
 		}
-		if before == "" {
+		if oldMaster == "" {
 			continue
 		}
-		// Nobody says that it was replaced.
+		// No node lists the dead master as replaced.
 		if err := checkMasters(t.Context(), m.client, "new{a}", stale.String()); err == nil || !strings.Contains(err.Error(), "cannot tell") {
-			t.Errorf("%s, of another key: got %v", name, err)
+			t.Errorf("%s, another key: got %v", name, err)
 		}
 	}
 	if err := checkMasters(t.Context(), m.client, "new{a}", nodes); err != nil {
-		t.Errorf("a key that nobody has: %v", err)
+		t.Errorf("a key without a master: %v", err)
 	}
 }
