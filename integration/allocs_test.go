@@ -10,7 +10,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// canned answers GET by itself, so that what is counted is the host alone.
+// canned answers GET itself, so that the test counts only the host's allocations.
 type canned struct{ event atomic.Pointer[string] }
 
 func (*canned) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -29,9 +29,8 @@ func (c *canned) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A read takes as many allocations as it does, however many rules there are, and
-// no more than this. Client and server run in the test; the client takes about
-// half.
+// A read allocates the same for any number of rules, and at most this much. Client and server run in the test;
+// the client takes about half.
 func TestAReadsAllocationsDoNotGrowWithTheRules(t *testing.T) {
 	const bound = 165 // with the race detector; 145 without
 	_, client := embedded(t)

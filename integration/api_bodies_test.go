@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// bodyEndpoints are the endpoints that read a body, each with one that it
-// accepts.
+// bodyEndpoints are the endpoints that read a body, each with an accepted body.
 var bodyEndpoints = []struct{ request, body string }{
 	{"PUT /pushrules/global/override/mine", `{"rule":{"actions":[]}}`},
 	{"PUT /pushrules/global/override/mine/actions", `{"actions":[]}`},
@@ -24,8 +23,7 @@ func (s *service) bodyOwner(t *testing.T) *caller {
 	return c
 }
 
-// Each endpoint reads its body as package strictjson does, which has the rest of the
-// table.
+// Each endpoint reads its body with package strictjson, which tests the other cases.
 func TestBodiesThatAreNotJSON(t *testing.T) {
 	t.Parallel()
 	c := newService(t).bodyOwner(t)
@@ -40,7 +38,7 @@ func TestBodiesThatAreNotJSON(t *testing.T) {
 		with(`"\ud800":1`),
 		with(`"x":` + nested(64)),
 		func(string) string { return strings.Repeat("[", 60_000) },
-		// It is no JSON, whatever is found before: a wrong shape or a missing member.
+		// Invalid JSON wins over a wrong shape and a missing member that come first.
 		func(string) string { return `{"rule":1,"actions":1,"enabled":1,"kind":1} x` },
 		func(string) string { return "null{}" },
 	} {
@@ -59,8 +57,7 @@ func with(member string) func(body string) string {
 	return func(body string) string { return strings.TrimSuffix(body, "}") + "," + member + "}" }
 }
 
-// Each place that reads a member names it as the packages pushrule and pusher do,
-// which have every shape.
+// Errors name the member. The packages pushrule and pusher test every shape.
 func TestBodiesOfTheWrongShape(t *testing.T) {
 	t.Parallel()
 	c := newService(t).bodyOwner(t)
@@ -143,7 +140,7 @@ func TestBodySize(t *testing.T) {
 	}
 }
 
-// A body that a request has no use for is not looked at.
+// Requests that need no body ignore it.
 func TestBodiesOfReadsAndDeletesAreIgnored(t *testing.T) {
 	t.Parallel()
 	c := newService(t).owner(t, r0)

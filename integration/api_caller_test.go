@@ -12,15 +12,14 @@ import (
 	"go.uber.org/fx"
 )
 
-// service is a host on an embedded Redis of its own.
+// service is a host on an embedded Redis.
 type service struct {
 	host  *host
 	redis *miniredis.Miniredis
 }
 
-// newService starts a service. A test that makes the service log takes the
-// entries away: what is left at the end is an error, since nothing is logged
-// for a request that succeeded or was refused for the client's fault.
+// newService starts a service. Remaining log entries fail the test, since a successful request and a client's
+// fault log nothing. A test that expects entries takes them.
 func newService(t *testing.T, options ...fx.Option) *service {
 	t.Helper()
 	redis, client := embedded(t)
@@ -42,15 +41,15 @@ type caller struct {
 	exact  bool // the path goes onto the wire byte for byte
 }
 
-// users counts the callers, so that each has a user id of its own.
+// users numbers the callers.
 var users atomic.Int64
 
-// caller returns a new user without any stored data.
+// caller returns a new user without stored data.
 func (s *service) caller(t *testing.T, prefix string) *caller {
 	return &caller{t: t, on: s, prefix: prefix, user: fmt.Sprintf("@u%d:example.org", users.Add(1))}
 }
 
-// owner returns a new user whose rule set exists.
+// owner returns a new user with a rule set.
 func (s *service) owner(t *testing.T, prefix string) *caller {
 	t.Helper()
 	c := s.caller(t, prefix)
@@ -60,7 +59,7 @@ func (s *service) owner(t *testing.T, prefix string) *caller {
 	return c
 }
 
-// send sends a request like "GET /pushrules/", its path below the prefix.
+// send sends a request like "GET /pushrules/", with a path below the prefix.
 func (c *caller) send(request, body string) answer {
 	c.t.Helper()
 	if c.exact {
@@ -74,18 +73,17 @@ func (c *caller) send(request, body string) answer {
 	return a
 }
 
-// String is an answer in the form of [step.want].
+// String returns the answer in the form of [step.want].
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
 
-// step is a request and the answer that it must get.
+// step is a request with its expected answer.
 type step struct {
 	request string // "PUT /pushrules/global/room/!a:x", the path below the prefix
 	body    string
 	want    string // "200 {}": the status and the whole body, or how the body begins before …
 }
 
-// take sends the request of a step and compares the answer. A request that is
-// refused must leave what is stored as it was.
+// take sends the request and compares the answer. A refused request must leave the stored data unchanged.
 func (c *caller) take(s step) {
 	c.t.Helper()
 	before := c.stored()
@@ -97,11 +95,11 @@ func (c *caller) take(s step) {
 		c.t.Errorf("%.200s: Content-Type %q", s.request, kind)
 	}
 	if after := c.stored(); got.status != 200 && after != before {
-		c.t.Errorf("%s was refused and changed what is stored\nfrom %s\n  to %s", s.request, before, after)
+		c.t.Errorf("%s was refused and changed the stored data\nfrom %s\n  to %s", s.request, before, after)
 	}
 }
 
-// takeAll takes the steps one after the other.
+// takeAll takes the steps in order.
 func (c *caller) takeAll(steps ...step) {
 	c.t.Helper()
 	for _, s := range steps {
@@ -119,8 +117,7 @@ func (c *caller) change(requests ...string) {
 	}
 }
 
-// event is the user's stored push rules event without its revision, empty where
-// there is none.
+// event returns the user's stored push rules event without its revision, or "".
 func (c *caller) event() string {
 	text, _ := c.on.redis.Get(eventKey(c.user))
 	text, _ = withoutRevision(text)
@@ -135,7 +132,7 @@ func (c *caller) plant(text string) {
 	}
 }
 
-// ruleset is the rule set within the user's stored event.
+// ruleset returns the rule set in the user's stored event.
 func (c *caller) ruleset() string {
 	c.t.Helper()
 	text, found := strings.CutPrefix(c.event(), `{"type":"m.push_rules","content":{"global":`)
@@ -145,7 +142,7 @@ func (c *caller) ruleset() string {
 	return strings.TrimSuffix(text, "}}")
 }
 
-// stored is everything that is stored for the user, revisions apart.
+// stored returns all stored data of the user, without revisions.
 func (c *caller) stored() string {
 	key := pushersKey(c.user)
 	var b strings.Builder
@@ -160,7 +157,7 @@ func (c *caller) stored() string {
 	return b.String()
 }
 
-// ids lists the rules of a kind by id, the server-default ones apart.
+// ids lists the user's own rules of a kind.
 func (c *caller) ids(kind string) string {
 	c.t.Helper()
 	var body struct {
@@ -181,7 +178,7 @@ func (c *caller) ids(kind string) string {
 	return strings.Join(ids, " ")
 }
 
-// rule is the answer to the read of a single rule.
+// rule returns the answer to a read of a single rule.
 func (c *caller) rule(json string) string {
 	if c.prefix == r0 {
 		return `200 {"rule":` + json + `}`
@@ -192,7 +189,7 @@ func (c *caller) rule(json string) string {
 func eventKey(user string) string   { return "account_data:{" + user + "}:m.push_rules" }
 func pushersKey(user string) string { return "pushers:{" + user + "}" }
 
-// onBothPrefixes runs a test below each of the two prefixes.
+// onBothPrefixes runs a test below each prefix.
 func onBothPrefixes(t *testing.T, test func(t *testing.T, prefix string)) {
 	t.Helper()
 	for _, prefix := range []string{r0, v3} {
@@ -200,7 +197,7 @@ func onBothPrefixes(t *testing.T, test func(t *testing.T, prefix string)) {
 	}
 }
 
-// failure is the answer for an error.
+// failure returns the answer for an error.
 func failure(status int, errcode, text string) string {
 	quoted, err := json.Marshal(text)
 	if err != nil {
@@ -209,7 +206,7 @@ func failure(status int, errcode, text string) string {
 	return fmt.Sprintf(`%d {"errcode":"%s","error":%s}`, status, errcode, quoted)
 }
 
-// The answers that many tests expect.
+// Answers that many tests expect.
 var (
 	done = `200 {}`
 
@@ -231,8 +228,7 @@ var (
 	bodyTooLarge     = failure(413, "M_TOO_LARGE", "Request body too large.")
 )
 
-// ruleEndpoints are the nine push rule endpoints, in the document's order, for
-// the override rule "mine".
+// ruleEndpoints are the nine push rule endpoints, in the document's order, for the override rule "mine".
 var ruleEndpoints = []struct{ request, body string }{
 	{"GET /pushrules/", ""},
 	{"GET /pushrules/global/", ""},

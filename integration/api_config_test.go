@@ -12,14 +12,14 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// sendMail makes the host one that sends mail, whose users all have one address.
+// sendMail makes the host send mail; its users share one address.
 func sendMail(c *pushfx.Config) {
 	c.PusherPolicy.Email = func(_ context.Context, _ mxid.UserID, address string) (bool, error) {
 		return address == "mine@example.org", nil
 	}
 }
 
-// The limits and options of the module's configuration, each as it shows to a client.
+// Limits and options of the configuration, as a client sees them.
 func TestConfiguredLimits(t *testing.T) {
 	t.Parallel()
 	const room, pushers = "PUT /pushrules/global/room/", "POST /pushers/set"

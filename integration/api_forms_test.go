@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// TestWireForms has all in which the two prefixes differ, beside "append" of
-// pushers, which [TestStoredPushers] has.
+// TestWireForms has all differences of the two prefixes except "append" of pushers, which is in
+// [TestStoredPushers].
 func TestWireForms(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -43,9 +43,8 @@ func TestWireForms(t *testing.T) {
 	})
 }
 
-// Both prefixes take both request forms of PUT rule: the document's, where the
-// rule stands under "rule", and the specification's, where it stands at the
-// top and before and after are in the query.
+// Both prefixes take both forms of PUT rule: the document's, with the rule under "rule", and the
+// specification's, with the rule at the top level and before and after in the query.
 func TestRequestFormsOfPutRule(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -103,8 +102,7 @@ func TestRequestFormsOfPutRule(t *testing.T) {
 	}
 }
 
-// Where a rule ends is told in package pushrule for every place; here, where the
-// request says it.
+// Package pushrule tests every position; this test covers where the request names it.
 func TestBeforeAndAfterInQueryAndBody(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -149,7 +147,7 @@ func TestBeforeAndAfterInQueryAndBody(t *testing.T) {
 	})
 }
 
-// The defaults of the limits.
+// The default limits.
 func TestRuleLimits(t *testing.T) {
 	t.Parallel()
 	c := newService(t).owner(t, r0)

@@ -19,10 +19,10 @@ import (
 
 var unavailable = failure(503, "M_UNKNOWN", "The server cannot reach its storage, try again later.")
 
-// secrets stand in the requests below and never in a log.
+// secrets are in the requests below and never in a log.
 var secrets = []string{"secret-pushkey", "secret-pattern", "secret-token", "secret-url", "secret-action", "secret-condition"}
 
-// secretEndpoints are the eleven endpoints, the requests full of secrets.
+// secretEndpoints are the eleven endpoints, with secrets in their requests.
 var secretEndpoints = []struct{ request, body string }{
 	{"GET /pushrules/?access_token=secret-token", ""},
 	{"GET /pushrules/global/?access_token=secret-token", ""},
@@ -37,7 +37,7 @@ var secretEndpoints = []struct{ request, body string }{
 	{"POST /pushers/set", pusherWith(`"pushkey":"secret-pushkey"`, `"data":{"url":"https://x/_matrix/push/v1/notify?secret-url"}`)},
 }
 
-// secretOwner returns a user whose stored data is full of secrets too.
+// secretOwner returns a user with secrets in the stored data.
 func (s *service) secretOwner(t *testing.T, prefix string) *caller {
 	t.Helper()
 	c := s.owner(t, prefix)
@@ -49,8 +49,8 @@ func (s *service) secretOwner(t *testing.T, prefix string) *caller {
 	return c
 }
 
-// wantOutage wants each endpoint, all at the same time, to be unavailable, to
-// log one entry with the cause and no secret, and to change nothing.
+// wantOutage calls all endpoints at once. Each must be unavailable, log one entry with the cause and no secret,
+// and change nothing.
 func (c *caller) wantOutage(cause string) {
 	c.t.Helper()
 	before := c.on.redis.Dump()
@@ -101,7 +101,7 @@ func (c *caller) wantEntry(entry observer.LoggedEntry, cause string) {
 	}
 }
 
-// wantService wants every endpoint to serve.
+// wantService wants every endpoint to succeed.
 func (c *caller) wantService() {
 	c.t.Helper()
 	for _, endpoint := range secretEndpoints {

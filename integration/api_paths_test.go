@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// exactOwner is [service.owner] for paths that go onto the wire byte for byte.
+// exactOwner is [service.owner] with paths that are sent byte for byte.
 func (s *service) exactOwner(t *testing.T) *caller {
 	t.Helper()
 	c := s.owner(t, r0)
@@ -40,7 +40,7 @@ func (c *caller) sendExact(request, body string) answer {
 	return answer{res.StatusCode, res.Header, string(text)}
 }
 
-// An id is decoded exactly once, on every endpoint that has one.
+// Every endpoint decodes an id exactly once.
 func TestIDsInPaths(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -83,8 +83,8 @@ func TestIDsInPaths(t *testing.T) {
 	}
 }
 
-// Ids that no rule can have: reads and changes find none, PUT refuses them. The
-// rule with the id U+FFFD is there, which a byte that is not UTF-8 never names.
+// Impossible ids: reads and changes find no rule, PUT refuses them. A rule with the id U+FFFD exists; a byte
+// that is not UTF-8 never names it.
 func TestImpossibleIDsInPaths(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -118,8 +118,8 @@ func TestImpossibleIDsInPaths(t *testing.T) {
 	}
 }
 
-// The path is split before it is decoded: an encoded slash never reaches the
-// rule whose id stands before it. Kind and scope are decoded as ids are.
+// The path is split before it is decoded: an encoded slash never reaches the rule with the id before it. Kind
+// and scope are decoded like ids.
 func TestEncodedPartsOfPaths(t *testing.T) {
 	t.Parallel()
 	c := newService(t).exactOwner(t)
@@ -143,9 +143,8 @@ func TestEncodedPartsOfPaths(t *testing.T) {
 	)
 }
 
-// Nothing is cleaned, collapsed or redirected. [surface] has the paths that are not
-// served in any other form.
-func TestPathsAreTakenAsTheyAre(t *testing.T) {
+// Paths are not cleaned, collapsed or redirected. [surface] has the other unserved paths.
+func TestPathsStayUnchanged(t *testing.T) {
 	t.Parallel()
 	c := newService(t).exactOwner(t)
 	c.change(`PUT /pushrules/global/room/a {"actions":[]}`)
@@ -163,7 +162,7 @@ func TestPathsAreTakenAsTheyAre(t *testing.T) {
 		step{"GET /pushrules/device/room/a/enabled", "", unrecognized},
 		step{"POST /pushers/set/", pusherWith(), unrecognized},
 	)
-	// A bad escape does not get past the HTTP server.
+	// The HTTP server refuses a bad escape.
 	for _, path := range []string{"room/%zz", "room/a%", "room/%u0041", "%zz/a", "room/%zz/enabled"} {
 		for _, method := range []string{"GET", "PUT", "DELETE"} {
 			if a := c.send(method+" /pushrules/global/"+path, `{"actions":[]}`); a.status != 400 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// pusherMembers are those of a pusher that is accepted, as clients see it.
+// pusherMembers are the members of an accepted pusher, as clients see them.
 var pusherMembers = []string{
 	`"pushkey":"key"`,
 	`"kind":"http"`,
@@ -17,8 +17,7 @@ var pusherMembers = []string{
 	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
 }
 
-// pusherWith is a pusher with some of its members replaced, or added where
-// there are none of the name.
+// pusherWith returns a pusher with some members replaced or added.
 func pusherWith(members ...string) string {
 	all := slices.Clone(pusherMembers)
 	for _, member := range members {
@@ -33,7 +32,7 @@ func pusherWith(members ...string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// pusherWithout is a pusher that lacks some members.
+// pusherWithout returns a pusher without some members.
 func pusherWithout(names ...string) string {
 	return "{" + strings.Join(slices.DeleteFunc(slices.Clone(pusherMembers), func(member string) bool {
 		name, _, _ := strings.Cut(member, ":")
@@ -41,7 +40,7 @@ func pusherWithout(names ...string) string {
 	}), ",") + "}"
 }
 
-// listed is the answer of GET /pushers.
+// listed returns the answer of GET /pushers.
 func listed(pushers ...string) string { return `200 {"pushers":[` + strings.Join(pushers, ",") + `]}` }
 
 func TestPushers(t *testing.T) {
@@ -105,8 +104,8 @@ func TestPushers(t *testing.T) {
 	}
 }
 
-// Package pusher has what a policy refuses; here, that a set is held to the default
-// one, with the readings' texts, and changes nothing when it is refused.
+// Package pusher tests what a policy refuses. Here the default policy applies, with the readings' texts, and a
+// refused set changes nothing.
 func TestPusherValidation(t *testing.T) {
 	t.Parallel()
 	c := newService(t).caller(t, r0)

@@ -5,11 +5,11 @@ import (
 	"testing"
 )
 
-// The document's tables are tested below r0, the prefix that they are written for.
-// [TestWireForms] has what differs below v3.
+// The document's tables are tested below r0, the prefix of the document. [TestWireForms] tests the differences
+// below v3.
 
-// Each test is a row of the document's table "States and transitions". The
-// first state is that after the setup.
+// Each test is a row of the document's table "States and transitions". The first state is the state after the
+// setup.
 func TestStatesAndTransitions(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -92,9 +92,8 @@ const (
 	anyRule      = `{"rule":{"actions":[]}}`
 )
 
-// TestErrors has the rows of the document's table "Errors", and the rows that the
-// readings add; the endpoints that a row names stand in its steps. A user with the
-// override rules a and b takes them.
+// TestErrors has the rows of the document's table "Errors", and the rows of its readings, at the endpoints in
+// the row's steps. A user with the override rules a and b sends the requests.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -184,8 +183,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The scope is judged first, then the kind, then the missing event, and the rest of the
-// request after it.
+// The service judges the scope first, then the kind, then the missing event, then the rest of the request.
 func TestErrorsOfAUserWithoutRules(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -207,8 +205,8 @@ func TestErrorsOfAUserWithoutRules(t *testing.T) {
 	}
 }
 
-// Endpoints 3, 5 and 7 look at a legacy id alone, and need neither an event nor
-// Redis; on 6, 8 and 9 it is an id like any other.
+// Endpoints 3, 5 and 7 refuse a legacy id without reading the event. Endpoints 6, 8 and 9 treat it like any
+// other id.
 func TestLegacyIDs(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -239,8 +237,7 @@ func TestLegacyIDs(t *testing.T) {
 	}
 }
 
-// A set that still has a legacy rule serves it to no read, while writes find
-// it there.
+// Reads hide a stored legacy rule; writes find it.
 func TestLegacyRuleThatIsStillStored(t *testing.T) {
 	t.Parallel()
 	c := newService(t).caller(t, r0)
@@ -297,8 +294,8 @@ func TestRequestsWithoutARequester(t *testing.T) {
 	})
 }
 
-// A host that names an invalid user id gets no data and no detail.
-func TestUserWhoIsNone(t *testing.T) {
+// A host that passes an invalid user id gets no data and no detail.
+func TestInvalidUserID(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, user := range []string{"alice", "@alice", "@" + strings.Repeat("a", 255) + ":example.org"} {

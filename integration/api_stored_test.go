@@ -37,7 +37,7 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// loneAlice is a user whose service has no other.
+// loneAlice returns the only user of a service.
 func loneAlice(t *testing.T, prefix string) *caller {
 	return &caller{t: t, on: newService(t), prefix: prefix, user: alice}
 }
@@ -129,8 +129,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// unreadable are stored values that are no push rules event, each with the
-// cause that the answer shows. Package pushrule has the rest of the sets that cannot be read.
+// unreadable are stored values that are no push rules event, with the cause in the answer. Package pushrule
+// tests the other unreadable sets.
 var unreadable = []struct{ name, event, cause string }{
 	{"empty", "", "Not valid JSON: …"},
 	{"words", "some words", "Not valid JSON: …"},
@@ -147,7 +147,7 @@ var unreadable = []struct{ name, event, cause string }{
 	{"enabled missing", rules("room", `{"rule_id":"a","default":false,"actions":[]}`), "Missing parameter: content.global.room[0].enabled"},
 }
 
-// rules is an event with rules of one kind.
+// rules returns an event with rules of one kind.
 func rules(kind string, rules ...string) string {
 	return `{"type":"m.push_rules","content":{"global":{"` + kind + `":[` + strings.Join(rules, ",") + `]}}}`
 }
@@ -169,7 +169,7 @@ func TestUnreadableEvent(t *testing.T) {
 	}
 }
 
-// wantLogged takes the entries from the service's log, which must be as many.
+// wantLogged takes the expected number of entries from the service's log.
 func wantLogged(t *testing.T, s *service, count int) {
 	t.Helper()
 	if logged := s.host.logs.TakeAll(); len(logged) != count {
@@ -222,7 +222,7 @@ func TestUnreadablePushers(t *testing.T) {
 	}
 }
 
-// An event whose content is missing or no object counts as a missing event.
+// An event whose content is missing or not an object counts as a missing event.
 func TestEventWithoutContent(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -251,16 +251,16 @@ func TestEventWithoutContent(t *testing.T) {
 	}
 }
 
-// freshEvent returns what the first read of the rules stores for a user.
+// freshEvent returns the event that the first read of the rules stores.
 func (s *service) freshEvent(c *caller) string {
 	c.t.Helper()
 	fresh := s.owner(c.t, c.prefix)
 	return strings.ReplaceAll(fresh.event(), fresh.user, c.user)
 }
 
-// Without a legacy rule the set is returned and left as it is: spacing, order,
-// unknown members and missing defaults included.
-func TestSetWithoutLegacyRulesIsLeftAsItIs(t *testing.T) {
+// A set without legacy rules is returned unchanged: spacing, order, unknown members and missing defaults
+// included.
+func TestSetWithoutLegacyRulesStaysUnchanged(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, test := range []struct{ name, global string }{
@@ -285,7 +285,7 @@ func TestSetWithoutLegacyRulesIsLeftAsItIs(t *testing.T) {
 	}
 }
 
-// What the service does not know survives a write of something else.
+// Unknown members survive a write of other members.
 func TestUnknownMembersSurviveWrites(t *testing.T) {
 	t.Parallel()
 	const event = `{"x":[1, 2.0],"content":{"device":{"n":1e400},"global":{"org.example":[{"a":1.00, "b":null}],` +
@@ -316,8 +316,7 @@ func TestUnknownMembersSurviveWrites(t *testing.T) {
 	}
 }
 
-// Members of the content that the service does not know are part of what
-// account data and /sync show, before and after a change and a repair.
+// Account data and /sync show unknown members of the content, before and after a change and a repair.
 func TestUnknownMembersOfTheContentAreShown(t *testing.T) {
 	t.Parallel()
 	var push module.HostService
@@ -354,8 +353,7 @@ func TestUnknownMembersOfTheContentAreShown(t *testing.T) {
 	shown(`{"global":` + string(repaired.Global) + rest + `}`)
 }
 
-// The whole-set read of a set with any legacy rule removes all three and
-// merges the current defaults.
+// A read of the whole set removes all three legacy rules if it finds one, and merges the current defaults.
 func TestLegacyRulesAreRemovedAndDefaultsMerged(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -376,9 +374,8 @@ func TestLegacyRulesAreRemovedAndDefaultsMerged(t *testing.T) {
 	}
 }
 
-// Package pushrule has the merge of every kind; here, what of it is stored and
-// answered.
-func TestMergeKeepsWhatIsTheUsers(t *testing.T) {
+// Package pushrule tests the merge of every kind; this test covers the stored and answered result.
+func TestMergeKeepsUserRules(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	const mine = `{"rule_id":"mine","default":true,"enabled":false,"conditions":[],"actions":[1.0],"extra":true}`

@@ -8,8 +8,7 @@ import (
 	"testing"
 )
 
-// surface is every shape of path below the two trees, and what it allows;
-// nothing if no method is served.
+// surface lists every shape of path below the two prefixes with its allowed methods, or none.
 var surface = []struct{ path, allow string }{
 	{"/pushrules", "GET, OPTIONS"},
 	{"/pushrules/", "GET, OPTIONS"},
@@ -85,7 +84,7 @@ func TestEveryMethodOnEveryPath(t *testing.T) {
 	}
 }
 
-// wantRefusal wants an error, which has no body where the method is HEAD.
+// wantRefusal wants an error, without a body for HEAD.
 func (c *caller) wantRefusal(method string, got answer, want string) {
 	c.t.Helper()
 	if method == "HEAD" {
@@ -96,8 +95,7 @@ func (c *caller) wantRefusal(method string, got answer, want string) {
 	}
 }
 
-// isAnswer reports whether an answer is a JSON object, with an errcode and an
-// error where it is an error.
+// isAnswer reports whether an answer is a JSON object; an error has an errcode and an error.
 func isAnswer(a answer) bool {
 	var body map[string]any
 	if json.Unmarshal([]byte(a.body), &body) != nil {
@@ -108,7 +106,7 @@ func isAnswer(a answer) bool {
 	return a.status == 200 || hasCode && hasText && len(body) == 2
 }
 
-// What is not served is answered without looking at who asks.
+// Unserved paths and methods are answered without authentication.
 func TestUnservedWithoutARequester(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -15,9 +15,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// BenchmarkEndpoints measures whole requests over HTTP, one after another, on a
-// real Redis: what a client waits for, with the cost of client and server, by
-// the number of rules that the user has beside the defaults.
+// BenchmarkEndpoints measures sequential requests over HTTP on a real Redis, client included, by the number of
+// the user's own rules.
 func BenchmarkEndpoints(b *testing.B) {
 	redistest.Require(b)
 	server := redistest.Single(b)
@@ -67,7 +66,7 @@ func BenchmarkEndpoints(b *testing.B) {
 	}
 }
 
-// fillRules gives alice the default rules and as many for rooms.
+// fillRules gives alice the default rules and that many room rules.
 func fillRules(b *testing.B, client *redis.Client, number int) {
 	b.Helper()
 	if err := client.Set(b.Context(), eventKey(alice), eventWith(number), 0).Err(); err != nil {
@@ -75,7 +74,7 @@ func fillRules(b *testing.B, client *redis.Client, number int) {
 	}
 }
 
-// eventWith is alice's event with the default rules and as many for rooms.
+// eventWith returns alice's event with the default rules and that many room rules.
 func eventWith(number int) string {
 	texts := make([]string, number)
 	for i := range texts {
@@ -91,9 +90,8 @@ func eventWith(number int) string {
 	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "TEST", Attempt: 1}))
 }
 
-// BenchmarkOneUser measures changes of one user's rules over HTTP on a real
-// Redis: by one client that makes them one after the other, and by many that
-// make them at the same time, on one host and spread over four.
+// BenchmarkOneUser measures changes of one user's rules over HTTP on a real Redis: by one client in sequence,
+// and by many clients at once, on one host and on four.
 func BenchmarkOneUser(b *testing.B) {
 	redistest.Require(b)
 	for _, load := range []struct{ clients, hosts int }{{1, 1}, {writers, 1}, {writers, 4}} {

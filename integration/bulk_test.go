@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// trips counts what a client sends to each node, as a hook of the client of one.
+// trips counts the round trips to each node, as a hook of a client.
 type trips struct {
 	mu    sync.Mutex
 	count map[string]int // commands and pipelines, by address

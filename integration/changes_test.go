@@ -18,7 +18,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// outpost is what a host has for push rules, and what its listener heard.
+// outpost is a host's push rules and feed, with the news of its listener.
 type outpost struct {
 	t     *testing.T
 	rules module.RuleService
@@ -30,14 +30,14 @@ type outpost struct {
 	odd   []string // versions that came after later ones
 }
 
-// news is what was heard of a user last.
+// news is the last news of a user.
 type news struct {
 	version int64
 	at      time.Time
 }
 
-// newOutpost starts one. It checks the store only when a watch begins: it hears
-// of everything else from the watch.
+// newOutpost starts an outpost. It checks the store only when a watch begins, and learns all else from the
+// watch.
 func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
 	t.Helper()
 	return newOutpostWith(t, client, rediscommit.Options{})
@@ -79,7 +79,7 @@ func (o *outpost) PushRulesChanged(_ context.Context, user mxid.UserID, version 
 	o.heard[user] = news{version, time.Now()}
 }
 
-// syncs has the outpost look after a user from now on.
+// syncs makes the outpost watch a user.
 func (o *outpost) syncs(user mxid.UserID) module.Content {
 	o.t.Helper()
 	update, err := o.sync.Since(o.t.Context(), user, 0)
@@ -89,8 +89,7 @@ func (o *outpost) syncs(user mxid.UserID) module.Content {
 	return update.Content
 }
 
-// put makes a change, with all the tries that it takes, and returns when it was
-// made.
+// put makes a change, with retries, and returns when it succeeded.
 func (o *outpost) put(user mxid.UserID, id string) time.Time {
 	o.t.Helper()
 	for deadline := time.Now().Add(never); ; time.Sleep(10 * time.Millisecond) {
@@ -104,8 +103,7 @@ func (o *outpost) put(user mxid.UserID, id string) time.Time {
 	}
 }
 
-// hears waits until the outpost has heard of a version that has a rule, and
-// returns when it did.
+// hears waits until the outpost has received a version with a rule, and returns when.
 func (o *outpost) hears(user mxid.UserID, id string) time.Time {
 	o.t.Helper()
 	loaded := int64(0)
@@ -131,7 +129,7 @@ func (o *outpost) hears(user mxid.UserID, id string) time.Time {
 	return time.Now()
 }
 
-// pairOfOutposts returns two hosts that look after the users.
+// pairOfOutposts returns two hosts that watch the users.
 func pairOfOutposts(t *testing.T, cluster *redistest.ClusterServers, users []string) [2]*outpost {
 	t.Helper()
 	var pair [2]*outpost
@@ -150,7 +148,7 @@ func pairOfOutposts(t *testing.T, cluster *redistest.ClusterServers, users []str
 	return pair
 }
 
-func TestOnAClusterHostsHearOfEachOthersChanges(t *testing.T) {
+func TestHostsOnAClusterReceiveEachOthersChanges(t *testing.T) {
 	t.Parallel()
 	const changes = 200
 	cluster := redistest.Cluster(t, 3, 1)
@@ -169,7 +167,7 @@ func TestOnAClusterHostsHearOfEachOthersChanges(t *testing.T) {
 			}
 		}
 		slices.Sort(delays)
-		t.Logf("from the return of the change at host %d to the call of the listener at the other: p50 %v, p99 %v, longest %v",
+		t.Logf("from the change at host %d to the listener at the other: p50 %v, p99 %v, max %v",
 			n, delays[changes/2], delays[changes*99/100], delays[changes-1])
 		if half := delays[changes/2]; half > longWait {
 			t.Errorf("half of the changes took more than %v", half)
@@ -177,8 +175,7 @@ func TestOnAClusterHostsHearOfEachOthersChanges(t *testing.T) {
 	}
 }
 
-// channelSlot is the slot of the channel on which changes are published: its
-// master has the subscriptions.
+// channelSlot returns the slot of the channel for changes: its master has the subscriptions.
 func channelSlot(t *testing.T, client *redis.ClusterClient) int {
 	t.Helper()
 	slot, err := client.ClusterKeySlot(t.Context(), "push_rules_changed").Result()
@@ -188,7 +185,7 @@ func channelSlot(t *testing.T, client *redis.ClusterClient) int {
 	return int(slot)
 }
 
-func TestWhatIsMissedWhileTheNodeOfTheSubscriptionsFailsIsToldLater(t *testing.T) {
+func TestMissedChangesArriveAfterTheSubscriptionsNodeFails(t *testing.T) {
 	t.Parallel()
 	for name, strike := range map[string]func(*testing.T, *redistest.ClusterServers, *redistest.Server){
 		"killed": func(_ *testing.T, _ *redistest.ClusterServers, s *redistest.Server) { s.Stop() },
@@ -235,7 +232,7 @@ func TestWhatIsMissedWhileTheNodeOfTheSubscriptionsFailsIsToldLater(t *testing.T
 	}
 }
 
-func TestChangesAreHeardOfWhileASlotMoves(t *testing.T) {
+func TestListenersReceiveChangesWhileASlotMoves(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 1)
 	client := cluster.Client(t)

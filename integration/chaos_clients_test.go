@@ -15,28 +15,25 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// estate is one of the two things that are stored for a user. Part of it all
-// clients of the user share; of the rest each changes only what it made itself,
-// under ids that are never used again: what is lost of that, no later change
-// hides.
-type estate struct {
+// dataset is one kind of stored data: the rules or the pushers of a user. Clients share some entries. Each
+// client also has own entries, with ids that are never used twice, so that no later change hides a lost one.
+type dataset struct {
 	shared func(*actor) request         // makes up a request to what all share
 	set    func(*actor, string) request // adds or changes what is the client's own
 	remove func(*actor, string) request // deletes that
 	all    func(*actor) request         // reads everything
 }
 
-// ruleEstate is the push rules. Own rules are of the kind room; the others do not
-// have that kind.
-var ruleEstate = estate{
+// ruleDataset is the push rules. Own rules have the kind room; shared rules have other kinds.
+var ruleDataset = dataset{
 	nextForRules,
 	func(a *actor, id string) request { return a.putAt(pushrule.Room, id, pushrule.Position{}) },
 	func(a *actor, id string) request { return a.removeAt(pushrule.Room, id) },
 	(*actor).readAll,
 }
 
-// pusherEstate is the pushers. Own pushers are of the app "own".
-var pusherEstate = estate{
+// pusherDataset is the pushers. Own pushers have the app "own".
+var pusherDataset = dataset{
 	nextForPushers,
 	func(a *actor, id string) request { return a.setPusherAt(ownKey(id)) },
 	func(a *actor, id string) request { return a.deletePusherAt(ownKey(id)) },
@@ -45,19 +42,19 @@ var pusherEstate = estate{
 
 func ownKey(id string) pusher.Key { return pusher.Key{AppID: "own", Pushkey: id} }
 
-// ownID is a new id for something of the client.
+// ownID returns a new id for an own entry of the client.
 func ownID(a *actor) string { return fmt.Sprintf("own-%d-%d", a.number, a.sent) + a.user }
 
-// chaosUser is a user and what all clients of the user know.
+// chaosUser is a user, with data that all the user's clients know.
 type chaosUser struct {
 	name    string
-	estate  *estate
+	dataset *dataset
 	exists  atomic.Bool  // whether the whole was read once, which creates the rules
 	changed atomic.Int64 // when a change that succeeded was sent, one of the last
 }
 
-// player is a client of a user.
-type player struct {
+// chaosClient is a client of a user.
+type chaosClient struct {
 	actor
 	of      *chaosUser
 	client  int // among all players
@@ -66,29 +63,27 @@ type player struct {
 	mine    []string // the ids of what is the client's own
 	history []porcupine.Operation
 
-	// inDoubt is whether a change had no answer and nothing was read since. An
-	// outage would otherwise leave more changes open than can be checked.
+	// inDoubt reports whether a change had no answer and no read followed. Otherwise an outage would leave more
+	// open changes than can be checked.
 	inDoubt bool
 }
 
-// longestPause is how long a player waits between two requests at most: so long
-// that the history of a fault is not too long to be checked.
-const longestPause = 30 * time.Millisecond
+// maxPause is the longest wait between two requests. Longer waits would make histories too long to check.
+const maxPause = 30 * time.Millisecond
 
-// hangUps is of how many changes one is left without waiting for the answer.
+// hangUps: the client hangs up during one of so many changes.
 const hangUps = 200
 
 // play sends requests until the context ends.
-func (p *player) play(ctx context.Context) {
+func (p *chaosClient) play(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.turn()
-		_ = sleep(ctx, rand.N(longestPause))
+		_ = sleep(ctx, rand.N(maxPause))
 	}
 }
 
-// turn sends one request. A read that fails is no part of the history, since it
-// changes nothing, unless it may have created the rules.
-func (p *player) turn() {
+// turn sends one request. A failed read is part of the history only if it may have created the rules.
+func (p *chaosClient) turn() {
 	r, id := p.choose()
 	p.sent++
 	creates := r.path == "/pushrules/"
@@ -118,37 +113,35 @@ func (p *player) turn() {
 	}
 }
 
-// choose makes up a request. For a change of something that is the client's own,
-// id is its id.
-func (p *player) choose() (r request, id string) {
+// choose returns a random request. id is set for a change of an own entry.
+func (p *chaosClient) choose() (r request, id string) {
 	switch {
 	case p.inDoubt:
-		return p.of.estate.all(&p.actor), ""
+		return p.of.dataset.all(&p.actor), ""
 	case p.of.exists.Load() && p.random.IntN(5) < 2:
 		return p.own()
 	}
-	return p.of.estate.shared(&p.actor), ""
+	return p.of.dataset.shared(&p.actor), ""
 }
 
-// own makes up a change of something that is the client's own, or a new one. It
-// has a few, so that all are changed more than once.
-func (p *player) own() (r request, id string) {
+// own returns a change of an own entry. A client has few own entries, so that each changes several times.
+func (p *chaosClient) own() (r request, id string) {
 	if n := len(p.mine); n < 2 || n < 5 && p.random.IntN(3) == 0 {
 		id = ownID(&p.actor)
 		p.mine = append(p.mine, id)
-		return p.of.estate.set(&p.actor, id), id
+		return p.of.dataset.set(&p.actor, id), id
 	}
 	n := p.random.IntN(len(p.mine))
 	id = p.mine[n]
 	if p.random.IntN(2) == 0 {
-		return p.of.estate.set(&p.actor, id), id
+		return p.of.dataset.set(&p.actor, id), id
 	}
 	p.mine = slices.Delete(p.mine, n, n+1)
-	return p.of.estate.remove(&p.actor, id), id
+	return p.of.dataset.remove(&p.actor, id), id
 }
 
 // send sends a request and returns it as a part of the history.
-func (p *player) send(ctx context.Context, h *host, r request) porcupine.Operation {
+func (p *chaosClient) send(ctx context.Context, h *host, r request) porcupine.Operation {
 	o := porcupine.Operation{ClientId: p.client, Input: r, Call: int64(time.Since(p.start))}
 	o.Output = h.send(ctx, r)
 	o.Return = int64(time.Since(p.start))

@@ -18,15 +18,15 @@ import (
 type chaosFault struct {
 	name string
 
-	// crash is whether a replica takes the place of a master that cannot hand
-	// over. Redis may then lose what only the master had, and show it before.
+	// crash reports whether the fault replaces a master that cannot hand over. Redis may then lose changes that
+	// only this master had, after clients read them.
 	crash bool
 
-	strike func(ctx context.Context, s *strike) error
+	faultRun func(ctx context.Context, s *faultRun) error
 }
 
-// strike is a fault as it happens.
-type strike struct {
+// faultRun is one occurrence of a fault.
+type faultRun struct {
 	random *rand.Rand
 	names  []string                     // of the users
 	homes  map[string]*redistest.Server // who has each user, kept up by the fault; nil if that is open
@@ -34,11 +34,11 @@ type strike struct {
 	hit    []string                     // the users whom it concerns
 }
 
-// someone is one of the users.
-func (s *strike) someone() string { return s.names[s.random.IntN(len(s.names))] }
+// someone returns a random user.
+func (s *faultRun) someone() string { return s.names[s.random.IntN(len(s.names))] }
 
-// at are the users on a server.
-func (s *strike) at(server *redistest.Server) (users []string) {
+// at returns the users whose data is on a server.
+func (s *faultRun) at(server *redistest.Server) (users []string) {
 	for _, user := range s.names {
 		if s.homes[user] == server {
 			users = append(users, user)
@@ -47,19 +47,19 @@ func (s *strike) at(server *redistest.Server) (users []string) {
 	return users
 }
 
-// replaced notes who has some users after a takeover; nil if that is open.
-func (s *strike) replaced(users []string, by *redistest.Server) {
+// replaced records which users a takeover concerns; nil means unknown.
+func (s *faultRun) replaced(users []string, by *redistest.Server) {
 	for _, user := range users {
 		s.homes[user] = by
 	}
 }
 
-// hold waits for a random time between the two.
-func (s *strike) hold(ctx context.Context, least, most time.Duration) error {
+// hold waits for a random time between least and most.
+func (s *faultRun) hold(ctx context.Context, least, most time.Duration) error {
 	return sleep(ctx, least+time.Duration(s.random.Int64N(int64(most-least))))
 }
 
-// sleep waits, or returns early with the error of ctx.
+// sleep waits for d, or returns the error of ctx earlier.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -69,7 +69,7 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// inTurn does one thing after the other until one fails.
+// inTurn calls the functions in order until one fails.
 func inTurn(do ...func() error) error {
 	for _, step := range do {
 		if err := step(); err != nil {
@@ -79,8 +79,8 @@ func inTurn(do ...func() error) error {
 	return nil
 }
 
-// loseReplies has all servers lose replies for a while.
-func loseReplies(ctx context.Context, s *strike) error {
+// loseReplies makes all servers lose replies for a while.
+func loseReplies(ctx context.Context, s *faultRun) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	s.hit = s.names
@@ -89,9 +89,9 @@ func loseReplies(ctx context.Context, s *strike) error {
 	return nil
 }
 
-// forgetScripts has every server forget the scripts, again and again.
-func forgetScripts(flush func(context.Context) error) func(context.Context, *strike) error {
-	return func(ctx context.Context, s *strike) error {
+// forgetScripts flushes the scripts of every server repeatedly.
+func forgetScripts(flush func(context.Context) error) func(context.Context, *faultRun) error {
+	return func(ctx context.Context, s *faultRun) error {
 		s.hit = s.names
 		for range 5 + s.random.IntN(10) {
 			if err := errors.Join(flush(ctx), s.hold(ctx, 20*time.Millisecond, 150*time.Millisecond)); err != nil {
@@ -102,31 +102,30 @@ func forgetScripts(flush func(context.Context) error) func(context.Context, *str
 	}
 }
 
-// chaosServers are what the hosts work on.
+// chaosServers are the servers under the hosts.
 type chaosServers interface {
 	faults() []chaosFault
 
-	// home returns the server that has a user.
+	// home returns the server with a user's data.
 	home(ctx context.Context, user string) (*redistest.Server, error)
 
-	// places is on how many servers users are.
+	// places is the number of servers with user data.
 	places() int
 
-	// waitWhole waits until nothing is left of a fault.
+	// waitWhole waits until the servers have recovered from a fault.
 	waitWhole(ctx context.Context) error
 }
 
-// clusterChaos is chaos on a cluster whose masters have a replica each.
+// clusterChaos runs chaos on a cluster with one replica per master.
 type clusterChaos struct {
 	*redistest.ClusterServers
 	client   *redis.ClusterClient
 	failover time.Time // when the last one by hand ended
 }
 
-// failoverRest is how long to wait from one failover by hand to the next. A
-// replica that has won an election keeps the votes for two node timeouts: asked
-// to take over once more within that time, Redis up to 8 counts them again and
-// takes itself for the master, whom no other node knows.
+// failoverRest is the pause between two failovers by hand. A replica that won an election keeps its votes for
+// two node timeouts. If it is asked again within that time, Redis up to 8 counts the old votes and makes it a
+// master that no other node knows.
 const failoverRest = 5 * time.Second
 
 func (c *clusterChaos) faults() []chaosFault {
@@ -136,18 +135,18 @@ func (c *clusterChaos) faults() []chaosFault {
 		})
 	}
 	return few(6, []chaosFault{
-		{name: "lost replies", strike: loseReplies},
-		{name: "scripts forgotten", strike: forgetScripts(flush)},
-		{name: "slots moved", strike: c.moveSlots},
-		{name: "failover by hand", strike: c.failOver},
-		{name: "master killed", crash: true, strike: c.kill},
-		{name: "source killed in a move", crash: true, strike: c.killInMove("source")},
-		{name: "target killed in a move", crash: true, strike: c.killInMove("target")},
-		{name: "source, then target killed", crash: true, strike: c.killInMove("source", "target")},
-		{name: "master frozen briefly", strike: c.freeze(200*time.Millisecond, 1200*time.Millisecond)},
-		{name: "replica frozen", strike: c.freezeReplica},
-		{name: "master frozen, maybe for long enough", crash: true, strike: c.freeze(1800*time.Millisecond, 4500*time.Millisecond)},
-		{name: "master frozen for long", crash: true, strike: c.freezeLong},
+		{name: "lost replies", faultRun: loseReplies},
+		{name: "scripts forgotten", faultRun: forgetScripts(flush)},
+		{name: "slots moved", faultRun: c.moveSlots},
+		{name: "failover by hand", faultRun: c.failOver},
+		{name: "master killed", crash: true, faultRun: c.kill},
+		{name: "source killed in a move", crash: true, faultRun: c.killInMove("source")},
+		{name: "target killed in a move", crash: true, faultRun: c.killInMove("target")},
+		{name: "source, then target killed", crash: true, faultRun: c.killInMove("source", "target")},
+		{name: "master frozen briefly", faultRun: c.freeze(200*time.Millisecond, 1200*time.Millisecond)},
+		{name: "replica frozen", faultRun: c.freezeReplica},
+		{name: "master frozen, maybe for long enough", crash: true, faultRun: c.freeze(1800*time.Millisecond, 4500*time.Millisecond)},
+		{name: "master frozen for long", crash: true, faultRun: c.freezeLong},
 	})
 }
 
@@ -161,9 +160,8 @@ func (c *clusterChaos) home(ctx context.Context, user string) (*redistest.Server
 
 func (c *clusterChaos) waitWhole(ctx context.Context) error { return c.WaitWhole(ctx) }
 
-// moveSlots moves the slots of some users to another master and, in half the
-// cases, back.
-func (c *clusterChaos) moveSlots(ctx context.Context, s *strike) error {
+// moveSlots moves the slots of some users to another master and, in half the cases, back.
+func (c *clusterChaos) moveSlots(ctx context.Context, s *faultRun) error {
 	s.random.Shuffle(len(s.names), func(i, j int) { s.names[i], s.names[j] = s.names[j], s.names[i] })
 	s.hit = s.names[:1+s.random.IntN(2)]
 	for _, user := range s.hit {
@@ -180,8 +178,8 @@ func (c *clusterChaos) moveSlots(ctx context.Context, s *strike) error {
 	return nil
 }
 
-// otherThan is another of the masters that have users.
-func (c *clusterChaos) otherThan(s *strike, from *redistest.Server) *redistest.Server {
+// otherThan returns another master with user data.
+func (c *clusterChaos) otherThan(s *faultRun, from *redistest.Server) *redistest.Server {
 	for {
 		if to := s.homes[s.someone()]; to != from {
 			return to
@@ -189,8 +187,8 @@ func (c *clusterChaos) otherThan(s *strike, from *redistest.Server) *redistest.S
 	}
 }
 
-// moveSlot holds the slot open for a while before and after its keys go.
-func (c *clusterChaos) moveSlot(ctx context.Context, s *strike, user string, to *redistest.Server) error {
+// moveSlot keeps the slot's move open for a while before and after the keys move.
+func (c *clusterChaos) moveSlot(ctx context.Context, s *faultRun, user string, to *redistest.Server) error {
 	move, err := c.BeginMove(ctx, slotOf(user), to)
 	if err != nil {
 		return err
@@ -200,13 +198,12 @@ func (c *clusterChaos) moveSlot(ctx context.Context, s *strike, user string, to 
 		return err
 	}
 	s.homes[user] = to
-	// The rest is what hosts put there meanwhile.
+	// Hosts have created keys during the move.
 	return inTurn(func() error { return move.MoveRest(ctx) }, func() error { return move.Finish(ctx) })
 }
 
-// shard picks a master at random, with its only replica, and notes whom it
-// concerns.
-func (c *clusterChaos) shard(ctx context.Context, s *strike) (master, replica *redistest.Server, err error) {
+// shard picks a random master with its only replica, and records the users on it.
+func (c *clusterChaos) shard(ctx context.Context, s *faultRun) (master, replica *redistest.Server, err error) {
 	master = s.homes[s.someone()]
 	s.hit = s.at(master)
 	replica, err = c.replicaOf(ctx, master)
@@ -224,7 +221,7 @@ func (c *clusterChaos) replicaOf(ctx context.Context, master *redistest.Server) 
 	return replicas[0], nil
 }
 
-func (c *clusterChaos) failOver(ctx context.Context, s *strike) error {
+func (c *clusterChaos) failOver(ctx context.Context, s *faultRun) error {
 	if err := sleep(ctx, time.Until(c.failover.Add(failoverRest))); err != nil {
 		return err
 	}
@@ -238,8 +235,8 @@ func (c *clusterChaos) failOver(ctx context.Context, s *strike) error {
 	return err
 }
 
-// freezeReplica keeps changes from being confirmed.
-func (c *clusterChaos) freezeReplica(ctx context.Context, s *strike) error {
+// freezeReplica freezes a replica, so that no change gets confirmed.
+func (c *clusterChaos) freezeReplica(ctx context.Context, s *faultRun) error {
 	_, replica, err := c.shard(ctx, s)
 	if err != nil {
 		return err
@@ -249,10 +246,9 @@ func (c *clusterChaos) freezeReplica(ctx context.Context, s *strike) error {
 	return s.hold(ctx, 500*time.Millisecond, 2500*time.Millisecond)
 }
 
-// freeze freezes a master. From one and a half seconds on, its replica may take
-// over.
-func (c *clusterChaos) freeze(least, most time.Duration) func(context.Context, *strike) error {
-	return func(ctx context.Context, s *strike) error {
+// freeze freezes a master. Its replica may take over after one and a half seconds.
+func (c *clusterChaos) freeze(least, most time.Duration) func(context.Context, *faultRun) error {
+	return func(ctx context.Context, s *faultRun) error {
 		master, _, err := c.shard(ctx, s)
 		if err != nil {
 			return err
@@ -267,7 +263,7 @@ func (c *clusterChaos) freeze(least, most time.Duration) func(context.Context, *
 }
 
 // freezeLong freezes a master until its replica has taken over.
-func (c *clusterChaos) freezeLong(ctx context.Context, s *strike) error {
+func (c *clusterChaos) freezeLong(ctx context.Context, s *faultRun) error {
 	master, _, err := c.shard(ctx, s)
 	if err != nil {
 		return err
@@ -282,8 +278,8 @@ func (c *clusterChaos) freezeLong(ctx context.Context, s *strike) error {
 	return s.hold(ctx, 0, 500*time.Millisecond)
 }
 
-// kill kills a master, in half the cases ahead of its replica.
-func (c *clusterChaos) kill(ctx context.Context, s *strike) error {
+// kill kills a master. In half the cases its replica lags behind.
+func (c *clusterChaos) kill(ctx context.Context, s *faultRun) error {
 	master, replica, err := c.shard(ctx, s)
 	if err != nil {
 		return err
@@ -300,15 +296,13 @@ func (c *clusterChaos) kill(ctx context.Context, s *strike) error {
 	return err
 }
 
-// outrun freezes the replica and has the master go on without it for a while. On
-// one machine a crash alone loses next to nothing: what a process has sent
-// arrives, though it is killed.
-func (c *clusterChaos) outrun(ctx context.Context, s *strike, master, replica *redistest.Server) error {
+// outrun freezes the replica while the master continues. Without that a crash on one machine loses almost no
+// change, because the kernel still delivers the bytes that a killed process sent.
+func (c *clusterChaos) outrun(ctx context.Context, s *faultRun, master, replica *redistest.Server) error {
 	return errors.Join(cutOff(ctx, master, replica), s.hold(ctx, 0, 400*time.Millisecond))
 }
 
-// cutOff freezes a replica, and cuts its connection: it gets nothing more that its
-// master does, unless it is resumed while that lives.
+// cutOff freezes a replica and cuts its connection, so that it misses the following changes.
 func cutOff(ctx context.Context, master, replica *redistest.Server) error {
 	replica.Pause()
 	client := redis.NewClient(&redis.Options{Addr: master.Addr(), MaintNotificationsConfig: noMaintenance()})
@@ -316,9 +310,9 @@ func cutOff(ctx context.Context, master, replica *redistest.Server) error {
 	return client.ClientKillByFilter(ctx, "TYPE", "replica").Err()
 }
 
-// replace kills a master, and has it back, as a replica, when another has taken its
-// place. Any earlier it could come back as a master without data.
-func (c *clusterChaos) replace(ctx context.Context, s *strike, master *redistest.Server) (next *redistest.Server, err error) {
+// replace kills a master, waits for the takeover, and restarts it as a replica. An earlier restart could make
+// it a master without data.
+func (c *clusterChaos) replace(ctx context.Context, s *faultRun, master *redistest.Server) (next *redistest.Server, err error) {
 	users := s.at(master)
 	master.Stop()
 	defer master.Start()
@@ -329,11 +323,10 @@ func (c *clusterChaos) replace(ctx context.Context, s *strike, master *redistest
 	return next, nil
 }
 
-// killInMove kills the source or the target of a slot's move, one after the other
-// where it is both, when the keys of a user have moved. Until the move is settled,
-// that user is not served.
-func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *strike) error {
-	return func(ctx context.Context, s *strike) error {
+// killInMove kills the source or the target of a slot's move, or both in turn, after the keys of a user have
+// moved. The user gets 503 until the move is ended.
+func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *faultRun) error {
+	return func(ctx context.Context, s *faultRun) error {
 		user := s.someone()
 		at := map[string]*redistest.Server{"source": s.homes[user]}
 		at["target"] = c.otherThan(s, at["source"])
@@ -363,8 +356,7 @@ func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *stri
 	}
 }
 
-// waitCopied waits until the replica of a master has the keys of a slot: what has
-// just moved is on no other server.
+// waitCopied waits until the master's replica has the keys of a slot, which no other server has after a move.
 func (c *clusterChaos) waitCopied(ctx context.Context, master *redistest.Server, slot int) error {
 	replica, err := c.replicaOf(ctx, master)
 	if err != nil {
@@ -382,8 +374,7 @@ func (c *clusterChaos) waitCopied(ctx context.Context, master *redistest.Server,
 	return err
 }
 
-// singleChaos is chaos on one server that writes everything to disk before it
-// answers.
+// singleChaos runs chaos on one server with appendfsync always.
 type singleChaos struct {
 	*redistest.Server
 	client *redis.Client
@@ -392,10 +383,10 @@ type singleChaos struct {
 func (c *singleChaos) faults() []chaosFault {
 	flush := func(ctx context.Context) error { return c.client.ScriptFlush(ctx).Err() }
 	return []chaosFault{
-		{name: "lost replies", strike: loseReplies},
-		{name: "scripts forgotten", strike: forgetScripts(flush)},
-		{name: "server killed", strike: c.kill},
-		{name: "server frozen", strike: c.freeze},
+		{name: "lost replies", faultRun: loseReplies},
+		{name: "scripts forgotten", faultRun: forgetScripts(flush)},
+		{name: "server killed", faultRun: c.kill},
+		{name: "server frozen", faultRun: c.freeze},
 	}
 }
 
@@ -405,7 +396,7 @@ func (c *singleChaos) home(context.Context, string) (*redistest.Server, error) {
 
 func (c *singleChaos) waitWhole(ctx context.Context) error { return c.client.Ping(ctx).Err() }
 
-func (c *singleChaos) kill(ctx context.Context, s *strike) error {
+func (c *singleChaos) kill(ctx context.Context, s *faultRun) error {
 	s.hit = s.names
 	for range 1 + s.random.IntN(3) {
 		c.Stop()
@@ -418,8 +409,8 @@ func (c *singleChaos) kill(ctx context.Context, s *strike) error {
 	return nil
 }
 
-// freeze is at times longer than the hosts wait for a reply.
-func (c *singleChaos) freeze(ctx context.Context, s *strike) error {
+// freeze sometimes lasts longer than the reply timeout of the hosts.
+func (c *singleChaos) freeze(ctx context.Context, s *faultRun) error {
 	s.hit = s.names
 	c.Pause()
 	defer c.Resume()

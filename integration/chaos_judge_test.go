@@ -16,16 +16,16 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// verdict is what rounds come to.
-type verdict struct {
+// judgement is the result of rounds.
+type judgement struct {
 	operations, unknown int
 	illegal             []porcupine.Operation // histories of users that are not linearizable
 	undecided           []string              // users for whom it takes too long to tell
 	outage              time.Duration         // longest time without a change for a user whom the fault hit
 }
 
-// add adds the verdict of another round.
-func (v *verdict) add(other verdict) {
+// add adds the result of another round.
+func (v *judgement) add(other judgement) {
 	v.operations += other.operations
 	v.unknown += other.unknown
 	v.illegal = append(v.illegal, other.illegal...)
@@ -33,32 +33,27 @@ func (v *verdict) add(other verdict) {
 	v.outage = max(v.outage, other.outage)
 }
 
-// isBad reports whether something went wrong. One history for which it takes too
-// long to tell is no sign of that, on a machine that does other things.
-func (v *verdict) isBad() bool { return len(v.illegal) > 0 || len(v.undecided) > 1 }
+// isBad reports whether a promise was broken. A busy machine may leave one history undecided.
+func (v *judgement) isBad() bool { return len(v.illegal) > 0 || len(v.undecided) > 1 }
 
-// verdictCounts is a verdict in numbers.
-type verdictCounts struct {
+// judgementCounts holds the numbers of a result.
+type judgementCounts struct {
 	operations, unknown, illegal, undecided int
 	outage                                  time.Duration
 }
 
-func (v *verdict) counts() verdictCounts {
-	return verdictCounts{v.operations, v.unknown, len(partition(v.illegal)), len(v.undecided), v.outage}
+func (v *judgement) counts() judgementCounts {
+	return judgementCounts{v.operations, v.unknown, len(partition(v.illegal)), len(v.undecided), v.outage}
 }
 
 // judge wants every history to be linearizable.
 //
-// For users who were on a master that crashed, that is more than Redis can
-// promise, whatever the durability. A master shows a change before a replica has
-// it: a read can show what is never acknowledged and gone after the takeover.
-// And a master that was frozen does not know that it has been replaced: until it
-// hears of that, it answers with what it had. Between the crash and the time when
-// nothing is left of it, what these users were told does not count, therefore,
-// be it an answer to a read or a refusal; that a change was made does. All the
-// rest must be linearizable nevertheless: acknowledged changes, in the order of
-// time, with everything before the crash and after it.
-func (r *chaosRound) judge(crashed bool) (v verdict) {
+// After a crash of a master, Redis promises less, whatever the durability. A master shows a change before a
+// replica has it, so a client can read a change that is never acknowledged and disappears in the takeover. A
+// frozen master that was replaced answers with old values until it learns of the takeover. So for the users of
+// a crashed master, reads and refusals between the crash and the end of its effects do not count. Acknowledged
+// changes always count.
+func (r *chaosRound) judge(crashed bool) (v judgement) {
 	for _, u := range r.users {
 		history := r.historyOf(u)
 		isHit := slices.Contains(r.hit, u.name)
@@ -82,9 +77,9 @@ func (r *chaosRound) judge(crashed bool) (v verdict) {
 	return v
 }
 
-// checkPromised checks what remains of the history of a user whose master has
-// crashed, and returns that, too. The less is left out, the sooner a check ends;
-// what is linearizable then is so with more left out.
+// checkPromised checks the promised part of the history of a user whose master crashed, and returns it. Leaving
+// out less makes the check faster, and is never wrong: a linearizable history stays linearizable without some
+// of its reads.
 func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.Operation, result porcupine.CheckResult) {
 	for _, end := range []int64{r.over, r.whole} {
 		rest = acknowledged(all, r.struck, end)
@@ -95,25 +90,23 @@ func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.
 	return rest, result
 }
 
-// acknowledged leaves out of a history what clients were told in the time
-// between, but for changes that were made.
+// acknowledged removes reads and refusals between the two times from a history.
 func acknowledged(history []porcupine.Operation, from, to int64) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		return o.Return >= from && o.Call <= to && o.Output != done && o.Output != unknown
 	})
 }
 
-// flaw is what is wrong with a store. It gets every change as one that is made
-// and one that only gives the answer.
-type flaw func(do, pretend func() error) error
+// defect is a defect of a store. A change either happens (do) or only gets its answer (pretend).
+type defect func(do, pretend func() error) error
 
 type flawedRules struct {
 	module.RuleStore
-	flaw flaw
+	defect defect
 }
 
 func (s flawedRules) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) (content module.Content, err error) {
-	err = s.flaw(
+	err = s.defect(
 		func() error { content, err = s.RuleStore.Update(ctx, user, edit); return err },
 		func() error {
 			if content, err = s.Load(ctx, user); err != nil {
@@ -127,16 +120,15 @@ func (s flawedRules) Update(ctx context.Context, user mxid.UserID, edit func(*pu
 
 type flawedPushers struct {
 	module.PusherStore
-	flaw flaw
+	defect defect
 }
 
 func (s flawedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	return s.flaw(func() error { return s.PusherStore.UpdatePusher(ctx, user, key, edit) }, func() error { return nil })
+	return s.defect(func() error { return s.PusherStore.UpdatePusher(ctx, user, key, edit) }, func() error { return nil })
 }
 
-// TestTheJudgeFindsChangesThatAreLostOrMadeTwice judges rounds on flawed stores,
-// without a fault of Redis.
-func TestTheJudgeFindsChangesThatAreLostOrMadeTwice(t *testing.T) {
+// TestTheJudgeFindsLostAndRepeatedChanges judges rounds on defective stores, without a fault of Redis.
+func TestTheJudgeFindsLostAndRepeatedChanges(t *testing.T) {
 	t.Parallel()
 	sound := func(do, _ func() error) error { return do() }
 	forgets := func(do, pretend func() error) error {
@@ -149,28 +141,28 @@ func TestTheJudgeFindsChangesThatAreLostOrMadeTwice(t *testing.T) {
 		return do()
 	}
 	for name, test := range map[string]struct {
-		flaw flaw
-		of   *estate
-		bad  bool
+		defect defect
+		of     *dataset
+		bad    bool
 	}{
-		"rules of a sound store":       {sound, &ruleEstate, false},
-		"pushers of a sound store":     {sound, &pusherEstate, false},
-		"rules that are forgotten":     {forgets, &ruleEstate, true},
-		"pushers that are forgotten":   {forgets, &pusherEstate, true},
-		"rules that are changed twice": {stutters, &ruleEstate, true},
+		"rules of a sound store":       {sound, &ruleDataset, false},
+		"pushers of a sound store":     {sound, &pusherDataset, false},
+		"rules that are forgotten":     {forgets, &ruleDataset, true},
+		"pushers that are forgotten":   {forgets, &pusherDataset, true},
+		"rules that are changed twice": {stutters, &ruleDataset, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			_, client := embedded(t)
 			option := fx.Decorate(
-				func(s module.RuleStore) module.RuleStore { return flawedRules{s, test.flaw} },
-				func(s module.PusherStore) module.PusherStore { return flawedPushers{s, test.flaw} },
+				func(s module.RuleStore) module.RuleStore { return flawedRules{s, test.defect} },
+				func(s module.PusherStore) module.PusherStore { return flawedPushers{s, test.defect} },
 			)
-			r := newChaosRound(&team{hosts: []*host{startHost(t, client, option), startHost(t, client, option)}}, rand.New(rand.NewPCG(1, 0)))
+			r := newChaosRound(&hostPair{hosts: []*host{startHost(t, client, option), startHost(t, client, option)}}, rand.New(rand.NewPCG(1, 0)))
 			r.addUser(alice, test.of, nil)
-			none := func(context.Context, *strike) error { return nil }
+			none := func(context.Context, *faultRun) error { return nil }
 			whole := func(ctx context.Context) error { return sleep(ctx, 2*aroundFault) }
-			if err := r.play(t.Context(), chaosFault{strike: none}, whole); err != nil {
+			if err := r.play(t.Context(), chaosFault{faultRun: none}, whole); err != nil {
 				t.Fatal(err)
 			}
 			if err := r.lookAtAll(t.Context()); err != nil {
@@ -183,8 +175,8 @@ func TestTheJudgeFindsChangesThatAreLostOrMadeTwice(t *testing.T) {
 	}
 }
 
-// TestAfterACrashOnlyWhatWasAcknowledgedCounts has a client put a rule and
-// another read it while a master crashes, and then once more.
+// TestAfterACrashOnlyWhatWasAcknowledgedCounts has a client put a rule and another client read it while a
+// master crashes, and once more afterwards.
 func TestAfterACrashOnlyWhatWasAcknowledgedCounts(t *testing.T) {
 	t.Parallel()
 	const struck, whole = 10, 100

@@ -25,7 +25,7 @@ var (
 	chaosSeed = flag.Uint64("chaos.seed", 0, "repeats the faults of the chaos test that logged this seed")
 )
 
-// few returns the first n of the cases of a long test, or all with -chaos.
+// few returns the first n cases of a long test, or all cases with -chaos.
 func few[T any](n int, cases []T) []T {
 	if *chaosTime > 0 {
 		return cases
@@ -33,10 +33,8 @@ func few[T any](n int, cases []T) []T {
 	return cases[:n]
 }
 
-// TestChaosLosesNoAcknowledgedChange has clients of two hosts work on some
-// users while one thing after the other goes wrong with Redis. What they see
-// must be linearizable: every change that was acknowledged is there at the end,
-// once.
+// TestChaosLosesNoAcknowledgedChange has clients of two hosts work on some users while faults occur one after
+// the other. The histories must be linearizable, and every acknowledged change must be there at the end, once.
 func TestChaosLosesNoAcknowledgedChange(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -63,15 +61,15 @@ func TestChaosLosesNoAcknowledgedChange(t *testing.T) {
 	})
 }
 
-// team is two hosts of the same durability.
-type team struct {
+// hostPair is two hosts with the same durability.
+type hostPair struct {
 	durability rediscommit.Durability
 	hosts      []*host
 }
 
-func newTeam(t *testing.T, way proxies, addrs []string, durability rediscommit.Durability) *team {
+func newTeam(t *testing.T, way proxies, addrs []string, durability rediscommit.Durability) *hostPair {
 	t.Helper()
-	both := &team{durability: durability}
+	both := &hostPair{durability: durability}
 	for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // they write in different ways
 		both.hosts = append(both.hosts, startHost(t, way.client(t, addrs...), fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			c.Redis.Durability, c.Redis.LargeValueBytes = durability, large
@@ -81,17 +79,17 @@ func newTeam(t *testing.T, way proxies, addrs []string, durability rediscommit.D
 	return both
 }
 
-// chaos is rounds of faults on the same servers.
+// chaos is a series of rounds on the same servers.
 type chaos struct {
 	servers chaosServers
 	way     proxies
-	plain   *team // whose changes count when the master has them in memory
-	durable *team // whose changes count when more than that has happened to them
+	plain   *hostPair // whose changes count when the master has them in memory
+	durable *hostPair // whose changes count when more than that has happened to them
 	table   chaosTable
 }
 
-// run makes rounds until the time is up: every kind of fault once, in random
-// order, then every kind once more, and so on.
+// run makes rounds until the time is up: every kind of fault once in random order, then every kind again, and
+// so on.
 func (c *chaos) run(t *testing.T) {
 	seed := *chaosSeed
 	switch {
@@ -126,7 +124,7 @@ const (
 	aroundFault = 250 * time.Millisecond // how long clients are at work before and after a fault
 )
 
-// round lets one fault strike and judges what came of it.
+// round lets one fault occur and judges the histories.
 func (c *chaos) round(t *testing.T, number int, fault chaosFault, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(t.Context(), roundLimit)
 	defer cancel()
@@ -146,13 +144,13 @@ func (c *chaos) round(t *testing.T, number int, fault chaosFault, random *rand.R
 	}
 	r.hit = append(r.hit, moved...)
 	crashed := fault.crash || len(moved) > 0
-	if crashed && r.team == c.plain {
+	if crashed && r.hostPair == c.plain {
 		t.Logf("round %d: %s: not judged, since the cluster took a slow server for dead", number, fault.name)
 		return nil
 	}
 	v := r.judge(crashed)
 	c.table.add(fault.name, v)
-	t.Logf("round %d: %s, durability %s, lossy %t: %+v", number, fault.name, r.team.durability, r.lossy, v.counts())
+	t.Logf("round %d: %s, durability %s, lossy %t: %+v", number, fault.name, r.hostPair.durability, r.lossy, v.counts())
 	if v.isBad() {
 		t.Errorf("round %d: %s", number, fault.name)
 		showIllegal(t, v.illegal)
@@ -160,11 +158,11 @@ func (c *chaos) round(t *testing.T, number int, fault chaosFault, random *rand.R
 	return nil
 }
 
-// newRound has new users, of both estates on every server.
+// newRound creates new users, for rules and for pushers, on every server.
 func (c *chaos) newRound(ctx context.Context, number int, fault chaosFault, random *rand.Rand) (*chaosRound, error) {
 	r := newChaosRound(c.plain, random)
 	if fault.crash || random.IntN(2) == 0 {
-		r.team = c.durable
+		r.hostPair = c.durable
 	}
 	r.way, r.lossy = c.way, random.IntN(2) == 0
 	places := map[*redistest.Server]int{}
@@ -175,16 +173,15 @@ func (c *chaos) newRound(ctx context.Context, number int, fault chaosFault, rand
 			return nil, err
 		}
 		if places[home] < chaosUsers/c.servers.places() {
-			r.addUser(user, []*estate{&ruleEstate, &pusherEstate}[places[home]%2], home)
+			r.addUser(user, []*dataset{&ruleDataset, &pusherDataset}[places[home]%2], home)
 			places[home]++
 		}
 	}
 	return r, nil
 }
 
-// movedUsers are users who are not where the fault has left them, because the
-// cluster has given up a server that was only slow. Where that could happen with
-// a fault, it has left them nowhere.
+// movedUsers returns the users who are on an unexpected server because the cluster replaced a server that was
+// only slow.
 func (c *chaos) movedUsers(ctx context.Context, r *chaosRound) (moved []string, err error) {
 	for user, want := range r.homes {
 		home, err := c.servers.home(ctx, user)
@@ -198,27 +195,26 @@ func (c *chaos) movedUsers(ctx context.Context, r *chaosRound) (moved []string, 
 	return moved, nil
 }
 
-// chaosRound is one fault and what clients did meanwhile. Its times are
-// nanoseconds since the start.
+// chaosRound is one fault with the histories of the clients. Its times are nanoseconds since the start.
 type chaosRound struct {
-	strike
-	team    *team
-	lossy   bool // whether replies get lost, too
-	users   []*chaosUser
-	players []*player
-	start   time.Time
-	struck  int64 // when the fault began
-	over    int64 // when it was over
-	whole   int64 // when nothing was left of it
+	faultRun
+	hostPair *hostPair
+	lossy    bool // whether replies get lost, too
+	users    []*chaosUser
+	players  []*chaosClient
+	start    time.Time
+	struck   int64 // when the fault began
+	over     int64 // when it was over
+	whole    int64 // when nothing was left of it
 }
 
-func newChaosRound(team *team, random *rand.Rand) *chaosRound {
-	return &chaosRound{strike: strike{random: random, homes: map[string]*redistest.Server{}}, team: team, start: time.Now()}
+func newChaosRound(hostPair *hostPair, random *rand.Rand) *chaosRound {
+	return &chaosRound{faultRun: faultRun{random: random, homes: map[string]*redistest.Server{}}, hostPair: hostPair, start: time.Now()}
 }
 
-func (r *chaosRound) addUser(name string, of *estate, home *redistest.Server) {
-	u := &chaosUser{name: name, estate: of}
-	u.exists.Store(of == &pusherEstate) // pushers need no creation
+func (r *chaosRound) addUser(name string, of *dataset, home *redistest.Server) {
+	u := &chaosUser{name: name, dataset: of}
+	u.exists.Store(of == &pusherDataset) // pushers need no creation
 	r.users = append(r.users, u)
 	r.names = append(r.names, name)
 	r.homes[name] = home
@@ -227,23 +223,22 @@ func (r *chaosRound) addUser(name string, of *estate, home *redistest.Server) {
 	}
 }
 
-func (r *chaosRound) addPlayer(u *chaosUser, number int) *player {
-	p := &player{
+func (r *chaosRound) addPlayer(u *chaosUser, number int) *chaosClient {
+	p := &chaosClient{
 		actor:  actor{user: u.name, number: number, random: rand.New(rand.NewPCG(r.random.Uint64(), r.random.Uint64()))},
 		of:     u,
 		client: len(r.players),
-		hosts:  r.team.hosts,
+		hosts:  r.hostPair.hosts,
 		start:  r.start,
 	}
 	r.players = append(r.players, p)
 	return p
 }
 
-// now is the time since the start.
+// now returns the time since the start.
 func (r *chaosRound) now() int64 { return int64(time.Since(r.start)) }
 
-// play has the players at work from before the fault until nothing is left of it
-// and every user is served.
+// play runs the clients from before the fault until the servers have recovered and every user is served.
 func (r *chaosRound) play(ctx context.Context, fault chaosFault, waitWhole func(context.Context) error) error {
 	playing, stop := context.WithCancel(ctx)
 	var working sync.WaitGroup
@@ -264,7 +259,7 @@ func (r *chaosRound) play(ctx context.Context, fault chaosFault, waitWhole func(
 	return pause(ctx)
 }
 
-// suffer lets the fault strike.
+// suffer lets the fault occur.
 func (r *chaosRound) suffer(ctx context.Context, fault chaosFault) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -272,13 +267,12 @@ func (r *chaosRound) suffer(ctx context.Context, fault chaosFault) error {
 		r.way.loseReplies(ctx, 5)
 	}
 	r.struck = r.now()
-	err := fault.strike(ctx, &r.strike)
+	err := fault.faultRun(ctx, &r.faultRun)
 	r.over = r.now()
 	return err
 }
 
-// waitServed waits until every user has had a change made that was sent from now
-// on.
+// waitServed waits until a change of every user, sent from now on, has succeeded.
 func (r *chaosRound) waitServed(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, servedLimit)
 	defer cancel()
@@ -294,17 +288,17 @@ func (r *chaosRound) waitServed(ctx context.Context) error {
 	}
 }
 
-// lookAtAll reads everything once more, on every host.
+// lookAtAll reads everything once more on every host.
 func (r *chaosRound) lookAtAll(ctx context.Context) error {
 	for _, u := range r.users {
-		for _, h := range r.team.hosts {
+		for _, h := range r.hostPair.hosts {
 			p := r.addPlayer(u, chaosClients)
-			o := p.send(ctx, h, u.estate.all(&p.actor))
+			o := p.send(ctx, h, u.dataset.all(&p.actor))
 			for o.Output == unknown {
 				if err := sleep(ctx, 50*time.Millisecond); err != nil {
 					return err
 				}
-				o = p.send(ctx, h, u.estate.all(&p.actor))
+				o = p.send(ctx, h, u.dataset.all(&p.actor))
 			}
 			p.history = []porcupine.Operation{o}
 		}
@@ -312,7 +306,7 @@ func (r *chaosRound) lookAtAll(ctx context.Context) error {
 	return nil
 }
 
-// historyOf is what the clients of a user did.
+// historyOf returns the history of all clients of a user.
 func (r *chaosRound) historyOf(u *chaosUser) (history []porcupine.Operation) {
 	for _, p := range r.players {
 		if p.of == u {
@@ -322,8 +316,7 @@ func (r *chaosRound) historyOf(u *chaosUser) (history []porcupine.Operation) {
 	return withEnds(history, len(r.players), r.now())
 }
 
-// outage is the longest time since the fault began in which no change of a user
-// was acknowledged.
+// outage returns the longest time without an acknowledged change of a user, since the start of the fault.
 func (r *chaosRound) outage(history []porcupine.Operation) (longest time.Duration) {
 	times := []int64{r.struck}
 	for _, o := range history {
@@ -338,16 +331,16 @@ func (r *chaosRound) outage(history []porcupine.Operation) (longest time.Duratio
 	return longest.Round(time.Millisecond)
 }
 
-// chaosTable adds up the rounds by kind of fault.
+// chaosTable sums up the rounds by kind of fault.
 type chaosTable []chaosRow
 
 type chaosRow struct {
 	name   string
 	rounds int
-	sum    verdict
+	sum    judgement
 }
 
-func (t *chaosTable) add(fault string, v verdict) {
+func (t *chaosTable) add(fault string, v judgement) {
 	for _, name := range []string{fault, "all"} {
 		i := slices.IndexFunc(*t, func(row chaosRow) bool { return row.name == name })
 		if i < 0 {

@@ -18,7 +18,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// skews are by how much the clocks of two hosts are ahead of the true time.
+// skews are pairs of deviations of two hosts' clocks.
 func skews() (all [][2]time.Duration) {
 	for _, most := range []time.Duration{11 * time.Minute, 24 * time.Hour} {
 		all = append(all, [2]time.Duration{most, -most}, [2]time.Duration{-most, most}, [2]time.Duration{most, 0}, [2]time.Duration{0, most})
@@ -30,7 +30,7 @@ func clockAhead(by time.Duration) func() time.Time {
 	return func() time.Time { return time.Now().Add(by) }
 }
 
-// redisClock returns the clock that a host has whose own is ahead.
+// redisClock returns the clock of a host whose own clock is ahead.
 func redisClock(t *testing.T, client redis.UniversalClient, by time.Duration) func() time.Time {
 	t.Helper()
 	clock := redisclient.NewClock(client, clockAhead(by), func(error) {})
@@ -38,9 +38,9 @@ func redisClock(t *testing.T, client redis.UniversalClient, by time.Duration) fu
 	return clock.Now
 }
 
-// A host whose answer was lost finds its change among those that hosts with other
-// clocks have made since, even if no host knows the time of Redis.
-func TestAChangeIsMadeOnceWhateverTheClocksSay(t *testing.T) {
+// A host that lost an answer recognizes its change among later changes by hosts with other clocks, even if no
+// host knows the time of Redis.
+func TestEffectOnceWithSkewedClocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	for _, skew := range skews() {
@@ -65,7 +65,7 @@ func TestAChangeIsMadeOnceWhateverTheClocksSay(t *testing.T) {
 				if err := edit(host, putRoom("mine")); err != nil {
 					t.Fatal(err)
 				}
-				// Before the host can look what became of its change, another makes one.
+				// Another host makes a change before this host can look up its outcome.
 				lost, removed := proxy.StallReply(1, writing...), make(chan error, 1)
 				go func() { removed <- edit(host, removeRoom("mine")) }()
 				<-lost.Struck()
@@ -75,7 +75,7 @@ func TestAChangeIsMadeOnceWhateverTheClocksSay(t *testing.T) {
 				if err := <-removed; err != nil {
 					t.Errorf("a removal that took effect: %v", err)
 				}
-				// And a change is not made again that another has undone since.
+				// A change that another host has undone is not repeated.
 				if err := edit(other, removeRoom("other")); err != nil {
 					t.Errorf("the removal of the other's rule: %v", err)
 				}
@@ -101,9 +101,9 @@ func removeRoom(id string) func(*pushrule.Ruleset) error {
 	return func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// Whoever deletes an event by hand has the next host create it anew. Its version
-// is above the one that other hosts know, so that they tell syncs.
-func TestSyncsHearOfAnEventThatIsCreatedAgainWhateverTheClocksSay(t *testing.T) {
+// When an operator deletes an event, the next host creates it again, with a version above the known one, so
+// that syncs are woken.
+func TestSyncsReceiveARecreatedEventWithSkewedClocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	for _, skew := range skews() {
@@ -152,7 +152,7 @@ func isSorted(versions ...int64) bool {
 	return slices.IsSorted(versions) && len(slices.Compact(versions)) == len(versions)
 }
 
-func TestAHostSaysThatItsClockIsNotThatOfRedis(t *testing.T) {
+func TestAHostWarnsThatItsClockDiffersFromRedis(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		ahead time.Duration

@@ -15,7 +15,7 @@ import (
 
 const writers = 64
 
-// atOnce runs do for each writer at the same time.
+// atOnce runs do for all writers in parallel.
 func atOnce(do func(writer int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})

@@ -90,7 +90,7 @@ func (c *crashes) kill(ctx context.Context) error {
 	}
 	c.t.Logf("the master of slot %d is killed", slot)
 	defer replica.Resume()
-	if err := c.cluster.outrun(ctx, &strike{random: c.random}, master, replica); err != nil {
+	if err := c.cluster.outrun(ctx, &faultRun{random: c.random}, master, replica); err != nil {
 		return err
 	}
 	master.Stop()

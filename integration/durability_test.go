@@ -23,14 +23,14 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// fall is a master that will be killed under load.
+// fall is a master that a test kills under load.
 type fall struct {
 	master *redistest.Server
 	strike func()                   // comes before the kill; nil for nothing
 	revive func() *redistest.Server // comes after, and returns the server that has the data then
 }
 
-// failover is a fall in which a replica takes the master's place.
+// failover returns a master with a replica that replaces it.
 func failover(t *testing.T) fall {
 	t.Helper()
 	master, replica := redistest.Single(t, "--repl-diskless-sync", "no"), redistest.Single(t)
@@ -54,15 +54,15 @@ func failover(t *testing.T) fall {
 	}}
 }
 
-// plainFailover is a failover to a replica that has heard all that was sent.
+// plainFailover is a failover to a replica that has received everything.
 func plainFailover(t *testing.T) fall {
 	f := failover(t)
 	f.strike = nil
 	return f
 }
 
-// awaitReplica waits until a replica confirms what it was sent. The first wait
-// may be for nothing: before it has a replica, a master counts no bytes.
+// awaitReplica waits until a replica confirms a write. The first wait may return too early: a master without a
+// replica counts no bytes.
 func awaitReplica(t *testing.T, master *redistest.Server) {
 	t.Helper()
 	conn := master.Client(t).Conn()
@@ -75,7 +75,7 @@ func awaitReplica(t *testing.T, master *redistest.Server) {
 	}
 }
 
-// restart is a fall in which the master comes back with its append-only file.
+// restart returns a master that restarts with its append-only file.
 func restart(t *testing.T) fall {
 	t.Helper()
 	master := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "everysec")
@@ -85,8 +85,7 @@ func restart(t *testing.T) fall {
 	}}
 }
 
-// hasWAITAOF reports whether the servers have the command, which Redis 7.2
-// brought.
+// hasWAITAOF reports whether the servers have the command, which came with Redis 7.2.
 func hasWAITAOF(t *testing.T) bool {
 	t.Helper()
 	commands, err := redistest.Single(t).Client(t).Command(t.Context()).Result()
@@ -97,7 +96,7 @@ func hasWAITAOF(t *testing.T) bool {
 	return found
 }
 
-// change is one that a writer asks for: a rule or a pusher of its own.
+// change is a writer's request: a new rule or pusher.
 type change struct {
 	user, method, path, body string
 	trace                    string // in what is stored
@@ -113,7 +112,7 @@ func newChange(writer, n int) change {
 	return change{user, http.MethodPost, "/pushers/set", httpPusher("app", id), `"pushkey":"` + id + `"`}
 }
 
-// ledger is what became of the changes.
+// ledger records the outcome of the changes.
 type ledger struct {
 	mu           sync.Mutex
 	acknowledged []change
@@ -146,7 +145,7 @@ func (l *ledger) enter(c change, status int, late bool) {
 	}
 }
 
-// wait waits until the ledger is as it should.
+// wait waits until the ledger fulfills a condition.
 func (l *ledger) wait(t *testing.T, what string, is func(*ledger) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(never); ; time.Sleep(time.Millisecond) {
@@ -168,7 +167,7 @@ func (l *ledger) set(change func(*ledger)) {
 	change(l)
 }
 
-// write makes the changes of one writer as fast as they are answered.
+// write makes the changes of one writer as fast as answers come.
 func (l *ledger) write(t *testing.T, h *host, writer int) {
 	for n := 0; ; n++ {
 		late, over := l.next()
@@ -185,7 +184,7 @@ func (l *ledger) write(t *testing.T, h *host, writer int) {
 	}
 }
 
-// countLost counts the acknowledged changes that are not stored.
+// countLost counts the acknowledged changes that are missing.
 func (l *ledger) countLost(h *host) int {
 	stored := map[string]string{}
 	for n := range durabilityUsers {
@@ -207,7 +206,7 @@ func (l *ledger) countLost(h *host) int {
 	return lost
 }
 
-// fallCourse is rounds of a fall in one mode.
+// fallCourse is a series of rounds with one mode.
 type fallCourse struct {
 	durability rediscommit.Durability
 	fault      string
@@ -272,11 +271,11 @@ func (c fallCourse) judge(t *testing.T, got tally, unsent int) {
 	switch {
 	case c.durability != rediscommit.Durability{}:
 		if got.lost > 0 || unsent > 0 {
-			t.Errorf("of %d acknowledged changes, no replica got %d, and %d are lost", got.acknowledged, unsent, got.lost)
+			t.Errorf("%d changes acknowledged, %d of them on no replica, %d lost", got.acknowledged, unsent, got.lost)
 		}
 	case c.loses:
 		if unsent == 0 || got.lost < unsent {
-			t.Errorf("%d changes are lost, want the %d that no replica got, or else this test finds no losses", got.lost, unsent)
+			t.Errorf("%d changes lost, want the %d that no replica has: otherwise this test cannot find a loss", got.lost, unsent)
 		}
 	}
 }
@@ -290,9 +289,8 @@ func fallCourses(t *testing.T) []fallCourse {
 		{replica, "replica cut off, master killed, replica promoted", failover, 8, 100, false},
 		{none, "master killed, replica promoted", plainFailover, 8, 100, false},
 		{replica, "master killed, replica promoted", plainFailover, 8, 100, false},
-		// Little is lost here, if anything: what the process held back while it
-		// brought the file to disk. The kernel keeps the rest, and only the death
-		// of the machine would show what is not on disk.
+		// Little or nothing is lost here: only writes that the process held back until the file was on disk.
+		// The kernel keeps the rest; only a crash of the machine would lose it.
 		{none, "master with appendonly killed, restarted", restart, 8, 100, false},
 	}
 	if hasWAITAOF(t) {
@@ -302,7 +300,7 @@ func fallCourses(t *testing.T) []fallCourse {
 	return courses
 }
 
-func TestDurabilityKeepsWhatWasAcknowledgedThoughTheMasterIsKilledUnderLoad(t *testing.T) {
+func TestDurabilityKeepsAcknowledgedChangesOfAKilledMaster(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	rounds := few(1, []int{1, 2, 3})
@@ -333,13 +331,12 @@ func TestDurabilityKeepsWhatWasAcknowledgedThoughTheMasterIsKilledUnderLoad(t *t
 	t.Logf("\n%s", table.String())
 }
 
-// A kill hardly shows what is not on disk, the answers do: this server never
-// brings its file there.
-func TestDurabilityOfTheFileAcknowledgesNothingThatIsNotOnDisk(t *testing.T) {
+// A kill hardly shows a missing fsync, answers do: this server never writes its file to disk.
+func TestDurabilityOfTheFileAcknowledgesOnlyChangesOnDisk(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	if !hasWAITAOF(t) {
-		t.Skip("this server has no WAITAOF, which Redis 7.2 brought: REDIS_SERVER names another")
+		t.Skip("this server has no WAITAOF, which came with Redis 7.2; set REDIS_SERVER to another server")
 	}
 	server := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "no")
 	for durability, want := range map[rediscommit.Durability]int{
@@ -363,7 +360,7 @@ func withDurability(d rediscommit.Durability) fx.Option {
 	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.Durability = d; return c })
 }
 
-func TestDurabilityThatTheServerCannotGiveStopsTheStart(t *testing.T) {
+func TestDurabilityWithoutServerSupportStopsTheStart(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	reason := "unknown command"
@@ -379,7 +376,7 @@ func TestDurabilityThatTheServerCannotGiveStopsTheStart(t *testing.T) {
 	}
 }
 
-func TestDurabilityWithTooFewReplicasIsWarnedOfOnce(t *testing.T) {
+func TestDurabilityWithTooFewReplicasLogsOneWarning(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -405,7 +402,7 @@ func TestDurabilityWithTooFewReplicasIsWarnedOfOnce(t *testing.T) {
 	}
 }
 
-func TestADurabilityThatCannotWorkStopsTheStart(t *testing.T) {
+func TestInvalidDurabilityStopsTheStart(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	for _, test := range []struct {
@@ -426,14 +423,14 @@ func TestADurabilityThatCannotWorkStopsTheStart(t *testing.T) {
 	}
 }
 
-// latencies are how long requests took, in order.
+// latencies are sorted durations of requests.
 type latencies []time.Duration
 
 func (l latencies) String() string {
 	return fmt.Sprintf("%d answers, median %v, 99%% within %v, longest %v", len(l), l[len(l)/2], l[len(l)*99/100], l[len(l)-1])
 }
 
-// readUntil reads the rules of some users over and over.
+// readUntil reads the rules of some users repeatedly.
 func readUntil(h *host, done <-chan struct{}) latencies {
 	const readers = 4
 	took := make([]latencies, readers)
@@ -461,7 +458,7 @@ func readUntil(h *host, done <-chan struct{}) latencies {
 	return all
 }
 
-func TestDurabilityThatIsNotReachedIs503InTimeWhileReadsGoOn(t *testing.T) {
+func TestUnreachedDurabilityGives503InTimeWhileReadsGoOn(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	const (

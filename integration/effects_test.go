@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// mutation is a request that changes what is stored for a user.
+// mutation is a request that changes a user's stored data.
 type mutation struct {
 	name    string
 	planted string   // the event at first; empty for none
@@ -28,7 +28,7 @@ type mutation struct {
 	other   string   // another change of the same user
 }
 
-// hasListeners reports whether change listeners hear of the mutation.
+// hasListeners reports whether change listeners receive the mutation.
 func (m mutation) hasListeners() bool { return strings.Contains(m.request, "/pushrules/") }
 
 var mutations = func() []mutation {
@@ -57,7 +57,7 @@ var mutations = func() []mutation {
 	}
 }()
 
-// ask sends "PUT /path body" as a user, whom the request calls alice.
+// ask sends "PUT /path body" as a user; the request calls the user alice.
 func (h *host) ask(t *testing.T, user, request string) answer {
 	t.Helper()
 	method, rest, _ := strings.Cut(strings.ReplaceAll(request, alice, user), " ")
@@ -71,7 +71,7 @@ func (h *host) ask(t *testing.T, user, request string) answer {
 	return a
 }
 
-// prepare brings a user to where the mutation applies.
+// prepare creates the data that the mutation needs.
 func (m mutation) prepare(t *testing.T, h *host, client redis.UniversalClient, user string) {
 	t.Helper()
 	if m.planted != "" {
@@ -88,12 +88,12 @@ func (m mutation) prepare(t *testing.T, h *host, client redis.UniversalClient, u
 
 var numbers = regexp.MustCompile(`"(created|number|removes|set_at)":\d+`)
 
-// ofAlice is text in which a user is alice, and time does not pass.
+// ofAlice replaces the user by alice and removes times.
 func ofAlice(user, text string) string {
 	return numbers.ReplaceAllString(strings.ReplaceAll(text, user, alice), `"$1":0`)
 }
 
-// trace is what is stored for a user, as if it was alice.
+// trace is the stored data of a user, written as alice's.
 type trace struct {
 	data    string // the event and the pushers, without their revisions
 	changes int64  // of both
@@ -117,8 +117,8 @@ func traceOf(t *testing.T, client redis.UniversalClient, user string) trace {
 	return trace{ofAlice(user, strings.Join(lines, "\n")), changes}
 }
 
-// course is what a mutation does while nothing fails.
-type course struct {
+// faultless is the effect of a mutation without faults.
+type faultless struct {
 	answer         string
 	before, after  trace
 	thenOther      trace // after the other change that follows
@@ -126,25 +126,25 @@ type course struct {
 	otherIsRefused bool  // if it comes first
 }
 
-// undisturbed finds the course of every mutation, on an embedded Redis.
-var undisturbed = func() func(t *testing.T) []course {
-	var courses []course
+// undisturbed records the effect of every mutation without faults, on an embedded Redis.
+var undisturbed = func() func(t *testing.T) []faultless {
+	var courses []faultless
 	var once sync.Once
-	return func(t *testing.T) []course {
+	return func(t *testing.T) []faultless {
 		once.Do(func() {
 			_, client := embedded(t)
 			h := startHost(t, client)
 			for _, m := range mutations {
-				courses = append(courses, m.course(t, h, client))
+				courses = append(courses, m.faultless(t, h, client))
 			}
 		})
 		return courses
 	}
 }()
 
-func (m mutation) course(t *testing.T, h *host, client redis.UniversalClient) course {
+func (m mutation) faultless(t *testing.T, h *host, client redis.UniversalClient) faultless {
 	t.Helper()
-	var c course
+	var c faultless
 	user := newEffectsUser()
 	m.prepare(t, h, client, user)
 	c.before = traceOf(t, client, user)
@@ -165,34 +165,34 @@ func (m mutation) course(t *testing.T, h *host, client redis.UniversalClient) co
 
 func newEffectsUser() string { return fmt.Sprintf("@effects%d:example.org", users.Add(1)) }
 
-// stage is a server with a host that reaches it directly.
-type stage struct {
+// trialServer is a server with a host that is connected directly.
+type trialServer struct {
 	server *redistest.Server
 	client redis.UniversalClient
 	host   *host
 }
 
-// newStage starts a server, which knows the scripts.
-func newStage(t *testing.T) *stage {
+// newTrialServer starts a server and loads the scripts.
+func newTrialServer(t *testing.T) *trialServer {
 	t.Helper()
 	redistest.Require(t)
 	server := redistest.Single(t)
 	client := server.Client(t)
-	s := &stage{server, client, startHost(t, client)}
+	s := &trialServer{server, client, startHost(t, client)}
 	user := newEffectsUser()
 	s.host.ask(t, user, "GET /pushrules/")
 	s.host.ask(t, user, "POST /pushers/set "+httpPusher("app", "key"))
 	return s
 }
 
-func (s *stage) forgetScripts(t *testing.T) {
+func (s *trialServer) forgetScripts(t *testing.T) {
 	t.Helper()
 	if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
 		t.Error(err)
 	}
 }
 
-// setting is how a host's client is configured.
+// setting is a configuration of a host's client.
 type setting struct {
 	retries          int // as in redis.Options
 	readTimeout      time.Duration
@@ -210,33 +210,33 @@ func (s setting) String() string {
 	return "client that retries"
 }
 
-// The timeouts of the tests: never by default, soon where it must strike.
+// Timeouts of the tests: never reached by default, short where a test needs them.
 const (
 	never = 30 * time.Second
 	soon  = 400 * time.Millisecond
 )
 
-// eachClient returns the settings that differ in who repeats a command, and one
-// where all events are replaced as large ones are.
+// eachClient returns settings in which the client or the store repeats commands, and a setting in which every
+// event counts as large.
 func eachClient(readTimeout, operationTimeout time.Duration) []setting {
 	return []setting{
 		{0, readTimeout, operationTimeout, false}, {-1, readTimeout, operationTimeout, false}, {-1, readTimeout, operationTimeout, true},
 	}
 }
 
-// scene is a user on whom a mutation is to be made, over a host behind a proxy.
-type scene struct {
+// trial is a mutation of a user, sent by a host behind a proxy.
+type trial struct {
 	mutation
-	course
-	t     *testing.T
-	stage *stage
-	user  string
-	proxy *redistest.Proxy
-	host  *host
-	heard chan string
+	faultless
+	t           *testing.T
+	trialServer *trialServer
+	user        string
+	proxy       *redistest.Proxy
+	host        *host
+	heard       chan string
 }
 
-func (s *stage) newScene(t *testing.T, n int, with setting) *scene {
+func (s *trialServer) newScene(t *testing.T, n int, with setting) *trial {
 	t.Helper()
 	proxy := redistest.NewProxy(t, s.server)
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
@@ -251,15 +251,15 @@ func (s *stage) newScene(t *testing.T, n int, with setting) *scene {
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),
 	)
-	c := &scene{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, heard}
+	c := &trial{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, heard}
 	c.prepare(t, s.host, s.client, c.user)
 	return c
 }
 
-// everyMutation plays a scene for each mutation, all at once.
-func (s *stage) everyMutation(t *testing.T, with setting, play func(*scene)) {
+// eachMutation plays a trial for each mutation, all in parallel.
+func (s *trialServer) eachMutation(t *testing.T, with setting, play func(*trial)) {
 	t.Helper()
-	scenes := make([]*scene, len(mutations))
+	scenes := make([]*trial, len(mutations))
 	for n := range mutations {
 		scenes[n] = s.newScene(t, n, with)
 	}
@@ -270,20 +270,20 @@ func (s *stage) everyMutation(t *testing.T, with setting, play func(*scene)) {
 	group.Wait()
 }
 
-func (c *scene) errorf(format string, args ...any) {
+func (c *trial) errorf(format string, args ...any) {
 	c.t.Helper()
 	c.t.Errorf(c.name+": "+format, args...)
 }
 
-// begin sends the mutation, and returns where its answer comes.
-func (c *scene) begin() <-chan answer {
+// begin sends the mutation and returns the channel of its answer.
+func (c *trial) begin() <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- c.host.ask(c.t, c.user, c.request) }()
 	return got
 }
 
-// wantStruck waits for a fault.
-func (c *scene) wantStruck(f *redistest.Fault) {
+// wantStruck waits until the fault has occurred.
+func (c *trial) wantStruck(f *redistest.Fault) {
 	c.t.Helper()
 	select {
 	case <-f.Struck():
@@ -292,10 +292,9 @@ func (c *scene) wantStruck(f *redistest.Fault) {
 	}
 }
 
-// wantSuccess compares the answer with that of the undisturbed course, and waits
-// for the listeners to be notified of what is stored, which is the state or one
-// that followed.
-func (c *scene) wantSuccess(got answer, state trace, later ...trace) {
+// wantSuccess compares the answer with the answer without faults, and waits until the listeners have received
+// the stored state or a later one.
+func (c *trial) wantSuccess(got answer, state trace, later ...trace) {
 	c.t.Helper()
 	if text := ofAlice(c.user, got.String()); got.status != http.StatusOK || state == c.after && text != c.answer {
 		c.errorf("got %s, want %s", text, c.answer)
@@ -311,16 +310,16 @@ func (c *scene) wantSuccess(got answer, state trace, later ...trace) {
 			c.errorf("listeners heard last of %q, stored was\n%s", last, state.data)
 			return
 		}
-		_, revision := withoutRevision(c.stage.client.Get(c.t.Context(), eventKey(c.user)).Val())
-		if last == notification(c.user, revision.Version) && slices.Contains(append(later, state), traceOf(c.t, c.stage.client, c.user)) {
+		_, revision := withoutRevision(c.trialServer.client.Get(c.t.Context(), eventKey(c.user)).Val())
+		if last == notification(c.user, revision.Version) && slices.Contains(append(later, state), traceOf(c.t, c.trialServer.client, c.user)) {
 			return
 		}
 	}
 }
 
-func (c *scene) wantStored(want trace) {
+func (c *trial) wantStored(want trace) {
 	c.t.Helper()
-	if got := traceOf(c.t, c.stage.client, c.user); got != want {
+	if got := traceOf(c.t, c.trialServer.client, c.user); got != want {
 		c.errorf("stored is\n%+v\nwant\n%+v", got, want)
 	}
 }
@@ -332,14 +331,14 @@ var (
 	either  = append(reading, writing...)
 )
 
-// mishap is a way to lose what is said about one write.
-type mishap struct {
+// loss is a way to lose a request or a reply.
+type loss struct {
 	name        string
 	readTimeout time.Duration
 	plan        func(p *redistest.Proxy) []*redistest.Fault // all of which must strike
 }
 
-var mishaps = []mishap{
+var losses = []loss{
 	{"reply lost", never, func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutReply(1, writing...)}
 	}},
@@ -372,14 +371,14 @@ var mishaps = []mishap{
 	}},
 }
 
-func TestEveryChangeTakesEffectOnceWhateverIsLost(t *testing.T) {
+func TestEffectOnceWithLostMessages(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
-	for _, m := range mishaps {
+	trialServer := newTrialServer(t)
+	for _, m := range losses {
 		for _, with := range eachClient(m.readTimeout, never) {
 			t.Run(m.name+"/"+with.String(), func(t *testing.T) {
 				t.Parallel()
-				stage.everyMutation(t, with, func(c *scene) {
+				trialServer.eachMutation(t, with, func(c *trial) {
 					faults := m.plan(c.proxy)
 					c.wantSuccess(<-c.begin(), c.after)
 					c.wantStored(c.after)
@@ -394,9 +393,8 @@ func TestEveryChangeTakesEffectOnceWhateverIsLost(t *testing.T) {
 	}
 }
 
-// forgetful are mishaps in which the server has no scripts. They are planned
-// for the command that brings the script along.
-var forgetful = []mishap{
+// forgetful are losses on a server without the scripts, at the command that carries the script.
+var forgetful = []loss{
 	{"nothing else", never, func(p *redistest.Proxy) []*redistest.Fault {
 		f := p.HoldRequest(1, "EVAL")
 		f.Release()
@@ -410,18 +408,18 @@ var forgetful = []mishap{
 	}},
 }
 
-// Its mutations come one after the other: a server forgets all scripts at once.
-func TestEveryChangeTakesEffectOnceThoughScriptsAreForgotten(t *testing.T) {
+// The mutations run in sequence, because a server forgets all scripts at once.
+func TestEffectOnceWithScriptFlush(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	for _, with := range eachClient(never, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			stage := newStage(t)
+			trialServer := newTrialServer(t)
 			for _, m := range forgetful {
 				for n := range mutations {
-					c := stage.newScene(t, n, with)
-					stage.forgetScripts(t)
+					c := trialServer.newScene(t, n, with)
+					trialServer.forgetScripts(t)
 					faults := m.plan(c.proxy)
 					c.wantSuccess(<-c.begin(), c.after)
 					c.wantStruck(faults[0])
@@ -432,18 +430,18 @@ func TestEveryChangeTakesEffectOnceThoughScriptsAreForgotten(t *testing.T) {
 	}
 }
 
-func TestEveryChangeTakesEffectOnceThoughScriptsAreForgottenBeforeItsRepetition(t *testing.T) {
+func TestEffectOnceWithScriptFlushBeforeRetry(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			stage := newStage(t)
-			stage.everyMutation(t, with, func(c *scene) {
+			trialServer := newTrialServer(t)
+			trialServer.eachMutation(t, with, func(c *trial) {
 				fault := c.proxy.StallReply(1, writing...)
 				got := c.begin()
 				c.wantStruck(fault)
-				stage.forgetScripts(c.t)
+				trialServer.forgetScripts(c.t)
 				c.wantSuccess(<-got, c.after)
 				c.wantStored(c.after)
 			})
@@ -451,17 +449,17 @@ func TestEveryChangeTakesEffectOnceThoughScriptsAreForgottenBeforeItsRepetition(
 	}
 }
 
-func TestAnotherHostsChangeDuringALateReplyIsKept(t *testing.T) {
+func TestAnotherHostsChangeSurvivesALateReply(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			stage.everyMutation(t, with, func(c *scene) {
+			trialServer.eachMutation(t, with, func(c *trial) {
 				fault := c.proxy.StallReply(1, writing...)
 				got := c.begin()
 				c.wantStruck(fault)
-				if a := stage.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+				if a := trialServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
 					c.errorf("the other change: %s", a)
 				}
 				c.wantSuccess(<-got, c.after, c.thenOther)
@@ -473,20 +471,20 @@ func TestAnotherHostsChangeDuringALateReplyIsKept(t *testing.T) {
 	}
 }
 
-func TestAnotherHostsChangeBeforeALateRequestIsKept(t *testing.T) {
+func TestAnotherHostsChangeSurvivesALateRequest(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			stage.everyMutation(t, with, func(c *scene) {
+			trialServer.eachMutation(t, with, func(c *trial) {
 				if c.otherIsRefused {
 					return
 				}
 				fault := c.proxy.HoldRequest(1, writing...)
 				got := c.begin()
 				c.wantStruck(fault)
-				if a := stage.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+				if a := trialServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
 					c.errorf("the other change: %s", a)
 				}
 				c.wantSuccess(<-got, c.otherFirst)
@@ -498,12 +496,11 @@ func TestAnotherHostsChangeBeforeALateRequestIsKept(t *testing.T) {
 	}
 }
 
-// A request that is late may take effect right after the attempt that follows
-// has read what is stored.
-func TestEveryChangeTakesEffectOnceThoughItsRequestArrivesDuringTheNextAttempt(t *testing.T) {
+// A late request may take effect right after the next attempt has read the stored value.
+func TestEffectOnceWithLateRequestDuringRetry(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
-	stage.everyMutation(t, setting{-1, 3 * soon, never, false}, func(c *scene) {
+	trialServer := newTrialServer(t)
+	trialServer.eachMutation(t, setting{-1, 3 * soon, never, false}, func(c *trial) {
 		request := c.proxy.HoldRequest(1, "EVALSHA")
 		got := c.begin()
 		c.wantStruck(request)
@@ -516,24 +513,24 @@ func TestEveryChangeTakesEffectOnceThoughItsRequestArrivesDuringTheNextAttempt(t
 	})
 }
 
-// deletion returns the scene of the mutation that deletes a rule.
-func (s *stage) deletion(t *testing.T, with setting) *scene {
+// deletion returns the trial of the mutation that deletes a rule.
+func (s *trialServer) deletion(t *testing.T, with setting) *trial {
 	t.Helper()
 	n := slices.IndexFunc(mutations, func(m mutation) bool { return strings.HasPrefix(m.request, http.MethodDelete) })
 	return s.newScene(t, n, with)
 }
 
-func TestOfTwoDeletesTheOneWithALateReplySucceeds(t *testing.T) {
+func TestADeleteWithALateReplySucceeds(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			c := stage.deletion(t, with)
+			c := trialServer.deletion(t, with)
 			fault := c.proxy.StallReply(1, writing...)
 			got := c.begin()
 			c.wantStruck(fault)
-			if a := stage.host.ask(t, c.user, c.request); a.status != http.StatusNotFound {
+			if a := trialServer.host.ask(t, c.user, c.request); a.status != http.StatusNotFound {
 				t.Errorf("the second: got %s", a)
 			}
 			c.wantSuccess(<-got, c.after)
@@ -542,17 +539,17 @@ func TestOfTwoDeletesTheOneWithALateReplySucceeds(t *testing.T) {
 	}
 }
 
-func TestOfTwoDeletesTheOneWithALateRequestFindsNothing(t *testing.T) {
+func TestADeleteWithALateRequestFindsNothingAfterAnotherDelete(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			c := stage.deletion(t, with)
+			c := trialServer.deletion(t, with)
 			fault := c.proxy.HoldRequest(1, writing...)
 			got := c.begin()
 			c.wantStruck(fault)
-			if a := stage.host.ask(t, c.user, c.request); a.status != http.StatusOK {
+			if a := trialServer.host.ask(t, c.user, c.request); a.status != http.StatusOK {
 				t.Errorf("the second: got %s", a)
 			}
 			if a := <-got; a.status != http.StatusNotFound {
@@ -564,25 +561,24 @@ func TestOfTwoDeletesTheOneWithALateRequestFindsNothing(t *testing.T) {
 	}
 }
 
-// The deletion was answered, and then another host made what is stored the same
-// again as the deletion had read it.
+// The deletion was answered; then another host restored the value that the deletion had read.
 func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 	t.Parallel()
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			c := stage.deletion(t, with)
+			c := trialServer.deletion(t, with)
 			fault := c.proxy.HoldRequest(1, writing...)
 			got := c.begin()
 			c.wantStruck(fault)
-			stage.host.ask(t, c.user, c.request)
+			trialServer.host.ask(t, c.user, c.request)
 			if a := <-got; a.status != http.StatusNotFound {
 				t.Errorf("got %s", a)
 			}
 			again := `PUT /pushrules/global/room/b?after=c {"actions":[]}`
-			stage.host.ask(t, c.user, again)
-			remade := traceOf(t, stage.client, c.user)
+			trialServer.host.ask(t, c.user, again)
+			remade := traceOf(t, trialServer.client, c.user)
 			if remade.data != c.before.data {
 				t.Fatalf("stored is not as it was:\n%+v\n%+v", remade, c.before)
 			}
@@ -592,18 +588,18 @@ func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 	}
 }
 
-func TestExactlyOneOfTwoRacingDeletesSucceedsThoughAReplyIsLost(t *testing.T) {
+func TestOneOfTwoRacingDeletesSucceedsDespiteALostReply(t *testing.T) {
 	t.Parallel()
 	const rounds = 20
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, with := range eachClient(never, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			for range rounds {
-				c := stage.deletion(t, with)
+				c := trialServer.deletion(t, with)
 				c.proxy.CutReply(1, writing...)
 				got := c.begin()
-				second := stage.host.ask(t, c.user, c.request).status
+				second := trialServer.host.ask(t, c.user, c.request).status
 				statuses := []int{(<-got).status, second}
 				slices.Sort(statuses)
 				if !slices.Equal(statuses, []int{http.StatusOK, http.StatusNotFound}) {
@@ -615,8 +611,8 @@ func TestExactlyOneOfTwoRacingDeletesSucceedsThoughAReplyIsLost(t *testing.T) {
 	}
 }
 
-// silences are mishaps without end.
-var silences = []mishap{
+// silences are losses without end.
+var silences = []loss{
 	{"every reply late", 0, func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.StallReplies(1)}
 	}},
@@ -633,23 +629,22 @@ var silences = []mishap{
 	}},
 }
 
-func TestAnUnknownOutcomeIs503InTimeAndAtMostOneEffect(t *testing.T) {
+func TestAnUnknownOutcomeGives503InTimeAndAtMostOneEffect(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second
-	stage := newStage(t)
+	trialServer := newTrialServer(t)
 	for _, m := range silences {
 		for _, with := range append(eachClient(soon, limit), setting{0, never, limit, false}) {
 			t.Run(fmt.Sprintf("%s/%s for %v", m.name, with, with.readTimeout), func(t *testing.T) {
 				t.Parallel()
-				stage.everyMutation(t, with, func(c *scene) { c.playSilence(m, limit) })
+				trialServer.eachMutation(t, with, func(c *trial) { c.trySilence(m, limit) })
 			})
 		}
 	}
 }
 
-// playSilence makes the mutation without an answer in time, and lets through
-// later what was held.
-func (c *scene) playSilence(m mishap, limit time.Duration) {
+// trySilence sends the mutation, gets no answer in time, and later releases the held command.
+func (c *trial) trySilence(m loss, limit time.Duration) {
 	faults := m.plan(c.proxy)
 	began := time.Now()
 	a := <-c.begin()
@@ -663,9 +658,9 @@ func (c *scene) playSilence(m mishap, limit time.Duration) {
 	c.wantAtMostOnce()
 }
 
-func (c *scene) wantAtMostOnce() {
+func (c *trial) wantAtMostOnce() {
 	c.t.Helper()
-	if got := traceOf(c.t, c.stage.client, c.user); got != c.before && got != c.after {
+	if got := traceOf(c.t, c.trialServer.client, c.user); got != c.before && got != c.after {
 		c.errorf("stored is\n%+v\nwant\n%+v\nor\n%+v", got, c.before, c.after)
 	}
 }

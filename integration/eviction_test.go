@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-func TestAHostDoesNotStartOnARedisThatEvictsKeys(t *testing.T) {
+func TestAHostRefusesToStartOnARedisThatEvictsKeys(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru")

@@ -16,10 +16,9 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// TestLinearizableReadsWhileMastersHandOver has two hosts change and read users while
-// their masters fail over by hand. Each old master hears late that it is replaced. One
-// host knows the new master before, and changes something there. The other one still
-// reads from the old master, and must not show what was there before the change.
+// TestLinearizableReadsWhileMastersHandOver has two hosts change and read users while masters fail over by
+// hand. Each old master learns late of the takeover. One host already uses the new master and changes data
+// there. The other host still reads from the old master and must not return the old value.
 func TestLinearizableReadsWhileMastersHandOver(t *testing.T) {
 	t.Parallel()
 	const masters, replicas = 3, 2
@@ -110,7 +109,7 @@ func (h *handovers) change(user string) {
 	}
 }
 
-// wantNewest wants a read that begins now to show the last change.
+// wantNewest wants a read that begins now to return the last change.
 func (h *handovers) wantNewest(user string) {
 	h.t.Helper()
 	a := h.reads.do(user, http.MethodGet, v3+handoverRule, "")
@@ -119,8 +118,7 @@ func (h *handovers) wantNewest(user string) {
 	}
 }
 
-// failOver lets a replica of the user's master take over, and the master hear of it
-// late.
+// failOver lets a replica take over from the user's master, which learns of it late.
 func (h *handovers) failOver(user string, replica *redistest.Server) {
 	h.t.Helper()
 	ctx, cancel := context.WithTimeout(h.t.Context(), time.Minute)
@@ -147,8 +145,8 @@ func (h *handovers) failOver(user string, replica *redistest.Server) {
 	}
 }
 
-// keepUninformed keeps a master from noticing for up to a second that it is replaced.
-// What it returns ends that. Servers before Redis 7 cannot do so.
+// keepUninformed keeps a master from learning of its replacement for up to a second. The returned function ends
+// that. Servers before Redis 7 cannot do so.
 func (h *handovers) keepUninformed(master *redistest.Server) (end func()) {
 	drop := func(packets int) error {
 		return h.admins[master].Do(h.t.Context(), "DEBUG", "DROP-CLUSTER-PACKET-FILTER", packets).Err()
@@ -161,8 +159,7 @@ func (h *handovers) keepUninformed(master *redistest.Server) (end func()) {
 	return func() { h.must(drop(none)) }
 }
 
-// follow waits until a server is a master and one of the hosts sends a user's requests
-// there.
+// follow waits until a server is a master and one of the hosts sends a user's requests there.
 func (h *handovers) follow(ctx context.Context, user string, to *redistest.Server) {
 	h.t.Helper()
 	for !h.isMaster(ctx, to) {
@@ -187,7 +184,7 @@ func (h *handovers) isMaster(ctx context.Context, server *redistest.Server) bool
 	return role[0] == "master"
 }
 
-// holdsBack reports whether a master keeps a client waiting.
+// holdsBack reports whether a master delays a client's command.
 func (h *handovers) holdsBack(ctx context.Context, master *redistest.Server) bool {
 	h.t.Helper()
 	clients, err := h.admins[master].ClientList(ctx).Result()

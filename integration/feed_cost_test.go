@@ -23,7 +23,7 @@ var (
 	outputBytes  = regexp.MustCompile(`(?m)^total_net_output_bytes:(\d+)`)
 )
 
-// calls returns how often a server was asked to do each command.
+// calls returns the number of calls of each command at a server.
 func calls(t *testing.T, client *redis.Client) map[string]int {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()
@@ -37,7 +37,7 @@ func calls(t *testing.T, client *redis.Client) map[string]int {
 	return all
 }
 
-// sent returns how many bytes a server has sent.
+// sent returns the number of bytes that a server has sent.
 func sent(t *testing.T, client *redis.Client) int {
 	t.Helper()
 	info, err := client.Info(t.Context(), "stats").Result()
@@ -70,7 +70,7 @@ func (a *asked) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// The idle hosts have listeners, but nobody syncs there.
+// The idle hosts have listeners and no syncing users.
 func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -134,7 +134,7 @@ func TestARecheckReadsVersionsAndNoRules(t *testing.T) {
 	eventually(t, "the store is watched", func() bool { return o.feed.Stats().Watching })
 	size := admin.StrLen(t.Context(), eventKey("@large0:example.org")).Val()
 	before := sent(t, admin)
-	// A watch that begins anew has all users checked.
+	// A new watch checks all users.
 	if err := admin.Do(t.Context(), "CLIENT", "KILL", "TYPE", "pubsub").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +169,7 @@ func largeSet(t *testing.T, client redis.UniversalClient, n, rules int) mxid.Use
 	return user
 }
 
-// last returns the last version of a user that an outpost has heard of.
+// last returns the last version of a user that an outpost received.
 func (o *outpost) last(user mxid.UserID) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -31,8 +31,8 @@ type host struct {
 	logs *observer.ObservedLogs
 }
 
-// startHost includes the module as any host does. The bearer token is the user
-// id. Options come after the module's own.
+// startHost includes the module as any host does. The bearer token is the user id. Options come after the
+// module's.
 func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option) *host {
 	t.Helper()
 	core, logs := observer.New(zap.DebugLevel)
@@ -61,7 +61,7 @@ func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option)
 	return &host{t, "http://" + listener.Addr().String(), &http.Client{Transport: transport}, logs}
 }
 
-// mount mounts the route groups behind the host's auth.
+// mount mounts the route groups behind the host's authentication.
 func mount(e *echo.Echo, groups []handlers.RouteGroup) {
 	for _, group := range groups {
 		group.Register(e.Group(v3), handlers.V3, authenticate)
@@ -80,7 +80,7 @@ func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// device is the one that everybody has.
+// device is every user's device.
 const device = "DEV"
 
 const (
@@ -88,7 +88,7 @@ const (
 	v3 = "/_matrix/client/v3"
 )
 
-// embedded returns an embedded Redis and a client to it.
+// embedded returns an embedded Redis with a client.
 func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	server := miniredis.RunT(t)
@@ -99,8 +99,8 @@ func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	return server, client
 }
 
-// takeLogged returns what requests have logged since the last time. That changes
-// are not heard is no request's line, and may come at any time without a Redis.
+// takeLogged returns the log entries of requests since the last call. It leaves out the entry of a broken
+// watch, which may appear at any time without a Redis.
 func (h *host) takeLogged() []observer.LoggedEntry {
 	return slices.DeleteFunc(h.logs.TakeAll(), func(entry observer.LoggedEntry) bool {
 		return entry.Message == "change feed disconnected from Redis, reconnecting"
@@ -114,8 +114,7 @@ type answer struct {
 	body   string
 }
 
-// do sends a request as a user; the path is sent byte for byte as it is given.
-// An empty user sends no token.
+// do sends a request as a user. The path is sent byte for byte. An empty user sends no token.
 func (h *host) do(user, method, path, body string) answer {
 	h.t.Helper()
 	a, err := h.try(context.Background(), user, method, path, body)

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// importRow names what a package may import besides the standard library, and
-// what of that it may not.
+// importRow lists what a package may import besides the standard library, and what of the standard library it
+// may not.
 type importRow struct {
 	pkg       string
 	may       []string
@@ -101,7 +101,7 @@ func TestPackagesImportOnlyInwards(t *testing.T) {
 	}
 }
 
-// What only tests need is no requirement of hosts.
+// Hosts do not require what only tests need.
 func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("../go.mod")
@@ -122,7 +122,7 @@ func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 		}
 		required++
 		if !slices.ContainsFunc(imports, func(path string) bool { return path == fields[0] || strings.HasPrefix(path, fields[0]+"/") }) {
-			t.Errorf("go.mod requires %s, which no package imports outside of its tests", fields[0])
+			t.Errorf("go.mod requires %s, which only tests import", fields[0])
 		}
 	}
 	if required < 5 {
@@ -130,8 +130,8 @@ func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 	}
 }
 
-// listImports returns the imports of the module's packages, without those of
-// their tests. The names of the module's own packages are shortened.
+// listImports returns the imports of the module's packages without their tests, with short names for the
+// module's own.
 func listImports(t *testing.T) map[string][]string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, modulePath+"/...").Output()

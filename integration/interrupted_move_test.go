@@ -19,8 +19,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// interruptedMove is a cluster on which the source of a slot's move has died in
-// the middle, and its replica has taken over, which knows nothing of the move.
+// interruptedMove is a cluster on which the source of a slot's move has died, and its replica, which does not
+// know of the move, has taken over.
 type interruptedMove struct {
 	t       *testing.T
 	cluster *redistest.ClusterServers
@@ -34,10 +34,10 @@ type interruptedMove struct {
 	before  answer // of the whole read
 }
 
-// ownRule is what the user has beside the default rules.
+// ownRule is a rule of the user.
 const ownRule = "/pushrules/global/room/!own:example.org"
 
-// newMove has the keys of one user moved, and those of the others not.
+// newMove moves the keys of one user and leaves the others.
 func newMove(t *testing.T) *interruptedMove {
 	t.Helper()
 	cluster := redistest.Cluster(t, 3, 1, "--cluster-require-full-coverage", "no")
@@ -56,7 +56,7 @@ func newMove(t *testing.T) *interruptedMove {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.source, m.target = source, (&clusterStage{cluster: cluster}).otherMaster(t, m.slot)
+	m.source, m.target = source, (&trialCluster{cluster: cluster}).otherMaster(t, m.slot)
 	move, err := cluster.BeginMove(t.Context(), m.slot, m.target)
 	if err == nil {
 		err = move.MoveKeys(t.Context(), eventKey(m.moved), pushersKey(m.moved))
@@ -67,7 +67,7 @@ func newMove(t *testing.T) *interruptedMove {
 	return m
 }
 
-// stopSource has a replica take the place of the source.
+// stopSource kills the source and lets its replica take over.
 func (m *interruptedMove) stopSource() {
 	m.t.Helper()
 	m.source.Stop()
@@ -77,12 +77,11 @@ func (m *interruptedMove) stopSource() {
 		m.t.Fatal(err)
 	}
 	if strings.Contains(nodes, "["+strconv.Itoa(m.slot)+"->-") {
-		m.t.Skip("this server tells replicas of moves: no takeover interrupts one")
+		m.t.Skip("this server's replicas know of moves, so no takeover interrupts a move")
 	}
 }
 
-// restartTarget has a replica take the place of the target, which comes back as its
-// replica.
+// restartTarget lets a replica of the target take over, and restarts the target as its replica.
 func (m *interruptedMove) restartTarget() {
 	m.t.Helper()
 	slot := 0
@@ -107,7 +106,7 @@ func (m *interruptedMove) takeover(slot int, from *redistest.Server) *redistest.
 	return next
 }
 
-// restart starts a server, and waits until the others know it.
+// restart starts a server and waits until the other servers know it.
 func (m *interruptedMove) restart(server *redistest.Server) {
 	m.t.Helper()
 	server.Start()
@@ -130,7 +129,7 @@ func (m *interruptedMove) served(user string) {
 	m.t.Errorf("%s is not served", user)
 }
 
-func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
+func TestAnInterruptedMoveLosesNoRulesOrPushers(t *testing.T) {
 	t.Parallel()
 	m := newMove(t)
 	m.stopSource()
@@ -165,7 +164,7 @@ func TestNobodyLosesRulesOrPushersWhereAMoveWasInterrupted(t *testing.T) {
 	m.wantMended()
 }
 
-// wantMended wants the user to have what they had.
+// wantMended wants the user to have the old rules and pushers.
 func (m *interruptedMove) wantMended() {
 	m.t.Helper()
 	m.served(m.moved)
@@ -177,7 +176,7 @@ func (m *interruptedMove) wantMended() {
 	}
 }
 
-// do runs the commands of the page that contain a text, and returns what they say.
+// do runs the commands of the page that contain a text, and returns their output.
 func (m *interruptedMove) do(part string, holder *redistest.Server) string {
 	m.t.Helper()
 	at := func(server *redistest.Server) string {
@@ -203,7 +202,7 @@ func (m *interruptedMove) do(part string, holder *redistest.Server) string {
 	return string(said)
 }
 
-// shellBlocks are the commands in a part of a page.
+// shellBlocks returns the commands in a part of a page.
 func shellBlocks(part string) (blocks []string) {
 	for {
 		_, rest, found := strings.Cut(part, "```sh\n")

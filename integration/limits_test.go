@@ -13,11 +13,10 @@ import (
 	"github.com/pushfx/pushfx"
 )
 
-// room is how much many writers at once have left below a limit.
+// room is what is left below a limit for many writers.
 const room = 5
 
-// Many writers on two hosts fill what is left below a limit exactly, and the
-// others are refused.
+// Many writers on two hosts fill a limit exactly; further writes are refused.
 func TestManyWritersFillALimitExactly(t *testing.T) {
 	t.Parallel()
 	defaults := 15 // of the specification
@@ -66,7 +65,7 @@ func TestManyWritersFillALimitExactly(t *testing.T) {
 	}
 }
 
-// A refused request leaves no key, be it for a while.
+// A refused request leaves no key, not even for a moment.
 func TestARefusedPusherLeavesNothing(t *testing.T) {
 	t.Parallel()
 	const most, refusals = 3, 100

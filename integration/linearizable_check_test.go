@@ -13,18 +13,17 @@ import (
 )
 
 const (
-	// checkLimit is many times what a check takes.
+	// checkLimit is many times the duration of a check.
 	checkLimit = 2 * time.Minute
 
-	// firstLimit is for a check of a part, before the whole is checked.
+	// firstLimit bounds the check of a part, before the check of the whole.
 	firstLimit = 10 * time.Second
 )
 
-// check tells whether a history is linearizable. A change without an answer may
-// be made at any time until the history ends, or never, and so many
-// possibilities can take for ever to go through. Therefore it is first settled
-// what answers tell of these changes, and some are left out. If the rest is
-// linearizable, so is the whole, with these as changes that were never made.
+// check checks whether a history is linearizable. A change without an answer may happen at any time until the
+// end, or never; with many such changes a check may take forever. So check first bounds these changes by the
+// answers that show them, and removes changes that no answer shows. If the rest is linearizable, the whole is:
+// the removed changes count as never made.
 func check(history []porcupine.Operation) porcupine.CheckResult {
 	history = bounded(history)
 	for _, part := range [][]porcupine.Operation{shown(history), likely(history)} {
@@ -35,8 +34,7 @@ func check(history []porcupine.Operation) porcupine.CheckResult {
 	return porcupine.CheckOperationsTimeout(oneAtATime(), history, checkLimit)
 }
 
-// bounded lets a change without an answer last until the first answer that shows
-// it has come, since it was made before that.
+// bounded ends a change without an answer at the first answer that shows it.
 func bounded(history []porcupine.Operation) []porcupine.Operation {
 	history = slices.Clone(history)
 	for i := range history {
@@ -50,8 +48,7 @@ func bounded(history []porcupine.Operation) []porcupine.Operation {
 	return history
 }
 
-// shown leaves out of a history the changes without an answer that no answer
-// shows.
+// shown removes the changes without an answer that no answer shows.
 func shown(history []porcupine.Operation) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		isShownBy := func(other porcupine.Operation) bool { return isShown(o, other) }
@@ -59,8 +56,7 @@ func shown(history []porcupine.Operation) []porcupine.Operation {
 	})
 }
 
-// likely leaves out only those of them that an answer would show, unlike a
-// delete.
+// likely removes only changes that an answer would show; a delete would not be shown.
 func likely(history []porcupine.Operation) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		isShownBy := func(other porcupine.Operation) bool { return isShown(o, other) }
@@ -68,8 +64,7 @@ func likely(history []porcupine.Operation) []porcupine.Operation {
 	})
 }
 
-// isShown reports whether the answer to another request shows that a change
-// without an answer was made.
+// isShown reports whether another request's answer shows that a change without an answer happened.
 func isShown(change, other porcupine.Operation) bool {
 	if change.Output != unknown || change.Input.(request).user != other.Input.(request).user {
 		return false
@@ -78,17 +73,15 @@ func isShown(change, other porcupine.Operation) bool {
 	return written != "" && strings.Contains(other.Output.(string), written)
 }
 
-// aValue is what a change writes that no other of the user does; see
-// [actor.value].
+// aValue is a value that only one change of the user writes; see [actor.value].
 var aValue = regexp.MustCompile(`"value":\d+}|"device_display_name":"\d+"`)
 
-// writtenBy is the value that a change writes, "" if it writes none.
+// writtenBy returns the value that a change writes, or "".
 func writtenBy(change porcupine.Operation) string {
 	return aValue.FindString(change.Input.(request).body)
 }
 
-// TestTheCheckAgreesWithOneOfAllPossibilities is for histories that are so short
-// that all possibilities can be gone through.
+// TestTheCheckAgreesWithOneOfAllPossibilities uses histories short enough to try all possibilities.
 func TestTheCheckAgreesWithOneOfAllPossibilities(t *testing.T) {
 	t.Parallel()
 	for _, mix := range mixes {
@@ -115,10 +108,9 @@ func TestTheCheckAgreesWithOneOfAllPossibilities(t *testing.T) {
 	}
 }
 
-// TestTheCheckEndsWhereManyChangesHaveNoAnswer has ten that are never made, so
-// that there are millions of possibilities, and one that no answer would show
-// but that is made.
-func TestTheCheckEndsWhereManyChangesHaveNoAnswer(t *testing.T) {
+// TestTheCheckEndsWithManyUnansweredChanges has ten changes that never happen, hence millions of
+// possibilities, and one change that happens and that no answer shows.
+func TestTheCheckEndsWithManyUnansweredChanges(t *testing.T) {
 	t.Parallel()
 	a := &actor{user: alice, random: rand.New(rand.NewPCG(0, 0))}
 	var state userState
@@ -147,8 +139,8 @@ func TestTheCheckEndsWhereManyChangesHaveNoAnswer(t *testing.T) {
 	}
 }
 
-// madeUp is a history of requests to a store that makes changes without an
-// answer at once, later or never, and at times goes back to an earlier state.
+// madeUp returns a history of a store that makes changes without an answer at once, later or never, and
+// sometimes returns to an earlier state.
 func madeUp(next func(*actor) request, seed uint64) (history []porcupine.Operation) {
 	const clients, end, most = 4, 300, 25 // most is the longest time before and after a request is handled
 	random := rand.New(rand.NewPCG(seed, 0))

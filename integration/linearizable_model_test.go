@@ -18,7 +18,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// userState is what the model takes to be stored for a user, an immutable value.
+// userState is the model's view of a user's stored data, an immutable value.
 type userState struct {
 	found   bool // whether there are rules
 	rules   pushrule.Ruleset
@@ -26,7 +26,7 @@ type userState struct {
 	text    string // all of it, for comparisons
 }
 
-// render brings text up to date.
+// render renders the state as text.
 func (s *userState) render() {
 	text := []byte("no rules")
 	if s.found {
@@ -35,20 +35,18 @@ func (s *userState) render() {
 	s.text = string(s.pushers.AppendJSON(append(text, ' ')))
 }
 
-// request is what a client sends for a user.
+// request is a request of a client for a user.
 type request struct {
 	user, method, path, body string
 
-	// effect makes the change to what is stored and returns the answer.
+	// effect makes the change to the state and returns the answer.
 	effect func(*userState) string
 }
 
-// unknown is the answer that did not come: the request may have taken effect,
-// and may still do so.
+// unknown is the outcome of a request without an answer: the request may have taken effect, or may do so later.
 const unknown = "?"
 
-// oneAtATime is the model: the pure rules and pushers of each user, changed by
-// one request at a time.
+// oneAtATime is the model: pure rules and pushers of each user, changed by one request at a time.
 func oneAtATime() porcupine.Model {
 	seed := maphash.MakeSeed()
 	return porcupine.Model{
@@ -64,15 +62,14 @@ func oneAtATime() porcupine.Model {
 	}
 }
 
-// take takes one step of the model; it is refused where the answer is not the
-// one that the state calls for.
+// take takes one step of the model. It fails if the answer differs from the model's answer.
 func take(before userState, r request, got string) (bool, userState) {
 	after := before
 	want := r.effect(&after)
 	return got == want || got == unknown, after
 }
 
-// partition parts a history by user.
+// partition splits a history by user.
 func partition(history []porcupine.Operation) [][]porcupine.Operation {
 	var parts [][]porcupine.Operation
 	place := map[string]int{}
@@ -101,7 +98,7 @@ func brief(r request, got string) string {
 	return fmt.Sprintf("%s %s %s -> %s", r.method, r.path, r.body, got)
 }
 
-// actor makes up the requests of one client of a user.
+// actor makes random requests of one client.
 type actor struct {
 	user   string
 	number int // among the user's clients
@@ -112,11 +109,11 @@ type actor struct {
 // one returns one of some values.
 func one[T any](a *actor, values ...T) T { return values[a.random.IntN(len(values))] }
 
-// value is a number that no other request has.
+// value returns a number that no other request contains.
 func (a *actor) value() int { return 1_000_000*(a.number+1) + a.sent }
 
-// nextForRules makes up a request to the push rules. The first whole-set reads
-// of a user come while others are changing what is not there yet.
+// nextForRules returns a random request to the push rules. First reads of the whole set, which create it, meet
+// concurrent changes.
 func nextForRules(a *actor) request {
 	switch {
 	case a.number < 2 && a.sent == 1:
@@ -133,7 +130,7 @@ func nextForRules(a *actor) request {
 	)(a)
 }
 
-// readAll reads the whole set, which a user without rules gets by that.
+// readAll reads the whole set, and creates it for a user without rules.
 func (a *actor) readAll() request {
 	return request{a.user, http.MethodGet, "/pushrules/", "", func(s *userState) string {
 		if !s.found {
@@ -144,7 +141,7 @@ func (a *actor) readAll() request {
 	}}
 }
 
-// somewhere is one of few rules, so that clients get in each other's way.
+// somewhere returns one of few rules, so that clients compete for it.
 func (a *actor) somewhere() (kind pushrule.Kind, id string) {
 	return one(a, pushrule.Override, pushrule.Sender), one(a, "a", "b", "c")
 }
@@ -153,7 +150,7 @@ func rulePath(kind pushrule.Kind, id, rest string) string {
 	return "/pushrules/global/" + string(kind) + "/" + id + rest
 }
 
-// tweak is an action with a number.
+// tweak returns an action with a number.
 func tweak(value int) []pushrule.Action {
 	return []pushrule.Action{pushrule.Action(`{"set_tweak":"n","value":` + strconv.Itoa(value) + `}`)}
 }
@@ -162,7 +159,7 @@ func actionsBody(actions []pushrule.Action) string {
 	return string(pushrule.AppendActions([]byte(`{"actions":`), actions)) + `}`
 }
 
-// put adds or replaces a rule, at times at a position.
+// put adds or replaces a rule, sometimes at a given position.
 func (a *actor) put() request {
 	kind, id := a.somewhere()
 	return a.putAt(kind, id, pushrule.Position{
@@ -213,7 +210,7 @@ func (a *actor) setActionsAt(kind pushrule.Kind, id string) request {
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetActions(kind, id, actions) })}
 }
 
-// ruleEdit is the effect of a change to the rules of a user who has some.
+// ruleEdit returns the effect of a change to existing rules.
 func ruleEdit(edit func(*pushrule.Ruleset) error) func(*userState) string {
 	return func(s *userState) string {
 		if !s.found {
@@ -227,7 +224,7 @@ func ruleEdit(edit func(*pushrule.Ruleset) error) func(*userState) string {
 	}
 }
 
-// refused is the answer for a refusal of the pure operations.
+// refused returns the answer to a refusal of the pure operations.
 func refused(err error) string {
 	var f *fault.Error
 	switch {
@@ -263,7 +260,7 @@ func (a *actor) readActions() request {
 	})}
 }
 
-// ruleRead is the effect of a read of a single rule, which is none.
+// ruleRead returns the effect of a read of a single rule.
 func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) func(*userState) string {
 	return func(s *userState) string {
 		if !s.found {
@@ -277,7 +274,7 @@ func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) fu
 	}
 }
 
-// nextForPushers makes up a request to the pushers.
+// nextForPushers returns a random request to the pushers.
 func nextForPushers(a *actor) request {
 	return one(a,
 		(*actor).setPusher, (*actor).setPusher, (*actor).deletePusher,
@@ -285,7 +282,7 @@ func nextForPushers(a *actor) request {
 	)(a)
 }
 
-// someKey is one of few pusher keys, which no other user has.
+// someKey returns one of few pusher keys of this user.
 func (a *actor) someKey() pusher.Key {
 	return pusher.Key{AppID: one(a, "app", "other"), Pushkey: one(a, "a", "b") + a.user}
 }
@@ -305,7 +302,7 @@ func (a *actor) setPusherAt(key pusher.Key) request {
 	}}
 }
 
-// deletePusher deletes a pusher, be there one or not.
+// deletePusher deletes a pusher, which may be missing.
 func (a *actor) deletePusher() request { return a.deletePusherAt(a.someKey()) }
 
 func (a *actor) deletePusherAt(key pusher.Key) request {

@@ -24,8 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
-// workload is what many clients of some users do at the same time. Which
-// requests they make is the seed's to decide; how these meet is not.
+// workload is a set of concurrent clients. The seed decides their requests; the timing is random.
 type workload struct {
 	hosts   []*host
 	users   []string
@@ -36,8 +35,8 @@ type workload struct {
 	hangUps int // changes of each user that are left without waiting for their answers
 }
 
-// record has all the clients at work and returns the history. Its times are
-// places in the order of events, as seen by the clients.
+// record runs all clients and returns the history. Its times are positions in the order of events, as the
+// clients see them.
 func (w workload) record() []porcupine.Operation {
 	var clock atomic.Int64
 	var working sync.WaitGroup
@@ -56,7 +55,7 @@ func (w workload) record() []porcupine.Operation {
 	return withEnds(slices.Concat(histories...), len(histories), clock.Load()+1)
 }
 
-// play sends the requests of one client, one after the other.
+// play sends the requests of one client in order.
 func (w workload) play(a *actor, client int, clock *atomic.Int64) []porcupine.Operation {
 	history := make([]porcupine.Operation, 0, w.length)
 	hangsUp := a.number < w.hangUps
@@ -76,8 +75,7 @@ func (w workload) play(a *actor, client int, clock *atomic.Int64) []porcupine.Op
 	return history
 }
 
-// send returns the answer to a request, [unknown] if none tells whether the
-// request has taken effect.
+// send returns the answer to a request, or [unknown] without one.
 func (h *host) send(ctx context.Context, r request) string {
 	got, err := h.try(ctx, r.user, r.method, v3+r.path, r.body)
 	if err != nil || got.String() == unavailable {
@@ -86,7 +84,7 @@ func (h *host) send(ctx context.Context, r request) string {
 	return got.String()
 }
 
-// untilSent is a context that ends as soon as a request is sent.
+// untilSent returns a context that ends as soon as a request is sent.
 func untilSent(ctx context.Context) context.Context {
 	ctx, hangUp := context.WithCancel(ctx)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -94,8 +92,8 @@ func untilSent(ctx context.Context) context.Context {
 	})
 }
 
-// withEnds lets requests without an answer last until the end of the history,
-// each as a client of its own, since the one that sent it has gone on.
+// withEnds makes requests without an answer last until the end of the history, each as a separate client, since
+// its client has continued.
 func withEnds(history []porcupine.Operation, clients int, end int64) []porcupine.Operation {
 	for i := range history {
 		if history[i].Output == unknown {
@@ -106,8 +104,7 @@ func withEnds(history []porcupine.Operation, clients int, end int64) []porcupine
 	return history
 }
 
-// wantLinearizable wants what clients saw to be what they could have seen with
-// all the requests of a user handled one at a time.
+// wantLinearizable wants the history to be possible with all requests of a user handled one at a time.
 func wantLinearizable(t *testing.T, history []porcupine.Operation) {
 	t.Helper()
 	switch check(history) {
@@ -120,8 +117,7 @@ func wantLinearizable(t *testing.T, history []porcupine.Operation) {
 	}
 }
 
-// showIllegal logs the history of each user for whom it is not linearizable,
-// in order of the calls, and draws it.
+// showIllegal logs and draws the history of each user that is not linearizable.
 func showIllegal(t *testing.T, history []porcupine.Operation) {
 	t.Helper()
 	for _, part := range partition(history) {
@@ -134,8 +130,7 @@ func showIllegal(t *testing.T, history []porcupine.Operation) {
 	}
 }
 
-// listing has a line for each request: who sent it, when it was sent and
-// answered, and what.
+// listing has a line for each request: client, times, request and answer.
 func listing(history []porcupine.Operation) string {
 	var b strings.Builder
 	byCall := func(x, y porcupine.Operation) int { return cmp.Compare(x.Call, y.Call) }
@@ -145,7 +140,7 @@ func listing(history []porcupine.Operation) string {
 	return b.String()
 }
 
-// draw makes a page of a check and returns its path; it outlives the test.
+// draw writes a picture of a check to a file, which outlives the test, and returns its path.
 func draw(t *testing.T, info porcupine.LinearizationInfo) string {
 	t.Helper()
 	page, err := os.CreateTemp("", "linearizable-*.html")
@@ -159,8 +154,7 @@ func draw(t *testing.T, info porcupine.LinearizationInfo) string {
 	return page.Name()
 }
 
-// mixes are the kinds of requests that a history is made of. Push rules and
-// pushers have nothing in common, so that each has a history of its own.
+// mixes are the kinds of requests. Push rules and pushers share nothing, so each kind has its history.
 var mixes = []struct {
 	name string
 	next func(*actor) request
@@ -169,15 +163,14 @@ var mixes = []struct {
 	{"pushers", nextForPushers},
 }
 
-// withLargeEvents has the events from a size on replaced as large ones are.
+// withLargeEvents makes the store replace events from a size on as large ones.
 func withLargeEvents(size int) fx.Option {
 	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.LargeValueBytes = size; return c })
 }
 
-// TestWhatClientsOfTwoHostsSeeIsLinearizable loses replies on both sides:
-// those of Redis to the hosts, which must find out what became of the change,
-// and those of the hosts to clients.
-func TestWhatClientsOfTwoHostsSeeIsLinearizable(t *testing.T) {
+// TestLinearizableHistoriesOfTwoHosts loses replies of Redis to the hosts, which must find out the
+// outcome, and replies of the hosts to clients.
+func TestLinearizableHistoriesOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	eachLossy(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		var hosts []*host
@@ -195,8 +188,7 @@ func TestWhatClientsOfTwoHostsSeeIsLinearizable(t *testing.T) {
 	})
 }
 
-// rounds is how often each mix starts with users who have nothing stored, which
-// is when most can go wrong.
+// rounds is how often each mix starts with users without stored data, because most faults show there.
 const rounds = 5
 
 // wantLinearizableRound records and checks one history of three new users.
@@ -217,7 +209,7 @@ func wantLinearizableRound(t *testing.T, hosts []*host, next func(*actor) reques
 	wantLinearizable(t, history)
 }
 
-// seedOf gives each history requests of its own, the same ones every time.
+// seedOf returns a seed for each history, the same in every run.
 func seedOf(name string) uint64 {
 	hash := fnv.New64a()
 	io.WriteString(hash, name)

@@ -8,9 +8,8 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// TestMain silences the Redis client, which writes to stderr on its own when
-// the tests stop its server, and cleans up what tests have built. In a process that
-// a test has started, it is a host instead.
+// TestMain silences the Redis client, which writes to stderr when tests stop its server, and removes what tests
+// have built. In a process that a test has started, it runs a host instead.
 func TestMain(m *testing.M) {
 	logging.Disable()
 	if address := os.Getenv(deliveryHostVariable); address != "" {

@@ -32,10 +32,10 @@ func mustReadEvent(tb testing.TB, text string) *match.Event {
 	return e
 }
 
-// benchFacts are those of a member of a room.
+// benchFacts are the facts of a member of a room.
 var benchFacts = match.Facts{User: benchUser, DisplayName: "Alice", Room: match.Room{MemberCount: 20, Power: &match.Power{}}}
 
-// benchSet is the default rules and n content rules.
+// benchSet returns the default rules and n content rules.
 func benchSet(tb testing.TB, n int, pattern string) pushrule.Ruleset {
 	tb.Helper()
 	set := pushrule.ServerDefault(benchUser)
@@ -48,7 +48,7 @@ func benchSet(tb testing.TB, n int, pattern string) pushrule.Ruleset {
 	return set
 }
 
-// benchSets are the rule sets that evaluators are compared with.
+// benchSets are the rule sets of the comparison.
 func benchSets(tb testing.TB) []struct {
 	name string
 	set  pushrule.Ruleset
@@ -67,7 +67,7 @@ func benchSets(tb testing.TB) []struct {
 	return list
 }
 
-// oneKilobyte is an event of about 1,000 bytes.
+// oneKilobyte returns an event of about 1,000 bytes.
 func oneKilobyte() string {
 	return `{"type":"m.room.message","room_id":"!636q39766251:example.com","sender":"@example:example.org",` +
 		`"event_id":"$143273582443PhrSn:example.org","origin_server_ts":1432735824653,"unsigned":{"age":1234,"membership":"join"},` +
@@ -92,8 +92,7 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 }
 
-// TestEvaluatingTakesNoMemory is about sets of all sizes, and about a body in
-// which keywords are found.
+// TestEvaluatingTakesNoMemory uses sets of all sizes, and a body with keywords.
 func TestEvaluatingTakesNoMemory(t *testing.T) {
 	found := mustReadEvent(t, `{"type":"m.room.message","sender":"@bob:example.org","content":{"body":"keyword7 Keynote word99! Alice"}}`)
 	for _, test := range benchSets(t) {
@@ -130,7 +129,7 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// mautrixRoom is what mautrix asks of a room.
+// mautrixRoom answers mautrix's questions about a room.
 type mautrixRoom struct{}
 
 func (mautrixRoom) GetOwnDisplayname() string { return "Alice" }
@@ -139,9 +138,8 @@ func (mautrixRoom) GetPowerLevels() *event.PowerLevelsEventContent {
 	return &event.PowerLevelsEventContent{}
 }
 
-// BenchmarkBesideMautrix evaluates with either in turn, so that what else the
-// machine does slows both down, and reports how many times as long mautrix
-// takes.
+// BenchmarkBesideMautrix evaluates with pushfx and mautrix in turn, so that other load slows both, and reports
+// the ratio of their times.
 func BenchmarkBesideMautrix(b *testing.B) {
 	const each = 16 // evaluations of ours for one of theirs
 	ours := mustReadEvent(b, benchEvent)
@@ -194,7 +192,7 @@ func BenchmarkBesideMautrix(b *testing.B) {
 	})
 }
 
-// besides are the times of two ways to do the same.
+// besides are the times of two implementations.
 type besides struct{ ours, theirs []time.Duration }
 
 func (t *besides) add(ours, theirs time.Duration) {

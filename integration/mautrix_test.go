@@ -27,8 +27,7 @@ func newMautrix(t *testing.T, s *service) *mautrix.Client {
 	return client
 }
 
-// What a library reads of rules is what it has set, in the place that it named, and
-// it knows the errors.
+// The library reads the rules that it has set, in the places that it named, and knows the errors.
 func TestMautrixAndRules(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), newMautrix(t, newService(t))
@@ -99,8 +98,7 @@ func TestMautrixAndRules(t *testing.T) {
 	}
 }
 
-// The library lists pushers with a POST, which no server serves, so that the
-// list is requested here.
+// The library lists pushers with a POST, which no server serves, so the test sends the GET itself.
 func TestMautrixAndPushers(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -27,8 +27,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// scraped is the metrics of a host: how often each was observed, or its value,
-// by name and labels such as "pushfx_x_total{event=a,store=b}".
+// scraped holds metrics by name and labels, such as "pushfx_x_total{event=a,store=b}": a counter's or gauge's
+// value, or a histogram's count.
 type scraped map[string]float64
 
 // startMeasured starts a host that has a registry in its container.
@@ -69,7 +69,7 @@ func value(m *dto.Metric) float64 {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
-// want fails for each metric that is not as it is wanted.
+// want fails for each metric with another value.
 func (s scraped) want(t *testing.T, wanted scraped) {
 	t.Helper()
 	for name, want := range wanted {
@@ -79,7 +79,7 @@ func (s scraped) want(t *testing.T, wanted scraped) {
 	}
 }
 
-func TestMetricsTellWhatWasDone(t *testing.T) {
+func TestMetricsShowOperations(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	h, registry := startMeasured(t, client, fx.Provide(pushfx.AsChangeListener(newDeaf)))
@@ -118,7 +118,7 @@ func TestMetricsTellWhatWasDone(t *testing.T) {
 	})
 }
 
-// The versions of the host's own store are no times.
+// Versions of a host's own store are not times.
 func TestAHostsOwnStoreIsMeasured(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
@@ -145,7 +145,7 @@ func TestAHostsOwnStoreIsMeasured(t *testing.T) {
 	}
 }
 
-func TestNothingThatAClientSendsIsALabel(t *testing.T) {
+func TestNoLabelContainsClientInput(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	h, registry := startMeasured(t, client)
@@ -171,7 +171,7 @@ func TestNothingThatAClientSendsIsALabel(t *testing.T) {
 	}
 }
 
-func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
+func TestMetricsShowRacesAndUnreadableData(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -210,8 +210,8 @@ func TestMetricsTellOfRacesAndOfUnreadableData(t *testing.T) {
 	eventually(t, "the watch has ended", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 0 })
 }
 
-// TestTheFirstUnreadableValueIsAnIncrease damages what is stored, and has users read and
-// change it: Prometheus sees no increase in a series that begins with 1.
+// TestTheFirstUnreadableValueIsAnIncrease damages stored data, and has users read and change it: Prometheus
+// sees no increase in a series that begins with 1.
 func TestTheFirstUnreadableValueIsAnIncrease(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
@@ -247,7 +247,7 @@ func TestTheFirstUnreadableValueIsAnIncrease(t *testing.T) {
 	}
 }
 
-// begun is a store that tells of each operation that begins.
+// begun is a store that reports the start of each operation.
 type begun struct {
 	module.RuleStore
 	operations chan struct{}
@@ -263,9 +263,8 @@ func (b begun) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule
 	return b.RuleStore.Update(ctx, user, edit)
 }
 
-// TestAClientThatHangsUpIsNoFailure: neither a status that pages somebody, nor
-// a store that is unavailable, nor a line in the log.
-func TestAClientThatHangsUpIsNoFailure(t *testing.T) {
+// TestAHangUpOfAClientIsNoFailure: no alerting status, no unavailable store, no line in the log.
+func TestAHangUpOfAClientIsNoFailure(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -327,7 +326,7 @@ func TestAClientThatHangsUpIsNoFailure(t *testing.T) {
 	}
 }
 
-func TestMetricsTellOfLostRepliesAndOfDurability(t *testing.T) {
+func TestMetricsShowLostRepliesAndDurability(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Replicated(t, 1).Master()
@@ -350,7 +349,7 @@ func TestMetricsTellOfLostRepliesAndOfDurability(t *testing.T) {
 	}
 }
 
-func TestMetricsAreNamedAsIsUsual(t *testing.T) {
+func TestMetricNamesFollowConventions(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	h, registry := startMeasured(t, client)
@@ -389,7 +388,7 @@ func newDeaf() deaf { return deaf{} }
 
 func (deaf) PushRulesChanged(context.Context, mxid.UserID, int64) {}
 
-// eventually waits until something is so.
+// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, isSo func() bool) {
 	t.Helper()
 	for start := time.Now(); !isSo(); time.Sleep(10 * time.Millisecond) {

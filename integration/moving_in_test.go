@@ -21,7 +21,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// formerServer is where users were before.
+// formerServer is the server that users move in from.
 type formerServer struct {
 	mu     sync.Mutex
 	users  map[mxid.UserID]module.Import
@@ -29,7 +29,7 @@ type formerServer struct {
 	failed error
 }
 
-// newFormerServer has users who have muted a room and have two pushers each.
+// newFormerServer has users with a muted room and two pushers each.
 func newFormerServer(users ...mxid.UserID) *formerServer {
 	f := &formerServer{users: map[mxid.UserID]module.Import{}}
 	for _, user := range users {
@@ -68,9 +68,8 @@ func (f *formerServer) option() fx.Option {
 	return fx.Supply(fx.Annotate(f, fx.As(new(module.ImportSource))))
 }
 
-// Two hosts are asked for users at the same time who are still to be brought in,
-// while clients change their rules and pushers.
-func TestTwoHostsBringInTheSameUsersAtTheSameTime(t *testing.T) {
+// Two hosts get requests of the same users, who are still to import, while clients change rules and pushers.
+func TestTwoHostsImportTheSameUsersAtOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	var users []mxid.UserID
@@ -130,8 +129,8 @@ func TestTwoHostsBringInTheSameUsersAtTheSameTime(t *testing.T) {
 	}
 }
 
-// Who is there already costs nothing more, whether they have pushers or not.
-func TestUsersWhoAreThereCostNothingMoreWithAnImportSource(t *testing.T) {
+// Stored users cost no extra command, with pushers or without.
+func TestStoredUsersCostNoExtraCommandWithAnImportSource(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	for _, user := range []mxid.UserID{"@with:example.org", "@without:example.org"} {
@@ -177,8 +176,7 @@ func TestUsersWhoAreThereCostNothingMoreWithAnImportSource(t *testing.T) {
 	}
 }
 
-// dataCommands counts the commands of a client that read or change what users
-// have, and not what goes on beside requests.
+// dataCommands counts the commands of a client that read or change users' data, without background work.
 type dataCommands struct{ commands atomic.Int64 }
 
 func (d *dataCommands) count(cmds ...redis.Cmder) {
@@ -209,7 +207,7 @@ func deletion(appID, pushkey string) string {
 	return fmt.Sprintf(`{"app_id":%q,"pushkey":%q,"kind":null}`, appID, pushkey)
 }
 
-func TestAUserWhoWasForgottenDoesNotComeBackFromTheFormerServer(t *testing.T) {
+func TestAForgottenUserIsNotImportedAgainFromTheFormerServer(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	former := newFormerServer(alice)
@@ -232,7 +230,7 @@ func TestAUserWhoWasForgottenDoesNotComeBackFromTheFormerServer(t *testing.T) {
 	}
 }
 
-func TestASourceThatFailsIsAnswered503AndLogged(t *testing.T) {
+func TestAFailingImportSourceGives503AndALogLine(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	former := newFormerServer(alice)
@@ -247,7 +245,7 @@ func TestASourceThatFailsIsAnswered503AndLogged(t *testing.T) {
 	}
 }
 
-func TestWhatIsRefusedAtAFirstUseIsLoggedWithoutWhatItIs(t *testing.T) {
+func TestRefusedImportsAreLoggedWithoutTheirContent(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	former := newFormerServer()
@@ -265,7 +263,7 @@ func TestWhatIsRefusedAtAFirstUseIsLoggedWithoutWhatItIs(t *testing.T) {
 	}
 }
 
-func TestASourceIsGivenToNewAtOnceOrLate(t *testing.T) {
+func TestAnImportSourceMayComeEarlyOrLate(t *testing.T) {
 	t.Parallel()
 	at := newFormerServer(alice)
 	late := &struct{ module.ImportSource }{}

@@ -329,7 +329,7 @@ func (h *guardedHost) asks(ctx context.Context) error {
 		return err
 	}
 	cluster, key := h.servers.cluster, h.cfg.Redis.KeyPrefix+eventKey(mover)
-	stage := clusterStage{cluster: cluster}
+	stage := trialCluster{cluster: cluster}
 	slot := int(h.servers.admin.ClusterKeySlot(ctx, key).Val())
 	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(h.servers.t, slot))
 	if err != nil {

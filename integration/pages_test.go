@@ -181,7 +181,7 @@ func TestTheReadmeIsShort(t *testing.T) {
 }
 
 var (
-	testCommand  = regexp.MustCompile("`(go test [^`]*-run [^`]*)`")
+	testCommand  = regexp.MustCompile("(?m)(?:`|^)(go test [^`\n]*-run [^`\n]*)")
 	runFlag      = regexp.MustCompile(`-run (?:'([^']+)'|(\S+))`)
 	testFunction = regexp.MustCompile(`(?m)^func ((?:Test|Example|Fuzz)\w*)\(`)
 )

@@ -20,7 +20,7 @@ var promised = []string{
 	"module/mxid", "module/observe", "module/pusher", "module/pushrule", "module/storetest", "pusherstore", "rulestore",
 }
 
-// lent are types of other packages that promised ones take.
+// lent are types of other packages in the API of promised packages.
 var lent = map[string][]string{
 	"module/commit/rediscommit": {"Config", "Durability", "Options"},
 	"module/observe/metrics":    {"DeliveryConfig"},
@@ -28,7 +28,7 @@ var lent = map[string][]string{
 	"module/strictjson":         {"Member", "Reader"},
 }
 
-// A change of the golden file is a change of what hosts compile against.
+// A change of the golden file is a change of the API that hosts compile against.
 func TestTheAPIOfThePromisedPackagesIsAsListed(t *testing.T) {
 	t.Parallel()
 	var list []string
@@ -92,7 +92,7 @@ func TestOtherPackagesSayThatTheyMayChange(t *testing.T) {
 		}
 		others++
 		if !strings.Contains(doc, "may change at any time") {
-			t.Errorf("the documentation of %s begins %s, want that it may change at any time", pkg, doc)
+			t.Errorf("the documentation of %s begins %s, want a sentence that it may change at any time", pkg, doc)
 		}
 	}
 	if others < 5 {
@@ -100,7 +100,7 @@ func TestOtherPackagesSayThatTheyMayChange(t *testing.T) {
 	}
 }
 
-// compiled returns what the compiler exports of packages.
+// compiled returns the compiler's view of packages.
 func compiled(t *testing.T) func(name string) *types.Package {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}
@@ -128,8 +128,7 @@ func compiled(t *testing.T) func(name string) *types.Package {
 
 func importPath(name string) string { return path.Join(modulePath, strings.TrimPrefix(name, "pushfx")) }
 
-// describe returns a line for an exported object, and for each exported field and
-// method that it has of its own.
+// describe returns a line for an exported object, and for each of its exported fields and methods.
 func describe(object types.Object) []string {
 	name := object.Pkg().Name() + "." + object.Name()
 	if _, isType := object.(*types.TypeName); !isType {
@@ -159,7 +158,7 @@ func describe(object types.Object) []string {
 	return lines
 }
 
-// typeText is a type without the names of parameters, which are no part of the API.
+// typeText returns a type without the names of parameters, which are not part of the API.
 func typeText(t types.Type) string {
 	switch t := t.(type) {
 	case *types.Struct:

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// proxies has a proxy before each of some servers, by the server's port.
+// proxies has a proxy for each server, by the server's port.
 type proxies map[string]*redistest.Proxy
 
 func newProxies(t *testing.T, servers ...*redistest.Server) proxies {
@@ -37,8 +37,8 @@ func (p proxies) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// client returns a client with the settings that the host developer's page asks
-// for. A client of one server does not retry, so the store sees lost replies.
+// client returns a client with the settings of the host developer's page. A client of one server does not
+// retry, so the store sees lost replies.
 func (p proxies) client(t *testing.T, addrs ...string) (client redis.UniversalClient) {
 	t.Helper()
 	if len(addrs) == 1 {
@@ -56,8 +56,7 @@ func (p proxies) client(t *testing.T, addrs ...string) (client redis.UniversalCl
 	return client
 }
 
-// loseReplies has every server's n-th reply to a store's command lost, counted
-// anew after each, until the context ends.
+// loseReplies makes every server lose every n-th reply to a store's command until the context ends.
 func (p proxies) loseReplies(ctx context.Context, n int) {
 	for _, proxy := range p {
 		go func() {
@@ -71,8 +70,8 @@ func (p proxies) loseReplies(ctx context.Context, n int) {
 	}
 }
 
-// eachLossy runs a test on a server and on a cluster that lose every fifth reply
-// to a store's command. Each call of newClient is for another host.
+// eachLossy runs a test on a server and on a cluster that lose every fifth reply to a store's command. Each
+// call of newClient is for another host.
 func eachLossy(t *testing.T, run func(t *testing.T, newClient func(*testing.T) redis.UniversalClient)) {
 	redistest.Require(t)
 	for name, start := range map[string]func(*testing.T) []*redistest.Server{

@@ -22,7 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// byToken authenticates as a host of net/http does. The token is the user id.
+// byToken authenticates requests as a net/http host does. The token is the user id.
 func byToken(r *http.Request) (handlers.Requester, error) {
 	token, found := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !found {
@@ -40,7 +40,7 @@ func startPush(t *testing.T, p *pushfx.Push) {
 	runPush(t, p)
 }
 
-// runPush does the background work of a Push until stop is called, or the test ends.
+// runPush runs the background work of a Push until stop is called or the test ends.
 func runPush(tb testing.TB, p *pushfx.Push) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan struct{})
@@ -116,7 +116,7 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 	}
 }
 
-func TestNewRefusesWhatCannotWork(t *testing.T) {
+func TestNewRefusesInvalidOptions(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	taken := prometheus.NewRegistry()
@@ -137,7 +137,7 @@ func TestNewRefusesWhatCannotWork(t *testing.T) {
 	}
 }
 
-// countingPushkeys counts how often somebody looks for pushkeys to reconcile.
+// countingPushkeys counts the searches for pending pushkeys.
 type countingPushkeys struct {
 	noPushkeys
 	looks *atomic.Int32
@@ -148,8 +148,7 @@ func (c countingPushkeys) Pending(context.Context, time.Time, int) ([]module.Pen
 	return nil, nil
 }
 
-// However a host builds the module, and whatever it replaces or asks for, what
-// runs beside requests runs.
+// Background work runs however a host builds the module, and whatever the host replaces or asks for.
 func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 	stores := func(looks *atomic.Int32) module.Stores {
 		return module.Stores{
@@ -196,14 +195,14 @@ func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 				var looks atomic.Int32
 				host(t, &looks)
 				if looks.Load() == 0 {
-					t.Error("in a minute nobody looked for pushkeys to reconcile")
+					t.Error("no search for pending pushkeys in a minute")
 				}
 			})
 		})
 	}
 }
 
-// countingRules counts the contents that are read through a service.
+// countingRules counts the contents read through a service.
 type countingRules struct {
 	module.RuleService
 	reads *atomic.Int32
@@ -214,9 +213,9 @@ func (c countingRules) Content(ctx context.Context, user mxid.UserID) (module.Co
 	return c.RuleService.Content(ctx, user)
 }
 
-// A wrapped RuleService sees single users' rules being read by the endpoints,
-// the host and sync services; bulk reads go to the stores.
-func TestWhatADecoratorOfTheRuleServiceSees(t *testing.T) {
+// Reads of single users by endpoints, HostService and SyncService go through a wrapped RuleService; bulk reads
+// go to the stores.
+func TestADecoratedRuleServiceGetsReadsOfSingleUsers(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	var reads atomic.Int32
@@ -250,13 +249,12 @@ func TestWhatADecoratorOfTheRuleServiceSees(t *testing.T) {
 	}
 }
 
-// nobody is a host's accounts for which everybody is logged out.
+// nobody is an Accounts in which every device is logged out.
 type nobody struct{}
 
 func (nobody) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return false, nil }
 
-// A host whose accounts need the module's services fills them later: as an argument of
-// fx they would be a circle.
+// A host whose Accounts need the module's services sets them later, since fx refuses a cycle.
 func TestAccountsMayComeAfterTheServices(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
@@ -270,8 +268,8 @@ func TestAccountsMayComeAfterTheServices(t *testing.T) {
 	}
 }
 
-// The mistakes that hosts make most: each works, or is told in one line.
-func TestTheClientAndTheRegistryMayHaveTheirConcreteTypes(t *testing.T) {
+// Common mistakes of hosts: each works, or gives an error of one line.
+func TestConcreteTypesOfClientAndRegistryWork(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)
 	client := redis.NewClient(&redis.Options{Addr: server.Addr()})
@@ -287,7 +285,7 @@ func TestTheClientAndTheRegistryMayHaveTheirConcreteTypes(t *testing.T) {
 	}
 }
 
-func TestAHostWithoutAClientIsToldInOneLine(t *testing.T) {
+func TestAMissingClientGivesAnErrorOfOneLine(t *testing.T) {
 	t.Parallel()
 	err := fx.New(fx.NopLogger, pushfx.Module, fx.Provide(zap.NewNop)).Err()
 	const want = "pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient"

@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// netBytes returns how many bytes a server has received and sent so far.
+// netBytes returns how many bytes a server has received and sent.
 func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "stats").Result()
@@ -34,8 +34,7 @@ func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64)
 	return received, sent
 }
 
-// moved returns how many bytes a server receives and sends while something is
-// done.
+// moved returns how many bytes a server receives and sends during do.
 func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sent int64) {
 	t.Helper()
 	receivedBefore, sentBefore := netBytes(t, client)
@@ -44,8 +43,7 @@ func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sen
 	return received - receivedBefore, sent - sentBefore
 }
 
-// shareAmongRich has many users share a pushkey, each of whom has large pushers
-// beside it.
+// shareAmongRich makes many users with large pushers share a pushkey.
 func shareAmongRich(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.Pusher) {
 	t.Helper()
 	for _, user := range users {
@@ -56,7 +54,7 @@ func shareAmongRich(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.P
 	}
 }
 
-// setLarge gives a user large pushers, almost as many as they may have.
+// setLarge gives a user large pushers, almost up to the limit.
 func setLarge(t *testing.T, h pushkeyHost, user mxid.UserID) {
 	t.Helper()
 	const large = 14
@@ -73,9 +71,9 @@ func setLarge(t *testing.T, h pushkeyHost, user mxid.UserID) {
 	}
 }
 
-// A request about a pushkey that many users share moves what is about it, not
-// all the pushers that they have, even on a host that has cached nothing.
-func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
+// A request about a pushkey that many users share transfers only the pushers with that pushkey, even on a host
+// with an empty cache.
+func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	const (
@@ -133,10 +131,9 @@ func TestARequestAboutAPushkeyOfManyMovesLittle(t *testing.T) {
 	}
 }
 
-// A pusher whose text grows is checked against the limit on all that its user has,
-// which need not be read for that: neither by a host that knows nothing of the user
-// nor by one whose user changes pushers at another host, too.
-func TestAPusherOfManyThatGrowsMovesLittle(t *testing.T) {
+// A growing pusher is checked against the limit on all pushers of its user without reading them, on a host that
+// has not cached the user, and on a host whose user changes pushers elsewhere.
+func TestAGrowingPusherTransfersLittle(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	const (

@@ -21,7 +21,7 @@ import (
 	"github.com/pushfx/pushfx/pusherstore"
 )
 
-// pushkeyHost is one host's service and what it works on.
+// pushkeyHost is a host's service with its stores.
 type pushkeyHost struct {
 	store   *pusherstore.Store
 	index   *pusherstore.Index
@@ -47,7 +47,7 @@ func sharedPusher(pushkey string) pusher.Pusher {
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
 }
 
-// owners returns which of some users have a pusher of a key, in their order.
+// owners returns the users who have a pusher of a key, in order.
 func (h pushkeyHost) owners(t *testing.T, key pusher.Key, users []mxid.UserID) (owners []mxid.UserID) {
 	t.Helper()
 	for _, user := range users {
@@ -62,7 +62,7 @@ func (h pushkeyHost) owners(t *testing.T, key pusher.Key, users []mxid.UserID) (
 	return owners
 }
 
-// claimants returns the users whom the index names, in order.
+// claimants returns the users in the index of a key, in order.
 func (h pushkeyHost) claimants(t *testing.T, key pusher.Key) []mxid.UserID {
 	t.Helper()
 	claims, err := h.index.Load(t.Context(), key.Digest())
@@ -72,7 +72,7 @@ func (h pushkeyHost) claimants(t *testing.T, key pusher.Key) []mxid.UserID {
 	return slices.Sorted(slices.Values(claims.Users()))
 }
 
-// crowd returns so many users, in order.
+// crowd returns n users, in order.
 func crowd(n int) (users []mxid.UserID) {
 	for i := range n {
 		users = append(users, mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
@@ -80,8 +80,7 @@ func crowd(n int) (users []mxid.UserID) {
 	return users
 }
 
-// setAtOnce has each user set a pusher, by way of the hosts in turn, and
-// returns what each got.
+// setAtOnce has each user set a pusher through the hosts in turn, and returns the results.
 func setAtOnce(ctx context.Context, hosts [2]pushkeyHost, users []mxid.UserID, p pusher.Pusher) []error {
 	errs := make([]error, len(users))
 	var group sync.WaitGroup
@@ -99,7 +98,7 @@ func TestPushkeyIndexContract(t *testing.T) {
 	})
 }
 
-func TestAUsersClaimsToAPushkeyAreKeptApart(t *testing.T) {
+func TestClaimsOfOneUserAreSeparate(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient(t)), newPushkeyHost(t, newClient(t))}
@@ -127,7 +126,7 @@ func TestAUsersClaimsToAPushkeyAreKeptApart(t *testing.T) {
 	})
 }
 
-func TestClaimsThatCannotBeReadAreNotOverwritten(t *testing.T) {
+func TestUnreadableClaimsAreNotOverwritten(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	h, p := newPushkeyHost(t, client), sharedPusher("key")
@@ -170,7 +169,7 @@ func eachRealRedis(t *testing.T, run func(t *testing.T, newClient func() redis.U
 	})
 }
 
-func TestOfUsersWhoSetAPushkeyAtOnceOneHasIt(t *testing.T) {
+func TestOneOfManySimultaneousUsersKeepsAPushkey(t *testing.T) {
 	t.Parallel()
 	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
@@ -192,10 +191,9 @@ func TestOfUsersWhoSetAPushkeyAtOnceOneHasIt(t *testing.T) {
 	})
 }
 
-// TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimReconcilesIt cuts
-// connections of one of two hosts, before a command or in place of its reply.
-// Nobody tries again, as if their host had died.
-func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimReconcilesIt(t *testing.T) {
+// TestNextClaimReconcilesAPushkeyAfterCutConnections cuts connections of one of two hosts, before
+// a command or before its reply. The host does not retry, as if it had died.
+func TestNextClaimReconcilesAPushkeyAfterCutConnections(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -217,8 +215,7 @@ func TestWhenConnectionsAreCutWhileAPushkeyIsSetTheNextClaimReconcilesIt(t *test
 	}
 }
 
-// cutRound has users set a pushkey at once, some of whom may fail, and has it
-// reconciled.
+// cutRound has users set a pushkey at once, some without success, and then reconciles the pushkey.
 func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	t.Helper()
 	users, p := crowd(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))
@@ -253,7 +250,7 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	return failures
 }
 
-// wantNamed fails unless the index names all who have a pusher of a key.
+// wantNamed fails unless the index names all users with a pusher of a key.
 func wantNamed(t *testing.T, h pushkeyHost, key pusher.Key, users []mxid.UserID) {
 	t.Helper()
 	named := h.claimants(t, key)
@@ -264,7 +261,7 @@ func wantNamed(t *testing.T, h pushkeyHost, key pusher.Key, users []mxid.UserID)
 	}
 }
 
-func TestWhatADeadHostLeftPendingAnotherReconciles(t *testing.T) {
+func TestAnotherHostReconcilesTheClaimsOfADeadHost(t *testing.T) {
 	t.Parallel()
 	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
@@ -302,7 +299,7 @@ func TestWhatADeadHostLeftPendingAnotherReconciles(t *testing.T) {
 	})
 }
 
-// dyingStore is a store that is not reached any more once pushers were stored.
+// dyingStore is a store that becomes unreachable after it stored pushers.
 type dyingStore struct{ *pusherstore.Store }
 
 func (dyingStore) LoadPusher(_ context.Context, _ pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {

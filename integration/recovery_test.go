@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// The settings of the demo host's clients; see homeserver/redis.go.
+// The client settings of the demo host; see homeserver/redis.go.
 const (
 	demoDialTimeout = 1200 * time.Millisecond
 	demoDialTries   = 2
@@ -70,19 +70,18 @@ func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// site is servers with two hosts.
+// site is a set of servers with two hosts.
 type site struct {
 	cluster *redistest.ClusterServers // nil for other servers
 	victim  *redistest.Server         // what has the data of the first users
 	hosts   []*host
 	users   [][]string // by the server that has their data at first
 
-	// takeover returns when another server has taken over from the victim.
+	// takeover returns when another server has replaced the victim.
 	takeover func(ctx context.Context) error
 }
 
-// newSite starts the hosts, and has the users' data made, what the index of
-// pushkeys has of them included.
+// newSite starts the hosts and creates the users' rules, pushers and pushkey index entries.
 func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]string) *site {
 	t.Helper()
 	s := &site{users: users}
@@ -98,7 +97,7 @@ func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]str
 	return s
 }
 
-// sharing is how many users have their data on the same server.
+// sharing is the number of users on one server.
 const sharing = 4
 
 func newRecoveryUser() string { return fmt.Sprintf("@recovery%d:example.org", users.Add(1)) }
@@ -140,8 +139,7 @@ func sentinelSite(t *testing.T) *site {
 	return s
 }
 
-// clusterSite is of three masters with a replica each. All keep their data when
-// they are stopped.
+// clusterSite returns three masters with one replica each, all with persistence.
 func clusterSite(args ...string) func(t *testing.T) *site {
 	return func(t *testing.T) *site {
 		t.Helper()
@@ -159,8 +157,7 @@ func clusterSite(args ...string) func(t *testing.T) *site {
 	}
 }
 
-// usersOfEach returns users for each master, which has what the index of
-// pushkeys knows of the user's pusher, too.
+// usersOfEach returns users for each master. A user's claim to a pushkey is on the same master.
 func usersOfEach(t *testing.T, cluster *redistest.ClusterServers, client *redis.ClusterClient) [][]string {
 	t.Helper()
 	masterOf := func(key string) int {
@@ -184,13 +181,13 @@ func usersOfEach(t *testing.T, cluster *redistest.ClusterServers, client *redis.
 
 func recoveryPushkey(user string) string { return "key of " + user }
 
-// claimsKey is that of the claims to a pushkey.
+// claimsKey returns the key of the claims to a pushkey.
 func claimsKey(appID, pushkey string) string {
 	return "pushkey:{" + string(pusher.Key{AppID: appID, Pushkey: pushkey}.Digest()) + "}"
 }
 
-// sighting is a request and what became of it.
-type sighting struct {
+// outcome is a request with its outcome.
+type outcome struct {
 	request string
 	spared  bool // not for a user of the victim
 	sent    time.Time
@@ -198,10 +195,9 @@ type sighting struct {
 	answer  string
 }
 
-func (s sighting) failed() bool { return !strings.HasPrefix(s.answer, "200 ") }
+func (s outcome) failed() bool { return !strings.HasPrefix(s.answer, "200 ") }
 
-// traffic is requests for the users of a site. They are sent at a steady pace,
-// however long the answers to earlier ones take.
+// traffic sends requests for the users of a site at a steady pace, however long earlier answers take.
 type traffic struct {
 	*site
 	t     *testing.T
@@ -209,10 +205,10 @@ type traffic struct {
 	sends sync.WaitGroup
 
 	mu   sync.Mutex
-	seen []sighting
+	seen []outcome
 }
 
-// pace is the time between two requests for users of the same server.
+// pace is the time between two requests for users of one server.
 const pace = 80 * time.Millisecond
 
 func (s *site) startTraffic(t *testing.T) *traffic {
@@ -224,8 +220,8 @@ func (s *site) startTraffic(t *testing.T) *traffic {
 	return tr
 }
 
-// stop waits for all answers, and returns what was seen.
-func (tr *traffic) stop() []sighting {
+// stop waits for all answers and returns the requests.
+func (tr *traffic) stop() []outcome {
 	tr.end()
 	tr.sends.Wait()
 	return tr.seen
@@ -244,8 +240,8 @@ func (tr *traffic) drive(ctx context.Context, server int) {
 	}
 }
 
-// send sends the n-th request for a user of the server: reads and changes of
-// both stores take turns, and so do the hosts and the users.
+// send sends the n-th request for a user of the server. Reads and changes of both stores alternate, and so do
+// hosts and users.
 func (tr *traffic) send(server, n int) {
 	requests := []string{
 		"GET /pushrules/",
@@ -261,22 +257,21 @@ func (tr *traffic) send(server, n int) {
 	path, _, _ := strings.Cut(request, " {")
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
-	tr.seen = append(tr.seen, sighting{path, server > 0, sent, time.Since(sent), got})
+	tr.seen = append(tr.seen, outcome{path, server > 0, sent, time.Since(sent), got})
 }
 
-// servers is a kind of them.
+// servers is one kind of Redis deployment.
 type servers struct {
 	start func(t *testing.T) *site
 
-	// silence is after what time they give one of them up.
+	// silence is the time after which the other servers replace a failed one.
 	silence time.Duration
 
-	// catchUp is how long after they serve again hosts may come back, where they
-	// have taken all the time that there was.
+	// catchUp is the extra time that hosts may take after a long outage.
 	catchUp time.Duration
 }
 
-// The silences are those that redistest configures.
+// redistest configures these times.
 var (
 	wholeCluster = servers{clusterSite(), 2 * time.Second, time.Second}
 	partsCluster = servers{clusterSite("--cluster-require-full-coverage", "no"), 2 * time.Second, time.Second}
@@ -289,19 +284,18 @@ type outage struct {
 	name string
 	of   servers
 
-	// strike has the servers fail. It returns when they serve again, and since
-	// when they could see to that.
+	// strike makes the servers fail. It returns when the servers work again, with the time since when they
+	// could have noticed.
 	strike func(s *site, t *testing.T) (struck time.Time)
 
-	// spares is for how long the users of other masters notice nothing; 0 where
-	// there are none, or they are struck themselves.
+	// spares is how long users of other masters notice nothing; 0 if the fault concerns all masters.
 	spares time.Duration
 
-	// repair brings the victim back where strike has not; nil for nothing.
+	// repair brings the victim back if strike has not; nil for none.
 	repair func(*redistest.Server)
 }
 
-// forGood spares for longer than any test takes.
+// forGood is longer than any test.
 const forGood = time.Hour
 
 var outages = []outage{
@@ -373,7 +367,7 @@ func (s *site) stopAndStart(*testing.T) (struck time.Time) {
 	return time.Now()
 }
 
-// freezeForAWhile is for longer than an operation may take.
+// freezeForAWhile freezes the server for longer than an operation may take.
 func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
 	s.victim.Pause()
 	time.Sleep(handlers.DefaultConfig().RequestTimeout + calm)
@@ -381,31 +375,29 @@ func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
 	return time.Now()
 }
 
-// recovery is what was seen of an outage.
+// recovery is the record of an outage.
 type recovery struct {
 	began   time.Time // when all was well yet
 	struck  time.Time
 	served  time.Time // when the servers served again
 	settled time.Time // from when on all must be well
-	seen    []sighting
+	seen    []outcome
 }
 
 const (
-	// comeBack is how long after the silence hosts may take to come back.
+	// comeBack is how long hosts may take after the silence to serve again.
 	comeBack = 3 * time.Second
 
-	// calm is how long all must be well before and after.
+	// calm is how long all requests must succeed before and after.
 	calm = 500 * time.Millisecond
 
-	// down is how long servers are stopped, for longer than clients try again.
+	// down is how long servers are stopped: longer than clients retry.
 	down = time.Second
 
-	// slack is how much later than it should an answer may come, where the
-	// machine is busy.
+	// slack is how late an answer may come on a busy machine.
 	slack = 5 * time.Second
 
-	// longWait is for somebody else: a busy machine alone makes nobody wait as
-	// long.
+	// longWait shows a wait for the failed server: load alone never takes as long.
 	longWait = slack
 )
 
@@ -426,11 +418,11 @@ func (o outage) watch(t *testing.T, s *site) recovery {
 	return r
 }
 
-// check wants every request answered, 200 where it must be.
+// check wants every request answered, with 200 outside the outage.
 func (r recovery) check(t *testing.T, spares time.Duration) {
 	t.Helper()
 	limit := handlers.DefaultConfig().RequestTimeout + slack
-	complaints := map[string][]sighting{}
+	complaints := map[string][]outcome{}
 	for _, s := range r.seen {
 		answered := s.sent.Add(s.took)
 		var complaint string
@@ -457,11 +449,10 @@ func (r recovery) check(t *testing.T, spares time.Duration) {
 	}
 }
 
-// columns are those of the rows.
+// columns names the columns of the rows.
 const columns = "seconds from the strike on\tservers back\tlast failure\tlast wait\tlongest\tfailed\tspared failed\tlast failure\n"
 
-// row tells how long everybody took. Times are those of sending; a wait is for
-// longer than [calm].
+// row shows the times of an outage, counted from the moment of sending. A wait is longer than [calm].
 func (r recovery) row(name string) string {
 	last, failed, sent := map[bool]float64{}, map[bool]int{}, map[bool]int{}
 	var wait float64
@@ -482,8 +473,7 @@ func (r recovery) row(name string) string {
 		last[false], wait, longest.Seconds(), failed[false], sent[false], failed[true], sent[true], last[true])
 }
 
-// TestHostsComeBackAfterAnOutage has its outages at once, not only as many as
-// there are processors: there is little to compute, and much to wait for.
+// TestHostsComeBackAfterAnOutage runs more outages at once than there are processors, because they mostly wait.
 func TestHostsComeBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -511,17 +501,16 @@ func TestHostsComeBackAfterAnOutage(t *testing.T) {
 	t.Logf("\n%s", &table)
 }
 
-// wantUnnoticed wants all to be well while the victim comes back, which is a
-// replica then.
+// wantUnnoticed wants every request to succeed while the victim returns as a replica.
 func (s *site) wantUnnoticed(t *testing.T, repair func(*redistest.Server)) {
 	t.Helper()
 	traffic := s.startTraffic(t)
 	defer traffic.stop()
 	repair(s.victim)
 	s.wait(t, s.cluster.WaitWhole)
-	failed := slices.DeleteFunc(traffic.stop(), func(s sighting) bool { return !s.failed() })
+	failed := slices.DeleteFunc(traffic.stop(), func(s outcome) bool { return !s.failed() })
 	if len(failed) > 0 {
-		t.Errorf("while the victim comes back, %d requests fail; for example %s: got %s after %v",
+		t.Errorf("while the victim returns, %d requests fail; for example %s: got %s after %v",
 			len(failed), failed[0].request, failed[0].answer, failed[0].took)
 	}
 }

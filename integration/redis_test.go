@@ -20,7 +20,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// shortTimeout is a tenth of the default, so that failures are seen soon.
+// shortTimeout sets a tenth of the default, so that failures come soon.
 func shortTimeout(c pushfx.Config) pushfx.Config {
 	setTimeouts(&c, shortLimit)
 	return c
@@ -33,7 +33,7 @@ func setTimeouts(c *pushfx.Config, timeout time.Duration) {
 	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
 }
 
-func TestARedisThatStopsAnsweringGives503InTimeAndTheHostRecovers(t *testing.T) {
+func TestASilentRedisGives503InTimeAndTheHostRecovers(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	for name, fault := range map[string]struct{ begin, end func(*redistest.Server) }{

@@ -21,8 +21,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// use counts the calls of something that a host put in the place of the
-// module's own, or in front of it.
+// use counts the calls of a replacement or wrapper.
 type use struct{ calls *atomic.Int64 }
 
 func (u use) count() { u.calls.Add(1) }
@@ -141,7 +140,7 @@ func (u usedHealth) Healthy(context.Context) error {
 	return nil
 }
 
-// replacements has a way to replace or wrap each interface of the registry.
+// replacements replaces or wraps each interface of the registry.
 func replacements(u use) map[string]fx.Option {
 	return map[string]fx.Option{
 		"RuleStore":      fx.Decorate(func(s module.RuleStore) module.RuleStore { return usedRules{s, u} }),
@@ -216,7 +215,7 @@ func registryInterfaces(t *testing.T) (names []string) {
 	return names
 }
 
-func TestDefaultRulesOfTheHostBehaveLikeTheSpecifications(t *testing.T) {
+func TestAHostsDefaultRulesBehaveLikeTheSpecifications(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	const id = ".org.example.rule.poll"

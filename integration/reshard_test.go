@@ -18,22 +18,22 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// clusterStage is a stage on a cluster, for users with a slot of their own.
-type clusterStage struct {
-	*stage
+// trialCluster is a trialServer on a cluster, with a slot for each user.
+type trialCluster struct {
+	*trialServer
 	cluster    *redistest.ClusterServers
 	durability rediscommit.Durability
 	taken      map[int]bool // slots
 }
 
-func newClusterStage(t *testing.T, d rediscommit.Durability) *clusterStage {
+func newTrialCluster(t *testing.T, d rediscommit.Durability) *trialCluster {
 	t.Helper()
 	cluster := redistest.Cluster(t, 3, d.Replicas)
 	client := cluster.Client(t)
-	return &clusterStage{&stage{client: client, host: startHost(t, client)}, cluster, d, map[int]bool{}}
+	return &trialCluster{&trialServer{client: client, host: startHost(t, client)}, cluster, d, map[int]bool{}}
 }
 
-func (s *clusterStage) newUser(t *testing.T) (user string, slot int) {
+func (s *trialCluster) newUser(t *testing.T) (user string, slot int) {
 	t.Helper()
 	for {
 		user := newEffectsUser()
@@ -48,9 +48,9 @@ func (s *clusterStage) newUser(t *testing.T) (user string, slot int) {
 	}
 }
 
-// moving is a scene of a user whose slot moves to another master.
+// moving is a trial of a user whose slot moves to another master.
 type moving struct {
-	*scene
+	*trial
 	cluster *redistest.ClusterServers
 	slot    int
 	to      *redistest.Server
@@ -59,8 +59,8 @@ type moving struct {
 	told    *refusals
 }
 
-// newMoving prepares the scene.
-func (s *clusterStage) newMoving(t *testing.T, n int, when phase) *moving {
+// newMoving prepares the trial.
+func (s *trialCluster) newMoving(t *testing.T, n int, when phase) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
 	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), way: newProxies(t, s.cluster.Masters()...), told: &refusals{}}
@@ -76,16 +76,15 @@ func (s *clusterStage) newMoving(t *testing.T, n int, when phase) *moving {
 		}),
 		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),
 	)
-	m.scene = &scene{mutations[n], undisturbed(t)[n], t, s.stage, user, nil, h, heard}
+	m.trial = &trial{mutations[n], undisturbed(t)[n], t, s.trialServer, user, nil, h, heard}
 	m.take("before anything is stored", when.empty)
 	m.prepare(t, s.host, s.client, user)
 	m.take("before the request", when.ready)
 	return m
 }
 
-// newClient returns one that knows where the slots are at first, and hears of
-// nothing else but what nodes tell it.
-func (s *clusterStage) newClient(t *testing.T, m *moving) *redis.ClusterClient {
+// newClient returns a client that knows the slots at first and later learns only from redirections.
+func (s *trialCluster) newClient(t *testing.T, m *moving) *redis.ClusterClient {
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                      s.cluster.Addrs(),
 		Dialer:                     m.way.dial,
@@ -98,8 +97,8 @@ func (s *clusterStage) newClient(t *testing.T, m *moving) *redis.ClusterClient {
 	return client
 }
 
-// otherMaster returns one to which the slot can move.
-func (s *clusterStage) otherMaster(t *testing.T, slot int) *redistest.Server {
+// otherMaster returns a master to which the slot can move.
+func (s *trialCluster) otherMaster(t *testing.T, slot int) *redistest.Server {
 	t.Helper()
 	from, err := s.cluster.MasterOf(t.Context(), slot)
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *clusterStage) otherMaster(t *testing.T, slot int) *redistest.Server {
 	return masters[(slices.Index(masters, from)+1)%len(masters)]
 }
 
-// part is one of a move.
+// part is a part of a move.
 type part func(m *moving) error
 
 func (m *moving) take(when string, do part) {
@@ -132,7 +131,7 @@ func (m *moving) open(keys ...string) (err error) {
 	return m.move.MoveKeys(m.t.Context(), keys...)
 }
 
-// close ends the move with the keys that are left.
+// close ends the move with the remaining keys.
 func (m *moving) close() error {
 	if m.move == nil {
 		return errors.New("it has not begun")
@@ -150,7 +149,7 @@ func movesBoth(m *moving) error   { return m.open(m.keys()...) }
 func closes(m *moving) error      { return m.close() }
 func movesSlot(m *moving) error   { return m.cluster.MoveSlot(m.t.Context(), m.slot, m.to) }
 
-// phase is how far the move has come when a mutation meets it.
+// phase is the progress of the move when the mutation arrives.
 type phase struct {
 	name       string
 	empty      part   // before the user has anything
@@ -176,7 +175,7 @@ var phases = []phase{
 	{name: "slot moves before the write", writing: movesSlot, told: "MOVED"},
 }
 
-// refusals are the first words of what nodes refuse, as a hook of their clients.
+// refusals records the first word of each refusal, as a hook of the nodes' clients.
 type refusals struct {
 	words  sync.Map
 	hidden string // the address of a node that others do not tell of
@@ -213,7 +212,7 @@ func (r *refusals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 	}
 }
 
-// plan has a fault strike the first write to a key of the user, at each node.
+// plan plans a fault at the first write to a key of the user, at each node.
 func (m *moving) plan(fault func(p *redistest.Proxy) *redistest.Fault) (faults []*redistest.Fault) {
 	for _, proxy := range m.way {
 		faults = append(faults, fault(proxy).With("{"+m.user+"}"))
@@ -236,8 +235,7 @@ func (m *moving) wantOneStruck(faults []*redistest.Fault) {
 	})
 }
 
-// play makes the mutation, whose first reply may be lost, and has the move end
-// after it.
+// play sends the mutation, whose first reply may be lost, and then ends the move.
 func (m *moving) play(when phase, losesReply bool) {
 	var losses, holds []*redistest.Fault
 	if losesReply {
@@ -259,9 +257,8 @@ func (m *moving) play(when phase, losesReply bool) {
 	if losesReply {
 		m.wantOneStruck(losses)
 	}
-	// Where a reply is lost, the client looks for the nodes, and may have found
-	// them before it tries again: a node need not tell it then. The claim of a new
-	// pusher comes first, on another slot.
+	// After a lost reply the client looks up the nodes, and may know them before it tries again: then no node
+	// redirects it. The claim of a new pusher comes first, on another slot.
 	if _, told := m.told.words.Load(when.told); when.told != "" && m.name != "new pusher" && !losesReply && !told {
 		m.errorf("no node has answered %s", when.told)
 	}
@@ -274,24 +271,24 @@ func (m *moving) play(when phase, losesReply bool) {
 	}
 }
 
-func TestEveryChangeTakesEffectOnceWhileItsSlotMoves(t *testing.T) {
+func TestEffectOnceWhileSlotMoves(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	for _, durability := range []rediscommit.Durability{{}, {Replicas: 1, Timeout: time.Second}} {
 		t.Run(fmt.Sprint("durability ", durability), func(t *testing.T) {
 			t.Parallel()
-			stage := newClusterStage(t, durability)
+			trialServer := newTrialCluster(t, durability)
 			for n, when := range phases {
 				for _, losesReply := range few(1, []bool{n%2 == 1, n%2 == 0}) {
-					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { stage.everyMove(t, when, losesReply) })
+					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { trialServer.everyMove(t, when, losesReply) })
 				}
 			}
 		})
 	}
 }
 
-// everyMove plays a scene for each mutation, all at once.
-func (s *clusterStage) everyMove(t *testing.T, when phase, losesReply bool) {
+// everyMove plays a trial for each mutation, all in parallel.
+func (s *trialCluster) everyMove(t *testing.T, when phase, losesReply bool) {
 	var group sync.WaitGroup
 	for n := range mutations {
 		m := s.newMoving(t, n, when)

@@ -6,7 +6,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// withoutRevision takes the revision out of a stored event.
+// withoutRevision splits a stored event into its text and its revision.
 func withoutRevision(event string) (string, stored.Revision) {
 	open, text, found := strings.Cut(event, `,"revision":`)
 	if !found {
@@ -15,7 +15,7 @@ func withoutRevision(event string) (string, stored.Revision) {
 	return open + "}", stored.ReadRevision(strings.TrimSuffix(text, "}"))
 }
 
-// withoutRevisionFields takes the revision out of a stored hash of pushers.
+// withoutRevisionFields removes the revision from a stored hash of pushers and returns it.
 func withoutRevisionFields(fields map[string]string) stored.Revision {
 	revision := stored.ReadRevision(fields["revision"])
 	delete(fields, "revision")

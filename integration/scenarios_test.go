@@ -13,19 +13,17 @@ import (
 	"testing"
 )
 
-// Each file testdata/*.txtar is a scenario in the txtar format: requests and
-// their answers in turn, with some words before them or after an empty line.
+// Each file testdata/*.txtar is a scenario: requests with their answers, in the
+// txtar format. An empty line ends a section; text after it is a comment.
 //
 //	-- PUT /_matrix/client/v3/pushrules/global/room/!a:b as @bob:example.org --
 //	{"actions": []}
 //	-- 200 --
 //	{}
 //
-// A request is made by @alice:example.org unless it says otherwise; "as
-// nobody" sends no token. What stands below it is its body. Answers are
-// compared as JSON whose members have an order; spacing does not count. At the
-// start of a scenario Alice has the server's default rules, other users have
-// nothing.
+// @alice:example.org sends requests without "as"; "as nobody" sends no token.
+// The comparison of answers respects the order of members and ignores spacing.
+// At the start Alice has the server's default rules, other users have no data.
 func TestScenarios(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("testdata/*.txtar")
@@ -54,14 +52,12 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// section is a part of a scenario: a request with its body, or a status with
-// the answer.
+// section is a request with its body, or a status with the answer.
 type section struct{ name, body string }
 
 var sectionName = regexp.MustCompile(`(?m)^-- (.+) --$`)
 
-// sections returns the sections of a txtar file, each up to its first empty
-// line.
+// sections returns the sections of a txtar file, each up to its first empty line.
 func sections(text string) []section {
 	var list []section
 	names := sectionName.FindAllStringSubmatch(text, -1)
@@ -93,7 +89,7 @@ func (s *service) play(request, want section) error {
 	return nil
 }
 
-// compact takes the spacing out of JSON.
+// compact removes the spacing from JSON.
 func compact(text string) string {
 	var b bytes.Buffer
 	if err := json.Compact(&b, []byte(text)); err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// hush are the secrets of the requests below: what a client may read in the
-// answer to a request of its own that succeeded, and nobody anywhere else.
+// hush are the secrets of the requests below. Only the answer to the client's own successful request may
+// contain them.
 var hush = struct{ pushkey, data, pattern string }{"hush-pushkey", "hush-data", "hush-pattern"}
 
-// secretive are requests that succeed, and hold all secrets between them.
+// secretive are requests that succeed and contain all secrets between them.
 var secretive = []struct{ method, path, body string }{
 	{http.MethodPost, "/pushers/set", `{"kind":"http","app_id":"app","pushkey":"` + hush.pushkey + `","app_display_name":"App",` +
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify?` + hush.data +
@@ -26,9 +26,8 @@ var secretive = []struct{ method, path, body string }{
 	{http.MethodPut, "/pushrules/global/content/word/enabled", `{"enabled":true,"x":"` + hush.pattern + `"}`},
 }
 
-// spoil returns bodies that a request must be refused for, most of them, made
-// of one that succeeds: cut off anywhere, with a byte changed anywhere, with
-// something before or behind it.
+// spoil returns variants of a body, most of them invalid: cut off anywhere, with a changed byte anywhere, with
+// text before or after.
 func spoil(body string) (bodies []string) {
 	for i := range body {
 		bodies = append(bodies, body[:i])
@@ -87,7 +86,7 @@ func TestNoSecretIsInALogOrInAnError(t *testing.T) {
 		}
 	}
 
-	// What is stored cannot be read, and then Redis is gone.
+	// The stored data becomes unreadable, and then Redis fails.
 	admin := server.Client(t)
 	for key, field := range map[string]string{"pushers:{@alice:localhost}": `["app","` + hush.pushkey + `"]`} {
 		if err := admin.HSet(t.Context(), key, field, `{"pushkey":"`+hush.pushkey+`","data":{"`+hush.data).Err(); err != nil {
@@ -121,8 +120,7 @@ func TestNoSecretIsInALogOrInAnError(t *testing.T) {
 	}
 }
 
-// raw sends a request whatever its body is, and returns the status and body of
-// the answer.
+// raw sends a request with any body, and returns the status and body of the answer.
 func (d *demo) raw(token, method, path, body string) (status int, answer string) {
 	d.t.Helper()
 	request, err := http.NewRequestWithContext(d.t.Context(), method, d.url+v3+path, strings.NewReader(body))

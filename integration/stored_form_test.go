@@ -21,8 +21,7 @@ import (
 // storedFile has the keys of a user with two room rules and one pusher.
 const storedFile = "testdata/stored.json"
 
-// Another form of what is stored needs another number; see package stored. With
-// -update the file is written.
+// A change of the stored form needs a new number; see package stored. -update writes the file.
 func TestTheStoredFormIsFixed(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
@@ -73,7 +72,7 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 	}
 }
 
-// The digest of an event says that its rules are canonical, and is believed.
+// The digest of an event means that its rules are canonical, without another check.
 func TestADigestSaysThatTheRulesAreCanonical(t *testing.T) {
 	t.Parallel()
 	var dump map[string]any
@@ -115,7 +114,7 @@ func valueOf(t *testing.T, server *miniredis.Miniredis, key string) any {
 	return fields
 }
 
-// withoutTimes puts constant texts in place of times, names of writers, and digests.
+// withoutTimes replaces times, names of writers, and digests by constant texts.
 func withoutTimes(text string) string {
 	text = regexp.MustCompile(`[1-9][0-9]{15}`).ReplaceAllString(text, "MICROSECONDS")
 	text = regexp.MustCompile(`\\"digest\\":\\"[0-9a-f]{8}\\"`).ReplaceAllString(text, "DIGEST")

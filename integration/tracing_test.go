@@ -24,7 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// tracer is a provider that keeps the spans.
+// tracer is a provider that records the spans.
 type tracer struct {
 	otelembedded.TracerProvider
 
@@ -55,8 +55,8 @@ func (r starter) Start(ctx context.Context, name string, options ...oteltrace.Sp
 	return oteltrace.ContextWithSpan(ctx, s), s
 }
 
-// take returns the spans of requests since the last time, when all have ended.
-// What runs beside requests has no parent.
+// take returns the spans of requests since the last call, after all have ended. Background spans have no
+// parent.
 func (r *tracer) take(t *testing.T) (spans []*span) {
 	t.Helper()
 	eventually(t, "all spans have ended", func() bool {
@@ -71,7 +71,7 @@ func (r *tracer) take(t *testing.T) (spans []*span) {
 	return spans
 }
 
-// span is one that tells whether it has ended.
+// span is a recorded span.
 type span struct {
 	noop.Span
 	tracer *tracer // its lock is also that of what follows
@@ -109,7 +109,7 @@ func (s *span) End(...oteltrace.SpanEndOption) {
 	s.ended = true
 }
 
-// String is all that the span tells, for a comparison.
+// String returns the contents of the span, for a comparison.
 func (s *span) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %v", s.name, s.kind)
@@ -122,7 +122,7 @@ func (s *span) String() string {
 	return b.String()
 }
 
-func TestEachRequestIsASpanWithItsStoreOperationsBelowIt(t *testing.T) {
+func TestARequestsSpanContainsItsStoreOperations(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	traces := &tracer{}
@@ -170,7 +170,7 @@ func TestEachRequestIsASpanWithItsStoreOperationsBelowIt(t *testing.T) {
 	}
 }
 
-func TestATraceTellsNothingOfAUser(t *testing.T) {
+func TestATraceContainsNoUserData(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	traces := &tracer{}
@@ -247,7 +247,7 @@ func newTracedPush(t *testing.T, server *redistest.Server, traces *tracer) *push
 	return push
 }
 
-// ofDelivery returns the spans of delivery, when so many have ended.
+// ofDelivery waits for n ended spans of delivery and returns them.
 func (r *tracer) ofDelivery(t *testing.T, n int) (spans []*span) {
 	t.Helper()
 	eventually(t, "all spans have ended", func() bool {

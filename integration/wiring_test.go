@@ -45,7 +45,7 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 	}
 }
 
-// memoryRules is a host's own rule store, for one instance.
+// memoryRules is a host's rule store in memory.
 type memoryRules struct {
 	module.RuleStore
 	rules map[mxid.UserID]module.Content
@@ -73,14 +73,14 @@ func (m memoryRules) Watch(ctx context.Context, watching func(), _ func(module.C
 	return ctx.Err()
 }
 
-// noPushers is a host's own pusher store.
+// noPushers is a host's pusher store.
 type noPushers struct{ module.PusherStore }
 
 func (noPushers) Load(context.Context, mxid.UserID) (pusher.List, error) { return pusher.List{}, nil }
 
 func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) error { return nil }
 
-// noPushkeys is a host's own index.
+// noPushkeys is a host's pushkey index.
 type noPushkeys struct{ module.PushkeyIndex }
 
 func (noPushkeys) Pending(context.Context, time.Time, int) ([]module.PendingPushkey, error) {
@@ -108,7 +108,7 @@ func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	}
 }
 
-// loudStore counts what goes through a store.
+// loudStore counts calls of a store.
 type loudStore struct {
 	module.RuleStore
 	loads chan mxid.UserID
@@ -119,7 +119,7 @@ func (s loudStore) Load(ctx context.Context, user mxid.UserID) (module.Content, 
 	return s.RuleStore.Load(ctx, user)
 }
 
-// quietRules is a service in which no rule is ever enabled.
+// quietRules is a service in which every rule is disabled.
 type quietRules struct{ module.RuleService }
 
 func (quietRules) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
@@ -157,7 +157,7 @@ func TestAHostWrapsAStoreAndTheServices(t *testing.T) {
 	}
 }
 
-// httpPusher is the body that sets a pusher.
+// httpPusher returns the body that sets a pusher.
 func httpPusher(appID, pushkey string) string {
 	return `{"kind":"http","app_id":"` + appID + `","pushkey":"` + pushkey + `","app_display_name":"App",` +
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
@@ -173,10 +173,10 @@ func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, versio
 	}
 }
 
-// notification is what a recorder hears of a change.
+// notification is a recorder's text for a change.
 func notification(user string, version int64) string { return fmt.Sprint(user, " ", version) }
 
-func TestEveryChangeListenerHearsOfEveryChange(t *testing.T) {
+func TestEveryChangeListenerReceivesEveryChange(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	first, second := recorder{make(chan string, 10)}, recorder{make(chan string, 10)}
@@ -234,7 +234,7 @@ func TestTheConfigIsTheHosts(t *testing.T) {
 	}
 }
 
-func TestAConfigThatCannotWorkStopsTheStart(t *testing.T) {
+func TestAnInvalidConfigStopsTheStart(t *testing.T) {
 	t.Parallel()
 	var bad pushfx.Config
 	bad.Redis.KeyPrefix = "{x}"
@@ -295,7 +295,7 @@ Config.DefaultRules: default rule ".m.rule.master": want an id that no other def
 	}
 }
 
-// startable is an app with the module that nobody has started.
+// startable returns an app with the module, not started.
 func startable(client redis.UniversalClient, options ...fx.Option) *fx.App {
 	return fx.New(
 		fx.NopLogger,
@@ -307,7 +307,7 @@ func startable(client redis.UniversalClient, options ...fx.Option) *fx.App {
 	)
 }
 
-func TestARedisThatIsDownStopsTheStart(t *testing.T) {
+func TestAStoppedRedisStopsTheStart(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -324,7 +324,7 @@ func TestARedisThatIsDownStopsTheStart(t *testing.T) {
 	}
 }
 
-func TestARedisThatNeverAnswersStopsTheStartInTime(t *testing.T) {
+func TestASilentRedisStopsTheStartInTime(t *testing.T) {
 	t.Parallel()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -356,9 +356,8 @@ func TestARedisThatNeverAnswersStopsTheStartInTime(t *testing.T) {
 	}
 }
 
-// One line for each setting of the host's client that will hurt, and none for
-// the client of the README.
-func TestSettingsOfTheClientThatWillHurtAreWarnedOf(t *testing.T) {
+// One warning for each harmful setting of the host's client, none for the client of the README.
+func TestHarmfulClientSettingsLogWarnings(t *testing.T) {
 	t.Parallel()
 	server, _ := embedded(t)
 	for name, test := range map[string]struct {
@@ -396,7 +395,7 @@ func TestSettingsOfTheClientThatWillHurtAreWarnedOf(t *testing.T) {
 	}
 }
 
-// It is not parallel, so that no other test's goroutines are in the way.
+// The test is not parallel, so that goroutines of other tests do not disturb it.
 func TestNothingOfTheModuleRunsAfterStop(t *testing.T) {
 	_, client := embedded(t)
 	app := startable(client)
@@ -416,7 +415,7 @@ func TestNothingOfTheModuleRunsAfterStop(t *testing.T) {
 	}
 }
 
-// stacksOfTheModule returns the stacks of the goroutines that the module has started.
+// stacksOfTheModule returns the stacks of the module's goroutines.
 func stacksOfTheModule() (running []string) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -428,8 +427,8 @@ func stacksOfTheModule() (running []string) {
 	return running
 }
 
-// zap.NewProduction adds a stack to each error. That of a failed request shows
-// net/http and echo, and is ten times as long as the line itself.
+// zap.NewProduction adds a stack to each error. The stack of a failed request shows net/http and echo, and is
+// ten times longer than the line.
 func TestLinesAreNamedAndHaveNoStack(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
