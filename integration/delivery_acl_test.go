@@ -98,10 +98,10 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 
 func TestTheACLOfThePageIsEnoughForDelivery(t *testing.T) {
 	eachGuarded(t, func(t *testing.T, g *guardedServers) {
-		plain, prefixed := g.lines()
-		more := aclLines(t, deliveryACL)[0]
-		for prefix, l := range map[string]aclLine{examplePrefix: prefixed.with(more.withPrefix(examplePrefix)), "": plain.with(more)} {
-			for _, trouble := range g.deliver(l, prefix) {
+		more := aclLineBelow(t, deliveryACL)
+		line := g.line().with(more)
+		for _, prefix := range []string{"", examplePrefix} {
+			for _, trouble := range g.deliver(line.withPrefix(prefix), prefix) {
 				t.Errorf("with all that the page grants, and the prefix %q: %s", prefix, trouble)
 			}
 		}

@@ -364,29 +364,20 @@ const (
 	examplePrefix = "hs1:"
 )
 
-// lines returns the page's line for the servers, without and with a prefix, and
-// with what keeps the log of refusals quiet on servers that know it.
-func (g *guardedServers) lines() (plain, prefixed aclLine) {
+// line returns the page's line for the servers.
+func (g *guardedServers) line() aclLine {
 	g.t.Helper()
-	heading := singleACL
 	if g.cluster != nil {
-		heading = clusterACL
+		return g.quiet(aclLineBelow(g.t, clusterACL))
 	}
-	lines := aclLines(g.t, heading)
-	if len(lines) != 2 {
-		g.t.Fatalf("%d lines below %q, want one without a prefix and one with it", len(lines), heading)
-	}
-	plain, prefixed = lines[0], lines[1]
-	if got, want := prefixed.rules, plain.withPrefix(examplePrefix).rules; !slices.Equal(got, want) {
-		g.t.Errorf("the line with a prefix is\n%q, want\n%q", got, want)
-	}
-	return g.quiet(plain), g.quiet(prefixed)
+	return g.quiet(aclLineBelow(g.t, singleACL))
 }
 
-// quiet adds what keeps the log of refusals quiet to a line, on servers that know it.
+// quiet adds the right without which each connection leaves an entry in ACL LOG, on
+// servers that know it.
 func (g *guardedServers) quiet(l aclLine) aclLine {
 	g.t.Helper()
-	if quiet := aclLines(g.t, identityACL)[0]; g.knows(quiet) {
+	if quiet := aclLineBelow(g.t, identityACL); g.knows(quiet) {
 		return l.with(quiet)
 	}
 	return l
@@ -433,8 +424,8 @@ func eachGuarded(t *testing.T, run func(*testing.T, *guardedServers)) {
 // looks that it takes every command of the line.
 func TestTheACLOfThePageIsEnough(t *testing.T) {
 	eachGuarded(t, func(t *testing.T, g *guardedServers) {
-		plain, prefixed := g.lines()
-		replicas := aclLines(t, replicasACL)[0]
+		plain, replicas := g.line(), aclLineBelow(t, replicasACL)
+		prefixed := plain.withPrefix(examplePrefix)
 		withPrefix, durable := pushfx.DefaultConfig(), pushfx.DefaultConfig()
 		withPrefix.Redis.KeyPrefix = examplePrefix
 		durable.Redis.Durability.Replicas = 1
@@ -468,10 +459,9 @@ func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	admin := redis.NewClient(&options)
 	defer admin.Close()
 	g.admin = admin
-	plain, _ := g.lines()
-	cfg, line := pushfx.DefaultConfig(), plain.with(aclLines(t, databaseACL)[0])
+	cfg, line := pushfx.DefaultConfig(), g.line().with(aclLineBelow(t, databaseACL))
 	var want []string
-	if file := aclLines(t, fileACL)[0]; g.knows(file) {
+	if file := aclLineBelow(t, fileACL); g.knows(file) {
 		line, want = line.with(file), []string{"NOPERM: command config|get"}
 		cfg.Redis.Durability = rediscommit.Durability{AOF: true, Timeout: 1500 * time.Millisecond}
 	}
@@ -487,8 +477,7 @@ func TestTheACLOfThePageAllowsNothingElse(t *testing.T) {
 	redistest.Require(t)
 	servers := redistest.Cluster(t, 1, 0)
 	g := &guardedServers{t: t, admins: []*redis.Client{servers.Nodes()[0].Client(t)}, cluster: servers}
-	service, _ := g.lines()
-	checker := aclLines(t, checkerACL)[0]
+	service, checker := g.line(), aclLineBelow(t, checkerACL)
 	foreign := [][]any{
 		{"GET", "foo"},
 		{"GET", "account_data:{" + alice + "}:m.direct"},
@@ -553,7 +542,7 @@ func TestTheACLOfThePageForSentinels(t *testing.T) {
 	sentinel := redis.NewClient(&redis.Options{Addr: servers.Addr(), MaintNotificationsConfig: noMaintenance()})
 	defer sentinel.Close()
 	g := &guardedServers{t: t, admins: []*redis.Client{sentinel}}
-	l := g.quiet(aclLines(t, sentinelACL)[0])
+	l := g.quiet(aclLineBelow(t, sentinelACL))
 	g.apply(l)
 	client := redis.NewFailoverClient(&redis.FailoverOptions{
 		MasterName: servers.MasterName(), SentinelAddrs: []string{servers.Addr()},

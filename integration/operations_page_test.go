@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/integration/operations"
 )
 
-// operatorPage returns the part of the pages for operators below a heading.
+// operatorPage returns the section of the operators' pages below a heading.
 func operatorPage(t *testing.T, heading string) string {
 	t.Helper()
 	part, err := operations.Section(heading)
@@ -18,8 +18,7 @@ func operatorPage(t *testing.T, heading string) string {
 	return part
 }
 
-// tableRows returns the cells of the tables in a part of a page, without the
-// lines that head them.
+// tableRows returns the cells of the tables in a section, without the headings.
 func tableRows(part string) (rows [][]string) {
 	inTable := 0
 	for line := range strings.Lines(part) {
@@ -40,32 +39,30 @@ func tableRows(part string) (rows [][]string) {
 	return rows
 }
 
-// aclLine is an ACL SETUSER of the page.
+// aclLine is an ACL SETUSER command of the page.
 type aclLine struct {
 	user  string
 	rules []string
 }
 
-// aclLines returns the lines below a heading of the page, in their order.
-func aclLines(t *testing.T, heading string) (lines []aclLine) {
+// aclLineBelow returns the ACL SETUSER command below a heading of the page.
+func aclLineBelow(t *testing.T, heading string) aclLine {
 	t.Helper()
 	for line := range strings.Lines(operatorPage(t, heading)) {
 		if rest, found := strings.CutPrefix(line, "ACL SETUSER "); found {
 			fields := strings.Fields(rest)
-			lines = append(lines, aclLine{fields[0], fields[1:]})
+			return aclLine{fields[0], fields[1:]}
 		}
 	}
-	if len(lines) == 0 {
-		t.Fatalf("no ACL SETUSER below %q", heading)
-	}
-	return lines
+	t.Fatalf("no ACL SETUSER below %q", heading)
+	return aclLine{}
 }
 
 func (l aclLine) with(more aclLine) aclLine {
 	return aclLine{l.user, slices.Concat(l.rules, more.rules)}
 }
 
-// withPrefix is the line for a KeyPrefix, as the page tells to make it.
+// withPrefix returns the line for a KeyPrefix, made as the page says.
 func (l aclLine) withPrefix(prefix string) aclLine {
 	rules := slices.Clone(l.rules)
 	for i, rule := range rules {
@@ -76,10 +73,10 @@ func (l aclLine) withPrefix(prefix string) aclLine {
 	return aclLine{l.user, rules}
 }
 
-// aclPassword takes the place of the page's.
+// aclPassword replaces PASSWORD in the page's lines.
 const aclPassword = "secret"
 
-// args are those of the command.
+// args returns the command with its arguments.
 func (l aclLine) args() []any {
 	args := []any{"ACL", "SETUSER", l.user}
 	for _, rule := range l.rules {

@@ -211,7 +211,7 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 		{"gateways", "hold", "push.example.org", "-yes"}, {"gateways", "open", "push.example.org", "-yes"}, {"forget", "-yes", string(alice)},
 	}
 	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
-	_, toChange := operatorsUser(t, "### ACL: more for `pushctl queues retry` and what else changes the queue")
+	_, toChange := operatorsUser(t, "### ACL: more for pushctl to change the queue")
 	for heading, more := range map[string][]string{"### ACL: a user who only looks": toLook, pushctlACL: slices.Concat(toLook, toChange)} {
 		name, rules := operatorsUser(t, heading)
 		server := redistest.Single(t)
