@@ -102,9 +102,16 @@ func (c *claimed) renew(ctx context.Context) error {
 
 func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 
-// complete removes a notification, and returns how many are left. It goes on while
-// the queue is not available; ok is false if the claim is lost.
+// complete removes a notification, and returns how many are left. While the queue is
+// not available it tries again; ok is false if the claim is lost.
 func (c *claimed) complete(life context.Context, id, trouble string) (left int, ok bool) {
+	if left, err := c.queue.Complete(life, c.claim, id, trouble); err == nil {
+		return left, true
+	}
+	return c.completeAgain(life, id, trouble)
+}
+
+func (c *claimed) completeAgain(life context.Context, id, trouble string) (left int, ok bool) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(life), completeFor)
 	defer cancel()
 	fenced := 0

@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"net"
+	"sync"
 	"time"
 
 	"github.com/pushfx/pushfx/module"
@@ -22,35 +23,59 @@ type posted struct {
 }
 
 // post sends a request, and renews the claim while it is under way. It cuts the
-// request off where the claim lapses: then another host may send.
+// request off when the claim lapses: then another host may send.
 func (s *sending) post(life context.Context, body []byte, trace string) (p posted) {
 	traced, end := s.observer.BeginPost(life, s.device.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.cfg.RequestTimeout)
 	defer cancel()
-	answered := make(chan error, 1)
-	go func() {
-		var err error
-		p.answer, err = s.gateway.Post(ctx, s.device.URL, body)
-		answered <- err
-	}()
-	timer := time.NewTimer(renewAfter)
-	defer timer.Stop()
-	for {
-		select {
-		case err := <-answered:
-			p.class = classOf(err)
-			p.verdict = content.Judge(p.answer, p.class, s.device.Key.Pushkey)
-			end(string(outcomeOf(p.verdict, p.class)), p.answer.Status)
-			return p
-		case <-timer.C:
-			err := s.renew(life)
-			if errors.Is(err, module.ErrFenced) || err != nil && s.hasLapsed() {
-				p.isLost = errors.Is(err, module.ErrFenced)
-				cancel()
-			}
-			timer.Reset(renewAfter)
-		}
+	r := &renewal{s: s, life: life, cutOff: cancel}
+	r.begin()
+	answer, err := s.gateway.Post(ctx, s.device.URL, body)
+	p = posted{answer: answer, class: classOf(err), isLost: r.end()}
+	p.verdict = content.Judge(answer, p.class, s.device.Key.Pushkey)
+	end(string(outcomeOf(p.verdict, p.class)), answer.Status)
+	return p
+}
+
+// renewal renews a claim while a request is under way.
+type renewal struct {
+	s      *sending
+	life   context.Context
+	cutOff context.CancelFunc // ends the request
+
+	mu      sync.Mutex // held during each renewal
+	timer   *time.Timer
+	isEnded bool
+	isLost  bool // another host has the claim
+}
+
+func (r *renewal) begin() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.timer = time.AfterFunc(renewAfter, r.renew)
+}
+
+func (r *renewal) renew() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.isEnded {
+		return
 	}
+	err := r.s.renew(r.life)
+	if errors.Is(err, module.ErrFenced) || err != nil && r.s.hasLapsed() {
+		r.isLost = errors.Is(err, module.ErrFenced)
+		r.cutOff()
+	}
+	r.timer.Reset(renewAfter)
+}
+
+// end waits for a renewal that is under way, and reports whether the claim is lost.
+func (r *renewal) end() (isLost bool) {
+	r.timer.Stop()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.isEnded = true
+	return r.isLost
 }
 
 // classOf says why there is no answer.

@@ -172,11 +172,6 @@ func (q *Queue) Read(ctx context.Context, c module.Claim, most int) (all []modul
 	return all, err
 }
 
-// Complete removes a notification; see [module.DeliveryQueue].
-func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
-	return q.number(ctx, complete, q.allKeys(c.Target), c.Target.Name, c.Token, id, trouble)
-}
-
 // Postpone ends a claim; see [module.DeliveryQueue].
 func (q *Queue) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
 	done, err := q.number(ctx, postpone, q.postponeKeys(c), postponeArgs(c, delay, trouble)...)

@@ -41,6 +41,8 @@ type Queue struct {
 	durable *rediscommit.Writer // of what is handed over
 	writer  *rediscommit.Writer // of the rest
 	shards  atomic.Int64        // 0 before Open
+
+	completions completions
 }
 
 // New returns a queue on client, which stays the caller's and must be a
@@ -110,6 +112,10 @@ func (q *Queue) number(ctx context.Context, script *redis.Script, keys []string,
 	if err != nil {
 		return 0, err
 	}
+	return number(reply)
+}
+
+func number(reply *redis.Cmd) (int, error) {
 	n, err := reply.Int()
 	switch {
 	case err != nil:

@@ -88,9 +88,8 @@ if ARGV[6] ~= '0' then
 	if position ~= ARGV[7] then return {-3} end
 	redis.call('HSET', KEYS[3], 'fanout', ARGV[8] .. ' ' .. stamp)
 else
-	local before = redis.call('GET', KEYS[1])
-	if before then
-		local nonce, at = string.match(before, '(%S+) (%d+)')
+	if not redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2], 'NX') then
+		local nonce, at = string.match(redis.call('GET', KEYS[1]), '(%S+) (%d+)')
 		return again(nonce, at)
 	end
 	local isFanOut = ARGV[first] == 'fanout'
@@ -101,9 +100,9 @@ else
 			redis.pcall('HDEL', KEYS[k + 1], string.sub(ARGV[i + 1], 2, 17))
 			k = k + 2
 		end
+		redis.call('DEL', KEYS[1])
 		return {isFanOut and -2 or -1}
 	end
-	redis.call('SET', KEYS[1], stamp, 'PX', ARGV[2])
 end
 
 -- trim drops what is least important: counts, then what has low priority, then the
@@ -242,15 +241,18 @@ return reply`
 const completeScript = removal + `
 local target = ARGV[1]
 if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
+local left = redis.call('LLEN', KEYS[2])
 for at = 0, 1 do
 	local entry = redis.call('LINDEX', KEYS[2], at)
 	if entry and string.sub(entry, 2, 17) == ARGV[3] then
-		if at == 0 then redis.call('LPOP', KEYS[2]) else redis.call('LREM', KEYS[2], 1, entry) end
+		left = left - 1
+		if left > 0 then
+			if at == 0 then redis.call('LPOP', KEYS[2]) else redis.call('LREM', KEYS[2], 1, entry) end
+		end
 		forget(entry, KEYS[3], KEYS[5])
 		break
 	end
 end
-local left = redis.call('LLEN', KEYS[2])
 if left == 0 then
 	finish(target, KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 elseif ARGV[4] == '' then

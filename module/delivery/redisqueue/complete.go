@@ -1,0 +1,71 @@
+package redisqueue
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+)
+
+// completeDelay is how long a completion waits for others, so that they share a round
+// trip. After a crash, the notifications that wait are sent again.
+const completeDelay = 2 * time.Millisecond
+
+// completions are sent to Redis together. The first one starts the timer that sends
+// them.
+type completions struct {
+	mu      sync.Mutex
+	waiting []*completion
+}
+
+// completion is one call of [Queue.Complete].
+type completion struct {
+	call rediscommit.Call
+	err  error
+	done chan struct{} // closed when err and the reply are set
+}
+
+// Complete removes a notification; see [module.DeliveryQueue].
+func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
+	one := &completion{done: make(chan struct{}), call: rediscommit.Call{
+		Script: complete, Keys: q.allKeys(c.Target), Args: []any{c.Target.Name, c.Token, id, trouble},
+	}}
+	q.sendSoon(one)
+	select {
+	case <-one.done:
+		if one.err != nil {
+			return 0, one.err
+		}
+		return number(one.call.Reply)
+	case <-ctx.Done():
+		return 0, unavailable("complete", ctx.Err())
+	}
+}
+
+func (q *Queue) sendSoon(one *completion) {
+	q.completions.mu.Lock()
+	defer q.completions.mu.Unlock()
+	q.completions.waiting = append(q.completions.waiting, one)
+	if len(q.completions.waiting) == 1 {
+		time.AfterFunc(completeDelay, q.sendCompletions)
+	}
+}
+
+// sendCompletions sends all completions that wait. No caller's context ends it, since
+// it is for all of them.
+func (q *Queue) sendCompletions() {
+	q.completions.mu.Lock()
+	all := q.completions.waiting
+	q.completions.waiting = nil
+	q.completions.mu.Unlock()
+	writes := make([]rediscommit.Write, len(all))
+	for i, one := range all {
+		writes[i] = one.call.Write()
+	}
+	for i, err := range q.writer.Do(context.Background(), writes...) {
+		all[i].err = err
+		close(all[i].done)
+	}
+}
