@@ -16,7 +16,7 @@ import (
 
 const (
 	fresh    = time.Second // for how long it counts what was read of a pusher
-	readMost = 8           // notifications of a backlog that are read at once
+	readMost = 16          // notifications of a backlog that are read at once
 
 	// longestDelay is for how long a notification is held back at most since the user
 	// looks elsewhere, from when it was handed over.
