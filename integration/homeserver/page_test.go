@@ -1,0 +1,279 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/cdp"
+	"github.com/chromedp/cdproto/log"
+	cdppage "github.com/chromedp/cdproto/page"
+	"github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+	"github.com/chromedp/chromedp/kb"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+)
+
+var screenshot = flag.String("screenshot", "", "`FILE` for a picture of the demo page, as WebP")
+
+// browserPatience is for what takes milliseconds on a machine that is not busy.
+const browserPatience = 30 * time.Second
+
+// browser is a page of the demo in Chromium.
+type browser struct {
+	t   *testing.T
+	ctx context.Context
+}
+
+// openPage opens the page of a demo. Any error on the page's console fails the test.
+func openPage(t *testing.T, url string) *browser {
+	t.Helper()
+	program := findChromium(t)
+	ctx, cancel := chromedp.NewExecAllocator(t.Context(), append(chromedp.DefaultExecAllocatorOptions[:],
+		chromedp.ExecPath(program), chromedp.UserDataDir(t.TempDir()), chromedp.WindowSize(1440, 900), chromedp.NoSandbox,
+		chromedp.DisableGPU, chromedp.Flag("disable-quic", true), chromedp.Flag("disable-component-update", true))...)
+	t.Cleanup(cancel)
+	ctx, cancel = chromedp.NewContext(ctx, chromedp.WithListener(func(event any) {
+		switch event := event.(type) {
+		case *runtime.EventExceptionThrown:
+			t.Errorf("the page has thrown: %v", event.ExceptionDetails)
+		case *log.EventEntryAdded:
+			if event.Entry.Source == log.EntrySourceSecurity {
+				t.Errorf("the browser has refused something: %s", event.Entry.Text)
+			}
+		case *cdppage.EventJavascriptDialogOpening:
+			t.Errorf("a script of a user runs: %s", event.Message)
+		}
+	}))
+	t.Cleanup(cancel)
+	b := &browser{t, ctx}
+	if err := chromedp.Do(ctx); err != nil { // starts the browser, which runs until this context ends
+		t.Fatal(err)
+	}
+	b.do(chromedp.Navigate(url))
+	return b
+}
+
+// findChromium skips the test without a Chromium. With REQUIRE_CHROMIUM=1 that is
+// a failure.
+func findChromium(t *testing.T) string {
+	t.Helper()
+	program, err := exec.LookPath("chromium")
+	switch {
+	case err == nil:
+		return program
+	case os.Getenv("REQUIRE_CHROMIUM") == "1":
+		t.Fatal("chromium is not on the PATH")
+	default:
+		t.Skip("chromium is not on the PATH")
+	}
+	return ""
+}
+
+func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, browserPatience)
+	defer cancel()
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// wait waits until a JavaScript expression is true.
+func (b *browser) wait(expression string) {
+	b.t.Helper()
+	for deadline := time.Now().Add(browserPatience); !get[bool](b, expression); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			b.t.Fatalf("not so: %s\n%s", expression, get[string](b, "document.body.innerText"))
+		}
+	}
+}
+
+// get returns the value of a JavaScript expression.
+func get[T any](b *browser, expression string) T {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.ctx, browserPatience)
+	defer cancel()
+	value, err := chromedp.Run(ctx, chromedp.Evaluate[T](expression))
+	if err != nil {
+		b.t.Fatalf("%s: %v", expression, err)
+	}
+	return value
+}
+
+// click clicks an element as a mouse does. The element must stay where it is.
+func (b *browser) click(selector string) {
+	b.t.Helper()
+	b.do(chromedp.Click(chromedp.CSS(selector)))
+}
+
+// press focuses an element by its id and presses a key.
+func (b *browser) press(id, key string) {
+	b.t.Helper()
+	b.wait(fmt.Sprintf("!!document.getElementById(%q)", id))
+	get[bool](b, fmt.Sprintf("document.getElementById(%q).focus() === undefined", id))
+	b.do(chromedp.KeyEvent(key))
+}
+
+// enter replaces the text of a field, and presses Enter.
+func (b *browser) enter(field, text string) {
+	b.t.Helper()
+	get[bool](b, fmt.Sprintf("document.getElementById(%q).select() === undefined", field))
+	b.do(chromedp.SendKeys(chromedp.CSS("#"+field), text+kb.Enter))
+}
+
+// awaitRules waits until a user's rules of a kind have the ids in this order, before
+// the predefined rules.
+func (d *demo) awaitRules(user, kind string, ids ...string) {
+	d.t.Helper()
+	poll(d.t, fmt.Sprintf("the %s rules of %s are %q", kind, user, ids), func() bool {
+		var got struct {
+			Global map[string][]struct {
+				ID      string `json:"rule_id"`
+				Default bool   `json:"default"`
+			} `json:"global"`
+		}
+		if err := json.Unmarshal([]byte(d.do("GET", rulesPath, "demo-"+user, "").body), &got); err != nil {
+			d.t.Fatal(err)
+		}
+		var own []string
+		for _, rule := range got.Global[kind] {
+			if !rule.Default {
+				own = append(own, rule.ID)
+			}
+		}
+		return slices.Equal(own, ids)
+	})
+}
+
+// texts are the notifications of a device, the oldest first.
+func (b *browser) texts(device string) []string {
+	b.t.Helper()
+	return get[[]string](b, fmt.Sprintf(
+		`[...document.querySelectorAll('.arrival')].filter(a => a.querySelector('h3').textContent === %q).map(a => a.querySelector('p').textContent).reverse()`, device))
+}
+
+func (b *browser) awaitTexts(device string, texts ...string) {
+	b.t.Helper()
+	poll(b.t, fmt.Sprintf("%s has got %q", device, texts), func() bool { return slices.Equal(b.texts(device), texts) })
+}
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	b := openPage(t, d.url)
+	b.wait(`document.querySelectorAll('.rule').length === 15 && document.querySelectorAll('.pusher.well').length === 4`)
+	b.testRules(d)
+	b.testMessage()
+	if *screenshot != "" {
+		b.takeScreenshot(*screenshot)
+	}
+	b.testOutage()
+	b.testMarkup(d)
+}
+
+func (b *browser) testRules(d *demo) {
+	const enabled = rulesPath + "global/underride/.m.rule.message/enabled"
+	for _, want := range []string{`{"enabled":false}`, `{"enabled":true}`} {
+		b.press("switch/underride/.m.rule.message", " ")
+		poll(b.t, "the rule is switched: "+want, func() bool { return d.do("GET", enabled, "demo-alice", "").body == want })
+		b.wait(fmt.Sprintf(`document.getElementById('switch/underride/.m.rule.message').checked === %v`, want == `{"enabled":true}`))
+	}
+	b.enter("add-value", "lunch")
+	d.awaitRules("alice", "content", "lunch")
+	b.enter("add-value", "tea")
+	d.awaitRules("alice", "content", "tea", "lunch")
+	b.press("later/content/tea", kb.Enter)
+	d.awaitRules("alice", "content", "lunch", "tea")
+	b.press("earlier/content/tea", kb.Enter)
+	d.awaitRules("alice", "content", "tea", "lunch")
+	b.press("delete/content/lunch", kb.Enter)
+	d.awaitRules("alice", "content", "tea")
+}
+
+func (b *browser) testMessage() {
+	b.enter("text", "Tea at four?")
+	b.awaitTexts("alice’s phone", "bob in Tea: Tea at four?")
+	b.awaitTexts("carol’s phone", "bob in Tea: Tea at four?")
+	b.wait(`document.querySelector('#results').innerText.includes('Decided by Keyword “tea” (keywords)')`)
+	b.wait(`document.querySelector('.arrival .warn').innerText === 'left out: room name, sender, type, content'`)
+}
+
+func (b *browser) testOutage() {
+	b.click("#gateway")
+	texts := b.texts("alice’s phone")
+	for i, text := range []string{"one", "two", "three"} {
+		b.enter("text", text)
+		b.wait(fmt.Sprintf(`document.querySelector('.pusher.waiting .blocks')?.children.length === %d`, i+1))
+		texts = append(texts, "bob in Tea: "+text)
+	}
+	b.wait(`document.querySelector('.pusher .detail').innerText.includes('the gateway answered 502')`)
+	b.click("#gateway")
+	b.wait(`document.querySelectorAll('.pusher.well').length === 4`)
+	b.awaitTexts("alice’s phone", texts...)
+}
+
+// testMarkup uses markup wherever the page shows a text that a user or a client
+// chose.
+func (b *browser) testMarkup(d *demo) {
+	const markup = `<img src=x onerror=alert(1)>`
+	b.enter("name", markup)
+	b.wait(fmt.Sprintf(`document.querySelector('#rules .error').innerText.startsWith('Not a name\n“%s”')`, markup))
+	b.enter("name", "dave")
+	b.wait(`document.querySelector('#owners :checked').value === 'dave'`)
+	b.enter("add-value", markup)
+	d.awaitRules("dave", "content", markup)
+	b.enter("add-value", ".x")
+	b.wait(`document.querySelector('#rules .error').innerText.startsWith('M_INVALID_PARAM\n')`)
+	d.expect("POST", v3+"/pushers/set", "demo-dave", fmt.Sprintf(`{"kind":"http","app_id":"app","pushkey":"key","app_display_name":"App",`+
+		`"device_display_name":%q,"lang":"en","data":{"url":"%s%s"}}`, markup, d.url, receiver.Path), 200, "{}")
+	get[bool](b, fmt.Sprintf(`(document.getElementById('room').value = %q) !== ''`, markup))
+	b.enter("text", markup)
+	b.awaitTexts("dave’s "+markup, fmt.Sprintf("bob in %[1]s: %[1]s", markup))
+	b.wait(fmt.Sprintf(`document.querySelector('#results').innerText.includes('Decided by Keyword “%s”')`, markup))
+	if n := get[int](b, `document.querySelectorAll('img').length`); n != 0 {
+		b.t.Errorf("%d pictures came from text", n)
+	}
+}
+
+// takeScreenshot writes a picture of the page to a file.
+func (b *browser) takeScreenshot(file string) {
+	b.t.Helper()
+	b.do(chromedp.EmulateViewport(1280, 860))
+	get[bool](b, `document.activeElement.blur() === undefined`)
+	get[bool](b, `document.getElementById('rule/content/tea').scrollIntoView({block: 'center'}) === undefined`)
+	get[bool](b, `document.querySelector('.result details').open = true`)
+	b.wait(`document.getAnimations().every(a => a.playState === 'finished')`)
+	picture, err := chromedp.Run(b.ctx, func(ctx context.Context, target *chromedp.Target) ([]byte, error) {
+		quality := int64(80)
+		result, err := cdp.Call(ctx, target, cdppage.CaptureScreenshot,
+			cdppage.CaptureScreenshotParams{Format: cdppage.CaptureScreenshotFormatWebp, Quality: &quality})
+		return result.Data, err
+	})
+	if err == nil {
+		err = os.WriteFile(file, picture, 0o644)
+	}
+	if err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+func TestPageAllowsOnlyItsOwnScript(t *testing.T) {
+	t.Parallel()
+	got := startDemo(t).do("GET", "/", "", "")
+	policy := got.header.Get("Content-Security-Policy")
+	if got.status != 200 || !strings.HasPrefix(policy, "default-src 'none'; script-src 'sha256-") || strings.Contains(policy, "unsafe") {
+		t.Errorf("got %d, policy %q", got.status, policy)
+	}
+	if lines := strings.Count(got.body, "\n") + 1; lines > 500 {
+		t.Errorf("the page has %d lines, want 500 at most", lines)
+	}
+}
