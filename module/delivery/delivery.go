@@ -162,11 +162,12 @@ func (d *Delivery) isStopping() bool {
 	return d.life == nil
 }
 
-// mayClaim reports whether this host is to send what it hands over.
-func (d *Delivery) mayClaim() bool {
+// mayClaim reports whether this host sends what it hands over for a gate. Other hosts
+// send it where this one is likely to fail.
+func (d *Delivery) mayClaim(gate string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.life != nil && !d.turns.IsCutOff(time.Now())
+	return d.life != nil && d.turns.MayReach(time.Now(), gate)
 }
 
 // admit gives a request its turn; see [turns.Scheduler.Admit].

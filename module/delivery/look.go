@@ -99,7 +99,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	turn, delay := d.admit(m.User, m.Gate)
 	if turn == nil {
 		d.start(func(context.Context) {
-			(&claimed{Delivery: d, claim: b.Claim, renewedAt: claimedAt}).postpone(delay, nil)
+			c.postpone(delay, nil)
 		})
 		return false
 	}

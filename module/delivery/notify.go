@@ -187,7 +187,7 @@ func (d *Delivery) meta(user mxid.UserID, device *content.Device, added time.Tim
 // add adds a notification. Where this host has a turn for it, it claims the backlog.
 func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, device *content.Device, delay time.Duration) {
 	var turn *turns.Turn
-	if delay == 0 && d.mayClaim() {
+	if delay == 0 && d.mayClaim(m.Gate) {
 		if turn, _ = d.admit(m.User, m.Gate); turn == nil {
 			d.expectMore()
 		}

@@ -666,3 +666,30 @@ func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 		w.want("key", 1, 2)
 	})
 }
+
+// A user has four requests under way, so the fifth pusher has no turn. Its claim is
+// lost before the host can give it back.
+func TestALostClaimWithoutATurnDoesNoHarm(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t)
+		lost := 0
+		w.queue.Fail = func(operation string) error {
+			if operation == "postpone" && lost < 3 {
+				lost++
+				return module.ErrFenced
+			}
+			return nil
+		}
+		w.answer("slow", slow(time.Second, 200))
+		for n := range 5 {
+			w.set("@a:x", fmt.Sprint("key", n), "slow")
+		}
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:x", "@a:x")
+		w.wait(time.Minute, func() bool { return len(w.all()) == 5 })
+		if lost == 0 {
+			t.Error("no claim was lost")
+		}
+	})
+}

@@ -416,15 +416,30 @@ func (s *Scheduler) IsOpen(gate string) bool {
 // before it leaves the work to other hosts.
 const unreachedGates = 3
 
+// unreachedLasts is how long a failure to reach a gate counts.
+const unreachedLasts = 3 * closeAfter
+
 // IsCutOff reports whether this host reaches no gateway.
 func (s *Scheduler) IsCutOff(now time.Time) bool {
 	n := 0
-	for _, at := range s.unreached {
-		if at.After(s.tookAny) && now.Sub(at) < 3*closeAfter {
+	for gate := range s.unreached {
+		if s.isUnreached(now, gate) {
 			n++
 		}
 	}
 	return n >= unreachedGates && now.Sub(s.tookAny) > closeAfter
+}
+
+func (s *Scheduler) isUnreached(now time.Time, gate string) bool {
+	at, found := s.unreached[gate]
+	return found && at.After(s.tookAny) && now.Sub(at) < unreachedLasts
+}
+
+// MayReach reports whether this host should try a gate. A host that is cut off tries
+// the gates that have not failed lately: otherwise three gateways that refuse
+// connections could make a host look cut off, and delay the users of all others.
+func (s *Scheduler) MayReach(now time.Time, gate string) bool {
+	return !s.IsCutOff(now) || !s.isUnreached(now, gate)
 }
 
 // maxClaims is how many backlogs a host claims at once.

@@ -283,6 +283,9 @@ func TestAHostThatReachesNoGateway(t *testing.T) {
 	if !w.IsCutOff(w.now) || w.Room(w.now) > 3 {
 		t.Errorf("cut off: %v, room for %d", w.IsCutOff(w.now), w.Room(w.now))
 	}
+	if w.MayReach(w.now, "g0") || !w.MayReach(w.now, "g7") {
+		t.Error("a host that is cut off tries the gates that have not failed, and no others")
+	}
 	w.end(w.must("b", "g7"), Taken)
 	if w.IsCutOff(w.now) {
 		t.Error("it is cut off when it reaches a gateway")
