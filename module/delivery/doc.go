@@ -33,7 +33,7 @@
 //	claimed  400, 413, 422                        claimed  sends it as event_id_only, then drops it
 //	claimed  any other answer, or none            due      see content.RetryIn
 //	claimed  the 8th failure, others are taken    claimed  sends it as event_id_only, then drops it
-//	claimed  the 8th 5xx but 503, none are taken  due      tries the second one once: if it is taken, the first is to blame
+//	claimed  8th 5xx but 503 and 507, none taken  due      tries the second one once: if it is taken, the first is to blame
 //	claimed  the host stops                       due      at once
 //	claimed  the host dies                        due      when the claim lapses
 //	any      more than 100 wait                   same     drops what is least important

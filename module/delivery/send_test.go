@@ -597,6 +597,26 @@ func TestANotificationThatIsNeverTakenIsSkipped(t *testing.T) {
 	}
 }
 
+// ntfy answers 507 while no app listens at the pushkey, whatever the notification.
+func TestABusyPusherKeepsOrderAndContent(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.answer("gw", statuses(append(slices.Repeat([]int{507}, 8), 200)...))
+		w.set(name1, "key", "gw")
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		w.notify(d, 2, "!r:h", name1)
+		w.wait(10*time.Minute, func() bool { return w.queue.Waiting() == 0 })
+		all := w.delivered("key")
+		if len(all) != 2 || all[0].event != "$1" || all[1].event != "$2" {
+			t.Fatalf("got %v", all)
+		}
+		if all[0].slim {
+			t.Error("the first notification has lost its content")
+		}
+	})
+}
+
 func TestAPusherAloneLosesNothingInAnOutage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", always(502))

@@ -95,13 +95,13 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 		t.IDsOnly = true
 		return t, Again
 	}
-	isBeside := t.Last > 0 && f.TookLast.UnixMilli() > t.Last && f.Verdict == Failed
+	isBeside := t.Last > 0 && f.TookLast.UnixMilli() > t.Last
 	t.Attempts++
 	t.Last, t.Status, t.Class, t.Gate = now, f.Status, f.Class, f.Gate
 	if t.Since == 0 {
 		t.Since = now
 	}
-	if f.Of != f.ID {
+	if f.Of != f.ID || f.Verdict != Failed { // the answer is not about the first notification
 		return t, Wait
 	}
 	if t.IDsOnly && t.Beside >= poisonAttempts {
