@@ -70,9 +70,13 @@ type Config struct {
 	Delivery        delivery.Config        // sending notifications
 	DeliveryMetrics metrics.DeliveryConfig // counting them
 
-	// DefaultRules are server-default rules of the host's own, beside those of
-	// the specification. A set that is stored gets new ones with
-	// [module.HostService.RefreshDefaults]. Default: none.
+	// Features add the server-default rules of proposals, such as [pushrule.Polls].
+	// DefaultRules are the host's own. Stored sets get and lose such rules with
+	// [module.HostService.RefreshDefaults]; users' settings stay. All hosts of a Redis
+	// must have the same: with differing hosts, the last refresh decides, and a new
+	// user gets the rules of the host that creates the set. The start does not compare
+	// hosts, so that features can be turned on host by host. Default: none.
+	Features     []pushrule.Feature
 	DefaultRules []pushrule.DefaultRule
 }
 
@@ -93,7 +97,6 @@ func DefaultConfig() Config {
 // Validate joins an error for each field that is not as its comment says. Each
 // begins with the field's path: "Config.Handlers.MaxBodyBytes is 0, ...".
 func (c Config) Validate() error {
-	_, defaults := pushrule.NewDefaults(c.DefaultRules...)
 	return errors.Join(
 		below("Config.Redis.", c.Redis.Validate()),
 		below("Config.Servers.", c.Servers.Validate()),
@@ -103,8 +106,17 @@ func (c Config) Validate() error {
 		below("Config.Changes.", c.Changes.Validate()),
 		below("Config.Delivery.", c.Delivery.Validate()),
 		below("Config.DeliveryMetrics.", c.DeliveryMetrics.Validate()),
-		below("Config.DefaultRules: ", defaults),
+		c.validateDefaults(),
 	)
+}
+
+// validateDefaults checks the features, and if they are valid the default rules.
+func (c Config) validateDefaults() error {
+	if _, err := pushrule.NewDefaults(c.Features); err != nil {
+		return below("Config.Features: ", err)
+	}
+	_, err := pushrule.NewDefaults(c.Features, c.DefaultRules...)
+	return below("Config.DefaultRules: ", err)
 }
 
 // below puts a path before each line of an error: joined errors have one each.
@@ -141,6 +153,7 @@ type Push struct {
 	servers  *redisclient.Monitor // nil if the host has replaced all that is on Redis
 	delivery *delivery.Delivery   // nil if the host has none
 	metrics  *metrics.Set
+	features []pushrule.Feature
 	log      *zap.Logger
 }
 
@@ -221,6 +234,18 @@ func (p *Push) Handler(auth handlers.Auth) http.Handler {
 // other requests are for the host's own endpoints. Call it before any prefix of the
 // path is stripped.
 func (p *Push) Owns(r *http.Request) bool { return handlers.Owns(r) }
+
+// UnstableFeatures returns what Config.Features adds to unstable_features in the
+// host's GET /_matrix/client/versions. The map is the caller's.
+func (p *Push) UnstableFeatures() map[string]bool {
+	flags := map[string]bool{}
+	for _, feature := range p.features {
+		if feature.Flag != "" {
+			flags[feature.Flag] = true
+		}
+	}
+	return flags
+}
 
 // Check is for the start of a host: it returns an error if the module cannot work
 // with its Redis, and logs a warning for each setting that will hurt. It takes at
@@ -405,7 +430,7 @@ func newBuilder(host given) (*builder, error) {
 	b.servers = redisclient.NewMonitor(host.Client, cfg.Servers, cfg.Redis.Durability, b.observer)
 	b.metrics.Add(metrics.NewEvicting(b.servers.EvictingMasters), metrics.NewClockOffset(b.servers.Clock().Offset))
 	var errs [2]error
-	b.defaults, errs[0] = pushrule.NewDefaults(cfg.DefaultRules...)
+	b.defaults, errs[0] = pushrule.NewDefaults(cfg.Features, cfg.DefaultRules...)
 	b.server, errs[1] = handlers.NewServer(cfg.Handlers, b.observer, host.Log)
 	return b, errors.Join(errs[:]...)
 }
@@ -494,7 +519,8 @@ func (b *builder) push(p parts) *Push {
 	push := &Push{
 		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
-		service: p.Service, delivery: p.Delivery, metrics: b.metrics, log: b.host.Log,
+		service: p.Service, delivery: p.Delivery, metrics: b.metrics,
+		features: b.host.Config.Features, log: b.host.Log,
 	}
 	if b.onRedis {
 		push.servers = b.servers

@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
@@ -127,7 +128,7 @@ func TestAccountsDoWithoutTheModule(t *testing.T) {
 	users := sessions.New(startStore(t), "localhost", func(mxid.UserID) {})
 	limits := newLimits(0, 0)
 	groups := []handlers.RouteGroup{newAccount(users, limits, moduleAway{}, log)}
-	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(config{}), log)
+	router := newRouter(groups, users, newLogin(users, limits, moduleAway{}, log), wellKnown{}, limits, newDrain(config{}), &pushfx.Push{}, log)
 	request := func(path, token, body string) string {
 		t.Helper()
 		r := httptest.NewRequest(http.MethodPost, v3+path, strings.NewReader(body))

@@ -18,6 +18,7 @@ import (
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // config is what the flags say.
@@ -40,7 +41,7 @@ type config struct {
 type flagValues struct {
 	listen, operators, serverName, baseURL string
 	keyPrefix, durability, logLevel        string
-	gateways                               string
+	gateways, features                     string
 	trouble                                receiver.Trouble
 	drain                                  time.Duration
 	userRate, passwordRate, connections    uint
@@ -75,6 +76,8 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.StringVar(&values.gateways, "gateways", "127.0.0.0/8,::1/128",
 		"address ranges that pushers may name and notifications may go to though they are\n"+
 			"not public, as `PREFIX[,PREFIX...]`, over plain http too; none is none")
+	flags.StringVar(&values.features, "features", "",
+		"`NAMES` of features whose default rules users get, separated by commas:\n"+pushrule.FeatureNames())
 	flags.IntVar(&values.trouble.Status, "gateway-status", 0,
 		"`STATUS` that the host's own push gateway answers instead of 200, such as 502")
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
@@ -164,6 +167,9 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	var err error
 	if c.Redis.Durability, err = rediscommit.ParseDurability(v.durability); err != nil {
 		return pushfx.Config{}, fmt.Errorf("-durability: %w", err)
+	}
+	if c.Features, err = pushrule.ParseFeatures(v.features); err != nil {
+		return pushfx.Config{}, fmt.Errorf("-features: %w", err)
 	}
 	if c.PusherPolicy.AllowedPrefixes, err = parsePrefixes(v.gateways); err != nil {
 		return pushfx.Config{}, err

@@ -50,6 +50,7 @@ func TestWrongFlags(t *testing.T) {
 		{"unknown durability", []string{"-durability", "always"}, "-durability"},
 		{"durability without a number", []string{"-durability", "replicas:"}, "-durability"},
 		{"durability of what is in memory", []string{"-durability", "replicas:1"}, "-durability needs"},
+		{"unknown feature", []string{"-features", "pols"}, `unknown feature "pols", want some of polls, encrypted-events, live-location, knocks`},
 		{"no status of a gateway", []string{"-gateway-status", "42"}, "-gateway-status"},
 		{"negative drain", []string{"-drain", "-1s"}, "-drain is -1s, want 0s to 1m0s"},
 		{"drain of an hour", []string{"-drain", "1h"}, "-drain is 1h0m0s, want 0s to 1m0s"},

@@ -34,6 +34,26 @@ func TestAccountData(t *testing.T) {
 	d.expect("PUT", other, "demo-alice", "{}", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
 }
 
+func TestFeaturesShowInVersions(t *testing.T) {
+	t.Parallel()
+	const path = "/_matrix/client/versions"
+	if got := startDemo(t).do("GET", path, "", ""); !strings.Contains(got.body, `"unstable_features":{}`) {
+		t.Errorf("without features: %s", got.body)
+	}
+	got := startDemo(t, "-features", "encrypted-events,polls").do("GET", path, "", "")
+	if !strings.Contains(got.body, `"unstable_features":{"org.matrix.msc4028":true}`) {
+		t.Errorf("with features: %s", got.body)
+	}
+}
+
+func TestTheSameFeatureTwiceIsRefusedAtStart(t *testing.T) {
+	t.Parallel()
+	line := expectFailure(t, exitFailure, "-features", "polls,polls")
+	if !strings.Contains(line, "Config.Features: feature polls: ") || !strings.Contains(line, "want an id that no other default rule has") {
+		t.Error(line)
+	}
+}
+
 func TestUnknownPathsAndMethods(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

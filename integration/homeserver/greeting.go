@@ -4,7 +4,10 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"slices"
 	"strings"
+
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // greet prints what to do with the homeserver: commands that work as they
@@ -14,13 +17,18 @@ func greet(w io.Writer, cfg config, listening *servers) {
 	if listening.operators != nil {
 		operators = "\nFor operators: " + listening.operators.url() + "/metrics and /readyz"
 	}
+	poll := ""
+	if slices.ContainsFunc(cfg.module.Features, func(f pushrule.Feature) bool { return f.Name == pushrule.Polls.Name }) {
+		poll = pollGreeting
+	}
+	text := strings.Replace(greeting, "POLL\n", poll, 1)
 	fmt.Fprint(w, strings.NewReplacer(
 		"SERVER_ESCAPED", url.QueryEscape(cfg.serverName), "SERVER", cfg.serverName,
 		"URL", listening.clients.url(), "DRAIN", cfg.drain.String(), "REDIS", cfg.redis.String(), "OPERATORS", operators,
 		"API", listening.clients.url()+"/_matrix/client/v3",
 		"AS_ALICE", "-H 'Authorization: Bearer demo-alice'", "AS_BOB", "-H 'Authorization: Bearer demo-bob'",
 		"JSON", "-H 'Content-Type: application/json' -d",
-	).Replace(greeting))
+	).Replace(text))
 }
 
 // greeting has a capital word for each part that differs among hosts.
@@ -48,6 +56,7 @@ curl -sS AS_ALICE 'API/pushers'
 # Say something as Bob. A line for the notification appears below.
 curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea at four?"},"unread":{"@alice:SERVER":1}}' 'URL/_demo/send'
 
+POLL
 # Alice has read it: her badge shows 0 from now on. Counts alone appear below
 # after 3 seconds.
 curl -sS -X POST AS_ALICE JSON '{"unread":{"@alice:SERVER":0}}' 'URL/_demo/read'
@@ -61,4 +70,10 @@ curl -sS -X POST JSON '{"type":"m.login.password","identifier":{"type":"m.id.use
 
 Ctrl-C stops it. Requests that are under way have DRAIN to end, then
 notifications have as long (-drain).
+`
+
+// pollGreeting is for a host with polls.
+const pollGreeting = `# Start a poll as Bob. With the feature polls, it notifies like a message.
+curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"org.matrix.msc3381.poll.start","content":{"org.matrix.msc3381.poll.start":{"question":{"org.matrix.msc1767.text":"Green or black?"}}}}' 'URL/_demo/send'
+
 `

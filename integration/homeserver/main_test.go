@@ -226,12 +226,16 @@ func TestPrintedCommandsWork(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("curl is not on the PATH")
 	}
-	for _, flags := range [][]string{nil, {"-server-name", "[::1]:8448"}, {"-listen", ":0"}} {
+	for _, flags := range [][]string{nil, {"-server-name", "[::1]:8448"}, {"-listen", ":0"}, {"-features", "polls"}} {
 		d := startDemo(t, flags...)
 		commands := slices.DeleteFunc(d.greeting, func(line string) bool { return !strings.HasPrefix(line, "curl ") })
 		prints := []string{
 			`{"global":{"override":[{"rule_id":".m.rule.master"`, "{}", "{}", "{}", `{"pushers":[{"pushkey":"alice-phone"`,
 			`{"event_id":"$`, "{}", `{"next_batch":"s`, `{"access_token":"session-alice/`,
+		}
+		polls := slices.Contains(flags, "polls")
+		if polls {
+			prints = slices.Insert(prints, len(prints)-3, `{"event_id":"$`)
 		}
 		if len(commands) != len(prints) {
 			t.Fatalf("%d commands in %q", len(commands), d.greeting)
@@ -244,6 +248,9 @@ func TestPrintedCommandsWork(t *testing.T) {
 		}
 		poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), `"Tea at four?"  unread 1`) })
 		poll(t, "the new badge is printed", func() bool { return strings.Contains(d.stdout.String(), "counts only  unread 0") })
+		if polls {
+			poll(t, "the poll notifies", func() bool { return strings.Contains(d.stdout.String(), "org.matrix.msc3381.poll.start from ") })
+		}
 		rules := d.do("GET", rulesPath, "demo-alice", "").body
 		for _, part := range []string{`"rule_id":"!lobby:`, `"pattern":"lunch"`} {
 			if !strings.Contains(rules, part) {

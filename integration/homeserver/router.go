@@ -9,6 +9,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
@@ -17,7 +18,8 @@ import (
 // module's and the host's own, behind the host's authentication, and the
 // endpoints that need none. A path that does not exist is 404 for anyone.
 func newRouter(
-	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain, log *zap.Logger,
+	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain,
+	push *pushfx.Push, log *zap.Logger,
 ) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
@@ -27,7 +29,7 @@ func newRouter(
 	e.Any("/", methods{http.MethodGet: page}.serve, limits.addresses)
 	e.Any("/healthz", methods{http.MethodGet: alive}.serve)
 	e.Any("/.well-known/matrix/client", methods{http.MethodGet: known.get}.serve, limits.addresses)
-	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions}.serve, limits.addresses)
+	e.Any("/_matrix/client/versions", methods{http.MethodGet: versions(push.UnstableFeatures())}.serve, limits.addresses)
 
 	auth := newAuth(users, limits)
 	for dialect, prefix := range []string{handlers.V3: "/_matrix/client/v3", handlers.R0: "/_matrix/client/r0"} {

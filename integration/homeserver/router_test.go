@@ -14,6 +14,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zaptest/observer"
 
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/integration/redisurl"
@@ -60,7 +61,7 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 // routerOf returns a router without limits.
 func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
 	limits := newLimits(0, 0)
-	return newRouter(groups, users, newLogin(users, limits, nil, log), wellKnown{}, limits, newDrain(config{}), log)
+	return newRouter(groups, users, newLogin(users, limits, nil, log), wellKnown{}, limits, newDrain(config{}), &pushfx.Push{}, log)
 }
 
 // startStore returns the host's store on an embedded Redis.

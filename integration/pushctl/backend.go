@@ -56,7 +56,10 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 	if cfg.Redis.Durability, err = rediscommit.ParseDurability(f.durability); err != nil {
 		return nil, fmt.Errorf("-durability: %w", err)
 	}
-	if cfg.DefaultRules, err = readDefaultRules(f.defaultRules); err != nil {
+	if cfg.Features, err = pushrule.ParseFeatures(f.features); err != nil {
+		return nil, fmt.Errorf("-features: %w", err)
+	}
+	if cfg.DefaultRules, err = readDefaultRules(f.defaultRules, cfg.Features); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
 	servers.LongestWait = max(patience, cfg.Redis.Durability.MaxWait())
@@ -78,7 +81,7 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	}
 	push.Clock.Measure(ctx)
 	b.now = push.Clock.Now
-	if b.defaults, err = pushrule.NewDefaults(cfg.DefaultRules...); err != nil {
+	if b.defaults, err = pushrule.NewDefaults(cfg.Features, cfg.DefaultRules...); err != nil {
 		return err
 	}
 	b.host, b.repairs = push.Host, module.NewRepairs(push.Stores)

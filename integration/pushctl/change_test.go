@@ -59,6 +59,36 @@ func TestRefreshDefaults(t *testing.T) {
 	}
 }
 
+func TestRefreshDefaultsTurnsFeaturesOnAndOff(t *testing.T) {
+	t.Parallel()
+	const end = ".org.matrix.msc3930.rule.poll_end"
+	b := onOne(t)
+	b.register(alice, bob)
+	off := b.answers(bob)
+	refresh := func(status int, want string, flags ...string) {
+		t.Helper()
+		if r := b.want(status, append([]string{"refresh-defaults"}, flags...)...); !strings.HasPrefix(r.stdout, want) {
+			t.Error(r.stdout)
+		}
+	}
+	refresh(exitOK, "2 sets: 2 refreshed", "-features", "polls")
+	b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.SetEnabled(pushrule.Underride, end, false) })
+	on := b.answers(alice)
+
+	refresh(exitProblems, "2 sets: 0 refreshed, 2 left with other default rules")
+	refresh(exitOK, "2 sets: 2 refreshed", "-drop-others")
+	if got := b.answers(bob); !maps.Equal(got, off) {
+		t.Errorf("off: got %v, want %v", got, off)
+	}
+	refresh(exitOK, "2 sets: 2 refreshed", "-features", "polls")
+	if got := b.answers(alice); !maps.Equal(got, on) {
+		t.Errorf("on again: got %v, want %v", got, on)
+	}
+	if r := b.want(exitFailure, "refresh-defaults", "-features", "pols"); !strings.Contains(r.stderr, "-features: unknown feature \"pols\", want some of polls, ") {
+		t.Error(r.stderr)
+	}
+}
+
 func TestDefaultRulesAreReadStrictly(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
@@ -72,7 +102,7 @@ func TestDefaultRulesAreReadStrictly(t *testing.T) {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := readDefaultRules(file); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+		if _, err := readDefaultRules(file, nil); (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v", text, err)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// readDefaultRules reads the rules that hosts add to those of the specification;
+// readDefaultRules reads the hosts' own default rules, which stand below features;
 // without a file there are none.
-func readDefaultRules(file string) (rules []pushrule.DefaultRule, err error) {
+func readDefaultRules(file string, features []pushrule.Feature) (rules []pushrule.DefaultRule, err error) {
 	if file == "" {
 		return nil, nil
 	}
@@ -40,7 +40,7 @@ func readDefaultRules(file string) (rules []pushrule.DefaultRule, err error) {
 			Conditions: texts[pushrule.Condition](r.Conditions), Pattern: r.Pattern, Before: r.Before,
 		})
 	}
-	_, err = pushrule.NewDefaults(rules...)
+	_, err = pushrule.NewDefaults(features, rules...)
 	return rules, err
 }
 

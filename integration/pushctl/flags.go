@@ -9,14 +9,15 @@ import (
 	"strconv"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // flags are the flags of a command. Each has those that name the Redis, and declares
 // its own.
 type flags struct {
 	*flag.FlagSet
-	redis                               redisurl.Flags
-	keyPrefix, durability, defaultRules string
+	redis                                         redisurl.Flags
+	keyPrefix, durability, features, defaultRules string
 }
 
 // redisVariable names the Redis where -redis does not.
@@ -70,6 +71,8 @@ func (f *flags) json() *bool { return f.Bool("json", false, "write JSON") }
 
 // addDefaultRules is for commands that look at default rules.
 func (f *flags) addDefaultRules() {
+	f.StringVar(&f.features, "features", "",
+		"`NAMES` of the features that the hosts have turned on (Features), with commas:\n"+pushrule.FeatureNames())
 	f.StringVar(&f.defaultRules, "default-rules", "",
 		"`FILE` with the default rules that the hosts have beside those of the\nspecification (DefaultRules), a JSON array of "+
 			`{"kind":"...","rule_id":"...",`+"\n"+`"enabled":...,"actions":[...],"conditions":[...],"pattern":"...","before":"..."}`)

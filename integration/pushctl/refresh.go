@@ -17,10 +17,11 @@ func refreshCommand() command {
 	return command{
 		name:    "refresh-defaults",
 		summary: "brings all stored sets to the current default rules",
-		about: "Brings the default rules in every user's set to the current ones, after the hosts were upgraded.\n" +
-			"What users chose of them, enabled and actions, stays. A set with a default rule that is in no table\n" +
-			"is left alone, since the rule would be lost: -default-rules tells of those that the hosts have, and\n" +
-			"-drop-others takes such rules away. Exit status 1 says that sets were left.",
+		about: "Brings the default rules in every user's set to the current ones, after the hosts were upgraded or\n" +
+			"have other features. The settings of users, enabled and actions, stay. A set with a default rule that\n" +
+			"is in no table is left alone, since the rule would be lost: -features and -default-rules name the\n" +
+			"rules that the hosts have, and -drop-others removes all others. Users' settings of features that are\n" +
+			"off are kept for the day when the feature is on again. Exit status 1 says that sets were left.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			f.addDurability()

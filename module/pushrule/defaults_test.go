@@ -267,7 +267,7 @@ func TestAHostsDefaultRulesStandWhereItWantsThem(t *testing.T) {
 		"an id like that of the master": {list{rule(pushrule.Override, ".m.rule.master2", "")}, pushrule.Override, "… .m.rule.master2"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			defaults, err := pushrule.NewDefaults(test.extra...)
+			defaults, err := pushrule.NewDefaults(nil, test.extra...)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,7 +310,7 @@ func TestAHostsDefaultRuleIsWrittenWithAllThatItSays(t *testing.T) {
 		`{"rule_id":".a","default":true,"enabled":true,"conditions":[],"actions":[]}`: {Kind: pushrule.Underride, ID: ".a"},
 		`{"rule_id":".a","default":true,"enabled":true,"actions":["x"]}`:              {Kind: pushrule.Sender, ID: ".a", Actions: []pushrule.Action{`"x"`}},
 	} {
-		defaults, err := pushrule.NewDefaults(rule)
+		defaults, err := pushrule.NewDefaults(nil, rule)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -384,7 +384,7 @@ func TestDefaultRulesThatNoTableTakes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			first := pushrule.DefaultRule{Kind: pushrule.Sender, ID: ".first"}
-			defaults, err := pushrule.NewDefaults(first, test.rule)
+			defaults, err := pushrule.NewDefaults(nil, first, test.rule)
 			if want := fmt.Sprintf("default rule %q: %s", test.rule.ID, test.want); err == nil || err.Error() != want {
 				t.Errorf("got  %v\nwant %s", err, want)
 			}
@@ -398,7 +398,7 @@ func TestDefaultRulesThatNoTableTakes(t *testing.T) {
 func TestEachFaultyDefaultRuleIsNamed(t *testing.T) {
 	const want = "default rule \"a\": want an id of a dot and what other rule ids may have\n" +
 		"default rule \".c\": kind is \"x\", want one of [\"override\" \"content\" \"room\" \"sender\" \"underride\"]"
-	_, err := pushrule.NewDefaults(
+	_, err := pushrule.NewDefaults(nil,
 		pushrule.DefaultRule{Kind: pushrule.Room, ID: "a"},
 		pushrule.DefaultRule{Kind: pushrule.Room, ID: ".b"},
 		pushrule.DefaultRule{Kind: "x", ID: ".c"},
@@ -411,7 +411,7 @@ func TestEachFaultyDefaultRuleIsNamed(t *testing.T) {
 func TestATableSharesNothingWithItsHost(t *testing.T) {
 	actions, conditions := []pushrule.Action{`"x"`}, []pushrule.Condition{`{"kind":"x"}`}
 	extra := []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".a", Actions: actions, Conditions: conditions}}
-	defaults, err := pushrule.NewDefaults(extra...)
+	defaults, err := pushrule.NewDefaults(nil, extra...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -505,7 +505,7 @@ func TestAMergeBringsADefaultsPatternToTheTable(t *testing.T) {
 }
 
 func TestASecondMergeChangesNothing(t *testing.T) {
-	tables := []pushrule.Ruleset{pushrule.ServerDefault(modelUser), hostTable(), pushrule.ServerDefault("@bob:example.org")}
+	tables := []pushrule.Ruleset{pushrule.ServerDefault(modelUser), hostTable(), pushrule.ServerDefault("@bob:example.org"), tableOf(t, pushrule.Polls)}
 	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
 		s := drawDamaged(t, d)
 		table := pushrule.DrawOne(d, tables...)
@@ -534,6 +534,7 @@ func drawDamaged(t testing.TB, d pushrule.Draws) pushrule.Ruleset {
 	ids := []string{
 		"A", "!old:hs", "!new:hs", "mute !old:hs", "mute !new:hs", "A:!new:hs",
 		".m.rule.master", ".m.rule.tombstone", ".m.rule.call", ".m.rule.roomnotif", ".host.override", ".host.room", ".x",
+		".org.matrix.msc3930.rule.poll_end", ".m.rule.poll_end",
 	}
 	conditions := []string{
 		`{}`, `null`, `[1]`, `{"kind":"x","n":1e400}`, `{"kind":1,"key":"room_id","pattern":"!old:hs"}`, inRoom("!old:hs"), inRoom("!new:hs"),

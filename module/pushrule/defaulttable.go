@@ -1,6 +1,7 @@
 package pushrule
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,40 +11,52 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// DefaultRule is a server-default rule that a host adds to those of the
-// specification.
+// DefaultRule is a server-default rule that the specification does not have.
 type DefaultRule struct {
 	Kind       Kind
-	ID         string      // starts with a dot; no other rule of the table has it, of whatever kind
-	Disabled   bool        // whether users start with it turned off
+	ID         string      // starts with a dot; unique among the default rules of all kinds
+	Disabled   bool        // whether the rule is off until a user turns it on
 	Actions    []Action    // as a client may submit them; may be empty
 	Conditions []Condition // of override and underride rules, as a client may submit them
 	Pattern    string      // of content rules, which need one
-	Before     string      // the default rule of the same kind that it stands above; empty: the last of its kind
+	Before     string      // the default rule of the same kind directly below it; empty: the last of its kind
 }
 
-// Defaults is a table of server-default rules: those of the specification and
-// those that a host adds. To users they are the same. The zero value is the
+// Defaults is a table of server-default rules: the rules of the specification, of
+// features and of the host. Clients cannot tell them apart. The zero value is the
 // specification's table. A table never changes and is safe for concurrent use.
 type Defaults struct{ extra []DefaultRule }
 
-// NewDefaults returns the specification's table with the host's rules, which
-// come in the order in which they are given: Before may name a rule of the
-// specification other than .m.rule.master, above which nothing stands, or an
-// earlier one of extra. It joins an error for each rule that is not as the
-// comments of [DefaultRule] say.
-func NewDefaults(extra ...DefaultRule) (Defaults, error) {
+// NewDefaults returns the specification's table with the rules of features, and then
+// the host's own rules in their order. The order of features does not matter. Before
+// may name a rule of the specification except .m.rule.master, a rule of a feature, or
+// an earlier rule of own. The error joins one error for each rule that differs from
+// the comments of [DefaultRule]; two rules with the same id are such a difference.
+func NewDefaults(features []Feature, own ...DefaultRule) (Defaults, error) {
 	var d Defaults
-	var faults []error
-	for _, rule := range extra {
-		if err := d.add(rule); err != nil {
-			faults = append(faults, fmt.Errorf("default rule %q: %w", rule.ID, err))
-		}
+	var errs []error
+	ordered := slices.SortedStableFunc(slices.Values(features), func(a, b Feature) int {
+		return cmp.Compare(featureOrder(a.Name), featureOrder(b.Name))
+	})
+	for _, feature := range ordered {
+		errs = append(errs, d.addAll("feature "+feature.Name+": ", feature.Rules))
 	}
-	if len(faults) > 0 {
-		return Defaults{}, errors.Join(faults...)
+	errs = append(errs, d.addAll("", own))
+	if err := errors.Join(errs...); err != nil {
+		return Defaults{}, err
 	}
 	return d, nil
+}
+
+// addAll adds rules; owner begins each error.
+func (d *Defaults) addAll(owner string, rules []DefaultRule) error {
+	var errs []error
+	for _, rule := range rules {
+		if err := d.add(rule); err != nil {
+			errs = append(errs, fmt.Errorf("%sdefault rule %q: %w", owner, rule.ID, err))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // For returns the rule set of a user who has changed nothing.

@@ -108,20 +108,32 @@ func (d document) canonicalized() document {
 	case d.canonical:
 		return d
 	}
-	var l lists
+	return d.lists().document(d.extra())
+}
+
+func (d document) lists() (l lists) {
 	for i, kind := range Kinds() {
 		for _, e := range d.entries(kind) {
 			l[i] = append(l[i], e.rule(kind))
 		}
 	}
-	var extra []Member
+	return l
+}
+
+// extra returns the members of the set that are not lists of rules.
+func (d document) extra() (extra []Member) {
 	w := strictjson.Walk(d.text)
 	for name := range w.Object() {
 		if !Kind(name).Valid() {
 			extra = append(extra, Member{Name: name, Value: w.Skip()})
 		}
 	}
-	return l.document(extra)
+	return extra
+}
+
+// withExtra returns the set with other members that are not lists of rules.
+func (d document) withExtra(extra []Member) document {
+	return d.lists().document(extra)
 }
 
 // span is a part of the text of a set.

@@ -163,7 +163,9 @@ func checkDepth(text string) error {
 func (i *importing) readSettings(kind Kind, id, text string) {
 	name := Name{kind, id}
 	isLegacy := slices.ContainsFunc(inheritances(), func(h inheritance) bool { return h.legacy == name })
-	if _, found := i.table.Rule(kind, id); !found && !isLegacy {
+	_, found := i.table.Rule(kind, id)
+	_, renamed := i.table.Rule(kind, otherID(id))
+	if !found && !renamed && !isLegacy {
 		i.Dropped = append(i.Dropped, name)
 		return
 	}
@@ -229,6 +231,9 @@ func (i *importing) defaults(kind Kind) []Rule {
 	list := i.table.List(kind)
 	for n, rule := range list {
 		d, found := i.settings[Name{kind, rule.ID}]
+		if !found {
+			d, found = i.settings[Name{kind, otherID(rule.ID)}]
+		}
 		if !found {
 			continue
 		}

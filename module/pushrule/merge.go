@@ -3,14 +3,19 @@ package pushrule
 import "slices"
 
 // MergeDefaults brings the set's server-default rules to the table, which is
-// what [Defaults.For] returned for the user: each rule of the table takes its
-// definition from there, and its enabled state and actions from the set where
-// the set has it; default rules that the table does not have go, the legacy
-// ones among them. The user's own rules stay, in their order, above the
-// defaults; only .m.rule.master is above them. A second merge with the same
-// table changes nothing.
+// [Defaults.For] of the user. A rule of the table takes its definition from the table,
+// and its enabled state and actions from the set, if the set has the rule under its id
+// or under the other id of a feature's rule. Other default rules go, the legacy rules
+// among them. The user's own rules stay in their order, below .m.rule.master and above
+// all other defaults. A second merge with the same table changes nothing.
+//
+// If a rule goes because its feature is off, the set keeps the user's choice in the
+// member org.pushfx.features_off, where clients ignore it. The choice applies again
+// when the feature is turned on.
 func (s *Ruleset) MergeDefaults(table Ruleset) {
 	doc := s.doc.canonicalized()
+	old := Ruleset{doc}
+	choices := doc.choices()
 	for _, kind := range Kinds() {
 		var merged []entry
 		list, listed := doc.entryList(kind)
@@ -20,15 +25,14 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 			}
 		}
 		for _, rule := range table.List(kind) {
-			if _, e, found := doc.find(kind, rule.ID); found {
-				old := e.rule(kind)
-				rule.Enabled, rule.Actions, rule.Extra = old.Enabled, old.Actions, old.Extra
+			if chosen, found := old.choice(kind, rule.ID, choices); found {
+				rule.Enabled, rule.Actions, rule.Extra = chosen.Enabled, chosen.Actions, chosen.Extra
 			}
 			merged = append(merged, newEntry(kind, rule))
 		}
 		doc = doc.withList(listed, hoistMaster(merged))
 	}
-	s.doc = doc.withoutLegacy()
+	s.doc = doc.withChoices(choices, old.choicesWithout(table, choices)).withoutLegacy()
 }
 
 // IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave

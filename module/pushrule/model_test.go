@@ -216,7 +216,7 @@ const modelUser = "@alice:example.org"
 
 // hostTable is a table of which every kind has a rule.
 func hostTable() pushrule.Ruleset {
-	defaults, err := pushrule.NewDefaults(
+	defaults, err := pushrule.NewDefaults(nil,
 		pushrule.DefaultRule{Kind: pushrule.Override, ID: ".host.override", Before: ".m.rule.suppress_notices"},
 		pushrule.DefaultRule{Kind: pushrule.Content, ID: ".host.content", Pattern: "word", Actions: []pushrule.Action{`"notify"`}},
 		pushrule.DefaultRule{Kind: pushrule.Room, ID: ".host.room"},

@@ -104,7 +104,7 @@ func hasForeign(list, want []entry) bool {
 // isForeign reports whether an entry is a default rule of a table that does not
 // have the rules that are wanted.
 func (e entry) isForeign(want []entry) bool {
-	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0
+	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0 && indexOfEntry(want, otherID(e.id)) < 0
 }
 
 // withoutDuplicates returns a list with the first rule of each id.

@@ -1,0 +1,302 @@
+package pushrule_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pushfx/pushfx/module/pushrule"
+)
+
+// tableOf is the table of modelUser with some features.
+func tableOf(t testing.TB, features ...pushrule.Feature) pushrule.Ruleset {
+	t.Helper()
+	defaults, err := pushrule.NewDefaults(features)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return defaults.For(modelUser)
+}
+
+// The golden files have a line for each rule, so that the place of a rule shows.
+func TestAFeaturesRulesAndTheirPlaces(t *testing.T) {
+	sets := map[string]pushrule.Ruleset{"all": tableOf(t, pushrule.Features()...)}
+	for _, feature := range pushrule.Features() {
+		sets[feature.Name] = tableOf(t, feature)
+	}
+	for name, set := range sets {
+		var lines strings.Builder
+		for _, kind := range pushrule.Kinds() {
+			for _, rule := range set.List(kind) {
+				fmt.Fprintf(&lines, "%s %s\n", kind, rule.AppendJSON(nil, kind))
+			}
+		}
+		golden := "testdata/feature_" + name + ".txt"
+		if *update {
+			if err := os.WriteFile(golden, []byte(lines.String()), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		want, err := os.ReadFile(golden)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if lines.String() != string(want) {
+			t.Errorf("%s: got\n%s", golden, lines.String())
+		}
+		if !set.IsCanonical() {
+			t.Errorf("%s is not canonical", name)
+		}
+	}
+}
+
+func TestTheOrderOfFeaturesDoesNotMatter(t *testing.T) {
+	features := pushrule.Features()
+	want := tableOf(t, features...)
+	slices.Reverse(features)
+	if got := tableOf(t, features...); !got.Equal(want) {
+		t.Errorf("got  %s\nwant %s", encode(&got), encode(&want))
+	}
+}
+
+func TestEachRuleOfAFeatureHasAStableID(t *testing.T) {
+	for _, feature := range pushrule.Features() {
+		for _, rule := range feature.Rules {
+			if stable := feature.StableIDs[rule.ID]; !strings.HasPrefix(stable, ".m.rule.") {
+				t.Errorf("%s has the stable id %q", rule.ID, stable)
+			}
+		}
+		if len(feature.StableIDs) != len(feature.Rules) {
+			t.Errorf("%s: %d rules, %d stable ids", feature.Name, len(feature.Rules), len(feature.StableIDs))
+		}
+	}
+}
+
+// The cases are those of Complement, tests/msc3930/msc3930_test.go.
+func TestPollRulesAsComplementWantsThem(t *testing.T) {
+	const prefix = ".org.matrix.msc3930.rule."
+	const loud, count = `"notify",{"set_tweak":"sound","value":"default"}`, `{"kind":"room_member_count","is":"2"}`
+	ofType := func(name string) string {
+		return `{"kind":"event_match","key":"type","pattern":"org.matrix.msc3381.poll.` + name + `"}`
+	}
+	set := tableOf(t, pushrule.Polls)
+	for _, test := range []struct {
+		kind                    pushrule.Kind
+		id, actions, conditions string
+	}{
+		{pushrule.Override, "poll_response", ``, ofType("response")},
+		{pushrule.Underride, "poll_start_one_to_one", loud, count + `,` + ofType("start")},
+		{pushrule.Underride, "poll_end_one_to_one", loud, count + `,` + ofType("end")},
+		{pushrule.Underride, "poll_start", `"notify"`, ofType("start")},
+		{pushrule.Underride, "poll_end", `"notify"`, ofType("end")},
+	} {
+		rule, found := set.Rule(test.kind, prefix+test.id)
+		if !found || !rule.Default || !rule.Enabled || join(rule.Actions) != test.actions || join(rule.Conditions) != test.conditions {
+			t.Errorf("%s: found %t, %+v", test.id, found, rule)
+		}
+	}
+	ids := strings.Fields(idsOf(&set, pushrule.Underride))
+	for _, event := range []string{"poll_start", "poll_end"} {
+		if slices.Index(ids, prefix+event+"_one_to_one") > slices.Index(ids, prefix+event) {
+			t.Errorf("the rule for two members comes after %s", event)
+		}
+	}
+}
+
+func TestFeaturesThatNoTableTakes(t *testing.T) {
+	const start = ".org.matrix.msc3930.rule.poll_start"
+	own := pushrule.DefaultRule{Kind: pushrule.Underride, ID: start}
+	for name, test := range map[string]struct {
+		features []pushrule.Feature
+		own      []pushrule.DefaultRule
+		want     string
+	}{
+		"two features with the same rule": {
+			[]pushrule.Feature{pushrule.Knocks, {Name: "mine", Rules: []pushrule.DefaultRule{pushrule.Knocks.Rules[0]}}}, nil,
+			`feature mine: default rule ".org.matrix.msc4506.rule.knock": want an id that no other default rule has, of whatever kind`,
+		},
+		"a feature and a default rule with the same id": {
+			[]pushrule.Feature{pushrule.Polls}, []pushrule.DefaultRule{own},
+			`default rule "` + start + `": want an id that no other default rule has, of whatever kind`,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := pushrule.NewDefaults(test.features, test.own...); err == nil || err.Error() != test.want {
+				t.Errorf("got  %v\nwant %s", err, test.want)
+			}
+		})
+	}
+	if _, err := pushrule.NewDefaults([]pushrule.Feature{pushrule.Polls}, pushrule.DefaultRule{Kind: pushrule.Underride, ID: ".a", Before: start}); err != nil {
+		t.Errorf("a default rule above a feature's: %v", err)
+	}
+}
+
+func TestFeaturesAreParsedByName(t *testing.T) {
+	for text, want := range map[string]string{
+		"":                    "[] <nil>",
+		"polls":               "[polls] <nil>",
+		"knocks, polls":       "[knocks polls] <nil>",
+		"polls,pols":          `[] unknown feature "pols", want some of polls, encrypted-events, live-location, knocks`,
+		"encrypted-events,,x": `[] unknown feature "", want some of polls, encrypted-events, live-location, knocks`,
+	} {
+		features, err := pushrule.ParseFeatures(text)
+		names := []string{}
+		for _, feature := range features {
+			names = append(names, feature.Name)
+		}
+		if got := fmt.Sprint(names, err); got != want {
+			t.Errorf("%q: got %s, want %s", text, got, want)
+		}
+	}
+}
+
+// chosenPolls is a set in which the user changed two rules of polls.
+func chosenPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
+	t.Helper()
+	for _, change := range []error{
+		table.SetEnabled(pushrule.Override, ".org.matrix.msc3930.rule.poll_response", false),
+		table.SetActions(pushrule.Underride, ".org.matrix.msc3930.rule.poll_end", []pushrule.Action{}),
+		table.Put(pushrule.Room, "!room:hs", plain(), pushrule.Position{}),
+	} {
+		if change != nil {
+			t.Fatal(change)
+		}
+	}
+	return table
+}
+
+func TestChoicesSurviveAFeatureThatIsOffForAWhile(t *testing.T) {
+	on, off := tableOf(t, pushrule.Polls), tableOf(t)
+	s := chosenPolls(t, on)
+	want := encode(&s)
+
+	s.MergeDefaults(off)
+	const kept = `"org.pushfx.features_off":[` +
+		`{"default":true,"enabled":false,"rule_id":".org.matrix.msc3930.rule.poll_response","actions":[]},` +
+		`{"default":true,"enabled":true,"rule_id":".org.matrix.msc3930.rule.poll_end","actions":[]}]`
+	if !strings.Contains(encode(&s), kept) || strings.Count(encode(&s), "msc3930") != 2 || !s.IsCurrent(off) || !s.IsCanonical() {
+		t.Fatalf("off: %s", encode(&s))
+	}
+	if err := s.SetEnabled(pushrule.Override, ".org.matrix.msc3930.rule.poll_response", true); err == nil {
+		t.Error("a rule of a feature that is off can be changed")
+	}
+	for range 2 { // the second merge changes nothing
+		before := encode(&s)
+		if s = mustRead(t, before); !s.IsCanonical() {
+			t.Fatal("the set is not canonical when it is read back")
+		}
+		if s.MergeDefaults(off); encode(&s) != before {
+			t.Fatalf("a second merge made %s", encode(&s))
+		}
+	}
+	s.MergeDefaults(tableOf(t, pushrule.Knocks))
+	if !strings.Contains(encode(&s), kept) {
+		t.Fatalf("another feature on: %s", encode(&s))
+	}
+
+	if s.MergeDefaults(on); encode(&s) != want {
+		t.Errorf("on again\ngot  %s\nwant %s", encode(&s), want)
+	}
+}
+
+func TestASetWithoutChoicesIsTheDefaultsWhenAFeatureIsOff(t *testing.T) {
+	s, off := tableOf(t, pushrule.Features()...), tableOf(t)
+	if s.MergeDefaults(off); encode(&s) != encode(&off) {
+		t.Errorf("got %s", encode(&s))
+	}
+}
+
+func TestAMemberOfChoicesThatCannotBeReadIsLeftAlone(t *testing.T) {
+	off := tableOf(t)
+	for _, value := range []string{`7`, `{}`, `[{}]`, `[{"rule_id":".org.matrix.msc3930.rule.poll_end"}]`} {
+		text := strings.TrimSuffix(encode(&off), "}") + `,"org.pushfx.features_off":` + value + `}`
+		s := mustRead(t, text)
+		if s.MergeDefaults(off); encode(&s) != text {
+			t.Errorf("got  %s\nwant %s", encode(&s), text)
+		}
+		s.MergeDefaults(tableOf(t, pushrule.Polls))
+		if rule, _ := s.Rule(pushrule.Underride, ".org.matrix.msc3930.rule.poll_end"); !rule.Enabled || len(rule.Actions) != 1 {
+			t.Errorf("%s made %+v", value, rule)
+		}
+	}
+}
+
+// stablePolls is the feature as it is after its proposal became part of a
+// specification.
+func stablePolls() pushrule.Feature {
+	stable := pushrule.Feature{Name: "stable"}
+	for _, rule := range pushrule.Polls.Rules {
+		rule.ID = pushrule.Polls.StableIDs[rule.ID]
+		stable.Rules = append(stable.Rules, rule)
+	}
+	return stable
+}
+
+func TestChoicesSurviveAChangeFromUnstableToStableIDs(t *testing.T) {
+	unstable, stable, off := tableOf(t, pushrule.Polls), tableOf(t, stablePolls()), tableOf(t)
+	chosen := chosenPolls(t, unstable)
+	want := encode(&chosen)
+	renamed := strings.ReplaceAll(want, ".org.matrix.msc3930.rule.", ".m.rule.")
+	for name, tables := range map[string][]pushrule.Ruleset{
+		"at once":                  {stable},
+		"while the feature is off": {off, stable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := chosen
+			for _, table := range tables {
+				if s.IsCurrent(table) {
+					t.Fatal("the set is current before the merge")
+				}
+				s.MergeDefaults(table)
+			}
+			if encode(&s) != renamed {
+				t.Errorf("got  %s\nwant %s", encode(&s), renamed)
+			}
+			if s.HasForeign(stable) || s.HasForeign(unstable) || !s.HasForeign(off) {
+				t.Error("a renamed rule counts as one that is in no table")
+			}
+			if s.MergeDefaults(unstable); encode(&s) != want {
+				t.Errorf("back to the unstable ids: got %s", encode(&s))
+			}
+		})
+	}
+}
+
+func TestImportTakesTheSettingsOfAFeatureUnderEitherID(t *testing.T) {
+	unstable, stable, off := tableOf(t, pushrule.Polls), tableOf(t, stablePolls()), tableOf(t)
+	set := chosenPolls(t, unstable)
+	renamed := set
+	renamed.MergeDefaults(stable)
+	for name, test := range map[string]struct {
+		from, table, want pushrule.Ruleset
+		dropped           int
+	}{
+		"unstable to unstable": {set, unstable, set, 0},
+		"unstable to stable":   {set, stable, renamed, 0},
+		"stable to unstable":   {renamed, unstable, set, 0},
+		"the feature is off":   {set, off, off, 5},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := pushrule.Import(`{"global":`+encode(&test.from)+`}`, test.table, pushrule.DefaultLimits())
+			if err != nil || len(got.Refused) > 0 || len(got.Dropped) != test.dropped {
+				t.Fatalf("got %+v, %v", got, err)
+			}
+			if _, found := got.Rules.Rule(pushrule.Room, "!room:hs"); !found {
+				t.Error("the user's own rule is missing")
+			}
+			if err := got.Rules.Delete(pushrule.Room, "!room:hs"); err != nil {
+				t.Fatal(err)
+			}
+			if _, found := test.want.Rule(pushrule.Room, "!room:hs"); found {
+				if err := test.want.Delete(pushrule.Room, "!room:hs"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if encode(&got.Rules) != encode(&test.want) {
+				t.Errorf("got  %s\nwant %s", encode(&got.Rules), encode(&test.want))
+			}
+		})
+	}
+}
