@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Entry is what the index keeps of a pushkey, under [Keys.Claims].
+// Entry is the index entry of a pushkey, stored under [Keys.Claims].
 type Entry struct {
 	Claims   pusher.Claims
 	Revision Revision
@@ -18,10 +18,10 @@ type Entry struct {
 // The members of an entry.
 const (
 	claimsMember   = "claims"
-	revisionMember = "revision" // of an event, too
+	revisionMember = "revision" // also of an event
 )
 
-// ReadEntry reads what [Entry.AppendJSON] appends; other members are left out.
+// ReadEntry reads the form that [Entry.AppendJSON] writes, and ignores other members.
 // Errors: [pusher.Unreadable].
 func ReadEntry(text string) (e Entry, err error) {
 	var owners []pusher.Owner
@@ -51,14 +51,14 @@ func ReadEntry(text string) (e Entry, err error) {
 func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
 	claim, err := strconv.ParseInt(number, 10, 64)
 	if err != nil || claim < 1 || strconv.FormatInt(claim, 10) != number {
-		return pusher.Owner{}, errors.New("a claim has no number")
+		return pusher.Owner{}, errors.New("the name of a claim is not a number")
 	}
 	user, err := r.String()
 	return pusher.Owner{User: mxid.UserID(user), Claim: claim}, err
 }
 
-// AppendJSON appends the entry as it is stored, {"claims":{"NUMBER":
-// "@user:server"},"revision":{...}}.
+// AppendJSON appends the stored form,
+// {"claims":{"NUMBER":"@user:server"},"revision":{...}}.
 func (e Entry) AppendJSON(dst []byte) []byte {
 	dst = append(strictjson.AppendMember(append(dst, '{'), claimsMember), '{')
 	for _, owner := range e.Claims.Owners() {

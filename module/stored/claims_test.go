@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-func TestAnEntryIsStoredInAFixedForm(t *testing.T) {
+func TestEntryHasAFixedForm(t *testing.T) {
 	t.Parallel()
 	e := Entry{
 		Claims:   pusher.NewClaims(pusher.Owner{User: alice, Claim: 1763716975000000}, pusher.Owner{User: "@b\"ob:example.org", Claim: 2}),
@@ -28,8 +28,8 @@ func TestAnEntryIsStoredInAFixedForm(t *testing.T) {
 	}
 }
 
-// FuzzReadEntry holds that an entry is either read or refused as unreadable, and
-// that what is read is written so that it reads the same.
+// FuzzReadEntry checks that every text is read or refused as unreadable, and that reading
+// a written entry gives the same entry.
 func FuzzReadEntry(f *testing.F) {
 	for _, text := range []string{
 		`{"claims":{"1763716975000000":"@alice:example.org","2":"@bob:example.org"},"revision":{"version":1,"changes":1,"writers":{}}}`,

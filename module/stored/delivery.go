@@ -8,72 +8,71 @@ import (
 	"strings"
 )
 
-// The parts of the keys of delivery around the number of a shard.
+// The parts of delivery keys around the shard number.
 const (
-	shardStart     = "delivery:{"
-	dueEnd         = "}:due"
-	troubleEnd     = "}:trouble"
-	bytesEnd       = "}:bytes"
-	backlogMark    = "}:backlog:"
-	textsMark      = "}:texts:"
-	seenMark       = "}:seen:"
-	deliveryGates  = "delivery:gateways"
-	deliveryFormat = "delivery:format"
+	shardPrefix      = "delivery:{"
+	dueSuffix        = "}:due"
+	troubleSuffix    = "}:trouble"
+	bytesSuffix      = "}:bytes"
+	backlogMark      = "}:backlog:"
+	textsMark        = "}:texts:"
+	seenMark         = "}:seen:"
+	deliveryGateways = "delivery:gateways"
+	deliveryFormat   = "delivery:format"
 )
 
-// ShardDue is the key of the sorted set with the backlogs of a shard. The score is
-// a time in microseconds by the clock of Redis: an even one is when the claim of a
-// host lapses, an odd one is when a backlog without a claim is due.
-func (k Keys) ShardDue(shard int) string { return k.shard(shard, dueEnd) }
+// ShardDue is the key of the sorted set of a shard's backlogs. The score is a time in
+// microseconds by the clock of Redis: an even score is the end of a host's claim, an odd
+// score is when a backlog without a claim is due.
+func (k Keys) ShardDue(shard int) string { return k.shard(shard, dueSuffix) }
 
-// ShardTrouble is the key of the hash with what hosts know of backlogs that they
-// could not deliver.
-func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleEnd) }
+// ShardTrouble is the key of the hash with the state of backlogs whose delivery failed.
+func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuffix) }
 
-// ShardBytes is the key of the hash with how many bytes of texts wait, by user.
-func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesEnd) }
+// ShardBytes is the key of the hash with the bytes of waiting texts, by user.
+func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesSuffix) }
 
-// Backlog is the key of the list with the notifications of a backlog, as
-// [BacklogEntry], the oldest first.
+// Backlog is the key of the list of a backlog's notifications, each a [BacklogEntry],
+// oldest first.
 func (k Keys) Backlog(shard int, target string) string { return k.shard(shard, backlogMark+target) }
 
-// Texts is the key of the hash with the texts of a backlog's notifications, by
-// their ids.
+// Texts is the key of the hash with the texts of a backlog's notifications, by their IDs.
 func (k Keys) Texts(shard int, target string) string { return k.shard(shard, textsMark+target) }
 
-// Seen is the key of the string that says that a batch was added to a shard. It
+// Seen is the key of the string that records that a batch was added to a shard. It
 // expires.
 func (k Keys) Seen(shard int, batch string) string {
 	sum := sha256.Sum256([]byte(batch))
 	return k.shard(shard, seenMark+base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
-// DeliveryGateways is the key of the hash with the push gateways that operators
-// hold, by name, with since when, in milliseconds since 1970. The name is the
-// scheme, host and port of pushers' URLs: "https://push.example.org:443".
-func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGates }
+// DeliveryGateways is the key of the hash of the push gateways that operators delay. Each
+// field is the scheme, host and port of pushers' URLs, like
+// "https://push.example.org:443"; its value is the start of the delay in milliseconds
+// since 1970.
+func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGateways }
 
-// DeliveryFormat is the key of the string with the form of what delivery stores,
-// and the number of shards; see [DeliveryFormatText].
+// DeliveryFormat is the key of the string with delivery's format and number of shards; see
+// [DeliveryFormatText].
 func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
 
-// shard names a key. All keys of a shard have one slot.
-func (k Keys) shard(shard int, end string) string {
-	return k.Prefix + shardStart + fmt.Sprintf("%03d", shard) + end
+// shard returns a key of a shard. All keys of a shard share a slot.
+func (k Keys) shard(shard int, suffix string) string {
+	return k.Prefix + shardPrefix + fmt.Sprintf("%03d", shard) + suffix
 }
 
-// BacklogEntry is a notification in the list of a backlog. Its text stands
-// elsewhere; see [Keys.Texts].
+// BacklogEntry is a notification in the list of a backlog. Its text is stored under
+// [Keys.Texts].
 type BacklogEntry struct {
 	Priority byte   // 'h', 'l' or 'c'
 	ID       string // 16 bytes
 	Room     string // 8 bytes
 	User     string // 8 bytes
-	Bytes    int    // of the text, as far as they count for the user
+	Bytes    int    // the bytes of its text that count for the user's limit
 	Meta     string
 }
 
-// The lengths of the parts of an entry, which stand in this order.
+// The lengths of an entry's parts, in their order.
 const (
 	entryID    = 16
 	entryRoom  = 8
@@ -82,14 +81,14 @@ const (
 	entryHead  = 1 + entryID + entryRoom + entryUser
 )
 
-// Head is the part of the stored entry before its bytes. Ok is false for one that
-// cannot be stored.
+// Head returns the stored entry up to its byte count. Ok is false if a part has the wrong
+// length.
 func (e BacklogEntry) Head() (head string, ok bool) {
 	head = string(e.Priority) + e.ID + e.Room + e.User
 	return head, len(e.ID) == entryID && len(e.Room) == entryRoom && len(e.User) == entryUser
 }
 
-// ReadBacklogEntry reads an entry. Found is false for what is none.
+// ReadBacklogEntry reads a stored entry. Found is false for other texts.
 func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
 	if len(text) < entryHead+entryBytes || strings.IndexByte("hlc", text[0]) < 0 {
 		return BacklogEntry{}, false
@@ -104,42 +103,41 @@ func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
 	return e, err == nil
 }
 
-// deliveryForm is the form of what delivery stores. Hosts of different forms do
-// not work on one Redis.
+// deliveryForm is the version of the stored form of delivery. Hosts of different forms
+// cannot share a Redis.
 const deliveryForm = 2
 
-// DeliveryFormatText is what is stored for a number of shards.
+// DeliveryFormatText returns the text of [Keys.DeliveryFormat] for a number of shards.
 func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }
 
-// ReadDeliveryFormat reads the number of shards. Found is false for what this
-// version cannot read.
+// ReadDeliveryFormat reads the number of shards. Found is false for other forms and texts.
 func ReadDeliveryFormat(text string) (shards int, found bool) {
 	number, found := strings.CutPrefix(text, strconv.Itoa(deliveryForm)+" ")
 	shards, err := strconv.Atoi(number)
 	return shards, found && err == nil && text == DeliveryFormatText(shards)
 }
 
-// shardKinds are the kinds of a shard's keys, by their ends.
+// shardKinds are the kinds of a shard's keys by suffix.
 var shardKinds = map[string]KeyKind{
-	dueEnd: ShardDueKey, troubleEnd: ShardTroubleKey, bytesEnd: ShardBytesKey,
+	dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey,
 	"}:log": OldDeliveryKey, "}:state": OldDeliveryKey, "}:held": OldDeliveryKey, "}:seen": OldDeliveryKey,
 	"}:instructions": OldDeliveryKey,
 }
 
-// targetKinds are the kinds of keys that end in the name of a backlog or batch.
+// targetKinds are the kinds of a shard's keys that end in the name of a backlog or batch.
 var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey}
 
-// parseDelivery tells which key of delivery it is, without the prefix.
+// parseDelivery parses a key of delivery without its prefix.
 func parseDelivery(name string) (Key, bool) {
 	switch name {
-	case deliveryGates:
+	case deliveryGateways:
 		return Key{Kind: DeliveryGatewaysKey}, true
 	case deliveryFormat:
 		return Key{Kind: DeliveryFormatKey}, true
 	case "delivery:hosts":
 		return Key{Kind: OldDeliveryKey}, true
 	}
-	rest, isShard := strings.CutPrefix(name, shardStart)
+	rest, isShard := strings.CutPrefix(name, shardPrefix)
 	at := strings.IndexByte(rest, '}')
 	if !isShard || at < 0 {
 		return Key{}, false
@@ -159,5 +157,5 @@ func parseDelivery(name string) (Key, bool) {
 	return Key{}, false
 }
 
-// IsOldDeliveryFormat tells the text of a form that no host reads any more.
+// IsOldDeliveryFormat reports whether a text is of a form that hosts no longer read.
 func IsOldDeliveryFormat(text string) bool { return strings.HasPrefix(text, "1 ") }

@@ -2,7 +2,7 @@ package stored
 
 import "testing"
 
-func TestTheFormatOfDeliveryIsTold(t *testing.T) {
+func TestDeliveryFormatIsReadBack(t *testing.T) {
 	t.Parallel()
 	if shards, found := ReadDeliveryFormat(DeliveryFormatText(128)); shards != 128 || !found {
 		t.Errorf("got %d, %t", shards, found)
@@ -14,12 +14,12 @@ func TestTheFormatOfDeliveryIsTold(t *testing.T) {
 	}
 }
 
-func TestEntriesAreRead(t *testing.T) {
+func TestBacklogEntryIsReadBack(t *testing.T) {
 	t.Parallel()
 	e := BacklogEntry{Priority: 'l', ID: "0123456789abcdef", Room: "room0000", User: "user0000", Bytes: 417, Meta: `{"u":"@a:b"}`}
 	head, ok := e.Head()
 	if !ok {
-		t.Fatal("it cannot be stored")
+		t.Fatal("the entry cannot be stored")
 	}
 	text := head + "000417" + e.Meta
 	if got, found := ReadBacklogEntry(text); !found || got != e {
@@ -32,11 +32,11 @@ func TestEntriesAreRead(t *testing.T) {
 	}
 	e.ID = "short"
 	if _, ok := e.Head(); ok {
-		t.Error("an id that is too short can be stored")
+		t.Error("an entry with a short ID can be stored")
 	}
 }
 
-func TestOldKeysOfDeliveryAreTold(t *testing.T) {
+func TestOldDeliveryKeysAreRecognized(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:state", "delivery:{127}:held", "delivery:{001}:seen", "delivery:{001}:instructions", "delivery:hosts"} {
 		if got := (Keys{}).Parse(name).Kind; got != OldDeliveryKey {
@@ -44,6 +44,6 @@ func TestOldKeysOfDeliveryAreTold(t *testing.T) {
 		}
 	}
 	if !IsOldDeliveryFormat("1 128") || IsOldDeliveryFormat(DeliveryFormatText(128)) {
-		t.Error("the format is not told")
+		t.Error("the wrong formats are old")
 	}
 }

@@ -8,22 +8,21 @@ import (
 	"unsafe"
 )
 
-// The revision of an event whose rules are canonical, see
-// [pushrule.Ruleset.IsCanonical], ends with a digest of the text before it,
+// An event with canonical rules, see [pushrule.Ruleset.IsCanonical], ends with a digest of
+// the text before it, as a member of its revision:
 //
 //	,"digest":"d4b89f53"}
 //
-// so that who reads the event need not prove again that it can be read. A text that was
-// edited by hand does not have the digest that it says, and is proved. One that was
-// copied as a whole does, and was proved before it was written.
+// A reader that finds the right digest need not check the rules. After an edit by hand,
+// the digest is wrong, and the rules are checked. The digest of an event that was copied
+// as a whole is right, but its rules were checked before they were written.
 //
-// The digest is a CRC-32C in hexadecimal digits. It is no protection against who can
-// write to Redis, who can store any rules anyway. Of edits by hand that leave the
-// revision, it misses none that changes up to four bytes in a row, and of all others one
-// in 2^32: such an event is served as it is.
+// The digest is a CRC-32C in hexadecimal. It does not protect against
+// attackers with access to Redis, because they can store any rules anyway. It detects all edits of up to four consecutive
+// bytes, and all but one in 2^32 of other edits; an undetected edit is served as it is.
 //
-// A change of the canonical form, or of the legacy rules, gives the digest another
-// name, so that events with the old digest are proved again.
+// A change of the canonical form, or of the legacy rules, must rename the digest, so that
+// events with old digests are checked again.
 const (
 	digestStart = `,"` + digestMember + `":"`
 	digestEnd   = `"}`
@@ -31,13 +30,13 @@ const (
 	digestBytes = len(digestStart) + digestChars + len(digestEnd)
 )
 
-// digestOf returns the end of the revision with which the text ends that far.
+// digestOf returns the digest member of a text, with the brace that ends the revision.
 func digestOf(text string) string {
-	sum := crc32.Checksum(unsafe.Slice(unsafe.StringData(text), len(text)), crc32.MakeTable(crc32.Castagnoli)) // it only looks at the bytes
+	sum := crc32.Checksum(unsafe.Slice(unsafe.StringData(text), len(text)), crc32.MakeTable(crc32.Castagnoli)) // only reads the bytes
 	return digestStart + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, sum)) + digestEnd
 }
 
-// hasDigest reports whether an event ends with the digest of what is before.
+// hasDigest reports whether an event ends with the right digest.
 func hasDigest(text string) bool {
 	at := len(text) - digestBytes - len(eventEnd)
 	return at > 0 && strings.HasPrefix(text[at:], digestStart) && text[at:] == digestOf(text[:at])+eventEnd

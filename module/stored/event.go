@@ -13,28 +13,27 @@ import (
 //
 //	{"type":"m.push_rules","content":{"global":{...}},"revision":{...}}
 //
-// where the revision tells which writes made it so. Members that the module does not know are kept.
+// whose revision names the latest writes. Unknown members are kept.
 type Event struct {
 	Rules        pushrule.Ruleset
-	Found        bool                // whether the content is an object; if not, the user counts as one without rules
-	ContentExtra []strictjson.Member // members of the content beside the rules
-	Extra        []strictjson.Member // members of the event beside its content
-	Revision     Revision            // as it was read
+	Found        bool                // whether the content is an object; otherwise, the user has no rules
+	ContentExtra []strictjson.Member // unknown members of the content
+	Extra        []strictjson.Member // unknown members of the event
+	Revision     Revision            // as stored
 
-	foreign int64 // the version if somebody else wrote the event, 0 if the module did
+	textVersion int64 // the version of an event without a revision, see withTextVersion
 }
 
-// The parts of an event as the module writes it, around the rules and the
-// revision.
+// The parts of a written event around its rules and revision.
 const (
 	eventStart    = `{"type":"m.push_rules","content":{"global":`
 	eventRevision = `},"` + revisionMember + `":`
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. It believes the digest of an event, which says that
-// the module wrote the text, and reads the rules of any other event. It returns
-// [pushrule.Unreadable] if the text is no event, or if its content cannot be read.
+// ReadEvent reads a stored event. It trusts the rules of an event with the right digest,
+// and checks all others. It returns [pushrule.Unreadable] if the text is not an event, or
+// its content is unreadable.
 func ReadEvent(text string) (Event, error) {
 	if hasDigest(text) {
 		if e, found := cutEvent(text); found {
@@ -45,10 +44,10 @@ func ReadEvent(text string) (Event, error) {
 	if err != nil {
 		return Event{}, err
 	}
-	return e.withForeign(text), nil
+	return e.withTextVersion(text), nil
 }
 
-// cutEvent cuts an event with a digest into its rules and its revision.
+// cutEvent splits an event with a digest into its rules and revision.
 func cutEvent(text string) (e Event, found bool) {
 	rest, starts := strings.CutPrefix(text, eventStart)
 	rest, ends := strings.CutSuffix(rest, eventEnd)
@@ -60,7 +59,7 @@ func cutEvent(text string) (e Event, found bool) {
 	return Event{Rules: pushrule.FromCanonical(rest[:at]), Found: true, Revision: revision}, revision.Version > 0
 }
 
-// readAnyEvent reads an event in any form.
+// readAnyEvent reads and checks an event in any form.
 func readAnyEvent(text string) (Event, error) {
 	var e Event
 	r := strictjson.NewReader(text)
@@ -99,8 +98,7 @@ func (e *Event) readContent(r *strictjson.Reader) error {
 	}, "global")
 }
 
-// Text returns the event as it is stored with a revision, or without one if that
-// is the zero Revision.
+// Text returns the stored form of the event with a revision, or without one if it is zero.
 func (e *Event) Text(revision Revision) string {
 	if e.hasMore() {
 		text := e.appendOpen(nil)
@@ -128,16 +126,16 @@ func (e *Event) Text(revision Revision) string {
 	return text.String()
 }
 
-// Share has the event keep no text of its own beside the one that [Event.Text] has
-// returned.
+// Share lets the event's rules refer to a text from [Event.Text], so that they need no
+// memory of their own.
 func (e *Event) Share(text string) {
 	e.Rules.ShareJSON(text[len(eventStart):][:len(e.Rules.JSON())])
 }
 
-// hasMore reports whether the event has members that the module does not know.
+// hasMore reports whether the event has unknown members.
 func (e *Event) hasMore() bool { return len(e.Extra)+len(e.ContentExtra) > 0 }
 
-// appendOpen appends the event as it is stored, up to its revision.
+// appendOpen appends the stored form of the event up to its revision.
 func (e *Event) appendOpen(dst []byte) []byte {
 	dst = append(dst, eventStart...)
 	dst = e.Rules.AppendJSON(dst)
@@ -145,38 +143,37 @@ func (e *Event) appendOpen(dst []byte) []byte {
 	return strictjson.AppendMembers(dst, e.Extra)
 }
 
-// Version is what clients' syncs compare: that of the revision or, of an event
-// that somebody else wrote, one that differs whenever the text does.
+// Version returns the version that syncs compare: the revision's version, or for an event
+// without a revision, a version computed from its text.
 func (e *Event) Version() int64 {
 	if e.Revision.Version > 0 {
 		return e.Revision.Version
 	}
-	return e.foreign
+	return e.textVersion
 }
 
-// isForeign is set in versions of events that somebody else wrote. Those that the
-// module writes are too small for it.
-const isForeign = 1 << 62
+// textVersionBit is set in versions computed from a text. Other versions are smaller.
+const textVersionBit = 1 << 62
 
-// withForeign returns the event, read from a text, with a version of its own if
-// its revision has none. It is another one for every text, on every host the same
-// one, and none that the module gives.
-func (e Event) withForeign(text string) Event {
+// withTextVersion adds a version to an event without a revision, which another program
+// wrote. It is a hash of the text: the same on all hosts, different for each text, and
+// never a version of the module.
+func (e Event) withTextVersion(text string) Event {
 	if e.Revision.Version == 0 {
 		sum := sha256.Sum256([]byte(text))
-		e.foreign = int64(binary.BigEndian.Uint64(sum[:])&(isForeign-1) | isForeign)
+		e.textVersion = int64(binary.BigEndian.Uint64(sum[:])&(textVersionBit-1) | textVersionBit)
 	}
 	return e
 }
 
-// RevisionTail is how many bytes of the end of an event hold its revision, which
-// is rarely longer than half of it.
+// RevisionTail is how many bytes at the end of an event include its revision, which is
+// rarely longer than half of them.
 const RevisionTail = 1 << 10
 
-// VersionAtEnd returns the version in the revision that an event ends with, of
-// which the tail is the end; 0 if there is none in it. That the rest is JSON makes
-// the revision a member of the event: the quotes within a string are escaped, and
-// one brace closes no more than the event.
+// VersionAtEnd returns the version in the revision at the end of an event, given the tail
+// of its text; 0 if the tail has none. If the event is valid JSON, the revision is a
+// member of it: within a string the quotes would be escaped, and a nested object would
+// need more closing braces.
 func VersionAtEnd(tail string) int64 {
 	const member = `,"` + revisionMember + `":`
 	at := strings.LastIndex(tail, member)
@@ -187,8 +184,8 @@ func VersionAtEnd(tail string) int64 {
 	return ReadRevision(last[at+len(member):]).Version
 }
 
-// LastRevision returns the revision at the end of an event that need not be
-// readable, the zero one if there is none.
+// LastRevision returns the revision at the end of an event, which may be unreadable
+// otherwise; the zero Revision if there is none.
 func LastRevision(text string) Revision {
 	const member = `"` + revisionMember + `":`
 	at := strings.LastIndex(text, member)

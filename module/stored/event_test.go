@@ -9,9 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// FuzzReadEvent holds that whatever is stored is either read or refused as
-// unreadable, and that what is read is written so that it reads the same:
-// nothing in it is lost but the order of its members.
+// FuzzReadEvent checks that every text is read or refused as unreadable, and that reading
+// a written event gives the same event. Only the order of members may change.
 func FuzzReadEvent(f *testing.F) {
 	for _, text := range []string{
 		`{"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[],"sender":[],"underride":[]}}}`,
@@ -26,9 +25,9 @@ func FuzzReadEvent(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string) {
 		e, err := ReadEvent(text)
-		e.foreign = 0 // the other reader does not know it
+		e.textVersion = 0 // readAnyEvent does not set it
 		if any, anyErr := readAnyEvent(text); fmt.Sprint(any, anyErr) != fmt.Sprint(e, err) {
-			t.Errorf("%q: read as %v, %v, and in any form as %v, %v", text, e, err, any, anyErr)
+			t.Errorf("%q: ReadEvent gives %v, %v, readAnyEvent gives %v, %v", text, e, err, any, anyErr)
 		}
 		if err != nil {
 			if fault.KindOf(err) != fault.Database {
@@ -37,13 +36,13 @@ func FuzzReadEvent(f *testing.F) {
 			return
 		}
 		if !e.Found {
-			return // it is never written back
+			return // never written back
 		}
 		written := e.Text(e.Revision)
 		again, err := ReadEvent(written)
-		again.foreign = 0
+		again.textVersion = 0
 		if any, anyErr := readAnyEvent(written); fmt.Sprint(any, anyErr) != fmt.Sprint(again, err) {
-			t.Errorf("%q is written as %q, read as %v, %v, and in any form as %v, %v", text, written, again, err, any, anyErr)
+			t.Errorf("%q is written as %q: ReadEvent gives %v, %v, readAnyEvent gives %v, %v", text, written, again, err, any, anyErr)
 		}
 		if err != nil {
 			t.Fatalf("%q is written as %q, which gives %v", text, written, err)
@@ -57,14 +56,14 @@ func FuzzReadEvent(f *testing.F) {
 	})
 }
 
-// All hosts on a Redis share these bytes.
-func TestAnEventIsStoredInAFixedForm(t *testing.T) {
+// All hosts on a Redis must write the same bytes.
+func TestEventHasAFixedForm(t *testing.T) {
 	t.Parallel()
 	const rules = `{"override":[],"content":[],"room":[{"rule_id":"!a:b","default":false,"enabled":true,"actions":["notify"]}],"sender":[],"underride":[]}`
 	const revision = `{"version":3,"changes":2,"writers":{"A":1}}`
 	for _, test := range []struct{ name, text, written, bare string }{
 		{
-			"as written", `{"type":"m.push_rules","content":{"global":` + rules + `},"revision":` + revision + `}`,
+			"without unknown members", `{"type":"m.push_rules","content":{"global":` + rules + `},"revision":` + revision + `}`,
 			`{"type":"m.push_rules","content":{"global":` + rules + `},"revision":` + strings.TrimSuffix(revision, "}") + `,"digest":"bb2aa35b"}}`,
 			`{"type":"m.push_rules","content":{"global":` + rules + `}}`,
 		},
@@ -104,8 +103,8 @@ func TestAnEventIsStoredInAFixedForm(t *testing.T) {
 	}
 }
 
-// Whatever somebody else changes is proved.
-func TestAnEventHasItsDigestUntilItIsEdited(t *testing.T) {
+// An edited event must fail the digest, so that its rules are checked.
+func TestEveryEditInvalidatesTheDigest(t *testing.T) {
 	t.Parallel()
 	e := Event{Rules: pushrule.ServerDefault("@alice:example.org"), Found: true}
 	text := e.Text(Revision{}.Next(3, Write{"A", 1}))
@@ -125,7 +124,7 @@ func TestAnEventHasItsDigestUntilItIsEdited(t *testing.T) {
 	}
 	broken := strings.Replace(text, `"conditions":[`, `"conditions":{`, 1)
 	if _, err := ReadEvent(broken); fault.KindOf(err) != fault.Database {
-		t.Errorf("after an edit that breaks it: %v", err)
+		t.Errorf("after an edit that breaks the rules: %v", err)
 	}
 	edited := strings.Replace(text, `"enabled":false`, `"enabled" :true`, 1)
 	if got, err := ReadEvent(edited); err != nil || got.Rules.IsCanonical() || got.Version() != 3 {
@@ -133,7 +132,6 @@ func TestAnEventHasItsDigestUntilItIsEdited(t *testing.T) {
 	}
 }
 
-// The digest says that the rules are canonical.
 func TestOnlyCanonicalEventsGetADigest(t *testing.T) {
 	t.Parallel()
 	const whole = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
@@ -141,12 +139,12 @@ func TestOnlyCanonicalEventsGetADigest(t *testing.T) {
 		text string
 		want bool
 	}{
-		"canonical":          {`{"content":{"global":` + whole + `}}`, true},
-		"an absent kind":     {`{"content":{"global":{"room":[]}}}`, false},
-		"a space":            {`{"content":{"global":` + strings.Replace(whole, ":", ": ", 1) + `}}`, false},
-		"a legacy rule":      {`{"content":{"global":` + strings.Replace(whole, "[", `[{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"conditions":[],"actions":[]}`, 1) + `}}`, false},
-		"a member beside":    {`{"content":{"global":` + whole + `},"x":1}`, false},
-		"one in the content": {`{"content":{"global":` + whole + `,"x":1}}`, false},
+		"canonical":                        {`{"content":{"global":` + whole + `}}`, true},
+		"an absent kind":                   {`{"content":{"global":{"room":[]}}}`, false},
+		"a space":                          {`{"content":{"global":` + strings.Replace(whole, ":", ": ", 1) + `}}`, false},
+		"a legacy rule":                    {`{"content":{"global":` + strings.Replace(whole, "[", `[{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"conditions":[],"actions":[]}`, 1) + `}}`, false},
+		"an unknown member":                {`{"content":{"global":` + whole + `},"x":1}`, false},
+		"an unknown member in the content": {`{"content":{"global":` + whole + `,"x":1}}`, false},
 	} {
 		e, err := ReadEvent(test.text)
 		if err != nil {
@@ -164,7 +162,7 @@ func TestOnlyCanonicalEventsGetADigest(t *testing.T) {
 func BenchmarkReadEvent(b *testing.B) {
 	e := Event{Rules: pushrule.ServerDefault("@alice:example.org"), Found: true}
 	text := e.Text(Revision{}.Next(3, Write{"A", 1}))
-	for name, read := range map[string]func(string) (Event, error){"with a digest": ReadEvent, "without": readAnyEvent} {
+	for name, read := range map[string]func(string) (Event, error){"trusting the digest": ReadEvent, "checking the rules": readAnyEvent} {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

@@ -7,8 +7,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// A store of the host's own reads an event, changes its rules and writes it. What
-// it does not know stays.
+// A host's own store reads an event, changes its rules and writes it. Unknown members are
+// kept.
 func ExampleReadEvent() {
 	const text = `{"type":"m.push_rules","content":{"global":{"room":[]},"org.example.note":1}}`
 	event, err := stored.ReadEvent(text)
@@ -20,5 +20,6 @@ func ExampleReadEvent() {
 		panic(err)
 	}
 	fmt.Println(event.Text(stored.Revision{}))
-	// Output: {"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[{"rule_id":"!lobby:example.org","default":false,"enabled":true,"actions":["notify"]}],"sender":[],"underride":[]},"org.example.note":1}}
+	// Output:
+	// {"type":"m.push_rules","content":{"global":{"override":[],"content":[],"room":[{"rule_id":"!lobby:example.org","default":false,"enabled":true,"actions":["notify"]}],"sender":[],"underride":[]},"org.example.note":1}}
 }

@@ -8,22 +8,22 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// RevisionField is the field of a user's hash that holds the revision. The fields
-// of pushers begin with a bracket; see [pusher.Key.Field].
+// RevisionField is the field of a user's hash that holds the revision. The other fields
+// begin with a bracket; see [pusher.Key.Field].
 const RevisionField = revisionMember
 
-// Hash is what a user's hash of pushers holds.
+// Hash is the content of a user's hash of pushers.
 type Hash struct {
-	Pushers  pusher.List // those that can be read
+	Pushers  pusher.List // the readable pushers
 	Revision Revision
 
-	// Unreadable are the fields that cannot be read; they hold pushkeys. To the
-	// service, the hash is unreadable as a whole if there are any.
+	// Unreadable are the names of unreadable fields, which contain pushkeys. If there are
+	// any, the service treats the whole hash as unreadable.
 	Unreadable []string
-	Err        error // of the first of Unreadable, from [pusher.Unreadable]; nil if there is none
+	Err        error // of the first unreadable field, from [pusher.Unreadable]; nil if there is none
 }
 
-// ReadHash reads a user's hash, as far as that is possible.
+// ReadHash reads all readable fields of a user's hash.
 func ReadHash(fields map[string]string) (h Hash) {
 	pushers := make([]pusher.Pusher, 0, len(fields))
 	for field, text := range fields {
@@ -49,14 +49,14 @@ func ReadHash(fields map[string]string) (h Hash) {
 	return h
 }
 
-// HashFields returns the fields of a hash without its revision, a copy.
+// HashFields returns a copy of a hash's fields without the revision.
 func HashFields(fields map[string]string) map[string]string {
 	left := maps.Clone(fields)
 	delete(left, RevisionField)
 	return left
 }
 
-// PusherField returns the field of a hash that keeps a pusher, and its value.
+// PusherField returns the field and the value that store a pusher.
 func PusherField(p pusher.Pusher) (field, text string) {
 	return p.Field(), string(p.AppendStored(nil))
 }

@@ -15,7 +15,7 @@ func aPusher(pushkey string, created int64) pusher.Pusher {
 	}
 }
 
-func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
+func TestHashIsReadDespiteUnreadableFields(t *testing.T) {
 	t.Parallel()
 	fields := map[string]string{RevisionField: `{"version":7,"changes":2,"writers":{}}`}
 	for _, p := range []pusher.Pusher{aPusher("b", 1), aPusher("a", 2)} {
@@ -27,7 +27,7 @@ func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
 		t.Errorf("got %+v", h)
 	}
 	if all := h.Pushers.All(); len(all) != 2 || all[0].Pushkey != "b" || all[1].Pushkey != "a" {
-		t.Errorf("got %+v, want them in order of creation", all)
+		t.Errorf("got %+v, want the order of creation", all)
 	}
 	if _, found := HashFields(fields)[RevisionField]; found || len(fields) != 3 {
 		t.Errorf("got %v of %v", HashFields(fields), fields)
@@ -40,9 +40,9 @@ func TestAHashIsReadAsFarAsItCanBe(t *testing.T) {
 		t.Errorf("got %+v", h)
 	}
 	if h := ReadHash(nil); h.Err != nil || h.Pushers.Len() != 0 || !h.Revision.Equal(Revision{}) {
-		t.Errorf("nothing: got %+v", h)
+		t.Errorf("empty hash: got %+v", h)
 	}
 	if HashFields(nil) != nil || !maps.Equal(HashFields(map[string]string{"x": "y"}), map[string]string{"x": "y"}) {
-		t.Error("the fields of a hash without a revision are others")
+		t.Error("the fields of a hash without a revision have changed")
 	}
 }

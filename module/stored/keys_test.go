@@ -13,8 +13,8 @@ const (
 	digest pusher.Digest = "TrPqT4hq7xVvC68N_gROJpFfMpudhVLdg2eymUZ6K9U"
 )
 
-// The names are what hosts of all versions share, and what operators' ACLs name.
-func TestKeysAreNamed(t *testing.T) {
+// Hosts of all versions share these names, and operators' ACLs contain them.
+func TestKeysHaveFixedNames(t *testing.T) {
 	t.Parallel()
 	for _, prefix := range []string{"", "hs1:", "account_data:"} {
 		k := Keys{prefix}
@@ -46,8 +46,8 @@ func TestKeysAreNamed(t *testing.T) {
 	}
 }
 
-// Braces and the ends of keys may be in a user id.
-func TestOddUsersAreTold(t *testing.T) {
+// A user ID may contain braces and parts of other keys.
+func TestKeysOfOddUserIDsAreParsed(t *testing.T) {
 	t.Parallel()
 	k := Keys{"hs1:"}
 	for _, user := range []mxid.UserID{"@a}b:x", "@a}:m.push_rules:x", "@pushers:{b:x", "@a:next:b"} {
@@ -60,7 +60,7 @@ func TestOddUsersAreTold(t *testing.T) {
 	}
 }
 
-func TestOtherKeysAreTold(t *testing.T) {
+func TestForeignAndMalformedKeysAreRecognized(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name, prefix string
@@ -91,7 +91,7 @@ func TestOtherKeysAreTold(t *testing.T) {
 	}
 }
 
-func TestThePatternMatchesExactlyThePrefix(t *testing.T) {
+func TestPatternMatchesExactlyThePrefix(t *testing.T) {
 	t.Parallel()
 	if got := (Keys{}).Pattern(); got != "" {
 		t.Errorf("without a prefix: got %q", got)

@@ -8,36 +8,36 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Revision is stored with a value, as a part of it, and tells which writes made it
-// so. No two writes leave the same revision: a value that has been replaced never
-// comes back, so that a write prepared for it can no longer take effect, and a
-// writer finds in the revision whether its last write did.
+// Revision is stored as a part of a value and names the latest writes of it. Each write
+// leaves a different revision. So a replaced value never comes back, a write that was
+// prepared for it can no longer take effect, and a writer finds in the revision whether
+// its own last write took effect.
 type Revision struct {
-	// Version grows with each change of the value. It is the time of the change
-	// in microseconds since 1970, by the store's clock as the writer knows it, or
-	// if that is not later, a little more than the last version. So it grows on
-	// when a value is deleted and made anew. 0 if nothing was written yet.
+	// Version grows with each change of the value. It is the time of the change in
+	// microseconds since 1970, by the store's clock, or a little more than the previous
+	// version if the clock is behind that. So it usually grows even if the value was
+	// deleted in between. 0 before the first write.
 	Version int64
 
 	// Changes counts the changes of the value.
 	Changes int64
 
-	// Writes are the last write of each of the last writers, in order.
+	// Writes are the last writes of the latest writers, in order.
 	Writes []Write
 }
 
-// Write is one that took effect.
+// Write identifies a write that took effect.
 type Write struct {
-	Writer  string // capital letters and digits, another for each store of each host
-	Attempt int64  // the number of the write among all of the writer
+	Writer  string // capital letters and digits, unique for each store of each host
+	Attempt int64  // the number of the write, counted by the writer
 }
 
-// MaxWriters is how many writers a revision remembers. A writer whose answer was
-// lost finds out what became of its write unless so many others wrote since; then
-// it knows that it cannot tell; see [Revision.MayHaveDropped].
+// MaxWriters is how many writers a revision remembers. A writer that lost the reply to its
+// write can tell the outcome until that many other writers have followed; see
+// [Revision.MayHaveDropped].
 const MaxWriters = 16
 
-// The members of a revision. The digest is that of an event; see [digestOf].
+// The members of a revision. Only revisions of events have a digest; see [digestOf].
 const (
 	versionMember = "version"
 	changesMember = "changes"
@@ -45,8 +45,9 @@ const (
 	digestMember  = "digest"
 )
 
-// AppendJSON appends the revision as JSON, {"version":1763716975000000,"changes":12,
-// "writers":{"W":17}}: each writer has the number of its last write.
+// AppendJSON appends the stored form, for example
+// {"version":1763716975000000,"changes":12,"writers":{"W":17}}. Each writer has the number
+// of its last write.
 func (r Revision) AppendJSON(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), versionMember), r.Version, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, changesMember), r.Changes, 10)
@@ -60,9 +61,8 @@ func (r Revision) AppendJSON(dst []byte) []byte {
 // revisionEnd closes the writers and the revision.
 const revisionEnd = "}}"
 
-// ReadRevision reads the text that [Revision.AppendJSON] appends, also with the digest
-// of an event. Any other text gives the zero Revision, because a revision that was
-// edited by hand proves nothing.
+// ReadRevision reads the form that [Revision.AppendJSON] writes, with or without a digest.
+// Other texts give the zero Revision, because an edited revision proves nothing.
 func ReadRevision(text string) Revision {
 	w := strictjson.Walk(text)
 	if !strictjson.Valid(text) || w.Next() != '{' {
@@ -90,7 +90,7 @@ func ReadRevision(text string) Revision {
 	return r
 }
 
-// readWrites reads the writers of a revision with their last writes.
+// readWrites reads the writers and their last writes.
 func readWrites(w *strictjson.Walker) (writes []Write, ok bool) {
 	if w.Next() != '{' {
 		w.Skip()
@@ -105,20 +105,19 @@ func readWrites(w *strictjson.Walker) (writes []Write, ok bool) {
 	return writes, ok
 }
 
-// noNumber stands for a text that is no number of a revision.
+// noNumber means that a text is not a number of a revision.
 const noNumber = -1
 
 func readNumber(text string) int64 {
 	n, err := strconv.ParseInt(text, 10, 64)
-	if err != nil || n < 0 || n >= isForeign {
+	if err != nil || n < 0 || n >= textVersionBit {
 		return noNumber
 	}
 	return n
 }
 
-// LastWrite returns the part of a text that begins with the last write of a revision
-// that the text ends with: no other write leaves the same. It is empty if the
-// revision has no writes, or is not in the text.
+// LastWrite returns the end of a text from the last write of its revision on, which
+// identifies the text. It is empty if the revision has no writes or is not in the text.
 func LastWrite(text string, r Revision) string {
 	if len(r.Writes) == 0 {
 		return ""
@@ -136,7 +135,7 @@ func (r Revision) Equal(other Revision) bool {
 	return r.Version == other.Version && r.Changes == other.Changes && slices.Equal(r.Writes, other.Writes)
 }
 
-// Last returns the number of the last write of a writer, 0 for none.
+// Last returns the number of a writer's last write, 0 if there is none.
 func (r Revision) Last(writer string) int64 {
 	for _, w := range r.Writes {
 		if w.Writer == writer {
@@ -146,16 +145,16 @@ func (r Revision) Last(writer string) int64 {
 	return 0
 }
 
-// MayHaveDropped reports whether a write that was made onto the revision before
-// may have been in this one and left it: only if as many others as fit have
-// written since. It is for a write that this revision does not have.
-func (r Revision) MayHaveDropped(before Revision) bool {
-	stayed := func(w Write) bool { return slices.Contains(before.Writes, w) }
+// MayHaveDropped reports whether r, which lacks a write, may have had and dropped it. Base
+// is the revision that the write replaces. It takes as many later writers as a revision
+// remembers.
+func (r Revision) MayHaveDropped(base Revision) bool {
+	stayed := func(w Write) bool { return slices.Contains(base.Writes, w) }
 	return len(r.Writes) >= MaxWriters && !slices.ContainsFunc(r.Writes, stayed)
 }
 
-// Next is the revision of a write onto a value with this one, which changes the
-// value unless the version is the same.
+// Next returns the revision of a write that replaces a value of revision r. With the same
+// version, the write does not count as a change.
 func (r Revision) Next(version int64, by Write) Revision {
 	changes := r.Changes
 	if version != r.Version {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestARevisionIsReadAsItWasWritten(t *testing.T) {
+func TestRevisionIsReadBack(t *testing.T) {
 	t.Parallel()
 	r := Revision{}.Next(1, Write{"A", 1}).Next(2, Write{"B", 7})
 	const want = `{"version":2,"changes":2,"writers":{"A":1,"B":7}}`
@@ -22,7 +22,7 @@ func TestARevisionIsReadAsItWasWritten(t *testing.T) {
 	}
 }
 
-func TestATextThatIsNoRevisionGivesNone(t *testing.T) {
+func TestOtherTextsGiveTheZeroRevision(t *testing.T) {
 	t.Parallel()
 	const whole = `{"version":2,"changes":1,"writers":{"A":7}`
 	for _, text := range []string{
@@ -41,7 +41,7 @@ func TestATextThatIsNoRevisionGivesNone(t *testing.T) {
 	}
 }
 
-func TestARevisionKeepsTheLastWritesOfAsManyWriters(t *testing.T) {
+func TestRevisionRemembersTheLatestWriters(t *testing.T) {
 	t.Parallel()
 	var r Revision
 	for i := range int64(MaxWriters) {
@@ -59,32 +59,32 @@ func TestARevisionKeepsTheLastWritesOfAsManyWriters(t *testing.T) {
 		}
 	}
 	if got := len(r.Writes); got != MaxWriters {
-		t.Errorf("it keeps %d writes", got)
+		t.Errorf("the revision has %d writes", got)
 	}
 }
 
-func TestARevisionTellsWhetherItMayHaveDroppedAWrite(t *testing.T) {
+func TestMayHaveDroppedAgreesWithTheWritesSince(t *testing.T) {
 	t.Parallel()
 	for before := range MaxWriters + 1 {
 		for since := range MaxWriters + 2 {
-			var onto Revision
+			var base Revision
 			for i := range before {
-				onto = onto.Next(int64(i), Write{fmt.Sprint("before", i), 1})
+				base = base.Next(int64(i), Write{fmt.Sprint("before", i), 1})
 			}
-			without, with := onto, onto.Next(50, Write{"mine", 1})
+			without, with := base, base.Next(50, Write{"mine", 1})
 			for i := range since {
 				other := Write{fmt.Sprint("since", i), 1}
 				without, with = without.Next(100, other), with.Next(100, other)
 			}
 			isDropped := with.Last("mine") == 0
 			if isDropped != (since >= MaxWriters) {
-				t.Errorf("after %d others the write is dropped: %t", since, isDropped)
+				t.Errorf("after %d other writers, the write is dropped: %t", since, isDropped)
 			}
-			if got := without.MayHaveDropped(onto); got != isDropped {
-				t.Errorf("%d before and %d since: it may have dropped the write: %t, want %t", before, since, got, isDropped)
+			if got := without.MayHaveDropped(base); got != isDropped {
+				t.Errorf("%d before and %d since: MayHaveDropped is %t, want %t", before, since, got, isDropped)
 			}
-			if isDropped && !with.MayHaveDropped(onto) {
-				t.Errorf("%d before and %d since: it does not know that it dropped the write", before, since)
+			if isDropped && !with.MayHaveDropped(base) {
+				t.Errorf("%d before and %d since: MayHaveDropped misses a dropped write", before, since)
 			}
 		}
 	}
@@ -100,7 +100,7 @@ func FuzzReadRevision(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		r := ReadRevision(text)
 		if again := ReadRevision(string(r.AppendJSON(nil))); !again.Equal(r) {
-			t.Errorf("%q is read as %+v, and written and read as %+v", text, r, again)
+			t.Errorf("%q is read as %+v, and after writing as %+v", text, r, again)
 		}
 		if next := r.Next(r.Version+1, Write{"A", r.Last("A") + 1}); next.Version <= r.Version || next.Changes <= r.Changes {
 			t.Errorf("%q: after %+v comes %+v", text, r, next)

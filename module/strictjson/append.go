@@ -2,15 +2,15 @@ package strictjson
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// AppendString appends s as a JSON string with as few escapes as JSON allows:
-// nothing is escaped for HTML. Bytes that are not UTF-8 become U+FFFD.
+// AppendString appends s as a JSON string with as few escapes as JSON allows, without
+// escapes for HTML. Invalid UTF-8 becomes U+FFFD.
 func AppendString(dst []byte, s string) []byte {
-	dst, _ = jsontext.AppendQuote(dst, s) // the error only reports the U+FFFD
+	dst, _ = jsontext.AppendQuote(dst, s) // the error only reports invalid UTF-8
 	return dst
 }
 
-// AppendMember appends a comma where dst does not end in an opening brace,
-// then the name and a colon.
+// AppendMember appends a comma, unless dst ends in an opening brace, then the name and a
+// colon.
 func AppendMember(dst []byte, name string) []byte {
 	if n := len(dst); n > 0 && dst[n-1] != '{' {
 		dst = append(dst, ',')
@@ -30,7 +30,7 @@ func AppendArray[S ~string](dst []byte, texts []S) []byte {
 	return append(dst, ']')
 }
 
-// AppendMembers appends members that were kept as they came.
+// AppendMembers appends kept members.
 func AppendMembers(dst []byte, members []Member) []byte {
 	for _, m := range members {
 		dst = append(AppendMember(dst, m.Name), m.Value...)

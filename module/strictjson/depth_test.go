@@ -41,10 +41,10 @@ func FuzzDepth(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		var value any
 		if json.Unmarshal([]byte(text), &value) != nil {
-			t.Skip("no JSON")
+			t.Skip("invalid JSON")
 		}
 		want := depthOf(value)
-		// A name given twice hides the first value from encoding/json.
+		// encoding/json drops the first value of a duplicate name.
 		if got := strictjson.Depth(text); got < want || got > want && isStrict(text) {
 			t.Errorf("%q: got %d, want %d", text, got, want)
 		}

@@ -8,10 +8,10 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// frame is one object or array that is being read.
+// frame is an object or array whose values are being read.
 type frame struct {
-	name  string // of the member that is being read, in an object
-	index int    // of the element that is read next, in an array
+	name  string // the current member of an object
+	index int    // the current element of an array
 	array bool
 }
 
@@ -19,8 +19,8 @@ func (r *Reader) push(f frame) { r.stack = append(r.stack, f) }
 func (r *Reader) pop()         { r.stack = r.stack[:len(r.stack)-1] }
 func (r *Reader) top() *frame  { return &r.stack[len(r.stack)-1] }
 
-// Path names the value that is read next, "rule.actions[0]"; it is empty at
-// the start of the text.
+// Path returns the path of the next value, like "rule.actions[0]"; it is empty for the
+// whole text.
 func (r *Reader) Path() string {
 	var b strings.Builder
 	for _, f := range r.stack {
@@ -36,16 +36,16 @@ func (r *Reader) Path() string {
 	return b.String()
 }
 
-// Child names a member of the object that was read last.
-func (r *Reader) Child(name string) string {
+// memberPath returns the path of a member of the object that was read last.
+func (r *Reader) memberPath(name string) string {
 	if path := r.Path(); path != "" {
 		return path + "." + name
 	}
 	return name
 }
 
-// dotted writes a JSON pointer the way [Reader.Path] writes paths. A member
-// whose name is a number looks like an element.
+// dotted converts a JSON pointer to the form of [Reader.Path]. A member with a number as
+// its name looks like an element.
 func dotted(p jsontext.Pointer) string {
 	var b strings.Builder
 	for token := range p.Tokens() {
@@ -62,7 +62,7 @@ func dotted(p jsontext.Pointer) string {
 	return b.String()
 }
 
-// shorten bounds what a client can make an error text repeat.
+// shorten limits how much of a client's text an error repeats.
 func shorten(path string) string {
 	const limit = 128
 	if len(path) <= limit {

@@ -1,12 +1,11 @@
-// Package strictjson reads JSON of strangers; its API may change at any time. Names
-// match exactly and appear once, strings are valid UTF-8 without lone surrogates,
-// nothing follows the value, and numbers are never interpreted, so that they keep every
-// digit.
+// Package strictjson reads untrusted JSON strictly; its API may change at any time. Names
+// match exactly and are unique, strings are valid UTF-8 without lone surrogates, and a
+// text is a single value. Numbers keep every digit, because they are not interpreted.
 //
-// [jsontext] says whether a text is such JSON; then it is walked through once, front to
-// back, and values are handed out as parts of it. Errors are faults that name the
-// field: [fault.NotJSON] for what is no JSON, [fault.BadJSON] for a wrong
-// shape or a name given twice, [fault.MissingParam] for what is absent.
+// [jsontext] validates a text; a reader then goes through it once, front to back, and
+// returns values as parts of it. Errors are faults that name the field: [fault.NotJSON]
+// for invalid JSON, [fault.BadJSON] for a wrong kind of value or a duplicate name,
+// [fault.MissingParam] for missing fields.
 package strictjson
 
 import (
@@ -22,25 +21,23 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Member is one name and value of an object that is kept without being
-// interpreted.
+// Member is a member of an object that is kept uninterpreted.
 type Member struct {
 	Name  string
-	Value string // JSON text, as it came
+	Value string // the original JSON text
 }
 
-// Reader walks one JSON text. It is not safe for concurrent use. Where a string,
-// boolean or integer was asked for, a value of another kind is an error but is
-// read all the same, so that one may go on behind it. Of a text that is not JSON, or is
-// more than one value, all that is read fails.
+// Reader reads one JSON text. It is not safe for concurrent use. A method that expects a
+// string, boolean or integer also reads a value of another kind, but returns an error, so
+// that the caller may go on. If the text is invalid, every method returns an error.
 type Reader struct {
 	walker Walker
 	stack  []frame // the objects and arrays being read, for the paths in errors
-	lost   error   // the error in the syntax
+	err    error   // why the text is invalid
 }
 
-// Check reports whether text is one JSON value, read as strictly as a [Reader]
-// reads it. The error names places and never repeats a value, which may be secret.
+// Check returns an error unless text is a single value of strict JSON. The error names
+// places, but never repeats a value, which may be secret.
 func Check(text string) error {
 	if Valid(text) {
 		return nil
@@ -55,15 +52,14 @@ func Check(text string) error {
 	return fault.New(fault.NotJSON, "Not valid JSON: more than one value")
 }
 
-// NewReader returns a reader at the start of text. Values it returns share
+// NewReader returns a reader at the start of text. The values that it returns share the
 // text's memory.
 func NewReader(text string) *Reader {
-	return &Reader{walker: Walk(text), lost: Check(text)}
+	return &Reader{walker: Walk(text), err: Check(text)}
 }
 
-// Object reads an object and calls member for each name; member must read
-// exactly the one value. Afterwards every name in required (at most 64) must
-// have been seen, or the error names all that were not.
+// Object reads an object and calls member for each name; member must read exactly one
+// value. If required names (at most 64) are missing, the error names all of them.
 func (r *Reader) Object(member func(name string) error, required ...string) error {
 	if err := r.expect("an object", '{'); err != nil {
 		return err
@@ -88,14 +84,14 @@ func (r *Reader) Object(member func(name string) error, required ...string) erro
 	var missing []string
 	for i, want := range required {
 		if seen&(1<<i) == 0 {
-			missing = append(missing, r.Child(want))
+			missing = append(missing, r.memberPath(want))
 		}
 	}
 	return Missing(missing...)
 }
 
-// Array reads an array and calls element before each element; element must
-// read exactly the one value.
+// Array reads an array and calls element before each element; element must read exactly
+// one value.
 func (r *Reader) Array(element func() error) error {
 	if err := r.expect("an array", '['); err != nil {
 		return err
@@ -111,27 +107,27 @@ func (r *Reader) Array(element func() error) error {
 	return nil
 }
 
-// Value reads the next value of any kind and returns its text.
+// Value reads the next value, of any kind, and returns its text.
 func (r *Reader) Value() (string, error) {
-	if r.lost != nil {
-		return "", r.lost
+	if r.err != nil {
+		return "", r.err
 	}
 	return r.walker.Skip(), nil
 }
 
-// Keep reads the next value and appends it to members, to be kept as it is.
+// Keep reads the next value and appends it to members.
 func (r *Reader) Keep(members []Member, name string) ([]Member, error) {
 	text, err := r.Value()
 	return append(members, Member{Name: name, Value: text}), err
 }
 
-// Skip reads and drops the next value.
+// Skip reads the next value and drops it.
 func (r *Reader) Skip() error {
 	_, err := r.Value()
 	return err
 }
 
-// Null reads the next value if it is null, and reports whether it was.
+// Null reads the next value only if it is null, and reports whether it was.
 func (r *Reader) Null() (bool, error) {
 	if r.walker.Next() != 'n' {
 		return false, nil
@@ -155,8 +151,7 @@ func (r *Reader) Bool() (bool, error) {
 	return r.walker.Skip() == "true", nil
 }
 
-// Integer reads a number that fits an int64 and has neither fraction nor
-// exponent.
+// Integer reads a number without fraction or exponent that fits into an int64.
 func (r *Reader) Integer() (int64, error) {
 	if err := r.expect("an integer", []byte("-0123456789")...); err != nil {
 		return 0, err
@@ -172,9 +167,6 @@ func (r *Reader) Integer() (int64, error) {
 // IsObject reports whether the next value is an object.
 func (r *Reader) IsObject() bool { return r.walker.Next() == '{' }
 
-// IsArray reports whether the next value is an array.
-func (r *Reader) IsArray() bool { return r.walker.Next() == '[' }
-
 // IsString reports whether the next value is a string.
 func (r *Reader) IsString() bool { return r.walker.Next() == '"' }
 
@@ -184,8 +176,8 @@ func (r *Reader) IsBool() bool {
 	return next == 't' || next == 'f'
 }
 
-// Mismatch returns the error for a next value that is not what is wanted,
-// "a string or an object", or the one in the syntax. It reads the value.
+// Mismatch reads the next value and returns an error that names the expected kind, like
+// "a string or an object", or why the text is invalid.
 func (r *Reader) Mismatch(want string) error {
 	path := r.Path()
 	if err := r.Skip(); err != nil {
@@ -194,11 +186,11 @@ func (r *Reader) Mismatch(want string) error {
 	return WrongShape(path, want)
 }
 
-// expect returns an error if the next value does not begin with one of some bytes, or
-// the text is not JSON.
+// expect returns an error if the text is invalid, or the next value does not begin with
+// one of the given bytes.
 func (r *Reader) expect(want string, starts ...byte) error {
-	if r.lost != nil {
-		return r.lost
+	if r.err != nil {
+		return r.err
 	}
 	if bytes.IndexByte(starts, r.walker.Next()) < 0 {
 		return r.Mismatch(want)
@@ -217,7 +209,7 @@ func syntaxFault(err error) error {
 	return fault.New(fault.NotJSON, "Not valid JSON: unexpected end")
 }
 
-// Missing returns the fault that names absent fields.
+// Missing returns the fault that names missing fields.
 func Missing(fields ...string) error {
 	if len(fields) == 1 {
 		return fault.New(fault.MissingParam, "Missing parameter: "+fields[0])
@@ -225,7 +217,7 @@ func Missing(fields ...string) error {
 	return fault.New(fault.MissingParam, "Missing parameters: "+strings.Join(fields, ", "))
 }
 
-// WrongShape returns the fault for a value that is not what is wanted, "a string".
+// WrongShape returns the fault for a value of another kind than want, like "a string".
 func WrongShape(path, want string) error {
 	if path == "" {
 		return fault.New(fault.BadJSON, "Must be "+want)
@@ -233,8 +225,8 @@ func WrongShape(path, want string) error {
 	return fault.New(fault.BadJSON, shorten(path)+" must be "+want)
 }
 
-// Offset returns where in the text the value that is read next begins.
+// Offset returns the offset of the next value in the text.
 func (r *Reader) Offset() int { return r.walker.Offset() }
 
-// Since returns the text from offset to the end of the value read last.
+// Since returns the text from offset to the end of the last value.
 func (r *Reader) Since(offset int) string { return r.walker.text[offset:r.walker.at] }

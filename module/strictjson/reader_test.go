@@ -16,12 +16,12 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// readWhole reads a text that is to be one value of any kind.
+// readWhole reads a text as a single value.
 func readWhole(text string) (string, error) {
 	return strictjson.NewReader(text).Value()
 }
 
-func TestValueReturnsTheTextAsItCame(t *testing.T) {
+func TestValueReturnsTheOriginalText(t *testing.T) {
 	for name, text := range map[string]string{
 		"white space inside":                 "{ \"a\" :\t[ 1 ,\r\n2 ] }",
 		"needless escapes":                   `"\u0041\/\u00e9"`,
@@ -50,7 +50,7 @@ func TestValueReturnsTheTextAsItCame(t *testing.T) {
 
 var atByte = regexp.MustCompile(`^Not valid JSON: syntax error at byte \d+$`)
 
-func TestWhatIsNotStrictJSONIsRefused(t *testing.T) {
+func TestInvalidJSONIsRefused(t *testing.T) {
 	const end = "Not valid JSON: unexpected end"
 	notJSON := func(text string) error { return fault.New(fault.NotJSON, text) }
 	twice := func(path string) error { return fault.New(fault.BadJSON, "Key given twice: "+path) }
@@ -59,65 +59,65 @@ func TestWhatIsNotStrictJSONIsRefused(t *testing.T) {
 		text string
 		want error // nil: a fault.NotJSON that names the byte
 	}{
-		"nothing":                     {"", notJSON(end)},
-		"only white space":            {" \n", notJSON(end)},
-		"an open object":              {`{`, notJSON(end)},
-		"an open array":               {`[1`, notJSON(end)},
-		"an open string":              {`"a`, notJSON(end)},
-		"an open escape":              {`"\u00`, notJSON(end)},
-		"a cut literal":               {`nul`, notJSON(end)},
-		"a cut number":                {`1e`, notJSON(end)},
-		"a name without a value":      {`{"a":`, notJSON(end)},
-		"a cut name":                  {`{"a`, notJSON(end)},
-		"a second value":              {`{} {}`, notJSON("Not valid JSON: more than one value")},
-		"a second value, joined":      {`{}[]`, notJSON("Not valid JSON: more than one value")},
-		"a leading zero":              {`01`, notJSON("Not valid JSON: more than one value")},
-		"rubbish after the value":     {`{}x`, nil},
-		"a comma after the value":     {`{},`, nil},
-		"NUL after the value":         {"{}\x00", nil},
-		"a byte order mark":           {"\ufeff{}", nil},
-		"UTF-16":                      {"\xff\xfe{\x00}\x00", nil},
-		"a trailing comma, array":     {`[1,]`, nil},
-		"a trailing comma, object":    {`{"a":1,}`, nil},
-		"a missing comma":             {`[1 2]`, nil},
-		"a missing colon":             {`{"a" 1}`, nil},
-		"a bare name":                 {`{a:1}`, nil},
-		"a number as name":            {`{1:1}`, nil},
-		"single quotes":               {`{'a':1}`, nil},
-		"a comment":                   {`{}/**/`, nil},
-		"crossed brackets":            {`[{]}`, nil},
-		"NaN":                         {`NaN`, nil},
-		"hexadecimal":                 {`0x10`, nil},
-		"a plus sign":                 {`+1`, nil},
-		"a bare point":                {`.5`, nil},
-		"a word in capitals":          {`TRUE`, nil},
-		"a form feed":                 {"[\f]", nil},
-		"a raw newline in a string":   {"\"a\nb\"", nil},
-		"a raw NUL in a string":       {"\"\x00\"", nil},
-		"an unknown escape":           {`"\x41"`, nil},
-		"a lone high surrogate":       {`"\ud800"`, nil},
-		"a lone low surrogate":        {`"\udc00"`, nil},
-		"a reversed pair":             {`"\udc00\ud800"`, nil},
-		"a lone surrogate as name":    {`{"\ud800":1}`, nil},
-		"a lone surrogate, deep":      {`{"a":[{"b":"\ud800x"}]}`, nil},
-		"invalid UTF-8":               {"\"\xff\"", nil},
-		"invalid UTF-8 in a name":     {"{\"\xff\":1}", nil},
-		"an overlong encoding":        {"\"\xc0\xaf\"", nil},
-		"an encoded surrogate":        {"\"\xed\xa0\x80\"", nil},
-		"cut UTF-8":                   {"\"\xe2\x82\"", nil},
-		"nesting over the limit":      {strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), nil},
-		"a megabyte of brackets":      {strings.Repeat("[", 1<<20), nil},
-		"a name twice":                {`{"a":1,"b":2,"a":1}`, twice("a")},
-		"a name twice, once escaped":  {`{"a":1,"\u0061":2}`, twice("a")},
-		"a name twice, slash escaped": {`{"/":1,"\/":2}`, twice("/")},
-		"an empty name twice":         {`{"":1,"":2}`, twice("")},
-		"a name twice, deep":          {`{"a":{"b":{"c":1,"c":2}}}`, twice("a.b.c")},
-		"a name twice, in a list":     {`{"a":[0,{"c":1,"c":2}]}`, twice("a[1].c")},
+		"an empty text":              {"", notJSON(end)},
+		"only white space":           {" \n", notJSON(end)},
+		"an unclosed object":         {`{`, notJSON(end)},
+		"an unclosed array":          {`[1`, notJSON(end)},
+		"an unclosed string":         {`"a`, notJSON(end)},
+		"an unfinished escape":       {`"\u00`, notJSON(end)},
+		"a cut literal":              {`nul`, notJSON(end)},
+		"a cut number":               {`1e`, notJSON(end)},
+		"a name without a value":     {`{"a":`, notJSON(end)},
+		"a cut name":                 {`{"a`, notJSON(end)},
+		"a second value":             {`{} {}`, notJSON("Not valid JSON: more than one value")},
+		"a second value, joined":     {`{}[]`, notJSON("Not valid JSON: more than one value")},
+		"a leading zero":             {`01`, notJSON("Not valid JSON: more than one value")},
+		"rubbish after the value":    {`{}x`, nil},
+		"a comma after the value":    {`{},`, nil},
+		"NUL after the value":        {"{}\x00", nil},
+		"a byte order mark":          {"\ufeff{}", nil},
+		"UTF-16":                     {"\xff\xfe{\x00}\x00", nil},
+		"a trailing comma, array":    {`[1,]`, nil},
+		"a trailing comma, object":   {`{"a":1,}`, nil},
+		"a missing comma":            {`[1 2]`, nil},
+		"a missing colon":            {`{"a" 1}`, nil},
+		"a bare name":                {`{a:1}`, nil},
+		"a number as name":           {`{1:1}`, nil},
+		"single quotes":              {`{'a':1}`, nil},
+		"a comment":                  {`{}/**/`, nil},
+		"crossed brackets":           {`[{]}`, nil},
+		"NaN":                        {`NaN`, nil},
+		"hexadecimal":                {`0x10`, nil},
+		"a plus sign":                {`+1`, nil},
+		"a bare point":               {`.5`, nil},
+		"a word in capitals":         {`TRUE`, nil},
+		"a form feed":                {"[\f]", nil},
+		"a raw newline in a string":  {"\"a\nb\"", nil},
+		"a raw NUL in a string":      {"\"\x00\"", nil},
+		"an unknown escape":          {`"\x41"`, nil},
+		"a lone high surrogate":      {`"\ud800"`, nil},
+		"a lone low surrogate":       {`"\udc00"`, nil},
+		"a reversed pair":            {`"\udc00\ud800"`, nil},
+		"a lone surrogate as name":   {`{"\ud800":1}`, nil},
+		"a lone surrogate, deep":     {`{"a":[{"b":"\ud800x"}]}`, nil},
+		"invalid UTF-8":              {"\"\xff\"", nil},
+		"invalid UTF-8 in a name":    {"{\"\xff\":1}", nil},
+		"an overlong encoding":       {"\"\xc0\xaf\"", nil},
+		"an encoded surrogate":       {"\"\xed\xa0\x80\"", nil},
+		"cut UTF-8":                  {"\"\xe2\x82\"", nil},
+		"nesting over the limit":     {strings.Repeat("[", 10_001) + strings.Repeat("]", 10_001), nil},
+		"a megabyte of brackets":     {strings.Repeat("[", 1<<20), nil},
+		"a duplicate name":           {`{"a":1,"b":2,"a":1}`, twice("a")},
+		"a duplicate, once escaped":  {`{"a":1,"\u0061":2}`, twice("a")},
+		"a duplicate, slash escaped": {`{"/":1,"\/":2}`, twice("/")},
+		"a duplicate empty name":     {`{"":1,"":2}`, twice("")},
+		"a duplicate, nested":        {`{"a":{"b":{"c":1,"c":2}}}`, twice("a.b.c")},
+		"a duplicate, in a list":     {`{"a":[0,{"c":1,"c":2}]}`, twice("a[1].c")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := readWhole(test.text)
 			if checked := strictjson.Check(test.text); !sameError(checked, err) {
-				t.Errorf("read with %v, checked with %v", err, checked)
+				t.Errorf("the reader gives %v, Check gives %v", err, checked)
 			}
 			if test.want == nil {
 				if fault.KindOf(err) != fault.NotJSON || !atByte.MatchString(err.Error()) {
@@ -132,10 +132,10 @@ func TestWhatIsNotStrictJSONIsRefused(t *testing.T) {
 	}
 }
 
-func TestAnErrorRepeatsLittleOfWhatWasSent(t *testing.T) {
+func TestErrorsAreShort(t *testing.T) {
 	long := strings.Repeat("\u00e9", 10_000)
 	for name, text := range map[string]string{
-		"a long name twice":           `{"` + long + `":1,"` + long + `":2}`,
+		"a long duplicate name":       `{"` + long + `":1,"` + long + `":2}`,
 		"a broken value, a long name": `{"` + long + `":{"` + long + `":tru}}`,
 		"a broken value, deep":        strings.Repeat("[", 9_000) + "!",
 		"a lone surrogate":            `"\ud800` + long + `"`,
@@ -150,7 +150,7 @@ func TestAnErrorRepeatsLittleOfWhatWasSent(t *testing.T) {
 	}
 }
 
-func TestAnErrorRepeatsNoValue(t *testing.T) {
+func TestErrorsRepeatNoValue(t *testing.T) {
 	for name, text := range map[string]string{
 		"before the fault":              `{"pushkey":"hunter2",}`,
 		"after a lone surrogate":        `{"pushkey":"\ud800hunter2"}`,
@@ -166,20 +166,19 @@ func TestAnErrorRepeatsNoValue(t *testing.T) {
 	}
 }
 
-// walk reads a value member by member and element by element, and collects the
-// path of every scalar, and the errors.
-func walk(r *strictjson.Reader, paths *[]string) error {
+// walk reads a value piece by piece and collects the path of every scalar.
+func walk(r *strictjson.Reader, text string, paths *[]string) error {
 	switch {
 	case r.IsObject():
-		return r.Object(func(string) error { return walk(r, paths) })
-	case r.IsArray():
-		return r.Array(func() error { return walk(r, paths) })
+		return r.Object(func(string) error { return walk(r, text, paths) })
+	case strings.HasPrefix(text[r.Offset():], "["):
+		return r.Array(func() error { return walk(r, text, paths) })
 	}
 	*paths = append(*paths, r.Path())
 	return r.Skip()
 }
 
-func TestPathNamesTheValueThatIsReadNext(t *testing.T) {
+func TestPathNamesTheNextValue(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string
 		want []string
@@ -195,14 +194,14 @@ func TestPathNamesTheValueThatIsReadNext(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var got []string
-			if err := walk(strictjson.NewReader(test.text), &got); err != nil || !reflect.DeepEqual(got, test.want) {
+			if err := walk(strictjson.NewReader(test.text), test.text, &got); err != nil || !reflect.DeepEqual(got, test.want) {
 				t.Errorf("got %q, %v, want %q", got, err, test.want)
 			}
 		})
 	}
 }
 
-func TestAWrongShapeNamesTheField(t *testing.T) {
+func TestErrorForTheWrongKindNamesTheField(t *testing.T) {
 	type reader = strictjson.Reader
 	ignore := func(_ any, err error) error { return err }
 	reads := map[string]struct {
@@ -222,14 +221,14 @@ func TestAWrongShapeNamesTheField(t *testing.T) {
 	}
 	for wanted, read := range reads {
 		for name, value := range values {
-			t.Run(wanted+" wanted, "+name+" given", func(t *testing.T) {
+			t.Run(wanted+" wanted, got "+name, func(t *testing.T) {
 				var want, wantBare error
 				if name != wanted {
 					want = fault.New(fault.BadJSON, "a[1].b must be "+read.want)
 					wantBare = fault.New(fault.BadJSON, "Must be "+read.want)
 				}
 				if err := read.read(strictjson.NewReader(value)); !reflect.DeepEqual(err, wantBare) {
-					t.Errorf("alone: got %v, want %v", err, wantBare)
+					t.Errorf("as the whole text: got %v, want %v", err, wantBare)
 				}
 				r := strictjson.NewReader(`{"a":[0,{"b":` + value + `}]}`)
 				err := r.Object(func(string) error {
@@ -247,7 +246,7 @@ func TestAWrongShapeNamesTheField(t *testing.T) {
 				}
 			})
 		}
-		t.Run(wanted+" wanted, nothing given", func(t *testing.T) {
+		t.Run(wanted+" wanted, got nothing", func(t *testing.T) {
 			if err := read.read(strictjson.NewReader("")); fault.KindOf(err) != fault.NotJSON {
 				t.Errorf("got %v of kind %v, want NotJSON", err, fault.KindOf(err))
 			}
@@ -255,18 +254,18 @@ func TestAWrongShapeNamesTheField(t *testing.T) {
 	}
 }
 
-func TestAValueOfTheRightKindMayStillBeNoJSON(t *testing.T) {
+func TestValueOfTheRightKindMayBeInvalid(t *testing.T) {
 	for name, test := range map[string]struct {
 		text string
 		read func(*strictjson.Reader) error
 	}{
-		"a string that is not UTF-8": {"\"\xff\"", func(r *strictjson.Reader) error { _, err := r.String(); return err }},
-		"a word like a boolean":      {`trux`, func(r *strictjson.Reader) error { _, err := r.Bool(); return err }},
-		"a lone minus sign":          {`-x`, func(r *strictjson.Reader) error { _, err := r.Integer(); return err }},
-		"objects without a comma":    {`[{} {}]`, func(r *strictjson.Reader) error { return r.Array(func() error { return r.Object(nil) }) }},
-		"a list closed as an object": {`[1}`, func(r *strictjson.Reader) error { return r.Array(r.Skip) }},
-		"an object closed as a list": {`{"a":1]`, func(r *strictjson.Reader) error { return r.Object(func(string) error { return r.Skip() }) }},
-		"something else, broken":     {`["x" 1]`, func(r *strictjson.Reader) error { return r.Array(func() error { _, err := r.String(); return err }) }},
+		"a string that is not UTF-8":     {"\"\xff\"", func(r *strictjson.Reader) error { _, err := r.String(); return err }},
+		"a word that begins like true":   {`trux`, func(r *strictjson.Reader) error { _, err := r.Bool(); return err }},
+		"a lone minus sign":              {`-x`, func(r *strictjson.Reader) error { _, err := r.Integer(); return err }},
+		"objects without a comma":        {`[{} {}]`, func(r *strictjson.Reader) error { return r.Array(func() error { return r.Object(nil) }) }},
+		"an array closed like an object": {`[1}`, func(r *strictjson.Reader) error { return r.Array(r.Skip) }},
+		"an object closed like an array": {`{"a":1]`, func(r *strictjson.Reader) error { return r.Object(func(string) error { return r.Skip() }) }},
+		"strings without a comma":        {`["x" 1]`, func(r *strictjson.Reader) error { return r.Array(func() error { _, err := r.String(); return err }) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if err := test.read(strictjson.NewReader(test.text)); fault.KindOf(err) != fault.NotJSON || !atByte.MatchString(err.Error()) {
@@ -276,7 +275,7 @@ func TestAValueOfTheRightKindMayStillBeNoJSON(t *testing.T) {
 	}
 }
 
-func TestIntegersFillAnInt64(t *testing.T) {
+func TestIntegersHaveTheRangeOfInt64(t *testing.T) {
 	for text, want := range map[string]int64{
 		"0": 0, "-0": 0, "-1": -1, "9007199254740993": 1<<53 + 1,
 		"9223372036854775807": 1<<63 - 1, "-9223372036854775808": -1 << 63,
@@ -305,7 +304,7 @@ func TestStringsAndBooleansAreDecoded(t *testing.T) {
 	}
 }
 
-func TestNullTakesOnlyNull(t *testing.T) {
+func TestNullReadsOnlyNull(t *testing.T) {
 	for text, want := range map[string]bool{"null": true, `"null"`: false, "0": false, "{}": false, "false": false} {
 		r := strictjson.NewReader("[" + text + `,"end"]`)
 		elements := 0
@@ -321,7 +320,7 @@ func TestNullTakesOnlyNull(t *testing.T) {
 				t.Errorf("%s: got %t, %v", text, got, err)
 			}
 			if !want {
-				err = r.Skip() // the value is still there
+				err = r.Skip() // the value is still unread
 			}
 			return err
 		})
@@ -330,22 +329,22 @@ func TestNullTakesOnlyNull(t *testing.T) {
 		}
 	}
 	if null, err := strictjson.NewReader("nuls").Null(); null && err == nil {
-		t.Error("a word that begins like null was taken for it")
+		t.Error("a word that begins like null is read as null")
 	}
 }
 
-func TestAbsentFieldsAreNamed(t *testing.T) {
+func TestMissingFieldsAreNamed(t *testing.T) {
 	for name, test := range map[string]struct {
 		text     string
 		required []string
 		want     error
 	}{
-		"all there":               {`{"c":1,"b":null,"a":0}`, []string{"a", "b"}, nil},
+		"none missing":            {`{"c":1,"b":null,"a":0}`, []string{"a", "b"}, nil},
 		"none required":           {`{}`, nil, nil},
-		"one absent":              {`{"a":1}`, []string{"a", "b"}, fault.New(fault.MissingParam, "Missing parameter: b")},
+		"one missing":             {`{"a":1}`, []string{"a", "b"}, fault.New(fault.MissingParam, "Missing parameter: b")},
 		"several, in given order": {`{"b":1}`, []string{"z", "b", "a"}, fault.New(fault.MissingParam, "Missing parameters: z, a")},
-		"another case":            {`{"A":1}`, []string{"a"}, fault.New(fault.MissingParam, "Missing parameter: a")},
-		"escaped but the same":    {`{"\u0061":1}`, []string{"a"}, nil},
+		"different case":          {`{"A":1}`, []string{"a"}, fault.New(fault.MissingParam, "Missing parameter: a")},
+		"escaped name":            {`{"\u0061":1}`, []string{"a"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := strictjson.NewReader(test.text)
@@ -357,7 +356,7 @@ func TestAbsentFieldsAreNamed(t *testing.T) {
 	}
 }
 
-func TestAbsentFieldsAreNamedWithTheirPath(t *testing.T) {
+func TestMissingFieldsAreNamedWithTheirPath(t *testing.T) {
 	r := strictjson.NewReader(`{"list":[{},{"x":1}]}`)
 	err := r.Object(func(string) error {
 		return r.Array(func() error {
@@ -381,7 +380,7 @@ func TestSixtyFourFieldsCanBeRequired(t *testing.T) {
 	}
 }
 
-func TestALongPathIsCutBetweenCharacters(t *testing.T) {
+func TestLongPathIsCutBetweenCharacters(t *testing.T) {
 	for _, shift := range []string{"", "x", "xx"} {
 		path := shift + strings.Repeat("\u20ac", 100)
 		text := strictjson.WrongShape(path, "a string").Error()
@@ -404,7 +403,7 @@ func TestKeepCollectsMembersInOrder(t *testing.T) {
 	}
 }
 
-func TestSinceReturnsWhatWasReadAfterAnOffset(t *testing.T) {
+func TestSinceReturnsTheTextReadSinceAnOffset(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
 		"the only member":   {`{"x":{"a": 1 }}`, `{"a": 1 }`},
 		"space around":      {"{ \"x\" \n:\t { } , \"y\":[]}", `{ }`},
@@ -440,7 +439,7 @@ func TestSinceReturnsWhatWasReadAfterAnOffset(t *testing.T) {
 	})
 }
 
-func TestACallbacksErrorComesBackAsItIs(t *testing.T) {
+func TestErrorOfACallbackIsReturned(t *testing.T) {
 	want := io.ErrClosedPipe
 	r := strictjson.NewReader(`{"a":[1]}`)
 	err := r.Object(func(string) error { return r.Array(func() error { return want }) })
@@ -449,8 +448,7 @@ func TestACallbacksErrorComesBackAsItIs(t *testing.T) {
 	}
 }
 
-// FuzzValue holds the reader against encoding/json, with the checks that
-// package does not make.
+// FuzzValue compares the reader with encoding/json and the checks in isStrict.
 func FuzzValue(f *testing.F) {
 	for _, seed := range []string{
 		`{"a":[1,2.5e-3,"x\u0041\ud83d\ude00",null,true]}`, `{"a":1,"\u0061":2}`, `"\ud800"`, `"\\ud800"`, "\"\xff\"",
@@ -464,21 +462,22 @@ func FuzzValue(f *testing.F) {
 			t.Fatalf("%q: accepted %t, want %t (%v)", text, accepted, want, err)
 		}
 		if checked := strictjson.Check(text); !sameError(checked, err) {
-			t.Errorf("%q: read with %v, checked with %v", text, err, checked)
+			t.Errorf("%q: the reader gives %v, Check gives %v", text, err, checked)
 		}
 		if err == nil && got != strings.Trim(text, " \t\r\n") {
 			t.Errorf("%q: got %q", text, got)
 		}
 		var paths []string
 		r := strictjson.NewReader(text)
-		walked := walk(r, &paths)
+		walked := walk(r, text, &paths)
 		if fault.KindOf(walked) != fault.KindOf(err) {
-			t.Errorf("%q: as one value %v, piece by piece %v", text, err, walked)
+			t.Errorf("%q: read as one value %v, piece by piece %v", text, err, walked)
 		}
 	})
 }
 
-// isStrict says what the reader ought to take, without its parser.
+// isStrict reports whether the reader must accept a text. It does not use the reader's
+// parser.
 func isStrict(text string) bool {
 	if !json.Valid([]byte(text)) || !utf8.ValidString(text) || loneSurrogate(text) {
 		return false
@@ -494,16 +493,16 @@ var (
 	surrogate     = regexp.MustCompile(`\(u[dD][89a-fA-F]..\)`)
 )
 
-// loneSurrogate reports whether a valid JSON text escapes half of a pair. It
-// makes each escape visible as one unit, then takes the pairs out.
+// loneSurrogate reports whether a valid JSON text has an escaped lone surrogate. It
+// rewrites each escape as one unit and removes the pairs.
 func loneSurrogate(text string) bool {
 	text = strings.NewReplacer("(", "_", ")", "_").Replace(text)
 	text = escapes.ReplaceAllString(text, "($1)")
 	return surrogate.MatchString(surrogatePair.ReplaceAllString(text, ""))
 }
 
-// uniqueNames reads one value of a valid text and reports whether no object in
-// it has a name twice.
+// uniqueNames reads one value of a valid text and reports whether the names of each object
+// are unique.
 func uniqueNames(dec *json.Decoder) bool {
 	token, _ := dec.Token()
 	delim, _ := token.(json.Delim)

@@ -1,6 +1,7 @@
 package strictjson
 
 import (
+	"bytes"
 	"iter"
 	"strings"
 	"unsafe"
@@ -8,20 +9,50 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// Valid reports whether text is one JSON value, read as strictly as a [Reader]
-// reads it.
+// Valid reports whether text is a single value of strict JSON.
 func Valid(text string) bool {
-	// The bytes are only looked at.
+	// IsValid only reads the bytes.
 	return jsontext.Value(unsafe.Slice(unsafe.StringData(text), len(text))).IsValid()
 }
 
-// Walker walks a text that is [Valid], front to back, without looking for
-// errors and without memory of its own: it is for texts that were checked
-// before. With any other text what it finds means nothing, but it comes to an
-// end. It is not safe for concurrent use.
+// Equal reports whether two JSON texts have the same value (RFC 8785). White space,
+// escapes, the form of numbers and the order of members do not matter.
+func Equal(a, b string) bool {
+	if a == b {
+		return true
+	}
+	x, y := jsontext.Value(a), jsontext.Value(b)
+	return x.Canonicalize() == nil && y.Canonicalize() == nil && bytes.Equal(x, y)
+}
+
+// Depth returns the nesting depth of arrays and objects in a text, 0 without any. It can
+// guard a parser: it reads each byte once, allocates nothing, and accepts invalid JSON.
+func Depth(text string) int {
+	depth, deepest := 0, 0
+	inString := false
+	for i := 0; i < len(text); i++ {
+		switch c := text[i]; {
+		case inString && c == '\\':
+			i++
+		case c == '"':
+			inString = !inString
+		case inString:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	return deepest
+}
+
+// Walker walks a [Valid] text front to back, without checks and without allocating. In any
+// other text, its results are meaningless, but it always ends. It is not safe for
+// concurrent use.
 type Walker struct {
 	text string
-	at   int // where the next value begins
+	at   int // offset of the next value
 }
 
 // Walk returns a walker at the start of text.
@@ -31,10 +62,10 @@ func Walk(text string) Walker {
 	return w
 }
 
-// Offset returns where in the text the next value begins.
+// Offset returns the offset of the next value in the text.
 func (w *Walker) Offset() int { return w.at }
 
-// Next returns the first byte of the next value, 0 at the end.
+// Next returns the first byte of the next value, 0 at the end of the text.
 func (w *Walker) Next() byte {
 	if w.at < len(w.text) {
 		return w.text[w.at]
@@ -61,16 +92,16 @@ func (w *Walker) Skip() string {
 	return w.text[start:w.at]
 }
 
-// String reads the next value, a string.
+// String reads the next value, which must be a string.
 func (w *Walker) String() string { return unquote(w.Skip()) }
 
-// Object reads the next value, an object, and yields its names. Where the body
-// does not read the value of a name, it is skipped.
+// Object reads the next value, which must be an object, and yields its names. It skips the
+// values that the loop does not read.
 func (w *Walker) Object() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for w.enter(); w.Next() == '"'; w.separator() {
 			name := w.String()
-			w.separator() // the colon
+			w.separator() // colon
 			if start := w.at; !yield(name) {
 				return
 			} else if w.at == start {
@@ -81,8 +112,8 @@ func (w *Walker) Object() iter.Seq[string] {
 	}
 }
 
-// Array reads the next value, an array, and yields for each element, which is
-// then the next value. Where the body does not read it, it is skipped.
+// Array reads the next value, which must be an array, and yields the index of each element
+// before the element is read. It skips the elements that the loop does not read.
 func (w *Walker) Array() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		i := 0
@@ -98,16 +129,16 @@ func (w *Walker) Array() iter.Seq[int] {
 	}
 }
 
-// enter goes behind an opening bracket.
+// enter moves past an opening bracket.
 func (w *Walker) enter() {
 	w.at = min(w.at+1, len(w.text))
 	w.space()
 }
 
-// leave goes behind a closing bracket.
+// leave moves past a closing bracket.
 func (w *Walker) leave() { w.at = min(w.at+1, len(w.text)) }
 
-// separator goes behind a comma or a colon, if there is one.
+// separator moves past a comma or a colon, if there is one.
 func (w *Walker) separator() {
 	w.space()
 	if next := w.Next(); next == ',' || next == ':' {
@@ -122,10 +153,10 @@ func (w *Walker) space() {
 	}
 }
 
-// quoted goes behind a string.
+// quoted moves past a string.
 func (w *Walker) quoted() { w.at = endOfString(w.text, w.at) }
 
-// endOfString returns where the string ends that begins at start.
+// endOfString returns the offset after the string that begins at start.
 func endOfString(text string, start int) int {
 	for i := start + 1; ; {
 		quote := strings.IndexByte(text[min(i, len(text)):], '"')
@@ -140,8 +171,8 @@ func endOfString(text string, start int) int {
 	}
 }
 
-// isEscaped reports whether what follows a part of a string is escaped by the
-// backslashes at its end.
+// isEscaped reports whether the backslashes at the end of a part of a string escape the
+// next character.
 func isEscaped(part string) bool {
 	escaped := false
 	for i := len(part) - 1; i >= 0 && part[i] == '\\'; i-- {
@@ -150,8 +181,8 @@ func isEscaped(part string) bool {
 	return escaped
 }
 
-// nested goes behind an object or array. In the bit that is set here, braces
-// differ from brackets.
+// nested moves past an object or array. Braces and brackets differ only in the bit that is
+// set here.
 func (w *Walker) nested() {
 	const either = 0x20
 	text, depth := w.text, 0
@@ -171,8 +202,7 @@ func (w *Walker) nested() {
 	w.at = len(text)
 }
 
-// unquote returns what a quoted string says. Without escapes it is a part of
-// the text and takes no memory of its own.
+// unquote decodes a quoted string. Without escapes, the result shares the text's memory.
 func unquote(quoted string) string {
 	if n := len(quoted); n >= 2 && strings.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : n-1]

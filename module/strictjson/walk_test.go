@@ -9,8 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// walked is the value that a walker finds next, as encoding/json would have it,
-// read member by member, or skipped if one stands in between.
+// walked reads the next value with a walker, in the form of encoding/json.
 func walked(t *testing.T, w *strictjson.Walker) any {
 	switch w.Next() {
 	case '{':
@@ -38,7 +37,7 @@ func walked(t *testing.T, w *strictjson.Walker) any {
 	return scalar
 }
 
-// skipped are the texts of the members of an object, none of which is looked at.
+// skipped returns the texts of an object's members. Its loop reads no value.
 func skipped(w strictjson.Walker) (texts map[string]json.RawMessage) {
 	texts = map[string]json.RawMessage{}
 	for name := range w.Object() {
@@ -48,8 +47,8 @@ func skipped(w strictjson.Walker) (texts map[string]json.RawMessage) {
 	return texts
 }
 
-// FuzzWalk holds what a walker finds in a valid text against encoding/json, and
-// that it comes to an end in every other.
+// FuzzWalk compares a walker with encoding/json for valid texts, and checks that the
+// walker ends in all others.
 func FuzzWalk(f *testing.F) {
 	for _, text := range []string{
 		`{"a":[1,-2.5e3,true,null,"x\"y\\"],"b":{"":{}},"c":[]}`, " [ { } , \"\\u00e9\\ud83d\\ude00\" ,\t[ ] ]\n", `"\\"`, `7`, `{}`, ``,
@@ -58,11 +57,11 @@ func FuzzWalk(f *testing.F) {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		careful := strictjson.NewReader(text).Skip() == nil
-		if valid := strictjson.Valid(text); valid != careful || valid != (strictjson.Check(text) == nil) {
-			t.Fatalf("%q: valid %t", text, valid)
+		readable := strictjson.NewReader(text).Skip() == nil
+		if valid := strictjson.Valid(text); valid != readable || valid != (strictjson.Check(text) == nil) {
+			t.Fatalf("%q: Valid is %t, readable %t", text, valid, readable)
 		} else if !valid {
-			wander(strictjson.Walk(text))
+			walkInvalid(strictjson.Walk(text))
 			return
 		}
 		var want any
@@ -91,8 +90,8 @@ func FuzzWalk(f *testing.F) {
 	})
 }
 
-// wander walks all of a text that may be anything.
-func wander(w strictjson.Walker) {
+// walkInvalid walks all of an invalid text in several ways.
+func walkInvalid(w strictjson.Walker) {
 	object, list, leap := w, w, w
 	for range object.Object() {
 		inner := object
@@ -107,7 +106,7 @@ func wander(w strictjson.Walker) {
 	_, _ = leap.String(), leap.Skip()
 }
 
-func TestAWalkersBodyMayLeaveEarly(t *testing.T) {
+func TestLoopOverAWalkerMayEndEarly(t *testing.T) {
 	t.Parallel()
 	w := strictjson.Walk(`{"a":[1,2,3],"b":{"c":4}}`)
 	var names []string
@@ -118,6 +117,6 @@ func TestAWalkersBodyMayLeaveEarly(t *testing.T) {
 		}
 	}
 	if strings.Join(names, "") != "ab" || w.Next() != '{' || w.Offset() != len(`{"a":[1,2,3],"b":`) {
-		t.Errorf("got %v, and stands at %d", names, w.Offset())
+		t.Errorf("got %v, at offset %d", names, w.Offset())
 	}
 }
