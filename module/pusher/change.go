@@ -8,37 +8,36 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Change is what a client asks of its pushers: to set one, or to delete one.
+// Change is a client's request to set or delete a pusher.
 type Change struct {
 	Key    Key
-	Pusher *Pusher // what to set; nil deletes the pusher of Key
-	Others Others  // of the same key, when a pusher is set
+	Pusher *Pusher // the pusher to set; nil deletes the pusher of Key
+	Others Others  // what a set does to other users' pushers of the key
 }
 
-// Form is how a change is submitted.
+// Form is the form of a submitted change.
 type Form int
 
-// The forms. They differ in what "append" is: with Document it is one of the
-// names that the service does not handle, and nobody else's pusher is touched.
+// The forms. In the form Document, "append" is an unknown name, and other users' pushers
+// are kept.
 const (
 	Specification Form = iota
 	Document
 )
 
-// ReadChange reads a submitted change. Kind, app_id and pushkey are always
-// required; a kind of null, and nothing else, deletes, whatever the other
-// members are; to set a pusher needs the display names, lang and data as well.
-// Names match exactly.
+// ReadChange reads a submitted change. Kind, app_id and pushkey are always required. A
+// kind of null deletes, whatever the other members are; any other kind also requires the
+// display names, lang and data. Names match exactly.
 //
-// In the specification's form "append" says what becomes of other users'
-// pushers; without it they are removed. Neither it is kept, nor are the names
-// "created", "device_id" (also that of MSC3881) and "claim", which belong to the server.
+// In the form Specification, "append" says whether other users' pushers are kept; without
+// it they are removed. "append" is not stored, nor are "created", "device_id" (and the name in
+// MSC3881) and "claim", which belong to the server.
 func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	var p Pusher
 	var deletes bool
 	others := form.others()
 	var seen []string
-	var wrongShape error // of a member that only a pusher to set needs
+	var wrongShape error // of a member that a deletion ignores
 	path := r.Path()
 	err := r.Object(func(name string) (err error) {
 		seen = append(seen, name)
@@ -75,7 +74,7 @@ func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	return Change{p.Key, &p, others}, requireDetails(seen, path)
 }
 
-// others is what becomes of them where "append" is not given.
+// others returns the value of Others without "append".
 func (f Form) others() Others {
 	if f == Document {
 		return KeepOthers
@@ -83,7 +82,7 @@ func (f Form) others() Others {
 	return RemoveOthers
 }
 
-// readAppend reads the member "append": null is as good as none.
+// readAppend reads the member "append"; null counts as absent.
 func (f Form) readAppend(r *strictjson.Reader) (Others, error) {
 	if f == Document {
 		return f.others(), r.Skip()
@@ -110,8 +109,7 @@ func (p *Pusher) readKind(r *strictjson.Reader) (deletes bool, err error) {
 	return false, err
 }
 
-// readEnabled reads one of [enabledNames], which is kept as it is: null is as good
-// as none.
+// readEnabled reads a member named in [enabledNames] and keeps it; null counts as absent.
 func (p *Pusher) readEnabled(r *strictjson.Reader, name string) error {
 	if null, err := r.Null(); null {
 		return err

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// members are those of a pusher that is set, by name.
+// members returns the members of a pusher to set, by name.
 func members() map[string]string {
 	return map[string]string{
 		"kind": `"http"`, "app_id": `"org.example.app"`, "pushkey": `"key"`, "app_display_name": `"App"`,
@@ -27,12 +27,12 @@ func object(members map[string]string) string {
 	return "{" + strings.Join(parts, ",") + "}"
 }
 
-func TestAChangeSetsWhatItSays(t *testing.T) {
+func TestChangeSetsItsPusher(t *testing.T) {
 	for name, test := range map[string]struct {
-		members map[string]string // beside or in place of the usual ones
+		members map[string]string // added to, or replacing, the usual members
 		change  func(*pusher.Pusher)
 	}{
-		"what is required":             {nil, func(*pusher.Pusher) {}},
+		"only required members":        {nil, func(*pusher.Pusher) {}},
 		"an email pusher":              {map[string]string{"kind": `"email"`, "data": `{}`}, func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }},
 		"an unknown kind":              {map[string]string{"kind": `"HTTP"`}, func(p *pusher.Pusher) { p.Kind = "HTTP" }},
 		"a kind that is the word null": {map[string]string{"kind": `"null"`}, func(p *pusher.Pusher) { p.Kind = "null" }},
@@ -49,11 +49,11 @@ func TestAChangeSetsWhatItSays(t *testing.T) {
 		"escapes and empty strings": {map[string]string{"pushkey": `"\u0061\n\ud83d\ude00"`, "lang": `""`, "app_display_name": `"\/"`}, func(p *pusher.Pusher) {
 			p.Pushkey, p.Lang, p.AppDisplayName = "a\n\U0001f600", "", "/"
 		}},
-		"that it is disabled": {map[string]string{"enabled": `false`, "org.matrix.msc3881.enabled": `true`}, func(p *pusher.Pusher) {
+		"disabled": {map[string]string{"enabled": `false`, "org.matrix.msc3881.enabled": `true`}, func(p *pusher.Pusher) {
 			p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}, {Name: "org.matrix.msc3881.enabled", Value: "true"}}
 		}},
 		"neither enabled nor disabled": {map[string]string{"enabled": `null`, "org.matrix.msc3881.enabled": `null`}, func(*pusher.Pusher) {}},
-		"what belongs to the server":   {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "org.matrix.msc3881.device_id": `"D"`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
+		"members of the server":        {map[string]string{"append": `true`, "created": `"x"`, "device_id": `{"y":[]}`, "org.matrix.msc3881.device_id": `"D"`, "claim": `{"number":1}`}, func(*pusher.Pusher) {}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			all := members()
@@ -71,14 +71,14 @@ func TestAChangeSetsWhatItSays(t *testing.T) {
 	}
 }
 
-func TestOnlyAKindOfNullDeletes(t *testing.T) {
+func TestOnlyANullKindDeletes(t *testing.T) {
 	want := pusher.Change{Key: pusher.Key{AppID: "a", Pushkey: "p"}}
 	for name, text := range map[string]string{
-		"the least":               `{"kind":null,"app_id":"a","pushkey":"p"}`,
+		"only required members":   `{"kind":null,"app_id":"a","pushkey":"p"}`,
 		"kind last":               `{"app_id":"a","pushkey":"p","kind":null}`,
 		"an escaped name":         `{"app_id":"a","pushkey":"p","\u006bind":null}`,
 		"another key in capitals": `{"KIND":"http","app_id":"a","pushkey":"p","kind":null}`,
-		"with all the rest":       `{"kind":null,"app_id":"a","pushkey":"p","app_display_name":"","device_display_name":"","lang":"","data":{},"append":false}`,
+		"with all other members":  `{"kind":null,"app_id":"a","pushkey":"p","app_display_name":"","device_display_name":"","lang":"","data":{},"append":false}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got, err := read(text); err != nil || got != want {
@@ -88,7 +88,7 @@ func TestOnlyAKindOfNullDeletes(t *testing.T) {
 	}
 }
 
-func TestAnAbsentFieldIsNamed(t *testing.T) {
+func TestMissingFieldsAreNamed(t *testing.T) {
 	key := []string{"kind", "app_id", "pushkey"}
 	details := []string{"app_display_name", "device_display_name", "lang", "data"}
 	tests := map[string]struct {
@@ -112,7 +112,7 @@ func TestAnAbsentFieldIsNamed(t *testing.T) {
 			all := members()
 			for _, absent := range test.absent {
 				delete(all, absent)
-				all[strings.ToUpper(absent)] = "null" // is no substitute
+				all[strings.ToUpper(absent)] = "null" // not a substitute
 			}
 			if _, err := read(object(all)); describe(err) != "missing_param: "+test.want {
 				t.Errorf("got %s", describe(err))
@@ -126,7 +126,7 @@ func TestAnAbsentFieldIsNamed(t *testing.T) {
 	}
 }
 
-// prefixed puts "action." before each field that a text names.
+// prefixed adds "action." to each field in an error text.
 func prefixed(text string) []string {
 	start, fields, _ := strings.Cut(text, ": ")
 	var parts []string
@@ -146,7 +146,7 @@ func readAction(text string) (change pusher.Change, err error) {
 	return change, err
 }
 
-func TestADeletionNeedsItsKey(t *testing.T) {
+func TestDeletionRequiresItsKey(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"kind":null}`:                             "missing_param: Missing parameters: app_id, pushkey",
 		`{"kind":null,"app_id":"a"}`:                "missing_param: Missing parameter: pushkey",
@@ -159,7 +159,7 @@ func TestADeletionNeedsItsKey(t *testing.T) {
 	}
 }
 
-func TestAFieldOfAWrongTypeIsNamed(t *testing.T) {
+func TestFieldOfTheWrongTypeIsNamed(t *testing.T) {
 	wants := map[string]string{
 		"kind": "a string or null", "app_id": "a string", "pushkey": "a string", "app_display_name": "a string",
 		"device_display_name": "a string", "lang": "a string", "data": "an object", "profile_tag": "a string or null",
@@ -189,18 +189,18 @@ func TestAFieldOfAWrongTypeIsNamed(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoChangeIsRefused(t *testing.T) {
+func TestInvalidChangesAreRefused(t *testing.T) {
 	for name, test := range map[string]struct{ text, want string }{
-		"null":                 {`null`, "bad_json: Must be an object"},
-		"a list":               {`[{"kind":null,"app_id":"a","pushkey":"p"}]`, "bad_json: Must be an object"},
-		"nothing":              {``, "not_json: Not valid JSON: unexpected end"},
-		"cut":                  {`{"kind":null,"app_id":"a","pushkey":"p"`, "not_json: Not valid JSON: unexpected end"},
-		"trailing data":        {`{"kind":null,"app_id":"a","pushkey":"p"}{}`, "not_json: Not valid JSON: more than one value"},
-		"kind twice":           {`{"kind":"http","kind":null,"app_id":"a","pushkey":"p"}`, "bad_json: Key given twice: kind"},
-		"kind twice, escaped":  {`{"kind":null,"app_id":"a","pushkey":"p","\u006bind":"http"}`, "bad_json: Key given twice: kind"},
-		"an unknown key twice": {`{"x":1,"x":1}`, "bad_json: Key given twice: x"},
-		"append twice":         {`{"append":true,"append":true}`, "bad_json: Key given twice: append"},
-		"twice within data":    {`{"data":{"url":"x","u\u0072l":"y"}}`, "bad_json: Key given twice: data.url"},
+		"null":                     {`null`, "bad_json: Must be an object"},
+		"a list":                   {`[{"kind":null,"app_id":"a","pushkey":"p"}]`, "bad_json: Must be an object"},
+		"an empty text":            {``, "not_json: Not valid JSON: unexpected end"},
+		"an unclosed object":       {`{"kind":null,"app_id":"a","pushkey":"p"`, "not_json: Not valid JSON: unexpected end"},
+		"trailing data":            {`{"kind":null,"app_id":"a","pushkey":"p"}{}`, "not_json: Not valid JSON: more than one value"},
+		"duplicate kind":           {`{"kind":"http","kind":null,"app_id":"a","pushkey":"p"}`, "bad_json: Key given twice: kind"},
+		"duplicate kind, escaped":  {`{"kind":null,"app_id":"a","pushkey":"p","\u006bind":"http"}`, "bad_json: Key given twice: kind"},
+		"a duplicate unknown name": {`{"x":1,"x":1}`, "bad_json: Key given twice: x"},
+		"duplicate append":         {`{"append":true,"append":true}`, "bad_json: Key given twice: append"},
+		"a duplicate name in data": {`{"data":{"url":"x","u\u0072l":"y"}}`, "bad_json: Key given twice: data.url"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if change, err := read(test.text); describe(err) != test.want || change.Pusher != nil {
@@ -212,12 +212,12 @@ func TestWhatIsNoChangeIsRefused(t *testing.T) {
 
 func TestNoErrorRepeatsThePushkey(t *testing.T) {
 	for name, text := range map[string]string{
-		"a faulty pushkey":          `{"pushkey":"\ud800hunter2"}`,
-		"not UTF-8":                 "{\"pushkey\":\"hunter2\xff\"}",
-		"a pushkey that is no text": `{"pushkey":["hunter2"]}`,
-		"a fault behind it":         `{"pushkey":"hunter2",}`,
-		"the rest is absent":        `{"pushkey":"hunter2"}`,
-		"cut":                       `{"pushkey":"hunter2`,
+		"an invalid pushkey":             `{"pushkey":"\ud800hunter2"}`,
+		"not UTF-8":                      "{\"pushkey\":\"hunter2\xff\"}",
+		"a pushkey that is not a string": `{"pushkey":["hunter2"]}`,
+		"a syntax error after it":        `{"pushkey":"hunter2",}`,
+		"missing members":                `{"pushkey":"hunter2"}`,
+		"an unclosed string":             `{"pushkey":"hunter2`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := read(text)
@@ -231,8 +231,8 @@ func TestNoErrorRepeatsThePushkey(t *testing.T) {
 	}
 }
 
-// FuzzReadChange holds that a change that is accepted is what encoding/json
-// sees, and that what it sets can be stored and read back.
+// FuzzReadChange checks that an accepted change agrees with encoding/json, and that its
+// pusher can be stored and read back.
 func FuzzReadChange(f *testing.F) {
 	f.Add(object(members()))
 	for _, seed := range []string{
@@ -246,10 +246,10 @@ func FuzzReadChange(f *testing.F) {
 		change, err := read(text)
 		inDocument, documentErr := readAs(text, pusher.Document)
 		if err == nil && (documentErr != nil || !reflect.DeepEqual(inDocument.Pusher, change.Pusher)) {
-			t.Errorf("%q: read in the document's form as %+v, %v", text, inDocument, documentErr)
+			t.Errorf("%q: in the form Document: got %+v, %v", text, inDocument, documentErr)
 		}
 		if inDocument.Pusher != nil && inDocument.Others != pusher.KeepOthers {
-			t.Errorf("%q: in the document's form, others' are to %s", text, inDocument.Others)
+			t.Errorf("%q: in the form Document, Others is %s", text, inDocument.Others)
 		}
 		if err != nil {
 			if kind, _, _ := strings.Cut(describe(err), ":"); !slices.Contains([]string{"not_json", "bad_json", "missing_param"}, kind) {
@@ -262,20 +262,20 @@ func FuzzReadChange(f *testing.F) {
 			t.Errorf("%q: got the key %+v", text, change.Key)
 		}
 		if kind, given := theirs["kind"]; (change.Pusher == nil) != (given && kind == nil) {
-			t.Fatalf("%q: sets or deletes, but should not: %+v", text, change)
+			t.Fatalf("%q: wrongly read as %+v", text, change)
 		}
 		if change.Pusher == nil {
 			return
 		}
 		if want := othersOf(theirs["append"]); change.Others != want {
-			t.Errorf("%q: others' are to %s, want %s", text, change.Others, want)
+			t.Errorf("%q: Others is %s, want %s", text, change.Others, want)
 		}
 		for _, name := range []string{"append", "created", "device_id", "org.matrix.msc3881.device_id", "claim"} {
 			delete(theirs, name)
 		}
 		for _, name := range []string{"profile_tag", "enabled", "org.matrix.msc3881.enabled"} {
 			if theirs[name] == nil {
-				delete(theirs, name) // null is as good as none
+				delete(theirs, name) // null counts as absent
 			}
 		}
 		if shown := string(change.Pusher.AppendJSON(nil)); !reflect.DeepEqual(decode(t, shown), theirs) {
@@ -291,7 +291,7 @@ func FuzzReadChange(f *testing.F) {
 	})
 }
 
-func TestADeletionLooksAtNothingButTheKey(t *testing.T) {
+func TestDeletionIgnoresAllButTheKey(t *testing.T) {
 	for _, others := range []string{
 		"", `,"lang":null,"data":null,"app_display_name":null,"device_display_name":null,"profile_tag":null`,
 		`,"lang":1,"data":[],"append":"x"`,
@@ -308,12 +308,12 @@ func TestADeletionLooksAtNothingButTheKey(t *testing.T) {
 	}
 }
 
-// readAs reads a change in a form.
+// readAs reads a change in the given form.
 func readAs(text string, form pusher.Form) (pusher.Change, error) {
 	return pusher.ReadChange(strictjson.NewReader(text), form)
 }
 
-// othersOf is what "append" of the specification's form says.
+// othersOf returns Others for a value of "append" in the form Specification.
 func othersOf(appends any) pusher.Others {
 	if appends == true {
 		return pusher.KeepOthers
@@ -321,10 +321,10 @@ func othersOf(appends any) pusher.Others {
 	return pusher.RemoveOthers
 }
 
-func TestAppendSaysWhatBecomesOfOthers(t *testing.T) {
+func TestAppendKeepsOrRemovesOthers(t *testing.T) {
 	const wrong = "bad_json: append must be a boolean"
 	for value, test := range map[string]struct {
-		others pusher.Others // in the specification's form
+		others pusher.Others // in the form Specification
 		fault  string
 	}{
 		"":        {others: pusher.RemoveOthers},
@@ -349,7 +349,7 @@ func TestAppendSaysWhatBecomesOfOthers(t *testing.T) {
 			}
 			change, err = readAs(object(all), pusher.Document)
 			if err != nil || change.Others != pusher.KeepOthers || !reflect.DeepEqual(*change.Pusher, phone("key")) {
-				t.Errorf("in the document's form: got %+v, %v", change, err)
+				t.Errorf("in the form Document: got %+v, %v", change, err)
 			}
 			all["kind"] = "null"
 			for _, form := range []pusher.Form{pusher.Specification, pusher.Document} {

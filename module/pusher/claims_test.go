@@ -38,18 +38,18 @@ func TestClaimsGrowEvenWhenTheClockGoesBack(t *testing.T) {
 	}
 }
 
-func TestOnlyTheVeryClaimIsReleased(t *testing.T) {
+func TestReleaseRemovesOnlyItsClaim(t *testing.T) {
 	first, second, third := pusher.Owner{User: alice, Claim: 1}, pusher.Owner{User: bob, Claim: 2}, pusher.Owner{User: alice, Claim: 3}
 	for name, test := range map[string]struct {
 		released pusher.Owner
 		want     []pusher.Owner
 	}{
-		"an earlier one of the user": {first, []pusher.Owner{second, third}},
-		"the last one of the user":   {third, []pusher.Owner{first, second}},
-		"another user's":             {second, []pusher.Owner{first, third}},
-		"of a number of another":     {pusher.Owner{User: alice, Claim: 2}, []pusher.Owner{first, second, third}},
-		"of a user who has none":     {pusher.Owner{User: carol, Claim: 1}, []pusher.Owner{first, second, third}},
-		"none":                       {pusher.Owner{}, []pusher.Owner{first, second, third}},
+		"the user's earlier claim":   {first, []pusher.Owner{second, third}},
+		"the user's last claim":      {third, []pusher.Owner{first, second}},
+		"another user's claim":       {second, []pusher.Owner{first, third}},
+		"the number of another user": {pusher.Owner{User: alice, Claim: 2}, []pusher.Owner{first, second, third}},
+		"a user without claims":      {pusher.Owner{User: carol, Claim: 1}, []pusher.Owner{first, second, third}},
+		"no claim":                   {pusher.Owner{}, []pusher.Owner{first, second, third}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			claims := pusher.NewClaims(first, second, third)
@@ -63,17 +63,17 @@ func TestOnlyTheVeryClaimIsReleased(t *testing.T) {
 	}
 }
 
-func TestACopyOfClaimsIsAnother(t *testing.T) {
+func TestCopiesOfClaimsAreIndependent(t *testing.T) {
 	given := []pusher.Owner{{User: alice, Claim: 1}}
 	claims := pusher.NewClaims(given...)
 	given[0].User = carol
-	for i := range 20 { // there may be room for more behind some of them
+	for i := range 20 { // some slices have spare capacity
 		checkCopies(t, claims)
 		claims.Add(bob, int64(i))
 	}
 }
 
-// checkCopies changes copies of claims, the first of which is alice's.
+// checkCopies changes copies of claims. The first claim must be alice's.
 func checkCopies(t *testing.T, claims pusher.Claims) {
 	t.Helper()
 	want := slices.Clone(claims.Owners())
@@ -85,15 +85,15 @@ func checkCopies(t *testing.T, claims pusher.Claims) {
 		other.Add(bob, 100)
 		change(&one)
 		if got := claims.Owners(); !slices.Equal(got, want) {
-			t.Errorf("%s: the original has become %v", name, got)
+			t.Errorf("%s: the original has changed to %v", name, got)
 		}
 		if got := other.Owners(); !slices.Equal(got, append(slices.Clip(want), pusher.Owner{User: bob, Claim: 100})) {
-			t.Errorf("%s: another copy has become %v", name, got)
+			t.Errorf("%s: another copy has changed to %v", name, got)
 		}
 	}
 }
 
-func TestTheLastClaimsOfAUserAndOfOthers(t *testing.T) {
+func TestLastReturnsTheLastClaimsOfAUserAndOfOthers(t *testing.T) {
 	claims := pusher.NewClaims(pusher.Owner{User: bob, Claim: 5}, pusher.Owner{User: alice, Claim: 4}, pusher.Owner{User: alice, Claim: 2})
 	for user, want := range map[mxid.UserID][2]int64{alice: {4, 5}, bob: {5, 4}, carol: {0, 5}} {
 		if own, others := claims.Last(user); [2]int64{own, others} != want {
@@ -101,11 +101,11 @@ func TestTheLastClaimsOfAUserAndOfOthers(t *testing.T) {
 		}
 	}
 	if own, others := new(pusher.Claims).Last(alice); own != 0 || others != 0 {
-		t.Errorf("of none: got %d, %d", own, others)
+		t.Errorf("no claims: got %d, %d", own, others)
 	}
 }
 
-func TestAPusherThatIsSetTwiceHasBothClaims(t *testing.T) {
+func TestPusherSetTwiceHasBothClaims(t *testing.T) {
 	takes, keeps := pusher.RemoveOthers.Claim, pusher.KeepOthers.Claim
 	for name, test := range map[string]struct {
 		first, second, want pusher.Claim
@@ -126,7 +126,7 @@ func TestAPusherThatIsSetTwiceHasBothClaims(t *testing.T) {
 	}
 }
 
-func TestOnlyMoreUsersThanTheLimitAreRefused(t *testing.T) {
+func TestCheckSharingRefusesGrowthOverTheLimit(t *testing.T) {
 	policy := pusher.DefaultPolicy()
 	policy.MaxSharers = 2
 	claims := pusher.NewClaims(pusher.Owner{User: alice, Claim: 1}, pusher.Owner{User: bob, Claim: 2}, pusher.Owner{User: alice, Claim: 3})
@@ -135,27 +135,27 @@ func TestOnlyMoreUsersThanTheLimitAreRefused(t *testing.T) {
 	}
 	claims.Add(carol, 4)
 	if err := policy.CheckSharing(3, &claims); err != nil {
-		t.Errorf("no more than before: %v", err)
+		t.Errorf("three users as before: %v", err)
 	}
 	if err := policy.CheckSharing(2, &claims); fault.KindOf(err) != fault.InvalidParam {
-		t.Errorf("one too many: got error %v", err)
+		t.Errorf("one user too many: got error %v", err)
 	}
 }
 
-func TestADigestTellsKeysApartAndNothingElse(t *testing.T) {
+func TestDigestsOfDifferentKeysDiffer(t *testing.T) {
 	seen := map[pusher.Digest]pusher.Key{}
 	for _, key := range []pusher.Key{
 		{}, {AppID: "a"}, {Pushkey: "a"}, {AppID: "a", Pushkey: "b"}, {AppID: "ab"}, {AppID: `a","b`}, {AppID: "a", Pushkey: "B"}, {AppID: "a", Pushkey: "b "},
 	} {
 		digest := key.Digest()
 		if other, found := seen[digest]; found || digest != key.Digest() || len(digest) != 43 {
-			t.Errorf("%+v has the digest %q, as has %+v", key, digest, other)
+			t.Errorf("%+v and %+v have the digest %q", key, other, digest)
 		}
 		seen[digest] = key
 	}
 }
 
-func TestAClaimIsStoredAndNotShown(t *testing.T) {
+func TestClaimIsStoredButNotShown(t *testing.T) {
 	p := phone("key")
 	shown := string(p.AppendJSON(nil))
 	for _, claim := range []pusher.Claim{{}, {Number: 1}, {Number: 1 << 62, Removes: 1 << 61}, {Number: 7, Removes: 7}} {
@@ -169,7 +169,7 @@ func TestAClaimIsStoredAndNotShown(t *testing.T) {
 	}
 }
 
-func TestAClientCannotSetWhatBelongsToTheServer(t *testing.T) {
+func TestClientsCannotSetMembersOfTheServer(t *testing.T) {
 	for _, name := range []string{"claim", "created", "device_id"} {
 		for _, value := range []string{`{"number":9,"removes":9}`, `9`, `"x"`, `null`, `[]`} {
 			all := members()
@@ -182,7 +182,7 @@ func TestAClientCannotSetWhatBelongsToTheServer(t *testing.T) {
 	}
 }
 
-func TestAnUnreadableClaimIsADatabaseError(t *testing.T) {
+func TestUnreadableClaimIsADatabaseError(t *testing.T) {
 	for value, want := range map[string]string{
 		`{}`:                            "Missing parameters: claim.number, claim.removes, claim.set_at",
 		`{"number":1}`:                  "Missing parameters: claim.removes, claim.set_at",

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// describe is an error's kind and text, empty for none.
+// describe returns an error's kind and text, empty for none.
 func describe(err error) string {
 	if err == nil {
 		return ""
@@ -22,7 +22,7 @@ func read(text string) (pusher.Change, error) {
 	return pusher.ReadChange(strictjson.NewReader(text), pusher.Specification)
 }
 
-// phone is a pusher as a client would submit it.
+// phone returns a pusher as submitted by a client.
 func phone(key string) pusher.Pusher {
 	return pusher.Pusher{
 		Key: pusher.Key{AppID: "org.example.app", Pushkey: key}, Kind: pusher.HTTP,
@@ -31,7 +31,7 @@ func phone(key string) pusher.Pusher {
 	}
 }
 
-// decode parses JSON with encoding/json, the digits of numbers included.
+// decode parses JSON with encoding/json and keeps the digits of numbers.
 func decode(t testing.TB, text string) map[string]any {
 	t.Helper()
 	var value map[string]any

@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// The refusals of a URL.
+// The reasons for refusing a URL.
 const (
 	badShape = "invalid_param: data.url must be an absolute https URL with the path /_matrix/push/v1/notify, " +
 		"without user info or fragment."
@@ -24,7 +24,7 @@ const (
 	localName  = "invalid_param: data.url must not have a host that is local by definition."
 )
 
-// hosts says why each may not be the host of a URL.
+// hosts has the reason for refusing each host, empty if it is allowed.
 var hosts = map[string]string{
 	// Names.
 	"push.example.org":                  "",
@@ -231,17 +231,17 @@ var hosts = map[string]string{
 	"push\uff0ehome\uff61arpa":  localName,
 }
 
-// l is a label of n bytes.
+// l returns a label of n bytes.
 func l(n int) string { return strings.Repeat("a", n) }
 
-// pusherAt is a pusher with a URL, which is escaped for JSON already.
+// pusherAt returns a pusher with a URL, which must be escaped for JSON.
 func pusherAt(url string) pusher.Pusher {
 	p := phone("key")
 	p.Data = `{"url":"` + url + `"}`
 	return p
 }
 
-func TestThePolicyDecidesWhichHostsMayBeNamed(t *testing.T) {
+func TestPolicyChecksHosts(t *testing.T) {
 	for host, want := range hosts {
 		got := describe(pusher.DefaultPolicy().Check(pusherAt("https://" + host + pusher.NotifyPath)))
 		if got != want {
@@ -250,7 +250,7 @@ func TestThePolicyDecidesWhichHostsMayBeNamed(t *testing.T) {
 	}
 }
 
-func TestThePolicyAllowsAddressesThatTheHostAllows(t *testing.T) {
+func TestAllowedPrefixesAllowAddressesAndLocalNames(t *testing.T) {
 	for _, test := range []struct {
 		allowed string
 		hosts   map[string]string
@@ -276,8 +276,8 @@ func TestThePolicyAllowsAddressesThatTheHostAllows(t *testing.T) {
 	}
 }
 
-// special are the ranges that are not globally reachable, or only within an
-// organisation, and the protocol assignments.
+// special are ranges that are not globally reachable, or only within an organization, and
+// ranges for protocol assignments.
 var special = map[string]string{
 	"0.0.0.0/8": "RFC 791", "10.0.0.0/8": "RFC 1918", "100.64.0.0/10": "RFC 6598", "127.0.0.0/8": "RFC 1122",
 	"169.254.0.0/16": "RFC 3927", "172.16.0.0/12": "RFC 1918", "192.0.0.0/24": "RFC 6890", "192.0.2.0/24": "RFC 5737",
@@ -288,7 +288,7 @@ var special = map[string]string{
 	"fe80::/10": "RFC 4291", "fec0::/10": "RFC 3879", "ff00::/8": "RFC 4291",
 }
 
-// FuzzURL holds the URLs that may be set against net/url, IDNA and the RFCs.
+// FuzzURL checks accepted URLs with net/url, IDNA and the ranges of the RFCs.
 func FuzzURL(f *testing.F) {
 	for host := range hosts {
 		f.Add("https://"+host+pusher.NotifyPath, false)
@@ -318,7 +318,7 @@ func FuzzURL(f *testing.F) {
 			}
 			return
 		}
-		text = strings.ToValidUTF8(text, "\ufffd") // as JSON has it
+		text = strings.ToValidUTF8(text, "\ufffd") // as in JSON
 		u, err := url.Parse(text)
 		if err != nil {
 			t.Fatalf("%q: %v", text, err)
@@ -337,7 +337,7 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// checkHostIsPublic holds a host against every way to read it as an address.
+// checkHostIsPublic checks every way to read a host as an address.
 func checkHostIsPublic(t *testing.T, host string) {
 	t.Helper()
 	name := host
@@ -350,7 +350,7 @@ func checkHostIsPublic(t *testing.T, host string) {
 	}
 	addr, err := netip.ParseAddr(name)
 	if lax, ok := inetAton(name); ok && (err != nil || lax != addr) {
-		t.Errorf("%q is %v for some", host, lax)
+		t.Errorf("%q is %v for some resolvers", host, lax)
 	}
 	if err == nil {
 		checkAddrIsPublic(t, host, addr)
@@ -380,8 +380,8 @@ func checkAddrIsPublic(t *testing.T, host string, addr netip.Addr) {
 	}
 }
 
-// inetAton reads an address as the function of the C library does: one to four
-// numbers, decimal, octal or hexadecimal, the last for all bytes that are left.
+// inetAton parses an address like the C library: one to four numbers, decimal, octal or
+// hexadecimal. The last number fills all remaining bytes.
 func inetAton(text string) (netip.Addr, bool) {
 	parts := strings.Split(text, ".")
 	if len(parts) > 4 {

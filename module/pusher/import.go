@@ -8,14 +8,13 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// ErrTwice is for the second pusher of a key among those that are imported.
+// ErrTwice refuses the import of a second pusher of one key.
 var ErrTwice = fault.New(fault.InvalidParam, "The user has another pusher of this key.")
 
-// ErrTaken is for a pusher that is imported and whose pushkey another user has
-// taken since.
+// ErrTaken refuses the import of a pusher whose pushkey another user has taken since.
 var ErrTaken = fault.New(fault.InvalidParam, "Another user has taken the pushkey.")
 
-// maxImportDepth is how deep a pusher may nest, as in a request of a client.
+// maxImportDepth bounds the nesting of a pusher, as for clients' requests.
 const maxImportDepth = 64
 
 // ProfileTag returns the member of [Pusher.Extra] for a profile tag.
@@ -23,7 +22,7 @@ func ProfileTag(tag string) Member {
 	return Member{Name: "profile_tag", Value: string(strictjson.AppendString(nil, tag))}
 }
 
-// readSubmitted reads what a client submits to set a pusher.
+// readSubmitted reads a pusher in the form of a client's request.
 func readSubmitted(text string) (Pusher, error) {
 	if strictjson.Depth(text) > maxImportDepth {
 		return Pusher{}, fault.New(fault.NotJSON, fmt.Sprintf("Nested deeper than %d.", maxImportDepth))
@@ -38,9 +37,9 @@ func readSubmitted(text string) (Pusher, error) {
 	return *change.Pusher, nil
 }
 
-// CheckImported returns a pusher of another server as the service keeps it. It
-// refuses what no client may set: what the policy does not allow, and Data or
-// Extra that are no JSON. Members of Extra whose names belong to the server go.
+// CheckImported returns a pusher from another server in the form of the service. It refuses
+// pushers that a client could not set: outside the policy, or with invalid JSON in Data or
+// Extra. It drops members of Extra whose names belong to the server.
 func (l Policy) CheckImported(p Pusher) (Pusher, error) {
 	if !strictjson.Valid(p.Data) {
 		return Pusher{}, strictjson.WrongShape("data", "an object")
@@ -55,7 +54,7 @@ func (l Policy) CheckImported(p Pusher) (Pusher, error) {
 		return Pusher{}, err
 	}
 	if kept.Key != p.Key || !utf8.ValidString(p.Device) {
-		return Pusher{}, fault.New(fault.BadJSON, "Want UTF-8.")
+		return Pusher{}, fault.New(fault.BadJSON, "Invalid UTF-8.")
 	}
 	kept.Device, kept.SetAt = p.Device, p.SetAt
 	return kept, l.Check(kept)

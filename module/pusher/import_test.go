@@ -11,7 +11,7 @@ import (
 const submitted = `"kind":"http","app_id":"app","pushkey":"key","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify","n":1.0}`
 
-func TestCheckImportedTakesWhatAClientSubmitsAndTheDevice(t *testing.T) {
+func TestCheckImportedKeepsSubmittedMembersAndDevice(t *testing.T) {
 	t.Parallel()
 	p, err := readSubmitted(`{` + submitted + `,"profile_tag":"tag","enabled":false,"created":7,"append":false}`)
 	if err != nil {
@@ -27,7 +27,7 @@ func TestCheckImportedTakesWhatAClientSubmitsAndTheDevice(t *testing.T) {
 	}
 }
 
-func TestWhatIsSubmittedHasToBeAPusher(t *testing.T) {
+func TestReadSubmittedRefusesOtherTexts(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]fault.Kind{
 		``:                      fault.NotJSON,
@@ -44,24 +44,24 @@ func TestWhatIsSubmittedHasToBeAPusher(t *testing.T) {
 	}
 }
 
-func TestCheckImportedRefusesWhatNoClientMaySet(t *testing.T) {
+func TestCheckImportedRefusesPushersThatClientsCannotSet(t *testing.T) {
 	t.Parallel()
 	good, err := readSubmitted(`{` + submitted + `}`)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for name, spoil := range map[string]func(*Pusher){
-		"data that is no JSON":         func(p *Pusher) { p.Data = `{},"x":{}` },
-		"data that is no object":       func(p *Pusher) { p.Data = `[]` },
-		"no data":                      func(p *Pusher) { p.Data = `` },
-		"a member that is no JSON":     func(p *Pusher) { p.Extra = []Member{{Name: "x", Value: `1,"y":2`}} },
-		"a member twice":               func(p *Pusher) { p.Extra = []Member{{Name: "lang", Value: `"de"`}} },
-		"a pushkey that is no UTF-8":   func(p *Pusher) { p.Pushkey = "\xff" },
-		"a device that is no UTF-8":    func(p *Pusher) { p.Device = "\xff" },
-		"a profile tag of no string":   func(p *Pusher) { p.Extra = []Member{{Name: "profile_tag", Value: `1`}} },
-		"no pushkey":                   func(p *Pusher) { p.Pushkey = "" },
-		"an unknown kind":              func(p *Pusher) { p.Kind = "sms" },
-		"a gateway in the own network": func(p *Pusher) { p.Data = `{"url":"https://10.0.0.1/_matrix/push/v1/notify"}` },
+		"data that is not JSON":              func(p *Pusher) { p.Data = `{},"x":{}` },
+		"data that is not an object":         func(p *Pusher) { p.Data = `[]` },
+		"no data":                            func(p *Pusher) { p.Data = `` },
+		"a member that is not JSON":          func(p *Pusher) { p.Extra = []Member{{Name: "x", Value: `1,"y":2`}} },
+		"a duplicate member":                 func(p *Pusher) { p.Extra = []Member{{Name: "lang", Value: `"de"`}} },
+		"a pushkey that is not UTF-8":        func(p *Pusher) { p.Pushkey = "\xff" },
+		"a device that is not UTF-8":         func(p *Pusher) { p.Device = "\xff" },
+		"a profile tag that is not a string": func(p *Pusher) { p.Extra = []Member{{Name: "profile_tag", Value: `1`}} },
+		"no pushkey":                         func(p *Pusher) { p.Pushkey = "" },
+		"an unknown kind":                    func(p *Pusher) { p.Kind = "sms" },
+		"a gateway in a private network":     func(p *Pusher) { p.Data = `{"url":"https://10.0.0.1/_matrix/push/v1/notify"}` },
 	} {
 		p := good
 		spoil(&p)
@@ -76,7 +76,7 @@ func TestCheckImportedRefusesWhatNoClientMaySet(t *testing.T) {
 	}
 }
 
-func TestAnImportedClaimComesBeforeAllOthers(t *testing.T) {
+func TestAddFirstMakesTheSmallestNumbers(t *testing.T) {
 	t.Parallel()
 	var c Claims
 	first, made := c.AddFirst("@a:b"), c.Add("@b:b", 1_000)

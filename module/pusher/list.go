@@ -9,15 +9,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// List is one user's pushers in order of creation. The zero value is an empty
-// list, ready to use. Methods that change it are not safe for concurrent use
-// with others.
+// List is a user's pushers in order of creation. The zero value is an empty list. Methods
+// that change it are not safe for concurrent use.
 type List struct {
 	pushers []Pusher
 	others  Size // see WithOthers
 }
 
-// NewList returns the list of the given pushers, in order of creation.
+// NewList returns a list of pushers, sorted by creation.
 func NewList(pushers ...Pusher) List {
 	sorted := slices.Clone(pushers)
 	slices.SortFunc(sorted, func(a, b Pusher) int {
@@ -26,11 +25,11 @@ func NewList(pushers ...Pusher) List {
 	return List{pushers: sorted}
 }
 
-// WithOthers returns the list as a part of what a user has: [List.Size] counts the
-// others, too, which the list does not have.
+// WithOthers returns the list as a part of a user's pushers. [List.Size] includes the
+// others, which are not in the list.
 func (l *List) WithOthers(others Size) List { return List{l.pushers, others} }
 
-// Only returns the part of the list that has the pusher of a key, or nothing; see
+// Only returns the part of the list with the pusher of one key, if there is one; see
 // [List.WithOthers].
 func (l *List) Only(key Key) List {
 	only, others := List{}, l.WithOthers(Size{})
@@ -46,8 +45,8 @@ func (l *List) Len() int { return len(l.pushers) }
 // All returns the pushers in order of creation. The slice is read-only.
 func (l *List) All() []Pusher { return slices.Clip(l.pushers) }
 
-// Set adds a pusher at the end, or replaces the one of the same key in its
-// place. It sets Created.
+// Set adds a pusher at the end, or replaces the pusher of the same key in its place. It
+// sets Created.
 func (l *List) Set(p Pusher) {
 	pushers := slices.Clone(l.pushers)
 	if i := l.index(p.Key); i >= 0 {
@@ -60,8 +59,8 @@ func (l *List) Set(p Pusher) {
 	l.pushers = pushers
 }
 
-// nextPlace returns the place behind all of pushers. Where there is none left,
-// which only a damaged store can bring about, they are counted anew.
+// nextPlace returns the place after all pushers. If there is none, which happens only in a
+// damaged store, it renumbers the pushers.
 func nextPlace(pushers []Pusher) int64 {
 	n := len(pushers)
 	if n == 0 {
@@ -80,7 +79,7 @@ func (l *List) Delete(key Key) bool {
 	return len(l.Remove(func(p Pusher) bool { return p.Key == key })) > 0
 }
 
-// Pusher returns the pusher of a key; found is false if there is none.
+// Pusher returns the pusher of a key.
 func (l *List) Pusher(key Key) (p Pusher, found bool) {
 	if i := l.index(key); i >= 0 {
 		return l.pushers[i], true
@@ -88,7 +87,7 @@ func (l *List) Pusher(key Key) (p Pusher, found bool) {
 	return Pusher{}, false
 }
 
-// Remove removes the pushers that match, and returns them.
+// Remove removes and returns the pushers that match.
 func (l *List) Remove(match func(Pusher) bool) (removed []Pusher) {
 	var kept []Pusher
 	for _, p := range l.pushers {
@@ -102,7 +101,7 @@ func (l *List) Remove(match func(Pusher) bool) (removed []Pusher) {
 	return removed
 }
 
-// AppendJSON appends the list as clients see it, a JSON array.
+// AppendJSON appends the list as a JSON array in the form that clients see.
 func (l *List) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '[')
 	for i, p := range l.pushers {
@@ -114,14 +113,14 @@ func (l *List) AppendJSON(dst []byte) []byte {
 	return append(dst, ']')
 }
 
-// Size is how much a user's pushers take.
+// Size is the size of a user's pushers.
 type Size struct {
-	Pushers int // their number
-	Bytes   int // that they take where they are stored, each with its field
+	Pushers int // number of pushers
+	Bytes   int // of their stored forms, names of fields included
 }
 
-// Size returns the size of the list, and of the others if it is a part. Escapes make
-// a pusher up to six times as large as it was submitted.
+// Size returns the size of the list and of the others; see [List.WithOthers]. Escapes can
+// make the stored form of a pusher six times as large as the submitted one.
 func (l *List) Size() Size {
 	s := l.others
 	var stored []byte
@@ -137,15 +136,15 @@ func (l *List) index(key Key) int {
 	return slices.IndexFunc(l.pushers, func(p Pusher) bool { return p.Key == key })
 }
 
-// Unreadable is the error for a stored pusher that cannot be read. The cause
-// names fields, never their values.
+// Unreadable returns the error for an unreadable stored pusher. The cause names fields,
+// never their values.
 func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid pusher in database: "+cause.Error())
 }
 
-// Field is the key as one string that no other key has: a JSON array of the
-// app_id and the pushkey. It names the pusher within its user's stored
-// pushers, and holds the pushkey, so it never belongs in a log.
+// Field returns a unique string for the key: a JSON array of the app_id and the pushkey. It
+// names the pusher in the user's stored pushers. It contains the pushkey, so it must not be
+// logged.
 func (k Key) Field() string {
 	b := strictjson.AppendString([]byte{'['}, k.AppID)
 	b = strictjson.AppendString(append(b, ','), k.Pushkey)

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// show is the pushkeys of a list and, if it was changed, the languages.
+// show returns the pushkeys of a list, with the languages that were changed.
 func show(l *pusher.List) string {
 	var keys []string
 	for _, p := range l.All() {
@@ -24,7 +24,7 @@ func show(l *pusher.List) string {
 	return strings.Join(keys, " ")
 }
 
-// stored is the list as a store hands it out again: in no order.
+// stored returns the list as read back by a store, from unsorted pushers.
 func stored(l *pusher.List) pusher.List {
 	all := l.All()
 	var reversed []pusher.Pusher
@@ -39,7 +39,7 @@ func in(lang string, p pusher.Pusher) pusher.Pusher {
 	return p
 }
 
-func TestAListIsInOrderOfCreation(t *testing.T) {
+func TestListIsInOrderOfCreation(t *testing.T) {
 	set := func(p pusher.Pusher) func(*pusher.List) { return func(l *pusher.List) { l.Set(p) } }
 	remove := func(key string) func(*pusher.List) {
 		return func(l *pusher.List) {
@@ -54,16 +54,16 @@ func TestAListIsInOrderOfCreation(t *testing.T) {
 		edits []func(*pusher.List)
 		want  string
 	}{
-		"nothing":                 {nil, ""},
-		"one":                     {[]func(*pusher.List){set(phone("b"))}, "b"},
-		"several":                 {[]func(*pusher.List){set(phone("b")), set(phone("c")), set(phone("a"))}, "b c a"},
-		"an update in place":      {[]func(*pusher.List){set(phone("b")), set(phone("c")), set(phone("a")), set(in("fr", phone("c")))}, "b c:fr a"},
-		"an update of the first":  {[]func(*pusher.List){set(phone("b")), set(phone("a")), set(in("fr", phone("b"))), set(phone("c"))}, "b:fr a c"},
-		"a deletion":              {[]func(*pusher.List){set(phone("b")), set(phone("c")), set(phone("a")), remove("c")}, "b a"},
-		"deleted, created again":  {[]func(*pusher.List){set(phone("b")), set(phone("a")), remove("b"), set(phone("b"))}, "a b"},
-		"the last, created again": {[]func(*pusher.List){set(phone("b")), set(phone("a")), remove("a"), set(phone("a"))}, "b a"},
-		"all deleted":             {[]func(*pusher.List){set(phone("b")), remove("b"), set(phone("a"))}, "a"},
-		"one key, another app":    {[]func(*pusher.List){set(phone("b")), set(in("de", otherApp)), set(in("fr", phone("b")))}, "b:fr b:de"},
+		"empty":                    {nil, ""},
+		"one":                      {[]func(*pusher.List){set(phone("b"))}, "b"},
+		"several":                  {[]func(*pusher.List){set(phone("b")), set(phone("c")), set(phone("a"))}, "b c a"},
+		"an update in place":       {[]func(*pusher.List){set(phone("b")), set(phone("c")), set(phone("a")), set(in("fr", phone("c")))}, "b c:fr a"},
+		"an update of the first":   {[]func(*pusher.List){set(phone("b")), set(phone("a")), set(in("fr", phone("b"))), set(phone("c"))}, "b:fr a c"},
+		"a deletion":               {[]func(*pusher.List){set(phone("b")), set(phone("c")), set(phone("a")), remove("c")}, "b a"},
+		"the first, created again": {[]func(*pusher.List){set(phone("b")), set(phone("a")), remove("b"), set(phone("b"))}, "a b"},
+		"the last, created again":  {[]func(*pusher.List){set(phone("b")), set(phone("a")), remove("a"), set(phone("a"))}, "b a"},
+		"all deleted":              {[]func(*pusher.List){set(phone("b")), remove("b"), set(phone("a"))}, "a"},
+		"one key, another app":     {[]func(*pusher.List){set(phone("b")), set(in("de", otherApp)), set(in("fr", phone("b")))}, "b:fr b:de"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var l pusher.List
@@ -72,7 +72,7 @@ func TestAListIsInOrderOfCreation(t *testing.T) {
 			}
 			again := stored(&l)
 			if show(&l) != test.want || show(&again) != test.want {
-				t.Errorf("got %q, stored and read again %q, want %q", show(&l), show(&again), test.want)
+				t.Errorf("got %q, read back %q, want %q", show(&l), show(&again), test.want)
 			}
 			if l.Len() != len(strings.Fields(test.want)) {
 				t.Errorf("has %d pushers", l.Len())
@@ -81,7 +81,7 @@ func TestAListIsInOrderOfCreation(t *testing.T) {
 	}
 }
 
-func TestCreatedIsTheServersToChoose(t *testing.T) {
+func TestSetIgnoresTheGivenCreated(t *testing.T) {
 	var l pusher.List
 	late := phone("a")
 	late.Created = 1000
@@ -94,18 +94,18 @@ func TestCreatedIsTheServersToChoose(t *testing.T) {
 	}
 }
 
-func TestAPusherBehindTheLastPossiblePlaceIsStillTheLast(t *testing.T) {
+func TestSetAfterTheLastPossiblePlaceKeepsTheOrder(t *testing.T) {
 	last := phone("a")
 	last.Created = math.MaxInt64
 	l := pusher.NewList(last)
 	l.Set(phone("b"))
 	again := stored(&l)
 	if show(&l) != "a b" || show(&again) != "a b" {
-		t.Errorf("got %q, stored and read again %q", show(&l), show(&again))
+		t.Errorf("got %q, read back %q", show(&l), show(&again))
 	}
 }
 
-func TestPushersOfOnePlaceHaveAnOrderNevertheless(t *testing.T) {
+func TestPushersInTheSamePlaceHaveAFixedOrder(t *testing.T) {
 	a, b, c := phone("k"), phone("k"), phone("j")
 	a.AppID, b.AppID, c.AppID = "a", "b", "b"
 	first, second := pusher.NewList(a, b, c), pusher.NewList(c, b, a)
@@ -114,7 +114,7 @@ func TestPushersOfOnePlaceHaveAnOrderNevertheless(t *testing.T) {
 	}
 }
 
-func TestDeleteSaysWhetherThereWasOne(t *testing.T) {
+func TestDeleteReportsWhetherThereWasAPusher(t *testing.T) {
 	l := pusher.NewList(phone("a"))
 	for _, key := range []pusher.Key{{}, {AppID: "org.example.app"}, {AppID: "org.example.app", Pushkey: "A"}, {AppID: "a", Pushkey: "a"}} {
 		if l.Delete(key) || l.Len() != 1 {
@@ -126,9 +126,9 @@ func TestDeleteSaysWhetherThereWasOne(t *testing.T) {
 	}
 }
 
-func TestChangingAListLeavesItsCopiesAsTheyWere(t *testing.T) {
+func TestCopiesOfAListAreIndependent(t *testing.T) {
 	edits := map[string]func(*pusher.List){
-		"set a new one": func(l *pusher.List) { l.Set(phone("new")) },
+		"set a new key": func(l *pusher.List) { l.Set(phone("new")) },
 		"update":        func(l *pusher.List) { l.Set(in("fr", phone("a"))) },
 		"delete":        func(l *pusher.List) { l.Delete(phone("a").Key) },
 		"delete, set":   func(l *pusher.List) { l.Delete(phone("c").Key); l.Set(phone("d")) },
@@ -153,21 +153,21 @@ func TestChangingAListLeavesItsCopiesAsTheyWere(t *testing.T) {
 	}
 }
 
-func TestNewListAndAllKeepTheirOwnSlices(t *testing.T) {
+func TestListSharesNoSlices(t *testing.T) {
 	given := []pusher.Pusher{phone("a"), phone("b")}
 	l := pusher.NewList(given...)
 	given[0] = phone("x")
 	if l.Set(phone("c")); show(&l) != "a b c" {
 		t.Errorf("got %q", show(&l))
 	}
-	l.Delete(phone("c").Key) // leaves room behind the list
+	l.Delete(phone("c").Key) // leaves spare capacity
 	x, y := append(l.All(), phone("x")), append(l.All(), phone("y"))
 	if x[2].Pushkey != "x" || y[2].Pushkey != "y" || show(&l) != "a b" {
 		t.Errorf("two slices share memory: %q and %q", x[2].Pushkey, y[2].Pushkey)
 	}
 }
 
-func TestAListIsShownAsAnArray(t *testing.T) {
+func TestListIsShownAsAnArray(t *testing.T) {
 	var l pusher.List
 	if got := string(l.AppendJSON([]byte("x"))); got != "x[]" {
 		t.Errorf("an empty list: got %s", got)
@@ -180,7 +180,7 @@ func TestAListIsShownAsAnArray(t *testing.T) {
 	}
 }
 
-func TestAKeysFieldIsAnArrayOfBoth(t *testing.T) {
+func TestFieldIsAnArrayOfAppIDAndPushkey(t *testing.T) {
 	for key, want := range map[pusher.Key]string{
 		{AppID: "app", Pushkey: "key"}:         `["app","key"]`,
 		{}:                                     `["",""]`,
@@ -203,7 +203,7 @@ func FuzzField(f *testing.F) {
 			t.Skip("cannot be submitted")
 		}
 		field := pusher.Key{AppID: app, Pushkey: key}.Field()
-		var parts []string // whatever can be decoded is unique
+		var parts []string // the field is unique if it can be decoded
 		if err := json.Unmarshal([]byte(field), &parts); err != nil || len(parts) != 2 || parts[0] != app || parts[1] != key {
 			t.Errorf("%q, %q: %s is read as %q, %v", app, key, field, parts, err)
 		}

@@ -1,6 +1,6 @@
-// Package pusher holds pushers as pure values and the operations on them:
-// reading and writing their JSON, checking what is submitted, and the list of
-// a user's pushers. It does no I/O and knows no clock and no randomness.
+// Package pusher holds pushers as pure values, with their operations: reading and writing
+// JSON, validation, and the list of a user's pushers. It does no I/O and uses neither a
+// clock nor randomness.
 package pusher
 
 import (
@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Kind says how a pusher delivers.
+// Kind is how a pusher delivers.
 type Kind string
 
 // The kinds that can be set (Matrix specification, "POST /pushers/set").
@@ -19,18 +19,18 @@ const (
 	Email Kind = "email"
 )
 
-// Key identifies a pusher within its user. The pushkey is a credential: it
-// never belongs in a log, a metric or an error text.
+// Key identifies a pusher of a user. The pushkey is a credential: it must not be in logs,
+// metrics or error texts.
 type Key struct {
 	AppID   string
 	Pushkey string
 }
 
-// Member is a name and value that the service keeps without interpreting it.
+// Member is a member of a JSON object that is kept uninterpreted.
 type Member = strictjson.Member
 
-// Pusher is one way to reach a user. Data and Extra keep what the client sent,
-// unknown keys and the digits of numbers included.
+// Pusher is a way to reach a user. Data and Extra keep the client's JSON, with unknown
+// members and all digits of numbers.
 type Pusher struct {
 	Key
 	Kind              Kind
@@ -38,22 +38,20 @@ type Pusher struct {
 	DeviceDisplayName string
 	Lang              string
 	Data              string   // JSON object
-	Extra             []Member // everything else that was submitted, profile_tag among it
+	Extra             []Member // all other submitted members, including profile_tag
 
-	Device  string // the device that set the pusher; empty where the host names none
+	Device  string // the device that set the pusher; empty if the host names none
 	Created int64  // place in the order of creation, assigned by [List.Set]
-	Claim   Claim  // the claim to the key with which it was set
+	Claim   Claim  // to the key
 
-	// SetAt is when the pusher was last set, in microseconds since 1970. Every set
-	// that is accepted makes it greater, one that changes nothing else, too, so it
-	// tells a pusher that a push gateway has rejected from one that was set since.
-	// Clients do not see it.
+	// SetAt is when the pusher was last set, in microseconds since 1970. It grows with
+	// every accepted set, even of an unchanged pusher. So it distinguishes a pusher that a
+	// push gateway has rejected from one that was set since. Clients do not see it.
 	SetAt int64
 }
 
-// Enabled reports whether notifications are to be sent to the pusher (MSC3881):
-// unless the client has set it with "enabled", or else with
-// "org.matrix.msc3881.enabled", false.
+// Enabled reports whether the pusher gets notifications (MSC3881): unless the client has
+// set "enabled", or in its absence "org.matrix.msc3881.enabled", to false.
 func (p Pusher) Enabled() bool {
 	for _, name := range enabledNames() {
 		for _, m := range p.Extra {
@@ -65,9 +63,8 @@ func (p Pusher) Enabled() bool {
 	return true
 }
 
-// DiffersOnlyInEnabled reports whether a pusher that a client sets says something
-// else than the stored one of whether it is enabled, and the same of all else, as
-// JSON. The device does not count.
+// DiffersOnlyInEnabled reports whether a submitted pusher equals the stored one except for
+// being enabled or disabled. It compares JSON values, and ignores the device.
 func (p Pusher) DiffersOnlyInEnabled(stored Pusher) bool {
 	enabled := func(m Member) bool { return slices.Contains(enabledNames(), m.Name) }
 	others := func(m Member) bool { return !enabled(m) && m.Name != deviceNameMSC3881 }
@@ -77,8 +74,8 @@ func (p Pusher) DiffersOnlyInEnabled(stored Pusher) bool {
 		strictjson.Equal(p.Data, stored.Data)
 }
 
-// sameMembers reports whether two lists have the same members, of those that count.
-// No list has a name twice.
+// sameMembers reports whether two lists have equal members among those that count. Names
+// are unique in each list.
 func sameMembers(a, b []Member, counts func(Member) bool) bool {
 	left := map[string]string{}
 	for _, m := range a {
@@ -96,8 +93,8 @@ func sameMembers(a, b []Member, counts func(Member) bool) bool {
 	return len(left) == 0
 }
 
-// WithMSC3881 returns the pusher as MSC3881 has clients see it: Extra tells whether
-// it is enabled, and its device if it has one.
+// WithMSC3881 returns the pusher in the form of MSC3881 for clients: Extra says whether it
+// is enabled, and names its device, if it has one.
 func (p Pusher) WithMSC3881() Pusher {
 	enabled := enabledNames()[1]
 	p.Extra = slices.DeleteFunc(slices.Clone(p.Extra), func(m Member) bool { return m.Name == deviceNameMSC3881 })
@@ -110,11 +107,11 @@ func (p Pusher) WithMSC3881() Pusher {
 	return p
 }
 
-// enabledNames are the names of what says whether a pusher is enabled; the first
-// that is there counts.
+// enabledNames are the members that say whether a pusher is enabled. The first one present
+// counts.
 func enabledNames() []string { return []string{"enabled", "org.matrix.msc3881.enabled"} }
 
-// Names that only the stored form has.
+// Names in the stored form only.
 const (
 	createdName = "created"
 	deviceName  = "device_id"
@@ -122,15 +119,14 @@ const (
 	setAtName   = "set_at" // within the claim
 )
 
-// deviceNameMSC3881 is the name under which clients may see the device.
+// deviceNameMSC3881 is the name of the device for clients.
 const deviceNameMSC3881 = "org.matrix.msc3881.device_id"
 
-// AppendJSON appends the pusher as clients see it.
+// AppendJSON appends the form that clients see.
 func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
 
-// AppendStored appends the pusher as stores keep it: what clients see, the
-// place in the order of creation, the device, the claim and the time of the last
-// set. [ReadStored] reads it.
+// AppendStored appends the stored form, which [ReadStored] reads: the form for clients with
+// the place in the order of creation, the device, the claim and the time of the last set.
 func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
@@ -139,8 +135,8 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendClaim appends the claim and the time of the last set. They are one object,
-// so that the stored form takes one name from clients and not three.
+// appendClaim appends the claim and the time of the last set. They are one object, so that
+// the stored form reserves one name instead of three.
 func (p Pusher) appendClaim(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)
@@ -148,7 +144,7 @@ func (p Pusher) appendClaim(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// readClaim reads what [Pusher.appendClaim] appends.
+// readClaim reads the form of [Pusher.appendClaim].
 func (p *Pusher) readClaim(r *strictjson.Reader) error {
 	return r.Object(func(name string) (err error) {
 		switch name {
@@ -165,7 +161,7 @@ func (p *Pusher) readClaim(r *strictjson.Reader) error {
 	}, "number", "removes", setAtName)
 }
 
-// appendMembers appends an object without its closing brace.
+// appendMembers appends the form for clients without its closing brace.
 func (p Pusher) appendMembers(dst []byte) []byte {
 	dst = append(dst, '{')
 	for _, m := range []struct{ name, value string }{
@@ -182,7 +178,7 @@ func (p Pusher) appendMembers(dst []byte) []byte {
 	return strictjson.AppendMembers(dst, p.Extra)
 }
 
-// ReadStored reads what [Pusher.AppendStored] wrote.
+// ReadStored reads the form of [Pusher.AppendStored]. Errors are faults.
 func ReadStored(text string) (Pusher, error) {
 	var p Pusher
 	r := strictjson.NewReader(text)
@@ -209,15 +205,15 @@ func ReadStored(text string) (Pusher, error) {
 	return p, nil
 }
 
-// keyNames are the members that identify a pusher.
+// keyNames are the members of the key.
 func keyNames() []string { return []string{"app_id", "pushkey"} }
 
-// detailNames are the members that a pusher needs beside its kind and key.
+// detailNames are the other required members of a pusher.
 func detailNames() []string {
 	return []string{"app_display_name", "device_display_name", "lang", "data"}
 }
 
-// readMember reads a member that submitted and stored pushers share.
+// readMember reads a member that submitted and stored pushers have in common.
 func (p *Pusher) readMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
 	case "app_id":
@@ -235,7 +231,7 @@ func (p *Pusher) readMember(r *strictjson.Reader, name string) (err error) {
 			return r.Mismatch("an object")
 		}
 		p.Data, err = r.Value()
-	case "profile_tag": // optional: null is as good as none
+	case "profile_tag": // optional; null counts as absent
 		if null, err := r.Null(); null {
 			return err
 		}

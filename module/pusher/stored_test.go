@@ -7,7 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-func TestAPusherIsStoredAndShownInAFixedForm(t *testing.T) {
+func TestPusherHasFixedForms(t *testing.T) {
 	full := pusher.Pusher{
 		Key: pusher.Key{AppID: "app \"<>&\u2028", Pushkey: "\x00\\/\U0001f600"}, Kind: pusher.Email,
 		AppDisplayName: "", DeviceDisplayName: "Tel\u00e9", Lang: "de", Data: `{"url": "x", "n":1e400}`,
@@ -20,8 +20,8 @@ func TestAPusherIsStoredAndShownInAFixedForm(t *testing.T) {
 		pusher        pusher.Pusher
 		shown, stored string
 	}{
-		"everything": {full, common + `}`, common + `,"created":9223372036854775807,"device_id":"DEV\"ICE"` + noClaim},
-		"the least": {phone("key"),
+		"all members": {full, common + `}`, common + `,"created":9223372036854775807,"device_id":"DEV\"ICE"` + noClaim},
+		"only required members": {phone("key"),
 			`{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 				`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`,
 			`{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
@@ -46,32 +46,32 @@ func TestAPusherIsStoredAndShownInAFixedForm(t *testing.T) {
 	}
 }
 
-// noClaim ends a pusher that was stored without the service.
+// noClaim is the end of a stored pusher without a claim.
 const noClaim = `,"claim":{"number":0,"removes":0,"set_at":0}}`
 
 const shownPhone = `{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}`
 
-// claimed is a phone with a claim and the time of its last set.
+// claimed returns a phone with a claim and the time of its last set.
 func claimed(number, removes, setAt int64) pusher.Pusher {
 	p := phone("key")
 	p.Claim, p.SetAt = pusher.Claim{Number: number, Removes: removes}, setAt
 	return p
 }
 
-func TestAPusherIsEnabledUnlessItsClientSaysOtherwise(t *testing.T) {
+func TestPusherIsEnabledUnlessItsClientDisabledIt(t *testing.T) {
 	const stable, unstable = "enabled", "org.matrix.msc3881.enabled"
 	for name, test := range map[string]struct {
 		extra []pusher.Member
 		want  bool
 	}{
-		"nothing said":                          {nil, true},
-		"enabled":                               {[]pusher.Member{{Name: stable, Value: "true"}}, true},
-		"disabled":                              {[]pusher.Member{{Name: "x", Value: "1"}, {Name: stable, Value: "false"}}, false},
-		"disabled, by the name of the proposal": {[]pusher.Member{{Name: unstable, Value: "false"}}, false},
-		"both, the stable says no":              {[]pusher.Member{{Name: unstable, Value: "true"}, {Name: stable, Value: "false"}}, false},
-		"both, it says yes":                     {[]pusher.Member{{Name: unstable, Value: "false"}, {Name: stable, Value: "true"}}, true},
-		"neither true nor false":                {[]pusher.Member{{Name: stable, Value: `"false"`}}, true},
+		"not specified":                    {nil, true},
+		"enabled":                          {[]pusher.Member{{Name: stable, Value: "true"}}, true},
+		"disabled":                         {[]pusher.Member{{Name: "x", Value: "1"}, {Name: stable, Value: "false"}}, false},
+		"disabled by the unstable name":    {[]pusher.Member{{Name: unstable, Value: "false"}}, false},
+		"disabled only by the stable name": {[]pusher.Member{{Name: unstable, Value: "true"}, {Name: stable, Value: "false"}}, false},
+		"enabled by the stable name":       {[]pusher.Member{{Name: unstable, Value: "false"}, {Name: stable, Value: "true"}}, true},
+		"neither true nor false":           {[]pusher.Member{{Name: stable, Value: `"false"`}}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := phone("key")
@@ -83,13 +83,13 @@ func TestAPusherIsEnabledUnlessItsClientSaysOtherwise(t *testing.T) {
 	}
 }
 
-func TestAnUnreadablePusherIsADatabaseError(t *testing.T) {
+func TestUnreadablePusherIsADatabaseError(t *testing.T) {
 	stored := members()
 	for name, test := range map[string]struct{ text, want string }{
-		"nothing":               {``, "Not valid JSON: unexpected end"},
+		"an empty text":         {``, "Not valid JSON: unexpected end"},
 		"null":                  {`null`, "Must be an object"},
 		"a list":                {`[]`, "Must be an object"},
-		"empty":                 {`{}`, "Missing parameters: kind, created, device_id, claim, app_id, pushkey, app_display_name, device_display_name, lang, data"},
+		"an empty object":       {`{}`, "Missing parameters: kind, created, device_id, claim, app_id, pushkey, app_display_name, device_display_name, lang, data"},
 		"trailing data":         {object(stored) + `1`, "Not valid JSON: more than one value"},
 		"a null kind":           {`{"kind":null}`, "kind must be a string"},
 		"a created of string":   {`{"created":"1"}`, "created must be an integer"},
@@ -98,7 +98,7 @@ func TestAnUnreadablePusherIsADatabaseError(t *testing.T) {
 		"too large a created":   {`{"created":9223372036854775808}`, "created must be an integer"},
 		"a device_id of number": {`{"device_id":1}`, "device_id must be a string"},
 		"data as string":        {`{"data":"{}"}`, "data must be an object"},
-		"created twice":         {`{"created":1,"created":1}`, "Key given twice: created"},
+		"duplicate created":     {`{"created":1,"created":1}`, "Key given twice: created"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, cause := pusher.ReadStored(test.text)
@@ -132,10 +132,10 @@ func FuzzReadStored(f *testing.F) {
 		if theirs["created"] != ours["created"] && p.Created == 0 { // -0
 			theirs["created"] = ours["created"]
 		}
-		delete(theirs, "claim") // without names that are not known
+		delete(theirs, "claim") // unknown members of claims are not kept
 		delete(ours, "claim")
 		if !reflect.DeepEqual(ours, theirs) {
-			t.Errorf("%q: written anew as %v", text, ours)
+			t.Errorf("%q: written back as %v", text, ours)
 		}
 		again, err := pusher.ReadStored(string(p.AppendStored(nil)))
 		if err != nil || !reflect.DeepEqual(again, p) {

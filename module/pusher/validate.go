@@ -20,16 +20,16 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// NotifyPath is the path that the URL of an http pusher must have
-// (Matrix specification, "POST /pushers/set", data.url).
+// NotifyPath is the required path of an http pusher's URL (Matrix specification, "POST
+// /pushers/set", data.url).
 const NotifyPath = "/_matrix/push/v1/notify"
 
-// Policy says which pushers may be set. It is checked when a pusher is set,
-// never when pushers are listed or deleted. Of a URL it reads only the text; a
-// host name may lead anywhere, so whoever dials guards that (package dialguard).
+// Policy says which pushers may be set. It applies when a pusher is set, never when pushers
+// are listed or deleted. It checks only the text of a URL: host names may resolve to any
+// address, so the sender must check addresses, too (package dialguard).
 type Policy struct {
 	MaxPushers      int  // pushers of one user; default 100
-	MaxListBytes    int  // bytes of all of one user's pushers as they are stored; default 256 KiB
+	MaxListBytes    int  // bytes of all stored pushers of one user; default 256 KiB
 	MaxPushkeyBytes int  // bytes of a pushkey; default 512, the specification's limit
 	MaxAppIDChars   int  // code points of an app_id; default 64, the specification's limit
 	MaxDataBytes    int  // bytes of data as JSON; default 16 KiB
@@ -37,26 +37,24 @@ type Policy struct {
 	MaxSharers      int  // users with a pusher of one key ("append"); default 100
 	AllowHTTP       bool // whether data.url may be a plain http URL; default false
 
-	// AllowedPrefixes are the addresses that data.url may name though they are
-	// not public, say those of a gateway in the host's own network. Names that
-	// are local by definition may be used where there are any, localhost where
-	// a loopback address is among them. Whoever dials gives the same to
-	// dialguard.New. Default: none.
+	// AllowedPrefixes are non-public addresses that data.url may name, for example for a
+	// gateway in the host's network. If there are any, data.url may also have a name
+	// that is local by definition; localhost requires a loopback address among them. The
+	// sender needs the same prefixes in dialguard.New. Default: none.
 	AllowedPrefixes []netip.Prefix
 
-	// Email reports whether an address is one that the host has confirmed to be the
-	// user's. It is for hosts that send mail, and is asked about the pushkey of a pusher
-	// of kind email when that is set or imported; the set fails with its error. It is
-	// safe for concurrent use. Default: none, and such a pusher is refused.
+	// Email reports whether the host has confirmed that an address is the user's. It is for
+	// hosts that send mail: it gets the pushkey of a pusher of kind email that is set or
+	// imported, and its error fails the set. It must be safe for concurrent use. Default:
+	// none, which refuses such pushers.
 	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 }
 
-// EmailAppID is the app_id of pushers of kind email, and of no others (Matrix
-// specification, "POST /pushers/set").
+// EmailAppID is the app_id that is required for pushers of kind email, and forbidden for
+// others (Matrix specification, "POST /pushers/set").
 const EmailAppID = "m.email"
 
-// ErrAddress is for a pusher of kind email whose address is not known to be the
-// user's.
+// ErrAddress refuses a pusher of kind email whose address is not confirmed.
 var ErrAddress = fault.New(fault.InvalidParam, "pushkey must be an email address that is confirmed to be the user's.")
 
 // DefaultPolicy returns the defaults.
@@ -65,8 +63,7 @@ func DefaultPolicy() Policy {
 		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
-// Validate joins an error for each limit that is not positive and each prefix
-// that is not in its one form.
+// Validate joins an error for each limit below 1 and each prefix not in its canonical form.
 func (l Policy) Validate() error {
 	var faults []error
 	for _, limit := range []struct {
@@ -93,9 +90,9 @@ func (l Policy) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkPrefix returns an error for three kinds of prefixes: those that are not valid;
-// those with bits behind their length, which may be meant as a single address; and
-// IPv4 prefixes written as IPv6, which would never match.
+// checkPrefix returns an error for an invalid prefix; for one with bits after its length,
+// which may be meant as a single address; and for an IPv4 prefix written as IPv6, which
+// would never match.
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid():
@@ -108,10 +105,9 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// Check refuses a pusher that the policy does not allow: a value over a limit, an
-// empty key, an unknown kind, an unfit app_id or URL with
-// [fault.InvalidParam], an http pusher without a URL with [fault.MissingParam]. It
-// does not ask whose an address is.
+// Check refuses a pusher that violates the policy. A value over a limit, an empty key, an
+// unknown kind, and a wrong app_id or URL are [fault.InvalidParam]; a missing URL of an
+// http pusher is [fault.MissingParam]. It does not call Email.
 func (l Policy) Check(p Pusher) error {
 	switch {
 	case p.AppID == "":
@@ -132,7 +128,7 @@ func (l Policy) Check(p Pusher) error {
 		return fault.New(fault.InvalidParam, "kind must be "+l.kinds()+" or null.")
 	case p.Kind == Email && p.AppID != EmailAppID:
 		return fault.New(fault.InvalidParam, "app_id of an email pusher must be '"+EmailAppID+"'.")
-	case p.Kind == HTTP && p.AppID == EmailAppID: // it could remove the email pusher of another user
+	case p.Kind == HTTP && p.AppID == EmailAppID: // might remove another user's email pusher
 		return fault.New(fault.InvalidParam, "app_id '"+EmailAppID+"' is for email pushers.")
 	case p.Kind == Email:
 		return nil
@@ -148,8 +144,8 @@ func (l Policy) kinds() string {
 }
 
 // CheckGrowth refuses a list that has grown over a limit: in number with
-// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list that was over it
-// before may still be changed and may shrink.
+// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list that already was over a
+// limit may change or shrink.
 func (l Policy) CheckGrowth(before, after Size) error {
 	if after.Pushers > before.Pushers && after.Pushers > l.MaxPushers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d pushers.", l.MaxPushers))
@@ -160,7 +156,7 @@ func (l Policy) CheckGrowth(before, after Size) error {
 	return nil
 }
 
-// checkURL checks the url within an http pusher's data.
+// checkURL checks the url in an http pusher's data.
 func (l Policy) checkURL(data string) error {
 	text, err := readURL(data)
 	if err != nil {
@@ -178,13 +174,13 @@ func (l Policy) checkURL(data string) error {
 	return l.checkHost(u)
 }
 
-// validPort reports whether a URL's port can be one. None is fine.
+// validPort reports whether a URL's port is empty or valid.
 func validPort(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return port == "" || err == nil && n > 0
 }
 
-// The refusals of a host.
+// The reasons for refusing a host.
 const (
 	badName    = "data.url must have a host with a valid domain name."
 	oddAddress = "data.url must have an IP address in its usual form."
@@ -192,9 +188,9 @@ const (
 	localName  = "data.url must not have a host that is local by definition."
 )
 
-// checkHost refuses, with [fault.InvalidParam], a host that is no name, and one
-// that by itself tells that it is not public. Where other names lead is known
-// when they are dialled, also those without a dot: package dialguard looks then.
+// checkHost refuses, with [fault.InvalidParam], an invalid name and a host that is not
+// public by its text. Other names can only be checked when they are resolved, as package
+// dialguard does; this includes names without a dot.
 func (l Policy) checkHost(u *url.URL) error {
 	host := u.Hostname()
 	name, valid := asciiName(host)
@@ -211,8 +207,8 @@ func (l Policy) checkHost(u *url.URL) error {
 	return nil
 }
 
-// checkAddress takes an address as netip writes it, or an IPv6 address in
-// another form. Resolvers also take 127.1, 2130706433, 0177.0.0.1 and 0x7f.1.
+// checkAddress accepts a public address in the form of netip, or any valid form of IPv6.
+// Resolvers would also accept 127.1, 2130706433, 0177.0.0.1 and 0x7f.1.
 func (l Policy) checkAddress(text string) error {
 	addr, err := netip.ParseAddr(text)
 	switch {
@@ -224,20 +220,19 @@ func (l Policy) checkAddress(text string) error {
 	return nil
 }
 
-// public knows the special-purpose registries of IANA. It does no I/O here, and
-// being what dialguard asks, it refuses the same addresses.
+// public checks addresses against IANA's special-purpose registries, without I/O.
+// Dialguard uses the same package, so both refuse the same addresses.
 var public = ssrf.New(ssrf.WithAnyPort())
 
-// lists reports whether AllowedPrefixes has an address, which may be IPv4
-// mapped to IPv6, but not one with a zone.
+// lists reports whether AllowedPrefixes contain an address. IPv4 mapped to IPv6 counts as
+// IPv4; addresses with a zone are never contained.
 func (l Policy) lists(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.AllowedPrefixes, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
-// allowsName reports whether a name may be used: the loopback's (RFC 6761,
-// section 6.3), those of multicast DNS (RFC 6762), of private networks
-// (.internal, ICANN resolution 2024.07.29.06) and of homes (RFC 8375) only
-// where AllowedPrefixes has what they can lead to.
+// allowsName refuses local names unless AllowedPrefixes contain an address for them: the
+// names of loopback (RFC 6761, section 6.3), of multicast DNS (RFC 6762), of private
+// networks (.internal, ICANN resolution 2024.07.29.06) and of homes (RFC 8375).
 func (l Policy) allowsName(name string) bool {
 	switch top := topLabel(name); {
 	case top == "localhost":
@@ -250,8 +245,8 @@ func (l Policy) allowsName(name string) bool {
 
 func topLabel(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
-// isNumber reports whether a label at the end makes a host an IPv4 address for
-// some resolver (WHATWG URL Standard, "ends in a number checker").
+// isNumber reports whether a last label makes some resolvers read a host as an IPv4 address
+// (WHATWG URL Standard, "ends in a number checker").
 func isNumber(label string) bool {
 	digits, cutset := label, "0123456789"
 	if hex, found := strings.CutPrefix(label, "0x"); found {
@@ -260,16 +255,16 @@ func isNumber(label string) bool {
 	return strings.Trim(digits, cutset) == ""
 }
 
-// hostNames maps names as browsers do: UTS 46, which is IDNA2008 with symbols
-// and with the mapping of case and width; hyphens and underscores anywhere.
+// hostNames maps names like browsers: UTS 46, which is IDNA2008 with symbols and with the
+// mapping of case and width. Hyphens and underscores may be anywhere.
 var hostNames = idna.New(
 	idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false), idna.CheckHyphens(false),
 )
 
-// asciiName returns what the DNS is asked for a host: the mapped name, without
-// a dot at its end. It is not valid with a rune that nobody sees, a label that
-// is empty or of more than 63 bytes, or more than 253 bytes (RFC 1035). What is
-// written from right to left only when it is mapped is checked by mapping again.
+// asciiName returns the name for DNS of a host: mapped, without a final dot. A name is
+// invalid with invisible runes, with an empty label or one of more than 63 bytes, or with
+// more than 253 bytes (RFC 1035). The second mapping checks text that only the first
+// mapping has made right-to-left.
 func asciiName(host string) (name string, valid bool) {
 	if strings.ContainsFunc(host, isInvisible) {
 		return "", false
@@ -281,15 +276,14 @@ func asciiName(host string) (name string, valid bool) {
 	return name, err == nil && again == nil && wellFormed
 }
 
-// isBadLabel takes underscores for letters, as browsers and resolvers do.
+// isBadLabel accepts underscores as letters, like browsers and resolvers.
 func isBadLabel(label string) bool {
 	return label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != ""
 }
 
-// isInvisible reports whether a rune shows nothing or changes the direction, so
-// that a name would not be what it looks like: the mapping drops some of them.
-// Joiners are left to the rules of IDNA, which allows them if they change how a
-// word is written.
+// isInvisible reports whether a rune shows nothing or changes the direction of text, which
+// could disguise a name; the mapping drops some of these runes. IDNA has rules for joiners,
+// which change how some words are written.
 func isInvisible(r rune) bool {
 	const zwnj, zwj = '\u200c', '\u200d'
 	return r != zwnj && r != zwj &&

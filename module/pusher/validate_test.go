@@ -11,75 +11,75 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
+func TestPolicyChecksURLs(t *testing.T) {
 	const path = pusher.NotifyPath
 	type allowed int
 	const (
 		never allowed = iota
 		always
-		withHTTP // where the host allows plain http
+		withHTTP // if the host allows plain http
 	)
 	for name, test := range map[string]struct {
 		url  string // as JSON
 		want allowed
 	}{
-		"https":                        {`"https://push.example.org` + path + `"`, always},
-		"http":                         {`"http://push.example.org` + path + `"`, withHTTP},
-		"a scheme in capitals":         {`"HTTPS://push.example.org` + path + `"`, always},
-		"a port":                       {`"https://push.example.org:8443` + path + `"`, always},
-		"an IPv4 address":              {`"https://9.9.9.9` + path + `"`, always},
-		"an IPv6 address":              {`"https://[2620:fe::fe]:8443` + path + `"`, always},
-		"a single label":               {`"http://gateway` + path + `"`, withHTTP},
-		"a host beyond ASCII":          {`"https://push.ex\u00e4mple.org` + path + `"`, always},
-		"a query":                      {`"https://push.example.org` + path + `?a=b&c"`, always},
-		"an empty query":               {`"https://push.example.org` + path + `?"`, always},
-		"JSON escapes":                 {`"https:\/\/push.example.org\/\u005fmatrix\/push\/v1\/notify"`, always},
-		"ftp":                          {`"ftp://push.example.org` + path + `"`, never},
-		"a scheme like https":          {`"httpsx://push.example.org` + path + `"`, never},
-		"no scheme":                    {`"//push.example.org` + path + `"`, never},
-		"only a path":                  {`"` + path + `"`, never},
-		"only a host":                  {`"push.example.org` + path + `"`, never},
-		"opaque":                       {`"https:push.example.org` + path + `"`, never},
-		"one slash":                    {`"https:/push.example.org` + path + `"`, never},
-		"no host":                      {`"https://` + path + `"`, never},
-		"no host, but a slash":         {`"https:///` + path + `"`, never},
-		"only a port":                  {`"https://:8443` + path + `"`, never},
-		"a port that is too high":      {`"https://push.example.org:65536` + path + `"`, never},
-		"port 0":                       {`"https://push.example.org:0` + path + `"`, never},
-		"port 0, longer":               {`"https://push.example.org:000` + path + `"`, never},
-		"the highest port":             {`"https://push.example.org:65535` + path + `"`, always},
-		"no port behind the colon":     {`"https://push.example.org:` + path + `"`, always},
-		"a port that is no number":     {`"https://push.example.org:x` + path + `"`, never},
-		"a user":                       {`"https://alice@push.example.org` + path + `"`, never},
-		"a user and a password":        {`"https://alice:secret@push.example.org` + path + `"`, never},
-		"an empty user":                {`"https://@push.example.org` + path + `"`, never},
-		"a fragment":                   {`"https://push.example.org` + path + `#a"`, never},
-		"an empty fragment":            {`"https://push.example.org` + path + `#"`, never},
-		"a fragment behind a query":    {`"https://push.example.org` + path + `?a#b"`, never},
-		"no path":                      {`"https://push.example.org"`, never},
-		"the root":                     {`"https://push.example.org/"`, never},
-		"a trailing slash":             {`"https://push.example.org` + path + `/"`, never},
-		"a longer path":                {`"https://push.example.org` + path + `/x"`, never},
-		"a prefix":                     {`"https://push.example.org/x` + path + `"`, never},
-		"a doubled slash":              {`"https://push.example.org/` + path + `"`, never},
-		"a path in capitals":           {`"https://push.example.org/_MATRIX/push/v1/notify"`, never},
-		"an older version":             {`"https://push.example.org/_matrix/push/r0/notify"`, never},
-		"a dot segment":                {`"https://push.example.org/./_matrix/push/v1/notify"`, never},
-		"two dots":                     {`"https://push.example.org/x/..` + path + `"`, never},
-		"an encoded path":              {`"https://push.example.org/%5Fmatrix/push/v1/notify"`, never},
-		"an encoded slash":             {`"https://push.example.org/_matrix%2Fpush/v1/notify"`, never},
-		"path parameters":              {`"https://push.example.org` + path + `;x"`, never},
-		"the path within the query":    {`"https://push.example.org/?` + path + `"`, never},
-		"a space before":               {`" https://push.example.org` + path + `"`, never},
-		"a space behind":               {`"https://push.example.org` + path + ` "`, never},
-		"a newline":                    {`"https://push.example.org` + path + `\n"`, never},
-		"NUL":                          {`"https://push.example.org\u0000` + path + `"`, never},
-		"a space in the host":          {`"https://push example.org` + path + `"`, never},
-		"a backslash in the host":      {`"https://push.example.org\\@evil.example` + path + `"`, never},
-		"an encoded host":              {`"https://push%2Eexample.org` + path + `"`, never},
-		"an open bracket":              {`"https://[::1` + path + `"`, never},
-		"a faulty escape in the query": {`"https://push.example.org` + path + `?%zz"`, always},
-		"empty":                        {`""`, never},
+		"https":                       {`"https://push.example.org` + path + `"`, always},
+		"http":                        {`"http://push.example.org` + path + `"`, withHTTP},
+		"a scheme in capitals":        {`"HTTPS://push.example.org` + path + `"`, always},
+		"a port":                      {`"https://push.example.org:8443` + path + `"`, always},
+		"an IPv4 address":             {`"https://9.9.9.9` + path + `"`, always},
+		"an IPv6 address":             {`"https://[2620:fe::fe]:8443` + path + `"`, always},
+		"a single label":              {`"http://gateway` + path + `"`, withHTTP},
+		"a host beyond ASCII":         {`"https://push.ex\u00e4mple.org` + path + `"`, always},
+		"a query":                     {`"https://push.example.org` + path + `?a=b&c"`, always},
+		"an empty query":              {`"https://push.example.org` + path + `?"`, always},
+		"JSON escapes":                {`"https:\/\/push.example.org\/\u005fmatrix\/push\/v1\/notify"`, always},
+		"ftp":                         {`"ftp://push.example.org` + path + `"`, never},
+		"a scheme like https":         {`"httpsx://push.example.org` + path + `"`, never},
+		"no scheme":                   {`"//push.example.org` + path + `"`, never},
+		"only a path":                 {`"` + path + `"`, never},
+		"only a host":                 {`"push.example.org` + path + `"`, never},
+		"opaque":                      {`"https:push.example.org` + path + `"`, never},
+		"one slash":                   {`"https:/push.example.org` + path + `"`, never},
+		"no host":                     {`"https://` + path + `"`, never},
+		"no host, but a slash":        {`"https:///` + path + `"`, never},
+		"only a port":                 {`"https://:8443` + path + `"`, never},
+		"a port that is too high":     {`"https://push.example.org:65536` + path + `"`, never},
+		"port 0":                      {`"https://push.example.org:0` + path + `"`, never},
+		"port 0, longer":              {`"https://push.example.org:000` + path + `"`, never},
+		"the highest port":            {`"https://push.example.org:65535` + path + `"`, always},
+		"no port after the colon":     {`"https://push.example.org:` + path + `"`, always},
+		"a port that is not a number": {`"https://push.example.org:x` + path + `"`, never},
+		"a user":                      {`"https://alice@push.example.org` + path + `"`, never},
+		"a user and a password":       {`"https://alice:secret@push.example.org` + path + `"`, never},
+		"an empty user":               {`"https://@push.example.org` + path + `"`, never},
+		"a fragment":                  {`"https://push.example.org` + path + `#a"`, never},
+		"an empty fragment":           {`"https://push.example.org` + path + `#"`, never},
+		"a fragment after a query":    {`"https://push.example.org` + path + `?a#b"`, never},
+		"no path":                     {`"https://push.example.org"`, never},
+		"the root":                    {`"https://push.example.org/"`, never},
+		"a trailing slash":            {`"https://push.example.org` + path + `/"`, never},
+		"a longer path":               {`"https://push.example.org` + path + `/x"`, never},
+		"a prefix":                    {`"https://push.example.org/x` + path + `"`, never},
+		"a doubled slash":             {`"https://push.example.org/` + path + `"`, never},
+		"a path in capitals":          {`"https://push.example.org/_MATRIX/push/v1/notify"`, never},
+		"an older version":            {`"https://push.example.org/_matrix/push/r0/notify"`, never},
+		"a dot segment":               {`"https://push.example.org/./_matrix/push/v1/notify"`, never},
+		"two dots":                    {`"https://push.example.org/x/..` + path + `"`, never},
+		"an encoded path":             {`"https://push.example.org/%5Fmatrix/push/v1/notify"`, never},
+		"an encoded slash":            {`"https://push.example.org/_matrix%2Fpush/v1/notify"`, never},
+		"path parameters":             {`"https://push.example.org` + path + `;x"`, never},
+		"the path within the query":   {`"https://push.example.org/?` + path + `"`, never},
+		"a space before":              {`" https://push.example.org` + path + `"`, never},
+		"a space after":               {`"https://push.example.org` + path + ` "`, never},
+		"a newline":                   {`"https://push.example.org` + path + `\n"`, never},
+		"NUL":                         {`"https://push.example.org\u0000` + path + `"`, never},
+		"a space in the host":         {`"https://push example.org` + path + `"`, never},
+		"a backslash in the host":     {`"https://push.example.org\\@evil.example` + path + `"`, never},
+		"an encoded host":             {`"https://push%2Eexample.org` + path + `"`, never},
+		"an unclosed bracket":         {`"https://[::1` + path + `"`, never},
+		"a wrong escape in the query": {`"https://push.example.org` + path + `?%zz"`, always},
+		"empty":                       {`""`, never},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := phone("key")
@@ -98,7 +98,7 @@ func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
 			}
 			p.Kind, p.AppID, policy.Email = pusher.Email, pusher.EmailAppID, anyAddress
 			if got := describe(policy.Check(p)); got != "" {
-				t.Errorf("an email pusher's URL was looked at: %s", got)
+				t.Errorf("an email pusher's URL was checked: %s", got)
 			}
 		})
 	}
@@ -106,18 +106,18 @@ func TestThePolicyDecidesWhichURLsMayBeSet(t *testing.T) {
 
 func anyAddress(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
 
-func TestAHostThatSendsMailTakesEmailPushers(t *testing.T) {
+func TestHostThatSendsMailAcceptsEmailPushers(t *testing.T) {
 	policy := pusher.DefaultPolicy()
 	policy.Email = anyAddress
 	for name, test := range map[string]struct {
 		change func(*pusher.Pusher)
 		want   string
 	}{
-		"an email pusher":           {func(p *pusher.Pusher) { p.AppID = pusher.EmailAppID }, ""},
-		"of another app":            {func(*pusher.Pusher) {}, "invalid_param: app_id of an email pusher must be 'm.email'."},
-		"an http pusher of its app": {func(p *pusher.Pusher) { p.Kind, p.AppID = pusher.HTTP, pusher.EmailAppID }, "invalid_param: app_id 'm.email' is for email pushers."},
-		"an unknown kind":           {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
-		"long data":                 {func(p *pusher.Pusher) { p.Data = `{` + strings.Repeat(" ", 16<<10) + `}` }, "invalid_param: data longer than 16384 bytes."},
+		"an email pusher":         {func(p *pusher.Pusher) { p.AppID = pusher.EmailAppID }, ""},
+		"wrong app_id":            {func(*pusher.Pusher) {}, "invalid_param: app_id of an email pusher must be 'm.email'."},
+		"http pusher with app_id": {func(p *pusher.Pusher) { p.Kind, p.AppID = pusher.HTTP, pusher.EmailAppID }, "invalid_param: app_id 'm.email' is for email pushers."},
+		"an unknown kind":         {func(p *pusher.Pusher) { p.Kind = "sms" }, "invalid_param: kind must be 'http', 'email' or null."},
+		"long data":               {func(p *pusher.Pusher) { p.Data = `{` + strings.Repeat(" ", 16<<10) + `}` }, "invalid_param: data longer than 16384 bytes."},
 	} {
 		p := phone("key")
 		p.Kind, p.Data = pusher.Email, `{}`
@@ -128,7 +128,7 @@ func TestAHostThatSendsMailTakesEmailPushers(t *testing.T) {
 	}
 }
 
-func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
+func TestPolicyChecksPushers(t *testing.T) {
 	policy := pusher.Policy{MaxPushers: 2, MaxPushkeyBytes: 8, MaxAppIDChars: 4, MaxDataBytes: 120, MaxURLBytes: 60}
 	refuses := "invalid_param: kind must be 'http' or null: this server sends no email."
 	url := "https://p.example" + pusher.NotifyPath // 40 bytes
@@ -137,7 +137,7 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 		change func(*pusher.Pusher)
 		want   string
 	}{
-		"as it should be":            {func(*pusher.Pusher) {}, ""},
+		"within all limits":          {func(*pusher.Pusher) {}, ""},
 		"an email pusher":            {func(p *pusher.Pusher) { p.Kind, p.Data = pusher.Email, `{}` }, refuses},
 		"an app_id at its limit":     {func(p *pusher.Pusher) { p.AppID = "\U0001f600\U0001f600\U0001f600\U0001f600" }, ""},
 		"a pushkey at its limit":     {func(p *pusher.Pusher) { p.Pushkey = "\U0001f600\U0001f600" }, ""},
@@ -155,12 +155,12 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 		"a kind in capitals":         {func(p *pusher.Pusher) { p.Kind = "HTTP" }, "invalid_param: kind must be 'http' or null."},
 		"no URL":                     {func(p *pusher.Pusher) { p.Data = `{}` }, "missing_param: Missing parameter: data.url"},
 		"a URL in capitals":          {func(p *pusher.Pusher) { p.Data = `{"URL":"` + url + `"}` }, "missing_param: Missing parameter: data.url"},
-		"a URL further down":         {func(p *pusher.Pusher) { p.Data = `{"x":{"url":"` + url + `"}}` }, "missing_param: Missing parameter: data.url"},
+		"a nested URL":               {func(p *pusher.Pusher) { p.Data = `{"x":{"url":"` + url + `"}}` }, "missing_param: Missing parameter: data.url"},
 		"a null URL":                 {func(p *pusher.Pusher) { p.Data = `{"url":null}` }, "bad_json: data.url must be a string"},
 		"a URL that is an object":    {func(p *pusher.Pusher) { p.Data = `{"x":1,"url":{}}` }, "bad_json: data.url must be a string"},
-		"data that is no object":     {func(p *pusher.Pusher) { p.Data = `[]` }, "bad_json: Must be an object"},
-		"the key comes before kind":  {func(p *pusher.Pusher) { p.AppID, p.Kind = "", "" }, "invalid_param: app_id must not be empty."},
-		"the size comes before kind": {func(p *pusher.Pusher) { p.AppID, p.Kind = "abcde", "" }, "invalid_param: app_id longer than 4 characters."},
+		"data that is not an object": {func(p *pusher.Pusher) { p.Data = `[]` }, "bad_json: Must be an object"},
+		"a missing app_id and kind":  {func(p *pusher.Pusher) { p.AppID, p.Kind = "", "" }, "invalid_param: app_id must not be empty."},
+		"a long app_id without kind": {func(p *pusher.Pusher) { p.AppID, p.Kind = "abcde", "" }, "invalid_param: app_id longer than 4 characters."},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := phone("key")
@@ -173,7 +173,7 @@ func TestThePolicyDecidesWhichPushersMayBeSet(t *testing.T) {
 	}
 }
 
-func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
+func TestPolicyLimitsTheNumberOfPushers(t *testing.T) {
 	policy := pusher.DefaultPolicy()
 	policy.MaxPushers = 2
 	const refusal = "invalid_param: A user has at most 2 pushers."
@@ -181,11 +181,11 @@ func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
 		before, after int
 		want          string
 	}{
-		"up to the limit":           {1, 2, ""},
-		"over the limit":            {2, 3, refusal},
-		"over it before, not grown": {3, 3, ""},
-		"over it before, shrunk":    {5, 4, ""},
-		"over it before, grown":     {3, 4, refusal},
+		"up to the limit":                  {1, 2, ""},
+		"over the limit":                   {2, 3, refusal},
+		"over the limit before, not grown": {3, 3, ""},
+		"over the limit before, shrunk":    {5, 4, ""},
+		"over the limit before, grown":     {3, 4, refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after := phones(test.before), phones(test.after)
@@ -196,7 +196,7 @@ func TestThePolicyLimitsTheNumberOfPushers(t *testing.T) {
 	}
 }
 
-// phones returns a list of as many pushers.
+// phones returns a list of the given number of pushers.
 func phones(number int) (l pusher.List) {
 	for i := range number {
 		l.Set(phone(fmt.Sprint(i)))
@@ -204,12 +204,12 @@ func phones(number int) (l pusher.List) {
 	return l
 }
 
-func TestThePolicyLimitsTheBytesOfAllPushers(t *testing.T) {
+func TestPolicyLimitsTheBytesOfAllPushers(t *testing.T) {
 	sized := func(sizes ...int) (l pusher.List) {
 		for i, size := range sizes {
 			p := pusher.Pusher{Key: pusher.Key{AppID: "a", Pushkey: fmt.Sprint(i)}, Created: 1, Data: "{}"}
 			stored := len(p.Field()) + len(p.AppendStored(nil))
-			p.Lang = strings.Repeat("\x01", (size-stored)/len(`\u0001`)) // takes six bytes, like any control character
+			p.Lang = strings.Repeat("\x01", (size-stored)/len(`\u0001`)) // a control character takes six bytes
 			p.Lang += strings.Repeat("x", (size-stored)%len(`\u0001`))
 			l.Set(p)
 		}
@@ -222,11 +222,11 @@ func TestThePolicyLimitsTheBytesOfAllPushers(t *testing.T) {
 		before, after pusher.List
 		want          string
 	}{
-		"up to the limit":            {sized(500), sized(500, 500), ""},
-		"over the limit":             {sized(500), sized(500, 501), refusal},
-		"one that is replaced":       {sized(500, 500), sized(501, 500), refusal},
-		"over it before, not larger": {sized(1000, 500), sized(900, 600), ""},
-		"over it before, larger":     {sized(1000, 500), sized(1000, 501), refusal},
+		"up to the limit":                   {sized(500), sized(500, 500), ""},
+		"over the limit":                    {sized(500), sized(500, 501), refusal},
+		"a larger replacement":              {sized(500, 500), sized(501, 500), refusal},
+		"over the limit before, not larger": {sized(1000, 500), sized(900, 600), ""},
+		"over the limit before, larger":     {sized(1000, 500), sized(1000, 501), refusal},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if got := describe(policy.CheckGrowth(test.before.Size(), test.after.Size())); got != test.want {
@@ -236,7 +236,7 @@ func TestThePolicyLimitsTheBytesOfAllPushers(t *testing.T) {
 	}
 }
 
-func TestThePolicysLimitsMustBePositiveAndItsPrefixesWhole(t *testing.T) {
+func TestValidateNamesEachWrongLimitAndPrefix(t *testing.T) {
 	if err := pusher.DefaultPolicy().Validate(); err != nil {
 		t.Errorf("the defaults: %v", err)
 	}
