@@ -93,7 +93,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	_, dropped := q.Drop(ctx, claims["c"])
 	_, held := q.HeldGateways(ctx)
 	return errors.Join(append(failures, err, completed, renewal, last, dropped, held, q.Postpone(ctx, renewed, time.Hour, &trouble),
-		q.Release(ctx, []module.Claim{claims["d"]}))...)
+		q.Postpone(ctx, claims["d"], 0, nil))...)
 }
 
 func TestTheACLOfThePageIsEnoughForDelivery(t *testing.T) {

@@ -224,7 +224,7 @@ func TestSeamsOfDeliveryCanBeReplaced(t *testing.T) {
 
 type chanAttention chan string
 
-func (c chanAttention) Hold(_ context.Context, devices []module.UserDevice) []time.Duration {
+func (c chanAttention) Delay(_ context.Context, devices []module.UserDevice) []time.Duration {
 	c <- devices[0].Device
 	return nil
 }

@@ -105,7 +105,7 @@ type Attention interface {
 	// asked right before sending, in batches, once for each notification, and again
 	// when its host has died. None is held back for longer than five minutes, and
 	// calls never are.
-	Hold(ctx context.Context, devices []UserDevice) []time.Duration
+	Delay(ctx context.Context, devices []UserDevice) []time.Duration
 }
 
 // UserDevice is a device of a user, as it was named with the pusher that it set;
@@ -174,9 +174,6 @@ type DeliveryQueue interface {
 	// Drop ends a claimed backlog with all its notifications, and returns how many
 	// these were.
 	Drop(ctx context.Context, c Claim) (dropped int, err error)
-
-	// Release has claimed backlogs due at once. It ignores claims that have lapsed.
-	Release(ctx context.Context, claims []Claim) error
 
 	// Backlogs calls visit for the backlogs of a shard until it returns false. Those
 	// that change meanwhile may be missing or come twice. It is for tools.

@@ -99,7 +99,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		d.read = newGather(eachOf(seams.Unread.AreRead))
 	}
 	if seams.Attention != nil {
-		d.delays = newGather(eachOf(seams.Attention.Hold))
+		d.delays = newGather(eachOf(seams.Attention.Delay))
 	}
 	return d, nil
 }

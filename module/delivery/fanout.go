@@ -47,7 +47,7 @@ func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all [
 		if i == 0 {
 			a.batch.Key = h.key
 		}
-		a.turns, a.devices, a.metas = []*turns.Turn{nil}, []*content.Device{nil}, []content.Meta{{}}
+		a.turns, a.targets, a.metas = []*turns.Turn{nil}, []*content.Target{nil}, []content.Meta{{}}
 		a.batch.Additions = []module.Addition{{
 			Target: module.FanOut, User: module.FanOut + "--", Claim: !d.isStopping(),
 			Notification: module.Notification{

@@ -52,7 +52,7 @@ type sent struct {
 	body    string
 	event   string
 	pushkey string
-	slim    bool
+	idOnly  bool
 	status  int // of the answer, 0 for none
 	counts  *module.Counts
 }
@@ -170,7 +170,7 @@ func readSent(url, body string) sent {
 	}
 	return sent{
 		began: time.Now(), url: url, body: body, event: n.Notification.EventID, pushkey: n.Notification.Devices[0].Pushkey,
-		slim: n.Notification.Type == "", counts: n.Notification.Counts,
+		idOnly: n.Notification.Type == "", counts: n.Notification.Counts,
 	}
 }
 

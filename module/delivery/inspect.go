@@ -49,7 +49,7 @@ func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 // it; see [GatewayName]. Ok is false for a pusher that is not sent to: of another
 // kind than http, disabled, or without a URL that can be read.
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
-	d, ok := content.ReadDevice(user, p, content.Limits{})
+	d, ok := content.ReadTarget(user, p, content.Limits{})
 	if !ok {
 		return "", false
 	}

@@ -145,7 +145,7 @@ func (d *Delivery) readPushers(ctx context.Context, users []mxid.UserID) (map[mx
 type adding struct {
 	batch   module.DeliveryBatch
 	turns   []*turns.Turn // nil for an addition that has none
-	devices []*content.Device
+	targets []*content.Target
 	metas   []content.Meta
 	readAt  time.Time // when the pushers were read
 }
@@ -156,16 +156,16 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 	for _, r := range recipients {
 		list := lists[r.User]
 		for _, p := range list.All() {
-			device, ok := content.ReadDevice(r.User, p, d.limits)
+			target, ok := content.ReadTarget(r.User, p, d.limits)
 			if !ok {
 				continue
 			}
-			m := d.meta(r.User, device, h.added, h.ev.Lifetime)
+			m := d.meta(r.User, target, h.added, h.ev.Lifetime)
 			m.Event, m.Room, m.Call, m.Trace = h.ev.ID, h.ev.Room, h.ev.IsCall(), h.trace
-			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Device: device}
+			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Target: target}
 			n := h.ev.Notification(to, m, d.limits)
 			n.ID = h.id
-			a.add(d, n, m, device, 0)
+			a.add(d, n, m, target, 0)
 		}
 	}
 	return a
@@ -180,22 +180,22 @@ func (d *Delivery) newAdding(shard int) *adding {
 	}
 }
 
-func (d *Delivery) meta(user mxid.UserID, device *content.Device, added time.Time, lifetime time.Duration) content.Meta {
-	return content.Meta{User: user, Gate: device.Gate(), Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
+func (d *Delivery) meta(user mxid.UserID, target *content.Target, added time.Time, lifetime time.Duration) content.Meta {
+	return content.Meta{User: user, Gate: target.Gate(), Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
 }
 
 // add adds a notification. Where this host has a turn for it, it claims the backlog.
-func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, device *content.Device, delay time.Duration) {
+func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
 	var turn *turns.Turn
 	if delay == 0 && d.mayClaim(m.Gate) {
 		if turn, _ = d.admit(m.User, m.Gate); turn == nil {
 			d.expectMore()
 		}
 	}
-	a.turns, a.devices, a.metas = append(a.turns, turn), append(a.devices, device), append(a.metas, m)
+	a.turns, a.targets, a.metas = append(a.turns, turn), append(a.targets, target), append(a.metas, m)
 	a.batch.Additions = append(a.batch.Additions, module.Addition{
-		Target: device.ID, User: content.UserDigest(m.User), Notification: n,
-		Claim: turn != nil, Delay: delay, Urgent: m.Call, Generation: device.SetAt,
+		Target: target.ID, User: content.UserDigest(m.User), Notification: n,
+		Claim: turn != nil, Delay: delay, Urgent: m.Call, Generation: target.SetAt,
 	})
 }
 
@@ -254,7 +254,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 			continue
 		}
 		s := &sending{
-			claimed: d.newClaimed(claim, claimedAt), turn: a.turns[i], user: a.metas[i].User, device: a.devices[i], readAt: a.readAt,
+			claimed: d.newClaimed(claim, claimedAt), turn: a.turns[i], user: a.metas[i].User, target: a.targets[i], readAt: a.readAt,
 			known: []module.Notification{a.batch.Additions[i].Notification},
 		}
 		if !d.startOrRelease(claim, s.run) {
@@ -285,8 +285,8 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 	now, key := d.clock(), rand.Text()
 	for user, list := range lists {
 		for _, p := range list.All() {
-			device, ok := content.ReadDevice(user, p, d.limits)
-			if !ok || device.NoCounts {
+			target, ok := content.ReadTarget(user, p, d.limits)
+			if !ok || target.NoCounts {
 				continue
 			}
 			shard := ShardOf(user, d.cfg.Shards)
@@ -296,8 +296,8 @@ func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 				a.batch.Key, a.batch.Window = key, d.cfg.DedupWindow
 				byShard[shard] = a
 			}
-			m := d.meta(user, device, now, d.cfg.MaxAge)
-			a.add(d, content.Counts(key[:16], m), m, device, max(d.cfg.BadgeDelay, time.Millisecond))
+			m := d.meta(user, target, now, d.cfg.MaxAge)
+			a.add(d, content.Counts(key[:16], m), m, target, max(d.cfg.BadgeDelay, time.Millisecond))
 		}
 	}
 	var all []*adding

@@ -25,14 +25,14 @@ type posted struct {
 // post sends a request, and renews the claim while it is under way. It cuts the
 // request off when the claim lapses: then another host may send.
 func (s *sending) post(life context.Context, body []byte, trace string) (p posted) {
-	traced, end := s.observer.BeginPost(life, s.device.Gateway, trace)
+	traced, end := s.observer.BeginPost(life, s.target.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.cfg.RequestTimeout)
 	defer cancel()
 	r := &renewal{s: s, life: life, cutOff: cancel}
 	r.begin()
-	answer, err := s.gateway.Post(ctx, s.device.URL, body)
+	answer, err := s.gateway.Post(ctx, s.target.URL, body)
 	p = posted{answer: answer, class: classOf(err), isLost: r.end()}
-	p.verdict = content.Judge(answer, p.class, s.device.Key.Pushkey)
+	p.verdict = content.Judge(answer, p.class, s.target.Key.Pushkey)
 	end(string(outcomeOf(p.verdict, p.class)), answer.Status)
 	return p
 }

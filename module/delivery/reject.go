@@ -87,7 +87,7 @@ func (r rejections) stopped() (n int) {
 // answered counts an answer that came from a gateway.
 func (s *sending) answered(isRejected bool) (stopped bool) {
 	s.mu.Lock()
-	stopped, isNew := s.rejections.add(time.Now(), s.device.Gate(), s.claim.Target.Name, s.user, isRejected)
+	stopped, isNew := s.rejections.add(time.Now(), s.target.Gate(), s.claim.Target.Name, s.user, isRejected)
 	s.mu.Unlock()
 	if isNew {
 		s.observer.Report(observe.TooManyRejections, nil)
@@ -106,13 +106,13 @@ func (s *sending) reject(life context.Context, p posted, first, of string) bool 
 		p.verdict = content.Busy
 		return s.notDelivered(life, p, first, of, took)
 	}
-	if err := s.host.RemovePusher(life, s.user, s.device.Key, s.device.SetAt); err != nil {
+	if err := s.host.RemovePusher(life, s.user, s.target.Key, s.target.SetAt); err != nil {
 		s.failed("remove a rejected pusher", err)
 		s.postpone(retryQueue, nil)
 		return false
 	}
 	s.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
 	s.readAt = time.Time{} // it is gone, or was set anew
-	s.device = nil
+	s.target = nil
 	return true
 }

@@ -15,12 +15,12 @@ import (
 )
 
 const (
-	fresh    = time.Second // for how long it counts what was read of a pusher
-	readMost = 16          // notifications of a backlog that are read at once
+	fresh   = time.Second // for how long it counts what was read of a pusher
+	maxRead = 16          // notifications of a backlog that are read at once
 
-	// longestDelay is for how long a notification is held back at most since the user
+	// maxDelay is for how long a notification is held back at most since the user
 	// looks elsewhere, from when it was handed over.
-	longestDelay = 5 * time.Minute
+	maxDelay = 5 * time.Minute
 )
 
 // errNoResult is for a host that gives no result.
@@ -30,7 +30,7 @@ var errNoResult = errors.New("delivery: no result")
 type sending struct {
 	claimed
 	user    mxid.UserID
-	device  *content.Device // nil before it was read
+	target  *content.Target // nil before it was read
 	readAt  time.Time       // when it was
 	turn    *turns.Turn     // nil where the next request has none yet
 	trouble content.Trouble
@@ -59,7 +59,7 @@ func (s *sending) kept() *string {
 }
 
 func (s *sending) readMore(life context.Context) bool {
-	known, err := s.queue.Read(life, s.claim, readMost)
+	known, err := s.queue.Read(life, s.claim, maxRead)
 	if err != nil || len(known) == 0 {
 		s.release(err)
 		return false
@@ -80,7 +80,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 	if !s.clock().Before(time.UnixMilli(m.Expires)) {
 		return s.drop(life, n.ID, DropExpired)
 	}
-	if !s.readDevice(life) || !s.takeTurn() {
+	if !s.readTarget(life) || !s.takeTurn() {
 		return false
 	}
 	if n.Priority == module.CountsOnly {
@@ -93,17 +93,17 @@ func (s *sending) sendFirst(life context.Context) bool {
 		}
 	}
 	if delay := s.delay(life, n, m); delay > 0 {
-		s.trouble.Generation, s.trouble.Delayed = s.device.SetAt, n.ID
+		s.trouble.Generation, s.trouble.Delayed = s.target.SetAt, n.ID
 		s.postpone(delay, s.kept())
 		return false
 	}
 	return s.sendNow(life, n, m, s.countsFor(life))
 }
 
-// readDevice reads the pusher, if that was not done a moment ago. It reports whether
+// readTarget reads the pusher, if that was not done a moment ago. It reports whether
 // there is something to send to.
-func (s *sending) readDevice(life context.Context) bool {
-	if s.device != nil && time.Since(s.readAt) <= fresh {
+func (s *sending) readTarget(life context.Context) bool {
+	if s.target != nil && time.Since(s.readAt) <= fresh {
 		return true
 	}
 	began := time.Now()
@@ -115,19 +115,19 @@ func (s *sending) readDevice(life context.Context) bool {
 		}
 		return false
 	}
-	s.device, s.readAt = nil, began
+	s.target, s.readAt = nil, began
 	for _, p := range result.Value.All() {
 		if content.PusherID(s.user, p.Key) == s.claim.Target.Name {
-			s.device, _ = content.ReadDevice(s.user, p, s.limits)
+			s.target, _ = content.ReadTarget(s.user, p, s.limits)
 			break
 		}
 	}
-	if s.device == nil || s.device.URL == "" {
+	if s.target == nil || s.target.URL == "" {
 		s.dropAll(life)
 		return false
 	}
-	if s.trouble.Generation < s.device.SetAt {
-		s.trouble = content.Trouble{Generation: s.device.SetAt}
+	if s.trouble.Generation < s.target.SetAt {
+		s.trouble = content.Trouble{Generation: s.target.SetAt}
 	}
 	return true
 }
@@ -141,7 +141,7 @@ func missing(found bool) error {
 
 // takeTurn has the request to the pusher's gate have a turn, or puts it off.
 func (s *sending) takeTurn() bool {
-	gate := s.device.Gate()
+	gate := s.target.Gate()
 	if s.turn != nil && s.turn.Gate == gate {
 		return true
 	}
@@ -185,8 +185,8 @@ func (s *sending) delay(life context.Context, n module.Notification, m content.M
 	if !s.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
 		return 0
 	}
-	delay, _ := s.delays.get(life, module.UserDevice{User: m.User, Device: s.device.Name})
-	return min(delay, longestDelay-s.clock().Sub(time.UnixMilli(m.Added)))
+	delay, _ := s.delays.get(life, module.UserDevice{User: m.User, Device: s.target.Name})
+	return min(delay, maxDelay-s.clock().Sub(time.UnixMilli(m.Added)))
 }
 
 // hasCall reports whether a call waits behind the first notification.
@@ -201,7 +201,7 @@ func (s *sending) hasCall() bool {
 
 // countsFor returns the user's counts, nil if they are not known or not wanted.
 func (s *sending) countsFor(life context.Context) *module.Counts {
-	if !s.hasUnread || s.device.NoCounts {
+	if !s.hasUnread || s.target.NoCounts {
 		return nil
 	}
 	result, found := s.counts.get(life, s.user)
@@ -230,7 +230,7 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 func (s *sending) sendNow(life context.Context, n module.Notification, m content.Meta, counts *module.Counts) bool {
 	first := n.ID
 	if s.trouble.ID == n.ID {
-		if s.trouble.IDsOnly {
+		if s.trouble.IDOnly {
 			n.Text = ""
 		}
 		if s.trouble.Ahead && len(s.known) > 1 && s.known[1].Priority != module.CountsOnly {
@@ -245,7 +245,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 		}
 		return false
 	}
-	p := s.post(life, content.Body(n, m, s.device, counts, s.limits), m.Trace)
+	p := s.post(life, content.Body(n, m, s.target, counts, s.limits), m.Trace)
 	if p.verdict == content.Rejected {
 		return s.reject(life, p, first, n.ID)
 	}
@@ -266,7 +266,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 func (s *sending) tookLast() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.turns.TookLast(s.device.Gate())
+	return s.turns.TookLast(s.target.Gate())
 }
 
 func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts) bool {
@@ -291,9 +291,9 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 func (s *sending) notDelivered(life context.Context, p posted, first, of string, took time.Time) bool {
 	now := s.clock()
 	trouble, step := s.trouble.After(content.Failure{
-		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.device.Gate(), Now: now, TookLast: took,
+		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), Now: now, TookLast: took,
 	})
-	trouble.Generation = s.device.SetAt
+	trouble.Generation = s.target.SetAt
 	isOpen, isCutOff := s.gateState()
 	if step == content.Wait && (!isOpen || isCutOff) { // which costs no attempts
 		trouble.Attempts = max(1, s.trouble.Attempts)
@@ -320,7 +320,7 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string,
 func (s *sending) gateState() (isOpen, isCutOff bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.turns.IsOpen(s.device.Gate()), s.turns.IsCutOff(time.Now())
+	return s.turns.IsOpen(s.target.Gate()), s.turns.IsCutOff(time.Now())
 }
 
 // drop removes a notification that is not sent.

@@ -84,7 +84,7 @@ func TestAnswers(t *testing.T) {
 				if test.dropped != "" && w.drops(test.dropped) != 1 || test.dropped == "" && len(w.delivered("key")) != 1 {
 					t.Errorf("delivered %d, dropped %v", len(w.delivered("key")), w.dropped)
 				}
-				if test.answers[0] == 400 && (all[0].slim || !all[1].slim) {
+				if test.answers[0] == 400 && (all[0].idOnly || !all[1].idOnly) {
 					t.Error("it is not sent as event_id_only")
 				}
 				time.Sleep(time.Hour)
@@ -335,7 +335,7 @@ func TestABurstOfOneAccountCostsNobodyANotification(t *testing.T) {
 			return n == 10
 		})
 		for _, s := range w.all() {
-			if strings.HasPrefix(s.pushkey, "key") && s.slim {
+			if strings.HasPrefix(s.pushkey, "key") && s.idOnly {
 				t.Error("another user's notification lost its text")
 			}
 		}
@@ -611,7 +611,7 @@ func TestABusyPusherKeepsOrderAndContent(t *testing.T) {
 		if len(all) != 2 || all[0].event != "$1" || all[1].event != "$2" {
 			t.Fatalf("got %v", all)
 		}
-		if all[0].slim {
+		if all[0].idOnly {
 			t.Error("the first notification has lost its content")
 		}
 	})

@@ -33,7 +33,7 @@ var errNotSentTo = errors.New("delivery: the pusher is not sent to: it is of ano
 // is, nothing is stored or removed. It fails if hosts would not send to the pusher.
 func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
 	limits := cfg.limits()
-	d, ok := content.ReadDevice(user, p, limits)
+	d, ok := content.ReadTarget(user, p, limits)
 	if !ok {
 		return TestResult{}, errNotSentTo
 	}
@@ -47,7 +47,7 @@ func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p p
 		return TestResult{}, err
 	}
 	m := content.Meta{User: user, Event: ev.ID, Room: ev.Room}
-	n := ev.Notification(content.To{User: user, Outcome: content.Outcome{High: true, Tweaks: "{}"}, Device: d}, m, limits)
+	n := ev.Notification(content.To{User: user, Outcome: content.Outcome{High: true, Tweaks: "{}"}, Target: d}, m, limits)
 	ctx, cancel := context.WithTimeout(ctx, cfg.RequestTimeout)
 	defer cancel()
 	began := time.Now()

@@ -55,7 +55,7 @@ func (r *reader) AreRead(_ context.Context, events []module.UserEvent) (all []bo
 	return all
 }
 
-func (r *reader) Hold(_ context.Context, devices []module.UserDevice) (all []time.Duration) {
+func (r *reader) Delay(_ context.Context, devices []module.UserDevice) (all []time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for range devices {

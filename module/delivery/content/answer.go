@@ -71,8 +71,8 @@ func (v Verdict) IsAlive() bool { return v == Delivered || v == Rejected || v ==
 // How long a pusher waits before it is tried again.
 const (
 	firstWait     = time.Second      // the longest first one; it doubles with each failure
-	longestWait   = 16 * time.Second // where the gateway may be ill: its outage may end at any time
-	longestAlone  = 10 * time.Minute // of a pusher that has failed for an hour, or is busy
+	maxWait       = 16 * time.Second // where the gateway may be ill: its outage may end at any time
+	maxWaitAlone  = 10 * time.Minute // of a pusher that has failed for an hour, or is busy
 	aloneAfter    = time.Hour
 	minRetryAfter = time.Second
 	maxRetryAfter = time.Hour
@@ -85,9 +85,9 @@ func RetryIn(v Verdict, retryAfter time.Duration, attempts int, failingFor time.
 	if v == Throttled {
 		return min(max(retryAfter, minRetryAfter), maxRetryAfter)
 	}
-	longest := longestWait
+	longest := maxWait
 	if v == Busy || failingFor > aloneAfter {
-		longest = longestAlone
+		longest = maxWaitAlone
 	}
 	return time.Duration(random * float64(min(firstWait<<min(max(attempts-1, 0), 16), longest)))
 }

@@ -13,7 +13,7 @@ import (
 type detail int
 
 const (
-	idsOnly     detail = iota // "event_id_only"
+	idOnly      detail = iota // "event_id_only"
 	withNames                 // all but the content
 	withContent               // all
 )
@@ -31,7 +31,7 @@ type To struct {
 	User     mxid.UserID
 	RoomName string // as the user sees it; empty is that of the event
 	Outcome  Outcome
-	Device   *Device
+	Target   *Target
 }
 
 // textEnd stands between the parts of a text: the tweaks, and the members of the
@@ -51,13 +51,13 @@ func (ev *Event) Notification(to To, m Meta, l Limits) module.Notification {
 	}
 	v := variant{most: withContent, isTarget: ev.member == string(to.User), roomName: to.RoomName, high: to.Outcome.High}
 	switch {
-	case to.Device.idsOnly || l.Content == NoNames:
-		v.most = idsOnly
+	case to.Target.idOnly || l.Content == NoNames:
+		v.most = idOnly
 	case l.Content == NamesOnly || len(ev.content) > l.MaxNotificationBytes:
 		v.most = withNames
 	}
-	beside := countsBytes + len(to.Outcome.Tweaks) + len(to.Device.append(nil, ""))
-	for ; v.most > idsOnly; v.most-- {
+	beside := countsBytes + len(to.Outcome.Tweaks) + len(to.Target.append(nil, ""))
+	for ; v.most > idOnly; v.most-- {
 		if members := ev.body(v); beside+len(members)+len(bodyStart+bodyEnd) <= l.MaxNotificationBytes {
 			n.Text = to.Outcome.Tweaks + textEnd + members
 			break
@@ -108,16 +108,16 @@ const (
 // Body returns the body of a request (Matrix specification, Push Gateway API,
 // "POST /_matrix/push/v1/notify"), with one device. Only the ids are told if there is
 // no text, or it is too long for the limits since the pusher has changed.
-func Body(n module.Notification, m Meta, d *Device, counts *module.Counts, l Limits) []byte {
+func Body(n module.Notification, m Meta, d *Target, counts *module.Counts, l Limits) []byte {
 	tweaks, members, isWhole := strings.Cut(n.Text, textEnd)
 	body := appendBody(n, m, d, counts, tweaks, members)
-	if isWhole && len(body) > l.MaxNotificationBytes || d.idsOnly {
+	if isWhole && len(body) > l.MaxNotificationBytes || d.idOnly {
 		body = appendBody(n, m, d, counts, "", "")
 	}
 	return body
 }
 
-func appendBody(n module.Notification, m Meta, d *Device, counts *module.Counts, tweaks, members string) []byte {
+func appendBody(n module.Notification, m Meta, d *Target, counts *module.Counts, tweaks, members string) []byte {
 	dst := make([]byte, 0, 512+len(d.data)+len(n.Text))
 	dst = append(dst, bodyStart...)
 	switch {
@@ -160,7 +160,7 @@ func appendCounts(dst []byte, counts module.Counts) []byte {
 	return append(dst, '}')
 }
 
-func (d *Device) append(dst []byte, tweaks string) []byte {
+func (d *Target) append(dst []byte, tweaks string) []byte {
 	dst = appendString(append(dst, '{'), "app_id", d.Key.AppID)
 	dst = appendString(dst, "pushkey", d.Key.Pushkey)
 	if ts := d.pushkeySeconds(); ts > 0 {

@@ -47,12 +47,12 @@ func notified(t *testing.T, e module.Event, p pusher.Pusher, counts *module.Coun
 		t.Fatal(err)
 	}
 	result := match.Compile(rules).Evaluate(event, match.Facts{User: user})
-	d, ok := ReadDevice(user, p, cfg)
+	d, ok := ReadTarget(user, p, cfg)
 	if !ok {
 		t.Fatal("nothing is sent to the pusher")
 	}
 	m := Meta{User: user, Event: ev.ID, Room: ev.Room}
-	n := ev.Notification(To{User: user, Outcome: ev.Outcome(result), Device: d}, m, cfg)
+	n := ev.Notification(To{User: user, Outcome: ev.Outcome(result), Target: d}, m, cfg)
 	return string(Body(n, m, d, counts, cfg))
 }
 
@@ -156,11 +156,11 @@ func TestPushersThatAreNotSentTo(t *testing.T) {
 	} {
 		p := http
 		change(&p)
-		if d, ok := ReadDevice("@me:h", p, defaultLimits()); ok {
+		if d, ok := ReadTarget("@me:h", p, defaultLimits()); ok {
 			t.Errorf("%s: got %+v", name, d.Gateway)
 		}
 	}
-	d, ok := ReadDevice("@me:h", http, defaultLimits())
+	d, ok := ReadTarget("@me:h", http, defaultLimits())
 	if !ok || d.Gateway != "https://push.example.com:443" {
 		t.Errorf("got %v, %v", d.Gateway, ok)
 	}

@@ -39,7 +39,7 @@ type Meta struct {
 	User    mxid.UserID `json:"u"`
 	Event   string      `json:"e,omitempty"` // empty for counts alone
 	Room    string      `json:"r,omitempty"`
-	Gate    string      `json:"g"` // see [Device.Gate]; of the pusher when it was handed over
+	Gate    string      `json:"g"` // see [Target.Gate]; of the pusher when it was handed over
 	Added   int64       `json:"a"` // when it was handed over, in milliseconds
 	Expires int64       `json:"x"` // in milliseconds
 	Call    bool        `json:"c,omitempty"`

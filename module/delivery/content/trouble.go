@@ -25,7 +25,7 @@ type Trouble struct {
 
 	ID      string `json:"i,omitempty"` // the first notification, which this is about:
 	Beside  int    `json:"b,omitempty"` // its failures before which its gateway took another one
-	IDsOnly bool   `json:"o,omitempty"` // it is to be sent as event_id_only
+	IDOnly  bool   `json:"o,omitempty"` // it is to be sent as event_id_only
 	Ahead   bool   `json:"h,omitempty"` // the second one is to be tried
 	Delayed string `json:"d,omitempty"` // the notification that was held back, as the host wanted
 }
@@ -53,7 +53,7 @@ func ReadTrouble(text string) (t Trouble) {
 // of is the trouble with the first notification of an id.
 func (t Trouble) of(id string) Trouble {
 	if t.ID != id {
-		t.ID, t.Beside, t.IDsOnly, t.Ahead = id, 0, false, false
+		t.ID, t.Beside, t.IDOnly, t.Ahead = id, 0, false, false
 	}
 	return t
 }
@@ -89,10 +89,10 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	t.Ahead = false
 	now := f.Now.UnixMilli()
 	if f.Verdict == Refused {
-		if t.IDsOnly || f.Of != f.ID {
+		if t.IDOnly || f.Of != f.ID {
 			return t, Drop
 		}
-		t.IDsOnly = true
+		t.IDOnly = true
 		return t, Again
 	}
 	isBeside := t.Last > 0 && f.TookLast.UnixMilli() > t.Last
@@ -104,14 +104,14 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	if f.Of != f.ID || f.Verdict != Failed { // the answer is not about the first notification
 		return t, Wait
 	}
-	if t.IDsOnly && t.Beside >= poisonAttempts {
+	if t.IDOnly && t.Beside >= poisonAttempts {
 		return t, Drop
 	}
 	if isBeside {
 		t.Beside++
 	}
 	if t.Beside >= poisonAttempts-1 {
-		t.Beside, t.IDsOnly = poisonAttempts, true
+		t.Beside, t.IDOnly = poisonAttempts, true
 		return t, Again
 	}
 	t.Ahead = t.Attempts%poisonAttempts == 0 && isOfNotification(f.Status)
@@ -120,7 +120,7 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 
 // TookAhead is for a second notification that was delivered before the first.
 func (t Trouble) TookAhead() Trouble {
-	t.Beside, t.IDsOnly, t.Ahead = poisonAttempts, true, false
+	t.Beside, t.IDOnly, t.Ahead = poisonAttempts, true, false
 	return t
 }
 

@@ -143,7 +143,7 @@ func addedOnce(t *testing.T, newQueue hosts, shard int) {
 		if c, found := tryClaim(t, q, shard+1, "b", long, 0); found && c.Waiting > 1 {
 			break
 		} else if found {
-			persist(t.Context(), t, func() error { return q.Release(t.Context(), []module.Claim{c.Claim}) })
+			release(t, q, c.Claim)
 		}
 		if time.Now().After(deadline) {
 			t.Fatal("a batch is remembered for longer than the window")
@@ -241,7 +241,6 @@ func lapses(t *testing.T, newQueue hosts, shard int) {
 	} {
 		wantFenced(t, what, answer(t, do))
 	}
-	persist(ctx, t, func() error { return q.Release(ctx, []module.Claim{former}) })
 	if got := ids(t, other, latter); got != "1 2" {
 		t.Errorf("a former host has changed it to %q", got)
 	}
@@ -541,7 +540,7 @@ func expanded(t *testing.T, newQueue hosts, shard int) {
 	if e := enqueue(t, other, part(c, 0, 2, "a", "b")); !e.Again {
 		t.Errorf("got %+v", e)
 	}
-	persist(t.Context(), t, func() error { return other.Release(t.Context(), []module.Claim{c}) })
+	release(t, other, c)
 	b := claim(t, q, shard, module.FanOut, long)
 	if !strings.HasPrefix(b.Trouble, "2") {
 		t.Errorf("the position is not kept: %q", b.Trouble)
@@ -577,16 +576,6 @@ func dropped(t *testing.T, newQueue hosts, shard int) {
 	if got := ids(t, q, claim(t, q, shard, "a", long).Claim); got != "3" {
 		t.Errorf("got %q", got)
 	}
-}
-
-func released(t *testing.T, newQueue hosts, shard int) {
-	q, other := newQueue(t), newQueue(t)
-	add(t, q, shard, "a", one(1))
-	add(t, q, shard, "b", one(1))
-	claims := []module.Claim{claim(t, q, shard, "a", long).Claim, claim(t, q, shard, "b", long).Claim}
-	persist(t.Context(), t, func() error { return q.Release(t.Context(), claims) })
-	claim(t, other, shard, "a", long)
-	claim(t, other, shard, "b", long)
 }
 
 func listed(t *testing.T, newQueue hosts, shard int) {

@@ -385,17 +385,6 @@ func (m *Memory) Drop(ctx context.Context, c module.Claim) (dropped int, err err
 	return len(b.entries), nil
 }
 
-// Release implements [module.DeliveryQueue].
-func (m *Memory) Release(ctx context.Context, claims []module.Claim) error {
-	for _, c := range claims {
-		if b, err := m.of(ctx, "release", c); err == nil {
-			b.token, b.due = 0, time.Now()
-			m.mu.Unlock()
-		}
-	}
-	return nil
-}
-
 // Backlogs implements [module.DeliveryQueue].
 func (m *Memory) Backlogs(ctx context.Context, shard int, visit func(module.Backlog) bool) error {
 	if err := m.begin(ctx, "backlogs"); err != nil {

@@ -174,33 +174,16 @@ func (q *Queue) Read(ctx context.Context, c module.Claim, most int) (all []modul
 
 // Postpone ends a claim; see [module.DeliveryQueue].
 func (q *Queue) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
-	done, err := q.number(ctx, postpone, q.postponeKeys(c), postponeArgs(c, delay, trouble)...)
-	if err == nil && done == 0 {
-		err = module.ErrFenced
-	}
-	return err
-}
-
-func (q *Queue) postponeKeys(c module.Claim) []string {
-	return []string{q.keys.ShardDue(c.Target.Shard), q.keys.ShardTrouble(c.Target.Shard)}
-}
-
-func postponeArgs(c module.Claim, delay time.Duration, trouble *string) []any {
 	mode, text := "keep", ""
 	if trouble != nil {
 		mode, text = "set", *trouble
 	}
-	return []any{c.Target.Name, c.Token, max(0, delay.Microseconds()), mode, text}
-}
-
-// Release has backlogs due; see [module.DeliveryQueue].
-func (q *Queue) Release(ctx context.Context, claims []module.Claim) error {
-	writes := make([]rediscommit.Write, len(claims))
-	for i, c := range claims {
-		call := &rediscommit.Call{Script: postpone, Keys: q.postponeKeys(c), Args: postponeArgs(c, 0, nil)}
-		writes[i] = call.Write()
+	keys := []string{q.keys.ShardDue(c.Target.Shard), q.keys.ShardTrouble(c.Target.Shard)}
+	done, err := q.number(ctx, postpone, keys, c.Target.Name, c.Token, max(0, delay.Microseconds()), mode, text)
+	if err == nil && done == 0 {
+		err = module.ErrFenced
 	}
-	return errors.Join(q.writer.DoDurably(ctx, writes...)...)
+	return err
 }
 
 // Renew has a claim lapse later; see [module.DeliveryQueue].

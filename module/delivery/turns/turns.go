@@ -30,7 +30,7 @@ const (
 	closeAfter    = 5 * time.Second // nothing was taken for so long
 	closePushers  = 3               // and so many failed
 	throttleLasts = 10 * time.Second
-	longestProbe  = 5 * time.Second
+	maxProbeDelay = 5 * time.Second
 	rampFirst     = 64 // requests in the first second after an outage; it doubles
 	rampSeconds   = 6
 	blockedLasts  = time.Hour
@@ -179,7 +179,7 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 	}
 	t := &Turn{User: userName, Gate: gateName, began: now, isProbe: isProbe, gate: g}
 	if isProbe {
-		g.probeAt = now.Add(longestProbe) // another one, if this one hangs
+		g.probeAt = now.Add(maxProbeDelay) // another one, if this one hangs
 		g.booked = false
 	}
 	g.turns = append(g.turns, t)
@@ -200,7 +200,7 @@ func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, d
 		return false, s.rampDelay(g, now)
 	case !now.Before(g.probeAt):
 		return true, 0
-	case !g.booked && g.probeAt.Sub(now) <= longestProbe:
+	case !g.booked && g.probeAt.Sub(now) <= maxProbeDelay:
 		g.booked = true
 		return false, max(g.probeAt.Sub(now), time.Millisecond)
 	}
@@ -373,7 +373,7 @@ func (g *gate) failed(now time.Time, pusher string, isProbe bool) {
 	}
 }
 
-func (g *gate) probeIn() time.Duration { return min(time.Second<<min(g.probes, 8), longestProbe) }
+func (g *gate) probeIn() time.Duration { return min(time.Second<<min(g.probes, 8), maxProbeDelay) }
 
 func (g *gate) close(now time.Time, probeIn time.Duration) {
 	if g.closedAt.IsZero() {

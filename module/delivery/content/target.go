@@ -34,9 +34,9 @@ func RoomDigest(room string) string { return digest(room)[:8] }
 // EventID names an event, and the part of its members, among those of a backlog.
 func EventID(event, part string) string { return digest(event, part)[:16] }
 
-// Device is a pusher as it is sent to: what was read of it last. It does not
+// Target is a pusher as it is sent to: what was read of it last. It does not
 // change.
-type Device struct {
+type Target struct {
 	ID       string // see [PusherID]
 	Key      pusher.Key
 	Name     string // of the user's device, empty if the host has told none
@@ -45,19 +45,19 @@ type Device struct {
 	Gateway  string // see [GatewayName]
 	NoCounts bool   // the app counts itself (MSC4076)
 	data     string // JSON object without url
-	idsOnly  bool   // format is event_id_only
+	idOnly   bool   // format is event_id_only
 }
 
 // Gate is what fails or works as one: the gateway and the app.
-func (d *Device) Gate() string { return d.Gateway + " " + d.Key.AppID }
+func (d *Target) Gate() string { return d.Gateway + " " + d.Key.AppID }
 
-// ReadDevice returns how a pusher is sent to; ok is false for one that is not:
+// ReadTarget returns how a pusher is sent to; ok is false for one that is not:
 // of another kind than http, disabled, or without a URL that can be read.
-func ReadDevice(user mxid.UserID, p pusher.Pusher, l Limits) (d *Device, ok bool) {
+func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool) {
 	if p.Kind != pusher.HTTP || !p.Enabled() {
 		return nil, false
 	}
-	d = &Device{
+	d = &Target{
 		ID: PusherID(user, p.Key), Key: p.Key, Name: p.Device, SetAt: p.SetAt, NoCounts: slices.Contains(l.NoCounts, p.Key.AppID),
 	}
 	d.readData(p.Data)
@@ -100,7 +100,7 @@ func isCountsOff(name string) bool {
 	return name == "disable_badge_count" || name == "org.matrix.msc4076.disable_badge_count"
 }
 
-func (d *Device) readData(data string) {
+func (d *Target) readData(data string) {
 	rest := []byte{'{'}
 	w := strictjson.Walk(data)
 	if w.Next() == '{' {
@@ -112,7 +112,7 @@ func (d *Device) readData(data string) {
 				d.URL = v.String()
 				continue
 			case name == "format":
-				d.idsOnly = v.Next() == '"' && v.String() == "event_id_only"
+				d.idOnly = v.Next() == '"' && v.String() == "event_id_only"
 			case isCountsOff(name):
 				d.NoCounts = d.NoCounts || value == "true"
 			}
@@ -123,4 +123,4 @@ func (d *Device) readData(data string) {
 }
 
 // pushkeySeconds is when the pusher was set last, 0 if that is not known.
-func (d *Device) pushkeySeconds() int64 { return d.SetAt / int64(time.Second/time.Microsecond) }
+func (d *Target) pushkeySeconds() int64 { return d.SetAt / int64(time.Second/time.Microsecond) }
