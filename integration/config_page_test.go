@@ -61,12 +61,11 @@ func plainValue(value any) string {
 
 func TestThePageHasEachFieldOfTheConfigWithItsDefault(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../module/README.md")
+	page, err := os.ReadFile("../module/configuration.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, part, _ := strings.Cut(string(page), "\n## Configuration\n")
-	part, _, _ = strings.Cut(part, "\n## ")
+	part, _, _ := strings.Cut(string(page), "\n## ")
 	fields := configFields("", reflect.ValueOf(pushfx.DefaultConfig()))
 	var last string // the config of the field before
 	for _, row := range tableRows(part) {

@@ -1,6 +1,5 @@
-// Package sqlstore keeps push rules in an SQL database: a RuleStore of a host's
-// own, made to be copied. It works on Postgres and on SQLite. Section "A store of
-// your own" of module/README.md goes through it.
+// Package sqlstore is an example of a [module.RuleStore] in an SQL database, made to be
+// copied. It works on Postgres and SQLite. Its README explains it.
 package sqlstore
 
 import (
@@ -23,7 +22,8 @@ type Store struct {
 	every time.Duration
 }
 
-// New returns a store. While it watches, it asks for changes every so often.
+// New returns a store that polls the database for changes at the given interval while
+// it watches.
 func New(db *sql.DB, every time.Duration) *Store {
 	return &Store{db, every}
 }
