@@ -18,38 +18,38 @@ import (
 )
 
 const (
-	proxyPatience  = time.Minute      // for the next command of a client, and for its reply
-	proxyWriteTime = 10 * time.Second // to take what is passed on
-	proxyDialTime  = 5 * time.Second
-	mostPending    = 1024 // commands that a connection may have sent ahead of their replies
+	proxyReadTimeout  = time.Minute // for the next command of a client, and for its reply
+	proxyWriteTimeout = 10 * time.Second
+	proxyDialTimeout  = 5 * time.Second
+	maxPending        = 1024 // commands of a connection that wait for replies
 )
 
-// Proxy stands between clients and one server, and passes on what they say
-// until a fault that was planned strikes. It acts on exactly the command or
-// reply that the plan names, so a test needs neither luck nor waiting.
+// Proxy stands between clients and one server. It passes commands and replies on,
+// until a planned fault strikes. A fault strikes exactly the command or reply that
+// the plan names, so a test needs neither luck nor waiting.
 //
 // The methods that plan a fault take the names of commands, such as "GET" or
-// "EVALSHA", and count those that come from then on, over all connections; no
-// name stands for every command, those included with which a client begins a
-// connection. Each fault counts on its own, and strikes once unless its method
-// says otherwise. Where more than one strikes the same, the first planned does.
+// "EVALSHA". Without names, the fault counts every command, including the commands
+// with which a client begins a connection. Counting starts with the call and covers
+// all connections. Each fault counts on its own. It strikes once, unless its method
+// says otherwise. When several faults match, the one that was planned first strikes.
 //
-// A reply that is an error does not count, since its command did nothing. What
-// the server pushes is no reply: a client cannot subscribe to channels here.
+// Replies that are errors do not count, because the command did nothing. Messages
+// that the server pushes do not count either; clients cannot subscribe to channels.
 //
-// It is safe for concurrent use, and ends with its test.
+// A Proxy is safe for concurrent use, and ends with its test.
 type Proxy struct {
 	t        testing.TB
 	server   *Server
 	listener net.Listener
 	ctx      context.Context // ends with the proxy
-	group    sync.WaitGroup  // of every goroutine of the proxy
+	group    sync.WaitGroup  // of all goroutines of the proxy
 
 	mu     sync.Mutex
 	faults []*Fault
 }
 
-// NewProxy starts a proxy before the server. It ends when the given test does.
+// NewProxy starts a proxy in front of the server. It ends with the given test.
 func NewProxy(t testing.TB, server *Server) *Proxy {
 	t.Helper()
 	listener, err := net.Listen("tcp4", net.JoinHostPort(localhost, "0"))
@@ -70,9 +70,9 @@ func NewProxy(t testing.TB, server *Server) *Proxy {
 // Addr returns the host and port where the proxy listens.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Client returns a client for the server, by way of the proxy, that obeys the
-// deadline of a context. The options are changed by the given functions. It is
-// closed when the given test ends.
+// Client returns a client that connects through the proxy and obeys the deadline of
+// a context. The given functions change its options. It is closed when the given
+// test ends.
 func (p *Proxy) Client(t testing.TB, change ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	options := p.server.options()
@@ -85,36 +85,34 @@ func (p *Proxy) Client(t testing.TB, change ...func(*redis.Options)) *redis.Clie
 	return client
 }
 
-// CutReply plans to cut the connection in place of the n-th reply, the first
-// being 1. The server has run the command by then.
+// CutReply plans to cut the connection instead of passing on the n-th reply, where
+// the first is 1. The server has run the command by then.
 func (p *Proxy) CutReply(n int, commands ...string) *Fault {
-	return p.plan(&Fault{kind: cutReply, left: n, commands: commands})
+	return p.plan(&Fault{onReply: true, left: n, commands: commands})
 }
 
-// StallReply plans to hold the n-th reply back until [Fault.Release], and with
-// it all that follows on its connection. The server has run the command by
-// then.
+// StallReply plans to hold the n-th reply, and all later replies on its connection,
+// until [Fault.Release]. The server has run the command by then.
 func (p *Proxy) StallReply(n int, commands ...string) *Fault {
-	return p.plan(&Fault{kind: stallReply, left: n, commands: commands})
+	return p.plan(&Fault{onReply: true, holds: true, left: n, commands: commands})
 }
 
-// StallReplies is [Proxy.StallReply] for the n-th reply and every later one.
+// StallReplies does the same as [Proxy.StallReply] to the n-th and every later reply.
 func (p *Proxy) StallReplies(n int, commands ...string) *Fault {
-	return p.plan(&Fault{kind: stallReply, left: n, commands: commands, repeats: true})
+	return p.plan(&Fault{onReply: true, holds: true, repeats: true, left: n, commands: commands})
 }
 
-// CutRequest plans to cut the connection in place of the n-th command, which
-// the server never sees.
+// CutRequest plans to cut the connection instead of passing on the n-th command. The
+// server never sees the command.
 func (p *Proxy) CutRequest(n int, commands ...string) *Fault {
-	return p.plan(&Fault{kind: cutRequest, left: n, commands: commands})
+	return p.plan(&Fault{left: n, commands: commands})
 }
 
-// HoldRequest plans to keep the n-th command from the server until
-// [Fault.Release], and with it all that follows on its connection. The server
-// gets it even when the client has gone in the meantime, as it does from a
-// network that is slow.
+// HoldRequest plans to hold the n-th command, and all later commands on its
+// connection, until [Fault.Release]. The server then gets the command even if the
+// client has gone, as happens on a slow network.
 func (p *Proxy) HoldRequest(n int, commands ...string) *Fault {
-	return p.plan(&Fault{kind: holdRequest, left: n, commands: commands})
+	return p.plan(&Fault{holds: true, left: n, commands: commands})
 }
 
 func (p *Proxy) plan(f *Fault) *Fault {
@@ -126,14 +124,13 @@ func (p *Proxy) plan(f *Fault) *Fault {
 	return f
 }
 
-// match counts a command, of which raw is all, or its reply, and returns the fault
-// that strikes it.
-func (p *Proxy) match(command, raw string, kinds ...faultKind) *Fault {
+// match counts a command or its reply, and returns the fault that strikes it.
+func (p *Proxy) match(r *request, onReply bool) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var strikes *Fault
 	for _, f := range p.faults {
-		if slices.Contains(kinds, f.kind) && f.counts(command, raw) && strikes == nil {
+		if f.onReply == onReply && f.counts(r) && strikes == nil {
 			strikes = f
 		}
 	}
@@ -143,31 +140,24 @@ func (p *Proxy) match(command, raw string, kinds ...faultKind) *Fault {
 	return strikes
 }
 
-type faultKind int
-
-const (
-	cutReply faultKind = iota
-	stallReply
-	cutRequest
-	holdRequest
-)
-
-// Fault is one fault that was planned.
+// Fault is one planned fault.
 type Fault struct {
-	kind     faultKind
-	commands []string // in any case; none stands for all
+	proxy    *Proxy
+	commands []string // in any case; empty for all
+	onReply  bool     // strikes replies, not commands
+	holds    bool     // what it strikes, instead of cutting the connection
 	repeats  bool
-	left     int    // until it strikes, under the lock of the proxy
-	after    *Fault // which must have struck before it counts; under the lock of the proxy
-	text     string // which is in what it counts; under the lock of the proxy
 
-	proxy                    *Proxy
+	left  int    // matches until it strikes; guarded by proxy.mu
+	after *Fault // must strike before this one counts; guarded by proxy.mu
+	text  string // a command must contain it to be counted; guarded by proxy.mu
+
 	strike, release, pass    sync.Once
 	struck, released, passed chan struct{}
 }
 
-// After has the fault count only what comes when another has struck. It returns
-// the fault.
+// After makes the fault count only from the moment when the other fault has struck.
+// It returns the fault.
 func (f *Fault) After(other *Fault) *Fault {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
@@ -175,8 +165,8 @@ func (f *Fault) After(other *Fault) *Fault {
 	return f
 }
 
-// With has the fault count only commands in which a text is, as bytes, and their
-// replies. It returns the fault.
+// With makes the fault count only commands whose bytes contain the text, and the
+// replies to them. It returns the fault.
 func (f *Fault) With(text string) *Fault {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
@@ -187,21 +177,21 @@ func (f *Fault) With(text string) *Fault {
 // Struck is closed when the fault has struck for the first time.
 func (f *Fault) Struck() <-chan struct{} { return f.struck }
 
-// Release lets go of what the fault holds, or would hold later. It returns when
-// the server has answered the command that was held, or the reply that was held
-// is on its way or has no client any more. What was cut is not to be released.
+// Release passes on what the fault holds, and makes it hold nothing later. It returns
+// when the server has answered the held command, or when the held reply is passed on
+// or its client has gone. It has no effect on faults that cut connections.
 func (f *Fault) Release() {
 	f.release.Do(func() { close(f.released) })
-	if f.kind == cutReply || f.kind == cutRequest || !f.hasStruck() {
+	if !f.holds || !f.hasStruck() {
 		return
 	}
-	timer := time.NewTimer(proxyWriteTime)
+	timer := time.NewTimer(proxyWriteTimeout)
 	defer timer.Stop()
 	select {
 	case <-f.passed:
 	case <-f.proxy.ctx.Done():
 	case <-timer.C:
-		f.proxy.t.Errorf("proxy at %s: what was held got no answer within %v", f.proxy.Addr(), proxyWriteTime)
+		f.proxy.t.Errorf("proxy at %s: the held command or reply was not passed on within %v", f.proxy.Addr(), proxyWriteTimeout)
 	}
 }
 
@@ -214,22 +204,21 @@ func (f *Fault) hasStruck() bool {
 	}
 }
 
-// counts counts the command and reports whether the fault strikes it.
-func (f *Fault) counts(command, raw string) bool {
-	same := func(name string) bool { return strings.EqualFold(name, command) }
-	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, same) || f.after != nil && !f.after.hasStruck() ||
-		!strings.Contains(raw, f.text) {
+// counts counts the command if it matches, and reports whether the fault strikes it.
+func (f *Fault) counts(r *request) bool {
+	isNamed := func(name string) bool { return strings.EqualFold(name, r.command) }
+	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, isNamed) ||
+		f.after != nil && !f.after.hasStruck() || !strings.Contains(r.raw, f.text) {
 		return false
 	}
 	f.left--
 	return f.left == 0 || f.repeats && f.left < 0
 }
 
-// letsThrough waits, where the fault holds what it strikes, until it is
-// released, the given end has come, or that of the proxy. It reports whether
-// what was struck may pass.
-func (f *Fault) letsThrough(end <-chan struct{}) bool {
-	if f.kind == cutReply || f.kind == cutRequest {
+// letsPass reports whether the message that the fault has struck may pass. If the
+// fault holds it, letsPass waits for the release, the given end or the end of the proxy.
+func (f *Fault) letsPass(end <-chan struct{}) bool {
+	if !f.holds {
 		return false
 	}
 	select {
@@ -241,10 +230,10 @@ func (f *Fault) letsThrough(end <-chan struct{}) bool {
 	return false
 }
 
-// done tells Release that what was held is on its way.
+// done lets Release return.
 func (f *Fault) done() { f.pass.Do(func() { close(f.passed) }) }
 
-// accept serves the clients until the proxy ends.
+// accept serves clients until the proxy ends.
 func (p *Proxy) accept() {
 	for {
 		conn, err := p.listener.Accept()
@@ -255,108 +244,93 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve connects the client with the server until one of them is gone.
+// serve connects the client with the server until one of them closes the connection.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
-	dialer := net.Dialer{Timeout: proxyDialTime}
+	dialer := net.Dialer{Timeout: proxyDialTimeout}
 	server, err := dialer.DialContext(p.ctx, "tcp4", p.server.Addr())
 	if err != nil {
-		return // The client sees that as well.
+		return // The client sees a closed connection.
 	}
 	defer server.Close()
 	ctx, cancel := context.WithCancel(p.ctx)
-	l := &link{p, client, server, ctx.Done(), make(chan pendingReply, mostPending)}
+	l := &link{p, client, server, ctx.Done(), make(chan *request, maxPending)}
 	var both sync.WaitGroup
-	both.Go(func() {
-		defer cancel()
-		p.report(l.passRequests())
-	})
-	both.Go(func() {
-		defer cancel()
-		p.report(l.passReplies())
-	})
+	for _, pass := range []func() error{l.passRequests, l.passReplies} {
+		both.Go(func() {
+			defer cancel()
+			if err := pass(); errors.Is(err, errProtocol) { // Other errors end a connection as usual.
+				p.t.Errorf("proxy at %s: %v", p.Addr(), err)
+			}
+		})
+	}
 	<-ctx.Done()
 	client.Close()
 	server.Close()
 	both.Wait()
 }
 
-// report fails the test for what the proxy does not understand. That a
-// connection ends is no news.
-func (p *Proxy) report(err error) {
-	if errors.Is(err, errProtocol) {
-		p.t.Errorf("proxy at %s: %v", p.Addr(), err)
-	}
-}
-
-// link is a client's connection with the server.
+// link is one client's connection to the server.
 type link struct {
 	proxy          *Proxy
 	client, server net.Conn
-	end            <-chan struct{}   // closed when one of them is gone
-	pending        chan pendingReply // the replies that the server owes
+	end            <-chan struct{} // closed when one side has closed
+	pending        chan *request   // sent to the server, without a reply yet
 }
 
-// pendingReply is a reply to come.
-type pendingReply struct {
+// request is a command on its way to the server.
+type request struct {
 	command, raw string
-	held         *Fault // held the command; nil if none did
+	held         *Fault // that held it; nil for none
 }
 
 var errCut = errors.New("the connection is cut")
 
-// passRequests passes commands on to the server, until the end.
+// passRequests passes commands on to the server until the connection ends.
 func (l *link) passRequests() error {
-	from := &wire{Reader: bufio.NewReader(l.client)}
+	from := newWire(l.client)
 	for {
-		command, err := from.command(l.client)
+		command, err := from.command()
 		if err != nil {
 			return err
 		}
-		raw := string(from.raw)
-		fault := l.proxy.match(command, raw, cutRequest, holdRequest)
-		if fault != nil && !fault.letsThrough(nil) {
+		r := &request{command: command, raw: string(from.raw)}
+		r.held = l.proxy.match(r, false)
+		if r.held != nil && !r.held.letsPass(nil) {
 			return errCut
 		}
-		if err := l.send(pendingReply{command, raw, fault}); err != nil {
+		if err := l.send(r); err != nil {
 			return err
 		}
 	}
 }
 
-// send passes a command on to the server. It waits for the reply to one that
-// was held, whose client may be gone: that ends the connection.
-func (l *link) send(reply pendingReply) error {
-	if err := l.expect(reply); err != nil {
-		return err
+// send passes a command on to the server. After a held command it waits for the
+// reply, because its client may have gone, which ends the connection.
+func (l *link) send(r *request) error {
+	select {
+	case l.pending <- r:
+	default:
+		return fmt.Errorf("%w: more than %d commands without a reply", errProtocol, maxPending)
 	}
-	if err := write(l.server, []byte(reply.raw)); err != nil || reply.held == nil {
+	if err := write(l.server, []byte(r.raw)); err != nil || r.held == nil {
 		return err
 	}
 	select {
-	case <-reply.held.passed:
+	case <-r.held.passed:
 	case <-l.end:
 	}
 	return nil
 }
 
-func (l *link) expect(reply pendingReply) error {
-	select {
-	case l.pending <- reply:
-		return nil
-	default:
-		return fmt.Errorf("%w: more than %d commands without a reply", errProtocol, mostPending)
-	}
-}
-
-// passReplies passes replies on to the client, until the end.
+// passReplies passes replies on to the client until the connection ends.
 func (l *link) passReplies() error {
-	from := &wire{Reader: bufio.NewReader(l.server)}
+	from := newWire(l.server)
 	for {
-		if err := from.reply(l.server); err != nil {
+		if err := from.next(); err != nil {
 			return err
 		}
-		if from.raw[0] != '>' {
+		if from.raw[0] != '>' { // which the server pushes unasked
 			if err := l.strikeReply(from.raw); err != nil {
 				return err
 			}
@@ -367,107 +341,103 @@ func (l *link) passReplies() error {
 	}
 }
 
-// strikeReply lets a fault strike the reply to the oldest command. An error
-// means that the client must not get it.
+// strikeReply lets a fault strike the reply to the oldest pending command. After an
+// error the client must not get the reply.
 func (l *link) strikeReply(raw []byte) error {
-	var reply pendingReply
+	var r *request
 	select {
-	case reply = <-l.pending:
+	case r = <-l.pending:
 	default:
 		return fmt.Errorf("%w: a reply without a command", errProtocol)
 	}
-	if reply.held != nil {
-		reply.held.done()
+	if r.held != nil {
+		r.held.done()
 	}
 	if raw[0] == '-' || raw[0] == '!' {
 		return nil
 	}
-	fault := l.proxy.match(reply.command, reply.raw, cutReply, stallReply)
+	fault := l.proxy.match(r, true)
 	if fault == nil {
 		return nil
 	}
 	defer fault.done()
-	if !fault.letsThrough(l.end) {
+	if !fault.letsPass(l.end) {
 		return errCut
 	}
 	return nil
 }
 
 func write(conn net.Conn, raw []byte) error {
-	if err := conn.SetWriteDeadline(time.Now().Add(proxyWriteTime)); err != nil {
+	if err := conn.SetWriteDeadline(time.Now().Add(proxyWriteTimeout)); err != nil {
 		return err
 	}
 	_, err := conn.Write(raw)
 	return err
 }
 
-// errProtocol says that something is not in the Redis protocol as it is known
-// here.
+// errProtocol reports bytes that are not in the Redis protocol as this file knows it.
 var errProtocol = errors.New("cannot read the Redis protocol")
 
-// wire reads the messages of one side and keeps the bytes of the last.
+// wire reads the messages of one side.
 type wire struct {
 	*bufio.Reader
-	raw []byte
+	conn net.Conn
+	raw  []byte // the last message
 }
 
-// command reads a command, and returns its name.
-func (w *wire) command(conn net.Conn) (string, error) {
-	first, err := w.next(conn)
-	if err != nil {
-		return "", err
-	}
-	words, err := strconv.Atoi(first[1:])
-	if first[0] != '*' || err != nil || words < 1 {
-		return "", fmt.Errorf("%w: a command that begins with %q", errProtocol, first)
-	}
-	head := len(w.raw)
-	if err := w.value(); err != nil {
-		return "", err
-	}
-	_, name, _ := strings.Cut(string(w.raw[head:]), "\r\n")
-	return strings.TrimSuffix(name, "\r\n"), w.values(words - 1)
-}
+func newWire(conn net.Conn) *wire { return &wire{Reader: bufio.NewReader(conn), conn: conn} }
 
-// reply reads a reply, or what the server pushes.
-func (w *wire) reply(conn net.Conn) error {
-	first, err := w.next(conn)
-	if err != nil {
+// next reads the next message into raw.
+func (w *wire) next() error {
+	w.raw = w.raw[:0]
+	if err := w.conn.SetReadDeadline(time.Now().Add(proxyReadTimeout)); err != nil {
 		return err
 	}
-	return w.rest(first)
+	return w.value()
 }
 
-// next forgets the last message and reads the first line of another.
-func (w *wire) next(conn net.Conn) (string, error) {
-	w.raw = w.raw[:0]
-	if err := conn.SetReadDeadline(time.Now().Add(proxyPatience)); err != nil {
+// command reads the next command and returns its name.
+func (w *wire) command() (string, error) {
+	if err := w.next(); err != nil {
 		return "", err
 	}
-	return w.line()
+	// A command is an array of strings: "*2\r\n$3\r\nGET\r\n$1\r\nx\r\n".
+	parts := strings.SplitN(string(w.raw), "\r\n", 4)
+	if w.raw[0] != '*' || len(parts) < 4 {
+		return "", fmt.Errorf("%w: a command that begins with %q", errProtocol, parts[0])
+	}
+	return parts[2], nil
 }
 
-// line reads a line and returns it without its end.
-func (w *wire) line() (string, error) {
+// value reads a value of any type, with the values in it.
+func (w *wire) value() error {
 	line, err := w.ReadString('\n')
 	if err != nil {
-		return "", err
+		return err
 	}
 	w.raw = append(w.raw, line...)
 	text, found := strings.CutSuffix(line, "\r\n")
 	if !found || text == "" {
-		return "", fmt.Errorf("%w: the line %q", errProtocol, line)
+		return fmt.Errorf("%w: the line %q", errProtocol, line)
 	}
-	return text, nil
-}
-
-// value reads a value.
-func (w *wire) value() error {
-	first, err := w.line()
+	if strings.ContainsRune("+-:_,#(", rune(text[0])) {
+		return nil
+	}
+	length, err := strconv.Atoi(text[1:])
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: the line %q", errProtocol, line)
 	}
-	return w.rest(first)
+	switch text[0] {
+	case '$', '!', '=':
+		return w.bytes(length)
+	case '*', '~', '>':
+		return w.values(length)
+	case '%':
+		return w.values(2 * length)
+	case '|': // attributes, followed by the value that they describe
+		return w.values(2*length + 1)
+	}
+	return fmt.Errorf("%w: the line %q", errProtocol, line)
 }
 
 func (w *wire) values(count int) error {
@@ -479,36 +449,13 @@ func (w *wire) values(count int) error {
 	return nil
 }
 
-// rest reads what follows the first line of a value.
-func (w *wire) rest(first string) error {
-	if strings.ContainsRune("+-:_,#(", rune(first[0])) {
-		return nil
-	}
-	length, err := strconv.Atoi(first[1:])
-	if err != nil {
-		return fmt.Errorf("%w: the line %q", errProtocol, first)
-	}
-	switch first[0] {
-	case '$', '!', '=':
-		return w.bytes(length)
-	case '*', '~', '>':
-		return w.values(length)
-	case '%':
-		return w.values(2 * length)
-	case '|':
-		return w.values(2*length + 1) // attributes, and the value that has them
-	}
-	return fmt.Errorf("%w: the line %q", errProtocol, first)
-}
-
-// bytes reads as many bytes and the end of their line; fewer than none stand
-// for no value.
+// bytes reads a string of this length and its line end. A negative length is a null.
 func (w *wire) bytes(length int) error {
 	if length < 0 {
 		return nil
 	}
-	head := len(w.raw)
-	w.raw = slices.Grow(w.raw, length+2)[:head+length+2]
-	_, err := io.ReadFull(w, w.raw[head:])
+	start := len(w.raw)
+	w.raw = slices.Grow(w.raw, length+2)[:start+length+2]
+	_, err := io.ReadFull(w, w.raw[start:])
 	return err
 }

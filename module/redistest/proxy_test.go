@@ -12,14 +12,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// once is the option of a client that tries nothing twice.
-func once(o *redis.Options) { o.MaxRetries = -1 }
+// withoutRetries is for a client that sends each command once.
+func withoutRetries(o *redis.Options) { o.MaxRetries = -1 }
 
-// hasty is the option of a client that waits for a reply only briefly.
-func hasty(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }
+// withShortTimeout is for a client that soon stops waiting for a reply.
+func withShortTimeout(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }
 
-// behindProxy returns a proxy and a client that does not use it.
-func behindProxy(t *testing.T, args ...string) (*Proxy, *redis.Client) {
+// newProxy returns a proxy, and a client that does not use it.
+func newProxy(t *testing.T, args ...string) (*Proxy, *redis.Client) {
 	t.Helper()
 	server := Single(t, args...)
 	return NewProxy(t, server), server.Client(t)
@@ -41,43 +41,47 @@ func expectStruck(t *testing.T, f *Fault) {
 	}
 }
 
-func TestAProxyPassesEverythingOn(t *testing.T) {
+func TestProxyPassesRepliesOfAllTypes(t *testing.T) {
 	t.Parallel()
-	proxy, _ := behindProxy(t, "--requirepass", "secret")
+	server := Single(t, append([]string{"--requirepass", "secret"}, AllowDebug(t)...)...)
+	proxy := NewProxy(t, server)
 	for _, protocol := range []int{2, 3} {
 		t.Run(fmt.Sprintf("RESP%d", protocol), func(t *testing.T) {
 			t.Parallel()
 			ctx := testContext(t)
 			client := proxy.Client(t, func(o *redis.Options) { o.Protocol = protocol })
-			for _, value := range []string{"", "\r\n", "\x00*1\r\n$4\r\nPING\r\n", strings.Repeat("x", 1<<20)} {
-				if got, err := client.Echo(ctx, value).Result(); got != value || err != nil {
-					t.Errorf("echo of %d bytes: got %d, %v", len(value), len(got), err)
-				}
-			}
-			for script, want := range map[string]string{
-				"return {1, {'a', {}}, false}":                                  "[1 [a []] <nil>] <nil>",
-				"return redis.error_reply('ERR no')":                            "<nil> ERR no",
-				"redis.setresp(3); return {double = 1.5}":                       map[int]string{2: "1.5 <nil>", 3: "1.5 <nil>"}[protocol],
-				"return {map = {k = 'v'}}":                                      map[int]string{2: "[k v] <nil>", 3: "map[k:v] <nil>"}[protocol],
-				"return {set = {k = true}}":                                     "[k] <nil>",
-				"return {big_number = '12345678901234567890'}":                  "12345678901234567890 <nil>",
-				"return {verbatim_string = {format = 'txt', string = 'a\\nb'}}": "a\nb <nil>",
-				"redis.setresp(3); return true":                                 map[int]string{2: "1 <nil>", 3: "true <nil>"}[protocol],
-				"return nil":                                                    "<nil> redis: nil",
+			options := server.options()
+			options.Protocol = protocol
+			direct := redis.NewClient(options)
+			closeAfter(t, direct)
+			for _, name := range []string{
+				"string", "integer", "double", "bignum", "null", "array", "set", "map", "attrib", "verbatim", "true", "false", "an error",
 			} {
-				value, err := client.Eval(ctx, script, nil).Result()
-				if got := fmt.Sprint(value, " ", err); got != want {
-					t.Errorf("%s: got %q, want %q", script, got, want)
+				want, wantErr := direct.Do(ctx, "DEBUG", "PROTOCOL", name).Result()
+				got, err := client.Do(ctx, "DEBUG", "PROTOCOL", name).Result()
+				if fmt.Sprint(got, err) != fmt.Sprint(want, wantErr) {
+					t.Errorf("%s: got %v, %v; want %v, %v", name, got, err, want, wantErr)
 				}
 			}
 		})
 	}
 }
 
-func TestARequestIsCutBeforeTheServerSeesItAndAReplyAfter(t *testing.T) {
+func TestProxyPassesAllBytes(t *testing.T) {
 	t.Parallel()
-	proxy, direct := behindProxy(t)
-	client := proxy.Client(t, once)
+	proxy, _ := newProxy(t)
+	client := proxy.Client(t)
+	for _, value := range []string{"", "\r\n", "\x00*1\r\n$4\r\nPING\r\n", strings.Repeat("x", 1<<20)} {
+		if got, err := client.Echo(testContext(t), value).Result(); got != value || err != nil {
+			t.Errorf("echo of %d bytes: got %d, %v", len(value), len(got), err)
+		}
+	}
+}
+
+func TestCutRequestIsNotRunAndCutReplyIs(t *testing.T) {
+	t.Parallel()
+	proxy, direct := newProxy(t)
+	client := proxy.Client(t, withoutRetries)
 	proxy.CutReply(2, "incr")
 	proxy.CutRequest(4, "INCR")
 	for i, want := range []struct {
@@ -91,10 +95,10 @@ func TestARequestIsCutBeforeTheServerSeesItAndAReplyAfter(t *testing.T) {
 	}
 }
 
-func TestAHeldRequestReachesTheServerAfterItsClientIsGone(t *testing.T) {
+func TestHeldRequestReachesTheServerAfterItsClientHasGone(t *testing.T) {
 	t.Parallel()
-	proxy, direct := behindProxy(t)
-	client := proxy.Client(t, once, hasty)
+	proxy, direct := newProxy(t)
+	client := proxy.Client(t, withoutRetries, withShortTimeout)
 	fault := proxy.HoldRequest(1, "INCR")
 	if err := client.Incr(testContext(t), "n").Err(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v", err)
@@ -108,10 +112,10 @@ func TestAHeldRequestReachesTheServerAfterItsClientIsGone(t *testing.T) {
 	expectValue(t, direct, "1")
 }
 
-func TestAReplyIsStalledUntilItsClientGivesUp(t *testing.T) {
+func TestStalledReplyTimesOut(t *testing.T) {
 	t.Parallel()
-	proxy, direct := behindProxy(t)
-	client := proxy.Client(t, once, hasty)
+	proxy, direct := newProxy(t)
+	client := proxy.Client(t, withoutRetries, withShortTimeout)
 	fault := proxy.StallReply(1, "INCR")
 	if err := client.Incr(testContext(t), "n").Err(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("got %v", err)
@@ -124,10 +128,10 @@ func TestAReplyIsStalledUntilItsClientGivesUp(t *testing.T) {
 	}
 }
 
-func TestRepliesThatAreErrorsDoNotCount(t *testing.T) {
+func TestErrorRepliesDoNotCount(t *testing.T) {
 	t.Parallel()
-	proxy, direct := behindProxy(t)
-	client := proxy.Client(t, once)
+	proxy, direct := newProxy(t)
+	client := proxy.Client(t, withoutRetries)
 	proxy.CutReply(1, "EVALSHA", "EVAL")
 	script := redis.NewScript("return redis.call('INCR', KEYS[1])")
 	if err := script.Run(testContext(t), client, []string{"n"}).Err(); !errors.Is(err, io.EOF) {
@@ -136,10 +140,10 @@ func TestRepliesThatAreErrorsDoNotCount(t *testing.T) {
 	expectValue(t, direct, "1")
 }
 
-func TestAFaultCountsOnlyCommandsWithItsText(t *testing.T) {
+func TestWithCountsOnlyCommandsThatContainTheText(t *testing.T) {
 	t.Parallel()
-	proxy, direct := behindProxy(t)
-	client := proxy.Client(t, once)
+	proxy, direct := newProxy(t)
+	client := proxy.Client(t, withoutRetries)
 	request, reply := proxy.CutRequest(1, "SET").With("never"), proxy.CutReply(2, "SET").With("this")
 	for _, step := range []struct {
 		value string
