@@ -12,23 +12,22 @@ import (
 const (
 	moveBatch = 100 // keys that MoveRest moves with one command
 
-	// The server that gives the keys away answers no client while it waits for the
-	// other one. It must not seem dead to the cluster in that time.
+	// The source of MIGRATE answers nothing while it waits for the target. The time is
+	// shorter than the node timeout, so that the cluster does not take the source for dead.
 	migrateTimeout = time.Second
 
-	// A replica gives up a failover that an operator asked for after 5 s.
-	failoverTime = 6 * time.Second
+	// A replica gives up a CLUSTER FAILOVER after 5 s.
+	failoverTimeout = 6 * time.Second
 )
 
-// Failover makes the replica the master in place of its own master. It waits for a
-// whole cluster before, and then until most nodes know the new master. No
-// acknowledged write is lost: the master holds writes back until the replica has
-// them all. It usually takes a tenth of a second. Calls wait for each other, and
-// for the ends of moves.
+// Failover promotes the replica to master of its slots, without losing acknowledged
+// writes. It first waits until the cluster is whole, and at the end until most nodes
+// know the new master. This usually takes 0.1 s. Only one Failover or
+// [SlotMove.Finish] runs at a time; others wait.
 //
-// A replica that became a master less than two node timeouts ago, and was itself
-// replaced since, must not be asked: Redis 7.0 counts its old votes again, so it
-// takes over without asking, gets undone, and clients lose what they wrote to it.
+// The replica must not have been promoted and replaced within the last two node
+// timeouts. Redis 7.0 would count its old votes, promote it without an election and
+// revert that, and clients would lose writes.
 func (c *ClusterServers) Failover(ctx context.Context, replica *Server) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -52,11 +51,11 @@ func (c *ClusterServers) Failover(ctx context.Context, replica *Server) error {
 	return c.takeOver(ctx, node, v.ranges[i].first)
 }
 
-// takeOver asks the replica to take over until it has the slot.
+// takeOver repeats CLUSTER FAILOVER until the replica is the master of the slot.
 func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slot int) error {
 	for {
-		asked := replica.admin.ClusterFailover(ctx).Err()
-		once, cancel := context.WithTimeout(ctx, failoverTime)
+		failoverErr := replica.admin.ClusterFailover(ctx).Err()
+		once, cancel := context.WithTimeout(ctx, failoverTimeout)
 		err := poll(once, func(ctx context.Context) error {
 			views, _ := c.views(ctx, nil)
 			master, err := owner(views, slot)
@@ -70,29 +69,18 @@ func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slo
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("CLUSTER FAILOVER on %s: %w", replica.Addr(), errors.Join(asked, err))
+			return fmt.Errorf("CLUSTER FAILOVER on %s: %w", replica.Addr(), errors.Join(failoverErr, err))
 		}
 	}
 }
 
-// WaitTakeover waits until the slot has another master than the given one, which
-// was stopped or paused, and most of the other nodes know that. It returns the
-// new master. A master that is started again before is the master still, but
-// without the data that the arguments do not have it save.
+// Fix runs "redis-cli --cluster fix" until it has ended a move of the slot that a
+// failover has interrupted, or the context ends. All masters must run.
+// [ClusterServers.MasterOf] then returns the master of the slot.
 //
-// This takes the node timeout and about a second more. A majority of the masters
-// must run: a cluster of one master or two has no failover after a crash.
-func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Server) (*Server, error) {
-	return c.waitMaster(ctx, slot, from)
-}
-
-// Fix has redis-cli end a move of the slot that a failover has interrupted. It
-// goes on until that succeeds or the context ends. All masters must run.
-// [ClusterServers.MasterOf] tells where the slot is then.
-//
-// Where both masters were replaced, no node has the slot open any more. So every
-// master that has keys of it is told that it imports the slot, else redis-cli
-// would not look.
+// If both masters of the move were replaced, no node knows of the move. Redis-cli would
+// not look for keys then, so Fix first marks the slot as importing on every other master
+// that has keys of it.
 func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -114,46 +102,47 @@ func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 				return err
 			}
 		}
-		said, err := exec.CommandContext(ctx, "redis-cli", "--cluster", "fix", owner.Addr(), "--cluster-yes").CombinedOutput()
+		output, err := exec.CommandContext(ctx, "redis-cli", "--cluster", "fix", owner.Addr(), "--cluster-yes").CombinedOutput()
 		if err != nil {
-			return fmt.Errorf("redis-cli --cluster fix: %w\n%s", err, said)
+			return fmt.Errorf("redis-cli --cluster fix: %w\n%s", err, output)
 		}
 		return nil
 	})
 }
 
-// SlotMove is the move of a slot from one master to another while clients use
-// it. The old master serves the keys that it still has and answers ASK for all
-// others, so new keys are made on the new master. A command on keys that are on
-// both sides gets TRYAGAIN. The new master answers MOVED to a client without an
-// ASK. Its methods may be called from any goroutine, and after an error again.
+// SlotMove is a move of a slot from one master to another while clients use the slot.
+// The source serves the keys that it still has, and answers ASK for other keys, so new
+// keys are created on the target. The target answers MOVED to clients that were not sent
+// by an ASK. A command with keys on both masters gets TRYAGAIN. The methods are safe for
+// concurrent use, and can be repeated after an error.
 //
-// Redis up to 7 tells replicas nothing of a move. When one of the two masters is
-// replaced by a replica in the middle, the keys that have moved are out of reach
-// until [ClusterServers.Fix] has been called. A key that has just moved may be on
-// the new master alone, and is lost with it, however old it is.
+// Replicas of Redis up to 7 know nothing of a move. If a replica replaces one of the two
+// masters during the move, clients cannot reach the moved keys until
+// [ClusterServers.Fix]. A key that has just moved may be on the target alone, and is
+// lost if the target crashes, however old the key is.
 type SlotMove struct {
 	cluster  *ClusterServers
 	slot     int
 	from, to *clusterNode
 }
 
-// MoveSlot moves the slot with all its keys to another master, and does nothing
-// when that has the slot already.
+// MoveSlot moves the slot with all its keys to a master. It does nothing if that master
+// has the slot already.
 func (c *ClusterServers) MoveSlot(ctx context.Context, slot int, to *Server) error {
 	master, err := c.MasterOf(ctx, slot)
 	if err != nil || master == to {
 		return err
 	}
-	m, err := c.BeginMove(ctx, slot, to)
+	move, err := c.BeginMove(ctx, slot, to)
 	if err != nil {
 		return err
 	}
-	return m.Finish(ctx)
+	return move.Finish(ctx)
 }
 
-// BeginMove begins to move the slot from its master to another. There must be one
-// move of a slot at a time, and no failover of the two masters until it has ended.
+// BeginMove begins to move the slot from its master to another one. The caller allows
+// one move of a slot at a time, and no [ClusterServers.Failover] of the two masters
+// until the move has ended.
 func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*SlotMove, error) {
 	target, err := c.node(to)
 	if err != nil {
@@ -179,13 +168,12 @@ func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*
 	return &SlotMove{cluster: c, slot: slot, from: source, to: target}, nil
 }
 
-// MoveKeys moves these keys of the slot. Keys that the old master does not have
-// are passed over.
+// MoveKeys moves these keys of the slot. It ignores keys that the source does not have.
 func (m *SlotMove) MoveKeys(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	// A failure can leave a key on both sides. Then the old master serves it.
+	// "replace" because an earlier failure can have left the key on both masters.
 	args := []any{"migrate", localhost, m.to.port, "", 0, migrateTimeout.Milliseconds(), "replace"}
 	if m.from.password != "" {
 		args = append(args, "auth", m.from.password)
@@ -200,7 +188,7 @@ func (m *SlotMove) MoveKeys(ctx context.Context, keys ...string) error {
 	return nil
 }
 
-// MoveRest moves all keys of the slot that are left.
+// MoveRest moves the remaining keys of the slot.
 func (m *SlotMove) MoveRest(ctx context.Context) error {
 	for {
 		keys, err := m.from.admin.ClusterGetKeysInSlot(ctx, m.slot, moveBatch).Result()
@@ -216,9 +204,8 @@ func (m *SlotMove) MoveRest(ctx context.Context) error {
 	}
 }
 
-// Finish moves all keys that are left, makes the new master the master of the
-// slot, and tells all running masters. An old master that has no other slot
-// becomes a replica.
+// Finish moves the remaining keys, makes the target the master of the slot, and tells
+// all running masters. A source without other slots becomes a replica.
 func (m *SlotMove) Finish(ctx context.Context) error {
 	m.cluster.changing.Lock()
 	defer m.cluster.changing.Unlock()
@@ -236,16 +223,16 @@ func (m *SlotMove) Finish(ctx context.Context) error {
 	}
 	for _, node := range m.cluster.nodes {
 		if node.running() && node != m.from && node != m.to {
-			// A master would learn that anyway, only a little later. A replica refuses.
+			// Without this call, a master learns it a little later. A replica refuses it.
 			_ = node.setSlot(ctx, m.slot, "node", m.to.id)
 		}
 	}
 	return nil
 }
 
-// waitEpochs waits until all nodes that answer know the latest claim to slots.
-// Else the new master could take the slot with an earlier epoch and, on hearing of
-// the later one, drop the slot with all its keys.
+// waitEpochs waits until all nodes that answer know the latest epoch. Otherwise the
+// target could take the slot with an older epoch, and drop the slot and its keys when it
+// learns of the later one.
 func (c *ClusterServers) waitEpochs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, agreeTimeout)
 	defer cancel()

@@ -19,29 +19,28 @@ const (
 
 // ClusterServers is a running Redis cluster.
 //
-// Its methods may be called from any goroutine while the test that started it
-// runs. Those that take a context return problems as errors, because what they
-// ask for may fail for good reason when servers are stopped at the same time.
+// Its methods are safe for concurrent use while the test that started it runs. Methods
+// with a context return errors and do not fail the test, because they may fail when
+// servers are stopped at the same time.
 type ClusterServers struct {
 	nodes   []*clusterNode
 	masters int
 
-	// changing is held while the owner of a slot changes: two changes at a time
-	// can make claims to slots that are equally late, and keys get lost.
+	// changing is held while a slot gets another master. Two changes at the same time
+	// could get the same config epoch, and then keys are lost.
 	changing sync.Mutex
 }
 
 // clusterNode is a server of a cluster.
 type clusterNode struct {
 	*Server
-	id    string // which a restart does not change
+	id    string // in the cluster; a restart does not change it
 	admin *redis.Client
 }
 
-// Cluster starts a cluster and waits until it is whole, as
-// [ClusterServers.WaitWhole] has it. The arguments are added to the command line
-// of every node. The node timeout is 2 s, unless they give another
-// "--cluster-node-timeout".
+// Cluster starts a cluster and waits until it is whole, see [ClusterServers.WaitWhole].
+// The arguments are added to the command line of every node. The node timeout is 2 s,
+// unless the arguments have another "--cluster-node-timeout".
 func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *ClusterServers {
 	t.Helper()
 	c := &ClusterServers{masters: masters}
@@ -52,13 +51,6 @@ func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *Clus
 		closeAfter(t, node.admin)
 		c.nodes = append(c.nodes, node)
 	}
-	t.Cleanup(func() { // side by side, which is faster than one by one
-		var group sync.WaitGroup
-		for _, node := range c.nodes {
-			group.Go(node.close)
-		}
-		group.Wait()
-	})
 	ctx, cancel := context.WithTimeout(context.Background(), clusterTimeout)
 	defer cancel()
 	if err := c.form(ctx, replicasPerMaster); err != nil {
@@ -67,8 +59,8 @@ func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *Clus
 	return c
 }
 
-// form makes a cluster of the nodes. Redis-cli makes none of fewer than three
-// masters, and picks the master of each replica at random.
+// form makes a cluster of the nodes. Redis-cli would need three masters, and choose the
+// master of each replica at random.
 func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error {
 	for i, node := range c.nodes {
 		id, err := node.admin.ClusterMyID(ctx).Result()
@@ -76,13 +68,13 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 			return fmt.Errorf("CLUSTER MYID: %w", err)
 		}
 		node.id = id
-		// With an epoch each, they need not settle that among themselves.
+		// Different epochs save the nodes from resolving conflicts of epochs.
 		if err := node.admin.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 			return fmt.Errorf("CLUSTER SET-CONFIG-EPOCH: %w", err)
 		}
 	}
 	for i, node := range c.nodes {
-		// Every pair is introduced, which is faster than gossip.
+		// Every node meets every other one, which is faster than gossip.
 		for _, other := range c.nodes[i+1:] {
 			if err := node.admin.ClusterMeet(ctx, localhost, strconv.Itoa(other.port)).Err(); err != nil {
 				return fmt.Errorf("CLUSTER MEET: %w", err)
@@ -96,7 +88,7 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 	}
 	for i, node := range c.nodes[c.masters:] {
 		master := c.nodes[i/replicasPerMaster].id
-		// A node refuses as long as it does not know its master.
+		// A node refuses until it knows its master.
 		err := poll(ctx, func(ctx context.Context) error { return node.admin.ClusterReplicate(ctx, master).Err() })
 		if err != nil {
 			return fmt.Errorf("CLUSTER REPLICATE on %s: %w", node.Addr(), err)
@@ -105,8 +97,8 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 	return c.WaitWhole(ctx)
 }
 
-// Nodes returns all servers of the cluster: first the servers that began as
-// masters, then the replicas of the first master, then of the second, and so on.
+// Nodes returns all servers: first the servers that started as masters, then the
+// replicas of the first master, of the second, and so on.
 func (c *ClusterServers) Nodes() []*Server {
 	servers := make([]*Server, len(c.nodes))
 	for i, node := range c.nodes {
@@ -115,8 +107,8 @@ func (c *ClusterServers) Nodes() []*Server {
 	return servers
 }
 
-// Masters returns the servers that began as masters, in the order of their
-// slots. A failover does not change the answer; see [ClusterServers.MasterOf].
+// Masters returns the servers that started as masters, in the order of their slots, also
+// after a failover; see [ClusterServers.MasterOf].
 func (c *ClusterServers) Masters() []*Server { return c.Nodes()[:c.masters] }
 
 // Addrs returns the host and port of every node, in the order of Nodes.
@@ -128,8 +120,8 @@ func (c *ClusterServers) Addrs() []string {
 	return addrs
 }
 
-// Client returns a client for the cluster that obeys the deadline of a context
-// and is quick to notice changes. It is closed when the given test ends.
+// Client returns a client for the cluster. It obeys the deadline of a context and
+// reloads the state of the cluster often. It is closed when the given test ends.
 func (c *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	client := redis.NewClusterClient(&redis.ClusterOptions{

@@ -2,8 +2,7 @@ package redistest
 
 import "syscall"
 
-// endWithParent has the kernel kill the server when the test binary dies before
-// it could clean up.
+// endWithParent makes the kernel kill the server when the test binary is killed.
 func endWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

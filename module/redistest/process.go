@@ -11,7 +11,7 @@ import (
 
 const logLines = 20 // of a server's log, in messages
 
-// errPortTaken says that a server ended because it could not listen.
+// errPortTaken reports that a server ended because another process uses its port.
 var errPortTaken = errors.New("the port is taken")
 
 // process is one run of a server binary.
@@ -19,11 +19,10 @@ type process struct {
 	os      *os.Process
 	logPath string
 	done    chan struct{} // closed when the process has ended and is reaped
-	exit    error         // how it ended, to be read after done
+	exit    error         // set before done is closed
 }
 
-// startProcess runs the binary in the folder, with its output in a log file
-// there.
+// startProcess runs the binary in the folder. Its output goes to a log file there.
 func startProcess(binary, dir string, args []string) (*process, error) {
 	log, err := os.CreateTemp(dir, "server-*.log")
 	if err != nil {
@@ -45,9 +44,9 @@ func startProcess(binary, dir string, args []string) (*process, error) {
 	return p, nil
 }
 
-// run starts the command, reports that, and reaps the process when it ends.
-// It keeps its OS thread all that time: what Linux calls the death of the
-// parent is the end of the very thread that started the process.
+// run starts the command, sends the result to started, and reaps the process. It keeps
+// its OS thread, because Linux sends the signal of endWithParent when the thread that
+// started the process ends.
 func (p *process) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -70,7 +69,7 @@ func (p *process) alive() bool {
 	}
 }
 
-// kill ends the process, be it paused, and waits until it is reaped.
+// kill ends the process, even a paused one, and waits until it is reaped.
 func (p *process) kill() error {
 	if err := p.os.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -79,7 +78,7 @@ func (p *process) kill() error {
 	return nil
 }
 
-// exitError tells why the process, which has ended, ended so early.
+// exitError returns why the process has ended.
 func (p *process) exitError() error {
 	// Redis says "bind: Address already in use" or, with another C library,
 	// "bind: Address in use".
@@ -100,7 +99,7 @@ func (p *process) log() string {
 	return string(content)
 }
 
-// lastLog returns the last lines of the log, for messages.
+// lastLog returns the last lines of the log, for error messages.
 func (p *process) lastLog() string {
 	lines := strings.Split(strings.TrimSpace(p.log()), "\n")
 	lines = lines[max(0, len(lines)-logLines):]

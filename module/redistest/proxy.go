@@ -254,6 +254,7 @@ func (p *Proxy) serve(client net.Conn) {
 	}
 	defer server.Close()
 	ctx, cancel := context.WithCancel(p.ctx)
+	defer cancel()
 	l := &link{p, client, server, ctx.Done(), make(chan *request, maxPending)}
 	var both sync.WaitGroup
 	for _, pass := range []func() error{l.passRequests, l.passReplies} {

@@ -1,13 +1,11 @@
-// Package redistest starts real redis-server processes for tests; its API may change at
-// any time. It starts a single server, a master with replicas, the same with a sentinel, or a cluster. It
-// also does to them what operators and accidents do: servers stop, pause and
-// come back, replicas of a cluster become masters, its slots move, and replies
-// get lost.
+// Package redistest starts real Redis servers for tests; its API may change at any
+// time. It starts a single server, a master with replicas, a master and a replica with
+// a sentinel, or a cluster. Tests can then stop, pause and restart servers, promote
+// replicas, move slots, and lose commands and replies.
 //
-// Every server listens on 127.0.0.1, keeps its files in a temporary folder of
-// the test that started it, saves nothing unless the arguments ask for it, and
-// is ended when that test ends. To share servers, let a parent test start them
-// and run subtests on them: there is no global state.
+// Every server listens on 127.0.0.1. It keeps its files in a temporary folder of the
+// test that started it, and ends with that test. It saves no data unless the arguments
+// say so. To share servers, start them in a parent test and use them in subtests.
 //
 //	func TestStore(t *testing.T) {
 //		cluster := redistest.Cluster(t, 3, 1)
@@ -17,15 +15,13 @@
 //		})
 //	}
 //
-// The functions that start servers fail the test when that is impossible, and
-// show the last log lines of the server. They skip the test when there is no
-// server binary, see [Require].
+// If a server does not start, the test fails and shows the last lines of its log. If
+// there is no server binary, the test is skipped, see [Require].
 //
-// Two environment variables are read:
+// The package reads two environment variables:
 //
-//   - REDIS_SERVER is the name or path of the server binary, by default
-//     redis-server.
-//   - REQUIRE_REDIS=1 makes a missing binary a failure.
+//   - REDIS_SERVER is the name or path of the server binary. The default is redis-server.
+//   - REQUIRE_REDIS=1 makes tests fail instead of skipping them when there is no binary.
 package redistest
 
 import (
@@ -43,16 +39,16 @@ const (
 	defaultBinary   = "redis-server"
 )
 
-// Require skips the test when the server binary is missing, and fails it when
-// also the environment says REQUIRE_REDIS=1. The functions that start servers
-// call it themselves; a test calls it to be skipped before other costly work.
+// Require skips the test when there is no server binary, or fails it if REQUIRE_REDIS
+// is 1. The functions that start servers do the same; a test calls Require to be
+// skipped before other costly work.
 func Require(t testing.TB) {
 	t.Helper()
 	findBinary(t)
 }
 
-// AllowDebug returns the arguments with which a server takes the command DEBUG.
-// Servers before Redis 7 do so without, and do not know the option.
+// AllowDebug returns the arguments that enable the command DEBUG. Before Redis 7 it was
+// always enabled, and the arguments did not exist.
 func AllowDebug(t testing.TB) (args []string) {
 	t.Helper()
 	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
@@ -65,8 +61,8 @@ func AllowDebug(t testing.TB) (args []string) {
 	return []string{"--enable-debug-command", "local"}
 }
 
-// findBinary returns the absolute path of the server binary, or ends the test
-// in the way that [Require] tells.
+// findBinary returns the absolute path of the server binary. If there is none, it ends
+// the test as [Require] does.
 func findBinary(t testing.TB) string {
 	t.Helper()
 	name := os.Getenv(binaryVariable)
@@ -89,12 +85,11 @@ func findBinary(t testing.TB) string {
 	return ""
 }
 
-// doNotCache keeps go test from caching the result of this run: a server that is
-// installed later is outside of what go test compares with the run before. It
-// removes the log in which the testing package lists the files and variables that
-// a run has used, since go test caches no run without one.
+// doNotCache keeps go test from caching this result, because go test does not notice
+// when a server is installed later. It removes the log of the files and variables that
+// the test has used: go test caches no result without that log.
 func doNotCache() {
 	if log := flag.Lookup("test.testlogfile"); log != nil && log.Value.String() != "" {
-		_ = os.Remove(log.Value.String()) // An error leaves the result to be cached.
+		_ = os.Remove(log.Value.String()) // After an error the result is cached.
 	}
 }

@@ -32,7 +32,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// Whoever installs a server after a first run must not see the result of that run.
+// A user who installs a server after a first run must not see the result of that run.
 func TestSkippedResultsAreNotCached(t *testing.T) {
 	t.Parallel()
 	for range 2 {
@@ -58,7 +58,7 @@ func TestStartWaitsForPort(t *testing.T) {
 
 const helperVariable = "REDISTEST_HELPER"
 
-// TestHelper is the test binary that TestServersEndWithTheirTest kills.
+// TestHelper runs in the test binary that TestServersEndWithTheirTest kills.
 func TestHelper(t *testing.T) {
 	if os.Getenv(helperVariable) == "" {
 		t.Skip("runs only for another test")
@@ -86,7 +86,7 @@ func TestServersEndWithTheirTest(t *testing.T) {
 		_, err = fmt.Fscanln(output, &addr)
 		must(t, err)
 		must(t, cmd.Process.Kill())
-		_ = cmd.Wait() // It was killed.
+		_ = cmd.Wait() // The error says that it was killed.
 		ended = append(ended, addr)
 	})
 	for _, addr := range ended {
@@ -100,8 +100,8 @@ func TestServersEndWithTheirTest(t *testing.T) {
 	}
 }
 
-// The moves follow each other so fast that masters hear late of each other's claims.
-func TestNothingIsLostWhileSlotsMoveAndMastersAreReplaced(t *testing.T) {
+// The moves follow each other so fast that masters learn late of each other's epochs.
+func TestNothingIsLostWhileSlotsMoveAndReplicasArePromoted(t *testing.T) {
 	t.Parallel()
 	cluster := Cluster(t, 3, 1, "--requirepass", "secret")
 	client, ctx := cluster.Client(t), testContext(t)
@@ -116,7 +116,7 @@ func TestNothingIsLostWhileSlotsMoveAndMastersAreReplaced(t *testing.T) {
 					return
 				default:
 				}
-				var refusal redis.Error // Servers may refuse while they do not know yet who is master.
+				var refusal redis.Error // Servers may refuse until they know the new master.
 				if err := client.Incr(ctx, "{x}n").Err(); err == nil {
 					counted.Add(1)
 				} else if !errors.As(err, &refusal) {
@@ -144,6 +144,6 @@ func TestNothingIsLostWhileSlotsMoveAndMastersAreReplaced(t *testing.T) {
 	close(stop)
 	load.Wait()
 	if got, err := client.Get(ctx, "{x}n").Int64(); got != counted.Load() || got == 0 || err != nil {
-		t.Errorf("of %d counts the servers have %d, %v", counted.Load(), got, err)
+		t.Errorf("the servers have %d of %d acknowledged increments, %v", got, counted.Load(), err)
 	}
 }

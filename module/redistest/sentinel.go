@@ -21,12 +21,12 @@ type SentinelServers struct {
 	master, replica, sentinel *Server
 }
 
-// Sentinel starts a master, a replica and a sentinel that alone may decide on a
-// failover, and waits until the sentinel knows the two others. The sentinel
-// takes the master for dead after 1 s of silence.
+// Sentinel starts a master, a replica and a sentinel, and waits until the sentinel knows
+// both servers. The sentinel decides alone, and fails over when the master has not
+// answered for 1 s.
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
-	// A sentinel that finds no replica at first looks again after 10 s only.
+	// The replica comes first: a sentinel that finds none looks again after 10 s.
 	pair := Replicated(t, 1)
 	s := &SentinelServers{master: pair.master, replica: pair.replicas[0]}
 	s.sentinel = launch(t, []string{sentinelConfig(t, s.master.port), "--sentinel"})
@@ -41,19 +41,16 @@ func Sentinel(t testing.TB) *SentinelServers {
 // Addr returns the host and port of the sentinel.
 func (s *SentinelServers) Addr() string { return s.sentinel.Addr() }
 
-// MasterName returns the name under which the sentinel knows the master.
+// MasterName returns the name that the sentinel has for the master.
 func (s *SentinelServers) MasterName() string { return masterName }
 
-// Master returns the server that began as the master. A failover does not
-// change the answer.
+// Master returns the server that started as the master, also after a failover.
 func (s *SentinelServers) Master() *Server { return s.master }
 
-// Replica returns the server that began as the replica. A failover does not
-// change the answer.
+// Replica returns the server that started as the replica, also after a failover.
 func (s *SentinelServers) Replica() *Server { return s.replica }
 
-// sentinelConfig writes the settings of a sentinel to a file, where the sentinel
-// keeps what it learns.
+// sentinelConfig writes the configuration file of a sentinel, which the sentinel updates.
 func sentinelConfig(t testing.TB, masterPort int) (path string) {
 	t.Helper()
 	text := fmt.Sprintf(`bind %[1]s
@@ -69,8 +66,7 @@ sentinel failover-timeout %[2]s 5000
 	return path
 }
 
-// waitKnown waits until the sentinel knows the replica as one that follows the
-// master.
+// waitKnown waits until the sentinel knows that the replica follows the master.
 func (s *SentinelServers) waitKnown(ctx context.Context) error {
 	client := redis.NewSentinelClient(s.sentinel.options())
 	defer client.Close()

@@ -22,21 +22,20 @@ const (
 	startTimeout = 10 * time.Second
 	pollInterval = 20 * time.Millisecond
 
-	// The ports of the servers lie below the range from which operating systems
-	// usually take the ports of outgoing connections, and so do the ports of the
-	// cluster bus, 10000 above. Such a port is not taken by chance while its server
-	// is stopped, nor can a client that dials it connect to itself.
+	// Servers use ports below the range that operating systems use for outgoing
+	// connections. The cluster bus uses the port 10000 above, which is below that range,
+	// too. So no other process takes the port of a stopped server by chance, and a client
+	// that dials it cannot connect to itself.
 	firstPort    = 10000
 	portCount    = 10000
 	busOffset    = 10000
 	portAttempts = 200
 )
 
-// Server is one server process, which may be stopped and started again.
+// Server is one server, which can be stopped and started again.
 //
-// Its methods may be called from any goroutine while the test that started it
-// runs. Stop, Start, Pause and Resume report problems as errors of that test,
-// without ending it.
+// Its methods are safe for concurrent use while the test that started it runs. Stop,
+// Start, Pause and Resume report failures with Errorf of that test.
 type Server struct {
 	t        testing.TB
 	binary   string
@@ -50,26 +49,26 @@ type Server struct {
 	closed  bool     // the test is over
 }
 
-// Single starts one standalone server that saves nothing. The arguments are
-// added to its command line, so they can change that: "--appendonly", "yes".
-// With "--requirepass" among them, the clients log in, and so do replicas.
+// Single starts one server that saves no data. The arguments are added to its command
+// line, so "--appendonly", "yes" makes it save data. With "--requirepass", clients and
+// replicas log in.
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return launch(t, dataArgs(args))
 }
 
-// dataArgs is the command line of a server that holds data.
+// dataArgs returns the command line of a server that is not a sentinel.
 func dataArgs(extra []string) []string {
 	args := []string{
 		"--bind", localhost,
 		"--daemonize", "no",
 		"--save", "",
 		"--appendonly", "no",
-		// A replica is served at once, not after the usual 5 s.
+		// The master sends its data to a new replica at once, not after 5 s.
 		"--repl-diskless-sync-delay", "0",
-		// A replica confirms something soon, be it nothing but this ping, which
-		// is usual every 10 s. Before, it counts as new: its master holds writes
-		// back, and a cluster does not name it to clients.
+		// A replica counts as new until it has acknowledged something, at least a ping.
+		// Until then its master sends it no writes, and a cluster does not list it for
+		// clients. The default is a ping every 10 s.
 		"--repl-ping-replica-period", "1",
 	}
 	if password := passwordOf(extra); password != "" {
@@ -87,12 +86,12 @@ func passwordOf(args []string) (password string) {
 	return password
 }
 
-// launch starts a server in a new folder. Where another process takes the port
-// before the server does, it tries the next one.
+// launch starts a server in a new folder. It tries another port if a process uses the
+// first one.
 func launch(t testing.TB, args []string) *Server {
 	t.Helper()
 	s := &Server{t: t, binary: findBinary(t), dir: t.TempDir(), args: args, password: passwordOf(args)}
-	t.Cleanup(s.close) // before that of the folder
+	t.Cleanup(s.close) // runs before the folder is removed
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	err := errPortTaken
@@ -108,7 +107,6 @@ func launch(t testing.TB, args []string) *Server {
 	return s
 }
 
-// isFree asks the kernel whether the port can be listened on.
 func isFree(port int) bool {
 	listener, err := net.Listen("tcp4", localAddr(port))
 	return err == nil && listener.Close() == nil
@@ -116,31 +114,31 @@ func isFree(port int) bool {
 
 func localAddr(port int) string { return net.JoinHostPort(localhost, strconv.Itoa(port)) }
 
-// Addr returns the host and port of the server, which never change.
+// Addr returns the host and port of the server. A restart does not change them.
 func (s *Server) Addr() string { return localAddr(s.port) }
 
-// running tells whether the server has a process, be it a paused one.
+// running reports whether the server has a process, which may be paused.
 func (s *Server) running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process.alive()
 }
 
-// Stop kills the server, as a crash would, and waits until it is gone. It does
-// nothing when the server is stopped already.
+// Stop kills the server, as a crash would, and waits until the process has ended. It
+// does nothing if the server is stopped.
 func (s *Server) Stop() {
 	s.t.Helper()
 	s.do("stop", (*process).kill)
 }
 
-// Pause suspends the server: connections stay open and new ones are accepted by
-// the kernel, but nothing is answered until Resume.
+// Pause suspends the process until Resume. Connections stay open and the kernel accepts
+// new ones, but the server does not answer.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.do("pause", (*process).pause)
 }
 
-// Resume ends the suspension by Pause.
+// Resume continues the process after Pause.
 func (s *Server) Resume() {
 	s.t.Helper()
 	s.do("resume", (*process).resume)
@@ -155,9 +153,8 @@ func (s *Server) do(what string, do func(*process) error) {
 	}
 }
 
-// Start starts the stopped server again, on the same port and in the same
-// folder, and waits until it answers. It does nothing when the server runs, and
-// nothing when the test that started it is over.
+// Start starts the stopped server again, with the same port and folder, and waits until
+// it answers. It does nothing if the server runs, or if its test has ended.
 func (s *Server) Start() {
 	s.t.Helper()
 	s.mu.Lock()
@@ -167,14 +164,14 @@ func (s *Server) Start() {
 	}
 	err := s.run()
 	for end := time.Now().Add(startTimeout); errors.Is(err, errPortTaken) && time.Now().Before(end); err = s.run() {
-		time.Sleep(pollInterval) // Another process may hold the port for a moment.
+		time.Sleep(pollInterval) // Another process may use the port for a moment.
 	}
 	if err != nil {
 		s.t.Errorf("cannot start the server again: %v", err)
 	}
 }
 
-// close ends the server for good.
+// close ends the server, which cannot be started again.
 func (s *Server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,7 +184,7 @@ func (s *Server) close() {
 	}
 }
 
-// run starts a process and waits until it answers. An error shows the log.
+// run starts a process and waits until it answers. Its error includes the log.
 func (s *Server) run() error {
 	p, err := startProcess(s.binary, s.dir, append(slices.Clone(s.args), "--port", strconv.Itoa(s.port)))
 	if err != nil {
@@ -213,10 +210,10 @@ func (s *Server) run() error {
 	return nil
 }
 
-// checkAnswer succeeds when the process answers. It looks at the process id
-// because another server may have taken the port.
+// checkAnswer succeeds if the process answers. It compares the process id because
+// another server may use the port.
 func (s *Server) checkAnswer(ctx context.Context, client *redis.Client) error {
-	// The Redis client would write a log line for every failure to connect.
+	// Dialed first, because the Redis client logs every connection that fails.
 	conn, err := net.DialTimeout("tcp4", s.Addr(), startTimeout)
 	if err != nil {
 		return err
@@ -224,13 +221,13 @@ func (s *Server) checkAnswer(ctx context.Context, client *redis.Client) error {
 	conn.Close()
 	info, err := readInfo(client.Info(ctx, "server"))
 	if err == nil && info["process_id"] != strconv.Itoa(s.process.os.Pid) {
-		err = fmt.Errorf("process %s answers in place of process %d", info["process_id"], s.process.os.Pid)
+		err = fmt.Errorf("process %s answers instead of process %d", info["process_id"], s.process.os.Pid)
 	}
 	return err
 }
 
-// Client returns a client for this server that obeys the deadline of a context.
-// It is closed when the given test ends.
+// Client returns a client for the server. It obeys the deadline of a context, and is
+// closed when the given test ends.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(s.options())
@@ -247,7 +244,7 @@ func (s *Server) options() *redis.Options {
 	}
 }
 
-// adminClient returns a client for asking the server: it fails at once.
+// adminClient returns a client that tries each command once.
 func (s *Server) adminClient() *redis.Client {
 	options := s.options()
 	options.MaxRetries, options.DialerRetries = -1, 1
@@ -266,8 +263,8 @@ func closeAfter(t testing.TB, client redis.UniversalClient) {
 	})
 }
 
-// poll calls check until it succeeds or the context ends, and then returns the
-// last error that was not merely the end of the context.
+// poll calls check until it succeeds or the context ends. It then returns the last error
+// from before the end of the context.
 func poll(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -299,7 +296,7 @@ func readInfo(answer *redis.StringCmd) (map[string]string, error) {
 	return fields, answer.Err()
 }
 
-// logs returns the last log lines of all the servers, for messages.
+// logs returns the last log lines of the servers, for error messages.
 func logs(servers []*Server) string {
 	var text strings.Builder
 	for _, s := range servers {

@@ -15,31 +15,30 @@ import (
 )
 
 const (
-	// askTimeout bounds the wait for one node, which may be paused. It is shorter
-	// than the time after which the cluster itself gives such a node up.
+	// askTimeout is for the answer of one node, which may be paused. It is shorter than
+	// the node timeout.
 	askTimeout = time.Second
 
-	// agreeTimeout is for nodes to hear of a change that has been made. It takes
-	// them a second or two.
+	// agreeTimeout is for all nodes to learn of a change, which usually takes 1 or 2 s.
 	agreeTimeout = 10 * time.Second
 )
 
-// view is what one node says about the cluster.
+// view is one node's knowledge of the cluster.
 type view struct {
 	node   *clusterNode
-	info   map[string]string // of the cluster, and of its own replication
-	ranges []slotRange       // which it tells clients
+	info   map[string]string // CLUSTER INFO and INFO replication
+	ranges []slotRange       // CLUSTER SLOTS
 }
 
-// slotRange is a range of slots with the nodes that have it, the master first. A
-// replica that is new or seems dead is not among them.
+// slotRange is a range of slots with its nodes, the master first. A node does not list
+// replicas that are new or seem dead.
 type slotRange struct {
 	first, last int
 	ids         []string
 }
 
-// views asks the running nodes but the one excepted, side by side. An error tells
-// which of them did not answer; the views of the others are returned nevertheless.
+// views asks all running nodes except one at the same time. It returns the views of the
+// nodes that answered, and an error for the nodes that did not.
 func (c *ClusterServers) views(ctx context.Context, except *Server) ([]*view, error) {
 	views, errs := make([]*view, len(c.nodes)), make([]error, len(c.nodes))
 	var group sync.WaitGroup
@@ -64,7 +63,7 @@ func (n *clusterNode) view(ctx context.Context) (*view, error) {
 	}
 	v := &view{node: n, info: map[string]string{}}
 	for _, answer := range []*redis.StringCmd{cluster, replication} {
-		fields, _ := readInfo(answer) // Exec has told of errors.
+		fields, _ := readInfo(answer) // Exec has returned the error.
 		maps.Copy(v.info, fields)
 	}
 	for _, answer := range slots.Val() {
@@ -89,19 +88,25 @@ func (v *view) master(slot int) string {
 	return ""
 }
 
-// MasterOf returns the running server that is the master of the slot. It waits
-// some seconds for that: after a crash there is none until a replica has taken
-// over, and one that comes back takes itself for the master until it hears of that.
+// MasterOf returns the running server that is the master of the slot. It waits up to
+// 10 s: after a crash there is none until a replica is promoted, and a master that comes
+// back considers itself the master until it learns of that.
 func (c *ClusterServers) MasterOf(ctx context.Context, slot int) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, agreeTimeout)
 	defer cancel()
-	return c.waitMaster(ctx, slot, nil)
+	return c.WaitTakeover(ctx, slot, nil)
 }
 
-// waitMaster waits for a master of the slot. The server excepted is not asked.
-func (c *ClusterServers) waitMaster(ctx context.Context, slot int, except *Server) (master *Server, err error) {
+// WaitTakeover waits until a replica has replaced the slot's stopped or paused master,
+// and most other nodes know that. It returns the new master. This takes the node
+// timeout and about 1 s more. A majority of the masters must run, so a cluster of one or
+// two masters has no failover after a crash.
+//
+// Do not start the old master before: it would still be the master, but empty unless
+// the arguments made it save its data.
+func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Server) (master *Server, err error) {
 	err = poll(ctx, func(ctx context.Context) error {
-		views, errs := c.views(ctx, except)
+		views, errs := c.views(ctx, from)
 		node, err := owner(views, slot)
 		if err != nil {
 			return errors.Join(err, errs)
@@ -112,9 +117,9 @@ func (c *ClusterServers) waitMaster(ctx context.Context, slot int, except *Serve
 	return master, err
 }
 
-// owner returns the node that takes itself for the master of the slot, where it is
-// alone and most of the others say so, too. Not all have to: the target of a move
-// does not learn on its own that a replica has replaced the source.
+// owner returns the node that considers itself the master of the slot, if it is the only
+// one and most views agree. Not all need to agree: the target of a move does not learn
+// by itself that a replica has replaced the source.
 func owner(views []*view, slot int) (*clusterNode, error) {
 	var owner *view
 	votes := map[string]int{}
@@ -134,8 +139,8 @@ func owner(views []*view, slot int) (*clusterNode, error) {
 	return owner.node, nil
 }
 
-// ReplicasOf returns the running replicas of the master that clients are told of,
-// in the order of Nodes. A master without slots has none.
+// ReplicasOf returns the running replicas that the master lists for clients, in the
+// order of Nodes. A master without slots lists none.
 func (c *ClusterServers) ReplicasOf(ctx context.Context, master *Server) (replicas []*Server, err error) {
 	node, err := c.node(master)
 	if err != nil {
@@ -154,13 +159,12 @@ func (c *ClusterServers) ReplicasOf(ctx context.Context, master *Server) (replic
 	return replicas, nil
 }
 
-// WaitWhole waits until the running nodes find the cluster whole: all slots are
-// served, all nodes know the latest change, tell clients the same, and of exactly
-// these servers, and every replica follows its master. It does not matter which
-// servers are stopped if the others serve all slots, but one that is paused must
-// be resumed first. A slot whose move is under way is no obstacle.
+// WaitWhole waits until the cluster is whole: the running nodes serve all slots, every
+// replica follows its master, and all nodes know the latest change and list the same
+// servers for clients, namely the running ones. Servers may be stopped if the others
+// serve all slots, and slots may be moving. A paused server must be resumed before.
 //
-// When the context ends before, the error tells what was still missing.
+// When the context ends first, the error names what is missing.
 func (c *ClusterServers) WaitWhole(ctx context.Context) error {
 	return poll(ctx, func(ctx context.Context) error {
 		views, err := c.views(ctx, nil)
@@ -186,28 +190,28 @@ func (v *view) checkWhole(views []*view) error {
 	if link := v.info["master_link_status"]; link != "up" && v.info["role"] != "master" {
 		return fmt.Errorf("the link to the master is %q", link)
 	}
-	if told, other := fmt.Sprint(v.ranges), fmt.Sprint(views[0].ranges); told != other {
-		return fmt.Errorf("tells clients of %s, and %s of %s", told, views[0].node.Addr(), other)
+	if listed, other := fmt.Sprint(v.ranges), fmt.Sprint(views[0].ranges); listed != other {
+		return fmt.Errorf("lists %s for clients, and %s lists %s", listed, views[0].node.Addr(), other)
 	}
-	named := map[string]bool{}
+	listed := map[string]bool{}
 	for _, r := range v.ranges {
 		for _, id := range r.ids {
-			named[id] = true
+			listed[id] = true
 		}
 	}
 	for _, other := range views {
-		if !named[other.node.id] && other.info["role"] != "master" { // which may have no slots
-			return fmt.Errorf("does not tell clients of %s", other.node.Addr())
+		if !listed[other.node.id] && other.info["role"] != "master" { // A master may have no slots.
+			return fmt.Errorf("does not list %s for clients", other.node.Addr())
 		}
-		delete(named, other.node.id)
+		delete(listed, other.node.id)
 	}
-	if len(named) > 0 {
-		return fmt.Errorf("tells clients of %d servers that do not run", len(named))
+	if len(listed) > 0 {
+		return fmt.Errorf("lists %d servers for clients that do not run", len(listed))
 	}
 	return nil
 }
 
-// checkEpochs succeeds when all nodes know the latest claim to slots.
+// checkEpochs succeeds when all nodes know the latest epoch.
 func checkEpochs(views []*view) error {
 	for _, v := range views {
 		const epoch = "cluster_current_epoch"
