@@ -27,8 +27,8 @@ type Config struct {
 
 	// MaxInFlight is how many requests to push gateways may be under way from this
 	// host, half of them to gateways that take longer than a second, or have not
-	// answered yet. Each has a connection, which with TLS takes about 36 KB. At least
-	// 16; default 2,048.
+	// answered yet. Half as many more may be the first to new gateways. Each has a
+	// connection, which with TLS takes about 36 KB. At least 16; default 2,048.
 	MaxInFlight int
 
 	// MaxPerGateway is how many requests may be under way to one gateway, for one app.

@@ -53,7 +53,7 @@ const (
 
 // Config bounds a [Scheduler].
 type Config struct {
-	MaxInFlight int            // requests under way, half of them to gates that are slow or new
+	MaxInFlight int            // requests under way, half of them to gates that are slow or new, but see maxSlow
 	MaxPerGate  int            // to one gate
 	Random      func() float64 // from 0 to 1
 }
@@ -211,7 +211,7 @@ func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, d
 func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) {
 	isFull := s.inFlight-s.slow >= s.cfg.MaxInFlight/2
 	if g.isSlow {
-		isFull = s.slow >= s.cfg.MaxInFlight/2
+		isFull = s.slow >= s.maxSlow(g)
 	}
 	recent := 0
 	for _, t := range u.turns {
@@ -226,6 +226,17 @@ func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) 
 		return s.putOff(shortDelay, g.refused.add(now, time.Second), manyOfGate)
 	}
 	return 0
+}
+
+// maxSlow is how many requests may be under way to slow gates when one more to a gate
+// begins. The first request to a new gate has room of its own: otherwise gates that
+// hang would keep a host from all gates that it has not sent to before.
+func (s *Scheduler) maxSlow(g *gate) int {
+	isNew := len(g.turns) == 0 && g.took.IsZero() && g.failedAt.IsZero() && g.throttled == nil
+	if isNew {
+		return s.cfg.MaxInFlight
+	}
+	return s.cfg.MaxInFlight / 2
 }
 
 // putOff returns a delay from d to three times d, or in proportion more where more than
