@@ -1,0 +1,467 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+const (
+	fairUsers    = 40                    // users of the gateway that works
+	fairInterval = 10 * time.Millisecond // between events for these users
+	fairDelay    = time.Second           // the longest delay that others may cause
+)
+
+// timedGateway is a push gateway that works. It records when each event arrived first.
+type timedGateway struct {
+	url   string
+	delay atomic.Int64 // nanoseconds before each answer
+
+	mu      sync.Mutex
+	arrived map[string]time.Time
+	more    chan struct{} // has a value after a notification has arrived
+}
+
+func newTimedGateway(tb testing.TB) *timedGateway {
+	g := &timedGateway{arrived: map[string]time.Time{}, more: make(chan struct{}, 1)}
+	server := httptest.NewServer(g)
+	tb.Cleanup(server.Close)
+	g.url = server.URL + pusher.NotifyPath
+	return g
+}
+
+func (g *timedGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	at := time.Now()
+	body, _ := io.ReadAll(r.Body)
+	_, rest, _ := strings.Cut(string(body), `"event_id":"`)
+	event, _, _ := strings.Cut(rest, `"`)
+	g.mu.Lock()
+	if _, found := g.arrived[event]; !found {
+		g.arrived[event] = at
+	}
+	g.mu.Unlock()
+	select {
+	case g.more <- struct{}{}:
+	default:
+	}
+	time.Sleep(time.Duration(g.delay.Load()))
+	io.WriteString(w, `{"rejected":[]}`)
+}
+
+// wait waits until each event has arrived, and returns how long they took.
+func (g *timedGateway) wait(tb testing.TB, sent map[string]time.Time) (took []time.Duration) {
+	tb.Helper()
+	timeout := time.After(never)
+	for {
+		took = took[:0]
+		g.mu.Lock()
+		for event, at := range sent {
+			if arrived, found := g.arrived[event]; found {
+				took = append(took, arrived.Sub(at))
+			}
+		}
+		g.mu.Unlock()
+		if len(took) == len(sent) {
+			return took
+		}
+		select {
+		case <-g.more:
+		case <-timeout:
+			tb.Fatalf("%d of %d notifications have arrived at the gateway that works", len(took), len(sent))
+		}
+	}
+}
+
+// fairness is a few hosts on one Redis. They send to users of a gateway that works, while
+// other users and gateways try to delay these notifications.
+type fairness struct {
+	t      *testing.T
+	client *redis.Client
+	http   *http.Client
+	hosts  []*deliveryHost
+	works  *timedGateway
+
+	mu     sync.Mutex
+	events int
+}
+
+func startFairness(t *testing.T, hosts int) *fairness {
+	redistest.Require(t)
+	server := redistest.Single(t)
+	f := &fairness{
+		t: t, client: server.Client(t), works: newTimedGateway(t),
+		http: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}},
+	}
+	t.Cleanup(f.http.CloseIdleConnections)
+	f.setPushers(fairUsers, f.user, func(int) pusher.Pusher { return pusherAt(f.works.url, "key") })
+	for range hosts {
+		f.hosts = append(f.hosts, startDeliveryHost(t, server.Addr(), rediscommit.Durability{}))
+	}
+	return f
+}
+
+func (f *fairness) user(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%d:x", n%fairUsers)) }
+
+// setPushers sets n pushers: number i is each(i), of the user of(i).
+func (f *fairness) setPushers(n int, of func(int) mxid.UserID, each func(int) pusher.Pusher) {
+	f.t.Helper()
+	push, err := pushfx.New(f.client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	const callers = 8
+	var setting sync.WaitGroup
+	for caller := range callers {
+		setting.Go(func() {
+			for i := caller; i < n; i += callers {
+				p := each(i)
+				p.Pushkey = fmt.Sprint(p.Pushkey, i)
+				if err := push.Pushers.Set(f.t.Context(), of(i), p, pusher.KeepOthers); err != nil {
+					f.t.Error(err)
+				}
+			}
+		})
+	}
+	setting.Wait()
+}
+
+// send asks one host after the other to send an event, until one takes it. It returns
+// the event's id.
+func (f *fairness) send(first int, users ...mxid.UserID) (event string) {
+	f.mu.Lock()
+	f.events++
+	event = fmt.Sprintf("$%06d", f.events)
+	f.mu.Unlock()
+	request := sendRequest{Event: fmt.Sprintf(chaosEvent, event), Members: users}
+	for n := first; f.t.Context().Err() == nil; n++ {
+		ctx, cancel := context.WithTimeout(f.t.Context(), chaosTimeout)
+		taken := f.hosts[n%len(f.hosts)].send(ctx, f.http, request)
+		cancel()
+		if taken {
+			break
+		}
+	}
+	return event
+}
+
+// run sends events for a while, to one user after the other and by one host after the
+// other. It returns when all notifications have arrived.
+func (f *fairness) run(d time.Duration) timings {
+	f.t.Helper()
+	sent := map[string]time.Time{}
+	var mu sync.Mutex
+	var sending sync.WaitGroup
+	every := time.NewTicker(fairInterval)
+	defer every.Stop()
+	for n, end := 0, time.Now().Add(d); time.Now().Before(end); n++ {
+		sending.Go(func() {
+			at := time.Now()
+			event := f.send(n, f.user(n))
+			mu.Lock()
+			defer mu.Unlock()
+			sent[event] = at
+		})
+		<-every.C
+	}
+	sending.Wait()
+	return f.works.wait(f.t, sent)
+}
+
+// attack calls do once in each interval, until the test calls end.
+func (f *fairness) attack(interval time.Duration, do func()) (end func()) {
+	ctx, cancel := context.WithCancel(f.t.Context())
+	var running sync.WaitGroup
+	running.Go(func() {
+		for ctx.Err() == nil {
+			do()
+			_ = sleep(ctx, interval)
+		}
+	})
+	return func() {
+		cancel()
+		running.Wait()
+	}
+}
+
+// fullSize returns the size of a test: its full one with -chaos.
+func fullSize[T any](short, full T) T {
+	if *chaosTime > 0 {
+		return full
+	}
+	return short
+}
+
+// length is how long an attack lasts.
+func length() time.Duration { return fullSize(3*time.Second, 20*time.Second) }
+
+// timings are the times that notifications took, from the request that sent the event.
+type timings []time.Duration
+
+func (all timings) p99() time.Duration     { return quantile(all, 0.99) }
+func (all timings) longest() time.Duration { return quantile(all, 1) }
+
+func (all timings) String() string {
+	return fmt.Sprintf("%d notifications, 0 lost: p50 %v, p99 %v, longest %v", len(all),
+		quantile(all, 0.5).Round(time.Millisecond), all.p99().Round(time.Millisecond), all.longest().Round(time.Millisecond))
+}
+
+// compare checks that an attack delays other users by no more than a limit.
+func (f *fairness) compare(before, during timings, limit time.Duration) {
+	f.t.Helper()
+	f.t.Logf("before the attack: %v", before)
+	f.t.Logf("during the attack: %v", during)
+	if p99 := during.p99(); p99 > before.p99()+limit {
+		f.t.Errorf("the attack delays others: p99 is %v, and was %v before", p99, before.p99())
+	}
+}
+
+// manyGateways starts gateways on n ports, and returns their URLs.
+func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string) {
+	t.Helper()
+	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}
+	t.Cleanup(func() { server.Close() })
+	for range n {
+		listener, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		go server.Serve(listener)
+		urls = append(urls, "http://"+listener.Addr().String()+pusher.NotifyPath)
+	}
+	return urls
+}
+
+// answerAfter is a gateway that takes each notification after a time.
+func answerAfter(d time.Duration) http.HandlerFunc {
+	gateway := receiver.New(func(receiver.Notification) {})
+	gateway.Make(receiver.Trouble{Delay: d})
+	return gateway.ServeHTTP
+}
+
+func always(user mxid.UserID) func(int) mxid.UserID { return func(int) mxid.UserID { return user } }
+
+// TestASlowAccountDoesNotDelayOtherUsers: an account has ten gateways that answer after
+// 4.9 s, and gets 50 events a second.
+func TestASlowAccountDoesNotDelayOtherUsers(t *testing.T) {
+	t.Parallel()
+	f := startFairness(t, 1)
+	slow := manyGateways(t, 10, answerAfter(4900*time.Millisecond))
+	const attacker = "@attacker:x"
+	f.setPushers(len(slow), always(attacker), func(n int) pusher.Pusher { return pusherAt(slow[n], "slow") })
+	before := f.run(length())
+	end := f.attack(20*time.Millisecond, func() { f.send(0, attacker) })
+	during := f.run(length())
+	end()
+	f.compare(before, during, fairDelay)
+}
+
+// TestAccountsWithAHundredSlowPushersDoNotDelayOtherUsers: each pusher has another gateway,
+// and all these gateways answer after 0.9 s.
+func TestAccountsWithAHundredSlowPushersDoNotDelayOtherUsers(t *testing.T) {
+	t.Parallel()
+	const pushers = 100 // of each account
+	n := fullSize(5, 10)
+	f := startFairness(t, 1)
+	slow := manyGateways(t, n*pushers, answerAfter(900*time.Millisecond))
+	attacker := func(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@attacker%d:x", i%n)) }
+	f.setPushers(len(slow), attacker, func(i int) pusher.Pusher { return pusherAt(slow[i], "slow") })
+	var attackers []mxid.UserID
+	for i := range n {
+		attackers = append(attackers, attacker(i))
+	}
+	before := f.run(length())
+	end := f.attack(200*time.Millisecond, func() { f.send(0, attackers...) })
+	during := f.run(length())
+	end()
+	f.compare(before, during, fairDelay)
+}
+
+// TestAFailingAppDoesNotDelayOtherAppsOfItsGateway: the gateway answers 502 for one
+// of two apps.
+func TestAFailingAppDoesNotDelayOtherAppsOfItsGateway(t *testing.T) {
+	t.Parallel()
+	f := startFairness(t, 1)
+	gateway := manyGateways(t, 1, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err == nil && strings.Contains(string(body), `"failing"`) {
+			w.WriteHeader(http.StatusBadGateway)
+			return
+		}
+		r.Body = io.NopCloser(strings.NewReader(string(body)))
+		f.works.ServeHTTP(w, r)
+	})[0]
+	app := func(name string) func(int) pusher.Pusher {
+		return func(int) pusher.Pusher {
+			p := pusherAt(gateway, name)
+			p.AppID = name
+			return p
+		}
+	}
+	failing := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@failing%d:x", n)) }
+	f.setPushers(fairUsers, failing, app("failing"))
+	other := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@other%d:x", n)) }
+	f.setPushers(fairUsers, other, app("other"))
+
+	sent, n := map[string]time.Time{}, 0
+	for end := time.Now().Add(closeAfter + length()); time.Now().Before(end); n++ {
+		f.send(0, failing(n%fairUsers))
+		at := time.Now()
+		sent[f.send(0, other(n%fairUsers))] = at
+		time.Sleep(fairInterval)
+	}
+	took := timings(f.works.wait(t, sent))
+	t.Logf("the app that works: %v", took)
+	if took.p99() > 2*time.Second {
+		t.Errorf("the p99 of the app that works is %v, want at most 2 s", took.p99())
+	}
+}
+
+// closeAfter is how long a gateway takes nothing before it is closed.
+const closeAfter = 5 * time.Second
+
+// TestGatewaysThatCutConnectionsDoNotDelayOtherUsers: after a while without other
+// notifications, the host cannot tell these gateways from a network that is down.
+func TestGatewaysThatCutConnectionsDoNotDelayOtherUsers(t *testing.T) {
+	t.Parallel()
+	f := startFairness(t, 1)
+	cut := manyGateways(t, 20, func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) })
+	cutting := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@cut%d:x", n)) }
+	const users = 2000
+	f.setPushers(users, cutting, func(n int) pusher.Pusher { return pusherAt(cut[n%len(cut)], "cut") })
+	var all []mxid.UserID
+	for n := range users {
+		all = append(all, cutting(n))
+	}
+	before := f.run(time.Second)
+	end := f.attack(time.Second, func() { f.send(0, all...) })
+	time.Sleep(2 * closeAfter)
+	during := f.run(fairInterval)
+	end()
+	f.compare(before, during, fairDelay)
+}
+
+// TestAStoppingHostDoesNotDelayNotifications stops one of two hosts while its requests to
+// a gateway hang.
+func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
+	t.Parallel()
+	f := startFairness(t, 2)
+	hanging := manyGateways(t, 1, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })[0]
+	hangs := func(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@hangs%d:x", n)) }
+	f.setPushers(fairUsers, hangs, func(int) pusher.Pusher { return pusherAt(hanging, "hangs") })
+	before := f.run(2 * time.Second)
+	for n := range fairUsers {
+		f.send(n, hangs(n))
+	}
+	stop := time.AfterFunc(time.Second, func() { f.hosts[0].signal(t, syscall.SIGTERM) })
+	defer stop.Stop()
+	during := f.run(4 * time.Second)
+	t.Logf("before the stop: %v", before)
+	t.Logf("during the stop: %v", during)
+	if during.longest() > before.longest()+fairDelay {
+		t.Errorf("the latest notification took %v", during.longest())
+	}
+}
+
+// TestNotificationsGoOnWithinSixSecondsOfAKill kills one of three hosts while
+// requests are under way.
+func TestNotificationsGoOnWithinSixSecondsOfAKill(t *testing.T) {
+	t.Parallel()
+	f := startFairness(t, 3)
+	f.works.delay.Store(int64(200 * time.Millisecond))
+	before := f.run(time.Second)
+	kill := time.AfterFunc(time.Second, func() { f.hosts[0].signal(t, syscall.SIGKILL) })
+	defer kill.Stop()
+	during := f.run(length())
+	t.Logf("before the kill: %v", before)
+	t.Logf("during the kill: %v", during)
+	if during.longest() > 6*time.Second+before.longest() {
+		t.Errorf("the latest notification took %v", during.longest())
+	}
+}
+
+// TestHangingGatewaysDoNotDelayOtherUsers: the gateways get as many notifications before
+// they hang as after. Each has two pushers, so that a thousand of them use all requests
+// that a host makes to slow gateways.
+func TestHangingGatewaysDoNotDelayOtherUsers(t *testing.T) {
+	t.Parallel()
+	n := fullSize(100, 1000)
+	f := startFairness(t, 1)
+	var hang atomic.Bool
+	gateways := manyGateways(t, n, func(w http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		if hang.Load() {
+			<-r.Context().Done()
+		}
+		io.WriteString(w, `{"rejected":[]}`)
+	})
+	users := make([]mxid.UserID, 2*n)
+	for i := range users {
+		users[i] = mxid.UserID(fmt.Sprintf("@hangs%d:x", i))
+	}
+	f.setPushers(len(users), func(i int) mxid.UserID { return users[i] }, func(i int) pusher.Pusher { return pusherAt(gateways[i%n], "hangs") })
+	defer f.attack(time.Second, func() { f.send(0, users...) })()
+	before := f.run(length())
+	hang.Store(true)
+	time.Sleep(time.Second)
+	during := f.run(length())
+	f.compare(before, during, max(before.p99()/2, 100*time.Millisecond))
+	f.checkNewGateway()
+	resident := residentBytes(t, f.hosts[0].command.Process.Pid)
+	t.Logf("%d gateways hang; the host has %d MB", n, resident>>20)
+	if resident > 300<<20 {
+		t.Errorf("the host has %d bytes in memory", resident)
+	}
+}
+
+// checkNewGateway checks that nothing delays the first notification to a gateway.
+func (f *fairness) checkNewGateway() {
+	f.t.Helper()
+	const user = "@new:x"
+	f.setPushers(1, always(user), func(int) pusher.Pusher {
+		p := pusherAt(f.works.url, "new")
+		p.AppID = "new"
+		return p
+	})
+	at := time.Now()
+	took := f.works.wait(f.t, map[string]time.Time{f.send(0, user): at})
+	f.t.Logf("a new gateway: %v", took[0].Round(time.Millisecond))
+	if took[0] > fairDelay {
+		f.t.Errorf("the first notification of a new gateway took %v", took[0])
+	}
+}
+
+// residentBytes is the memory that a process has in use.
+func residentBytes(t *testing.T, pid int) int64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Skip(err) // not on Linux
+	}
+	_, rest, _ := strings.Cut(string(text), "VmRSS:")
+	number, _, _ := strings.Cut(strings.TrimSpace(rest), " ")
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n << 10
+}
