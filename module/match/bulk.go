@@ -2,6 +2,7 @@ package match
 
 import (
 	"context"
+	"math"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -13,8 +14,17 @@ import (
 type Member struct {
 	User        mxid.UserID
 	DisplayName string // as in [Facts]
-	Rules       *Rules // nil: nothing is done for this member
+
+	// Power is the member's power level in the room, for the condition
+	// recipient_permission; nil if it is not known. [CreatorPower] is the level of a
+	// creator in room version 12 and later. Members may share a pointer.
+	Power *int64
+
+	Rules *Rules // nil: the member gets no result
 }
+
+// CreatorPower is a power level above all others.
+const CreatorPower = math.MaxInt64
 
 // bulkStep is how many members a worker takes at a time.
 const bulkStep = 256
@@ -37,7 +47,7 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	var taken atomic.Int64
 	var wait sync.WaitGroup
 	work := func() {
-		w := bulkWorker{results: map[*Rules]*bulkResult{}}
+		w := bulkWorker{results: map[*Rules][]bulkResult{}}
 		w.subject = newSubject(event, Facts{Room: room})
 		for ctx.Err() == nil {
 			start := int(taken.Add(1)-1) * bulkStep
@@ -62,17 +72,20 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 // bulkWorker evaluates one event for many members.
 type bulkWorker struct {
 	subject subject // with the member that is evaluated
-	results map[*Rules]*bulkResult
-	last    *Rules // the set that was asked for last, and its result
-	found   *bulkResult
+	results map[*Rules][]bulkResult
+	last    *Rules // the set of the previous member, and its results
+	found   []bulkResult
 	work    int // since the last pause
 }
 
-// bulkResult is the result of a set for all those for whom none of some
-// conditions holds.
+// maxShared bounds the results that are kept for a shared set.
+const maxShared = 4
+
+// bulkResult is the result of a shared set for all members for whom the conditions
+// about the member hold as noted.
 type bulkResult struct {
 	result Result
-	unless notes
+	notes  []note
 }
 
 // evaluate fills in the results of members. It stops early if the context ends.
@@ -93,53 +106,44 @@ func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []R
 }
 
 func (w *bulkWorker) resultFor(m *Member) Result {
-	shared := w.sharedResult(m.Rules)
-	if shared != nil && len(shared.unless.conditions) == 0 {
-		return shared.result
+	if m.Rules.shared {
+		if m.Rules != w.last {
+			w.last, w.found = m.Rules, w.results[m.Rules]
+		}
+		if len(w.found) > 0 && len(w.found[0].notes) == 0 { // no condition is about the member
+			return w.found[0].result
+		}
 	}
-	w.subject.setUser(m.User, m.DisplayName)
-	result := w.evaluateFor(m.Rules, shared)
+	w.subject.setUser(m.User, m.DisplayName, m.Power)
+	result := w.evaluateFor(m.Rules)
 	w.work += maxWork - w.subject.meter.left
 	return result
 }
 
-// sharedResult returns what is kept of a shared set, nil if there is nothing.
-func (w *bulkWorker) sharedResult(rules *Rules) *bulkResult {
+// evaluateFor evaluates a set for the subject's user, unless a kept result is also
+// the user's.
+func (w *bulkWorker) evaluateFor(rules *Rules) Result {
 	if !rules.shared {
-		return nil
-	}
-	if rules != w.last {
-		w.last, w.found = rules, w.results[rules]
-	}
-	return w.found
-}
-
-// evaluateFor evaluates a set for the subject's user.
-func (w *bulkWorker) evaluateFor(rules *Rules, shared *bulkResult) Result {
-	switch {
-	case !rules.shared:
 		return rules.evaluate(&w.subject)
-	case shared == nil:
-		return w.evaluateShared(rules)
 	}
-	for _, c := range shared.unless.conditions {
-		w.subject.meter.spend(c.work())
-		if c.holds(&w.subject) {
-			return rules.evaluate(&w.subject)
+	for i := range w.found {
+		if w.subject.agrees(w.found[i].notes) {
+			return w.found[i].result
 		}
 	}
-	return shared.result
+	return w.evaluateShared(rules)
 }
 
-// evaluateShared evaluates a shared set, and keeps the result if no condition
-// holds that is about the user.
+// evaluateShared evaluates a shared set, and keeps the result if there is room.
 func (w *bulkWorker) evaluateShared(rules *Rules) Result {
-	shared := &bulkResult{}
-	w.subject.notes = &shared.unless
-	shared.result = rules.evaluate(&w.subject)
-	w.subject.notes = nil
-	if !shared.unless.anyHeld {
-		w.results[rules], w.found = shared, shared
+	if len(w.found) == maxShared {
+		return rules.evaluate(&w.subject)
 	}
-	return shared.result
+	notes := []note{}
+	w.subject.notes = &notes
+	result := rules.evaluate(&w.subject)
+	w.subject.notes = nil
+	w.found = append(w.found, bulkResult{result, notes})
+	w.results[rules] = w.found
+	return result
 }

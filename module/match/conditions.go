@@ -24,6 +24,7 @@ const (
 	displayName                      // contains_display_name
 	memberCount                      // room_member_count
 	mayNotify                        // sender_notification_permission
+	hasPermission                    // recipient_permission
 	withoutMentions                  // legacy rules: the event has no m.mentions
 	sameText                         // room and sender rules: the property is exactly this string
 )
@@ -53,11 +54,15 @@ type subject struct {
 	facts Facts
 	meter meter
 
-	notes *notes // nil: none are taken
+	notes *[]note // nil: none are taken
 
 	named    answer // whether the body has the display name
 	foldedOf *property
 	folded   string // the value of foldedOf, if it is a long text
+
+	permission *condition // the last hasPermission condition
+	needed     int64      // the level that it needs in the room
+	isNone     bool       // the room has no level for it
 }
 
 // answer is one that is found once for an evaluation.
@@ -74,26 +79,35 @@ func newSubject(event *Event, facts Facts) subject {
 }
 
 // setUser begins an evaluation for another user.
-func (s *subject) setUser(user mxid.UserID, displayName string) {
-	s.facts.User, s.facts.DisplayName = user, displayName
+func (s *subject) setUser(user mxid.UserID, displayName string, power *int64) {
+	s.facts.User, s.facts.DisplayName, s.facts.Power = user, displayName, power
 	s.meter, s.named = meter{left: maxWork}, notAsked
 }
 
-// notes are the conditions of an evaluation that may hold for one user and not
-// for another who shares the set.
-type notes struct {
-	conditions []*condition
-	anyHeld    bool
+// note is a condition that may hold for one user and not for another user with the
+// same set.
+type note struct {
+	condition *condition
+	held      bool
 }
 
-// note adds such a condition to the notes, if these are taken, and returns
-// whether it holds.
+// note notes such a condition, if notes are taken, and returns whether it holds.
 func (s *subject) note(c *condition, holds bool) bool {
 	if s.notes != nil {
-		s.notes.conditions = append(s.notes.conditions, c)
-		s.notes.anyHeld = s.notes.anyHeld || holds
+		*s.notes = append(*s.notes, note{c, holds})
 	}
 	return holds
+}
+
+// agrees reports whether all conditions hold for the subject's user as noted.
+func (s *subject) agrees(notes []note) bool {
+	for i := range notes {
+		s.meter.spend(notes[i].condition.work())
+		if notes[i].condition.holds(s) != notes[i].held {
+			return false
+		}
+	}
+	return true
 }
 
 // work returns what testing the condition costs, without the comparison of a
@@ -124,6 +138,8 @@ func (c *condition) holds(s *subject) bool {
 		return s.facts.Room.MemberCount > 0 && c.count.holds(s.facts.Room.MemberCount)
 	case mayNotify:
 		return s.facts.Room.Power != nil && s.facts.Room.Power.mayNotify(c.text)
+	case hasPermission:
+		return s.note(c, s.hasPermission(c))
 	case never:
 		return false
 	}
@@ -215,6 +231,10 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	case "sender_notification_permission":
 		if parts.key.kind == textual {
 			c.op, c.text = mayNotify, parts.key.text
+		}
+	case "recipient_permission", "org.matrix.msc4506.recipient_permission": // MSC4506
+		if parts.key.kind == textual {
+			c.op, c.text = hasPermission, parts.key.text
 		}
 	}
 	return c

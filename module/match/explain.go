@@ -119,6 +119,8 @@ func (c *condition) saw(s *subject) string {
 		return "the room has " + strconv.Itoa(room.MemberCount) + " members"
 	case mayNotify:
 		return room.sawForPower(c.text)
+	case hasPermission:
+		return s.facts.sawForPermission(c.text)
 	}
 	return c.key.path() + " is " + s.event.show(s.event.find(&c.key))
 }
@@ -140,6 +142,20 @@ func (r Room) sawForPower(notification string) string {
 		return "the room has no level for the notification " + show(notification)
 	}
 	return fmt.Sprintf("the sender has power level %d, %d is needed", r.Power.Sender, needed)
+}
+
+func (f *Facts) sawForPermission(action string) string {
+	if f.Room.Power == nil {
+		return "the room's power levels are not known"
+	}
+	needed, found := f.Room.Power.neededFor(action)
+	switch {
+	case !found:
+		return show(action) + " is none of ban, invite, kick and redact"
+	case f.Power == nil:
+		return "the user's power level is not known"
+	}
+	return fmt.Sprintf("the user has power level %d, %d is needed to %s", *f.Power, needed, action)
 }
 
 // path writes a key as a condition has it.

@@ -39,30 +39,42 @@ func explainedSet(t *testing.T) pushrule.Ruleset {
 
 func TestExplanations(t *testing.T) {
 	t.Parallel()
-	rules := match.Compile(explainedSet(t))
+	rules, features := match.Compile(explainedSet(t)), match.Compile(allFeatures(t).For("@alice:example.org"))
+	level := int64(20)
+	const knock = `{"type":"m.room.member","sender":"@carol:example.org","state_key":"@carol:example.org","content":{"membership":"knock"}}`
 	for name, test := range map[string]struct {
 		event string
 		facts match.Facts
+		rules *match.Rules
 	}{
 		"keyword": {
 			`{"type":"m.room.message","room_id":"!a:example.org","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"The Cake is a lie"}}`,
 			match.Facts{User: "@alice:example.org", DisplayName: "Alice", Room: match.Room{MemberCount: 3, Power: &match.Power{}}},
+			rules,
 		},
 		"nothing_known": {
 			`{"type":"org.example.thing","sender":"@carol:example.org","content":{"n":1.5,"m.mentions":{"user_ids":["@bob:example.org",{},7]},"body":"` + strings.Repeat("many words ", 30) + `"}}`,
 			match.Facts{User: "@alice:example.org"},
+			rules,
 		},
 		"mention_of_all": {
 			`{"type":"m.room.message","room_id":"!a:example.org","sender":"@carol:example.org","content":{"msgtype":"m.text","body":"Hi all","m.mentions":{"room":true}}}`,
 			match.Facts{User: "@alice:example.org", DisplayName: "Alice", Room: match.Room{MemberCount: 12, Power: &match.Power{Sender: 20, Notifications: map[string]int64{"party": 25}}}},
+			rules,
 		},
 		"own": {
 			`{"type":"m.room.message","room_id":"!quiet:example.org","sender":"@alice:example.org","content":{"body":"Alice"}}`,
 			match.Facts{User: "@alice:example.org", DisplayName: "Alice"},
+			rules,
 		},
+		"knock": {
+			knock, match.Facts{User: "@alice:example.org", Power: &level, Room: match.Room{Power: &match.Power{Permissions: map[string]int64{"invite": 50}}}}, features,
+		},
+		"knock_unknown_level": {knock, match.Facts{User: "@alice:example.org", Room: match.Room{Power: &match.Power{}}}, features},
+		"knock_unknown_room":  {knock, match.Facts{User: "@alice:example.org", Power: &level}, features},
 	} {
 		t.Run(name, func(t *testing.T) {
-			explanation := rules.Explain(readEvent(t, test.event), test.facts)
+			explanation := test.rules.Explain(readEvent(t, test.event), test.facts)
 			golden(t, "explain_"+name+".txt", explanation.String())
 			var read struct {
 				Rules  []struct{ Verdict, Condition any }

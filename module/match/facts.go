@@ -9,6 +9,7 @@ import (
 type Facts struct {
 	User        mxid.UserID // whose rules they are
 	DisplayName string      // the user's in the room; empty: none, or not known
+	Power       *int64      // the user's power level in the room, see [Member]; nil: not known
 	Room        Room
 }
 

@@ -2,6 +2,7 @@ package match
 
 import (
 	"errors"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -14,6 +15,7 @@ type Power struct {
 	Sender        int64            // power level of the event's sender
 	SenderCreator bool             // the sender is above all levels: a creator, in room version 12 and later
 	Notifications map[string]int64 // content.notifications of the event m.room.power_levels
+	Permissions   map[string]int64 // ban, invite, kick and redact of its content; the specification's defaults for absent ones
 }
 
 // roomNotification is the only notification for which the specification has a
@@ -38,6 +40,38 @@ func (p *Power) needed(notification string) (level int64, found bool) {
 	}
 	return roomNotificationLevel, notification == roomNotification
 }
+
+// permissions are the actions for which rooms have a level.
+var permissions = [...]string{"ban", "invite", "kick", "redact"}
+
+// hasPermission tests recipient_permission. The level that the room needs is looked up
+// once for many users.
+func (s *subject) hasPermission(c *condition) bool {
+	if s.facts.Power == nil || s.facts.Room.Power == nil {
+		return false
+	}
+	if s.permission != c {
+		level, found := s.facts.Room.Power.neededFor(c.text)
+		s.permission, s.needed, s.isNone = c, level, !found
+	}
+	return !s.isNone && *s.facts.Power >= s.needed
+}
+
+// neededFor returns the level that an action needs; found is false for a key that is
+// no action.
+func (p *Power) neededFor(action string) (level int64, found bool) {
+	if !slices.Contains(permissions[:], action) {
+		return 0, false
+	}
+	if level, found = p.Permissions[action]; found || action == "invite" {
+		return level, true
+	}
+	return permissionLevel, true
+}
+
+// permissionLevel is the level for ban, kick and redact in a room without such a
+// level. For invite it is 0.
+const permissionLevel = 50
 
 // ErrRoomVersion is the error of [ReadPower] for a room version that is no number.
 var ErrRoomVersion = errors.New("match: the room's version is not one whose creators are known")
@@ -122,20 +156,31 @@ func (p *Power) read(levels *Event, version int, sender string) {
 			}
 		}
 	}
+	for _, action := range permissions {
+		if given := levels.findPath("content", action); given != nil {
+			if level, ok := given.value.level(version); ok {
+				p.Permissions = withLevel(p.Permissions, action, level)
+			}
+		}
+	}
 	notifications := levels.findPath("content", "notifications")
 	if notifications == nil {
 		return
 	}
 	for name, given := range levels.membersOf(notifications) {
 		level, ok := given.level(version)
-		if !ok {
-			continue
+		if ok {
+			p.Notifications = withLevel(p.Notifications, name, level)
 		}
-		if p.Notifications == nil {
-			p.Notifications = map[string]int64{}
-		}
-		p.Notifications[name] = level
 	}
+}
+
+func withLevel(levels map[string]int64, name string, level int64) map[string]int64 {
+	if levels == nil {
+		levels = map[string]int64{}
+	}
+	levels[name] = level
+	return levels
 }
 
 // level returns a value as a power level; ok is false if it is none.

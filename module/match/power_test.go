@@ -53,9 +53,13 @@ func TestPowerIsReadFromTheStateOfTheRoom(t *testing.T) {
 		"a level for rooms that cannot be read":            {v12, `{"content":{"notifications":{"room":null}}}`, "@alice:example.org", match.Power{SenderCreator: true}, nil},
 		"notification levels as strings, from version 10":  {v10, `{"content":{"notifications":{"room":"20"}}}`, "@alice:example.org", match.Power{}, nil},
 		"another notification's level in the wrong places": {v12, `{"content":{"room":3,"notifications":[]}}`, "@carol:example.org", match.Power{}, nil},
-		"a version that nobody knows":                      {hot, empty, "@alice:example.org", match.Power{}, match.ErrRoomVersion},
-		"no create event":                                  {"", empty, "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
-		"levels that are no event":                         {v12, "[]", "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
+		"levels of actions": {v12, `{"content":{"invite":20,"kick":30,"ban":40,"redact":60,"state_default":70}}`, "@carol:example.org",
+			match.Power{Permissions: map[string]int64{"invite": 20, "kick": 30, "ban": 40, "redact": 60}}, nil},
+		"levels of actions that cannot be read": {v12, `{"content":{"invite":"20","kick":67.89,"ban":null}}`, "@carol:example.org", match.Power{}, nil},
+		"levels of actions as strings":          {v9, `{"content":{"invite":"20"}}`, "@carol:example.org", match.Power{Permissions: map[string]int64{"invite": 20}}, nil},
+		"a version that nobody knows":           {hot, empty, "@alice:example.org", match.Power{}, match.ErrRoomVersion},
+		"no create event":                       {"", empty, "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
+		"levels that are no event":              {v12, "[]", "@alice:example.org", match.Power{}, match.ErrNotAnEvent},
 	} {
 		t.Run(name, func(t *testing.T) {
 			power, err := match.ReadPower(test.create, test.levels, mxid.UserID(test.sender))
