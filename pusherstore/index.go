@@ -19,18 +19,18 @@ import (
 
 var _ module.PushkeyIndex = (*Index)(nil)
 
-// Index is a [module.PushkeyIndex] on Redis, beside a [Store]. It is safe for
-// concurrent use, does no I/O of its own accord, and needs no closing.
+// Index is a [module.PushkeyIndex] on Redis, for use with a [Store]. It is safe for
+// concurrent use, does no I/O in the background, and needs no closing.
 type Index struct {
 	claims      *rediscommit.Store[pusher.Claims, string]
 	client      redis.UniversalClient
 	cfg         rediscommit.Config
-	pendingKey  string // the key of the pending pushkeys
+	pendingKey  string // of the sorted set of pending pushkeys
 	clearScript *redis.Script
 }
 
-// NewIndex returns an index on client, which stays the caller's. The client
-// must read from masters.
+// NewIndex returns an index on client, which the caller closes. The client must read from
+// masters.
 func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
 	claims, err := rediscommit.New(client, cfg, o, claimsCodec())
 	if err != nil {
@@ -51,7 +51,7 @@ func (x *Index) Update(ctx context.Context, key pusher.Digest, edit func(*pusher
 	return now.Value, err
 }
 
-// MarkPending remembers a claim; see [module.PushkeyIndex].
+// MarkPending marks a pushkey as pending; see [module.PushkeyIndex].
 func (x *Index) MarkPending(ctx context.Context, u module.PendingPushkey) error {
 	member := redis.ZAddArgs{GT: true, Members: []redis.Z{{Score: float64(u.Claim), Member: string(u.Key)}}}
 	return x.do(ctx, "mark pending", func(ctx context.Context) error {
@@ -59,7 +59,7 @@ func (x *Index) MarkPending(ctx context.Context, u module.PendingPushkey) error 
 	})
 }
 
-// ClearPending forgets a pushkey unless a later claim was pending; see
+// ClearPending clears a pending pushkey, unless a later claim has marked it again; see
 // [module.PushkeyIndex].
 func (x *Index) ClearPending(ctx context.Context, u module.PendingPushkey) error {
 	return x.do(ctx, "clear pending", func(ctx context.Context) error {
@@ -67,16 +67,15 @@ func (x *Index) ClearPending(ctx context.Context, u module.PendingPushkey) error
 	})
 }
 
-// clearPendingScript removes a pushkey from those to be reconciled.
+// clearPendingScript removes a pushkey from the pending ones.
 //
-// ARGV: the digest, and the number of the last claim that is reconciled.
+// ARGV: the digest, the number of the last reconciled claim.
 const clearPendingScript = `
 local claim = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if claim and tonumber(claim) <= tonumber(ARGV[2]) then redis.call('ZREM', KEYS[1], ARGV[1]) end
 return 1`
 
-// Pending returns what was pending, the oldest first; see
-// [module.PushkeyIndex].
+// Pending returns the pending pushkeys, oldest first; see [module.PushkeyIndex].
 func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all []module.PendingPushkey, err error) {
 	var members []redis.Z
 	last := "+inf"
@@ -96,7 +95,7 @@ func (x *Index) Pending(ctx context.Context, before time.Time, limit int) (all [
 	return all, err
 }
 
-// do runs a command that may be repeated.
+// do runs an idempotent command.
 func (x *Index) do(ctx context.Context, doing string, command func(context.Context) error) error {
 	ctx, cancel := x.cfg.Bound(ctx)
 	defer cancel()
@@ -106,11 +105,10 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 	return nil
 }
 
-// swapClaimsScript replaces the claims.
+// swapClaimsScript replaces the claims if the old ones are still stored.
 //
-// ARGV: the new claims, for how many seconds they live, 0 without end, and the
-// end of the claims as they were read, or the whole of them, which are left out
-// if there were none.
+// ARGV: the new claims; their expiry in seconds, 0 for none; the old claims, see
+// [rediscommit.CompareArgs].
 var swapClaimsScript = `
 if ARGV[4] then
 	if not (` + rediscommit.HasSuffix(3) + `) then return 0 end
@@ -121,7 +119,7 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
 
-// claimsCodec keeps the claims to each pushkey.
+// claimsCodec defines the stored form of the claims to a pushkey.
 func claimsCodec() rediscommit.Codec[pusher.Claims, string] {
 	return rediscommit.Codec[pusher.Claims, string]{
 		Name:     "pushkey index",
@@ -153,12 +151,12 @@ func readClaims(_ string, answer redis.Cmder) (s commit.Snapshot[pusher.Claims, 
 
 func prepareClaims(u commit.Update[pusher.Claims, string]) rediscommit.Swap[pusher.Claims, string] {
 	text := string(stored.Entry{Claims: u.Next, Revision: u.Revision}.AppendJSON(nil))
-	life := 0
+	expiry := 0
 	if len(u.Next.Owners()) == 0 {
-		life = int(emptyAge.Seconds())
+		expiry = int(emptyExpiry.Seconds())
 	}
 	return rediscommit.Swap[pusher.Claims, string]{
-		Args: append([]any{text, life}, rediscommit.CompareArgs(u.Old)...),
+		Args: append([]any{text, expiry}, rediscommit.CompareArgs(u.Old)...),
 		Now:  commit.Snapshot[pusher.Claims, string]{Found: true, Value: u.Next, Revision: u.Revision, Raw: text},
 	}
 }

@@ -9,12 +9,12 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// sameFields reports whether two hashes hold the same beside their revisions.
+// sameFields reports whether two hashes are equal except for their revisions.
 func sameFields(a, b map[string]string) bool {
 	return maps.Equal(stored.HashFields(a), stored.HashFields(b))
 }
 
-func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
+func TestReplaceRequiresTheExactOldHash(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t)
 	for _, pushkey := range []string{"a", "b"} {
@@ -30,7 +30,7 @@ func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
 		t.Fatalf("got %+v", h)
 	}
 
-	// What cannot be read is taken out of exactly this hash.
+	// Unreadable pushers are removed, but only from exactly this hash.
 	left := maps.Clone(fields)
 	for _, field := range h.Unreadable {
 		delete(left, field)
@@ -46,7 +46,7 @@ func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
 		t.Errorf("got %q", now)
 	}
 
-	// A hash comes back with a revision of its own.
+	// A restored hash gets a new revision.
 	client.Del(t.Context(), aliceKey)
 	if done, err := store.Replace(t.Context(), alice, nil, fields); err != nil || !done {
 		t.Errorf("got %t, %v", done, err)
@@ -56,7 +56,7 @@ func TestReplaceTakesThePlaceOfExactlyTheHashThatWasThere(t *testing.T) {
 	}
 }
 
-func TestResetRemovesExactlyTheClaimsThatWereThere(t *testing.T) {
+func TestResetRequiresTheExactOldClaims(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t)
 	index, err := NewIndex(client, rediscommit.DefaultConfig(), rediscommit.Options{})
@@ -72,7 +72,7 @@ func TestResetRemovesExactlyTheClaimsThatWereThere(t *testing.T) {
 		t.Errorf("got %t, %v", done, err)
 	}
 	claims, err := index.Load(t.Context(), digest)
-	if err != nil || len(claims.Owners()) != 0 || !lives(client.TTL(t.Context(), stored.Keys{}.Claims(digest)).Val(), emptyAge) {
+	if err != nil || len(claims.Owners()) != 0 || !lives(client.TTL(t.Context(), stored.Keys{}.Claims(digest)).Val(), emptyExpiry) {
 		t.Errorf("got %v, %v", claims, err)
 	}
 }

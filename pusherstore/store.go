@@ -1,6 +1,6 @@
-// Package pusherstore keeps each user's pushers on Redis, in one hash per
-// user. It works on a single node, behind sentinels and on a cluster, with any
-// number of hosts on one Redis.
+// Package pusherstore keeps the pushers of each user on Redis, in a hash for each user. It
+// works on a single node, behind sentinels and on a cluster, with any number of hosts on
+// one Redis.
 package pusherstore
 
 import (
@@ -17,17 +17,17 @@ import (
 
 var _ module.PusherStore = (*Store)(nil)
 
-// Store is a [module.PusherStore] on Redis 6.2 or later. It is safe for
-// concurrent use, does no I/O of its own accord, and needs no closing. Changes
-// of one user take turns.
+// Store is a [module.PusherStore] on Redis 6.2 or later. It is safe for concurrent use,
+// does no I/O in the background, and needs no closing. Changes of one user wait for each
+// other.
 type Store struct {
 	hashes *rediscommit.Users[pusher.List, fields]
-	fields *rediscommit.Store[pusher.List, fields] // the same hashes, field by field
-	sized  *rediscommit.Store[pusher.List, fields] // likewise, with the size of the others
+	fields *rediscommit.Store[pusher.List, fields] // for single fields of the hashes
+	sized  *rediscommit.Store[pusher.List, fields] // the same with the size of the other pushers
 }
 
-// New returns a store on client, which stays the caller's. The client must
-// read from masters.
+// New returns a store on client, which the caller closes. The client must read from
+// masters.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
 	hashes, err := rediscommit.New(client, cfg, o, hashCodec())
 	if err != nil {
@@ -43,16 +43,16 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 	return now.Value, err
 }
 
-// LoadMany returns the stored pushers of many users; see [module.PusherStore].
-// It takes one round trip to each node for every 500 users.
+// LoadMany returns the stored pushers of many users; see [module.PusherStore]. It takes one
+// round trip to each node for every 500 users.
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	return results(s.hashes.LoadMany(ctx, users))
 }
 
-func results(answers map[mxid.UserID]rediscommit.Result[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
-	all := make(map[mxid.UserID]module.Result[pusher.List], len(answers))
-	for user, answer := range answers {
-		all[user] = module.Result[pusher.List]{Value: answer.Value.Value, Err: answer.Err}
+func results(loaded map[mxid.UserID]rediscommit.Result[snapshot]) map[mxid.UserID]module.Result[pusher.List] {
+	all := make(map[mxid.UserID]module.Result[pusher.List], len(loaded))
+	for user, result := range loaded {
+		all[user] = module.Result[pusher.List]{Value: result.Value.Value, Err: result.Err}
 	}
 	return all
 }
@@ -63,7 +63,7 @@ func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pusher.
 	return err
 }
 
-// Delete removes what is stored for a user; see [module.PusherStore].
+// Delete removes a user's pushers, readable or not; see [module.PusherStore].
 func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	return s.hashes.Remove(ctx, user)
 }

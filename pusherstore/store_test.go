@@ -47,8 +47,8 @@ func set(pushkey string) func(*pusher.List) error {
 	}
 }
 
-// toggle deletes a pusher that is there and sets one that is not: run twice,
-// it has no effect.
+// toggle returns an edit that deletes a pusher if there is one, and sets it otherwise. Made
+// twice, it has no effect.
 func toggle(pushkey string) func(*pusher.List) error {
 	return func(list *pusher.List) error {
 		if !list.Delete(aPusher(pushkey).Key) {
@@ -71,7 +71,7 @@ func pushkeys(t *testing.T, s *Store) string {
 	return strings.Join(keys, " ")
 }
 
-func TestTheStoredForm(t *testing.T) {
+func TestPushersHaveAFixedStoredForm(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t)
 	for _, key := range []string{"k1", "k2"} {
@@ -94,8 +94,8 @@ func TestTheStoredForm(t *testing.T) {
 	}
 }
 
-// newLossyStore returns a store whose client does not get some of the replies to
-// its scripts; the first is 1.
+// newLossyStore returns a store whose client loses the replies to some of its scripts,
+// counted from 1.
 func newLossyStore(t *testing.T, server *redistest.Server, lost ...int) (*Store, []*redistest.Fault) {
 	t.Helper()
 	proxy := redistest.NewProxy(t, server)
@@ -110,7 +110,7 @@ func newLossyStore(t *testing.T, server *redistest.Server, lost ...int) (*Store,
 	return store, losses
 }
 
-func TestAChangeWhoseReplyIsLostHasOneEffect(t *testing.T) {
+func TestChangeWithALostReplyTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	store, server, _ := newStore(t)
 	if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
@@ -130,8 +130,7 @@ func TestAChangeWhoseReplyIsLostHasOneEffect(t *testing.T) {
 	}
 }
 
-// The parts of the script's promise: it changes what was read, once.
-func TestTheScriptChangesWhatWasReadAndNothingElse(t *testing.T) {
+func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t)
 	for i, step := range []struct {
@@ -168,29 +167,29 @@ func TestTheScriptChangesWhatWasReadAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAHashWithoutPushersGoesAway(t *testing.T) {
+func TestHashWithoutPushersExpires(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t)
-	for _, want := range []time.Duration{0, emptyAge, 0} {
+	for _, want := range []time.Duration{0, emptyExpiry, 0} {
 		if err := store.Update(t.Context(), alice, toggle("a")); err != nil {
 			t.Fatal(err)
 		}
 		if got := client.TTL(t.Context(), aliceKey).Val(); !lives(got, want) {
-			t.Errorf("the hash with pushers %q lives for %v, want %v", pushkeys(t, store), got, want)
+			t.Errorf("the hash with pushers %q expires in %v, want %v", pushkeys(t, store), got, want)
 		}
 	}
 }
 
-// lives reports whether a time to live was just set, to 0 for no end.
+// lives reports whether a time to live was just set to want; 0 means that there is none.
 func lives(got, want time.Duration) bool {
 	return want == 0 && got < 0 || got <= want && want-got < want/10
 }
 
-func TestWhatCannotBeReadIsNeverOverwritten(t *testing.T) {
+func TestUnreadablePushersAreNeverOverwritten(t *testing.T) {
 	t.Parallel()
 	for name, plant := range map[string]func(context.Context, redis.Cmdable){
-		"no JSON": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, `["app","a"]`, "secret") },
-		"no pusher": func(ctx context.Context, c redis.Cmdable) {
+		"not JSON": func(ctx context.Context, c redis.Cmdable) { c.HSet(ctx, aliceKey, `["app","a"]`, "secret") },
+		"not a pusher": func(ctx context.Context, c redis.Cmdable) {
 			c.HSet(ctx, aliceKey, `["app","a"]`, `{"pushkey":"secret"}`)
 		},
 		"another pusher's key": func(ctx context.Context, c redis.Cmdable) {
@@ -216,7 +215,7 @@ func TestWhatCannotBeReadIsNeverOverwritten(t *testing.T) {
 	}
 }
 
-func TestConfigNamesWhatIsWrong(t *testing.T) {
+func TestNewNamesEachWrongSetting(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, rediscommit.Config{KeyPrefix: "{a}"}, rediscommit.Options{})
 	for _, field := range []string{"pusherstore", "KeyPrefix", "OperationTimeout"} {

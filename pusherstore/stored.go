@@ -14,15 +14,14 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// emptyAge is how long the revision of a hash without pushers is kept.
-const emptyAge = 10 * time.Minute
+// emptyExpiry is how long a hash without pushers keeps its revision.
+const emptyExpiry = 10 * time.Minute
 
-// swapScript changes the hash.
+// swapScript changes a hash.
 //
-// ARGV: how many seconds a hash with but one field lives; the number of fields
-// that there must be, -1 for any; the number of fields whose values are
-// compared, each with its value; the number of fields to delete, each of them; and
-// each field to set with its value.
+// ARGV: the expiry in seconds of a hash with a single field; the required number of fields,
+// -1 for any; the number of fields to compare, then each of them with its value; the number
+// of fields to delete, then each of them; then each field to set with its value.
 const swapScript = `
 local count = tonumber(ARGV[2])
 if count >= 0 and redis.call('HLEN', KEYS[1]) ~= count then return 0 end
@@ -45,12 +44,12 @@ else
 end
 return 1`
 
-// fields are a hash as it is stored.
+// fields is a stored hash.
 type fields = map[string]string
 
 type snapshot = commit.Snapshot[pusher.List, fields]
 
-// hashCodec keeps the pushers of each user in a hash.
+// hashCodec defines the stored form of a user's pushers: a hash.
 func hashCodec() rediscommit.Codec[pusher.List, fields] {
 	return rediscommit.Codec[pusher.List, fields]{
 		Name:     "pusherstore",
@@ -62,7 +61,7 @@ func hashCodec() rediscommit.Codec[pusher.List, fields] {
 			Read: readWhole,
 		},
 		Current:       hasRevision,
-		Same:          func(old snapshot, next pusher.List) bool { return newChange(old.Raw, next).isEmpty() },
+		Same:          func(old snapshot, next pusher.List) bool { return old.Value.Equal(next) },
 		Swap:          swapScript,
 		Prepare:       prepareWhole,
 		Bytes:         hashBytes,
@@ -84,7 +83,7 @@ func readHash(all fields) (snapshot, error) {
 	return snapshot{Found: len(all) > 0, Value: h.Pushers, Revision: h.Revision, Raw: all}, h.Err
 }
 
-// hasRevision compares the revision, which every write of a store changes.
+// hasRevision compares revisions, since every write changes the revision.
 func hasRevision(s snapshot) rediscommit.Query[bool] {
 	return rediscommit.Query[bool]{
 		Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
@@ -107,20 +106,20 @@ func hashBytes(s snapshot) (bytes int) {
 	return bytes
 }
 
-// change turns a hash into another: the fields to delete, and the fields and
-// values to set.
+// change turns a hash into another one.
 type change struct {
 	old           fields
-	deletes, sets []any // strings
+	deletes, sets []any // fields to delete; fields to set, each with its value
 }
 
-func newChange(old fields, next pusher.List) change {
-	c := change{old: old}
-	left := stored.HashFields(old)
+// newChange encodes only the pushers that differ from the old ones.
+func newChange(old snapshot, next pusher.List) change {
+	c := change{old: old.Raw}
+	left := stored.HashFields(old.Raw)
 	for _, p := range next.All() {
-		field, text := stored.PusherField(p)
-		if was, found := left[field]; !found || was != text {
-			c.sets = append(c.sets, field, text)
+		field := p.Field()
+		if before, found := old.Value.Pusher(p.Key); !found || !before.Equal(p) {
+			c.sets = append(c.sets, field, string(p.AppendStored(nil)))
 		}
 		delete(left, field)
 	}
@@ -130,18 +129,16 @@ func newChange(old fields, next pusher.List) change {
 	return c
 }
 
-func (c change) isEmpty() bool { return len(c.deletes) == 0 && len(c.sets) == 0 }
-
-// comparison says what must be stored still for a change to be made.
+// comparison is the condition for a change: what the stored hash must have.
 type comparison struct {
-	count  int    // how many fields, anyCount for any number
-	values fields // fields whose values are as they were
+	count  int    // of fields, or anyCount
+	values fields // some fields with their values
 }
 
 const anyCount = -1
 
-// comparison compares the revision and the number of fields. A hash without a
-// revision is compared as a whole.
+// comparison compares the revision and the number of fields, or the whole hash if it has no
+// revision.
 func (c change) comparison() comparison {
 	if revision, found := c.old[stored.RevisionField]; found {
 		return comparison{len(c.old), fields{stored.RevisionField: revision}}
@@ -149,19 +146,21 @@ func (c change) comparison() comparison {
 	return comparison{len(c.old), c.old}
 }
 
-// args are the arguments of the script.
-func (c change) args(compared comparison, revision stored.Revision) []any {
+// args returns the arguments for the script.
+func (c change) args(compared comparison, revision string) []any {
 	args := make([]any, 0, 6+2*len(compared.values)+len(c.deletes)+len(c.sets))
-	args = append(args, int(emptyAge.Seconds()), compared.count, len(compared.values))
+	args = append(args, int(emptyExpiry.Seconds()), compared.count, len(compared.values))
 	for field, text := range compared.values {
 		args = append(args, field, text)
 	}
 	args = append(append(append(args, len(c.deletes)), c.deletes...), c.sets...)
-	return append(args, stored.RevisionField, revision.AppendJSON(nil))
+	return append(args, stored.RevisionField, revision)
 }
 
+func encode(revision stored.Revision) string { return string(revision.AppendJSON(nil)) }
+
 // result returns the hash after the change.
-func (c change) result(revision stored.Revision) fields {
+func (c change) result(revision string) fields {
 	after := maps.Clone(c.old)
 	if after == nil {
 		after = fields{}
@@ -172,18 +171,19 @@ func (c change) result(revision stored.Revision) fields {
 	for i := 0; i < len(c.sets); i += 2 {
 		after[c.sets[i].(string)] = c.sets[i+1].(string)
 	}
-	after[stored.RevisionField] = string(revision.AppendJSON(nil))
+	after[stored.RevisionField] = revision
 	return after
 }
 
 func prepareWhole(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
-	c := newChange(u.Old.Raw, u.Next)
+	c := newChange(u.Old, u.Next)
 	return c.prepare(u, c.comparison())
 }
 
 func (c change) prepare(u commit.Update[pusher.List, fields], compared comparison) rediscommit.Swap[pusher.List, fields] {
+	revision := encode(u.Revision)
 	return rediscommit.Swap[pusher.List, fields]{
-		Args: c.args(compared, u.Revision),
-		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: c.result(u.Revision)},
+		Args: c.args(compared, revision),
+		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: c.result(revision)},
 	}
 }

@@ -15,8 +15,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// trips writes down the round trips of a client, each with the names of its commands,
-// but for those with which a new connection begins.
+// trips is a hook that records the round trips of a client, each with the names of its
+// commands. It leaves out the commands of a new connection.
 type trips struct{ sent []string }
 
 func (s *trips) add(commands ...redis.Cmder) {
@@ -45,7 +45,7 @@ func (s *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// A host sets pushers by a client of its own, whose round trips are written down.
+// tripHost sets pushers with its own client, whose round trips it records.
 type tripHost struct {
 	*trips
 	module.PusherService
@@ -67,12 +67,11 @@ func newTripHost(t *testing.T, server *redistest.Server) tripHost {
 	return h
 }
 
-// TestTheRoundTripsOfASetOfAPusher shows what it takes to set a pusher.
-func TestTheRoundTripsOfASetOfAPusher(t *testing.T) {
+func TestRoundTripsOfSettingAPusher(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	hosts := map[string]tripHost{"one": newTripHost(t, server), "other": newTripHost(t, server)}
-	for range 2 { // the scripts are there then, and nothing is cached
+	for range 2 { // so that the scripts are loaded, and the caches are empty
 		for name := range hosts {
 			hosts[name] = newTripHost(t, server)
 			if err := hosts[name].Set(t.Context(), "@first:example.org", aPusher("first"), pusher.RemoveOthers); err != nil {
@@ -89,20 +88,20 @@ func TestTheRoundTripsOfASetOfAPusher(t *testing.T) {
 	}{
 		{"one", "sets the first", alice, "a", []string{"get", "hgetall", "evalsha", "evalsha", "getrange"}},
 		{"one", "sets another", alice, "b", []string{"get", "hget", "evalsha", "evalsha", "getrange"}},
-		{"one", "renews", alice, "a", []string{"getrange", "hmget", "evalsha"}}, // not the one that was set last
+		{"one", "renews", alice, "a", []string{"getrange", "hmget", "evalsha"}}, // the cache has the pusher set last
 		{"one", "renews", alice, "a", []string{"getrange", "evalsha"}},
 		{"other", "renews", alice, "a", []string{"get", "hmget", "evalsha"}},
-		{"one", "renews", alice, "a", []string{"getrange", "evalsha", "hmget", "evalsha"}}, // the other has written
+		{"one", "renews", alice, "a", []string{"getrange", "evalsha", "hmget", "evalsha"}}, // the other host has written
 		{"one", "deletes", alice, "b", []string{"hmget", "evalsha", "evalsha"}},
 		{"other", "appends", bob, "a", []string{"getrange", "hgetall", "evalsha", "evalsha", "getrange"}},
 		{"one", "appends", alice, "a", []string{
-			"getrange", "get", // there is a later claim
-			"evalsha", "hmget", "evalsha", "evalsha", "getrange", // a claim, the pusher with it, and the old claim goes
+			"getrange", "get", // finds a later claim
+			"evalsha", "hmget", "evalsha", "evalsha", "getrange", // adds a claim, sets the pusher, releases the old claim
 		}},
 		{"one", "renews", alice, "a", []string{
-			"getrange",                                          // there is another user
-			"evalsha", "zadd", "evalsha", "evalsha", "getrange", // a claim, the pusher with it, and the old claim goes
-			"hmget+hmget", "hmget", "evalsha", "evalsha", "evalsha", "eval", // the other user's pusher, its claim, and all is reconciled
+			"getrange",                                          // finds another user
+			"evalsha", "zadd", "evalsha", "evalsha", "getrange", // adds a claim, sets the pusher, releases the old claim
+			"hmget+hmget", "hmget", "evalsha", "evalsha", "evalsha", "eval", // removes the other user's pusher and its claim, and clears the pending mark
 		}},
 	} {
 		h := hosts[step.host]

@@ -8,8 +8,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// What a store remembers of a user is the last event, and none before it.
-func TestWhatWasReplacedIsForgotten(t *testing.T) {
+// A store must not keep the memory of replaced events.
+func TestReplacedEventsAreFreed(t *testing.T) {
 	store, _, _ := newStore(t, rediscommit.DefaultConfig())
 	change := func(n int) {
 		_, err := store.Update(t.Context(), alice, func(rules *pushrule.Ruleset, found bool) error {

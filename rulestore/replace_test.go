@@ -9,21 +9,21 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// eventOf returns an event with rules, without a revision.
+// eventOf returns an event without a revision.
 func eventOf(rules pushrule.Ruleset) string {
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{})
 }
 
-func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
+func TestReplaceRequiresTheExactOldEvent(t *testing.T) {
 	t.Parallel()
 	for name, text := range map[string]string{
-		"unreadable":                  `{"type":"m.push_rules","content":{"global":[` + strings.Repeat(" ", 2000) + `]}}`,
-		"unreadable, with a revision": `{"content":{"global":[]},"revision":{"version":8000000000000000,"changes":1,"writers":{}}}`,
-		"no JSON":                     `hello`,
-		"with members beside":         `{"x":1,"content":{"y":[],"global":{}},"revision":{"version":8000000000000000,"changes":3,"writers":{}}}`,
-		"as the store has it":         eventOf(pushrule.ServerDefault(alice)),
-		"longer than a script":        `{"content":{"global":{"a":"` + strings.Repeat("x", 100_000) + `"}}}`,
+		"unreadable":                      `{"type":"m.push_rules","content":{"global":[` + strings.Repeat(" ", 2000) + `]}}`,
+		"unreadable, with a revision":     `{"content":{"global":[]},"revision":{"version":8000000000000000,"changes":1,"writers":{}}}`,
+		"not JSON":                        `hello`,
+		"with unknown members":            `{"x":1,"content":{"y":[],"global":{}},"revision":{"version":8000000000000000,"changes":3,"writers":{}}}`,
+		"in the store's form":             eventOf(pushrule.ServerDefault(alice)),
+		"larger than a script's argument": `{"content":{"global":{"a":"` + strings.Repeat("x", 100_000) + `"}}}`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -47,7 +47,7 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 				t.Errorf("got version %d, %v", got.Version, err)
 			}
 
-			// And back.
+			// Restore the old text.
 			now := client.Get(t.Context(), aliceKey).Val()
 			replace(&now, text, true)
 			again := client.Get(t.Context(), aliceKey).Val()
@@ -64,16 +64,16 @@ func TestReplaceTakesThePlaceOfExactlyWhatWasThere(t *testing.T) {
 	}
 }
 
-// What was read before an event was replaced, and is written afterwards, has no
-// effect, though the same rules are back.
-func TestReplaceEndsWhatWasUnderWay(t *testing.T) {
+// A write that was prepared before a replacement must have no effect, even if the same
+// rules are back.
+func TestReplaceInvalidatesPreparedWrites(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t, rediscommit.DefaultConfig())
 	late, err := New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := late.Update(t.Context(), alice, put("!a")); err != nil { // late remembers what it wrote
+	if _, err := late.Update(t.Context(), alice, put("!a")); err != nil { // fills the cache of late
 		t.Fatal(err)
 	}
 	copied := client.Get(t.Context(), aliceKey).Val()

@@ -1,6 +1,6 @@
-// Package rulestore keeps each user's m.push_rules account-data event on
-// Redis, as one JSON value. It works on a single node, behind sentinels and on
-// a cluster, with any number of hosts on one Redis.
+// Package rulestore keeps the m.push_rules account-data event of each user on Redis, as one
+// JSON value. It works on a single node, behind sentinels and on a cluster, with any number
+// of hosts on one Redis.
 package rulestore
 
 import (
@@ -18,29 +18,29 @@ import (
 
 var _ module.RuleStore = (*Store)(nil)
 
-// Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for
-// concurrent use, does no I/O of its own accord but while it is watched, and needs
-// no closing. Changes of one user take turns.
+// Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for concurrent use, does
+// I/O in the background only during [Store.Watch], and needs no closing. Changes of one user
+// wait for each other.
 type Store struct {
 	events  *rediscommit.Users[stored.Event, string]
 	client  redis.UniversalClient
 	channel string
-	now     func() time.Time // by the clock that versions come from
+	now     func() time.Time // the clock of versions
 }
 
-// New returns a store on client, which stays the caller's. The client must
-// read from masters.
+// New returns a store on client, which the caller closes. The client must read from
+// masters.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
 	now := o.Now
 	if now == nil {
 		now = time.Now
 	}
-	codec := codec{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
-	events, err := rediscommit.New(client, cfg, o, codec.describe())
+	encoder := encoder{cfg.LargeValueBytes, stored.Keys{Prefix: cfg.KeyPrefix}.Channel()}
+	events, err := rediscommit.New(client, cfg, o, newCodec(encoder))
 	if err != nil {
 		return nil, err
 	}
-	return &Store{events: rediscommit.NewUsers(events, stored.Keys{}.Rules), client: client, channel: codec.channel, now: now}, nil
+	return &Store{events: rediscommit.NewUsers(events, stored.Keys{}.Rules), client: client, channel: encoder.channel, now: now}, nil
 }
 
 // Load returns the stored rules; see [module.RuleStore].
@@ -49,8 +49,8 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, err
 	return content(now), err
 }
 
-// LoadMany returns the stored rules of many users; see [module.RuleStore]. It
-// takes one round trip to each node for every 500 users.
+// LoadMany returns the stored rules of many users; see [module.RuleStore]. It takes one
+// round trip to each node for every 500 users.
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	all := make(map[mxid.UserID]module.Result[module.Content], len(users))
 	for user, loaded := range s.events.LoadMany(ctx, users) {
@@ -69,12 +69,12 @@ func (s *Store) Update(ctx context.Context, user mxid.UserID, edit func(*pushrul
 	return content(now), err
 }
 
-// Delete removes what is stored for a user; see [module.RuleStore].
+// Delete removes a user's event, readable or not; see [module.RuleStore].
 func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	return s.events.Remove(ctx, user)
 }
 
-// content is what the rest of the module sees of an event.
+// content returns the event's content for the module.
 func content(now snapshot) module.Content {
 	e := now.Value
 	if !e.Found {

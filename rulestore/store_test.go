@@ -44,7 +44,7 @@ func remove(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// aRevision is the part of a revision that differs from run to run.
+// aRevision matches the parts of a revision that differ between runs.
 var aRevision = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":(\d+)\}`)
 
 func ids(t *testing.T, s *Store) string {
@@ -61,7 +61,7 @@ func ids(t *testing.T, s *Store) string {
 	return strings.Join(ids, " ")
 }
 
-func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
+func TestReadEventDistinguishesMissingFromUnreadable(t *testing.T) {
 	t.Parallel()
 	const missing, unreadable = "missing", "unreadable"
 	for text, want := range map[string]string{
@@ -102,7 +102,7 @@ func TestReadEventTellsMissingFromUnreadable(t *testing.T) {
 	}
 }
 
-func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
+func TestUnknownMembersOfAnEventAreKept(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t, rediscommit.DefaultConfig())
 	client.Set(t.Context(), aliceKey, `{"x":1.0,"content":{"y":[1e400],"global":{"z":{},"room":[]}},"type":"m.push_rules"}`, 0)
@@ -117,7 +117,7 @@ func TestWhatTheEventHoldsBesideTheRulesSurvives(t *testing.T) {
 	}
 }
 
-func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
+func TestChangeWithALostReplyTakesEffectOnce(t *testing.T) {
 	t.Parallel()
 	store, server, _ := newStore(t, rediscommit.DefaultConfig())
 	for _, id := range []string{"a", "b"} {
@@ -132,7 +132,7 @@ func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
 	}
 	losses := []*redistest.Fault{proxy.CutReply(1, "EVALSHA"), proxy.CutReply(2, "EVALSHA")}
 	if _, err := lossy.Update(t.Context(), alice, remove("a")); err != nil {
-		t.Errorf("the delete took effect, its answer is %v", err)
+		t.Errorf("the delete took effect, but got error %v", err)
 	}
 	if _, err := lossy.Update(t.Context(), alice, put("c")); err != nil {
 		t.Error(err)
@@ -145,8 +145,7 @@ func TestAChangeWhoseReplyIsLostHasOneEffectAndTheFirstAnswer(t *testing.T) {
 	}
 }
 
-// The parts of the script's promise: it stores over what was read, once.
-func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
+func TestSwapScriptReplacesOnlyTheExpectedEvent(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t, rediscommit.DefaultConfig())
 	run := func(args ...any) bool {
@@ -182,28 +181,28 @@ func TestTheScriptReplacesWhatWasReadAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestTheScriptReplacesWhatHasTheEndOfWhatWasRead(t *testing.T) {
+func TestSwapScriptComparesTheSuffix(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t, rediscommit.DefaultConfig())
 	const last = `"W":7}}}`
 	old := strings.Repeat("an event ", 500) + last
-	end, found := rediscommit.SuffixOf(old, stored.Revision{Writes: []stored.Write{{Writer: "V", Attempt: 7}, {Writer: "W", Attempt: 7}}})
-	if !found || end.Text != last {
-		t.Fatalf("the end is %+v", end)
+	suffix, found := rediscommit.SuffixOf(old, stored.Revision{Writes: []stored.Write{{Writer: "V", Attempt: 7}, {Writer: "W", Attempt: 7}}})
+	if !found || suffix.Text != last {
+		t.Fatalf("the suffix is %+v", suffix)
 	}
 	for name, test := range map[string]struct {
 		stored string
 		done   bool
 	}{
-		"the same":                {old, true},
-		"another write":           {old[:len(old)-len(last)] + `"W":8}}}`, false},
-		"longer, with the end":    {"x" + old, false},
-		"longer, with more after": {old + "x", false},
-		"shorter, with the end":   {old[1:], false},
-		"nothing":                 {"", false},
+		"the same":                   {old, true},
+		"another write":              {old[:len(old)-len(last)] + `"W":8}}}`, false},
+		"longer, with the suffix":    {"x" + old, false},
+		"longer, with more after it": {old + "x", false},
+		"shorter, with the suffix":   {old[1:], false},
+		"empty":                      {"", false},
 	} {
 		client.Set(t.Context(), aliceKey, test.stored, 0)
-		args := append([]any{"new", "c", "m"}, end.Args()...)
+		args := append([]any{"new", "c", "m"}, suffix.Args()...)
 		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, args...).Bool()
 		if err != nil || done != test.done {
 			t.Errorf("%s: done %t, %v", name, done, err)
@@ -218,7 +217,7 @@ func TestTheScriptReplacesWhatHasTheEndOfWhatWasRead(t *testing.T) {
 	}
 }
 
-func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
+func TestUnchangedRulesAreNotWritten(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t, rediscommit.DefaultConfig())
 	if _, err := store.Update(t.Context(), alice, put("a")); err != nil {
@@ -233,7 +232,7 @@ func TestAChangeThatChangesNothingIsNotWritten(t *testing.T) {
 	}
 }
 
-func TestAKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
+func TestKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t, rediscommit.DefaultConfig())
 	client.LPush(t.Context(), aliceKey, "x")
@@ -248,7 +247,7 @@ func TestAKeyOfAnotherTypeIsUnreadableAndStays(t *testing.T) {
 	}
 }
 
-func TestAServerThatIsDownIsUnavailable(t *testing.T) {
+func TestStoppedServerIsUnavailable(t *testing.T) {
 	t.Parallel()
 	cfg := rediscommit.DefaultConfig()
 	cfg.OperationTimeout = 300 * time.Millisecond
@@ -263,7 +262,7 @@ func TestAServerThatIsDownIsUnavailable(t *testing.T) {
 	}
 }
 
-func TestConfigNamesWhatIsWrong(t *testing.T) {
+func TestNewNamesEachWrongSetting(t *testing.T) {
 	t.Parallel()
 	_, err := New(nil, rediscommit.Config{KeyPrefix: "{a}", OperationTimeout: time.Hour}, rediscommit.Options{})
 	for _, field := range []string{"rulestore", "KeyPrefix", "OperationTimeout", "LargeValueBytes"} {

@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Watch calls changed for each published change; see [module.RuleStore]. Each watch
-// has a connection of its own. Redis keeps no published message for later, so a lost
-// connection ends it.
+// Watch calls changed for each published change; see [module.RuleStore]. Each watch uses
+// another connection and ends when it is lost, because Redis does not keep published
+// messages.
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	err := redisclient.Listen(ctx, s.client, s.channel, watching, func(message string) {
 		user, version, found := stored.ReadMessage(message)
@@ -25,8 +25,8 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 	return fmt.Errorf("rulestore: watch: %w", err)
 }
 
-// madeAt returns when a change was made, by the clock of this host: the version
-// is that time by the clock of Redis.
+// madeAt returns the time of a change by the host's clock. Its version is the time by the
+// clock of Redis.
 func (s *Store) madeAt(version int64) time.Time {
 	return time.Now().Add(-s.now().Sub(time.UnixMicro(version)))
 }

@@ -20,17 +20,17 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// patience is for what comes at once, where the machine is busy.
+// patience is how long an immediate event may take on a busy machine.
 const patience = 10 * time.Second
 
-// eachRedis runs a test on an embedded Redis and on a real one.
+// eachRedis runs a test with a client that does not retry commands, and one that does.
 func eachRedis(t *testing.T, run func(t *testing.T, client *redis.Client)) {
-	t.Run("embedded", func(t *testing.T) {
+	t.Run("without retries", func(t *testing.T) {
 		t.Parallel()
 		_, _, client := newStore(t, rediscommit.DefaultConfig())
 		run(t, client)
 	})
-	t.Run("real", func(t *testing.T) {
+	t.Run("with retries", func(t *testing.T) {
 		t.Parallel()
 		run(t, redistest.Single(t).Client(t))
 	})
@@ -47,19 +47,19 @@ func storeOn(t *testing.T, client redis.UniversalClient, change func(*rediscommi
 	return store
 }
 
-func byDefault(*rediscommit.Config) {}
+func defaults(*rediscommit.Config) {}
 
-// watch is one under way, with what it heard.
+// watch is a watch in progress and the changes that it received.
 type watch struct {
 	t     *testing.T
 	end   context.CancelFunc
 	ended chan error
 
-	mu    sync.Mutex
-	heard []string
+	mu       sync.Mutex
+	received []string
 }
 
-// newWatch returns a watch that has begun.
+// newWatch returns a watch that has started.
 func newWatch(t *testing.T, store *Store) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -69,7 +69,7 @@ func newWatch(t *testing.T, store *Store) *watch {
 		w.ended <- store.Watch(ctx, func() { close(watching) }, func(c module.Change) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.heard = append(w.heard, hint(c.User, c.Version))
+			w.received = append(w.received, changeText(c.User, c.Version))
 		})
 	}()
 	t.Cleanup(cancel)
@@ -78,25 +78,24 @@ func newWatch(t *testing.T, store *Store) *watch {
 	case err := <-w.ended:
 		t.Fatalf("the watch ended: %v", err)
 	case <-time.After(patience):
-		t.Fatal("the watch does not begin")
+		t.Fatal("the watch does not start")
 	}
 	return w
 }
 
-func hint(user mxid.UserID, version int64) string { return fmt.Sprint(version, " ", user) }
+func changeText(user mxid.UserID, version int64) string { return fmt.Sprint(version, " ", user) }
 
-// want waits until so much was heard. What is heard last proves that nothing
-// came before it.
+// want waits for exactly these changes. The last one shows that no others came before it.
 func (w *watch) want(want ...string) {
 	w.t.Helper()
 	var got []string
 	for deadline := time.Now().Add(patience); len(got) < len(want) && time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		w.mu.Lock()
-		got = slices.Clone(w.heard)
+		got = slices.Clone(w.received)
 		w.mu.Unlock()
 	}
 	if !slices.Equal(got, want) {
-		w.t.Errorf("heard of %q\nwant %q", got, want)
+		w.t.Errorf("received %q\nwant %q", got, want)
 	}
 }
 
@@ -106,10 +105,10 @@ func (w *watch) wantEnd(within time.Duration) {
 	select {
 	case err := <-w.ended:
 		if err == nil || !strings.Contains(err.Error(), "rulestore") {
-			w.t.Errorf("it ended with error %v", err)
+			w.t.Errorf("the watch ended with error %v", err)
 		}
 	case <-time.After(within):
-		w.t.Errorf("it still lasts after %v", time.Since(began))
+		w.t.Errorf("the watch has not ended after %v", time.Since(began))
 	}
 }
 
@@ -122,21 +121,21 @@ func mustUpdate(t *testing.T, store *Store, user mxid.UserID, edit func(*pushrul
 	return content.Version
 }
 
-func nothing(*pushrule.Ruleset, bool) error { return nil }
+func unchanged(*pushrule.Ruleset, bool) error { return nil }
 
-func TestAWatchHearsOfEachChangeOnce(t *testing.T) {
+func TestWatchReceivesEachChangeOnce(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		store := storeOn(t, client, byDefault)
-		w := newWatch(t, storeOn(t, client, byDefault))
+		store := storeOn(t, client, defaults)
+		w := newWatch(t, storeOn(t, client, defaults))
 		var want []string
 		changes := func(user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) {
 			t.Helper()
-			want = append(want, hint(user, mustUpdate(t, store, user, edit)))
+			want = append(want, changeText(user, mustUpdate(t, store, user, edit)))
 		}
-		changes(alice, nothing) // which makes the event
+		changes(alice, unchanged) // creates the event
 		changes(alice, put("a"))
-		mustUpdate(t, store, alice, nothing)
+		mustUpdate(t, store, alice, unchanged)
 		mustUpdate(t, store, alice, put("a"))
 		for _, refused := range []func(*pushrule.Ruleset, bool) error{
 			func(*pushrule.Ruleset, bool) error { return errors.New("no") }, remove("b"),
@@ -157,18 +156,18 @@ func TestAWatchHearsOfEachChangeOnce(t *testing.T) {
 	})
 }
 
-func TestAWatchLeavesNoConnection(t *testing.T) {
+func TestEndedWatchLeavesNoConnection(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		store := storeOn(t, client, byDefault)
+		store := storeOn(t, client, defaults)
 		first, second := newWatch(t, store), newWatch(t, store)
-		made := hint(alice, mustUpdate(t, store, alice, put("a")))
+		made := changeText(alice, mustUpdate(t, store, alice, put("a")))
 		first.want(made)
 		second.want(made)
 		first.end()
 		first.wantEnd(patience)
-		second.want(made, hint(alice, mustUpdate(t, store, alice, put("b"))))
-		first.want(made) // and nothing that came when it had ended
+		second.want(made, changeText(alice, mustUpdate(t, store, alice, put("b"))))
+		first.want(made) // no change after its end
 		second.end()
 		second.wantEnd(patience)
 		channel := stored.Keys{}.Channel()
@@ -182,31 +181,31 @@ func TestAWatchLeavesNoConnection(t *testing.T) {
 	})
 }
 
-// Without a watch, a read asks first whether what is cached is stored still, and a
-// change is tried in its place.
-func TestWhoHearsOfAChangeDoesNotTryWithWhatWasBefore(t *testing.T) {
+// Without a watch, a read first asks whether the cached event is still stored, and a change
+// first tries to replace the cached event.
+func TestWatchDropsOutdatedEventsFromTheCache(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	for hears, want := range map[bool]string{
+	for watches, want := range map[bool]string{
 		true:  "get, get evalsha",
 		false: "getrange get, evalsha get evalsha",
 	} {
 		client := server.Client(t)
-		store, other := storeOn(t, client, byDefault), storeOn(t, server.Client(t), byDefault)
+		store, other := storeOn(t, client, defaults), storeOn(t, server.Client(t), defaults)
 		client.Del(t.Context(), aliceKey)
 		mustUpdate(t, store, alice, put("a"))
 		commands := &sent{}
 		client.AddHook(commands)
 		var w *watch
-		if hears {
+		if watches {
 			w = newWatch(t, store)
 		}
-		var heard []string
+		var received []string
 		change := func(id string) {
 			t.Helper()
-			heard = append(heard, hint(alice, mustUpdate(t, other, alice, put(id))))
-			if hears {
-				w.want(heard...)
+			received = append(received, changeText(alice, mustUpdate(t, other, alice, put(id))))
+			if watches {
+				w.want(received...)
 			}
 		}
 		commands.take()
@@ -216,15 +215,15 @@ func TestWhoHearsOfAChangeDoesNotTryWithWhatWasBefore(t *testing.T) {
 		change("c")
 		mustUpdate(t, store, alice, put("d"))
 		if got += ", " + commands.take(); got != want {
-			t.Errorf("hears %t: sent %q, want %q", hears, got, want)
+			t.Errorf("watches %t: sent %q, want %q", watches, got, want)
 		}
 	}
 }
 
-func TestAWatchHearsOfChangesThatAreMadeAtOnce(t *testing.T) {
+func TestWatchReceivesConcurrentChanges(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		store := storeOn(t, client, byDefault)
+		store := storeOn(t, client, defaults)
 		w := newWatch(t, store)
 		var mu sync.Mutex
 		versions := map[int64]bool{}
@@ -243,14 +242,14 @@ func TestAWatchHearsOfChangesThatAreMadeAtOnce(t *testing.T) {
 		writing.Wait()
 		var want []string
 		for version := range versions {
-			want = append(want, hint(alice, version))
+			want = append(want, changeText(alice, version))
 		}
 		slices.Sort(want)
-		w.want(append(want, hint(alice, mustUpdate(t, store, alice, put("last"))))...)
+		w.want(append(want, changeText(alice, mustUpdate(t, store, alice, put("last"))))...)
 	})
 }
 
-func TestAChangeThatIsWrittenAgainToConfirmItIsHeardOnce(t *testing.T) {
+func TestConfirmingWriteIsNotPublished(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Replicated(t, 1, "--repl-diskless-sync", "no")
 	client := servers.Master().Client(t)
@@ -265,18 +264,18 @@ func TestAChangeThatIsWrittenAgainToConfirmItIsHeardOnce(t *testing.T) {
 	version := mustUpdate(t, store, alice, put("a"))
 	for range 3 {
 		if got := mustUpdate(t, store, alice, put("a")); got != version {
-			t.Errorf("got version %d of what has version %d", got, version)
+			t.Errorf("got version %d, want %d", got, version)
 		}
 	}
-	for _, want := range []string{hint(alice, version), hint(alice, mustUpdate(t, store, alice, put("b")))} {
+	for _, want := range []string{changeText(alice, version), changeText(alice, mustUpdate(t, store, alice, put("b")))} {
 		message, err := subscription.ReceiveTimeout(t.Context(), patience)
-		if got, heard := message.(*redis.Message); !heard || got.Payload != want {
+		if got, isMessage := message.(*redis.Message); !isMessage || got.Payload != want {
 			t.Errorf("published was %v, error %v, want %q", message, err, want)
 		}
 	}
 }
 
-func TestWhoMayNotPublishCanChangeRules(t *testing.T) {
+func TestHostWithoutTheRightToPublishCanChangeRules(t *testing.T) {
 	t.Parallel()
 	for name, rules := range map[string][]any{
 		"no PUBLISH": {"allchannels", "+@all", "-publish"},
@@ -294,11 +293,11 @@ func TestWhoMayNotPublishCanChangeRules(t *testing.T) {
 				Addr: server.Addr(), Username: "host", Password: "secret", ContextTimeoutEnabled: true,
 			})
 			t.Cleanup(func() { client.Close() })
-			w := newWatch(t, storeOn(t, admin, byDefault))
+			w := newWatch(t, storeOn(t, admin, defaults))
 			if err := client.Publish(t.Context(), stored.Keys{}.Channel(), "1 "+string(alice)).Err(); !redis.HasErrorPrefix(err, "NOPERM") {
 				t.Fatalf("publishing gave error %v", err)
 			}
-			store := storeOn(t, client, byDefault)
+			store := storeOn(t, client, defaults)
 			mustUpdate(t, store, alice, put("a"))
 			mustUpdate(t, store, alice, put("b"))
 			if got := ids(t, store); got != "b a" {
@@ -306,41 +305,41 @@ func TestWhoMayNotPublishCanChangeRules(t *testing.T) {
 			}
 			done, err := client.Eval(t.Context(), swapScript, []string{"x"}, "new", stored.Keys{}.Channel(), "1 @bob:b").Bool()
 			if !done || err != nil {
-				t.Errorf("the script's answer is %t, %v", done, err)
+				t.Errorf("the script replied %t, %v", done, err)
 			}
-			w.want(hint(alice, mustUpdate(t, storeOn(t, admin, byDefault), alice, put("c"))))
+			w.want(changeText(alice, mustUpdate(t, storeOn(t, admin, defaults), alice, put("c"))))
 		})
 	}
 }
 
-func TestAWatchThatMayNotSubscribeDoesNotBegin(t *testing.T) {
+func TestWatchWithoutTheRightToSubscribeFails(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	if err := server.Client(t).Do(t.Context(), "ACL", "SETUSER", "default", "resetchannels").Err(); err != nil {
 		t.Fatal(err)
 	}
-	store := storeOn(t, server.Client(t), byDefault)
-	err := store.Watch(t.Context(), func() { t.Error("it says that it watches") }, nil)
+	store := storeOn(t, server.Client(t), defaults)
+	err := store.Watch(t.Context(), func() { t.Error("the watch has started") }, nil)
 	if !redis.HasErrorPrefix(errors.Unwrap(err), "NOPERM") {
 		t.Errorf("got error %v", err)
 	}
 }
 
-func TestAWatchEndsWhenItMayHaveMissedSomething(t *testing.T) {
+func TestWatchEndsWhenItMayMissChanges(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		strike func(*redistest.Server, *watch)
 		within time.Duration
 	}{
-		"a server that is stopped":    {func(s *redistest.Server, _ *watch) { s.Stop() }, time.Second},
-		"a server that goes silent":   {func(s *redistest.Server, _ *watch) { s.Pause() }, 6 * time.Second},
-		"a host that has had enough":  {func(_ *redistest.Server, w *watch) { w.end() }, time.Second},
-		"a connection that is killed": {killSubscriptions, time.Second},
+		"a stopped server":    {func(s *redistest.Server, _ *watch) { s.Stop() }, time.Second},
+		"a silent server":     {func(s *redistest.Server, _ *watch) { s.Pause() }, 6 * time.Second},
+		"a cancelled context": {func(_ *redistest.Server, w *watch) { w.end() }, time.Second},
+		"a killed connection": {killSubscriptions, time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := redistest.Single(t)
-			store := storeOn(t, server.Client(t), byDefault)
+			store := storeOn(t, server.Client(t), defaults)
 			w := newWatch(t, store)
 			test.strike(server, w)
 			w.wantEnd(test.within)
@@ -354,18 +353,18 @@ func killSubscriptions(s *redistest.Server, w *watch) {
 	}
 }
 
-func TestAQuietWatchLasts(t *testing.T) {
+func TestQuietWatchContinues(t *testing.T) {
 	t.Parallel()
-	store := storeOn(t, redistest.Single(t).Client(t), byDefault)
+	store := storeOn(t, redistest.Single(t).Client(t), defaults)
 	w := newWatch(t, store)
-	time.Sleep(10 * time.Second) // in which the connection is asked twice whether it is still there
-	w.want(hint(alice, mustUpdate(t, store, alice, put("a"))))
+	time.Sleep(10 * time.Second) // the connection is pinged twice
+	w.want(changeText(alice, mustUpdate(t, store, alice, put("a"))))
 }
 
-func TestWhatIsNoneOfTheModulesIsNotHeard(t *testing.T) {
+func TestWatchIgnoresForeignMessages(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		w := newWatch(t, storeOn(t, client, byDefault))
+		w := newWatch(t, storeOn(t, client, defaults))
 		for _, message := range []string{
 			"", " ", "1", "1 ", " @alice:example.org", "x @alice:example.org", "0 @alice:example.org",
 			"-1 @alice:example.org", "1.5 @alice:example.org", "99999999999999999999 @alice:example.org",
@@ -376,11 +375,11 @@ func TestWhatIsNoneOfTheModulesIsNotHeard(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		w.want(hint(alice, mustUpdate(t, storeOn(t, client, byDefault), alice, put("a"))))
+		w.want(changeText(alice, mustUpdate(t, storeOn(t, client, defaults), alice, put("a"))))
 	})
 }
 
-func TestHomeserversWithPrefixesOfTheirOwnDoNotHearOfEachOther(t *testing.T) {
+func TestWatchIgnoresOtherPrefixes(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
 		var stores []*Store
@@ -390,18 +389,18 @@ func TestHomeserversWithPrefixesOfTheirOwnDoNotHearOfEachOther(t *testing.T) {
 			stores, watches = append(stores, store), append(watches, newWatch(t, store))
 		}
 		for n, store := range stores {
-			first := hint(alice, mustUpdate(t, store, alice, put("a")))
-			watches[n].want(first, hint(alice, mustUpdate(t, store, alice, put("b"))))
+			first := changeText(alice, mustUpdate(t, store, alice, put("a")))
+			watches[n].want(first, changeText(alice, mustUpdate(t, store, alice, put("b"))))
 		}
 	})
 }
 
-// Each text has a version of its own, which every host gives it, and none that
-// the module gives.
-func TestTheVersionOfWhatSomebodyElseWroteDiffersWheneverTheTextDoes(t *testing.T) {
+// The version of a text without a revision is the same on every host, different for each
+// text, and never a version of the module.
+func TestForeignTextsHaveUniqueVersions(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		hosts := []*Store{storeOn(t, client, byDefault), storeOn(t, client, byDefault)}
+		hosts := []*Store{storeOn(t, client, defaults), storeOn(t, client, defaults)}
 		w := newWatch(t, hosts[0])
 		seen := map[int64]string{}
 		for _, text := range []string{
@@ -425,20 +424,19 @@ func TestTheVersionOfWhatSomebodyElseWroteDiffersWheneverTheTextDoes(t *testing.
 				}
 				seen[version] = text
 			}
-			if got := mustUpdate(t, hosts[1], alice, nothing); got != version {
-				t.Errorf("%.99s: what changes nothing gives version %d, want %d", text, got, version)
+			if got := mustUpdate(t, hosts[1], alice, unchanged); got != version {
+				t.Errorf("%.99s: an update without a change returns version %d, want %d", text, got, version)
 			}
 		}
 		after := mustUpdate(t, hosts[1], alice, put("a"))
 		if got := wantOneVersion(t, hosts[0]); got != after || seen[after] != "" || after >= 1<<62 {
-			t.Errorf("after a change the version is %d, the change returned %d", got, after)
+			t.Errorf("after a change, the version is %d, but the change returned %d", got, after)
 		}
-		w.want(hint(alice, after))
+		w.want(changeText(alice, after))
 	})
 }
 
-// wantOneVersion returns alice's version, which must be the same however it is
-// asked for.
+// wantOneVersion returns alice's version, for which Load and Versions must agree.
 func wantOneVersion(t *testing.T, store *Store) int64 {
 	t.Helper()
 	loaded, err := store.Load(t.Context(), alice)
@@ -449,11 +447,11 @@ func wantOneVersion(t *testing.T, store *Store) int64 {
 	return loaded.Version
 }
 
-func TestAnUpdateReturnsTheVersionThatIsStored(t *testing.T) {
+func TestUpdateReturnsTheStoredVersion(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
-		hosts := []*Store{storeOn(t, client, byDefault), storeOn(t, client, byDefault)}
-		for n, edit := range []func(*pushrule.Ruleset, bool) error{nothing, put("a"), put("a"), remove("a"), nothing} {
+		hosts := []*Store{storeOn(t, client, defaults), storeOn(t, client, defaults)}
+		for n, edit := range []func(*pushrule.Ruleset, bool) error{unchanged, put("a"), put("a"), remove("a"), unchanged} {
 			updated, err := hosts[n%2].Update(t.Context(), alice, edit)
 			if err != nil {
 				t.Fatal(err)
@@ -476,7 +474,7 @@ func TestAnUpdateReturnsTheVersionThatIsStored(t *testing.T) {
 	})
 }
 
-// sent is a hook that writes down which commands are sent, one after the other.
+// sent is a hook that records the names of single commands in order.
 type sent struct{ names []string }
 
 func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -492,7 +490,7 @@ func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// take returns what was sent since the last time.
+// take returns the commands since the last call.
 func (s *sent) take() string {
 	names := strings.Join(s.names, " ")
 	s.names = nil

@@ -45,6 +45,11 @@ func (l *List) Len() int { return len(l.pushers) }
 // All returns the pushers in order of creation. The slice is read-only.
 func (l *List) All() []Pusher { return slices.Clip(l.pushers) }
 
+// Equal reports whether both lists have equal pushers in the same order.
+func (l *List) Equal(other List) bool {
+	return slices.EqualFunc(l.pushers, other.pushers, Pusher.Equal)
+}
+
 // Set adds a pusher at the end, or replaces the pusher of the same key in its place. It
 // sets Created.
 func (l *List) Set(p Pusher) {

@@ -50,6 +50,14 @@ type Pusher struct {
 	SetAt int64
 }
 
+// Equal reports whether all fields are equal. JSON is compared as text.
+func (p Pusher) Equal(other Pusher) bool {
+	return p.Key == other.Key && p.Kind == other.Kind && p.AppDisplayName == other.AppDisplayName &&
+		p.DeviceDisplayName == other.DeviceDisplayName && p.Lang == other.Lang && p.Data == other.Data &&
+		slices.Equal(p.Extra, other.Extra) && p.Device == other.Device && p.Created == other.Created &&
+		p.Claim == other.Claim && p.SetAt == other.SetAt
+}
+
 // Enabled reports whether the pusher gets notifications (MSC3881): unless the client has
 // set "enabled", or in its absence "org.matrix.msc3881.enabled", to false.
 func (p Pusher) Enabled() bool {

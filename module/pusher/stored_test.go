@@ -143,3 +143,26 @@ func FuzzReadStored(f *testing.F) {
 		}
 	})
 }
+
+func TestEqualComparesEveryField(t *testing.T) {
+	full := claimed(7, 3, 9)
+	full.Extra = []pusher.Member{{Name: "x", Value: "1"}}
+	full.Device, full.Created = "DEV", 5
+	same := full
+	same.Extra = []pusher.Member{{Name: "x", Value: "1"}}
+	if !full.Equal(same) {
+		t.Error("equal pushers differ")
+	}
+	value := reflect.ValueOf(full)
+	for i := range value.NumField() {
+		other := full
+		reflect.ValueOf(&other).Elem().Field(i).SetZero()
+		if other.Equal(full) || full.Equal(other) {
+			t.Errorf("Equal ignores the field %s", value.Type().Field(i).Name)
+		}
+	}
+	one, two := pusher.NewList(full), pusher.NewList(full, phone("b"))
+	if !one.Equal(pusher.NewList(same)) || one.Equal(two) || two.Equal(one) || one.Equal(pusher.NewList(phone("b"))) {
+		t.Error("lists are compared wrongly")
+	}
+}

@@ -7,8 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module/internal/bounded"
 )
 
-// TestAMapKeepsWhatIsUsed holds a map against one that keeps everything.
-func TestAMapKeepsWhatIsUsed(t *testing.T) {
+func TestMapKeepsUsedEntriesWithinItsLimit(t *testing.T) {
 	t.Parallel()
 	const limit, each = 100, 5
 	random := rand.New(rand.NewPCG(1, 2))
@@ -28,11 +27,11 @@ func TestAMapKeepsWhatIsUsed(t *testing.T) {
 			if value, found := m.Get(key); found && value != all[key] {
 				t.Fatalf("key %d has %d, want %d", key, value, all[key])
 			} else if _, set := all[key]; found && !set {
-				t.Fatalf("key %d is deleted, and found", key)
+				t.Fatalf("the deleted key %d is found", key)
 			}
 		}
 		if value, found := m.Get(-1); !found || value != -1 {
-			t.Fatalf("an entry that is used all the time is gone after %d steps", n)
+			t.Fatalf("an entry in constant use is gone after %d steps", n)
 		}
 		if fullest = max(fullest, m.Len()); m.Len()*each > limit {
 			t.Fatalf("%d entries of weight %d are kept, the limit is %d", m.Len(), each, limit)
@@ -43,7 +42,7 @@ func TestAMapKeepsWhatIsUsed(t *testing.T) {
 	}
 }
 
-func TestADeletedEntryWeighsNothing(t *testing.T) {
+func TestDeletedEntryHasNoWeight(t *testing.T) {
 	t.Parallel()
 	m := bounded.Map[string, int]{Limit: 10}
 	m.Put("kept", 1, 1)
@@ -57,7 +56,7 @@ func TestADeletedEntryWeighsNothing(t *testing.T) {
 	}
 }
 
-func TestAnEntryThatIsTooHeavyIsNotKept(t *testing.T) {
+func TestTooHeavyEntryIsNotKept(t *testing.T) {
 	t.Parallel()
 	var none bounded.Map[string, int]
 	none.Put("a", 1, 1)

@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Each pusher counts its changes. They are made side by side, though the hash has
-// one revision, and some replies get lost.
-func TestChangesOfSinglePushersOfAUserTakeEffectOnce(t *testing.T) {
+// Each pusher counts its changes. The changes are concurrent, though the hash has a single
+// revision, and some replies are lost.
+func TestConcurrentChangesOfPushersTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	const pushers, changes = 8, 100
 	store, server, _ := newStore(t)
@@ -61,7 +61,7 @@ func TestChangesOfSinglePushersOfAUserTakeEffectOnce(t *testing.T) {
 		p, _ := list.Pusher(aPusher(fmt.Sprint(n)).Key)
 		count, err := strconv.Atoi(p.Lang)
 		if err != nil || count < made[n] || count > made[n]+unknown[n] {
-			t.Errorf("pusher %d was changed %d times and perhaps %d more, and counts %q", n, made[n], unknown[n], p.Lang)
+			t.Errorf("pusher %d was changed %d times and perhaps %d times more, but counts %q", n, made[n], unknown[n], p.Lang)
 		}
 	}
 }

@@ -15,21 +15,21 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// LoadPusher returns the pusher of one key of many users; see
-// [module.PusherStore]. It takes one round trip to each node for every 500
-// users, and reads nothing but the field of that pusher and the revision.
+// LoadPusher returns the pusher of one key for many users; see [module.PusherStore]. It
+// takes one round trip to each node for every 500 users, and reads only that pusher and
+// the revision.
 func (s *Store) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
-	return results(one(s.fields, key.Field()).LoadMany(ctx, users))
+	return results(byField(s.fields, key.Field()).LoadMany(ctx, users))
 }
 
-// errGrows ends a change that makes a pusher larger, for which the size of the others
-// must be known.
+// errGrows ends a change that makes a pusher larger: it must be repeated with the size of
+// the user's other pushers.
 var errGrows = errors.New("the pusher grows")
 
-// UpdatePusher changes the user's pusher of one key; see [module.PusherStore]. It asks
-// for the size of the others only if the pusher grows.
+// UpdatePusher changes a user's pusher of one key; see [module.PusherStore]. It reads the
+// size of the user's other pushers only if the pusher grows.
 func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	_, err := one(s.fields, key.Field()).Update(ctx, user, func(list *pusher.List) error {
+	_, err := byField(s.fields, key.Field()).Update(ctx, user, func(list *pusher.List) error {
 		before := list.Size()
 		if err := edit(list); err != nil {
 			return err
@@ -40,24 +40,24 @@ func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.K
 		return nil
 	})
 	if errors.Is(err, errGrows) {
-		_, err = one(s.sized, sizedMark+key.Field()).Update(ctx, user, edit)
+		_, err = byField(s.sized, sizedMark+key.Field()).Update(ctx, user, edit)
 	}
 	return err
 }
 
-// one returns a view of a store in which each user's hash has one field only.
-func one(store *rediscommit.Store[pusher.List, fields], field string) *rediscommit.Users[pusher.List, fields] {
+// byField returns the store of one field in each user's hash.
+func byField(store *rediscommit.Store[pusher.List, fields], field string) *rediscommit.Users[pusher.List, fields] {
 	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
-// sizedMark stands before the fields of which the size of the others is known, so that
-// they are cached apart.
+// sizedMark begins the fields that are read with the size of the other pushers, so that
+// they have cache entries of their own.
 const sizedMark = "+"
 
-// fieldKey names a field of a hash. A field is JSON, which has no line breaks.
+// fieldKey joins a hash and a field, which is JSON and so has no line breaks.
 func fieldKey(hash, field string) string { return hash + "\n" + field }
 
-// splitFieldKey returns what [fieldKey] joined.
+// splitFieldKey splits a key from [fieldKey].
 func splitFieldKey(key string) (hash, field string) {
 	at := strings.LastIndexByte(key, '\n')
 	return key[:at], key[at+1:]
@@ -68,7 +68,7 @@ func hashOf(key string) string {
 	return hash
 }
 
-// fieldCodec keeps the same hashes, field by field.
+// fieldCodec is the codec for single fields of the hashes.
 func fieldCodec() rediscommit.Codec[pusher.List, fields] {
 	codec := hashCodec()
 	codec.RedisKey = hashOf
@@ -86,14 +86,14 @@ func fieldCodec() rediscommit.Codec[pusher.List, fields] {
 	return codec
 }
 
-// sizedCodec is fieldCodec whose lists know the size of the other pushers.
+// sizedCodec is fieldCodec with the size of the other pushers.
 func sizedCodec() rediscommit.Codec[pusher.List, fields] {
 	codec := fieldCodec()
 	codec.Read = rediscommit.Query[snapshot]{Ask: askSized, Read: readSized}
 	return codec
 }
 
-// askField asks for one field of a hash and the revision.
+// askField reads one field of a hash and the revision.
 func askField(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, field := splitFieldKey(key)
 	return client.HMGet(ctx, hash, field, stored.RevisionField)
@@ -108,8 +108,8 @@ func readField(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(field, values, pusher.Size{})
 }
 
-// newFieldSnapshot returns the field and the revision, which are nil if they are not
-// there.
+// newFieldSnapshot returns a snapshot of a field, given the values of the field and the
+// revision, which are nil if missing.
 func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot, error) {
 	found := fields{}
 	for i, name := range []string{field, stored.RevisionField} {
@@ -122,10 +122,10 @@ func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot,
 	return s, err
 }
 
-// sizedScript returns a field of a hash, the revision, how many other fields there
-// are, and the bytes that these and their values take.
+// sizedScript returns a field of a hash, the revision, the number of other fields, and the
+// bytes of their names and values.
 //
-// ARGV: the field; that of the revision.
+// ARGV: the field, the revision's field.
 const sizedScript = `
 local found = redis.pcall('HMGET', KEYS[1], ARGV[1], ARGV[2])
 if found.err then return found end
@@ -138,13 +138,13 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
 end
 return {found[1], found[2], others, bytes}`
 
-var errSizedScript = errors.New("the script has not returned two values and two numbers")
+var errSizedScript = errors.New("the script did not return two values and two numbers")
 
-// askSized asks for one field of a hash, the revision, and the size of the others.
+// askSized reads one field of a hash, the revision, and the size of the others.
 func askSized(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, marked := splitFieldKey(key)
 	field := strings.TrimPrefix(marked, sizedMark)
-	return client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField) // within a pipeline, EVALSHA could not be repeated
+	return client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField) // in a pipeline, EVALSHA could not be repeated
 }
 
 func readSized(key string, answer redis.Cmder) (snapshot, error) {
@@ -164,9 +164,9 @@ func readSized(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(strings.TrimPrefix(marked, sizedMark), values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
 }
 
-// prepareField changes one field of a hash and leaves the others as they are.
+// prepareField encodes a change of one field, which leaves the other fields unchanged.
 func prepareField(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
-	c := newChange(u.Old.Raw, u.Next)
+	c := newChange(u.Old, u.Next)
 	compared := c.comparison()
 	compared.count = anyCount
 	return c.prepare(u, compared)
