@@ -109,16 +109,11 @@ func get[T any](b *browser, expression string) T {
 	return value
 }
 
-// click clicks an element as a mouse does. The element must stay where it is.
-func (b *browser) click(selector string) {
-	b.t.Helper()
-	b.do(chromedp.Click(chromedp.CSS(selector)))
-}
-
-// press focuses an element by its id and presses a key.
+// press focuses an element by its id and presses a key. It waits until the page has
+// the element, and is not about to replace it.
 func (b *browser) press(id, key string) {
 	b.t.Helper()
-	b.wait(fmt.Sprintf("!!document.getElementById(%q)", id))
+	b.wait(fmt.Sprintf("!document.querySelector('[aria-busy=true]') && !!document.getElementById(%q)", id))
 	get[bool](b, fmt.Sprintf("document.getElementById(%q).focus() === undefined", id))
 	b.do(chromedp.KeyEvent(key))
 }
@@ -126,8 +121,16 @@ func (b *browser) press(id, key string) {
 // enter replaces the text of a field, and presses Enter.
 func (b *browser) enter(field, text string) {
 	b.t.Helper()
+	b.wait("!document.querySelector('[aria-busy=true]')")
 	get[bool](b, fmt.Sprintf("document.getElementById(%q).select() === undefined", field))
 	b.do(chromedp.SendKeys(chromedp.CSS("#"+field), text+kb.Enter))
+}
+
+// addKeyword adds a rule, and waits until the page shows it.
+func (b *browser) addKeyword(word string) {
+	b.t.Helper()
+	b.enter("add-value", word)
+	b.wait(fmt.Sprintf(`!!document.getElementById('rule/content/%s') && document.getElementById('add-value').value === ''`, word))
 }
 
 // awaitRules waits until a user's rules of a kind have the ids in this order, before
@@ -187,9 +190,9 @@ func (b *browser) testRules(d *demo) {
 		poll(b.t, "the rule is switched: "+want, func() bool { return d.do("GET", enabled, "demo-alice", "").body == want })
 		b.wait(fmt.Sprintf(`document.getElementById('switch/underride/.m.rule.message').checked === %v`, want == `{"enabled":true}`))
 	}
-	b.enter("add-value", "lunch")
+	b.addKeyword("lunch")
 	d.awaitRules("alice", "content", "lunch")
-	b.enter("add-value", "tea")
+	b.addKeyword("tea")
 	d.awaitRules("alice", "content", "tea", "lunch")
 	b.press("later/content/tea", kb.Enter)
 	d.awaitRules("alice", "content", "lunch", "tea")
@@ -208,15 +211,15 @@ func (b *browser) testMessage() {
 }
 
 func (b *browser) testOutage() {
-	b.click("#gateway")
+	b.press("gateway", " ")
 	texts := b.texts("alice’s phone")
 	for i, text := range []string{"one", "two", "three"} {
 		b.enter("text", text)
 		b.wait(fmt.Sprintf(`document.querySelector('.pusher.waiting .blocks')?.children.length === %d`, i+1))
 		texts = append(texts, "bob in Tea: "+text)
 	}
-	b.wait(`document.querySelector('.pusher .detail').innerText.includes('the gateway answered 502')`)
-	b.click("#gateway")
+	b.wait(`document.querySelector('.pusher .detail').innerText.includes('answered 502 for')`)
+	b.press("gateway", " ")
 	b.wait(`document.querySelectorAll('.pusher.well').length === 4`)
 	b.awaitTexts("alice’s phone", texts...)
 }
@@ -229,7 +232,7 @@ func (b *browser) testMarkup(d *demo) {
 	b.wait(fmt.Sprintf(`document.querySelector('#rules .error').innerText.startsWith('Not a name\n“%s”')`, markup))
 	b.enter("name", "dave")
 	b.wait(`document.querySelector('#owners :checked').value === 'dave'`)
-	b.enter("add-value", markup)
+	b.addKeyword(markup)
 	d.awaitRules("dave", "content", markup)
 	b.enter("add-value", ".x")
 	b.wait(`document.querySelector('#rules .error').innerText.startsWith('M_INVALID_PARAM\n')`)
