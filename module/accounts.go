@@ -13,8 +13,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// isLoggedIn asks the host whether a device of a user is logged in; it is if the
-// host has no accounts to ask.
+// isLoggedIn asks the host whether a user's device is logged in. Without accounts it
+// is.
 func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device string) (bool, error) {
 	if accounts == nil {
 		return true, nil
@@ -28,8 +28,8 @@ func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device
 
 func accountsFailed(cause error) error { return Unavailable(fmt.Errorf("accounts: %w", cause)) }
 
-// sessionOf returns the session on which a pusher depends: those of kind email
-// depend on the user alone.
+// sessionOf returns the session that a pusher depends on: pushers of kind email depend
+// on the user only.
 func sessionOf(user mxid.UserID, p pusher.Pusher) Session {
 	if p.Kind == pusher.Email {
 		return Session{user, ""}
@@ -37,7 +37,7 @@ func sessionOf(user mxid.UserID, p pusher.Pusher) Session {
 	return Session{user, p.Device}
 }
 
-// sessionsOf returns the sessions that loaded pushers depend on.
+// sessionsOf returns the sessions of the loaded pushers.
 func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 	sessions := map[Session]bool{}
 	for user, loaded := range all {
@@ -48,14 +48,13 @@ func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 	return sessions
 }
 
-// sessionStates are what the host says of sessions: whether they are logged in.
+// sessionStates holds for each session whether it is logged in.
 type sessionStates map[Session]Result[bool]
 
-// maxAsked is how many sessions are asked about at the same time if the accounts are
-// no [BulkAccounts].
+// maxAsked is the number of concurrent calls of accounts that are not [BulkAccounts].
 const maxAsked = 16
 
-// areLoggedIn asks the host about sessions, each of them once.
+// areLoggedIn asks the host about each session once.
 func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) sessionStates {
 	if len(sessions) == 0 {
 		return nil
@@ -85,11 +84,11 @@ func askEach(ctx context.Context, accounts Accounts, sessions []Session) session
 	return all
 }
 
-// errNoAnswer is for a session about which the host says nothing.
+// errNoAnswer is the error of a session without a result from the host.
 var errNoAnswer = errors.New("no result for a session")
 
-// live returns the pushers of a user whose sessions are logged in. It fails if
-// the host could not tell of one of them.
+// live returns the user's pushers with a session that is logged in. It fails if the
+// host could not answer for one of them.
 func (s sessionStates) live(user mxid.UserID, list pusher.List) (pusher.List, error) {
 	var failed error
 	list.Remove(func(p pusher.Pusher) bool {

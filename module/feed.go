@@ -13,36 +13,30 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// Feed knows which version each user's push rules have, and notifies
-// [ChangeListener]s when it changes. It observes the changes of this host when
-// they are made, those of other hosts when the store's watch tells of them, and
-// those that the watch missed when it checks the store. It never reads rules,
-// only versions. It is safe for concurrent use, and works while [Feed.Run] runs;
-// before and after that, changes wait.
+// Feed tracks the versions of users' push rules and notifies [ChangeListener]s of changes.
+// It learns of them from requests of this host, from the store's watch, and, for changes
+// that the watch missed, from checks of the store. It reads versions only, never rules. It
+// is safe for concurrent use. Changes wait unless [Feed.Run] runs.
 //
-// For each user who syncs here, for each whose compiled rules [Feed.KeepRules] was
-// given, and for a while for others, it keeps the version
-// v that it observed last, in one of these states:
+// It keeps the last observed version v of each user who syncs here or whose compiled rules
+// it caches ([Feed.KeepRules]), and for a while of other users, in one of these states:
 //
-//	state      how it came about                  v observed again  a greater version  a smaller version
-//	loading    the first load is under way        -                 notified           -
+//	state      reason                             v observed again  a greater version  a smaller version
+//	loading    the first load is in progress      -                 notified           -
 //	loaded     the first load found v             notified          notified           doubted
 //	notified   every listener's queue has v       -                 notified           doubted
 //	pending    a listener's queue was full        notified          notified           doubted
 //	failed     a sync could not load the rules    notified          notified           doubted
 //
-// A version that is doubted keeps its state and is checked with the store at
-// once: versions come in another order when hosts race, and go back when the
-// store loses changes or somebody else writes. All that is kept is checked from
-// time to time, and when a watch begins. A check that finds another version than
-// v, or that finds v pending or failed, notifies the listeners.
+// A doubted version keeps its state and is checked with the store at once: versions arrive
+// in another order if hosts race, and go back if the store loses changes or another program
+// writes. All versions are checked periodically and when a watch begins. If a check finds
+// another version, or finds v pending or failed, it notifies the listeners. Waiting syncs
+// wake when listeners are notified.
 //
-// Syncs that wait are woken whenever listeners are notified.
-//
-// A sync is answered from memory if v is current: it was loaded or checked during
-// the watch that still lasts, every change was observed since, and it is not
-// doubted. Compiled rules are kept with the version that they were read at or
-// after, and used while that version is current.
+// A sync is answered from memory if v is current: it was loaded or checked during the
+// present watch, every change since was observed, and it is not doubted. Compiled rules are
+// used while their version is current; they are read at that version or later.
 type Feed struct {
 	store     RuleStore
 	cfg       FeedConfig
@@ -52,25 +46,24 @@ type Feed struct {
 
 	mu       sync.RWMutex
 	users    map[mxid.UserID]*observed
-	waiting  map[mxid.UserID]map[chan struct{}]struct{} // of syncs, until they are woken or have ended
-	toCheck  map[mxid.UserID]struct{}                   // those to be checked at once
-	checkAll bool                                       // a watch has begun: all that is kept is to be checked
-	watch    int                                        // the number of the watch that lasts, 0 for none
+	waiting  map[mxid.UserID]map[chan struct{}]struct{} // waiting syncs
+	toCheck  map[mxid.UserID]struct{}                   // users to check at once
+	checkAll bool                                       // a watch has begun: check all users
+	watch    int                                        // the number of the present watch, 0 for none
 	watches  int                                        // how many watches have begun
 
 	wake chan struct{} // has a value when a check is due
 }
 
-// observed is the version of a user's rules that was observed last. Every
-// observation replaces it by another one, so that a load that began before
-// notices.
+// observed is the last observed version of a user's rules. Every observation replaces
+// it, so that a load that began earlier notices.
 type observed struct {
 	version int64
 	state   state
 	doubted bool
 	watch   int          // the watch during which the version became current, 0 for none
-	used    int64        // when a request of this host last asked for the user, or changed something, in Unix seconds
-	rules   *match.Entry // the compiled rules, nil if they are not kept
+	used    int64        // time of the last request of this host for the user, in Unix seconds
+	rules   *match.Entry // the compiled rules, or nil
 }
 
 type state int
@@ -83,13 +76,12 @@ const (
 	failed
 )
 
-// owes reports whether somebody is to be notified, though the version is the same.
+// owes reports whether listeners must be notified even if the version is the same.
 func (o *observed) owes() bool { return o.state == pending || o.state == failed }
 
-// NewFeed returns the feed of the changes in store. The observer, nil for none, is told
-// of the operations of the store, how late listeners are notified, a [ListenerPanic],
-// and, once for each outage, that the store cannot be watched. NewFeed fails if cfg is
-// not valid.
+// NewFeed returns a feed of the changes in store. The observer, which may be nil, gets
+// the store's operations, the delay of notifications, each [ListenerPanic] and, once
+// for each outage, the error of the watch. NewFeed fails if cfg is invalid.
 func NewFeed(store RuleStore, cfg FeedConfig, observer observe.Observer, listeners ...ChangeListener) (*Feed, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("module: %w", err)
@@ -106,8 +98,8 @@ func NewFeed(store RuleStore, cfg FeedConfig, observer observe.Observer, listene
 	return f, nil
 }
 
-// Run watches the store and calls the listeners until ctx ends. It returns when
-// everything that it started has ended, the calls of listeners included.
+// Run watches the store and calls the listeners until ctx ends. It returns when all
+// its goroutines, including calls of listeners, have ended.
 func (f *Feed) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { f.watchStore(ctx) })
@@ -118,7 +110,7 @@ func (f *Feed) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// version returns the user's current version, or 0 if the feed does not have it.
+// version returns the user's current version, or 0 if it is unknown.
 func (f *Feed) version(user mxid.UserID) int64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -133,18 +125,18 @@ func (f *Feed) version(user mxid.UserID) int64 {
 	return o.version
 }
 
-// isCurrent is for a caller who holds the lock.
+// isCurrent requires the lock.
 func (f *Feed) isCurrent(o *observed) bool { return f.watch != 0 && o.watch == f.watch && !o.doubted }
 
-// use notes that a request asks for the user, to the second. The caller may share
-// the lock.
+// use records, to the second, that a request asks for the user. A shared lock is
+// enough.
 func (o *observed) use(now time.Time) {
-	if at := now.Unix(); atomic.LoadInt64(&o.used) != at { // all cores share what is not written
+	if at := now.Unix(); atomic.LoadInt64(&o.used) != at { // avoid a write, which other cores would wait for
 		atomic.StoreInt64(&o.used, at)
 	}
 }
 
-// changed observes a change that a request of this host has made.
+// changed observes a change by a request of this host.
 func (f *Feed) changed(user mxid.UserID, version int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -156,8 +148,8 @@ func (f *Feed) changed(user mxid.UserID, version int64) {
 	f.users[user].use(now)
 }
 
-// heard observes a change that the watch tells of. It may be one of this host,
-// which was observed before unless its request has gone away.
+// received observes a change from the watch. A change by this host has been observed
+// before, unless its request was cancelled.
 func (f *Feed) received(c Change) {
 	f.counters.received.Add(1)
 	f.mu.Lock()
@@ -175,7 +167,7 @@ func (f *Feed) observe(c Change) {
 	case c.Version > o.version, c.Version == o.version && o.state != notified:
 		next := *o
 		if o.doubted {
-			next.watch = 0 // what is current, only a load can say
+			next.watch = 0 // only a load shows which version is current
 		}
 		f.notify(c, next)
 	case c.Version < o.version:
@@ -183,8 +175,8 @@ func (f *Feed) observe(c Change) {
 	}
 }
 
-// notify wakes syncs, and queues a change for the listeners. O is what was observed
-// until now.
+// notify wakes syncs and queues a change for the listeners. O is the previous
+// observation.
 func (f *Feed) notify(c Change, o observed) {
 	f.wakeSyncs(c.User)
 	if c.Version != o.version {
@@ -196,13 +188,13 @@ func (f *Feed) notify(c Change, o observed) {
 			o.state = pending
 		}
 	}
-	// Users who do not sync here take nobody's place.
+	// Users without syncs here do not evict others.
 	if _, found := f.users[c.User]; found || len(f.users) < f.cfg.MaxUsers {
 		f.users[c.User] = &o
 	}
 }
 
-// doubt has the version of a user checked at once.
+// doubt requests a check of the user's version.
 func (f *Feed) doubt(user mxid.UserID, o observed) {
 	o.doubted = true
 	f.users[user] = &o
@@ -210,15 +202,15 @@ func (f *Feed) doubt(user mxid.UserID, o observed) {
 	signal(f.wake)
 }
 
-// forget is for a user whose rules are gone.
+// forget removes a user without rules.
 func (f *Feed) forget(user mxid.UserID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	delete(f.users, user)
 }
 
-// makeRoom forgets users until there is room for another: the least recently used
-// of some, which a map returns in random order.
+// makeRoom evicts users until there is room for another: the least recently used of a
+// random sample.
 func (f *Feed) makeRoom() {
 	const some = 8
 	for len(f.users) >= f.cfg.MaxUsers {
@@ -236,14 +228,14 @@ func (f *Feed) makeRoom() {
 	}
 }
 
-// load is a load of a user's version that is under way.
+// load is a load of a user's version in progress.
 type load struct {
 	user   mxid.UserID
 	before *observed // when it began
 	watch  int
 }
 
-// begin is to be called before a sync loads a user's rules, and finish after it.
+// begin must be called before a sync loads a user's rules, and finish after it.
 func (f *Feed) begin(user mxid.UserID) load {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -261,7 +253,7 @@ func (f *Feed) beginLoad(user mxid.UserID) load {
 	return load{user, o, f.watch}
 }
 
-// finish observes the version that a load found, and reports whether it is news.
+// finish observes the loaded version, and reports whether it is new.
 func (f *Feed) finish(l load, version int64) (isNews bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -290,8 +282,8 @@ func (f *Feed) finishLoad(l load, version int64) (isNews bool) {
 	return false
 }
 
-// fail is finish for a load that has failed. The user is checked after a while, until
-// the store answers, and syncs are woken then.
+// fail is finish for a failed load. The user is checked after a while, until the store
+// answers; then syncs wake.
 func (f *Feed) fail(l load) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -305,7 +297,7 @@ func (f *Feed) fail(l load) {
 	time.AfterFunc(retryCheck, func() { f.checkFailed(l.user, &next) })
 }
 
-// checkFailed has a user checked unless there was news in the meantime.
+// checkFailed requests a check of the user unless another version was observed since.
 func (f *Feed) checkFailed(user mxid.UserID, since *observed) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -315,8 +307,8 @@ func (f *Feed) checkFailed(user mxid.UserID, since *observed) {
 	}
 }
 
-// finishOvertaken is finish for a load during which another version was observed:
-// nobody knows which of the two is newer.
+// finishOvertaken is finish if another version was observed during the load. Either
+// may be newer.
 func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	switch {
 	case version == o.version && !o.doubted:
@@ -326,8 +318,8 @@ func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	}
 }
 
-// nextChange returns a channel that is closed when the user is notified, unless ctx has
-// ended by then.
+// nextChange returns a channel that is closed at the user's next notification, unless
+// ctx ends first.
 func (f *Feed) nextChange(ctx context.Context, user mxid.UserID) <-chan struct{} {
 	changed := make(chan struct{})
 	f.mu.Lock()
@@ -356,7 +348,7 @@ func (f *Feed) wakeSyncs(user mxid.UserID) {
 	delete(f.waiting, user)
 }
 
-// signal puts a value into a channel of size one, unless it is full.
+// signal sends a value to a channel of size one, unless it is full.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

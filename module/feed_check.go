@@ -14,18 +14,18 @@ import (
 )
 
 const (
-	// interest is how long a user without compiled rules is kept after the last
-	// request for them.
+	// interest is how long a user without compiled rules is tracked after the last
+	// request.
 	interest = 10 * time.Minute
 
-	// maxCheck is how many users' versions one call asks the store for.
+	// maxCheck is the number of users in one request to the store.
 	maxCheck = 500
 
-	// retryCheck is how long to wait before a failed check is repeated.
+	// retryCheck is the delay before a failed check is repeated.
 	retryCheck = time.Second
 )
 
-// watchStore keeps watching the store.
+// watchStore watches the store until ctx ends, and retries after errors.
 func (f *Feed) watchStore(ctx context.Context) {
 	first := true
 	retry.Repeat(ctx, 100*time.Millisecond, time.Second, func() (watched bool) {
@@ -39,8 +39,7 @@ func (f *Feed) watchStore(ctx context.Context) {
 	})
 }
 
-// beginWatch makes stale what was observed before: changes may have been missed
-// since.
+// beginWatch marks all versions as not current: changes may have been missed.
 func (f *Feed) beginWatch() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +49,7 @@ func (f *Feed) beginWatch() {
 	signal(f.wake)
 }
 
-// endWatch reports whether there was a watch.
+// endWatch reports whether a watch had begun.
 func (f *Feed) endWatch() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -65,8 +64,8 @@ func (f *Feed) isWatching() bool {
 	return f.watch != 0
 }
 
-// checkStore compares versions with the store: all from time to time and when a
-// watch begins, those that are doubted at once.
+// checkStore compares versions with the store: all of them periodically and when a
+// watch begins, doubted ones at once.
 func (f *Feed) checkStore(ctx context.Context) {
 	timer := time.NewTimer(f.untilRecheck())
 	defer timer.Stop()
@@ -91,8 +90,8 @@ func (f *Feed) checkStore(ctx context.Context) {
 
 func (f *Feed) untilRecheck() time.Duration { return retry.Jitter(f.cfg.Recheck) }
 
-// due returns the users to check: all of them, or those whose version is doubted.
-// It forgets users whom nobody has asked for in a long time.
+// due returns the users to check, all or only doubted ones. It forgets users without
+// recent requests.
 func (f *Feed) due(all bool) []mxid.UserID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -108,8 +107,8 @@ func (f *Feed) due(all bool) []mxid.UserID {
 	return slices.Collect(maps.Keys(f.users))
 }
 
-// check compares the versions of users with the store, and returns those that
-// it could not get.
+// check compares the users' versions with the store, and returns the users whose
+// versions were unavailable.
 func (f *Feed) check(ctx context.Context, users []mxid.UserID) (failed []mxid.UserID) {
 	for len(users) > 0 {
 		some := users[:min(len(users), maxCheck)]
@@ -124,7 +123,7 @@ func (f *Feed) check(ctx context.Context, users []mxid.UserID) (failed []mxid.Us
 	return failed
 }
 
-// beginChecks is begin for the users who are still kept.
+// beginChecks is begin for the users that are still tracked.
 func (f *Feed) beginChecks(users []mxid.UserID) []load {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -137,8 +136,8 @@ func (f *Feed) beginChecks(users []mxid.UserID) []load {
 	return loads
 }
 
-// finishChecks is finish for many users. It returns the users whose versions
-// could not be loaded.
+// finishChecks is finish for many users. It returns the users whose versions were
+// unavailable.
 func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]) (unavailable []mxid.UserID) {
 	f.counters.rechecked.Add(int64(len(loads)))
 	for _, l := range loads {
@@ -156,7 +155,7 @@ func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]
 	return unavailable
 }
 
-// checkAgain has the users of a failed check checked again.
+// checkAgain requests another check of the users.
 func (f *Feed) checkAgain(users []mxid.UserID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

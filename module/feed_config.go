@@ -8,16 +8,17 @@ import (
 
 // FeedConfig configures [Feed].
 type FeedConfig struct {
-	// Recheck is how often the versions of the users who sync here are compared
-	// with the store, for changes that the watch has missed. Default 1 minute.
+	// Recheck is the interval of comparing users' versions with the store, to find
+	// changes that the watch missed. Default 1 minute.
 	Recheck time.Duration
 
-	// MaxUsers is how many users' versions are kept, about 200 bytes each: those
-	// who sync here, and with delivery the members of their rooms. Default 200,000.
+	// MaxUsers limits the users whose versions are tracked, about 200 bytes each:
+	// users of this host's syncs and, with delivery, members of their rooms. Default
+	// 200,000.
 	MaxUsers int
 
-	// MaxQueued is how many users' changes may wait for a slow listener, one
-	// for each user. Default 10,000.
+	// MaxQueued limits the users whose changes wait for a slow listener, one for each
+	// user. Default 10,000.
 	MaxQueued int
 }
 
@@ -26,7 +27,7 @@ func DefaultFeedConfig() FeedConfig {
 	return FeedConfig{Recheck: time.Minute, MaxUsers: 200_000, MaxQueued: 10_000}
 }
 
-// Validate joins an error for each field that is not as its comment says.
+// Validate returns a joined error for all invalid fields.
 func (c FeedConfig) Validate() error {
 	var faults []error
 	if field := "Recheck"; c.Recheck <= 0 {

@@ -11,12 +11,12 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// fillStep is how many members are looked up while the lock is held.
+// fillStep is the number of members that are looked up under one lock.
 const fillStep = 1024
 
-// FillRules gives each member without rules the rules that the feed keeps, and returns
-// the number of these members. For many members it uses all cores: a lookup in a large map
-// waits for memory most of its time.
+// FillRules sets the cached rules of each member without rules, and returns the number
+// of these members. For many members it uses all cores: a lookup in a large map mostly
+// waits for memory.
 func (f *Feed) FillRules(members []match.Member) (hits int) {
 	if len(members) <= fillStep {
 		return f.fillRules(members)
@@ -51,11 +51,10 @@ func (f *Feed) fillRules(members []match.Member) (hits int) {
 	return hits
 }
 
-// KeepRules calls load, which reads and compiles the rules of users, and keeps what
-// it returns until the rules change. It asks the store for the versions first: rules
-// that are read later are at least as new, and if a later version is stored already,
-// the watch or the next check finds it. A user whose rules change during the call gets
-// nothing kept.
+// KeepRules calls load, which reads and compiles the rules of users, and caches them
+// until they change. It first asks the store for the versions: rules read later are at
+// least as new, and if a later version is already stored, the watch or the next check
+// finds it. Rules that change during the call are not cached.
 func (f *Feed) KeepRules(ctx context.Context, users []mxid.UserID, load func() map[mxid.UserID]*match.Entry) {
 	if !f.isWatching() {
 		load()
@@ -82,8 +81,7 @@ func (f *Feed) beginLoads(users []mxid.UserID) []load {
 	return loads
 }
 
-// finishLoads is finish for many users. It keeps rules where their version is
-// current.
+// finishLoads is finish for many users. It caches rules whose version is current.
 func (f *Feed) finishLoads(loads []load, versions map[mxid.UserID]Result[int64], rules map[mxid.UserID]*match.Entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

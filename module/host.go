@@ -10,8 +10,8 @@ import (
 
 var _ HostService = (*hostService)(nil)
 
-// hostService is the part of a [Service] that the host's own code calls. Single
-// users' rules are read through rules, which the host may have wrapped.
+// hostService implements [HostService]. It reads single users' rules through rules,
+// which the host may have wrapped.
 type hostService struct {
 	rules   RuleService
 	edits   *ruleService

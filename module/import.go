@@ -9,74 +9,72 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Import is what a user has on a server that did without the module.
+// Import is a user's data on a server without the module.
 type Import struct {
-	// Rules is the content of the user's m.push_rules event as JSON,
-	// {"global":{...}}; see [pushrule.Import]. Empty is that of a user who has
-	// changed nothing, and gets the server-default rules.
+	// Rules is the content of the user's m.push_rules event as JSON, {"global":{...}};
+	// see [pushrule.Import]. Empty means that the user has the default rules.
 	Rules string
 
-	// Pushers are in order of creation. Device is the one that set a pusher:
-	// without it, a pusher that is not of kind email ends at the next
-	// [HostService.RetainDevicePushers]. Extra has what clients see beside the
-	// other fields; see [pusher.ProfileTag]. SetAt may be when it was last set, in
-	// microseconds since 1970; 0 is now. Created and Claim do not matter.
+	// Pushers are in order of creation. Device is the device that set a pusher;
+	// without it, and unless its kind is email, the pusher is removed at the next
+	// [HostService.RetainDevicePushers]. Extra contains the other members that clients
+	// see; see [pusher.ProfileTag]. SetAt is the time of the last set in microseconds
+	// since 1970; 0 means now. Created and Claim are ignored.
 	Pushers []pusher.Pusher
 }
 
-// ImportMode says whether an import is to be made.
+// ImportMode is the mode of an import.
 type ImportMode string
 
 // The modes.
 const (
 	StoreImport  ImportMode = "store"
-	DryRunImport ImportMode = "dry run" // changes nothing; the result is what it would be
+	DryRunImport ImportMode = "dry run" // stores nothing and returns the result of an import
 )
 
-// ImportOutcome is what became of a part of an import.
+// ImportOutcome is the outcome of one part of an import.
 type ImportOutcome string
 
 // The outcomes.
 const (
 	Imported        ImportOutcome = "imported"
-	AlreadyThere    ImportOutcome = "already there"     // something is stored, and stays
-	NothingToImport ImportOutcome = "nothing to import" // of pushers: there are none
+	AlreadyThere    ImportOutcome = "already there"     // stored data exists and stays
+	NothingToImport ImportOutcome = "nothing to import" // no pushers
 )
 
-// ImportResult is what an import came to.
+// ImportResult is the result of an import.
 type ImportResult struct {
 	Rules   ImportedRules
 	Pushers ImportedPushers
 }
 
-// Refused returns how many rules and pushers were refused.
+// Refused returns the number of refused rules and pushers.
 func (r ImportResult) Refused() int { return len(r.Rules.Refused) + len(r.Pushers.Refused) }
 
-// ImportedRules is what became of the rules; see [pushrule.Imported].
+// ImportedRules is the result for the rules; see [pushrule.Imported].
 type ImportedRules struct {
 	Outcome ImportOutcome
-	Own     int // rules of the user's own that were stored
+	Own     int // stored rules that are not defaults
 	Refused []pushrule.RefusedRule
 	Dropped []pushrule.Name
 }
 
-// ImportedPushers is what became of the pushers.
+// ImportedPushers is the result for the pushers.
 type ImportedPushers struct {
 	Outcome ImportOutcome
-	Stored  int // how many were stored
+	Stored  int // number of stored pushers
 	Refused []RefusedPusher
 }
 
-// RefusedPusher is a pusher that was not imported. It does not tell the pushkey.
+// RefusedPusher is a pusher that was not imported. It does not contain the pushkey.
 type RefusedPusher struct {
 	AppID string
 	Key   pusher.Digest
 	Err   error
 }
 
-// importer imports what users have elsewhere. It stores the pushers first, and the
-// rules then: a user who has rules has been imported, and nothing of what they remove
-// afterwards comes back.
+// importer imports users. It stores the pushers first, then the rules, so a user with
+// rules has been imported completely, and removed pushers do not come back.
 type importer struct {
 	rules    *ruleService
 	pushers  *pusherService
@@ -86,7 +84,7 @@ type importer struct {
 	observer observe.Observer
 }
 
-// run imports a user. After an error the result says what was done.
+// run imports a user. After an error the result shows what was stored.
 func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error) {
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil {
@@ -95,7 +93,7 @@ func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how I
 	return i.runBeside(ctx, stored, user, from, how)
 }
 
-// runBeside is run beside rules that are stored, or none.
+// runBeside is run for a user with the given stored rules, if any.
 func (i *importer) runBeside(
 	ctx context.Context, stored Content, user mxid.UserID, from Import, how ImportMode,
 ) (result ImportResult, err error) {
@@ -126,7 +124,7 @@ func (i *importer) runBeside(
 	return result, err
 }
 
-// importedSet makes a set of rules from elsewhere.
+// importedSet converts rules from another server.
 func (s *ruleService) importedSet(user mxid.UserID, content string) (pushrule.Imported, error) {
 	defaults := s.defaults.For(user)
 	if content == "" {
@@ -135,8 +133,8 @@ func (s *ruleService) importedSet(user mxid.UserID, content string) (pushrule.Im
 	return pushrule.Import(content, defaults, s.limits)
 }
 
-// storeImport stores a set for a user who has none; made is false for one who
-// has.
+// storeImport stores a set for a user without rules; made is false if the user has
+// rules.
 func (s *ruleService) storeImport(ctx context.Context, user mxid.UserID, set pushrule.Ruleset) (made bool, err error) {
 	content, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
 		if made = !found; made {

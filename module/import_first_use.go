@@ -12,9 +12,9 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// firstUse imports a user who has no rules here, and reports whether the user has
-// rules then: the source need not have them. It asks the store itself, whatever its
-// caller has found: pushers that a user has removed must not come back.
+// firstUse imports a user without rules, and reports whether the user has rules then;
+// the source may not have the user. It always asks the store, since pushers that a
+// user has removed must not come back.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
 	source := i.source
 	if source == nil {
@@ -42,13 +42,13 @@ func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool
 	return present, err
 }
 
-// ImportRefused reports that a part of what a user has was refused at the first use.
+// ImportRefused reports that a part of a user's data was refused at the first use.
 type ImportRefused struct {
 	User   mxid.UserID
 	Result ImportResult
 }
 
-// Error tells how much was refused.
+// Error gives the numbers of refused rules and pushers.
 func (r *ImportRefused) Error() string {
 	return fmt.Sprintf("module: import of %s: %d rules or pushers refused", r.User, r.Result.Refused())
 }
@@ -63,10 +63,10 @@ func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Impor
 
 func sourceFailed(cause error) error { return Unavailable(fmt.Errorf("import source: %w", cause)) }
 
-// stillThere takes back what was imported for a user whom the host has forgotten
-// meanwhile. [HostService.ForgetUser] has the source forget first, and removes
-// then: either it has removed what was stored here, or the source does not have
-// the user by now. Accounts have been asked already.
+// stillThere removes imported data if the host has forgotten the user during the
+// import. [HostService.ForgetUser] first calls the source's Forget and then removes
+// stored data: either it has removed this data, or the source no longer has the user.
+// The caller has asked Accounts already.
 func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source ImportSource, result ImportResult) (bool, error) {
 	if i.accounts != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
 		return true, nil
@@ -86,23 +86,23 @@ func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source Impo
 	return false, err
 }
 
-// seen remembers a user who has rules.
+// seen remembers that a user has rules.
 func (i *importer) seen(user mxid.UserID) {
 	if i.source != nil {
 		i.present.add(user)
 	}
 }
 
-// importIfMissing is importMissing of one; imported is true if there may be something
-// now that was not there before.
+// importIfMissing is importMissing for one user; imported is true if new data may be
+// stored.
 func (i *importer) importIfMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
 	result := i.importMissing(ctx, []mxid.UserID{user})[user]
 	return result.Value, result.Err
 }
 
-// importMissing imports those of many users who have no rules, with a result for each
-// whom it has imported or failed to. It asks the store about each user once, as far
-// as it can remember them.
+// importMissing imports the users without rules, with a result for each user that it
+// imported or failed to import. It remembers users with rules, so it usually asks the
+// store once for each.
 func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
 	if i.source == nil {
 		return nil
@@ -130,11 +130,11 @@ func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// maxImports is how many users are imported at the same time.
+// maxImports is the number of concurrent imports.
 const maxImports = 16
 
-// importMany is firstUse of many users. It has a result for each user whom the source
-// has, and an error for each about whom the source could not answer.
+// importMany is firstUse for many users. It has a result for each user of the source,
+// and an error for each user whom the source could not answer for.
 func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
 	all := map[mxid.UserID]Result[bool]{}
 	if i.source == nil {
@@ -158,14 +158,13 @@ func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid
 	return all
 }
 
-// presentUsers are users who are known to have rules, so that nobody asks again
-// whether they are still to be imported.
+// presentUsers are users known to have rules.
 type presentUsers struct {
 	mu    sync.Mutex
 	users bounded.Map[mxid.UserID, struct{}]
 }
 
-// maxPresent bounds how many are remembered.
+// maxPresent limits the number of remembered users.
 const maxPresent = 1 << 16
 
 func (p *presentUsers) add(user mxid.UserID) {
@@ -174,7 +173,7 @@ func (p *presentUsers) add(user mxid.UserID) {
 	p.users.Put(user, struct{}{}, 1)
 }
 
-// unknown returns those of users who are not remembered.
+// unknown returns the users that are not remembered.
 func (p *presentUsers) unknown(users []mxid.UserID) (unknown []mxid.UserID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -9,16 +9,16 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// importAll stores pushers for a user who has none. Their claims come before all
-// that are made here: a pusher that is imported takes no pushkey from anybody, and
-// loses its own to whoever has taken it since.
+// importAll stores pushers for a user without pushers. Their claims precede all claims
+// made here: an imported pusher never takes a pushkey, and loses its own to a later
+// claim.
 func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher, how ImportMode) (result ImportedPushers, err error) {
 	if len(pushers) == 0 {
 		return ImportedPushers{Outcome: NothingToImport}, nil
 	}
 	list, err := s.store.Load(ctx, user)
 	switch {
-	case fault.KindOf(err) == fault.Database || err == nil && list.Len() > 0: // also what cannot be read stays
+	case fault.KindOf(err) == fault.Database || err == nil && list.Len() > 0: // unreadable pushers stay, too
 		return ImportedPushers{Outcome: AlreadyThere}, nil
 	case err != nil:
 		return result, err
@@ -35,21 +35,21 @@ func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers
 	return m.ImportedPushers, err
 }
 
-// pusherImport is an import of a user's pushers.
+// pusherImport is an import of one user's pushers.
 type pusherImport struct {
 	*pusherService
 	ImportedPushers
 
 	user    mxid.UserID
-	list    pusher.List     // what may be stored
-	claimed []pusher.Pusher // those of them that have a claim
+	list    pusher.List     // the accepted pushers
+	claimed []pusher.Pusher // the accepted pushers that have a claim
 }
 
 func (m *pusherImport) refuse(p pusher.Pusher, err error) {
 	m.Refused = append(m.Refused, RefusedPusher{p.AppID, p.Digest(), err})
 }
 
-// accept sorts out the pushers that may be stored.
+// accept selects the pushers that may be stored.
 func (m *pusherImport) accept(ctx context.Context, pushers []pusher.Pusher) error {
 	now := m.pushkeys.time().UnixMicro()
 	for _, given := range pushers {
@@ -76,7 +76,7 @@ func (m *pusherImport) accept(ctx context.Context, pushers []pusher.Pusher) erro
 }
 
 func (m *pusherImport) addWithinLimits(p pusher.Pusher) error {
-	p.Claim = pusher.KeepOthers.Claim(int64(m.policy.MaxSharers)) // which takes as many digits as the one that it will get
+	p.Claim = pusher.KeepOthers.Claim(int64(m.policy.MaxSharers)) // as many digits as the final claim
 	grown := m.list
 	grown.Set(p)
 	if err := m.policy.CheckGrowth(m.list.Size(), grown.Size()); err != nil {
@@ -86,7 +86,7 @@ func (m *pusherImport) addWithinLimits(p pusher.Pusher) error {
 	return nil
 }
 
-// keepLive refuses the pushers whose devices are gone.
+// keepLive refuses the pushers of devices that are gone.
 func (m *pusherImport) keepLive(ctx context.Context) error {
 	accounts := m.accounts
 	if accounts == nil {
@@ -103,7 +103,7 @@ func (m *pusherImport) keepLive(ctx context.Context) error {
 	return nil
 }
 
-// rehearse finds out what store would do, as far as that can be seen.
+// rehearse predicts the result of store.
 func (m *pusherImport) rehearse(ctx context.Context) error {
 	for _, p := range m.list.All() {
 		claims, err := m.pushkeys.Pushkeys.Load(ctx, p.Digest())
@@ -129,7 +129,7 @@ func (m *pusherImport) rehearse(ctx context.Context) error {
 	return nil
 }
 
-// store stores the pushers, in the order of writes of [pusherService.claim].
+// store stores the pushers; the writes have the order of [pusherService.claim].
 func (m *pusherImport) store(ctx context.Context) error {
 	if err := m.claim(ctx); err != nil {
 		m.releaseAll(ctx)
@@ -146,7 +146,7 @@ func (m *pusherImport) store(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		if fault.KindOf(err) != fault.Unavailable { // they may still be stored, else
+		if fault.KindOf(err) != fault.Unavailable { // otherwise they may be stored
 			m.releaseAll(ctx)
 		}
 		return err
@@ -160,8 +160,7 @@ func (m *pusherImport) store(ctx context.Context) error {
 	return m.check(ctx)
 }
 
-// claim claims the pushkeys, and refuses the pushers whose pushkey others have
-// taken.
+// claim claims the pushkeys, and refuses pushers whose pushkey other users have taken.
 func (m *pusherImport) claim(ctx context.Context) error {
 	for _, p := range m.list.All() {
 		claims, err := m.addClaim(ctx, &p)
@@ -193,7 +192,7 @@ func (m *pusherImport) claim(ctx context.Context) error {
 	return nil
 }
 
-// addClaim gives a pusher a claim that comes before all that are made here.
+// addClaim gives a pusher a claim that precedes all claims made here.
 func (m *pusherImport) addClaim(ctx context.Context, p *pusher.Pusher) (pusher.Claims, error) {
 	var number int64
 	claims, err := m.pushkeys.Pushkeys.Update(ctx, p.Digest(), func(c *pusher.Claims) error {
@@ -205,8 +204,8 @@ func (m *pusherImport) addClaim(ctx context.Context, p *pusher.Pusher) (pusher.C
 	return claims, err
 }
 
-// isTaken reports whether another user has taken the pushkey of a pusher since.
-// Users who share it, by "append" or because they were all imported, keep it.
+// isTaken reports whether another user has taken the pusher's pushkey. Users who share
+// it, by "append" or by import, keep it.
 func (m *pusherImport) isTaken(ctx context.Context, p pusher.Pusher, claims pusher.Claims) (bool, error) {
 	held, err := m.pushkeys.held(ctx, p.Key, claims)
 	for user, other := range held {
@@ -217,15 +216,15 @@ func (m *pusherImport) isTaken(ctx context.Context, p pusher.Pusher, claims push
 	return false, err
 }
 
-// releaseAll releases the claims that no pusher has got.
+// releaseAll removes the claims without a stored pusher.
 func (m *pusherImport) releaseAll(ctx context.Context) {
 	for _, p := range m.claimed {
 		m.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: m.user, Claim: p.Claim.Number})
 	}
 }
 
-// check takes back what is not to stay of what was stored: the pushers of devices
-// that are gone by now, and those whose pushkey somebody has taken meanwhile.
+// check removes stored pushers that must not stay: their device is gone by now, or
+// another user has taken their pushkey.
 func (m *pusherImport) check(ctx context.Context) error {
 	for _, p := range m.claimed {
 		err := m.checkLoggedIn(ctx, m.user, p)

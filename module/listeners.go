@@ -12,21 +12,21 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// FeedStats counts since the start what happened to changes.
+// FeedStats counts changes since the start.
 type FeedStats struct {
-	Received  int64 // changes that the store's watch told of
-	Rechecked int64 // users whose version was compared with the store's
-	Missed    int64 // changes that only such a comparison has found
+	Received  int64 // changes from the watch
+	Rechecked int64 // versions compared with the store
+	Missed    int64 // changes found by such a comparison
 	Notified  int64 // calls of listeners
-	Dropped   int64 // changes that were not delivered, since too many waited
-	Panics    int64 // of listeners
-	Waiting   int   // users whose change waits for a listener, now
-	Watching  bool  // whether the store is watched, now
+	Dropped   int64 // changes dropped because too many waited
+	Panics    int64 // panics of listeners
+	Waiting   int   // users whose change waits for a listener now
+	Watching  bool  // whether the store is being watched
 }
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
 
-// Stats returns the counts.
+// Stats returns the current counts.
 func (f *Feed) Stats() FeedStats {
 	s := FeedStats{
 		Received:  f.counters.received.Load(),
@@ -50,13 +50,13 @@ type ListenerPanic struct {
 	Stack    []byte
 }
 
-// Error has all of it, for the log.
+// Error includes the stack, for the log.
 func (p *ListenerPanic) Error() string {
 	return fmt.Sprintf("module: the change listener %s panicked: %v\n%s", p.Listener, p.Value, p.Stack)
 }
 
-// listenerQueue holds the changes of which a listener is still to be notified:
-// the last of each user, in the order in which the users came.
+// listenerQueue holds the changes that wait for a listener: the last of each user, in
+// the order in which the users arrived.
 type listenerQueue struct {
 	listener ChangeListener
 	feed     *Feed
@@ -74,7 +74,7 @@ func newListenerQueue(listener ChangeListener, feed *Feed) *listenerQueue {
 	}
 }
 
-// put adds a change. It drops it and returns false if too many wait.
+// put adds a change. If too many wait, it drops the change and returns false.
 func (q *listenerQueue) put(c Change) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

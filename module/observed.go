@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// observed wraps the stores so that an observer sees each of their operations.
-// Nil observes nothing.
+// observed wraps the stores so that the observer sees each operation. Nil observes
+// nothing.
 func (s Stores) observed(o observe.Observer) Stores {
 	if o = observe.Or(o); o == observe.None {
 		return s
@@ -25,7 +25,7 @@ func observeRules(store RuleStore, o observe.Observer) RuleStore {
 	return observedRules{store, newStoreObserver(observe.PushRules, o)}
 }
 
-// storeObserver tells an observer of the operations of one store.
+// storeObserver reports the operations of one store.
 type storeObserver struct {
 	observe.Observer
 	load, loadMany, versions, update, remove *observe.Operation
@@ -39,7 +39,7 @@ func newStoreObserver(store string, o observe.Observer) *storeObserver {
 }
 
 type observedRules struct {
-	RuleStore // for Watch, which is no operation: it lasts
+	RuleStore // Watch is not observed
 	o         *storeObserver
 }
 
@@ -126,7 +126,7 @@ func (s observedPushers) Delete(ctx context.Context, user mxid.UserID) error {
 }
 
 type observedPushkeys struct {
-	PushkeyIndex // for what is pending, which is no operation on a pushkey's claims
+	PushkeyIndex // pending pushkeys are not observed
 	o            *storeObserver
 }
 
@@ -144,8 +144,8 @@ func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit fu
 	return claims, err
 }
 
-// outcomeOf returns how an operation with many results has ended: it has failed
-// if one of them has.
+// outcomeOf returns the outcome of a bulk operation: the error of one of its results,
+// if any failed.
 func outcomeOf[T any](all map[mxid.UserID]Result[T]) observe.Outcome {
 	for _, result := range all {
 		if result.Err != nil {

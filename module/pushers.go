@@ -14,7 +14,7 @@ import (
 
 var _ PusherService = (*pusherService)(nil)
 
-// pusherService is the pusher part of a [Service].
+// pusherService implements [PusherService].
 type pusherService struct {
 	store      PusherStore
 	pushkeys   pushkeys
@@ -39,7 +39,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	if err := s.policy.Check(p); err != nil {
 		return err
 	}
-	if p.Kind == pusher.Email { // whose address is the user's, who may have other accounts
+	if p.Kind == pusher.Email { // the address may belong to several users
 		others = pusher.KeepOthers
 		if err := s.confirmAddress(ctx, user, p); err != nil {
 			return err
@@ -83,8 +83,8 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	return nil
 }
 
-// loadClaims returns the claims to a pushkey. A user who has none of them is
-// imported first.
+// loadClaims returns the claims to a pushkey. A user without a claim is imported
+// first.
 func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pusher.Digest) (pusher.Claims, error) {
 	claims, err := s.pushkeys.Pushkeys.Load(ctx, key)
 	if own, _ := claims.Last(user); err != nil || own != 0 {
@@ -96,8 +96,8 @@ func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pu
 	return s.pushkeys.Pushkeys.Load(ctx, key)
 }
 
-// checkGrowth refuses a new pusher over a limit before anything is written. The
-// limits are checked again when it is stored.
+// checkGrowth refuses a new pusher over a limit before anything is written. Storing
+// checks the limits again.
 func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others) error {
 	list, err := s.store.Load(ctx, user)
 	if err != nil {
@@ -105,19 +105,19 @@ func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pus
 	}
 	before := list.Size()
 	p.SetAt = s.pushkeys.time().UnixMicro()
-	p.Claim = others.Claim(p.SetAt) // which takes as many digits as the one that it will get
+	p.Claim = others.Claim(p.SetAt) // as many digits as the final claim
 	list.Set(p)
 	return s.policy.CheckGrowth(before, list.Size())
 }
 
-// errNoClaim ends the renewal of a pusher that needs a new claim.
+// errNoClaim stops the renewal of a pusher that needs a new claim.
 var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 
-// renew replaces a pusher and keeps its claim. This is enough if nobody else
-// claims the key or, with [pusher.KeepOthers], if nobody has claimed it since.
-// With [pusher.RemoveOthers] the claim must say so: it counts against pushers
-// that are still to be imported. SameSession reports whether the pusher depends on
-// the session that it depended on before.
+// renew replaces a pusher and keeps its claim. This is enough if no other user claims
+// the key or, with [pusher.KeepOthers], if no other user has claimed it since. With
+// [pusher.RemoveOthers] the claim must record the removal, which also applies to
+// pushers that are imported later. SameSession reports whether the pusher still
+// depends on the same session.
 func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
 ) (sameSession bool, err error) {
@@ -136,8 +136,8 @@ func (s *pusherService) renew(
 	return sameSession, err
 }
 
-// renewed returns the pusher p, set at a time, in the place of the one that is held,
-// if there is one: a set that only turns that on or off leaves it to its device.
+// renewed returns the pusher p, set at the given time, as the successor of the stored
+// pusher, if any. A set that only switches a pusher on or off keeps its device.
 func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	p.SetAt = max(at, held.SetAt+1)
 	if p.DiffersOnlyInEnabled(held) {
@@ -149,12 +149,12 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 // setter makes an edit that sets the pusher of a key, within the limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
-// errNeedsList ends a change of one pusher that is not there: its place is behind the
-// user's others, which must be read.
+// errNeedsList stops a change of one pusher that does not exist: adding it requires
+// the user's whole list.
 var errNeedsList = errors.New("the change needs all pushers of the user")
 
-// replace sets a pusher that the user probably has. The user's other pushers are not
-// read then, only their size, for the limits.
+// replace sets a pusher that the user probably has. It reads only the size of the
+// user's other pushers, for the limits.
 func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
 		before := *list
@@ -172,8 +172,8 @@ func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pushe
 	return err
 }
 
-// add sets a pusher that the user probably does not have. It reads the others,
-// for the limits.
+// add sets a pusher that the user probably does not have. It reads the user's other
+// pushers, for the limits.
 func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List) error) error {
 	return s.store.Update(ctx, user, func(list *pusher.List) error {
 		before := *list
@@ -184,14 +184,14 @@ func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key,
 	})
 }
 
-// claim sets a pusher with a claim of its own. Wherever the process ends, no
-// owner too many stays, because of the order of the writes: the index has the
-// claim before there is a pusher of it; a key that is taken from others is
-// marked pending before that; and whoever has set a pusher loads the claims
-// afterwards, so of two at once the later sees both.
+// claim sets a pusher with a new claim. If the process dies at any point,
+// reconciliation can still find every pusher that must go, because of the order of the
+// writes: the claim is in the index before the pusher is stored; a key taken from
+// others is marked pending before that; and claims are loaded after storing, so that
+// the later of two concurrent sets sees both.
 //
-// Who leaves others alone removes nobody. Something is left to reconcile for them
-// only if somebody has claimed the key since, who may not have seen their pusher.
+// With [pusher.KeepOthers] no pusher is removed. Reconciliation is only needed if
+// another user has claimed the key since, and may not have seen this pusher.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
@@ -221,9 +221,9 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	return nil
 }
 
-// put stores a pusher. Its claim is joined with that of the pusher that it
-// replaces, because another request of the user may have claimed since. The claim
-// that is left over is released.
+// put stores a pusher. Its claim is joined with the claim of the pusher that it
+// replaces, because a concurrent request of the user may have claimed since. The
+// unused claim is released.
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
 	at := s.pushkeys.time().UnixMicro()
@@ -237,19 +237,19 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 	switch {
 	case err == nil:
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
-	case fault.KindOf(err) != fault.Unavailable: // which leaves open whether it is stored
+	case fault.KindOf(err) != fault.Unavailable: // otherwise the pusher may be stored
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return err
 }
 
-// checkLoggedIn removes a pusher that was just set if its device was logged out
-// meanwhile. A logout removes pushers after it has ended the session: either it
-// removes this one, or the session is seen to be over here.
+// checkLoggedIn removes a pusher that was just set if its device was logged out during
+// the request. A logout removes pushers after it has ended the session, so either it
+// removes this pusher, or the session is found ended here.
 //
-// A pusher that replaces one of the same session needs no such check: that one was
-// there, so either its removal is still to come, or another request has set it for a
-// session that was over, and removes what it finds.
+// A pusher that replaces one of the same session needs no check: the old one existed,
+// so either its removal is still to come, or the request that set it for an ended
+// session removes it.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)
@@ -260,7 +260,7 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 	if err != nil {
 		return err
 	}
-	if !kept { // or else it is another request's, which may have this one's claim
+	if !kept { // otherwise another request's pusher may have this claim
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return ErrLoggedOut
@@ -284,9 +284,9 @@ func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher
 	return remove()
 }
 
-// remove removes the pushers that match, and then their claims: the index may
-// name too many, never too few. A user who has no pushers is imported first, so
-// that what is to go does not come later.
+// remove removes matching pushers and then their claims, so that the index may name
+// too many users but never too few. A user without pushers is imported first, so that
+// matching pushers are not imported later.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
 	hasAny, err := s.removeStored(ctx, user, match)
 	if err != nil || hasAny {
@@ -294,7 +294,7 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	}
 	imported, err := s.imports.importIfMissing(ctx, user)
 	switch {
-	case errors.Is(err, ErrLoggedOut): // and gets no pushers
+	case errors.Is(err, ErrLoggedOut): // the user gets no pushers
 		return nil
 	case err != nil || !imported:
 		return err
@@ -303,8 +303,8 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	return err
 }
 
-// removeStored removes stored pushers that match. HasAny reports whether the user
-// had any pusher.
+// removeStored removes matching stored pushers. HasAny reports whether the user had
+// any pusher.
 func (s *pusherService) removeStored(
 	ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool,
 ) (hasAny bool, err error) {
@@ -317,8 +317,8 @@ func (s *pusherService) removeStored(
 	return hasAny, s.releaseOf(ctx, user, removed, err)
 }
 
-// removeOne removes the pusher of a key if it matches. Kept reports whether there
-// is one that does not.
+// removeOne removes the pusher of a key if it matches. Kept reports whether there is
+// one that does not match.
 func (s *pusherService) removeOne(
 	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
 ) (kept bool, err error) {
@@ -331,8 +331,8 @@ func (s *pusherService) removeOne(
 	return kept, s.releaseOf(ctx, user, removed, err)
 }
 
-// releaseOf releases the claims of removed pushers. With an error they may not
-// have been removed, and keep their claims.
+// releaseOf releases the claims of removed pushers. After an error the pushers may be
+// stored still, and keep their claims.
 func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
 		return err
@@ -343,7 +343,7 @@ func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed
 	return nil
 }
 
-// removeDevices removes the pushers that devices set.
+// removeDevices removes the pushers that the devices set.
 func (s *pusherService) removeDevices(ctx context.Context, user mxid.UserID, devices []string) error {
 	return s.remove(ctx, user, func(p pusher.Pusher) bool {
 		return p.Kind != pusher.Email && p.Device != "" && slices.Contains(devices, p.Device)
@@ -357,10 +357,9 @@ func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, de
 	})
 }
 
-// retainDevices removes the pushers of devices that are not among live, unless
-// the host says that they are logged in. It asks again about a pusher that was set
-// again meanwhile. If the host cannot tell, that one stays: its device may have
-// logged in since.
+// retainDevices removes the pushers of devices that are not in live, unless the host
+// reports them as logged in. It asks again about a pusher that was set again since. If
+// the host cannot answer, the pusher stays: its device may have logged in since.
 func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, live []string) error {
 	for {
 		setAnew, err := s.retainOnce(ctx, user, live)
@@ -372,7 +371,7 @@ func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, liv
 
 func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live []string) (setAnew bool, err error) {
 	list, err := s.List(ctx, user)
-	if errors.Is(err, ErrLoggedOut) { // who was still to be imported, and gets no pushers
+	if errors.Is(err, ErrLoggedOut) { // not imported: the user gets no pushers
 		return false, nil
 	}
 	if err != nil {
@@ -394,8 +393,8 @@ func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live [
 	return setAnew, err
 }
 
-// withoutSession returns the pushers whose sessions are not logged in. If the
-// host has no accounts, these are all.
+// withoutSession returns the pushers whose sessions are not logged in: all of them if
+// the host has no accounts.
 func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, list pusher.List) (pusher.List, error) {
 	accounts := s.accounts
 	if accounts == nil {
@@ -410,8 +409,8 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 	return list, err
 }
 
-// loadLive returns the pushers of many users whose sessions are logged in, as far
-// as the host can tell.
+// loadLive returns the pushers of many users whose sessions are logged in, with the
+// host's error for users it could not answer for.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.loadMany(ctx, users)
 	accounts := s.accounts
@@ -428,7 +427,7 @@ func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// loadMany returns the pushers of many users. Those who have none, nor rules, are
+// loadMany returns the pushers of many users. Users without pushers and rules are
 // imported first.
 func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.store.LoadMany(ctx, users)
@@ -442,7 +441,7 @@ func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[m
 		switch {
 		case result.Err == nil:
 			imported = append(imported, user)
-		case !errors.Is(result.Err, ErrLoggedOut): // who gets no pushers
+		case !errors.Is(result.Err, ErrLoggedOut): // such a user gets no pushers
 			all[user] = Result[pusher.List]{Err: result.Err}
 		}
 	}
@@ -452,8 +451,8 @@ func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// forget removes all that is stored for a user. The claims go first, so that a
-// repetition finds whatever is left of them.
+// forget removes all stored data of a user. The claims are removed first, so that a
+// repetition finds the remaining ones.
 func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 	for {
 		list, err := s.store.Load(ctx, user)

@@ -10,14 +10,14 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pushkeys decides who owns a pushkey: the last user who claimed it alone, and
-// those who joined since, of the users who have a stored pusher of it.
+// pushkeys decides which users own a pushkey: of the users with a stored pusher, the
+// last one who took it, and all who joined since.
 type pushkeys struct {
 	Stores
-	unused *unusedClaims // nil if nobody has watched how long claims have had no pusher
+	unused *unusedClaims // nil if claims without a pusher are not tracked
 }
 
-// claim adds a claim of a user to a key. Shared is true when others claim it.
+// claim adds a user's claim to a key. Shared reports whether other users claim it.
 func (k pushkeys) claim(
 	ctx context.Context, user mxid.UserID, key pusher.Digest, others pusher.Others, policy pusher.Policy,
 ) (number int64, shared bool, err error) {
@@ -26,7 +26,7 @@ func (k pushkeys) claim(
 		before := len(c.Users())
 		number = c.Add(user, at)
 		if others == pusher.RemoveOthers {
-			return nil // it will not be shared
+			return nil // the key will not be shared
 		}
 		return policy.CheckSharing(before, c)
 	})
@@ -37,7 +37,7 @@ func (k pushkeys) claim(
 	return number, rival != 0, nil
 }
 
-// drop removes a claim from the index. A claim of number 0 is no claim.
+// drop removes a claim from the index. A claim with number 0 does not exist.
 func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
 	if claim.Claim == 0 {
 		return nil
@@ -45,16 +45,15 @@ func (k pushkeys) drop(ctx context.Context, key pusher.Digest, claim pusher.Owne
 	return k.dropAll(ctx, key, []pusher.Owner{claim})
 }
 
-// release is drop for a claim whose pusher is gone. A failure does no harm: the
-// claim is dropped when the key is next reconciled.
+// release drops the claim of a removed pusher. A failure is harmless: the next
+// reconciliation drops the claim.
 func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.Owner) {
 	_ = k.drop(ctx, key, claim)
 }
 
-// reconcile removes the owners too many of a key that has these claims. The key
-// counts as reconciled up to the last claim then, unless a claim may still get its
-// pusher: it is reconciled again later. The claim of taker removes others even if its
-// own pushers are gone by now.
+// reconcile removes the pushers of a key that lost it by these claims. It clears the
+// key as pending up to the claim last, unless a claim may still get its pusher. The
+// claim of taker removes others even if its pusher is gone by now.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -67,8 +66,8 @@ func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.C
 	return k.conclude(ctx, key.Digest(), claims, last, held, gone)
 }
 
-// conclude drops the claims that no pusher has any more, and marks a key as
-// reconciled, unless a claim may still get its pusher.
+// conclude drops claims without a pusher, and clears the key as pending unless a claim
+// may still get its pusher.
 func (k pushkeys) conclude(
 	ctx context.Context, key pusher.Digest, claims pusher.Claims, last int64, held map[mxid.UserID]pusher.Pusher, gone []pusher.Owner,
 ) error {
@@ -82,7 +81,7 @@ func (k pushkeys) conclude(
 	return k.Pushkeys.ClearPending(ctx, PendingPushkey{key, max(last, claims.Newest())})
 }
 
-// reconcilePending reconciles a key by its digest alone.
+// reconcilePending reconciles a key that is known by its digest only.
 func (k pushkeys) reconcilePending(ctx context.Context, u PendingPushkey) error {
 	claims, err := k.Pushkeys.Load(ctx, u.Key)
 	if err != nil {
@@ -98,8 +97,8 @@ func (k pushkeys) reconcilePending(ctx context.Context, u PendingPushkey) error 
 	return k.reconcile(ctx, key, claims, u.Claim, pusher.Owner{})
 }
 
-// keyOf finds the key of a digest among the pushers of those who claim it, one
-// user after the other: the first usually has it.
+// keyOf finds the key of a digest among the pushers of the claiming users, one user
+// after the other: the first usually has it.
 func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher.Claims) (key pusher.Key, found bool, err error) {
 	for _, user := range claims.Users() {
 		list, err := k.Pushers.Load(ctx, user)
@@ -118,12 +117,12 @@ func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher
 	return pusher.Key{}, false, nil
 }
 
-// held returns the pushers of a key that are stored, by user.
+// held returns the stored pushers of a key by user.
 func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
 	held := map[mxid.UserID]pusher.Pusher{}
 	for user, loaded := range k.Pushers.LoadPusher(ctx, key, claims.Users()) {
 		if fault.KindOf(loaded.Err) == fault.Database {
-			continue // nothing is sent to a pusher that cannot be read
+			continue // an unreadable pusher gets no notifications
 		}
 		if loaded.Err != nil {
 			return nil, loaded.Err
@@ -135,12 +134,12 @@ func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims
 	return held, nil
 }
 
-// removeLosers removes the pushers whose claims come before one that removes
-// others, that of taker included, and returns what they claimed.
+// removeLosers removes the pushers with claims before one that removes others,
+// including the claim of taker, and returns their claims.
 func (k pushkeys) removeLosers(
 	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
 ) ([]pusher.Owner, error) {
-	var first int64 // that is not removed
+	var first int64 // first claim that keeps its pusher
 	for _, p := range held {
 		first = max(first, p.Claim.Removes)
 	}
@@ -161,7 +160,7 @@ func (k pushkeys) removeLosers(
 		if err != nil {
 			return nil, err
 		}
-		gone = append(gone, pusher.Owner{User: user, Claim: lost}) // even if another host was first
+		gone = append(gone, pusher.Owner{User: user, Claim: lost}) // even if another host removed it
 		for _, p := range removed {
 			gone = append(gone, pusher.Owner{User: user, Claim: p.Claim.Number})
 		}
@@ -169,7 +168,7 @@ func (k pushkeys) removeLosers(
 	return gone, nil
 }
 
-// withoutPushers returns the claims that no pusher has.
+// withoutPushers returns the claims without a pusher.
 func withoutPushers(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (unused []pusher.Owner) {
 	for _, owner := range claims.Owners() {
 		if p, found := held[owner.User]; !found || p.Claim.Number != owner.Claim {

@@ -9,30 +9,27 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// claimAge is how long a claim may have no pusher before it is given up. A pusher
-// is stored within half a minute of its claim, or never.
+// claimAge is the age at which a claim without a pusher is abandoned. A pusher is
+// stored within half a minute of its claim, or never.
 const claimAge = 10 * time.Minute
 
-// maxReconciled bounds how much one call of [reconciler.reconcile] does.
+// maxReconciled limits the pushkeys of one call of [reconciler.reconcile].
 const maxReconciled = 1000
 
-// reconciler finishes what was left undone where a host died, or a store failed,
-// while a pusher was set that takes a pushkey from other users. It is safe for
-// concurrent use.
+// reconciler finishes pushers that take a pushkey from other users, where a host died
+// or a store failed in between. It is safe for concurrent use.
 //
-// A claim that has had no pusher for ten minutes is taken back. The reconciler itself
-// must have seen it so at every call for that long: what the clocks of other hosts
-// say does not matter.
+// It drops a claim without a pusher after it has seen the claim so at every call for
+// ten minutes. The clocks of other hosts do not matter.
 type reconciler struct{ pushkeys pushkeys }
 
-// newReconciler returns a reconciler of the pushkeys in stores.
 func newReconciler(stores Stores) *reconciler {
 	return &reconciler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
 }
 
-// reconcile reconciles what was pending; see [HostService.ReconcilePushkeys]. A pushkey
-// that fails does not keep the others from it. It does no harm to requests, or
-// other hosts, that do the same at the same time.
+// reconcile reconciles the pending pushkeys; see [HostService.ReconcilePushkeys]. The
+// failure of one does not affect the others. Concurrent calls and requests are
+// harmless, on any host.
 func (s *reconciler) reconcile(ctx context.Context) error {
 	pending, err := s.pushkeys.Pushkeys.Pending(ctx, time.Time{}, maxReconciled)
 	if err != nil {
@@ -46,8 +43,8 @@ func (s *reconciler) reconcile(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// unusedClaims remembers since when claims have had no pusher, by the monotonic
-// clock of this host, for the pushkeys that are to be reconciled.
+// unusedClaims records, by this host's monotonic clock, since when claims to pending
+// pushkeys have had no pusher.
 type unusedClaims struct {
 	mu    sync.Mutex
 	since map[pusher.Digest]map[pusher.Owner]time.Time
@@ -57,9 +54,8 @@ func newUnusedClaims() *unusedClaims {
 	return &unusedClaims{since: map[pusher.Digest]map[pusher.Owner]time.Time{}}
 }
 
-// observe takes the claims to a key that have no pusher now. It returns those that
-// are given up, since they have had none for claimAge; pending reports whether there
-// are others.
+// observe records the claims to a key that have no pusher now. It returns those
+// without one for claimAge; pending reports whether there are others.
 func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abandoned []pusher.Owner, pending bool) {
 	if c == nil {
 		return nil, len(unused) > 0
@@ -73,7 +69,7 @@ func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abando
 		if !found {
 			first = now
 		}
-		since[claim] = first // also of those that are given up, until they are taken back
+		since[claim] = first // including abandoned ones, until they are dropped
 		if now.Sub(first) >= claimAge {
 			abandoned = append(abandoned, claim)
 		} else {
@@ -84,7 +80,7 @@ func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abando
 	return abandoned, pending
 }
 
-// keepOnly forgets claims to keys that are reconciled.
+// keepOnly forgets claims to keys that are no longer pending.
 func (c *unusedClaims) keepOnly(pending []PendingPushkey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

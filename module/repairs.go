@@ -10,13 +10,13 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Repairs make the pushers and the index of pushkeys consistent again after
-// something from outside came between them: a store that lost a part of its data,
-// a hand that edited it, pushers brought back from a copy. The services need none
-// of it. It is safe for concurrent use. Errors: the stores'.
+// Repairs make pushers and the index of pushkeys consistent again after outside
+// interference: a store lost data, a person edited it, pushers were restored from a
+// backup. The services do not need it. It is safe for concurrent use. Errors: those of
+// the stores.
 type Repairs struct{ keys pushkeys }
 
-// NewRepairs returns the repairs of what stores keep.
+// NewRepairs returns repairs for stores.
 func NewRepairs(stores Stores) *Repairs {
 	return &Repairs{pushkeys{Stores: stores}}
 }
@@ -26,7 +26,7 @@ func NewRepairs(stores Stores) *Repairs {
 // pusher of another user. If other users claim the pushkey, too, the claims decide
 // within two minutes who keeps it.
 func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
-	if p.Claim.Number == 0 { // set in the store and not by the service
+	if p.Claim.Number == 0 { // not set by the service
 		return r.giveClaim(ctx, user, p)
 	}
 	err := r.restoreClaim(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
@@ -36,7 +36,7 @@ func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher)
 	return err
 }
 
-// errClaimTaken is for a claim whose number another user has.
+// errClaimTaken is the error of a claim whose number another user has.
 var errClaimTaken = errors.New("another user has a claim of this number")
 
 func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
@@ -52,7 +52,7 @@ func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pus
 	return r.markShared(ctx, key, claim.User, claims)
 }
 
-// markShared has a key reconciled if other users claim it, too.
+// markShared marks a key as pending if other users claim it.
 func (r *Repairs) markShared(ctx context.Context, key pusher.Digest, user mxid.UserID, claims pusher.Claims) error {
 	if _, rival := claims.Last(user); rival == 0 {
 		return nil
@@ -87,27 +87,26 @@ func (r *Repairs) giveClaim(ctx context.Context, user mxid.UserID, p pusher.Push
 	return errors.Join(err, r.keys.drop(ctx, p.Digest(), pusher.Owner{User: user, Claim: number}))
 }
 
-// Release drops claims that no pusher has; see [PushkeyProblems].
+// Release drops claims without a pusher; see [PushkeyProblems].
 func (r *Repairs) Release(ctx context.Context, key pusher.Digest, claims []pusher.Owner) error {
 	return r.keys.dropAll(ctx, key, claims)
 }
 
-// PushkeyProblems are what is wrong with a pushkey, unless it is still to be
-// reconciled.
+// PushkeyProblems are the inconsistencies of a pushkey that is not pending.
 type PushkeyProblems struct {
-	Abandoned []pusher.Owner // claims that no pusher has, and that are so old that none will come
+	Abandoned []pusher.Owner // claims without a pusher, too old to get one
 	TooMany   []pusher.Owner // pushers that a later claim should have removed
 }
 
-// ProblemsOfPushkey compares the claims to a key with the pushers of those who
-// claim it, at a time by the stores' clock; see [Stores.Now].
+// ProblemsOfPushkey compares the claims to a key with the pushers of the claiming
+// users. Now is by the clock of the stores; see [Stores.Now].
 func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher, now time.Time) (p PushkeyProblems) {
 	for _, claim := range withoutPushers(claims, held) {
 		if now.Sub(time.UnixMicro(claim.Claim)) > claimAge {
 			p.Abandoned = append(p.Abandoned, claim)
 		}
 	}
-	var first int64 // that is not removed
+	var first int64 // first claim that keeps its pusher
 	for _, h := range held {
 		first = max(first, h.Claim.Removes)
 	}

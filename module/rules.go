@@ -12,7 +12,7 @@ import (
 
 var _ RuleService = (*ruleService)(nil)
 
-// ruleService is the push rule part of a [Service].
+// ruleService implements [RuleService].
 type ruleService struct {
 	store    RuleStore
 	feed     *Feed
@@ -34,7 +34,7 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
 }
 
-// load returns what is stored for a user, who is imported first if nothing is.
+// load returns the stored rules of a user. A user without rules is imported first.
 func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, error) {
 	content, err := s.store.Load(ctx, user)
 	if err != nil {
@@ -50,10 +50,9 @@ func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, erro
 	return s.store.Load(ctx, user)
 }
 
-// repair makes the two repairs of the whole-set read and returns the set that it
-// made. If other changes came with it or after it, that set has no version of its
-// own: the returned version is one that was never stored, so the next sync loads
-// again.
+// repair makes the two repairs of the whole-set read and returns the repaired set. If
+// the store has other changes too, this set has no stored version: the returned
+// version is one that was never stored, so the next sync loads again.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.defaults.For(user)
 	var made pushrule.Ruleset
@@ -83,8 +82,8 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 	return Content{made, stored.Extra, stored.Version - 1}, nil
 }
 
-// checkLoggedIn removes the rules that were just created if the user was
-// deactivated meanwhile.
+// checkLoggedIn removes rules that were just created if the user was deactivated
+// during the request.
 func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
 	loggedIn, err := isLoggedIn(ctx, s.accounts, user, "")
 	if err != nil || loggedIn {
@@ -163,7 +162,8 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })
 }
 
-// edit changes the rules of a user who has some, here or still to be imported.
+// edit changes the rules of a user, who is imported first if necessary. It does not
+// create rules.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	editFound := func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
@@ -186,8 +186,8 @@ func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pus
 	return err
 }
 
-// change is the one path of every write: edit, store, have the feed observe what
-// has changed. It returns what is stored then.
+// change makes every write: edit, store, notify the feed. It returns the stored
+// content.
 func (s *ruleService) change(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (Content, error) {
@@ -207,7 +207,7 @@ func (s *ruleService) change(
 	return content, nil
 }
 
-// editIfFound changes the rules of a user, if there are any.
+// editIfFound changes the rules of a user who has some.
 func (s *ruleService) editIfFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	err := s.edit(ctx, user, edit)
 	if errors.Is(err, pushrule.ErrEventNotFound) {
@@ -246,7 +246,7 @@ func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// rulesets returns the rules of many users, repaired but not stored so.
+// rulesets returns the rules of many users, repaired; it does not store the repairs.
 func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset] {
 	all := make(map[mxid.UserID]Result[pushrule.Ruleset], len(users))
 	for user, loaded := range s.loadMany(ctx, users) {
@@ -263,8 +263,7 @@ func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 	return all
 }
 
-// loadMany returns the rules of many users. Those who have none are imported
-// first.
+// loadMany returns the rules of many users. Users without rules are imported first.
 func (s *ruleService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content] {
 	all := s.store.LoadMany(ctx, users)
 	if s.imports.source == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// Service is the domain service, built once: [Service.Rules] and
-// [Service.Pushers] are what the endpoints call, [Service.Host] and
-// [Service.Sync] what the host's own code calls. It is safe for concurrent use.
+// Service is the domain service: the endpoints call [Service.Rules] and
+// [Service.Pushers], the host's own code calls [Service.Host] and [Service.Sync]. It
+// is safe for concurrent use.
 type Service struct {
 	rules    *ruleService
 	pushers  *pusherService
@@ -22,19 +22,18 @@ type Service struct {
 	observer observe.Observer
 }
 
-// Stores are where a [Service] keeps its data.
+// Stores are the stores of a [Service].
 type Stores struct {
 	Rules    RuleStore
 	Pushers  PusherStore
 	Pushkeys PushkeyIndex
 
-	// Now is the clock of the stores, by which claims to pushkeys are numbered, so
-	// that a claim comes after those that somebody has deleted before it. Nil is
-	// the host's own.
+	// Now is the clock of the stores. It numbers claims to pushkeys, so that a claim
+	// follows deleted ones. Nil means the host's clock.
 	Now func() time.Time
 }
 
-// time is the time by the clock of the stores.
+// time returns the time of the stores' clock.
 func (s Stores) time() time.Time {
 	if s.Now == nil {
 		return time.Now()
@@ -42,25 +41,24 @@ func (s Stores) time() time.Time {
 	return s.Now()
 }
 
-// Options are what a [Service] depends on beside its stores.
+// Options are the options of a [Service].
 type Options struct {
-	Defaults pushrule.Defaults // server-default rules; the zero value has those of the specification
-	Limits   pushrule.Limits   // of what users store in their push rules
-	Policy   pusher.Policy     // which pushers may be set
-	Accounts Accounts          // nil if the host has none
+	Defaults pushrule.Defaults // default rules; the zero value has those of the specification
+	Limits   pushrule.Limits   // limits on users' push rules
+	Policy   pusher.Policy     // rules for pushers
+	Accounts Accounts          // optional
 
-	// Observer is told of the operations of the stores, whoever has made them, of rule
-	// sets that are created and repaired, of an [ImportRefused], and why pushkeys could
-	// not be reconciled; the next try is after half a minute. Nil is none.
+	// Observer gets all operations of the stores, created and repaired rule sets, each
+	// [ImportRefused], and errors of reconciling pushkeys, which is repeated after
+	// half a minute. It may be nil.
 	Observer observe.Observer
 
-	// ImportSource has users who are to be imported at their first use; nil if the
-	// host has none.
+	// ImportSource provides users to import at their first use; it may be nil.
 	ImportSource ImportSource
 }
 
-// NewService returns a service on stores. The feed observes what the service changes.
-// It does no I/O and starts nothing; see [Service.Run].
+// NewService returns a service on stores, which notifies feed of its changes. It does
+// no I/O and starts nothing; see [Service.Run].
 func NewService(stores Stores, feed *Feed, o Options) *Service {
 	observer := observe.Or(o.Observer)
 	stores = stores.observed(observer)
@@ -86,25 +84,24 @@ func (s *Service) Rules() RuleService { return s.rules }
 // Pushers returns the pusher operations.
 func (s *Service) Pushers() PusherService { return s.pushers }
 
-// Host returns what the host's own code calls. Rules is what the endpoints call:
-// [Service.Rules], or what the host has wrapped around it; single users' rules
-// are read through it.
+// Host returns the calls for the host's own code. It reads single users' rules through
+// rules: [Service.Rules], or the host's wrapper of it.
 func (s *Service) Host(rules RuleService) HostService {
 	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports}
 }
 
-// Sync returns what /sync calls. It reads users' rules through rules, in the way
-// of [Service.Host].
+// Sync returns the calls for /sync. It reads users' rules through rules; see
+// [Service.Host].
 func (s *Service) Sync(rules RuleService) SyncService {
 	return &syncService{rules, s.feed}
 }
 
-// reconcileInterval is how often hosts look for pushkeys to reconcile, about.
+// reconcileInterval is the average time between reconciliations on a host.
 const reconcileInterval = 30 * time.Second
 
-// Run does what goes on beside requests until ctx ends: it notifies listeners
-// of changes, and reconciles the pushkeys that a host which died has left pending.
-// It returns when all that it started has ended, calls of listeners included.
+// Run does the background work until ctx ends: it notifies listeners of changes, and
+// reconciles pushkeys that dead hosts left pending. It returns when all its
+// goroutines, including calls of listeners, have ended.
 func (s *Service) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { s.feed.Run(ctx) })

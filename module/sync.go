@@ -9,7 +9,7 @@ import (
 
 var _ SyncService = (*syncService)(nil)
 
-// syncService is the part of a [Service] that /sync calls.
+// syncService implements [SyncService].
 type syncService struct {
 	rules RuleService
 	feed  *Feed

@@ -8,10 +8,10 @@ package fault
 
 import "errors"
 
-// Kind says what went wrong in the terms of the client API.
+// Kind is the kind of an error in terms of the client API.
 type Kind string
 
-// The kinds. The comments name the wire form the handlers give them.
+// The kinds, with the responses of the handlers.
 const (
 	NotFound         Kind = "not_found"          // 404 M_NOT_FOUND
 	InvalidParam     Kind = "invalid_param"      // 400 M_INVALID_PARAM
@@ -21,16 +21,16 @@ const (
 	TooLarge         Kind = "too_large"          // 413 M_TOO_LARGE
 	MissingToken     Kind = "missing_token"      // 401 M_MISSING_TOKEN
 	UnknownToken     Kind = "unknown_token"      // 401 M_UNKNOWN_TOKEN
-	Forbidden        Kind = "forbidden"          // 403 M_FORBIDDEN, what belongs to another user
+	Forbidden        Kind = "forbidden"          // 403 M_FORBIDDEN, another user's data
 	Unrecognized     Kind = "unrecognized"       // 404 M_UNRECOGNIZED
 	MethodNotAllowed Kind = "method_not_allowed" // 405 M_UNRECOGNIZED
 	ServerControlled Kind = "server_controlled"  // 405 M_BAD_JSON, account data that only the server sets
-	Database         Kind = "database"           // 500 M_UNKNOWN, stored data that cannot be read
+	Database         Kind = "database"           // 500 M_UNKNOWN, unreadable stored data
 	Unavailable      Kind = "unavailable"        // 503 M_UNKNOWN, the store cannot be reached in time
-	Internal         Kind = "internal"           // 500 M_UNKNOWN, everything that is no fault
+	Internal         Kind = "internal"           // 500 M_UNKNOWN, every error that is not a fault
 )
 
-// Kinds lists every kind, so that a table over them can be tested to be whole.
+// Kinds lists every kind.
 func Kinds() []Kind {
 	return []Kind{
 		NotFound, InvalidParam, MissingParam, NotJSON, BadJSON, TooLarge, MissingToken, UnknownToken, Forbidden,
@@ -42,8 +42,8 @@ func Kinds() []Kind {
 // safe for concurrent use; compare them with [errors.Is] and [KindOf].
 type Error struct {
 	Kind Kind
-	Text string // shown to the client as it is: holds no secrets and no internals
-	Err  error  // the cause for the log, or nil; never shown. [Details] tells it
+	Text string // shown to the client; contains no secrets or internals
+	Err  error  // the cause for the log, or nil; see [Details]
 }
 
 // New returns a fault without a cause.
@@ -54,15 +54,15 @@ func Wrap(kind Kind, text string, cause error) *Error {
 	return &Error{Kind: kind, Text: text, Err: cause}
 }
 
-// Error returns the text for the client, and nothing of the cause: hosts write
-// what it returns into answers.
+// Error returns the text for the client without the cause, since hosts write it into
+// responses.
 func (e *Error) Error() string { return e.Text }
 
 // Unwrap returns the cause.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Details returns the text of any error for a log: what its Error method returns
-// and, after a colon each, the causes of the faults in its chain.
+// Details returns the text of any error for a log: its Error text and, each after a
+// colon, the causes of the faults in its chain.
 func Details(err error) string {
 	text := err.Error()
 	for _, cause := range causes(err) {
@@ -90,8 +90,7 @@ func causes(err error) []error {
 	return nil
 }
 
-// KindOf returns the kind of the first fault in err's chain, [Internal] where
-// there is none.
+// KindOf returns the kind of the first fault in err's chain, or [Internal].
 func KindOf(err error) Kind {
 	var f *Error
 	if errors.As(err, &f) {

@@ -8,18 +8,18 @@ import (
 	"unicode/utf8"
 )
 
-// MaxUserIDBytes is the longest user id, sigil and domain included
-// (Matrix specification, appendices, "User Identifiers").
+// MaxUserIDBytes is the maximum length of a user id, sigil and domain included (Matrix
+// specification, appendices, "User Identifiers").
 const MaxUserIDBytes = 255
 
-// UserID is a fully qualified Matrix user id, "@localpart:domain". It is the
-// host that authenticates users, so a UserID is taken as given; stores check
-// with [UserID.Validate] what they build keys from.
+// UserID is a fully qualified Matrix user id, "@localpart:domain". The host
+// authenticates users, so most code takes a UserID as valid; stores call
+// [UserID.Validate] before they build keys.
 type UserID string
 
-// Validate reports what keeps the id from being a user id: the sigil, the
-// domain, the length or the encoding. Historical ids with any characters in
-// the localpart pass (appendices, "Historical User IDs").
+// Validate returns an error for an invalid user id: sigil, domain, length or encoding.
+// Historical ids with any characters in the localpart are valid (appendices,
+// "Historical User IDs").
 func (u UserID) Validate() error {
 	switch {
 	case !strings.HasPrefix(string(u), "@"):

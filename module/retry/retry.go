@@ -1,5 +1,5 @@
-// Package retry waits before the next try, after a failure or from time to time; its API
-// may change at any time. No wait outlasts its context.
+// Package retry waits between tries; its API may change at any time. Waits end with their
+// context.
 package retry
 
 import (
@@ -19,13 +19,13 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// Jitter returns a random time from half of d to one and a half, so that hosts that
-// began together do not go on together. It wants d above zero.
+// Jitter returns a random time between half of d and one and a half d, so that hosts
+// which start together drift apart. D must be above zero.
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
 // Repeat calls do until ctx ends. The waits between the calls double from shortest to
-// longest, and are short again after a call that returned true, since it had worked
-// for a while.
+// longest, and start again at shortest after a call that returned true, which means
+// that it had worked for a while.
 func Repeat(ctx context.Context, shortest, longest time.Duration, do func() (worked bool)) {
 	for wait := shortest; ; wait = min(2*wait, longest) {
 		if do() {
