@@ -196,6 +196,9 @@ func TestCommandsOfThePagesRunTests(t *testing.T) {
 				continue // which runs no test
 			}
 			commands++
+			if before, _, isChaos := strings.Cut(found[1], "-chaos="); isChaos && !strings.Contains(before, "./") {
+				t.Errorf("%s: go test takes packages only before flags that it does not know, in %s", path, found[0])
+			}
 			run := runFlag.FindStringSubmatch(found[1])
 			for alternative := range strings.SplitSeq(run[1]+run[2], "|") {
 				if !runsATest(t, alternative, strings.Fields(found[1])) {
