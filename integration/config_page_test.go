@@ -13,8 +13,7 @@ import (
 	"github.com/pushfx/pushfx"
 )
 
-// configFields returns the fields of a config by their paths, those of configs
-// within it in their places.
+// configFields returns the fields of a config, also of configs within it, by their paths.
 func configFields(path string, config reflect.Value) map[string]any {
 	fields := map[string]any{}
 	for i := range config.NumField() {
@@ -30,12 +29,12 @@ func configFields(path string, config reflect.Value) map[string]any {
 	return fields
 }
 
-// units are those of the page, in bytes and nanoseconds.
+// units are the page's units, in bytes and nanoseconds.
 var units = map[string]int64{
 	"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "ms": int64(time.Millisecond), "s": int64(time.Second), "minute": int64(time.Minute),
 }
 
-// inUnits returns the value that a default of the page says.
+// inUnits returns a default of the page without its unit.
 func inUnits(text string) string {
 	number, unit, _ := strings.Cut(text, " ")
 	n, err := strconv.ParseInt(strings.ReplaceAll(number, ",", ""), 10, 64)
@@ -45,7 +44,7 @@ func inUnits(text string) string {
 	return text
 }
 
-// plainValue returns the value of a field in the way of inUnits.
+// plainValue returns a field's value in the form of inUnits.
 func plainValue(value any) string {
 	v := reflect.ValueOf(value)
 	switch {
@@ -67,7 +66,7 @@ func TestThePageHasEachFieldOfTheConfigWithItsDefault(t *testing.T) {
 	}
 	part, _, _ := strings.Cut(string(page), "\n## ")
 	fields := configFields("", reflect.ValueOf(pushfx.DefaultConfig()))
-	var last string // the config of the field before
+	var last string // the config of the last field
 	for _, row := range tableRows(part) {
 		for name := range strings.SplitSeq(row[0], ", ") {
 			name = strings.Trim(name, "`")

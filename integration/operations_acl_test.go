@@ -27,18 +27,17 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// guardedServers are servers whose service logs in as a user with few rights.
+// guardedServers are servers on which hosts log in as a user with few rights.
 type guardedServers struct {
 	t        *testing.T
-	admins   []*redis.Client           // of each server
-	admin    redis.UniversalClient     // of them all
-	cluster  *redistest.ClusterServers // nil if there is no cluster
+	admins   []*redis.Client           // one for each server
+	admin    redis.UniversalClient     // for all servers
+	cluster  *redistest.ClusterServers // nil without a cluster
 	login    func(user string) redis.UniversalClient
-	database int // of the service; 0 in a cluster
+	database int // of the hosts; 0 in a cluster
 }
 
-// guardedSingle is a master with a replica, with files in which each change is
-// at once.
+// guardedSingle returns a master with a replica, which write each change to disk at once.
 func guardedSingle(t *testing.T) *guardedServers {
 	servers := redistest.Replicated(t, 1, "--appendonly", "yes", "--appendfsync", "always")
 	g := &guardedServers{t: t, admin: servers.Master().Client(t)}
@@ -49,14 +48,14 @@ func guardedSingle(t *testing.T) *guardedServers {
 	g.login = func(user string) redis.UniversalClient {
 		return redis.NewClient(&redis.Options{
 			Addr: address, Username: user, Password: aclPassword, DB: g.database,
-			DialTimeout: 2200 * time.Millisecond, ReadTimeout: 2 * time.Second, // longer than a wait for the file
+			DialTimeout: 2200 * time.Millisecond, ReadTimeout: 2 * time.Second, // longer than a wait for the disk
 			ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance(),
 		})
 	}
 	return g
 }
 
-// guardedCluster is three masters with a replica each.
+// guardedCluster returns three masters with a replica each.
 func guardedCluster(t *testing.T) *guardedServers {
 	cluster := redistest.Cluster(t, 3, 1)
 	g := &guardedServers{t: t, admin: cluster.Client(t), cluster: cluster}
@@ -74,7 +73,7 @@ func guardedCluster(t *testing.T) *guardedServers {
 	return g
 }
 
-// each does something on each server.
+// each calls do with a client of each server.
 func (g *guardedServers) each(do func(*redis.Client) error) {
 	g.t.Helper()
 	for _, server := range g.admins {
@@ -84,13 +83,13 @@ func (g *guardedServers) each(do func(*redis.Client) error) {
 	}
 }
 
-// apply gives the user exactly what a line grants.
+// apply runs a line on each server.
 func (g *guardedServers) apply(l aclLine) {
 	g.t.Helper()
 	g.each(func(server *redis.Client) error { return server.Do(g.t.Context(), l.args()...).Err() })
 }
 
-// reset forgets all that earlier work has left.
+// reset removes all data, scripts, ACL LOG entries and statistics.
 func (g *guardedServers) reset() {
 	g.t.Helper()
 	ctx := g.t.Context()
@@ -103,7 +102,7 @@ func (g *guardedServers) reset() {
 	})
 }
 
-// denied returns what the servers have refused to a user since the reset.
+// denied returns a user's entries in ACL LOG since the reset.
 func (g *guardedServers) denied(user string) (refusals []string) {
 	g.t.Helper()
 	g.each(func(server *redis.Client) error {
@@ -118,9 +117,8 @@ func (g *guardedServers) denied(user string) (refusals []string) {
 	return refusals
 }
 
-// work has a host do all that the module does, as the user of a line, and
-// returns what went wrong: a step that failed, what was logged, and what the
-// servers refused.
+// work lets a host do all of the module's work as the user of a line. It returns failed
+// steps, log lines and refused commands.
 func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
 	g.t.Helper()
 	g.apply(l)
@@ -148,18 +146,18 @@ func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
 	return append(trouble, g.denied(l.user)...)
 }
 
-// stepTimeout is for what takes milliseconds; some errors are tried again for
-// all of it.
+// stepTimeout bounds a step that usually takes milliseconds. Some errors are retried until
+// then.
 const stepTimeout = 3 * time.Second
 
-// guardedHost is a host without a listener.
+// guardedHost is a host without an HTTP listener.
 type guardedHost struct {
 	servers *guardedServers
 	cfg     pushfx.Config
 	app     *fx.App
 	web     *echo.Echo
 	logs    *observer.ObservedLogs
-	heard   chan string
+	changes chan string
 	push    module.HostService
 	sync    module.SyncService
 	index   module.PushkeyIndex
@@ -169,10 +167,10 @@ type guardedHost struct {
 func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.Config) *guardedHost {
 	g.t.Helper()
 	core, logs := observer.New(zap.WarnLevel)
-	h := &guardedHost{servers: g, cfg: cfg, logs: logs, heard: make(chan string, 1000)}
+	h := &guardedHost{servers: g, cfg: cfg, logs: logs, changes: make(chan string, 1000)}
 	h.app = startable(client,
 		fx.Replace(zap.New(core), cfg),
-		fx.Provide(echo.New, pushfx.AsChangeListener(func() recorder { return recorder{h.heard} })),
+		fx.Provide(echo.New, pushfx.AsChangeListener(func() recorder { return recorder{h.changes} })),
 		fx.Populate(&h.web, &h.push, &h.sync, &h.index, &h.health),
 		fx.Invoke(fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups))),
 	)
@@ -182,7 +180,7 @@ func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.
 	return h
 }
 
-// chore is a part of the work.
+// chore is a step of the work.
 type chore struct {
 	name string
 	do   func(context.Context) error
@@ -195,16 +193,16 @@ func (h *guardedHost) chores() []chore {
 		{"endpoints", h.endpoints},
 		{"a large event", h.large},
 		{"what the host calls", h.calls},
-		{"sync", h.hears},
+		{"sync", h.receivesChange},
 		{"the readiness probe", h.health.Healthy},
 	}
 	if h.servers.cluster != nil {
-		chores = append(chores, chore{"a slot on its way", h.asks})
+		chores = append(chores, chore{"a moving slot", h.changesDuringMove})
 	}
 	return append(chores, chore{"deactivation", h.forget})
 }
 
-// The users of the work.
+// Users.
 const (
 	bob   = "@bob:example.org"
 	mover = "@mover:example.org"
@@ -214,7 +212,7 @@ func (h *guardedHost) register(ctx context.Context) error {
 	return errors.Join(h.push.EnsureDefaults(ctx, alice), h.push.EnsureDefaults(ctx, bob))
 }
 
-// request sends one to the host.
+// request sends a request to the host.
 func (h *guardedHost) request(ctx context.Context, user, method, path, body string) error {
 	request := httptest.NewRequestWithContext(ctx, method, v3+path, strings.NewReader(body))
 	request.Header.Set("Authorization", "Bearer "+user)
@@ -226,7 +224,7 @@ func (h *guardedHost) request(ctx context.Context, user, method, path, body stri
 	return nil
 }
 
-// endpoints are all eleven, in both orders in which users set a pushkey, and a pusher that
+// endpoints calls all eleven endpoints. Users set one pushkey in both orders, and a pusher
 // grows.
 func (h *guardedHost) endpoints(ctx context.Context) error {
 	const rule = "/pushrules/global/content/cake"
@@ -254,7 +252,7 @@ func (h *guardedHost) endpoints(ctx context.Context) error {
 	return nil
 }
 
-// large grows an event beyond LargeEventBytes, and changes it then.
+// large grows an event beyond LargeValueBytes, and then changes it.
 func (h *guardedHost) large(ctx context.Context) error {
 	tweak := `{"actions":[{"set_tweak":"x","value":"` + strings.Repeat("x", h.cfg.Redis.LargeValueBytes) + `"}]}`
 	return errors.Join(
@@ -272,7 +270,7 @@ func (h *guardedHost) calls(ctx context.Context) error {
 		h.push.RefreshDefaults(ctx, alice),
 		h.push.RemoveDevicePushers(ctx, alice, device),
 		h.push.KeepOnlyDevicePushers(ctx, bob, ""),
-		h.index.MarkPending(ctx, module.PendingPushkey{Key: "x", Claim: 1}), // by a host that died
+		h.index.MarkPending(ctx, module.PendingPushkey{Key: "x", Claim: 1}), // as after a host's death
 		h.push.ReconcilePushkeys(ctx),
 	}
 	_, err := h.push.AccountData(ctx, alice)
@@ -286,9 +284,9 @@ func (h *guardedHost) calls(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// hears has another host change something, again until it is heard of or there
-// is trouble.
-func (h *guardedHost) hears(ctx context.Context) error {
+// receivesChange makes changes as another host until this host receives one or logs an
+// error.
+func (h *guardedHost) receivesChange(ctx context.Context) error {
 	if _, err := h.sync.Since(ctx, alice, 0); err != nil {
 		return err
 	}
@@ -311,7 +309,7 @@ func (h *guardedHost) hears(ctx context.Context) error {
 		after := time.After(20 * time.Millisecond)
 		for waits := true; waits; {
 			select {
-			case news := <-h.heard:
+			case news := <-h.changes:
 				if made[news] {
 					return nil
 				}
@@ -320,11 +318,11 @@ func (h *guardedHost) hears(ctx context.Context) error {
 			}
 		}
 	}
-	return errors.New("changes of another host are not heard")
+	return errors.New("received no change of another host")
 }
 
-// asks changes a user whose event is on the way to another master.
-func (h *guardedHost) asks(ctx context.Context) error {
+// changesDuringMove changes a user whose event moves to another master.
+func (h *guardedHost) changesDuringMove(ctx context.Context) error {
 	if err := h.push.EnsureDefaults(ctx, mover); err != nil {
 		return err
 	}
@@ -383,7 +381,7 @@ func (g *guardedServers) quiet(l aclLine) aclLine {
 	return l
 }
 
-// knows reports whether the servers know what a line grants.
+// knows reports whether the servers accept a line.
 func (g *guardedServers) knows(l aclLine) bool {
 	ctx := g.t.Context()
 	err := g.admins[0].Do(ctx, aclLine{"probe", l.rules}.args()...).Err()
@@ -391,7 +389,7 @@ func (g *guardedServers) knows(l aclLine) bool {
 	return err == nil
 }
 
-// wantUsed wants each command of a line to have been run since the reset.
+// wantUsed checks that each command of a line was run since the reset.
 func (g *guardedServers) wantUsed(l aclLine) {
 	g.t.Helper()
 	var run strings.Builder
@@ -403,7 +401,7 @@ func (g *guardedServers) wantUsed(l aclLine) {
 	for _, rule := range l.rules {
 		command, isCommand := strings.CutPrefix(rule, "+")
 		if isCommand && !strings.Contains(run.String(), "cmdstat_"+command+":") {
-			g.t.Errorf("no work takes %s", rule)
+			g.t.Errorf("no step needs %s", rule)
 		}
 	}
 }
@@ -420,8 +418,7 @@ func eachGuarded(t *testing.T, run func(*testing.T, *guardedServers)) {
 	}
 }
 
-// TestTheACLOfThePageIsEnough does all that the module does as the page's user, and
-// looks that it takes every command of the line.
+// TestTheACLOfThePageIsEnough also looks for commands that no step needs.
 func TestTheACLOfThePageIsEnough(t *testing.T) {
 	eachGuarded(t, func(t *testing.T, g *guardedServers) {
 		plain, replicas := g.line(), aclLineBelow(t, replicasACL)
@@ -433,7 +430,7 @@ func TestTheACLOfThePageIsEnough(t *testing.T) {
 			name     string
 			line     aclLine
 			cfg      pushfx.Config
-			commands aclLine // that it takes
+			commands aclLine // that it must use
 		}{
 			{"defaults", plain, pushfx.DefaultConfig(), plain},
 			{"prefix", prefixed, withPrefix, prefixed},
@@ -447,8 +444,7 @@ func TestTheACLOfThePageIsEnough(t *testing.T) {
 	})
 }
 
-// Databases and files each need one more right. With files, the page names a refusal
-// that stays.
+// The page names the one refusal that remains with AOF.
 func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -470,9 +466,9 @@ func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	}
 }
 
-// The page's users are refused other keys and commands; the user for checks is refused
-// every change.
-func TestTheACLOfThePageAllowsNothingElse(t *testing.T) {
+// Users have no rights for other keys and commands, and the user for checks has none for
+// changes.
+func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	servers := redistest.Cluster(t, 1, 0)
@@ -515,14 +511,14 @@ func TestTheACLOfThePageAllowsNothingElse(t *testing.T) {
 	}
 }
 
-// loginAs logs in at the first server, as the user of a line.
+// loginAs logs in to the first server as the user of a line.
 func (g *guardedServers) loginAs(l aclLine) *redis.Client {
 	g.t.Helper()
 	g.apply(l)
 	return redis.NewClient(&redis.Options{Addr: g.admins[0].Options().Addr, Username: l.user, Password: aclPassword})
 }
 
-// wantRefused wants that the user of a line may not run some commands.
+// wantRefused checks that the servers refuse commands of a line's user.
 func (g *guardedServers) wantRefused(l aclLine, commands [][]any) {
 	g.t.Helper()
 	client := g.loginAs(l)

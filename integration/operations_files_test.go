@@ -19,10 +19,10 @@ import (
 	"github.com/pushfx/pushfx/module/observe/metrics"
 )
 
-// query is one of the dashboard or of an alert.
+// query is a query of the dashboard or of an alert.
 type query struct{ where, expr string }
 
-// queries are all of the files for operators.
+// queries returns the queries of dashboard.json and alerts.yml.
 func queries(t *testing.T) (all []query) {
 	t.Helper()
 	var dashboard struct {
@@ -40,7 +40,7 @@ func queries(t *testing.T) (all []query) {
 	}
 	for _, panel := range dashboard.Panels {
 		if len(panel.Targets) == 0 {
-			t.Errorf("panel %q shows nothing", panel.Title)
+			t.Errorf("panel %q has no query", panel.Title)
 		}
 		for _, target := range panel.Targets {
 			all = append(all, query{"panel " + panel.Title, target.Expr})
@@ -79,7 +79,7 @@ func alerts(t *testing.T) (all []alert) {
 	return all
 }
 
-// exposed are the labels of each metric as Prometheus stores it.
+// exposed returns each metric's labels as Prometheus stores them.
 func exposed(t *testing.T) map[string][]string {
 	t.Helper()
 	descs := make(chan *prometheus.Desc, 100)
@@ -97,10 +97,10 @@ func exposed(t *testing.T) map[string][]string {
 	for desc := range descs {
 		found := form.FindStringSubmatch(desc.String())
 		if found == nil {
-			t.Fatalf("a description in another form: %s", desc)
+			t.Fatalf("unexpected description: %s", desc)
 		}
 		names := append(strings.FieldsFunc(found[2]+","+found[3], func(r rune) bool { return r == ',' }), "job", "instance")
-		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_late_seconds"} // all other times are histograms
+		gauges := []string{"pushfx_clock_offset_seconds", "pushfx_delivery_late_seconds"} // other times are histograms
 		if !strings.HasSuffix(found[1], "_seconds") || slices.Contains(gauges, found[1]) {
 			all[found[1]] = names
 			continue
@@ -119,17 +119,17 @@ var (
 	grouping   = regexp.MustCompile(`by \(([a-z_, ]*)\)`)
 )
 
-func TestPanelsAndAlertsAskForMetricsThatThereAre(t *testing.T) {
+func TestPanelsAndAlertsQueryExistingMetrics(t *testing.T) {
 	t.Parallel()
-	metrics, asked := exposed(t), map[string]bool{}
+	metrics, queried := exposed(t), map[string]bool{}
 	for _, q := range queries(t) {
 		names := metricName.FindAllString(q.expr, -1)
 		if len(names) == 0 {
-			t.Errorf("%s asks for none of the metrics: %s", q.where, q.expr)
+			t.Errorf("%s queries no metric: %s", q.where, q.expr)
 		}
 		var labels []string
 		for _, name := range names {
-			if asked[strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_bucket")] = true; metrics[name] == nil {
+			if queried[strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_bucket")] = true; metrics[name] == nil {
 				t.Errorf("%s: there is no metric %s", q.where, name)
 			}
 			labels = append(labels, metrics[name]...)
@@ -154,7 +154,7 @@ func TestPanelsAndAlertsAskForMetricsThatThereAre(t *testing.T) {
 	}
 	for name := range maps.Keys(metrics) {
 		name = strings.TrimSuffix(strings.TrimSuffix(strings.TrimSuffix(name, "_count"), "_bucket"), "_sum")
-		if !asked[name] {
+		if !queried[name] {
 			t.Errorf("%s is neither on the dashboard nor in an alert", name)
 		}
 	}
@@ -171,7 +171,7 @@ func TestEachAlertIsExplained(t *testing.T) {
 			t.Errorf("alert %s lacks a summary or a severity", a.Alert)
 		}
 		if !strings.Contains(pages, "`"+a.Alert+"`") {
-			t.Errorf("the operator's pages do not tell what to do about %s", a.Alert)
+			t.Errorf("the operators' pages do not explain %s", a.Alert)
 		}
 	}
 }

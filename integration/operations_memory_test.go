@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-func TestWhenMemoryIsFullOperatorsFindWhatThePageTells(t *testing.T) {
+func TestFullMemoryBehavesAsThePageSays(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	var push module.HostService

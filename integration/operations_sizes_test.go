@@ -16,11 +16,10 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// sizesHeading is that of the table of the operator's page with the bytes of
-// what is stored.
+// sizesHeading stands above the page's table of sizes.
 const sizesHeading = "### What one of each takes"
 
-// pageBytes returns the figures of the page, by what they are of.
+// pageBytes returns the page's sizes by the first cell of their row.
 func pageBytes(t *testing.T) map[string]float64 {
 	t.Helper()
 	figures := map[string]float64{}
@@ -34,16 +33,16 @@ func pageBytes(t *testing.T) map[string]float64 {
 	return figures
 }
 
-// wantNear wants a figure of the page within 10% of what was measured.
+// wantNear checks that the page is within 10% of a measurement.
 func wantNear(t *testing.T, what string, page, measured float64) {
 	t.Helper()
 	t.Logf("%s: measured %.0f bytes, the page says %.0f", what, measured, page)
 	if page < 0.9*measured || page > 1.1*measured {
-		t.Errorf("%s: the page says %.0f bytes, measured are %.0f", what, page, measured)
+		t.Errorf("%s: the page says %.0f bytes, measured %.0f", what, page, measured)
 	}
 }
 
-// scales measures what the stores keep.
+// scales measures stored values.
 type scales struct {
 	t       *testing.T
 	client  *redis.Client
@@ -68,7 +67,7 @@ func (s *scales) newUser() mxid.UserID {
 	return mxid.UserID(fmt.Sprintf("@user%08d:example.org", s.users))
 }
 
-// bytes is what a key takes in Redis.
+// bytes returns the memory of a key.
 func (s *scales) bytes(key string) float64 {
 	s.t.Helper()
 	bytes, err := s.client.MemoryUsage(s.t.Context(), key, 0).Result()
@@ -78,8 +77,8 @@ func (s *scales) bytes(key string) float64 {
 	return float64(bytes)
 }
 
-// newEvent stores the event of a user with so many rules of a kind beside the
-// defaults, and returns what it takes.
+// newEvent stores the event of a user with the default rules and a number of rules of a
+// kind, and returns its memory.
 func (s *scales) newEvent(kind pushrule.Kind, rules int) float64 {
 	s.t.Helper()
 	user := s.newUser()
@@ -99,7 +98,7 @@ func (s *scales) newEvent(kind pushrule.Kind, rules int) float64 {
 	return s.bytes(eventKey(string(user)))
 }
 
-// usualRule is one as clients make them, number n of a kind.
+// usualRule returns rule n of a kind, as clients make them.
 func usualRule(kind pushrule.Kind, n int) (id string, d pushrule.Draft) {
 	loud := []pushrule.Action{`"notify"`, `{"set_tweak":"sound","value":"default"}`, `{"set_tweak":"highlight"}`}
 	room := fmt.Sprintf("!abcdefghijkl%06d:example.org", n)
@@ -121,11 +120,11 @@ func usualRule(kind pushrule.Kind, n int) (id string, d pushrule.Draft) {
 	}}
 }
 
-// mostRules bounds the rules of the users over whom a rule's size is averaged,
-// since allocators round up to classes of sizes.
-const mostRules = 100
+// maxRules bounds the sets over which a rule's size is averaged, since allocators round
+// sizes up.
+const maxRules = 100
 
-func TestTheSizesOfRulesAreThoseOfThePage(t *testing.T) {
+func TestSizesOfRulesAreOnThePage(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	page, s := pageBytes(t), newScales(t)
@@ -133,7 +132,7 @@ func TestTheSizesOfRulesAreThoseOfThePage(t *testing.T) {
 	wantNear(t, "default user", page["rules of a default user"], alone)
 	for _, kind := range pushrule.Kinds() {
 		var bytes, rules float64
-		for n := 1; n <= mostRules; n++ {
+		for n := 1; n <= maxRules; n++ {
 			bytes += s.newEvent(kind, n) - alone
 			rules += float64(n)
 		}
@@ -141,10 +140,10 @@ func TestTheSizesOfRulesAreThoseOfThePage(t *testing.T) {
 	}
 }
 
-// usualPusher is one as clients make them, number n of a user.
+// usualPusher returns pusher n of a user, as clients make them.
 func usualPusher(n int) pusher.Pusher {
 	return pusher.Pusher{
-		Key:  pusher.Key{AppID: "im.example.app.android", Pushkey: fmt.Sprintf("%0142d:APA91b", n)}, // as long as those of FCM
+		Key:  pusher.Key{AppID: "im.example.app.android", Pushkey: fmt.Sprintf("%0142d:APA91b", n)}, // as long as FCM's
 		Kind: pusher.HTTP, AppDisplayName: "Example Messenger", DeviceDisplayName: "Alice's phone", Lang: "en",
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify","format":"event_id_only"}`, Device: "ABCDEFGHIJ",
 	}
@@ -157,11 +156,11 @@ func (s *scales) setPusher(user mxid.UserID, p pusher.Pusher, others pusher.Othe
 	}
 }
 
-func TestTheSizesOfPushersAreThoseOfThePage(t *testing.T) {
+func TestSizesOfPushersAreOnThePage(t *testing.T) {
 	t.Parallel()
 	page, s := pageBytes(t), newScales(t)
 	if strings.Contains(s.client.Info(t.Context(), "server").Val(), "server_name:valkey") {
-		t.Skip("the page has what Redis needs, Valkey needs less")
+		t.Skip("the page has sizes of Redis; Valkey needs less")
 	}
 	const pushers, sharers = 20, 20
 	user := s.newUser()

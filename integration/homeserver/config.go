@@ -149,7 +149,7 @@ func (v flagValues) config() (config, error) {
 	if err != nil {
 		return config{}, err
 	}
-	redis.LongestWait = module.Redis.Durability.MaxWait()
+	redis.MaxWait = module.Redis.Durability.MaxWait()
 	return config{
 		listen: v.listen, operators: v.operators, serverName: v.serverName, baseURL: v.baseURL,
 		userRate: int(v.userRate), passwordRate: int(v.passwordRate), connections: int(v.connections),

@@ -1,5 +1,4 @@
-// Package operations has the pages for operators, for the tests that hold them
-// against the code.
+// Package operations has the operators' pages, for tests that compare them with the code.
 package operations
 
 import (
@@ -12,7 +11,7 @@ import (
 //go:embed *.md
 var files embed.FS
 
-// Pages returns the pages, one behind the other.
+// Pages returns the pages as one text.
 func Pages() (string, error) {
 	var all strings.Builder
 	names, err := fs.Glob(files, "*.md")
@@ -26,7 +25,7 @@ func Pages() (string, error) {
 	return all.String(), err
 }
 
-// Section returns the part of the pages below a heading, up to the next heading.
+// Section returns the text between a heading and the next heading.
 func Section(heading string) (string, error) {
 	pages, err := Pages()
 	if err != nil {

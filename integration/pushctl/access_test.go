@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// operatorsPage returns the part of the pages for operators below a heading.
+// operatorsPage returns the section of the operators' pages below a heading.
 func operatorsPage(t *testing.T, heading string) string {
 	t.Helper()
 	part, err := operations.Section(heading)
@@ -42,16 +42,16 @@ func operatorsUser(t *testing.T, heading string) (name string, rules []string) {
 
 const accessPassword = "x"
 
-// guarded is a bed on which pushctl logs in as a user with few rights.
+// guarded is a fixture on which pushctl logs in as a user with few rights.
 type guarded struct {
-	*bed
+	*fixture
 	servers []*redis.Client
 	user    string
 	files   int
 }
 
 func newGuarded(t *testing.T, user string, servers []*redistest.Server, where ...string) *guarded {
-	g := &guarded{bed: newBed(t, where...), user: user}
+	g := &guarded{fixture: newFixture(t, where...), user: user}
 	for _, server := range servers {
 		g.servers = append(g.servers, server.Client(t))
 	}
@@ -65,8 +65,7 @@ func guardedOnCluster(t *testing.T, user string, cluster *redistest.ClusterServe
 	return g
 }
 
-// grant gives the user exactly these rights on each server, and forgets what was
-// denied before.
+// grant gives the user exactly these rights on each server, and empties ACL LOG.
 func (g *guarded) grant(rules []string) {
 	g.t.Helper()
 	args := []any{"ACL", "SETUSER", g.user}
@@ -81,7 +80,7 @@ func (g *guarded) grant(rules []string) {
 	}
 }
 
-// denied returns what the servers have refused to the user.
+// denied returns the user's entries in ACL LOG.
 func (g *guarded) denied() (all []string) {
 	g.t.Helper()
 	for _, server := range g.servers {
@@ -98,7 +97,7 @@ func (g *guarded) denied() (all []string) {
 	return all
 }
 
-// file returns the name of a file that is not there.
+// file returns the name of a new file.
 func (g *guarded) file() string {
 	g.files++
 	return filepath.Join(g.t.TempDir(), fmt.Sprint(g.files))
@@ -113,11 +112,11 @@ func (g *guarded) passwordFile() string {
 	return file
 }
 
-// damage stores what commands have something to do with.
+// damage stores data with problems.
 func (g *guarded) damage() {
 	g.t.Helper()
 	for _, server := range g.servers {
-		server.FlushAll(g.t.Context()) // which replicas refuse
+		server.FlushAll(g.t.Context()) // replicas refuse it
 	}
 	g.register(alice, bob, carol)
 	g.store(alice, "{")
@@ -125,18 +124,18 @@ func (g *guarded) damage() {
 	g.do("DEL", g.keys.Claims(aPusher(string(bob)).Digest()))
 	g.spoil(carol, "m.room.tombstone", "m.room.grave")
 	for _, d := range damages(g.keys) {
-		if d.kind == pusherTooMany || d.kind == pendingPushkeys {
-			d.make(g.bed)
+		if d.kind == pusherOutdated || d.kind == pendingPushkeys {
+			d.make(g.fixture)
 		}
 	}
 	for _, server := range g.servers {
 		server.ScriptFlush(g.t.Context())
-		server.ConfigResetStat(g.t.Context()) // what comes is pushctl's
+		server.ConfigResetStat(g.t.Context()) // for unused
 	}
 }
 
-// work has pushctl do all that it can, as the user, until something goes wrong,
-// and returns that.
+// work runs all commands about rules and pushers as the user, until one fails, and returns
+// the errors.
 func (g *guarded) work() (trouble []string) {
 	g.t.Helper()
 	g.damage()
@@ -177,8 +176,7 @@ func (g *guarded) unused(rules []string) []string {
 	})
 }
 
-// TestTheACLOfThePageIsEnoughForPushctl does all that pushctl can do, and looks that it
-// takes every command of the line.
+// TestTheACLOfThePageIsEnoughForPushctl also looks for rights that no command needs.
 func TestTheACLOfThePageIsEnoughForPushctl(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -190,12 +188,12 @@ func TestTheACLOfThePageIsEnoughForPushctl(t *testing.T) {
 	for where, g := range map[string]*guarded{"single": single, "cluster": guardedOnCluster(t, name, redistest.Cluster(t, 3, 0))} {
 		g.grant(rules)
 		for _, trouble := range g.work() {
-			t.Errorf("%s, with all that the page grants: %s", where, trouble)
+			t.Errorf("%s, with the rights of the page: %s", where, trouble)
 		}
 		unused = g.unused(unused)
 	}
 	for _, rule := range unused {
-		// Both are for slots that move.
+		// These are for slots that move.
 		if rule != "+asking" && rule != "+cluster|getkeysinslot" && rule != "+type" && rule != "+exists" {
 			t.Errorf("no command takes %s", rule)
 		}
@@ -237,11 +235,10 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 	}
 }
 
-// pushctlCommand is a command of the page, as it stands between backticks.
+// pushctlCommand is a command on the page, between backquotes.
 var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")
 
-// TestTheCommandsOfThePageAreThoseOfPushctl has each command of the page parsed.
-func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
+func TestCommandsOfThePageParse(t *testing.T) {
 	t.Parallel()
 	pages, err := operations.Pages()
 	if err != nil {
@@ -266,8 +263,7 @@ func TestTheCommandsOfThePageAreThoseOfPushctl(t *testing.T) {
 	}
 }
 
-// TestTheCommandForUnreadableDataRepairsIt follows what the page tells to do when
-// that alert comes.
+// TestTheCommandForUnreadableDataRepairsIt follows the page's row about the alert.
 func TestTheCommandForUnreadableDataRepairsIt(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
@@ -288,6 +284,6 @@ func TestTheCommandForUnreadableDataRepairsIt(t *testing.T) {
 		found = found || words[0] == "repair"
 	}
 	if r := b.ctl("check"); r.status != exitOK || !found {
-		t.Errorf("after what the page tells:\n%s", r.stdout)
+		t.Errorf("after the commands of the page:\n%s", r.stdout)
 	}
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// An archive holds what is stored for users, byte for byte: a header, a line for
-// each value, and a trailer with their number and the SHA-256 of all that comes
-// before it. Each line is a JSON object.
+// An archive has the users' values, byte for byte: a header, a line for each value, and a
+// trailer with the number of values and the SHA-256 of the lines before. Each line is a
+// JSON object.
 
-// archiveFormat is that of the archives that are written.
+// archiveFormat is the format of new archives.
 const archiveFormat = 1
 
 type archiveHeader struct {
@@ -37,14 +37,14 @@ type archiveTrailer struct {
 	Sum     string `json:"sha256"`
 }
 
-// record is a value: the event of a user or the fields of their hash.
+// record is a user's value: the event, or the fields of the pusher hash.
 type record struct {
 	user   mxid.UserID
 	event  *string           // nil for a hash
-	fields map[string]string // of a hash, its revision included
+	fields map[string]string // of a hash, with its revision
 }
 
-// key is the key that the record is for.
+// key returns the record's key.
 func (r record) key(keys stored.Keys) string {
 	if r.event != nil {
 		return keys.Rules(r.user)
@@ -52,15 +52,15 @@ func (r record) key(keys stored.Keys) string {
 	return keys.Pushers(r.user)
 }
 
-// what is a word for lists.
-func (r record) what() string {
+// kindName returns the kind of record, for lists.
+func (r record) kindName() string {
 	if r.event != nil {
 		return "push rules"
 	}
 	return "pushers"
 }
 
-// line is a record in JSON. What is no UTF-8 is in base64.
+// line is a record in JSON. Values that are not UTF-8 are in base64.
 type line struct {
 	User         mxid.UserID       `json:"user"`
 	Event        *string           `json:"push_rules,omitempty"`
@@ -122,7 +122,7 @@ func (l line) record() (r record, err error) {
 // archive writes an archive.
 type archive struct {
 	to             io.Writer
-	file           *os.File // nil if it goes elsewhere
+	file           *os.File // nil for stdout
 	sum            hash.Hash
 	records, bytes int64
 }
@@ -138,8 +138,8 @@ func newArchive(to io.Writer, b *backend) (*archive, error) {
 	return a, a.write(text.Bytes())
 }
 
-// createArchive begins an archive in a file of its own, for its owner's eyes. It writes
-// over no file, and follows no link.
+// createArchive begins an archive in a new file that only its owner can read. It fails if
+// the file or a link exists.
 func createArchive(name string, b *backend) (*archive, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -153,7 +153,7 @@ func createArchive(name string, b *backend) (*archive, error) {
 	return a, nil
 }
 
-// add adds records. They are on disk after sync.
+// add adds records. Sync brings them to disk.
 func (a *archive) add(records ...record) error {
 	var text bytes.Buffer
 	for _, r := range records {
@@ -166,7 +166,7 @@ func (a *archive) add(records ...record) error {
 }
 
 func (a *archive) write(lines []byte) error {
-	_, _ = a.sum.Write(lines) // it never fails
+	_, _ = a.sum.Write(lines)
 	n, err := a.to.Write(lines)
 	a.bytes += int64(n)
 	return err
@@ -179,7 +179,7 @@ func (a *archive) sync() error {
 	return a.file.Sync()
 }
 
-// end writes the trailer, without which an archive is not whole.
+// end writes the trailer, without which an archive is incomplete.
 func (a *archive) end() error {
 	var text bytes.Buffer
 	err := writeJSON(&text, archiveTrailer{&a.records, hex.EncodeToString(a.sum.Sum(nil))})
@@ -189,22 +189,22 @@ func (a *archive) end() error {
 	return err
 }
 
-// damagedArchiveError tells what is wrong with an archive.
+// damagedArchiveError is the first fault of an archive.
 type damagedArchiveError struct {
 	line  int64
 	cause string
 }
 
 func (e *damagedArchiveError) Error() string {
-	return fmt.Sprintf("the archive is damaged, nothing more was read: line %d: %s", e.line, e.cause)
+	return fmt.Sprintf("the archive is damaged: line %d: %s", e.line, e.cause)
 }
 
-// maxLine bounds a line: more than 1 MiB of an event, and what JSON adds to it.
+// maxLine is more than an event of 1 MiB with JSON escapes.
 const maxLine = 64 << 20
 
-// readArchive reads an archive from its start and hands out its records. That it
-// is whole is known only at the end. Its errors repeat nothing of a line.
-func readArchive(from io.Reader, each func(number int64, r record) error) (records int64, err error) {
+// readArchive reads an archive and calls visit for each record. Only its end shows whether
+// the archive is complete. Errors do not repeat a line's text.
+func readArchive(from io.Reader, visit func(number int64, r record) error) (records int64, err error) {
 	sum, lines := sha256.New(), bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 1<<16), maxLine)
 	lines.Split(splitLines)
@@ -224,10 +224,10 @@ func readArchive(from io.Reader, each func(number int64, r record) error) (recor
 				r, err = l.record()
 			}
 			if err != nil {
-				return 0, &damagedArchiveError{number, "it is no record"}
+				return 0, &damagedArchiveError{number, "not a record"}
 			}
 			records++
-			if err := each(number, r); err != nil {
+			if err := visit(number, r); err != nil {
 				return 0, err
 			}
 		}
@@ -236,11 +236,10 @@ func readArchive(from io.Reader, each func(number int64, r record) error) (recor
 	if err := lines.Err(); err != nil && !errors.Is(err, bufio.ErrTooLong) {
 		return 0, err
 	}
-	return 0, &damagedArchiveError{records + 2, "it ends without a trailer"}
+	return 0, &damagedArchiveError{records + 2, "the trailer is missing"}
 }
 
-// splitLines splits after each line feed. What comes after the last one is a
-// line, too.
+// splitLines splits after each line feed. Text after the last one is a line too.
 func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	if i := bytes.IndexByte(data, '\n'); i >= 0 {
 		return i + 1, data[:i+1], nil
@@ -254,7 +253,7 @@ func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) 
 func checkHeader(text []byte) error {
 	var h archiveHeader
 	if strictUnmarshal(text, &h) != nil || h.Format == 0 {
-		return &damagedArchiveError{1, "it is not the header of an archive"}
+		return &damagedArchiveError{1, "not the header of an archive"}
 	}
 	if h.Format != archiveFormat {
 		return fmt.Errorf("the archive has format %d, want %d", h.Format, archiveFormat)
@@ -266,13 +265,13 @@ func checkTrailer(text []byte, number, records int64, sum hash.Hash, lines *bufi
 	var t archiveTrailer
 	switch {
 	case strictUnmarshal(text, &t) != nil || t.Records == nil || text[len(text)-1] != '\n':
-		return &damagedArchiveError{number, "it is not a whole trailer"}
+		return &damagedArchiveError{number, "not a complete trailer"}
 	case *t.Records != records:
-		return &damagedArchiveError{number, fmt.Sprintf("it tells of %d records, and there are %d", *t.Records, records)}
+		return &damagedArchiveError{number, fmt.Sprintf("the trailer counts %d records, the archive has %d", *t.Records, records)}
 	case t.Sum != hex.EncodeToString(sum.Sum(nil)):
-		return &damagedArchiveError{number, "the SHA-256 of what comes before is another"}
+		return &damagedArchiveError{number, "the SHA-256 differs"}
 	case lines.Scan():
-		return &damagedArchiveError{number + 1, "something follows the trailer"}
+		return &damagedArchiveError{number + 1, "text after the trailer"}
 	}
 	return lines.Err()
 }

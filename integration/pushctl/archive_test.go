@@ -22,14 +22,14 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-func onSentinel(t *testing.T) *bed {
+func onSentinel(t *testing.T) *fixture {
 	t.Helper()
 	servers := redistest.Sentinel(t)
-	return newBed(t, "-redis-mode", "sentinel", "-redis", "redis://"+servers.Addr()+"?master_name="+url.QueryEscape(servers.MasterName()))
+	return newFixture(t, "-redis-mode", "sentinel", "-redis", "redis://"+servers.Addr()+"?master_name="+url.QueryEscape(servers.MasterName()))
 }
 
 // flush removes all keys.
-func (b *bed) flush() {
+func (b *fixture) flush() {
 	b.t.Helper()
 	for _, master := range b.masters() {
 		if err := master.FlushAll(b.t.Context()).Err(); err != nil {
@@ -40,7 +40,7 @@ func (b *bed) flush() {
 
 func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster, "sentinel": onSentinel} {
+	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster, "sentinel": onSentinel} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t)
@@ -79,10 +79,10 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 				t.Errorf("%v, %v", info.Mode(), err)
 			}
 
-			// Again it changes nothing, nor what users have changed since.
+			// A second import keeps later changes of users.
 			stored := b.stored()
 			r := b.want(exitOK, "import", file)
-			if !strings.HasPrefix(r.stdout, "0 values stored, 129 were there and the same") || !maps.Equal(stored, b.stored()) {
+			if !strings.HasPrefix(r.stdout, "0 values stored, 129 unchanged") || !maps.Equal(stored, b.stored()) {
 				t.Error(r.stdout)
 			}
 			b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, "!room:example.org") })
@@ -100,8 +100,8 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 	}
 }
 
-// claims are those of users to their own pushkeys, and to one that some share.
-func (b *bed) claims(users ...mxid.UserID) (all []string) {
+// claims returns the claims of users to their own pushkeys and to a shared one.
+func (b *fixture) claims(users ...mxid.UserID) (all []string) {
 	b.t.Helper()
 	for _, pushkey := range append([]mxid.UserID{"second"}, users...) {
 		claims, err := b.index.Load(b.t.Context(), aPusher(string(pushkey)).Digest())
@@ -114,8 +114,8 @@ func (b *bed) claims(users ...mxid.UserID) (all []string) {
 	return all
 }
 
-// A host that is about to change what it has read has to look again after an
-// import, though the same is stored.
+// A host that has read a value before an import must read it again before it writes, even
+// if the import stores the same value.
 func TestALateChangeHasNoEffectAfterAnImport(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
@@ -128,13 +128,12 @@ func TestALateChangeHasNoEffectAfterAnImport(t *testing.T) {
 	after := b.stored()
 	for _, key := range []string{b.keys.Rules(alice), b.keys.Pushers(alice)} {
 		if before[key] == after[key] || len(after[key]) == 0 {
-			t.Errorf("%s is stored as it was: a change made for it would take effect", key)
+			t.Errorf("%s has its former revision: an outdated change would take effect", key)
 		}
 	}
 }
 
-// Hosts that watch hear of what an import brings.
-func TestWatchersHearOfAnImport(t *testing.T) {
+func TestWatchersReceiveImportedChanges(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
@@ -154,10 +153,10 @@ func TestWatchersHearOfAnImport(t *testing.T) {
 	select {
 	case user := <-heard:
 		if user != alice {
-			t.Errorf("heard of %s", user)
+			t.Errorf("received a change of %s", user)
 		}
 	case <-time.After(15 * time.Second):
-		t.Error("heard nothing")
+		t.Error("received no change")
 	}
 	stop()
 	<-ended
@@ -247,8 +246,7 @@ func TestRecordsKeepEachByte(t *testing.T) {
 	}
 }
 
-// A value that is there twice counts as it is the second time.
-func TestTheLastOfTwoRecordsCounts(t *testing.T) {
+func TestTheLastRecordOfAKeyCounts(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	file := filepath.Join(t.TempDir(), "export")
@@ -275,8 +273,8 @@ func TestTheLastOfTwoRecordsCounts(t *testing.T) {
 	}
 }
 
-// many are users with the default rules only, in few round trips.
-func (b *bed) many(n int) (users []mxid.UserID) {
+// many registers users with only the default rules, in few round trips.
+func (b *fixture) many(n int) (users []mxid.UserID) {
 	b.t.Helper()
 	for i := range n {
 		users = append(users, mxid.UserID(fmt.Sprintf("@many%d:example.org", i)))
@@ -288,8 +286,8 @@ func (b *bed) many(n int) (users []mxid.UserID) {
 	return users
 }
 
-// interrupt runs a command until it has done some, and expects it to say so.
-func (b *bed) interrupt(some func() bool, args ...string) {
+// interrupt starts a command and interrupts it after some progress.
+func (b *fixture) interrupt(some func() bool, args ...string) {
 	b.t.Helper()
 	ctx, stop := context.WithCancel(b.t.Context())
 	defer stop()
@@ -299,13 +297,13 @@ func (b *bed) interrupt(some func() bool, args ...string) {
 		}
 		stop()
 	}()
-	if r := b.ctlIn(ctx, append(args, "-rate", "1000")...); r.status != exitInterrupted || !strings.Contains(r.stderr, "interrupted: what was done stays") {
+	if r := b.ctlIn(ctx, append(args, "-rate", "1000")...); r.status != exitInterrupted || !strings.Contains(r.stderr, "interrupted: finished changes stay") {
 		b.t.Fatalf("status %d, %s%s", r.status, r.stdout, r.stderr)
 	}
 }
 
-// scans is how often a SCAN was called.
-func (b *bed) scans() (n int) {
+// scans returns the number of SCAN calls.
+func (b *fixture) scans() (n int) {
 	for _, master := range b.masters() {
 		_, rest, _ := strings.Cut(master.Info(b.t.Context(), "commandstats").Val(), "cmdstat_scan:calls=")
 		number, _, _ := strings.Cut(rest, ",")
@@ -315,8 +313,8 @@ func (b *bed) scans() (n int) {
 	return n
 }
 
-// keyCount is how many keys are stored.
-func (b *bed) keyCount() (n int64) {
+// keyCount returns the number of keys.
+func (b *fixture) keyCount() (n int64) {
 	for _, master := range b.masters() {
 		n += master.DBSize(b.t.Context()).Val()
 	}
@@ -325,7 +323,7 @@ func (b *bed) keyCount() (n int64) {
 
 func TestAnInterruptedCommandCanBeRepeated(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
+	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t)
@@ -334,10 +332,10 @@ func TestAnInterruptedCommandCanBeRepeated(t *testing.T) {
 			scans := b.scans()
 			b.interrupt(func() bool { return b.scans() > scans+3 }, "export", file)
 			if left, err := filepath.Glob(file + "*"); err != nil || len(left) != 0 {
-				t.Errorf("an export that was interrupted left %q, %v", left, err)
+				t.Errorf("the interrupted export left %q, %v", left, err)
 			}
 			b.want(exitOK, "export", file)
-			if r := b.ctl("export", file); r.status != exitFailure || !strings.Contains(r.stderr, "is there already") {
+			if r := b.ctl("export", file); r.status != exitFailure || !strings.Contains(r.stderr, " exists") {
 				t.Errorf("status %d, %s", r.status, r.stderr)
 			}
 			if n := recordsIn(t, file); n < 1500 || n > 1500+3*pageSize {
@@ -351,14 +349,13 @@ func TestAnInterruptedCommandCanBeRepeated(t *testing.T) {
 			}
 			b.want(exitOK, "import", file)
 			if after := b.answers(users...); !maps.Equal(before, after) {
-				t.Error("the answers are others")
+				t.Error("the answers differ")
 			}
 		})
 	}
 }
 
-// TestAnExportWritesOverNothing puts things in the place of FILE and FILE.part.
-func TestAnExportWritesOverNothing(t *testing.T) {
+func TestAnExportOverwritesNoFile(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
@@ -373,11 +370,11 @@ func TestAnExportWritesOverNothing(t *testing.T) {
 		if err := put(file, other); err != nil {
 			t.Fatal(err)
 		}
-		if r := b.ctl("export", file); r.status != exitFailure || !strings.Contains(r.stderr, "is there already") {
+		if r := b.ctl("export", file); r.status != exitFailure || !strings.Contains(r.stderr, " exists") {
 			t.Errorf("%s: status %d, %s", name, r.status, r.stderr)
 		}
 		if _, err := os.Stat(other); !os.IsNotExist(err) {
-			t.Errorf("%s: something was written where it points: %v", name, err)
+			t.Errorf("%s: export followed the link: %v", name, err)
 		}
 		if left, err := filepath.Glob(file + "*"); err != nil || len(left) != 1 {
 			t.Errorf("%s: left %q, %v", name, left, err)
@@ -406,17 +403,16 @@ func TestExportToStdout(t *testing.T) {
 	b.do("RPUSH", b.keys.Pushers(carol), "x")
 	r := b.want(exitProblems, "export", "-")
 	n, err := readArchive(io.Reader(strings.NewReader(r.stdout)), func(int64, record) error { return nil })
-	if n != 2 || err != nil || !strings.Contains(r.stderr, "1 keys were left out") {
+	if n != 2 || err != nil || !strings.Contains(r.stderr, "skipped 1 keys") {
 		t.Errorf("%d records, %v, %s", n, err, r.stderr)
 	}
 }
 
-// A key that goes from a master that was not looked at yet to one that was, is
-// missed: then the check has not seen all.
-func TestSlotsThatMoveAreTold(t *testing.T) {
+// SCAN misses a key that moves to a master already scanned.
+func TestMovedSlotsFailACheck(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, 0)
-	b := newBed(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
+	b := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
 	b.many(600)
 	checked := make(chan result, 1)
 	go func() { checked <- b.ctl("check", "-rate", "400") }()
@@ -424,7 +420,7 @@ func TestSlotsThatMoveAreTold(t *testing.T) {
 	if err := servers.MoveSlot(t.Context(), 0, servers.Masters()[1]); err != nil {
 		t.Fatal(err)
 	}
-	if r := <-checked; r.status != exitFailure || !strings.Contains(r.stderr, "slots have moved") {
+	if r := <-checked; r.status != exitFailure || !strings.Contains(r.stderr, "slots moved") {
 		t.Errorf("status %d, %s%s", r.status, r.stdout, r.stderr)
 	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// backend is a Redis with the module on it.
+// backend is the module on a Redis.
 type backend struct {
 	servers  redisurl.Servers
 	client   redis.UniversalClient
@@ -28,21 +28,22 @@ type backend struct {
 
 	host    module.HostService
 	repairs *module.Repairs
-	now     func() time.Time // by the clock of Redis
+	now     func() time.Time // the clock of Redis
 	rules   *rulestore.Store
 	pushers *pusherstore.Store
 	index   *pusherstore.Index
-	queue   *redisqueue.Queue // of what is to be delivered
+	queue   *redisqueue.Queue
 }
 
-// patience is how long a busy server may take to answer: nobody waits for this
-// command as clients wait for a host.
-const patience = 2 * time.Second
+const (
+	// minReadTimeout is longer than a host's, since no client waits for pushctl.
+	minReadTimeout = 2 * time.Second
 
-// replyLimit bounds each command, and each pipeline of them.
-const replyLimit = 10 * time.Second
+	// replyTimeout bounds each command or pipeline of Redis.
+	replyTimeout = 10 * time.Second
+)
 
-// connect connects to the Redis and checks that it is what the flags say.
+// connect connects to the Redis and checks that its mode is the one of the flags.
 func (f *flags) connect(ctx context.Context, environment func(string) string) (*backend, error) {
 	servers, err := f.findServers(environment)
 	if err != nil {
@@ -62,7 +63,7 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 	if cfg.DefaultRules, err = readDefaultRules(f.defaultRules, cfg.Features); err != nil {
 		return nil, fmt.Errorf("-default-rules: %w", err)
 	}
-	servers.LongestWait = max(patience, cfg.Redis.Durability.MaxWait())
+	servers.MaxWait = max(minReadTimeout, cfg.Redis.Durability.MaxWait())
 	if err := servers.Check(ctx); err != nil {
 		return nil, err
 	}
@@ -73,7 +74,7 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 	return b, nil
 }
 
-// build builds the module.
+// build builds the module on the client.
 func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	push, err := pushfx.New(b.client, cfg, pushfx.Options{})
 	if err != nil {
@@ -92,7 +93,7 @@ func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	return err
 }
 
-// addressOf is where a node is, or what the sentinels call it.
+// addressOf returns a node's address, or the master's name behind sentinels.
 func (b *backend) addressOf(node *redis.Client) string {
 	if b.servers.Mode == redisurl.Sentinel {
 		return "master " + b.servers.Master()
@@ -100,7 +101,7 @@ func (b *backend) addressOf(node *redis.Client) string {
 	return node.Options().Addr
 }
 
-// nodeOf returns the master that has a key.
+// nodeOf returns the master of a key's slot.
 func (b *backend) nodeOf(ctx context.Context, key string) (*redis.Client, error) {
 	switch client := b.client.(type) {
 	case *redis.Client:

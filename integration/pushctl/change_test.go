@@ -17,14 +17,14 @@ func TestRefreshDefaults(t *testing.T) {
 	want, version := b.answers(alice, bob, carol), b.version(bob)
 	b.spoil(alice, "m.room.tombstone", "m.room.grave")
 	r := b.want(exitOK, "refresh-defaults")
-	if r.stdout != "3 sets: 1 refreshed, 0 left with other default rules, 0 unreadable\n" || !maps.Equal(want, b.answers(alice, bob, carol)) {
+	if r.stdout != "3 sets: 1 refreshed, 0 left with unknown default rules, 0 unreadable\n" || !maps.Equal(want, b.answers(alice, bob, carol)) {
 		t.Error(r.stdout)
 	}
 	if b.version(bob) != version {
-		t.Error("a set that was current was written")
+		t.Error("wrote a current set")
 	}
 
-	// A rule of the hosts' own is known by its table only.
+	// pushctl knows the hosts' default rules only by their file.
 	rules := filepath.Join(t.TempDir(), "rules")
 	text := `[{"kind":"underride","rule_id":".org.example.poll","enabled":false,"actions":["notify"],` +
 		`"conditions":[{"kind":"event_match","key":"type","pattern":"m.poll.start"}],"before":".m.rule.message"}]`
@@ -41,16 +41,16 @@ func TestRefreshDefaults(t *testing.T) {
 	b.want(exitOK, "check", "-default-rules", rules)
 	before := b.stored()
 	r = b.want(exitProblems, "refresh-defaults", "-list")
-	if !strings.Contains(r.stdout, "left\tdefault rules that are in no table\t"+string(alice)+"\n") || !maps.Equal(before, b.stored()) {
+	if !strings.Contains(r.stdout, "left\tunknown default rules\t"+string(alice)+"\n") || !maps.Equal(before, b.stored()) {
 		t.Error(r.stdout)
 	}
 	b.want(exitProblems, "repair", "-yes")
 	if !maps.Equal(before, b.stored()) {
-		t.Error("repair took away what a user chose of a rule of the hosts' own")
+		t.Error("repair removed a user's choice about a default rule of the hosts")
 	}
 	b.want(exitOK, "refresh-defaults", "-drop-others")
 	if !maps.Equal(want, b.answers(alice, bob, carol)) {
-		t.Error("the answers are others")
+		t.Error("the answers differ")
 	}
 
 	b.store(bob, "no JSON")
@@ -110,7 +110,7 @@ func TestDefaultRulesAreReadStrictly(t *testing.T) {
 
 func TestResetAndForget(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
+	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t)
@@ -130,10 +130,10 @@ func TestResetAndForget(t *testing.T) {
 			}
 			b.want(exitOK, "import", "-overwrite", saved)
 			if !maps.Equal(before, b.answers(alice)) {
-				t.Error("what was saved did not come back")
+				t.Error("import did not restore the saved data")
 			}
 			if r := b.ctl("reset", "-yes", "-save", saved, string(alice)); r.status != exitFailure || !maps.Equal(before, b.answers(alice)) {
-				t.Errorf("another copy was written over: status %d", r.status)
+				t.Errorf("overwrote a saved file: status %d", r.status)
 			}
 			b.store(alice, "no JSON")
 			b.want(exitOK, "reset", "-yes", string(alice))
@@ -142,7 +142,7 @@ func TestResetAndForget(t *testing.T) {
 			b.want(exitOK, "forget", "-yes", string(alice))
 			for key := range b.stored() {
 				if strings.Contains(key, string(alice)) {
-					t.Errorf("%s is still there", key)
+					t.Errorf("%s still exists", key)
 				}
 			}
 			if claims, err := b.index.Load(t.Context(), aPusher(string(alice)).Digest()); err != nil || len(claims.Owners()) != 0 {
@@ -154,14 +154,14 @@ func TestResetAndForget(t *testing.T) {
 			b.want(exitOK, "check")
 			for _, args := range [][]string{{"forget", string(alice)}, {"forget", "-yes", string(alice)}} {
 				if r := b.want(exitProblems, args...); !strings.Contains(r.stdout, "nothing to forget") || strings.Contains(r.stdout, "done") {
-					t.Errorf("%s of a user who has nothing: %s", args, r.stdout)
+					t.Errorf("%s of a user without data: %s", args, r.stdout)
 				}
 			}
 
 			stored = b.stored()
 			for _, args := range [][]string{{"reset", string(alice)}, {"reset", "-yes", string(alice)}} {
 				if r := b.ctl(args...); r.status != exitFailure || !strings.Contains(r.stderr, "nothing to reset") || !maps.Equal(stored, b.stored()) {
-					t.Errorf("%s of a user who has nothing: status %d, %s%s", args, r.status, r.stdout, r.stderr)
+					t.Errorf("%s of a user without data: status %d, %s%s", args, r.status, r.stdout, r.stderr)
 				}
 			}
 			b.want(exitOK, "reset", "-yes", "-create", string(alice))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -10,7 +9,6 @@ import (
 	"strconv"
 	"sync"
 	"text/tabwriter"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -18,21 +16,20 @@ import (
 func checkCommand() command {
 	return command{
 		name:    "check",
-		summary: "looks for problems in all that is stored",
-		about: "Examines all that is stored, beside the running hosts, and changes nothing. It says how many\n" +
-			"problems of each kind there are, and with -list whose. A problem that is about several keys is\n" +
-			"examined twice, so that a change that is under way is none. Exit status 1 says that there are problems.\n" +
-			"If no key is the module's, it fails.",
+		summary: "counts the problems in the stored data, and changes nothing",
+		about: "Examines all stored data while hosts run, and changes nothing. It counts the problems of each kind;\n" +
+			"-list lists them. Problems that involve several keys are examined twice, so that a host's change in\n" +
+			"progress does not count. Exit status 1: there are problems. It fails if no key is the module's.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			p, asJSON := f.pace(), f.json()
-			list := f.Bool("list", false, "list each problem: its kind, the user or key, and what tells it from others")
+			list := f.Bool("list", false, "list each problem: its kind, the user or key, and details")
 			return func(ctx context.Context, c *call) error { return c.check(ctx, p, *list, *asJSON) }
 		},
 	}
 }
 
-// report is what a check comes to.
+// report is the result of a check.
 type report struct {
 	tally
 	Problems map[string]int64 `json:"problems"`
@@ -77,11 +74,10 @@ func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
 	return err
 }
 
-// findProblems examines all keys. It counts them, and calls handle with the
-// problems that there are.
+// findProblems examines and counts all keys, and calls handle with the problems found.
 func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle func(context.Context, []problem) error) error {
 	var mu sync.Mutex // held while problems are handled
-	d := &doubts{backend: c.backend}
+	u := &unconfirmed{backend: c.backend}
 	s := c.newScanner(p, "examined")
 	err := s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		x, err := c.examine(ctx, node, keys)
@@ -94,14 +90,14 @@ func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle 
 		mu.Lock()
 		defer mu.Unlock()
 		counts.add(x.tally)
-		d.add(x.doubtful)
-		if err := handle(ctx, x.sure); err != nil || len(d.waiting) < maxDoubts {
+		u.add(x.unconfirmed)
+		if err := handle(ctx, x.problems); err != nil || len(u.problems) < maxUnconfirmed {
 			return err
 		}
-		return d.handle(ctx, handle)
+		return u.handle(ctx, handle)
 	})
 	if err == nil {
-		err = d.handle(ctx, handle)
+		err = u.handle(ctx, handle)
 	}
 	if err != nil {
 		return err
@@ -113,13 +109,13 @@ func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle 
 	return handle(ctx, late)
 }
 
-// handle decides, and calls handle with the problems that are still there.
-func (d *doubts) handle(ctx context.Context, handle func(context.Context, []problem) error) error {
-	sure, err := d.decide(ctx)
+// handle calls handle with the problems that a second look confirms.
+func (u *unconfirmed) handle(ctx context.Context, handle func(context.Context, []problem) error) error {
+	confirmed, err := u.confirm(ctx)
 	if err != nil {
 		return err
 	}
-	return handle(ctx, sure)
+	return handle(ctx, confirmed)
 }
 
 // write writes the report as tables.
@@ -131,7 +127,7 @@ func (r *report) write(w io.Writer, where string) error {
 		what string
 	}{
 		{r.Keys, "keys"}, {r.Events, "users with push rules"}, {r.Rules, "rules"}, {r.Hashes, "users with a pusher hash"},
-		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"}, {r.Entries, "events to be delivered"}, {r.Held, "pushers in trouble"},
+		{r.Pushers, "pushers"}, {r.Claims, "pushkeys in the index"}, {r.Waiting, "waiting notifications"}, {r.Failing, "failing pushers"},
 	} {
 		fmt.Fprintf(table, "%d\t %s\n", row.n, row.what)
 	}
@@ -148,16 +144,4 @@ func (r *report) write(w io.Writer, where string) error {
 	}
 	fmt.Fprintln(w)
 	return writeTable(w, []string{"PROBLEM", "NUMBER", "REMEDY"}, rows)
-}
-
-// writeJSON writes a value on a line.
-func writeJSON(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
-	encoder.SetEscapeHTML(false)
-	return encoder.Encode(value)
-}
-
-// timeOf is the time of a version or claim.
-func timeOf(microseconds int64) string {
-	return time.UnixMicro(microseconds).UTC().Format(time.RFC3339)
 }

@@ -23,42 +23,41 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// damage is a problem that somebody makes.
+// damage creates a problem.
 type damage struct {
-	name string
-	kind kind
-	fate fate
-	make func(*bed)
+	name    string
+	kind    kind
+	outcome outcome
+	make    func(*fixture)
 }
 
-// fate is what repair does with a problem.
-type fate string
+// outcome is the result of repair.
+type outcome string
 
 const (
-	repaired fate = "is repaired"
-	left     fate = "is left"
-	reset    fate = "is repaired with -reset-damaged"
+	fixed outcome = "fixed"
+	left  outcome = "left"
+	reset outcome = "fixed with -reset-damaged"
 )
 
-// stores makes a text the event of alice.
-func stores(text string) func(*bed) { return func(b *bed) { b.store(alice, text) } }
+// stores stores a text as alice's event.
+func stores(text string) func(*fixture) { return func(b *fixture) { b.store(alice, text) } }
 
-// spoils replaces a part of the event of alice.
-func spoils(old, with string) func(*bed) { return func(b *bed) { b.spoil(alice, old, with) } }
+// spoils replaces a part of alice's event.
+func spoils(old, with string) func(*fixture) { return func(b *fixture) { b.spoil(alice, old, with) } }
 
 // runs runs a command of Redis.
-func runs(args ...any) func(*bed) { return func(b *bed) { b.do(args...) } }
+func runs(args ...any) func(*fixture) { return func(b *fixture) { b.do(args...) } }
 
-func inOrder(steps ...func(*bed)) func(*bed) {
-	return func(b *bed) {
+func inOrder(steps ...func(*fixture)) func(*fixture) {
+	return func(b *fixture) {
 		for _, take := range steps {
 			take(b)
 		}
 	}
 }
 
-// damages have each kind of problem that a single server can have, for the keys of
-// a host.
+// damages returns each kind of problem that a single server can have.
 func damages(keys stored.Keys) []damage {
 	entry := `h0123456789abcdefroom0000user0000000000{"u":"@alice:example.org"}`
 	const (
@@ -70,62 +69,62 @@ func damages(keys stored.Keys) []damage {
 	)
 	second, other := aPusher("2"), aPusher("x")
 	second.Created = 7
-	own := aPusher(string(alice)) // which alice has
-	pushers, claims, claimsOfNobody := keys.Pushers(alice), keys.Claims(own.Digest()), keys.Claims(other.Digest())
+	own := aPusher(string(alice))
+	pushers, claims, unusedClaims := keys.Pushers(alice), keys.Claims(own.Digest()), keys.Claims(other.Digest())
 	return []damage{
 		{"no JSON", unreadableEvent, left, stores("no JSON")},
 		{"no JSON, reset", unreadableEvent, reset, stores("no JSON")},
-		{"no content", emptyEvent, repaired, stores(`{"type":"m.push_rules"}`)},
-		{"a rule twice", flawOf(pushrule.DuplicateRules), repaired, spoils(room, room+","+room)},
-		{"two rules of one id", flawOf(pushrule.DuplicateRules), left, spoils(room, room+","+noisy)},
-		{"a rule above the master rule", flawOf(pushrule.MasterNotFirst), repaired, spoils(`"override":[`, `"override":[`+mine+`,`)},
-		{"a legacy rule", flawOf(pushrule.LegacyRule), repaired, spoils(`"content":[`, `"content":[`+legacy)},
-		{"another host's default", flawOf(pushrule.ForeignDefault), left, spoils(`"sender":[`, `"sender":[`+others)},
-		{"an old default", flawOf(pushrule.StaleDefaults), repaired, spoils("m.room.tombstone", "m.room.grave")},
+		{"no content", emptyEvent, fixed, stores(`{"type":"m.push_rules"}`)},
+		{"a rule twice", ruleProblem(pushrule.DuplicateRules), fixed, spoils(room, room+","+room)},
+		{"two different rules with one id", ruleProblem(pushrule.DuplicateRules), left, spoils(room, room+","+noisy)},
+		{"a rule above the master rule", ruleProblem(pushrule.MasterNotFirst), fixed, spoils(`"override":[`, `"override":[`+mine+`,`)},
+		{"a legacy rule", ruleProblem(pushrule.LegacyRule), fixed, spoils(`"content":[`, `"content":[`+legacy)},
+		{"another host's default", ruleProblem(pushrule.ForeignDefault), left, spoils(`"sender":[`, `"sender":[`+others)},
+		{"an old default", ruleProblem(pushrule.StaleDefaults), fixed, spoils("m.room.tombstone", "m.room.grave")},
 
-		{"a pusher that is no JSON", unreadablePushers, left, runs("HSET", pushers, own.Field(), secret)},
-		{"another pusher that is no JSON", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
-		{"a pusher without a claim", pusherUnknown, repaired, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
-		{"a pusher that should have gone", pusherTooMany, repaired, inOrder(shareOfWhichOneRemoves, runs("DEL", keys.Pending()))},
+		{"a damaged pusher", unreadablePushers, left, runs("HSET", pushers, own.Field(), secret)},
+		{"a damaged pusher, reset", unreadablePushers, reset, runs("HSET", pushers, `["x","`+secret+`"]`, secret)},
+		{"a pusher without a claim", pusherUnindexed, fixed, runs("HSET", pushers, second.Field(), string(second.AppendStored(nil)))},
+		{"an outdated pusher", pusherOutdated, fixed, inOrder(shareRemovedPushkey, runs("DEL", keys.Pending()))},
 
-		{"lost claims", pusherUnknown, repaired, runs("DEL", claims)},
-		{"a claim that another has", pusherUnknown, repaired, giveClaimToBob},
-		{"claims that are no JSON", unreadableClaims, repaired, runs("SET", claimsOfNobody, "no JSON")},
-		{"a claim that was given up", claimAbandoned, repaired, runs("SET", claimsOfNobody, `{"claims":{"17":"@bob:example.org"}}`)},
-		{"pushkeys that no host reconciles", pendingPushkeys, repaired, runs("ZADD", keys.Pending(), 17, string(own.Digest()))},
+		{"lost claims", pusherUnindexed, fixed, runs("DEL", claims)},
+		{"a claim of another user", pusherUnindexed, fixed, giveClaimToBob},
+		{"damaged claims", unreadableClaims, fixed, runs("SET", unusedClaims, "no JSON")},
+		{"a claim without a pusher", claimAbandoned, fixed, runs("SET", unusedClaims, `{"claims":{"17":"@bob:example.org"}}`)},
+		{"overdue pushkeys", pendingPushkeys, fixed, runs("ZADD", keys.Pending(), 17, string(own.Digest()))},
 
-		{"a queue of another form", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "3 8")},
-		{"a queue of an old form", oldDelivery, repaired, runs("SET", keys.DeliveryFormat(), "1 8")},
-		{"a log of an old form", oldDelivery, repaired, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
-		{"hosts of an old form", oldDelivery, repaired, runs("ZADD", "delivery:hosts", 1, "host")},
-		{"a notification that nobody can read", unreadableEntry, left, inOrder(
+		{"a queue in an unknown format", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "3 8")},
+		{"a queue in an outdated format", oldDelivery, fixed, runs("SET", keys.DeliveryFormat(), "1 8")},
+		{"a log in an outdated format", oldDelivery, fixed, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
+		{"hosts in an outdated format", oldDelivery, fixed, runs("ZADD", "delivery:hosts", 1, "host")},
+		{"an unreadable notification", unreadableEntry, left, inOrder(
 			runs("RPUSH", keys.Backlog(0, "x"), secret), runs("ZADD", keys.ShardDue(0), 1, "x"))},
-		{"a backlog that is never due", lostBacklog, repaired, runs("RPUSH", keys.Backlog(0, "x"), entry)},
-		{"a gateway whose time nobody can read", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
+		{"a backlog without a time", lostBacklog, fixed, runs("RPUSH", keys.Backlog(0, "x"), entry)},
+		{"a held gateway with an unreadable time", unreadableGateway, left, runs("HSET", keys.DeliveryGateways(), "https://x:443", secret)},
 
 		{"a backlog of another type", wrongType, left, runs("SET", keys.Backlog(0, "x"), "x")},
 		{"texts of another type", wrongType, left, runs("SET", keys.Texts(0, "x"), "x")},
-		{"what is due of another type", wrongType, left, runs("SET", keys.ShardDue(0), "x")},
+		{"due times of another type", wrongType, left, runs("SET", keys.ShardDue(0), "x")},
 		{"trouble of another type", wrongType, left, runs("SET", keys.ShardTrouble(0), "x")},
 		{"an event of another type", wrongType, left, runs("RPUSH", keys.Rules(carol), "x")},
 		{"pushers of another type", wrongType, left, runs("SET", keys.Pushers(carol), "x")},
 		{"claims of another type", wrongType, left, inOrder(runs("DEL", claims), runs("RPUSH", claims, "x"))},
-		{"pushers of nobody", unknownKey, left, runs("SET", "pushers:@alice:example.org", "x")},
-		{"a key that is no digest", unknownKey, left, runs("SET", "pushkey:{"+secret+"}", "x")},
+		{"pushers without a hash tag", unknownKey, left, runs("SET", "pushers:@alice:example.org", "x")},
+		{"a pushkey without a digest", unknownKey, left, runs("SET", "pushkey:{"+secret+"}", "x")},
 		{"push rules without a hash tag", unknownKey, left, runs("SET", "account_data:@alice:example.org:m.push_rules", "x")},
 	}
 }
 
-// shareOfWhichOneRemoves has bob and carol share a pushkey, and carol's claim say
-// that it removes others.
-func shareOfWhichOneRemoves(b *bed) {
+// shareRemovedPushkey lets bob and carol share a pushkey, though carol's claim removes
+// other pushers.
+func shareRemovedPushkey(b *fixture) {
 	p := aPusher("shared")
 	b.set(bob, "shared")
 	b.set(carol, "shared")
 	err := b.pushers.Update(b.t.Context(), carol, func(list *pusher.List) error {
-		held, _ := list.Pusher(p.Key)
-		held.Claim.Removes = held.Claim.Number
-		list.Set(held)
+		own, _ := list.Pusher(p.Key)
+		own.Claim.Removes = own.Claim.Number
+		list.Set(own)
 		return nil
 	})
 	if err != nil {
@@ -133,14 +132,14 @@ func shareOfWhichOneRemoves(b *bed) {
 	}
 }
 
-// giveClaimToBob puts bob in the place of alice in the claims to her pushkey.
-func giveClaimToBob(b *bed) {
+// giveClaimToBob replaces alice by bob in the claims to her pushkey.
+func giveClaimToBob(b *fixture) {
 	key := b.keys.Claims(aPusher(string(alice)).Digest())
 	text := b.client.Get(b.t.Context(), key).Val()
 	b.do("SET", key, strings.Replace(text, string(alice), string(bob), 1))
 }
 
-func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
+func TestEachProblemIsFoundAndRepaired(t *testing.T) {
 	t.Parallel()
 	for _, d := range damages(stored.Keys{}) {
 		t.Run(d.name, func(t *testing.T) {
@@ -161,18 +160,18 @@ func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 			}
 			status, saved := exitOK, filepath.Join(t.TempDir(), "saved")
 			command := []string{"repair", "-yes", "-list", "-save", saved}
-			switch d.fate {
+			switch d.outcome {
 			case left:
 				status = exitProblems
 			case reset:
 				command = append(command, "-reset-damaged")
 			}
 			r = b.want(status, command...)
-			if d.fate == left && !maps.Equal(before, b.stored()) {
-				t.Errorf("what is left was changed:\n%s", r.stdout)
+			if d.outcome == left && !maps.Equal(before, b.stored()) {
+				t.Errorf("changed data of a problem that it left:\n%s", r.stdout)
 			}
 			for line := range strings.Lines(r.stdout) {
-				if row := strings.TrimSuffix(line, "\n"); strings.HasPrefix(row, d.kind.name+"  ") && d.fate == left {
+				if row := strings.TrimSuffix(line, "\n"); strings.HasPrefix(row, d.kind.name+"  ") && d.outcome == left {
 					if fields := strings.Fields(strings.TrimPrefix(row, d.kind.name)); len(fields) < 4 {
 						t.Errorf("it does not say what to do: %s", row)
 					}
@@ -181,7 +180,7 @@ func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 			if d.kind == unreadableEvent || d.kind == unreadablePushers {
 				checkSaved(t, saved)
 			}
-			if n := b.client.ZCard(t.Context(), b.keys.Pending()).Val(); d.kind == pusherTooMany && n != 0 {
+			if n := b.client.ZCard(t.Context(), b.keys.Pending()).Val(); d.kind == pusherOutdated && n != 0 {
 				t.Errorf("%d pushkeys are still pending", n)
 			}
 			b.want(status, "check")
@@ -189,7 +188,7 @@ func TestEachProblemIsFoundAndRepairedOrLeft(t *testing.T) {
 	}
 }
 
-// checkSaved checks that a file holds what could not be read, for its owner.
+// checkSaved checks that a private file has the unreadable value.
 func checkSaved(t *testing.T, name string) {
 	t.Helper()
 	info, err := os.Stat(name)
@@ -212,7 +211,7 @@ func checkSaved(t *testing.T, name string) {
 	}
 }
 
-func TestRepairKeepsWhatUsersChose(t *testing.T) {
+func TestRepairKeepsUsersChoices(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	b.register(alice)
@@ -249,11 +248,11 @@ func TestCheckReports(t *testing.T) {
 	checkGolden(t, "repair-dry.txt", r.stdout)
 }
 
-func TestAPrefixIsTakenAsItIs(t *testing.T) {
+func TestAPrefixIsNoPattern(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
-	b := newBed(t, "-redis", server.Addr(), "-key-prefix", `hs[1]*\`)
-	other := newBed(t, "-redis", server.Addr(), "-key-prefix", `hs1x\`)
+	b := newFixture(t, "-redis", server.Addr(), "-key-prefix", `hs[1]*\`)
+	other := newFixture(t, "-redis", server.Addr(), "-key-prefix", `hs1x\`)
 	b.register(alice)
 	other.register(alice, bob)
 	other.store(bob, "no JSON")
@@ -266,10 +265,10 @@ func TestAPrefixIsTakenAsItIs(t *testing.T) {
 	}
 }
 
-// TestNoFalseProblems has hosts do all that takes several keys while it checks.
+// TestNoFalseProblems checks while hosts make changes of several keys.
 func TestNoFalseProblems(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
+	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t)
@@ -297,8 +296,8 @@ func TestNoFalseProblems(t *testing.T) {
 	}
 }
 
-// churn does something that a host does.
-func (b *bed) churn(ctx context.Context) error {
+// churn makes a random change.
+func (b *fixture) churn(ctx context.Context) error {
 	user := mxid.UserID(fmt.Sprintf("@user%d:example.org", rand.N(40)))
 	p := aPusher(fmt.Sprint(rand.N(10)))
 	switch rand.N(6) {
@@ -316,18 +315,18 @@ func (b *bed) churn(ctx context.Context) error {
 	return b.service.Set(ctx, user, p, pusher.KeepOthers)
 }
 
-// onCluster returns a bed on a cluster.
-func onCluster(t *testing.T) *bed {
+// onCluster returns a fixture on a cluster.
+func onCluster(t *testing.T) *fixture {
 	t.Helper()
-	return newBed(t, "-redis-mode", "cluster", "-redis", strings.Join(redistest.Cluster(t, 3, 1).Addrs(), ","))
+	return newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(redistest.Cluster(t, 3, 1).Addrs(), ","))
 }
 
-// TestAKeyWithoutItsSlotIsFound gives a slot to another master without its keys,
-// as a repair of a cluster may.
+// TestAKeyWithoutItsSlotIsFound gives a slot to another master without moving its keys, as
+// a cluster's repair may.
 func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, 0)
-	b := newBed(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
+	b := newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(servers.Addrs(), ","))
 	b.register(alice, bob)
 	keySlot, err := b.client.ClusterKeySlot(t.Context(), b.keys.Rules(alice)).Result()
 	if err != nil {
@@ -335,7 +334,7 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	}
 	slot := int(keySlot)
 
-	// A slot that is on its way is no problem.
+	// A moving slot is no problem.
 	from, err := b.nodeOf(t.Context(), b.keys.Rules(alice))
 	if err != nil {
 		t.Fatal(err)
@@ -385,7 +384,7 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	time.Sleep(1500 * time.Millisecond) // clients learn of it once a second
+	time.Sleep(1500 * time.Millisecond) // clients notice it within a second
 	name, rules := operatorsUser(t, pushctlACL)
 	g := guardedOnCluster(t, name, servers)
 	g.grant(rules)

@@ -16,18 +16,18 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// examination is what was found under some keys of a node. The doubtful problems
-// are about several keys; see [doubts].
+// examination is the result of examining some keys of a node.
 type examination struct {
 	tally
-	sure, doubtful []problem
-	now            time.Time // by the clock of Redis
+	problems    []problem
+	unconfirmed []problem // see [unconfirmed]
+	now         time.Time // by the clock of Redis
 
 	hashes []userHash
 	claims []keyClaims
 }
 
-// tally counts what was examined.
+// tally counts the examined data.
 type tally struct {
 	Keys    int64 `json:"keys"`
 	Events  int64 `json:"users_with_push_rules"`
@@ -35,8 +35,8 @@ type tally struct {
 	Hashes  int64 `json:"users_with_a_pusher_hash"`
 	Pushers int64 `json:"pushers"`
 	Claims  int64 `json:"pushkeys_in_the_index"`
-	Entries int64 `json:"events_to_be_delivered"`
-	Held    int64 `json:"pushers_in_trouble"`
+	Waiting int64 `json:"waiting_notifications"`
+	Failing int64 `json:"failing_pushers"`
 }
 
 func (t *tally) add(u tally) {
@@ -46,18 +46,18 @@ func (t *tally) add(u tally) {
 	t.Hashes += u.Hashes
 	t.Pushers += u.Pushers
 	t.Claims += u.Claims
-	t.Entries += u.Entries
-	t.Held += u.Held
+	t.Waiting += u.Waiting
+	t.Failing += u.Failing
 }
 
-// examine reads keys that are on a node, and looks for problems.
+// examine reads keys of a node and looks for problems.
 func (b *backend) examine(ctx context.Context, node *redis.Client, names []string) (*examination, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	x := &examination{tally: tally{Keys: int64(len(names))}, now: b.now()}
 	for _, name := range names {
 		if b.isUnknown(name) {
-			x.sure = append(x.sure, problem{kind: unknownKey, subject: shownKey(name)})
+			x.problems = append(x.problems, problem{kind: unknownKey, subject: shownKey(name)})
 		}
 	}
 	values, err := b.readValues(ctx, node, names)
@@ -74,20 +74,19 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 }
 
 var (
-	wrongType    = kind{"key of another type", byHand}
+	wrongType    = kind{"key of the wrong type", byHand}
 	misplacedKey = kind{"key on a node without its slot", byCluster}
 	unknownKey   = kind{"unknown key", byHand}
 )
 
-// isUnknown reports whether a key, though not the module's, looks like one or
-// stands below its prefix. Without a prefix, the Redis may have any keys of the
-// host's.
+// isUnknown reports whether a key resembles the module's keys without being one. Below a
+// prefix, any other key is unknown; without a prefix, the host may have keys of its own.
 func (b *backend) isUnknown(name string) bool {
 	kind := b.keys.Parse(name).Kind
 	return kind == stored.MalformedKey || kind == stored.ForeignKey && b.keys.Prefix != ""
 }
 
-// shownKey is a key as it may be shown: what comes after "pushkey:" may be one.
+// shownKey returns a key without text after "pushkey:", which may be a pushkey.
 func shownKey(name string) string {
 	if before, _, found := strings.Cut(name, "pushkey:"); found {
 		return printable(before) + "pushkey:..."
@@ -95,16 +94,16 @@ func shownKey(name string) string {
 	return printable(name)
 }
 
-// examineValue looks for the problems of a value by itself.
+// examineValue looks for problems within one value.
 func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	switch {
 	case v.state == isAbsent:
 	case v.state == isOtherType:
-		x.sure = append(x.sure, problem{kind: wrongType, subject: v.owner()})
+		x.problems = append(x.problems, problem{kind: wrongType, subject: v.owner()})
 	case v.state == isElsewhere:
-		x.doubtful = append(x.doubtful, problem{
+		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: misplacedKey, subject: v.owner(), detail: node.Options().Addr,
-			isStill: func(ctx context.Context) (bool, error) { return isMisplaced(ctx, node, v.name) },
+			recheck: func(ctx context.Context) (bool, error) { return isMisplaced(ctx, node, v.name) },
 		})
 	case v.Kind == stored.RulesKey:
 		x.Events++
@@ -118,10 +117,10 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	}
 }
 
-// isMisplaced reports whether a node still holds a key of a slot that is neither
-// its own nor on the way to it.
+// isMisplaced reports whether a node has a key of a slot that belongs to another node and
+// is not moving.
 func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	moved := node.Type(ctx, key).Err()
 	if _, isMoved := redis.IsMovedError(moved); !isMoved {
@@ -136,7 +135,7 @@ func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, err
 		return false, fmt.Errorf("CLUSTER NODES: %w", err)
 	}
 	if strings.Contains(nodes, fmt.Sprintf("[%d-", slot)) {
-		return false, nil // on its way
+		return false, nil // the slot is moving
 	}
 	keys, err := node.ClusterGetKeysInSlot(ctx, slot, 1<<16).Result()
 	if err != nil {
@@ -145,14 +144,14 @@ func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, err
 	return slices.Contains(keys, key), nil
 }
 
-// The problems of push rules. Package pushrule knows more; see [flawOf].
+// The problems of push rules; [ruleProblem] has more.
 var (
 	unreadableEvent = kind{"unreadable push rules", byReset}
 	emptyEvent      = kind{"push rules without content", byRepair}
 )
 
-// flawOf is the kind of a problem that package pushrule knows.
-func flawOf(p pushrule.Problem) kind {
+// ruleProblem returns the kind of a problem that package pushrule finds.
+func ruleProblem(p pushrule.Problem) kind {
 	if p == pushrule.ForeignDefault {
 		return kind{string(p), byRules}
 	}
@@ -163,30 +162,29 @@ func (b *backend) examineEvent(x *examination, v value) {
 	e, err := stored.ReadEvent(v.text)
 	switch {
 	case err != nil:
-		x.sure = append(x.sure, problem{
-			kind: unreadableEvent, subject: v.owner(), detail: err.Error(), saved: &record{user: v.User, event: &v.text},
+		x.problems = append(x.problems, problem{
+			kind: unreadableEvent, subject: v.owner(), detail: err.Error(), damaged: &record{user: v.User, event: &v.text},
 			repair: func(ctx context.Context) error {
-				return ifDone(b.rules.Replace(ctx, v.User, &v.text, eventOf(b.defaults.For(v.User))))
+				return orChanged(b.rules.Replace(ctx, v.User, &v.text, eventOf(b.defaults.For(v.User))))
 			},
 		})
 	case !e.Found:
-		x.sure = append(x.sure, problem{
+		x.problems = append(x.problems, problem{
 			kind: emptyEvent, subject: v.owner(),
 			repair: func(ctx context.Context) error { return b.host.EnsureDefaults(ctx, v.User) },
 		})
 	default:
 		x.Rules += int64(e.Rules.Len())
-		x.sure = append(x.sure, b.flawsOf(v, e.Rules)...)
+		x.problems = append(x.problems, b.examineRules(v, e.Rules)...)
 	}
 }
 
-// flawsOf returns the problems of a set of rules. The first that is repaired repairs
-// all.
-func (b *backend) flawsOf(v value, rules pushrule.Ruleset) (all []problem) {
-	for _, flaw := range rules.Problems(b.defaults.For(v.User)) {
+// examineRules returns the problems of a set of rules. One repair repairs all of them.
+func (b *backend) examineRules(v value, rules pushrule.Ruleset) (all []problem) {
+	for _, found := range rules.Problems(b.defaults.For(v.User)) {
 		repaired := rules
 		all = append(all, problem{
-			kind: flawOf(flaw), subject: v.owner(), left: repaired.Repair(b.defaults.For(v.User)),
+			kind: ruleProblem(found), subject: v.owner(), refusal: repaired.Repair(b.defaults.For(v.User)),
 			repair: func(ctx context.Context) error { return b.repairRules(ctx, v.User) },
 		})
 	}
@@ -203,13 +201,13 @@ func (b *backend) repairRules(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// eventOf returns an event with rules as it is stored, without a revision.
+// eventOf returns the stored text of an event with these rules, without a revision.
 func eventOf(rules pushrule.Ruleset) string {
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{})
 }
 
-// detailOf names a claim.
+// detailOf describes a claim.
 func detailOf(c pusher.Owner) string {
 	return printable(string(c.User)) + ", claim " + strconv.FormatInt(c.Claim, 10)
 }

@@ -16,14 +16,14 @@ import (
 
 // The problems of delivery.
 var (
-	unreadableFormat  = kind{"delivery of another form", byHand}
-	oldDelivery       = kind{"delivery of a form that no host reads", byRepair}
+	unreadableFormat  = kind{"queue in an unknown format", byHand}
+	oldDelivery       = kind{"queue in an outdated format", byRepair}
 	unreadableEntry   = kind{"unreadable notifications", byHost}
-	unreadableGateway = kind{"unreadable gateway that is held", byHand}
+	unreadableGateway = kind{"unreadable held gateway", byHand}
 	lostBacklog       = kind{"notifications that are never due", byRepair}
 )
 
-// examineDelivery looks for what no host can read among the keys of delivery.
+// examineDelivery looks for unreadable values among the keys of delivery.
 func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string) error {
 	for _, name := range names {
 		key := s.keys.Parse(name)
@@ -46,7 +46,7 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 	case stored.DeliveryGatewaysKey:
 		return x.examineGateways(ctx, node, name)
 	case stored.OldDeliveryKey:
-		x.sure = append(x.sure, problem{
+		x.problems = append(x.problems, problem{
 			kind: oldDelivery, subject: name,
 			repair: func(ctx context.Context) error { return s.client.Del(ctx, name).Err() },
 		})
@@ -56,7 +56,7 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 		return node.ZCard(ctx, name).Err()
 	case stored.ShardTroubleKey:
 		n, err := node.HLen(ctx, name).Result()
-		x.Held += n
+		x.Failing += n
 		return err
 	case stored.ShardBytesKey, stored.TextsKey:
 		return node.HLen(ctx, name).Err()
@@ -72,7 +72,7 @@ func (x *examination) examineFormat(ctx context.Context, node *redis.Client, nam
 			p.kind = oldDelivery
 			p.repair = func(ctx context.Context) error { return node.Del(ctx, name).Err() }
 		}
-		x.sure = append(x.sure, p)
+		x.problems = append(x.problems, p)
 	}
 	return err
 }
@@ -81,13 +81,13 @@ func (x *examination) examineGateways(ctx context.Context, node *redis.Client, n
 	all, err := node.HGetAll(ctx, name).Result()
 	for gateway, text := range all {
 		if _, failed := strconv.ParseInt(text, 10, 64); failed != nil {
-			x.sure = append(x.sure, problem{kind: unreadableGateway, subject: name, detail: gateway})
+			x.problems = append(x.problems, problem{kind: unreadableGateway, subject: name, detail: gateway})
 		}
 	}
 	return err
 }
 
-// examineBacklog reads a backlog: all that cannot be read in it is one problem.
+// examineBacklog reads a backlog. All its unreadable entries are one problem.
 func (s *scanner) examineBacklog(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	entries, err := node.LRange(ctx, name, 0, -1).Result()
 	if err != nil {
@@ -105,10 +105,10 @@ func (s *scanner) examineBacklog(ctx context.Context, node *redis.Client, x *exa
 			first = cmp.Or(first, strconv.Itoa(i))
 		}
 	}
-	x.Entries += int64(len(entries))
+	x.Waiting += int64(len(entries))
 	if unreadable > 0 {
-		x.sure = append(x.sure, problem{
-			kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d: the first at place %s", unreadable, first),
+		x.problems = append(x.problems, problem{
+			kind: unreadableEntry, subject: name, detail: fmt.Sprintf("%d entries, the first at index %s", unreadable, first),
 		})
 	}
 	due := s.keys.ShardDue(key.Shard)
@@ -122,8 +122,8 @@ func (s *scanner) examineBacklog(ctx context.Context, node *redis.Client, x *exa
 	}
 	lost, err := isLost(ctx)
 	if lost {
-		x.doubtful = append(x.doubtful, problem{
-			kind: lostBacklog, subject: name, isStill: isLost,
+		x.unconfirmed = append(x.unconfirmed, problem{
+			kind: lostBacklog, subject: name, recheck: isLost,
 			repair: func(ctx context.Context) error {
 				return s.client.ZAddNX(ctx, due, redis.Z{Score: 1, Member: key.Target}).Err()
 			},

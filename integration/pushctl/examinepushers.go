@@ -19,8 +19,8 @@ import (
 // The problems of pushers and of the index of pushkeys.
 var (
 	unreadablePushers = kind{"unreadable pushers", byReset}
-	pusherUnknown     = kind{"pusher unknown to the index", byRepair}
-	pusherTooMany     = kind{"pusher that a later claim removes", byRepair}
+	pusherUnindexed   = kind{"pusher missing in the index", byRepair}
+	pusherOutdated    = kind{"pusher outdated by a later claim", byRepair}
 	unreadableClaims  = kind{"unreadable claims", byRepair}
 	claimAbandoned    = kind{"claim without a pusher", byRepair}
 	pendingPushkeys   = kind{"pushkeys pending for too long", byRepair}
@@ -43,15 +43,15 @@ func (b *backend) examineHash(x *examination, v value) {
 	if len(h.Unreadable) == 0 {
 		return
 	}
-	x.sure = append(x.sure, problem{
+	x.problems = append(x.problems, problem{
 		kind: unreadablePushers, subject: v.owner(), detail: fmt.Sprintf("%d: %v", len(h.Unreadable), h.Err),
-		saved: &record{user: v.User, fields: v.fields},
+		damaged: &record{user: v.User, fields: v.fields},
 		repair: func(ctx context.Context) error {
-			left := maps.Clone(v.fields)
+			readable := maps.Clone(v.fields)
 			for _, field := range h.Unreadable {
-				delete(left, field)
+				delete(readable, field)
 			}
-			return ifDone(b.pushers.Replace(ctx, v.User, v.fields, left))
+			return orChanged(b.pushers.Replace(ctx, v.User, v.fields, readable))
 		},
 	})
 }
@@ -62,13 +62,13 @@ func (b *backend) examineEntry(x *examination, v value) {
 		x.claims = append(x.claims, keyClaims{v, entry.Claims})
 		return
 	}
-	x.sure = append(x.sure, problem{
+	x.problems = append(x.problems, problem{
 		kind: unreadableClaims, subject: v.owner(), detail: err.Error(),
-		repair: func(ctx context.Context) error { return ifDone(b.index.Reset(ctx, v.Digest, v.text)) },
+		repair: func(ctx context.Context) error { return orChanged(b.index.Reset(ctx, v.Digest, v.text)) },
 	})
 }
 
-// examinePushers looks whether the index knows the pushers.
+// examinePushers looks for pushers that are missing in the index.
 func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *examination) error {
 	var digests []pusher.Digest
 	for _, h := range x.hashes {
@@ -88,18 +88,18 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	return nil
 }
 
-// examinePusher looks for the claim of a pusher among the claims to its pushkey,
-// which were read later.
+// examinePusher looks for a pusher's claim in text, the claims to its pushkey, which were
+// read after the pusher.
 func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
 	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
 	entry, damaged := stored.ReadEntry(text)
 	if text != "" && damaged == nil && slices.Contains(entry.Claims.Owners(), claim) {
 		return
 	}
-	x.doubtful = append(x.doubtful, problem{
-		kind: pusherUnknown, subject: v.owner(), detail: fmt.Sprintf("pushkey %s, claim %d", p.Digest(), claim.Claim), key: v.name, node: node,
+	x.unconfirmed = append(x.unconfirmed, problem{
+		kind: pusherUnindexed, subject: v.owner(), detail: fmt.Sprintf("pushkey %s, claim %d", p.Digest(), claim.Claim), key: v.name, node: node,
 		repair: func(ctx context.Context) error {
-			if text != "" && damaged != nil { // what cannot be read is removed before
+			if text != "" && damaged != nil {
 				if _, err := b.index.Reset(ctx, p.Digest(), text); err != nil {
 					return err
 				}
@@ -109,8 +109,8 @@ func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p p
 	})
 }
 
-// examineClaims looks for claims that no pusher has, and for pushers that a later
-// claim should have removed.
+// examineClaims looks for claims without a pusher, and for pushers that a later claim
+// should have removed.
 func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *examination) error {
 	pending, err := b.readPending(ctx, x.claims)
 	if err != nil {
@@ -134,32 +134,32 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 	return nil
 }
 
-// examinePushkey compares the claims to a pushkey with the pushers that were read
-// later.
+// examinePushkey compares the claims to a pushkey with its pushers, which were read after
+// the claims.
 func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
-	held := map[mxid.UserID]pusher.Pusher{}
+	existing := map[mxid.UserID]pusher.Pusher{}
 	for _, user := range c.Users() {
 		list := lists[user].Value
 		for _, p := range list.All() {
 			if p.Digest() == c.Digest {
-				held[user] = p
+				existing[user] = p
 			}
 		}
 	}
-	problems := module.ProblemsOfPushkey(c.Claims, held, x.now)
+	problems := module.ProblemsOfPushkey(c.Claims, existing, x.now)
 	for _, claim := range problems.Abandoned {
-		// Which claims unreadable pushers have is not known.
+		// The claims of unreadable pushers are unknown.
 		if lists[claim.User].Err != nil && claim.User.Validate() == nil {
 			continue
 		}
-		x.doubtful = append(x.doubtful, problem{
+		x.unconfirmed = append(x.unconfirmed, problem{
 			kind: claimAbandoned, subject: c.owner(), detail: detailOf(claim), key: c.name, node: node,
 			repair: func(ctx context.Context) error { return b.repairs.Release(ctx, c.Digest, []pusher.Owner{claim}) },
 		})
 	}
 	for _, claim := range problems.TooMany {
-		x.doubtful = append(x.doubtful, problem{
-			kind: pusherTooMany, subject: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
+		x.unconfirmed = append(x.unconfirmed, problem{
+			kind: pusherOutdated, subject: string(claim.User), detail: c.owner() + ", " + detailOf(claim), key: c.name, node: node,
 			repair: func(ctx context.Context) error {
 				return b.index.MarkPending(ctx, module.PendingPushkey{Key: c.Digest, Claim: c.Newest()})
 			},
@@ -167,11 +167,11 @@ func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims
 	}
 }
 
-// readPending tells which of the pushkeys that several users claim are to be
-// reconciled still.
+// readPending returns the pushkeys with claims of several users that hosts will still
+// reconcile.
 func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[pusher.Digest]bool, error) {
 	answers := map[pusher.Digest]*redis.FloatCmd{}
-	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // its error is that of one of the commands
+	_, _ = b.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
 		for _, c := range claims {
 			if len(c.Users()) > 1 {
 				answers[c.Digest] = p.ZScore(ctx, b.keys.Pending(), string(c.Digest))
@@ -189,8 +189,8 @@ func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[push
 	return pending, nil
 }
 
-// overdue is from when on a pushkey should have been reconciled. Hosts reconcile every
-// half minute, and claims without a pusher after ten.
+// overdue is the age at which a pending pushkey is a problem. Hosts reconcile every half
+// minute, and claims without a pusher after ten.
 const overdue = 15 * time.Minute
 
 // overduePushkeys returns a problem if no host reconciles pushkeys.
@@ -205,8 +205,8 @@ func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
 	}}, nil
 }
 
-// reconcilePushkeys does what the hosts do every half minute, until nothing is
-// overdue or nothing more can be done.
+// reconcilePushkeys reconciles as hosts do, until no pushkey is overdue or the number of
+// overdue pushkeys stays.
 func (b *backend) reconcilePushkeys(ctx context.Context) error {
 	for before := 1 << 20; ; {
 		if err := b.host.ReconcilePushkeys(ctx); err != nil {

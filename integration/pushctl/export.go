@@ -16,11 +16,10 @@ import (
 func exportCommand() command {
 	return command{
 		name: "export", args: "FILE",
-		summary: "copies all that is stored into a file",
-		about: "Copies the push rules and pushers of all users into a file, a line of JSON for each value, while\n" +
-			"hosts may go on. Each value is as it was at one moment. The file ends with the number of lines and a\n" +
-			"SHA-256, and holds pushkeys: it is for its owner's eyes. Until it is whole it is FILE.part.\n" +
-			"FILE - is stdout.",
+		summary: "copies all push rules and pushers to a file",
+		about: "Copies the push rules and pushers of all users to a file, while hosts run. Each line has one value as\n" +
+			"JSON. The file ends with a SHA-256 and holds pushkeys, so only its owner can read it. Until it is\n" +
+			"complete, its name is FILE.part. FILE - is stdout.",
 		setup: func(f *flags) runner {
 			p := f.pace()
 			return func(ctx context.Context, c *call) error { return c.export(ctx, p, c.args[0]) }
@@ -28,7 +27,7 @@ func exportCommand() command {
 	}
 }
 
-// export writes all that is stored into a file, - for stdout.
+// export writes an archive to a file, - for stdout.
 func (c *call) export(ctx context.Context, p *pace, name string) error {
 	if name == "-" {
 		a, err := newArchive(c.out, c.backend)
@@ -38,12 +37,12 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 		return c.exportTo(ctx, p, a)
 	}
 	if _, err := os.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
-		return errors.Join(err, fmt.Errorf("%s is there already: name another file", name))
+		return errors.Join(err, fmt.Errorf("%s exists: name another file", name))
 	}
 	part := name + ".part"
 	a, err := createArchive(part, c.backend)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s is there already, of an export that runs or was killed: remove it, or name another file", part)
+		return fmt.Errorf("%s exists, from an export that runs or was killed: remove it, or name another file", part)
 	}
 	if err != nil {
 		return err
@@ -58,10 +57,10 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 	return errors.Join(os.Rename(part, name), err)
 }
 
-// exportTo writes the archive; errProblems if it lacks something.
+// exportTo writes the archive. It returns errProblems if keys were left out.
 func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 	var mu sync.Mutex
-	leftOut := 0
+	skipped := 0
 	err := c.newScanner(p, "read").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		values, err := c.readAnywhere(ctx, node, keys, stored.RulesKey, stored.PushersKey)
 		if err != nil {
@@ -70,7 +69,7 @@ func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 		mu.Lock()
 		defer mu.Unlock()
 		records, others := recordsOf(values)
-		leftOut += others
+		skipped += others
 		return a.add(records...)
 	})
 	if err == nil {
@@ -80,15 +79,14 @@ func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 		return err
 	}
 	fmt.Fprintf(c.notes, "exported %d values, %d bytes\n", a.records, a.bytes)
-	if leftOut > 0 {
-		fmt.Fprintf(c.notes, "%d keys were left out, which are of another type: check tells which\n", leftOut)
+	if skipped > 0 {
+		fmt.Fprintf(c.notes, "skipped %d keys of the wrong type: check -list names them\n", skipped)
 		return errProblems
 	}
 	return nil
 }
 
-// recordsOf returns the records of push rules and pushers, and how many keys are
-// of another type.
+// recordsOf returns the records in some values, and the number of keys of the wrong type.
 func recordsOf(values []value) (records []record, others int) {
 	for _, v := range values {
 		switch {

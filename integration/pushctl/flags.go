@@ -1,19 +1,21 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
+	"os"
 	"strconv"
 
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// flags are the flags of a command. Each has those that name the Redis, and declares
-// its own.
+// flags are the flags of a command: the common ones, which name the Redis, and its own.
 type flags struct {
 	*flag.FlagSet
 	redis                                         redisurl.Flags
@@ -23,16 +25,16 @@ type flags struct {
 // redisVariable names the Redis where -redis does not.
 const redisVariable = "PUSHCTL_REDIS"
 
-// newFlags returns the flags that all commands have.
+// newFlags returns the common flags.
 func newFlags(command string) *flags {
 	f := &flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), durability: "none"}
 	f.SetOutput(io.Discard)
 	f.redis.Add(f.FlagSet, redisurl.Standalone, "standalone, sentinel or cluster")
-	f.StringVar(&f.keyPrefix, "key-prefix", "", "`PREFIX` of every Redis key, as the hosts have it")
+	f.StringVar(&f.keyPrefix, "key-prefix", "", "the hosts' KeyPrefix: `PREFIX` of every Redis key")
 	return f
 }
 
-// parseAll reads flags and arguments, which may come in any order.
+// parseAll parses flags and arguments in any order.
 func (f *flags) parseAll(args []string) (rest []string, err error) {
 	for {
 		if err := f.Parse(args); err != nil {
@@ -45,7 +47,7 @@ func (f *flags) parseAll(args []string) (rest []string, err error) {
 	}
 }
 
-// findServers says which Redis to use.
+// findServers returns the Redis that the flags or the environment name.
 func (f *flags) findServers(environment func(string) string) (redisurl.Servers, error) {
 	if redisurl.Mode(f.redis.Mode) == redisurl.Embedded {
 		return redisurl.Servers{}, errors.New("-redis-mode must be standalone, sentinel or cluster")
@@ -53,7 +55,7 @@ func (f *flags) findServers(environment func(string) string) (redisurl.Servers, 
 	if f.redis.Where != "" {
 		s, err := redisurl.Parse(redisurl.Mode(f.redis.Mode), f.redis.Where, f.redis.Master)
 		if err == nil && s.HasPassword() {
-			err = fmt.Errorf("-redis has a password, which everybody on this machine can see: "+
+			err = fmt.Errorf("-redis has a password, which all users of this machine can see: "+
 				"use -redis-password-file, $%s or $%s", redisurl.PasswordVariable, redisVariable)
 		}
 		if err != nil {
@@ -61,7 +63,7 @@ func (f *flags) findServers(environment func(string) string) (redisurl.Servers, 
 		}
 	}
 	if f.redis.Where = cmp.Or(f.redis.Where, environment(redisVariable)); f.redis.Where == "" {
-		return redisurl.Servers{}, fmt.Errorf("want -redis or $%s, which says where the Redis is", redisVariable)
+		return redisurl.Servers{}, fmt.Errorf("want -redis or $%s", redisVariable)
 	}
 	return f.redis.Servers(environment)
 }
@@ -69,36 +71,86 @@ func (f *flags) findServers(environment func(string) string) (redisurl.Servers, 
 // json adds -json.
 func (f *flags) json() *bool { return f.Bool("json", false, "write JSON") }
 
-// addDefaultRules is for commands that look at default rules.
+// addDefaultRules adds -features and -default-rules.
 func (f *flags) addDefaultRules() {
 	f.StringVar(&f.features, "features", "",
-		"`NAMES` of the features that the hosts have turned on (Features), with commas:\n"+pushrule.FeatureNames())
+		"the hosts' Features: `NAMES` separated by commas, of\n"+pushrule.FeatureNames())
 	f.StringVar(&f.defaultRules, "default-rules", "",
-		"`FILE` with the default rules that the hosts have beside those of the\nspecification (DefaultRules), a JSON array of "+
+		"`FILE` with the hosts' DefaultRules, which they add to the default rules of the\nspecification: a JSON array of "+
 			`{"kind":"...","rule_id":"...",`+"\n"+`"enabled":...,"actions":[...],"conditions":[...],"pattern":"...","before":"..."}`)
 }
 
-// addDurability is for commands that change what is stored.
+// addDurability adds -durability, for commands that write.
 func (f *flags) addDurability() {
 	f.StringVar(&f.durability, "durability", f.durability,
-		"`WHAT` must have happened to a change before it counts: none, replicas:N, aof or\nreplicas:N,aof")
+		"`DURABILITY` that each change waits for: none, replicas:N, aof or replicas:N,aof")
 }
 
-// pace is how fast a command goes through keys, and whether it shows how far it is.
+// pace limits how fast a command goes through keys, and says whether it shows progress.
 type pace struct {
-	rate  int // keys a second; 0 is no limit
+	rate  int // keys per second; 0 is no limit
 	quiet bool
 }
 
-// pace adds the flags of commands that go through many keys.
+// pace adds -rate and -quiet.
 func (f *flags) pace() *pace {
 	p := &pace{}
-	f.Func("rate", "`KEYS` a second at most (default no limit)", func(text string) (err error) {
+	f.Func("rate", "at most `KEYS` per second (default no limit)", func(text string) (err error) {
 		if p.rate, err = strconv.Atoi(text); err != nil || p.rate < 1 {
-			return errors.New("want keys a second")
+			return errors.New("want a number of keys per second")
 		}
 		return nil
 	})
 	f.BoolVar(&p.quiet, "quiet", false, "show no progress bar")
 	return p
+}
+
+// readDefaultRules reads the file of -default-rules, whose rules stand below the features'.
+// Without a file there are no rules.
+func readDefaultRules(file string, features []pushrule.Feature) (rules []pushrule.DefaultRule, err error) {
+	if file == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	enabled := true
+	var read []struct {
+		Kind       pushrule.Kind     `json:"kind"`
+		ID         string            `json:"rule_id"`
+		Enabled    *bool             `json:"enabled"`
+		Actions    []json.RawMessage `json:"actions"`
+		Conditions []json.RawMessage `json:"conditions"`
+		Pattern    string            `json:"pattern"`
+		Before     string            `json:"before"`
+	}
+	if err := strictUnmarshal(text, &read); err != nil {
+		return nil, err
+	}
+	for _, r := range read {
+		if r.Enabled == nil {
+			r.Enabled = &enabled
+		}
+		rules = append(rules, pushrule.DefaultRule{
+			Kind: r.Kind, ID: r.ID, Disabled: !*r.Enabled, Actions: texts[pushrule.Action](r.Actions),
+			Conditions: texts[pushrule.Condition](r.Conditions), Pattern: r.Pattern, Before: r.Before,
+		})
+	}
+	_, err = pushrule.NewDefaults(features, rules...)
+	return rules, err
+}
+
+func texts[T ~string](values []json.RawMessage) (all []T) {
+	for _, value := range values {
+		all = append(all, T(value))
+	}
+	return all
+}
+
+// strictUnmarshal decodes JSON and refuses unknown members.
+func strictUnmarshal(text []byte, value any) error {
+	decoder := json.NewDecoder(bytes.NewReader(text))
+	decoder.DisallowUnknownFields()
+	return decoder.Decode(value)
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -23,10 +24,10 @@ import (
 func gatewaysCommand() command {
 	return command{
 		name:    "gateways",
-		summary: "shows the push gateways for which something waits, or that an operator holds",
-		about: "Shows for each push gateway and app how many pushers have something that waits, how many of these fail\n" +
-			"and since when, how the last try ended, and how many notifications wait; and the gateways that are held.\n" +
-			"What is under way and how much is delivered is in the metrics of the hosts.",
+		summary: "shows push gateways with waiting notifications, and held gateways",
+		about: "Shows held gateways, and for each push gateway and app with waiting notifications: the pushers, the\n" +
+			"failing ones among them and since when they fail, the last answer, and the number of notifications.\n" +
+			"The hosts' metrics have requests under way and deliveries.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			all, err := c.readGateways(ctx)
 			if err != nil {
@@ -43,12 +44,12 @@ func gatewaysCommand() command {
 // shownGateway is a push gateway, for an app.
 type shownGateway struct {
 	Gateway       string    `json:"gateway"`
-	App           string    `json:"app_id,omitempty"` // empty for one that is only held
+	App           string    `json:"app_id,omitempty"` // empty for a held gateway without backlogs
 	HeldSince     time.Time `json:"held_since,omitzero"`
 	Pushers       int       `json:"pushers"`
 	Failing       int       `json:"failing"`
 	Since         time.Time `json:"failing_since,omitzero"`
-	Last          string    `json:"last,omitempty"` // a status, or why there was no answer
+	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
 	Notifications int       `json:"notifications"`
 }
 
@@ -90,7 +91,7 @@ func (c *deliveryCall) readGateways(ctx context.Context) ([]shownGateway, error)
 
 func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "Nothing waits, and no gateway is held.")
+		_, err := fmt.Fprintln(w, "No notifications wait, and no gateway is held.")
 		return err
 	}
 	since := func(t time.Time) string {
@@ -112,10 +113,10 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 func gatewaysHoldCommand() command {
 	return command{
 		name: "gateways hold", args: "HOST",
-		summary: "has nothing sent to a push gateway, until it is opened",
-		about: "Has all hosts send nothing to a push gateway, within a second or two, until it is opened. Its pushers\n" +
-			"keep their notifications, for a day. HOST is host, host:port or scheme://host:port; without a scheme it\n" +
-			"is https. Without -yes it only tells what it would do. It fails if no pusher names the gateway.",
+		summary: "stops sending to a push gateway",
+		about: "Stops all hosts from sending to a push gateway, within two seconds, until gateways open. Notifications\n" +
+			"for its pushers wait for a day. HOST is host, host:port or scheme://host:port, by default https.\n" +
+			"Without -yes it shows what it would do. It fails if no pusher uses the gateway.",
 		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
 			name, err := gatewayArgument(c.args[0])
 			if err != nil {
@@ -124,26 +125,25 @@ func gatewaysHoldCommand() command {
 			if _, err := c.shardCount(ctx); err != nil {
 				return err
 			}
-			named, err := c.isNamed(ctx, name)
+			used, err := c.isUsed(ctx, name)
 			if err != nil {
 				return err
 			}
-			if !named {
-				return fmt.Errorf("no pusher names the gateway %s", printable(name))
+			if !used {
+				return fmt.Errorf("no pusher uses the gateway %s", printable(name))
 			}
 			if c.yes {
 				if err := c.queue.Hold(ctx, name); err != nil {
 					return err
 				}
 			}
-			return c.tell("hold", "%s", printable(name))
+			return c.report("hold", "%s", printable(name))
 		}),
 	}
 }
 
-// isNamed reports whether a pusher names a gateway. It reads pushers until it finds
-// one.
-func (b *backend) isNamed(ctx context.Context, name string) (bool, error) {
+// isUsed reports whether a pusher uses a gateway. It reads pushers until it finds one.
+func (b *backend) isUsed(ctx context.Context, name string) (bool, error) {
 	var found atomic.Bool
 	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
 		for cursor := uint64(0); ; {
@@ -172,14 +172,14 @@ func (b *backend) isNamed(ctx context.Context, name string) (bool, error) {
 	return found.Load(), err
 }
 
-// gatewayArgument returns the name of a gateway, as [delivery.GatewayName].
+// gatewayArgument returns the [delivery.GatewayName] of an argument.
 func gatewayArgument(text string) (string, error) {
 	if !strings.Contains(text, "://") {
 		text = "https://" + text
 	}
 	name, ok := delivery.GatewayName(text)
 	if !ok || strings.Count(text, "/") > 2 {
-		return "", fmt.Errorf("want host, host:port or scheme://host:port of a gateway")
+		return "", errors.New("want host, host:port or scheme://host:port of a gateway")
 	}
 	return name, nil
 }
@@ -187,10 +187,10 @@ func gatewayArgument(text string) (string, error) {
 func gatewaysOpenCommand() command {
 	return command{
 		name: "gateways open", args: "HOST",
-		summary: "has a push gateway sent to again that an operator holds",
-		about: "Has all hosts send to a push gateway again, within a second or two. What waits for it comes within half\n" +
-			"a minute. HOST is as `gateways` shows it, or without scheme and port. Without -yes it only tells what it\n" +
-			"would do.",
+		summary: "starts sending to a held push gateway again",
+		about: "Lets all hosts send to a held push gateway again, within two seconds. Waiting notifications follow\n" +
+			"within half a minute. HOST is as gateways shows it, or without scheme and port. Without -yes it shows\n" +
+			"what it would do.",
 		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
 			held, err := c.queue.Held(ctx)
 			if err != nil {
@@ -212,7 +212,7 @@ func gatewaysOpenCommand() command {
 					}
 				}
 			}
-			return c.tell("open", "%s", printable(strings.Join(names, ", ")))
+			return c.report("open", "%s", printable(strings.Join(names, ", ")))
 		}),
 	}
 }

@@ -19,16 +19,15 @@ import (
 func importCommand() command {
 	return command{
 		name: "import", args: "FILE",
-		summary: "brings back what export has copied",
-		about: "Reads a file of export as a whole, and changes nothing unless it is as it was written. Then it stores\n" +
-			"each value where nothing is stored. What is there already and the same is left alone, so that the same\n" +
-			"call goes on after Ctrl-C or an error; what is there and differs is kept and listed, unless -overwrite\n" +
-			"is given (exit status 1 says that there was such). Versions go up: requests that were under way for\n" +
-			"the former values have no effect, and syncs notice.",
+		summary: "stores an export's data",
+		about: "Reads the whole file, and changes nothing if it is damaged. Then it stores missing values and skips\n" +
+			"equal ones, so the same command continues after an interruption. Values that differ are kept and\n" +
+			"listed (exit status 1), or replaced with -overwrite. Versions grow, so that requests in progress do\n" +
+			"not change the new values, and syncs notice them.",
 		setup: func(f *flags) runner {
 			f.addDurability()
-			p, i := f.pace(), &importing{seed: maphash.MakeSeed(), last: map[uint64]int64{}, counts: map[importOutcome]int{}}
-			f.BoolVar(&i.overwrite, "overwrite", false, "replace what is stored and differs")
+			p, i := f.pace(), &importer{seed: maphash.MakeSeed(), last: map[uint64]int64{}, counts: map[importOutcome]int{}}
+			f.BoolVar(&i.overwrite, "overwrite", false, "replace values that differ")
 			return func(ctx context.Context, c *call) error {
 				i.call, i.pace = c, p
 				return i.run(ctx, c.args[0])
@@ -37,40 +36,39 @@ func importCommand() command {
 	}
 }
 
-// importing stores the records of an archive.
-type importing struct {
+// importer stores the records of an archive.
+type importer struct {
 	*call
 	overwrite bool
 	pace      *pace
 	seed      maphash.Seed
-	last      map[uint64]int64 // the last line of each value
+	last      map[uint64]int64 // line of the last record for each key, by hash
 
 	mu     sync.Mutex
 	counts map[importOutcome]int
 }
 
-// importOutcome is what became of a record.
+// importOutcome is the outcome for a record.
 type importOutcome int
 
 const (
-	storedNew importOutcome = iota
-	wasSame
-	replacedOther
-	keptAsIs // what is stored differs
+	created importOutcome = iota
+	unchanged
+	replaced
+	kept // the stored value differs
 )
 
-// errGrown is for a file that somebody writes to.
-var errGrown = errors.New("the file has changed while it was read")
+var errFileChanged = errors.New("the file changed during the import")
 
-func (i *importing) run(ctx context.Context, name string) error {
+func (i *importer) run(ctx context.Context, name string) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return err
 	}
 	defer file.Close()
-	// A SCAN may return a key twice: the last line counts.
+	// SCAN may return a key twice: its last record counts.
 	records, err := readArchive(file, func(line int64, r record) error {
-		i.last[i.mark(r)] = line
+		i.last[i.keyHash(r)] = line
 		return ctx.Err()
 	})
 	if err == nil {
@@ -79,36 +77,36 @@ func (i *importing) run(ctx context.Context, name string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(i.notes, "%s is whole: %d values\n", name, records)
+	fmt.Fprintf(i.notes, "%s is complete: %d values\n", name, records)
 	err = i.storeAll(ctx, file, records)
-	fmt.Fprintf(i.out, "%d values stored, %d were there and the same, %d replaced, %d differ and were kept\n",
-		i.counts[storedNew], i.counts[wasSame], i.counts[replacedOther], i.counts[keptAsIs])
+	fmt.Fprintf(i.out, "%d values stored, %d unchanged, %d replaced, %d kept that differ\n",
+		i.counts[created], i.counts[unchanged], i.counts[replaced], i.counts[kept])
 	switch {
 	case err != nil:
-		return fmt.Errorf("%w (the same call goes on, and leaves alone what it has stored)", err)
-	case i.counts[keptAsIs] > 0:
+		return fmt.Errorf("%w (run the same command again to continue)", err)
+	case i.counts[kept] > 0:
 		return errProblems
 	}
 	return nil
 }
 
-// mark is a hash of what a record is about.
-func (i *importing) mark(r record) uint64 { return maphash.String(i.seed, r.key(i.keys)) }
+// keyHash returns a hash of a record's key.
+func (i *importer) keyHash(r record) uint64 { return maphash.String(i.seed, r.key(i.keys)) }
 
-// importBatch is how many records are held at a time.
+// importBatch is the number of records in memory.
 const importBatch = 512
 
-// storeAll stores the records of an archive that was read before.
-func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64) error {
+// storeAll reads the archive again and stores its records.
+func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) error {
 	batch, limiter, bar := make([]record, 0, importBatch), i.pace.limiter(), i.pace.bar("imported", records)
 	flush := func() error {
 		err := i.storeBatch(ctx, batch)
-		_ = bar.Add(len(batch)) // it is only shown
+		_ = bar.Add(len(batch))
 		batch = batch[:0]
 		return err
 	}
-	again, err := readArchive(file, func(line int64, r record) error {
-		if line != i.last[i.mark(r)] {
+	read, err := readArchive(file, func(line int64, r record) error {
+		if line != i.last[i.keyHash(r)] {
 			return nil
 		}
 		if err := limiter.Wait(ctx); err != nil {
@@ -119,8 +117,8 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 		}
 		return flush()
 	})
-	if err == nil && again != records {
-		err = errGrown
+	if err == nil && read != records {
+		err = errFileChanged
 	}
 	if err == nil {
 		err = flush()
@@ -128,19 +126,19 @@ func (i *importing) storeAll(ctx context.Context, file io.Reader, records int64)
 	return errors.Join(err, bar.Exit())
 }
 
-// storeLimit bounds how long a record may take.
-const storeLimit = 30 * time.Second
+// storeTimeout bounds the time for a record.
+const storeTimeout = 30 * time.Second
 
-// importJob is a record with what was stored before.
+// importJob is a record with the stored value.
 type importJob struct {
 	record
 	before value
-	claims map[pusher.Digest]string // to the pushkeys of all records
+	claims map[pusher.Digest]string // to the pushkeys of the batch
 }
 
-// storeBatch stores records. It reads their keys in one go, so that records that are
-// stored already cost little.
-func (i *importing) storeBatch(ctx context.Context, batch []record) error {
+// storeBatch stores records. It reads their keys in one pipeline, so that unchanged
+// records cost little.
+func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	jobs, err := i.prepare(ctx, batch)
 	if err != nil {
 		return err
@@ -148,8 +146,8 @@ func (i *importing) storeBatch(ctx context.Context, batch []record) error {
 	return parallel(ctx, jobs, i.store)
 }
 
-func (i *importing) prepare(ctx context.Context, batch []record) ([]importJob, error) {
-	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+func (i *importer) prepare(ctx context.Context, batch []record) ([]importJob, error) {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	names := make([]string, len(batch))
 	var digests []pusher.Digest
@@ -175,14 +173,14 @@ func (i *importing) prepare(ctx context.Context, batch []record) ([]importJob, e
 	return jobs, nil
 }
 
-// store stores a record, unless something is stored that is to be kept.
-func (i *importing) store(ctx context.Context, j importJob) error {
-	ctx, cancel := context.WithTimeout(ctx, storeLimit)
+// store stores a record, unless the stored value is kept.
+func (i *importer) store(ctx context.Context, j importJob) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	outcome, err := i.tryStore(ctx, j)
-	if err == nil && outcome != keptAsIs && j.event == nil {
-		if outcome != wasSame {
-			j.claims = nil // somebody may have claimed a pushkey since
+	if err == nil && outcome != kept && j.event == nil {
+		if outcome != unchanged {
+			j.claims = nil // they may be outdated now
 		}
 		err = i.claim(ctx, j)
 	}
@@ -192,31 +190,30 @@ func (i *importing) store(ctx context.Context, j importJob) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.counts[outcome]++
-	if outcome == keptAsIs {
-		fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.what(), printable(string(j.user)))
+	if outcome == kept {
+		fmt.Fprintf(i.out, "kept\t%s\t%s\n", j.kindName(), printable(string(j.user)))
 	}
 	return nil
 }
 
-// maxTries bounds how often a value that hosts change meanwhile is tried.
+// maxTries bounds the tries for a value that hosts keep changing.
 const maxTries = 10
 
-// errBusy is for a value that was changed by others all the time.
-var errBusy = errors.New("it is changed all the time: run it again")
+var errBusy = errors.New("hosts keep changing the value: run it again")
 
-func (i *importing) tryStore(ctx context.Context, j importJob) (importOutcome, error) {
+func (i *importer) tryStore(ctx context.Context, j importJob) (importOutcome, error) {
 	for range maxTries {
 		if j.before.state == isOtherType {
-			return 0, errors.New("a key of the user is of another type: look at it by hand")
+			return 0, errors.New("a key of the user has the wrong type: look at it by hand")
 		}
-		outcome := storedNew
-		if j.isThere() {
-			outcome = replacedOther
+		outcome := created
+		if j.exists() {
+			outcome = replaced
 			switch {
-			case j.isSame():
-				return wasSame, nil
+			case j.isEqual():
+				return unchanged, nil
 			case !i.overwrite:
-				return keptAsIs, nil
+				return kept, nil
 			}
 		}
 		if done, err := i.replace(ctx, j); err != nil || done {
@@ -231,8 +228,8 @@ func (i *importing) tryStore(ctx context.Context, j importJob) (importOutcome, e
 	return 0, errBusy
 }
 
-// isThere reports whether Redis has a value. A hash that has only its revision is none.
-func (j importJob) isThere() bool {
+// exists reports whether Redis has a value. A hash with only a revision is none.
+func (j importJob) exists() bool {
 	if j.event != nil {
 		return j.before.state == isStored
 	}
@@ -240,9 +237,9 @@ func (j importJob) isThere() bool {
 	return h.Pushers.Len()+len(h.Unreadable) > 0
 }
 
-// isSame reports whether Redis has the record, with any revision. Events that cannot be
-// read are the same if their bytes are.
-func (j importJob) isSame() bool {
+// isEqual reports whether Redis has the record, with any revision. Unreadable events are
+// compared byte for byte.
+func (j importJob) isEqual() bool {
 	if j.event == nil {
 		return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
 	}
@@ -254,9 +251,9 @@ func (j importJob) isSame() bool {
 	return beforeErr == nil && err == nil && before.Text(stored.Revision{}) == event.Text(stored.Revision{})
 }
 
-// replace stores the record in the place of what was read; done is false if
-// something else is stored.
-func (i *importing) replace(ctx context.Context, j importJob) (done bool, err error) {
+// replace stores the record. Done is false if the stored value has changed since it was
+// read.
+func (i *importer) replace(ctx context.Context, j importJob) (done bool, err error) {
 	switch {
 	case j.event == nil:
 		return i.pushers.Replace(ctx, j.user, j.before.fields, j.fields)
@@ -266,13 +263,12 @@ func (i *importing) replace(ctx context.Context, j importJob) (done bool, err er
 	return i.rules.Replace(ctx, j.user, nil, *j.event)
 }
 
-// claim has the index know the pushers of a record, unless claims that were read
-// when the pushers were stored have them. Where somebody has claimed a pushkey
-// since, it is reconciled by the numbers of the claims.
-func (i *importing) claim(ctx context.Context, j importJob) error {
+// claim adds the record's pushers to the index of pushkeys, unless j.claims has them. If
+// another user has claimed a pushkey since, the numbers of the claims decide.
+func (i *importer) claim(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {
-		entry, _ := stored.ReadEntry(j.claims[p.Digest()]) // what cannot be read has none
+		entry, _ := stored.ReadEntry(j.claims[p.Digest()]) // an unreadable entry has no claims
 		if slices.Contains(entry.Claims.Owners(), pusher.Owner{User: j.user, Claim: p.Claim.Number}) {
 			continue
 		}

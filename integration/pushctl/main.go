@@ -1,6 +1,6 @@
-// Command pushctl shows, checks, repairs and moves what the push rules and
-// pushers module keeps on a Redis, for operators. It works while hosts run, and makes
-// each change by the same compare-and-set as they do. Run it with -h for its commands.
+// Command pushctl shows, checks, repairs and moves the module's data on a Redis, for
+// operators. Hosts may run: pushctl makes each change by the same compare-and-set as they
+// do. Run it with -h for its commands.
 package main
 
 import (
@@ -25,13 +25,13 @@ import (
 // The exit statuses.
 const (
 	exitOK          = 0
-	exitProblems    = 1 // problems were found, or are left
+	exitProblems    = 1 // problems were found or remain
 	exitFailure     = 2
 	exitInterrupted = 3
 )
 
 func main() {
-	logging.Disable() // what the Redis client has to tell comes out as errors too
+	logging.Disable() // the errors that commands return say the same
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
@@ -39,12 +39,12 @@ func main() {
 
 // command is a command of pushctl.
 type command struct {
-	name, args string // an argument in brackets may be left out
-	summary    string // on one line
-	about      string // what -h tells beside the flags
+	name, args string // arguments in brackets are optional
+	summary    string // one line
+	about      string // the text of -h above the flags
 
-	// setup declares the flags of the command, and returns what runs it when they
-	// are read.
+	// setup declares the flags, and returns the function that runs the command once
+	// they are parsed.
 	setup func(*flags) runner
 }
 
@@ -54,11 +54,11 @@ type runner func(context.Context, *call) error
 type call struct {
 	*backend
 	args  []string
-	out   io.Writer // what was asked for
-	notes io.Writer // how it goes
+	out   io.Writer // results
+	notes io.Writer // progress
 }
 
-// commands are all commands.
+// commands returns all commands.
 func commands() []command {
 	return []command{
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
@@ -68,11 +68,10 @@ func commands() []command {
 	}
 }
 
-// errProblems ends a command that did what it should, and found problems.
+// errProblems ends a command that ran to its end and found problems.
 var errProblems = errors.New("there are problems")
 
-// run runs a command and returns the exit status. What goes wrong is one line
-// on stderr.
+// run runs a command and returns the exit status. An error is one line on stderr.
 func run(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) int {
 	err := runCommand(ctx, args, environment, stdout, stderr)
 	switch {
@@ -81,7 +80,7 @@ func run(ctx context.Context, args []string, environment func(string) string, st
 	case errors.Is(err, errProblems):
 		return exitProblems
 	case ctx.Err() != nil:
-		complain(stderr, errors.New("interrupted: what was done stays, and the same call does the rest"))
+		complain(stderr, errors.New("interrupted: finished changes stay; run the same command again for the rest"))
 		return exitInterrupted
 	}
 	complain(stderr, err)
@@ -98,13 +97,13 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 	}
 	c, rest, found := findCommand(args)
 	if !found {
-		return fmt.Errorf("%q is no command (-h lists them)", strings.Join(args[:min(2, len(args))], " "))
+		return fmt.Errorf("unknown command %q (-h lists all)", strings.Join(args[:min(2, len(args))], " "))
 	}
 	return c.call(ctx, rest, environment, stdout, stderr)
 }
 
-// findCommand returns the command that arguments begin with, whose name has one word
-// or two, and the rest of them.
+// findCommand returns the command whose name, of one or two words, the arguments begin
+// with, and the rest of the arguments.
 func findCommand(args []string) (c command, rest []string, found bool) {
 	for words := min(2, len(args)); words > 0; words-- {
 		for _, c := range commands() {
@@ -125,8 +124,8 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 		c.writeUsage(stdout, f)
 		return err
 	}
-	most := len(strings.Fields(c.args))
-	if err == nil && (len(rest) < most-strings.Count(c.args, "[") || len(rest) > most) {
+	maxArgs := len(strings.Fields(c.args))
+	if err == nil && (len(rest) < maxArgs-strings.Count(c.args, "[") || len(rest) > maxArgs) {
 		err = fmt.Errorf("want pushctl %s", strings.TrimSpace(c.name+" [flags] "+c.args))
 	}
 	if err != nil {
@@ -140,7 +139,7 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	return run(ctx, &call{backend: b, args: rest, out: stdout, notes: stderr})
 }
 
-// userArgument is the user that a command is about.
+// userArgument returns the user in the first argument.
 func (c *call) userArgument() (mxid.UserID, error) {
 	user := mxid.UserID(c.args[0])
 	if err := user.Validate(); err != nil {
@@ -158,9 +157,9 @@ func writeUsage(w io.Writer) {
 		fmt.Fprintf(table, "  %s\t%s\n", strings.TrimSpace(c.name+" "+c.args), c.summary)
 	}
 	table.Flush()
-	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. The Redis is named by -redis-mode and -redis, or\n"+
-		"by $"+redisVariable+", which may be a URL with a password; on the command line there is none.\n"+
-		"Exit status: 0 all is well, 1 there are problems, 2 it failed, 3 it was interrupted.\n")
+	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. -redis-mode and -redis name the Redis; so does\n"+
+		"$"+redisVariable+", a URL that may hold a password, which -redis may not.\n"+
+		"Exit status: 0 all is well, 1 problems found or left, 2 failed, 3 interrupted.\n")
 }
 
 func (c command) writeUsage(w io.Writer, f *flags) {
@@ -169,7 +168,7 @@ func (c command) writeUsage(w io.Writer, f *flags) {
 	f.PrintDefaults()
 }
 
-// complain writes what went wrong, on one line.
+// complain writes an error on one line.
 func complain(stderr io.Writer, err error) {
 	line := strings.Join(strings.FieldsFunc(fault.Details(err), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "pushctl: %s\n", redisurl.WithoutLogin(line))

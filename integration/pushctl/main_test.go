@@ -39,24 +39,24 @@ const (
 	carol mxid.UserID = "@carol:example.org"
 )
 
-// secret is in what no output may tell.
+// secret is a part of data that no output may show.
 const secret = "hush"
 
-// bed is a Redis with what hosts have stored there.
-type bed struct {
+// fixture is a Redis with data of hosts.
+type fixture struct {
 	t     *testing.T
-	where []string // the flags that name it
+	where []string // the flags of the connection
 	*backend
 	service module.PusherService
 }
 
-// onOne returns a bed on a single server.
-func onOne(t *testing.T) *bed {
+// onOne returns a fixture on a single server.
+func onOne(t *testing.T) *fixture {
 	t.Helper()
-	return newBed(t, "-redis", redistest.Single(t).Addr())
+	return newFixture(t, "-redis", redistest.Single(t).Addr())
 }
 
-func newBed(t *testing.T, where ...string) *bed {
+func newFixture(t *testing.T, where ...string) *fixture {
 	t.Helper()
 	f := newFlags("test")
 	if _, err := f.parseAll(where); err != nil {
@@ -67,28 +67,28 @@ func newBed(t *testing.T, where ...string) *bed {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { b.client.Close() })
-	return &bed{t, where, b, module.NewService(module.Stores{Pushers: b.pushers, Pushkeys: b.index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
+	return &fixture{t, where, b, module.NewService(module.Stores{Pushers: b.pushers, Pushkeys: b.index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()}
 }
 
 func noEnvironment(string) string { return "" }
 
-// result is what a call came to.
+// result is the result of a call.
 type result struct {
 	status         int
 	stdout, stderr string
 }
 
-// ctl runs pushctl on the bed, and checks that it tells no secrets.
-func (b *bed) ctl(args ...string) result {
+// ctl runs pushctl, and checks that it shows no secrets.
+func (b *fixture) ctl(args ...string) result {
 	b.t.Helper()
 	return b.ctlIn(b.t.Context(), args...)
 }
 
-func (b *bed) ctlIn(ctx context.Context, args ...string) result {
+func (b *fixture) ctlIn(ctx context.Context, args ...string) result {
 	b.t.Helper()
 	r := runIn(ctx, noEnvironment, slices.Concat(args, b.where)...)
 	if strings.Contains(r.stdout+r.stderr, secret) && args[0] != "export" {
-		b.t.Errorf("pushctl %s tells a secret:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
+		b.t.Errorf("pushctl %s shows a secret:\n%s%s", strings.Join(args, " "), r.stdout, r.stderr)
 	}
 	return r
 }
@@ -100,7 +100,7 @@ func runIn(ctx context.Context, environment func(string) string, args ...string)
 }
 
 // want runs pushctl and checks the status.
-func (b *bed) want(status int, args ...string) result {
+func (b *fixture) want(status int, args ...string) result {
 	b.t.Helper()
 	r := b.ctl(args...)
 	if r.status != status {
@@ -109,8 +109,8 @@ func (b *bed) want(status int, args ...string) result {
 	return r
 }
 
-// register gives users the default rules, one of their own and a pusher.
-func (b *bed) register(users ...mxid.UserID) {
+// register gives users the default rules, a rule and a pusher.
+func (b *fixture) register(users ...mxid.UserID) {
 	b.t.Helper()
 	for _, user := range users {
 		if err := b.host.EnsureDefaults(b.t.Context(), user); err != nil {
@@ -123,7 +123,7 @@ func (b *bed) register(users ...mxid.UserID) {
 	}
 }
 
-func (b *bed) editRules(user mxid.UserID, edit func(*pushrule.Ruleset) error) {
+func (b *fixture) editRules(user mxid.UserID, edit func(*pushrule.Ruleset) error) {
 	b.t.Helper()
 	if _, err := b.rules.Update(b.t.Context(), user, func(rules *pushrule.Ruleset, _ bool) error { return edit(rules) }); err != nil {
 		b.t.Fatal(err)
@@ -137,8 +137,8 @@ func aPusher(pushkey string) pusher.Pusher {
 	}
 }
 
-// set sets a pusher, which others may keep.
-func (b *bed) set(user mxid.UserID, pushkey string) {
+// set sets a pusher and keeps other users' pushers.
+func (b *fixture) set(user mxid.UserID, pushkey string) {
 	b.t.Helper()
 	if err := b.service.Set(b.t.Context(), user, aPusher(pushkey), pusher.KeepOthers); err != nil {
 		b.t.Fatal(err)
@@ -146,7 +146,7 @@ func (b *bed) set(user mxid.UserID, pushkey string) {
 }
 
 // do runs a command of Redis.
-func (b *bed) do(args ...any) {
+func (b *fixture) do(args ...any) {
 	b.t.Helper()
 	if err := b.client.Do(b.t.Context(), args...).Err(); err != nil {
 		b.t.Fatal(args[0], err)
@@ -154,13 +154,13 @@ func (b *bed) do(args ...any) {
 }
 
 // store stores an event that the module did not write.
-func (b *bed) store(user mxid.UserID, text string) {
+func (b *fixture) store(user mxid.UserID, text string) {
 	b.t.Helper()
 	b.do("SET", b.keys.Rules(user), text)
 }
 
 // spoil replaces a part of a user's event.
-func (b *bed) spoil(user mxid.UserID, old, with string) {
+func (b *fixture) spoil(user mxid.UserID, old, with string) {
 	b.t.Helper()
 	text := b.client.Get(b.t.Context(), b.keys.Rules(user)).Val()
 	if !strings.Contains(text, old) {
@@ -169,8 +169,8 @@ func (b *bed) spoil(user mxid.UserID, old, with string) {
 	b.store(user, strings.Replace(text, old, with, 1))
 }
 
-// answers is what clients get, for each user.
-func (b *bed) answers(users ...mxid.UserID) map[mxid.UserID]string {
+// answers returns the users' answers of the API.
+func (b *fixture) answers(users ...mxid.UserID) map[mxid.UserID]string {
 	b.t.Helper()
 	all := map[mxid.UserID]string{}
 	for _, user := range users {
@@ -181,8 +181,8 @@ func (b *bed) answers(users ...mxid.UserID) map[mxid.UserID]string {
 	return all
 }
 
-// version is that of a user's rules.
-func (b *bed) version(user mxid.UserID) int64 {
+// version returns the version of a user's rules.
+func (b *fixture) version(user mxid.UserID) int64 {
 	b.t.Helper()
 	content, err := b.rules.Load(b.t.Context(), user)
 	if err != nil {
@@ -191,8 +191,8 @@ func (b *bed) version(user mxid.UserID) int64 {
 	return content.Version
 }
 
-// masters are clients of all masters.
-func (b *bed) masters() (all []*redis.Client) {
+// masters returns clients of all masters.
+func (b *fixture) masters() (all []*redis.Client) {
 	b.t.Helper()
 	var mu sync.Mutex
 	err := redisclient.EachMaster(b.t.Context(), b.client, func(_ context.Context, master *redis.Client) error {
@@ -207,8 +207,8 @@ func (b *bed) masters() (all []*redis.Client) {
 	return all
 }
 
-// stored is all that is stored, byte for byte.
-func (b *bed) stored() map[string]string {
+// stored returns all values, byte for byte.
+func (b *fixture) stored() map[string]string {
 	b.t.Helper()
 	all := map[string]string{}
 	for _, master := range b.masters() {
@@ -241,7 +241,7 @@ func checkGolden(t *testing.T, name, got string) {
 	}
 }
 
-func TestWrongCallsAreExplained(t *testing.T) {
+func TestWrongCallsFail(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name string
@@ -249,19 +249,19 @@ func TestWrongCallsAreExplained(t *testing.T) {
 		want string
 	}{
 		{"nothing", nil, "want a command"},
-		{"unknown command", []string{"destroy"}, `"destroy" is no command`},
+		{"unknown command", []string{"destroy"}, `unknown command "destroy"`},
 		{"no Redis", []string{"check"}, "want -redis or $PUSHCTL_REDIS"},
 		{"no user", []string{"show", "-redis", "127.0.0.1:1"}, "want pushctl show [flags] USER"},
 		{"argument too many", []string{"check", "all", "-redis", "127.0.0.1:1"}, "want pushctl check [flags]"},
 		{"unknown flag", []string{"check", "-fast"}, "-fast"},
 		{"flag of another command", []string{"check", "-yes"}, "-yes"},
 		{"embedded", []string{"check", "-redis-mode", "embedded"}, "standalone, sentinel or cluster"},
-		{"password on the command line", []string{"check", "-redis", "redis://user:" + secret + "@127.0.0.1"}, "everybody on this machine can see"},
-		{"sentinel's password", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://:" + secret + "@127.0.0.1"}, "everybody on this machine can see"},
-		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "everybody on this machine can see"},
+		{"password on the command line", []string{"check", "-redis", "redis://user:" + secret + "@127.0.0.1"}, "all users of this machine can see"},
+		{"sentinel's password", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://:" + secret + "@127.0.0.1"}, "all users of this machine can see"},
+		{"password in an option", []string{"check", "-redis-mode", "sentinel", "-redis", "redis://a?password=" + secret}, "all users of this machine can see"},
 		{"bad URL", []string{"check", "-redis", "redis://user:" + secret + "%@127.0.0.1"}, "not understood"},
 		{"prefix with braces", []string{"check", "-redis", "127.0.0.1:1", "-key-prefix", "{a}"}, "-key-prefix"},
-		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "want keys a second"},
+		{"rate below zero", []string{"check", "-redis", "127.0.0.1:1", "-rate", "-3"}, "want a number of keys per second"},
 		{"unknown durability", []string{"repair", "-redis", "127.0.0.1:1", "-durability", "much"}, "-durability"},
 		{"no default rules", []string{"check", "-redis", "127.0.0.1:1", "-default-rules", "/none"}, "-default-rules"},
 		{"no answer", []string{"check", "-redis", "127.0.0.1:1"}, "127.0.0.1:1 does not answer"},
@@ -277,7 +277,7 @@ func TestWrongCallsAreExplained(t *testing.T) {
 	}
 }
 
-func TestEachCommandIsExplained(t *testing.T) {
+func TestEachCommandHasAUsage(t *testing.T) {
 	t.Parallel()
 	usage := runIn(t.Context(), noEnvironment, "-h")
 	for _, c := range commands() {
@@ -289,21 +289,21 @@ func TestEachCommandIsExplained(t *testing.T) {
 			t.Errorf("%s is not in the list", c.name)
 		}
 		for line := range strings.Lines(r.stdout + usage.stdout) {
-			if utf8.RuneCountInString(line) > 101+15 { // a flag's text may begin behind its name
+			if utf8.RuneCountInString(line) > 101+15 { // a flag's text may begin after its name
 				t.Errorf("%s -h: a line of %d columns: %s", c.name, len(line), line)
 			}
 		}
 	}
 }
 
-// TestNoTableIsWiderThanATerminal writes tables as wide as they come.
+// TestNoTableIsWiderThanATerminal writes tables with long cells.
 func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	t.Parallel()
 	now, host := time.Now(), "https://push-gateway-of-a-long-name.example.org:8443"
 	found := newReport()
 	for _, k := range []kind{
-		unreadableEvent, emptyEvent, unreadablePushers, pusherUnknown, pusherTooMany, unreadableClaims, claimAbandoned, pendingPushkeys,
-		unreadableFormat, unreadableEntry, unreadableGateway, oldDelivery, wrongType, misplacedKey, unknownKey, flawOf(pushrule.ForeignDefault),
+		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, pusherOutdated, unreadableClaims, claimAbandoned, pendingPushkeys,
+		unreadableFormat, unreadableEntry, unreadableGateway, oldDelivery, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault),
 	} {
 		for range 1000 {
 			found.count(k)
@@ -312,7 +312,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	for name, write := range map[string]func(io.Writer) error{
 		"queues show": func(w io.Writer) error {
 			return writeQueues(w, []shownQueue{{
-				Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, State: isGatewayHeld, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000,
+				Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, State: stateHeld, Since: now.Add(-20 * time.Hour), Generation: 1763716975000000,
 			}}, now)
 		},
 		"gateways": func(w io.Writer) error {
@@ -370,7 +370,7 @@ func TestAURLWithAPasswordComesFromTheEnvironment(t *testing.T) {
 	}
 }
 
-func TestAClusterThatIsNotCreatedYetIsToldAsThat(t *testing.T) {
+func TestAClusterWithoutSlotsIsReported(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t, "--cluster-enabled", "yes")
 	for _, command := range []string{"check", "queues", "gateways"} {
@@ -381,8 +381,8 @@ func TestAClusterThatIsNotCreatedYetIsToldAsThat(t *testing.T) {
 	}
 }
 
-// A user with fixed revisions, for golden files.
-func (b *bed) storeForGolden() {
+// The user has fixed revisions for the golden files.
+func (b *fixture) storeForGolden() {
 	b.t.Helper()
 	rules := b.defaults.For(alice)
 	if err := rules.Put(pushrule.Content, "lunch", pushrule.Draft{Pattern: "lunch\x1b[31m", Actions: []pushrule.Action{`"notify"`}}, pushrule.Position{}); err != nil {

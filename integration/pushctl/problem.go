@@ -13,50 +13,50 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// kind is a kind of problem: a way in which what is stored is not as the module
-// promises. A kind is declared beside what finds it, which says how it is repaired.
+// kind is a kind of problem in stored data. Each is declared in the file that finds and
+// repairs it.
 type kind struct {
-	name   string // for operators
+	name   string // shown to operators
 	remedy string
 }
 
-// What remedies a kind of problem.
+// The remedies.
 const (
 	byRepair  = "repair"
 	byReset   = "repair -reset-damaged"
 	byHand    = "by hand"
-	byHost    = "its host skips it"
+	byHost    = "hosts skip it"
 	byRules   = "-default-rules"
 	byCluster = "redis-cli --cluster fix"
 )
 
-// problem is a problem that was found.
+// problem is one occurrence.
 type problem struct {
 	kind
-	subject string // the user, or the key of what belongs to none
-	detail  string // what tells it from others of the subject; no secrets
+	subject string // the user; the key, if it belongs to no user
+	detail  string // distinguishes problems of one subject; no secrets
 
 	key  string
-	node *redis.Client // where the key was found
+	node *redis.Client // that has the key
 
-	saved  *record                     // what cannot be read, for the file of -save
-	left   error                       // why it is not repaired
-	repair func(context.Context) error // if it is still so; nil for what a person has to look at
+	damaged *record                     // the unreadable value, for the file of -save
+	refusal error                       // why it cannot be repaired
+	repair  func(context.Context) error // repairs it if the data has not changed; nil if only a person can
 
-	// isStill reports whether the problem is still there; nil for problems that a
-	// second examination of the key finds again.
-	isStill func(context.Context) (bool, error)
+	// recheck reports whether the problem still exists. Nil if examining the key again
+	// tells it.
+	recheck func(context.Context) (bool, error)
 }
 
-// The reasons for which a problem is left.
+// The reasons to leave a problem.
 var (
-	errByHand  = errors.New("for somebody to look at")
-	errChanged = errors.New("it has changed meanwhile")
+	errByHand  = errors.New("needs a person")
+	errChanged = errors.New("has just changed")
 	errDamaged = errors.New("cannot be read; -reset-damaged replaces it")
 )
 
-// ifDone is the error of a repair that was done only if nothing has changed.
-func ifDone(done bool, err error) error {
+// orChanged returns errChanged for a repair that found other data than was examined.
+func orChanged(done bool, err error) error {
 	if err == nil && !done {
 		return errChanged
 	}
@@ -72,74 +72,71 @@ type listedProblem struct {
 
 func (p problem) listed() listedProblem { return listedProblem{p.kind.name, p.subject, p.detail} }
 
-// String tells the problem in a line of a list.
+// String returns the problem as a line of -list.
 func (p problem) String() string {
 	return fmt.Sprintf("%s\t%s\t%s", p.kind.name, printable(p.subject), printable(p.detail))
 }
 
-// doubts are problems that are about several keys, which cannot be read in one
-// moment: they count if they are still there a while later.
-type doubts struct {
+// unconfirmed are problems that involve several keys, which cannot be read at one moment.
+// A host may be changing them, so a problem counts only if a later look finds it again.
+type unconfirmed struct {
 	*backend
-	waiting []problem
-	since   time.Time // of the youngest
+	problems []problem
+	newest   time.Time
 }
 
 const (
-	// maxDoubts is how many wait at most.
-	maxDoubts = 5000
+	maxUnconfirmed = 5000
 
-	// doubtTime is how long they wait: longer than it takes a host to go from one
-	// key to the next.
-	doubtTime = time.Second
+	// confirmDelay is longer than a host takes from one key to the next.
+	confirmDelay = time.Second
 )
 
-// add has problems wait.
-func (d *doubts) add(doubtful []problem) {
-	if len(doubtful) > 0 {
-		d.waiting, d.since = append(d.waiting, doubtful...), time.Now()
+func (u *unconfirmed) add(problems []problem) {
+	if len(problems) > 0 {
+		u.problems, u.newest = append(u.problems, problems...), time.Now()
 	}
 }
 
-// decide returns the problems that are still there. None wait then.
-func (d *doubts) decide(ctx context.Context) (sure []problem, err error) {
-	if len(d.waiting) == 0 {
+// confirm empties u and returns the problems that still exist.
+func (u *unconfirmed) confirm(ctx context.Context) (confirmed []problem, err error) {
+	if len(u.problems) == 0 {
 		return nil, nil
 	}
-	if err := retry.Sleep(ctx, time.Until(d.since.Add(doubtTime))); err != nil {
+	if err := retry.Sleep(ctx, time.Until(u.newest.Add(confirmDelay))); err != nil {
 		return nil, err
 	}
-	waiting, keys := map[listedProblem]bool{}, map[*redis.Client]map[string]bool{}
-	for _, p := range d.waiting {
-		if p.isStill == nil {
-			waiting[p.listed()] = true
+	before, keys := map[listedProblem]bool{}, map[*redis.Client]map[string]bool{}
+	for _, p := range u.problems {
+		if p.recheck == nil {
+			before[p.listed()] = true
 			if keys[p.node] == nil {
 				keys[p.node] = map[string]bool{}
 			}
 			keys[p.node][p.key] = true
 			continue
 		}
-		still, err := p.isStill(ctx)
+		exists, err := p.recheck(ctx)
 		if err != nil {
 			return nil, err
 		}
-		if still {
-			sure = append(sure, p)
+		if exists {
+			confirmed = append(confirmed, p)
 		}
 	}
-	d.waiting = nil
+	u.problems = nil
 	for node, names := range keys {
 		for part := range slices.Chunk(slices.Collect(maps.Keys(names)), pageSize) {
-			x, err := d.examine(ctx, node, part)
+			x, err := u.examine(ctx, node, part)
 			if err != nil {
 				return nil, err
 			}
-			for _, p := range x.doubtful {
-				if waiting[p.listed()] {
-					sure = append(sure, p)
+			for _, p := range x.unconfirmed {
+				if before[p.listed()] {
+					confirmed = append(confirmed, p)
 				}
 			}
 		}
 	}
-	return sure, nil
+	return confirmed, nil
 }

@@ -31,7 +31,7 @@ type deliveryCall struct {
 	allowed string // prefixes
 }
 
-// forDelivery is the setup of a command about delivery.
+// forDelivery returns the setup of a command about delivery.
 func forDelivery(declare func(*flags, *deliveryCall), run func(context.Context, *deliveryCall) error) func(*flags) runner {
 	return func(f *flags) runner {
 		d := &deliveryCall{}
@@ -44,59 +44,59 @@ func forDelivery(declare func(*flags, *deliveryCall), run func(context.Context, 
 }
 
 func addYes(f *flags, c *deliveryCall) {
-	f.BoolVar(&c.yes, "yes", false, "do it; without it nothing is changed")
+	f.BoolVar(&c.yes, "yes", false, "make the change; without it, show the change")
 }
 
-// addGateway is for commands that change backlogs.
+// addGateway adds -gateway and -yes.
 func addGateway(f *flags, c *deliveryCall) {
-	f.StringVar(&c.gateway, "gateway", "", "`HOST` of a push gateway, as host, host:port or scheme://host:port: only its pushers")
+	f.StringVar(&c.gateway, "gateway", "", "only pushers of the push gateway at `HOST`: host, host:port or scheme://host:port")
 	addYes(f, c)
 }
 
 func queuesCommand() command {
 	return command{
 		name:    "queues",
-		summary: "shows how much is to be delivered, and whether that is done",
-		about: "Shows how many pushers have a backlog of notifications, how many of these are due, and how many could\n" +
-			"not be delivered at the last try. What has been due for longer than ten seconds is a problem: no host\n" +
-			"with pushfx.Delivery runs, or none keeps up.",
+		summary: "counts waiting notifications, and says whether hosts send them",
+		about: "Counts the pushers with waiting notifications, the due ones among them, and the failing ones. Exit\n" +
+			"status 1: a notification has been due for more than ten seconds, so no host with pushfx.Delivery\n" +
+			"runs, or hosts cannot keep up.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
-			ctx, cancel := context.WithTimeout(ctx, replyLimit)
+			ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 			defer cancel()
 			return c.showQueues(ctx)
 		}),
 	}
 }
 
-var errNoQueue = errors.New("there is no queue: no host has started with pushfx.Delivery")
+var errNoQueue = errors.New("no host has started with pushfx.Delivery")
 
-// shardCount is how many shards the queue has.
+// shardCount returns the number of the queue's shards.
 func (b *backend) shardCount(ctx context.Context) (int, error) {
 	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
 	if errors.Is(err, redis.Nil) {
-		return 0, fmt.Errorf("%w here, with the prefix %q", errNoQueue, b.keys.Prefix)
+		return 0, fmt.Errorf("%w on this Redis with -key-prefix %q", errNoQueue, b.keys.Prefix)
 	}
 	if err != nil {
 		return 0, fmt.Errorf("read the queue: %w", err)
 	}
 	shards, found := stored.ReadDeliveryFormat(text)
 	if !found {
-		return 0, fmt.Errorf("the queue has a form that this pushctl cannot read: %q", text)
+		return 0, fmt.Errorf("this pushctl cannot read the queue's format %q", text)
 	}
 	return shards, nil
 }
 
-// shownQueues is the whole queue.
+// shownQueues sums up all shards.
 type shownQueues struct {
-	Backlogs  int64   `json:"pushers_with_a_backlog"`
-	Due       int64   `json:"due"`
-	Trouble   int64   `json:"pushers_in_trouble"`
-	FanOut    int64   `json:"large_events"`
-	Late      float64 `json:"due_for_seconds"` // the one that has been due the longest
-	NobodyAct bool    `json:"nobody_sends"`
+	Backlogs int64   `json:"pushers_with_a_backlog"`
+	Due      int64   `json:"due"`
+	Failing  int64   `json:"failing_pushers"`
+	FanOut   int64   `json:"large_events"`
+	Late     float64 `json:"late_seconds"` // of the backlog that has been due the longest
+	Stalled  bool    `json:"stalled"`      // hosts do not send, or cannot keep up
 }
 
-// maxLate is how late a host that is well sends what is due.
+// maxLate is the lateness at which hosts count as stalled.
 const maxLate = 10 * time.Second
 
 func (c *deliveryCall) showQueues(ctx context.Context) error {
@@ -111,29 +111,29 @@ func (c *deliveryCall) showQueues(ctx context.Context) error {
 	if *c.json {
 		err = writeJSON(c.out, q)
 	} else {
-		_, err = fmt.Fprintf(c.out, "%d pushers have a backlog, %d of them are due, the longest for %v; %d are in trouble; %d large events wait\n",
-			q.Backlogs, q.Due, time.Duration(q.Late*float64(time.Second)).Round(time.Millisecond), q.Trouble, q.FanOut)
-		if err == nil && q.NobodyAct {
-			_, err = fmt.Fprintln(c.out, "No host sends, or none keeps up.")
+		_, err = fmt.Fprintf(c.out, "%d pushers have a backlog, %d of them are due, the longest for %v; %d are failing; %d large events wait\n",
+			q.Backlogs, q.Due, time.Duration(q.Late*float64(time.Second)).Round(time.Millisecond), q.Failing, q.FanOut)
+		if err == nil && q.Stalled {
+			_, err = fmt.Fprintln(c.out, "No host sends, or hosts cannot keep up.")
 		}
 	}
-	if err == nil && q.NobodyAct {
+	if err == nil && q.Stalled {
 		return errProblems
 	}
 	return err
 }
 
-// readQueues reads all shards, in one pipeline for each node.
+// readQueues reads all shards in one pipeline per node.
 func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueues, err error) {
 	now := c.now().UnixMicro()
 	lengths, due := make([]*redis.IntCmd, shards), make([]*redis.IntCmd, shards)
-	trouble, fanOut := make([]*redis.IntCmd, shards), make([]*redis.IntCmd, shards)
+	failing, fanOut := make([]*redis.IntCmd, shards), make([]*redis.IntCmd, shards)
 	first := make([]*redis.ZSliceCmd, shards)
 	_, err = c.client.Pipelined(ctx, func(p redis.Pipeliner) error {
 		for n := range shards {
 			lengths[n] = p.ZCard(ctx, c.keys.ShardDue(n))
 			due[n] = p.ZCount(ctx, c.keys.ShardDue(n), "-inf", strconv.FormatInt(now, 10))
-			trouble[n] = p.HLen(ctx, c.keys.ShardTrouble(n))
+			failing[n] = p.HLen(ctx, c.keys.ShardTrouble(n))
 			fanOut[n] = p.LLen(ctx, c.keys.Backlog(n, module.FanOut))
 			first[n] = p.ZRangeWithScores(ctx, c.keys.ShardDue(n), 0, 0)
 		}
@@ -145,24 +145,25 @@ func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueue
 	for n := range shards {
 		q.Backlogs += lengths[n].Val()
 		q.Due += due[n].Val()
-		q.Trouble += trouble[n].Val()
+		q.Failing += failing[n].Val()
 		q.FanOut += fanOut[n].Val()
 		for _, z := range first[n].Val() {
 			q.Late = max(q.Late, float64(now-int64(z.Score))/1e6)
 		}
 	}
-	q.NobodyAct = q.Late > maxLate.Seconds()
+	q.Stalled = q.Late > maxLate.Seconds()
 	return q, nil
 }
 
-// backlog is a backlog of a pusher.
+// backlog is a pusher's backlog.
 type backlog struct {
 	delivery.Waiting
 	target module.Target
 }
 
-// readBacklogs returns the backlogs that are wanted. It notes how many cannot be read.
-func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, wanted func(delivery.Waiting) bool) ([]backlog, error) {
+// readBacklogs returns the matching backlogs of some shards, and writes the number of
+// unreadable ones to the notes.
+func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, matches func(delivery.Waiting) bool) ([]backlog, error) {
 	var mu sync.Mutex
 	var all []backlog
 	unreadable := 0
@@ -176,7 +177,7 @@ func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, wanted fu
 			defer mu.Unlock()
 			if err != nil {
 				unreadable++
-			} else if wanted(w) {
+			} else if matches(w) {
 				all = append(all, backlog{w, b.Claim.Target})
 			}
 			return true
@@ -186,7 +187,7 @@ func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, wanted fu
 		return nil, fmt.Errorf("read the queue: %w", err)
 	}
 	if unreadable > 0 {
-		fmt.Fprintf(c.notes, "pushctl: %d backlogs cannot be read, and are left out (see pushctl check)\n", unreadable)
+		fmt.Fprintf(c.notes, "pushctl: skipped %d unreadable backlogs (see pushctl check)\n", unreadable)
 	}
 	slices.SortFunc(all, func(a, b backlog) int {
 		return cmp.Or(cmp.Compare(a.target.Shard, b.target.Shard), cmp.Compare(a.Pusher, b.Pusher))
@@ -197,17 +198,17 @@ func (c *deliveryCall) readBacklogs(ctx context.Context, shards []int, wanted fu
 func queuesShowCommand() command {
 	return command{
 		name: "queues show", args: "USER",
-		summary: "shows what is to be delivered to a user's pushers",
-		about: "Shows each pusher of a user by a digest, with its gateway, how many notifications wait, since when it\n" +
-			"fails and how the last try ended: the status of the answer, or why there was none (dns, tls, refused,\n" +
-			"timeout, blocked); when it is tried again; and its generation, which is new with each time that it is\n" +
-			"set. What is late is a problem: no host sends.",
+		summary: "shows what waits for a user's pushers, and why",
+		about: "Shows each pusher of a user by a digest: its gateway, the waiting notifications, since when it fails,\n" +
+			"the status of the last answer or why there was none (dns, tls, refused, timeout, blocked), the next\n" +
+			"try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is late, so\n" +
+			"no host sends.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			user, err := c.userArgument()
 			if err != nil {
 				return err
 			}
-			ctx, cancel := context.WithTimeout(ctx, replyLimit)
+			ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 			defer cancel()
 			return c.showUser(ctx, user)
 		}),
@@ -216,16 +217,16 @@ func queuesShowCommand() command {
 
 // The states of a pusher, as operators see them.
 const (
-	isWell        = "well"
-	isNotSentTo   = "not sent to" // of another kind than http, or disabled
-	isWaiting     = "waits"
-	isUnderWay    = "under way"
-	isLate        = "late" // it is due, and no host sends
-	isGatewayHeld = "gateway held"
-	isGoneAlready = "gone" // it was deleted, which its host will see
+	stateWell     = "well"
+	stateOff      = "not sent to" // of another kind than http, or disabled
+	stateWaits    = "waits"
+	stateUnderWay = "under way"
+	stateLate     = "late" // due, but no host sends
+	stateHeld     = "gateway held"
+	stateGone     = "gone" // deleted; a host will drop its backlog
 )
 
-// shownQueue is what is to be delivered to a pusher.
+// shownQueue is the backlog of a pusher.
 type shownQueue struct {
 	Pusher        string    `json:"pusher"` // a digest
 	Gateway       string    `json:"gateway,omitempty"`
@@ -233,7 +234,7 @@ type shownQueue struct {
 	Notifications int       `json:"notifications"`
 	Since         time.Time `json:"failing_since,omitzero"`
 	Attempts      int       `json:"attempts"`
-	Last          string    `json:"last,omitempty"` // a status, or why there was no answer
+	Last          string    `json:"last,omitempty"` // the status, or why there was no answer
 	Due           time.Time `json:"due,omitzero"`
 	Generation    int64     `json:"generation,omitempty"`
 }
@@ -248,14 +249,13 @@ func (c *deliveryCall) showUser(ctx context.Context, user mxid.UserID) error {
 	} else {
 		err = writeQueues(c.out, all, c.now())
 	}
-	if err == nil && slices.ContainsFunc(all, func(q shownQueue) bool { return q.State == isLate }) {
+	if err == nil && slices.ContainsFunc(all, func(q shownQueue) bool { return q.State == stateLate }) {
 		return errProblems
 	}
 	return err
 }
 
-// queuesOf returns what is to be delivered to a user's pushers, those that are gone
-// included.
+// queuesOf returns the backlogs of a user's pushers, deleted pushers included.
 func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQueue, error) {
 	backlogs, err := c.selectBacklogs(ctx, user)
 	if err != nil {
@@ -279,7 +279,7 @@ func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQ
 		all = append(all, q)
 	}
 	for _, b := range backlogs {
-		q := shownQueue{Pusher: b.Pusher, Gateway: b.Gateway, State: isGoneAlready}
+		q := shownQueue{Pusher: b.Pusher, Gateway: b.Gateway, State: stateGone}
 		q.fill(b, c.now(), held)
 		all = append(all, q)
 	}
@@ -287,32 +287,32 @@ func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQ
 }
 
 func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
-	q := shownQueue{Pusher: delivery.PusherID(user, p.Key), State: isWell, Generation: p.SetAt}
+	q := shownQueue{Pusher: delivery.PusherID(user, p.Key), State: stateWell, Generation: p.SetAt}
 	gateway, ok := delivery.GatewayOf(user, p)
 	if q.Gateway = gateway; !ok {
-		q.State = isNotSentTo
+		q.State = stateOff
 	}
 	return q
 }
 
-// fill fills in what the queue has.
+// fill fills in the backlog.
 func (q *shownQueue) fill(b backlog, now time.Time, held map[string]time.Time) {
 	q.Notifications, q.Since, q.Attempts, q.Due, q.Last = b.Notifications, b.Since, b.Attempts, b.Due, lastOf(b.Waiting)
 	_, isHeld := held[q.Gateway]
 	switch {
-	case q.State != isWell:
+	case q.State != stateWell:
 	case now.Sub(b.Due) > maxLate:
-		q.State = isLate
+		q.State = stateLate
 	case isHeld:
-		q.State = isGatewayHeld
+		q.State = stateHeld
 	case b.Claimed:
-		q.State = isUnderWay
+		q.State = stateUnderWay
 	default:
-		q.State = isWaiting
+		q.State = stateWaits
 	}
 }
 
-// lastOf says how the last try has ended.
+// lastOf returns the status of the last answer, or why there was none.
 func lastOf(w delivery.Waiting) string {
 	if w.Status > 0 {
 		return strconv.Itoa(w.Status)
@@ -322,7 +322,7 @@ func lastOf(w delivery.Waiting) string {
 
 func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	if len(all) == 0 {
-		_, err := fmt.Fprintln(w, "The user has no pushers, and nothing is to be delivered.")
+		_, err := fmt.Fprintln(w, "The user has no pushers and no waiting notifications.")
 		return err
 	}
 	var rows [][]string
@@ -343,36 +343,37 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	return writeTable(w, head, rows)
 }
 
-// selectBacklogs returns the backlogs of a user, or all, that the flags name.
+// selectBacklogs returns the backlogs of a user, or of all users, at the gateway of the
+// flags.
 func (c *deliveryCall) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog, error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
 		return nil, err
 	}
-	of := []int{delivery.ShardOf(user, shards)}
+	numbers := []int{delivery.ShardOf(user, shards)}
 	if user == "" {
-		of = nil
+		numbers = nil
 		for n := range shards {
-			of = append(of, n)
+			numbers = append(numbers, n)
 		}
 	}
-	return c.readBacklogs(ctx, of, func(w delivery.Waiting) bool {
+	return c.readBacklogs(ctx, numbers, func(w delivery.Waiting) bool {
 		return (user == "" || w.User == user) && (c.gateway == "" || isGateway(w.Gateway, c.gateway))
 	})
 }
 
-// isGateway reports whether a push gateway is the one that an operator names: by its
-// host, with or without port and scheme.
+// isGateway reports whether an operator's name, a host with or without port and scheme,
+// means a gateway.
 func isGateway(gateway, name string) bool {
 	name = strings.ToLower(name)
 	_, host, _ := strings.Cut(gateway, "://")
 	return name != "" && (gateway == name || host == name || host[:max(0, strings.LastIndexByte(host, ':'))] == name)
 }
 
-// chosen returns the backlogs that a change is for.
+// chosen returns the backlogs that a command changes.
 func (c *deliveryCall) chosen(ctx context.Context) (all []backlog, err error) {
 	if len(c.args) == 0 && c.gateway == "" {
-		return nil, errors.New("want USER, or -gateway HOST (-h explains them)")
+		return nil, errors.New("want USER or -gateway HOST (see -h)")
 	}
 	var user mxid.UserID
 	if len(c.args) > 0 {
@@ -386,9 +387,9 @@ func (c *deliveryCall) chosen(ctx context.Context) (all []backlog, err error) {
 func queuesRetryCommand() command {
 	return command{
 		name: "queues retry", args: "[USER]",
-		summary: "has what waits for a user's pushers, or for a gateway, tried at once",
-		about: "Has pushers tried at once that wait after a failure. Give a user or -gateway. Without -yes it only\n" +
-			"tells what it would do. Hosts that have closed the gateway try it with one of them first.",
+		summary: "tries waiting notifications of a user or gateway now",
+		about: "Makes pushers due that wait after a failure. Give a user or -gateway. Without -yes it shows what it\n" +
+			"would do. A host that has closed the gateway tries one of its pushers first.",
 		setup: forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
 			all, err := c.chosen(ctx)
 			if err != nil {
@@ -412,7 +413,7 @@ func queuesRetryCommand() command {
 					n += len(targets)
 				}
 			}
-			return c.tell("retry", "%d pushers", n)
+			return c.report("retry", "%d pushers", n)
 		}),
 	}
 }
@@ -420,9 +421,9 @@ func queuesRetryCommand() command {
 func queuesFlushCommand() command {
 	return command{
 		name: "queues flush", args: "[USER]",
-		summary: "drops what waits for a user's pushers, or for a gateway",
-		about: "Drops all notifications that wait for pushers, for good. Give a user or -gateway. Without -yes it only\n" +
-			"tells what it would do. What a host is sending right now is sent.",
+		summary: "drops waiting notifications of a user or gateway",
+		about: "Drops all waiting notifications, for good. Give a user or -gateway. Without -yes it shows what it\n" +
+			"would do. Notifications that a host is sending are not affected.",
 		setup: forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
 			all, err := c.chosen(ctx)
 			if err != nil {
@@ -432,13 +433,12 @@ func queuesFlushCommand() command {
 			if err != nil {
 				return err
 			}
-			return c.tell("drop", "%d notifications of %d pushers", n, len(all))
+			return c.report("drop", "%d notifications of %d pushers", n, len(all))
 		}),
 	}
 }
 
-// flush drops backlogs, if it is to do so, and returns how many notifications they
-// have.
+// flush returns the number of notifications in the backlogs and, with -yes, drops them.
 func (c *deliveryCall) flush(ctx context.Context, all []backlog) (notifications int, err error) {
 	for _, b := range all {
 		n := b.Notifications
@@ -452,17 +452,17 @@ func (c *deliveryCall) flush(ctx context.Context, all []backlog) (notifications 
 	return notifications, nil
 }
 
-// tell says what was done, or would be.
-func (c *deliveryCall) tell(what, format string, args ...any) error {
-	begin := "would " + what + " "
+// report writes the change that was made, or would be made with -yes.
+func (c *deliveryCall) report(verb, format string, args ...any) error {
+	begin := "would " + verb + " "
 	if c.yes {
-		begin = "done: " + what + " "
+		begin = "done: " + verb + " "
 	}
 	_, err := fmt.Fprintf(c.out, begin+format+"\n", args...)
 	return err
 }
 
-// forgetBacklogs drops what waits for the pushers of a user who has none any more.
+// forgetBacklogs drops the waiting notifications of a user whose pushers were removed.
 func (c *deliveryCall) forgetBacklogs(ctx context.Context, user mxid.UserID) error {
 	all, err := c.selectBacklogs(ctx, user)
 	if errors.Is(err, errNoQueue) || err == nil && len(all) == 0 {
@@ -476,5 +476,5 @@ func (c *deliveryCall) forgetBacklogs(ctx context.Context, user mxid.UserID) err
 	if err != nil {
 		return err
 	}
-	return c.tell("drop", "%d notifications that waited for %d pushers", n, len(all))
+	return c.report("drop", "%d notifications of %d pushers", n, len(all))
 }

@@ -21,20 +21,20 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// delivering is a host that delivers, to a gateway that does what a test says.
+// delivering is a host with delivery and a gateway that answers as a test says.
 type delivering struct {
-	*bed
+	*fixture
 	host   *pushfx.Push
 	stop   func()
 	events int
-	posted chan string // pushkeys of what was delivered
+	posted chan string // pushkeys of delivered notifications
 	answer atomic.Pointer[func(pushkey string) (module.GatewayAnswer, error)]
 }
 
 // deliver starts a host.
-func (b *bed) deliver(shards int) *delivering {
+func (b *fixture) deliver(shards int) *delivering {
 	b.t.Helper()
-	d := &delivering{bed: b, posted: make(chan string, 1000)}
+	d := &delivering{fixture: b, posted: make(chan string, 1000)}
 	d.isAway()
 	cfg := pushfx.DefaultConfig()
 	cfg.Delivery.Shards = shards
@@ -74,7 +74,7 @@ func (d *delivering) Post(_ context.Context, _ string, body []byte) (module.Gate
 	return answer, err
 }
 
-// isAway has pushers wait for an hour.
+// isAway makes the gateway tell pushers to wait for an hour.
 func (d *delivering) isAway() {
 	d.answers(func(string) (module.GatewayAnswer, error) {
 		return module.GatewayAnswer{Status: http.StatusServiceUnavailable, RetryAfter: time.Hour}, nil
@@ -89,7 +89,7 @@ func takes(string) (module.GatewayAnswer, error) {
 	return module.GatewayAnswer{Status: http.StatusOK}, nil
 }
 
-// notify sends users an event. Those who have no pusher get one.
+// notify sends users an event. Users without a pusher get one.
 func (d *delivering) notify(users ...mxid.UserID) {
 	d.t.Helper()
 	ctx, members := d.t.Context(), make([]match.Member, len(users))
@@ -112,8 +112,8 @@ func (d *delivering) notify(users ...mxid.UserID) {
 	}
 }
 
-// queues are what is to be delivered to a user's pushers.
-func (b *bed) queues(user mxid.UserID) (all []shownQueue) {
+// queues returns the backlogs of a user's pushers.
+func (b *fixture) queues(user mxid.UserID) (all []shownQueue) {
 	b.t.Helper()
 	r := b.want(exitOK, "queues", "show", string(user), "-json")
 	if err := json.Unmarshal([]byte(r.stdout), &all); err != nil {
@@ -122,31 +122,31 @@ func (b *bed) queues(user mxid.UserID) (all []shownQueue) {
 	return all
 }
 
-// until waits for something.
-func (b *bed) until(what string, is func() bool) {
+// until waits for a condition.
+func (b *fixture) until(what string, is func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); {
 		if time.Now().After(deadline) {
-			b.t.Fatalf("it does not come to this: %s", what)
+			b.t.Fatalf("timeout: %s", what)
 		}
 	}
 }
 
-// away has notifications wait for a user's pusher, whose gateway is told to wait for.
+// away makes a notification wait for a user's pusher, whose gateway is away.
 func (d *delivering) away(user mxid.UserID) {
 	d.t.Helper()
 	d.isAway()
 	d.notify(user)
 	d.until("the pusher waits", func() bool {
 		all := d.queues(user)
-		return len(all) == 1 && all[0].State == isWaiting && all[0].Last == "503"
+		return len(all) == 1 && all[0].State == stateWaits && all[0].Last == "503"
 	})
 }
 
 func TestQueuesAreShown(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
-	if r := b.ctl("queues"); r.status != exitFailure || !strings.Contains(r.stderr, "no queue") {
+	if r := b.ctl("queues"); r.status != exitFailure || !strings.Contains(r.stderr, "no host has started with pushfx.Delivery") {
 		t.Errorf("without a queue: status %d, %s", r.status, r.stderr)
 	}
 	d := b.deliver(8)
@@ -157,7 +157,7 @@ func TestQueuesAreShown(t *testing.T) {
 	d.notify(alice)
 	var q shownQueues
 	r := b.want(exitOK, "queues", "-json")
-	if err := json.Unmarshal([]byte(r.stdout), &q); err != nil || q.Backlogs != 1 || q.Trouble != 1 || q.NobodyAct {
+	if err := json.Unmarshal([]byte(r.stdout), &q); err != nil || q.Backlogs != 1 || q.Failing != 1 || q.Stalled {
 		t.Errorf("got %+v, %v", q, err)
 	}
 	if all := d.queues(alice); all[0].Notifications != 2 || all[0].Gateway != "https://push.example.org:443" || all[0].Attempts != 1 {
@@ -167,7 +167,7 @@ func TestQueuesAreShown(t *testing.T) {
 	if !strings.Contains(r.stdout, "503") || strings.Contains(r.stdout, secret) {
 		t.Errorf("got %s", r.stdout)
 	}
-	// Where no host sends, it says so.
+	// No host sends.
 	d.stop()
 	shard := delivery.ShardOf(alice, 8)
 	name := b.client.ZRange(t.Context(), b.keys.ShardDue(shard), 0, 0).Val()[0]
@@ -175,12 +175,11 @@ func TestQueuesAreShown(t *testing.T) {
 	if r := b.want(exitProblems, "queues"); !strings.Contains(r.stdout, "No host sends") {
 		t.Errorf("got %s", r.stdout)
 	}
-	if r := b.want(exitProblems, "queues", "show", string(alice)); !strings.Contains(r.stdout, isLate) {
+	if r := b.want(exitProblems, "queues", "show", string(alice)); !strings.Contains(r.stdout, stateLate) {
 		t.Errorf("got %s", r.stdout)
 	}
 }
 
-// It acts on what is stored, host or no host.
 func TestPushersAreRetried(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)
@@ -198,7 +197,7 @@ func TestPushersAreRetried(t *testing.T) {
 	d.until("it is delivered", func() bool { return d.queues(alice)[0].Notifications == 0 })
 }
 
-func TestWhatWaitsIsFlushed(t *testing.T) {
+func TestBacklogsAreFlushed(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)
 	d.away(alice)
@@ -216,7 +215,7 @@ func TestWhatWaitsIsFlushed(t *testing.T) {
 	}
 	for _, key := range d.client.Keys(t.Context(), "delivery:*").Val() {
 		if k := d.keys.Parse(key).Kind; k != stored.SeenKey && k != stored.DeliveryFormatKey {
-			t.Errorf("%s is left", key)
+			t.Errorf("%s still exists", key)
 		}
 	}
 }
@@ -224,7 +223,7 @@ func TestWhatWaitsIsFlushed(t *testing.T) {
 func TestGatewaysAreHeldAndOpened(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)
-	d.want(exitFailure, "gateways", "hold", "push.example.org") // which no pusher names
+	d.want(exitFailure, "gateways", "hold", "push.example.org") // no pusher uses it
 	d.answers(takes)
 	d.notify(alice)
 	<-d.posted
@@ -242,7 +241,7 @@ func TestGatewaysAreHeldAndOpened(t *testing.T) {
 			case <-time.After(100 * time.Millisecond):
 			}
 		}
-		return q.State == isGatewayHeld && time.Until(q.Due) > 6*time.Second // longer than a claim
+		return q.State == stateHeld && time.Until(q.Due) > 6*time.Second // longer than a claim
 	})
 	var all []shownGateway
 	r := d.want(exitOK, "gateways", "-json")
@@ -257,20 +256,20 @@ func TestGatewaysAreHeldAndOpened(t *testing.T) {
 	d.until("it is delivered", func() bool { return d.queues(alice)[0].Notifications == 0 })
 }
 
-func TestWhatWaitsIsForgottenWithItsUser(t *testing.T) {
+func TestForgetDropsBacklogs(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)
 	d.away(alice)
 	d.stop()
-	if r := d.want(exitOK, "forget", string(alice), "-yes"); !strings.Contains(r.stdout, "drop 1 notifications that waited for 1 pushers") {
+	if r := d.want(exitOK, "forget", string(alice), "-yes"); !strings.Contains(r.stdout, "drop 1 notifications of 1 pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
-	if r := d.want(exitOK, "queues", "show", string(alice)); !strings.Contains(r.stdout, "nothing is to be delivered") {
+	if r := d.want(exitOK, "queues", "show", string(alice)); !strings.Contains(r.stdout, "no waiting notifications") {
 		t.Errorf("got %s", r.stdout)
 	}
 }
 
-func TestATestIsSent(t *testing.T) {
+func TestSendTest(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
 	var answer atomic.Pointer[string]

@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// value is what a node answered for a key of the module's.
+// value is a node's reply for a key of the module.
 type value struct {
 	name string
 	stored.Key
@@ -21,22 +21,21 @@ type value struct {
 	fields map[string]string // of a hash of pushers
 }
 
-// valueState is what became of reading a value.
+// valueState is the outcome of reading a value.
 type valueState int
 
 const (
 	isStored    valueState = iota
-	isAbsent               // nothing is stored
-	isElsewhere            // another node of the cluster has it
-	isOtherType            // what is stored is of another type than the module's
+	isAbsent               // the key does not exist
+	isElsewhere            // the reply is MOVED or ASK
+	isOtherType            // the key has another type than the module's
 )
 
-// readValues reads the push rules, hashes and claims among some keys from a node
-// or a cluster, in one pipeline. Other keys are left out.
+// readValues reads the push rules, pusher hashes and claims among the keys, in one
+// pipeline. It skips other keys.
 func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
 	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
-	// The pipeline's own error is that of one of the commands.
-	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error {
+	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
 		for _, name := range names {
 			key := b.keys.Parse(name)
 			switch key.Kind {
@@ -59,10 +58,10 @@ func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, na
 	return values, nil
 }
 
-// readAnywhere reads the values of some kinds, also of keys that have moved from the
-// node meanwhile.
+// readAnywhere reads values of some kinds from a node, or from another node if a key has
+// just moved there.
 func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []string, kinds ...stored.KeyKind) ([]value, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	values, err := b.readValues(ctx, node, slices.DeleteFunc(slices.Clone(names), func(name string) bool {
 		return !slices.Contains(kinds, b.keys.Parse(name).Kind)
@@ -83,7 +82,7 @@ func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []
 	return append(here, there...), err
 }
 
-// fill takes the value from an answer.
+// fill sets the value and its state from an answer.
 func (v *value) fill(answer redis.Cmder) error {
 	err := answer.Err()
 	_, isMoved := redis.IsMovedError(err)
@@ -109,8 +108,7 @@ func (v *value) fill(answer redis.Cmder) error {
 	return nil
 }
 
-// owner is the user whose value it is, or the digest of a pushkey, which tells
-// nothing of it. What belongs to no user has its key.
+// owner returns the user, the digest of the pushkey, or, for other keys, the key.
 func (v *value) owner() string {
 	switch {
 	case v.Kind == stored.ClaimsKey:
@@ -121,8 +119,8 @@ func (v *value) owner() string {
 	return string(v.User)
 }
 
-// readClaims reads the claims to many pushkeys, wherever they are. Those that are
-// not there, or of another type, are empty.
+// readClaims reads the claims to many pushkeys. Missing claims, or keys of another type,
+// are empty.
 func (b *backend) readClaims(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
 	texts := make(map[pusher.Digest]string, len(digests))
 	for part := range slices.Chunk(digests, pageSize) {

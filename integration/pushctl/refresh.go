@@ -16,18 +16,18 @@ import (
 func refreshCommand() command {
 	return command{
 		name:    "refresh-defaults",
-		summary: "brings all stored sets to the current default rules",
-		about: "Brings the default rules in every user's set to the current ones, after the hosts were upgraded or\n" +
-			"have other features. The settings of users, enabled and actions, stay. A set with a default rule that\n" +
-			"is in no table is left alone, since the rule would be lost: -features and -default-rules name the\n" +
-			"rules that the hosts have, and -drop-others removes all others. Users' settings of features that are\n" +
-			"off are kept for the day when the feature is on again. Exit status 1 says that sets were left.",
+		summary: "brings all users' sets to the current default rules",
+		about: "Brings the default rules in every user's set to the current version, after an upgrade of the hosts or a\n" +
+			"change of their features. Users keep their choices, enabled and actions, also for features that are\n" +
+			"off. A set with an unknown default rule is left, since the rule would be lost: name the hosts' rules\n" +
+			"with -features and -default-rules, or drop unknown rules with -drop-others. Exit status 1: sets were\n" +
+			"left.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			f.addDurability()
 			p, r := f.pace(), &refresher{}
-			f.BoolVar(&r.dropOthers, "drop-others", false, "remove default rules that are in no table")
-			f.BoolVar(&r.list, "list", false, "list the users whose sets are left, with the reason")
+			f.BoolVar(&r.dropOthers, "drop-others", false, "remove unknown default rules")
+			f.BoolVar(&r.list, "list", false, "list users whose sets are left, with the reason")
 			return func(ctx context.Context, c *call) error {
 				r.call = c
 				return r.run(ctx, p)
@@ -36,7 +36,7 @@ func refreshCommand() command {
 	}
 }
 
-// refresher brings sets of rules to the current default rules, and counts them.
+// refresher brings sets to the current default rules and counts them.
 type refresher struct {
 	*call
 	dropOthers, list bool
@@ -53,17 +53,17 @@ func (r *refresher) run(ctx context.Context, p *pace) error {
 		}
 		return parallel(ctx, sets, r.refresh)
 	})
-	if errors.Is(err, errNothing) {
+	if errors.Is(err, errNoKeys) {
 		return err
 	}
-	fmt.Fprintf(r.out, "%d sets: %d refreshed, %d left with other default rules, %d unreadable\n", r.sets, r.refreshed, r.others, r.unreadable)
+	fmt.Fprintf(r.out, "%d sets: %d refreshed, %d left with unknown default rules, %d unreadable\n", r.sets, r.refreshed, r.others, r.unreadable)
 	if err == nil && r.others+r.unreadable > 0 {
 		err = errProblems
 	}
 	return err
 }
 
-// refresh refreshes a set if it is stale.
+// refresh refreshes a set unless it is current.
 func (r *refresher) refresh(ctx context.Context, set value) error {
 	if set.state == isAbsent {
 		return nil
@@ -76,7 +76,7 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 	case !e.Found || e.Rules.IsCurrent(defaults):
 		r.count(nil, set.User, "")
 	case !r.dropOthers && e.Rules.HasForeign(defaults):
-		r.count(&r.others, set.User, "default rules that are in no table")
+		r.count(&r.others, set.User, "unknown default rules")
 	default:
 		if err := r.host.RefreshDefaults(ctx, set.User); isRefused(err) {
 			r.count(&r.unreadable, set.User, fault.Details(err))
@@ -89,8 +89,8 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 	return nil
 }
 
-// count counts a set, also as one of its kind, and lists it with the reason for which it
-// is left, if there is one.
+// count counts a set, also in kind if it is not nil. It lists a set that is left, with the
+// reason why.
 func (r *refresher) count(kind *int, user mxid.UserID, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -18,19 +18,18 @@ func repairCommand() command {
 	return command{
 		name:    "repair",
 		summary: "repairs the problems that check finds",
-		about: "Finds what check finds and repairs what can be repaired without losing what a user chose. Without\n" +
-			"-yes it only tells what it would do. What cannot be read is first written to a file, which holds\n" +
-			"pushkeys and is for its owner's eyes; it is replaced only with -reset-damaged: push rules by the\n" +
-			"default ones, a pusher by none, which its device sets again. What waits for a pusher in trouble and\n" +
-			"cannot be read is dropped with it, without a file. Exit status 1 says that problems are left.",
+		about: "Repairs the problems of check where no choice of a user is lost. Without -yes it shows what it would\n" +
+			"do. Unreadable values are saved in a file, which holds pushkeys. With -reset-damaged they are then\n" +
+			"replaced: push rules by the default rules, a pusher by none, which its device sets again. Exit status\n" +
+			"1: problems are left.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			f.addDurability()
 			p, r := f.pace(), &repairer{report: newReport(), repaired: map[string]int64{}}
-			f.BoolVar(&r.yes, "yes", false, "repair; without it nothing is changed")
-			f.BoolVar(&r.list, "list", false, "list each problem with what became of it")
-			f.BoolVar(&r.resetDamaged, "reset-damaged", false, "replace what cannot be read, after it was saved")
-			f.StringVar(&r.save, "save", "", "`FILE` for what cannot be read (default pushctl-damaged-TIME.jsonl)")
+			f.BoolVar(&r.yes, "yes", false, "make the repairs")
+			f.BoolVar(&r.list, "list", false, "list each problem with its outcome")
+			f.BoolVar(&r.resetDamaged, "reset-damaged", false, "replace unreadable values, after saving them")
+			f.StringVar(&r.save, "save", "", "`FILE` for unreadable values (default pushctl-damaged-TIME.jsonl)")
 			return func(ctx context.Context, c *call) error {
 				r.call = c
 				return r.run(ctx, p)
@@ -39,7 +38,7 @@ func repairCommand() command {
 	}
 }
 
-// repairer repairs what a check finds.
+// repairer repairs the problems that a check finds.
 type repairer struct {
 	*call
 	yes, list, resetDamaged bool
@@ -48,8 +47,8 @@ type repairer struct {
 	report *report
 
 	mu       sync.Mutex
-	repaired map[string]int64 // or would be, without -yes
-	saved    *archive         // made when there is something to save
+	repaired map[string]int64 // without -yes, the repairable problems
+	saved    *archive         // created with the first unreadable value
 }
 
 func (r *repairer) run(ctx context.Context, p *pace) error {
@@ -57,22 +56,22 @@ func (r *repairer) run(ctx context.Context, p *pace) error {
 		return parallel(ctx, found, r.handle)
 	})
 	if err == nil && r.yes {
-		err = r.reconcilePushkeys(ctx) // some repairs leave it to that
+		err = r.reconcilePushkeys(ctx) // ends repairs that mark pushkeys as pending
 	}
 	if r.saved != nil {
 		err = errors.Join(err, r.saved.end(), r.saved.file.Close())
 	}
-	if errors.Is(err, errNothing) {
+	if errors.Is(err, errNoKeys) {
 		return err
 	}
 	return errors.Join(err, r.write(err))
 }
 
-// handle repairs a problem, or would without -yes, and counts it.
+// handle counts a problem and, with -yes, repairs it.
 func (r *repairer) handle(ctx context.Context, p problem) error {
-	left := r.whyLeft(p)
-	if r.yes && p.saved != nil {
-		if err := r.keep(*p.saved); err != nil {
+	left := r.reasonToLeave(p)
+	if r.yes && p.damaged != nil {
+		if err := r.saveDamaged(*p.damaged); err != nil {
 			return err
 		}
 	}
@@ -102,11 +101,11 @@ func (r *repairer) handle(ctx context.Context, p problem) error {
 	return nil
 }
 
-// whyLeft returns why a problem is left, nil if it can be repaired.
-func (r *repairer) whyLeft(p problem) error {
+// reasonToLeave returns why a problem is left, or nil if it can be repaired.
+func (r *repairer) reasonToLeave(p problem) error {
 	switch {
-	case p.left != nil:
-		return p.left
+	case p.refusal != nil:
+		return p.refusal
 	case p.repair == nil:
 		return errByHand
 	case p.remedy == byReset && !r.resetDamaged:
@@ -115,24 +114,23 @@ func (r *repairer) whyLeft(p problem) error {
 	return nil
 }
 
-// isRefusal reports whether an error says why a problem is left.
+// isRefusal reports whether an error is a reason to leave a problem, not a failure.
 func isRefusal(err error) bool {
 	reasons := []error{errByHand, errChanged, errDamaged, pushrule.ErrDuplicatesDiffer, pushrule.ErrForeignDefault}
 	return isRefused(err) || slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(err, reason) })
 }
 
-// isRefused reports whether a store or service would not do something, as opposed
-// to one that could not.
+// isRefused reports whether a store or service refused a call, rather than failed.
 func isRefused(err error) bool {
 	kind := fault.KindOf(err)
 	return err != nil && kind != fault.Internal && kind != fault.Unavailable
 }
 
-// isDamaged reports whether stored data cannot be read.
+// isDamaged reports whether stored data is unreadable.
 func isDamaged(err error) bool { return fault.KindOf(err) == fault.Database }
 
-// keep saves a record that cannot be read. It is on disk when keep returns.
-func (r *repairer) keep(what record) (err error) {
+// saveDamaged writes an unreadable record to disk.
+func (r *repairer) saveDamaged(damaged record) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.saved == nil {
@@ -143,11 +141,11 @@ func (r *repairer) keep(what record) (err error) {
 			return fmt.Errorf("-save: %w", err)
 		}
 	}
-	return errors.Join(r.saved.add(what), r.saved.sync())
+	return errors.Join(r.saved.add(damaged), r.saved.sync())
 }
 
-// write writes what was done, also by a repair that was not finished; errProblems
-// where a problem is left.
+// write writes the result, also after a failed repair. It returns errProblems if problems
+// are left.
 func (r *repairer) write(failed error) error {
 	found := r.report.Problems
 	if len(found) == 0 {
@@ -162,13 +160,13 @@ func (r *repairer) write(failed error) error {
 	for _, name := range slices.Sorted(maps.Keys(found)) {
 		left := found[name] - r.repaired[name]
 		isLeft = isLeft || left > 0 || !r.yes
-		rows = append(rows, []string{name, fmt.Sprint(found[name]), fmt.Sprint(r.repaired[name]), fmt.Sprint(left), r.next(name, left)})
+		rows = append(rows, []string{name, fmt.Sprint(found[name]), fmt.Sprint(r.repaired[name]), fmt.Sprint(left), r.nextStep(name, left)})
 	}
 	if err := writeTable(r.out, []string{"PROBLEM", "NUMBER", title, "LEFT", "WHAT TO DO"}, rows); err != nil {
 		return err
 	}
 	if r.saved != nil {
-		fmt.Fprintf(r.out, "\nWhat could not be read is in %s. It holds pushkeys.\n", r.save)
+		fmt.Fprintf(r.out, "\nUnreadable values are saved in %s, which holds pushkeys.\n", r.save)
 	}
 	if failed == nil && isLeft {
 		return errProblems
@@ -176,8 +174,8 @@ func (r *repairer) write(failed error) error {
 	return nil
 }
 
-// next says what is to be done next about problems of a kind.
-func (r *repairer) next(name string, left int64) string {
+// nextStep says what to do next about problems of a kind.
+func (r *repairer) nextStep(name string, left int64) string {
 	remedy := r.report.remedies[name]
 	switch {
 	case left == 0 && r.yes:

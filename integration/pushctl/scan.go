@@ -20,11 +20,11 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// pageSize is how many keys are asked for at once: few enough that no request
-// of a client waits for long behind them.
+// pageSize is the number of keys per SCAN and pipeline, small enough that requests of
+// clients do not wait long behind one.
 const pageSize = 250
 
-// limiter keeps to the rate; at most a page is taken at once.
+// limiter returns a limiter for the rate, with bursts of a page.
 func (p *pace) limiter() *rate.Limiter {
 	if p.rate == 0 {
 		return rate.NewLimiter(rate.Inf, 0)
@@ -32,49 +32,50 @@ func (p *pace) limiter() *rate.Limiter {
 	return rate.NewLimiter(rate.Limit(p.rate), p.page(pageSize))
 }
 
-// page is how many keys to take at once, so that a slow pace is an even one.
-func (p *pace) page(most int) int {
+// page returns how many keys to take at once. At a low rate, pages are small, so that the
+// load is even.
+func (p *pace) page(limit int) int {
 	if p.rate == 0 {
-		return most
+		return limit
 	}
-	return min(most, max(1, p.rate/10))
+	return min(limit, max(1, p.rate/10))
 }
 
-// bar returns a progress bar on stderr, which shows only on a terminal.
-func (p *pace) bar(doing string, total int64) *progressbar.ProgressBar {
+// bar returns a progress bar on stderr, visible on a terminal only.
+func (p *pace) bar(label string, total int64) *progressbar.ProgressBar {
 	visible := !p.quiet && term.IsTerminal(int(os.Stderr.Fd()))
 	return progressbar.NewOptions64(max(total, 1), progressbar.OptionSetVisibility(visible), progressbar.OptionSetWriter(os.Stderr),
-		progressbar.OptionSetDescription(doing), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
+		progressbar.OptionSetDescription(label), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
 		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
 }
 
-// scanner goes through the keys of all masters.
+// scanner visits the keys of all masters.
 type scanner struct {
 	*backend
 	pace    *pace
 	limiter *rate.Limiter
 	bar     *progressbar.ProgressBar
-	own     atomic.Int64 // keys of users
+	found   atomic.Int64 // keys of the module
 }
 
-// pageFunc handles a page of the keys of a node. Pages of several nodes are handled
-// at the same time.
+// pageFunc handles a page of a node's keys. Pages of several nodes are handled at the
+// same time.
 type pageFunc func(ctx context.Context, node *redis.Client, keys []string) error
 
-// errNothing is for a scan that found no key of the module's: the flags most likely
-// name another prefix or Redis than the hosts use.
-var errNothing = errors.New("there are no push rules or pushers")
+// errNoKeys is returned by a scan without a key of the module. The flags probably name
+// another prefix or Redis than the hosts use.
+var errNoKeys = errors.New("there are no push rules or pushers")
 
-// errMoved is for a scan that may have missed keys.
-var errMoved = errors.New("slots have moved, or a master was replaced meanwhile, so that keys may have been missed: run it again")
+// errTopologyChanged is returned by a scan that may have missed keys.
+var errTopologyChanged = errors.New("slots moved or a master was replaced during the scan, so it may have missed keys: run it again")
 
-// newScanner returns a scanner; doing is what the command does, for the bar.
-func (b *backend) newScanner(p *pace, doing string) *scanner {
-	return &scanner{backend: b, pace: p, limiter: p.limiter(), bar: p.bar(doing, 0)}
+// newScanner returns a scanner whose progress bar shows label.
+func (b *backend) newScanner(p *pace, label string) *scanner {
+	return &scanner{backend: b, pace: p, limiter: p.limiter(), bar: p.bar(label, 0)}
 }
 
-// scan calls page for all keys, for some of them twice. Errors: [errNothing],
-// [errMoved], those of page.
+// scan calls page for all keys, perhaps twice for a key. Errors: [errNoKeys],
+// [errTopologyChanged], errors of page.
 func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 	before, err := s.topology(ctx)
 	if err != nil {
@@ -98,9 +99,9 @@ func (s *scanner) scan(ctx context.Context, page pageFunc) error {
 	case err != nil:
 		return err
 	case before != after:
-		return errMoved
-	case s.own.Load() == 0:
-		return fmt.Errorf("%w under -key-prefix %q on %s", errNothing, s.keys.Prefix, s.servers)
+		return errTopologyChanged
+	case s.found.Load() == 0:
+		return fmt.Errorf("%w under -key-prefix %q on %s", errNoKeys, s.keys.Prefix, s.servers)
 	}
 	return nil
 }
@@ -111,7 +112,7 @@ func (s *scanner) scanNode(ctx context.Context, node *redis.Client, page pageFun
 		if err != nil {
 			return fmt.Errorf("SCAN on %s: %w", s.addressOf(node), err)
 		}
-		for part := range slices.Chunk(keys, s.pace.page(pageSize)) { // a reply may be longer than was asked for
+		for part := range slices.Chunk(keys, s.pace.page(pageSize)) { // a reply may exceed COUNT
 			if err := s.limiter.WaitN(ctx, len(part)); err != nil {
 				return err
 			}
@@ -131,16 +132,17 @@ func (s *scanner) handle(ctx context.Context, node *redis.Client, keys []string,
 	}
 	for _, key := range keys {
 		if kind := s.keys.Parse(key).Kind; kind == stored.RulesKey || kind == stored.PushersKey || kind == stored.ClaimsKey {
-			s.own.Add(1)
+			s.found.Add(1)
 		}
 	}
-	_ = s.bar.Add(len(keys)) // it is only shown
+	_ = s.bar.Add(len(keys))
 	return nil
 }
 
-// topology tells which runs of servers are masters, and which slots each has.
+// topology returns a text that differs once a master was replaced or restarted, or slots
+// have moved.
 func (b *backend) topology(ctx context.Context) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	var mu sync.Mutex
 	var all []string
@@ -177,14 +179,14 @@ func slotsIn(nodes string) (all []string) {
 		if len(fields) <= 8 || !strings.Contains(fields[2], "master") {
 			continue
 		}
-		own := slices.DeleteFunc(fields[8:], func(s string) bool { return strings.HasPrefix(s, "[") }) // those on their way
+		own := slices.DeleteFunc(fields[8:], func(s string) bool { return strings.HasPrefix(s, "[") }) // slots that are moving
 		all = append(all, fields[0]+" "+strings.Join(own, " "))
 	}
 	return all
 }
 
-// size is about how many keys there are, those of others included; 0 if the
-// login may not ask.
+// size returns about how many keys there are, other services' included; 0 if the login may
+// not ask.
 func (b *backend) size(ctx context.Context) int64 {
 	var n atomic.Int64
 	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
@@ -198,10 +200,10 @@ func (b *backend) size(ctx context.Context) int64 {
 	return n.Load()
 }
 
-// workers is how many changes are made at a time.
+// workers is the number of changes at a time.
 const workers = 16
 
-// parallel calls do for each of all, some at a time, until one fails.
+// parallel calls do for each element, [workers] at a time, until a call fails.
 func parallel[T any](ctx context.Context, all []T, do func(context.Context, T) error) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(workers)

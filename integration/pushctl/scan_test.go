@@ -6,10 +6,10 @@ import (
 	"testing"
 )
 
-// TestFindingNothingIsAnError has commands search where nothing of the module is.
-func TestFindingNothingIsAnError(t *testing.T) {
+// TestFindingNoKeysIsAnError runs commands on a Redis without keys of the module.
+func TestFindingNoKeysIsAnError(t *testing.T) {
 	t.Parallel()
-	for name, start := range map[string]func(*testing.T) *bed{"single": onOne, "cluster": onCluster} {
+	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			b := start(t)
@@ -26,7 +26,7 @@ func TestFindingNothingIsAnError(t *testing.T) {
 	}
 }
 
-func (b *bed) wantNothing(args ...string) {
+func (b *fixture) wantNothing(args ...string) {
 	b.t.Helper()
 	if r := b.ctl(args...); r.status != exitFailure || strings.Contains(r.stdout, "No problems") || !strings.Contains(r.stderr, "there are no push rules or pushers under -key-prefix") {
 		b.t.Errorf("%s: status %d\n%s%s", args, r.status, r.stdout, r.stderr)

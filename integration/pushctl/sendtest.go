@@ -22,27 +22,27 @@ func sendTestCommand() command {
 	return command{
 		name: "send-test", args: "USER",
 		summary: "sends a test notification to a user's pushers",
-		about: "Sends a notification of an event that there is not to each pusher of a user, from this machine, as the\n" +
-			"hosts send theirs, and shows the answers. It stores nothing, and removes no pusher that is rejected.\n" +
-			"Exit status 1 says that not all gateways have taken it.",
+		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
+			"like a host, and shows the answers. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
+			"a gateway did not accept it.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) {
-			f.StringVar(&c.pusher, "pusher", "", "`DIGEST` of the only pusher to send to, as queues show has it")
+			f.StringVar(&c.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; queues show has it")
 			f.StringVar(&c.allowed, "allowed-prefixes", "",
-				"`PREFIXES` of addresses that may be connected to although they are not public, as the\n"+
-					"hosts have them (PusherPolicy.AllowedPrefixes), with commas in between")
+				"the hosts' PusherPolicy.AllowedPrefixes: `PREFIXES` of addresses that are not public,\n"+
+					"separated by commas")
 			c.json = f.json()
 		}, func(ctx context.Context, c *deliveryCall) error { return c.sendTest(ctx) }),
 	}
 }
 
-// shownTest is how the gateway of a pusher has answered.
+// shownTest is the answer of a pusher's gateway.
 type shownTest struct {
 	Pusher  string               `json:"pusher"` // a digest
 	Gateway string               `json:"gateway,omitempty"`
 	Status  int                  `json:"status"` // 0 without an answer
 	Outcome delivery.PostOutcome `json:"outcome,omitempty"`
 	Took    float64              `json:"took_seconds"`
-	Why     string               `json:"why,omitempty"` // there is no answer
+	Why     string               `json:"why,omitempty"` // there was no answer
 }
 
 func (c *deliveryCall) sendTest(ctx context.Context) error {
@@ -95,7 +95,7 @@ func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.Us
 	return t
 }
 
-// writeTests shows the answers; errProblems if not all gateways have taken it.
+// writeTests writes the answers. It returns errProblems unless all gateways accepted.
 func (c *deliveryCall) writeTests(all []shownTest) (err error) {
 	if *c.json {
 		err = writeJSON(c.out, all)
@@ -123,7 +123,7 @@ func writeTestTable(w io.Writer, all []shownTest) error {
 	return writeTable(w, []string{"PUSHER", "GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}, rows)
 }
 
-// readPrefixes reads addresses as policies have them, separated by commas.
+// readPrefixes parses address prefixes separated by commas.
 func readPrefixes(text string) (prefixes []netip.Prefix, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part == "" {

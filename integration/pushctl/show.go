@@ -9,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -20,10 +19,9 @@ import (
 func showCommand() command {
 	return command{
 		name: "show", args: "USER",
-		summary: "shows what is stored for a user",
-		about: "Shows the push rules and pushers of a user as they are stored, with their keys. Pushkeys are\n" +
-			"credentials: a digest is shown, as it stands in the index. Of a pusher's data only the host of the URL\n" +
-			"is shown.",
+		summary: "shows a user's push rules and pushers",
+		about: "Shows a user's stored push rules and pushers with their keys and problems. A digest stands for each\n" +
+			"pushkey, which is a credential. Of a pusher's data it shows the host of the URL.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			asJSON := f.json()
@@ -32,7 +30,7 @@ func showCommand() command {
 	}
 }
 
-// shownUser is what is stored for a user.
+// shownUser is a user's stored data.
 type shownUser struct {
 	User     mxid.UserID     `json:"user"`
 	Node     string          `json:"node"`
@@ -41,10 +39,10 @@ type shownUser struct {
 	Problems []listedProblem `json:"problems"`
 }
 
-// shownKeyed is what rules and pushers have in common.
+// shownKeyed has the common fields of rules and pushers.
 type shownKeyed struct {
 	Key     string `json:"key"`
-	Bytes   int    `json:"bytes"` // 0 if nothing is stored
+	Bytes   int    `json:"bytes"` // 0 without a stored value
 	Version int64  `json:"version,omitempty"`
 	Changes int64  `json:"changes,omitempty"`
 }
@@ -101,9 +99,9 @@ func (c *call) show(ctx context.Context, asJSON bool) error {
 	return err
 }
 
-// shown reads what is stored for a user.
+// shown reads a user's data.
 func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	names := []string{c.keys.Rules(user), c.keys.Pushers(user)}
 	s := shownUser{User: user, Problems: []listedProblem{}}
@@ -121,10 +119,10 @@ func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	if err != nil {
 		return s, err
 	}
-	d := &doubts{backend: c.backend}
-	d.add(x.doubtful)
-	sure, err := d.decide(ctx)
-	for _, p := range append(x.sure, sure...) {
+	u := &unconfirmed{backend: c.backend}
+	u.add(x.unconfirmed)
+	confirmed, err := u.confirm(ctx)
+	for _, p := range append(x.problems, confirmed...) {
 		s.Problems = append(s.Problems, p.listed())
 	}
 	return s, err
@@ -176,7 +174,7 @@ func (c *call) shownPushers(v value) shownPushers {
 	return s
 }
 
-// urlHost returns the host of the URL in a pusher's data, if there is one.
+// urlHost returns the host of the URL in a pusher's data, or an empty text.
 func urlHost(data string) string {
 	var parsed struct {
 		URL string `json:"url"`
@@ -191,7 +189,6 @@ func urlHost(data string) string {
 	return u.Host
 }
 
-// write tells it in lines.
 func (s shownUser) write(w io.Writer) {
 	fmt.Fprintf(w, "%s on %s\n\n", printable(string(s.User)), s.Node)
 	s.Rules.write(w)
@@ -206,7 +203,7 @@ func (s shownUser) write(w io.Writer) {
 	}
 }
 
-// write writes the key and what is told of it.
+// write writes a heading with the key.
 func (k shownKeyed) write(w io.Writer, what string) {
 	fmt.Fprintf(w, "%s: %s\n  ", what, printable(k.Key))
 	switch {
@@ -255,14 +252,4 @@ func (s shownPushers) write(w io.Writer) {
 	if len(s.Pushers) > 0 {
 		fmt.Fprintln(w)
 	}
-}
-
-// printable is a text that users chose, without what a terminal obeys.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return unicode.ReplacementChar
-	}, text)
 }

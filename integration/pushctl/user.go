@@ -13,24 +13,23 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// userChange is a command that takes something away from a user.
+// userChange is a command that removes or replaces a user's data.
 type userChange struct {
-	what string // it does
+	verb string // such as "forget"
 	yes  bool
-	save string // the file for what was there
+	save string // a file for the former data
 
-	check func(c *call, user mxid.UserID, there []record) error // refuses it
+	check func(c *call, user mxid.UserID, stored []record) error // may refuse the change
 	do    func(ctx context.Context, c *call, user mxid.UserID) error
 }
 
-// addTo adds the flags of the change.
 func (u *userChange) addTo(f *flags) {
 	f.addDurability()
-	f.BoolVar(&u.yes, "yes", false, "do it; without it nothing is changed")
-	f.StringVar(&u.save, "save", "", "`FILE` for what was there, which holds pushkeys (no file: none is kept)")
+	f.BoolVar(&u.yes, "yes", false, "make the change; without it, show the change")
+	f.StringVar(&u.save, "save", "", "`FILE` for the former data, which holds pushkeys (default none)")
 }
 
-// run checks and saves what is stored for the user, and then makes the change.
+// run checks and saves the user's data, and then makes the change.
 func (u *userChange) run(ctx context.Context, c *call) error {
 	user, err := c.userArgument()
 	if err != nil {
@@ -44,7 +43,7 @@ func (u *userChange) run(ctx context.Context, c *call) error {
 		return err
 	}
 	if !u.yes {
-		_, err := fmt.Fprintf(c.out, "would %s %s, who has %s (-yes does it)\n", u.what, printable(string(user)), describe(records))
+		_, err := fmt.Fprintf(c.out, "would %s %s, who has %s (-yes does it)\n", u.verb, printable(string(user)), describe(records))
 		return err
 	}
 	if u.save != "" {
@@ -55,13 +54,13 @@ func (u *userChange) run(ctx context.Context, c *call) error {
 	if err := u.do(ctx, c, user); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(c.out, "done: %s %s, who had %s\n", u.what, printable(string(user)), describe(records))
+	_, err = fmt.Fprintf(c.out, "done: %s %s, who had %s\n", u.verb, printable(string(user)), describe(records))
 	return err
 }
 
-// recordsOfUser reads what is stored for a user.
+// recordsOfUser reads a user's data.
 func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, error) {
-	ctx, cancel := context.WithTimeout(ctx, replyLimit)
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
 	if err != nil {
@@ -69,7 +68,7 @@ func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, e
 	}
 	records, others := recordsOf(values)
 	if others > 0 {
-		return nil, errors.New("a key of the user is of another type: look at it by hand")
+		return nil, errors.New("a key of the user has the wrong type: look at it by hand")
 	}
 	return records, nil
 }
@@ -99,19 +98,19 @@ func resetCommand() command {
 	return command{
 		name: "reset", args: "USER",
 		summary: "gives a user the default push rules",
-		about: "Replaces the push rules of a user, readable or not, by the default ones; the user's clients notice at\n" +
-			"their next sync. Pushers stay. A user who has no push rules is refused, unless -create is given: the id\n" +
-			"may be mistyped. Without -yes it only tells what it would do. What was there is first written to a\n" +
-			"file, from which import -overwrite brings it back.",
+		about: "Replaces a user's push rules, readable or not, by the default rules. Clients notice at their next\n" +
+			"sync. Pushers stay. A user without push rules is refused, since the id may be mistyped; -create\n" +
+			"allows it. Without -yes it shows what it would do. With -save, import -overwrite brings the former\n" +
+			"data back.",
 		setup: func(f *flags) runner {
-			u := &userChange{what: "give the default push rules to", do: resetRules}
-			create := f.Bool("create", false, "also give them to a user who has no push rules")
-			u.check = func(c *call, user mxid.UserID, there []record) error {
-				if *create || slices.ContainsFunc(there, func(r record) bool { return r.event != nil }) {
+			u := &userChange{verb: "give the default push rules to", do: resetRules}
+			create := f.Bool("create", false, "accept a user without push rules")
+			u.check = func(c *call, user mxid.UserID, stored []record) error {
+				if *create || slices.ContainsFunc(stored, func(r record) bool { return r.event != nil }) {
 					return nil
 				}
-				return fmt.Errorf("%s has %s under -key-prefix %q, so that there is nothing to reset (-create gives them push rules)",
-					printable(string(user)), describe(there), c.keys.Prefix)
+				return fmt.Errorf("%s has %s under -key-prefix %q, so there is nothing to reset (-create gives the user push rules)",
+					printable(string(user)), describe(stored), c.keys.Prefix)
 			}
 			f.addDefaultRules()
 			u.addTo(f)
@@ -120,8 +119,8 @@ func resetCommand() command {
 	}
 }
 
-// resetRules gives a user the default rules. An event that cannot be read is replaced
-// only as it was seen.
+// resetRules gives a user the default rules. It replaces an unreadable event only if the
+// event has not changed since it was read.
 func resetRules(ctx context.Context, c *call, user mxid.UserID) error {
 	defaults := c.defaults.For(user)
 	_, err := c.rules.Update(ctx, user, func(rules *pushrule.Ruleset, _ bool) error {
@@ -131,38 +130,38 @@ func resetRules(ctx context.Context, c *call, user mxid.UserID) error {
 	if fault.KindOf(err) != fault.Database {
 		return err
 	}
-	reading, cancel := context.WithTimeout(ctx, replyLimit)
+	reading, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
 	text, err := c.client.Get(reading, c.keys.Rules(user)).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
 		return err
 	}
-	return ifDone(c.rules.Replace(ctx, user, &text, eventOf(defaults)))
+	return orChanged(c.rules.Replace(ctx, user, &text, eventOf(defaults)))
 }
 
 func forgetCommand() command {
 	return command{
 		name: "forget", args: "USER",
-		summary: "removes all that is stored for a user",
-		about: "Removes the push rules and pushers of a user, readable or not, and what the index of pushkeys has of\n" +
-			"them, as the hosts do when a user is deactivated, and has the hosts drop what waits for the pushers. An\n" +
-			"active user gets the default rules again at the next request. Without -yes it only tells what it would\n" +
-			"do. Exit status 1 says that nothing is stored for the user: the id may be mistyped.",
+		summary: "removes a user's data and waiting notifications",
+		about: "Removes a user's push rules and pushers, readable or not, their claims in the index of pushkeys, and\n" +
+			"their waiting notifications, as hosts do when a user is deactivated. An active user gets the default\n" +
+			"rules at the next request. Without -yes it shows what it would do. Exit status 1: the user has no\n" +
+			"data, and the id may be mistyped.",
 		setup: func(f *flags) runner {
-			u := &userChange{what: "forget", check: checkForget, do: forgetUser}
+			u := &userChange{verb: "forget", check: checkForget, do: forgetUser}
 			u.addTo(f)
 			return u.run
 		},
 	}
 }
 
-// checkForget says so where nothing is stored for the user.
-func checkForget(c *call, user mxid.UserID, there []record) error {
-	if len(there) > 0 {
+// checkForget reports a user without data.
+func checkForget(c *call, user mxid.UserID, stored []record) error {
+	if len(stored) > 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(c.out, "%s has %s under -key-prefix %q, so that there is nothing to forget\n",
-		printable(string(user)), describe(there), c.keys.Prefix)
+	_, err := fmt.Fprintf(c.out, "%s has %s under -key-prefix %q, so there is nothing to forget\n",
+		printable(string(user)), describe(stored), c.keys.Prefix)
 	return errors.Join(err, errProblems)
 }
 

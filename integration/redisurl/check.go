@@ -10,12 +10,10 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// checkLimit bounds the check, all addresses together.
-const checkLimit = 5 * time.Second
+// checkTimeout bounds the check of all addresses together.
+const checkTimeout = 5 * time.Second
 
-// Check asks the servers what they are, so that a mode that does not fit them
-// is told before the first command. The first address that answers
-// decides.
+// Check compares the mode with the servers'. The first address that answers decides.
 func (s Servers) Check(ctx context.Context) error {
 	if s.Mode == Embedded {
 		return nil
@@ -32,7 +30,7 @@ func (s Servers) Check(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// silentError tells of a server that did not answer, or not as a Redis.
+// silentError is the error of a server that did not answer as a Redis does.
 type silentError struct {
 	address string
 	cause   error
@@ -44,9 +42,9 @@ func (e *silentError) Error() string {
 
 func (e *silentError) Unwrap() error { return e.cause }
 
-// checkServer asks one server.
+// checkServer checks one server.
 func (s Servers) checkServer(ctx context.Context, address string) error {
-	ctx, cancel := context.WithTimeout(ctx, checkLimit/time.Duration(len(s.shared().addresses)))
+	ctx, cancel := context.WithTimeout(ctx, checkTimeout/time.Duration(len(s.shared().addresses)))
 	defer cancel()
 	login := s.shared()
 	client := s.node(redis.Options{
@@ -55,13 +53,13 @@ func (s Servers) checkServer(ctx context.Context, address string) error {
 	defer client.Close()
 	info, err := client.Info(ctx, "server").Result()
 	if redis.HasErrorPrefix(err, "NOPERM") {
-		return nil // not allowed to ask; the module's own check comes next
+		return nil // the module's own check follows
 	}
 	if err != nil {
 		return refusal(address, err)
 	}
 	if found := modeIn(info); found != "" && found != s.Mode {
-		return fmt.Errorf("the Redis at %s runs in %s mode, which -redis-mode %s does not fit", address, found, s.Mode)
+		return fmt.Errorf("the Redis at %s runs in %s mode, not in -redis-mode %s", address, found, s.Mode)
 	}
 	switch s.Mode {
 	case Sentinel:
@@ -72,8 +70,7 @@ func (s Servers) checkServer(ctx context.Context, address string) error {
 	return nil
 }
 
-// checkSlots asks a node of a cluster whether any node has slots: none has before the
-// cluster is created.
+// checkSlots checks that a cluster has slots, which it gets when it is created.
 func checkSlots(ctx context.Context, client *redis.Client, address string) error {
 	slots, err := client.Do(ctx, "CLUSTER", "SLOTS").Slice() // Redis 6.2 has no CLUSTER SHARDS
 	if err == nil && len(slots) == 0 {
@@ -85,7 +82,7 @@ func checkSlots(ctx context.Context, client *redis.Client, address string) error
 	return refusal(address, err)
 }
 
-// checkMaster asks a sentinel whether it watches the master.
+// checkMaster checks that a sentinel watches the master.
 func (s Servers) checkMaster(ctx context.Context, client *redis.Client, address string) error {
 	err := client.Do(ctx, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", s.Master()).Err()
 	if errors.Is(err, redis.Nil) {
@@ -94,7 +91,7 @@ func (s Servers) checkMaster(ctx context.Context, client *redis.Client, address 
 	return refusal(address, err)
 }
 
-// refusal tells an answer that is an error from no answer.
+// refusal distinguishes an error reply from no reply.
 func refusal(address string, err error) error {
 	var answer redis.Error
 	switch {
@@ -106,8 +103,7 @@ func refusal(address string, err error) error {
 	return &silentError{address, err}
 }
 
-// modeIn returns the mode that a server's INFO names, empty if it names
-// none.
+// modeIn returns the mode in a server's INFO, or an empty one.
 func modeIn(info string) Mode {
 	_, rest, _ := strings.Cut(info, "\r\nredis_mode:")
 	mode, _, _ := strings.Cut(rest, "\r\n")

@@ -8,21 +8,21 @@ import (
 	"strings"
 )
 
-// Flags are the flags that say which Redis to use, as they were given.
+// Flags has the values of the flags that name a Redis.
 type Flags struct {
 	Mode                               string
 	Where, Master                      string
 	PasswordFile, SentinelPasswordFile string
 }
 
-// The environment variables that hold passwords.
+// Environment variables with passwords.
 const (
 	PasswordVariable         = "REDIS_PASSWORD"
 	SentinelPasswordVariable = "REDIS_SENTINEL_PASSWORD"
 )
 
-// Add adds the flags, which fill f. Mode is the default of -redis-mode, and
-// modes explains which there are.
+// Add adds the flags, which fill f. Mode is the default of -redis-mode, and modes lists the
+// modes in its text.
 func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
 	flags.StringVar(&f.Mode, "redis-mode", string(mode), "`MODE` of the Redis: "+modes)
 	flags.StringVar(&f.Where, "redis", "",
@@ -40,9 +40,8 @@ func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
 		"`FILE` with the password of the sentinels themselves, in the same way; else\n$"+SentinelPasswordVariable+" is it")
 }
 
-// Servers reads the flags, and the passwords that they do not hold: from the
-// files that they name, or else from the environment. Its errors repeat nothing
-// of what may be a password.
+// Servers returns the servers of the flags. Passwords come from the URL, a file or the
+// environment. Errors do not repeat text that may be a password.
 func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	s, err := Parse(Mode(f.Mode), f.Where, f.Master)
 	if err != nil {
@@ -71,7 +70,7 @@ func (f *Flags) Servers(environment func(name string) string) (Servers, error) {
 	return s, nil
 }
 
-// fill adds the password from a file or, if none is named, the one given.
+// fill sets a password from a file or, without a file, from otherwise.
 func fill(password *string, name, file, otherwise string) error {
 	switch {
 	case *password != "" && file != "":
@@ -93,7 +92,7 @@ func fill(password *string, name, file, otherwise string) error {
 	return nil
 }
 
-// WithoutLogin blanks the user and password of a URL in a text.
+// WithoutLogin replaces user and password of a URL by asterisks.
 func WithoutLogin(text string) string {
 	scheme, rest, isURL := strings.Cut(text, "://")
 	if at := strings.LastIndex(rest, "@"); isURL && at >= 0 {

@@ -1,5 +1,5 @@
-// Package redisurl says which Redis a command uses, as its flags tell, and
-// connects to it: a single server, one behind sentinels, or a cluster.
+// Package redisurl parses the flags that name a Redis, and connects to it: a single server,
+// a master behind sentinels, or a cluster.
 package redisurl
 
 import (
@@ -18,37 +18,37 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Mode says what kind of Redis to connect to. It is never guessed. Except for
-// Embedded, the names are those that a Redis gives to itself.
+// Mode is the kind of Redis to connect to. It is never guessed. Except for Embedded, the
+// names are the values of redis_mode in INFO.
 type Mode string
 
 // The modes.
 const (
-	Embedded   Mode = "embedded" // in the process of the command, which starts it
+	Embedded   Mode = "embedded" // started by the command in its process
 	Standalone Mode = "standalone"
 	Sentinel   Mode = "sentinel"
 	Cluster    Mode = "cluster"
 )
 
-// Servers says where the Redis is and how to log in.
+// Servers has the addresses of a Redis and the logins.
 type Servers struct {
-	Mode        Mode
-	LongestWait time.Duration // of a server for the durability of a change
+	Mode    Mode
+	MaxWait time.Duration // the longest wait for a change's durability
 
 	single    redis.Options // also of an embedded Redis
 	sentinels redis.FailoverOptions
 	cluster   redis.ClusterOptions
 }
 
-// EmbeddedAt returns the servers for a Redis that the command has started.
+// EmbeddedAt returns the Servers of a Redis that the command has started.
 func EmbeddedAt(address string) Servers {
 	return Servers{Mode: Embedded, single: redis.Options{Addr: address}}
 }
 
-// defaultMaster is the name that a sentinel's own example gives to a master.
+// defaultMaster is the master's name in the example of Redis.
 const defaultMaster = "mymaster"
 
-// shared are the settings that all modes have; the login is that of the addresses.
+// shared has the settings of all modes. The login is for the addresses.
 type shared struct {
 	addresses      []string
 	user, password string
@@ -67,10 +67,10 @@ func (s Servers) shared() shared {
 	return shared{[]string{s.single.Addr}, s.single.Username, s.single.Password, s.single.TLSConfig}
 }
 
-// Master is the name of the master that the sentinels watch.
+// Master returns the name of the master that the sentinels watch.
 func (s Servers) Master() string { return s.sentinels.MasterName }
 
-// String names the mode and the addresses, without the logins.
+// String returns the mode and the addresses, without logins.
 func (s Servers) String() string {
 	shared := s.shared()
 	text := string(s.Mode) + " at " + strings.Join(shared.addresses, ", ")
@@ -83,13 +83,13 @@ func (s Servers) String() string {
 	return text
 }
 
-// HasPassword reports whether there is a password for any of the servers.
+// HasPassword reports whether any of the servers has a password.
 func (s Servers) HasPassword() bool {
 	return s.shared().password != "" || s.sentinels.Password != ""
 }
 
-// Parse reads the values of -redis-mode, -redis and -redis-master. Its errors
-// repeat nothing of where: what is not understood may be a part of a password.
+// Parse parses the values of -redis-mode, -redis and -redis-master. Its errors do not
+// repeat where, which may hold a password.
 func Parse(mode Mode, where, master string) (Servers, error) {
 	switch {
 	case !slices.Contains([]Mode{Embedded, Standalone, Sentinel, Cluster}, mode):
@@ -131,14 +131,14 @@ func checkAddresses(all []string) error {
 	return nil
 }
 
-// errNotUnderstood takes the place of the Redis client's errors, which repeat the URL.
+// errNotUnderstood replaces the Redis client's errors, which repeat the URL.
 var errNotUnderstood = errors.New("not understood: want HOST:PORT, of sentinels or a cluster several with commas, or a URL " +
 	"that go-redis takes in this mode (redis:// or rediss://, a number as database, no unknown option, and in user and " +
 	"password all but letters and digits percent-encoded)")
 
-// read reads a URL as the Redis client does: with sentinels, user and password are
-// theirs. It refuses a part that the client would ignore, which may be the rest of a
-// password.
+// read parses a URL as the Redis client does: with sentinels, user and password are for
+// the sentinels. It refuses a part that the client would ignore, since it may be the rest
+// of a password.
 func (s *Servers) read(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Fragment != "" || s.Mode == Cluster && strings.Trim(u.Path, "/") != "" {
@@ -155,7 +155,7 @@ func (s *Servers) read(text string) error {
 	if err != nil {
 		return errNotUnderstood
 	}
-	if t := s.shared().tls; t != nil { // each server has a name of its own
+	if t := s.shared().tls; t != nil { // servers have different names
 		t.ServerName, t.MinVersion = "", tls.VersionTLS12
 	}
 	return checkAddresses(s.shared().addresses)
@@ -169,23 +169,23 @@ func parse[T any](into *T, text string, read func(string) (*T, error)) error {
 	return err
 }
 
-// The settings of the Redis client. The module gives each operation 5 s in
-// all, which must leave time for a second try.
+// Settings of the Redis client. They leave time for a second try within the 5 s that the
+// module gives an operation.
 const (
-	replyTimeout = time.Second            // to write a command, and to read its answer
-	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or a silent sentinel is kept
+	replyTimeout = time.Second            // for a command, and for its reply
+	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or the client keeps a silent sentinel
 	dialTries    = 2
 
-	// poolLimit is how long a request waits for a connection to a server all of
-	// whose connections wait for replies, before it turns to another.
+	// poolLimit is how long a request waits for a free connection to a server before it
+	// tries another server.
 	poolLimit = 500 * time.Millisecond
 
-	// topologyAge is how long a failover can stay unnoticed. The client's
-	// default is a minute.
+	// topologyAge is how long a failover can stay unnoticed. The client's default is a
+	// minute.
 	topologyAge = time.Second
 )
 
-// Client returns a client for the mode, whatever the number of addresses.
+// Client returns a client for the mode.
 func (s Servers) Client() redis.UniversalClient {
 	switch s.Mode {
 	case Sentinel:
@@ -203,23 +203,21 @@ func (s Servers) Client() redis.UniversalClient {
 	return s.node(s.single)
 }
 
-// node returns a client of a single server.
+// node returns a client for a single server.
 func (s Servers) node(o redis.Options) *redis.Client {
 	s.limit(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	o.DialerRetries, o.ContextTimeoutEnabled, o.MaintNotificationsConfig = dialTries, true, noMaintenance()
 	return redis.NewClient(&o)
 }
 
-// limit sets the timeouts that the URL does not have: longer than the server may take
-// to keep a change.
+// limit sets the timeouts that the URL lacks: longer than a wait for a change's durability.
 func (s Servers) limit(dial, read, write *time.Duration) {
-	reply := max(replyTimeout, s.LongestWait+dialReserve)
+	reply := max(replyTimeout, s.MaxWait+dialReserve)
 	*read, *write = cmp.Or(*read, reply), cmp.Or(*write, reply)
 	*dial = cmp.Or(*dial, *read+dialReserve)
 }
 
-// noMaintenance turns off the announcements of planned maintenance, which most
-// servers do not know and refuse.
+// noMaintenance turns off announcements of planned maintenance, which most servers refuse.
 func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
@@ -230,7 +228,7 @@ func ValidAddress(address string) bool {
 	return err == nil && ValidPort(port)
 }
 
-// ValidPort reports whether a port is the number of one.
+// ValidPort reports whether a text is a port number.
 func ValidPort(port string) bool {
 	_, err := strconv.ParseUint(port, 10, 16)
 	return err == nil

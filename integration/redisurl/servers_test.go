@@ -5,7 +5,7 @@ import "testing"
 // login is a user and a password.
 type login struct{ user, password string }
 
-// logins are those of the data's servers, and of the sentinels.
+// logins returns the logins for the data's servers and for the sentinels.
 func (s Servers) logins() (data, own login) {
 	switch s.Mode {
 	case Sentinel:
@@ -16,13 +16,13 @@ func (s Servers) logins() (data, own login) {
 	return login{s.single.Username, s.single.Password}, login{}
 }
 
-func TestFlagsSayWhereTheRedisIs(t *testing.T) {
+func TestFlagsNameTheRedis(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name          string
 		mode          Mode
 		where, master string
-		want          string // as told to the user
+		want          string // String
 		login, own    login
 		database      int
 	}{

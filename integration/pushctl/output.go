@@ -2,18 +2,21 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
 	"text/tabwriter"
+	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
-// maxColumns is how wide a table may be.
+// maxColumns is the width of a terminal.
 const maxColumns = 100
 
-// writeTable writes a table with a heading for each column or, where a row is too wide
-// for a terminal, a block for each row. Empty cells at the end of a row are left out.
+// writeTable writes a table with headings. If a row is wider than a terminal, it writes a
+// block for each row instead.
 func writeTable(w io.Writer, head []string, rows [][]string) error {
 	var text bytes.Buffer
 	table := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
@@ -24,7 +27,7 @@ func writeTable(w io.Writer, head []string, rows [][]string) error {
 		return err
 	}
 	for line := range strings.Lines(text.String()) {
-		if utf8.RuneCountInString(line) > maxColumns+1 { // with its end
+		if utf8.RuneCountInString(line) > maxColumns+1 { // with the line feed
 			return writeBlocks(w, head, rows)
 		}
 	}
@@ -32,7 +35,7 @@ func writeTable(w io.Writer, head []string, rows [][]string) error {
 	return err
 }
 
-// writeBlocks writes the first cell of each row, and the others below it.
+// writeBlocks writes the first cell of each row, and its other cells below.
 func writeBlocks(w io.Writer, head []string, rows [][]string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for i, row := range rows {
@@ -45,4 +48,26 @@ func writeBlocks(w io.Writer, head []string, rows [][]string) error {
 		}
 	}
 	return table.Flush()
+}
+
+// writeJSON writes a value on a line.
+func writeJSON(w io.Writer, value any) error {
+	encoder := json.NewEncoder(w)
+	encoder.SetEscapeHTML(false)
+	return encoder.Encode(value)
+}
+
+// timeOf returns the time of a version or claim.
+func timeOf(microseconds int64) string {
+	return time.UnixMicro(microseconds).UTC().Format(time.RFC3339)
+}
+
+// printable replaces characters of a user's text that a terminal would obey.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return unicode.ReplacementChar
+	}, text)
 }
