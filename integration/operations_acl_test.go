@@ -358,7 +358,7 @@ const (
 	identityACL   = "### ACL: more for a quiet ACL LOG"
 	databaseACL   = "### ACL: more for a database other than 0"
 	sentinelACL   = "### ACL: the sentinels themselves"
-	checkerACL    = "### ACL: a user who only looks"
+	checkerACL    = "### ACL: a read-only user"
 	examplePrefix = "hs1:"
 )
 

@@ -179,5 +179,5 @@ func TestSizesOfPushersAreOnThePage(t *testing.T) {
 		bytes += s.bytes(key) - owned
 		shares += float64(n)
 	}
-	wantNear(t, "sharer", page["each further user who shares a pushkey"], bytes/shares)
+	wantNear(t, "sharer", page["each further user sharing a pushkey"], bytes/shares)
 }

@@ -144,15 +144,15 @@ func (g *guarded) work() (trouble []string) {
 		want int
 		args []string
 	}{
-		{1, []string{"check", "-quiet"}},
-		{0, []string{"repair", "-quiet", "-yes", "-reset-damaged", "-save", g.file()}},
-		{0, []string{"refresh-defaults", "-quiet"}},
-		{0, []string{"export", "-quiet", archive}},
+		{1, []string{"check"}},
+		{0, []string{"repair", "-yes", "-reset-damaged", "-save", g.file()}},
+		{0, []string{"refresh-defaults"}},
+		{0, []string{"export", archive}},
 		{0, []string{"reset", "-yes", string(alice)}},
 		{0, []string{"forget", "-yes", string(bob)}},
-		{0, []string{"import", "-quiet", "-overwrite", archive}},
+		{0, []string{"import", "-overwrite", archive}},
 		{0, []string{"show", string(bob)}},
-		{0, []string{"check", "-quiet"}},
+		{0, []string{"check"}},
 	} {
 		args := append(slices.Clone(call.args), "-redis-password-file", password)
 		if r := g.ctl(args...); r.status != call.want {
@@ -163,7 +163,7 @@ func (g *guarded) work() (trouble []string) {
 }
 
 // pushctlACL is the heading of the page above the user of pushctl.
-const pushctlACL = "### ACL: a user of pushctl, who changes"
+const pushctlACL = "### ACL: a user for pushctl"
 
 // unused returns the commands of rules that no server has run.
 func (g *guarded) unused(rules []string) []string {
@@ -210,7 +210,7 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 	}
 	_, toLook := operatorsUser(t, "### ACL: more for pushctl, where hosts include `pushfx.Delivery`")
 	_, toChange := operatorsUser(t, "### ACL: more for pushctl to change the queue")
-	for heading, more := range map[string][]string{"### ACL: a user who only looks": toLook, pushctlACL: slices.Concat(toLook, toChange)} {
+	for heading, more := range map[string][]string{"### ACL: a read-only user": toLook, pushctlACL: slices.Concat(toLook, toChange)} {
 		name, rules := operatorsUser(t, heading)
 		server := redistest.Single(t)
 		g := newGuarded(t, name, []*redistest.Server{server}, "-redis", server.Addr())

@@ -86,13 +86,12 @@ func (f *flags) addDurability() {
 		"`DURABILITY` that each change waits for: none, replicas:N, aof or replicas:N,aof")
 }
 
-// pace limits how fast a command goes through keys, and says whether it shows progress.
+// pace limits how fast a command goes through keys.
 type pace struct {
-	rate  int // keys per second; 0 is no limit
-	quiet bool
+	rate int // keys per second; 0 is no limit
 }
 
-// pace adds -rate and -quiet.
+// pace adds -rate.
 func (f *flags) pace() *pace {
 	p := &pace{}
 	f.Func("rate", "at most `KEYS` per second (default no limit)", func(text string) (err error) {
@@ -101,7 +100,6 @@ func (f *flags) pace() *pace {
 		}
 		return nil
 	})
-	f.BoolVar(&p.quiet, "quiet", false, "show no progress bar")
 	return p
 }
 

@@ -98,7 +98,7 @@ const importBatch = 512
 
 // storeAll reads the archive again and stores its records.
 func (i *importer) storeAll(ctx context.Context, file io.Reader, records int64) error {
-	batch, limiter, bar := make([]record, 0, importBatch), i.pace.limiter(), i.pace.bar("imported", records)
+	batch, limiter, bar := make([]record, 0, importBatch), i.pace.limiter(), newBar("imported", records)
 	flush := func() error {
 		err := i.storeBatch(ctx, batch)
 		_ = bar.Add(len(batch))

@@ -41,9 +41,9 @@ func (p *pace) page(limit int) int {
 	return min(limit, max(1, p.rate/10))
 }
 
-// bar returns a progress bar on stderr, visible on a terminal only.
-func (p *pace) bar(label string, total int64) *progressbar.ProgressBar {
-	visible := !p.quiet && term.IsTerminal(int(os.Stderr.Fd()))
+// newBar returns a progress bar on stderr, visible on a terminal only.
+func newBar(label string, total int64) *progressbar.ProgressBar {
+	visible := term.IsTerminal(int(os.Stderr.Fd()))
 	return progressbar.NewOptions64(max(total, 1), progressbar.OptionSetVisibility(visible), progressbar.OptionSetWriter(os.Stderr),
 		progressbar.OptionSetDescription(label), progressbar.OptionShowCount(), progressbar.OptionShowIts(),
 		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
@@ -71,7 +71,7 @@ var errTopologyChanged = errors.New("slots moved or a master was replaced during
 
 // newScanner returns a scanner whose progress bar shows label.
 func (b *backend) newScanner(p *pace, label string) *scanner {
-	return &scanner{backend: b, pace: p, limiter: p.limiter(), bar: p.bar(label, 0)}
+	return &scanner{backend: b, pace: p, limiter: p.limiter(), bar: newBar(label, 0)}
 }
 
 // scan calls page for all keys, perhaps twice for a key. Errors: [errNoKeys],

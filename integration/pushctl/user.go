@@ -19,7 +19,7 @@ type userChange struct {
 	yes  bool
 	save string // a file for the former data
 
-	check func(c *call, user mxid.UserID, stored []record) error // may refuse the change
+	check func(c *call, user mxid.UserID, records []record) error // may refuse the change
 	do    func(ctx context.Context, c *call, user mxid.UserID) error
 }
 
@@ -99,18 +99,16 @@ func resetCommand() command {
 		name: "reset", args: "USER",
 		summary: "gives a user the default push rules",
 		about: "Replaces a user's push rules, readable or not, by the default rules. Clients notice at their next\n" +
-			"sync. Pushers stay. A user without push rules is refused, since the id may be mistyped; -create\n" +
-			"allows it. Without -yes it shows what it would do. With -save, import -overwrite brings the former\n" +
-			"data back.",
+			"sync. Pushers stay. A user without push rules is refused, since the id may be mistyped. Without -yes\n" +
+			"it shows what it would do. With -save, import -overwrite brings the former data back.",
 		setup: func(f *flags) runner {
 			u := &userChange{verb: "give the default push rules to", do: resetRules}
-			create := f.Bool("create", false, "accept a user without push rules")
-			u.check = func(c *call, user mxid.UserID, stored []record) error {
-				if *create || slices.ContainsFunc(stored, func(r record) bool { return r.event != nil }) {
+			u.check = func(c *call, user mxid.UserID, records []record) error {
+				if slices.ContainsFunc(records, func(r record) bool { return r.event != nil }) {
 					return nil
 				}
-				return fmt.Errorf("%s has %s under -key-prefix %q, so there is nothing to reset (-create gives the user push rules)",
-					printable(string(user)), describe(stored), c.keys.Prefix)
+				return fmt.Errorf("%s has %s under -key-prefix %q, so there is nothing to reset",
+					printable(string(user)), describe(records), c.keys.Prefix)
 			}
 			f.addDefaultRules()
 			u.addTo(f)
@@ -156,12 +154,12 @@ func forgetCommand() command {
 }
 
 // checkForget reports a user without data.
-func checkForget(c *call, user mxid.UserID, stored []record) error {
-	if len(stored) > 0 {
+func checkForget(c *call, user mxid.UserID, records []record) error {
+	if len(records) > 0 {
 		return nil
 	}
 	_, err := fmt.Fprintf(c.out, "%s has %s under -key-prefix %q, so there is nothing to forget\n",
-		printable(string(user)), describe(stored), c.keys.Prefix)
+		printable(string(user)), describe(records), c.keys.Prefix)
 	return errors.Join(err, errProblems)
 }
 
