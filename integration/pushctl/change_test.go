@@ -75,7 +75,7 @@ func TestRefreshDefaultsTurnsFeaturesOnAndOff(t *testing.T) {
 	b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.SetEnabled(pushrule.Underride, end, false) })
 	on := b.answers(alice)
 
-	refresh(exitProblems, "2 sets: 0 refreshed, 2 left with other default rules")
+	refresh(exitProblems, "2 sets: 0 refreshed, 2 left with unknown default rules")
 	refresh(exitOK, "2 sets: 2 refreshed", "-drop-others")
 	if got := b.answers(bob); !maps.Equal(got, off) {
 		t.Errorf("off: got %v, want %v", got, off)
