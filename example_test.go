@@ -3,6 +3,7 @@ package pushfx_test
 import (
 	"context"
 	"log"
+	"maps"
 	"net/http"
 	"net/netip"
 	"time"
@@ -202,6 +203,17 @@ func ExampleConfig() {
 		c.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16")}
 		return c
 	})
+}
+
+// Polls notify, and the host's GET /versions shows the flags of its features.
+func ExampleConfig_features() {
+	_ = fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.Features = append(c.Features, pushrule.Polls)
+		return c
+	})
+	_ = func(push *pushfx.Push, unstable map[string]bool) {
+		maps.Copy(unstable, push.UnstableFeatures())
+	}
 }
 
 // Default rules of the host's own stand beside those of the specification.

@@ -96,11 +96,11 @@ func startDemo(t *testing.T, flags ...string) *demo {
 }
 
 // startDemoPair starts two instances on one cluster.
-func startDemoPair(t *testing.T) (here, there *demo) {
+func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	t.Helper()
 	redistest.Require(t)
 	addresses := strings.Join(redistest.Cluster(t, 3, 3).Addrs(), ",")
-	flags := []string{"-redis-mode", "cluster", "-redis", addresses}
+	flags = append(flags, "-redis-mode", "cluster", "-redis", addresses)
 	return startDemo(t, flags...), startDemo(t, flags...)
 }
 
@@ -181,7 +181,7 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 func TestMatrixJSSDK(t *testing.T) {
 	t.Parallel()
 	requireJSSDK(t)
-	here, there := startDemoPair(t)
+	here, there := startDemoPair(t, "-features", "polls,encrypted-events,live-location,knocks")
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, "node", "client.mjs", here.url, there.url)

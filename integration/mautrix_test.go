@@ -14,6 +14,8 @@ import (
 	"maunium.net/go/mautrix/pushrules"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 // newMautrix returns a client of a published library for a new user.
@@ -95,6 +97,51 @@ func TestMautrixAndRules(t *testing.T) {
 		if !errors.Is(test.err, test.want) || !errors.As(test.err, &http) || http.RespError.Err != test.text {
 			t.Errorf("got %v, want %v: %s", test.err, test.want, test.text)
 		}
+	}
+}
+
+// The library reads sets with the rules of all features, and sets that keep choices of
+// features that are off.
+func TestMautrixAndFeatures(t *testing.T) {
+	t.Parallel()
+	const end = ".org.matrix.msc3930.rule.poll_end"
+	ctx := context.Background()
+	var push *pushfx.Push
+	client := newMautrix(t, newService(t, fx.Populate(&push), fx.Decorate(func(c pushfx.Config) pushfx.Config {
+		c.Features = pushrule.Features()
+		return c
+	})))
+	if flags := push.UnstableFeatures(); !reflect.DeepEqual(flags, map[string]bool{"org.matrix.msc4028": true}) {
+		t.Errorf("the flags are %v", flags)
+	}
+	rules, err := client.GetPushRules(ctx)
+	if err != nil || len(rules.Override) != 14 || len(rules.Underride) != 11 {
+		t.Fatalf("got %+v, %v", rules, err)
+	}
+	poll := &event.Event{Type: event.NewEventType("org.matrix.msc3381.poll.start"), Content: event.Content{Raw: map[string]any{}}}
+	if should := rules.GetActions(mautrixRoom{}, poll).Should(); !should.Notify {
+		t.Error("by the library's own evaluation, a poll does not notify")
+	}
+	if err := client.SetPushRuleEnabled(ctx, "global", pushrules.UnderrideRule, end, false); err != nil {
+		t.Fatal(err)
+	}
+
+	user := mxid.UserID(client.UserID)
+	_, err = push.Stores.Rules.Update(ctx, user, func(set *pushrule.Ruleset, _ bool) error {
+		set.MergeDefaults(pushrule.ServerDefault(user))
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if rules, err = client.GetPushRules(ctx); err != nil || len(rules.Override) != 10 || len(rules.Underride) != 5 {
+		t.Fatalf("off: got %+v, %v", rules, err)
+	}
+	if err := push.Host.RefreshDefaults(ctx, user); err != nil {
+		t.Fatal(err)
+	}
+	if rule, err := client.GetPushRule(ctx, "global", pushrules.UnderrideRule, end); err != nil || rule.Enabled {
+		t.Errorf("on again: got %+v, %v", rule, err)
 	}
 }
 

@@ -144,10 +144,10 @@ function storeRoom() {
 	client.store.storeRoom(room);
 }
 
-// judge returns what the SDK makes of a message with the rules it has.
-function judge(content) {
+// judge returns what the SDK makes of an event with the rules it has.
+function judge(content, type = "m.room.message") {
 	const event = new sdk.MatrixEvent({
-		type: "m.room.message",
+		type,
 		room_id: ROOM,
 		event_id: `$${randomBytes(6).toString("hex")}`,
 		sender: SENDER,
@@ -214,6 +214,21 @@ await check("default rules: message and mention", () => {
 	assert.deepEqual(judge({ body: "hello" }), NOTIFY);
 	assert.deepEqual(judge({ body: "hello", "m.mentions": { user_ids: [client.getUserId()] } }), HIGHLIGHT);
 	assert.deepEqual(judge({ body: "hello", msgtype: "m.notice" }), SILENT);
+});
+
+await check("features: the rules are read in their places, and a poll notifies", () => {
+	const rules = client.getAccountData(sdk.EventType.PushRules).getContent().global;
+	const ids = (kind) => rules[kind].map((rule) => rule.rule_id);
+	assert.equal(ids("override")[1], ".org.matrix.msc4028.encrypted_event");
+	assert.equal(ids("override").length, 14);
+	assert.deepEqual(ids("underride").slice(5, 7), [
+		".org.matrix.msc3930.rule.poll_start_one_to_one",
+		".org.matrix.msc3930.rule.poll_start",
+	]);
+	assert.deepEqual(judge({}, "org.matrix.msc3381.poll.start"), NOTIFY);
+	assert.deepEqual(judge({}, "org.matrix.msc3381.poll.response"), SILENT);
+	assert.deepEqual(judge({ live: true }, "org.matrix.msc3672.beacon_info"), NOTIFY);
+	assert.deepEqual(judge({}, "org.matrix.msc3672.beacon"), SILENT);
 });
 
 await check("keyword", async () => {
