@@ -45,7 +45,6 @@ func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.K
 	return err
 }
 
-// byField returns the store of one field in each user's hash.
 func byField(store *rediscommit.Store[pusher.List, fields], field string) *rediscommit.Users[pusher.List, fields] {
 	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
@@ -57,7 +56,6 @@ const sizedMark = "+"
 // fieldKey joins a hash and a field, which is JSON and so has no line breaks.
 func fieldKey(hash, field string) string { return hash + "\n" + field }
 
-// splitFieldKey splits a key from [fieldKey].
 func splitFieldKey(key string) (hash, field string) {
 	at := strings.LastIndexByte(key, '\n')
 	return key[:at], key[at+1:]
@@ -68,7 +66,6 @@ func hashOf(key string) string {
 	return hash
 }
 
-// fieldCodec is the codec for single fields of the hashes.
 func fieldCodec() rediscommit.Codec[pusher.List, fields] {
 	codec := hashCodec()
 	codec.RedisKey = hashOf
@@ -93,7 +90,6 @@ func sizedCodec() rediscommit.Codec[pusher.List, fields] {
 	return codec
 }
 
-// askField reads one field of a hash and the revision.
 func askField(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, field := splitFieldKey(key)
 	return client.HMGet(ctx, hash, field, stored.RevisionField)
@@ -140,7 +136,6 @@ return {found[1], found[2], others, bytes}`
 
 var errSizedScript = errors.New("the script did not return two values and two numbers")
 
-// askSized reads one field of a hash, the revision, and the size of the others.
 func askSized(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, marked := splitFieldKey(key)
 	field := strings.TrimPrefix(marked, sizedMark)

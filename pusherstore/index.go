@@ -119,7 +119,6 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[2] ~= '0' then redis.call('EXPIRE', KEYS[1], ARGV[2]) end
 return 1`
 
-// claimsCodec defines the stored form of the claims to a pushkey.
 func claimsCodec() rediscommit.Codec[pusher.Claims, string] {
 	return rediscommit.Codec[pusher.Claims, string]{
 		Name:     "pushkey index",

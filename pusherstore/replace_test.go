@@ -9,7 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// sameFields reports whether two hashes are equal except for their revisions.
 func sameFields(a, b map[string]string) bool {
 	return maps.Equal(stored.HashFields(a), stored.HashFields(b))
 }

@@ -44,12 +44,10 @@ else
 end
 return 1`
 
-// fields is a stored hash.
 type fields = map[string]string
 
 type snapshot = commit.Snapshot[pusher.List, fields]
 
-// hashCodec defines the stored form of a user's pushers: a hash.
 func hashCodec() rediscommit.Codec[pusher.List, fields] {
 	return rediscommit.Codec[pusher.List, fields]{
 		Name:     "pusherstore",
@@ -106,7 +104,6 @@ func hashBytes(s snapshot) (bytes int) {
 	return bytes
 }
 
-// change turns a hash into another one.
 type change struct {
 	old           fields
 	deletes, sets []any // fields to delete; fields to set, each with its value
@@ -146,7 +143,6 @@ func (c change) comparison() comparison {
 	return comparison{len(c.old), c.old}
 }
 
-// args returns the arguments for the script.
 func (c change) args(compared comparison, revision string) []any {
 	args := make([]any, 0, 6+2*len(compared.values)+len(c.deletes)+len(c.sets))
 	args = append(args, int(emptyExpiry.Seconds()), compared.count, len(compared.values))
@@ -159,7 +155,6 @@ func (c change) args(compared comparison, revision string) []any {
 
 func encode(revision stored.Revision) string { return string(revision.AppendJSON(nil)) }
 
-// result returns the hash after the change.
 func (c change) result(revision string) fields {
 	after := maps.Clone(c.old)
 	if after == nil {

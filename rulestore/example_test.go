@@ -17,7 +17,6 @@ import (
 // yet.
 func Example() {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true})
-	defer client.Close()
 	store, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
 	if err != nil {
 		log.Fatal(err)
@@ -41,4 +40,5 @@ func Example() {
 	for _, rule := range content.Rules.List(pushrule.Room) {
 		fmt.Println(rule.ID, rule.Enabled)
 	}
+	_ = client.Close()
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// eventOf returns an event without a revision.
 func eventOf(rules pushrule.Ruleset) string {
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{})

@@ -74,7 +74,6 @@ func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	return s.events.Remove(ctx, user)
 }
 
-// content returns the event's content for the module.
 func content(now snapshot) module.Content {
 	e := now.Value
 	if !e.Found {

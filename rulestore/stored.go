@@ -34,7 +34,6 @@ redis.call('SET', KEYS[1], ARGV[1])
 if ARGV[3] ~= '' then redis.pcall('PUBLISH', ARGV[2], ARGV[3]) end
 return 1`
 
-// encoder encodes events.
 type encoder struct {
 	largeBytes int // from this size on, swaps are staged
 	channel    string

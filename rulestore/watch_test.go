@@ -49,7 +49,6 @@ func storeOn(t *testing.T, client redis.UniversalClient, change func(*rediscommi
 
 func defaults(*rediscommit.Config) {}
 
-// watch is a watch in progress and the changes that it received.
 type watch struct {
 	t     *testing.T
 	end   context.CancelFunc
@@ -59,7 +58,6 @@ type watch struct {
 	received []string
 }
 
-// newWatch returns a watch that has started.
 func newWatch(t *testing.T, store *Store) *watch {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
@@ -490,7 +488,6 @@ func (s *sent) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// take returns the commands since the last call.
 func (s *sent) take() string {
 	names := strings.Join(s.names, " ")
 	s.names = nil

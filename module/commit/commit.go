@@ -221,7 +221,6 @@ func (c *Committer[V, R]) writeCached(ctx context.Context, ch *change[V, R]) (do
 	return done, nil
 }
 
-// attempt reads, edits and writes once.
 func (c *Committer[V, R]) attempt(ctx context.Context, ch *change[V, R]) (done bool, err error) {
 	snapshot, err := c.access.Read(ctx, ch.key)
 	if err != nil {

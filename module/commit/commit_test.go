@@ -57,7 +57,6 @@ func TestChangeIsRetriedOnlyWhileItMaySucceed(t *testing.T) {
 	}
 }
 
-// later is a version ahead of the clock.
 const later = 1 << 60
 
 func TestVersionsGrowEvenWhenTheClockStands(t *testing.T) {

@@ -22,7 +22,6 @@ type keyLock struct {
 
 func newKeyLocks() *keyLocks { return &keyLocks{locks: map[string]*keyLock{}} }
 
-// lock waits for the lock of a name.
 func (k *keyLocks) lock(ctx context.Context, name string) (unlock func(), err error) {
 	l := k.join(name)
 	select {

@@ -29,7 +29,6 @@ func newCrowd(t *testing.T, s *store, mode Mode) *crowd {
 	return c
 }
 
-// join adds a waiting caller and returns its number.
 func (c *crowd) join(ctx context.Context, edit func(*words) error) int {
 	n := len(c.results)
 	c.results = append(c.results, nil)

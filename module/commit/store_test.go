@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// outcome is the fate of one write or read.
 type outcome int
 
 const (

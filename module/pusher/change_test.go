@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// members returns the members of a pusher to set, by name.
 func members() map[string]string {
 	return map[string]string{
 		"kind": `"http"`, "app_id": `"org.example.app"`, "pushkey": `"key"`, "app_display_name": `"App"`,
@@ -126,7 +125,6 @@ func TestMissingFieldsAreNamed(t *testing.T) {
 	}
 }
 
-// prefixed adds "action." to each field in an error text.
 func prefixed(text string) []string {
 	start, fields, _ := strings.Cut(text, ": ")
 	var parts []string
@@ -308,7 +306,6 @@ func TestDeletionIgnoresAllButTheKey(t *testing.T) {
 	}
 }
 
-// readAs reads a change in the given form.
 func readAs(text string, form pusher.Form) (pusher.Change, error) {
 	return pusher.ReadChange(strictjson.NewReader(text), form)
 }

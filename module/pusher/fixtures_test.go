@@ -10,7 +10,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// describe returns an error's kind and text, empty for none.
 func describe(err error) string {
 	if err == nil {
 		return ""
@@ -22,7 +21,6 @@ func read(text string) (pusher.Change, error) {
 	return pusher.ReadChange(strictjson.NewReader(text), pusher.Specification)
 }
 
-// phone returns a pusher as submitted by a client.
 func phone(key string) pusher.Pusher {
 	return pusher.Pusher{
 		Key: pusher.Key{AppID: "org.example.app", Pushkey: key}, Kind: pusher.HTTP,

@@ -231,7 +231,6 @@ var hosts = map[string]string{
 	"push\uff0ehome\uff61arpa":  localName,
 }
 
-// l returns a label of n bytes.
 func l(n int) string { return strings.Repeat("a", n) }
 
 // pusherAt returns a pusher with a URL, which must be escaped for JSON.

@@ -152,7 +152,6 @@ func (p Pusher) appendClaim(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// readClaim reads the form of [Pusher.appendClaim].
 func (p *Pusher) readClaim(r *strictjson.Reader) error {
 	return r.Object(func(name string) (err error) {
 		switch name {
@@ -213,7 +212,6 @@ func ReadStored(text string) (Pusher, error) {
 	return p, nil
 }
 
-// keyNames are the members of the key.
 func keyNames() []string { return []string{"app_id", "pushkey"} }
 
 // detailNames are the other required members of a pusher.

@@ -156,7 +156,6 @@ func (l Policy) CheckGrowth(before, after Size) error {
 	return nil
 }
 
-// checkURL checks the url in an http pusher's data.
 func (l Policy) checkURL(data string) error {
 	text, err := readURL(data)
 	if err != nil {
@@ -174,7 +173,6 @@ func (l Policy) checkURL(data string) error {
 	return l.checkHost(u)
 }
 
-// validPort reports whether a URL's port is empty or valid.
 func validPort(port string) bool {
 	n, err := strconv.ParseUint(port, 10, 16)
 	return port == "" || err == nil && n > 0

@@ -196,7 +196,6 @@ func TestPolicyLimitsTheNumberOfPushers(t *testing.T) {
 	}
 }
 
-// phones returns a list of the given number of pushers.
 func phones(number int) (l pusher.List) {
 	for i := range number {
 		l.Set(phone(fmt.Sprint(i)))

@@ -47,7 +47,6 @@ func ping(ctx context.Context, client redis.UniversalClient) error {
 	return nil
 }
 
-// address returns the server address of a client, for logs.
 func address(client redis.UniversalClient) string {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -61,7 +60,6 @@ func address(client redis.UniversalClient) string {
 	return fmt.Sprintf("%T", client)
 }
 
-// slots is the number of hash slots of a cluster.
 const slots = 1 << 14
 
 // SlotOf returns the hash slot of a key in a cluster: CRC16 (XMODEM) of its hash tag, or

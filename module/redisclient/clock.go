@@ -106,7 +106,6 @@ func (c *Clock) Measure(ctx context.Context) {
 	}
 }
 
-// run measures every minute until ctx ends.
 func (c *Clock) run(ctx context.Context) {
 	ticker := time.NewTicker(c.interval)
 	defer ticker.Stop()
@@ -120,7 +119,6 @@ func (c *Clock) run(ctx context.Context) {
 	}
 }
 
-// measurement collects the clocks of all masters.
 type measurement struct {
 	host func() time.Time
 

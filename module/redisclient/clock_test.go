@@ -13,7 +13,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// reports collects the reported errors.
 type reports []error
 
 func (r *reports) add(err error) { *r = append(*r, err) }
@@ -168,7 +167,6 @@ func TestClockIsMeasuredUntilTheContextEnds(t *testing.T) {
 	}
 }
 
-// fails returns a report function that fails the test.
 func fails(t *testing.T) func(error) {
 	return func(err error) { t.Errorf("reported: %v", err) }
 }

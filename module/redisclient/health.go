@@ -40,7 +40,6 @@ type survey struct {
 // client may first ask a silent node, the other half for their replies.
 const surveyTimeout = time.Second
 
-// survey asks all masters.
 func (m *Monitor) survey(ctx context.Context) *survey {
 	search, cancel := context.WithTimeout(ctx, surveyTimeout/2)
 	defer cancel()
@@ -55,7 +54,6 @@ func (m *Monitor) survey(ctx context.Context) *survey {
 	return &s
 }
 
-// ask adds the replies of a master to s.
 func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
 	var hello, script *redis.Cmd
 	var memory *redis.StringCmd

@@ -12,7 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// monitorWith returns a monitor whose observer ignores everything.
 func monitorWith(client redis.UniversalClient, cfg Config) *Monitor {
 	return NewMonitor(client, cfg, fixedDurability{}, &journal{})
 }

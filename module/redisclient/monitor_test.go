@@ -16,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// journal is an observer that records reports.
 type journal struct {
 	observe.Observer
 
@@ -44,7 +43,6 @@ func (j *journal) Report(problem observe.Problem, err error) {
 	}
 }
 
-// fixedDurability is a [Durability] whose check returns its fields.
 type fixedDurability struct {
 	shortages []string
 	err       error

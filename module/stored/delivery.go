@@ -117,7 +117,6 @@ func ReadDeliveryFormat(text string) (shards int, found bool) {
 	return shards, found && err == nil && text == DeliveryFormatText(shards)
 }
 
-// shardKinds are the kinds of a shard's keys by suffix.
 var shardKinds = map[string]KeyKind{
 	dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey,
 	"}:log": OldDeliveryKey, "}:state": OldDeliveryKey, "}:held": OldDeliveryKey, "}:seen": OldDeliveryKey,
@@ -127,7 +126,6 @@ var shardKinds = map[string]KeyKind{
 // targetKinds are the kinds of a shard's keys that end in the name of a backlog or batch.
 var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey}
 
-// parseDelivery parses a key of delivery without its prefix.
 func parseDelivery(name string) (Key, bool) {
 	switch name {
 	case deliveryGateways:

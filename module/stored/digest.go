@@ -36,7 +36,6 @@ func digestOf(text string) string {
 	return digestStart + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, sum)) + digestEnd
 }
 
-// hasDigest reports whether an event ends with the right digest.
 func hasDigest(text string) bool {
 	at := len(text) - digestBytes - len(eventEnd)
 	return at > 0 && strings.HasPrefix(text[at:], digestStart) && text[at:] == digestOf(text[:at])+eventEnd

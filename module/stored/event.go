@@ -132,7 +132,6 @@ func (e *Event) Share(text string) {
 	e.Rules.ShareJSON(text[len(eventStart):][:len(e.Rules.JSON())])
 }
 
-// hasMore reports whether the event has unknown members.
 func (e *Event) hasMore() bool { return len(e.Extra)+len(e.ContentExtra) > 0 }
 
 // appendOpen appends the stored form of the event up to its revision.

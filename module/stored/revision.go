@@ -90,7 +90,6 @@ func ReadRevision(text string) Revision {
 	return r
 }
 
-// readWrites reads the writers and their last writes.
 func readWrites(w *strictjson.Walker) (writes []Write, ok bool) {
 	if w.Next() != '{' {
 		w.Skip()

@@ -8,7 +8,6 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 )
 
-// frame is an object or array whose values are being read.
 type frame struct {
 	name  string // the current member of an object
 	index int    // the current element of an array
@@ -36,7 +35,6 @@ func (r *Reader) Path() string {
 	return b.String()
 }
 
-// memberPath returns the path of a member of the object that was read last.
 func (r *Reader) memberPath(name string) string {
 	if path := r.Path(); path != "" {
 		return path + "." + name

@@ -16,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// readWhole reads a text as a single value.
 func readWhole(text string) (string, error) {
 	return strictjson.NewReader(text).Value()
 }
@@ -166,7 +165,6 @@ func TestErrorsRepeatNoValue(t *testing.T) {
 	}
 }
 
-// walk reads a value piece by piece and collects the path of every scalar.
 func walk(r *strictjson.Reader, text string, paths *[]string) error {
 	switch {
 	case r.IsObject():

@@ -129,13 +129,11 @@ func (w *Walker) Array() iter.Seq[int] {
 	}
 }
 
-// enter moves past an opening bracket.
 func (w *Walker) enter() {
 	w.at = min(w.at+1, len(w.text))
 	w.space()
 }
 
-// leave moves past a closing bracket.
 func (w *Walker) leave() { w.at = min(w.at+1, len(w.text)) }
 
 // separator moves past a comma or a colon, if there is one.
@@ -153,10 +151,8 @@ func (w *Walker) space() {
 	}
 }
 
-// quoted moves past a string.
 func (w *Walker) quoted() { w.at = endOfString(w.text, w.at) }
 
-// endOfString returns the offset after the string that begins at start.
 func endOfString(text string, start int) int {
 	for i := start + 1; ; {
 		quote := strings.IndexByte(text[min(i, len(text)):], '"')

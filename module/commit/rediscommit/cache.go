@@ -42,7 +42,6 @@ func (c *cache[V, R]) get(redisKey, key string) (snapshot commit.Snapshot[V, R],
 	return entry.snapshot, true
 }
 
-// has reports whether any value of a Redis key is cached.
 func (c *cache[V, R]) has(redisKey string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +55,6 @@ func (c *cache[V, R]) forget(redisKey string) {
 	c.entries.Delete(redisKey)
 }
 
-// forgetBefore drops the entry of a Redis key if it is older than version.
 func (c *cache[V, R]) forgetBefore(redisKey string, version int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

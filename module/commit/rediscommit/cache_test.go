@@ -13,7 +13,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// sized returns an entry of the given weight.
 func sized(key string, bytes int) cached[string, string] {
 	now := commit.Snapshot[string, string]{Revision: stored.Revision{Version: 1}}
 	return cached[string, string]{key, max(0, bytes-entryBytes), now}

@@ -82,7 +82,6 @@ func (d Durability) isRequired() bool { return d.Replicas > 0 || d.AOF }
 // needsTwoWaits reports whether a change waits for replicas and then for the disk.
 func (d Durability) needsTwoWaits() bool { return d.Replicas > 0 && d.AOF }
 
-// validate joins an error for each field that breaks the limits in its comment.
 func (d Durability) validate() error {
 	var faults []error
 	if d.Replicas < 0 {

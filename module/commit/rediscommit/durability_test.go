@@ -114,7 +114,6 @@ func TestValidateNamesEachWrongConfigField(t *testing.T) {
 	}
 }
 
-// foreign is a client of an unknown type.
 type foreign struct{ redis.UniversalClient }
 
 // These functions return a client of each kind. ReadTimeout is as in redis.Options.
@@ -173,7 +172,6 @@ func TestDurabilityRefusesClientsThatCannotWait(t *testing.T) {
 	}
 }
 
-// knowsWAITAOF reports whether a server has the command.
 func knowsWAITAOF(t *testing.T, client redis.UniversalClient) bool {
 	t.Helper()
 	info, err := client.Command(t.Context()).Result()
@@ -184,7 +182,6 @@ func knowsWAITAOF(t *testing.T, client redis.UniversalClient) bool {
 	return found
 }
 
-// requireWAITAOF skips a test on a server without the command.
 func requireWAITAOF(t *testing.T, client redis.UniversalClient) {
 	t.Helper()
 	if !knowsWAITAOF(t, client) {

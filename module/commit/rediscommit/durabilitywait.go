@@ -18,7 +18,6 @@ type durabilityWait struct {
 	deadline time.Time // for both waits together, if there are two
 }
 
-// doer is a connection or a pipeline.
 type doer interface {
 	Do(ctx context.Context, args ...any) *redis.Cmd
 }

@@ -113,7 +113,6 @@ func (s *waitingServer) record(connection int, words []string) {
 	s.received = append(s.received, fmt.Sprint(connection, " ", strings.Join(words, " ")))
 }
 
-// readCommand reads a command: an array of strings.
 func readCommand(r *bufio.Reader) (words []string, err error) {
 	count, err := readNumber(r, '*')
 	for range count {

@@ -35,7 +35,6 @@ func (h handover) do(command ...any) {
 	}
 }
 
-// delayed returns the number of clients that the master keeps waiting.
 func (h handover) delayed() (clients int) {
 	h.t.Helper()
 	list, err := h.master.ClientList(h.t.Context()).Result()

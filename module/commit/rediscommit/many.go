@@ -70,7 +70,6 @@ func (r batchRead[T, V, R]) readFrom(ctx context.Context, node redis.UniversalCl
 	}
 }
 
-// ask reads keys in one pipeline.
 func (r batchRead[T, V, R]) ask(ctx context.Context, client redis.UniversalClient, part []int) {
 	answers := make([]redis.Cmder, len(part))
 	// Each command has its own error.

@@ -42,7 +42,6 @@ func (n *nodes) add(node *redis.Client) {
 	n.created[node.Options().Addr] = node
 }
 
-// masterOf returns a client of the master that serves a key.
 func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error) {
 	switch c := n.client.(type) {
 	case *redis.Client:

@@ -61,7 +61,6 @@ func checkMasters(ctx context.Context, cluster *redis.ClusterClient, key, nodes 
 	return s.result()
 }
 
-// masterSearch asks the masters of a cluster for a key.
 type masterSearch struct {
 	cluster  *redis.ClusterClient
 	key      string
@@ -86,7 +85,6 @@ type clusterMaster struct {
 
 type clusterMasters []*clusterMaster
 
-// ask asks masters concurrently, each once.
 func (s *masterSearch) ask(ctx context.Context, masters clusterMasters) {
 	var asking sync.WaitGroup
 	for _, m := range masters {
@@ -124,7 +122,6 @@ func clientsOf(ctx context.Context, cluster *redis.ClusterClient) map[string]*re
 	return known
 }
 
-// isIncomplete reports whether a master has not replied.
 func (s *masterSearch) isIncomplete() bool {
 	return slices.ContainsFunc(s.asked, func(m *clusterMaster) bool { return m.err != nil })
 }

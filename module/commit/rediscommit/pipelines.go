@@ -120,14 +120,12 @@ func (c *coalescer[T]) queueOf(address string) *queue[T] {
 	return q
 }
 
-// queue holds the waiting calls of a node.
 type queue[T any] struct {
 	mu      sync.Mutex
 	free    int // slots
 	waiting []*call[T]
 }
 
-// call is a call of [coalescer.do].
 type call[T any] struct {
 	item T
 
@@ -149,7 +147,6 @@ func (q *queue[T]) takeSlot(c *call[T]) (taken bool) {
 	return false
 }
 
-// wait returns when the call is answered or has a slot.
 func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
 	select {
 	case <-c.woken:

@@ -67,7 +67,6 @@ type loads struct {
 	store   userTexts
 }
 
-// begin starts to load a user's text and reports the result.
 func (l *loads) begin(ctx context.Context, user mxid.UserID, report func(text string, err error)) {
 	l.running.Go(func() {
 		report(l.store.Load(ctx, user))

@@ -19,10 +19,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// aRevision matches a revision with one writer.
 var aRevision = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":\{"[A-Z2-7]{13}":(\d+)\}\}`)
 
-// oneReplica has a timeout that is never reached.
 var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}
 
 // late is how late a call may return here, because other tests run at the same time.
@@ -59,7 +57,6 @@ func (s testScript) run(ctx context.Context, key string, args []any) (done bool,
 	return s.writer.run(ctx, s.script, key, args)
 }
 
-// setting is a script that stores its argument and replies 1.
 const setting = `redis.call('SET', KEYS[1], ARGV[1]) return 1`
 
 func TestScriptWaitsForItsReplicas(t *testing.T) {
@@ -395,7 +392,6 @@ func TestWaitFollowsItsScriptOnTheSameConnection(t *testing.T) {
 	}
 }
 
-// parallel calls do n times concurrently.
 func parallel(n int, do func(n int)) {
 	var group sync.WaitGroup
 	for i := range n {
@@ -496,7 +492,6 @@ func TestWaitsLeaveConnectionsToOtherCommands(t *testing.T) {
 	waiting.Wait()
 }
 
-// keyOf returns a key of a master.
 func keyOf(t *testing.T, client *redis.ClusterClient, master *redistest.Server) string {
 	t.Helper()
 	for n := range 1000 {
@@ -522,7 +517,6 @@ func slotOf(t *testing.T, client *redis.ClusterClient, key string) int {
 	return int(slot)
 }
 
-// otherMaster returns a master other than the owner of the slot.
 func otherMaster(t *testing.T, cluster *redistest.ClusterServers, slot int) *redistest.Server {
 	t.Helper()
 	master, err := cluster.MasterOf(t.Context(), slot)

@@ -80,7 +80,6 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 	return committer
 }
 
-// removeScript removes a key of any type.
 var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
 // Load returns the snapshot of a key, given without its prefix. Before it returns a
@@ -257,7 +256,6 @@ func (s *Store[V, R]) remember(key string, now commit.Snapshot[V, R]) {
 
 func (s *Store[V, R]) forget(key string) { s.cache.forget(s.codec.redisKey(key)) }
 
-// write stores an update; see [commit.Access].
 func (s *Store[V, R]) write(ctx context.Context, u commit.Update[V, R]) (now commit.Snapshot[V, R], done bool, err error) {
 	swap := s.codec.Prepare(u)
 	if done, err = s.runSwap(ctx, u.Key, swap); err != nil {

@@ -16,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// never is longer than any operation takes.
 const never = 30 * time.Second
 
 const (
@@ -70,7 +69,6 @@ func newText(u commit.Update[string, string]) Swap[string, string] {
 	return swap
 }
 
-// userTexts is a store of users' texts that hides revisions.
 type userTexts struct{ *Users[string, string] }
 
 func (u userTexts) Load(ctx context.Context, user mxid.UserID) (string, error) {
@@ -96,7 +94,6 @@ func textStore(t *testing.T, client redis.UniversalClient, change func(*Config))
 
 func defaults(*Config) {}
 
-// single returns a server and a client without retries.
 func single(t *testing.T) (*redistest.Server, *redis.Client) {
 	t.Helper()
 	server := redistest.Single(t)
@@ -105,7 +102,6 @@ func single(t *testing.T) (*redistest.Server, *redis.Client) {
 	return server, client
 }
 
-// to returns an edit that sets the text.
 func to(text string) func(*string) error {
 	return func(s *string) error { *s = text; return nil }
 }

@@ -23,7 +23,6 @@ func someUsers(n int) []mxid.UserID {
 	return users
 }
 
-// plant stores a text for each user.
 func plant(t *testing.T, store userTexts, users []mxid.UserID) {
 	t.Helper()
 	for _, user := range users {
@@ -151,7 +150,6 @@ func TestLoadManyWithoutAMasterFailsOnlyForItsUsers(t *testing.T) {
 	}
 }
 
-// ownerOf returns the address of the master of a key.
 func ownerOf(t *testing.T, client *redis.ClusterClient, key string) string {
 	t.Helper()
 	node, err := client.MasterForKey(t.Context(), key)

@@ -126,7 +126,6 @@ func waitBeforeRetry(ctx context.Context, try int) bool {
 	return retry.Sleep(ctx, rand.N(maxWait)) == nil
 }
 
-// sentWrite is a write in progress.
 type sentWrite struct {
 	*Write
 	node       *redis.Client // nil if it must be found by key
@@ -135,7 +134,6 @@ type sentWrite struct {
 	err        *error
 }
 
-// sendOnce sends each write to its node.
 func (w *Writer) sendOnce(ctx context.Context, send sending, writes []*sentWrite) {
 	groups := map[*redis.Client][]*sentWrite{}
 	for _, s := range writes {
@@ -183,13 +181,11 @@ func (w *Writer) sendTogether(ctx context.Context, node *redis.Client, group []*
 	}
 }
 
-// isUnanswered reports whether an error means that Redis has not replied.
 func isUnanswered(err error) bool {
 	var refusal redis.Error
 	return err != nil && !errors.As(err, &refusal) && !errors.Is(err, commit.ErrNotConfirmed)
 }
 
-// sendAtOnce sends writes in a pipeline.
 func (w *Writer) sendAtOnce(ctx context.Context, node *redis.Client, group []*sentWrite) {
 	pipe := node.Pipeline()
 	queueAll(ctx, pipe, group)(ctx, pipe)
@@ -231,7 +227,6 @@ func (w *Writer) sendDurably(ctx context.Context, node *redis.Client, group []*s
 	setErrors(done, err)
 }
 
-// connection is a client or one of its connections.
 type connection interface {
 	doer
 	Pipeline() redis.Pipeliner

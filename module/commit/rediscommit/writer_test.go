@@ -87,7 +87,6 @@ func newSlowWriter(t *testing.T, refuses error) *slowWriter {
 	return w
 }
 
-// begin starts to increment a key and reports the error.
 func (w *slowWriter) begin(ctx context.Context, key string, report func(error)) {
 	w.running.Go(func() {
 		report(w.DoDurably(ctx, Write{Key: key, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
