@@ -9,39 +9,35 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// These are the seams of delivery: what brings the notifications of new events to
+// This file has the interfaces of delivery, which sends notifications of new events to
 // push gateways. A host without delivery needs none of them.
 
-// Notifier brings notifications of new events to the push gateways of those whose
-// rules ask for it. Package delivery has the module's own; a host may wrap or
-// replace it.
+// Notifier sends notifications of new events to push gateways. Package delivery has
+// the module's implementation; a host may wrap or replace it.
 type Notifier interface {
-	// Decide evaluates an event for members of its room, who need no Rules: those
-	// of a member without any are read, or known already. It stores nothing. Use
-	// what it returns for the host's own counts, too. Which members and events a
-	// host gives to it is a checklist in module/delivery/README.md, "Whom to give to
-	// Decide".
+	// Decide evaluates the push rules of members of the event's room. A member without
+	// Rules gets the stored ones. Decide stores nothing. Hosts may use the result for
+	// their own counts, too. Which members and events to pass is a checklist in
+	// module/delivery/README.md, "Whom to give to Decide".
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
-	// Notify hands an event that was decided over. When it returns nil, whatever
-	// host lives will send what is to be sent, as durably as the host's
-	// configuration asks for. It may be repeated, and has to be after an error or
-	// a crash: an event and part that was handed over in the last 15 minutes is
-	// not again. Part tells parts of one event's members from each other; it is
-	// empty for who notifies all of them in one call.
+	// Notify stores the notifications of an event. When it returns nil, a running host
+	// will send them; they are as durable as configured. After an error or a crash, call
+	// it again. Repeating is safe: for 15 minutes, Notify ignores an event and part that
+	// it already has. A host that notifies the members in several calls gives each call
+	// another part; otherwise part is empty.
 	//
 	// Errors: [fault.InvalidParam] for an event without event_id or room_id, or
 	// that is too large; [Unavailable].
 	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
 
-	// UpdateBadges sends users' unread counts alone, to pushers that are not known
-	// to have been sent the same last: some seconds later, and once for many calls.
-	// For after a read receipt. When it returns nil, whatever host lives will send
-	// them.
+	// UpdateBadges sends unread counts without an event, for example after a read
+	// receipt. It waits some seconds, and sends once for many calls. Pushers that already
+	// have the counts get no request. When it returns nil, a running host will send them.
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 
-// Event is a new event with what notifications of it tell.
+// Event is a new event, with the names that notifications have.
 type Event struct {
 	JSON string // as clients see it, with event_id and room_id
 
@@ -50,136 +46,132 @@ type Event struct {
 	SenderName string // the sender's display name in the room
 	Room       match.Room
 
-	// Expires is when a notification of it is of no use any more; the zero time is
-	// as the configuration says. Call events have their own, if it is zero.
+	// Expires is when notifications of the event become useless. If it is zero, the
+	// configuration decides, or the event itself for calls.
 	Expires time.Time
 }
 
-// Decision is what a user's push rules say about an event.
+// Decision is the result of a user's push rules for an event.
 type Decision struct {
 	User   mxid.UserID
 	Result match.Result
 
-	// RoomName is the name of the room as this user sees it, for a room without one,
-	// which clients name after its other members. Empty is that of the event.
+	// RoomName is the name that this user sees, for a room without a name: clients name
+	// it after the other members. If it is empty, Event.RoomName is used.
 	RoomName string
 }
 
-// Decisions are those of the members of a room, for [Notifier.Notify]. It needs
-// only those whose Result says to notify.
+// Decisions are the decisions for members of a room. [Notifier.Notify] ignores
+// decisions with a Result that does not notify.
 type Decisions []Decision
 
-// Unread is what a host knows of what users have read. It is optional: without it
-// notifications have no counts, and none is dropped since it was read. It is asked
+// Unread tells unread counts and read events. It is optional: without it
+// notifications have no counts, and read events are notified. The module calls it
 // right before sending, in batches.
 type Unread interface {
-	// Counts returns users' counts, with a result for each. A user about whom it
-	// fails, or who is not in it, is sent no counts.
+	// Counts returns a result for each user. A user with an error, or without a result,
+	// gets notifications without counts.
 	Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Counts]
 
-	// AreRead returns for each event whether the user has read it, or is not to be
-	// notified of it any more since it was redacted or they have left the room;
-	// nil is none.
+	// AreRead returns true for each event that needs no notification any more: the user
+	// has read it or left the room, or it was redacted. Nil means false for all.
 	AreRead(ctx context.Context, events []UserEvent) []bool
 }
 
-// Counts are what a badge shows.
+// Counts are the numbers that a badge shows.
 type Counts struct {
 	Unread      int // sent also if it is 0, which clears the badge
 	MissedCalls int // sent if it is above 0
 }
 
-// UserEvent is an event of a room, and a user.
+// UserEvent is an event in a room of a user.
 type UserEvent struct {
 	User    mxid.UserID
 	RoomID  string
 	EventID string
 }
 
-// Attention is what a host knows of where its users look. It is optional: without
-// it notifications are sent at once, though the user reads at a desktop.
+// Attention tells whether users are active on another device. It is optional: without
+// it notifications are sent at once.
 type Attention interface {
-	// Hold returns for how long to hold back a notification for each of the devices,
-	// since its user looks elsewhere: 0 is not at all, and nil is that for each.
-	// Those that the user has read by then are not sent, if there is [Unread]. It is
-	// asked right before sending, in batches, once for each notification, and again
-	// when its host has died. None is held back for longer than five minutes, and
-	// calls never are.
+	// Delay returns how long to delay a notification for each device, because its user
+	// is active on another one; 0 is no delay, and nil is none for all. With [Unread],
+	// notifications that the user reads until then are dropped. The module calls it
+	// right before sending, in batches, once for each notification, and again after a
+	// host has died. A delay lasts at most five minutes, and calls are never delayed.
 	Delay(ctx context.Context, devices []UserDevice) []time.Duration
 }
 
-// UserDevice is a device of a user, as it was named with the pusher that it set;
-// it is empty if it was not.
+// UserDevice is the device that set a pusher. Device is empty if the host did not name
+// it.
 type UserDevice struct {
 	User   mxid.UserID
 	Device string
 }
 
-// Gateway sends one notification to one push gateway. The module's own posts it by
-// HTTP, and connects to public addresses only. It is optional.
+// Gateway sends one notification to one push gateway. It is optional: the module's
+// default uses HTTP, and connects to public addresses only.
 type Gateway interface {
-	// Post sends the body, a JSON object, to a pusher's URL. It returns what was
-	// answered, or an error if nothing was. It returns when ctx ends.
+	// Post sends the body, a JSON object, to a pusher's URL. It returns the answer, or an
+	// error if there was none. It returns when ctx ends.
 	Post(ctx context.Context, url string, body []byte) (GatewayAnswer, error)
 }
 
-// GatewayAnswer is how a push gateway answers.
+// GatewayAnswer is the answer of a push gateway.
 type GatewayAnswer struct {
 	Status     int           // of HTTP
 	Rejected   []string      // pushkeys, of a 2xx
-	RetryAfter time.Duration // how long to wait before the next request; 0 if it does not say
+	RetryAfter time.Duration // how long to wait before the next request; 0 if there is no such header
 }
 
-// DeliveryQueue keeps notifications until they are delivered: a backlog for each
-// pusher that has any, oldest notification first, and when each backlog is due.
-// A host that is about to send claims a backlog for a while; a claim that is not
-// renewed lapses, and the backlog is due again for any host. Package queuetest
-// holds the contract as tests that any implementation can run.
+// DeliveryQueue stores notifications until they are delivered. Each pusher with
+// notifications has a backlog, oldest first, and a time when it is due. A host claims a
+// due backlog before it sends. A claim that is not renewed lapses, and then any host
+// can claim the backlog again. Package queuetest has the contract as tests that any
+// implementation can run.
 //
-// The queue has one clock, whatever the hosts' clocks say. It interprets neither
-// texts nor meta nor trouble. Backlogs are spread over shards, and a call for one
-// shard takes effect as a whole or not at all.
+// The queue has one clock, independent of the hosts' clocks. It does not interpret
+// texts, meta and trouble. Backlogs are distributed over shards, and each call for one
+// shard is atomic.
 //
-// Errors: [ErrFenced] where a claim has lapsed or is another's; [Unavailable] when
-// the queue cannot be reached, or not in time. Every method may be repeated after
-// one.
+// Errors: [ErrFenced] if a claim has lapsed or another host has it; [Unavailable] if
+// the queue cannot be reached in time. After Unavailable, every method may be repeated.
 type DeliveryQueue interface {
-	// Open checks that the queue is of the number of shards, which is fixed by the
-	// host that opens it first, and that this implementation can read it.
+	// Open checks that the queue has this number of shards and a format that the
+	// implementation can read. The first host that opens a queue fixes the number.
 	Open(ctx context.Context, shards int) error
 
-	// Enqueue adds notifications to backlogs, as durably as the queue is configured,
-	// with a result for each batch. After an error, some batches may have been added.
+	// Enqueue adds notifications to backlogs, as durably as the queue is configured, and
+	// returns a result for each batch. After an error, some batches may have been added.
 	Enqueue(ctx context.Context, batches []DeliveryBatch) []Result[Enqueued]
 
-	// Claim claims backlogs that are due, the longest due first, at most as many.
-	Claim(ctx context.Context, most int, lease time.Duration) (Claimed, error)
+	// Claim claims at most limit due backlogs, in the order of their due times.
+	Claim(ctx context.Context, limit int, lease time.Duration) (Claimed, error)
 
-	// Read returns the oldest notifications of a claimed backlog.
-	Read(ctx context.Context, c Claim, most int) ([]Notification, error)
+	// Read returns at most limit notifications of a claimed backlog, the oldest first.
+	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
 
-	// Complete removes a notification that is one of the first two of a claimed
-	// backlog, and replaces the trouble. It returns how many are left. An id that is
-	// not there is no error. A backlog without notifications ends, with its claim.
+	// Complete removes a notification, the first or second of a claimed backlog, and
+	// replaces the trouble. It returns how many notifications are left. An unknown id is
+	// no error. An empty backlog ends, and so does its claim.
 	Complete(ctx context.Context, c Claim, id, trouble string) (left int, err error)
 
-	// Postpone ends a claim, and has the backlog due after delay. It replaces the
-	// trouble, unless it is nil.
+	// Postpone ends a claim: the backlog is due after the delay. It replaces the trouble,
+	// unless that is nil.
 	Postpone(ctx context.Context, c Claim, delay time.Duration, trouble *string) error
 
-	// Renew has a claim lapse later by the duration. The claim that it returns
-	// takes the place of c.
+	// Renew extends a claim by the duration, and returns the claim that replaces c.
 	Renew(ctx context.Context, c Claim, by time.Duration) (Claim, error)
 
-	// Drop ends a claimed backlog with all its notifications, and returns how many
-	// these were.
+	// Drop removes a claimed backlog, and returns how many notifications it had.
 	Drop(ctx context.Context, c Claim) (dropped int, err error)
 
-	// Backlogs calls visit for the backlogs of a shard until it returns false. Those
-	// that change meanwhile may be missing or come twice. It is for tools.
+	// Backlogs calls visit for the backlogs of a shard until visit returns false. It may
+	// miss or repeat backlogs that change during the call. It is for tools.
 	Backlogs(ctx context.Context, shard int, visit func(Backlog) bool) error
 
-	// HeldGateways returns the gateways, by name, that operators want nothing sent to.
+	// HeldGateways returns the names of the gateways that operators hold. Hosts send
+	// them no notifications.
 	HeldGateways(ctx context.Context) ([]string, error)
 }
 
@@ -189,7 +181,8 @@ type Target struct {
 	Name  string // [A-Za-z0-9_-], at most 64 bytes
 }
 
-// Priority says which notifications of a backlog that is too long go first.
+// Priority decides which notifications are dropped first from a backlog that is too
+// long.
 type Priority byte
 
 // The priorities, the most important first.
@@ -197,8 +190,8 @@ const (
 	HighPriority Priority = 'h'
 	LowPriority  Priority = 'l'
 
-	// CountsOnly is for counts without an event. A backlog has one at most that is
-	// not under way, and only as its last notification.
+	// CountsOnly is for counts without an event. Apart from the one in flight, a backlog
+	// has at most one, as its last notification.
 	CountsOnly Priority = 'c'
 )
 
@@ -206,68 +199,69 @@ const (
 type Notification struct {
 	ID       string // 16 bytes of [A-Za-z0-9_-]; a backlog has each once
 	Priority Priority
-	Room     string // 8 bytes; tells rooms of one backlog from each other
-	Meta     string // small, kept in any case, without a byte 0
-	Text     string // what may be large
+	Room     string // 8 bytes; identifies the room within a backlog
+	Meta     string // small, always stored, without a byte 0
+	Text     string // may be large; see DeliveryBatch.MaxUserBytes
 }
 
-// DeliveryBatch is what [DeliveryQueue.Enqueue] adds to backlogs of one shard.
+// DeliveryBatch has notifications for backlogs of one shard; see
+// [DeliveryQueue.Enqueue].
 type DeliveryBatch struct {
 	Shard int
 
-	// Key names the batch. Another one of the key in the window is not added.
+	// Key names the batch. For the duration of Window, the queue ignores batches with the
+	// same key.
 	Key    string
 	Window time.Duration
 
-	// Of is the claim of the backlog [FanOut] from whose first notification the
-	// batch is made, the zero Claim if it is none. Then From and To are how much of
-	// that was made before, and will have been after the batch; both are checked,
-	// and the Key is not.
+	// Of is set for a batch that expands the first notification of the backlog [FanOut]:
+	// it is the claim of that backlog. From is how much was expanded before this batch,
+	// and To after it. The queue checks both, and ignores Key. The zero Claim is for
+	// other batches.
 	Of       Claim
 	From, To int
 
-	// Lease is for how long those backlogs are claimed that the batch begins, if
-	// their Addition asks for it.
+	// Lease is how long a claim lasts that an Addition asks for.
 	Lease time.Duration
 
-	MaxBacklog   int // notifications of a backlog; somewhat more may be kept for a while
-	MaxUserBytes int // texts of a user that wait behind others; above it they are left out
+	MaxBacklog   int // notifications of a backlog; the queue may exceed it by a fifth
+	MaxUserBytes int // texts of a user, except the first of each backlog; above it texts are left out
 
 	Additions []Addition // of different targets
 }
 
-// Addition is a notification to be added to a backlog.
+// Addition is a notification for a backlog.
 type Addition struct {
 	Target       string // its name
-	User         string // a digest of the user whose bytes are counted, 8 bytes
+	User         string // 8 bytes; identifies the user for MaxUserBytes
 	Notification Notification
 
-	Claim  bool          // the backlog, if this begins it
-	Delay  time.Duration // the backlog is due after it, if this begins it and does not claim it
-	Urgent bool          // a backlog that is postponed is due at once
+	Claim  bool          // claim the backlog, if it is empty
+	Delay  time.Duration // until the backlog is due, if it is empty and not claimed
+	Urgent bool          // makes a postponed backlog due at once
 
-	// Generation is of the pusher. A backlog whose trouble begins with the decimal
-	// number of an earlier one is due at once, as if it had no trouble.
+	// Generation is of the pusher. If the trouble of the backlog begins with the decimal
+	// number of an earlier one, the queue drops the trouble, and the backlog is due.
 	Generation int64
 }
 
-// FanOut is the name of the backlog of a shard that keeps what is to be added to
-// others later. While a shard has it, batches that are not made from it are not
-// added, unless they are for it.
+// FanOut is the name of a shard's backlog of events with many recipients. While it has
+// notifications, the shard accepts only batches for FanOut and batches that expand it.
 const FanOut = "fanout"
 
-// Enqueued is what became of a batch.
+// Enqueued is the result for a batch.
 type Enqueued struct {
-	// Again is set if it was added before, Behind if it was not added because of a
-	// backlog [FanOut], and Full if that has no room.
+	// Again is set for a repeated batch, which was ignored. Behind is set if the batch was
+	// not added because the backlog [FanOut] has notifications, and Full if FanOut has no
+	// room for it.
 	Again, Behind, Full bool
 
-	// Claims are those of the additions whose backlogs are claimed, by their place;
-	// the zero Claim for others.
+	// Claims has the claim of each addition, by index; the zero Claim for an addition
+	// without one.
 	Claims []Claim
 
-	Coalesced int // notifications that were dropped, where a backlog was too long
-	Due       int // backlogs of the shard that are due and not claimed; only with Of
+	Coalesced int // notifications that were dropped from backlogs that were too long
+	Due       int // due backlogs of the shard without a claim; only for batches with Of
 }
 
 // Claim is the right to send a backlog's notifications, until it lapses.
@@ -276,21 +270,21 @@ type Claim struct {
 	Token  int64 // 0 is no claim
 }
 
-// Claimed is what [DeliveryQueue.Claim] has claimed.
+// Claimed is the result of [DeliveryQueue.Claim].
 type Claimed struct {
 	Backlogs []Backlog
-	More     bool          // there may be more that are due
-	Oldest   time.Duration // for how long the backlog had been due that was due the longest
+	More     bool          // more backlogs may be due
+	Oldest   time.Duration // since the earliest due time
 }
 
 // Backlog is a backlog without the texts of its notifications.
 type Backlog struct {
-	Claim   Claim // the zero Token if nobody has claimed it
+	Claim   Claim // its Token is 0 if no host has claimed the backlog
 	Waiting int   // notifications
 	First   Notification
-	Trouble string    // what was kept of the last attempts; see [DeliveryQueue.Postpone]
-	Due     time.Time // when it is to be tried, or when its claim lapses
+	Trouble string    // about the last attempts; see [DeliveryQueue.Postpone]
+	Due     time.Time // or, of a claimed backlog, when the claim lapses
 }
 
-// ErrFenced is for a host whose claim has lapsed, so that another may have it.
+// ErrFenced says that the claim has lapsed, and another host may have the backlog.
 var ErrFenced = fault.New(fault.Unavailable, "The server cannot reach its storage, try again later.")

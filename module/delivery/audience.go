@@ -11,10 +11,10 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// audience decides with the compiled push rules of users. The feed keeps them by
-// user until they change, the cache compiles and bounds them. A change reaches the
-// feed within milliseconds, or with the next check of the store if its news got
-// lost. It is safe for concurrent use.
+// audience evaluates events with the compiled push rules of users. The feed caches them
+// by user until they change; match.Cache compiles them and bounds their size. A change
+// reaches the feed within milliseconds, or with the next check of the store if its
+// message was lost. It is safe for concurrent use.
 type audience struct {
 	feed     *module.Feed
 	host     module.HostService
@@ -22,7 +22,7 @@ type audience struct {
 	observer observe.Observer
 }
 
-// decide evaluates an event for members, with their rules where they have none.
+// decide evaluates an event for members. Members without rules get their stored ones.
 func (a *audience) decide(ctx context.Context, e module.Event, members []match.Member) (module.Decisions, error) {
 	event, err := match.ReadEvent(e.JSON)
 	if err != nil {
@@ -69,8 +69,8 @@ func (a *audience) fill(ctx context.Context, members []match.Member) (err error)
 	return err
 }
 
-// load reads and compiles the rules of users. A user whose stored rules cannot be
-// read has none, and gets no notification.
+// load reads and compiles the rules of users. A user with unreadable stored rules gets
+// no rules, and no notification.
 func (a *audience) load(ctx context.Context, users []mxid.UserID) (
 	entries map[mxid.UserID]*match.Entry, rules map[mxid.UserID]*match.Rules, err error,
 ) {

@@ -14,19 +14,19 @@ const (
 	lease      = 5 * time.Second         // how long a claim lasts
 	renewAfter = 1500 * time.Millisecond // while a request is under way
 
-	// completeFor is how long a host tries to say that something was delivered. The
-	// claim may have lapsed by then, and still be its own.
+	// completeFor is how long a host tries to complete a notification. The claim may have
+	// lapsed by then without another host having it.
 	completeFor = time.Minute
 )
 
-// claimed is a backlog that this host has claimed. It is for one goroutine.
+// claimed is a backlog that this host has claimed. It is not safe for concurrent use.
 type claimed struct {
 	*Delivery
 	claim     module.Claim
 	renewedAt time.Time // before the call that claimed or renewed it
 
-	// again is set when this host has claimed the backlog again, since its claim had
-	// lapsed while the queue was not available.
+	// again is set when this host claims the backlog again: the claim had lapsed while
+	// the queue was not available.
 	again *atomic.Pointer[claimedAgain]
 }
 
@@ -39,7 +39,7 @@ func (d *Delivery) newClaimed(claim module.Claim, at time.Time) claimed {
 	return claimed{Delivery: d, claim: claim, renewedAt: at, again: &atomic.Pointer[claimedAgain]{}}
 }
 
-// begin has what this host claims again come to c, until the function is called.
+// begin registers c for claimAgain, until end is called.
 func (c *claimed) begin() (end func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -56,7 +56,7 @@ func (c *claimed) begin() (end func()) {
 	}
 }
 
-// claimAgain gives a claim to what sends the backlog already, if something does.
+// claimAgain passes a new claim to the goroutine that sends the backlog, if there is one.
 func (d *Delivery) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -67,7 +67,8 @@ func (d *Delivery) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
 	return c != nil
 }
 
-// isFenced reports whether an error says that another host has the claim.
+// isFenced reports whether an error says that another host has the backlog. If this
+// host has claimed it again, c gets the new claim.
 func (c *claimed) isFenced(err error) bool {
 	if !errors.Is(err, module.ErrFenced) {
 		return false
@@ -79,7 +80,7 @@ func (c *claimed) isFenced(err error) bool {
 	return again == nil
 }
 
-// keep has the claim last long enough for another step.
+// keep renews the claim if it is too old for another step.
 func (c *claimed) keep(ctx context.Context) error {
 	if time.Since(c.renewedAt) < renewAfter {
 		return nil
@@ -87,7 +88,7 @@ func (c *claimed) keep(ctx context.Context) error {
 	return c.renew(ctx)
 }
 
-// renew has the claim last longer. After an error the claim may have lapsed.
+// renew renews the claim. After an error the claim may have lapsed.
 func (c *claimed) renew(ctx context.Context) error {
 	now := time.Now()
 	next, err := c.queue.Renew(ctx, c.claim, now.Sub(c.renewedAt))
@@ -123,7 +124,7 @@ func (c *claimed) completeAgain(life context.Context, id, trouble string) (left 
 			ok = true
 			cancel()
 		case errors.Is(err, module.ErrFenced):
-			// Once it may be this host that has claimed the backlog right now.
+			// At first, this host may be claiming the backlog again right now.
 			if fenced++; c.isFenced(err) && (fenced > 1 || !c.hasLapsed()) {
 				cancel()
 			}
@@ -137,7 +138,7 @@ func (c *claimed) completeAgain(life context.Context, id, trouble string) (left 
 	return left, ok
 }
 
-// postpone ends the claim. Where that fails, it lapses.
+// postpone ends the claim. If that fails, the claim lapses.
 func (c *claimed) postpone(delay time.Duration, trouble *string) {
 	ctx, cancel := context.WithTimeout(context.Background(), lease)
 	defer cancel()
@@ -150,8 +151,8 @@ func (c *claimed) postpone(delay time.Duration, trouble *string) {
 	}
 }
 
-// release has the backlog due for any host: at once, or soon if that is because of an
-// error.
+// release ends the claim: the backlog is due at once, or after retryQueue if there was
+// an error.
 func (c *claimed) release(err error) {
 	if err != nil {
 		c.failed("read a backlog", err)
@@ -161,7 +162,7 @@ func (c *claimed) release(err error) {
 	c.postpone(0, nil)
 }
 
-// release has a backlog due for other hosts at once.
+// release ends a claim: the backlog is due at once.
 func (d *Delivery) release(claim module.Claim) {
 	c := d.newClaimed(claim, time.Now())
 	c.release(nil)

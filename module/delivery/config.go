@@ -8,83 +8,82 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// ContentPolicy says how much notifications tell, beside what a pusher asks for.
+// ContentPolicy limits the content of notifications, in addition to a pusher's format.
 type ContentPolicy string
 
-// The policies. A pusher of format "event_id_only" is told as much as with
-// NoNames, whatever the policy.
+// The policies. A pusher of format "event_id_only" always gets as little as with
+// NoNames.
 const (
-	FullContent ContentPolicy = "full"  // all that the specification has
-	NamesOnly   ContentPolicy = "names" // no content: who, in which room, of which type
+	FullContent ContentPolicy = "full"  // all members of the specification
+	NamesOnly   ContentPolicy = "names" // all but the event's content
 	NoNames     ContentPolicy = "none"  // the ids of event and room, prio and counts
 )
 
-// Config configures delivery. All hosts of one queue should have the same.
+// Config configures delivery. All hosts of one queue should have the same Config.
 type Config struct {
-	// Shards is over how many parts of the queue users are spread. It is fixed by the
-	// host that starts first. 1 to 1,000; default 128.
+	// Shards is the number of parts of the queue. The first host that starts fixes it. 1
+	// to 1,000; default 128.
 	Shards int
 
-	// MaxInFlight is how many requests to push gateways may be under way from this
-	// host, half of them to gateways that take longer than a second, or have not
-	// answered yet. Half as many more may be the first to new gateways. Each has a
-	// connection, which with TLS takes about 36 KB. At least 16; default 2,048.
+	// MaxInFlight bounds the requests in flight of this host. Half of them are for
+	// gateways that take longer than a second or have not answered yet. Half as many more
+	// may be the first requests to new gateways. Each request needs a connection, with
+	// TLS about 36 KB. At least 16; default 2,048.
 	MaxInFlight int
 
-	// MaxPerGateway is how many requests may be under way to one gateway, for one app.
-	// It starts with few and grows as the gateway bears them. At least 4; default 256.
+	// MaxPerGateway bounds the requests in flight to one gateway, for one app. A host
+	// starts with 8 and sends more while the gateway answers fast. At least 4; default
+	// 256.
 	MaxPerGateway int
 
-	// RequestTimeout is how long a push gateway may take for an answer. Sygnal
-	// tries for 30 s itself, and after 70 s answers 200 for what it did not
-	// deliver: so 35 s to 65 s. Default 60 s.
+	// RequestTimeout is how long a push gateway may take for an answer. Sygnal retries
+	// for 30 s, and after 70 s answers 200 for notifications that it did not deliver:
+	// hence 35 s to 65 s. Default 60 s.
 	RequestTimeout time.Duration
 
-	// DrainTimeout is how long a host that stops waits for the requests that are under
-	// way. What has not ended by then may be sent twice. Default 10 s.
+	// DrainTimeout is how long a host that stops waits for requests in flight. Then it
+	// cancels them, and another host may send them again. Default 10 s.
 	DrainTimeout time.Duration
 
-	// MaxAge is for how long a notification is of use. Default 24 h. Those of calls
-	// expire after CallAge, at most 2 minutes, unless the event says otherwise. Default 60 s.
+	// MaxAge is when a notification expires. Default 24 h. Notifications of calls expire
+	// after CallAge, at most 2 minutes, unless the event has a lifetime. Default 60 s.
 	MaxAge  time.Duration
 	CallAge time.Duration
 
-	// MaxBacklog is how many notifications wait for a pusher. Of more, those of low
-	// priority go first, then the oldest of the room with most. Default 100.
+	// MaxBacklog bounds the notifications that wait for a pusher. If there are more, those
+	// with low priority are dropped first, then the oldest of the room with most. Default
+	// 100.
 	MaxBacklog int
 
-	// MaxUserBytes is how much may wait for all pushers of a user. What comes then
-	// waits without what it tells, and is sent as event_id_only. Default 256 KiB.
+	// MaxUserBytes bounds the stored bodies of all pushers of a user. Further
+	// notifications are stored without a body, and sent as event_id_only. Default 256 KiB.
 	MaxUserBytes int
 
-	// MaxNotificationBytes is how large the body of a request may be. A larger one
-	// is sent without the event's content. Providers of push take 4 KiB of what
-	// gateways make of it. Default 8 KiB.
+	// MaxNotificationBytes bounds the body of a request. A larger one is sent without
+	// the event's content. Push providers accept about 4 KiB from gateways. Default 8 KiB.
 	MaxNotificationBytes int
 
-	// MaxEventBytes is how large an event may be. Default 64 KiB, the most that
-	// rooms allow.
+	// MaxEventBytes bounds an event. Default 64 KiB, the limit of the specification.
 	MaxEventBytes int
 
-	// DedupWindow is for how long an event that was handed over is not taken again.
-	// Default 15 minutes.
+	// DedupWindow is how long Notify ignores an event that it already has. Default 15
+	// minutes.
 	DedupWindow time.Duration
 
-	// Content says how much notifications tell. Default FullContent.
+	// Content limits the content of notifications. Default FullContent.
 	Content ContentPolicy
 
-	// NoCounts are the app_ids of apps that are sent no counts, since they count
+	// NoCounts has the app_ids of apps that get no counts, because they count
 	// themselves. Default none.
 	NoCounts []string
 
-	// BadgeDelay is how long counts alone wait for more changes before they are
-	// sent. Default 3 s.
+	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.
 	BadgeDelay time.Duration
 
-	// MaxCachedRules is how many bytes of rules are kept for deciding; compiled,
-	// they take up to seven times as much memory. Sets that are equal but for the
-	// user's id, as default rules are, count once. The largest sets are evicted
-	// first; see [match.Cache]. Default 32 MiB.
+	// MaxCachedRules bounds the cached rules, in bytes before they are compiled; compiled
+	// rules take up to seven times as much memory. Sets that differ only in the user's
+	// id, as default rules do, count once. The largest sets are evicted first; see
+	// [match.Cache]. Default 32 MiB.
 	MaxCachedRules int
 }
 
@@ -101,7 +100,7 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate joins an error for each field that is not as its comment says.
+// Validate returns an error for each invalid field, joined.
 func (c Config) Validate() error {
 	var faults []error
 	for _, f := range []struct {
@@ -142,7 +141,7 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// limits are what bounds the content of notifications.
+// limits returns the limits of package content.
 func (c Config) limits() content.Limits {
 	return content.Limits{
 		Content: content.Policy(c.Content), MaxNotificationBytes: c.MaxNotificationBytes, MaxEventBytes: c.MaxEventBytes,

@@ -20,8 +20,8 @@ import (
 
 var _ module.Notifier = (*Delivery)(nil)
 
-// Delivery brings notifications to push gateways: its methods hand events over
-// to the queue, and [Delivery.Run] sends what is due. It is safe for concurrent use.
+// Delivery sends notifications to push gateways: its methods add events to the queue,
+// and [Delivery.Run] sends due backlogs. It is safe for concurrent use.
 type Delivery struct {
 	cfg       Config
 	limits    content.Limits
@@ -39,43 +39,43 @@ type Delivery struct {
 	read    *gather[module.UserEvent, bool]
 	delays  *gather[module.UserDevice, time.Duration]
 
-	wake chan struct{} // there may be room for more that is due
+	wake chan struct{} // ends the wait for the next look, because a turn has ended
 
 	mu         sync.Mutex
 	turns      *turns.Scheduler
 	rejections rejections
-	badges     bounded.Map[string, module.Counts] // that pushers were sent last
+	badges     bounded.Map[string, module.Counts] // sent last, by pusher
 	sending    sync.WaitGroup
-	life       context.Context // of what is sent; nil if this host does not send
-	hasMore    bool            // more is due than there was room for
-	late       time.Duration   // of what had been due the longest
+	life       context.Context // of requests; nil if this host does not send
+	hasMore    bool            // the last look left due backlogs
+	late       time.Duration   // of the oldest due backlog at the last look
 	reported   map[string]time.Time
-	own        map[module.Target]*claimed // what this host sends
+	own        map[module.Target]*claimed // claims of this host
 }
 
-// maxBadges is of how many pushers a host remembers the counts that they were sent.
+// maxBadges bounds Delivery.badges.
 const maxBadges = 100_000
 
-// Seams are what a [Delivery] is made of.
+// Seams are the dependencies of a [Delivery].
 type Seams struct {
 	Queue     module.DeliveryQueue
 	Gateway   module.Gateway // see [NewHTTPGateway]
 	Host      module.HostService
-	Feed      *module.Feed     // keeps the compiled rules of users while it runs
+	Feed      *module.Feed     // caches the compiled rules of users while it runs
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
 
-	// Now is the clock of the queue, which says when notifications were handed over.
-	// Nil is the host's own.
+	// Now is the clock of the queue, for the age of notifications. Nil is the clock of the
+	// host.
 	Now func() time.Time
 
-	// Observer is told of calls, requests to gateways and what becomes of
-	// notifications, and reports what goes wrong outside of calls. Nil is none.
+	// Observer observes calls, requests to gateways and dropped notifications, and reports
+	// errors of background work. Nil is none.
 	Observer observe.Observer
 }
 
-// New returns delivery on the seams of a host. It does no I/O and starts nothing.
-// It fails if cfg is not valid.
+// New returns a Delivery. It does no I/O and starts no goroutine. It fails if cfg is
+// invalid.
 func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
@@ -111,12 +111,11 @@ func ShardOf(user mxid.UserID, shards int) int {
 	return int(h.Sum64() % uint64(shards))
 }
 
-// PusherID returns the name of the backlog of a pusher. It tells nothing of the
-// pushkey, and may be logged.
+// PusherID returns the name of a pusher's backlog. It is a digest, so it may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return content.PusherID(user, key) }
 
-// Check is for the start of a host: it returns why the queue cannot be used, one
-// of another number of shards for example.
+// Check is for the start of a host. It fails if the queue cannot be used, for example
+// because it has another number of shards.
 func (d *Delivery) Check(ctx context.Context) error {
 	if err := d.queue.Open(ctx, d.cfg.Shards); err != nil {
 		return fmt.Errorf("delivery: open the queue: %w", err)
@@ -124,10 +123,9 @@ func (d *Delivery) Check(ctx context.Context) error {
 	return nil
 }
 
-// Run sends what is in the queue until ctx ends. Then it waits for the requests that
-// are under way, at most for Config.DrainTimeout; all else is due for other hosts at
-// once. It returns when all that it started has ended. Call it once, on every host,
-// after [Delivery.Check].
+// Run sends due backlogs until ctx ends. Then it waits for requests in flight, at most
+// for Config.DrainTimeout, and releases its other claims at once. It returns when all
+// its goroutines have ended. Call it once, on every host, after [Delivery.Check].
 func (d *Delivery) Run(ctx context.Context) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -143,8 +141,8 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.sending.Wait()
 }
 
-// start runs something that sends, unless this host does not. It gets a context that
-// ends when the time to stop is over.
+// start runs do in a goroutine, unless this host does not send. Its context ends after
+// Config.DrainTimeout.
 func (d *Delivery) start(do func(life context.Context)) (started bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -162,8 +160,8 @@ func (d *Delivery) isStopping() bool {
 	return d.life == nil
 }
 
-// mayClaim reports whether this host sends what it hands over for a gate. Other hosts
-// send it where this one is likely to fail.
+// mayClaim reports whether this host sends the notifications that it adds for a gate.
+// Other hosts send them if this host does not reach the gate.
 func (d *Delivery) mayClaim(gate string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -177,14 +175,14 @@ func (d *Delivery) admit(user mxid.UserID, gate string) (*turns.Turn, time.Durat
 	return d.turns.Admit(time.Now(), string(user), gate)
 }
 
-// expectMore has this host look for what is due when it has room.
+// expectMore makes the end of the next turn start a look.
 func (d *Delivery) expectMore() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.hasMore = true
 }
 
-// endTurn ends a turn, which makes room for what else is due.
+// endTurn ends a turn. If more backlogs are due, it starts a look.
 func (d *Delivery) endTurn(t *turns.Turn, pusher string, r turns.Result, wait time.Duration) {
 	d.mu.Lock()
 	d.turns.End(time.Now(), t, pusher, r, wait)
@@ -198,10 +196,10 @@ func (d *Delivery) endTurn(t *turns.Turn, pusher string, r turns.Result, wait ti
 	}
 }
 
-// reportEvery is how often each kind of failure is reported.
+// reportEvery bounds how often each kind of failure is reported.
 const reportEvery = 30 * time.Second
 
-// failed reports what went wrong, unless it was reported not long ago.
+// failed reports a failure, unless one of its kind was reported recently.
 func (d *Delivery) failed(doing string, err error) {
 	d.mu.Lock()
 	isNew := time.Since(d.reported[doing]) >= reportEvery
@@ -214,7 +212,7 @@ func (d *Delivery) failed(doing string, err error) {
 	}
 }
 
-// Stats returns what this host does right now.
+// Stats returns the current state of this host.
 func (d *Delivery) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()

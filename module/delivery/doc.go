@@ -1,45 +1,45 @@
-// Package delivery brings notifications of new events to push gateways. The host
-// calls [Delivery.Decide] and [Delivery.Notify]; what Notify has taken waits in the
-// backlogs of a [module.DeliveryQueue], and is sent by whichever host lives.
+// Package delivery sends notifications of new events to push gateways. The host calls
+// [Delivery.Decide] and [Delivery.Notify]. Notify stores notifications in the backlogs
+// of a [module.DeliveryQueue], and any running host sends them.
 //
 // # Where to find what
 //
-//	notify.go    an event becomes a notification for each pusher, in its backlog
-//	fanout.go    a large event does so in parts
-//	look.go      a host claims what is due
-//	send.go      it sends a claimed backlog, one notification after the other
-//	post.go      a request, and the claim that is renewed meanwhile
-//	claim.go     a claim: renewed, completed, postponed, or claimed again
-//	reject.go    pushers whose pushkeys are rejected
-//	content/     what is sent, and what answers mean: pure
-//	turns/       whose turn it is: pure
+//	notify.go    Notify: an event becomes a notification in the backlog of each pusher
+//	fanout.go    the same for an event with many recipients, in parts
+//	look.go      the loop that claims due backlogs
+//	send.go      sends the notifications of a claimed backlog, one after the other
+//	post.go      one request, and the renewal of the claim while it is in flight
+//	claim.go     the operations on a claim: renew, complete, postpone
+//	reject.go    removes pushers with rejected pushkeys
+//	content/     pure: the body of a request, and the meaning of its answer
+//	turns/       pure: which backlog a host may send next
 //
-// How long a pusher waits after an answer stands in one table, content.RetryIn; what
-// an answer means, in content.Judge; when a notification is given up, in
-// content.Trouble.
+// To change how long a pusher waits after an answer, change content.RetryIn and its
+// test. The function content.Judge has the meaning of each answer, and content.Trouble
+// decides when a notification is dropped.
 //
-// # A backlog's states
+// # The states of a backlog
 //
-//	state    event                                next     does
-//	-        enqueued, this host has a turn       claimed  sends
-//	-        enqueued, it has none                due
-//	due      a host looks, and has a turn         claimed  reads the pusher anew
-//	due      a host looks, and has none           due      later, in proportion to how many wait
-//	claimed  the pusher is gone or disabled       -        drops all
-//	claimed  expired, or read                     claimed  drops the notification
-//	claimed  the user looks elsewhere             due      as the host says, 5 min at most; a call ends it
-//	claimed  2xx                                  claimed  completes the notification
-//	claimed  2xx that rejects the pushkey         -        removes the pusher, drops all
-//	claimed  400, 413, 422                        claimed  sends it as event_id_only, then drops it
-//	claimed  any other answer, or none            due      see content.RetryIn
-//	claimed  the 8th failure, others are taken    claimed  sends it as event_id_only, then drops it
-//	claimed  8th 5xx but 503 and 507, none taken  due      tries the second one once: if it is taken, the first is to blame
-//	claimed  the host stops                       due      at once
-//	claimed  the host dies                        due      when the claim lapses
-//	any      more than 100 wait                   same     drops what is least important
-//	any      the pusher was set anew, and more comes  due
+//	state    event                               next     action
+//	-        added, and this host has a turn     claimed  sends
+//	-        added, and it has none              due
+//	due      a host looks, and has a turn        claimed  reads the pusher again
+//	due      a host looks, and has none          due      later; the more backlogs wait, the later
+//	claimed  the pusher is removed or disabled   -        drops all
+//	claimed  expired, or read by the user        claimed  drops the notification
+//	claimed  the host asks for a delay           due      waits up to 5 min; a call ends the delay
+//	claimed  2xx                                 claimed  completes the notification
+//	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
+//	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it
+//	claimed  any other answer, or none           due      waits for content.RetryIn
+//	claimed  8th failure, others are accepted    claimed  sends it as event_id_only, then drops it
+//	claimed  8th 5xx (not 503, 507), none are    due      tries the second notification once; if that succeeds, the first is at fault
+//	claimed  the host stops                      due      at once
+//	claimed  the host dies                       due      when the claim lapses
+//	any      more than 100 notifications wait    same     drops the least important ones
+//	any      the pusher is set again, and more is added  due  at once
 //
-// Two requests for one pusher are under way at the same time only where a host was
-// paused, or cut off from the queue, for longer than its claim lasts. It cuts its
-// request off when the claim lapses.
+// Normally one request for a pusher is in flight. There may be two if a host was paused
+// or disconnected from the queue for longer than a claim lasts: it cancels its request
+// when the claim lapses, but the gateway may already have it.
 package delivery

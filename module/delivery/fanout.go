@@ -15,13 +15,13 @@ import (
 )
 
 const (
-	fanOutItem  = 1000                   // recipients of one notification of a fan-out
-	fanOutStep  = 500                    // recipients whose pushers are read at once
-	fanOutAhead = 200                    // backlogs of a shard that may be due before it goes on
-	fanOutPause = 200 * time.Millisecond // where there are more
+	fanOutItem  = 1000 // recipients of one entry of a fan-out
+	fanOutStep  = 500  // recipients that are expanded at once
+	fanOutAhead = 200  // due backlogs of a shard above which it pauses
+	fanOutPause = 200 * time.Millisecond
 )
 
-// fanOutText is what a notification of a fan-out keeps: an event, and for whom it is.
+// fanOutText is the stored text of a fan-out's entry: an event and its recipients.
 type fanOutText struct {
 	JSON       string
 	RoomName   string `json:",omitempty"`
@@ -35,7 +35,7 @@ type fanOutText struct {
 	Recipients []recipient
 }
 
-// fanOut makes the batches that keep an event in the fan-out of a shard.
+// fanOut makes the batches that add an event to the fan-out of a shard.
 func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all []*adding) {
 	for i, some := range slices.Collect(slices.Chunk(recipients, fanOutItem)) {
 		text, _ := json.Marshal(fanOutText{
@@ -60,10 +60,10 @@ func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all [
 	return all
 }
 
-// maxFanOutBytes is no bound: the queue bounds how many there are.
+// maxFanOutBytes is practically no limit: the queue bounds the number of entries.
 const maxFanOutBytes = 1 << 30
 
-// expand adds what waits in the fan-out of a shard to backlogs.
+// expand adds the events in the fan-out of a shard to backlogs.
 func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time.Time) {
 	own := d.newClaimed(b.Claim, claimedAt)
 	c := &own
@@ -86,7 +86,7 @@ func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time
 	}
 }
 
-// expandOne adds a notification of a fan-out, and reports whether all of it is.
+// expandOne expands an entry of a fan-out, and reports whether it is done.
 func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notification, from int) (done bool) {
 	var text fanOutText
 	if err := json.Unmarshal([]byte(n.Text), &text); err != nil {
@@ -118,8 +118,8 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 	return true
 }
 
-// expandPart adds an event for some of its recipients, and returns how many backlogs
-// of the shard are due.
+// expandPart adds an event to the backlogs of some of its recipients, and returns the
+// number of due backlogs in the shard.
 func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, recipients []recipient, from, to int) (due int, err error) {
 	lists, err := d.pushersOf(ctx, recipients[from:to])
 	if err != nil {
@@ -141,7 +141,7 @@ func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, reci
 	return result.Value.Due, nil
 }
 
-// handover returns the event; of is false for one that is of no use any more.
+// handover returns the event; of is false if it has expired.
 func (t fanOutText) handover(d *Delivery) (h *handover, of bool) {
 	e := module.Event{JSON: t.JSON, RoomName: t.RoomName, RoomAlias: t.RoomAlias, SenderName: t.SenderName}
 	added, expires := time.UnixMilli(t.Added), time.UnixMilli(t.Expires)

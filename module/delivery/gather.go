@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// queueTimeout bounds a question to the host or its stores.
+// queueTimeout bounds a call of the host or its stores.
 const queueTimeout = 10 * time.Second
 
-// gather asks about keys in batches: while a question is under way, what else is to
-// be asked waits for the next one.
+// gather coalesces lookups: while one call is in flight, further keys wait for the next
+// call.
 type gather[K comparable, V any] struct {
 	ask func(context.Context, []K) map[K]V
 
@@ -31,7 +31,7 @@ func newGather[K comparable, V any](ask func(context.Context, []K) map[K]V) *gat
 	return &gather[K, V]{ask: ask}
 }
 
-// eachOf adapts a function that answers by place, or nothing for none at all.
+// eachOf adapts a function that returns a list in the order of the keys, or nil.
 func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(context.Context, []K) map[K]V {
 	return func(ctx context.Context, keys []K) map[K]V {
 		answers := map[K]V{}
@@ -44,8 +44,7 @@ func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(contex
 	}
 }
 
-// get returns the answer about a key; found is false if there is none, or ctx has
-// ended.
+// get returns the value of a key; found is false if there is none, or ctx has ended.
 func (g *gather[K, V]) get(ctx context.Context, key K) (answer V, found bool) {
 	q := g.add(key)
 	select {
@@ -57,7 +56,7 @@ func (g *gather[K, V]) get(ctx context.Context, key K) (answer V, found bool) {
 	}
 }
 
-// add has the next question ask about a key, too.
+// add adds a key to the next call.
 func (g *gather[K, V]) add(key K) *question[K, V] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -72,7 +71,7 @@ func (g *gather[K, V]) add(key K) *question[K, V] {
 	return g.next
 }
 
-// run asks until there is nothing to ask.
+// run calls ask until no key waits.
 func (g *gather[K, V]) run() {
 	for {
 		g.mu.Lock()
@@ -90,11 +89,11 @@ func (g *gather[K, V]) run() {
 	}
 }
 
-// recent is a map that forgets what was not put for long: it has at least the last
-// [recentSize] keys. The zero recent is empty.
+// recent is a map of two generations: rotate drops the older one. A full generation is
+// rotated early. The zero recent is empty.
 type recent[V any] struct{ young, old map[string]V }
 
-const recentSize = 50_000
+const recentSize = 50_000 // of a generation
 
 func (r *recent[V]) put(key string, value V) {
 	if r.young == nil || len(r.young) >= recentSize {
@@ -103,10 +102,10 @@ func (r *recent[V]) put(key string, value V) {
 	r.young[key] = value
 }
 
-// rotate forgets what was not put since the last time.
+// rotate drops keys that were not put since the last rotation.
 func (r *recent[V]) rotate() { r.old, r.young = r.young, map[string]V{} }
 
-// all calls do for each key.
+// all calls do once for each key.
 func (r *recent[V]) all(do func(key string, value V)) {
 	for key, value := range r.young {
 		do(key, value)

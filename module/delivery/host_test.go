@@ -420,11 +420,11 @@ func (m *mortal) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []
 	return m.DeliveryQueue.Enqueue(ctx, batches)
 }
 
-func (m *mortal) Claim(ctx context.Context, most int, lease time.Duration) (module.Claimed, error) {
+func (m *mortal) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
 	if err := m.err(); err != nil {
 		return module.Claimed{}, err
 	}
-	return m.DeliveryQueue.Claim(ctx, most, lease)
+	return m.DeliveryQueue.Claim(ctx, limit, lease)
 }
 
 func (m *mortal) Complete(ctx context.Context, c module.Claim, id, trouble string) (int, error) {

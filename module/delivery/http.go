@@ -14,10 +14,10 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// maxAnswerBytes is how much of an answer is read.
+// maxAnswerBytes bounds how much of an answer is read.
 const maxAnswerBytes = 64 << 10
 
-// The bounds of what a gateway may ask to wait.
+// The bounds of Retry-After.
 const (
 	minRetryAfter = time.Second
 	maxRetryAfter = time.Hour
@@ -25,22 +25,21 @@ const (
 
 var _ module.Gateway = (*HTTPGateway)(nil)
 
-// HTTPGateway posts notifications by HTTP. It is safe for concurrent use.
+// HTTPGateway sends notifications by HTTP. It is safe for concurrent use.
 type HTTPGateway struct{ client *http.Client }
 
-// NewHTTPGateway returns a gateway on a client, which must not follow redirects
-// and decides what may be connected to: dialguard.Guard.Client with
-// [Config.MaxPerGateway].
+// NewHTTPGateway returns a gateway on a client. The client must not follow redirects,
+// and must refuse addresses that are not public: dialguard.Guard.Client with
+// [Config.MaxPerGateway] does both.
 func NewHTTPGateway(client *http.Client) *HTTPGateway { return &HTTPGateway{client} }
 
-// Post implements [module.Gateway]. What an error says is for no log: it may have
-// the URL.
+// Post implements [module.Gateway]. Do not log its errors: they may have the URL.
 func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
 	request, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return module.GatewayAnswer{}, fmt.Errorf("delivery: post: %w", err)
 	}
-	request.GetBody = nil // with it, a server could have a client repeat the request without end
+	request.GetBody = nil // otherwise a server can make the client repeat the request without end
 	request.Header.Set("Content-Type", "application/json")
 	request.Header.Set("User-Agent", "pushfx")
 	reply, err := g.client.Do(request)
@@ -53,11 +52,10 @@ func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module
 	if err == nil && answer.Status >= 200 && answer.Status < 300 {
 		answer.Rejected = readRejected(text)
 	}
-	return answer, nil // the status says enough, whatever became of the body
+	return answer, nil // the status is enough, even if the body cannot be read
 }
 
-// readRejected reads the pushkeys that a gateway rejects. What cannot be read
-// rejects none.
+// readRejected reads the pushkeys that a gateway rejects: none if the body is invalid.
 func readRejected(text []byte) (rejected []string) {
 	if len(text) > maxAnswerBytes || !strictjson.Valid(string(text)) {
 		return nil
@@ -79,9 +77,9 @@ func readRejected(text []byte) (rejected []string) {
 	return rejected
 }
 
-// readRetryAfter reads both forms of Retry-After (RFC 9110, section 10.2.3):
-// seconds, or a time, which is compared with the server's own where it tells it.
-// It returns 0 if there is none that can be read, and at least a second else.
+// readRetryAfter reads both forms of Retry-After (RFC 9110, section 10.2.3): seconds, or
+// a time. It compares a time with the Date of the answer, if there is one. It returns 0
+// for a missing or invalid header, otherwise at least a second.
 func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if text == "" {

@@ -10,24 +10,24 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Waiting tells operators of a backlog. It has no pushkey, and nothing of what is to
-// be sent. Times are by the clock of the queue.
+// Waiting describes a backlog for operators. It has no pushkey and no content. Times
+// are by the clock of the queue.
 type Waiting struct {
 	User          mxid.UserID
 	Pusher        string // see [PusherID]
-	Gateway, App  string // the gateway as [GatewayName] has it, and the app_id
+	Gateway, App  string // see [GatewayName]; the app_id
 	Notifications int
-	Oldest        time.Time // when the first of them was handed over
+	Oldest        time.Time // when Notify got the first of them
 	Claimed       bool      // by a host, until Due
-	Due           time.Time // when it is to be tried
+	Due           time.Time // time of the next attempt
 
 	Attempts int       // failures in a row
-	Since    time.Time // the first of them; zero for none
+	Since    time.Time // of the first failure; zero for none
 	Status   int       // of the last answer, 0 for none
-	Class    string    // why there was no answer: "dns" for example; "status" for one
+	Class    string    // why there was no answer, for example "dns"; "status" if there was one
 }
 
-// ReadBacklog reads a backlog of a [module.DeliveryQueue], but that of a fan-out.
+// ReadBacklog reads a backlog of a [module.DeliveryQueue], except [module.FanOut].
 func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	m, err := content.ReadMeta(b.First.Meta)
 	if err != nil {
@@ -45,9 +45,9 @@ func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	return w, nil
 }
 
-// GatewayOf returns the push gateway of a user's pusher, as metrics and tools name
-// it; see [GatewayName]. Ok is false for a pusher that is not sent to: of another
-// kind than http, disabled, or without a URL that can be read.
+// GatewayOf returns the name of a pusher's push gateway; see [GatewayName]. Ok is false
+// for a pusher without notifications: of another kind than http, disabled, or with an
+// invalid URL.
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
 	d, ok := content.ReadTarget(user, p, content.Limits{})
 	if !ok {
@@ -57,5 +57,5 @@ func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
 }
 
 // GatewayName returns the name of the push gateway of a URL: scheme, host and port in
-// canonical form, so that one gateway has one name. It has nothing of the path.
+// canonical form, without the path.
 func GatewayName(of string) (name string, ok bool) { return content.GatewayName(of) }

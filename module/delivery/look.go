@@ -9,15 +9,15 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// How often a host looks for what is due: what it has claimed when it was handed over
-// is sent without that.
+// How often a host looks for due backlogs. Backlogs that it claims at Notify are sent
+// without a look.
 const (
 	lookEvery  = time.Second
-	lookAgain  = 20 * time.Millisecond // where nothing that is due has a turn
+	lookAgain  = 20 * time.Millisecond // if no due backlog has a turn
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 
-// look sends what is due until ctx ends.
+// look claims due backlogs and sends them, until ctx ends.
 func (d *Delivery) look(ctx context.Context) {
 	var heldAt time.Time
 	for ctx.Err() == nil {
@@ -49,7 +49,7 @@ func (d *Delivery) readHeld(ctx context.Context) {
 	d.turns.Hold(names)
 }
 
-// lookOnce claims what is due, and returns when to look again.
+// lookOnce claims due backlogs, and returns how long to wait for the next look.
 func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
 	d.mu.Lock()
@@ -92,7 +92,7 @@ func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	c := d.newClaimed(b.Claim, claimedAt)
 	s := &sending{claimed: c, trouble: content.ReadTrouble(b.Trouble)}
 	m, err := content.ReadMeta(b.First.Meta)
-	if err != nil { // it is dropped, and the next one is read
+	if err != nil { // run drops it, and reads the next one
 		return d.startOrRelease(b.Claim, s.run)
 	}
 	s.user = m.User

@@ -15,18 +15,18 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// fanOutAbove is how many recipients of a shard are added to their backlogs at once.
-// More are added from the shard's fan-out, so that Notify takes no longer.
+// fanOutAbove bounds the recipients of a shard that Notify adds to backlogs itself.
+// With more, it adds the event to the shard's fan-out, which takes no longer.
 const fanOutAbove = 50
 
-// recipient is a user who is to be notified of an event.
+// recipient is a user with a notification of the event.
 type recipient struct {
 	User     mxid.UserID `json:"u"`
-	Outcome  int         `json:"o"` // its place among those of the event
+	Outcome  int         `json:"o"` // index into handover.outcomes
 	RoomName string      `json:"n,omitempty"`
 }
 
-// handover is an event on its way into backlogs.
+// handover is an event that is being added to backlogs.
 type handover struct {
 	event    module.Event // without Room
 	ev       *content.Event
@@ -50,8 +50,7 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, deci
 	return d.handOver(ctx, h, h.recipients(decisions, d.cfg.Shards))
 }
 
-// recipients returns the users who are to be notified, by shard. Nobody is notified
-// of what they sent.
+// recipients returns the users to notify, by shard. The sender is not among them.
 func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]recipient {
 	all := map[int][]recipient{}
 	places := map[content.Outcome]int{}
@@ -74,8 +73,8 @@ func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]
 
 var errFull = errors.New("delivery: too many large events wait")
 
-// handOver adds an event to the backlogs of those recipients who are few in their
-// shard, and to the fan-out of their shard for others.
+// handOver adds an event to the backlogs of its recipients, or to the fan-out of a
+// shard with many recipients.
 func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
 	var few []recipient
 	var batches []*adding
@@ -111,8 +110,8 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 	return err
 }
 
-// pushersOf reads the pushers of recipients. Those that cannot be read are as good as
-// none: nothing can be sent to them.
+// pushersOf reads the pushers of recipients. It ignores users with stored pushers that
+// cannot be read, because nothing can be sent to them.
 func (d *Delivery) pushersOf(ctx context.Context, recipients []recipient) (map[mxid.UserID]pusher.List, error) {
 	if len(recipients) == 0 {
 		return nil, nil
@@ -141,16 +140,16 @@ func (d *Delivery) readPushers(ctx context.Context, users []mxid.UserID) (map[mx
 	return lists, nil
 }
 
-// adding is a batch with what is needed to send it at once.
+// adding is a batch, with the values that sending it at once needs.
 type adding struct {
 	batch   module.DeliveryBatch
-	turns   []*turns.Turn // nil for an addition that has none
+	turns   []*turns.Turn // of each addition, nil for none
 	targets []*content.Target
 	metas   []content.Meta
 	readAt  time.Time // when the pushers were read
 }
 
-// addingTo makes a notification for each pusher of recipients of a shard.
+// addingTo makes a notification for each pusher of the recipients.
 func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, lists map[mxid.UserID]pusher.List) *adding {
 	a := d.newAdding(shard)
 	for _, r := range recipients {
@@ -184,7 +183,7 @@ func (d *Delivery) meta(user mxid.UserID, target *content.Target, added time.Tim
 	return content.Meta{User: user, Gate: target.Gate(), Added: added.UnixMilli(), Expires: added.Add(lifetime).UnixMilli()}
 }
 
-// add adds a notification. Where this host has a turn for it, it claims the backlog.
+// add adds a notification. If this host has a turn for it, it claims the backlog.
 func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target *content.Target, delay time.Duration) {
 	var turn *turns.Turn
 	if delay == 0 && d.mayClaim(m.Gate) {
@@ -199,8 +198,8 @@ func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target 
 	})
 }
 
-// enqueue adds batches, and sends what it has claimed. It returns the shards whose
-// batches have to wait behind a fan-out.
+// enqueue adds batches, and sends the backlogs that it claimed. It returns the shards
+// with a fan-out, whose batches were not added.
 func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, err error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -229,7 +228,7 @@ func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, er
 	return behind, err
 }
 
-// withdraw gives back the turns of what is not sent.
+// withdraw ends the turns of batches that were not added.
 func (d *Delivery) withdraw(all []*adding) {
 	for _, a := range all {
 		for _, turn := range a.turns {
@@ -240,7 +239,7 @@ func (d *Delivery) withdraw(all []*adding) {
 	}
 }
 
-// sendClaimed sends what was claimed when it was added.
+// sendClaimed sends the backlogs that were claimed when they were added to.
 func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.Time) {
 	for i, claim := range claims {
 		if claim.Token == 0 {
@@ -263,7 +262,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 	}
 }
 
-// startOrRelease runs what sends a claimed backlog, or has it due for other hosts.
+// startOrRelease runs do for a claimed backlog, or releases the claim.
 func (d *Delivery) startOrRelease(claim module.Claim, do func(context.Context)) (started bool) {
 	if started = d.start(do); !started {
 		d.release(claim)

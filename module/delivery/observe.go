@@ -13,7 +13,7 @@ var (
 	notifyCall = &observe.Operation{Kind: observe.Call, Name: observe.Delivery, Verb: "Notify"}
 )
 
-// PostOutcome is how a request to a push gateway has ended.
+// PostOutcome is the result of a request to a push gateway.
 type PostOutcome string
 
 // The outcomes.
@@ -21,10 +21,10 @@ const (
 	PostDelivered PostOutcome = "delivered"
 	PostRejected  PostOutcome = "rejected"  // the pushkey is not valid
 	PostRefused   PostOutcome = "refused"   // 400, 413 or 422
-	PostThrottled PostOutcome = "throttled" // to be tried later: 429, 503 with Retry-After, or 507
+	PostThrottled PostOutcome = "throttled" // 429, 503 with Retry-After, or 507
 	PostFailed    PostOutcome = "failed"
 	PostTimeout   PostOutcome = "timeout"
-	PostBlocked   PostOutcome = "blocked" // the address is not to be connected to
+	PostBlocked   PostOutcome = "blocked" // the address is not public
 )
 
 // PostOutcomes are all outcomes.
@@ -32,7 +32,7 @@ func PostOutcomes() []PostOutcome {
 	return []PostOutcome{PostDelivered, PostRejected, PostRefused, PostThrottled, PostFailed, PostTimeout, PostBlocked}
 }
 
-// outcomeOf is what metrics call a verdict, empty if nothing was sent.
+// outcomeOf returns the label of a verdict, empty if no request was sent.
 func outcomeOf(v content.Verdict, class content.Class) PostOutcome {
 	switch v {
 	case content.Delivered:
@@ -54,17 +54,17 @@ func outcomeOf(v content.Verdict, class content.Class) PostOutcome {
 	return PostFailed
 }
 
-// DropReason is why a notification is not sent.
+// DropReason is why a notification is dropped.
 type DropReason string
 
 // The reasons.
 const (
-	DropExpired    DropReason = "expired"    // it is too old to be of use
-	DropCoalesced  DropReason = "coalesced"  // too many waited for the pusher, or its counts had not changed
-	DropRefused    DropReason = "refused"    // the gateway does not take it, nor as little as event_id_only tells
+	DropExpired    DropReason = "expired"    // it is too old
+	DropCoalesced  DropReason = "coalesced"  // too many waited for the pusher, or its counts were unchanged
+	DropRefused    DropReason = "refused"    // the gateway does not accept it, not even as event_id_only
 	DropRead       DropReason = "read"       // the user has read the event
-	DropGone       DropReason = "gone"       // the pusher was deleted, disabled or rejected
-	DropUnreadable DropReason = "unreadable" // the queue has an entry that cannot be read
+	DropGone       DropReason = "gone"       // the pusher was removed, disabled or rejected
+	DropUnreadable DropReason = "unreadable" // its entry in the queue is invalid
 )
 
 // DropReasons are all reasons.
@@ -72,33 +72,33 @@ func DropReasons() []DropReason {
 	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropUnreadable}
 }
 
-// dropped counts notifications that are not sent.
+// dropped counts dropped notifications.
 func (d *Delivery) dropped(reason DropReason, notifications int) {
 	if notifications > 0 {
 		d.observer.Count(observe.NotificationDropped, string(reason), notifications)
 	}
 }
 
-// GateState is how a host treats a push gateway, for an app.
+// GateState is the state of a push gateway for an app.
 type GateState int
 
 // The states.
 const (
 	GateOpen   GateState = iota
-	GateClosed           // it fails, or wants to be left alone, and is only tried from time to time
-	GateHeld             // an operator has it sent nothing
+	GateClosed           // it fails or is throttled: hosts only probe it
+	GateHeld             // an operator holds it: hosts send it nothing
 	gateStates
 )
 
 // String returns the name of the state.
 func (s GateState) String() string { return [gateStates]string{"open", "closed", "held"}[s] }
 
-// Stats is what a host does right now.
+// Stats is the current state of a host.
 type Stats struct {
-	InFlight        int             // requests under way to gateways that answer within a second
-	Slow            int             // those to gateways that do not, or have not answered yet
-	Late            time.Duration   // for how long the backlog had been due that was due the longest, in the queue
-	Gateways        [gateStates]int // by [GateState], for each app
-	RemovalsStopped int             // of them, those of which no rejected pushers are removed
-	CutOff          bool            // no gateway can be reached
+	InFlight        int             // requests in flight to gateways that answer within a second
+	Slow            int             // requests in flight to other gateways
+	Late            time.Duration   // since the earliest due time, at the last look
+	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
+	RemovalsStopped int             // number of gateways and apps at the rejection limit
+	CutOff          bool            // this host reaches no gateway
 }

@@ -14,16 +14,16 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/dialguard"
 )
 
-// posted is how a request has ended.
+// posted is the result of a request.
 type posted struct {
 	answer  module.GatewayAnswer
 	class   content.Class
 	verdict content.Verdict
-	isLost  bool // the claim
+	isLost  bool // another host has the claim
 }
 
-// post sends a request, and renews the claim while it is under way. It cuts the
-// request off when the claim lapses: then another host may send.
+// post sends a request, and renews the claim while it is in flight. It cancels the
+// request when the claim lapses, because then another host may send it.
 func (s *sending) post(life context.Context, body []byte, trace string) (p posted) {
 	traced, end := s.observer.BeginPost(life, s.target.Gateway, trace)
 	ctx, cancel := context.WithTimeout(traced, s.cfg.RequestTimeout)
@@ -37,7 +37,7 @@ func (s *sending) post(life context.Context, body []byte, trace string) (p poste
 	return p
 }
 
-// renewal renews a claim while a request is under way.
+// renewal renews a claim while a request is in flight.
 type renewal struct {
 	s      *sending
 	life   context.Context
@@ -69,7 +69,7 @@ func (r *renewal) renew() {
 	r.timer.Reset(renewAfter)
 }
 
-// end waits for a renewal that is under way, and reports whether the claim is lost.
+// end waits for a renewal in progress, and reports whether another host has the claim.
 func (r *renewal) end() (isLost bool) {
 	r.timer.Stop()
 	r.mu.Lock()
@@ -78,7 +78,7 @@ func (r *renewal) end() (isLost bool) {
 	return r.isLost
 }
 
-// classOf says why there is no answer.
+// classOf returns why a request has no answer.
 func classOf(err error) content.Class {
 	var network net.Error
 	var dns *net.DNSError

@@ -10,17 +10,16 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// When a gateway rejects so many pushkeys of an app that it is more likely to be
-// misconfigured than right.
+// The rejection limit: a gateway that rejects so many pushkeys of an app is probably
+// misconfigured.
 const (
 	rejectWindow   = 10 * time.Minute
 	rejectPushkeys = 5
 	rejectUsers    = 3
-	rejectShare    = 5 // more than one of so many pushers that were sent to
+	rejectShare    = 5 // more than one of this many pushers
 )
 
-// rejections are what gateways have answered in the last ten to twenty minutes, by
-// gate.
+// rejections has the answers of the last ten to twenty minutes, by gate.
 type rejections map[string]*answers
 
 type answers struct {
@@ -30,13 +29,13 @@ type answers struct {
 	isStopped bool
 }
 
-// add counts an answer about a pusher, and reports whether no more pushers of the gate
-// are to be removed, and whether that is news.
+// add counts an answer for a pusher. Stopped is true at the rejection limit: then no
+// more pushers of the gate are removed. IsNew is true if the limit was reached now.
 func (r rejections) add(now time.Time, gate, pusher string, user mxid.UserID, isRejected bool) (stopped, isNew bool) {
 	a := r[gate]
 	if a == nil {
 		if !isRejected {
-			return false, false // counted once something was rejected
+			return false, false // counting starts with the first rejection
 		}
 		a = &answers{rotatedAt: now}
 		r[gate] = a
@@ -74,7 +73,7 @@ func (a *answers) areTooMany() bool {
 	return rejected >= rejectPushkeys && len(users) >= rejectUsers && rejected*rejectShare > sent
 }
 
-// stopped is for how many gates no more pushers are removed.
+// stopped returns the number of gates at the rejection limit.
 func (r rejections) stopped() (n int) {
 	for _, a := range r {
 		if a.isStopped {
@@ -84,7 +83,7 @@ func (r rejections) stopped() (n int) {
 	return n
 }
 
-// answered counts an answer that came from a gateway.
+// answered counts an answer of a gateway.
 func (s *sending) answered(isRejected bool) (stopped bool) {
 	s.mu.Lock()
 	stopped, isNew := s.rejections.add(time.Now(), s.target.Gate(), s.claim.Target.Name, s.user, isRejected)
@@ -95,10 +94,10 @@ func (s *sending) answered(isRejected bool) (stopped bool) {
 	return stopped
 }
 
-// reject removes a pusher whose pushkey was rejected, unless it was set anew since
+// reject removes a pusher with a rejected pushkey, unless it was set again since then
 // (Matrix specification, Push Gateway API: "cease sending notification requests for
-// these pushkeys and remove the associated pushers"). Where too many are rejected it
-// is a failure like others.
+// these pushkeys and remove the associated pushers"). At the rejection limit, the
+// rejection counts as a failure.
 func (s *sending) reject(life context.Context, p posted, first, of string) bool {
 	took := s.tookLast()
 	s.endTurnAfter(p.verdict, p.class, 0)
@@ -112,7 +111,7 @@ func (s *sending) reject(life context.Context, p posted, first, of string) bool 
 		return false
 	}
 	s.observer.Report(observe.PusherRemoved, errors.New(s.claim.Target.Name))
-	s.readAt = time.Time{} // it is gone, or was set anew
+	s.readAt = time.Time{} // it was removed or set again
 	s.target = nil
 	return true
 }

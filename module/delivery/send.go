@@ -15,29 +15,28 @@ import (
 )
 
 const (
-	fresh   = time.Second // for how long it counts what was read of a pusher
+	fresh   = time.Second // how long a pusher is not read again
 	maxRead = 16          // notifications of a backlog that are read at once
 
-	// maxDelay is for how long a notification is held back at most since the user
-	// looks elsewhere, from when it was handed over.
+	// maxDelay bounds the delay of a notification by module.Attention, since Notify.
 	maxDelay = 5 * time.Minute
 )
 
-// errNoResult is for a host that gives no result.
+// errNoResult is for a user without a result of HostService.
 var errNoResult = errors.New("delivery: no result")
 
 // sending sends the notifications of a claimed backlog, one after the other.
 type sending struct {
 	claimed
 	user    mxid.UserID
-	target  *content.Target // nil before it was read
-	readAt  time.Time       // when it was
-	turn    *turns.Turn     // nil where the next request has none yet
+	target  *content.Target // nil until it is read
+	readAt  time.Time       // of target
+	turn    *turns.Turn     // of the next request, nil until it has one
 	trouble content.Trouble
-	known   []module.Notification // the first of the backlog
+	known   []module.Notification // the first notifications of the backlog
 }
 
-// run sends until nothing is left, or what is left has to wait.
+// run sends until the backlog is empty or has to wait.
 func (s *sending) run(life context.Context) {
 	defer s.begin()()
 	defer func() { s.endTurn(content.Unsent) }()
@@ -52,7 +51,7 @@ func (s *sending) run(life context.Context) {
 	s.postpone(0, s.kept())
 }
 
-// kept is the trouble to be kept, nil for what the queue has.
+// kept returns the trouble to store.
 func (s *sending) kept() *string {
 	text := s.trouble.Text()
 	return &text
@@ -68,8 +67,8 @@ func (s *sending) readMore(life context.Context) bool {
 	return true
 }
 
-// sendFirst sends the first notification, or says what else becomes of it. It reports
-// whether to go on with this backlog.
+// sendFirst sends, drops or postpones the first notification. It reports whether to go
+// on with this backlog.
 func (s *sending) sendFirst(life context.Context) bool {
 	n := s.known[0]
 	m, err := content.ReadMeta(n.Meta)
@@ -100,8 +99,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 	return s.sendNow(life, n, m, s.countsFor(life))
 }
 
-// readTarget reads the pusher, if that was not done a moment ago. It reports whether
-// there is something to send to.
+// readTarget reads the pusher, unless it is fresh. It reports whether to go on.
 func (s *sending) readTarget(life context.Context) bool {
 	if s.target != nil && time.Since(s.readAt) <= fresh {
 		return true
@@ -139,7 +137,7 @@ func missing(found bool) error {
 	return errNoResult
 }
 
-// takeTurn has the request to the pusher's gate have a turn, or puts it off.
+// takeTurn takes a turn for the pusher's gate, or postpones the backlog.
 func (s *sending) takeTurn() bool {
 	gate := s.target.Gate()
 	if s.turn != nil && s.turn.Gate == gate {
@@ -179,8 +177,7 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 	s.turn = nil
 }
 
-// delay is for how long a notification is held back, as the host says. It is asked
-// once for each.
+// delay returns how long to delay a notification. It asks the host once for each.
 func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
 	if !s.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
 		return 0
@@ -189,7 +186,7 @@ func (s *sending) delay(life context.Context, n module.Notification, m content.M
 	return min(delay, maxDelay-s.clock().Sub(time.UnixMilli(m.Added)))
 }
 
-// hasCall reports whether a call waits behind the first notification.
+// hasCall reports whether a call waits after the first notification.
 func (s *sending) hasCall() bool {
 	for _, n := range s.known[1:] {
 		if m, err := content.ReadMeta(n.Meta); err == nil && m.Call {
@@ -199,7 +196,7 @@ func (s *sending) hasCall() bool {
 	return false
 }
 
-// countsFor returns the user's counts, nil if they are not known or not wanted.
+// countsFor returns the user's counts, nil if they are unknown or unwanted.
 func (s *sending) countsFor(life context.Context) *module.Counts {
 	if !s.hasUnread || s.target.NoCounts {
 		return nil
@@ -211,7 +208,7 @@ func (s *sending) countsFor(life context.Context) *module.Counts {
 	return &result.Value
 }
 
-// sendCounts sends counts alone, unless the pusher was sent the same last.
+// sendCounts sends counts without an event, unless the pusher already has them.
 func (s *sending) sendCounts(life context.Context, n module.Notification, m content.Meta) bool {
 	counts := s.countsFor(life)
 	if counts == nil {
@@ -226,7 +223,7 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 	return s.sendNow(life, n, m, counts)
 }
 
-// sendNow posts a notification, the first or, if that may be what fails, the second.
+// sendNow sends the first notification, or the second if the first may be at fault.
 func (s *sending) sendNow(life context.Context, n module.Notification, m content.Meta, counts *module.Counts) bool {
 	first := n.ID
 	if s.trouble.ID == n.ID {
@@ -287,7 +284,7 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 	return s.remove(life, n.ID)
 }
 
-// notDelivered has the backlog wait, as its trouble and the answer say.
+// notDelivered decides what follows a failure: another attempt, a drop, or a wait.
 func (s *sending) notDelivered(life context.Context, p posted, first, of string, took time.Time) bool {
 	now := s.clock()
 	trouble, step := s.trouble.After(content.Failure{
@@ -295,7 +292,7 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string,
 	})
 	trouble.Generation = s.target.SetAt
 	isOpen, isCutOff := s.gateState()
-	if step == content.Wait && (!isOpen || isCutOff) { // which costs no attempts
+	if step == content.Wait && (!isOpen || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}
 	s.trouble = trouble
@@ -316,21 +313,21 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string,
 	return false
 }
 
-// gateState tells whether the gate is open, and whether this host reaches none at all.
+// gateState returns whether the gate is open, and whether this host reaches no gateway.
 func (s *sending) gateState() (isOpen, isCutOff bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.turns.IsOpen(s.target.Gate()), s.turns.IsCutOff(time.Now())
 }
 
-// drop removes a notification that is not sent.
+// drop removes a notification without sending it.
 func (s *sending) drop(life context.Context, id string, reason DropReason) bool {
 	s.dropped(reason, 1)
 	s.trouble = content.Trouble{}
 	return s.remove(life, id)
 }
 
-// remove removes a notification, and reports whether others are left.
+// remove completes a notification, and reports whether others are left.
 func (s *sending) remove(life context.Context, id string) bool {
 	left, ok := s.complete(life, id, s.trouble.Text())
 	for i, n := range s.known {
@@ -342,7 +339,7 @@ func (s *sending) remove(life context.Context, id string) bool {
 	return ok && left > 0
 }
 
-// dropAll drops the backlog of a pusher that is gone.
+// dropAll drops the backlog of a removed pusher.
 func (s *sending) dropAll(life context.Context) {
 	n, err := s.queue.Drop(life, s.claim)
 	if err != nil {

@@ -15,22 +15,22 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// TestResult is how a push gateway answers a test.
+// TestResult is the result of a test notification.
 type TestResult struct {
 	Gateway string // scheme, host and port
 	Status  int    // of HTTP; 0 without an answer
 	Outcome PostOutcome
-	Class   string // "status" with an answer, or else why there is none: "dns" for example
+	Class   string // "status" with an answer, otherwise why there is none, for example "dns"
 	Took    time.Duration
-	Err     error // why there is no answer; it has nothing of the URL's path
+	Err     error // why there is no answer, without the URL
 }
 
-// errNotSentTo is for a pusher that gets no notifications.
-var errNotSentTo = errors.New("delivery: the pusher is not sent to: it is of another kind than http, disabled, or has no URL that can be read")
+// errNotSentTo is for a pusher without notifications.
+var errNotSentTo = errors.New("delivery: the pusher gets no notifications: its kind is not http, it is disabled, or its URL is invalid")
 
-// SendTest sends a notification of an event that there is not to one pusher of a
-// user, as a host would of a new message, and waits for the answer. Whatever that
-// is, nothing is stored or removed. It fails if hosts would not send to the pusher.
+// SendTest sends a notification of an invented message to a pusher, and waits for the
+// answer. It stores and removes nothing, also if the gateway rejects the pushkey. It
+// fails for a pusher without notifications; see [GatewayOf].
 func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
 	limits := cfg.limits()
 	d, ok := content.ReadTarget(user, p, limits)
@@ -59,7 +59,7 @@ func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p p
 	}, nil
 }
 
-// withoutURL returns what an error of an [http.Client] says beside the URL.
+// withoutURL returns the error of an [http.Client] without the URL.
 func withoutURL(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {

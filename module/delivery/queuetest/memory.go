@@ -252,7 +252,7 @@ func (m *Memory) claim(shard int, name string, b *memoryBacklog, until time.Time
 }
 
 // Claim implements [module.DeliveryQueue].
-func (m *Memory) Claim(ctx context.Context, most int, lease time.Duration) (claimed module.Claimed, err error) {
+func (m *Memory) Claim(ctx context.Context, limit int, lease time.Duration) (claimed module.Claimed, err error) {
 	if err := m.begin(ctx, "claim"); err != nil {
 		return claimed, err
 	}
@@ -272,8 +272,8 @@ func (m *Memory) Claim(ctx context.Context, most int, lease time.Duration) (clai
 	if len(due) > 0 {
 		claimed.Oldest = now.Sub(due[0].Due)
 	}
-	claimed.More = len(due) > most
-	claimed.Backlogs = due[:min(most, len(due))]
+	claimed.More = len(due) > limit
+	claimed.Backlogs = due[:min(limit, len(due))]
 	for i := range claimed.Backlogs {
 		b := &claimed.Backlogs[i]
 		t := b.Claim.Target
@@ -313,13 +313,13 @@ func (m *Memory) of(ctx context.Context, operation string, c module.Claim) (*mem
 }
 
 // Read implements [module.DeliveryQueue].
-func (m *Memory) Read(ctx context.Context, c module.Claim, most int) (all []module.Notification, err error) {
+func (m *Memory) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
 	if err := m.begin(ctx, "read"); err != nil {
 		return nil, err
 	}
 	defer m.mu.Unlock()
 	if b := m.shard(c.Target.Shard).backlogs[c.Target.Name]; b != nil {
-		for _, e := range b.entries[:min(most, len(b.entries))] {
+		for _, e := range b.entries[:min(limit, len(b.entries))] {
 			all = append(all, e.Notification)
 		}
 	}

@@ -25,27 +25,27 @@ type found struct {
 
 // Claim claims backlogs; see [module.DeliveryQueue]. It looks for what is due in all
 // shards in one round trip, and claims in another.
-func (q *Queue) Claim(ctx context.Context, most int, lease time.Duration) (module.Claimed, error) {
-	all, more, err := q.findDue(ctx, most)
+func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
+	all, more, err := q.findDue(ctx, limit)
 	if err != nil || len(all) == 0 {
 		return module.Claimed{}, err
 	}
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.late, a.late) })
-	claimed := module.Claimed{More: more || len(all) > most, Oldest: all[0].late}
+	claimed := module.Claimed{More: more || len(all) > limit, Oldest: all[0].late}
 	byShard := map[int][]string{}
-	for _, f := range all[:min(most, len(all))] {
+	for _, f := range all[:min(limit, len(all))] {
 		byShard[f.shard] = append(byShard[f.shard], f.target)
 	}
 	claimed.Backlogs, err = q.claimAll(ctx, byShard, lease)
 	return claimed, err
 }
 
-func (q *Queue) findDue(ctx context.Context, most int) (all []found, more bool, err error) {
+func (q *Queue) findDue(ctx context.Context, limit int) (all []found, more bool, err error) {
 	shards := int(q.shards.Load())
 	if shards == 0 {
 		return nil, false, unavailable("claim", errors.New("it was not opened"))
 	}
-	perShard := min(most, max(8, 4*most/shards)) + 1
+	perShard := min(limit, max(8, 4*limit/shards)) + 1
 	calls, writes := make([]rediscommit.Call, shards), make([]rediscommit.Write, shards)
 	for shard := range shards {
 		calls[shard] = rediscommit.Call{Script: due, Keys: []string{q.keys.ShardDue(shard)}, Args: []any{perShard}}
@@ -151,10 +151,10 @@ func notification(entry string) module.Notification {
 }
 
 // Read returns notifications of a backlog; see [module.DeliveryQueue].
-func (q *Queue) Read(ctx context.Context, c module.Claim, most int) (all []module.Notification, err error) {
+func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
 	err = q.do(ctx, "read", func(ctx context.Context) error {
 		all = nil
-		entries, err := q.client.LRange(ctx, q.keys.Backlog(c.Target.Shard, c.Target.Name), 0, int64(most-1)).Result()
+		entries, err := q.client.LRange(ctx, q.keys.Backlog(c.Target.Shard, c.Target.Name), 0, int64(limit-1)).Result()
 		if err != nil || len(entries) == 0 {
 			return err
 		}
