@@ -31,7 +31,8 @@ func grantLines(t *testing.T, client *redis.Client, headings ...string) {
 	}
 }
 
-// TestTheACLOfThePageIsEnoughForTheDemoHost does all that the demo host keeps in Redis.
+// TestTheACLOfThePageIsEnoughForTheDemoHost runs every kind of command that the demo
+// host sends to Redis.
 func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)

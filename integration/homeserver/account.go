@@ -35,7 +35,7 @@ func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middl
 	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve, auth...)
 }
 
-// emptyObject is the answer if there is nothing to say.
+// emptyObject is the answer without content.
 var emptyObject = struct{}{}
 
 // logout serves POST /logout.
@@ -117,9 +117,9 @@ func (a *account) deactivate(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 
-// toTheEnd returns the caller and a context that goes on when the client hangs
-// up: its token is no longer valid, so it could not try again. Each step has a
-// deadline of its own.
+// toTheEnd returns the caller, and a context that does not end when the client
+// closes the connection: the client's token is no longer valid, so the client could
+// not try again. Each step has its own deadline.
 func toTheEnd(c echo.Context) (context.Context, sessions.Caller) {
 	ctx := c.Request().Context()
 	return context.WithoutCancel(ctx), sessions.CallerFrom(ctx)

@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the account data that the module does not: whom a user ignores.
-// Other types cannot be set.
+// accountData serves the account data that the module does not serve: the list of
+// ignored users. Other types cannot be set.
 type accountData struct{ store *sessions.Store }
 
 func newAccountData(store *sessions.Store) *accountData { return &accountData{store} }
@@ -39,7 +39,7 @@ func (a *accountData) getIgnored(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, []byte(text))
 }
 
-// putIgnored serves PUT of it.
+// putIgnored serves PUT of m.ignored_user_list.
 func (a *accountData) putIgnored(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
@@ -55,7 +55,8 @@ func (a *accountData) putIgnored(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// getOther serves GET of all other types, none of which can be set.
+// getOther serves GET of all other types. They are not found, because no client can
+// set them.
 func (a *accountData) getOther(c echo.Context) error {
 	if _, err := pathParam(c, "type"); err != nil || c.Request().Method != http.MethodGet {
 		return echo.ErrNotFound
@@ -70,7 +71,7 @@ func notFound(text string) error {
 	return &matrixError{status: http.StatusNotFound, errcode: "M_NOT_FOUND", text: text}
 }
 
-// owner returns the caller, who must be the user in the path.
+// owner returns the caller. It refuses a path of another user.
 func owner(c echo.Context) (mxid.UserID, error) {
 	user, err := pathParam(c, "userId")
 	if err != nil {

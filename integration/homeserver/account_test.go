@@ -22,7 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// auth returns what user-interactive authentication takes.
+// auth returns the auth object of user-interactive authentication.
 func auth(user, password string) string {
 	return fmt.Sprintf(`{"type":"m.login.password","identifier":{"type":"m.id.user","user":%q},"password":%q,"session":"x"}`, user, password)
 }
@@ -33,7 +33,7 @@ func (d *demo) changePassword(token, user, password, next, more string) answer {
 		fmt.Sprintf(`{"auth":%s,"new_password":%q%s}`, auth(user, password), next, more))
 }
 
-func TestPasswordIsAskedFor(t *testing.T) {
+func TestPasswordIsRequired(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	token := d.login("alice", "demo", "").AccessToken
@@ -59,9 +59,8 @@ func TestPasswordIsAskedFor(t *testing.T) {
 	d.login("alice", "demo", "")
 }
 
-// TestDeactivationForgets: of a user who is deactivated nothing is left but
-// that.
-func TestDeactivationForgets(t *testing.T) {
+// Redis keeps of a deactivated user only that they are deactivated.
+func TestDeactivationRemovesTheUsersData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())
@@ -89,8 +88,8 @@ func TestDeactivationForgets(t *testing.T) {
 		`{"errcode":"M_USER_DEACTIVATED","error":"This account has been deactivated."}`)
 }
 
-// TestNoPusherOutlivesItsDevice, though it is set while the device logs out:
-// the module asks the host's accounts.
+// A pusher that is set while its device logs out does not stay, because the module
+// asks the host's accounts.
 func TestNoPusherOutlivesItsDevice(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -108,7 +107,7 @@ func TestNoPusherOutlivesItsDevice(t *testing.T) {
 	}
 }
 
-// moduleAway is a module whose Redis cannot be reached, though the host's sessions can.
+// moduleAway is a module that cannot reach its Redis, while the host's sessions can.
 type moduleAway struct{ module.HostService }
 
 var errAway = module.Unavailable(errors.New("no route to host"))
@@ -119,9 +118,9 @@ func (moduleAway) RemoveDevicePushers(context.Context, mxid.UserID, ...string) e
 func (moduleAway) KeepOnlyDevicePushers(context.Context, mxid.UserID, string) error  { return errAway }
 func (moduleAway) ForgetUser(context.Context, mxid.UserID) error                     { return errAway }
 
-// Accounts do without the module: its errors are logged, and the client does not
-// see them.
-func TestAccountsDoWithoutTheModule(t *testing.T) {
+// Requests about accounts succeed when the module fails. The host logs the errors, and
+// clients do not see them.
+func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.DebugLevel)
 	log := zap.New(core)

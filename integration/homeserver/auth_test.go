@@ -27,7 +27,7 @@ func TestTokens(t *testing.T) {
 	}
 }
 
-func TestWhereTokensStand(t *testing.T) {
+func TestTokensInHeaderAndQuery(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	d.expect("GET", whoamiPath+"?access_token=demo-bob", "demo-alice", "", 200, `{"device_id":"DEMO","is_guest":false,"user_id":"@alice:localhost"}`)
@@ -35,7 +35,7 @@ func TestWhereTokensStand(t *testing.T) {
 	d.expect("GET", whoamiPath+"?access_token=x", "", "", 401, unknownToken)
 }
 
-func TestEveryPrefixNeedsToken(t *testing.T) {
+func TestEveryPrefixNeedsAToken(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	for _, prefix := range []string{"/_matrix/client/v3", "/_matrix/client/r0"} {

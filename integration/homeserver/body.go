@@ -12,13 +12,12 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// maxBodyBytes is the size that a request body of the host's own endpoints may
-// have.
+// maxBodyBytes is the largest request body that the host's own endpoints accept.
 const maxBodyBytes = 64 << 10
 
-// readBody reads the body of a request. One that is too large is not read to
-// its end: the connection ends with the answer. Echo's own response would hide
-// that from net/http.
+// readBody reads the body of a request. After a body that is too large, net/http
+// closes the connection with the answer, because the body is not read to its end.
+// Echo's response would hide the limit from net/http.
 func readBody(c echo.Context, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, limit))
 	var tooLarge *http.MaxBytesError
@@ -31,8 +30,8 @@ func readBody(c echo.Context, limit int64) ([]byte, error) {
 	return body, nil
 }
 
-// readObject reads the body of a request, a JSON object, and returns it as it
-// came.
+// readObject reads the body of a request, a JSON object, and returns its bytes
+// unchanged.
 func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
 	body, err := readBody(c, limit)
 	if err != nil {
@@ -41,7 +40,7 @@ func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
 	return body, parseObject(body, into)
 }
 
-// parseObject reads a JSON object into a struct. Fields that are null count as
+// parseObject reads a JSON object into a struct. A field that is null counts as
 // missing.
 func parseObject(text []byte, into any) error {
 	if !json.Valid(text) {
@@ -70,9 +69,9 @@ func missing(field string) error {
 	return badRequest("M_MISSING_PARAM", "Missing field: "+field)
 }
 
-// pathParam returns a path parameter, decoded once: echo hands it out still
-// encoded exactly when the URL has a raw path. An empty one, or one with a
-// slash that is not encoded, is no path of ours.
+// pathParam returns a path parameter, decoded once: echo returns parameters encoded
+// only if the URL has a raw path. An empty parameter, or one with a slash that is not
+// encoded, is 404.
 func pathParam(c echo.Context, name string) (string, error) {
 	value := c.Param(name)
 	if value == "" || strings.Contains(value, "/") {

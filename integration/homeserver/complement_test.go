@@ -5,11 +5,10 @@ import (
 	"time"
 )
 
-// These tests tell again what Complement, the test suite for homeservers, asks
-// of push rules in /sync and of pushers at a password change.
+// These tests repeat tests of Complement, the test suite for homeservers: push rules in
+// /sync, and pushers at a password change.
 
-// TestPushRulesInSync is one story: each part goes on from where the last one
-// ended.
+// Each part starts with the state at the end of the part before it.
 func TestPushRulesInSync(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -75,7 +74,7 @@ func TestPushersAtPasswordChange(t *testing.T) {
 		name   string
 		pusher string // the device that sets it
 		more   string // of the request
-		want   string // the keys of the pushers that are left
+		want   string // the pushkeys that remain
 	}{
 		{"pushers created with a different access token are deleted", "TABLET", "", ""},
 		{"pushers created with the same access token are not deleted", "PHONE", "", "a_push_key"},

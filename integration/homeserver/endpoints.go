@@ -10,9 +10,9 @@ import (
 // wellKnown tells clients where the homeserver is.
 type wellKnown struct{ baseURL string }
 
-// get serves GET /.well-known/matrix/client. Without a base URL, the server is
-// at the address where the connection arrived. What the client says in its Host
-// header is repeated to nobody: a cache could keep it for others.
+// get serves GET /.well-known/matrix/client. Without a base URL, it returns the local
+// address of the connection. It does not repeat the client's Host header, because a
+// cache could serve a forged one to other clients.
 func (w wellKnown) get(c echo.Context) error {
 	type homeserver struct {
 		BaseURL string `json:"base_url"`
@@ -28,8 +28,8 @@ func (w wellKnown) get(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]homeserver{"m.homeserver": {base}})
 }
 
-// alive serves GET /healthz: the process is alive. Redis is not asked, so that
-// its failure does not have the host restarted.
+// alive serves GET /healthz: the process is alive. It does not ask Redis, because a
+// failure of Redis must not restart the host.
 func alive(c echo.Context) error { return c.String(http.StatusOK, "ok\n") }
 
 // versions serves GET /_matrix/client/versions.

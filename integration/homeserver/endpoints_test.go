@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// The Host header of a client is repeated to nobody: a cache could keep it for others.
-func TestNoHostHeaderIsRepeated(t *testing.T) {
+// A cache could serve a forged Host header to other clients.
+func TestTheHostHeaderIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	conn := d.dial()
@@ -71,7 +71,7 @@ func TestUnknownPathsAndMethods(t *testing.T) {
 	}
 }
 
-func TestBrowsersMayAsk(t *testing.T) {
+func TestOtherOriginsCanReadMatrixPathsOnly(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	for _, path := range []string{

@@ -28,9 +28,9 @@ type matrixError struct {
 
 func (e *matrixError) Error() string { return e.errcode + ": " + e.text }
 
-// newErrorHandler returns the host's error handler: whatever a handler or
-// middleware returns is answered in the Matrix form, and logged once if it
-// is the server's fault. The module's endpoints answer their own errors.
+// newErrorHandler returns the host's error handler. It answers errors of handlers and
+// middleware in the Matrix form, and logs errors of the server once. The module's
+// endpoints answer their own errors.
 func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) {
 		if c.Response().Committed {
@@ -54,8 +54,8 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 	}
 }
 
-// errorReply returns the status and the JSON body for any error: the host's
-// own, one of echo, or one of the module's services.
+// errorReply returns the status and the JSON body for an error of the host, of echo
+// or of the module's services.
 func errorReply(err error) (status int, body []byte) {
 	if refused, found := refusalOf(err); found {
 		return refused.reply()
@@ -63,7 +63,8 @@ func errorReply(err error) (status int, body []byte) {
 	return handlers.ErrorReply(err)
 }
 
-// refusalOf returns the host's own answer to an error, if it has one.
+// refusalOf returns the host's own answer to an error. Found is false if the module
+// answers the error.
 func refusalOf(err error) (refused *matrixError, found bool) {
 	var http *echo.HTTPError
 	switch {
@@ -86,7 +87,7 @@ func refusalOf(err error) (refused *matrixError, found bool) {
 }
 
 func (e *matrixError) reply() (status int, body []byte) {
-	body, _ = json.Marshal(struct { // strings and numbers always can
+	body, _ = json.Marshal(struct { // never fails for strings and numbers
 		Errcode    string `json:"errcode"`
 		Error      string `json:"error"`
 		RetryAfter int64  `json:"retry_after_ms,omitempty"`
@@ -94,7 +95,7 @@ func (e *matrixError) reply() (status int, body []byte) {
 	return e.status, body
 }
 
-// tooMany is the answer to a client that can go on after some time (Matrix
+// tooMany is the answer to a client that must wait before its next request (Matrix
 // specification, "Rate limiting").
 func tooMany(wait time.Duration) *matrixError {
 	return &matrixError{
@@ -103,7 +104,7 @@ func tooMany(wait time.Duration) *matrixError {
 	}
 }
 
-// matrixErrorOfHTTP is for the errors of echo itself.
+// matrixErrorOfHTTP returns the Matrix form of an error of echo.
 func matrixErrorOfHTTP(err *echo.HTTPError) *matrixError {
 	switch err.Code {
 	case http.StatusNotFound:

@@ -13,36 +13,34 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// explainAtOnce is how many events are explained at a time. Each occupies a core
-// for as long as the user's rules take.
+// explainAtOnce is how many events are explained at a time: each occupies a core.
 const explainAtOnce = 1
 
-// explainer shows what the push rules of a user do with an event, and why. It
-// is of this host alone; clients have no such endpoint.
+// explainer shows what the push rules of a user do with an event, and why. Only the
+// demo has this endpoint; it is not part of Matrix.
 type explainer struct {
 	host    module.HostService
-	running chan struct{} // has room for those that are explained now
+	running chan struct{} // a semaphore of explainAtOnce
 }
 
 func newExplainer(host module.HostService) *explainer {
 	return &explainer{host, make(chan struct{}, explainAtOnce)}
 }
 
-// mountExplainer adds the endpoint to what the homeserver serves, behind its
-// authentication.
+// mountExplainer adds the endpoint to the router, behind the host's authentication.
 func mountExplainer(e *echo.Echo, x *explainer, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(users, limits))
 }
 
 // explainRequest is the body of a request.
 type explainRequest struct {
-	User  mxid.UserID     `json:"user"` // the caller; may be left out
+	User  mxid.UserID     `json:"user"` // optional; must be the caller
 	Event json.RawMessage `json:"event"`
 	Facts struct {
 		DisplayName string `json:"display_name"`
 		MemberCount int    `json:"member_count"`
 		Power       *power `json:"power"`
-	} `json:"facts"` // each may be left out, and is not known then
+	} `json:"facts"` // all are optional; a missing fact is unknown
 }
 
 // power is the power level of an event's sender, and the levels that room-wide

@@ -23,7 +23,8 @@ const (
 	filterIDBytes  = 12 // of the hash
 )
 
-// filter is what counts here of a filter (Matrix specification, "Filtering").
+// filter is the part of a filter that this host obeys (Matrix specification,
+// "Filtering").
 type filter struct {
 	AccountData struct {
 		Types    *[]string `json:"types"`
@@ -31,7 +32,7 @@ type filter struct {
 	} `json:"account_data"`
 }
 
-// allows reports whether the filter lets account data of a type pass.
+// allows reports whether the filter allows account data of a type.
 func (f filter) allows(eventType string) bool {
 	matches := func(pattern string) bool { return matchesType(pattern, eventType) }
 	types := f.AccountData.Types
@@ -109,8 +110,8 @@ func (f *filters) get(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, text)
 }
 
-// named returns the filter of a sync: the id of one that is stored, one in
-// JSON, or none, which lets everything pass.
+// named returns the filter that a sync names: by the id of a stored filter, or as
+// JSON. Without a filter everything is allowed.
 func (f *filters) named(ctx context.Context, user mxid.UserID, name string) (named filter, err error) {
 	if name == "" {
 		return filter{}, nil

@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// greet prints what to do with the homeserver: commands that work as they
-// stand, in their order.
+// greet prints a link to the page, and curl commands. The commands work unchanged, in
+// their order.
 func greet(w io.Writer, cfg config, listening *servers) {
 	operators := ""
 	if listening.operators != nil {
@@ -31,7 +31,7 @@ func greet(w io.Writer, cfg config, listening *servers) {
 	).Replace(text))
 }
 
-// greeting has a capital word for each part that differs among hosts.
+// greeting has a capital word for each part that depends on the flags.
 const greeting = `Open URL in a browser: push rules, messages and notifications on one page.
 
 The homeserver SERVER listens on URL

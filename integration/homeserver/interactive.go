@@ -10,11 +10,11 @@ import (
 )
 
 // authenticated asks for the caller's password (Matrix specification,
-// "User-Interactive Authentication API"). If the request has none, it is
-// answered, and done is false. One request completes the one stage, so no session
-// is stored: any name of a session is taken.
+// "User-Interactive Authentication API"). If the request has no password, it answers
+// with the challenge, and done is false. There is one stage, which one request
+// completes; so no session is stored, and any session name is accepted.
 func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
-	if auth == nil || auth.Type == "" { // only the session: how far has it come?
+	if auth == nil || auth.Type == "" { // the client asks for the state of its session
 		return false, c.JSON(http.StatusUnauthorized, challenge())
 	}
 	err = a.checkCaller(c, auth)
@@ -27,7 +27,7 @@ func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool,
 	return false, c.JSON(http.StatusUnauthorized, answer)
 }
 
-// checkCaller refuses a login that is not the caller's.
+// checkCaller refuses the login of another user.
 func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
 	user, err := auth.userOf(a.sessions)
 	if err != nil {
@@ -43,7 +43,7 @@ func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
 	return a.sessions.CheckPassword(ctx, user, *auth.Password)
 }
 
-// challenge says what there is to do.
+// challenge lists the stages that the client must complete.
 func challenge() map[string]any {
 	type flow struct {
 		Stages []string `json:"stages"`

@@ -13,28 +13,26 @@ import (
 )
 
 const (
-	// requestBurst is how many seconds' worth of requests can be made at once, as
-	// clients do when they start.
+	// requestBurst is the burst in seconds of the rate. Clients need a burst when they
+	// start.
 	requestBurst = 2
 
-	// passwordBurst is how many passwords can be tried in a row; then there is the
-	// rate.
+	// passwordBurst is how many passwords can be tried in a row before the rate counts.
 	passwordBurst = 10
 
-	// forgotten is when a limiter forgets a client that made no more requests.
+	// forgotten is the time without requests after which a limiter forgets a client.
 	forgotten = 3 * time.Minute
 )
 
-// limits are the rate limits of this instance: for the requests of each user,
-// for those of each address that no valid token comes with, and for the passwords
-// that are tried.
+// limits are the rate limits of this instance. Each user has one. Each address has one
+// for its requests without a valid token, and one for the passwords that it tries.
 type limits struct {
 	users     echo.MiddlewareFunc
 	addresses echo.MiddlewareFunc
 	passwords middleware.RateLimiterStore // nil is no limit
 }
 
-// newLimits returns limits in requests and in passwords a second, 0 for none.
+// newLimits returns limits in requests and passwords per second; 0 is no limit.
 func newLimits(requests, passwords int) *limits {
 	l := &limits{
 		users:     limitRequests(requests, func(c echo.Context) string { return string(callerOf(c).User) }),
@@ -52,7 +50,7 @@ func newRateLimiter(perSecond, burst int) middleware.RateLimiterStore {
 	})
 }
 
-// limitRequests returns the middleware that holds each client to a rate.
+// limitRequests returns the middleware that limits the rate of each client.
 func limitRequests(perSecond int, client func(echo.Context) string) echo.MiddlewareFunc {
 	if perSecond == 0 {
 		return func(next echo.HandlerFunc) echo.HandlerFunc { return next }
@@ -64,15 +62,14 @@ func limitRequests(perSecond int, client func(echo.Context) string) echo.Middlew
 	})
 }
 
-// stranger answers a request that failed to authenticate, within the limit of
-// its address.
+// stranger answers a request that failed to authenticate. The request counts for the
+// limit of its address.
 func (l *limits) stranger(c echo.Context, err error) error {
 	return l.addresses(func(echo.Context) error { return err })(c)
 }
 
-// password refuses to try another password after too many were tried for a user
-// or from an address. Somebody who tries passwords of a user can keep that user
-// from logging in meanwhile, but ends no session.
+// password refuses another password after too many tries for a user or from an
+// address. An attacker can thus keep a user from logging in, but ends no session.
 func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	if l.passwords == nil {
 		return nil
@@ -85,13 +82,13 @@ func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	return nil
 }
 
-// addressOf returns the address that a request comes from. Behind a proxy this would
-// be the proxy's: set echo's IPExtractor there. Customers of IPv6 have a network each,
-// to which a real host holds them.
+// addressOf returns the address of a request's client. Behind a proxy, set echo's
+// IPExtractor, because this would be the address of the proxy. An IPv6 customer has a
+// whole network; a real host limits the network.
 func addressOf(c echo.Context) string {
 	host, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
 	return host
 }
 
-// callerOf returns who makes a request.
+// callerOf returns the caller that authenticated the request.
 func callerOf(c echo.Context) sessions.Caller { return sessions.CallerFrom(c.Request().Context()) }

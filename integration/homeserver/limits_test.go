@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// expectLimited checks the answer to one request too many.
+// expectLimited checks the answer to a request above the limit.
 func expectLimited(t *testing.T, a answer) {
 	t.Helper()
 	var body struct {
@@ -31,7 +31,7 @@ func expectLimited(t *testing.T, a answer) {
 	}
 }
 
-// untilLimited makes requests until one is too many.
+// untilLimited makes requests until one is above the limit.
 func (d *demo) untilLimited(method, path, token, body string) {
 	d.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -43,19 +43,19 @@ func (d *demo) untilLimited(method, path, token, body string) {
 	d.t.Errorf("%s %s: no limit", method, path)
 }
 
-func TestAClientIsHeldToARate(t *testing.T) {
+func TestRequestRateLimit(t *testing.T) {
 	t.Parallel()
 	for path, token := range map[string]string{
 		rulesPath: "demo-mallory", whoamiPath: "", v3 + "/sync": "nobody", v3 + "/login": "", "/nowhere": "",
 	} {
 		d := startDemo(t, "-user-rate", "2")
 		d.untilLimited("GET", path, token, "")
-		d.expect("GET", rulesPath, "demo-alice", "", 200, "") // somebody else
+		d.expect("GET", rulesPath, "demo-alice", "", 200, "") // another user
 	}
 }
 
-// Passwords have a limit in both places that take one.
-func TestPasswordsAreTriedAtARate(t *testing.T) {
+// Login and user-interactive authentication limit passwords.
+func TestPasswordRateLimit(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "-password-rate", "1")
 	if got := d.changePassword("demo-alice", "alice", "demo", "s3cret", ""); got.status != 200 {
@@ -63,7 +63,7 @@ func TestPasswordsAreTriedAtARate(t *testing.T) {
 	}
 	d.untilLimited("POST", v3+"/login", "", `{"type":"m.login.password","user":"bob","password":""}`)
 	d.untilLimited("POST", v3+"/account/password", "demo-alice", `{"new_password":"x","auth":`+auth("alice", "")+`}`)
-	d.expect("GET", whoamiPath, "demo-alice", "", 200, "") // a session stays
+	d.expect("GET", whoamiPath, "demo-alice", "", 200, "") // the session stays
 }
 
 // dial connects to the host; the connection ends with the test.
@@ -80,7 +80,7 @@ func (d *demo) dial() net.Conn {
 
 // A client that sends nothing, half a header or half a body loses the connection. Until
 // then, other requests of the same user are answered.
-func TestConnectionsWithoutARequestEnd(t *testing.T) {
+func TestConnectionsWithoutARequestAreClosed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
 		t.Skip("takes as long as a body may")
@@ -102,7 +102,7 @@ func TestConnectionsWithoutARequestEnd(t *testing.T) {
 	waiting.Wait()
 }
 
-func TestALargeBodyIsNotReadToItsEnd(t *testing.T) {
+func TestALargeBodyIsNotReadCompletely(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	const length = 10 << 20
@@ -111,7 +111,7 @@ func TestALargeBodyIsNotReadToItsEnd(t *testing.T) {
 		fmt.Fprint(conn, "PUT "+rulesPath+"global/room/large HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer demo-alice\r\n"+head)
 		sent := make(chan int64, 1)
 		go func() {
-			n, _ := io.Copy(conn, io.LimitReader(rand.Reader, length)) // ends where the host does
+			n, _ := io.Copy(conn, io.LimitReader(rand.Reader, length)) // ends when the host closes the connection
 			sent <- n
 		}()
 		response, err := http.ReadResponse(bufio.NewReader(conn), nil)
@@ -128,7 +128,7 @@ func TestALargeBodyIsNotReadToItsEnd(t *testing.T) {
 	}
 }
 
-func TestClientsHaveSoManyConnections(t *testing.T) {
+func TestConnectionLimit(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "-connections", "3")
 	ask := func(conn net.Conn) error {

@@ -20,8 +20,7 @@ const passwordType = "m.login.password"
 
 const randomDeviceChars = 10
 
-// login serves the login. There is no registration: a user exists when they
-// log in.
+// login serves the login. There is no registration: the first login creates the user.
 type login struct {
 	sessions *sessions.Sessions
 	limits   *limits
@@ -41,15 +40,15 @@ func (l *login) flows(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string][]flow{"flows": {{passwordType}}})
 }
 
-// loginRequest is the body of POST /login. The display name for the device is
-// not kept.
+// loginRequest is the body of POST /login. The host does not store the display name
+// of the device.
 type loginRequest struct {
 	passwordLogin
 	DeviceID string `json:"device_id"`
 }
 
-// post serves POST /login (Matrix specification, "Login"). The first one of a
-// user gives them the default push rules, as registration does elsewhere.
+// post serves POST /login (Matrix specification, "Login"). A user's first login also
+// stores the default push rules; other hosts do this at registration.
 func (l *login) post(c echo.Context) error {
 	var request loginRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -79,8 +78,8 @@ func (l *login) post(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
 }
 
-// removeLeftPushers removes the pushers that a logout left because Redis failed
-// after the session was ended.
+// removeLeftPushers removes the pushers of devices without a session. A logout leaves
+// such pushers if Redis fails after the end of the session.
 func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	devices, err := l.sessions.Devices(ctx, user)
 	if err != nil {
@@ -89,31 +88,31 @@ func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	return l.host.RetainDevicePushers(ctx, user, devices...)
 }
 
-// logFailed logs why a call of the module failed, at a login, at an end of sessions or
-// in a sync. The client gets no error: what it asked for is done, its token may be dead,
-// and the first read of the rules, the next login or sync makes up for the call.
+// logFailed logs that a call of the module failed in a login, a logout or a sync. The
+// client gets no error, because the host has done its own part and the token may no
+// longer be valid. The next login, sync or read of the rules repeats the module's part.
 func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
 	if err != nil {
 		log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))
 	}
 }
 
-// passwordLogin is a user with a password, as in a login and in user-interactive
+// passwordLogin is the user and password of a login or of user-interactive
 // authentication.
 type passwordLogin struct {
 	Type       string          `json:"type"`
 	Identifier *userIdentifier `json:"identifier"`
-	User       string          `json:"user"` // deprecated, for identifier
+	User       string          `json:"user"` // deprecated form of identifier
 	Password   *string         `json:"password"`
 }
 
-// userIdentifier says who a user is (Matrix specification, "Identifier types").
+// userIdentifier identifies a user (Matrix specification, "Identifier types").
 type userIdentifier struct {
 	Type string `json:"type"`
 	User string `json:"user"`
 }
 
-// userOf returns the user who logs in, if the login has all that it needs.
+// userOf returns the user that a login names, or which field the login lacks.
 func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
 	name := l.User
 	if l.Identifier != nil {
@@ -135,7 +134,7 @@ func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
 	}
 	user, valid := users.User(name)
 	if !valid {
-		return "", sessions.ErrWrongPassword // as for anyone who is not known
+		return "", sessions.ErrWrongPassword // as for any unknown user
 	}
 	return user, nil
 }
@@ -145,7 +144,7 @@ func (i userIdentifier) check() error {
 	case i.Type == "":
 		return missing("identifier.type")
 	case i.Type == "m.id.thirdparty" || i.Type == "m.id.phone":
-		return sessions.ErrWrongPassword // nobody has an address here
+		return sessions.ErrWrongPassword // users have no third-party ids here
 	case i.Type != "m.id.user":
 		return badRequest("M_UNKNOWN", "Unknown identifier type.")
 	case i.User == "":

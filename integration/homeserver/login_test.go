@@ -23,7 +23,7 @@ type loggedIn struct {
 	DeviceID    string `json:"device_id"`
 }
 
-// login logs a user in; an empty device leaves it to the server.
+// login logs a user in. For an empty device, the server makes one up.
 func (d *demo) login(user, password, device string) loggedIn {
 	d.t.Helper()
 	request := map[string]any{
@@ -37,7 +37,7 @@ func (d *demo) login(user, password, device string) loggedIn {
 	return session
 }
 
-// object makes a request that must succeed, and reads the answer.
+// object makes a request that must succeed, and returns the answer.
 func (d *demo) object(method, path, token, body string, into any) {
 	d.t.Helper()
 	got := d.do(method, path, token, body)
@@ -118,8 +118,7 @@ func TestRefusedLogins(t *testing.T) {
 	}
 }
 
-// TestLoginAgain: a device that logs in again stays the same, with its pushers,
-// but its old token dies.
+// A device that logs in again keeps its pushers, and its old token is no longer valid.
 func TestLoginAgain(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -169,9 +168,9 @@ func TestLogout(t *testing.T) {
 	}
 }
 
-// A logout that could end the session but not remove the pushers, since Redis was
-// gone by then, is finished by the user's next login, with any device.
-func TestLoginRemovesWhatALogoutHasLeft(t *testing.T) {
+// If Redis fails between the end of the session and the removal of the pushers, the
+// user's next login removes the pushers, with any device.
+func TestLoginRemovesPushersThatALogoutLeft(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
 	d := startDemo(t, "-redis-mode", "standalone", "-redis", server.Addr())

@@ -1,12 +1,11 @@
-// Command homeserver is a small Matrix homeserver that includes the push rules
-// and pushers module as any host does: its own authentication, its own error
-// handler, its own Redis client, and a graceful stop. It is made to be tried
-// with curl and with Matrix clients, and to be copied from.
+// Command homeserver is a small Matrix homeserver that includes pushfx as any host
+// does: it has its own authentication, error handler, Redis client and graceful stop.
+// Try it in a browser, with curl or with Matrix clients, and copy from it.
 //
-// Anyone can be any user on it: the password of all users is demo, and the token
-// demo-alice is the user alice without a login. Beside the module's endpoints it
-// has what clients need to start with them: login, logout, account data, filters
-// and a sync. Run it with -h for its flags.
+// Everyone can be every user: the password of all users is demo, and the token
+// demo-alice is the user alice without a login. The host also serves the endpoints
+// that clients need to start: login, logout, account data, filters and sync. The flag
+// -h explains the other flags.
 package main
 
 import (
@@ -38,16 +37,16 @@ const (
 )
 
 func main() {
-	// The Redis client would write to stderr past zap, and what it has to tell
-	// comes out as errors too.
+	// The Redis client would write to stderr past zap, and its errors are returned
+	// anyway.
 	logging.Disable()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs the homeserver until ctx ends, and returns the exit status. What
-// goes wrong is one line on stderr.
+// run runs the homeserver until ctx ends, and returns the exit status. A failure is
+// one line on stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cfg, err := parseFlags(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -65,8 +64,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// serve starts the homeserver, greets, and stops it when ctx ends or it can no
-// longer serve.
+// serve starts the homeserver, prints the greeting, and stops the homeserver when ctx
+// ends or a server fails.
 func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error) {
 	if cfg.redis.Mode == redisurl.Embedded {
 		memory, err := startEmbedded()
@@ -95,17 +94,17 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 	}
 }
 
-// start starts the app. It does not end with ctx, so that an app that is told
-// to stop while it starts is started and stopped as a whole.
+// start starts the app. The end of ctx does not interrupt it: an app that must stop
+// during its start is started completely, and then stopped.
 func start(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StartTimeout())
 	defer cancel()
-	// The container's errors tell a long way from the cause to where it was
-	// noticed; the cause says it all.
+	// The container's errors name each constructor on the way from the cause. The
+	// cause is enough.
 	return dig.RootCause(app.Start(ctx))
 }
 
-// stop stops the app, though ctx has ended.
+// stop stops the app, also when ctx has ended.
 func stop(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
 	defer cancel()
@@ -118,11 +117,11 @@ func startEmbedded() (*miniredis.Miniredis, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot start the embedded Redis: %w", err)
 	}
-	memory.ClockTTL(true) // keys expire as time goes by
+	memory.ClockTTL(true) // keys expire by the clock
 	return memory, nil
 }
 
-// complain writes what went wrong, on one line.
+// complain writes an error on one line.
 func complain(stderr io.Writer, err error) {
 	line := strings.Join(strings.FieldsFunc(fault.Details(err), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "homeserver: %s\n", redisurl.WithoutLogin(line))

@@ -26,11 +26,11 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is for what takes milliseconds on a machine that is not busy.
+// patience is how long a test waits for an event that takes milliseconds on an idle
+// machine.
 const patience = 15 * time.Second
 
-// demo is a homeserver that runs as the command does, but in the test's
-// process.
+// demo is a homeserver that runs like the command, in the test's process.
 type demo struct {
 	t        *testing.T
 	url      string
@@ -43,8 +43,8 @@ type demo struct {
 	exited chan int
 }
 
-// startDemo starts a homeserver on a free port and waits for its greeting. It
-// stops with the test. It has no limits on rates but those that the flags set.
+// startDemo starts a homeserver on a free port and waits for its greeting. It stops at
+// the end of the test. It has only the rate limits that the flags set.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,14 +75,14 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	return nil
 }
 
-// stop stops the homeserver as a signal does, and returns its exit status.
+// stop stops the homeserver like a signal, and returns its exit status.
 func (d *demo) stop() int {
 	d.t.Helper()
 	d.cancel()
 	d.client.CloseIdleConnections()
 	select {
 	case status := <-d.exited:
-		d.exited <- status // for the next to ask
+		d.exited <- status // for the next call
 		return status
 	case <-time.After(patience):
 		d.t.Fatalf("still runs %v after the stop", patience)
@@ -90,7 +90,7 @@ func (d *demo) stop() int {
 	}
 }
 
-// answer is what came back for a request.
+// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
@@ -107,7 +107,7 @@ func (d *demo) do(method, path, token, body string) answer {
 	return a
 }
 
-// try is do for any goroutine.
+// try is do for goroutines that may not fail the test.
 func (d *demo) try(method, path, token, body string) (answer, error) {
 	request, err := http.NewRequest(method, d.url+path, strings.NewReader(body))
 	if err != nil {
@@ -125,7 +125,7 @@ func (d *demo) try(method, path, token, body string) (answer, error) {
 	return answer{response.StatusCode, response.Header, strings.TrimSpace(string(text))}, err
 }
 
-// start makes a request on a goroutine of its own.
+// start makes a request in the background.
 func (d *demo) start(method, path, token, body string) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() {
@@ -148,7 +148,7 @@ func (d *demo) expect(method, path, token, body string, status int, want string)
 	}
 }
 
-// buffer is a writer for many goroutines.
+// buffer is a buffer that is safe for concurrent use.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -166,7 +166,7 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// runToEnd runs the command, which must end by itself.
+// runToEnd runs the command, which must end without a signal.
 func runToEnd(t *testing.T, flags ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -203,7 +203,7 @@ func poll(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Syncs that wait have an answer when the host stops.
+// Waiting syncs get an answer when the host stops.
 func TestStopLeavesNothingRunning(t *testing.T) {
 	d := startDemo(t)
 	next, began := d.sync("demo-alice", "").NextBatch, time.Now()

@@ -14,18 +14,18 @@ import (
 	"go.uber.org/zap"
 )
 
-// statusGone stands in the log for a request that failed because its client hung
-// up, as nginx writes it: it is no failure of the server, and no answer was sent.
+// statusGone is the logged status of a request whose client closed the connection
+// before the answer, as in the logs of nginx. It is no failure of the server.
 const statusGone = 499
 
-// clientIsGone reports whether the client of a request has hung up.
+// clientIsGone reports whether the client has closed the connection of a request.
 func clientIsGone(c echo.Context) bool {
 	return errors.Is(c.Request().Context().Err(), context.Canceled)
 }
 
-// logRequests logs each request at debug level, by its route: the path and
-// query may hold tokens and rule ids. Only of a request that no endpoint is for,
-// the path is logged.
+// logRequests logs each request at debug level. It logs the route, because the path
+// and the query may have tokens and rule ids. It logs the path only if no route
+// matches.
 func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -44,7 +44,7 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 					zap.Int("status", status),
 					zap.Duration("latency", time.Since(start)),
 				}
-				if strings.HasSuffix(c.Path(), "*") { // no endpoint has it
+				if strings.HasSuffix(c.Path(), "*") { // no route matches
 					fields = append(fields, zap.String("path", beginning(c.Request().URL.Path)))
 				}
 				entry.Write(fields...)
@@ -54,7 +54,7 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 	}
 }
 
-// beginning returns as much of an unknown path as is worth to be logged.
+// beginning returns the first bytes of an unknown path, for the log.
 func beginning(path string) string {
 	const enough = 200
 	return path[:min(len(path), enough)]
@@ -64,12 +64,12 @@ func beginning(path string) string {
 // and answers their OPTIONS before any other handler runs (Matrix specification,
 // "Web Browser Clients"). The demo's own page and endpoints are for one origin.
 func allowBrowsers() echo.MiddlewareFunc {
-	allowed := map[string][]string{ // in the form in which headers are kept, and shared by all answers
+	allowed := map[string][]string{ // with canonical names; all answers share the values
 		echo.HeaderAccessControlAllowOrigin:  {"*"},
 		echo.HeaderAccessControlAllowMethods: {"GET, POST, PUT, DELETE, OPTIONS"},
 		echo.HeaderAccessControlAllowHeaders: {"X-Requested-With, Content-Type, Authorization"},
 	}
-	// Echo calls this for each request, and not once for each handler.
+	// Echo calls this function for each request.
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
 			if path := c.Request().URL.Path; path != "/" && !strings.HasPrefix(path, "/_demo/") {
@@ -98,7 +98,7 @@ func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 			switch value := recover(); value {
 			case nil:
 			case http.ErrAbortHandler:
-				panic(value) // it is meant for net/http
+				panic(value) // net/http handles it
 			default:
 				err = &panicError{value, debug.Stack()}
 			}
@@ -107,7 +107,7 @@ func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// panicFields are what the log tells of an error that was a panic.
+// panicFields are the log fields of an error that was a panic.
 func panicFields(err error) []zap.Field {
 	var panicked *panicError
 	if !errors.As(err, &panicked) {

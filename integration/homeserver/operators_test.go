@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {
+func TestReadinessAndMetrics(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -35,7 +35,7 @@ func TestOperatorsSeeWhetherTheHostIsReadyAndWhatItDoes(t *testing.T) {
 	o.expect("GET", "/nowhere", "", "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
 }
 
-// forOperators is the host at the address where it is for operators.
+// forOperators returns the host with the address for operators.
 func (d *demo) forOperators() *demo {
 	d.t.Helper()
 	found := regexp.MustCompile(`For operators: (http://[^/]+)/metrics`).FindStringSubmatch(strings.Join(d.greeting, "\n"))
@@ -47,7 +47,7 @@ func (d *demo) forOperators() *demo {
 	return &o
 }
 
-func TestClientsSeeNothingOfWhatIsForOperators(t *testing.T) {
+func TestClientsCannotReadMetrics(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{nil, {"-operators", "127.0.0.1:0"}} {
 		d := startDemo(t, flags...)

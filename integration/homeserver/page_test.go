@@ -24,7 +24,8 @@ import (
 
 var screenshot = flag.String("screenshot", "", "`FILE` for a picture of the demo page, as WebP")
 
-// browserPatience is for what takes milliseconds on a machine that is not busy.
+// browserPatience is how long a test waits for an event that takes milliseconds on an
+// idle machine.
 const browserPatience = 30 * time.Second
 
 // browser is a page of the demo in Chromium.
@@ -33,7 +34,8 @@ type browser struct {
 	ctx context.Context
 }
 
-// openPage opens the page of a demo. Any error on the page's console fails the test.
+// openPage opens the page of a demo. An exception, a dialog or a violation of the
+// page's policy fails the test.
 func openPage(t *testing.T, url string) *browser {
 	t.Helper()
 	program := findChromium(t)
@@ -157,7 +159,7 @@ func (d *demo) awaitRules(user, kind string, ids ...string) {
 	})
 }
 
-// texts are the notifications of a device, the oldest first.
+// texts returns the notifications of a device, the oldest first.
 func (b *browser) texts(device string) []string {
 	b.t.Helper()
 	return get[[]string](b, fmt.Sprintf(

@@ -5,7 +5,7 @@ import (
 	"go.uber.org/fx"
 )
 
-// newRedis returns the client that the module needs, with a check at start
+// newRedis returns the client that the module needs. At the start, the client checks
 // that the mode fits the servers.
 func newRedis(lc fx.Lifecycle, cfg config) redis.UniversalClient {
 	client := cfg.redis.Client()

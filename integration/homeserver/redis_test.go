@@ -11,7 +11,7 @@ import (
 
 const rulesPath = "/_matrix/client/v3/pushrules/"
 
-// useAsNewUser goes through all that a store does.
+// useAsNewUser uses each store once.
 func (d *demo) useAsNewUser(token string) {
 	d.t.Helper()
 	d.expect("GET", rulesPath, token, "", 200, "")
@@ -63,7 +63,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// TestCluster: all that the demo host keeps of a user is in one slot.
+// All data of the demo host about a user is in one slot.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, 0)
@@ -96,8 +96,8 @@ func TestRefusedLogin(t *testing.T) {
 	}
 }
 
-// TestUnreachableRedis needs no server: nothing listens, somebody listens and
-// says nothing, or somebody listens who is no Redis.
+// TestUnreachableRedis needs no server. Its addresses have no listener, a silent
+// listener, and a listener that is no Redis.
 func TestUnreachableRedis(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")

@@ -14,9 +14,9 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
-// newRouter returns all that the homeserver serves: the route groups, the
-// module's and the host's own, behind the host's authentication, and the
-// endpoints that need none. A path that does not exist is 404 for anyone.
+// newRouter returns the router of the homeserver: the route groups of the module and
+// of the host behind the host's authentication, and the endpoints that need no token.
+// An unknown path is 404 with any token or none.
 func newRouter(
 	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain,
 	push *pushfx.Push, log *zap.Logger,
@@ -44,8 +44,8 @@ func newRouter(
 // methods maps the methods of a path to their handlers.
 type methods map[string]echo.HandlerFunc
 
-// serve calls the handler of the request's method. It takes every method, so
-// that those that have no handler are answered in the Matrix form, too.
+// serve calls the handler of the request's method. A method without a handler gets
+// 405 in the Matrix form.
 func (m methods) serve(c echo.Context) error {
 	handle, found := m[c.Request().Method]
 	if !found {

@@ -18,11 +18,11 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// maxSyncWait is how long a sync waits at most, whatever its client asks for.
+// maxSyncWait is the longest time that a sync waits.
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync. All that there is to deliver are push rules, so its token
-// is the module's.
+// syncs serves GET /sync. The host delivers only push rules, so its sync token is the
+// module's token.
 type syncs struct {
 	rules    module.SyncService
 	sessions *sessions.Sessions
@@ -40,9 +40,9 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 	g.Any("/sync", methods{http.MethodGet: s.get}.serve, auth...)
 }
 
-// get serves GET /sync (Matrix specification, "Syncing"). The first one answers
-// at once, with everything; a later one when the rules are not those of its
-// token any more, or its time is up. There is no presence to set.
+// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules
+// at once. A later sync waits until the rules differ from the version of its token, or
+// until its timeout. The host has no presence.
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
@@ -63,11 +63,11 @@ func (s *syncs) get(c echo.Context) error {
 	return c.JSON(http.StatusOK, batch)
 }
 
-// syncRequest is what a sync asks for.
+// syncRequest is the query of a sync.
 type syncRequest struct {
-	since   int64         // the module's token; 0 is everything
-	wait    time.Duration // for something to change
-	deliver bool          // whether the filter lets push rules pass
+	since   int64         // the module's token; 0 is a first sync
+	wait    time.Duration // for a change
+	deliver bool          // whether the filter allows push rules
 }
 
 // parse reads the query of a sync.
@@ -94,7 +94,7 @@ func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values
 	return r, err
 }
 
-// parseTimeout reads the timeout of a sync, milliseconds.
+// parseTimeout reads the timeout of a sync, in milliseconds.
 func parseTimeout(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -116,10 +116,10 @@ func parseFullState(text string) (bool, error) {
 	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
 }
 
-// syncTokenPrefix stands before the module's token in the token of a sync.
+// syncTokenPrefix comes before the module's token in a sync token.
 const syncTokenPrefix = "s"
 
-// tokenIn returns the module's token in the token of a sync, 0 for none.
+// tokenIn returns the module's token from a sync token, 0 for an empty one.
 func tokenIn(token string) (int64, error) {
 	if token == "" {
 		return 0, nil
@@ -134,8 +134,8 @@ func tokenIn(token string) (int64, error) {
 
 func syncToken(since int64) string { return syncTokenPrefix + strconv.FormatInt(since, 10) }
 
-// allowWaiting takes the time that a sync waits out of the server's limit on
-// writing. A server that has none needs nothing.
+// allowWaiting extends the server's write deadline by the time that a sync waits. A
+// test's recorder has no deadline.
 func allowWaiting(c echo.Context, wait time.Duration) error {
 	err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(wait + writeTimeout))
 	if errors.Is(err, http.ErrNotSupported) {
@@ -144,7 +144,8 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 	return err
 }
 
-// answer returns what there is to deliver, as soon as there is something.
+// answer returns the new push rules as soon as there are any, or an empty batch after
+// the timeout.
 func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
 		batch, _, _ := s.poll(ctx, who, r)
@@ -178,9 +179,9 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	}
 }
 
-// poll returns what there is to deliver now, and what to wait for if that is nothing.
-// A sync does without rules that cannot be read: its token stays, so that a later one
-// delivers them.
+// poll returns a batch with the rules if they are new; if not, changed is closed when
+// the rules change. If the rules cannot be read, the batch is empty and has the old
+// token, so that a later sync delivers them.
 func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
 	update, err := s.rules.Since(ctx, who.User, r.since)
 	if ctx.Err() == nil {
@@ -194,8 +195,8 @@ func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (b
 	return batch, found, update.Changed
 }
 
-// syncBatch is the answer to a sync. All but the account data is always empty,
-// but clients expect it.
+// syncBatch is the answer to a sync. Only the account data has content; clients
+// expect the other members.
 type syncBatch struct {
 	NextBatch   string                   `json:"next_batch"`
 	AccountData events[accountDataEvent] `json:"account_data"`
@@ -223,7 +224,7 @@ type accountDataEvent struct {
 	Content json.RawMessage `json:"content"`
 }
 
-// newSyncBatch returns an answer that delivers nothing.
+// newSyncBatch returns an answer without events.
 func newSyncBatch(token int64) *syncBatch {
 	batch := &syncBatch{NextBatch: syncToken(token)}
 	batch.AccountData.Events = []accountDataEvent{}

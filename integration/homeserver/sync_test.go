@@ -22,15 +22,15 @@ const (
 	// longPoll is a timeout that no test waits for.
 	longPoll = "&timeout=30000"
 
-	// settling is time for a request to wait on the server. A test that has
-	// less is weaker, and passes all the same.
+	// settling is the time until a request waits on the server. With less time a test
+	// is weaker, but it passes.
 	settling = 50 * time.Millisecond
 
 	// littleTime is enough for a request that does not wait.
 	littleTime = 300 * time.Millisecond
 )
 
-// batch is what clients read of a sync.
+// batch is the part of a sync that clients read.
 type batch struct {
 	NextBatch   string `json:"next_batch"`
 	AccountData struct {
@@ -47,8 +47,7 @@ type rule struct {
 	Actions []any
 }
 
-// rules returns the push rules of a kind; delivered is false where there are
-// none in the batch.
+// rules returns the push rules of a kind; delivered is false if the batch has none.
 func (b batch) rules(kind string) (rules []rule, delivered bool) {
 	for _, event := range b.AccountData.Events {
 		if event.Type == "m.push_rules" {
@@ -58,7 +57,7 @@ func (b batch) rules(kind string) (rules []rule, delivered bool) {
 	return nil, false
 }
 
-// sync makes a sync, with a query, that must succeed.
+// sync makes a sync with a query, which must succeed.
 func (d *demo) sync(token, query string) (b batch) {
 	d.t.Helper()
 	d.object("GET", v3+"/sync?"+query, token, "", &b)
@@ -88,8 +87,7 @@ func woken(t *testing.T, answers <-chan answer) (b batch) {
 // change is a request that changes rules.
 type change struct{ method, path, body string }
 
-// TestNoWakeUpIsLost: each of many changes reaches a sync that may or may not
-// wait already.
+// Each of many changes reaches a sync, whether it waits already or not.
 func TestNoWakeUpIsLost(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -172,7 +170,7 @@ func TestTooManySyncsWait(t *testing.T) {
 	if got := <-answers; got.status != 429 || got.header.Get("Retry-After") != "1" || !strings.Contains(got.body, "M_LIMIT_EXCEEDED") {
 		t.Errorf("got %d %s", got.status, got.body)
 	}
-	d.sync("demo-bob", "since="+d.sync("demo-bob", "").NextBatch+"&timeout=1") // somebody else's
+	d.sync("demo-bob", "since="+d.sync("demo-bob", "").NextBatch+"&timeout=1") // of another user
 	d.expect("PUT", rulesPath+"global/room/!r:x", "demo-alice", `{"actions":[]}`, 200, "{}")
 	for range maxWaiting {
 		woken(t, answers)
@@ -186,8 +184,7 @@ func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUp
 	return module.SyncUpdate{Token: since}, nil
 }
 
-// TestSyncWaitsLongerThanOtherRequestsMay: the server's limits on reading and
-// writing end no sync.
+// The server's read and write timeouts do not end a sync.
 func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	store, waker := startStore(t), newWaker()

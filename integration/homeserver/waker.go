@@ -14,8 +14,8 @@ var errTooManyWait = &matrixError{
 	status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many syncs of this user are waiting.",
 }
 
-// waker wakes the syncs that wait for what the module does not know: that a session
-// ends, and that the host stops.
+// waker wakes waiting syncs when a session ends and when the host stops. The module
+// wakes them when rules change.
 type waker struct {
 	mu      sync.Mutex
 	waiting map[mxid.UserID]map[chan struct{}]bool
@@ -33,9 +33,8 @@ func newWaker() *waker {
 	}
 }
 
-// wait returns a channel that has a value when the user has been woken since
-// the call, or since it was last read: a request that waits calls it first and polls
-// then, so that it misses nothing. It must call leave in the end.
+// wait returns a channel that gets a value when the user is woken. To miss nothing, a
+// sync calls wait before it polls. It must call leave at its end.
 func (w *waker) wait(user mxid.UserID) (woken <-chan struct{}, leave func(), err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -59,14 +58,14 @@ func (w *waker) leave(user mxid.UserID, channel chan struct{}) {
 	}
 }
 
-// wake wakes all syncs of a user that wait.
+// wake wakes all waiting syncs of a user.
 func (w *waker) wake(user mxid.UserID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for channel := range w.waiting[user] {
 		select {
 		case channel <- struct{}{}:
-		default: // it has been woken already
+		default: // a value is waiting already
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// maxFilters is how many filters a user can store.
+// maxFilters is the most filters that a user can store.
 const maxFilters = 100
 
 // addFilter stores a filter, KEYS[2], of an account, KEYS[1].
@@ -25,8 +25,8 @@ redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 return 'ok'
 `)
 
-// AddFilter stores a filter of a user under an id. Errors: [ErrTooManyFilters];
-// [module.ErrLoggedOut] for a user who was deactivated meanwhile; the store's.
+// AddFilter stores a filter of a user under an id. Errors: [ErrTooManyFilters],
+// [module.ErrLoggedOut] for a deactivated user, [module.Unavailable].
 func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, id string, text []byte) error {
 	answer, err := s.run(ctx, addFilter, user, []hash{accountHash, filtersHash}, deactivatedField, id, text, maxFilters)
 	switch {
@@ -40,7 +40,7 @@ func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, id string, text
 	return nil
 }
 
-// Filter returns a filter as it was stored; found is false if there is none.
+// Filter returns the stored text of a filter; found is false for an unknown id.
 func (s *Store) Filter(ctx context.Context, user mxid.UserID, id string) (text []byte, found bool, err error) {
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		text, err = client.HGet(ctx, s.key(filtersHash, user), id).Bytes()

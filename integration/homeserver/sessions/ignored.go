@@ -13,22 +13,22 @@ import (
 // IgnoredType is the type of account data that has a user's [Ignored].
 const IgnoredType = "m.ignored_user_list"
 
-// ignoredField has it in the hash of the account.
+// ignoredField is its field in the hash of the account.
 const ignoredField = "ignored"
 
-// Ignored are the users whom a user ignores (Matrix specification, "Ignoring Users").
+// Ignored is the list of users that a user ignores (Matrix specification, "Ignoring Users").
 type Ignored struct {
 	Users map[mxid.UserID]json.RawMessage `json:"ignored_users"`
 }
 
-// SetIgnored keeps the text of an [Ignored].
+// SetIgnored stores the JSON text of an [Ignored].
 func (s *Store) SetIgnored(ctx context.Context, user mxid.UserID, text []byte) error {
 	return s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
 		return client.HSet(ctx, s.key(accountHash, user), ignoredField, text).Err()
 	})
 }
 
-// Ignored returns the texts that were set, by user.
+// Ignored returns the stored JSON texts, by user.
 func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mxid.UserID]string, err error) {
 	texts = map[mxid.UserID]string{}
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
@@ -54,7 +54,7 @@ func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mx
 	return texts, err
 }
 
-// WithoutIgnoring returns the users who do not ignore another user.
+// WithoutIgnoring returns the users that do not ignore the sender.
 func (s *Store) WithoutIgnoring(ctx context.Context, users []mxid.UserID, other mxid.UserID) ([]mxid.UserID, error) {
 	texts, err := s.Ignored(ctx, users...)
 	if err != nil {
@@ -63,7 +63,7 @@ func (s *Store) WithoutIgnoring(ctx context.Context, users []mxid.UserID, other 
 	var others []mxid.UserID
 	for _, user := range users {
 		var list Ignored
-		_ = json.Unmarshal([]byte(texts[user]), &list) // a user without a list ignores nobody
+		_ = json.Unmarshal([]byte(texts[user]), &list) // no list ignores no user
 		if _, ignores := list.Users[other]; !ignores {
 			others = append(others, user)
 		}

@@ -12,18 +12,18 @@ import (
 	"time"
 )
 
-// DefaultPassword is that of every user who has not changed it.
+// DefaultPassword is the password of every user until they change it.
 const DefaultPassword = "demo"
 
-// The parameters of new password hashes; stored ones have their own. For
-// passwords that are worth something take 600,000 iterations or more.
+// The parameters of new password hashes; stored hashes have their own. A real host
+// takes 600,000 iterations or more.
 const (
 	passwordIterations = 100_000
 	passwordSaltBytes  = 16
 )
 
-// passwords hashes passwords, which takes a core for tens of milliseconds each:
-// no more at a time than leave half of the cores to everybody else.
+// passwords hashes passwords. A hash takes a core for tens of milliseconds, so at most
+// half of the cores compute hashes at a time.
 type passwords struct {
 	slots chan struct{} // one for each hash that is computed
 	wait  time.Duration // for a slot
@@ -33,7 +33,7 @@ func newPasswords(wait time.Duration) *passwords {
 	return &passwords{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), wait}
 }
 
-// passwordHash is what is stored of a password: its PBKDF2 with HMAC-SHA-256.
+// passwordHash is the stored form of a password: its PBKDF2 with HMAC-SHA-256.
 type passwordHash struct {
 	Iterations int    `json:"iterations"`
 	Salt       []byte `json:"salt"`
@@ -50,8 +50,8 @@ func (p *passwords) hash(ctx context.Context, password string) (stored []byte, e
 	return json.Marshal(hash)
 }
 
-// check reports whether a password is the one that is stored. If none is
-// stored, it is the default one. Errors: [ErrBusy].
+// check reports whether a password matches the stored hash or, without a stored hash,
+// the default password. Errors: [ErrBusy].
 func (p *passwords) check(ctx context.Context, password, stored string) (bool, error) {
 	if stored == "" {
 		return subtle.ConstantTimeCompare([]byte(password), []byte(DefaultPassword)) == 1, nil
@@ -64,7 +64,7 @@ func (p *passwords) check(ctx context.Context, password, stored string) (bool, e
 	return err == nil && subtle.ConstantTimeCompare(key, hash.Key) == 1, err
 }
 
-// derive waits for a slot, and then takes as long as it takes.
+// derive waits for a slot for a limited time, and then computes the hash.
 func (p *passwords) derive(ctx context.Context, h passwordHash, password string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()

@@ -1,6 +1,5 @@
-// Package sessions keeps the demo host's users: their passwords, the devices that
-// they are logged in with, their access tokens and their filters, in the host's
-// own part of the Redis. To the module they are its [module.Accounts].
+// Package sessions stores the demo host's users in Redis: their passwords, devices,
+// access tokens and filters. It implements [module.Accounts] for the module.
 //
 // A real host has all of this already.
 package sessions
@@ -22,24 +21,22 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// The refusals.
+// The errors for clients.
 var (
 	ErrWrongPassword  = errors.New("invalid username or password")
 	ErrDeactivated    = errors.New("this account has been deactivated")
 	ErrTooManyDevices = errors.New("too many devices")
 	ErrTooManyFilters = errors.New("too many filters")
 
-	// ErrBusy is for a password that had to wait too long for a core.
+	// ErrBusy is for a password that waited too long for a core.
 	ErrBusy = errors.New("too many passwords are being checked")
 )
 
-// MaxDevices is how many devices a user can be logged in with.
+// MaxDevices is the most devices that a user can have.
 const MaxDevices = 200
 
-// Sessions are the users with their passwords and devices. It is safe for
-// concurrent use.
-//
-// Errors, beside the refusals above: [module.Unavailable].
+// Sessions stores users with their passwords and devices. It is safe for concurrent
+// use. Each method can also return [module.Unavailable].
 type Sessions struct {
 	*Store
 	serverName string
@@ -52,31 +49,30 @@ var (
 	_ module.BulkAccounts = (*Sessions)(nil)
 )
 
-// New returns the sessions of the users of a server. Ended is called after
-// sessions of a user have ended.
+// New returns the sessions of a server's users. It calls ended after sessions of a
+// user have ended.
 func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
 	return &Sessions{store, serverName, ended, newPasswords(store.timeout)}
 }
 
 // The fields of a user's account.
 const (
-	passwordField    = "password" // its hash; missing if it is the default one
+	passwordField    = "password" // its hash; missing for the default password
 	deactivatedField = "deactivated"
 )
 
-// session is what is stored of a device that is logged in.
+// session is the stored form of a session of a device.
 type session struct {
 	SecretHash string `json:"secret_sha256"`
 	CreatedTS  int64  `json:"created_ts"` // in milliseconds since 1970
 }
 
-// isOf reports whether the session is that of a token with a secret.
+// isOf reports whether a token with the secret belongs to the session.
 func (s *session) isOf(secret string) bool {
 	return s != nil && subtle.ConstantTimeCompare([]byte(s.SecretHash), []byte(hashSecret(secret))) == 1
 }
 
-// Authenticate returns the caller that a token belongs to. Errors:
-// [module.ErrLoggedOut].
+// Authenticate returns the caller of a token. Errors: [module.ErrLoggedOut].
 func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, error) {
 	who, valid := callerOf(token, s.serverName)
 	if !valid {
@@ -85,8 +81,8 @@ func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, erro
 	return who, s.Check(ctx, who)
 }
 
-// Check refuses a caller whose session has ended with [module.ErrLoggedOut]. A
-// token without a session is taken at its word, without asking Redis.
+// Check returns [module.ErrLoggedOut] if the caller's session has ended. It accepts a
+// token of the form without a session, and does not ask Redis then.
 func (s *Sessions) Check(ctx context.Context, who Caller) error {
 	if who.secret == "" {
 		return nil
@@ -133,16 +129,16 @@ func (s *Sessions) LoggedInMany(ctx context.Context, sessions []module.Session) 
 	return all
 }
 
-// isStateless reports whether a device needs no session: the one of a token that
-// names none, which is never logged out, and that of the request's own token if
-// that has no session.
+// isStateless reports whether a device needs no session. That is the default device of
+// tokens without a device, and the device of the request's own token if the token has
+// no session.
 func isStateless(ctx context.Context, one module.Session) bool {
 	who := CallerFrom(ctx)
 	return one.Device == defaultDevice ||
 		who.secret == "" && who.Requester == handlers.Requester{User: one.User, Device: one.Device}
 }
 
-// Devices returns the devices that a user is logged in with.
+// Devices returns the devices of a user that have a session.
 func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []string, err error) {
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		devices, err = client.HKeys(ctx, s.key(devicesHash, user)).Result()
@@ -151,8 +147,8 @@ func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []str
 	return devices, err
 }
 
-// load returns what is known of a user and one of their devices, whose session
-// is nil if it is not logged in.
+// load returns whether a user is deactivated, and the session of a device, nil for
+// none.
 func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (deactivated bool, found *session, err error) {
 	var flag *redis.BoolCmd
 	var field *redis.SliceCmd
@@ -193,9 +189,9 @@ redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
 return 'ok'
 `)
 
-// LogIn starts a session of a device and returns its token. The device's last
-// one ends by it, but not the device: its pushers stay (Matrix specification,
-// "Relationship between access tokens and devices" and "Soft logout").
+// LogIn starts a session of a device and returns its token. The device's previous
+// session ends, but the device keeps its pushers (Matrix specification, "Relationship
+// between access tokens and devices" and "Soft logout").
 // Errors: [ErrWrongPassword], [ErrDeactivated], [ErrTooManyDevices], [ErrBusy].
 func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
 	secret := rand.Text()
@@ -204,7 +200,7 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 		return "", err
 	}
 	for {
-		// The password is checked outside of the script, for it takes long.
+		// The script does not check the password, because a hash takes long.
 		stored, err := s.checkPassword(ctx, user, password)
 		if err != nil {
 			return "", err
@@ -213,7 +209,7 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 			passwordField, deactivatedField, stored, device, text, MaxDevices)
 		switch {
 		case err != nil:
-			s.ended(user) // the device's last session may have ended
+			s.ended(user) // the device's previous session may have ended
 			return "", err
 		case answer == "deactivated":
 			return "", ErrDeactivated
@@ -226,14 +222,14 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 	}
 }
 
-// CheckPassword refuses a password that is not the user's. Errors:
+// CheckPassword checks a user's password. Errors:
 // [ErrWrongPassword], [ErrDeactivated], [ErrBusy].
 func (s *Sessions) CheckPassword(ctx context.Context, user mxid.UserID, password string) error {
 	_, err := s.checkPassword(ctx, user, password)
 	return err
 }
 
-// checkPassword also returns what is stored of the password.
+// checkPassword also returns the stored form of the password.
 func (s *Sessions) checkPassword(ctx context.Context, user mxid.UserID, password string) (stored string, err error) {
 	var fields []any
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
@@ -265,8 +261,8 @@ func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password s
 	})
 }
 
-// newPassword sets the password of an account, KEYS[1], and ends the sessions of
-// all devices, KEYS[2], but one.
+// newPassword sets the password of an account, KEYS[1], and ends the sessions of all
+// other devices, KEYS[2].
 var newPassword = redis.NewScript(`
 local kept = redis.call('HGET', KEYS[2], ARGV[3])
 redis.call('DEL', KEYS[2])
@@ -277,9 +273,9 @@ redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
 return 'ok'
 `)
 
-// SetPasswordAndEndOthers changes a user's password and ends the sessions of
-// all devices but one, in one step: none that began with the old password is
-// left. Errors: [ErrBusy].
+// SetPasswordAndEndOthers changes a user's password and ends the sessions of all other
+// devices. Both are one transaction, so that no session of the old password remains.
+// Errors: [ErrBusy].
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
 	text, err := s.passwords.hash(ctx, password)
 	if err != nil {
@@ -308,8 +304,7 @@ func (s *Sessions) EndAll(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// Deactivate ends all sessions of a user for ever and removes what else the
-// host keeps of them.
+// Deactivate ends all sessions of a user for ever and removes the user's other data.
 func (s *Sessions) Deactivate(ctx context.Context, user mxid.UserID) error {
 	err := s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {
 		_, err := client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {

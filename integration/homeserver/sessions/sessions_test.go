@@ -23,7 +23,7 @@ func startSessions(t *testing.T) *Sessions {
 	return New(NewStore(client, "", 5*time.Second), "localhost", func(mxid.UserID) {})
 }
 
-func TestWhoIsLoggedIn(t *testing.T) {
+func TestLoggedIn(t *testing.T) {
 	t.Parallel()
 	s := startSessions(t)
 	const user = "@alice:localhost"
@@ -86,9 +86,8 @@ func TestSessionsWithoutRedis(t *testing.T) {
 	}
 }
 
-// TestLoginsThatRaceWithAPasswordChange leave no session that began with the
-// old password.
-func TestLoginsThatRaceWithAPasswordChange(t *testing.T) {
+// No session of the old password remains when logins race with a password change.
+func TestLoginsRaceWithAPasswordChange(t *testing.T) {
 	t.Parallel()
 	s := startSessions(t)
 	const user = "@alice:localhost"

@@ -10,20 +10,20 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// There are two forms of tokens. Those with TokenPrefix are for curl:
-// "demo-<localpart>" and "demo-<localpart>/<device>" name their user, have no
-// session, and are never logged out. The others come from a login:
+// There are two forms of tokens. Tokens with TokenPrefix are for curl:
+// "demo-<localpart>" and "demo-<localpart>/<device>" name their user, have no session,
+// and stay valid for ever. A login returns the other form:
 // "session-<localpart>/<device>/<secret>".
 const (
 	TokenPrefix   = "demo-"
 	sessionPrefix = "session-"
 	defaultDevice = "DEMO"
 
-	// MaxDeviceBytes is how long a device id can be.
+	// MaxDeviceBytes is the longest device id.
 	MaxDeviceBytes = 255
 )
 
-// Caller is who makes a request, and with which session.
+// Caller is the user, device and session of a request.
 type Caller struct {
 	handlers.Requester
 	secret string // of the session; empty for a token that has none
@@ -32,19 +32,19 @@ type Caller struct {
 // callerKey is the key of the caller in a request's context.
 type callerKey struct{}
 
-// WithCaller tells who makes a request: the module with
-// [handlers.WithRequester], the host itself with all that it knows.
+// WithCaller puts the caller into a context: for the module with
+// [handlers.WithRequester], and for [CallerFrom].
 func WithCaller(ctx context.Context, who Caller) context.Context {
 	return handlers.WithRequester(context.WithValue(ctx, callerKey{}, who), who.Requester)
 }
 
-// CallerFrom returns who makes a request, the zero caller if no one is known.
+// CallerFrom returns the caller in a context, the zero caller for none.
 func CallerFrom(ctx context.Context) Caller {
 	who, _ := ctx.Value(callerKey{}).(Caller)
 	return who
 }
 
-// callerOf reads a token; whether its session exists is another question.
+// callerOf reads a token. It does not check whether the session exists.
 func callerOf(token, serverName string) (who Caller, valid bool) {
 	name, stateless := strings.CutPrefix(token, TokenPrefix)
 	if !stateless {
@@ -69,8 +69,8 @@ func sessionToken(localpart, device, secret string) string {
 	return sessionPrefix + localpart + "/" + device + "/" + secret
 }
 
-// hashSecret returns what is stored of a session's secret, which is random and
-// too long to be guessed from it.
+// hashSecret returns the stored form of a session's secret. The secret is random and
+// long, so a plain hash is enough.
 func hashSecret(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])
@@ -92,24 +92,23 @@ func (s *Sessions) User(name string) (user mxid.UserID, valid bool) {
 	return userID(name, s.serverName)
 }
 
-// localpartOf returns what stands before the server name in the id of a user of
-// this server.
+// localpartOf returns the localpart of a user id of this server.
 func localpartOf(user mxid.UserID) string {
 	localpart, _, _ := strings.Cut(strings.TrimPrefix(string(user), "@"), ":")
 	return localpart
 }
 
 // isLocalpart reports whether a text can be a localpart (Matrix specification,
-// appendices, "User Identifiers"). A slash can be in one too, but in a token
-// it ends the localpart.
+// appendices, "User Identifiers"). The specification also allows a slash, which ends
+// the localpart in tokens here.
 func isLocalpart(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("._=-+", r)
 	})
 }
 
-// ValidDevice reports whether a text can be a device id, for which the
-// specification sets no grammar: here, printable ASCII without spaces.
+// ValidDevice reports whether a text can be a device id. The specification has no
+// grammar for it; here it is printable ASCII without spaces.
 func ValidDevice(text string) bool {
 	return text != "" && len(text) <= MaxDeviceBytes && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~'
