@@ -15,12 +15,12 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 )
 
-// deliveryACL is the heading of the page with what delivery needs beside the line
-// of the service.
+// deliveryACL is the heading of the page above the rights that delivery adds to the
+// service's own.
 const deliveryACL = "### ACL: more for `pushfx.Delivery`"
 
-// deliver has a host's queue do all that it does, as the user of a line, and
-// returns what went wrong: an error, and what the servers refused.
+// deliver calls every operation of the queue as the Redis user of a line. It returns the
+// errors, and the commands that the servers refused.
 func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
 	g.t.Helper()
 	g.apply(l)
@@ -59,7 +59,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 				Shard: 1, Key: fmt.Sprint(key, user), Window: time.Minute, MaxBacklog: 10, MaxUserBytes: 50,
 				Additions: []module.Addition{{Target: target, User: "user0000", Notification: note, Generation: int64(user), Urgent: true}},
 			}
-			for range 2 { // and once more, as after a lost answer
+			for range 2 { // the second call repeats the first, as after a lost answer
 				failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{batch})[0].Err)
 			}
 		}
@@ -102,7 +102,7 @@ func TestTheACLOfThePageIsEnoughForDelivery(t *testing.T) {
 		line := g.line().with(more)
 		for _, prefix := range []string{"", examplePrefix} {
 			for _, trouble := range g.deliver(line.withPrefix(prefix), prefix) {
-				t.Errorf("with all that the page grants, and the prefix %q: %s", prefix, trouble)
+				t.Errorf("with the rights of the page and the prefix %q: %s", prefix, trouble)
 			}
 		}
 		g.wantUsed(more)

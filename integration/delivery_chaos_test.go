@@ -25,22 +25,22 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// The work of the chaos test of delivery.
+// The sizes of the chaos tests of delivery.
 const (
-	chaosPushers  = 40                    // a user has one
-	chaosMembers  = 10                    // of an event
-	chaosPause    = 7 * time.Second       // of a host; longer than a lease
-	chaosTimeout  = 2 * time.Second       // of who sends events, who then asks another host
-	chaosSettled  = 2 * time.Second       // after a pause, in which what the host had begun may come twice
-	chaosDoubled  = 2 * chaosPushers      // a host that dies or is paused may double as many: what is under way, and a round trip
-	chaosPatience = 90 * time.Second      // for the last notification
-	chaosSteady   = 2 * time.Second       // of work before a fault and after it
-	chaosInterval = 40 * time.Millisecond // no pusher gets more in half a minute than is kept of it
+	chaosPushers  = 40                    // users, with a pusher each
+	chaosMembers  = 10                    // members of an event
+	chaosPause    = 7 * time.Second       // how long a host is paused: longer than a lease
+	chaosTimeout  = 2 * time.Second       // after which a client asks another host
+	chaosSettled  = 2 * time.Second       // after a pause, in which the host may repeat requests
+	chaosDoubled  = 2 * chaosPushers      // notifications that one fault of a host may repeat
+	chaosPatience = 90 * time.Second      // until the last notification has arrived
+	chaosSteady   = 2 * time.Second       // without faults, before each fault and after it
+	chaosInterval = 40 * time.Millisecond // between events, so that no backlog overflows in half a minute
 
 	chaosEvent = `{"event_id":"%s","room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`
 )
 
-// chaosGateway loses one of twenty answers, after it has got the notification.
+// chaosGateway loses one of twenty answers to notifications that it has received.
 type chaosGateway struct {
 	receiver.Recorder
 	*receiver.Receiver
@@ -65,7 +65,7 @@ func (g *chaosGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// deliveryChaos has hosts on one Redis send to one gateway.
+// deliveryChaos is three hosts on one Redis that send to one gateway.
 type deliveryChaos struct {
 	t       *testing.T
 	redis   string // its address
@@ -76,7 +76,7 @@ type deliveryChaos struct {
 
 	members map[string][]mxid.UserID // of each event
 	resumed []time.Time
-	faults  int // of hosts, each of which may double some
+	faults  int // each may repeat chaosDoubled notifications
 }
 
 func newDeliveryChaos(t *testing.T, redisAddress string) *deliveryChaos {
@@ -88,7 +88,7 @@ func newDeliveryChaos(t *testing.T, redisAddress string) *deliveryChaos {
 	return c
 }
 
-// run has events sent while faults strike, and judges what came of it.
+// run sends events while strike causes faults, and then checks the notifications.
 func (c *deliveryChaos) run(strike func()) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	worked := make(chan struct{})
@@ -118,8 +118,8 @@ func (c *deliveryChaos) start(n int, redisAddress string) {
 
 func chaosMember(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%02d:x", n)) }
 
-// work sends one event after the other until ctx ends, each when the one before
-// was handed over.
+// work sends one event after the other until ctx ends. It waits until a host has taken
+// the event before it sends the next.
 func (c *deliveryChaos) work(ctx context.Context) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := 0; ctx.Err() == nil; n++ {
@@ -132,7 +132,7 @@ func (c *deliveryChaos) work(ctx context.Context) {
 		if !c.send(n, request) {
 			return
 		}
-		time.Sleep(chaosInterval) // how fast events come
+		time.Sleep(chaosInterval)
 	}
 }
 
@@ -146,14 +146,14 @@ func (c *deliveryChaos) send(first int, request sendRequest) bool {
 	return false
 }
 
-// ask asks a host, and reports whether it has taken the event.
+// ask asks a host to send an event, and reports whether it has taken it.
 func (c *deliveryChaos) ask(n int, request sendRequest) bool {
 	ctx, cancel := context.WithTimeout(c.t.Context(), chaosTimeout)
 	defer cancel()
 	return c.hosts[n].Load().send(ctx, c.client, request)
 }
 
-// strike is one fault after the other, with some work between them.
+// strike causes one fault after the other, with a steady time between them.
 func (c *deliveryChaos) strike(server *redistest.Server) {
 	work := func() { time.Sleep(chaosSteady) }
 	work()
@@ -187,10 +187,9 @@ func (c *deliveryChaos) strike(server *redistest.Server) {
 	work()
 }
 
-// TestChaosLosesNoNotification has three hosts send notifications while one thing
-// after the other goes wrong: a host is killed, one is paused for longer than its
-// leases last, one is stopped, Redis does not answer, and answers of Redis and of
-// the gateway get lost all the time.
+// TestChaosLosesNoNotification: three hosts send notifications. One host is killed, one
+// is paused for longer than its leases last, one is stopped, and Redis does not answer
+// for a while. All the time, answers of Redis and of the gateway are lost.
 func TestChaosLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -207,8 +206,8 @@ func TestChaosLosesNoNotification(t *testing.T) {
 	c.run(func() { c.strike(server) })
 }
 
-// TestChaosOnAClusterLosesNoNotification has three hosts send notifications while
-// slots of delivery's shards are moved and their masters replaced by replicas.
+// TestChaosOnAClusterLosesNoNotification: three hosts send notifications while slots of
+// delivery's shards move to other masters, and replicas replace masters.
 func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -228,8 +227,7 @@ func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	})
 }
 
-// strikeSlot moves a slot, with work in the middle of it, and then replaces its
-// master.
+// strikeSlot moves a slot, slowly, and then replaces its master.
 func (c *deliveryChaos) strikeSlot(cluster *redistest.ClusterServers, slot int) {
 	ctx := c.t.Context()
 	check := func(err error) {
@@ -263,8 +261,8 @@ func (c *deliveryChaos) strikeSlot(cluster *redistest.ClusterServers, slot int) 
 	time.Sleep(chaosSteady)
 }
 
-// otherMaster returns a master that does not have the slot. Which servers are masters
-// changes as they are replaced.
+// otherMaster returns a master that does not have the slot. It asks the cluster, since
+// replicas replace masters.
 func (c *deliveryChaos) otherMaster(cluster *redistest.ClusterServers, slot int) (*redistest.Server, error) {
 	from, err := cluster.MasterOf(c.t.Context(), slot)
 	for step := 1; err == nil && step < clusterSlots; step += 1000 {
@@ -293,8 +291,7 @@ func (c *deliveryChaos) setPushers(client redis.UniversalClient) {
 // arrivals are the notifications of each pusher, in the order in which they began.
 type arrivals map[string][]receiver.Notification
 
-// wait waits until each event has arrived at each of its members, and returns what
-// has arrived.
+// wait waits until each event has arrived at all its members, and returns all arrivals.
 func (c *deliveryChaos) wait() arrivals {
 	c.t.Helper()
 	timeout := time.After(chaosPatience)
@@ -325,7 +322,7 @@ func (c *deliveryChaos) wait() arrivals {
 	}
 }
 
-// judge looks for what was promised.
+// judge checks the promises: order, one request at a time, and few repetitions.
 func (c *deliveryChaos) judge(by arrivals) {
 	c.t.Helper()
 	total, doubled, late := 0, 0, 0
@@ -351,7 +348,7 @@ func (c *deliveryChaos) judge(by arrivals) {
 	}
 	lostAnswers := int(c.gateway.count.Load() / 20)
 	if most := c.faults*chaosDoubled + lostAnswers; doubled > most {
-		c.t.Errorf("%d are doubled, want at most %d", doubled, most)
+		c.t.Errorf("%d notifications arrived twice, want at most %d", doubled, most)
 	}
 	c.t.Logf("%d events, %d notifications: 0 lost, %d doubled (%d answers of the gateway got lost), %d at the same time as another after a pause; silent for %v at most",
 		len(c.members), total, doubled, lostAnswers, late, by.longestSilence())
@@ -363,7 +360,7 @@ func (c *deliveryChaos) afterPause(at time.Time) bool {
 	})
 }
 
-// longestSilence is the longest time in which nothing arrived, at any pusher.
+// longestSilence is the longest time without a notification to any pusher.
 func (a arrivals) longestSilence() (longest time.Duration) {
 	var times []time.Time
 	for _, all := range a {

@@ -14,17 +14,16 @@ import (
 
 const clusterSlots = 16384
 
-// crashes are faults in which a replica takes the place of a master that cannot
-// hand over, so that what only the master had is lost.
+// crashes are faults in which a replica replaces a master without its help. Writes that
+// only the master had are lost.
 type crashes struct {
 	*deliveryChaos
 	cluster *clusterChaos
 	random  *rand.Rand
 }
 
-// TestChaosOfCrashesLosesNoNotification has three hosts, whose writes wait for a
-// replica, send notifications while masters of delivery's shards are killed and
-// frozen.
+// TestChaosOfCrashesLosesNoNotification: three hosts, whose writes wait for a replica,
+// send notifications while masters of delivery's shards are killed and frozen.
 func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -56,7 +55,7 @@ func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 	})
 }
 
-// suffer lets a fault strike, and waits until nothing is left of it.
+// suffer causes a fault, and waits until the cluster is whole again.
 func (c *crashes) suffer(fault func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), roundLimit)
 	defer cancel()
@@ -69,7 +68,7 @@ func (c *crashes) suffer(fault func(context.Context) error) {
 	}
 }
 
-// master is one of the masters, with a slot that it has. Each has shards of every
+// master returns a random master and one of its slots. Each master has shards of every
 // host.
 func (c *crashes) master(ctx context.Context) (master *redistest.Server, slot int, err error) {
 	slot = c.random.IntN(clusterSlots)
@@ -77,8 +76,8 @@ func (c *crashes) master(ctx context.Context) (master *redistest.Server, slot in
 	return master, slot, err
 }
 
-// kill kills a master that is ahead of its replica, and has it back, as a replica,
-// when another has taken its place.
+// kill kills a master that is ahead of its replica. When the replica has replaced it, the
+// old master starts again, as a replica.
 func (c *crashes) kill(ctx context.Context) error {
 	master, slot, err := c.master(ctx)
 	if err != nil {
@@ -117,8 +116,8 @@ func (c *crashes) killBesidePausedHost(ctx context.Context) error {
 	return sleep(ctx, time.Until(resume))
 }
 
-// freeze stops a master until a replica has taken its place. For a while it then
-// still takes itself for the master.
+// freeze pauses a master until a replica has replaced it. After that it still acts as a
+// master for a while.
 func (c *crashes) freeze(ctx context.Context) error {
 	master, slot, err := c.master(ctx)
 	if err != nil {

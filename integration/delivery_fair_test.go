@@ -203,7 +203,7 @@ func (f *fairness) attack(interval time.Duration, do func()) (end func()) {
 	}
 }
 
-// fullSize returns the size of a test: its full one with -chaos.
+// fullSize returns the size of a test: full with -chaos, otherwise short.
 func fullSize[T any](short, full T) T {
 	if *chaosTime > 0 {
 		return full
@@ -251,7 +251,7 @@ func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string)
 	return urls
 }
 
-// answerAfter is a gateway that takes each notification after a time.
+// answerAfter is a gateway that takes each notification after a delay.
 func answerAfter(d time.Duration) http.HandlerFunc {
 	gateway := receiver.New(func(receiver.Notification) {})
 	gateway.Make(receiver.Trouble{Delay: d})

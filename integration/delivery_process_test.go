@@ -23,22 +23,21 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// deliveryHostVariable has the test program be a host with delivery, on the Redis
-// whose address it is, or the cluster whose addresses, with commas between them;
-// durabilityVariable is the durability of that host, as it is written in flags.
+// With these environment variables the test program is a host with delivery.
+// deliveryHostVariable has the address of its Redis, or those of a cluster, with commas
+// between them. durabilityVariable has the host's durability, as in flags.
 const (
 	deliveryHostVariable = "PUSHFX_TEST_DELIVERY_HOST"
 	durabilityVariable   = "PUSHFX_TEST_DURABILITY"
 )
 
-// sendRequest is what such a host is asked to send.
+// sendRequest asks such a host to send an event.
 type sendRequest struct {
 	Event   string
 	Members []mxid.UserID
 }
 
-// runDeliveryHost is such a host. It prints its URL, and runs until it is told to
-// stop.
+// runDeliveryHost runs such a host until a SIGTERM. The host prints its URL.
 func runDeliveryHost(redisAddress string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
@@ -77,7 +76,7 @@ func runDeliveryHost(redisAddress string) error {
 	return nil
 }
 
-// connectDelivery returns the client of such a host.
+// connectDelivery returns the Redis client of such a host.
 func connectDelivery(addresses []string) redis.UniversalClient {
 	if len(addresses) == 1 {
 		return redis.NewClient(&redis.Options{
@@ -90,7 +89,7 @@ func connectDelivery(addresses []string) redis.UniversalClient {
 	})
 }
 
-// deliveryHost is a host as a process of its own.
+// deliveryHost is a host in a separate process.
 type deliveryHost struct {
 	url     string
 	command *exec.Cmd
@@ -119,7 +118,7 @@ func startDeliveryHost(t *testing.T, redisAddress string, durability rediscommit
 	})
 	line, err := bufio.NewReader(stdout).ReadString('\n')
 	if err != nil {
-		t.Fatalf("the host does not say where it listens: %v", err)
+		t.Fatalf("the host does not print its URL: %v", err)
 	}
 	return &deliveryHost{strings.TrimSpace(line), command}
 }
@@ -132,7 +131,7 @@ func (h *deliveryHost) signal(t *testing.T, s os.Signal) {
 	}
 }
 
-// send asks the host to send an event, and reports whether it was handed over.
+// send asks the host to send an event, and reports whether the host has taken it.
 func (h *deliveryHost) send(ctx context.Context, client *http.Client, r sendRequest) bool {
 	body, err := json.Marshal(r)
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 )
 
-// The demo host's embedded Redis holds the queue's contract, too.
+// The queue's contract holds on the demo host's embedded Redis, too.
 func TestTheQueueOnAnEmbeddedRedis(t *testing.T) {
 	t.Parallel()
 	server, _ := embedded(t)
 	passing, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	go func() { // its keys expire only so
+	go func() { // its clock moves only with FastForward
 		for ticker := time.NewTicker(10 * time.Millisecond); passing.Err() == nil; <-ticker.C {
 			server.FastForward(10 * time.Millisecond)
 		}

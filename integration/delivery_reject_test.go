@@ -24,7 +24,7 @@ func newPush(t *testing.T) *pushfx.Push {
 	return push
 }
 
-// setAt is when the user's pusher of a key was set last, 0 without one.
+// setAt returns when the user's pusher of a key was last set, 0 if there is none.
 func setAt(t *testing.T, push *pushfx.Push, key pusher.Key) int64 {
 	t.Helper()
 	list, err := push.Pushers.List(t.Context(), alice)
@@ -59,8 +59,8 @@ func TestARejectedPusherIsRemovedWithItsClaim(t *testing.T) {
 	}
 }
 
-// A pusher that is set anew while its rejection is under way stays, whichever of
-// the two is first.
+// A client sets a pusher again while a gateway's rejection removes it. The new pusher
+// stays, whichever of the two comes first.
 func TestARejectionNeverRemovesAFreshPusher(t *testing.T) {
 	t.Parallel()
 	rounds := 10_000
@@ -87,7 +87,7 @@ func TestARejectionNeverRemovesAFreshPusher(t *testing.T) {
 		})
 		racing.Wait()
 		if at := setAt(t, push, p.Key); at <= rejected {
-			t.Fatalf("round %d: the pusher that was set anew has %d after %d", round, at, rejected)
+			t.Fatalf("round %d: the new pusher has %d after %d", round, at, rejected)
 		}
 	}
 }

@@ -39,7 +39,7 @@ func newTestGateway(t testing.TB) *testGateway {
 	return g
 }
 
-// wait waits until enough has arrived.
+// wait waits until enough notifications have arrived, and returns all of them.
 func (g *testGateway) wait(t testing.TB, enough func([]receiver.Notification) bool) []receiver.Notification {
 	t.Helper()
 	timeout := time.After(never)
@@ -81,7 +81,7 @@ func message(n int) module.Event {
 		`{"event_id":"$%d","room_id":"!room:x","type":"m.room.message","sender":"%s","content":{"msgtype":"m.text","body":"%d"}}`, n, bob, n)}
 }
 
-// sendEvent decides and hands over, as a host does.
+// sendEvent calls Decide and Notify, as a host does.
 func sendEvent(ctx context.Context, notifier module.Notifier, e module.Event, users ...mxid.UserID) error {
 	members := make([]match.Member, len(users))
 	for i, user := range users {
@@ -118,7 +118,7 @@ func TestANotificationReachesItsGateway(t *testing.T) {
 			if err := pushers.Set(t.Context(), alice, pusherAt(gateway.url, "key"), pusher.KeepOthers); err != nil {
 				t.Fatal(err)
 			}
-			for range 2 { // repeated, it is sent once
+			for range 2 { // a repeated event is sent once
 				if err := sendEvent(t.Context(), notifier, message(1), alice, bob); err != nil {
 					t.Fatal(err)
 				}
@@ -134,7 +134,7 @@ func TestANotificationReachesItsGateway(t *testing.T) {
 	}
 }
 
-func TestAHostWithoutDeliveryIsToldWhatIsMissing(t *testing.T) {
+func TestCallsOfDeliveryFailClearlyWithoutIt(t *testing.T) {
 	t.Parallel()
 	const want = "include pushfx.Delivery beside pushfx.Module"
 	_, client := embedded(t)
@@ -156,8 +156,8 @@ func TestAHostWithoutDeliveryIsToldWhatIsMissing(t *testing.T) {
 	}
 }
 
-// Of a host without delivery nothing stands in Redis, and nothing is counted.
-func TestWithoutDeliveryNothingOfItIsThere(t *testing.T) {
+// A host without delivery has none of its keys and none of its metrics.
+func TestAHostWithoutDeliveryHasNoKeysOrMetricsOfIt(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	registry := prometheus.NewRegistry()
@@ -179,7 +179,7 @@ func TestWithoutDeliveryNothingOfItIsThere(t *testing.T) {
 	}
 }
 
-func TestHostsOfAnotherNumberOfShardsDoNotStart(t *testing.T) {
+func TestAHostWithAnotherNumberOfShardsDoesNotStart(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	startHost(t, client, pushfx.Delivery)
@@ -192,8 +192,7 @@ func TestHostsOfAnotherNumberOfShardsDoNotStart(t *testing.T) {
 	}
 }
 
-// What the host puts in the place of a seam of delivery is used.
-func TestSeamsOfDeliveryCanBeReplaced(t *testing.T) {
+func TestAHostCanReplaceTheSeamsOfDelivery(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	posted, appended, asked, held := make(chan string, 10), make(chan string, 10), make(chan string, 10), make(chan string, 10)

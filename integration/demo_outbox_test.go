@@ -23,20 +23,20 @@ import (
 
 const (
 	demoOutbox     = "demo:outbox"
-	outboxAge      = 10 // seconds, after which another host hands a row over
+	outboxAge      = 10 // seconds after which another host hands a row over
 	outboxSenders  = 8
-	outboxAnswered = 100 // events, when the host is killed under load
+	outboxAnswered = 100 // events that are answered before the host is killed under load
 )
 
 // outboxMembers get each event.
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
 
-// death is where a demo host is killed on the way of an event.
+// death is the step of an event at which a demo host is killed.
 type death struct {
 	step   string
-	stalls func(*redistest.Proxy) *redistest.Fault // what it waits for then; nil if it has answered
-	row    bool                                    // whether the event is in the outbox then
-	lost   bool                                    // whether it never was, and so is not sent
+	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for; nil if it has answered
+	row    bool                                    // whether the event is in the outbox
+	lost   bool                                    // whether the event never was in the outbox, and so is not sent
 }
 
 var deaths = []death{
@@ -50,10 +50,10 @@ var deaths = []death{
 	{"the event is answered", nil, false, false},
 }
 
-// bounds are how often an event may arrive at each member.
+// bounds says how often an event may arrive at each member.
 type bounds struct{ least, most int }
 
-// outboxDeaths kills processes of the demo host, which send events to one gateway.
+// outboxDeaths kills demo hosts that send events to one gateway.
 type outboxDeaths struct {
 	t       *testing.T
 	server  *redistest.Server
@@ -62,10 +62,10 @@ type outboxDeaths struct {
 	want    map[string]bounds
 }
 
-// TestTheDemoLosesNoEventWhereverItIsKilled kills the demo host at each step from
-// the request to its answer. Another one then hands over what is in the outbox: one
-// that starts, and with -chaos one that has run all the time.
-func TestTheDemoLosesNoEventWhereverItIsKilled(t *testing.T) {
+// TestAKilledDemoHostLosesNoEvent kills the demo host at each step from the request to
+// its answer. Another host then hands over the events in the outbox: a new host or, with
+// -chaos, a host that has run all the time.
+func TestAKilledDemoHostLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -135,7 +135,7 @@ func (o *outboxDeaths) send(d *demo, event string) error {
 	return nil
 }
 
-// die has a host killed with an event on its way.
+// die kills a host at a step of an event.
 func (o *outboxDeaths) die(event string, at death) {
 	o.t.Helper()
 	proxy := redistest.NewProxy(o.t, o.server)
@@ -167,7 +167,7 @@ func (o *outboxDeaths) die(event string, at death) {
 	}
 }
 
-// dieUnderLoad has a host killed while several clients send events.
+// dieUnderLoad kills a host while several clients send events.
 func (o *outboxDeaths) dieUnderLoad() {
 	host := o.start(o.server.Addr())
 	var mu sync.Mutex
@@ -220,7 +220,7 @@ func (o *outboxDeaths) areOld() bool {
 	return true
 }
 
-// wait waits for longer than the outbox is left alone.
+// wait waits long enough for another host to scan the outbox.
 func (o *outboxDeaths) wait(what string, isSo func() bool) {
 	o.t.Helper()
 	for deadline := time.Now().Add(time.Minute + never); !isSo(); time.Sleep(10 * time.Millisecond) {
@@ -230,7 +230,7 @@ func (o *outboxDeaths) wait(what string, isSo func() bool) {
 	}
 }
 
-// counts are how often each event has arrived at each member.
+// counts returns how often each event has arrived at each member.
 func (o *outboxDeaths) counts() map[string]map[string]int {
 	counts := map[string]map[string]int{}
 	all, _ := o.arrived.All()
@@ -243,8 +243,8 @@ func (o *outboxDeaths) counts() map[string]map[string]int {
 	return counts
 }
 
-// judge is called when the last event has arrived, which each member gets behind
-// all others.
+// judge checks the counts. Each member gets the last event after all others, so all have
+// arrived.
 func (o *outboxDeaths) judge() {
 	counts, twice := o.counts(), 0
 	for event, want := range o.want {

@@ -22,19 +22,19 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// demo is an instance of the demo host, as a process of its own.
+// demo is a demo host in a separate process.
 type demo struct {
 	t   *testing.T
 	url string
-	end func() (log string) // stops it, and returns what it wrote
+	end func() (log string) // stops it, and returns its log
 
 	kill func() // ends it at once
 }
 
-// demoFolder is where the demo host was built, if it was.
+// demoFolder has the program of the demo host. It is empty before the first build.
 var demoFolder string
 
-// demoProgram builds the demo host, once.
+// demoProgram builds the demo host at the first call.
 var demoProgram = sync.OnceValues(func() (program string, err error) {
 	if demoFolder, err = os.MkdirTemp("", "homeserver-*"); err != nil {
 		return "", err
@@ -47,15 +47,15 @@ var demoProgram = sync.OnceValues(func() (program string, err error) {
 	return program, err
 })
 
-// removeDemoProgram is for the end of all tests.
+// removeDemoProgram removes the program after all tests.
 func removeDemoProgram() {
 	if demoFolder != "" {
 		os.RemoveAll(demoFolder)
 	}
 }
 
-// startDemo starts an instance with flags and without limits on rates, which stops
-// when the test ends.
+// startDemo starts a demo host with flags and without rate limits. It stops when the test
+// ends.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	program, err := demoProgram()
@@ -91,11 +91,11 @@ func startDemo(t *testing.T, flags ...string) *demo {
 			return &demo{t, url, end, kill}
 		}
 	}
-	t.Fatal("the demo host does not say where it listens")
+	t.Fatal("the demo host does not print its URL")
 	return nil
 }
 
-// startDemoPair starts two instances on one cluster.
+// startDemoPair starts two demo hosts on one cluster.
 func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	t.Helper()
 	redistest.Require(t)
@@ -104,7 +104,7 @@ func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	return startDemo(t, flags...), startDemo(t, flags...)
 }
 
-// send sends a request with a token, and returns what it was answered.
+// send sends a request with a token, and returns the answer.
 func (d *demo) send(token, method, path, body string) (answer map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), never+time.Minute)
 	defer cancel()
@@ -134,7 +134,7 @@ func (d *demo) mustSend(token, method, path, body string) map[string]any {
 	return answer
 }
 
-// syncs is how often a change is made at one instance and awaited at another.
+// syncs is the number of changes at one host that a sync at another host waits for.
 const syncs = 300
 
 func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
@@ -156,7 +156,7 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 			answer, err := there.send(token, http.MethodGet, "/sync?timeout=20000&since="+since, "")
 			waiting <- woken{answer, err, time.Now()}
 		}()
-		time.Sleep(2 * time.Millisecond) // most often, the sync waits then
+		time.Sleep(2 * time.Millisecond) // by then the sync most often waits
 		id := fmt.Sprintf("!room%d:localhost", i%10)
 		here.mustSend(token, http.MethodPut, "/pushrules/global/room/"+id, fmt.Sprintf(`{"actions":[{"set_tweak":"n","value":%d}]}`, i))
 		made := time.Now()
@@ -169,7 +169,7 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 		delays = append(delays, max(0, w.at.Sub(made)))
 	}
 	slices.Sort(delays)
-	t.Logf("from the answer to the change at one instance to the answer of the sync at the other: p50 %v, p99 %v, longest %v",
+	t.Logf("from the answer to the change at one host to the answer of the sync at the other: p50 %v, p99 %v, longest %v",
 		delays[syncs/2], delays[syncs*99/100], delays[syncs-1])
 	if p99 := delays[syncs*99/100]; p99 > 5*time.Second {
 		t.Errorf("p99 is %v: syncs were not woken", p99)

@@ -18,9 +18,8 @@ import (
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
-// TestAStopCutsNoRequest: many clients make one request after the other, each on
-// a connection that it keeps. When the host stops, each has an answer to each
-// request that it could send.
+// TestAStopCutsNoRequest: many clients make one request after the other, each on its own
+// connection. When the host stops, every request that a client has sent is answered.
 func TestAStopCutsNoRequest(t *testing.T) {
 	t.Parallel()
 	const clients, stops = 32, 2
@@ -39,9 +38,9 @@ func TestAStopCutsNoRequest(t *testing.T) {
 			})
 		}
 		for range clients {
-			<-connected // one that the host has not accepted yet would be refused, or reset
+			<-connected // a stop refuses or resets connections that the host has not accepted
 		}
-		poll(t, "all are busy", func() bool { return n.Load() > 20*clients })
+		poll(t, "all clients are busy", func() bool { return n.Load() > 20*clients })
 		began := time.Now()
 		if status := d.stop(); status != exitOK {
 			t.Errorf("status %d: %s", status, d.stderr)
@@ -55,8 +54,8 @@ func TestAStopCutsNoRequest(t *testing.T) {
 	t.Logf("%d requests were answered", answered)
 }
 
-// askUntilItStops makes requests until no connection can be made any more, and
-// says when it has its first answer.
+// askUntilItStops makes requests until the host refuses connections. It sends to
+// connected when it has its first answer.
 func (d *demo) askUntilItStops(answered *atomic.Int64, connected chan<- struct{}) error {
 	first := sync.OnceFunc(func() { connected <- struct{}{} })
 	defer first()
@@ -77,8 +76,7 @@ func (d *demo) askUntilItStops(answered *atomic.Int64, connected chan<- struct{}
 	}
 }
 
-// askUntilItCloses makes requests on a connection until an answer says that it
-// is the last.
+// askUntilItCloses makes requests on a connection until an answer closes it.
 func askUntilItCloses(conn net.Conn, answered *atomic.Int64, first func()) error {
 	answers := bufio.NewReader(conn)
 	for {
@@ -113,7 +111,7 @@ func TestAHostThatStopsIsNotReady(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.cancel()
-	poll(t, "the host says so", func() bool {
+	poll(t, "the host is not ready", func() bool {
 		response, err := o.client.Get(o.url + "/readyz")
 		if err != nil {
 			t.Fatal(err)

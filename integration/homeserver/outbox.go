@@ -21,12 +21,12 @@ import (
 )
 
 const (
-	outboxEvery = time.Minute      // how often it is looked through
-	outboxAge   = 10 * time.Second // a younger row may be on its way
+	outboxEvery = time.Minute      // how often a host scans the outbox
+	outboxAge   = 10 * time.Second // the host that wrote a younger row may still hand it over
 )
 
-// outbox keeps each event that was sent until it is handed over, for all
-// instances: so none is lost when one dies in between.
+// outbox keeps each event until a host has handed it over. All hosts share it, so no
+// event is lost when a host dies before that.
 type outbox struct {
 	client   redis.UniversalClient
 	key      string
@@ -40,21 +40,21 @@ func newOutbox(cfg config, client redis.UniversalClient, users *sessions.Store, 
 	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, notifier}
 }
 
-// row is an event to hand over. In a host with rooms, it would be written in the
-// transaction that stores the event.
+// row is an event to hand over. A host with rooms writes it in the transaction that
+// stores the event.
 type row struct {
-	ID      string // of the event
+	ID      string // event id
 	Event   module.Event
 	Members []mxid.UserID
 }
 
-// writeRow writes a row with the time by Redis' clock: those of hosts differ.
+// writeRow writes a row with the time of Redis, since the clocks of hosts differ.
 var writeRow = redis.NewScript(`return redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])`)
 
-// readRows reads all rows, and what time it is.
+// readRows reads the time and all rows.
 var readRows = redis.NewScript(`return {redis.call('TIME')[1], redis.call('HGETALL', KEYS[1])}`)
 
-// commit stores an event: once it returns nil, the event will be handed over.
+// commit stores an event. When it returns nil, some host hands the event over.
 func (o *outbox) commit(ctx context.Context, r row) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -69,7 +69,7 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 }
 
 // handOver hands an event over and deletes its row. After an error the row stays,
-// but for an event that will never be taken.
+// unless Notify refuses the event as invalid, which it always will.
 func (o *outbox) handOver(ctx context.Context, r row) error {
 	err := o.notify(ctx, r)
 	if err != nil && fault.KindOf(err) != fault.InvalidParam {
@@ -77,7 +77,7 @@ func (o *outbox) handOver(ctx context.Context, r row) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
-	_ = o.client.HDel(ctx, o.key, r.ID).Err() // a row that is left is handed over again, which does nothing
+	_ = o.client.HDel(ctx, o.key, r.ID).Err() // if that fails, the event is handed over again, which does nothing
 	return err
 }
 
@@ -93,8 +93,8 @@ func (o *outbox) notify(ctx context.Context, r row) error {
 	return o.notifier.Notify(ctx, r.Event, "", decisions)
 }
 
-// toDecide returns the members for whom to decide: those who do not ignore the sender.
-// All users here are local, joined and no application service's.
+// toDecide returns the members that do not ignore the sender. The demo has no remote
+// users, no users of application services, and no members that have left.
 func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, err error) {
 	var event struct {
 		Sender mxid.UserID `json:"sender"`
@@ -109,7 +109,7 @@ func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, e
 	return members, err
 }
 
-// handOverRest hands over what others have left for longer than a time.
+// handOverRest hands over all events that are older than age.
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
 	rows, err := o.olderThan(ctx, age)
 	for _, r := range rows {
@@ -140,7 +140,7 @@ func (o *outbox) olderThan(ctx context.Context, age time.Duration) (rows []row, 
 	return rows, nil
 }
 
-// run looks through the outbox at the start and every minute, until ctx ends.
+// run scans the outbox at once and then every minute, until ctx ends.
 func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	every := time.NewTicker(outboxEvery)
 	defer every.Stop()
@@ -156,7 +156,7 @@ func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	}
 }
 
-// startOutbox runs it as long as the host.
+// startOutbox scans the outbox while the host runs.
 func startOutbox(lc fx.Lifecycle, o *outbox, log *zap.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

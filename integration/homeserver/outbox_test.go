@@ -11,8 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// A host that starts sends what another has left, when that is 10 s old.
-func TestTheDemoSendsWhatAnotherHasLeft(t *testing.T) {
+// A host that starts sends the events that another host has left in the outbox for 10 s.
+func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -33,9 +33,9 @@ func TestTheDemoSendsWhatAnotherHasLeft(t *testing.T) {
 		}
 	}
 	second := startDemo(t, flags...)
-	poll(t, "the old one is printed", func() bool { return strings.Contains(first.stdout.String()+second.stdout.String(), "event $old") })
+	poll(t, "the old event is printed", func() bool { return strings.Contains(first.stdout.String()+second.stdout.String(), "event $old") })
 	poll(t, "its row is deleted", func() bool { return client.HLen(t.Context(), "hs1:demo:outbox").Val() == 1 })
 	if strings.Contains(first.stdout.String()+second.stdout.String(), "event $young") {
-		t.Error("a young one was sent")
+		t.Error("the young event was sent, too")
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// rooms serves what push rules need of rooms, of which there are none.
+// rooms serves the endpoints of rooms that push rules need. The demo has no rooms.
 type rooms struct {
 	serverName string
 	host       module.HostService
@@ -31,10 +31,10 @@ func (r *rooms) joined(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": {}})
 }
 
-// upgrade serves POST /rooms/{roomId}/upgrade, of any room to any version. The
-// caller's push rules for the room are copied to the one that replaces it
-// (Matrix specification, "Room Upgrades", "Server behaviour"); those of its
-// other members would be copied when they join.
+// upgrade serves POST /rooms/{roomId}/upgrade, for any room and version. It copies the
+// caller's push rules for the room to its replacement (Matrix specification, "Room
+// Upgrades", "Server behaviour"). A host with rooms does the same for other members when
+// they join.
 func (r *rooms) upgrade(c echo.Context) error {
 	old, err := pathParam(c, "roomId")
 	if err != nil {

@@ -20,12 +20,11 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// maxMembers is how many members of a room an event can be sent to in one request.
+// maxMembers bounds the members in one request.
 const maxMembers = 1000
 
-// sending has events sent for which there are no rooms, so that their
-// notifications can be seen. It is of this host alone; clients have no such
-// endpoint.
+// sending serves the demo's own endpoints. They make notifications without rooms: a
+// request names the members and the content of an event. Matrix has no such endpoints.
 type sending struct {
 	outbox *outbox
 	unread *unread
@@ -39,20 +38,20 @@ func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *li
 	e.Any("/_demo/read", methods{http.MethodPost: s.read}.serve, newAuth(users, limits))
 }
 
-// sendRequest is the body of a request.
+// sendRequest is the body of POST /_demo/send.
 type sendRequest struct {
-	EventID  string              `json:"event_id"` // may be left out
+	EventID  string              `json:"event_id"` // optional
 	RoomID   string              `json:"room_id"`
-	RoomName string              `json:"room_name"` // may be left out
-	Members  []mxid.UserID       `json:"members"`   // the sender may be among them, and gets nothing
+	RoomName string              `json:"room_name"` // optional
+	Members  []mxid.UserID       `json:"members"`   // may include the sender, who is not notified
 	Type     string              `json:"type"`
-	StateKey *string             `json:"state_key"` // of a state event
+	StateKey *string             `json:"state_key"` // for state events
 	Content  json.RawMessage     `json:"content"`
-	Unread   map[mxid.UserID]int `json:"unread"` // the badges of members, from now on; may be left out
-	Power    *power              `json:"power"`  // may be left out, and is not known then
+	Unread   map[mxid.UserID]int `json:"unread"` // new unread counts of members; optional
+	Power    *power              `json:"power"`  // optional
 }
 
-// check returns what is wrong with the request.
+// check returns an error if the request is not valid.
 func (r *sendRequest) check() error {
 	switch {
 	case r.RoomID == "":
@@ -72,7 +71,7 @@ func (r *sendRequest) check() error {
 	}
 	for _, user := range r.Members {
 		if user.Validate() != nil {
-			return badRequest("M_INVALID_PARAM", "A member is no user id.")
+			return badRequest("M_INVALID_PARAM", "A member is not a user id.")
 		}
 	}
 	return checkUnread(r.Unread)
@@ -87,7 +86,7 @@ func checkUnread(counts map[mxid.UserID]int) error {
 	return nil
 }
 
-// event returns the event that a user sends.
+// event returns the event of the request.
 func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, error) {
 	text, err := json.Marshal(struct {
 		EventID  string          `json:"event_id"`
@@ -104,9 +103,8 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, er
 	}, err
 }
 
-// send serves POST /_demo/send: it answers 200 once the event was handed over, and
-// is safe to be repeated with the same event_id. After a 503 the event may be sent
-// nevertheless.
+// send serves POST /_demo/send. It answers 200 when the event is handed over. Clients may
+// repeat it with the same event_id. After a 503 the host may send the event all the same.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -136,8 +134,8 @@ func (s *sending) send(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"event_id": request.EventID})
 }
 
-// read serves POST /_demo/read: users have read something, and their badges show other
-// counts from now on.
+// read serves POST /_demo/read: it sets the unread counts of users, as if they had read
+// something, and updates their badges.
 func (s *sending) read(c echo.Context) error {
 	var request struct {
 		Unread map[mxid.UserID]int `json:"unread"`
@@ -163,7 +161,7 @@ func (s *sending) read(c echo.Context) error {
 
 var _ module.Unread = (*unread)(nil)
 
-// unread keeps the badges of users, for all instances.
+// unread keeps the unread counts of users. All hosts share it.
 type unread struct {
 	client  redis.UniversalClient
 	key     string
@@ -190,7 +188,7 @@ func (u *unread) set(ctx context.Context, counts map[mxid.UserID]int) error {
 	return nil
 }
 
-// Counts implements [module.Unread]. It has none for users whose counts nobody has sent.
+// Counts implements [module.Unread]. It has no counts for users that no request named.
 func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
@@ -213,5 +211,5 @@ func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserI
 	return all
 }
 
-// AreRead implements [module.Unread]: without rooms, nobody has read anything.
+// AreRead implements [module.Unread]. The demo does not track which events are read.
 func (u *unread) AreRead(context.Context, []module.UserEvent) []bool { return nil }

@@ -22,7 +22,7 @@ func (d *demo) setPusherAt(url, token, pushkey, format string) {
 		`"device_display_name":"Phone","lang":"en","append":true,"data":{"url":%q%s}}`, pushkey, url, format), 200, "{}")
 }
 
-func TestWhatIsSentIsPrinted(t *testing.T) {
+func TestSentEventsArePrinted(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	d.setPusherHere("demo-alice", "phone", "")
@@ -34,10 +34,10 @@ func TestWhatIsSentIsPrinted(t *testing.T) {
 		d.expect("POST", sendPath, "demo-bob", body, 200, `{"event_id":"$one"}`)
 	}
 	d.expect("POST", sendPath, "demo-bob", strings.Replace(body, "$one", "$two", 1), 200, `{"event_id":"$two"}`)
-	poll(t, "both are printed", func() bool { return strings.Count(d.stdout.String(), "event $two") == 2 })
+	poll(t, "both notifications are printed", func() bool { return strings.Count(d.stdout.String(), "event $two") == 2 })
 	printed := d.stdout.String()
 	for line, want := range map[string]int{
-		"event $one": 2, // the sender is not notified, and what is repeated is not sent again
+		"event $one": 2, // the sender is not notified, and the repeated event is sent once
 		`room !r:localhost (Room)  m.room.message from @bob:localhost (bob)  "Hello"`: 2,
 		"event id only": 2,
 	} {
@@ -47,8 +47,7 @@ func TestWhatIsSentIsPrinted(t *testing.T) {
 	}
 }
 
-// A user is not notified of what comes from users whom they ignore.
-func TestWhoIgnoresTheSenderIsNotNotified(t *testing.T) {
+func TestUsersThatIgnoreTheSenderAreNotNotified(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	ignored := func(user string) string { return v3 + "/user/@" + user + ":localhost/account_data/m.ignored_user_list" }
@@ -67,8 +66,8 @@ func TestWhoIgnoresTheSenderIsNotNotified(t *testing.T) {
 			`"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`, 200, "")
 	}
 	send("demo-bob", "$ignored")
-	send("demo-dave", "$seen") // later for the same pushers, so that what comes before has arrived
-	poll(t, "the others are printed", func() bool {
+	send("demo-dave", "$seen") // arrives after the first event, at the same pushers
+	poll(t, "the other notifications are printed", func() bool {
 		printed := d.stdout.String()
 		return strings.Count(printed, "event $seen") == 2 && strings.Count(printed, "event $ignored") > 0
 	})
@@ -77,7 +76,7 @@ func TestWhoIgnoresTheSenderIsNotNotified(t *testing.T) {
 	}
 }
 
-func TestSendingRefusesWhatIsNoEvent(t *testing.T) {
+func TestSendingRefusesInvalidEvents(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "-gateways", "none")
 	const good = `{"room_id":"!r:x","members":["@alice:localhost"],"type":"x","content":{}}`
@@ -92,12 +91,12 @@ func TestSendingRefusesWhatIsNoEvent(t *testing.T) {
 	} {
 		d.expect("POST", sendPath, "demo-bob", strings.Replace(good, from, to, 1), 400, "")
 	}
-	// No pusher can name the host's own gateway, nor any other that is not public.
+	// With -gateways none, pushers can name public gateways only.
 	d.expect("POST", v3+"/pushers/set", "demo-alice", `{"kind":"http","app_id":"app","pushkey":"key","app_display_name":"App",`+
 		`"device_display_name":"Phone","lang":"en","data":{"url":"`+d.url+receiver.Path+`"}}`, 400, "")
 }
 
-func TestTheGatewayMakesTrouble(t *testing.T) {
+func TestTheGatewayAnswersWithTheStatusOfItsFlag(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "-gateway-status", "429")
 	d.expect("POST", receiver.Path, "", `{"notification":{"devices":[{"app_id":"a","pushkey":"b"}]}}`, 429, "")

@@ -14,13 +14,13 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// The limits of the HTTP servers. Without them a client that does nothing keeps
-// a connection for ever.
+// The limits of the HTTP servers. Without them an idle client keeps its connection for
+// ever.
 const (
-	headerTimeout = 5 * time.Second  // headers come in one go
-	readTimeout   = 15 * time.Second // headers and 64 KiB of body, on a bad line
+	headerTimeout = 5 * time.Second  // clients send all headers at once
+	readTimeout   = 15 * time.Second // headers and 64 KiB of body, over a slow network
 	writeTimeout  = time.Minute      // from the headers on: the body, the 5 s of each operation, the answer
-	idleTimeout   = 2 * time.Minute  // longer than the usual pause of a client
+	idleTimeout   = 2 * time.Minute  // longer than most clients pause
 
 	maxHeaderBytes = 64 << 10 // a rule id of 10 KiB fits in, percent-encoded
 )
