@@ -1,13 +1,11 @@
-// Package pushfx is a plugin for Matrix homeservers that serves push rules and
-// pushers: an fx module that gives the host echo route groups for the eleven
-// endpoints, the domain service behind them, and stores on Redis.
+// Package pushfx is a plugin for Matrix homeservers that serves push rules and pushers: an
+// fx module with echo route groups for the eleven endpoints, the domain service behind
+// them, and stores on Redis.
 //
-// The host includes [Module], provides a redis.UniversalClient and a
-// *zap.Logger, mounts the route groups (tagged [RouteGroups]) with its own auth
-// middleware, and tells who the user is with [handlers.WithRequester]. Every
-// interface of package module can be replaced or wrapped with fx.Replace and
-// fx.Decorate. A host without fx calls [New], one without echo
-// [Push.Handler].
+// The host includes [Module], provides a redis.UniversalClient and a *zap.Logger, and mounts
+// the route groups (tagged [RouteGroups]) with an auth middleware that calls
+// [handlers.WithRequester]. fx.Replace and fx.Decorate replace or wrap every interface of
+// package module. A host without fx calls [New], a host without echo [Push.Handler].
 package pushfx
 
 import (
@@ -49,26 +47,26 @@ const (
 	// RouteGroups is the group of []handlers.RouteGroup that the host mounts.
 	RouteGroups = `group:"push.route_groups"`
 
-	// ChangeListeners is the group of []module.ChangeListener that hear of
-	// every change to push rules, whichever host made it.
+	// ChangeListeners is the group of []module.ChangeListener that are notified of every
+	// change to push rules by any host.
 	ChangeListeners = `group:"push.change_listeners"`
 )
 
-// Config configures the module: the Configs of its parts, each of which says what
-// its fields mean, what their units are and what they default to. Change it with
+// Config joins the configs of the module's parts, which document meaning, unit and
+// default of each field. Change it with
 //
 //	fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.KeyPrefix = "hs1:"; return c })
 type Config struct {
-	Redis        rediscommit.Config // how the stores keep their data: keys, durability, timeout
-	Servers      redisclient.Config // what the Redis servers must be like for a host to start
-	Handlers     handlers.Config    // bounds on requests
-	RuleLimits   pushrule.Limits    // bounds on what users store in their push rules
-	PusherPolicy pusher.Policy      // which pushers may be set
-	Changes      module.FeedConfig  // notifying listeners and syncs of changes
+	Redis        rediscommit.Config // keys, durability and timeout of the stores
+	Servers      redisclient.Config // requirements on the Redis servers at start
+	Handlers     handlers.Config    // limits of requests
+	RuleLimits   pushrule.Limits    // limits of users' push rules
+	PusherPolicy pusher.Policy      // rules for pushers
+	Changes      module.FeedConfig  // notification of listeners and syncs
 
-	// What follows is for hosts that include [Delivery].
+	// Only for hosts with [Delivery].
 	Delivery        delivery.Config        // sending notifications
-	DeliveryMetrics metrics.DeliveryConfig // counting them
+	DeliveryMetrics metrics.DeliveryConfig // their metrics
 
 	// Features add the server-default rules of proposals, such as [pushrule.Polls].
 	// DefaultRules are the host's own. Stored sets get and lose such rules with
@@ -94,8 +92,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate joins an error for each field that is not as its comment says. Each
-// begins with the field's path: "Config.Handlers.MaxBodyBytes is 0, ...".
+// Validate returns a joined error for all invalid fields. Each begins with the path of
+// the field: "Config.Handlers.MaxBodyBytes is 0, ...".
 func (c Config) Validate() error {
 	return errors.Join(
 		below("Config.Redis.", c.Redis.Validate()),
@@ -119,7 +117,7 @@ func (c Config) validateDefaults() error {
 	return below("Config.DefaultRules: ", err)
 }
 
-// below puts a path before each line of an error: joined errors have one each.
+// below prefixes each line of an error with a path.
 func below(path string, err error) error {
 	if err == nil {
 		return nil
@@ -127,22 +125,21 @@ func below(path string, err error) error {
 	return errors.New(path + strings.ReplaceAll(err.Error(), "\n", "\n"+path))
 }
 
-// Push is the whole module: what a host serves, what it calls, and the background
-// work. [New] makes one, and so does [Module] from what is in the host's container.
+// Push is the whole module: endpoints, calls for the host, and background work. [New]
+// returns one; [Module] provides one in the fx container.
 type Push struct {
-	Rules   module.RuleService   // the push rule operations
-	Pushers module.PusherService // the pusher operations
-	Host    module.HostService   // what the host's own code calls
-	Sync    module.SyncService   // what is new in a user's push rules
+	Rules   module.RuleService   // push rule operations
+	Pushers module.PusherService // pusher operations
+	Host    module.HostService   // calls for the host's own code
+	Sync    module.SyncService   // the push rules part of /sync
 	Health  module.Health        // for the readiness probe
 
-	// Notifier sends notifications. Without [Delivery], or [Options.Delivery], its
-	// calls fail.
+	// Notifier sends notifications. Its calls fail without [Delivery] or [Options.Delivery].
 	Notifier module.Notifier
 
-	Stores module.Stores // where the services keep their data
+	Stores module.Stores // the stores of the services
 
-	// Clock is that of Redis, measured by [Push.Check] and while [Push.Run] runs.
+	// Clock is the clock of Redis, measured by [Push.Check] and while [Push.Run] runs.
 	Clock *redisclient.Clock
 
 	// Groups are the endpoints: push rules, pushers, and the account data of
@@ -150,50 +147,49 @@ type Push struct {
 	Groups []handlers.RouteGroup
 
 	service  *module.Service
-	servers  *redisclient.Monitor // nil if the host has replaced all that is on Redis
-	delivery *delivery.Delivery   // nil if the host has none
+	servers  *redisclient.Monitor // nil if the host has replaced all parts on Redis
+	delivery *delivery.Delivery   // nil without delivery
 	metrics  *metrics.Set
 	features []pushrule.Feature
 	log      *zap.Logger
 }
 
-// Options are what a host may give to [New]. The zero value takes all defaults. A
-// host whose parts need the module gives a struct that it fills later; see the
+// Options are the optional arguments of [New]. The zero value means the defaults. If
+// the host's parts need the module, pass a struct and set its fields later; see the
 // example.
 type Options struct {
-	Log       *zap.Logger             // nil logs nothing
-	Accounts  module.Accounts         // who is logged in
-	Import    module.ImportSource     // has users who are still to be imported
-	Listeners []module.ChangeListener // hear of every change
+	Log       *zap.Logger             // nil means no logs
+	Accounts  module.Accounts         // reports which devices are logged in
+	Import    module.ImportSource     // users to import
+	Listeners []module.ChangeListener // notified of every change
 	Metrics   prometheus.Registerer   // gets the module's metrics
 	Tracers   trace.TracerProvider    // gets the module's traces
 
-	// Stores replace the module's own, one by one. A host that replaces all three
-	// needs no Redis client.
+	// Stores replace the module's stores, each separately. With all three replaced, the
+	// client may be nil.
 	Stores module.Stores
 
-	// Delivery is for hosts that send notifications. Nil is none.
+	// Delivery enables sending notifications; nil disables it.
 	Delivery *DeliveryOptions
 }
 
-// DeliveryOptions are what a host without fx may give to delivery. The zero value
-// takes all defaults.
+// DeliveryOptions are the optional arguments of delivery for a host without fx.
 type DeliveryOptions struct {
-	Unread    module.Unread        // what the host knows of what users have read
-	Attention module.Attention     // whether users look elsewhere
-	Gateway   module.Gateway       // in the place of requests by HTTP
-	Queue     module.DeliveryQueue // in the place of Redis
+	Unread    module.Unread        // read events
+	Attention module.Attention     // whether users are active elsewhere
+	Gateway   module.Gateway       // replaces HTTP requests
+	Queue     module.DeliveryQueue // replaces Redis
 }
 
-// New returns the module on a Redis client, which stays the host's and must read
-// from masters. It does no I/O and starts nothing: call [Push.Check] before
-// requests are served, and keep [Push.Run] running until the host stops. It fails
-// when cfg is not valid or the metrics are registered already.
+// New returns the module on a Redis client, which must read from masters and which the
+// host closes. It does no I/O and starts nothing: call [Push.Check] before serving
+// requests, and keep [Push.Run] running until the host stops. It fails if cfg is
+// invalid or the metrics are registered already.
 func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
 	}
-	b, err := newBuilder(given{
+	b, err := newBuilder(hostParts{
 		Config: cfg, Log: o.Log, Client: client, Registerer: o.Metrics, Tracers: o.Tracers,
 	})
 	if err != nil {
@@ -225,14 +221,13 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 
 // Handler serves the module's endpoints below "/_matrix/client/v3" and
 // "/_matrix/client/r0", for hosts without echo. All other paths are 404
-// M_UNRECOGNIZED: give it the requests that the module owns, see [Push.Owns].
+// M_UNRECOGNIZED; see [Push.Owns].
 func (p *Push) Handler(auth handlers.Auth) http.Handler {
 	return handlers.Handler(auth, p.log, p.Groups...)
 }
 
-// Owns reports whether a request is for [Push.Handler], by its path alone. All
-// other requests are for the host's own endpoints. Call it before any prefix of the
-// path is stripped.
+// Owns reports whether a request is for [Push.Handler], by its path. Call it with the
+// complete path, before stripping a prefix.
 func (p *Push) Owns(r *http.Request) bool { return handlers.Owns(r) }
 
 // UnstableFeatures returns what Config.Features adds to unstable_features in the
@@ -247,9 +242,9 @@ func (p *Push) UnstableFeatures() map[string]bool {
 	return flags
 }
 
-// Check is for the start of a host: it returns an error if the module cannot work
-// with its Redis, and logs a warning for each setting that will hurt. It takes at
-// most Config.Servers.StartTimeout, and with delivery Config.Redis.OperationTimeout
+// Check must be called at the start of a host. It returns an error if the module
+// cannot work with its Redis, and logs a warning for each harmful setting. It takes at
+// most Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout
 // more.
 func (p *Push) Check(ctx context.Context) (err error) {
 	if p.servers != nil {
@@ -265,10 +260,9 @@ func (p *Push) Check(ctx context.Context) (err error) {
 }
 
 // Run does all background work until ctx ends: it notifies listeners of changes,
-// finishes claims to pushkeys that a host left undone, monitors the Redis servers,
-// and sends notifications if the host has delivery. It returns when all of that has
-// ended, which takes Config.Delivery.DrainTimeout if push gateways do not answer.
-// Every host runs it, once.
+// reconciles pushkeys, monitors the Redis servers and, with delivery, sends
+// notifications. It returns when all of that has ended, which takes up to
+// Config.Delivery.DrainTimeout. Run it once on every host.
 func (p *Push) Run(ctx context.Context) {
 	defer p.metrics.Unregister()
 	var running sync.WaitGroup
@@ -282,14 +276,13 @@ func (p *Push) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Module is [New] in the words of fx. It provides what [Push] holds, each on its
-// own, so that the host can replace or decorate it, and the [Push] itself; it
-// checks at start and runs until the stop.
+// Module is [New] for fx. It provides the [Push] and, separately, each of its fields, so
+// that the host can replace or decorate them. It checks at start and runs until the stop.
 //
-// It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient)
-// and a *zap.Logger, which stay the host's. It takes, if there is one, a
-// [module.Accounts], a [module.ImportSource], a prometheus.Registerer (or
-// *prometheus.Registry) and an OpenTelemetry trace.TracerProvider.
+// It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient) and a
+// *zap.Logger, which the host closes. Optional are a [module.Accounts], a
+// [module.ImportSource], a prometheus.Registerer (or *prometheus.Registry) and an
+// OpenTelemetry trace.TracerProvider.
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
 	fx.Provide(newBuilder), // for Delivery
@@ -317,32 +310,31 @@ var Module = fx.Module("push",
 	fx.Invoke(run),
 )
 
-// Delivery is for hosts that send notifications: it stands beside [Module], and
-// gives the host a [module.Notifier]. Without it nothing of it is started.
+// Delivery adds a [module.Notifier], which sends notifications, to a host with
+// [Module].
 //
-// It takes a [module.Unread] and a [module.Attention], where there are. The host
-// may replace or wrap the [module.Notifier], the [module.Gateway] and the
-// [module.DeliveryQueue]. Without fx, see [Options.Delivery].
+// A [module.Unread] and a [module.Attention] are optional. The host may replace or
+// wrap the [module.Notifier], the [module.Gateway] and the [module.DeliveryQueue].
+// Without fx, see [Options.Delivery].
 var Delivery = fx.Module("push_delivery", fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,
 	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", `optional:"true"`, `optional:"true"`)),
 ))
 
-// AsRouteGroup annotates a constructor of a [handlers.RouteGroup], so that it
-// joins [RouteGroups].
+// AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join
+// [RouteGroups].
 func AsRouteGroup(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(handlers.RouteGroup)), fx.ResultTags(RouteGroups))
 }
 
-// AsChangeListener annotates a constructor of a [module.ChangeListener], so
-// that it joins [ChangeListeners].
+// AsChangeListener annotates a constructor of a [module.ChangeListener] to join
+// [ChangeListeners].
 func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
 }
 
-// run checks at the start of the app and runs until its stop, which waits for
-// what runs to end.
+// run checks at the start of the app, and runs until its stop, which waits for the end.
 func run(lc fx.Lifecycle, b *builder, p *Push) error {
 	if err := b.finish(); err != nil {
 		return err
@@ -373,23 +365,23 @@ func run(lc fx.Lifecycle, b *builder, p *Push) error {
 	return nil
 }
 
-// given is what the host gives: its container, or the arguments of [New].
-type given struct {
+// hostParts are the host's parts: from its container, or from the arguments of [New].
+type hostParts struct {
 	fx.In
 
 	Config Config
 	Log    *zap.Logger
 
 	Client        redis.UniversalClient `optional:"true"`
-	ClusterClient *redis.ClusterClient  `optional:"true"` // in the place of Client
-	NodeClient    *redis.Client         `optional:"true"` // likewise
+	ClusterClient *redis.ClusterClient  `optional:"true"` // replaces Client
+	NodeClient    *redis.Client         `optional:"true"` // replaces Client
 
 	Tracers    trace.TracerProvider  `optional:"true"`
 	Registerer prometheus.Registerer `optional:"true"`
-	Registry   *prometheus.Registry  `optional:"true"` // in the place of Registerer
+	Registry   *prometheus.Registry  `optional:"true"` // replaces Registerer
 }
 
-func (g *given) useConcreteTypes() {
+func (g *hostParts) useConcreteTypes() {
 	if g.Client == nil && g.ClusterClient != nil {
 		g.Client = g.ClusterClient
 	}
@@ -401,26 +393,26 @@ func (g *given) useConcreteTypes() {
 	}
 }
 
-// builder has a constructor for each part of the module. [New] calls them one after
-// the other; the container calls those that the host has not replaced.
+// builder has a constructor for each part of the module. [New] calls them in order;
+// the container calls each one that the host has not replaced.
 type builder struct {
-	host     given
+	host     hostParts
 	observer observe.Observer
 	metrics  *metrics.Set
 	defaults pushrule.Defaults
 	servers  *redisclient.Monitor
 	server   *handlers.Server
-	waits    rediscommit.WaitLimiter // of all stores on the client
-	onRedis  bool                    // something is kept on Redis; see [builder.redis]
+	waits    rediscommit.WaitLimiter // shared by all stores on the client
+	onRedis  bool                    // some part is on Redis; see [builder.redis]
 }
 
-func newBuilder(host given) (*builder, error) {
+func newBuilder(host hostParts) (*builder, error) {
 	cfg := host.Config
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("pushfx: invalid config: %w", err)
 	}
 	host.useConcreteTypes()
-	host.Log = host.Log.WithOptions(zap.AddStacktrace(zap.DPanicLevel)) // an error names its cause
+	host.Log = host.Log.WithOptions(zap.AddStacktrace(zap.DPanicLevel)) // errors include their cause
 	b := &builder{host: host, metrics: metrics.NewSet(host.Registerer, cfg.DeliveryMetrics)}
 	b.observer = b.metrics.Observer()
 	if host.Tracers != nil {
@@ -439,9 +431,10 @@ func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore
 func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
 func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-// redis returns the arguments for what is kept on Redis, and notes that something is:
-// what the host has replaced is not built. If the host has no client, [builder.finish]
-// says so in one line; an error here would come with the container's whole chain.
+// redis returns the arguments for parts on Redis, and records that there are some:
+// parts that the host replaces are not built. If the host has no client,
+// [builder.finish] reports it in one line; an error here would contain the container's
+// whole chain.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
 	client := b.host.Client
@@ -453,7 +446,7 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
 
-// stores returns the host's stores, with the module's own for those that it does not have.
+// stores returns the host's stores, completed with the module's.
 func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	var errs [3]error
 	if s.Rules == nil {
@@ -491,14 +484,14 @@ func (b *builder) service(
 	})
 }
 
-// ownGroups are the module's own route groups; [RouteGroups] has the host's, too.
+// ownGroups are the module's route groups; [RouteGroups] also contains the host's.
 type ownGroups []handlers.RouteGroup
 
 func (b *builder) groups(rules module.RuleService, pushers module.PusherService, host module.HostService) ownGroups {
 	return ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
 }
 
-// parts are what a [Push] is made of.
+// parts are the parts of a [Push].
 type parts struct {
 	fx.In
 
@@ -528,7 +521,7 @@ func (b *builder) push(p parts) *Push {
 	return push
 }
 
-// finish is the last step of [New] and [Module], when all is built.
+// finish is the last step of [New] and [Module].
 func (b *builder) finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
@@ -536,10 +529,10 @@ func (b *builder) finish() error {
 	return b.metrics.Register()
 }
 
-// errNoDelivery is for a host that asks for a Notifier and has no delivery.
+// errNoDelivery is the error of a Notifier without delivery.
 var errNoDelivery = errors.New("pushfx: there is no Notifier without delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 
-// noNotifier is the Notifier of a host without delivery.
+// noNotifier is the Notifier without delivery.
 type noNotifier struct{}
 
 func (noNotifier) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
@@ -552,8 +545,8 @@ func (noNotifier) Notify(context.Context, module.Event, string, module.Decisions
 
 func (noNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return errNoDelivery }
 
-// notifierOf returns delivery, or, if there is none, a Notifier whose calls return the
-// error, which a host with fx gets at start if it asks for a Notifier.
+// notifierOf returns delivery or, without it, a Notifier whose calls return the error
+// that an fx host with a Notifier gets at start.
 func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 	if d == nil {
 		return noNotifier{}, errNoDelivery
@@ -566,7 +559,7 @@ func (b *builder) deliveryQueue() (module.DeliveryQueue, error) {
 	return redisqueue.New(client, shared, options)
 }
 
-// gateway returns what connects to the addresses that pushers may name.
+// gateway returns a client that connects only to allowed addresses.
 func (b *builder) gateway() module.Gateway {
 	guard := dialguard.New(b.host.Config.PusherPolicy.AllowedPrefixes...)
 	client, transport := guard.Client(b.host.Config.Delivery.MaxPerGateway), guard.Transport(b.host.Config.Delivery.MaxPerGateway)
@@ -590,7 +583,7 @@ func (b *builder) delivery(
 	return d, nil
 }
 
-// newDelivery returns delivery as [New] makes it.
+// newDelivery returns delivery for [New].
 func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, feed *module.Feed) (*delivery.Delivery, error) {
 	if o.Queue == nil {
 		queue, err := b.deliveryQueue()

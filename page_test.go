@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-func TestTheClientsOfThePagesNeedNoAdvice(t *testing.T) {
+func TestTheClientsOfThePagesGetNoAdvice(t *testing.T) {
 	t.Parallel()
 	for page, client := range map[string]redis.UniversalClient{"README.md": newRedis(), "module/README.md": newCluster()} {
 		defer client.Close()

@@ -8,18 +8,18 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// answer is the JSON of a 200. The part in the middle is stored JSON, which is
-// sent without a copy.
+// answer is the JSON of a 200 response. Its middle part is stored JSON, which is sent
+// without a copy.
 type answer struct{ before, json, after string }
 
-// wrap is an object with one member. Its name needs no escapes.
+// wrap returns an object with one member. The name must not need escapes.
 func wrap(name, json string) answer { return answer{`{"` + name + `":`, json, "}"} }
 
-// contentJSON is a header that all answers share.
+// contentJSON is the Content-Type header of all answers.
 var contentJSON = []string{echo.MIMEApplicationJSON}
 
-// write sends the answer with its length: without, a long one would be sent in
-// chunks.
+// write sends the answer with its length, since net/http sends a long answer in chunks
+// otherwise.
 func (a answer) write(c echo.Context) error {
 	r := c.Response()
 	r.Header()[echo.HeaderContentType] = contentJSON
@@ -29,8 +29,8 @@ func (a answer) write(c echo.Context) error {
 		if part == "" {
 			continue
 		}
-		// A writer does not change what it writes (io.Writer), and a copy of a
-		// large set would cost more than all the rest.
+		// A writer does not modify its argument (io.Writer), and copying a large set
+		// would cost more than the rest of the request.
 		if _, err := r.Write(unsafe.Slice(unsafe.StringData(part), len(part))); err != nil {
 			return err
 		}

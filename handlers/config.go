@@ -8,22 +8,23 @@ import (
 
 // Config configures the handlers.
 type Config struct {
-	// MaxBodyBytes is the size in bytes that a request body may have; a larger
-	// one is answered 413 M_TOO_LARGE. Default 64 KiB.
+	// MaxBodyBytes is the maximum size of a request body in bytes; beyond, the answer
+	// is 413 M_TOO_LARGE. Default 64 KiB.
 	MaxBodyBytes int64
 
-	// MaxJSONDepth is how deep arrays and objects in a body may nest; a deeper
-	// one is answered 400 M_NOT_JSON. Default 64.
+	// MaxJSONDepth is the maximum nesting of arrays and objects in a body, 1 to 1000;
+	// beyond, the answer is 400 M_NOT_JSON. Default 64.
 	MaxJSONDepth int
 
-	// RequestTimeout bounds what a request may take after its body has arrived;
-	// past it, the answer is 503. Above zero; default 5 s.
+	// RequestTimeout is the maximum time for a request after its body has arrived;
+	// then the answer is 503. Above zero; default 5 s.
 	RequestTimeout time.Duration
 
-	// MSC3881 is whether GET /pushers tells the device of each pusher and whether it is
-	// enabled, as org.matrix.msc3881.device_id and org.matrix.msc3881.enabled. A host
-	// that turns it on has "org.matrix.msc3881": true in the unstable_features of
-	// /versions, so that clients offer to turn pushers of other devices off. Default false.
+	// MSC3881 makes GET /pushers show the device of each pusher and whether it is
+	// enabled, as org.matrix.msc3881.device_id and org.matrix.msc3881.enabled. The
+	// host should then announce "org.matrix.msc3881": true in the unstable_features of
+	// /versions, so that clients offer to switch pushers of other devices off. Default
+	// false.
 	MSC3881 bool
 }
 
@@ -32,7 +33,7 @@ func DefaultConfig() Config {
 	return Config{MaxBodyBytes: 64 << 10, MaxJSONDepth: 64, RequestTimeout: 5 * time.Second}
 }
 
-// Validate joins an error for each field that is not as its comment says.
+// Validate returns a joined error for all invalid fields.
 func (c Config) Validate() error {
 	var faults []error
 	if c.MaxBodyBytes < 1 {

@@ -5,15 +5,14 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Dialect is one of the two wire forms. They differ in how the whole set and a
-// single rule are wrapped, and in whether there is "append" for pushers; behind
-// the wire form everything is the same. The host chooses it where it mounts a
-// [RouteGroup].
+// Dialect is one of the two wire forms, chosen by the host where it mounts a
+// [RouteGroup]. They differ in how the whole set and a single rule are wrapped, and in
+// "append" for pushers. The behaviour behind them is the same.
 type Dialect int
 
 const (
-	// V3 is the wire form of the Matrix specification, for
-	// "/_matrix/client/v3" and the versions after it.
+	// V3 is the wire form of the Matrix specification, for "/_matrix/client/v3" and
+	// later versions.
 	V3 Dialect = iota
 
 	// R0 is the wire form of the service document, for "/_matrix/client/r0".
@@ -23,7 +22,7 @@ const (
 // all is the answer of GET /pushrules/.
 func (Dialect) all(rules pushrule.Ruleset) answer { return wrap("global", rules.JSON()) }
 
-// global is the answer of GET /pushrules/global/.
+// global returns the answer of GET /pushrules/global/.
 func (d Dialect) global(rules pushrule.Ruleset) answer {
 	if d == R0 {
 		return wrap("global", rules.JSON())
@@ -31,7 +30,7 @@ func (d Dialect) global(rules pushrule.Ruleset) answer {
 	return answer{json: rules.JSON()}
 }
 
-// rule is the answer of GET /pushrules/{scope}/{kind}/{ruleId}.
+// rule returns the answer of GET /pushrules/{scope}/{kind}/{ruleId}.
 func (d Dialect) rule(rule pushrule.Rule, kind pushrule.Kind) answer {
 	json := string(rule.AppendJSON(nil, kind))
 	if d == R0 {
@@ -40,7 +39,7 @@ func (d Dialect) rule(rule pushrule.Rule, kind pushrule.Kind) answer {
 	return answer{json: json}
 }
 
-// pusherForm is the form in which pushers are submitted.
+// pusherForm returns the form of submitted pushers.
 func (d Dialect) pusherForm() pusher.Form {
 	if d == R0 {
 		return pusher.Document
@@ -48,7 +47,7 @@ func (d Dialect) pusherForm() pusher.Form {
 	return pusher.Specification
 }
 
-// required names what a PUT rule body without any rule lacks.
+// required names the missing member of a PUT rule body without a rule.
 func (d Dialect) required() string {
 	if d == R0 {
 		return "rule"

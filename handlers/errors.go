@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// wireError is what a kind of fault becomes on the wire.
+// wireError is the HTTP status and errcode of a kind of fault.
 type wireError struct {
 	status  int
 	errcode string
@@ -55,24 +55,23 @@ var (
 	errForbidden        = fault.New(fault.Forbidden, "Cannot access what belongs to other users.")
 )
 
-// The refusals of a host's authentication.
+// The errors of a host's authentication.
 var (
-	// ErrMissingToken is for a request without an access token: 401
+	// ErrMissingToken is the error of a request without an access token: 401
 	// M_MISSING_TOKEN.
 	ErrMissingToken = fault.New(fault.MissingToken, "Missing access token.")
 
-	// ErrUnknownToken is for an access token that is not, or no more, known: 401
+	// ErrUnknownToken is the error of an unknown or ended access token: 401
 	// M_UNKNOWN_TOKEN.
 	ErrUnknownToken = fault.New(fault.UnknownToken, "Unknown access token.")
 )
 
-// internalText is all that a client sees of an error that is not a fault.
+// internalText is the text for clients of every error that is not a fault.
 const internalText = "Internal server error."
 
-// ErrorReply returns the status and the JSON body for an error, in the Matrix
-// form. It is for hosts that call the services themselves. An error that does not
-// come from the module is a 500 that tells nothing. If the status is 500 or
-// above, log the error with [fault.Details].
+// ErrorReply returns the status and the JSON body for an error, in the Matrix form, for
+// hosts that call the services directly. An error that is not the module's becomes a 500
+// with a fixed text. If the status is 500 or above, log the error with [fault.Details].
 func ErrorReply(err error) (status int, body []byte) {
 	text := internalText
 	var f *fault.Error

@@ -12,17 +12,16 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Auth is a host's authentication: who makes a request. Its error is answered as
-// [ErrorReply] says and changes nothing; see [ErrMissingToken] and
-// [ErrUnknownToken].
+// Auth is a host's authentication: it returns the user and device of a request. Its
+// error is answered as by [ErrorReply]; see [ErrMissingToken] and [ErrUnknownToken].
 type Auth func(*http.Request) (Requester, error)
 
-// prefixes are the paths below which the API is, by wire form.
+// prefixes are the path prefixes of the API, by wire form.
 var prefixes = []string{V3: "/_matrix/client/v3", R0: "/_matrix/client/r0"}
 
-// Handler serves the route groups below "/_matrix/client/v3" and
-// "/_matrix/client/r0", for hosts whose router is not echo. Every other path is
-// 404 M_UNRECOGNIZED; see [Owns].
+// Handler serves the route groups below "/_matrix/client/v3" and "/_matrix/client/r0",
+// for hosts with another router than echo. All other paths are 404 M_UNRECOGNIZED; see
+// [Owns].
 func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
 	e := echo.New()
 	e.HTTPErrorHandler = func(_ error, c echo.Context) {
@@ -37,10 +36,10 @@ func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
 	return e
 }
 
-// Owns reports whether a request is for the module's own route groups, whatever
-// its method: its path is /pushrules, /pushers or anything below them, or the
-// m.push_rules account data of a user. The path is compared decoded, so that no
-// spelling of m.push_rules reaches the host's own account data.
+// Owns reports whether a request is for the module's route groups, by its path:
+// /pushrules, /pushers, the paths below them, and a user's m.push_rules account data.
+// It compares the decoded path, so that no encoding of m.push_rules reaches the host's
+// own account data.
 func Owns(r *http.Request) bool {
 	for _, prefix := range prefixes {
 		path, found := strings.CutPrefix(r.URL.EscapedPath(), prefix+"/")

@@ -46,9 +46,9 @@ func (p *pusherRoutes) set(d Dialect) endpoint {
 	}
 }
 
-// readPusherChange reads the body of a POST /pushers/set, which may wrap the
-// change in either dialect: {"action": {...}} as the service document has it,
-// or the change's members at the top, as the Matrix specification.
+// readPusherChange reads the body of a POST /pushers/set. In either dialect the change is
+// at the top, as in the Matrix specification, or in {"action": {...}}, as in the service
+// document.
 func readPusherChange(r *strictjson.Reader, form pusher.Form) (change pusher.Change, err error) {
 	start := r.Offset()
 	wrapped := false

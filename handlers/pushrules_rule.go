@@ -30,8 +30,8 @@ func (p *pushRuleRoutes) getRule(d Dialect) endpoint {
 	}
 }
 
-// checkScope refuses every scope but global. The routes that name global have
-// no scope parameter.
+// checkScope refuses every scope except global. Routes that name global have no scope
+// parameter.
 func checkScope(c echo.Context) error {
 	if !slices.Contains(c.ParamNames(), "scope") {
 		return nil
@@ -50,7 +50,7 @@ func (p *pushRuleRoutes) putRule(d Dialect) endpoint {
 		if err != nil {
 			return answer{}, err
 		}
-		if pushrule.ValidateID(id) != nil { // which is refused whatever the body says
+		if pushrule.ValidateID(id) != nil { // invalid with any body
 			return emptyObject, p.rules.Put(ctx, r.who.User, kind, id, pushrule.Draft{}, pushrule.Position{})
 		}
 		parameters, err := query(r.Context)
@@ -66,10 +66,9 @@ func (p *pushRuleRoutes) putRule(d Dialect) endpoint {
 	}
 }
 
-// putRuleBody is the body of a PUT rule in either form: the service document's
-// {"rule": {...}, "before": "...", "after": "..."}, or the Matrix
-// specification's, where the rule's members stand at the top. Clients put
-// enabled at the top in both, where the document's rule may still overrule it.
+// putRuleBody is the body of a PUT rule in either form: {"rule": {...}, "before": "...",
+// "after": "..."} of the service document, or the rule's members at the top, of the Matrix
+// specification. Both accept enabled at the top; enabled inside rule wins.
 type putRuleBody struct {
 	draft pushrule.Draft
 	at    pushrule.Position
@@ -114,8 +113,8 @@ func readOptional(r *strictjson.Reader) (string, error) {
 	return r.String()
 }
 
-// position joins the two places where before and after may stand. The query wins;
-// empty counts as absent.
+// position reads before and after from the query, or else from the body. Empty counts as
+// absent.
 func position(query url.Values, at pushrule.Position) pushrule.Position {
 	if before := query.Get("before"); before != "" {
 		at.Before = before

@@ -14,8 +14,8 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// pathParam returns a path parameter, decoded exactly once: echo hands it out
-// still encoded exactly when the URL has a raw path.
+// pathParam returns a decoded path parameter. Echo returns it encoded if the URL has a
+// raw path, and decoded otherwise.
 func pathParam(c echo.Context, name string) (string, error) {
 	value := c.Param(name)
 	if c.Request().URL.RawPath == "" {
@@ -28,8 +28,7 @@ func pathParam(c echo.Context, name string) (string, error) {
 	return decoded, nil
 }
 
-// pathRule returns the kind and rule id that a path names. The kind is taken
-// as it comes.
+// pathRule returns the kind and rule id of a path. It does not check the kind.
 func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	segment, err := pathParam(c, "kind")
 	if err != nil {
@@ -39,8 +38,7 @@ func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	return pushrule.Kind(segment), id, err
 }
 
-// pathKnownRule is [pathRule] for endpoints that refuse an unknown kind first of
-// all.
+// pathKnownRule is [pathRule] for endpoints that refuse an unknown kind first.
 func pathKnownRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	kind, id, err = pathRule(c)
 	if err == nil && !kind.Valid() {
@@ -58,20 +56,20 @@ func query(c echo.Context) (url.Values, error) {
 	return values, nil
 }
 
-// body is the body of a PUT or POST, within its limits and not yet parsed.
+// body is the unparsed body of a PUT or POST, within the limits.
 type body struct {
 	text string
-	err  error // what is wrong with it; what the path says is judged before
+	err  error // returned by parse, since errors in the path come first
 }
 
-// readBody reads the body of a PUT or POST within the limits of size and depth.
-// Bodies of other methods mean nothing and are not read.
+// readBody reads the body of a PUT or POST within the limits of size and depth. It does
+// not read bodies of other methods.
 func (s *Server) readBody(c echo.Context) body {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
 		return body{}
 	}
-	// Echo's response would hide from net/http that the rest is not wanted, and
-	// that the connection is to end.
+	// With echo's response, net/http would not learn that the limit is exceeded and
+	// the connection must be closed.
 	sent, err := readAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, s.cfg.MaxBodyBytes), c.Request().ContentLength)
 	var tooLarge *http.MaxBytesError
 	switch {
@@ -87,7 +85,7 @@ func (s *Server) readBody(c echo.Context) body {
 	return body{text: text}
 }
 
-// readAll is [io.ReadAll] with a buffer of the expected size, if that is small.
+// readAll is [io.ReadAll] with a buffer of the expected size, unless that is large.
 func readAll(r io.Reader, expected int64) ([]byte, error) {
 	const little = 4 << 10
 	if expected < 0 || expected > little {

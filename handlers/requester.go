@@ -6,27 +6,27 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Requester is who makes a request, as the host's auth middleware found out.
+// Requester is the user and device of a request, from the host's auth middleware.
 type Requester struct {
 	User   mxid.UserID
 	Device string // the access token's device; empty for an application service
 }
 
-// requesterKey is the context key; no other package can have the same.
+// requesterKey is the context key.
 type requesterKey struct{}
 
-// WithRequester returns a context that carries the requester. The host's auth
-// middleware puts it into the request:
+// WithRequester returns a context with the requester. The host's auth middleware puts it
+// into the request:
 //
 //	c.SetRequest(c.Request().WithContext(handlers.WithRequester(ctx, who)))
 //
-// A request without a requester is answered 401 M_MISSING_TOKEN.
+// A request without a requester gets 401 M_MISSING_TOKEN.
 func WithRequester(ctx context.Context, who Requester) context.Context {
 	return context.WithValue(ctx, requesterKey{}, who)
 }
 
-// RequesterFrom returns the requester that [WithRequester] put into ctx; found
-// is false if there is none, or one without a user.
+// RequesterFrom returns the requester from [WithRequester]; found is false if there is
+// none, or if it has no user.
 func RequesterFrom(ctx context.Context) (who Requester, found bool) {
 	who, found = ctx.Value(requesterKey{}).(Requester)
 	return who, found && who.User != ""

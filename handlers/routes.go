@@ -1,6 +1,5 @@
-// Package handlers is the push rules and pushers API over HTTP: echo in, one
-// service call, JSON out. The host mounts its route groups below its own
-// authenticated groups; nothing here touches the host's middleware or error
+// Package handlers serves the push rules and pushers API over HTTP with echo. The host
+// mounts its route groups; the package does not change the host's middleware or error
 // handler.
 package handlers
 
@@ -17,16 +16,14 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// RouteGroup is a set of routes that a host mounts below a group of its own.
+// RouteGroup is a set of routes that a host mounts below one of its echo groups.
 type RouteGroup interface {
-	// Register adds the routes below g, in the wire form d. Auth is the host's
-	// middleware that says who the user is, see [WithRequester]; it runs for the
-	// routes that are served, so that a path which does not exist is 404 for
-	// everybody. Hosts whose group has such middleware already leave it out. (In
-	// echo, a group with middleware answers all paths below it, those that do not
-	// exist included.)
+	// Register adds the routes below g in the wire form d. Auth is the host's middleware
+	// that calls [WithRequester]. It runs only for served routes, so an unknown path is
+	// 404 for everyone. Leave it out if the group has such middleware; echo then runs it
+	// for all paths below the group, including unknown ones.
 	//
-	// It may be called more than once, with a group for each version prefix.
+	// Register may be called several times, with a group for each version prefix.
 	Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc)
 }
 
@@ -80,11 +77,11 @@ func (p *pusherRoutes) Register(g *echo.Group, d Dialect, auth ...echo.Middlewar
 	routes.add("/pushers/set", methods{http.MethodPost: p.set(d)})
 }
 
-// methods are the endpoints of a path, by method.
+// methods maps the methods of a path to endpoints.
 type methods map[string]endpoint
 
-// tree is a tree of paths in which every path and method has an answer in the
-// Matrix form: what is not served is answered 404 or 405.
+// tree is a tree of paths. Every path and method in it has an answer in the Matrix form:
+// 404 or 405 if it is not served.
 type tree struct {
 	server *Server
 	group  *echo.Group
@@ -95,21 +92,21 @@ type tree struct {
 	notFound echo.HandlerFunc
 }
 
-// shape is a served path and what it allows.
+// shape is a served path with its allowed methods.
 type shape struct {
-	segments []string // those that start with a colon match anything
+	segments []string // a segment with a colon at the start matches everything
 	allow    string   // for the Allow header
 }
 
-// tree returns a tree that serves nothing yet. All names the paths that belong to
-// it: one path, or every path with the same beginning if it ends with a star.
+// tree returns an empty tree for the paths in all: one path or, with a star at the end,
+// every path with that prefix.
 func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
 	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(all, "*")}
 	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}
 	unserved := s.observe(op, t.unserved)
 	op.Name = g.RouteNotFound(all, unserved).Path
 	if t.root == all {
-		g.Any(all, unserved) // or else another route of the host's may take other methods
+		g.Any(all, unserved) // otherwise a route of the host could serve other methods
 	}
 	t.notFound = s.observe(op, func(_ context.Context, c echo.Context) (refused, err error) {
 		return s.refuse(c, Requester{}, errUnrecognized)
@@ -117,8 +114,8 @@ func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tr
 	return t
 }
 
-// add serves a path. If two shapes match a path, the later one decides what is
-// allowed.
+// add serves a path. If two shapes match a path, the later one determines the allowed
+// methods.
 func (t *tree) add(path string, served methods) {
 	for method, do := range served {
 		op := &observe.Operation{Kind: observe.Request, Verb: method}
@@ -128,8 +125,8 @@ func (t *tree) add(path string, served methods) {
 	t.shapes = append(t.shapes, shape{strings.Split(path, "/"), strings.Join(allow, ", ")})
 }
 
-// onlyServed keeps paths with too many segments away from a route and from the
-// host's authentication: echo gives all the rest to the last parameter.
+// onlyServed answers paths with too many segments before the host's authentication: echo
+// would put all remaining segments into the last parameter.
 func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		for _, value := range c.ParamValues() {
@@ -141,11 +138,11 @@ func (t *tree) onlyServed(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// otherMethod stands for methods that no route has: clients choose their names.
+// otherMethod is the label of methods without a route, whose names clients choose.
 const otherMethod = "OTHER"
 
-// unserved answers requests that no route takes: 405 for another method of a
-// served path (OPTIONS gets what is allowed), otherwise 404.
+// unserved answers requests without a route: 405 for another method of a served path
+// (OPTIONS gets the allowed methods), otherwise 404.
 func (t *tree) unserved(_ context.Context, c echo.Context) (refused, err error) {
 	allow := t.allowed(t.root + c.Param("*"))
 	if allow == "" {
@@ -158,7 +155,7 @@ func (t *tree) unserved(_ context.Context, c echo.Context) (refused, err error) 
 	return t.server.refuse(c, Requester{}, errMethodNotAllowed)
 }
 
-// allowed tells what a path allows; it is empty for one that is not served.
+// allowed returns the allowed methods of a path, empty if the path is not served.
 func (t *tree) allowed(path string) (allow string) {
 	segments := strings.Split(path, "/")
 	for _, s := range t.shapes {

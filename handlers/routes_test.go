@@ -52,7 +52,7 @@ func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 
 // The middleware of Register asks for credentials where something is served,
 // and nowhere else.
-func TestAPathThatDoesNotExistIsNotFoundForEverybody(t *testing.T) {
+func TestAnUnknownPathIsNotFoundForEveryone(t *testing.T) {
 	t.Parallel()
 	rules := newServer(t, zap.NewNop()).PushRules(rulesFunc{})
 	e := echo.New()

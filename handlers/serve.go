@@ -13,26 +13,26 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// endpoint answers one request with a 200, or an error.
+// endpoint returns the answer of a 200, or an error.
 type endpoint func(ctx context.Context, r request) (answer, error)
 
-// request is what an endpoint answers.
+// request is the argument of an endpoint.
 type request struct {
 	echo.Context
 	who  Requester
 	body body
 }
 
-// Server runs the endpoints of all route groups: the one place that finds the
-// requester, sets the deadline, replies and logs. It is safe for concurrent use.
+// Server runs the endpoints of all route groups: it finds the requester, sets the
+// deadline, replies and logs. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
 	observer observe.Observer
 	log      *zap.Logger
 }
 
-// NewServer returns a server that tells observer, if that is not nil, of each
-// request. It fails when cfg is not valid.
+// NewServer returns a server that reports each request to observer, which may be nil. It
+// fails if cfg is invalid.
 func NewServer(cfg Config, observer observe.Observer, log *zap.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("handlers: %w", err)
@@ -46,18 +46,16 @@ func (s *Server) PushRules(rules module.RuleService) RouteGroup { return &pushRu
 // Pushers returns the two pusher endpoints.
 func (s *Server) Pushers(pushers module.PusherService) RouteGroup { return &pusherRoutes{s, pushers} }
 
-// AccountData returns GET, PUT and DELETE of the m.push_rules event as account data.
-// The last two are refused: push rules are changed through their own API (Matrix
-// specification, "Client Config", "Server Behaviour"). All other types of account data
-// are the host's.
+// AccountData returns GET, PUT and DELETE of m.push_rules as account data. PUT and DELETE
+// are refused, since push rules have their own API (Matrix specification, "Client Config",
+// "Server Behaviour"). All other types of account data are the host's.
 func (s *Server) AccountData(host module.HostService) RouteGroup { return &accountDataRoutes{s, host} }
 
 // emptyObject is the answer of every successful change.
 var emptyObject = answer{json: "{}"}
 
-// serve makes an endpoint a handler. The deadline begins when the body has
-// arrived. Errors are answered here, in the Matrix form, and never reach the
-// host's error handler.
+// serve turns an endpoint into a handler. The deadline starts when the body has arrived.
+// It answers errors in the Matrix form, so they never reach the host's error handler.
 func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	return s.observe(op, func(ctx context.Context, c echo.Context) (refused, err error) {
 		who, found := RequesterFrom(ctx)
@@ -75,8 +73,8 @@ func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	})
 }
 
-// observe tells the observer of each request. Handle returns the error that it
-// has answered.
+// observe reports each request to the observer. Handle returns the error that it has
+// answered.
 func (s *Server) observe(op *observe.Operation, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		ctx, end := s.observer.Begin(c.Request().Context(), op)
@@ -86,8 +84,8 @@ func (s *Server) observe(op *observe.Operation, handle func(context.Context, ech
 	}
 }
 
-// refuse answers an error. It logs errors of the server, once, unless the client
-// has gone away. It returns the error and what went wrong with the answer.
+// refuse answers an error, and logs it if it is the server's and the client has not hung
+// up. It returns the error, and the error of writing the answer.
 func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
 	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())

@@ -58,7 +58,7 @@ func (l bulkLedger) LoggedInMany(_ context.Context, sessions []module.Session) m
 	return all
 }
 
-func TestPushersOfWhoIsGoneAreLeftOutThoughTheyAreStored(t *testing.T) {
+func TestStoredPushersOfEndedSessionsAreOmitted(t *testing.T) {
 	t.Parallel()
 	everything := []pusher.Pusher{
 		ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"), ownPusher("second of the tablet", pusher.HTTP, "TABLET"),
@@ -108,7 +108,7 @@ func TestPushersOfWhoIsGoneAreLeftOutThoughTheyAreStored(t *testing.T) {
 	}
 }
 
-func TestWithoutPushersNobodyIsAskedAbout(t *testing.T) {
+func TestWithoutPushersAccountsAreNotAsked(t *testing.T) {
 	t.Parallel()
 	l := &ledger{}
 	got := hostOf(newMemory().caller(), usualWith(bulkLedger{ledger: l})).Pushers(t.Context(), []mxid.UserID{alice, bob})
@@ -119,7 +119,7 @@ func TestWithoutPushersNobodyIsAskedAbout(t *testing.T) {
 
 // A logout whose removal fails is made up for at the next login, and nothing is
 // sent to the device meanwhile.
-func TestALogoutThatFailsIsFinishedAtTheNextLogin(t *testing.T) {
+func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 	t.Parallel()
 	m, l := newMemory(), &ledger{}
 	m.set(t, alice, ownPusher("phone", pusher.HTTP, "PHONE"), ownPusher("tablet", pusher.HTTP, "TABLET"), ownPusher("new", pusher.HTTP, "NEW"))
@@ -152,7 +152,7 @@ func TestALogoutThatFailsIsFinishedAtTheNextLogin(t *testing.T) {
 
 // A device that was gone logs in again and sets its pusher while the pushers of
 // all devices that are gone are removed: what it has set stays.
-func TestNoPusherIsLostThatIsSetWhileOthersAreRetained(t *testing.T) {
+func TestRetainingKeepsPushersThatAreSetMeantime(t *testing.T) {
 	t.Parallel()
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
 		t.Run(string(others), func(t *testing.T) {

@@ -122,7 +122,7 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 
 // A desktop turns the phone's pusher off: it posts what GET gave, with one member
 // changed. The pusher stays the phone's.
-func TestASetOfEnabledAloneKeepsTheDevice(t *testing.T) {
+func TestSettingOnlyEnabledKeepsTheDevice(t *testing.T) {
 	t.Parallel()
 	with := func(p pusher.Pusher, name, value string) pusher.Pusher {
 		p.Extra = append(slices.Clone(p.Extra), pusher.Member{Name: name, Value: value})
@@ -267,7 +267,7 @@ var farewells = map[string]farewell{
 	"mail of a tablet that goes": {nil, tabletMail, pusher.RemoveOthers, theTablet, true},
 }
 
-func TestNoPusherStaysThatIsSetWhileItsDeviceIsLoggedOut(t *testing.T) {
+func TestAPusherSetDuringALogoutIsRemoved(t *testing.T) {
 	t.Parallel()
 	for name, f := range farewells {
 		t.Run(name, func(t *testing.T) {
@@ -318,7 +318,7 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 
 // Two requests of the tablet set its pusher while the host ends the tablet: the
 // second may find that of the first, and renews it without asking who is logged in.
-func TestNoPusherStaysThatIsRenewedWhileItsDeviceIsLoggedOut(t *testing.T) {
+func TestAPusherRenewedDuringALogoutIsRemoved(t *testing.T) {
 	t.Parallel()
 	const orders = 3000
 	renewals := 0
@@ -383,7 +383,7 @@ func (l *lateRenewal) LoggedIn(_ context.Context, _ mxid.UserID, device string) 
 	return device != "TABLET", nil
 }
 
-func TestTheHostIsAskedAgainAboutAPusherThatIsRenewedMeanwhile(t *testing.T) {
+func TestTheHostIsAskedAgainAboutARenewedPusher(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
@@ -434,7 +434,7 @@ func (f farewell) owners(answer error) []mxid.UserID {
 	return act{alice, deletes}.after(before)
 }
 
-func TestAHostThatCannotTellWhoIsLoggedInIsUnavailable(t *testing.T) {
+func TestFailingAccountsAreUnavailable(t *testing.T) {
 	t.Parallel()
 	broken := accounts{caller{wait: func(turn) error { return errDied }}, new(string)}
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
@@ -489,7 +489,7 @@ func (r ruleCaller) Delete(ctx context.Context, user mxid.UserID) error {
 	return takeAlone(r.c, turn{rulesTurn, true}, func() error { return r.ruleMemory.Delete(ctx, user) })
 }
 
-func TestNoRulesStayThatAReadCreatesWhileTheirUserIsForgotten(t *testing.T) {
+func TestRulesCreatedWhileTheUserIsForgottenAreRemoved(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]module.Content{
 		"a user without rules":    {},
@@ -543,7 +543,7 @@ func playFirstRead(t *testing.T, before module.Content, choose func(int) int, an
 	}
 }
 
-func TestForgettingAUserWhereTheHostDiesIsFinishedByTheRepetition(t *testing.T) {
+func TestRepeatingForgetUserFinishesIt(t *testing.T) {
 	t.Parallel()
 	exhaust(func(choose func(int) int) {
 		m, rules := newMemory(), rulesOf(found(pushrule.ServerDefault(alice)))
@@ -587,7 +587,7 @@ func (unreadableIndex) Update(context.Context, pusher.Digest, func(*pusher.Claim
 	return pusher.Claims{}, errUnreadable
 }
 
-func TestAUserIsForgottenThoughWhatIsStoredCannotBeRead(t *testing.T) {
+func TestAUserWithUnreadableDataIsForgotten(t *testing.T) {
 	t.Parallel()
 	for name, host := range map[string]func(*memory, *ruleMemory, *module.Feed) module.HostService{
 		"the pushers": func(m *memory, r *ruleMemory, c *module.Feed) module.HostService {

@@ -30,7 +30,7 @@ func mailServices(t *testing.T, m *memory, addresses map[mxid.UserID][]string) *
 	return module.NewService(stores, idleFeed(t, rules), module.Options{Policy: policy})
 }
 
-func TestAnEmailPusherNeedsAnAddressOfTheUsersOwn(t *testing.T) {
+func TestAnEmailPusherNeedsAConfirmedAddress(t *testing.T) {
 	t.Parallel()
 	mail := ownPusher("a@example.org", pusher.Email, "PHONE")
 	for name, test := range map[string]struct {
@@ -66,7 +66,7 @@ func TestAnEmailPusherNeedsAnAddressOfTheUsersOwn(t *testing.T) {
 	}
 }
 
-func TestASetOfAnEmailPusherRemovesNobodys(t *testing.T) {
+func TestSettingAnEmailPusherRemovesNoOther(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	mail := ownPusher("shared@example.org", pusher.Email, "PHONE")
@@ -89,7 +89,7 @@ func TestASetOfAnEmailPusherRemovesNobodys(t *testing.T) {
 }
 
 // A host that sends no mail any more still has pushers of kind email.
-func TestEmailPushersThatAreStoredStay(t *testing.T) {
+func TestStoredEmailPushersStay(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	mail := ownPusher("a@example.org", pusher.Email, "PHONE")

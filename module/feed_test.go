@@ -380,7 +380,7 @@ func (s *shared) loads() (users int) {
 // pastRecheck is later than the next look at the store.
 const pastRecheck = 2 * time.Minute
 
-func TestListenersHearOfChanges(t *testing.T) {
+func TestListenersAreNotifiedOfChanges(t *testing.T) {
 	type steps = []step
 	type heard = []int64
 	for _, test := range []struct {
@@ -437,7 +437,7 @@ func TestListenersHearOfChanges(t *testing.T) {
 	}
 }
 
-func TestListenersHearOfChangesOfUsersNobodyAskedFor(t *testing.T) {
+func TestListenersAreNotifiedOfUnknownUsers(t *testing.T) {
 	for _, test := range []struct {
 		name  string
 		steps []step
@@ -468,7 +468,7 @@ func inBubble(t *testing.T, name string, test func(*testing.T)) {
 	})
 }
 
-func TestListenersHearOfUsersForWhomThereIsNoRoom(t *testing.T) {
+func TestListenersAreNotifiedWhenTheFeedIsFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		listener := &recorder{}
@@ -486,7 +486,7 @@ func TestListenersHearOfUsersForWhomThereIsNoRoom(t *testing.T) {
 }
 
 // A check is under way when its user is forgotten, and changes something.
-func TestVersionsGrowThoughAUserIsForgottenMeanwhile(t *testing.T) {
+func TestVersionsGrowAcrossForgettingAUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		listener := &recorder{}
@@ -525,7 +525,7 @@ func someUsers(n int) []mxid.UserID {
 	return users
 }
 
-func TestTheStoreIsAskedForNewsOnly(t *testing.T) {
+func TestAnUnchangedSyncDoesNotReadTheStore(t *testing.T) {
 	type steps = []step
 	const nobody, aListener = 0, 1
 	for _, test := range []struct {
@@ -593,7 +593,7 @@ func TestManyUsersAreCheckedTogether(t *testing.T) {
 }
 
 // A listener that waits keeps nobody, and nothing but itself.
-func TestASlowListenerHoldsNobodyUp(t *testing.T) {
+func TestASlowListenerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		goOn := make(chan struct{})
@@ -624,7 +624,7 @@ func TestASlowListenerHoldsNobodyUp(t *testing.T) {
 	})
 }
 
-func TestWhatIsDroppedIsCountedAndToldLater(t *testing.T) {
+func TestADroppedChangeIsCountedAndNotifiedLater(t *testing.T) {
 	for name, change := range map[string]func(i *instance, user mxid.UserID){
 		"made here": func(i *instance, user mxid.UserID) {
 			i.store.change(user)
@@ -658,7 +658,7 @@ func TestWhatIsDroppedIsCountedAndToldLater(t *testing.T) {
 	}
 }
 
-func TestChangesThatAreDroppedAreCountedAndMadeUpFor(t *testing.T) {
+func TestDroppedChangesAreCountedAndRepaired(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		goOn := make(chan struct{})
@@ -680,7 +680,7 @@ func TestChangesThatAreDroppedAreCountedAndMadeUpFor(t *testing.T) {
 	})
 }
 
-func TestAListenerThatPanicsHarmsNobody(t *testing.T) {
+func TestAPanickingListenerAffectsNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		panics := true
@@ -780,7 +780,7 @@ func TestNothingOutlivesTheRun(t *testing.T) {
 	}
 }
 
-func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
+func TestChangesBeforeRunAreNotifiedByIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		listener := &recorder{}
@@ -802,7 +802,7 @@ func TestChangesBeforeTheRunAreToldInIt(t *testing.T) {
 	})
 }
 
-func TestAFeedConfigThatCannotWorkIsNamed(t *testing.T) {
+func TestFeedConfigErrorsNameTheField(t *testing.T) {
 	t.Parallel()
 	_, err := module.NewFeed(newShared(), module.FeedConfig{}, nil)
 	for _, field := range []string{"Recheck", "MaxUsers", "MaxQueued"} {
@@ -906,7 +906,7 @@ func lostWatch(c *course) []func() {
 
 // Whatever the order: in the end the listener knows what is stored, and so does
 // who syncs, without a look at what may have got lost.
-func TestNoOrderOfEventsLeavesAnOldVersion(t *testing.T) {
+func TestEveryOrderOfEventsEndsWithTheNewestVersion(t *testing.T) {
 	for name, parties := range map[string][]func(*course) []func(){
 		"a change elsewhere and two syncs":         {another, reader, reader},
 		"two changes elsewhere and a sync":         {another, another, reader},
@@ -1070,7 +1070,7 @@ func (c *chance) hear(user mxid.UserID, version int64) {
 	}
 }
 
-func TestWhateverHappensVersionsGrowAndTheLastIsTold(t *testing.T) {
+func TestRandomEventsKeepVersionsGrowingAndNotifyTheLast(t *testing.T) {
 	for seed := range uint64(150) {
 		inBubble(t, fmt.Sprint(seed), func(t *testing.T) {
 			store, random := newShared(), rand.New(rand.NewPCG(seed, 0))

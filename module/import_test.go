@@ -114,7 +114,7 @@ var importScenarios = []scenario{
 
 // Of a user who is imported and others who set the same pushkey, whoever takes it
 // has it, whatever the order of the steps and whoever dies.
-func TestAnImportedPusherTakesNoPushkeyAndLosesItToWhoTakesIt(t *testing.T) {
+func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
 	t.Parallel()
 	for _, s := range importScenarios {
 		for kills := range 2 {
@@ -375,7 +375,7 @@ func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]
 }
 
 // Whoever has rules is not imported, whatever a bulk read says of them.
-func TestWhoHasRulesIsNotImportedThoughABulkReadDoesNotFindThem(t *testing.T) {
+func TestAUserWithRulesIsNotImportedByABulkRead(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
 	h.rules.set(found(pushrule.ServerDefault(alice)))
@@ -387,7 +387,7 @@ func TestWhoHasRulesIsNotImportedThoughABulkReadDoesNotFindThem(t *testing.T) {
 	}
 }
 
-func TestAUserWhomTheSourceDoesNotHaveGetsTheDefaults(t *testing.T) {
+func TestAUserUnknownToTheSourceGetsTheDefaults(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
 	*h.former.gone = true
@@ -458,7 +458,7 @@ func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 
 // Two hosts import a user at the same time; or one does, and a client puts its
 // first rule. Nothing is lost, nothing is there twice.
-func TestAnImportRacesWithWhateverElseComesFirst(t *testing.T) {
+func TestAnImportRacesWithOtherCalls(t *testing.T) {
 	t.Parallel()
 	put := func(ctx context.Context, s *module.Service) error {
 		if err := errOf(s.Rules().Content(ctx, alice)); err != nil {
@@ -575,7 +575,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 }
 
 // Each part is stored if nothing is there for it.
-func TestImportStoresAPartWhereNothingIsThereForIt(t *testing.T) {
+func TestImportStoresOnlyMissingParts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
 		rules, pushers bool // are there before
@@ -615,7 +615,7 @@ func TestImportStoresAPartWhereNothingIsThereForIt(t *testing.T) {
 	}
 }
 
-func TestImportOfWhatCannotBeReadStoresNothing(t *testing.T) {
+func TestAnUnreadableImportStoresNothing(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, module.Import{Rules: `{"global":[]}`, Pushers: alicesImport.Pushers})
 	if _, err := h.host().Import(t.Context(), alice, h.former.from, module.StoreImport); fault.KindOf(err) != fault.Database {
@@ -629,7 +629,7 @@ func TestImportOfWhatCannotBeReadStoresNothing(t *testing.T) {
 	}
 }
 
-func TestImportGivesNothingToWhoIsGone(t *testing.T) {
+func TestImportStoresNothingForAnEndedUser(t *testing.T) {
 	t.Parallel()
 	h, gone := newTenancy(t, alicesImport), theUser
 	s := h.service(h.m.caller(), accounts{h.m.caller(), &gone})
@@ -654,7 +654,7 @@ func TestImportGivesNothingToWhoIsGone(t *testing.T) {
 }
 
 // What is refused at a first use is told to somebody.
-func TestWhatIsRefusedAtAFirstUseIsReported(t *testing.T) {
+func TestRefusalsAtAFirstUseAreReported(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, module.Import{Rules: `{"global":{"room":[{"rule_id":"a/b","actions":[]},{"rule_id":"!old:example.org","actions":[]}]}}`})
 	if err := h.host().EnsureDefaults(t.Context(), alice); err != nil || len(h.told) != 1 || h.told[0].Refused() != 1 || !h.has("!old:example.org") {

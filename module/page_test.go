@@ -69,7 +69,7 @@ func (h *pageHost) wantPushers(when string, want int) {
 	}
 }
 
-func TestAHostSyncsAsThePageTells(t *testing.T) {
+func TestSyncExample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h := newPageHost(t)
 		h.registered(t.Context(), alice)
@@ -96,7 +96,7 @@ func TestAHostSyncsAsThePageTells(t *testing.T) {
 	})
 }
 
-func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
+func TestDevicesExample(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		h, ctx := newPageHost(t), t.Context()
 		h.registered(ctx, alice)
@@ -132,7 +132,7 @@ func TestAHostEndsDevicesAsThePageTells(t *testing.T) {
 	})
 }
 
-func TestUsersMoveInAsThePageTells(t *testing.T) {
+func TestImportExample(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
 	if err := (&mover{push: h.host(), old: h.former}).moveIn(t.Context(), alice); err != nil || !h.has("!old:example.org") || len(h.m.held(alice)) != 2 {
@@ -145,7 +145,7 @@ type health struct{ err error }
 
 func (h health) Healthy(context.Context) error { return h.err }
 
-func TestTheProbeOfThePage(t *testing.T) {
+func TestProbeExample(t *testing.T) {
 	t.Parallel()
 	for want, err := range map[int]error{http.StatusOK: nil, http.StatusServiceUnavailable: errDown} {
 		answer := httptest.NewRecorder()

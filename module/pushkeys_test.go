@@ -538,9 +538,9 @@ func (e *expectation) allows(owners []mxid.UserID) bool {
 	return true
 }
 
-// TestWhoeverDiesLeavesOneOwnerToReconciliation kills up to two of three
+// TestReconciliationLeavesOneOwnerAfterAnyDeath kills up to two of three
 // requests, which come one after the other, at every step.
-func TestWhoeverDiesLeavesOneOwnerToReconciliation(t *testing.T) {
+func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	t.Parallel()
 	for _, script := range scripts(3, takes, appends, deletes) {
 		t.Run(fmt.Sprint(script), func(t *testing.T) {
@@ -555,7 +555,7 @@ func TestWhoeverDiesLeavesOneOwnerToReconciliation(t *testing.T) {
 	}
 }
 
-func TestWhereNobodyDiesNothingIsPending(t *testing.T) {
+func TestWithoutDeathsNothingIsPending(t *testing.T) {
 	t.Parallel()
 	for _, script := range scripts(3, takes, appends, deletes) {
 		m := newMemory()
@@ -742,7 +742,7 @@ var largeScenarios = []scenario{
 	{takenBy(carol), []act{{alice, takes}, {alice, appends}}},
 }
 
-func TestOfUsersAtOnceTheLastClaimantHasThePushkeyWhateverTheOrder(t *testing.T) {
+func TestInEveryOrderTheLastClaimGetsThePushkey(t *testing.T) {
 	t.Parallel()
 	for _, s := range slices.Concat(smallScenarios, largeScenarios) {
 		t.Run(s.String(), func(t *testing.T) {
@@ -752,7 +752,7 @@ func TestOfUsersAtOnceTheLastClaimantHasThePushkeyWhateverTheOrder(t *testing.T)
 	}
 }
 
-func TestOfUsersAtOnceAnyMayDie(t *testing.T) {
+func TestAnyConcurrentRequestMayDie(t *testing.T) {
 	t.Parallel()
 	for _, s := range smallScenarios {
 		t.Run(s.String(), func(t *testing.T) {
@@ -762,8 +762,8 @@ func TestOfUsersAtOnceAnyMayDie(t *testing.T) {
 	}
 }
 
-// TestManyUsersAtOnce plays what is too much for every order.
-func TestManyUsersAtOnce(t *testing.T) {
+// TestManyConcurrentUsers plays what is too much for every order.
+func TestManyConcurrentUsers(t *testing.T) {
 	t.Parallel()
 	const orders = 500
 	crowds := []scenario{
@@ -796,9 +796,9 @@ func TestManyUsersAtOnce(t *testing.T) {
 	}
 }
 
-// TestATakerLeavesTheUsersOwnPusherAlone has a user append a pusher, whose claim
+// TestTakingAPushkeyKeepsTheUsersOtherPushers has a user append a pusher, whose claim
 // is the earlier one, after the one that takes the pushkey was deleted.
-func TestATakerLeavesTheUsersOwnPusherAlone(t *testing.T) {
+func TestTakingAPushkeyKeepsTheUsersOtherPushers(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	m.do(t, act{carol, takes})
@@ -897,7 +897,7 @@ func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	return turns >= n
 }
 
-func TestWhatTheLimitsRefuseLeavesNoClaim(t *testing.T) {
+func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {
 	t.Parallel()
 	another := pusherOf("en")
 	another.Pushkey = "another"
@@ -944,7 +944,7 @@ func TestWhatTheLimitsRefuseLeavesNoClaim(t *testing.T) {
 
 // Every set gets a time of its own, though nothing else changes and no time
 // passes, and clients do not see it.
-func TestEverySetOfAPusherIsToldApart(t *testing.T) {
+func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {

@@ -55,7 +55,7 @@ func TestALostClaimComesBack(t *testing.T) {
 	}
 }
 
-func TestAPusherWithoutAClaimOfItsOwnGetsOne(t *testing.T) {
+func TestAPusherWithoutAClaimGetsOne(t *testing.T) {
 	t.Parallel()
 	for name, claim := range map[string]pusher.Claim{"none": {}, "another's": {Number: 7}} {
 		t.Run(name, func(t *testing.T) {

@@ -69,7 +69,7 @@ func mustRead(t *testing.T, text string) pushrule.Ruleset {
 
 const withLegacy = `{"override":[{"rule_id":".m.rule.roomnotif","default":true,"enabled":true,"actions":[]}]}`
 
-func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
+func TestTheWholeSetReadRepairsRules(t *testing.T) {
 	t.Parallel()
 	defaults := pushrule.ServerDefault(alice)
 	merged := mustRead(t, withLegacy)
@@ -101,7 +101,7 @@ func TestTheWholeSetReadRepairsWhatItFinds(t *testing.T) {
 	}
 }
 
-func TestListenersHearOfWhatHasChanged(t *testing.T) {
+func TestListenersAreNotifiedOfEachKindOfChange(t *testing.T) {
 	t.Parallel()
 	store := rulesOf(found(pushrule.ServerDefault(alice)))
 	notified := make(heard, 10)
@@ -129,7 +129,7 @@ func TestListenersHearOfWhatHasChanged(t *testing.T) {
 }
 
 // Nobody on this host has asked for the user before.
-func TestAPutThatChangesNothingIsNoChange(t *testing.T) {
+func TestAPutWithoutEffectIsNoChange(t *testing.T) {
 	t.Parallel()
 	store := rulesOf(found(pushrule.ServerDefault(alice)))
 	put := func(listeners ...module.ChangeListener) {
@@ -151,7 +151,7 @@ func TestAPutThatChangesNothingIsNoChange(t *testing.T) {
 	}
 }
 
-func TestAUserWithoutRulesHasNoneToChange(t *testing.T) {
+func TestRulesOfAUserWithoutRulesCannotChange(t *testing.T) {
 	t.Parallel()
 	store := rulesOf(module.Content{})
 	service, ctx := newRules(t, store, pushrule.DefaultLimits()), t.Context()
@@ -174,7 +174,7 @@ func TestAUserWithoutRulesHasNoneToChange(t *testing.T) {
 	}
 }
 
-func TestALegacyIDDecidesAlone(t *testing.T) {
+func TestALegacyIDIsNotFoundForEveryKind(t *testing.T) {
 	t.Parallel()
 	store := rulesOf(module.Content{})
 	store.Before = func(string) error { return errors.New("not to be asked") }
@@ -192,7 +192,7 @@ func TestALegacyIDDecidesAlone(t *testing.T) {
 	}
 }
 
-func TestLimitsHoldForWhatIsReplacedNotForWhatWasRead(t *testing.T) {
+func TestLimitsApplyToTheReplacedSet(t *testing.T) {
 	t.Parallel()
 	limits := pushrule.DefaultLimits()
 	limits.MaxRules, limits.MaxActions = 1, 1
@@ -222,7 +222,7 @@ func TestLimitsHoldForWhatIsReplacedNotForWhatWasRead(t *testing.T) {
 }
 
 // The store knows no limit.
-func TestWhateverTheStoreASetMayNotGrowPastItsBytes(t *testing.T) {
+func TestASetMayNotGrowPastItsByteLimit(t *testing.T) {
 	t.Parallel()
 	limits := pushrule.DefaultLimits()
 	limits.MaxSetBytes = 300
@@ -251,7 +251,7 @@ func TestWhateverTheStoreASetMayNotGrowPastItsBytes(t *testing.T) {
 	}
 }
 
-func TestThePusherServiceHoldsThePolicy(t *testing.T) {
+func TestThePusherServiceAppliesThePolicy(t *testing.T) {
 	t.Parallel()
 	policy := policyWithMail()
 	policy.MaxPushers = 1

@@ -15,7 +15,7 @@ import (
 )
 
 // Each case begins with a user who has synced, and has version 1.
-func TestASyncAsksTheStoreOnlyWhereThatMayKnowMore(t *testing.T) {
+func TestASyncReadsTheStoreOnlyIfNecessary(t *testing.T) {
 	type steps = []step
 	const fromMemory, fromStore = 0, 1 // loads by the sync
 	for _, test := range []struct {
@@ -81,7 +81,7 @@ func (i *instance) wantSync(user mxid.UserID, since, want int64, loads int) {
 
 // A sync reads version 1, and is overtaken before it takes that in: version 2
 // is what is stored then.
-func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
+func TestAnOvertakenSyncDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"by one that reads more":                   {elsewhere, asks(0)},
 		"by another, after the user was forgotten": {elsewhere, bobAsks /* takes the only place */, asks(0)},
@@ -114,7 +114,7 @@ func TestASyncThatIsOvertakenDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 	}
 }
 
-func TestASyncWhoseLoadFailsSaysSoAndTheNextIsRight(t *testing.T) {
+func TestAFailedSyncReturnsTheErrorAndTheNextSucceeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		i := newInstance(t, store, asDefault)
@@ -246,7 +246,7 @@ func TestASyncIsWokenWhenItMayHaveSomethingToSend(t *testing.T) {
 
 // A sync that could not read is woken when the store answers again, whether there is
 // a change or not, and does not ask in vain all the time until then.
-func TestASyncThatCouldNotReadIsWokenWhenTheStoreAnswers(t *testing.T) {
+func TestAFailedSyncWakesWhenTheStoreAnswers(t *testing.T) {
 	for name, before := range map[string][]step{
 		"a first sync":     {},
 		"a token of 1":     {asks(0), elsewherePublished},
@@ -290,7 +290,7 @@ func (failing) Content(context.Context, mxid.UserID) (module.Content, error) {
 	return module.Content{}, module.Unavailable(errDown)
 }
 
-func TestASyncThatFailsAgainAndAgainWaitsInBetween(t *testing.T) {
+func TestARepeatedlyFailingSyncWaitsInBetween(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(t, newShared(), asDefault)
 		i.syncs(alice, 0)
@@ -314,7 +314,7 @@ func TestASyncThatFailsAgainAndAgainWaitsInBetween(t *testing.T) {
 }
 
 // A request that has ended leaves nothing behind.
-func TestSyncsThatHaveEndedAreForgotten(t *testing.T) {
+func TestEndedSyncsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(t, newShared(), asDefault)
 		i.syncs(alice, 0)
@@ -336,7 +336,7 @@ func TestSyncsThatHaveEndedAreForgotten(t *testing.T) {
 	})
 }
 
-func TestUsersAreRecheckedWhileSomebodyAsksForThem(t *testing.T) {
+func TestUsersAreRecheckedWhileRequestsAskForThem(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(t, newShared(), asDefault)
 		i.syncs(alice, 0)
@@ -365,7 +365,7 @@ func TestUsersAreRecheckedWhileSomebodyAsksForThem(t *testing.T) {
 	})
 }
 
-func TestUsersWhoseRulesCannotBeReadAreNotRechecked(t *testing.T) {
+func TestUsersWithUnreadableRulesAreNotRechecked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		i := newInstance(t, store, asDefault, &recorder{})
@@ -383,7 +383,7 @@ func TestUsersWhoseRulesCannotBeReadAreNotRechecked(t *testing.T) {
 	})
 }
 
-func TestNoMoreUsersAreRememberedThanAllowed(t *testing.T) {
+func TestTheFeedKeepsAtMostMaxUsers(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const most = 100
 		store := newShared()

@@ -60,7 +60,7 @@ func TestDetailsTellEveryCause(t *testing.T) {
 	}
 }
 
-func TestACauseIsNeitherInTheErrorNorInTheText(t *testing.T) {
+func TestTheErrorTextHidesTheCause(t *testing.T) {
 	bare, wrapped := fault.New(fault.NotFound, "not there"), fault.Wrap(fault.Database, "broken", io.ErrClosedPipe)
 	if bare.Error() != "not there" || bare.Text != "not there" || errors.Unwrap(bare) != nil {
 		t.Errorf("without a cause: %q, text %q", bare.Error(), bare.Text)

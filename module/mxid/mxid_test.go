@@ -7,7 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-func TestValidateFindsWhatIsNoUserID(t *testing.T) {
+func TestValidateRefusesInvalidUserIDs(t *testing.T) {
 	const sigil, domain, encoding = "user id does not start with @", "user id has no domain", "user id is not valid UTF-8"
 	full := "@" + strings.Repeat("a", mxid.MaxUserIDBytes-len("@:example.org")) + ":example.org"
 	for name, test := range map[string]struct {

@@ -1,6 +1,6 @@
-// Package observe reports what the module does to whoever counts and traces it.
-// All names that it reports come from small fixed sets, or from the host's
-// routes: nothing that a client sends, and nothing about a user.
+// Package observe is the interface between the module and its logs, metrics and traces.
+// All reported names come from small fixed sets or from the host's routes. None comes from
+// a client or is about a user.
 package observe
 
 import (
@@ -11,53 +11,51 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Observer is notified of what the module does. Its methods run within every
-// request: they must not block, must not panic, and must be safe for concurrent
-// use. An implementation embeds another one, [None] at last, for what it leaves out.
+// Observer receives reports of the module's work. Requests call its methods, so they
+// must not block or panic, and must be safe for concurrent use. An implementation
+// embeds another Observer, in the end [None], for the methods that it does not define.
 type Observer interface {
-	// Begin is called when an operation begins. There are few operations, each is
-	// always the same pointer, and none is changed, so that it can be a key. The
-	// context that Begin returns is the operation's from then on; the function that
-	// it returns is called once, when the operation has ended. The context that it
-	// is given tells [Outcome.CallerGone] whether the caller is still there.
+	// Begin is called at the start of an operation. There are few operations, each is
+	// always the same pointer and never changed, so it can be a map key. The operation
+	// uses the returned context, and calls the returned function once at its end. The
+	// given context is for [Outcome.CallerGone].
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// BeginPost is called when a request to a push gateway begins, with the gateway: a
-	// URL's scheme, host and port. Pushers name any number of gateways. The span that
-	// handed the notification over, perhaps on another host and long ago,
-	// is traceparent; see Traceparent. The function that it returns is called once, when
-	// the request has ended, with the outcome as package delivery names it, empty if
-	// nothing was sent, and with the HTTP status, 0 if there was no answer.
+	// BeginPost is called at the start of a request to a push gateway; gateway is the
+	// scheme, host and port of its URL. The number of gateways is unlimited, since
+	// pushers name them. Traceparent is the span that handed the notification over,
+	// maybe earlier and on another host; see Traceparent. The returned function is
+	// called once at the end, with the outcome as package delivery names it, empty if
+	// nothing was sent, and the HTTP status, 0 without a response.
 	BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(outcome string, status int))
 
-	// Traceparent names the span of ctx, as W3C Trace Context does, so that another
-	// host can link to it. It is empty if the span is not sampled.
+	// Traceparent returns the span of ctx in the form of W3C Trace Context, so that
+	// another host can link to it. It is empty if the span is not sampled.
 	Traceparent(ctx context.Context) string
 
-	// Count is called for events. Label is one of a small fixed set; see [Event].
+	// Count is called for events. Label comes from a small fixed set; see [Event].
 	Count(event Event, label string, n int)
 
-	// Took is called with how long something took, and whether it succeeded. Label is
-	// as for Count; see [Span].
+	// Took is called with a duration and its success. For label see Count; see [Span].
 	Took(what Span, label string, took time.Duration, ok bool)
 
-	// Report is called for a problem that no request has, and why: err is for the log,
-	// with [fault.Details]. It may be nil.
+	// Report is called for a problem outside requests. Err is the cause, to be logged
+	// with [fault.Details]; it may be nil.
 	Report(problem Problem, err error)
 }
 
-// Operation is what can be timed as a whole, and traced.
+// Operation is an operation that can be timed and traced.
 type Operation struct {
 	Kind Kind
 
-	// Name is a request's route as the host mounted it, with its parameters'
-	// names, such as "/_matrix/client/v3/pushrules/global/:kind/:ruleId"; of a
+	// Name of a request is its route as mounted by the host, with the names of the
+	// parameters, such as "/_matrix/client/v3/pushrules/global/:kind/:ruleId"; of a
 	// store it is [PushRules], [Pushers] or [Pushkeys].
 	Name string
 
-	// Verb is a request's method, "OTHER" for those that no route has; of a
-	// store it is "load", "load_many", "versions", "update" or "remove"; of delivery
-	// "Decide" or "Notify".
+	// Verb of a request is its method, "OTHER" for methods without a route; of a store
+	// "load", "load_many", "versions", "update" or "remove"; of delivery "Decide" or
+	// "Notify".
 	Verb string
 }
 
@@ -66,9 +64,9 @@ type Kind int
 
 // The kinds of operations.
 const (
-	Request Kind = iota // one that the route groups have answered
-	Store               // one of a store, the module's or a host's own
-	Call                // one of the host's, of what delivers notifications
+	Request Kind = iota // a request to the route groups
+	Store               // an operation of a store
+	Call                // the host's call of delivery
 )
 
 // The names of the stores.
@@ -76,19 +74,19 @@ const (
 	PushRules = "push_rules"
 	Pushers   = "pushers"
 	Pushkeys  = "pushkeys" // the index of pushkeys
-	Delivery  = "delivery" // the queue of what is to be delivered
+	Delivery  = "delivery" // the delivery queue
 )
 
-// Outcome is how an operation has ended.
+// Outcome is the outcome of an operation.
 type Outcome struct {
 	Status int   // a request's HTTP status; 0 for a store
-	Err    error // for a request, what was logged; for a store, what it returned
+	Err    error // of a request, the answered error; of a store, the returned error
 }
 
-// CallerGone reports whether the operation only failed because its caller went
-// away: the context that it began with was canceled, as net/http does when a
-// client hangs up, and the error is not a refusal and does not tell of data.
-// Such an operation is neither a success nor a failure of the server.
+// CallerGone reports whether the operation failed only because its caller went away:
+// its context was canceled, as by net/http when a client hangs up, and the error is
+// neither a refusal nor about stored data. Such an operation is neither a success nor
+// a failure of the server.
 func (o Outcome) CallerGone(ctx context.Context) bool {
 	if o.Err == nil || !errors.Is(ctx.Err(), context.Canceled) {
 		return false
@@ -97,45 +95,45 @@ func (o Outcome) CallerGone(ctx context.Context) bool {
 	return kind == fault.Unavailable || kind == fault.Internal
 }
 
-// Event can be counted. Events of stores have the store as their label.
+// Event is a counted event. Events of stores have the store as their label.
 type Event int
 
 // The events.
 const (
-	// LostRace is a write that another one came before. It is tried again.
+	// LostRace is a write that another write preceded. It is repeated.
 	LostRace Event = iota
 
-	// UnknownOutcome is a write whose reply got lost. What is stored tells what
-	// became of it.
+	// UnknownOutcome is a write whose reply was lost. The stored value shows its
+	// outcome.
 	UnknownOutcome
 
-	// StaleCache is a LostRace of a write onto the cached value, without reading it
-	// first: another host has written since.
+	// StaleCache is a LostRace of a write based on a cached value that another host
+	// had changed.
 	StaleCache
 
-	// WholeRead is a read of a whole value, since it was not cached or has changed.
+	// WholeRead is a read that transferred the value, since it was not cached or had
+	// changed.
 	WholeRead
 
-	// RuleSetCreated, RuleSetImported and RuleSetRepaired are the default rules of a
-	// user who had none, the rules of one who had some on another server, and the
-	// removal of rules that are never served.
+	// RuleSetCreated, RuleSetImported and RuleSetRepaired count default rules for a
+	// user without rules, imported rules, and removals of legacy rules.
 	RuleSetCreated
 	RuleSetImported
 	RuleSetRepaired
 
-	// NotificationDropped is a notification that is not sent. Its label is the reason,
+	// NotificationDropped is a notification that is not sent. Its label is the reason
 	// as package delivery names it.
 	NotificationDropped
 
-	// RulesKept and RulesRead are users whose rules were needed to decide an event: the
-	// host had them in memory, or has read them.
+	// RulesKept and RulesRead count users for whom an event was decided: with rules
+	// from memory, or with rules that were read.
 	RulesKept
 	RulesRead
 
 	events
 )
 
-// String is the event's name in snake case.
+// String returns the event's name in snake case.
 func (e Event) String() string {
 	if e < 0 || e >= events {
 		return "unknown"
@@ -153,66 +151,65 @@ func Events() []Event {
 	return all
 }
 
-// Span is what has a length.
+// Span is a measured duration.
 type Span int
 
 // The spans.
 const (
-	// DurabilityWait is what a change waited for replicas or a disk, the write
-	// included; ok is false if they did not have it in time.
+	// DurabilityWait is the time of a change with its wait for replicas or disk; ok is
+	// false if they were not in time.
 	DurabilityWait Span = iota
 
-	// ChangeLag is the time from a change of push rules, on whichever host, until a
-	// listener was called. It is left out where the store does not know when the
-	// change was made.
+	// ChangeLag is the time from a change of push rules, on any host, until a listener
+	// is called. It is omitted if the store does not know the time of the change.
 	ChangeLag
 
-	// DeliveryAge is the time from when a notification was handed over until a push
-	// gateway took it.
+	// DeliveryAge is the time from the handover of a notification until a push gateway
+	// accepts it.
 	DeliveryAge
 )
 
-// Problem is what operators should know and no request shows.
+// Problem is an event for operators that no request shows.
 type Problem int
 
 // The problems.
 const (
-	// FeedDisconnected is for the start of an outage: the store cannot be watched.
+	// FeedDisconnected is the start of an outage: the store cannot be watched.
 	FeedDisconnected Problem = iota
 
-	// ListenerPanicked is a panic of a change listener of the host.
+	// ListenerPanicked is a panic of a change listener.
 	ListenerPanicked
 
-	// PushkeysPending is for pushkeys that could not be reconciled. They are looked at again.
+	// PushkeysPending is a failure to reconcile pushkeys. It will be repeated.
 	PushkeysPending
 
-	// ImportIncomplete is for a user of whom not everything was imported.
+	// ImportIncomplete is an import that refused a part of a user's data.
 	ImportIncomplete
 
-	// ClientSetting is for a setting of the Redis client that will hurt.
+	// ClientSetting is a harmful setting of the Redis client.
 	ClientSetting
 
 	// NoDurability is a reason why no change will be acknowledged.
 	NoDurability
 
-	// RedisEvicts is for a master that begins to evict keys, and at the start if the
-	// client may not ask.
+	// RedisEvicts is a master that evicts keys or, at start, a master whose policy is
+	// unknown.
 	RedisEvicts
 
-	// ClockDiffers and ClockUnknown are for the clock of Redis.
+	// ClockDiffers and ClockUnknown are about the clock of Redis.
 	ClockDiffers
 	ClockUnknown
 
-	// DeliveryDelayed is for what delivery will try again, each kind of it once in half
-	// a minute.
+	// DeliveryDelayed is a failure that delivery will repeat, reported once in half a
+	// minute for each kind.
 	DeliveryDelayed
 
-	// TooManyRejections is for a push gateway that rejects so many pushkeys of an app that
+	// TooManyRejections is a push gateway that rejects so many pushkeys of an app that
 	// no more pushers are removed.
 	TooManyRejections
 
-	// PusherRemoved is for a pusher whose pushkey its gateway has rejected. The error is
-	// its digest.
+	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected. The
+	// error is its digest.
 	PusherRemoved
 )
 
@@ -231,7 +228,7 @@ var problems = [...]string{
 	PusherRemoved:     "pusher removed, its gateway has rejected the pushkey",
 }
 
-// String is the line that operators see.
+// String returns the log message.
 func (p Problem) String() string {
 	if p < 0 || int(p) >= len(problems) {
 		return "unknown problem"
@@ -248,11 +245,11 @@ func Problems() []Problem {
 	return all
 }
 
-// IsFault reports whether the problem stays until an operator acts.
+// IsFault reports whether the problem lasts until an operator acts.
 func (p Problem) IsFault() bool { return p == ListenerPanicked || p == TooManyRejections }
 
-// IsRoutine reports whether the problem is none for operators, but good to know when
-// somebody asks.
+// IsRoutine reports whether the problem needs no operator and is only logged for
+// information.
 func (p Problem) IsRoutine() bool { return p == PusherRemoved }
 
 // None is an observer that does nothing.

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-func TestNobodyNeedsToBeTold(t *testing.T) {
+func TestTheObserverIsOptional(t *testing.T) {
 	t.Parallel()
 	for _, o := range []observe.Observer{observe.None, observe.Or(nil)} {
 		if o != observe.None {
@@ -29,7 +29,7 @@ func TestNobodyNeedsToBeTold(t *testing.T) {
 	}
 }
 
-func TestWhoIsGoneHasNotMetAFailure(t *testing.T) {
+func TestACanceledRequestIsNoFailure(t *testing.T) {
 	t.Parallel()
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -85,13 +85,12 @@ func deletedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	wantNoRules(t, hosts[0], user)
 }
 
-// watchedRules has two hosts watch while another one writes, deletes and writes
-// again.
+// watchedRules lets two hosts watch while another host writes, deletes and writes again.
 func watchedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	ctx, stop := context.WithCancel(t.Context())
 	var hosts [2]watcher
 	for i := range hosts {
-		hosts[i] = watcher{heard: map[mxid.UserID]int64{}, started: make(chan struct{}), ended: make(chan error, 1)}
+		hosts[i] = watcher{received: map[mxid.UserID]int64{}, started: make(chan struct{}), ended: make(chan error, 1)}
 		hosts[i].run(ctx, newStore(t))
 	}
 	for i := range hosts {
@@ -134,12 +133,12 @@ func watchedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	}
 }
 
-// watcher is a host that watches, and what it heard.
+// watcher is a watching host with the received changes.
 type watcher struct {
-	mu      sync.Mutex
-	heard   map[mxid.UserID]int64 // the last version of each user
-	started chan struct{}
-	ended   chan error
+	mu       sync.Mutex
+	received map[mxid.UserID]int64 // the last version of each user
+	started  chan struct{}
+	ended    chan error
 }
 
 func (w *watcher) run(ctx context.Context, store module.RuleStore) {
@@ -147,7 +146,7 @@ func (w *watcher) run(ctx context.Context, store module.RuleStore) {
 		w.ended <- store.Watch(ctx, func() { close(w.started) }, func(c module.Change) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.heard[c.User] = max(w.heard[c.User], c.Version)
+			w.received[c.User] = max(w.received[c.User], c.Version)
 		})
 	}()
 }
@@ -165,16 +164,16 @@ func (w *watcher) wait(t *testing.T) {
 
 func (w *watcher) want(t *testing.T, user mxid.UserID, version int64) {
 	t.Helper()
-	heard := int64(0)
+	received := int64(0)
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		w.mu.Lock()
-		heard = w.heard[user]
+		received = w.received[user]
 		w.mu.Unlock()
-		if heard >= version {
+		if received >= version {
 			break
 		}
 	}
-	if heard != version {
-		t.Errorf("heard of version %d of %q, want %d", heard, user, version)
+	if received != version {
+		t.Errorf("received version %d of %q, want %d", received, user, version)
 	}
 }

@@ -10,9 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Plant stores the content of a user's m.push_rules event in the place of what
-// is stored, as somebody else than the store would who writes into the same
-// database. The content need not be JSON.
+// Plant replaces the stored content of a user's m.push_rules event by writing to the
+// database without the store. The content may be invalid JSON.
 type Plant func(t *testing.T, user mxid.UserID, content string)
 
 func unreadableRules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
@@ -75,8 +74,8 @@ func foreignMembers(t *testing.T, newStore func(*testing.T) module.RuleStore, pl
 	want("after another", members...)
 }
 
-// foreignVersions has somebody else write twice, then the store, then somebody
-// else again.
+// foreignVersions lets another writer write twice, then the store once, then the other
+// writer again.
 func foreignVersions(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
 	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
 	seen := map[int64]string{}
@@ -98,8 +97,8 @@ func foreignVersions(t *testing.T, newStore func(*testing.T) module.RuleStore, p
 	next("what somebody else wrote last")
 }
 
-// wantOneVersion returns the version of a user's rules, which must be the same
-// for each host, however it is asked for.
+// wantOneVersion returns the version of a user's rules, which must be the same for each
+// host and each method.
 func wantOneVersion(t *testing.T, hosts [2]module.RuleStore, user mxid.UserID) int64 {
 	t.Helper()
 	first, err := hosts[0].Load(t.Context(), user)

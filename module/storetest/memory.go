@@ -13,25 +13,25 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Memory has the three stores of any number of hosts in memory, for tests of
-// what uses them. The stores keep the contracts of this package, and run an edit
-// once. A test may read and write the maps while it holds the lock, or while no
-// store is in use: what it writes is not announced to watchers.
+// Memory holds the three stores of any number of hosts in memory, for tests of their users.
+// The stores fulfil the contracts of this package, and run each edit once. A test may
+// access the maps with the lock, or while no store is in use. Watchers are not notified of
+// its changes.
 type Memory struct {
-	// Before, if set, is called before each operation but Watch. If it fails, so
-	// does the operation, as [module.Unavailable].
+	// Before, if set, is called before each operation except Watch. Its error fails the
+	// operation with [module.Unavailable].
 	Before func(operation string) error
 
 	sync.Mutex
 	Contents map[mxid.UserID]module.Content
-	Changes  int64 // of rules so far, and the last version
+	Changes  int64 // number of changes of rules, and the last version
 	Lists    map[mxid.UserID]pusher.List
 	Claims   map[pusher.Digest]pusher.Claims
-	Pending  map[pusher.Digest]int64 // the last claim of each
+	Pending  map[pusher.Digest]int64 // the last claim of each pushkey
 	watchers map[*func(module.Change)]bool
 }
 
-// NewMemory returns a memory in which nothing is stored.
+// NewMemory returns an empty memory.
 func NewMemory() *Memory {
 	return &Memory{
 		Contents: map[mxid.UserID]module.Content{},
@@ -51,7 +51,7 @@ func (m *Memory) Pushers() module.PusherStore { return memoryPushers{m} }
 // Pushkeys returns the index of pushkeys.
 func (m *Memory) Pushkeys() module.PushkeyIndex { return memoryPushkeys{m} }
 
-// userStep is step for an operation on what is stored for a user.
+// userStep is step for an operation on a user's data.
 func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserID, do func() error) error {
 	if err := user.Validate(); err != nil {
 		return err
@@ -59,7 +59,7 @@ func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserI
 	return m.step(ctx, operation, do)
 }
 
-// step calls Before, and then does an operation under the lock.
+// step calls Before, and then runs an operation with the lock.
 func (m *Memory) step(ctx context.Context, operation string, do func() error) error {
 	if m.Before != nil {
 		if err := m.Before(operation); err != nil {
@@ -74,7 +74,7 @@ func (m *Memory) step(ctx context.Context, operation string, do func() error) er
 	return do()
 }
 
-// many does one operation for each of some users.
+// many runs an operation for each user.
 func many[V any](users []mxid.UserID, one func(mxid.UserID) (V, error)) map[mxid.UserID]module.Result[V] {
 	all := map[mxid.UserID]module.Result[V]{}
 	for _, user := range users {
@@ -133,7 +133,7 @@ func (r memoryRules) Delete(ctx context.Context, user mxid.UserID) error {
 	return r.memory.userStep(ctx, "delete rules", user, func() error { delete(r.memory.Contents, user); return nil })
 }
 
-// Watch calls changed under the lock.
+// Watch calls changed with the lock held.
 func (r memoryRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	set := func(change func()) {
 		r.memory.Lock()

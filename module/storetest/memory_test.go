@@ -6,7 +6,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-func TestAMemoryKeepsTheContracts(t *testing.T) {
+func TestMemoryFulfilsTheContracts(t *testing.T) {
 	t.Parallel()
 	memory := NewMemory()
 	t.Run("rules", func(t *testing.T) { Rules(t, func(*testing.T) module.RuleStore { return memory.Rules() }, nil) })

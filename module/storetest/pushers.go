@@ -11,27 +11,27 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Pushers runs the contract of [module.PusherStore].
+// Pushers tests the contract of [module.PusherStore].
 func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) module.PusherStore)
 	}{
-		{"pushers are listed by every host in order of creation", pusherOrder},
+		{"every host lists pushers in order of creation", pusherOrder},
 		{"a refused edit changes nothing", refusedPusherEdit},
-		{"users are kept apart", pusherUsersApart},
-		{"what is no user id is refused, and a context that has ended changes nothing", refusedPusherCalls},
+		{"users are separate", pusherUsersApart},
+		{"invalid user ids are refused, and an ended context changes nothing", refusedPusherCalls},
 		{"no change of many writers is lost, and many writers of one pusher leave one", pusherWriters},
 		{"many users are loaded at once", loadManyPushers},
-		{"one pusher is loaded and changed beside the others", onePusher},
-		{"of one pusher and all no change is lost", pusherWritersOfBoth},
-		{"what is deleted is gone", deletedPushers},
+		{"one pusher is loaded and changed without the others", onePusher},
+		{"no change is lost among writers of one pusher and of all", pusherWritersOfBoth},
+		{"deleted pushers are gone", deletedPushers},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
 	}
 }
 
-// aPusher returns a pusher with a key of its own.
+// aPusher returns a pusher with a unique key.
 func aPusher(appID, pushkey string) pusher.Pusher {
 	return pusher.Pusher{
 		Key: pusher.Key{AppID: appID, Pushkey: pushkey}, Kind: pusher.HTTP,
@@ -51,7 +51,7 @@ func setPushers(t *testing.T, store module.PusherStore, user mxid.UserID, pusher
 	}
 }
 
-// wantPushers compares what is stored in every part, in order.
+// wantPushers compares all stored members of the pushers, in order.
 func wantPushers(t *testing.T, store module.PusherStore, user mxid.UserID, want ...pusher.Pusher) {
 	t.Helper()
 	got, err := store.Load(t.Context(), user)
@@ -126,7 +126,7 @@ func refusedPusherCalls(t *testing.T, newStore func(*testing.T) module.PusherSto
 	wantPushers(t, store, user)
 }
 
-// pusherWriters has each writer set a pusher of its own and one that all set.
+// pusherWriters lets each writer set its own pusher and a common one.
 func pusherWriters(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
 	together(t, func(ctx context.Context, writer int) error {
@@ -172,7 +172,7 @@ func loadManyPushers(t *testing.T, newStore func(*testing.T) module.PusherStore)
 	}
 }
 
-// wantPusher compares what is loaded of one key.
+// wantPusher compares the loaded pusher of one key.
 func wantPusher(t *testing.T, store module.PusherStore, user mxid.UserID, key pusher.Key, want ...pusher.Pusher) {
 	t.Helper()
 	loaded := store.LoadPusher(t.Context(), key, []mxid.UserID{user})[user]
@@ -230,8 +230,8 @@ func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	wantPushers(t, hosts[0], user, b, c)
 }
 
-// pusherWritersOfBoth has writers change pushers one by one, each of which another
-// writer changes among all.
+// pusherWritersOfBoth lets writers change pushers one by one, while others change all of
+// them at once.
 func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
 	for n := range writers / 2 {

@@ -13,23 +13,23 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Pushkeys runs the contract of [module.PushkeyIndex].
+// Pushkeys tests the contract of [module.PushkeyIndex].
 func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) module.PushkeyIndex)
 	}{
-		{"claims are known to every host", claimsRoundTrip},
+		{"every host loads claims", claimsRoundTrip},
 		{"a refused edit changes nothing", refusedClaim},
-		{"no claim of many hosts is lost", claimants},
-		{"a context that has ended changes nothing", claimEndedContext},
+		{"no claim is lost among many hosts", claimants},
+		{"an ended context changes nothing", claimEndedContext},
 		{"a pending pushkey is listed until it is cleared", pendingPushkeys},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newIndex) })
 	}
 }
 
-// newDigest returns a pushkey that nobody claims.
+// newDigest returns a pushkey without claims.
 func newDigest() pusher.Digest { return pusher.Key{AppID: "app", Pushkey: rand.Text()}.Digest() }
 
 func claimBy(user mxid.UserID) func(*pusher.Claims) error {
@@ -145,7 +145,7 @@ func pendingPushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex
 	want(time.Time{}, early, late)
 	want(now.Add(-time.Second), early)
 	wantNoError(t, hosts[1].MarkPending(t.Context(), later))
-	wantNoError(t, hosts[0].MarkPending(t.Context(), early)) // which is reconciled with the later one
+	wantNoError(t, hosts[0].MarkPending(t.Context(), early)) // no effect: the later one is pending
 	want(soon, later, late)
 	wantNoError(t, hosts[0].ClearPending(t.Context(), early))
 	want(soon, later, late)

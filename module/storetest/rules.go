@@ -12,24 +12,24 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Rules runs the contract of [module.RuleStore]. Each call of newStore returns
-// the store of another host on the same data, which plant writes, too; nil where
-// nobody but the store can write.
+// Rules tests the contract of [module.RuleStore]. Each call of newStore returns the store
+// of another host on the same data. Plant writes to the same data; it is nil if only the
+// store can write.
 func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
 	for _, test := range []struct {
 		name string
 		run  func(*testing.T, func(*testing.T) module.RuleStore)
 	}{
 		{"a new user has no rules", noRules},
-		{"what was stored is loaded by every host", rulesRoundTrip},
+		{"every host loads stored rules", rulesRoundTrip},
 		{"a refused edit changes nothing", refusedRuleEdit},
-		{"users are kept apart", ruleUsersApart},
-		{"what is no user id is refused, and a context that has ended changes nothing", refusedRuleCalls},
-		{"of many writers each has an answer of its own, and no change is lost", ruleWriters},
-		{"versions grow with changes and with nothing else", ruleVersions},
+		{"users are separate", ruleUsersApart},
+		{"invalid user ids are refused, and an ended context changes nothing", refusedRuleCalls},
+		{"each of many writers gets its own result, and no change is lost", ruleWriters},
+		{"versions grow with changes only", ruleVersions},
 		{"many users are loaded at once", loadManyRules},
-		{"what is deleted is gone", deletedRules},
-		{"every host hears of changes while it watches", watchedRules},
+		{"deleted rules are gone", deletedRules},
+		{"every watching host is notified of changes", watchedRules},
 		{"the versions of many users are loaded at once", manyVersions},
 		{"one of many first writers wins", ruleFirstWriters},
 	} {
@@ -42,9 +42,9 @@ func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant
 		name string
 		run  func(*testing.T, func(*testing.T) module.RuleStore, Plant)
 	}{
-		{"what cannot be read is never overwritten", unreadableRules},
+		{"unreadable rules are never overwritten", unreadableRules},
 		{"unknown members are kept", foreignMembers},
-		{"what somebody else wrote has a version of its own", foreignVersions},
+		{"rules of another writer have a new version", foreignVersions},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore, plant) })
 	}
@@ -58,13 +58,13 @@ func ruleset(t *testing.T, text string) pushrule.Ruleset {
 	return rules
 }
 
-// updateRules is an update of which only the error counts.
+// updateRules returns only the error of an update.
 func updateRules(ctx context.Context, store module.RuleStore, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
 	_, err := store.Update(ctx, user, edit)
 	return err
 }
 
-// storeRules puts rules in the place of what the user has.
+// storeRules replaces the user's rules.
 func storeRules(t *testing.T, store module.RuleStore, user mxid.UserID, rules pushrule.Ruleset) {
 	t.Helper()
 	wantNoError(t, updateRules(t.Context(), store, user, func(stored *pushrule.Ruleset, _ bool) error {
@@ -170,9 +170,8 @@ func refusedRuleCalls(t *testing.T, newStore func(*testing.T) module.RuleStore) 
 	wantNoRules(t, store, user)
 }
 
-// ruleWriters has some of many writers refuse, and some go away. The others find
-// their own change in what their update returns, which is the same for all updates
-// with one version.
+// ruleWriters runs many writers, of whom some refuse or cancel. The others must find their
+// change in the result of their update. Results with equal versions must be equal.
 func ruleWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
 	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))

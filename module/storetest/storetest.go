@@ -1,17 +1,14 @@
-// Package storetest holds the contracts of the module's stores as tests that
-// run on any implementation, a host's own too:
+// Package storetest tests the contracts of the module's stores on any implementation:
 //
 //	func TestStore(t *testing.T) {
 //		database := newDatabase(t)
 //		storetest.Rules(t, func(*testing.T) module.RuleStore { return mystore.New(database) }, database.plant)
 //	}
 //
-// Each call of the function returns the store of another host on the same data:
-// what one stores, the others load, and what one changes, the others hear of. So
-// return a new store each time, with a connection and caches of its own, on one
-// database. The tests choose users of their own, so the data may hold others
-// already. Package integration/sqlstore has a store in an SQL database with its
-// test. [Memory] is a double of the stores for tests of what uses them.
+// Each call of the function returns the store of another host on the same data. So return
+// a new store each time, with a separate connection and cache, on one database. The tests
+// use random users, so the database need not be empty. Package integration/sqlstore is an
+// example with its test. [Memory] is an in-memory double of the stores for other tests.
 package storetest
 
 import (
@@ -28,19 +25,19 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// The load of the concurrency tests: writers on one user, half of them on each
-// of two host instances, and how long they may take.
+// The load of the concurrency tests: the number of writers on one user, half of them on
+// each of two hosts, and their time limit.
 const (
 	writers  = 64
 	patience = 60 * time.Second
 )
 
-// newUser returns a user that nothing is stored for.
+// newUser returns a user without stored data.
 func newUser() mxid.UserID {
 	return mxid.UserID("@" + strings.ToLower(rand.Text()) + ":example.org")
 }
 
-// oddUsers are user ids that a store must keep apart.
+// oddUsers are user ids that a store must not mix up.
 func oddUsers() []mxid.UserID {
 	unique := strings.ToLower(rand.Text())
 	users := []mxid.UserID{mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes-len(unique)-2) + ":" + unique)}
@@ -69,7 +66,7 @@ func together(t *testing.T, do func(ctx context.Context, writer int) error) {
 	group.Wait()
 }
 
-// persist repeats do while the store runs out of its own time under load.
+// persist repeats do while the store times out under load.
 func persist(ctx context.Context, do func() error) error {
 	for {
 		err := do()
@@ -79,8 +76,8 @@ func persist(ctx context.Context, do func() error) error {
 	}
 }
 
-// wantRefused wants each of some calls to fail for what is no user id, and for a
-// user with a context that has ended.
+// wantRefused checks that each call fails for an invalid user id, and with an ended
+// context.
 func wantRefused(t *testing.T, user mxid.UserID, calls func(ctx context.Context, user mxid.UserID) map[string]error) {
 	t.Helper()
 	for _, bad := range badUsers() {
@@ -120,14 +117,13 @@ func wantEqual(t *testing.T, got, want string) {
 	}
 }
 
-// errRefused is an edit's own refusal.
+// errRefused is the error of an edit.
 var errRefused = errors.New("refused by the edit")
 
 // name returns the i-th of many names.
 func name(i int) string { return fmt.Sprintf("writer-%02d", i) }
 
-// badUsers are no user ids; keys made of them could collide or lose their hash
-// slot.
+// badUsers are invalid user ids. Their keys could collide or be in another hash slot.
 func badUsers() []mxid.UserID {
 	return []mxid.UserID{
 		"", "a:b", "}:b", "{}:b", "@a", "@\xff:b", mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes) + ":b"),

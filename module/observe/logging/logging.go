@@ -1,5 +1,5 @@
-// Package logging writes a log line for each problem that no request shows; its API may
-// change at any time. Package handlers logs failed requests.
+// Package logging logs problems outside requests; its API may change at any time. Package
+// handlers logs failed requests.
 package logging
 
 import (
@@ -13,15 +13,14 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// Observer writes a line for each [observe.Problem]. Messages are constant, and no line
-// has a token, a pushkey, pusher data or a rule's contents. All else goes to the observer
-// in it.
+// Observer logs each [observe.Problem] with a constant message. No line contains a token,
+// a pushkey, pusher data or rule contents. Other reports go to the embedded observer.
 type Observer struct {
 	observe.Observer
 	log *zap.Logger
 }
 
-// New returns an observer that writes to log and passes all else on.
+// New returns an observer that writes to log and passes other reports on.
 func New(log *zap.Logger, next observe.Observer) Observer { return Observer{next, log} }
 
 // Report implements [observe.Observer].

@@ -16,15 +16,15 @@ import (
 
 // DeliveryConfig configures the metrics of delivery.
 type DeliveryConfig struct {
-	// NamedGateways are the push gateways that metrics tell apart, each as scheme,
-	// host and port, "https://push.example.org" for example. All others are
-	// "other": users choose them. At most 100; default none.
+	// NamedGateways are the push gateways with their own label, each as scheme, host and
+	// port, for example "https://push.example.org". All others have the label "other",
+	// since users choose them. At most 100; default none.
 	NamedGateways []string
 }
 
 const maxNamedGateways = 100
 
-// Validate returns an error if a field is not as its comment says.
+// Validate returns an error for an invalid field.
 func (c DeliveryConfig) Validate() error {
 	if len(c.NamedGateways) > maxNamedGateways || slices.Contains(c.NamedGateways, otherGateways) {
 		return errors.New(`NamedGateways are more than 100, or one is "other"`)
@@ -32,7 +32,7 @@ func (c DeliveryConfig) Validate() error {
 	return nil
 }
 
-// otherGateways is the label of those without a name.
+// otherGateways is the label of gateways that are not named.
 const otherGateways = "other"
 
 // The labels.
@@ -42,10 +42,10 @@ const (
 	stateLabel   = "state"
 )
 
-// ages are from what an idle host takes to the longest that is kept.
+// ages range from the age on an idle host to the maximum age.
 var ages = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 600, 3600, 24 * 3600}
 
-// forDelivery is what [Metrics] count of delivery.
+// forDelivery holds the metrics of delivery.
 type forDelivery struct {
 	named map[string]bool
 
@@ -70,13 +70,13 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 			Name: "pushfx_delivery_post_duration_seconds", Help: "Time of a request to a push gateway.", Buckets: append(slices.Clone(buckets), 30, 60),
 		}, []string{gatewayLabel}),
 		ages: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "pushfx_delivery_age_seconds", Help: "Time from when a notification was handed over until a gateway took it.", Buckets: ages,
+			Name: "pushfx_delivery_age_seconds", Help: "Time from the handover of a notification until a gateway accepted it.", Buckets: ages,
 		}),
 		dropped: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pushfx_delivery_dropped_total", Help: "Notifications that are not sent.",
 		}, []string{reasonLabel}),
 		audience: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "pushfx_rule_cache_users_total", Help: "Users for whom an event was decided: a hit had the rules in memory, a miss had them read.",
+			Name: "pushfx_rule_cache_users_total", Help: "Users for whom an event was decided, with rules from memory (hit) or from the store (miss).",
 		}, []string{outcomeLabel}),
 	}
 	for _, gateway := range cfg.NamedGateways {
@@ -105,7 +105,7 @@ func (m *forDelivery) gateway(name string) string {
 	return otherGateways
 }
 
-// called counts a call of Notify whose event can be read.
+// called counts a call of Notify with a valid event.
 func (m *forDelivery) called(op *observe.Operation, o observe.Outcome, took time.Duration) {
 	if op.Verb != "Notify" || fault.KindOf(o.Err) == fault.InvalidParam {
 		return
@@ -130,8 +130,7 @@ func (m *Metrics) BeginPost(ctx context.Context, gateway, _ string) (context.Con
 	}
 }
 
-// Delivery returns the collectors of what a host with delivery counts, and of what it
-// does right now, which stats returns at any time.
+// Delivery returns the collectors of a host with delivery. Stats returns its current state.
 func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 	d := m.delivery
 	all := []prometheus.Collector{d.handedOver, d.posts, d.durations, d.ages, d.dropped, d.audience}
@@ -139,13 +138,13 @@ func (m *Metrics) Delivery(stats func() delivery.Stats) []prometheus.Collector {
 		all = append(all, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "pushfx_delivery_" + name, Help: help},
 			func() float64 { return value(stats()) }))
 	}
-	gauge("in_flight", "Requests to push gateways that are under way, but for slow ones.",
+	gauge("in_flight", "Running requests to push gateways, without slow ones.",
 		func(s delivery.Stats) float64 { return float64(s.InFlight) })
-	gauge("slow", "Requests to push gateways that take longer than a second, or have not answered yet.",
+	gauge("slow", "Running requests to gateways that take longer than a second or have not answered yet.",
 		func(s delivery.Stats) float64 { return float64(s.Slow) })
-	gauge("late_seconds", "For how long the backlog had been due that was due the longest, at this host's last look.",
+	gauge("late_seconds", "How long the oldest due backlog had been due, when this host last looked.",
 		func(s delivery.Stats) float64 { return s.Late.Seconds() })
-	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more are removed.",
+	gauge("removals_stopped", "Apps at push gateways that reject so many pushkeys that no more pushers are removed.",
 		func(s delivery.Stats) float64 { return float64(s.RemovalsStopped) })
 	gauge("cut_off", "1 while this host reaches no push gateway.", func(s delivery.Stats) float64 {
 		if s.CutOff {

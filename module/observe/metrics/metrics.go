@@ -1,5 +1,5 @@
-// Package metrics counts what the module does, as collectors for Prometheus; its API,
-// but for [DeliveryConfig], may change at any time.
+// Package metrics provides the module's metrics for Prometheus; except [DeliveryConfig], its
+// API may change at any time.
 package metrics
 
 import (
@@ -17,13 +17,12 @@ import (
 
 var _ observe.Observer = (*Metrics)(nil)
 
-// Metrics is the module's metrics: an [observe.Observer] that counts, and the
-// collectors of the counts. It is safe for concurrent use.
+// Metrics is an [observe.Observer] with Prometheus collectors. It is safe for concurrent
+// use.
 //
-// All names begin with pushfx_; times are in seconds. No label has a value that
-// a client sends.
+// All names begin with pushfx_; times are in seconds. No label value comes from a client.
 type Metrics struct {
-	observe.Observer // for what is not counted
+	observe.Observer // receives all other reports
 
 	delivery   *forDelivery
 	requests   *prometheus.HistogramVec
@@ -37,15 +36,13 @@ type Metrics struct {
 	known sync.Map // the series of each *observe.Operation
 }
 
-// series are the histograms of an operation, by its outcome. They are looked up
-// by their labels once.
+// series are the histograms of an operation by outcome, looked up by their labels once.
 type series [len(outcomes)]atomic.Pointer[prometheus.Observer]
 
-// outcomes are those that the labels tell: classes of status, of errors, and
-// gone for both.
+// outcomes are the label values: classes of status, classes of errors, and gone for both.
 var outcomes = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "ok", "refused", "unreadable", "unavailable", "gone"}
 
-// The places in outcomes of what is not a class of status.
+// Indexes in outcomes after the classes of status.
 const (
 	ok = iota + 5
 	refused
@@ -56,20 +53,19 @@ const (
 
 // The labels.
 const (
-	routeLabel     = "route"     // as the host mounted it
+	routeLabel     = "route"     // as mounted by the host
 	methodLabel    = "method"    // GET, PUT, POST, DELETE or OTHER
-	statusLabel    = "status"    // 2xx, 4xx, 5xx or gone, whose client hung up
+	statusLabel    = "status"    // 2xx, 4xx, 5xx, or gone if the client hung up
 	storeLabel     = "store"     // push_rules, pushers or pushkeys
 	operationLabel = "operation" // load, load_many, versions, update or remove
 	outcomeLabel   = "outcome"   // ok, refused, unreadable, unavailable or gone; of a wait ok or not_reached
 	eventLabel     = "event"
 )
 
-// buckets are from a round trip in the same machine to the longest that an
-// operation may take.
+// buckets range from a local round trip to the maximum duration of an operation.
 var buckets = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
-// New returns metrics that are all zero.
+// New returns metrics with zero values.
 func New(cfg DeliveryConfig) *Metrics {
 	histogram := func(name, help string, labels ...string) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
@@ -80,19 +76,19 @@ func New(cfg DeliveryConfig) *Metrics {
 	m := &Metrics{
 		Observer: observe.None, delivery: newForDelivery(cfg),
 		requests: histogram("pushfx_request_duration_seconds",
-			"Time to answer a request, from when it reached the module.", routeLabel, methodLabel, statusLabel),
+			"Duration of a request, from when it reached the module.", routeLabel, methodLabel, statusLabel),
 		operations: histogram("pushfx_store_operation_duration_seconds",
-			"Time of an operation of a Redis store, its retries included.", storeLabel, operationLabel, outcomeLabel),
+			"Duration of an operation of a Redis store, with retries.", storeLabel, operationLabel, outcomeLabel),
 		writes: counter("pushfx_store_write_events_total",
-			"Writes that were tried again: lost_race, another write came first; stale_cache, the cached value was not current; "+
+			"Repeated writes: lost_race, another write came first; stale_cache, the cached value was not current; "+
 				"unknown_outcome, the reply got lost.",
 			storeLabel, eventLabel),
 		wholeReads: counter("pushfx_store_whole_reads_total",
-			"Reads of a whole value, since it was not cached or had changed.", storeLabel),
+			"Reads that transferred the value, since it was not cached or had changed.", storeLabel),
 		ruleSets: counter("pushfx_rule_sets_total",
-			"Rule sets that were created for users who had none, imported, or repaired.", eventLabel),
+			"Rule sets created with the defaults, imported, or repaired.", eventLabel),
 		durability: histogram("pushfx_durability_wait_seconds",
-			"Time that a change took with its wait for replicas or a disk.", storeLabel, outcomeLabel),
+			"Duration of a change with its wait for replicas or disk.", storeLabel, outcomeLabel),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "pushfx_change_lag_seconds", Buckets: append([]float64{.0001}, append(buckets, 60, 600)...),
 			Help: "Time from a change of push rules, on any host, until a listener on this host was called.",
@@ -102,8 +98,8 @@ func New(cfg DeliveryConfig) *Metrics {
 	return m
 }
 
-// begin creates the series that alerts watch, so that their first increase shows:
-// Prometheus sees none in a series that begins with 1.
+// begin creates the series of the alerts with 0, since Prometheus sees no increase in a
+// series that begins with 1.
 func (m *Metrics) begin() {
 	stores := []string{observe.PushRules, observe.Pushers, observe.Pushkeys}
 	for _, store := range stores {
@@ -139,7 +135,7 @@ func ruleSetEvent(event observe.Event) string {
 	}
 }
 
-// Collectors returns the collectors of what every host counts.
+// Collectors returns the collectors of every host.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.operations, m.writes, m.wholeReads, m.ruleSets, m.durability, m.lag}
 }
@@ -156,7 +152,7 @@ func (m *Metrics) Begin(ctx context.Context, op *observe.Operation) (context.Con
 	}
 }
 
-// histogram returns the one of an operation with an outcome.
+// histogram returns the histogram of an operation and an outcome.
 func (m *Metrics) histogram(op *observe.Operation, outcome int) prometheus.Observer {
 	known, found := m.known.Load(op)
 	if !found {
@@ -210,8 +206,8 @@ func (m *Metrics) Took(what observe.Span, label string, took time.Duration, reac
 	}
 }
 
-// class is an outcome's place in outcomes. What an edit refuses is no failure of
-// a store. Ctx is the one that the operation began with.
+// class returns the index of an outcome in outcomes. A refusal by an edit is no failure of
+// the store. Ctx is the operation's initial context.
 func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	if o.CallerGone(ctx) {
 		return gone
@@ -230,8 +226,7 @@ func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	return refused
 }
 
-// Feed returns collectors of what a [module.Feed] has counted, which stats returns at
-// any time.
+// Feed returns the collectors of a [module.Feed], whose current counts stats returns.
 func Feed(stats func() module.FeedStats) []prometheus.Collector {
 	counter := func(name, help string, value func(module.FeedStats) int64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "pushfx_" + name, Help: help},
@@ -246,17 +241,17 @@ func Feed(stats func() module.FeedStats) []prometheus.Collector {
 			func(s module.FeedStats) int64 { return s.Received }),
 		counter("changes_notified_total", "Calls of change listeners.",
 			func(s module.FeedStats) int64 { return s.Notified }),
-		counter("changes_dropped_total", "Changes that a listener was not notified of at once because too many waited; the next recheck notifies it.",
+		counter("changes_dropped_total", "Changes dropped because too many waited for a listener; the next recheck notifies it.",
 			func(s module.FeedStats) int64 { return s.Dropped }),
-		counter("users_rechecked_total", "Users whose version was compared with the stored one, to find changes that this host did not hear of.",
+		counter("users_rechecked_total", "Comparisons of a user's version with the store, which find missed changes.",
 			func(s module.FeedStats) int64 { return s.Rechecked }),
-		counter("changes_missed_total", "Changes that this host did not hear of, and found in a recheck.",
+		counter("changes_missed_total", "Changes that the watch missed and a recheck found.",
 			func(s module.FeedStats) int64 { return s.Missed }),
 		counter("listener_panics_total", "Change listeners that panicked.",
 			func(s module.FeedStats) int64 { return s.Panics }),
-		gauge("changes_waiting", "Users whose change waits for a listener, now.",
+		gauge("changes_waiting", "Users whose change waits for a listener.",
 			func(s module.FeedStats) float64 { return float64(s.Waiting) }),
-		gauge("watching", "1 while this host hears of changes made by others, else 0.",
+		gauge("watching", "1 while this host watches the store for changes, else 0.",
 			func(s module.FeedStats) float64 {
 				if s.Watching {
 					return 1
@@ -266,8 +261,8 @@ func Feed(stats func() module.FeedStats) []prometheus.Collector {
 	}
 }
 
-// NewEvicting returns a collector of how many Redis masters may evict keys, of
-// which masters tells at any time.
+// NewEvicting returns a collector of the number of Redis masters that may evict keys, which
+// masters returns.
 func NewEvicting(masters func() int) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pushfx_evicting_masters", Help: "Redis masters that evict keys when their memory is full, which loses users' push rules.",

@@ -44,7 +44,7 @@ func TestASetIsRegisteredAsAWholeAndTakenOutAgain(t *testing.T) {
 	}
 }
 
-func TestASetThatIsTakenInPartRegistersNothing(t *testing.T) {
+func TestAPartlyRegisteredSetIsNotRegistered(t *testing.T) {
 	t.Parallel()
 	registry := prometheus.NewRegistry()
 	foreign := metrics.NewEvicting(func() int { return 7 })

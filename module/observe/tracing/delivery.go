@@ -27,9 +27,8 @@ func (t *Tracing) Traceparent(ctx context.Context) string {
 	return carrier[traceparentField]
 }
 
-// BeginPost implements [observe.Observer]. The span that handed the notification
-// over is also its parent, as semantic conventions have it for a single message:
-// so whoever sampled that gets both.
+// BeginPost implements [observe.Observer]. The span of the handover is also the parent, as
+// in the semantic conventions for a single message, so both have the same sampling.
 func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(string, int)) {
 	ctx, endNext := t.Observer.BeginPost(ctx, gateway, traceparent)
 	remote := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparentField: traceparent})

@@ -1,5 +1,5 @@
-// Package tracing traces what the module does, with OpenTelemetry; its API may change
-// at any time.
+// Package tracing provides the module's OpenTelemetry traces; its API may change at any
+// time.
 package tracing
 
 import (
@@ -16,18 +16,18 @@ import (
 
 var _ observe.Observer = (*Tracing)(nil)
 
-// Tracing is an [observe.Observer] with a span for each request and each call of
-// delivery, one below it for each operation of a store, and one for each request to a
-// push gateway whose notification was handed over in a sampled span. It continues the
-// trace in the context, if there is one. Attributes follow the semantic conventions for
-// HTTP servers and databases; none tells of a user, a rule, a pushkey or a key. All else
-// goes to the observer in it. It is safe for concurrent use.
+// Tracing is an [observe.Observer] that creates spans: for each request and each call of
+// delivery, below these for each operation of a store, and for each request to a push
+// gateway if the handover was sampled. It continues the trace of the context. Attributes
+// follow the semantic conventions for HTTP servers and databases, and contain no user,
+// rule, pushkey or key. Other reports go to the embedded observer. It is safe for
+// concurrent use.
 type Tracing struct {
 	observe.Observer
 	tracer trace.Tracer
 }
 
-// New returns tracing with a provider, which stays the caller's, that passes all on.
+// New returns tracing with a provider, which the caller shuts down.
 func New(provider trace.TracerProvider, next observe.Observer) *Tracing {
 	return &Tracing{next, provider.Tracer("github.com/pushfx/pushfx")}
 }
@@ -55,7 +55,7 @@ func endSpan(ctx context.Context, span trace.Span, op *observe.Operation, o obse
 		span.SetAttributes(attribute.Int("http.response.status_code", o.Status))
 	}
 	if failed(op, o) {
-		kind := string(fault.KindOf(o.Err)) // its text may tell of a user
+		kind := string(fault.KindOf(o.Err)) // the text may contain a user
 		span.SetAttributes(attribute.String("error.type", kind))
 		span.SetStatus(codes.Error, kind)
 	}
@@ -80,7 +80,7 @@ func describe(op *observe.Operation) (name string, options []trace.SpanStartOpti
 	}
 }
 
-// failed tells what is the server's fault from what is the client's.
+// failed reports whether the server failed, not the client.
 func failed(op *observe.Operation, o observe.Outcome) bool {
 	switch op.Kind {
 	case observe.Request:
@@ -88,6 +88,6 @@ func failed(op *observe.Operation, o observe.Outcome) bool {
 	case observe.Call:
 		return o.Err != nil
 	}
-	kind := fault.KindOf(o.Err) // what else there is was refused
+	kind := fault.KindOf(o.Err) // other kinds are refusals
 	return kind == fault.Unavailable || kind == fault.Database
 }
