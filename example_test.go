@@ -65,7 +65,7 @@ func ExampleNew() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := push.Check(ctx); err != nil { // Redis answers, and can do what is asked of it
+	if err := push.Check(ctx); err != nil { // Redis answers and is suitable
 		log.Fatal(err)
 	}
 	go push.Run(ctx) // until the host stops
@@ -76,12 +76,12 @@ func ExampleNew() {
 			matrix.ServeHTTP(w, r)
 			return
 		}
-		serveOther(w, r) // login, sync and all the rest
+		serveOther(w, r) // login, sync and other endpoints
 	})
 }
 
-// The host's accounts and listeners are built of the module's services: the host gives
-// a struct whose fields it sets later.
+// If the host's accounts and listeners use the module's services, the host passes a
+// struct and sets its fields later.
 func ExampleOptions() {
 	host := &seams{}
 	push, err := pushfx.New(newCluster(), pushfx.DefaultConfig(), pushfx.Options{
@@ -95,10 +95,10 @@ func ExampleOptions() {
 	host.Accounts, host.ChangeListener, host.ImportSource = server, server, server
 	host.Unread, host.Attention = server, server
 
-	go push.Run(context.Background()) // after that, as the first request
+	go push.Run(context.Background()) // after the fields are set; likewise the first request
 }
 
-// With fx an invoke sets the fields: it runs before the start.
+// With fx an fx.Invoke sets the fields, before the start.
 func ExampleModule() {
 	host := &seams{}
 	fx.New(
@@ -109,8 +109,8 @@ func ExampleModule() {
 	).Run()
 }
 
-// seams are the host's, empty until it has built them. They have no BulkAccounts unless
-// the struct has it, too.
+// seams are the host's interfaces, nil until the host has built them. Without
+// BulkAccounts in the struct, it has none.
 type seams struct {
 	module.Accounts
 	module.ImportSource
@@ -119,7 +119,7 @@ type seams struct {
 	module.Attention
 }
 
-// newServer builds what the module asks, and what asks the module.
+// newServer builds the host with the module's services.
 func newServer(module.HostService, module.SyncService) *server { return &server{} }
 
 // server stands for the host.
@@ -128,7 +128,7 @@ type server struct{ seams }
 // serveOther stands for the host's own endpoints.
 func serveOther(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusTeapot) }
 
-// authenticate is the host's own.
+// authenticate is the host's authentication.
 func authenticate(r *http.Request) (handlers.Requester, error) {
 	if r.Header.Get("Authorization") != "Bearer token" {
 		return handlers.Requester{}, handlers.ErrMissingToken
@@ -183,7 +183,7 @@ func newWaker() *waker { return &waker{} }
 
 func (*waker) PushRulesChanged(_ context.Context, user mxid.UserID, version int64) {}
 
-// sessions tells who is logged in.
+// sessions reports which devices are logged in.
 type sessions struct{}
 
 func newSessions() *sessions { return &sessions{} }
@@ -194,8 +194,7 @@ func (*sessions) LoggedIn(_ context.Context, user mxid.UserID, device string) (b
 
 func newTracers() trace.TracerProvider { return noop.NewTracerProvider() }
 
-// Options are set by decorating the config. Without fx, change what
-// DefaultConfig returns.
+// A decorator changes the config. Without fx, change the result of DefaultConfig.
 func ExampleConfig() {
 	_ = fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		c.Redis.KeyPrefix = "hs1:"
@@ -216,7 +215,7 @@ func ExampleConfig_features() {
 	}
 }
 
-// Default rules of the host's own stand beside those of the specification.
+// Additional default rules of the host.
 func ExampleConfig_defaultRules() {
 	_ = fx.Decorate(func(c pushfx.Config) pushfx.Config {
 		c.DefaultRules = append(c.DefaultRules, pushrule.DefaultRule{

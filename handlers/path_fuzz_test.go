@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// asked is a service that takes down which rule it was asked for.
+// asked is a service that records the requested rule.
 type asked struct {
 	module.RuleService
 	rules *[]string
@@ -28,9 +28,8 @@ func (a asked) Rule(_ context.Context, _ mxid.UserID, kind pushrule.Kind, id str
 	return pushrule.Rule{ID: id}, nil
 }
 
-// FuzzPathID holds that a rule id arrives decoded exactly once, whatever stands
-// in the path of a request as it comes over the wire, and that what is no id
-// reaches nobody.
+// FuzzPathID checks that a rule id is decoded exactly once for every request path, and
+// that an invalid id does not reach the service.
 func FuzzPathID(f *testing.F) {
 	for _, segment := range []string{
 		"a", "%21a%3Ab", "100%25", "%2523", "%2F", "a%2fb", "a/b", "..", ".", "%2e%2e", "a%", "%zz", "%00", "%ff", "a%20b", "a+b",
@@ -68,7 +67,7 @@ func FuzzPathID(f *testing.F) {
 	})
 }
 
-// Enabled and actions are asked for by longer paths.
+// Enabled and actions have longer paths.
 func (a asked) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
 	return true, nil
 }

@@ -8,8 +8,7 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// A parameter comes out of a real router decoded exactly once, whether or not
-// the URL has a raw path.
+// A real router's parameter is decoded exactly once, with and without a raw path.
 func TestPathParam(t *testing.T) {
 	t.Parallel()
 	const badEscape = "Invalid percent-encoding in the path."
@@ -44,8 +43,7 @@ func TestPathParam(t *testing.T) {
 		})
 	}
 
-	// No HTTP server lets a bad escape through; a host that rewrites the raw
-	// path may.
+	// HTTP servers refuse bad escapes, but a host may rewrite the raw path.
 	for _, raw := range []string{"%", "%2", "%zz", "a%u0041"} {
 		request := httptest.NewRequest(http.MethodGet, "/", nil)
 		request.URL.RawPath = "/" + raw

@@ -31,8 +31,7 @@ func newServer(t testing.TB, log *zap.Logger) *Server {
 	return s
 }
 
-// The host may strip what stands before the routes, so that the path does not
-// tell the dialect.
+// The host may strip the prefix, so the path does not determine the dialect.
 func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 	t.Parallel()
 	for dialect, want := range map[Dialect]string{V3: `{}`, R0: `{"global":{}}`} {
@@ -50,8 +49,7 @@ func TestTheDialectIsTheOneThatTheRoutesWereMountedWith(t *testing.T) {
 	}
 }
 
-// The middleware of Register asks for credentials where something is served,
-// and nowhere else.
+// The middleware of Register runs for served routes only.
 func TestAnUnknownPathIsNotFoundForEveryone(t *testing.T) {
 	t.Parallel()
 	rules := newServer(t, zap.NewNop()).PushRules(rulesFunc{})
@@ -78,8 +76,7 @@ func TestAnUnknownPathIsNotFoundForEveryone(t *testing.T) {
 	}
 }
 
-// rulesFunc and pushersFunc are services of which only the reads of the whole
-// are called.
+// rulesFunc and pushersFunc are services with a whole-set read only.
 type (
 	rulesFunc struct {
 		module.RuleService
@@ -100,8 +97,8 @@ func (f pushersFunc) List(ctx context.Context, user mxid.UserID) (pusher.List, e
 	return f.read(ctx, user)
 }
 
-// serveRules answers a request with the push rule routes alone, mounted at
-// prefix behind the middleware.
+// serveRules answers a request with the push rule routes, mounted at prefix behind the
+// middleware.
 func serveRules(
 	t *testing.T, log *zap.Logger, read func(context.Context) (pushrule.Ruleset, error),
 	request *http.Request, middleware ...echo.MiddlewareFunc,
@@ -142,7 +139,7 @@ func TestMountedWithoutMiddleware(t *testing.T) {
 	}
 }
 
-// Each error of the server is logged once, with its cause; nothing else is.
+// Each error of the server is logged once with its cause. Other errors are not logged.
 func TestLogging(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(context.Background())
@@ -204,8 +201,7 @@ func TestServicesGetADeadline(t *testing.T) {
 	serveRules(t, zap.NewNop(), rules, httptest.NewRequest(http.MethodGet, allRules, nil), asAlice)
 }
 
-// The host keeps what is its own: its error handler, its other routes, its
-// answer to paths outside our two trees.
+// The host's error handler, its other routes and its other paths stay unchanged.
 func TestRegisterLeavesTheHostAlone(t *testing.T) {
 	t.Parallel()
 	server := newServer(t, zap.NewNop())
@@ -247,7 +243,7 @@ func TestRegisterLeavesTheHostAlone(t *testing.T) {
 	}
 }
 
-// A body that does not arrive whole is the client's fault and stores nothing.
+// An incomplete body is the client's fault and stores nothing.
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	request := httptest.NewRequest(http.MethodPut, allRules+"global/room/a/enabled", brokenBody{})

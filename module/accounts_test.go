@@ -13,8 +13,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// ledger is accounts that know which sessions are gone, and about which users
-// they cannot be asked. They count the calls.
+// ledger is accounts with known ended sessions, and with users for which calls fail.
+// It counts the calls.
 type ledger struct {
 	gone   []module.Session
 	broken []mxid.UserID
@@ -39,8 +39,7 @@ func (l *ledger) answer(session module.Session) (bool, error) {
 	return !slices.Contains(l.gone, session), nil
 }
 
-// bulkLedger is a ledger that is asked about many at once. It says nothing about
-// a user of whom it does not know.
+// bulkLedger is a ledger with bulk calls. It returns no result for unknown users.
 type bulkLedger struct {
 	*ledger
 	unknown mxid.UserID
@@ -117,8 +116,8 @@ func TestWithoutPushersAccountsAreNotAsked(t *testing.T) {
 	}
 }
 
-// A logout whose removal fails is made up for at the next login, and nothing is
-// sent to the device meanwhile.
+// The next login repairs a logout whose removal failed, and the device gets no
+// notifications in between.
 func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 	t.Parallel()
 	m, l := newMemory(), &ledger{}
@@ -134,7 +133,7 @@ func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 		t.Errorf("%d pushers are to be notified", list.Len())
 	}
 	l.asked = nil
-	// NEW has logged in since the host has read which devices are live.
+	// NEW has logged in since the host read the live devices.
 	if err := host.RetainDevicePushers(t.Context(), alice, "PHONE"); err != nil {
 		t.Fatal(err)
 	}
@@ -150,8 +149,8 @@ func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 	}
 }
 
-// A device that was gone logs in again and sets its pusher while the pushers of
-// all devices that are gone are removed: what it has set stays.
+// A device logs in again and sets its pusher during the removal of pushers of ended
+// devices: its pusher stays.
 func TestRetainingKeepsPushersThatAreSetMeantime(t *testing.T) {
 	t.Parallel()
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {

@@ -16,12 +16,12 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// hostOf returns the host's service on stores, without push rules.
+// hostOf returns the host's service on stores without push rules.
 func hostOf(c caller, options module.Options) module.HostService {
 	return hostOn(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, options)
 }
 
-// ownPusher returns a pusher of a kind and device with a pushkey of its own.
+// ownPusher returns a pusher with a unique pushkey for a kind and device.
 func ownPusher(pushkey string, kind pusher.Kind, device string) pusher.Pusher {
 	p := pusherOf("en")
 	p.Pushkey, p.Kind, p.Device = pushkey, kind, device
@@ -120,8 +120,8 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 	}
 }
 
-// A desktop turns the phone's pusher off: it posts what GET gave, with one member
-// changed. The pusher stays the phone's.
+// A desktop turns the phone's pusher off: it posts the pusher from GET with one
+// changed member. The pusher stays the phone's.
 func TestSettingOnlyEnabledKeepsTheDevice(t *testing.T) {
 	t.Parallel()
 	with := func(p pusher.Pusher, name, value string) pusher.Pusher {
@@ -138,7 +138,7 @@ func TestSettingOnlyEnabledKeepsTheDevice(t *testing.T) {
 	}
 	for name, test := range map[string]struct {
 		stored, set pusher.Pusher
-		device      string // whose it is then
+		device      string // the device afterwards
 	}{
 		"off":               {phone, off, "PHONE"},
 		"off, with MSC3881": {phone, with(phone, "org.matrix.msc3881.enabled", "false"), "PHONE"},
@@ -185,11 +185,10 @@ func TestSettingOnlyEnabledKeepsTheDevice(t *testing.T) {
 	}
 }
 
-// accounts knows one user and the user's tablet, as the host does on its way
-// to where it keeps them.
+// accounts knows one user and the user's tablet.
 type accounts struct {
 	c    caller
-	gone *string // what is gone by now; empty if nothing is
+	gone *string // the ended session, or empty
 }
 
 const (
@@ -207,7 +206,7 @@ func (a accounts) LoggedIn(_ context.Context, _ mxid.UserID, device string) (boo
 	return *a.gone != theUser && (*a.gone == "" || device != "TABLET"), nil
 }
 
-// end is the host that ends the tablet or the user.
+// end ends the session of the tablet or the user.
 func (a accounts) end(what string) error {
 	if err := a.c.wait(turn{accountsTurn, true}); err != nil {
 		return err
@@ -220,8 +219,7 @@ func usualWith(a module.Accounts) module.Options {
 	return module.Options{Policy: policyWithMail(), Accounts: a}
 }
 
-// idleFeed returns a feed that does not run: nothing but the requests of a test
-// asks for the rules.
+// idleFeed returns a feed that does not run, so only requests of the test read rules.
 func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	t.Helper()
 	feed, err := module.NewFeed(rules, module.DefaultFeedConfig(), nil)
@@ -231,13 +229,12 @@ func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	return feed
 }
 
-// forgetful returns the host's service on stores and on rules.
+// forgetful returns the host's service on stores and rules.
 func forgetful(c caller, rules *ruleMemory, feed *module.Feed) module.HostService {
 	return hostOn(module.Stores{Rules: ruleCaller{rules, c}, Pushers: c, Pushkeys: c.index()}, feed, usual())
 }
 
-// farewell is alice's tablet that sets a pusher while the host ends the tablet,
-// or alice.
+// farewell lets alice's tablet set a pusher while the host ends the tablet or alice.
 type farewell struct {
 	before []act
 	set    pusher.Pusher
@@ -287,7 +284,7 @@ func TestAPusherSetDuringALogoutIsRemoved(t *testing.T) {
 	}
 }
 
-// play plays it in one order, and counts the answer.
+// play runs it in one order, and counts the result.
 func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int) {
 	t.Helper()
 	m, gone := newMemory(), ""
@@ -296,7 +293,7 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 		return module.NewService(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, usualWith(accounts{c, &gone})).Pushers().Set(ctx, alice, f.set, f.others)
 	}
 	named := func() {
-		if f.ends != theUser { // whose claims go first
+		if f.ends != theUser { // claims of a user are removed first
 			m.wantNamed(t)
 		}
 	}
@@ -316,8 +313,8 @@ func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int
 	m.wantCleanIndex(t, nil)
 }
 
-// Two requests of the tablet set its pusher while the host ends the tablet: the
-// second may find that of the first, and renews it without asking who is logged in.
+// Two requests of the tablet set its pusher while the host ends the tablet. The second
+// may find the first one's pusher, and renews it without asking the accounts.
 func TestAPusherRenewedDuringALogoutIsRemoved(t *testing.T) {
 	t.Parallel()
 	const orders = 3000
@@ -358,7 +355,7 @@ func TestAPusherRenewedDuringALogoutIsRemoved(t *testing.T) {
 	}
 }
 
-// countedAccounts count how often they are asked.
+// countedAccounts count the calls.
 type countedAccounts struct {
 	accounts
 	asked *int
@@ -369,8 +366,8 @@ func (a countedAccounts) LoggedIn(ctx context.Context, user mxid.UserID, device 
 	return a.accounts.LoggedIn(ctx, user, device)
 }
 
-// lateRenewal is accounts for which the tablet is gone. While they are asked for the
-// first time, a request of the tablet from before renews its pusher.
+// lateRenewal is accounts without the tablet. During their first call, an earlier
+// request of the tablet renews its pusher.
 type lateRenewal struct {
 	renew func()
 	asked int
@@ -402,7 +399,7 @@ func TestTheHostIsAskedAgainAboutARenewedPusher(t *testing.T) {
 	}
 }
 
-// end is the host that ends what is to end.
+// end ends the session.
 func (f farewell) end(t *testing.T, gone *string) request {
 	rules := rulesOf(module.Content{})
 	feed := idleFeed(t, rules)
@@ -421,8 +418,8 @@ func (f farewell) end(t *testing.T, gone *string) request {
 	}
 }
 
-// owners returns who owns the pushkey in the end: others only where alice has
-// not taken it from them.
+// owners returns the final owners of the pushkey: other users only if alice has not
+// taken it.
 func (f farewell) owners(answer error) []mxid.UserID {
 	before := scenario{before: f.before}.owners()[0]
 	switch {
@@ -455,7 +452,7 @@ func TestFailingAccountsAreUnavailable(t *testing.T) {
 	}
 }
 
-// ruleCaller is the way of a request to the rules of a user.
+// ruleCaller is a request's access to a user's rules.
 type ruleCaller struct {
 	*ruleMemory
 	c caller
@@ -511,8 +508,8 @@ func TestRulesCreatedWhileTheUserIsForgottenAreRemoved(t *testing.T) {
 	}
 }
 
-// playFirstRead has a user's rules read while the user is forgotten, in one
-// order, and counts the answer.
+// playFirstRead reads a user's rules while the user is forgotten, in one order, and
+// counts the result.
 func playFirstRead(t *testing.T, before module.Content, choose func(int) int, answers map[error]int) {
 	t.Helper()
 	m, rules, gone := newMemory(), rulesOf(before), ""
@@ -572,7 +569,7 @@ func TestRepeatingForgetUserFinishesIt(t *testing.T) {
 	})
 }
 
-// unreadable is a memory where the pushers or the claims cannot be read.
+// unreadable is a memory with unreadable pushers or claims.
 type unreadable struct{ *memory }
 
 var errUnreadable = pusher.Unreadable(errors.New("it is damaged"))

@@ -14,8 +14,8 @@ import (
 
 var errMailDown = errors.New("the host cannot look")
 
-// mailServices returns the services of a host that sends mail: an address is the
-// user's if it is among theirs, and nobody can tell of carol's.
+// mailServices returns the services of a host that sends mail. It confirms the listed
+// addresses of each user, and fails for carol.
 func mailServices(t *testing.T, m *memory, addresses map[mxid.UserID][]string) *module.Service {
 	t.Helper()
 	policy := pusher.DefaultPolicy()
@@ -37,10 +37,10 @@ func TestAnEmailPusherNeedsAConfirmedAddress(t *testing.T) {
 		user mxid.UserID
 		want error
 	}{
-		"theirs":            {alice, nil},
-		"somebody else's":   {bob, pusher.ErrAddress},
-		"nobody can tell":   {carol, errMailDown},
-		"without addresses": {dave, pusher.ErrAddress},
+		"theirs":                 {alice, nil},
+		"somebody else's":        {bob, pusher.ErrAddress},
+		"the confirmation fails": {carol, errMailDown},
+		"without addresses":      {dave, pusher.ErrAddress},
 	} {
 		m := newMemory()
 		s := mailServices(t, m, map[mxid.UserID][]string{alice: {"a@example.org"}, bob: {"b@example.org"}})
@@ -88,7 +88,7 @@ func TestSettingAnEmailPusherRemovesNoOther(t *testing.T) {
 	}
 }
 
-// A host that sends no mail any more still has pushers of kind email.
+// A host that no longer sends mail may have stored pushers of kind email.
 func TestStoredEmailPushersStay(t *testing.T) {
 	t.Parallel()
 	m := newMemory()

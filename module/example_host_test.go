@@ -49,7 +49,7 @@ func (h *homeserver) deactivated(ctx context.Context, user mxid.UserID) {
 	h.logFailed("deactivation", user, h.push.ForgetUser(ctx, user))
 }
 
-// logFailed logs an error that the client must not see.
+// logFailed logs an error that must not reach the client.
 func (h *homeserver) logFailed(at string, user mxid.UserID, err error) {
 	if err != nil {
 		h.log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))

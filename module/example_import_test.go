@@ -14,8 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Users move in from the host's own tables: one by one at their first use, or all
-// of them by a loop.
+// Importing users from the host's own tables: at their first use, or all at once.
 func ExampleImportSource() {
 	tables := &oldTables{}
 	_ = fx.Options(
@@ -28,7 +27,7 @@ func ExampleImportSource() {
 	}
 }
 
-// oldTables are where the host kept push rules and pushers before.
+// oldTables are the host's former tables of push rules and pushers.
 type oldTables struct{ db *sql.DB }
 
 func newOldTables() *oldTables { return &oldTables{} }
@@ -72,14 +71,14 @@ func (o *oldTables) Forget(ctx context.Context, user mxid.UserID) error {
 	return errors.Join(rulesErr, pushersErr)
 }
 
-// mover moves users in.
+// mover imports users.
 type mover struct {
 	push module.HostService
 	old  module.ImportSource
 	db   *sql.DB
 }
 
-// moveAll moves users in who are not marked yet, so that it can be repeated.
+// moveAll imports users who are not marked yet, so it can be repeated.
 func (m *mover) moveAll(ctx context.Context, users []mxid.UserID) error {
 	for _, user := range users {
 		err := m.moveIn(ctx, user)

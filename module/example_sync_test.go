@@ -25,8 +25,8 @@ type syncEndpoint struct {
 	log     *zap.Logger
 }
 
-// pushRules returns the event for a sync whose token has since in it, 0 at the first
-// sync, and what the next token has in its place. Ctx is that of the request.
+// pushRules returns the event for a sync with the module's token since, 0 at the first
+// sync, and the next token. Ctx is the context of the request.
 func (s *syncEndpoint) pushRules(
 	ctx context.Context, user mxid.UserID, since int64, timeout time.Duration,
 ) (event []byte, next int64) {
@@ -34,7 +34,7 @@ func (s *syncEndpoint) pushRules(
 	defer timer.Stop()
 	for {
 		update, err := s.changes.Since(ctx, user, since)
-		if err != nil { // the token stays, so that the rules are sent later
+		if err != nil { // the token stays the same, so a later sync sends the rules
 			s.log.Warn("push: a sync without push rules", zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))
 		}
 		if update.New {

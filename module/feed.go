@@ -18,7 +18,7 @@ import (
 // that the watch missed, from checks of the store. It reads versions only, never rules. It
 // is safe for concurrent use. Changes wait unless [Feed.Run] runs.
 //
-// It keeps the last observed version v of each user who syncs here or whose compiled rules
+// It keeps the last observed version v of each user with syncs here or whose compiled rules
 // it caches ([Feed.KeepRules]), and for a while of other users, in one of these states:
 //
 //	state      reason                             v observed again  a greater version  a smaller version

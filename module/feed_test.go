@@ -21,23 +21,22 @@ import (
 	"github.com/pushfx/pushfx/module/storetest"
 )
 
-// shared is a rule store of several hosts in memory: versions are 1, 2, 3 and
-// so on over all users. Nothing is hinted at of its own accord: a test says
-// what the watch hears.
+// shared is an in-memory rule store of several hosts. Versions are 1, 2, 3 and so on
+// over all users. The watch receives only the changes that a test publishes.
 type shared struct {
 	*storetest.Memory
-	failing  error         // of every load
-	gone     error         // what an update returns that took effect
-	refusing error         // of every watch
-	silent   bool          // a watch does not begin
+	failing  error         // the error of every load
+	gone     error         // the error of an update that took effect
+	refusing error         // the error of every watch
+	silent   bool          // watches do not begin
 	slow     time.Duration // how long a load takes
-	loaded   int           // users who were asked for
-	single   int           // of these, those by Load
+	loaded   int           // loaded users
+	single   int           // users loaded by Load
 	asked    int           // calls of LoadMany and Versions
 	loading  int           // loads that have not ended
 	watched  int           // calls of Watch
-	watch    *sharedWatch  // the one that lasts
-	meeting  *gate         // holds the loads of nobody's request
+	watch    *sharedWatch  // the present watch
+	meeting  *gate         // holds loads outside requests
 	updated  func(user mxid.UserID, version int64)
 }
 
@@ -50,12 +49,12 @@ func newShared() *shared {
 	return &shared{Memory: storetest.NewMemory()}
 }
 
-// gate lets through who holds it, one at a time, until it is open.
+// gate admits its waiters one at a time until it is open.
 type gate struct{ step chan struct{} }
 
 func newGate() *gate { return &gate{make(chan struct{})} }
 
-// next lets one through who waits, if somebody does.
+// next admits one waiter, if there is one.
 func (g *gate) next() {
 	select {
 	case g.step <- struct{}{}:
@@ -67,7 +66,7 @@ func (g *gate) open() { close(g.step) }
 
 type gateKey struct{}
 
-// pass waits for the gate of the request, if it has one.
+// pass waits for the request's gate, if any.
 func (s *shared) pass(ctx context.Context) {
 	if g, held := ctx.Value(gateKey{}).(*gate); held {
 		<-g.step
@@ -76,7 +75,7 @@ func (s *shared) pass(ctx context.Context) {
 	}
 }
 
-// load is slow before and after it reads.
+// load waits before and after it reads.
 func (s *shared) load(ctx context.Context, users []mxid.UserID) (map[mxid.UserID]module.Content, error) {
 	s.pass(ctx)
 	var half time.Duration
@@ -169,7 +168,7 @@ func (s *shared) Watch(ctx context.Context, watching func(), changed func(module
 	}
 }
 
-// change is one that another host makes, and its version.
+// change makes a change by another host, and returns its version.
 func (s *shared) change(user mxid.UserID) int64 {
 	content, err := s.update(user, func(rules *pushrule.Ruleset, _ bool) error {
 		return rules.Put(pushrule.Room, fmt.Sprint("by another ", s.Changes), pushrule.Draft{}, pushrule.Position{})
@@ -180,7 +179,7 @@ func (s *shared) change(user mxid.UserID) int64 {
 	return content.Version
 }
 
-// hint is heard by the watch, if there is one.
+// hint publishes a change to the watch, if there is one.
 func (s *shared) hint(user mxid.UserID, version int64) {
 	s.Lock()
 	w := s.watch
@@ -190,7 +189,7 @@ func (s *shared) hint(user mxid.UserID, version int64) {
 	}
 }
 
-// cut ends the watch; what is to follow says refusing.
+// cut ends the watch; refusing is the error of later ones.
 func (s *shared) cut(refusing error) {
 	s.Lock()
 	w := s.watch
@@ -201,22 +200,22 @@ func (s *shared) cut(refusing error) {
 	}
 }
 
-// set changes how the store behaves.
+// set changes the behaviour of the store.
 func (s *shared) set(change func(*shared)) {
 	s.Lock()
 	defer s.Unlock()
 	change(s)
 }
 
-// foreign is a version as a store gives it to what somebody else wrote.
+// foreign is a version that the store assigns to another program's change.
 const foreign = 1 << 62
 
-// edit is one by somebody else than the module: nothing is hinted at.
+// edit is an unpublished change by another program.
 func (s *shared) edit(user mxid.UserID, version int64) {
 	s.set(func(s *shared) { s.Contents[user] = module.Content{Rules: s.Contents[user].Rules, Version: version} })
 }
 
-// goBack has the store lose all changes of a user after a version.
+// goBack lets the store lose all changes of a user after a version.
 func (s *shared) goBack(user mxid.UserID, to module.Content) {
 	s.set(func(s *shared) { s.Contents[user] = to })
 }
@@ -232,9 +231,9 @@ var (
 	errDown = module.Unavailable(errors.New("the store is down"))
 )
 
-// recorder is a listener that keeps what it was notified of, by user.
+// recorder is a listener that records its notifications by user.
 type recorder struct {
-	do func(ctx context.Context, user mxid.UserID) // before it notes anything
+	do func(ctx context.Context, user mxid.UserID) // called before recording
 
 	mu       sync.Mutex
 	versions map[mxid.UserID][]int64
@@ -264,14 +263,14 @@ func (r *recorder) users() int {
 	return len(r.versions)
 }
 
-// instance is a host on a shared store, with what it reports.
+// instance is a host on a shared store, with its reports.
 type instance struct {
 	*module.Feed
 	t     *testing.T
 	store *shared
 	rules module.RuleService
 	sync  module.SyncService
-	end   func() // and wait
+	end   func() // ends the host and waits
 
 	compiled *match.Cache
 
@@ -279,7 +278,7 @@ type instance struct {
 	reports []string
 }
 
-// feedReports keeps what a feed reports.
+// feedReports records the reports of a feed.
 type feedReports struct {
 	observe.Observer
 	i *instance
@@ -323,8 +322,8 @@ func newInstance(
 	return i
 }
 
-// keepRules compiles a user's rules and has the feed keep them, after what follows
-// their read.
+// keepRules compiles a user's rules for the feed, and calls a function after reading
+// them.
 func (i *instance) keepRules(ctx context.Context, user mxid.UserID, then func()) {
 	i.KeepRules(ctx, []mxid.UserID{user}, func() map[mxid.UserID]*match.Entry {
 		entry, _ := i.compiled.Entry(user, i.store.content(user).Rules)
@@ -333,7 +332,7 @@ func (i *instance) keepRules(ctx context.Context, user mxid.UserID, then func())
 	})
 }
 
-// keptRules returns the rules that decide for a user, nil if they are to be read.
+// keptRules returns the cached rules of a user, or nil.
 func (i *instance) keptRules(user mxid.UserID) *match.Rules {
 	members := []match.Member{{User: user}}
 	i.FillRules(members)
@@ -361,7 +360,7 @@ func (i *instance) mustPut(user mxid.UserID, id string) {
 	}
 }
 
-// syncs is a sync, and returns the version that there is.
+// syncs runs a sync and returns the current version.
 func (i *instance) syncs(user mxid.UserID, since int64) int64 {
 	i.t.Helper()
 	update, err := i.sync.Since(i.t.Context(), user, since)
@@ -371,57 +370,57 @@ func (i *instance) syncs(user mxid.UserID, since int64) int64 {
 	return update.Token
 }
 
-// loads returns how many users were loaded since the last call.
+// loads returns the number of loaded users since the last call.
 func (s *shared) loads() (users int) {
 	s.set(func(s *shared) { users, s.loaded = s.loaded, 0 })
 	return users
 }
 
-// pastRecheck is later than the next look at the store.
+// pastRecheck is a time after the next recheck.
 const pastRecheck = 2 * time.Minute
 
 func TestListenersAreNotifiedOfChanges(t *testing.T) {
 	type steps = []step
-	type heard = []int64
+	type received = []int64
 	for _, test := range []struct {
 		name  string
-		steps steps // of a host that has seen the user's version 1
-		want  heard // versions
+		steps steps    // after the host observed version 1
+		want  received // versions
 	}{
-		{"made here", steps{putsRule("a")}, heard{2}},
-		{"made here, once", steps{putsRule("a"), rests, publishes(2)}, heard{2}},
-		{"made here, once, though heard of before", steps{publishesBeforeTheAnswer, putsRule("a")}, heard{2}},
-		{"made here, not those that change nothing", steps{putsRule("a"), putsRule("a")}, heard{2}},
-		{"made here, for a request that went away", steps{hangsUp, publishes(2)}, heard{2}},
-		{"made elsewhere", steps{elsewherePublished}, heard{2}},
-		{"made elsewhere, once", steps{elsewherePublished, publishes(2), rests, publishes(2)}, heard{2}},
-		{"made elsewhere, heard of in another order", steps{elsewhere, elsewhere, publishes(3), rests, publishes(2)}, heard{3}},
-		{"made elsewhere, heard of late", steps{elsewhere, elsewhere, publishes(2), rests, publishes(3)}, heard{2, 3}},
-		{"after a version that there is not", steps{publishes(1 << 62), rests, elsewherePublished}, heard{1 << 62, 2}},
+		{"made here", steps{putsRule("a")}, received{2}},
+		{"made here, once", steps{putsRule("a"), rests, publishes(2)}, received{2}},
+		{"made here, once, though received of before", steps{publishesBeforeTheAnswer, putsRule("a")}, received{2}},
+		{"made here, not those that change nothing", steps{putsRule("a"), putsRule("a")}, received{2}},
+		{"made here, for a request that went away", steps{hangsUp, publishes(2)}, received{2}},
+		{"made elsewhere", steps{elsewherePublished}, received{2}},
+		{"made elsewhere, once", steps{elsewherePublished, publishes(2), rests, publishes(2)}, received{2}},
+		{"made elsewhere, received of in another order", steps{elsewhere, elsewhere, publishes(3), rests, publishes(2)}, received{3}},
+		{"made elsewhere, received of late", steps{elsewhere, elsewhere, publishes(2), rests, publishes(3)}, received{2, 3}},
+		{"after a version that there is not", steps{publishes(1 << 62), rests, elsewherePublished}, received{1 << 62, 2}},
 		{"among those of somebody else", steps{
 			edits(foreign), isRechecked, elsewherePublished, rests, edits(foreign + 1), isRechecked, putsRule("a"),
-		}, heard{foreign, 2, foreign + 1, 3}},
-		{"found by a sync first", steps{elsewhere, asks(1), publishes(2)}, heard{2}},
-		{"that nobody published", steps{elsewhere, isRechecked}, heard{2}},
-		{"while nothing was watched", steps{cutOff, elsewhere, passes(time.Second)}, heard{2}},
+		}, received{foreign, 2, foreign + 1, 3}},
+		{"found by a sync first", steps{elsewhere, asks(1), publishes(2)}, received{2}},
+		{"that nobody published", steps{elsewhere, isRechecked}, received{2}},
+		{"while nothing was watched", steps{cutOff, elsewhere, passes(time.Second)}, received{2}},
 		{"while nothing was watched for long", steps{
 			cutOffForLong, passes(5 * time.Second), elsewhere, mayWatch, passes(8 * time.Second),
-		}, heard{2}},
+		}, received{2}},
 		{"while nothing was watched, soon after a long time", steps{
 			cutOffForLong, passes(time.Minute), mayWatch, passes(2 * time.Second), cutOff, elsewhere, passes(200 * time.Millisecond),
-		}, heard{2}},
+		}, received{2}},
 		{"that could not be checked when the watch began", steps{
 			cutOff, elsewhere, loadsFail, passes(time.Second), loadsWork, passes(10 * time.Second),
-		}, heard{2}},
+		}, received{2}},
 		{"that the store has lost, which could not be checked for long", steps{
 			losesChangesSince(elsewherePublished), loadsFail, passes(2 * pastRecheck), loadsWork, passes(2 * time.Second),
-		}, heard{2, 1}},
+		}, received{2, 1}},
 		{"while the user's rules cannot be read", steps{
 			isUnreadable, elsewherePublished, isRechecked, loadsWork, elsewherePublished,
-		}, heard{2, 3}},
-		{"that the store has lost", steps{losesChangesSince(elsewherePublished, rests), isRechecked}, heard{2, 1}},
-		{"after some that the store has lost", steps{losesChangesSince(elsewherePublished, rests), elsewherePublished}, heard{2, 3}},
-		{"of a user who was gone", steps{isDeleted, isRechecked, elsewherePublished}, heard{2}},
+		}, received{2, 3}},
+		{"that the store has lost", steps{losesChangesSince(elsewherePublished, rests), isRechecked}, received{2, 1}},
+		{"after some that the store has lost", steps{losesChangesSince(elsewherePublished, rests), elsewherePublished}, received{2, 3}},
+		{"of a user who was gone", steps{isDeleted, isRechecked, elsewherePublished}, received{2}},
 		{"not that a user is gone", steps{isDeleted, isRechecked}, nil},
 		{"not those of somebody else", steps{bobElsewherePublished}, nil},
 	} {
@@ -431,7 +430,7 @@ func TestListenersAreNotifiedOfChanges(t *testing.T) {
 			i.take(elsewhere, asks(0))
 			i.take(test.steps...)
 			if got := listener.of(alice); !slices.Equal(got, test.want) {
-				t.Errorf("heard of %v, want %v", got, test.want)
+				t.Errorf("received %v, want %v", got, test.want)
 			}
 		})
 	}
@@ -454,13 +453,13 @@ func TestListenersAreNotifiedOfUnknownUsers(t *testing.T) {
 			i := newInstance(t, store, asDefault, listener)
 			i.take(test.steps...)
 			if got := listener.of(alice); !slices.Equal(got, test.want) {
-				t.Errorf("heard of %v, want %v", got, test.want)
+				t.Errorf("received %v, want %v", got, test.want)
 			}
 		})
 	}
 }
 
-// inBubble runs a test with all its goroutines and time of its own.
+// inBubble runs a test with synthetic time.
 func inBubble(t *testing.T, name string, test func(*testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -477,15 +476,15 @@ func TestListenersAreNotifiedWhenTheFeedIsFull(t *testing.T) {
 		for _, user := range users {
 			store.hint(user, store.change(user))
 		}
-		i.syncs(alice, 0) // takes the only place
+		i.syncs(alice, 0) // fills the feed
 		synctest.Wait()
 		if listener.users() != len(users)+1 {
-			t.Errorf("heard of %d users, want %d", listener.users(), len(users)+1)
+			t.Errorf("received %d users, want %d", listener.users(), len(users)+1)
 		}
 	})
 }
 
-// A check is under way when its user is forgotten, and changes something.
+// A user is forgotten during a check, and then makes a change.
 func TestVersionsGrowAcrossForgettingAUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
@@ -495,14 +494,14 @@ func TestVersionsGrowAcrossForgettingAUser(t *testing.T) {
 		i.syncs(alice, 0)
 		store.hint(alice, store.change(alice))
 		store.set(func(s *shared) { s.meeting = newGate() })
-		store.hint(alice, 1) // which has the version checked
+		store.hint(alice, 1) // starts a check
 		synctest.Wait()
 		store.meeting.next() // the check reads
 		synctest.Wait()
 		free := newGate()
 		free.open()
 		ctx := context.WithValue(t.Context(), gateKey{}, free)
-		if _, err := i.sync.Since(ctx, "@bob:example.org", 0); err != nil { // takes the only place
+		if _, err := i.sync.Since(ctx, "@bob:example.org", 0); err != nil { // fills the feed
 			t.Fatal(err)
 		}
 		if err := i.rules.Put(ctx, alice, pushrule.Room, "a", pushrule.Draft{}, pushrule.Position{}); err != nil {
@@ -512,7 +511,7 @@ func TestVersionsGrowAcrossForgettingAUser(t *testing.T) {
 		store.meeting.open()
 		time.Sleep(time.Minute)
 		if got, want := listener.of(alice), []int64{2, 4}; !slices.Equal(got, want) {
-			t.Errorf("heard of %v, want %v", got, want)
+			t.Errorf("received %v, want %v", got, want)
 		}
 	})
 }
@@ -525,7 +524,7 @@ func someUsers(n int) []mxid.UserID {
 	return users
 }
 
-func TestAnUnchangedSyncDoesNotReadTheStore(t *testing.T) {
+func TestKnownVersionsDoNotReadTheStore(t *testing.T) {
 	type steps = []step
 	const nobody, aListener = 0, 1
 	for _, test := range []struct {
@@ -536,7 +535,7 @@ func TestAnUnchangedSyncDoesNotReadTheStore(t *testing.T) {
 	}{
 		{"an unknown user, for nobody", nobody, steps{bobElsewherePublished}, 0},
 		{"an unknown user", aListener, steps{bobElsewherePublished}, 0},
-		{"a change here that was heard of before", aListener, steps{publishesAgain}, 0},
+		{"a change here that was received of before", aListener, steps{publishesAgain}, 0},
 		{"a change here", aListener, steps{putsRule("b"), publishesAgain}, 0},
 		{"a change elsewhere", aListener, steps{elsewherePublished}, 0},
 		{"an old version", aListener, steps{publishes(1)}, 1},
@@ -562,7 +561,7 @@ func TestAnUnchangedSyncDoesNotReadTheStore(t *testing.T) {
 			}
 			got := listener.of(alice)
 			if test.listeners == aListener && got[len(got)-1] != store.content(alice).Version {
-				t.Errorf("heard of %v last, stored is %d", got[len(got)-1], store.content(alice).Version)
+				t.Errorf("received %v last, stored is %d", got[len(got)-1], store.content(alice).Version)
 			}
 		})
 	}
@@ -587,12 +586,12 @@ func TestManyUsersAreCheckedTogether(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		if listener.users() != len(users) || store.asked == 0 || store.asked > 4 {
-			t.Errorf("heard of %d users after %d checks, want %d after 3 or 4", listener.users(), store.asked, len(users))
+			t.Errorf("received %d users after %d checks, want %d after 3 or 4", listener.users(), store.asked, len(users))
 		}
 	})
 }
 
-// A listener that waits keeps nobody, and nothing but itself.
+// A waiting listener delays only itself.
 func TestASlowListenerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
@@ -611,7 +610,7 @@ func TestASlowListenerDelaysNoOther(t *testing.T) {
 			t.Errorf("the requests took %v", took)
 		}
 		if got := quick.of(alice); len(got) != 11 {
-			t.Errorf("another listener heard of %v, want 11 changes", got)
+			t.Errorf("another listener received %v, want 11 changes", got)
 		}
 		if got := i.Stats().Waiting; got != 1 {
 			t.Errorf("the changes of %d users wait, want 1", got)
@@ -619,7 +618,7 @@ func TestASlowListenerDelaysNoOther(t *testing.T) {
 		close(goOn)
 		synctest.Wait()
 		if got, want := slow.of(alice), []int64{1, 11}; !slices.Equal(got, want) {
-			t.Errorf("it heard of %v, want %v", got, want)
+			t.Errorf("it received %v, want %v", got, want)
 		}
 	})
 }
@@ -640,7 +639,7 @@ func TestADroppedChangeIsCountedAndNotifiedLater(t *testing.T) {
 			users := someUsers(1 + module.DefaultFeedConfig().MaxQueued + 3)
 			for n, user := range users {
 				change(i, user)
-				if n%100 == 0 { // before more are hinted at than may wait
+				if n%100 == 0 { // before the queue is full
 					synctest.Wait()
 				}
 			}
@@ -652,7 +651,7 @@ func TestADroppedChangeIsCountedAndNotifiedLater(t *testing.T) {
 			close(goOn)
 			time.Sleep(pastRecheck)
 			if got := slow.users(); got != len(users) {
-				t.Errorf("it heard of %d users, want %d", got, len(users))
+				t.Errorf("it received %d users, want %d", got, len(users))
 			}
 		})
 	}
@@ -675,7 +674,7 @@ func TestDroppedChangesAreCountedAndRepaired(t *testing.T) {
 		close(goOn)
 		time.Sleep(3 * pastRecheck)
 		if got := listener.users(); got != len(users) {
-			t.Errorf("heard of %d users, want %d", got, len(users))
+			t.Errorf("received %d users, want %d", got, len(users))
 		}
 	})
 }
@@ -699,10 +698,10 @@ func TestAPanickingListenerAffectsNoOther(t *testing.T) {
 		i.mustPut(alice, "b")
 		synctest.Wait()
 		if got, want := nervous.of(alice), []int64{3}; !slices.Equal(got, want) {
-			t.Errorf("after its panics it heard of %v, want %v", got, want)
+			t.Errorf("after its panics it received %v, want %v", got, want)
 		}
 		if got, want := calm.of(alice), []int64{1, 2, 3}; !slices.Equal(got, want) {
-			t.Errorf("the other heard of %v, want %v", got, want)
+			t.Errorf("the other received %v, want %v", got, want)
 		}
 		if s := i.Stats(); s.Panics != 2 || s.Notified != 6 {
 			t.Errorf("got %+v, want 2 panics in 6 calls", s)
@@ -797,7 +796,7 @@ func TestChangesBeforeRunAreNotifiedByIt(t *testing.T) {
 		synctest.Wait()
 		cancel()
 		if got, want := listener.of(alice), []int64{1}; !slices.Equal(got, want) {
-			t.Errorf("heard of %v, want %v", got, want)
+			t.Errorf("received %v, want %v", got, want)
 		}
 	})
 }
@@ -812,8 +811,7 @@ func TestFeedConfigErrorsNameTheField(t *testing.T) {
 	}
 }
 
-// course is what happens in one order of the steps of several parties: each
-// step is one call.
+// course runs the steps of several parties in one order; each step is one call.
 type course struct {
 	*instance
 	listener *recorder
@@ -822,7 +820,7 @@ type course struct {
 	working  sync.WaitGroup
 }
 
-// goes begins a request that is held by a gate, and returns what lets it on.
+// goes starts a request that waits at a gate, and returns the function that admits it.
 func (c *course) goes(do func(ctx context.Context)) (begin, next func()) {
 	g := newGate()
 	c.gates = append(c.gates, g)
@@ -832,7 +830,7 @@ func (c *course) goes(do func(ctx context.Context)) (begin, next func()) {
 	return begin, g.next
 }
 
-// another is a change by another host, and the hint at it.
+// another is a change by another host, and its message.
 func another(c *course) []func() {
 	var version int64
 	return []func(){
@@ -841,7 +839,7 @@ func another(c *course) []func() {
 	}
 }
 
-// own is a change by this host: it is stored, listener, and hinted at.
+// own is a change by this host: stored, notified, published.
 func own(c *course) []func() {
 	begin, next := c.goes(func(ctx context.Context) {
 		if err := c.rules.Put(ctx, alice, pushrule.Room, "own", pushrule.Draft{}, pushrule.Position{}); err != nil {
@@ -862,7 +860,7 @@ func own(c *course) []func() {
 	}
 }
 
-// reader is a first sync: it begins, it reads, it takes in what it read.
+// reader is a first sync: it begins, reads, and records the version.
 func reader(c *course) []func() {
 	begin, next := c.goes(func(ctx context.Context) {
 		if _, err := c.sync.Since(ctx, alice, 0); err != nil {
@@ -872,8 +870,8 @@ func reader(c *course) []func() {
 	return []func(){begin, next, next}
 }
 
-// decider compiles the rules for deciding: it begins, it reads the version, it reads
-// the rules, it keeps them.
+// decider compiles rules: it begins, reads the version, reads the rules, and caches
+// them.
 func decider(c *course) []func() {
 	var g *gate
 	begin, next := c.goes(func(ctx context.Context) {
@@ -883,20 +881,20 @@ func decider(c *course) []func() {
 	return []func(){begin, next, next, next}
 }
 
-// late is a hint that comes after later ones, unless it comes first: the version
+// late is a message that arrives after later ones, unless it comes first: the version
 // is checked.
 func late(c *course) []func() {
 	return []func(){func() { c.store.hint(alice, 1) }}
 }
 
-// answers lets a check read, and take in what it read.
+// answers lets a check read and record the version.
 func answers(c *course) []func() {
 	c.store.set(func(s *shared) { s.meeting = newGate() })
 	c.gates = append(c.gates, c.store.meeting)
 	return []func(){c.store.meeting.next, c.store.meeting.next}
 }
 
-// lostWatch is a watch that ends and begins anew.
+// lostWatch ends the watch and starts it again.
 func lostWatch(c *course) []func() {
 	return []func(){
 		func() { c.store.cut(nil) },
@@ -904,8 +902,8 @@ func lostWatch(c *course) []func() {
 	}
 }
 
-// Whatever the order: in the end the listener knows what is stored, and so does
-// who syncs, without a look at what may have got lost.
+// In every order, the listener and syncs end with the stored version, without a
+// recheck.
 func TestEveryOrderOfEventsEndsWithTheNewestVersion(t *testing.T) {
 	for name, parties := range map[string][]func(*course) []func(){
 		"a change elsewhere and two syncs":         {another, reader, reader},
@@ -926,7 +924,7 @@ func TestEveryOrderOfEventsEndsWithTheNewestVersion(t *testing.T) {
 	} {
 		for _, known := range []bool{true, false} {
 			if !known && strings.Contains(name, "lost") {
-				continue // who has never been here is not looked after
+				continue // unknown users are not tracked
 			}
 			t.Run(fmt.Sprintf("%s, known %t", name, known), func(t *testing.T) {
 				t.Parallel()
@@ -963,9 +961,9 @@ func (c *course) run(order []int) {
 	}
 	c.working.Wait()
 	synctest.Wait()
-	heard, stored := c.listener.of(alice), c.store.content(alice).Version
-	if len(heard) == 0 || heard[len(heard)-1] != stored || !slices.IsSorted(heard) {
-		c.t.Errorf("order %v: heard of %v, stored is %d", order, heard, stored)
+	received, stored := c.listener.of(alice), c.store.content(alice).Version
+	if len(received) == 0 || received[len(received)-1] != stored || !slices.IsSorted(received) {
+		c.t.Errorf("order %v: received %v, stored is %d", order, received, stored)
 	}
 	if got := c.syncs(alice, 1); got != stored {
 		c.t.Errorf("order %v: a sync gets version %d, stored is %d", order, got, stored)
@@ -990,7 +988,7 @@ func lengths(parties []func(*course) []func()) []int {
 	return lengths
 }
 
-// interleave visits every order of so many steps of each party.
+// interleave visits every order of the given numbers of steps.
 func interleave(left []int, visit func(order []int)) {
 	var extend func(order []int)
 	extend = func(order []int) {
@@ -1014,11 +1012,11 @@ func interleave(left []int, visit func(order []int)) {
 type chance struct {
 	*instance
 	random    *rand.Rand
-	edited    bool // somebody else writes, too: versions do not grow
+	edited    bool // another program writes, so versions may go back
 	users     []mxid.UserID
 	tokens    map[mxid.UserID]int64
 	listeners []*recorder
-	later     []func() // hints that come late
+	later     []func() // late messages
 }
 
 func (c *chance) step() {
@@ -1030,11 +1028,11 @@ func (c *chance) step() {
 	switch c.random.IntN(12) {
 	case 0, 1:
 		_ = c.put(user, fmt.Sprint(c.random.Int()))
-		c.hear(user, c.store.content(user).Version)
+		c.receive(user, c.store.content(user).Version)
 	case 2, 3, 4:
-		c.hear(user, c.store.change(user))
+		c.receive(user, c.store.change(user))
 	case 5, 6, 7:
-		update, _ := c.sync.Since(c.t.Context(), user, c.tokens[user]) // whose token stays with an error
+		update, _ := c.sync.Since(c.t.Context(), user, c.tokens[user]) // an error keeps the token
 		c.tokens[user] = update.Token
 	case 8:
 		c.store.set(func(s *shared) { s.failing = nil })
@@ -1050,8 +1048,8 @@ func (c *chance) step() {
 	}
 }
 
-// hear has a hint come now, later, twice, or not at all.
-func (c *chance) hear(user mxid.UserID, version int64) {
+// receive publishes a message now, later, twice, or never.
+func (c *chance) receive(user mxid.UserID, version int64) {
 	hint := func() { c.store.hint(user, version) }
 	switch c.random.IntN(5) {
 	case 0:
@@ -1094,7 +1092,7 @@ func TestRandomEventsKeepVersionsGrowingAndNotifyTheLast(t *testing.T) {
 					wait := time.Duration(random.IntN(300)) * time.Millisecond
 					working.Go(func() { c.keepRules(t.Context(), user, func() { time.Sleep(wait) }) })
 				}
-				if random.IntN(10) == 0 { // a sync that the others overtake
+				if random.IntN(10) == 0 { // a sync that other events overtake
 					working.Go(func() { _, _ = c.sync.Since(t.Context(), user, 1) })
 				}
 			}
@@ -1110,9 +1108,9 @@ func (c *chance) check() {
 	for _, user := range c.users {
 		stored := c.store.content(user).Version
 		for n, e := range c.listeners {
-			heard := e.of(user)
-			if !c.edited && !slices.IsSorted(heard) || len(heard) == 0 || heard[len(heard)-1] != stored {
-				c.t.Errorf("listener %d heard of %v, stored is %d", n, heard, stored)
+			received := e.of(user)
+			if !c.edited && !slices.IsSorted(received) || len(received) == 0 || received[len(received)-1] != stored {
+				c.t.Errorf("listener %d received %v, stored is %d", n, received, stored)
 			}
 		}
 		if got := c.syncs(user, c.tokens[user]); got != stored {

@@ -204,8 +204,8 @@ func (m *pusherImport) addClaim(ctx context.Context, p *pusher.Pusher) (pusher.C
 	return claims, err
 }
 
-// isTaken reports whether another user has taken the pusher's pushkey. Users who share
-// it, by "append" or by import, keep it.
+// isTaken reports whether another user has taken the pusher's pushkey. All sharers, by
+// "append" or by import, keep it.
 func (m *pusherImport) isTaken(ctx context.Context, p pusher.Pusher, claims pusher.Claims) (bool, error) {
 	held, err := m.pushkeys.held(ctx, p.Key, claims)
 	for user, other := range held {

@@ -19,11 +19,11 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// holding is who has a pusher of the pushkey, and whether they have taken it from
+// holding is a user with a pusher of the pushkey, and whether the user took it from
 // others.
 type holding map[mxid.UserID]bool
 
-// on returns who has one after an act.
+// on returns the holders after an act.
 func (a act) on(before holding) holding {
 	h := maps.Clone(before)
 	switch a.verb {
@@ -43,8 +43,8 @@ func (a act) on(before holding) holding {
 	return h
 }
 
-// orders adds to all who may have the pushkey when acts are done in any order.
-// Those that died count or not.
+// orders adds the possible holders after acts in any order to all. Acts that died may
+// count or not.
 func (h holding) orders(all map[string]bool, script []act, runs []*running, left []int) {
 	if len(left) == 0 {
 		all[fmt.Sprint(slices.Sorted(maps.Keys(h)))] = true
@@ -58,7 +58,7 @@ func (h holding) orders(all map[string]bool, script []act, runs []*running, left
 	}
 }
 
-// playImport is play for scenarios in which users are imported.
+// playImport is play for scenarios with imported users.
 func (s scenario) playImport(t *testing.T, choose func(int) int, kills int) (played bool) {
 	t.Helper()
 	m := newMemory()
@@ -112,14 +112,14 @@ var importScenarios = []scenario{
 	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, appends}, {bob, takes}}},
 }
 
-// Of a user who is imported and others who set the same pushkey, whoever takes it
-// has it, whatever the order of the steps and whoever dies.
+// If an imported user and others set the same pushkey, the user who takes it has it,
+// in every order of the steps and after any death.
 func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
 	t.Parallel()
 	for _, s := range importScenarios {
 		for kills := range 2 {
 			if kills > 0 && len(s.before) > 0 && s.before[0].verb == imports {
-				continue // too many orders, and none that the others do not have
+				continue // too many orders, all covered by other scripts
 			}
 			t.Run(fmt.Sprintf("%v, %d die", s, kills), func(t *testing.T) {
 				t.Parallel()
@@ -135,7 +135,7 @@ func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
 	}
 }
 
-// contentOf is a content of the former server with one rule of the user's own.
+// contentOf returns a content of the former server with one custom rule.
 const contentOf = `{"global":{"room":[{"rule_id":"!old:example.org","default":true,"enabled":true,"actions":[]}]}}`
 
 // former is the former server: a source whose operations wait for their turn.
@@ -171,11 +171,11 @@ func (f *former) Forget(context.Context, mxid.UserID) error {
 
 // tenancy is a host with stores and a former server.
 type tenancy struct {
-	m      *memory
-	rules  *ruleMemory
-	feed   *module.Feed
-	former *former
-	told   []module.ImportResult // what was refused at a first use
+	m        *memory
+	rules    *ruleMemory
+	feed     *module.Feed
+	former   *former
+	reported []module.ImportResult // refusals at a first use
 }
 
 func newTenancy(t *testing.T, from module.Import) *tenancy {
@@ -198,7 +198,7 @@ func (h *tenancy) serviceWith(c caller, accounts module.Accounts, source module.
 	})
 }
 
-// refusals keeps what was refused at a first use.
+// refusals records refusals at a first use.
 type refusals struct {
 	observe.Observer
 	h *tenancy
@@ -206,11 +206,11 @@ type refusals struct {
 
 func (r refusals) Report(_ observe.Problem, err error) {
 	if refused := (*module.ImportRefused)(nil); errors.As(err, &refused) {
-		r.h.told = append(r.h.told, refused.Result)
+		r.h.reported = append(r.h.reported, refused.Result)
 	}
 }
 
-// alone returns the service of the only caller, with the former server.
+// alone returns the service of a single caller, with the former server.
 func (h *tenancy) alone() *module.Service { return h.serviceWith(h.m.caller(), nil, h.former) }
 
 func (h *tenancy) host() module.HostService {
@@ -218,7 +218,7 @@ func (h *tenancy) host() module.HostService {
 	return s.Host(s.Rules())
 }
 
-// has reports whether a rule of the user's own is stored.
+// has reports whether a custom rule is stored.
 func (h *tenancy) has(id string) bool {
 	content := h.rules.content()
 	_, found := content.Rules.Rule(pushrule.Room, id)
@@ -227,7 +227,7 @@ func (h *tenancy) has(id string) bool {
 
 var alicesImport = module.Import{Rules: contentOf, Pushers: []pusher.Pusher{ownPusher("second", pusher.HTTP, "TABLET"), ownPusher("first", pusher.HTTP, "PHONE")}}
 
-// Every method brings a user in at the first use, the pushers, too.
+// Every method imports a user at the first use, with pushers.
 func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -304,7 +304,7 @@ func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 				t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 			}
 
-			// Nobody is asked again, and nothing that was removed comes back.
+			// The source is not asked again, and removed data does not come back.
 			asked := h.former.asked
 			s := h.alone()
 			if err := s.Host(s.Rules()).KeepOnlyDevicePushers(ctx, alice, ""); err != nil {
@@ -320,7 +320,8 @@ func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 				t.Errorf("the source was asked %d times about a user who is there", h.former.asked-asked)
 			}
 
-			// Without the source, the same fails or finds nothing: the test can tell.
+			// Without the source the same call fails or finds nothing, so the test can
+			// fail.
 			if none := newTenancy(t, alicesImport); name != "Set" {
 				_ = test.use(none.serviceWith(none.m.caller(), nil, nil))
 				if none.has("!old:example.org") || slices.Equal(none.m.held(alice), everything) {
@@ -333,7 +334,7 @@ func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 
 func errOf[T any](_ T, err error) error { return err }
 
-// An error of the source is never an occasion to give a user the defaults.
+// After an error of the source, no user gets defaults.
 func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
@@ -363,7 +364,7 @@ func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 	}
 }
 
-// blind is a store whose versions tell of nobody.
+// blind is a store that reports no versions.
 type blind struct{ ruleCaller }
 
 func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
@@ -374,7 +375,7 @@ func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]
 	return all
 }
 
-// Whoever has rules is not imported, whatever a bulk read says of them.
+// A user with rules is not imported, whatever a bulk read returns.
 func TestAUserWithRulesIsNotImportedByABulkRead(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
@@ -404,8 +405,8 @@ func TestAUserUnknownToTheSourceGetsTheDefaults(t *testing.T) {
 	}
 }
 
-// Who is forgotten while they are imported does not come back from the old row,
-// whatever the order of the steps; neither with accounts, nor without.
+// A user who is forgotten during an import does not come back from the old row, in
+// every order of the steps, with and without accounts.
 func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]func(context.Context, *module.Service) error{
@@ -456,8 +457,8 @@ func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 	}
 }
 
-// Two hosts import a user at the same time; or one does, and a client puts its
-// first rule. Nothing is lost, nothing is there twice.
+// Two hosts import a user at the same time, or one does while a client puts the first
+// rule. No rule is lost or doubled.
 func TestAnImportRacesWithOtherCalls(t *testing.T) {
 	t.Parallel()
 	put := func(ctx context.Context, s *module.Service) error {
@@ -498,7 +499,7 @@ func TestAnImportRacesWithOtherCalls(t *testing.T) {
 						t.Error(run.err)
 					}
 				}
-				if runs[0].died || runs[1].died { // it is repeated
+				if runs[0].died || runs[1].died { // repeat it
 					if err := imported(t.Context(), h.service(h.m.caller(), nil)); err != nil {
 						t.Error(err)
 					}
@@ -520,7 +521,7 @@ func TestAnImportRacesWithOtherCalls(t *testing.T) {
 	}
 }
 
-// What is imported of pushers, and what is refused.
+// Imported and refused pushers.
 func TestImportRefusesPushersByName(t *testing.T) {
 	t.Parallel()
 	bad := ownPusher("bad", pusher.HTTP, "PHONE")
@@ -529,7 +530,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	old := ownPusher("old", pusher.HTTP, "PHONE")
 	old.SetAt = 17
 	policy := policyWithMail()
-	policy.MaxPushers, policy.MaxSharers = 6, 2 // those whose pushkey is refused later count, too
+	policy.MaxPushers, policy.MaxSharers = 6, 2 // pushers whose pushkey is refused later count, too
 	h := newTenancy(t, module.Import{})
 	for _, user := range []mxid.UserID{bob, carol} {
 		h.m.set(t, user, ownPusher("crowded", pusher.HTTP, "PHONE"))
@@ -547,7 +548,7 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	}
 	done, err := s.Host(s.Rules()).Import(t.Context(), alice, from, module.StoreImport)
 	if err != nil || fmt.Sprint(done) != fmt.Sprint(rehearsed) {
-		t.Errorf("got %v, %v; the dry run told %v", done, err, rehearsed)
+		t.Errorf("got %v, %v; the dry run reported %v", done, err, rehearsed)
 	}
 	if got := h.m.held(alice); !slices.Equal(got, []string{"old", "mail", "fifth"}) || done.Pushers.Stored != 3 {
 		t.Errorf("stored are %q: %+v", got, done.Pushers)
@@ -574,11 +575,11 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	}
 }
 
-// Each part is stored if nothing is there for it.
+// Each part is stored if none is stored yet.
 func TestImportStoresOnlyMissingParts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
-		rules, pushers bool // are there before
+		rules, pushers bool // stored before
 		from           module.Import
 		want           module.ImportResult
 	}{
@@ -653,11 +654,11 @@ func TestImportStoresNothingForAnEndedUser(t *testing.T) {
 	}
 }
 
-// What is refused at a first use is told to somebody.
+// Refusals at a first use are reported.
 func TestRefusalsAtAFirstUseAreReported(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, module.Import{Rules: `{"global":{"room":[{"rule_id":"a/b","actions":[]},{"rule_id":"!old:example.org","actions":[]}]}}`})
-	if err := h.host().EnsureDefaults(t.Context(), alice); err != nil || len(h.told) != 1 || h.told[0].Refused() != 1 || !h.has("!old:example.org") {
-		t.Errorf("told is %+v, %v", h.told, err)
+	if err := h.host().EnsureDefaults(t.Context(), alice); err != nil || len(h.reported) != 1 || h.reported[0].Refused() != 1 || !h.has("!old:example.org") {
+		t.Errorf("reported is %+v, %v", h.reported, err)
 	}
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/storetest"
 )
 
-// memory is the pusher stores of all hosts.
+// memory holds the pusher stores of all hosts.
 type memory struct {
 	*storetest.Memory
 	module.PusherStore
@@ -25,7 +25,7 @@ func newMemory() *memory {
 
 func (m *memory) index() module.PushkeyIndex { return m.Pushkeys() }
 
-// owners returns the users who have a pusher of a key, in order.
+// owners returns the users with a pusher of a key, in order.
 func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 	m.Lock()
 	defer m.Unlock()
@@ -40,16 +40,16 @@ func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 
 var errDied = errors.New("the process has ended")
 
-// ruleMemory is the rules of users who begin with the same content. Tests look at
-// that of alice.
+// ruleMemory holds the rules of users with equal initial content. Tests look at those
+// of alice.
 type ruleMemory struct {
 	*storetest.Memory
 	module.RuleStore
-	meanwhile func(*ruleMemory) // what another host does before an update of this one commits, once
+	meanwhile func(*ruleMemory) // called once, before an update commits, for changes by another host
 	first     int64             // the changes before the test's
 }
 
-// rulesOf returns a store that has the content.
+// rulesOf returns a store with the content.
 func rulesOf(content module.Content) *ruleMemory {
 	m := storetest.NewMemory()
 	r := &ruleMemory{Memory: m, RuleStore: m.Rules()}
@@ -57,7 +57,7 @@ func rulesOf(content module.Content) *ruleMemory {
 	return r
 }
 
-// set replaces the content of all users, as somebody else would.
+// set replaces the content of all users like another program.
 func (r *ruleMemory) set(content module.Content) {
 	r.Lock()
 	defer r.Unlock()
@@ -67,14 +67,14 @@ func (r *ruleMemory) set(content module.Content) {
 	r.Changes, r.first = content.Version, content.Version
 }
 
-// racing returns an empty store in which another host is first.
+// racing returns an empty store on which another host writes first.
 func racing(content module.Content) *ruleMemory {
 	r := rulesOf(module.Content{})
 	r.meanwhile = func(r *ruleMemory) { r.set(content) }
 	return r
 }
 
-// commits counts the changes that the stores have made.
+// commits counts the changes of the stores.
 func (r *ruleMemory) commits() int {
 	r.Lock()
 	defer r.Unlock()

@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// pageHost does what the page tells a host to do.
+// pageHost uses the examples.
 type pageHost struct {
 	homeserver
 	syncEndpoint
@@ -53,7 +53,7 @@ func (h *pageHost) must(err error) {
 	}
 }
 
-// sync is a sync that waits for at most a second.
+// sync runs a sync that waits at most a second.
 func (h *pageHost) sync(since int64) (event string, next int64) {
 	h.t.Helper()
 	text, next := h.pushRules(h.t.Context(), alice, since, time.Second)
@@ -140,7 +140,7 @@ func TestImportExample(t *testing.T) {
 	}
 }
 
-// health is what a probe is told.
+// health is the result of a probe.
 type health struct{ err error }
 
 func (h health) Healthy(context.Context) error { return h.err }

@@ -11,7 +11,7 @@ import (
 )
 
 // pushkeys decides which users own a pushkey: of the users with a stored pusher, the
-// last one who took it, and all who joined since.
+// last one to take it, and all later sharers.
 type pushkeys struct {
 	Stores
 	unused *unusedClaims // nil if claims without a pusher are not tracked

@@ -25,30 +25,29 @@ const (
 	dave  mxid.UserID = "@dave:example.org"
 )
 
-// thePushkey is the one that the users of these tests want.
+// thePushkey is the pushkey of these tests.
 var thePushkey = pusher.Key{AppID: "app", Pushkey: "key"}
 
-// turn is an operation of a store: what it is about, and whether it writes.
+// turn is an operation of a store: its subject, and whether it writes.
 type turn struct {
 	object string
 	writes bool
 }
 
-// commutes reports whether it makes no difference which of two turns comes
-// first, nor is there anything to be seen between them.
+// commutes reports whether the order of two turns makes no difference.
 func (t turn) commutes(u turn) bool {
 	return !t.writes && !u.writes || t.object != u.object && !(t.writes && u.writes)
 }
 
-// caller is the way of one request to the stores. Wait is called before each
-// turn and may have it fail; answered, if there is one, after it.
+// caller is a request's access to the stores. Wait is called before each turn and may
+// fail it; answered, if set, is called after it.
 type caller struct {
 	*memory
 	wait     func(turn) error
 	answered func() error
 }
 
-// take does an operation when it is the caller's turn.
+// take runs an operation when it is the caller's turn.
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
 	var none V
 	if err := c.wait(t); err != nil {
@@ -102,7 +101,7 @@ func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
 	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Delete(ctx, user) })
 }
 
-// callerIndex is the way of a caller to the index.
+// callerIndex is a caller's access to the index.
 type callerIndex struct{ caller }
 
 func (c caller) index() callerIndex { return callerIndex{c} }
@@ -134,7 +133,7 @@ func (c callerIndex) Pending(ctx context.Context, before time.Time, limit int) (
 	})
 }
 
-// request is something that is asked of a host.
+// request is a request to a host.
 type request func(ctx context.Context, c caller) error
 
 // running is a request that waits for its turn.
@@ -163,14 +162,14 @@ func start(ctx context.Context, m *memory, r request) *running {
 	return run
 }
 
-// goOn takes the turn that the request waits for.
+// goOn takes the next turn of the request.
 func (r *running) goOn() {
 	t, more := r.next()
 	r.turn, r.ended = t, !more
 }
 
-// kill ends the request as the end of its process would: nothing that it does
-// from now on reaches the stores.
+// kill ends the request like the death of its process: nothing that it does later
+// reaches the stores.
 func (r *running) kill() {
 	if !r.ended {
 		r.died, r.ended = true, true
@@ -178,16 +177,15 @@ func (r *running) kill() {
 	}
 }
 
-// choice is what a player may do next.
+// choice is a possible next step of a player.
 type choice struct {
 	player int
 	kill   bool
 }
 
-// play runs requests to their ends, turn by turn, in an order that choose
-// makes; up to so many of them are killed. Check is called after every turn.
-// Played is false for an order that another one stands for: one where a turn
-// comes first that could as well have come after.
+// play runs requests to their ends, turn by turn, in the order of choose, and kills up
+// to the given number of them. It calls check after every turn. Played is false for an
+// order that is equivalent to another one, because two turns commute.
 func play(
 	ctx context.Context, m *memory, choose func(int) int, kills int, check func(), requests ...request,
 ) (runs []*running, played bool) {
@@ -196,7 +194,7 @@ func play(
 	}
 	defer func() {
 		for _, run := range runs {
-			run.kill() // if it has not ended
+			run.kill() // no effect if it has ended
 		}
 	}()
 	last := choice{-1, false}
@@ -222,8 +220,8 @@ func play(
 	return runs, true
 }
 
-// choicesAfter returns what may come after a choice. A player is killed right
-// after one of its turns: later would be the same.
+// choicesAfter returns the possible steps after a choice. A player is killed right
+// after one of its turns; later makes no difference.
 func choicesAfter(last choice, lastTurn turn, runs []*running, kills int) (all []choice) {
 	for i, run := range runs {
 		if run.ended {
@@ -239,7 +237,7 @@ func choicesAfter(last choice, lastTurn turn, runs []*running, kills int) (all [
 	return all
 }
 
-// exhaust calls try until it has made every choice. It returns how often.
+// exhaust calls try until it has made every choice, and returns the number of calls.
 func exhaust(try func(choose func(int) int)) (tries int) {
 	var made, of []int
 	for {
@@ -262,13 +260,13 @@ func exhaust(try func(choose func(int) int)) (tries int) {
 	}
 }
 
-// act is what a user does with the pushkey.
+// act is a user's action on the pushkey.
 type act struct {
 	user mxid.UserID
 	verb string
 }
 
-// The verbs. Who logs out the tablet loses the pusher that it has set.
+// The verbs. Logging out the tablet removes the pusher that it has set.
 const (
 	takes      = "takes"   // sets it for themselves
 	appends    = "appends" // sets it beside others
@@ -291,8 +289,8 @@ func (a act) String() string {
 func (a act) takes() bool { return a.verb == takes || a.verb == takesByPhone }
 func (a act) sets() bool  { return a.takes() || a.verb == appends }
 
-// pusherOf is the pusher of the key that a user's tablet sets; its language
-// tells one from another.
+// pusherOf returns a pusher of the key, set by a user's tablet. Its language
+// identifies it.
 func pusherOf(lang string) pusher.Pusher {
 	return pusher.Pusher{Key: thePushkey, Kind: pusher.HTTP, Lang: lang, Device: "TABLET",
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
@@ -300,21 +298,20 @@ func pusherOf(lang string) pusher.Pusher {
 
 func usual() module.Options { return module.Options{Policy: policyWithMail()} }
 
-// policyWithMail is that of a host whose users have all addresses.
+// policyWithMail is the policy of a host that confirms every email address.
 func policyWithMail() pusher.Policy {
 	policy := pusher.DefaultPolicy()
 	policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
 	return policy
 }
 
-// clockOf returns the clock of the host that a user is at. The clocks of hosts
-// differ, and nobody knows by how much.
+// clockOf returns the clock of a user's host. The clocks differ by unknown amounts.
 func clockOf(user mxid.UserID) func() time.Time {
 	ahead := map[mxid.UserID]time.Duration{alice: 11 * time.Minute, bob: -24 * time.Hour, carol: 24 * time.Hour, dave: -11 * time.Minute}
 	return func() time.Time { return time.Now().Add(ahead[user]) }
 }
 
-// request is the act as a request, the i-th of a script.
+// request returns the act, the i-th of a script, as a request.
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
 		stores := module.Stores{Pushers: c, Pushkeys: c.index(), Now: clockOf(a.user)}
@@ -371,15 +368,14 @@ func (a act) after(owners []mxid.UserID) []mxid.UserID {
 	return next
 }
 
-// caller returns a caller that need not wait.
+// caller returns a caller that never waits.
 func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
 
-// beforeReconciling is how many turns it takes to set a pusher of a key that
-// others have: to read the claims and the user's pushers, to claim, to mark pending
-// and to store.
+// beforeReconciling is the number of turns that set a pusher of a shared key: read the
+// claims and the user's pushers, claim, mark pending, store.
 const beforeReconciling = 5
 
-// until returns a caller that dies after so many turns.
+// until returns a caller that dies after the given number of turns.
 func (c caller) until(turns int) caller {
 	wait := c.wait
 	c.wait = func(t turn) error {
@@ -391,7 +387,7 @@ func (c caller) until(turns int) caller {
 	return c
 }
 
-// do has acts done one after the other; those that do not die must succeed.
+// do runs acts one after the other. Acts that do not die must succeed.
 func (m *memory) do(t *testing.T, script ...act) {
 	t.Helper()
 	for i, a := range script {
@@ -401,9 +397,8 @@ func (m *memory) do(t *testing.T, script ...act) {
 	}
 }
 
-// reconcileAll has another host reconcile what was pending, until all claims that are
-// not stored count as given up. Once more than needed: nothing may be left to the
-// last time.
+// reconcileAll lets another host reconcile pending pushkeys until all claims without a
+// pusher count as abandoned, and once more, to find any that are left.
 func (m *memory) reconcileAll(t *testing.T) {
 	t.Helper()
 	reconciler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
@@ -418,7 +413,7 @@ func (m *memory) reconcileAll(t *testing.T) {
 	}
 }
 
-// claimants returns the users whom the index names, in order.
+// claimants returns the users in the index, in order.
 func (m *memory) claimants() []mxid.UserID {
 	claims := m.Claims[thePushkey.Digest()]
 	return slices.Compact(slices.Sorted(slices.Values(claims.Users())))
@@ -431,7 +426,7 @@ func (m *memory) has(user mxid.UserID, i int) bool {
 	return found && p.Lang == fmt.Sprint(i)
 }
 
-// wantNamed fails unless the index names all who have a pusher.
+// wantNamed fails unless the index contains all users with a pusher.
 func (m *memory) wantNamed(t *testing.T) {
 	t.Helper()
 	named := m.claimants()
@@ -442,9 +437,9 @@ func (m *memory) wantNamed(t *testing.T) {
 	}
 }
 
-// wantCleanIndex fails unless the index names the owners, and beside them no
-// more than users who died before their pusher was stored or after it was
-// removed: they are forgotten when the key was claimed next, and is reconciled.
+// wantCleanIndex fails unless the index contains the owners and, at most, users who
+// died before their pusher was stored or after it was removed. The next claim and
+// reconciliation remove these.
 func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	t.Helper()
 	m.wantNamed(t)
@@ -461,8 +456,8 @@ func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	}
 }
 
-// scripts returns all scripts of so many acts of three users, but for those
-// that are another one with the users swapped.
+// scripts returns all scripts of the given number of acts by three users, without
+// those that only swap users.
 func scripts(length int, verbs ...string) (all [][]act) {
 	if length == 0 {
 		return [][]act{nil}
@@ -482,16 +477,16 @@ func scripts(length int, verbs ...string) (all [][]act) {
 	return all
 }
 
-// expectation is who owns the pushkey after acts of which some died. A user
-// whose pusher was stored and who died before the others' were removed threatens
-// them, as long as the pusher is there.
+// expectation is the set of possible owners after acts, of which some died. A user who
+// stored a pusher and died before the removal of others threatens them while the
+// pusher exists.
 type expectation struct {
 	owners    []mxid.UserID
-	threats   map[mxid.UserID][]mxid.UserID // to an owner, by whom
-	undecided []mxid.UserID                 // may own it or not
+	threats   map[mxid.UserID][]mxid.UserID // the threatening users of each owner
+	undecided []mxid.UserID                 // possible owners
 }
 
-// see notes an act, and how it ended.
+// see records an act and its end.
 func (e *expectation) see(a act, stored, died bool) {
 	if !stored {
 		return
@@ -527,7 +522,7 @@ func (e *expectation) see(a act, stored, died bool) {
 	}
 }
 
-// allows reports whether the pushkey may be owned by the given users now.
+// allows reports whether the given users may own the pushkey now.
 func (e *expectation) allows(owners []mxid.UserID) bool {
 	for _, user := range []mxid.UserID{alice, bob, carol} {
 		want := slices.Contains(e.owners, user) && len(e.threats[user]) == 0
@@ -538,8 +533,8 @@ func (e *expectation) allows(owners []mxid.UserID) bool {
 	return true
 }
 
-// TestReconciliationLeavesOneOwnerAfterAnyDeath kills up to two of three
-// requests, which come one after the other, at every step.
+// TestReconciliationLeavesOneOwnerAfterAnyDeath runs three requests one after the
+// other, and kills up to two of them at every step.
 func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	t.Parallel()
 	for _, script := range scripts(3, takes, appends, deletes) {
@@ -611,9 +606,8 @@ func playScript(t *testing.T, script []act, choose func(int) int) {
 	}
 }
 
-// outcomes adds to all who may own the pushkey when acts have been done at the
-// same time: as if they had come one after the other, in any order. Those that
-// died count or not.
+// outcomes adds the possible owners after concurrent acts to all: those of any
+// sequential order. Acts that died may count or not.
 func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*running) {
 	var order func(owners []mxid.UserID, left []int)
 	order = func(owners []mxid.UserID, left []int) {
@@ -635,14 +629,13 @@ func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*r
 	order(owners, left)
 }
 
-// scenario is acts that are done at the same time, after others that were done
-// before, one after the other.
+// scenario is a set of concurrent acts after a sequence of earlier acts.
 type scenario struct{ before, script []act }
 
 func (s scenario) String() string { return fmt.Sprint(s.script, " after ", s.before) }
 
-// owners returns who may own the pushkey before the script: of two who took it
-// one after the other, either, if the second has died.
+// owners returns the possible owners before the script: of two users who took it in
+// sequence, either may own it if the second has died.
 func (s scenario) owners() (all [][]mxid.UserID) {
 	all = [][]mxid.UserID{nil}
 	for _, a := range s.before {
@@ -657,7 +650,7 @@ func (s scenario) owners() (all [][]mxid.UserID) {
 	return all
 }
 
-// play plays a scenario, with some of the users killed.
+// play runs a scenario and kills some of the users.
 func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bool) {
 	t.Helper()
 	m := newMemory()
@@ -696,7 +689,7 @@ func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bo
 	return true
 }
 
-// playAll plays a scenario in every order, until it fails.
+// playAll runs a scenario in every order until it fails.
 func (s scenario) playAll(t *testing.T, kills int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -762,7 +755,7 @@ func TestAnyConcurrentRequestMayDie(t *testing.T) {
 	}
 }
 
-// TestManyConcurrentUsers plays what is too much for every order.
+// TestManyConcurrentUsers runs scenarios with too many orders for playAll.
 func TestManyConcurrentUsers(t *testing.T) {
 	t.Parallel()
 	const orders = 500
@@ -796,9 +789,9 @@ func TestManyConcurrentUsers(t *testing.T) {
 	}
 }
 
-// TestTakingAPushkeyKeepsTheUsersOtherPushers has a user append a pusher, whose claim
-// is the earlier one, after the one that takes the pushkey was deleted.
-func TestTakingAPushkeyKeepsTheUsersOtherPushers(t *testing.T) {
+// TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher lets a user append a pusher with an
+// earlier claim after the deletion of the pusher that took the pushkey.
+func TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	m.do(t, act{carol, takes})
@@ -823,8 +816,8 @@ func TestTakingAPushkeyKeepsTheUsersOtherPushers(t *testing.T) {
 	}
 }
 
-// TestARequestMayBeRepeatedAfterAnyFailure has one operation of a store fail,
-// either before it is done or when only its answer is missing.
+// TestARequestMayBeRepeatedAfterAnyFailure fails one operation of a store, either
+// before it takes effect or by losing its reply.
 func TestARequestMayBeRepeatedAfterAnyFailure(t *testing.T) {
 	t.Parallel()
 	for _, s := range []scenario{
@@ -850,8 +843,8 @@ func TestARequestMayBeRepeatedAfterAnyFailure(t *testing.T) {
 	}
 }
 
-// playFailure has the n-th turn of the script's only act fail; done is false
-// if there are not so many.
+// playFailure fails the n-th turn of the script's only act; done is false if there are
+// fewer turns.
 func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	t.Helper()
 	m, a := newMemory(), s.script[0]
@@ -868,7 +861,7 @@ func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 		}
 		return nil
 	}
-	c.answered = func() error { // unless it is a refusal
+	c.answered = func() error { // except refusals
 		if failed = failed || turns == n && lost; turns == n && failed {
 			return module.Unavailable(errDied)
 		}
@@ -876,7 +869,7 @@ func (s scenario) playFailure(t *testing.T, n int, lost bool) (done bool) {
 	}
 	err := a.request(7)(t.Context(), c)
 	m.wantNamed(t)
-	// A claim that is not taken back is no failure: nothing depends on it.
+	// A claim that stays is harmless.
 	if fault.KindOf(err) != fault.Unavailable && failed && !(err == nil && about == claimsTurn) {
 		t.Errorf("turn %d, about %s, fails: got error %v", n, about, err)
 	}
@@ -942,15 +935,15 @@ func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {
 	}
 }
 
-// Every set gets a time of its own, though nothing else changes and no time
-// passes, and clients do not see it.
+// Every set gets a new time, even if no other member changes and the clock stands
+// still. Clients do not see it.
 func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
 			m := newMemory()
 			old := pusherOf("en")
-			old.Claim = pusher.RemoveOthers.Claim(7) // stored before there were times
+			old.Claim = pusher.RemoveOthers.Claim(7) // stored without a time
 			m.Lists[alice] = pusher.NewList(old)
 			claims := pusher.NewClaims(pusher.Owner{User: alice, Claim: 7})
 			m.Claims[thePushkey.Digest()] = claims
@@ -963,7 +956,7 @@ func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 				list := m.Lists[alice]
 				p, found := list.Pusher(thePushkey)
 				switch {
-				case user == bob: // who may have removed alice's
+				case user == bob: // may have removed alice's
 					time.Sleep(time.Millisecond)
 				case !found || p.SetAt <= last || p.SetAt < time.Now().UnixMicro():
 					t.Errorf("%s, set %d: found %t, set at %d after %d", others, i, found, p.SetAt, last)
@@ -978,7 +971,7 @@ func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 	})
 }
 
-// countingObserver counts the operations that begin.
+// countingObserver counts the started operations.
 type countingObserver struct {
 	observe.Observer
 	operations *int

@@ -11,8 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// How old a claim is that has no pusher, a reconciler knows from having seen it: its
-// number is the time by a clock that nobody knows.
+// The reconciler measures the age of a claim without a pusher itself: the clock that
+// numbered it may be wrong.
 func TestAClaimIsAbandonedTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, key := newMemory(), thePushkey.Digest()
@@ -39,7 +39,7 @@ func TestAClaimIsAbandonedTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 		time.Sleep(9 * time.Minute)
 		reconcile(alice, bob)
 
-		// A pusher that comes late keeps its claim.
+		// A late pusher keeps its claim.
 		claims := m.Claims[key]
 		withPusher(t, m, bob, pusher.KeepOthers.Claim(claims.Newest()))
 		time.Sleep(time.Minute)
@@ -50,8 +50,7 @@ func TestAClaimIsAbandonedTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 	})
 }
 
-// A claim that had a pusher in between, or that was not pending, is a new
-// one to the reconciler.
+// The age starts again after the claim had a pusher, or was not pending.
 func TestTheReconcilerForgetsSinceWhenAClaimHadNoPusher(t *testing.T) {
 	for name, between := range map[string]func(t *testing.T, m *memory, reconcile func()){
 		"it had a pusher": func(t *testing.T, m *memory, reconcile func()) {

@@ -147,7 +147,7 @@ type PusherStore interface {
 // It is a separate store because the users of one pushkey are in different hash slots.
 // Package storetest tests this contract.
 //
-// A user who sets a pusher first claims its pushkey. Claims are ordered, and a claim
+// To set a pusher, a user first claims its pushkey. Claims are ordered, and a claim
 // with [pusher.RemoveOthers] removes the pushers of all earlier claims. This
 // reconciliation follows the claim, in other slots. MarkPending makes sure that
 // another host finishes it if a host dies in between.
@@ -187,7 +187,7 @@ type RuleService interface {
 	// Content returns the whole set, and repairs it if necessary: a user without rules
 	// gets those of the [ImportSource], or else the defaults; from a set with a legacy
 	// rule (MSC4210) all legacy rules are removed, and its defaults are updated. With
-	// [Accounts], a user who is gone gets [ErrLoggedOut] and no rules.
+	// [Accounts], an ended user gets [ErrLoggedOut] and no rules.
 	//
 	// If the set has changed since a repair, the returned version is one that was
 	// never stored, so that the next sync loads again.
@@ -263,7 +263,7 @@ type HostService interface {
 	// another user has taken since. Pushers of other users stay. A second import
 	// restores pushers that the user has removed since the first.
 	//
-	// With [Accounts], a user who is gone gets [ErrLoggedOut] and nothing is stored.
+	// With [Accounts], an ended user gets [ErrLoggedOut] and nothing is stored.
 	// If the rules cannot be read as a whole, it returns [pushrule.Unreadable] and
 	// stores nothing. See also [ImportSource].
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)

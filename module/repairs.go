@@ -24,7 +24,7 @@ func NewRepairs(stores Stores) *Repairs {
 // Record adds a stored pusher to the index. A pusher without a claim, or with the number
 // of another user's claim, gets a new claim, which comes after all others and removes no
 // pusher of another user. If other users claim the pushkey, too, the claims decide
-// within two minutes who keeps it.
+// within two minutes which user keeps it.
 func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	if p.Claim.Number == 0 { // not set by the service
 		return r.giveClaim(ctx, user, p)

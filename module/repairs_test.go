@@ -10,8 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// withPusher stores a pusher of thePushkey with a claim, which the index is not
-// told of.
+// withPusher stores a pusher of thePushkey with a claim that is missing in the index.
 func withPusher(t *testing.T, m *memory, user mxid.UserID, claim pusher.Claim) pusher.Pusher {
 	t.Helper()
 	p := pusher.Pusher{Key: thePushkey, Kind: pusher.HTTP, Claim: claim}

@@ -162,7 +162,7 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })
 }
 
-// edit changes the rules of a user, who is imported first if necessary. It does not
+// edit changes the rules of a user, and imports the user first if necessary. It does not
 // create rules.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	editFound := func(rules *pushrule.Ruleset, found bool) error {
@@ -207,7 +207,7 @@ func (s *ruleService) change(
 	return content, nil
 }
 
-// editIfFound changes the rules of a user who has some.
+// editIfFound changes a user's stored rules, if any.
 func (s *ruleService) editIfFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	err := s.edit(ctx, user, edit)
 	if errors.Is(err, pushrule.ErrEventNotFound) {

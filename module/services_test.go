@@ -19,10 +19,10 @@ func found(rules pushrule.Ruleset) module.Content {
 	return module.Content{Rules: rules, Version: 1}
 }
 
-// heard is a listener and the versions that it was notified of.
-type heard chan int64
+// received is a listener with the versions of its notifications.
+type received chan int64
 
-func (h heard) PushRulesChanged(_ context.Context, _ mxid.UserID, version int64) { h <- version }
+func (h received) PushRulesChanged(_ context.Context, _ mxid.UserID, version int64) { h <- version }
 
 // hostOn returns the host's service on stores.
 func hostOn(stores module.Stores, feed *module.Feed, o module.Options) module.HostService {
@@ -104,7 +104,7 @@ func TestTheWholeSetReadRepairsRules(t *testing.T) {
 func TestListenersAreNotifiedOfEachKindOfChange(t *testing.T) {
 	t.Parallel()
 	store := rulesOf(found(pushrule.ServerDefault(alice)))
-	notified := make(heard, 10)
+	notified := make(received, 10)
 	service := newRules(t, store, pushrule.DefaultLimits(), notified)
 	put := func(id string) error {
 		return service.Put(t.Context(), alice, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
@@ -128,7 +128,7 @@ func TestListenersAreNotifiedOfEachKindOfChange(t *testing.T) {
 	}
 }
 
-// Nobody on this host has asked for the user before.
+// This host has had no request for the user before.
 func TestAPutWithoutEffectIsNoChange(t *testing.T) {
 	t.Parallel()
 	store := rulesOf(found(pushrule.ServerDefault(alice)))
@@ -140,7 +140,7 @@ func TestAPutWithoutEffectIsNoChange(t *testing.T) {
 		}
 	}
 	put()
-	notified := make(heard, 10)
+	notified := make(received, 10)
 	put(notified)
 	service := newRules(t, store, pushrule.DefaultLimits(), notified)
 	if err := service.SetEnabled(t.Context(), alice, pushrule.Room, "a", false); err != nil {
@@ -221,7 +221,7 @@ func TestLimitsApplyToTheReplacedSet(t *testing.T) {
 	}
 }
 
-// The store knows no limit.
+// The store has no limit.
 func TestASetMayNotGrowPastItsByteLimit(t *testing.T) {
 	t.Parallel()
 	limits := pushrule.DefaultLimits()

@@ -10,11 +10,11 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// step is something that happens to a host, or beside it. A test of what follows
-// from what is a table of steps and what must be seen after them.
+// step is an event on a host or elsewhere. Tests are tables of steps and their
+// expected results.
 type step func(*instance)
 
-// take takes the steps, and waits for what they set off.
+// take takes the steps, and waits for their effects.
 func (i *instance) take(steps ...step) {
 	for _, take := range steps {
 		take(i)
@@ -22,11 +22,11 @@ func (i *instance) take(steps ...step) {
 	synctest.Wait()
 }
 
-// What clients of this host do.
+// Requests to this host.
 
 func putsRule(id string) step { return func(i *instance) { i.mustPut(alice, id) } }
 
-// hangsUp makes a change for a client that does not wait for the answer.
+// hangsUp makes a change for a client that cancels the request.
 func hangsUp(i *instance) {
 	i.store.gone = context.Canceled
 	if err := i.put(alice, "a"); !errors.Is(err, context.Canceled) {
@@ -38,12 +38,12 @@ func asks(since int64) step { return func(i *instance) { i.syncs(alice, since) }
 
 func bobAsks(i *instance) { i.syncs(bob, 0) }
 
-// What happens on other hosts.
+// Events on other hosts.
 
-// elsewhere is a change on another host that nothing is published of yet.
+// elsewhere is a change on another host that is not published yet.
 func elsewhere(i *instance) { i.store.change(alice) }
 
-// publishesAgain is the message of the last change, once more.
+// publishesAgain repeats the message of the last change.
 func publishesAgain(i *instance) { i.store.hint(alice, i.store.Changes) }
 
 func publishes(version int64) step { return func(i *instance) { i.store.hint(alice, version) } }
@@ -55,16 +55,14 @@ func bobElsewhere(i *instance) { i.store.change(bob) }
 
 func bobElsewherePublished(i *instance) { i.store.hint(bob, i.store.change(bob)) }
 
-// edits is a change by somebody else than the module, with the version that the
-// store gives to it.
+// edits is a change by another program, with the version that the store assigns.
 func edits(version int64) step { return func(i *instance) { i.store.edit(alice, version) } }
 
 func isDeleted(i *instance) { _ = i.store.Delete(i.t.Context(), alice) }
 
-// What happens to the store.
+// Events of the store.
 
-// publishesBeforeTheAnswer has every change be heard of before its caller has the
-// answer.
+// publishesBeforeTheAnswer publishes every change before its caller gets the reply.
 func publishesBeforeTheAnswer(i *instance) {
 	i.store.updated = func(user mxid.UserID, version int64) {
 		i.store.hint(user, version)
@@ -72,15 +70,15 @@ func publishesBeforeTheAnswer(i *instance) {
 	}
 }
 
-// cutOff ends the watch, which may begin anew at once.
+// cutOff ends the watch; it may restart at once.
 func cutOff(i *instance) { i.store.cut(nil) }
 
-// cutOffForLong ends the watch, which may not begin anew until mayWatch.
+// cutOffForLong ends the watch; it may not restart until mayWatch.
 func cutOffForLong(i *instance) { i.store.cut(errDown) }
 
 func mayWatch(i *instance) { i.store.set(func(s *shared) { s.refusing = nil }) }
 
-// loadsFail has every load fail until loadsWork.
+// loadsFail fails every load until loadsWork.
 func loadsFail(i *instance) { i.store.set(func(s *shared) { s.failing = errDown }) }
 
 func isUnreadable(i *instance) {
@@ -93,10 +91,10 @@ func loadsTake(d time.Duration) step {
 	return func(i *instance) { i.store.set(func(s *shared) { s.slow = d }) }
 }
 
-// watchesHang has every watch from now on not begin.
+// watchesHang keeps every later watch from starting.
 func watchesHang(i *instance) { i.store.set(func(s *shared) { s.silent = true }) }
 
-// losesChangesSince has the store go back to what it had before some steps.
+// losesChangesSince restores the store to its state before some steps.
 func losesChangesSince(steps ...step) step {
 	return func(i *instance) {
 		before := i.store.content(alice)
@@ -109,15 +107,15 @@ func losesChangesSince(steps ...step) step {
 
 // Time.
 
-// rests waits until no goroutine has anything to do.
+// rests waits until all goroutines are blocked.
 func rests(*instance) { synctest.Wait() }
 
 func passes(d time.Duration) step { return func(*instance) { time.Sleep(d) } }
 
-// isRechecked waits until the host has compared its versions with the store's.
+// isRechecked waits until the host has compared its versions with the store.
 func isRechecked(*instance) { time.Sleep(pastRecheck) }
 
-// aThousandTimes takes steps again and again, a millisecond apart.
+// aThousandTimes repeats steps, a millisecond apart.
 func aThousandTimes(steps ...step) step {
 	return func(i *instance) {
 		for range 1000 {

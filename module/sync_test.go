@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Each case begins with a user who has synced, and has version 1.
+// Each case begins after a sync of a user with version 1.
 func TestASyncReadsTheStoreOnlyIfNecessary(t *testing.T) {
 	type steps = []step
 	const fromMemory, fromStore = 0, 1 // loads by the sync
@@ -27,8 +27,8 @@ func TestASyncReadsTheStoreOnlyIfNecessary(t *testing.T) {
 		{"nothing has changed", nil, 1, 1, fromMemory},
 		{"the first sync", nil, 0, 1, fromStore},
 		{"a token of another past", nil, 7, 1, fromStore},
-		{"a change elsewhere, once heard of", steps{elsewherePublished, rests}, 1, 2, fromStore},
-		{"a change elsewhere, heard of while the store is slow", steps{loadsTake(time.Second), elsewherePublished}, 1, 2, fromStore},
+		{"a change elsewhere, once received", steps{elsewherePublished, rests}, 1, 2, fromStore},
+		{"a change elsewhere, received while the store is slow", steps{loadsTake(time.Second), elsewherePublished}, 1, 2, fromStore},
 		{"a change elsewhere that another sync has seen", steps{elsewherePublished, asks(1)}, 2, 2, fromMemory},
 		{"a change elsewhere that nobody published", steps{elsewhere, isRechecked}, 1, 2, fromStore},
 		{"an edit by somebody else", steps{edits(foreign + 1), isRechecked}, 1, foreign + 1, fromStore},
@@ -66,8 +66,7 @@ func TestASyncReadsTheStoreOnlyIfNecessary(t *testing.T) {
 	})
 }
 
-// wantSync holds a sync against the version that it must see and the loads that
-// it may take.
+// wantSync checks the version that a sync sees and the number of loads.
 func (i *instance) wantSync(user mxid.UserID, since, want int64, loads int) {
 	i.t.Helper()
 	i.store.set(func(s *shared) { s.single = 0 })
@@ -79,8 +78,7 @@ func (i *instance) wantSync(user mxid.UserID, since, want int64, loads int) {
 	}
 }
 
-// A sync reads version 1, and is overtaken before it takes that in: version 2
-// is what is stored then.
+// A sync reads version 1. Before it records this, version 2 is stored and observed.
 func TestAnOvertakenSyncDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 	for name, steps := range map[string][]step{
 		"by one that reads more":                   {elsewhere, asks(0)},
@@ -134,11 +132,10 @@ func TestAFailedSyncReturnsTheErrorAndTheNextSucceeds(t *testing.T) {
 	})
 }
 
-// syncsOf answers syncs of a host: it returns the rules that it shows, if it shows
-// any, and the next token.
+// syncsOf answers syncs of a host: it returns the rules, if any, and the next token.
 type syncsOf func(since int64) (shown string, token int64)
 
-// withTokens is a host that has its tokens of the module.
+// withTokens is a host that uses the module's tokens.
 func withTokens(i *instance, _ *recorder) syncsOf {
 	return func(since int64) (shown string, token int64) {
 		update, _ := i.sync.Since(i.t.Context(), alice, since)
@@ -149,11 +146,11 @@ func withTokens(i *instance, _ *recorder) syncsOf {
 	}
 }
 
-// naive is a host whose token is the version that its listener has heard of last. It
-// answers without the rules if it cannot read them.
-func naive(i *instance, heard *recorder) syncsOf {
+// naive is a host whose token is the last version that its listener received. If it
+// cannot read the rules, it answers without them.
+func naive(i *instance, received *recorder) syncsOf {
 	return func(since int64) (shown string, token int64) {
-		versions := heard.of(alice)
+		versions := received.of(alice)
 		token = versions[len(versions)-1]
 		if token == since {
 			return "", since
@@ -165,22 +162,22 @@ func naive(i *instance, heard *recorder) syncsOf {
 	}
 }
 
-// A change is not lost though the store is silent for the sync that it wakes.
+// A change is not lost if the store is silent during the sync that it wakes.
 func TestAChangeIsNotLostWhileTheStoreIsSilent(t *testing.T) {
 	for name, test := range map[string]struct {
 		host func(*instance, *recorder) syncsOf
 		lost bool
 	}{
 		"tokens of the module": {withTokens, false},
-		"naive tokens":         {naive, true}, // or this test shows nothing
+		"naive tokens":         {naive, true}, // proves that the test can fail
 	} {
 		inBubble(t, name, func(t *testing.T) {
-			heard := &recorder{}
-			i := newInstance(t, newShared(), asDefault, heard)
-			i.syncs(alice, 0) // which makes the rules
+			received := &recorder{}
+			i := newInstance(t, newShared(), asDefault, received)
+			i.syncs(alice, 0) // creates the rules
 			i.mustPut(alice, "!first:x")
 			synctest.Wait()
-			sync := test.host(i, heard)
+			sync := test.host(i, received)
 			shown, token := sync(0)
 			if !strings.Contains(shown, "!first:x") {
 				t.Fatalf("the first sync shows %s", shown)
@@ -208,7 +205,7 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// Each case begins with a user who has synced, and waits.
+// Each case begins after a sync, which is followed by a waiting one.
 func TestASyncIsWokenWhenItMayHaveSomethingToSend(t *testing.T) {
 	type steps = []step
 	for _, test := range []struct {
@@ -244,8 +241,8 @@ func TestASyncIsWokenWhenItMayHaveSomethingToSend(t *testing.T) {
 	}
 }
 
-// A sync that could not read is woken when the store answers again, whether there is
-// a change or not, and does not ask in vain all the time until then.
+// A failed sync wakes when the store answers again, with or without a change, and does
+// not poll before.
 func TestAFailedSyncWakesWhenTheStoreAnswers(t *testing.T) {
 	for name, before := range map[string][]step{
 		"a first sync":     {},
@@ -282,8 +279,8 @@ func TestAFailedSyncWakesWhenTheStoreAnswers(t *testing.T) {
 	}
 }
 
-// failing are rules that cannot be read, though the store can: those of users whose
-// import fails, for example.
+// failing are rules that cannot be read although the store answers, for example if the
+// import of the user fails.
 type failing struct{ module.RuleService }
 
 func (failing) Content(context.Context, mxid.UserID) (module.Content, error) {
@@ -313,7 +310,7 @@ func TestARepeatedlyFailingSyncWaitsInBetween(t *testing.T) {
 	})
 }
 
-// A request that has ended leaves nothing behind.
+// An ended request leaves no state.
 func TestEndedSyncsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(t, newShared(), asDefault)
@@ -405,7 +402,7 @@ func TestTheFeedKeepsAtMostMaxUsers(t *testing.T) {
 			i.syncs(user, store.content(user).Version)
 		}
 		before := i.Stats().Rechecked
-		store.cut(nil) // all that is known is looked at when a watch begins
+		store.cut(nil) // a new watch checks all users
 		time.Sleep(time.Second)
 		if got := i.Stats().Rechecked - before; got != most {
 			t.Errorf("%d users are remembered, want %d", got, most)

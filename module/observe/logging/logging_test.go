@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// The cause is in the line, not only the text that clients may see.
+// The line contains the cause, not only the text for clients.
 func TestEachProblemHasOneLine(t *testing.T) {
 	t.Parallel()
 	cause := module.Unavailable(errors.New("connection refused"))
