@@ -2,17 +2,16 @@ package pushrule
 
 import "github.com/pushfx/pushfx/module/strictjson"
 
-// Action is the JSON text of one action, a string or an object (Matrix
-// specification, "Actions"). Actions are kept and returned as they came,
-// unknown ones, historical ones ("dont_notify", "coalesce") and extra keys
-// included.
+// Action is the JSON text of an action, a string or an object (Matrix specification,
+// "Actions"). The text stays as the client sent it, including unknown actions, extra
+// keys, and the historical actions "dont_notify" and "coalesce".
 type Action string
 
 // MarshalJSON returns the action's text.
 func (a Action) MarshalJSON() ([]byte, error) { return []byte(a), nil }
 
-// ReadActions reads a submitted list of actions: strings and objects, whose
-// set_tweak, if there is one, is a string. The list is never nil.
+// ReadActions reads a submitted list of actions. An action is a string, or an object
+// in which set_tweak, if present, is a string. The list is never nil.
 func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	return readList[Action](r, func() (string, error) {
 		switch {
@@ -25,7 +24,7 @@ func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	})
 }
 
-// readTweak reads an object whose set_tweak, if there is one, is a string.
+// readTweak reads an action that is an object.
 func readTweak(r *strictjson.Reader) (string, error) {
 	path := r.Path()
 	text, err := r.Value()

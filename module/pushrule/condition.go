@@ -6,18 +6,17 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Condition is the JSON text of one condition, an object (Matrix
-// specification, "Conditions"). Conditions are kept and returned as they came,
-// unknown kinds and extra keys included.
+// Condition is the JSON text of a condition, an object (Matrix specification,
+// "Conditions"). The text stays as the client sent it, including unknown kinds and
+// extra keys.
 type Condition string
 
 // MarshalJSON returns the condition's text.
 func (c Condition) MarshalJSON() ([]byte, error) { return []byte(c), nil }
 
-// readConditions reads a submitted list of conditions. Each is an object with a
-// kind and, where the specification defines the kind, with what it requires of
-// it: strict client libraries drop the whole set of a user when they meet a
-// condition that lacks something.
+// readConditions reads a submitted list of conditions. A condition needs a kind and
+// the members that the specification requires for this kind: strict client libraries
+// drop the user's whole set if one condition lacks a member.
 func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	return readList[Condition](r, func() (string, error) {
 		if !r.IsObject() {
@@ -32,9 +31,8 @@ func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	})
 }
 
-// requiredMembers are what a condition needs beside its kind (Matrix
-// specification, "Conditions"); none for a kind that the specification does not
-// define.
+// requiredMembers are the members that the specification requires for a kind of
+// condition. An unknown kind requires none.
 func requiredMembers(kind string) []string {
 	switch kind {
 	case "event_match":
@@ -75,8 +73,7 @@ func checkCondition(text, path string) error {
 	return nil
 }
 
-// isPropertyValue reports whether a JSON value is of a type that the property of
-// an event can be compared with.
+// isPropertyValue reports whether conditions can compare properties with a JSON value.
 func isPropertyValue(value string) bool {
 	switch value[0] {
 	case '"', 't', 'f', 'n':

@@ -5,7 +5,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// masterID is the default rule that stands above every other.
+// masterID is the first rule of every set.
 const masterID = ".m.rule.master"
 
 // The three default rules that MSC4210 removed from the specification.
@@ -15,19 +15,17 @@ const (
 	legacyUserName    = ".m.rule.contains_user_name"    // content
 )
 
-// IsLegacy reports whether id names one of the three rules that MSC4210
-// removed. They are never served.
+// IsLegacy reports whether id is one of the three rules that MSC4210 removed. The
+// service never serves them.
 func IsLegacy(id string) bool {
 	return id == legacyDisplayName || id == legacyRoomNotif || id == legacyUserName
 }
 
-// HasLegacy reports whether the set holds a rule that [IsLegacy] names.
+// HasLegacy reports whether the set has a legacy rule, see [IsLegacy].
 func (s *Ruleset) HasLegacy() bool { return s.doc.legacy }
 
-// ServerDefault returns the rule set of a user who has changed nothing, where
-// the host adds no rules: the predefined rules of the Matrix specification,
-// v1.17 and later, in its order. It is what the zero [Defaults] have for the
-// user.
+// ServerDefault returns the predefined rules of the Matrix specification, v1.17 and
+// later, in its order. It equals For of the zero [Defaults].
 func ServerDefault(user mxid.UserID) Ruleset { return Ruleset{specified(user).document(nil)} }
 
 // specified returns the rules of [ServerDefault].
@@ -101,7 +99,7 @@ func eventMatch(key, pattern string) Condition {
 	return Condition(append(b, '}'))
 }
 
-// eventProperty makes one of the event_property conditions; value is JSON.
+// eventProperty returns an event_property condition; value is JSON.
 func eventProperty(kind, key, value string) Condition {
 	b := strictjson.AppendString([]byte(`{"kind":"`+kind+`","key":`), key)
 	b = append(append(b, `,"value":`...), value...)

@@ -59,7 +59,7 @@ func (d *Defaults) addAll(owner string, rules []DefaultRule) error {
 	return errors.Join(errs...)
 }
 
-// For returns the rule set of a user who has changed nothing.
+// For returns the default rule set of a user.
 func (d Defaults) For(user mxid.UserID) Ruleset {
 	l := specified(user)
 	for _, extra := range d.extra {
@@ -73,7 +73,7 @@ func (d Defaults) For(user mxid.UserID) Ruleset {
 	return Ruleset{l.document(nil)}
 }
 
-// rule is what a user has who has not changed the default.
+// rule is the rule with its default settings.
 func (r DefaultRule) rule() Rule {
 	return Rule{
 		ID: r.ID, Default: true, Enabled: !r.Disabled, Actions: slices.Clone(r.Actions),
@@ -81,7 +81,7 @@ func (r DefaultRule) rule() Rule {
 	}
 }
 
-// add checks a rule and puts a copy of it into the table.
+// add checks a rule and adds a copy of it.
 func (d *Defaults) add(r DefaultRule) error {
 	table := d.For("")
 	if err := r.check(&table); err != nil {
@@ -96,8 +96,7 @@ func (d *Defaults) add(r DefaultRule) error {
 	return nil
 }
 
-// check refuses a rule that the table has no place for or that has not the
-// members of its kind.
+// check refuses a rule that has no place in the table or lacks members of its kind.
 func (r DefaultRule) check(table *Ruleset) error {
 	_, found := table.Rule(r.Kind, r.Before)
 	switch {
@@ -117,7 +116,7 @@ func (r DefaultRule) check(table *Ruleset) error {
 	return r.checkMembers()
 }
 
-// checkMembers refuses a rule that has not the members of its kind.
+// checkMembers refuses a rule with the wrong members for its kind.
 func (r DefaultRule) checkMembers() error {
 	switch {
 	case len(r.Conditions) > 0 && !r.Kind.HasConditions():
@@ -143,7 +142,7 @@ func (r DefaultRule) reread() (Draft, error) {
 	return d, nil
 }
 
-// hasID reports whether the set holds a rule, of any kind, with an id.
+// hasID reports whether the set has a rule of any kind with the id.
 func (s *Ruleset) hasID(id string) bool {
 	for _, kind := range Kinds() {
 		if _, _, found := s.doc.find(kind, id); found {

@@ -8,17 +8,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// document is the JSON text of a rule set, with what was proved of it. The text
-// was read by [readLists] or written by [lists.document], so that it may be
-// walked through without looking for errors.
+// document is the JSON text of a rule set. [readLists] has read the text or
+// [lists.document] has written it, so functions parse it without checks for errors.
 //
-// A canonical text is in addition, byte for byte, what [lists.document] writes,
-// and has the beginning of a list or of a rule nowhere but where one begins.
-// Such a text can be searched for a rule by its bytes. In any other one, rules
-// are found by walking through it, and it is written anew before a change.
+// A canonical text is, byte for byte, the output of [lists.document], and [ruleStart]
+// and [listStart] occur only at the start of a rule or a list. A search by bytes finds
+// its rules. Any other text must be parsed, and is rewritten before a change.
 //
-// Only the functions of this file and [FromCanonical] set the fields. The zero value is
-// the empty set.
+// Only this file and [FromCanonical] set the fields. The zero value is the empty set.
 type document struct {
 	text      string
 	canonical bool
@@ -28,14 +25,13 @@ type document struct {
 // emptySet is the JSON of the zero Ruleset.
 const emptySet = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
 
-// ruleStart begins every rule in a canonical text, and listStart every list. A
-// string cannot hold either, because its quotes are escaped.
+// ruleStart begins every rule in a canonical text, and listStart every list. No JSON
+// string contains them, because its quotes are escaped.
 const ruleStart = `{"rule_id":"`
 
 func listStart(kind Kind) string { return `"` + string(kind) + `":[` }
 
-// hasStart reports whether a part of a text has the beginning of a list or of a
-// rule.
+// hasStart reports whether a text contains the start of a list or a rule.
 func hasStart(part string) bool {
 	if strings.Contains(part, ruleStart) {
 		return true
@@ -51,8 +47,8 @@ func hasStart(part string) bool {
 	return false
 }
 
-// hasStartsOnlyWhereTheyBelong reports whether a text that [lists.document] has
-// written holds the beginnings of its five lists and of its rules, and no more.
+// hasStartsOnlyWhereTheyBelong reports whether an output of [lists.document] contains
+// no more starts than its lists and rules have.
 func hasStartsOnlyWhereTheyBelong(text string, rules int) bool {
 	for _, kind := range Kinds() {
 		if strings.Count(text, listStart(kind)) != 1 {
@@ -65,8 +61,7 @@ func hasStartsOnlyWhereTheyBelong(text string, rules int) bool {
 // lists are the rules of all kinds.
 type lists [kindCount][]Rule
 
-// document writes the set with these rules: all five kinds come first, in order,
-// and each rule has what its kind has.
+// document writes the set: first the five kinds in order, then the extra members.
 func (l lists) document(extra []Member) document {
 	text := []byte{'{'}
 	var d document
@@ -88,8 +83,7 @@ func (l lists) document(extra []Member) document {
 	return d
 }
 
-// readDocument reads a set, and compares its text with what the service would
-// write of it.
+// readDocument reads a set, and compares its text with the canonical one.
 func readDocument(r *strictjson.Reader) (document, error) {
 	start := r.Offset()
 	l, extra, err := readLists(r)
@@ -120,7 +114,7 @@ func (d document) lists() (l lists) {
 	return l
 }
 
-// extra returns the members of the set that are not lists of rules.
+// extra returns the members of the set except the five lists.
 func (d document) extra() (extra []Member) {
 	w := strictjson.Walk(d.text)
 	for name := range w.Object() {
@@ -131,7 +125,7 @@ func (d document) extra() (extra []Member) {
 	return extra
 }
 
-// withExtra returns the set with other members that are not lists of rules.
+// withExtra returns the set with other members beyond the five lists.
 func (d document) withExtra(extra []Member) document {
 	return d.lists().document(extra)
 }
@@ -139,8 +133,8 @@ func (d document) withExtra(extra []Member) document {
 // span is a part of the text of a set.
 type span struct{ start, end int }
 
-// list returns a walker at the list of a kind, and what comes before the
-// walker's text. An absent list is an empty one.
+// list returns a walker at the list of a kind, and the offset of the walker's text.
+// An absent list is empty.
 func (d document) list(kind Kind) (w strictjson.Walker, before int) {
 	if !kind.Valid() || d.text == "" {
 		return strictjson.Walk("[]"), 0
@@ -158,7 +152,7 @@ func (d document) list(kind Kind) (w strictjson.Walker, before int) {
 	return strictjson.Walk("[]"), 0
 }
 
-// entries returns the rules of a kind with their places in the text.
+// entries returns the rules of a kind with their positions in the text.
 func (d document) entries(kind Kind) iter.Seq2[span, entry] {
 	return func(yield func(span, entry) bool) {
 		w, before := d.list(kind)
@@ -172,7 +166,7 @@ func (d document) entries(kind Kind) iter.Seq2[span, entry] {
 	}
 }
 
-// entryList returns the rules of a kind, for a change, and where their list is.
+// entryList returns the rules of a kind, and the position of their list.
 func (d document) entryList(kind Kind) (list []entry, at span) {
 	w, before := d.list(kind)
 	at.start = before + w.Offset()
@@ -184,8 +178,8 @@ func (d document) entryList(kind Kind) (list []entry, at span) {
 	return list, at
 }
 
-// find returns the rule of a kind and id, and its place. No rule has an id that
-// is not UTF-8; written as JSON, it would become another.
+// find returns the rule of a kind and id, and its position. An id that is not UTF-8
+// finds no rule, since writing it as JSON would change it.
 func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 	switch {
 	case !kind.Valid() || !utf8.ValidString(id):
@@ -201,14 +195,14 @@ func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 	return span{}, entry{}, false
 }
 
-// firstRule returns where the first rule of a kind is, or the end of its list, in
-// a canonical text.
+// firstRule returns the position of the first rule of a kind in a canonical text, or
+// the end of the list if it is empty.
 func (d document) firstRule(kind Kind) int {
 	_, behind, _ := strings.Cut(d.text, listStart(kind))
 	return len(d.text) - len(behind)
 }
 
-// search is find in a canonical text, from a place in the list of the kind on.
+// search is find in a canonical text, from a position in the list of the kind.
 func (d document) search(from int, kind Kind, id string) (at span, e entry, found bool) {
 	start := strictjson.AppendString([]byte(strings.TrimSuffix(ruleStart, `"`)), id)
 	i := strings.Index(d.text[from:], string(start))
@@ -223,8 +217,8 @@ func (d document) search(from int, kind Kind, id string) (at span, e entry, foun
 	return span{from + i, from + i + len(e.text)}, e, true
 }
 
-// isBefore reports whether a place comes before a part of the text that there is
-// once, from a place on. It looks on the side where there is less to look at.
+// isBefore reports whether a position comes before part, which occurs once after from.
+// It searches the shorter side.
 func (d document) isBefore(from, place int, part string) bool {
 	if place-from < len(d.text)-place {
 		return !strings.Contains(d.text[from:place], part)
@@ -245,26 +239,26 @@ func (d document) len() (n int) {
 	return n
 }
 
-// withValue returns the set with another value of a member that every rule has.
+// withValue returns the set with another value of a rule's member.
 func (d document) withValue(at span, value string) document {
 	return d.splice(at, value, !hasStart(value))
 }
 
-// withRule returns the set with a rule that was made in the place of a part of a
-// list. Behind is what follows the rule there.
+// withRule returns the set with a rule instead of a part of a list. Behind is the text
+// that follows the rule.
 func (d document) withRule(at span, rule entry, behind string) document {
 	return d.splice(at, rule.text+behind, !hasStart(rule.text[len(ruleStart):]))
 }
 
-// splice replaces a part of the text. The set stays canonical if the new part
-// adds no beginning that would be mistaken.
+// splice replaces a part of the text. A canonical set stays canonical if clear is true:
+// the new part contains no misleading start of a rule or list.
 func (d document) splice(at span, part string, clear bool) document {
 	d.text = d.text[:at.start] + part + d.text[at.end:]
 	d.canonical = d.canonical && clear
 	return d
 }
 
-// withList returns the set with a new list in place of another.
+// withList returns the set with another list.
 func (d document) withList(at span, list []entry) document {
 	size := len(d.text) - (at.end - at.start) + len("[]")
 	for _, e := range list {
@@ -287,7 +281,7 @@ func (d document) withList(at span, list []entry) document {
 	return d
 }
 
-// withoutLegacy returns the set after its legacy rules have gone.
+// withoutLegacy returns the set after its legacy rules were removed.
 func (d document) withoutLegacy() document {
 	d.legacy = false
 	return d

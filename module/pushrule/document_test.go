@@ -159,7 +159,7 @@ func checkDocument(t *testing.T, d document, ids []string) {
 	}
 }
 
-// A digest that is right by chance, or that somebody has made, ends no process.
+// A forged text must not crash the process.
 func FuzzFromCanonical(f *testing.F) {
 	defaults := ServerDefault("@alice:example.org")
 	f.Add(defaults.JSON())

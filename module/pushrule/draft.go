@@ -4,8 +4,8 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Draft is a rule as a client submits it. What belongs to the server is not
-// part of it: the id comes from the path, default is always false.
+// Draft is a rule as a client submits it. The id comes from the path, and default is
+// always false.
 type Draft struct {
 	Enabled    *bool       // nil: true for a new rule, unchanged for a replaced one
 	Actions    []Action    // required; may be empty
@@ -26,10 +26,9 @@ func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
 	return d, d.Complete(kind, path)
 }
 
-// ReadMember reads one member of a submitted rule, for requests that carry a
-// rule's members beside others. Call [Draft.Complete] after the last.
-//
-// Enabled, conditions and pattern may be null where a client has none.
+// ReadMember reads one member of a submitted rule, for requests that mix a rule's
+// members with others. Call [Draft.Complete] after the last member. Null counts as
+// absent for enabled, conditions and pattern.
 func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
 	case "rule_id", "default": // the path and the server decide
@@ -61,9 +60,9 @@ func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	return err
 }
 
-// Complete checks that the draft has what a rule of this kind needs and drops
-// what such a rule does not have. Path names the rule's object in errors; it
-// is empty for the whole body.
+// Complete checks that the draft has the members that a rule of this kind needs, and
+// drops members of other kinds. Path names the rule's object in errors; it is empty
+// for the whole body.
 func (d *Draft) Complete(kind Kind, path string) error {
 	if path != "" {
 		path += "."
@@ -85,8 +84,7 @@ func (d *Draft) Complete(kind Kind, path string) error {
 	return nil
 }
 
-// rule makes the draft a rule, which is enabled or not where the draft does not
-// say.
+// rule returns the draft as a rule. Enabled applies if the draft does not set it.
 func (d Draft) rule(id string, enabled bool) Rule {
 	if d.Enabled != nil {
 		enabled = *d.Enabled

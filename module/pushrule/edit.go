@@ -6,23 +6,22 @@ import (
 	"strings"
 )
 
-// Position says where a rule goes in its kind's list. Empty ids are not given.
+// Position is the place of a rule in its kind's list. An empty id means none.
 type Position struct {
-	Before string // directly above this rule; decides where both are given
+	Before string // directly above this rule; takes precedence over After
 	After  string // directly below this rule
 }
 
 // Put adds a rule or replaces the one of the same kind and id.
 //
-// Without a position a new rule is the user's most important of its kind (in
-// override directly below .m.rule.master) and a replaced one keeps its place.
-// With one it ends directly beside the named rule, wherever it stood before. A
-// rule placed relative to itself keeps its place.
+// Without a position, a new rule becomes the user's first of its kind (in override
+// directly below .m.rule.master), and a replaced rule keeps its place. With a
+// position, the rule moves to the named rule. A rule placed relative to itself keeps
+// its place.
 //
-// It fails, and changes nothing, with [ErrUnknownKind], [ErrReservedID],
-// [ErrInvalidID], [ErrInvalidData] (a content rule without a pattern),
-// [ErrAnchorIsDefault], [ErrAnchorNotFound] or [ErrAnchorOrder], looked for in
-// this order.
+// Errors, checked in this order: [ErrUnknownKind], [ErrReservedID], [ErrInvalidID],
+// [ErrInvalidData] (a content rule without a pattern), [ErrAnchorIsDefault],
+// [ErrAnchorNotFound], [ErrAnchorOrder]. An error changes nothing.
 func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
@@ -52,9 +51,9 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	return nil
 }
 
-// putInPlace puts a rule without a position where nothing else is to be done: no
-// list is taken apart. In the list that has .m.rule.master, and in one that has two
-// rules of the id, which only a damaged set has, there is more to do.
+// putInPlace is the fast path of Put without a position: it edits the text. Done is
+// false for the override list, which has .m.rule.master, and for a damaged list with
+// two rules of the id.
 func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
 	if !d.canonical || kind == Override {
 		return d, false
@@ -73,7 +72,7 @@ func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry
 	return d.withRule(at, made(old.flag("enabled")), ""), true
 }
 
-// checkPosition refuses a position that does not exist in list.
+// checkPosition refuses a position that list does not have.
 func checkPosition(list []entry, at Position) error {
 	if isReserved(at.Before) || isReserved(at.After) {
 		return ErrAnchorIsDefault
@@ -92,8 +91,7 @@ func checkPosition(list []entry, at Position) error {
 	return nil
 }
 
-// anchor returns where a named rule stands; an id that is not given is no
-// error.
+// anchor returns the index of a named rule, -1 for no id.
 func anchor(list []entry, id string) (int, error) {
 	if id == "" {
 		return -1, nil
@@ -108,7 +106,7 @@ func anchor(list []entry, id string) (int, error) {
 	return i, nil
 }
 
-// place puts the rule that is made into list, which it may change.
+// place puts the made rule into list. It may change list.
 func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at Position) []entry {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
@@ -127,8 +125,8 @@ func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at
 	return slices.Insert(list, newIndex(kind, list, at), rule)
 }
 
-// newIndex is where a rule that is not in list goes; the rules that at names
-// are there.
+// newIndex is the index for a rule that is not in list. List has the rules that the
+// position names.
 func newIndex(kind Kind, list []entry, at Position) int {
 	switch {
 	case at.Before != "":
@@ -141,8 +139,8 @@ func newIndex(kind Kind, list []entry, at Position) int {
 	return 0
 }
 
-// hoistMaster moves .m.rule.master to the top, where a damaged set has it
-// elsewhere: nothing may be inserted above it.
+// hoistMaster moves .m.rule.master of a damaged list to the top, so that no rule is
+// inserted above it.
 func hoistMaster(list []entry) []entry {
 	i := indexOfEntry(list, masterID)
 	if i <= 0 {
@@ -152,16 +150,16 @@ func hoistMaster(list []entry) []entry {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, master)
 }
 
-// removeID removes the rules with an id from list[from:]. Only a damaged set
-// has more than one.
+// removeID removes the rules with an id from list[from:]. Only damaged sets have
+// several.
 func removeID(list []entry, id string, from int) []entry {
 	kept := slices.DeleteFunc(list[from:], func(e entry) bool { return e.id == id })
 	return list[:from+len(kept)]
 }
 
-// Delete removes a user's rule. It fails, and changes nothing, with
-// [ErrUnknownKind], [ErrRuleNotFound] or, for a server-default rule and for one
-// that says "default": true, [ErrDeleteDefault].
+// Delete removes a user's rule. Errors: [ErrUnknownKind], [ErrRuleNotFound], and
+// [ErrDeleteDefault] for a server-default rule and for a rule with "default": true. An
+// error changes nothing.
 func (s *Ruleset) Delete(kind Kind, id string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
@@ -179,19 +177,18 @@ func (s *Ruleset) Delete(kind Kind, id string) error {
 	return nil
 }
 
-// SetEnabled turns any rule, a server-default one included, on or off. It
-// fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
+// SetEnabled turns any rule on or off. Errors: [ErrUnknownKind], [ErrRuleNotFound].
 func (s *Ruleset) SetEnabled(kind Kind, id string, enabled bool) error {
 	return s.setMember(kind, id, "enabled", strconv.FormatBool(enabled))
 }
 
-// SetActions replaces the actions of any rule, a server-default one included.
-// It fails, and changes nothing, with [ErrUnknownKind] or [ErrRuleNotFound].
+// SetActions replaces the actions of any rule. Errors: [ErrUnknownKind],
+// [ErrRuleNotFound].
 func (s *Ruleset) SetActions(kind Kind, id string, actions []Action) error {
 	return s.setMember(kind, id, "actions", string(AppendActions(nil, actions)))
 }
 
-// setMember replaces a member that every rule has.
+// setMember replaces the value of a member that every rule has.
 func (s *Ruleset) setMember(kind Kind, id, name, value string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind

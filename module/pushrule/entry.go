@@ -7,25 +7,23 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// entry is a rule as the text of its set has it.
+// entry is a rule as text.
 type entry struct {
 	id   string
 	text string
 }
 
-// newEntry makes a rule an entry.
 func newEntry(kind Kind, rule Rule) entry {
 	return entry{rule.ID, string(rule.AppendJSON(nil, kind))}
 }
 
-// rule returns the rule, of a kind. The text was read or written before, so it has no
-// errors.
+// rule parses the entry. It ignores errors, because the text was checked before.
 func (e entry) rule(kind Kind) Rule {
 	rule, _ := readRule(strictjson.NewReader(e.text), kind)
 	return rule
 }
 
-// member returns where in the text of the rule the value of a member is.
+// member returns the position of a member's value in the text.
 func (e entry) member(name string) (at span) {
 	w := strictjson.Walk(e.text)
 	for member := range w.Object() {
@@ -37,16 +35,15 @@ func (e entry) member(name string) (at span) {
 	return span{}
 }
 
-// flag returns a boolean of the rule.
+// flag returns a boolean member.
 func (e entry) flag(name string) bool {
 	at := e.member(name)
 	return e.text[at.start:at.end] == "true"
 }
 
-// isServerDefault reports whether the rule belongs to the server.
 func (e entry) isServerDefault() bool { return isReserved(e.id) }
 
-// ruleID returns the id in the text of a rule, where it usually comes first.
+// ruleID returns the id of a rule. It is fast if the id is the first member.
 func ruleID(text string) string {
 	if rest, usual := strings.CutPrefix(text, ruleStart); usual {
 		id, _, _ := strings.Cut(rest, `"`)

@@ -17,9 +17,8 @@ var (
 	ErrUnknownKind     = fault.New(fault.InvalidParam, "Unknown push rule kind.")
 )
 
-// Unreadable is the error for a stored event that cannot be read as push rules
-// content. The document shows the cause to the client; the cause names places,
-// never values.
+// Unreadable is the error for a stored event that is not valid push rules content.
+// Clients see the cause, so it names places in the event and never values.
 func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid push rules account data event in database: "+cause.Error())
 }

@@ -81,7 +81,7 @@ var LiveLocation = Feature{
 	},
 }
 
-// Knocks notifies the members of a room who may invite when a user knocks (MSC4506).
+// Knocks notifies members with the permission to invite when a user knocks (MSC4506).
 // It needs the power levels of the members, see match.Member.
 var Knocks = Feature{
 	Name: "knocks",
@@ -96,8 +96,8 @@ var Knocks = Feature{
 
 const isLive Condition = `{"kind":"event_property_is","key":"content.live","value":true}`
 
-// Features returns the features of this package. Where proposals place rules of
-// several features beside each other, this is their order.
+// Features returns the features of this package. If several features add rules at the
+// same place, the rules have this order.
 func Features() []Feature { return []Feature{Polls, EncryptedEvents, LiveLocation, Knocks} }
 
 // ParseFeatures returns the features of this package that a flag names, separated by

@@ -74,7 +74,7 @@ func TestEachRuleOfAFeatureHasAStableID(t *testing.T) {
 	}
 }
 
-// The cases are those of Complement, tests/msc3930/msc3930_test.go.
+// Complement has the same cases in tests/msc3930.
 func TestPollRulesAsComplementWantsThem(t *testing.T) {
 	const prefix = ".org.matrix.msc3930.rule."
 	const loud, count = `"notify",{"set_tweak":"sound","value":"default"}`, `{"kind":"room_member_count","is":"2"}`

@@ -20,8 +20,7 @@ func equalRules(a, b pushrule.Rule) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// FuzzRead holds what is read against encoding/json, and everything that can
-// be made of it against being readable again.
+// FuzzRead compares a read set with encoding/json, and reads each changed set again.
 func FuzzRead(f *testing.F) {
 	defaults := pushrule.ServerDefault("@alice:example.org")
 	f.Add(encode(&defaults))

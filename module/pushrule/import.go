@@ -17,41 +17,39 @@ type Name struct {
 	ID   string
 }
 
-// RefusedRule is a rule of another server that is not imported. Its name is as
-// that server has it; the kind may be one that the service does not know, then
-// without an id. The error tells why, and repeats nothing of the rule.
+// RefusedRule is a rule of another server that was not imported. Its name is the other
+// server's; for an unknown kind, the id is empty. The error is the reason, and repeats
+// no part of the rule.
 type RefusedRule struct {
 	Name
 	Err error
 }
 
-// Imported is what the rules of another server become.
+// Imported is the result of [Import].
 type Imported struct {
 	Rules   Ruleset       // the whole set: the user's own rules and the defaults of the table
-	Own     int           // how many rules of the user's own it has
-	Refused []RefusedRule // what it does not have, kind by kind
-	Dropped []Name        // default rules of the other server that the table does not have
+	Own     int           // number of the user's own rules
+	Refused []RefusedRule // kind by kind
+	Dropped []Name        // default rules of the other server that the table lacks
 }
 
-// Import makes a set of the content of an m.push_rules event from another
-// server, {"global":{...}}, and the table, which is what [Defaults.For] returned
-// for the user.
+// Import makes a set from the content of another server's m.push_rules event,
+// {"global":{...}}, and the table, which is [Defaults.For] of the user.
 //
-// A rule whose id starts with a dot is a default one, whatever its member
-// default says: where the table has it, it gives its enabled state and its
-// actions to the one of the table. The three legacy rules give theirs to those
-// that took their place, unless the content has these:
+// A rule is a default rule if its id starts with a dot; its member default does not
+// matter. The table's rule takes its enabled state and actions, also if the content
+// has the other id of a feature's rule. The three legacy rules give these settings to
+// their successors, unless the content has the successor:
 //
 //	.m.rule.contains_user_name     to .m.rule.is_user_mention
-//	.m.rule.contains_display_name  to .m.rule.is_user_mention, if the former is not there
+//	.m.rule.contains_display_name  to .m.rule.is_user_mention, without contains_user_name
 //	.m.rule.roomnotif              to .m.rule.is_room_mention
 //
-// Every other rule is the user's own. It is kept if a client may put it and the
-// limits allow it, in the order in which it stands, and its default is false.
-// Unknown members of the set are kept; what the content has beside global is
-// not.
+// Every other rule is the user's own. Import keeps it in its order, with default false,
+// if a client may put it and the limits allow it. Unknown members of the set are kept,
+// other members of the content are not.
 //
-// Error: [Unreadable] for a content that is no JSON or not of this form.
+// The error for content that is not of this form is [Unreadable].
 func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	kinds, err := splitContent(content)
 	if err != nil {
@@ -78,9 +76,8 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	return i.Imported, nil
 }
 
-// splitContent takes a content apart: the members of global, of which the lists
-// of rules may have any form. It is less strict than package strictjson, so that
-// one bad rule does not cost a user all others.
+// splitContent returns the members of global. It is less strict than package
+// strictjson, so that one bad rule does not make the whole set unreadable.
 func splitContent(content string) (map[Kind]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	var kinds map[Kind]json.RawMessage
@@ -93,16 +90,16 @@ func splitContent(content string) (map[Kind]json.RawMessage, error) {
 	return kinds, nil
 }
 
-// importing is an import under way.
+// importing is the state of an import.
 type importing struct {
 	Imported
 
 	table    Ruleset
 	limits   Limits
-	settings map[Name]Draft         // of default rules
-	own      [kindCount][]namedRule // in their order
+	settings map[Name]Draft // of default rules
+	own      [kindCount][]namedRule
 
-	bytes, rules int // of the set as it is so far
+	bytes, rules int // of the set so far
 }
 
 type namedRule struct {
@@ -114,7 +111,7 @@ func (i *importing) refuse(kind Kind, id string, err error) {
 	i.Refused = append(i.Refused, RefusedRule{Name{kind, id}, err})
 }
 
-// read sorts the rules of a kind: settings of default rules, and the user's own.
+// read sorts the rules of a kind into settings of default rules and the user's own.
 func (i *importing) read(kind Kind, list json.RawMessage) error {
 	var texts []json.RawMessage
 	if len(list) == 0 {
@@ -140,7 +137,7 @@ func (i *importing) read(kind Kind, list json.RawMessage) error {
 // maxImportDepth is how deep a rule may nest, as in a request of a client.
 const maxImportDepth = 64
 
-// importedID returns the id of a rule, as far as it can be read.
+// importedID returns the id of a rule, also with an error if it is readable.
 func importedID(text json.RawMessage) (id string, err error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(text, &members) != nil || members == nil {
@@ -159,7 +156,7 @@ func checkDepth(text string) error {
 	return nil
 }
 
-// readSettings takes in what a default rule of the other server has to give.
+// readSettings keeps the settings of a default rule.
 func (i *importing) readSettings(kind Kind, id, text string) {
 	name := Name{kind, id}
 	isLegacy := slices.ContainsFunc(inheritances(), func(h inheritance) bool { return h.legacy == name })
@@ -186,8 +183,7 @@ func (i *importing) readSettings(kind Kind, id, text string) {
 // ErrTwice is for the second rule of a kind and id in a set that is imported.
 var ErrTwice = fault.New(fault.InvalidParam, "There is another rule of this id.")
 
-// readImported reads a rule strictly, of its members those that are wanted, and
-// its id.
+// readImported strictly reads the id and the wanted members of a rule.
 func readImported(text string, wanted func(name string) bool) (d Draft, id string, err error) {
 	r := strictjson.NewReader(text)
 	err = r.Object(func(name string) (err error) {
@@ -203,10 +199,10 @@ func readImported(text string, wanted func(name string) bool) (d Draft, id strin
 	return d, id, err
 }
 
-// inheritance is a legacy rule with the one that took its place.
+// inheritance is a legacy rule and its successor.
 type inheritance struct{ legacy, heir Name }
 
-// inheritances come in the order in which they count.
+// inheritances are in order of precedence.
 func inheritances() []inheritance {
 	user, room := Name{Override, ".m.rule.is_user_mention"}, Name{Override, ".m.rule.is_room_mention"}
 	return []inheritance{
@@ -216,7 +212,7 @@ func inheritances() []inheritance {
 	}
 }
 
-// inheritFromLegacy gives the settings of legacy rules to their heirs.
+// inheritFromLegacy gives the settings of legacy rules to their successors.
 func (i *importing) inheritFromLegacy() {
 	for _, h := range inheritances() {
 		settings, found := i.settings[h.legacy]
@@ -274,7 +270,7 @@ func (i *importing) ownRules(kind Kind) (list []Rule) {
 	return list
 }
 
-// ownRule reads a rule as a client would have to submit it.
+// ownRule reads a rule with the checks for a client's request.
 func (i *importing) ownRule(kind Kind, text string) (Rule, error) {
 	d, id, err := readImported(text, func(string) bool { return true })
 	if err == nil {
@@ -289,7 +285,7 @@ func (i *importing) ownRule(kind Kind, text string) (Rule, error) {
 	return d.rule(id, true), err
 }
 
-// grow makes room for something in the set, unless the limits do not allow it.
+// grow counts an addition to the set, if the limits allow it.
 func (i *importing) grow(bytes, rules int) error {
 	switch {
 	case bytes > 0 && i.bytes+bytes > i.limits.MaxSetBytes:

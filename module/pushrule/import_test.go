@@ -246,7 +246,7 @@ func TestImportRefusesWhatIsNoContent(t *testing.T) {
 	}
 }
 
-// Whatever another server has, what is made of it can be read and changed.
+// An imported set can be read and changed, whatever the other server stored.
 func FuzzImport(f *testing.F) {
 	f.Add(content(`"room":[{"rule_id":"a","actions":[]}]`, `"x":1`))
 	f.Add(content(`"content":[`+old(legacyUserName, `"enabled":false,"actions":[]`)+`]`, `"override":[`+old(".m.rule.master", `"actions":[]`)+`]`))

@@ -1,10 +1,9 @@
 package pushrule
 
-// Kind is one of the five kinds of push rule (Matrix specification, "Push
-// Rules").
+// Kind is a kind of push rule (Matrix specification, "Push Rules").
 type Kind string
 
-// The kinds, in the order in which rules are evaluated.
+// The kinds, in the order of evaluation.
 const (
 	Override  Kind = "override"  // conditional rules, before all others
 	Content   Kind = "content"   // a pattern on the message body
@@ -15,7 +14,7 @@ const (
 
 const kindCount = 5
 
-// Kinds returns the five kinds in the order in which rules are evaluated.
+// Kinds returns the five kinds in the order of evaluation.
 func Kinds() [kindCount]Kind { return [kindCount]Kind{Override, Content, Room, Sender, Underride} }
 
 // Valid reports whether k is one of the five kinds.

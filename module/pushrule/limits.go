@@ -7,8 +7,8 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Limits bounds what users may store. They are checked when a rule is put or
-// its actions are set, never when one is read, disabled or deleted.
+// Limits bounds the rules that users store. Put and set actions check them; reading,
+// disabling and deleting rules do not.
 type Limits struct {
 	MaxSetBytes     int // bytes of one user's set, as JSON; default 1 MiB
 	MaxRules        int // rules of all kinds in one user's set, defaults included; default 10,000
@@ -68,10 +68,9 @@ func (l Limits) CheckActions(actions []Action) error {
 	return nil
 }
 
-// CheckSet refuses a set that has grown over a limit: its bytes with
-// [fault.TooLarge], its rules with [fault.InvalidParam]. A set that was over it
-// before may still be changed and may shrink. The edit between the two adds rules or
-// replaces some, but does not do both.
+// CheckSet refuses a set that has grown over a limit: its bytes with [fault.TooLarge],
+// its rules with [fault.InvalidParam]. A set that was over the limit before may change
+// as long as it does not grow. The edit either adds rules or replaces some.
 func (l Limits) CheckSet(before, after Ruleset) error {
 	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
 		return l.tooLarge()
@@ -100,5 +99,5 @@ func (l Limits) tooMany() error {
 	return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d push rules.", l.MaxRules))
 }
 
-// leastRule is the least that a rule takes in a set, in bytes.
+// leastRule is the size of the smallest rule, in bytes.
 const leastRule = len(`{"rule_id":"","default":true,"enabled":true,"actions":[]}`)

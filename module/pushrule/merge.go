@@ -35,8 +35,7 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 	s.doc = doc.withChoices(choices, old.choicesWithout(table, choices)).withoutLegacy()
 }
 
-// IsCurrent reports whether [Ruleset.MergeDefaults] with the table would leave
-// every rule as it is and where it is.
+// IsCurrent reports whether [Ruleset.MergeDefaults] with the table changes no rule.
 func (s *Ruleset) IsCurrent(table Ruleset) bool {
 	for _, kind := range Kinds() {
 		list, _ := s.doc.entryList(kind)
@@ -48,8 +47,8 @@ func (s *Ruleset) IsCurrent(table Ruleset) bool {
 	return true
 }
 
-// isCurrent is [Ruleset.IsCurrent] for the rules of a kind: .m.rule.master comes
-// first, then the user's rules, and then the defaults in the order of the table.
+// isCurrent is [Ruleset.IsCurrent] for a kind: .m.rule.master is first, then come the
+// user's rules, and then the defaults in the order of the table.
 func isCurrent(kind Kind, list, want []entry) bool {
 	belowDefaults := false
 	for _, e := range list {
@@ -69,7 +68,7 @@ func isCurrent(kind Kind, list, want []entry) bool {
 	return len(want) == 0 && indexOfEntry(list, masterID) <= 0
 }
 
-// isDefinedAs compares what a merge takes from the table.
+// isDefinedAs compares the members that a merge takes from the table.
 func (e entry) isDefinedAs(other entry, kind Kind) bool {
 	if e.text == other.text {
 		return true

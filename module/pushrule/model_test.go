@@ -214,7 +214,7 @@ func inRoom(room string) string {
 
 const modelUser = "@alice:example.org"
 
-// hostTable is a table of which every kind has a rule.
+// hostTable is a table with a host's rule of every kind.
 func hostTable() pushrule.Ruleset {
 	defaults, err := pushrule.NewDefaults(nil,
 		pushrule.DefaultRule{Kind: pushrule.Override, ID: ".host.override", Before: ".m.rule.suppress_notices"},
@@ -323,8 +323,8 @@ func starts(t testing.TB) []pushrule.Ruleset {
 	}
 }
 
-// checkEdits makes the edits one after the other and holds the set against the
-// model and against what is true of every set.
+// checkEdits makes the edits in order and compares the set with the model. It also checks
+// the invariants of all sets.
 func checkEdits(t testing.TB, start pushrule.Ruleset, edits []edit) {
 	type snapshot struct {
 		set  pushrule.Ruleset

@@ -5,8 +5,7 @@ import (
 	"slices"
 )
 
-// Problem is a way in which a set that can be read differs from those that the
-// service writes. The texts are for operators.
+// Problem is a defect of a readable set. The text is for operators.
 type Problem string
 
 // The problems.
@@ -18,21 +17,20 @@ const (
 	StaleDefaults  Problem = "defaults not current"
 )
 
-// Problems lists every problem that a set may have.
+// Problems lists all problems.
 func Problems() []Problem {
 	return []Problem{DuplicateRules, MasterNotFirst, LegacyRule, ForeignDefault, StaleDefaults}
 }
 
-// The reasons for which [Ruleset.Repair] leaves a set alone.
+// The errors of [Ruleset.Repair].
 var (
 	ErrDuplicatesDiffer = errors.New("two rules of one id differ, and both may be wanted")
 	ErrForeignDefault   = errors.New("a default rule is not in the table, and would be lost")
 )
 
-// Problems returns the problems of the set, each once and in the order of the
-// function [Problems]. The table is what [Defaults.For] returned for the user. It
-// leaves out what another problem explains: StaleDefaults is what is wrong with
-// the defaults beside all others.
+// Problems returns the problems of the set in the order of the function [Problems].
+// The table is [Defaults.For] of the user. StaleDefaults stands for differences from
+// the table that no other problem explains.
 func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 	if s.Equal(table) {
 		return nil
@@ -59,10 +57,9 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 	return problems
 }
 
-// Repair solves the problems of a set without losing what its user chose: of
-// equal rules of one id the first stays, and the server-default rules are merged
-// with the table as [Ruleset.MergeDefaults] does. It fails, and changes nothing,
-// with [ErrDuplicatesDiffer] or [ErrForeignDefault].
+// Repair solves the problems of a set and keeps the user's settings: it removes equal
+// duplicates of a rule and calls [Ruleset.MergeDefaults]. Errors: [ErrDuplicatesDiffer]
+// and [ErrForeignDefault], which change nothing.
 func (s *Ruleset) Repair(table Ruleset) error {
 	repaired := Ruleset{s.doc.canonicalized()}
 	for _, kind := range Kinds() {
@@ -84,8 +81,8 @@ func (s *Ruleset) Repair(table Ruleset) error {
 	return nil
 }
 
-// HasForeign reports whether the set has a server-default rule that is neither
-// in the table nor legacy. To merge such a set loses the rule.
+// HasForeign reports whether the set has a server-default rule that is neither in the
+// table nor legacy. A merge removes such a rule.
 func (s *Ruleset) HasForeign(table Ruleset) bool {
 	for _, kind := range Kinds() {
 		list, _ := s.doc.entryList(kind)
@@ -101,13 +98,13 @@ func hasForeign(list, want []entry) bool {
 	return slices.ContainsFunc(list, func(e entry) bool { return e.isForeign(want) })
 }
 
-// isForeign reports whether an entry is a default rule of a table that does not
-// have the rules that are wanted.
+// isForeign reports whether an entry is a default rule that the list of the table
+// lacks.
 func (e entry) isForeign(want []entry) bool {
 	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0 && indexOfEntry(want, otherID(e.id)) < 0
 }
 
-// withoutDuplicates returns a list with the first rule of each id.
+// withoutDuplicates returns the first rule of each id.
 func withoutDuplicates(list []entry) []entry {
 	seen := make(map[string]bool, len(list))
 	return slices.DeleteFunc(slices.Clone(list), func(e entry) bool {

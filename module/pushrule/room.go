@@ -7,27 +7,22 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// CopyRoomRules gives the user, for a room that replaces another, the rules
-// that they have for the old one (Matrix specification, "Room Upgrades",
-// "Server behaviour": the server transfers a user's notification settings when
-// they join the new room). The old room's rules stay.
+// CopyRoomRules copies the user's rules for a room to the room that replaces it (Matrix
+// specification, "Room Upgrades", "Server behaviour": the server transfers a user's
+// notification settings when they join the new room). The old room's rules stay.
 //
-// Copied are the room rule of the old room and each override rule with a
-// condition that names it: an event_match with exactly it as pattern, or an
-// event_property_is with it as value, for the key room_id. A copy stands
-// directly below its original and differs from it in nothing but the room in
-// these conditions and in the id: the new room where it was the old one,
-// otherwise the old id with the new room in the old one's place, or behind it
-// where the old id does not name the room. Server-default rules are not copied,
-// and no copy is marked as one.
+// It copies the room rule of the old room, and each override rule with a condition on
+// the key room_id: an event_match or event_property_is with exactly the old room. A
+// copy stands directly below its original. It has the new room in these conditions and
+// in its id; if the old id does not contain the room, the new room is appended to it.
+// Server-default rules are not copied.
 //
-// What the user has for the new room stays as it is: a rule of the copy's kind
-// and id is not replaced, and since clients use the room rule and the override
-// rule with a room's id as one setting, neither is copied where the new room
-// has either. A repeat therefore changes nothing.
+// Existing rules of the new room stay: a copy replaces no rule. Clients use the room
+// rule and the override rule with a room's id as one setting, so neither is copied if
+// the new room has one of them. A repeat changes nothing.
 //
-// It fails, and changes nothing, with the error of [ValidateID] for the new
-// room or for a copy's id, if there is something to copy.
+// If there is a rule to copy, [ValidateID] checks the new room and the copies' ids. An
+// error changes nothing.
 func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 	if oldRoom == "" || oldRoom == newRoom {
 		return nil
@@ -52,21 +47,20 @@ func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 	return nil
 }
 
-// hasSetting reports whether the set has a rule by which clients set one
-// room's notifications.
+// hasSetting reports whether the set has a client's setting for a room.
 func (s *Ruleset) hasSetting(room string) bool {
 	_, override := s.Rule(Override, room)
 	_, found := s.Rule(Room, room)
 	return override || found
 }
 
-// upgrade is the replacement of a room, as one user's rules see it.
+// upgrade is the replacement of a room.
 type upgrade struct {
 	oldRoom, newRoom string
 	settled          bool // the user has a setting for the new room
 }
 
-// extend returns a list with the copies of its rules, each below its original.
+// extend returns a list with copies below their originals.
 func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	copyOf := u.roomCopy
 	if kind == Override {
@@ -96,8 +90,8 @@ func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	return extended, nil
 }
 
-// mayConcern reports whether a rule can name the old room. In a text with
-// escapes it may stand in another form.
+// mayConcern is a quick test whether a rule can name the old room. Escapes may hide the
+// name.
 func (u upgrade) mayConcern(e entry) bool {
 	return strings.Contains(e.text, u.oldRoom) || strings.Contains(e.text, `\`)
 }
@@ -109,15 +103,14 @@ func (u upgrade) validate(id string) error {
 	return ValidateID(id)
 }
 
-// roomCopy returns the new room's copy of a room rule of the old one.
+// roomCopy returns the copy of the old room's room rule.
 func (u upgrade) roomCopy(rule Rule) (copied Rule, found bool) {
 	found = rule.ID == u.oldRoom
 	rule.ID = u.newRoom
 	return rule, found
 }
 
-// overrideCopy returns the new room's copy of an override rule that has a
-// condition on the old one.
+// overrideCopy returns the copy of an override rule with a condition on the old room.
 func (u upgrade) overrideCopy(rule Rule) (copied Rule, found bool) {
 	rule.Conditions = slices.Clone(rule.Conditions)
 	for i, condition := range rule.Conditions {
@@ -135,8 +128,8 @@ func (u upgrade) overrideCopy(rule Rule) (copied Rule, found bool) {
 	return rule, found
 }
 
-// findRoom returns where a condition that holds in the given room alone names
-// it; end is 0 for any other condition.
+// findRoom returns the position of the room in a condition that holds only in this
+// room; end is 0 for any other condition.
 func (c Condition) findRoom(room string) (start, end int) {
 	var kind, key string
 	named := map[string][2]int{} // where the members are that hold the room

@@ -273,7 +273,7 @@ func TestCopyingRoomRulesTakesNothingAway(t *testing.T) {
 	})
 }
 
-// checkCopies holds that copies, and nothing else, came into a list.
+// checkCopies checks that a list gained only copies.
 func checkCopies(t *testing.T, kind pushrule.Kind, before, after []pushrule.Rule) {
 	t.Helper()
 	had := map[string]bool{}

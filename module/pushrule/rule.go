@@ -9,20 +9,20 @@ import (
 // Member is a name and value that the service keeps without interpreting it.
 type Member = strictjson.Member
 
-// Rule is one push rule of a set (Matrix specification, "Push Rules"). Its
-// lists are shared between copies: treat them as read-only.
+// Rule is a push rule (Matrix specification, "Push Rules"). Copies share the lists:
+// treat them as read-only.
 type Rule struct {
 	ID         string      // unique within its kind
-	Default    bool        // what the rule says of itself; a rule is the server's if its id begins with a dot
+	Default    bool        // the member "default"; a server-default rule is one with a dot at the start of its id
 	Enabled    bool        // whether the rule is active
 	Actions    []Action    // what to do when the rule matches; may be empty
 	Conditions []Condition // of override and underride rules
 	Pattern    string      // of content rules
-	Extra      []Member    // everything else the rule came with
+	Extra      []Member    // unknown members
 }
 
 // isReserved reports whether an id is reserved for server-default rules. The member
-// default decides nothing, since other servers have let clients set it.
+// default does not matter, since other servers let clients set it.
 func isReserved(id string) bool { return strings.HasPrefix(id, ".") }
 
 // AppendJSON appends the rule as a rule of the given kind.
@@ -48,8 +48,8 @@ func appendBool(dst []byte, b bool) []byte {
 	return append(dst, "false"...)
 }
 
-// readRule reads a stored rule. What the specification requires of a rule must
-// be there; what actions and conditions hold is taken as it is.
+// readRule reads a stored rule. It requires the members that the specification
+// requires, and does not check actions and conditions.
 func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	var rule Rule
 	required := []string{"rule_id", "default", "enabled", "actions"}
@@ -78,7 +78,7 @@ func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	return rule, err
 }
 
-// readList reads an array whose elements are kept as text; element reads one.
+// readList reads an array of texts; element reads one.
 func readList[T ~string](r *strictjson.Reader, element func() (string, error)) ([]T, error) {
 	list := []T{}
 	err := r.Array(func() error {

@@ -1,10 +1,9 @@
-// Package pushrule holds push rule sets as pure values and the operations on
-// them: reading and writing their JSON, changing them, the server-default
-// rules and their merge. It does no I/O and knows no clock and no randomness.
+// Package pushrule has push rule sets as values: reading and writing their JSON,
+// changing them, the server-default rules and their merge. It does no I/O, and uses no
+// clock and no randomness.
 //
-// Whatever a client or an operator put into a set and the service does not
-// interpret (unknown kinds, conditions, actions, keys, the digits of numbers)
-// survives reading, changing and writing.
+// Data that the service does not interpret (unknown kinds, conditions, actions, keys,
+// the digits of numbers) stays unchanged in a set.
 package pushrule
 
 import (
@@ -16,27 +15,23 @@ import (
 // Ruleset is one user's push rules: for each kind a list in order of priority,
 // highest first. The zero value is an empty set, ready to use.
 //
-// A set is kept as its JSON, which was read once and is looked through as
-// needed: to hand a set on costs nothing, and a change costs little more than
-// to copy it.
-//
-// A Ruleset is a value: changing a copy leaves the original as it was. Methods
-// that change it are not safe for concurrent use with others.
+// A set is stored as its JSON text, so a copy costs nothing, and a change costs about
+// as much as copying the text. A change to a copy leaves the original unchanged.
+// Methods that change a set are not safe for concurrent use.
 type Ruleset struct{ doc document }
 
-// Read reads a rule set from its JSON text, an object with a list for each
-// kind; absent kinds are empty. What is not a rule set gives an error that
-// names the place; it is for the caller to say whose fault that is.
+// Read reads a rule set from its JSON text, an object with a list for each kind. Absent
+// kinds are empty. The error for an invalid set names the place in the text.
 func Read(text string) (Ruleset, error) {
 	return ReadRuleset(strictjson.NewReader(text))
 }
 
-// FromCanonical wraps a text without reading it. The text must come from a set whose
-// [Ruleset.IsCanonical] was true; for any other text, results are undefined.
+// FromCanonical wraps a text without reading it. The text must come from a set with a
+// true [Ruleset.IsCanonical]; for any other text, results are undefined.
 func FromCanonical(text string) Ruleset { return Ruleset{document{text: text, canonical: true}} }
 
-// IsCanonical reports whether the JSON of the set is, byte for byte, the text that the
-// service writes for it, and no rule in it is legacy; see [IsLegacy].
+// IsCanonical reports whether the set's JSON is, byte for byte, the text that the
+// service writes, and no rule is legacy; see [IsLegacy].
 func (s *Ruleset) IsCanonical() bool {
 	return (s.doc.canonical || s.doc.text == "") && !s.doc.legacy
 }
@@ -94,9 +89,8 @@ func (s *Ruleset) Len() int { return s.doc.len() }
 // Equal reports whether both sets have the same JSON.
 func (s *Ruleset) Equal(other Ruleset) bool { return s.JSON() == other.JSON() }
 
-// JSON returns the set as a JSON object. A set that was read and not changed is
-// byte for byte as it was read; otherwise all five kinds are there, empty ones
-// as [].
+// JSON returns the set as a JSON object: the text that was read, or, after a change, all
+// five kinds, with [] for empty ones.
 func (s *Ruleset) JSON() string {
 	if s.doc.text == "" {
 		return emptySet
@@ -104,8 +98,8 @@ func (s *Ruleset) JSON() string {
 	return s.doc.text
 }
 
-// ShareJSON has the set keep no text of its own, but this one, which is equal to its
-// JSON: who holds a larger text around the set holds that alone then.
+// ShareJSON replaces the set's text by an equal one. If the new text is a part of a
+// larger one that stays in memory, the old text can be freed.
 func (s *Ruleset) ShareJSON(text string) {
 	if s.doc.text != "" {
 		s.doc.text = text

@@ -6,10 +6,9 @@ import (
 	"unicode/utf8"
 )
 
-// ValidateID checks the id of a rule that a user wants to create or replace:
-// [ErrReservedID] if it starts with a dot, [ErrInvalidID] if it is
-// empty, has a slash, backslash or control character, or is not UTF-8
-// (Matrix specification, "PUT /pushrules/global/{kind}/{ruleId}").
+// ValidateID checks the id of a user's new rule: [ErrReservedID] if it starts with a
+// dot; [ErrInvalidID] if it is empty, contains a slash, backslash or control character,
+// or is not UTF-8 (Matrix specification, "PUT /pushrules/global/{kind}/{ruleId}").
 func ValidateID(id string) error {
 	switch {
 	case isReserved(id):
@@ -20,8 +19,8 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// isWellFormed reports whether an id, a server-default rule's without its dot,
-// is not empty and has only what rule ids may have.
+// isWellFormed reports whether an id, without the dot of a server-default rule, is not
+// empty and contains no forbidden character.
 func isWellFormed(id string) bool {
 	return id != "" && utf8.ValidString(id) && !strings.ContainsAny(id, `/\`) && !strings.ContainsFunc(id, unicode.IsControl)
 }
