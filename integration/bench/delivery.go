@@ -66,7 +66,7 @@ func runDelivery(ctx context.Context, args []string) (err error) {
 		return err
 	}
 	printMachine("%d rounds of %d notifications in turn, medians", d.rounds, d.notifications)
-	fmt.Println("| What | delivery | bare client | ratio | goal |\n|---|---|---|---|---|")
+	fmt.Println("| Measure | delivery | bare client | ratio | goal |\n|---|---|---|---|---|")
 	return errors.Join(d.measureCPU(ctx, 1, "25 µs"), d.measureCPU(ctx, deliveryUsers, "8 µs"), d.whileSending(ctx, func(ctx context.Context) error {
 		return errors.Join(d.measureDirect(ctx, 1, "25 µs"), d.measureDirect(ctx, deliveryUsers, "8 µs"), d.measureLatency(ctx))
 	}))
@@ -237,10 +237,10 @@ func (d *delivery) measureCPU(ctx context.Context, users int, redisGoal string) 
 	sender := medianOf(rounds, func(r deliveryRound) time.Duration { return r.sender })
 	bare := medianOf(rounds, func(r deliveryRound) time.Duration { return r.bare })
 	ratio := medianOf(rounds, func(r deliveryRound) float64 { return float64(r.sender) / float64(r.bare) })
-	fmt.Printf("| CPU of the sender a notification, events to %d | %s µs | %s µs | %.2f | 1.5 |\n", users, us(sender), us(bare), ratio)
+	fmt.Printf("| CPU of the sender for a notification, events to %d | %s µs | %s µs | %.2f | 1.5 |\n", users, us(sender), us(bare), ratio)
 	handOver := medianOf(rounds, func(r deliveryRound) time.Duration { return r.handOver })
 	send := medianOf(rounds, func(r deliveryRound) time.Duration { return r.send })
-	fmt.Printf("| CPU of Redis a notification, events to %d: to hand over + to send | %s + %s µs | | | %s |\n", users, us(handOver), us(send), redisGoal)
+	fmt.Printf("| CPU of Redis for a notification, events to %d: add + send | %s + %s µs | | | %s |\n", users, us(handOver), us(send), redisGoal)
 	return nil
 }
 
@@ -329,12 +329,12 @@ func (d *delivery) measureDirect(ctx context.Context, users int, goal string) er
 		return err
 	}
 	each := spent / time.Duration(rounds*atOnce*users)
-	fmt.Printf("| CPU of Redis a notification, events to %d, sent by the host that hands over | %s µs | | | %s |\n", users, us(each), goal)
+	fmt.Printf("| CPU of Redis, events to %d, sent by the host that adds them | %s µs | | | %s |\n", users, us(each), goal)
 	return nil
 }
 
 // measureLatency sends one notification after the other, and measures each
-// from the beginning of Notify to its arrival, beside a bare POST of the same.
+// from the beginning of Notify to its arrival, and a bare POST of the same body.
 func (d *delivery) measureLatency(ctx context.Context) error {
 	const notifications = 1000
 	var sent, bare []time.Duration

@@ -189,7 +189,7 @@ func (l *lookups) Count(event observe.Event, _ string, n int) {
 	}
 }
 
-// Members of a large room are looked up in parts, beside changes.
+// Members of a large room are looked up in parts, while rules change.
 func TestInALargeRoomEachMemberHasRulesOfTheirOwn(t *testing.T) {
 	const count = 3*1024 + 10 // look-ups are done in parts of 1,024
 	synctest.Test(t, func(t *testing.T) {

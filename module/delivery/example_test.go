@@ -57,7 +57,7 @@ func handOverRest(ctx context.Context, notifier module.Notifier, rows outbox) {
 	}
 }
 
-// notified counts what is handed over.
+// notified counts the calls of Notify.
 type notified struct {
 	module.Notifier
 	calls, failures int

@@ -321,7 +321,7 @@ func name(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@u%d:h", i)) }
 
 func key(i int) string { return fmt.Sprintf("key%d", i) }
 
-// inBubble runs a test with a clock of its own, which only goes on when all wait.
+// inBubble runs a test in a synctest bubble.
 func inBubble(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(newWorld(t)) })

@@ -50,7 +50,7 @@ func TestARejectedPusherIsRemoved(t *testing.T) {
 	})
 }
 
-// A pusher is set anew while the answer is under way.
+// A pusher is set again while the request is in flight.
 func TestARejectionNeverRemovesAPusherThatWasSetAnew(t *testing.T) {
 	inBubble(t, func(w *world) {
 		random := rand.New(rand.NewPCG(1, 3))
@@ -107,7 +107,7 @@ func TestManyRejectionsRemoveNoMore(t *testing.T) {
 		defer stop()
 		w.notify(d, 1, "!r:h", members...)
 		time.Sleep(time.Minute)
-		// What is under way when the limit is reached may be removed, too.
+		// Rejections of requests in flight may remove pushers, too.
 		if n := len(w.removed); n >= 4+4 || d.Stats().RemovalsStopped != 1 || w.reported(observe.TooManyRejections) != 1 || w.reported(observe.PusherRemoved) != n {
 			t.Errorf("%d removed, stats %+v, reports %v", n, d.Stats(), w.reports)
 		}

@@ -342,7 +342,7 @@ func TestABurstOfOneAccountCostsNobodyANotification(t *testing.T) {
 	})
 }
 
-// A5: what is kept is what will be sent.
+// A5: the stored text is the text that will be sent.
 func TestTweaksAreCutWhenTheyAreHandedOver(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", statuses(502))

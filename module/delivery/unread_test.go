@@ -181,7 +181,7 @@ func TestAttention(t *testing.T) {
 		if len(r.looked) != 1 {
 			t.Errorf("asked about %v", r.looked)
 		}
-		// What is read by then is not sent.
+		// A notification that the user has read until then is not sent.
 		w.notify(d, 2, "!r:h", name1)
 		time.Sleep(time.Second)
 		r.do(func() { r.read["$2"] = true })

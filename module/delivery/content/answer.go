@@ -7,22 +7,22 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// Verdict is what an answer, or none, means for the notification that was sent.
+// Verdict is the meaning of an answer, or of none, for the notification.
 type Verdict int
 
 // The verdicts.
 const (
 	Delivered Verdict = iota
 	Rejected          // the pushkey is not valid
-	Refused           // this notification will not be taken, whenever it is sent
+	Refused           // the gateway will never accept this notification
 	Throttled         // the gateway says when to try again
-	Busy              // this pusher cannot be sent to now, and its gateway may be well
-	Failed            // the gateway may not be well
-	Blocked           // the address is not to be connected to
-	Unsent            // this host did not send it, or cut it off
+	Busy              // this pusher must wait; its gateway may work
+	Failed            // the gateway may not work
+	Blocked           // the address is not public
+	Unsent            // this host did not send it, or cancelled it
 )
 
-// Class says why there is no answer.
+// Class is why there is no answer.
 type Class string
 
 // The classes; ClassStatus is for an answer.
@@ -30,16 +30,16 @@ const (
 	ClassStatus  Class = "status"
 	ClassDNS     Class = "dns"
 	ClassTLS     Class = "tls"
-	ClassRefused Class = "refused" // the connection, or it was cut
+	ClassRefused Class = "refused" // the connection was refused or closed
 	ClassTimeout Class = "timeout"
 	ClassBlocked Class = "blocked"
 	ClassUnsent  Class = "unsent"
 )
 
-// Judge is the table of answers. The specification defines no status but 200, so
-// the others are taken as HTTP has them and as gateways are known to send them:
-// ntfy's 507 is about one pushkey, its 429 about one or all, sygnal's 502 about
-// anything. Any 2xx delivers: to send again would have the phone ring again.
+// Judge is the table of answers. The specification only defines status 200. Other
+// statuses have their meaning in HTTP, and the meaning that known gateways give them:
+// ntfy's 507 is about one pushkey, its 429 about one or all, and sygnal's 502 may be
+// about anything. Any 2xx delivers: a repeated notification would ring again.
 func Judge(answer module.GatewayAnswer, class Class, pushkey string) Verdict {
 	switch class {
 	case ClassBlocked:
@@ -65,22 +65,22 @@ func Judge(answer module.GatewayAnswer, class Class, pushkey string) Verdict {
 	return Failed
 }
 
-// IsAlive reports whether the answer is one of a gateway that works.
+// IsAlive reports whether the answer shows that the gateway works.
 func (v Verdict) IsAlive() bool { return v == Delivered || v == Rejected || v == Refused }
 
 // How long a pusher waits before it is tried again.
 const (
-	firstWait     = time.Second      // the longest first one; it doubles with each failure
-	maxWait       = 16 * time.Second // where the gateway may be ill: its outage may end at any time
-	maxWaitAlone  = 10 * time.Minute // of a pusher that has failed for an hour, or is busy
+	firstWait     = time.Second      // limit of the first wait; it doubles with each failure
+	maxWait       = 16 * time.Second // while the gateway may have an outage
+	maxWaitAlone  = 10 * time.Minute // of a pusher that is busy, or has failed for aloneAfter
 	aloneAfter    = time.Hour
 	minRetryAfter = time.Second
 	maxRetryAfter = time.Hour
 )
 
-// RetryIn returns how long a pusher waits after the verdict: a random part, which
-// random from 0 to 1 chooses, of what doubles with each attempt ("full jitter"), so
-// that those who failed together do not come back together.
+// RetryIn returns how long a pusher waits after the verdict: a random part of a limit
+// that doubles with each attempt ("full jitter"). So pushers that failed together do not
+// retry together. Random is from 0 to 1.
 func RetryIn(v Verdict, retryAfter time.Duration, attempts int, failingFor time.Duration, random float64) time.Duration {
 	if v == Throttled {
 		return min(max(retryAfter, minRetryAfter), maxRetryAfter)

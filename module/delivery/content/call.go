@@ -6,11 +6,11 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// MaxCallAge is how long a call rings at most, whatever its event says (MSC4075).
+// MaxCallAge bounds how long a call rings (MSC4075).
 const MaxCallAge = 2 * time.Minute
 
-// IsCall reports whether the event calls somebody, which is of use only at once. A
-// notification of MatrixRTC is a call if it says that it rings (MSC4075).
+// IsCall reports whether the event is an incoming call. A MatrixRTC notification is a
+// call if its type is "ring" (MSC4075).
 func (ev *Event) IsCall() bool {
 	switch ev.kind {
 	case "m.call.invite":
@@ -23,8 +23,7 @@ func (ev *Event) IsCall() bool {
 	return false
 }
 
-// callLifetime is how long a call rings, as the event says: "lifetime", in
-// milliseconds.
+// callLifetime returns how long a call rings: "lifetime" of the event, in milliseconds.
 func callLifetime(content string, otherwise time.Duration) time.Duration {
 	r := strictjson.NewReader(callMember(content, "lifetime"))
 	ms, err := r.Integer()
@@ -34,9 +33,8 @@ func callLifetime(content string, otherwise time.Duration) time.Duration {
 	return time.Duration(min(ms, MaxCallAge.Milliseconds())) * time.Millisecond
 }
 
-// callMember returns the text of what a call says under a name, empty if nothing:
-// within "application" where it is there (MSC4075), else at the top, as events of
-// older clients have it.
+// callMember returns the text of a member of a call, empty if there is none: within
+// "application" (MSC4075), or at the top as in events of older clients.
 func callMember(content, name string) string {
 	if inner := memberOf(memberOf(content, "application"), name); inner != "" {
 		return inner
@@ -58,7 +56,7 @@ func memberOf(object, name string) string {
 	return ""
 }
 
-// readText returns what a text of JSON says if it is a string, else nothing.
+// readText returns the value of a JSON string, empty for other JSON.
 func readText(text string) string {
 	w := strictjson.Walk(text)
 	if w.Next() != '"' {

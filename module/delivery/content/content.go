@@ -1,6 +1,5 @@
-// Package content makes what is sent to push gateways of events, push rules and
-// pushers, and says what their answers mean; its API may change at any time. It is
-// pure: no I/O, no clock.
+// Package content makes the bodies of requests to push gateways, and judges their
+// answers; its API may change at any time. It is pure: no I/O, no clock.
 package content
 
 import (
@@ -24,7 +23,7 @@ const (
 	NoNames     Policy = "none"
 )
 
-// Limits bound what is sent.
+// Limits bound the content of notifications.
 type Limits struct {
 	Content              Policy
 	MaxNotificationBytes int
@@ -33,20 +32,20 @@ type Limits struct {
 	NoCounts             []string // app_ids that are sent no counts
 }
 
-// Meta is what a queue keeps of a notification in any case: enough to send it as
-// event_id_only, and to decide whose turn it is.
+// Meta is the part of a notification that the queue always stores: enough to send it as
+// event_id_only, and for its turn.
 type Meta struct {
 	User    mxid.UserID `json:"u"`
 	Event   string      `json:"e,omitempty"` // empty for counts alone
 	Room    string      `json:"r,omitempty"`
-	Gate    string      `json:"g"` // see [Target.Gate]; of the pusher when it was handed over
-	Added   int64       `json:"a"` // when it was handed over, in milliseconds
+	Gate    string      `json:"g"` // see [Target.Gate]; of the pusher at Notify
+	Added   int64       `json:"a"` // time of Notify, in milliseconds
 	Expires int64       `json:"x"` // in milliseconds
 	Call    bool        `json:"c,omitempty"`
 	Trace   string      `json:"t,omitempty"` // W3C traceparent
 }
 
-// Text is what is stored.
+// Text returns the stored form.
 func (m Meta) Text() string {
 	text, _ := json.Marshal(m) // strings and numbers
 	return string(text)
@@ -54,7 +53,7 @@ func (m Meta) Text() string {
 
 var errNoMeta = errors.New("content: a notification in the queue cannot be read")
 
-// ReadMeta reads what [Meta.Text] returned. A host does so several times for each
+// ReadMeta is the inverse of [Meta.Text]. A host does so several times for each
 // notification, and encoding/json takes more than twice as long.
 func ReadMeta(text string) (m Meta, err error) {
 	w := strictjson.Walk(text)
@@ -91,7 +90,7 @@ func ReadMeta(text string) (m Meta, err error) {
 	return m, nil
 }
 
-// Counts returns the notification of counts alone.
+// Counts returns a notification of counts without an event.
 func Counts(id string, m Meta) module.Notification {
 	return module.Notification{ID: id, Priority: module.CountsOnly, Room: "--------", Meta: m.Text()}
 }

@@ -11,33 +11,33 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Event is what notifications of an event have in common. It does not change.
+// Event has the common values of an event's notifications. It is immutable.
 type Event struct {
 	ID, Room, Sender                string
-	Lifetime                        time.Duration // of a notification, from when it is handed over
+	Lifetime                        time.Duration // of a notification, since Notify
 	kind                            string
-	member                          string // the user whom a member event is about, else empty
+	member                          string // the state_key of a member event
 	senderName, roomName, roomAlias string
 	content                         string // JSON, empty if there is none
 
 	members map[variant]string // of bodies; see [Event.Notification]
 }
 
-// Outcome is what a user's rules say, as notifications tell it.
+// Outcome is the effect of a user's rules on the notification.
 type Outcome struct {
 	High   bool   `json:"h,omitempty"`
 	Tweaks string `json:"t"` // JSON object
 }
 
-// Outcome returns what a user's rules say, of whom the result is to notify.
+// Outcome returns the effect of a result that notifies.
 func (ev *Event) Outcome(result match.Result) Outcome {
 	return Outcome{High: ev.isHigh(result), Tweaks: tweaksOf(result.Actions())}
 }
 
 var errNoIDs = fault.New(fault.InvalidParam, "An event needs event_id and room_id.")
 
-// ReadEvent reads an event of the host. Of is false for one of which nobody is to
-// be notified, since it is redacted or has expired.
+// ReadEvent reads an event of the host. Of is false if the event needs no notification,
+// because it is redacted or has expired.
 func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, err error) {
 	if len(e.JSON) > cfg.MaxEventBytes {
 		return nil, false, fault.New(fault.InvalidParam, "The event is too large.")
@@ -61,7 +61,7 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, e
 	return ev, !redacted && ev.Lifetime > 0, nil
 }
 
-// read fills in what a valid text says. It reports whether the event is redacted.
+// read sets the fields from a valid text. It reports whether the event is redacted.
 func (ev *Event) read(text string) (redacted bool) {
 	var stateKey string
 	w := strictjson.Walk(text)
@@ -100,14 +100,14 @@ func (ev *Event) read(text string) (redacted bool) {
 	return redacted
 }
 
-// isHigh reports whether a notification is to wake the device. Push rules do not
-// say; homeservers agree on what alerts, and encrypted events might.
+// isHigh reports whether a notification should wake the device. Push rules do not
+// decide that. As in other homeservers, alerts do, and encrypted events may be alerts.
 func (ev *Event) isHigh(result match.Result) bool {
 	return ev.kind == "m.room.encrypted" || ev.IsCall() || result.Highlight() || result.Sound() != ""
 }
 
-// tweaksOf returns the tweaks of actions as an object. Of two of one name the
-// last one counts. A highlight without a value is true (Matrix specification,
+// tweaksOf returns the tweaks of actions as an object. A repeated name has its last
+// value. A highlight without a value is true (Matrix specification,
 // "Push Rules", "Actions").
 func tweaksOf(actions []pushrule.Action) string {
 	var all []strictjson.Member

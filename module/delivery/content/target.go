@@ -15,31 +15,29 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// digest names something without telling it.
+// digest returns a name that does not reveal the parts.
 func digest(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// PusherID returns the name of a pusher's backlog. It tells nothing of the pushkey,
-// and may be logged.
+// PusherID returns the name of a pusher's backlog. It is a digest, so it may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
 
-// UserDigest tells users from each other.
+// UserDigest identifies a user.
 func UserDigest(user mxid.UserID) string { return digest(string(user))[:8] }
 
-// RoomDigest tells rooms of one user from each other.
+// RoomDigest identifies a room of a user.
 func RoomDigest(room string) string { return digest(room)[:8] }
 
-// EventID names an event, and the part of its members, among those of a backlog.
+// EventID identifies an event and a part of its recipients within a backlog.
 func EventID(event, part string) string { return digest(event, part)[:16] }
 
-// Target is a pusher as it is sent to: what was read of it last. It does not
-// change.
+// Target has the values of a pusher that requests need. It is immutable.
 type Target struct {
 	ID       string // see [PusherID]
 	Key      pusher.Key
-	Name     string // of the user's device, empty if the host has told none
+	Name     string // of the user's device, empty if unknown
 	SetAt    int64  // its generation
 	URL      string
 	Gateway  string // see [GatewayName]
@@ -48,11 +46,11 @@ type Target struct {
 	idOnly   bool   // format is event_id_only
 }
 
-// Gate is what fails or works as one: the gateway and the app.
+// Gate names the gateway and the app, which fail together.
 func (d *Target) Gate() string { return d.Gateway + " " + d.Key.AppID }
 
-// ReadTarget returns how a pusher is sent to; ok is false for one that is not:
-// of another kind than http, disabled, or without a URL that can be read.
+// ReadTarget returns the target of a pusher. Ok is false for a pusher without
+// notifications: of another kind than http, disabled, or with an invalid URL.
 func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool) {
 	if p.Kind != pusher.HTTP || !p.Enabled() {
 		return nil, false
@@ -68,9 +66,8 @@ func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool
 	return d, ok
 }
 
-// GatewayName returns the name of the push gateway of a pusher's URL: scheme, host
-// and port in canonical form, so that one gateway has one name. Ok is false for a URL
-// that cannot be read.
+// GatewayName returns the name of the push gateway of a URL: scheme, host and port in
+// canonical form, so that a gateway has one name. Ok is false for an invalid URL.
 func GatewayName(of string) (name string, ok bool) {
 	u, err := url.Parse(of)
 	if err != nil {
@@ -94,8 +91,8 @@ func GatewayName(of string) (name string, ok bool) {
 	return scheme + "://" + strings.ToLower(host) + ":" + port, true
 }
 
-// isCountsOff tells the names of "disable_badge_count" (MSC4076). The proposal
-// has it beside data, homeservers and clients within.
+// isCountsOff recognizes "disable_badge_count" (MSC4076). The proposal has it next to
+// data, but homeservers and clients have it inside data.
 func isCountsOff(name string) bool {
 	return name == "disable_badge_count" || name == "org.matrix.msc4076.disable_badge_count"
 }
@@ -122,5 +119,5 @@ func (d *Target) readData(data string) {
 	d.data = string(append(rest, '}'))
 }
 
-// pushkeySeconds is when the pusher was set last, 0 if that is not known.
+// pushkeySeconds is when the pusher was last set, 0 if unknown.
 func (d *Target) pushkeySeconds() int64 { return d.SetAt / int64(time.Second/time.Microsecond) }

@@ -12,8 +12,7 @@ import (
 // its gateway takes others.
 const poisonAttempts = 8
 
-// Trouble is what is kept of a backlog that could not be delivered. Times are in
-// milliseconds.
+// Trouble is the stored state of a failing backlog. Times are in milliseconds.
 type Trouble struct {
 	Generation int64  `json:"-"` // of the pusher
 	Attempts   int    `json:"n,omitempty"`
@@ -23,14 +22,14 @@ type Trouble struct {
 	Class      Class  `json:"e,omitempty"`
 	Gate       string `json:"g,omitempty"`
 
-	ID      string `json:"i,omitempty"` // the first notification, which this is about:
-	Beside  int    `json:"b,omitempty"` // its failures before which its gateway took another one
-	IDOnly  bool   `json:"o,omitempty"` // it is to be sent as event_id_only
-	Ahead   bool   `json:"h,omitempty"` // the second one is to be tried
-	Delayed string `json:"d,omitempty"` // the notification that was held back, as the host wanted
+	ID      string `json:"i,omitempty"` // the first notification; the next three fields are about it
+	Beside  int    `json:"b,omitempty"` // its failures while its gateway accepted others
+	IDOnly  bool   `json:"o,omitempty"` // send it as event_id_only
+	Ahead   bool   `json:"h,omitempty"` // try the second notification
+	Delayed string `json:"d,omitempty"` // the notification that module.Attention delayed
 }
 
-// Text is what is stored: it begins with the generation.
+// Text returns the stored form, which begins with the generation.
 func (t Trouble) Text() string {
 	if t == (Trouble{Generation: t.Generation}) {
 		return ""
@@ -39,7 +38,8 @@ func (t Trouble) Text() string {
 	return strconv.FormatInt(t.Generation, 10) + " " + string(text)
 }
 
-// ReadTrouble reads what [Trouble.Text] returned. What cannot be read is none.
+// ReadTrouble is the inverse of [Trouble.Text]. It returns the zero Trouble for an
+// invalid text.
 func ReadTrouble(text string) (t Trouble) {
 	number, rest, found := strings.Cut(text, " ")
 	generation, err := strconv.ParseInt(number, 10, 64)
@@ -50,7 +50,7 @@ func ReadTrouble(text string) (t Trouble) {
 	return t
 }
 
-// of is the trouble with the first notification of an id.
+// of returns the trouble for a first notification.
 func (t Trouble) of(id string) Trouble {
 	if t.ID != id {
 		t.ID, t.Beside, t.IDOnly, t.Ahead = id, 0, false, false
@@ -61,16 +61,16 @@ func (t Trouble) of(id string) Trouble {
 // Failure is a notification that was not delivered.
 type Failure struct {
 	ID       string // of the first notification
-	Of       string // the one that was sent: the first or, ahead, the second
+	Of       string // ID of the sent notification: the first, or the second if Ahead was set
 	Verdict  Verdict
 	Status   int
 	Class    Class
 	Gate     string
 	Now      time.Time
-	TookLast time.Time // when the gateway took another one last, the zero time if not known
+	TookLast time.Time // when the gateway last accepted another one, zero if unknown
 }
 
-// Step is what to do after a failure.
+// Step is the next action after a failure.
 type Step int
 
 // The steps.
@@ -80,10 +80,10 @@ const (
 	Drop              // the notification
 )
 
-// After returns the trouble after a failure, and what to do. A notification that
-// fails eight times while others of its gateway are taken is sent as event_id_only,
-// then dropped: none stops its pusher. Where no others are sent, the pusher's second
-// notification is tried once: if it is taken, the first one is to blame.
+// After returns the trouble after a failure, and the next action. A notification that
+// fails eight times while its gateway accepts others is sent as event_id_only, then
+// dropped, so that it does not block its pusher. If the gateway gets no others, the
+// pusher's second notification is tried once: if that succeeds, the first is at fault.
 func (t Trouble) After(f Failure) (Trouble, Step) {
 	t = t.of(f.ID)
 	t.Ahead = false
@@ -118,15 +118,14 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	return t, Wait
 }
 
-// TookAhead is for a second notification that was delivered before the first.
+// TookAhead returns the trouble after the second notification was delivered.
 func (t Trouble) TookAhead() Trouble {
 	t.Beside, t.IDOnly, t.Ahead = poisonAttempts, true, false
 	return t
 }
 
-// isOfNotification reports whether it may be the notification for which a gateway
-// answers so, as sygnal does with 502: not where there is no answer, or one that is
-// about the gateway.
+// isOfNotification reports whether a status may be about the notification, as sygnal's
+// 502. No answer, or 503, is about the gateway.
 func isOfNotification(status int) bool {
 	return status >= http.StatusInternalServerError && status != http.StatusServiceUnavailable
 }

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// gateway is a listener on 127.0.0.1 that wants to know who came.
+// gateway is a listener on 127.0.0.1 that counts its connections.
 type gateway struct {
 	t        *testing.T
 	listener net.Listener

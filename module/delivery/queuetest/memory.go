@@ -16,7 +16,7 @@ import (
 
 var _ module.DeliveryQueue = (*Memory)(nil)
 
-// Memory is a [module.DeliveryQueue] in memory, for tests: hosts of one process may
+// Memory is a [module.DeliveryQueue] in memory, for tests. Several hosts of a process may
 // share it. It is safe for concurrent use. Its clock is [time.Now].
 type Memory struct {
 	mu     sync.Mutex
@@ -26,7 +26,8 @@ type Memory struct {
 	token  int64
 	calls  int
 
-	// Fail, if it is set, is called before each operation, whose error it returns.
+	// Fail may be nil. It is called before each operation, and its error makes the
+	// operation fail.
 	Fail func(operation string) error
 }
 
@@ -53,7 +54,7 @@ type memoryEntry struct {
 // NewMemory returns an empty queue.
 func NewMemory() *Memory { return &Memory{data: map[int]*memoryShard{}, held: map[string]bool{}} }
 
-// begin locks the queue, unless the operation is to fail.
+// begin locks the queue, unless the operation fails.
 func (m *Memory) begin(ctx context.Context, operation string) error {
 	if err := ctx.Err(); err != nil {
 		return module.Unavailable(err)
@@ -96,7 +97,7 @@ func (m *Memory) Waiting() (n int) {
 	return n
 }
 
-// TextBytes returns how many bytes the texts have that are kept.
+// TextBytes returns the size of all stored texts.
 func (m *Memory) TextBytes() (n int) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,7 +223,7 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	return c
 }
 
-// trim drops what is least important, but none of the first two.
+// trim drops the least important notifications, except the first two.
 func (s *memoryShard) trim(b *memoryBacklog, limit int) (dropped int) {
 	for ; len(b.entries) > limit; dropped++ {
 		rooms := map[string]int{}

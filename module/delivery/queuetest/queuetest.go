@@ -1,5 +1,5 @@
-// Package queuetest holds the contract of [module.DeliveryQueue] as tests that run
-// on any implementation, a host's own too:
+// Package queuetest has the contract of [module.DeliveryQueue] as tests for any
+// implementation:
 //
 //	func TestQueue(t *testing.T) {
 //		database := newDatabase(t)
@@ -7,8 +7,8 @@
 //	}
 //
 // Each call of the function returns the queue of another host on the same data. So
-// return a new queue each time, with a connection of its own, on one database that
-// holds no queue yet. [Memory] is a queue for tests of what stands on one.
+// return a new queue with a new connection each time, on one database that has no queue
+// yet. [Memory] is a queue in memory for other tests.
 package queuetest
 
 import (
@@ -24,11 +24,11 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Shards is with how many the tests open the queue.
+// Shards is the number of shards in the tests.
 const Shards = 64
 
 const (
-	long     = time.Minute // for what must not end while a test runs
+	long     = time.Minute // longer than a test
 	short    = 50 * time.Millisecond
 	patience = 60 * time.Second
 
@@ -55,10 +55,10 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 		{"a claim lapses, and fences its host", lapses},
 		{"a claim is renewed", renewed},
 		{"a backlog is postponed", postponed},
-		{"what is urgent ends a delay", urgent},
-		{"a pusher that was set anew ends a delay", generation},
-		{"counts are kept once", counts},
-		{"a long backlog drops what is least important", bounded},
+		{"an urgent notification ends a delay", urgent},
+		{"a new generation of the pusher ends a delay", generation},
+		{"a backlog has counts once", counts},
+		{"a long backlog drops the least important notifications", bounded},
 		{"a user's bytes are bounded", userBytes},
 		{"batches wait behind a fan-out", behind},
 		{"a fan-out is added in parts, once", expanded},
@@ -144,7 +144,7 @@ func claim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease
 	t.Helper()
 	b, found := tryClaim(t, q, shard, target, lease, patience)
 	if !found {
-		t.Fatal("the backlog is not to be had")
+		t.Fatal("the backlog cannot be claimed")
 	}
 	return b
 }
@@ -177,7 +177,7 @@ func release(t *testing.T, q module.DeliveryQueue, c module.Claim) {
 	}
 }
 
-// texts returns what the notifications of a backlog tell.
+// texts returns the texts of a backlog.
 func texts(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []string) {
 	t.Helper()
 	for _, n := range read(t, q, c) {
@@ -195,7 +195,7 @@ func read(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []module.No
 	return all
 }
 
-// ids returns those of the notifications of a backlog.
+// ids returns the IDs of the notifications of a backlog.
 func ids(t *testing.T, q module.DeliveryQueue, c module.Claim) string {
 	t.Helper()
 	var all []string

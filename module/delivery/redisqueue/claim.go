@@ -23,7 +23,7 @@ type found struct {
 	late   time.Duration
 }
 
-// Claim claims backlogs; see [module.DeliveryQueue]. It looks for what is due in all
+// Claim claims backlogs; see [module.DeliveryQueue]. It finds due backlogs of all
 // shards in one round trip, and claims in another.
 func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
 	all, more, err := q.findDue(ctx, limit)
@@ -140,8 +140,8 @@ func readClaim(target module.Target, reply any) (b module.Backlog, ok bool) {
 	return b, token != 0
 }
 
-// notification returns an entry without its text. One that cannot be read has the
-// ID that removes it, and nothing else.
+// notification reads an entry, without its text. For an invalid entry, it returns only
+// the ID, which is enough to remove it.
 func notification(entry string) module.Notification {
 	e, found := stored.ReadBacklogEntry(entry)
 	if !found {

@@ -2,14 +2,13 @@
 // time. Each backlog has a list, and each shard a sorted set with when its backlogs are
 // due.
 //
-// It works on Redis 6.2 or later as a single node, behind sentinels and as a
-// cluster, with any number of hosts on one Redis. All keys of a shard are in one
-// slot. While that moves, what is sent is sent again until it has moved.
+// It works on Redis 6.2 or later as a single node, behind sentinels and as a cluster,
+// with any number of hosts. All keys of a shard are in one slot. While a slot moves,
+// commands for it are repeated.
 //
-// Claims lapse by the clock of Redis. A failover can lose what Redis has
-// acknowledged, as [rediscommit.Durability] tells. That durability is for what is
-// handed over; claims and what is delivered wait for none, so after a failover
-// notifications may be sent again.
+// Claims lapse by the clock of Redis. Only Enqueue waits for the configured
+// [rediscommit.Durability]. A failover may lose claims and completions, and then
+// notifications are sent again.
 package redisqueue
 
 import (
@@ -29,25 +28,24 @@ import (
 
 var _ module.DeliveryQueue = (*Queue)(nil)
 
-// name is that of the store, for errors.
+// name is the name of the store in errors.
 const name = "delivery queue"
 
-// Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, does
-// no I/O of its own accord, and needs no closing.
+// Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, does I/O
+// only in calls, and needs no closing.
 type Queue struct {
 	client  redis.UniversalClient
 	timeout time.Duration // of an operation
 	keys    stored.Keys
-	durable *rediscommit.Writer // of what is handed over
-	writer  *rediscommit.Writer // of the rest
+	durable *rediscommit.Writer // for Enqueue
+	writer  *rediscommit.Writer // for all other calls
 	shards  atomic.Int64        // 0 before Open
 
 	completions completions
 }
 
-// New returns a queue on client, which stays the caller's and must be a
-// *redis.Client or a *redis.ClusterClient that reads from masters. The Durability
-// of shared says when what is handed over counts as kept.
+// New returns a queue on client, a *redis.Client or a *redis.ClusterClient that reads
+// from masters. The caller closes the client. Enqueue waits for the Durability of shared.
 func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.Options) (*Queue, error) {
 	durable, err := rediscommit.NewWriter(client, name, observe.Delivery, shared, o)
 	if err != nil {
@@ -88,7 +86,7 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 	return fmt.Errorf("%s: its form is %q, which this version cannot read", name, found)
 }
 
-// HeldGateways returns what operators hold; see [module.DeliveryQueue].
+// HeldGateways returns the held gateways; see [module.DeliveryQueue].
 func (q *Queue) HeldGateways(ctx context.Context) (names []string, err error) {
 	err = q.do(ctx, "read held gateways", func(ctx context.Context) (err error) {
 		names, err = q.client.HKeys(ctx, q.keys.DeliveryGateways()).Result()
@@ -97,7 +95,7 @@ func (q *Queue) HeldGateways(ctx context.Context) (names []string, err error) {
 	return names, err
 }
 
-// call runs a script, along with those of other calls.
+// call runs a script. Concurrent calls share round trips.
 func (q *Queue) call(ctx context.Context, script *redis.Script, keys []string, args ...any) (*redis.Cmd, error) {
 	call := rediscommit.Call{Script: script, Keys: keys, Args: args}
 	if err := q.writer.DoDurably(ctx, call.Write())[0]; err != nil {
@@ -106,7 +104,7 @@ func (q *Queue) call(ctx context.Context, script *redis.Script, keys []string, a
 	return call.Reply, nil
 }
 
-// number runs a script that returns a number, and that of -1 without a claim.
+// number runs a script that returns a number, or -1 if the claim is lost.
 func (q *Queue) number(ctx context.Context, script *redis.Script, keys []string, args ...any) (int, error) {
 	reply, err := q.call(ctx, script, keys, args...)
 	if err != nil {

@@ -2,13 +2,13 @@ package redisqueue
 
 import "github.com/redis/go-redis/v9"
 
-// Scripts have all their keys in KEYS, which are in one slot. To send one twice is
-// as to send it once: the client does so when an answer gets lost. Redis hashes
-// every byte that a script gets, so texts, which may be large, never go through one.
+// Scripts have all their keys in KEYS, in one slot. They are idempotent, because the
+// client repeats them after a lost answer. Redis hashes every byte that a script gets,
+// so texts, which may be large, do not pass through scripts.
 //
-// The score of a backlog in the sorted set of a shard is a time in microseconds:
-// an even one is a claim, its token and when it lapses; an odd one is when a
-// backlog that nobody has claimed is due.
+// The score of a backlog in the sorted set of a shard is a time in microseconds. An even
+// score is a claim: its token, and the time when it lapses. An odd score is the due time
+// of an unclaimed backlog.
 
 var (
 	enqueue  = redis.NewScript(enqueueScript)
@@ -28,7 +28,7 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
-// removal removes texts that go with an entry of a backlog; see stored.BacklogEntry.
+// removal removes the text of an entry of a backlog; see stored.BacklogEntry.
 const removal = `
 local function forget(entry, texts, bytes)
 	redis.call('HDEL', texts, string.sub(entry, 2, 17))
@@ -45,7 +45,7 @@ local function finish(target, due, backlog, texts, trouble)
 end
 `
 
-// enqueueScript adds entries to backlogs. Their texts are there already.
+// enqueueScript adds entries to backlogs. Commands before it added their texts.
 //
 // KEYS: seen, due, trouble, bytes, the backlog "fanout"; and of each addition the
 // backlog and its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us, an
@@ -146,7 +146,7 @@ for i = first, #ARGV, fields do
 	local backlog, texts, token = KEYS[k], KEYS[k + 1], 0
 	local priority, length = string.sub(head, 1, 1), redis.pcall('LLEN', backlog)
 	local skipped, begins = type(length) == 'table', length == 0
-	if skipped then -- somebody has put another value there
+	if skipped then -- the key has another type
 		reply[2] = reply[2] + 1
 	elseif length > 0 then
 		local last = redis.call('LINDEX', backlog, -1)
@@ -202,13 +202,12 @@ if ARGV[6] ~= '0' then
 end
 return reply`
 
-// dueScript finds what is due. KEYS: due. ARGV: how many at most. It returns the
-// time, and targets and scores in turn.
+// dueScript finds due backlogs. KEYS: due. ARGV: how many at most. It returns the time,
+// and the target and score of each.
 const dueScript = now + `
 return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])}`
 
-// claimScript claims backlogs that are due. One that cannot be read is put off for
-// a minute.
+// claimScript claims due backlogs. It postpones a backlog of another type by a minute.
 //
 // KEYS: due, trouble, and the backlogs. ARGV: the lease in us, an even number, and
 // the targets. It returns for each the token, how many wait, the first entry and the
@@ -275,7 +274,7 @@ elseif ARGV[4] == 'set' then
 end
 return 1`
 
-// renewScript has a claim lapse later. KEYS: due. ARGV: the target, the token, the
+// renewScript extends a claim. KEYS: due. ARGV: the target, the token, the
 // next token.
 const renewScript = `
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -283,9 +282,9 @@ if score == ARGV[2] then redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1]) end
 if score == ARGV[2] or score == ARGV[3] then return 1 end
 return 0`
 
-// dropScript ends a backlog. KEYS: due, backlog, texts, trouble, bytes. ARGV: the
-// target, and the token, or nothing for whoever has it. It returns how many there
-// were, or -1 without the token.
+// dropScript removes a backlog. KEYS: due, backlog, texts, trouble, bytes. ARGV: the
+// target, and the token, or an empty string to ignore claims. It returns the number of
+// notifications, or -1 with another token.
 const dropScript = removal + `
 if ARGV[2] ~= '' and redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return -1 end
 local entries = redis.pcall('LRANGE', KEYS[2], 0, -1)
@@ -297,8 +296,8 @@ end
 finish(ARGV[1], KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 return dropped`
 
-// retryScript has backlogs due at once that nobody has claimed. KEYS: due. ARGV: the
-// targets. It returns how many these are.
+// retryScript makes unclaimed backlogs due at once. KEYS: due. ARGV: the targets. It
+// returns how many were unclaimed.
 const retryScript = now + `
 local retried = 0
 for _, target in ipairs(ARGV) do

@@ -41,7 +41,7 @@ func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backl
 	}
 }
 
-// backlogs reads backlogs, of which members are the targets and scores in turn.
+// backlogs reads backlogs. Members has the target and the score of each.
 func (q *Queue) backlogs(ctx context.Context, shard int, members []string) ([]module.Backlog, error) {
 	type reading struct {
 		target  string
@@ -82,7 +82,8 @@ func (q *Queue) backlogs(ctx context.Context, shard int, members []string) ([]mo
 	return all, nil
 }
 
-// Retry has backlogs due at once, for operators, and returns how many were waiting.
+// Retry makes backlogs due at once, for operators, and returns how many were not
+// claimed.
 func (q *Queue) Retry(ctx context.Context, shard int, targets []string) (int, error) {
 	args := make([]any, len(targets))
 	for i, target := range targets {
@@ -97,8 +98,7 @@ func (q *Queue) Flush(ctx context.Context, t module.Target) (dropped int, err er
 	return q.number(ctx, drop, q.allKeys(t), t.Name, "")
 }
 
-// Hold has hosts send nothing to a gateway; OpenGateway ends that, and reports
-// whether it was held.
+// Hold makes hosts send nothing to a gateway, until [Queue.OpenGateway].
 func (q *Queue) Hold(ctx context.Context, gateway string) error {
 	return q.do(ctx, "hold a gateway", func(ctx context.Context) error {
 		return q.client.HSetNX(ctx, q.keys.DeliveryGateways(), gateway, time.Now().UnixMilli()).Err()

@@ -1,9 +1,9 @@
-// Package turns says whose turn it is; its API may change at any time. It chooses which
-// of the notifications that wait a host sends now, so that neither a user nor a gateway delays others. It is pure: no I/O,
-// no clock, no randomness of its own, and not safe for concurrent use.
+// Package turns schedules the requests of a host; its API may change at any time. It
+// bounds the requests of each user and gateway, so that none delays others. It is pure:
+// no I/O, no clock. It is not safe for concurrent use.
 //
-// A gate is what fails or works as one: a gateway and an app. It is open or closed.
-// A closed one gets a probe from time to time; what else waits for it is put off.
+// A gate is a gateway and an app, which fail together. It is open or closed. A closed
+// gate gets probes; other requests to it wait.
 package turns
 
 import (
@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// The bounds of the requests that are under way. Names are free, so the bounds are
-// by user first.
+// The bounds of the requests in flight. They are by user first, because a user can
+// invent any number of gateways and apps.
 const (
-	maxUser     = 4  // of a user, as far as they began less than slowUser ago
+	maxUser     = 4  // of a user, that began less than slowUser ago
 	maxUserSlow = 16 // of a user in all
 	slowUser    = 2 * time.Second
 
@@ -27,8 +27,8 @@ const (
 
 // When gates close and open.
 const (
-	closeAfter    = 5 * time.Second // nothing was taken for so long
-	closePushers  = 3               // and so many failed
+	closeAfter    = 5 * time.Second // without a success
+	closePushers  = 3               // that failed
 	throttleLasts = 10 * time.Second
 	maxProbeDelay = 5 * time.Second
 	rampFirst     = 64 // requests in the first second after an outage; it doubles
@@ -36,15 +36,15 @@ const (
 	blockedLasts  = time.Hour
 )
 
-// How long what is not admitted waits before it is looked at again.
+// How long a request without a turn waits for the next attempt.
 const (
 	shortDelay  = 100 * time.Millisecond // for a turn, up to three times
 	closedDelay = 4 * time.Second        // behind a closed gate, up to three times
 	longDelay   = 10 * time.Minute
 )
 
-// Delays grow in proportion where more wait, so that looking at those who have no turn
-// costs the queue little.
+// Delays grow in proportion to the waiting requests above these numbers, which bounds
+// the load on the queue.
 const (
 	manyOfUser = 8 // within a second
 	manyOfGate = 1000
@@ -58,7 +58,7 @@ type Config struct {
 	Random      func() float64 // from 0 to 1
 }
 
-// Scheduler decides about turns.
+// Scheduler gives requests their turns.
 type Scheduler struct {
 	cfg      Config
 	users    map[string]*user
@@ -72,7 +72,7 @@ type Scheduler struct {
 	unreached map[string]time.Time // gates that could not be reached, and when last
 }
 
-// Turn is a request that is under way.
+// Turn is a request in flight.
 type Turn struct {
 	User, Gate string
 	began      time.Time
@@ -85,7 +85,7 @@ type user struct {
 	refused refusals
 }
 
-// refusals counts those that were put off, in this window of time or the one before.
+// refusals counts requests without a turn, in this window of time and the one before.
 type refusals struct {
 	began     time.Time
 	n, before int
@@ -150,7 +150,7 @@ func (s *Scheduler) user(name string) *user {
 	return u
 }
 
-// Hold has all gates of gateways held, and those of others not any more.
+// Hold replaces the set of held gateways.
 func (s *Scheduler) Hold(gateways []string) {
 	clear(s.held)
 	for _, name := range gateways {
@@ -163,8 +163,8 @@ func (s *Scheduler) isHeld(gate string) bool {
 	return s.held[gateway]
 }
 
-// Admit gives a request its turn, which is to be ended with [Scheduler.End]. Turn is
-// nil if it has none; then delay is how long to put it off.
+// Admit gives a request its turn; the caller must end it with [Scheduler.End]. If turn
+// is nil, the request waits for delay.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	g := s.gate(gateName)
@@ -191,7 +191,7 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 	return t, 0
 }
 
-// passes says whether a gate lets requests pass.
+// passes returns a delay if the gate is held, closed, or opened recently.
 func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, delay time.Duration) {
 	switch {
 	case s.isHeld(name):
@@ -239,14 +239,14 @@ func (s *Scheduler) maxSlow(g *gate) int {
 	return s.cfg.MaxInFlight / 2
 }
 
-// putOff returns a delay from d to three times d, or in proportion more where more than
-// many wait.
+// putOff returns a delay from d to three times d, and proportionally more if more than
+// many requests wait.
 func (s *Scheduler) putOff(d time.Duration, waiting, many int) time.Duration {
 	random := 1 + 2*s.cfg.Random()
 	return min(time.Duration(float64(d)*random*max(1, float64(waiting)/float64(many))), longDelay)
 }
 
-// rampDelay is for a gate that was closed not long ago.
+// rampDelay bounds the rate of a gate that opened recently.
 func (s *Scheduler) rampDelay(g *gate, now time.Time) time.Duration {
 	seconds := int(now.Sub(g.opened) / time.Second)
 	if g.opened.IsZero() || seconds >= rampSeconds {
@@ -261,7 +261,7 @@ func (s *Scheduler) rampDelay(g *gate, now time.Time) time.Duration {
 	return 0
 }
 
-// watch lowers the limit of a gate that does not answer, and counts it as slow.
+// watch marks a gate with an old request as slow, and lowers its limit.
 func (g *gate) watch(s *Scheduler, now time.Time) {
 	if len(g.turns) > 0 && now.Sub(g.turns[0].began) > slowAfter {
 		g.setSlow(s, true)
@@ -287,20 +287,20 @@ func (g *gate) setSlow(s *Scheduler, slow bool) {
 	}
 }
 
-// Result is how a request has ended.
+// Result is the result of a request.
 type Result int
 
 // The results.
 const (
-	Taken     Result = iota // by a gateway that works, whatever it said of the notification
-	Failed                  // the gateway may not be well
+	Taken     Result = iota // the gateway works
+	Failed                  // the gateway may not work
 	Unreached               // it failed before anything was sent
-	Throttled               // the gateway wants to be left alone for a while
+	Throttled               // the gateway asks for a wait
 	Blocked                 // this host may not connect to it
-	Neutral                 // it says nothing of the gateway
+	Neutral                 // unknown
 )
 
-// End ends a turn. Pusher is who was sent to; wait is for Throttled.
+// End ends a turn. Pusher names the target; wait is for Throttled.
 func (s *Scheduler) End(now time.Time, t *Turn, pusher string, r Result, wait time.Duration) {
 	g := t.gate
 	s.remove(t)
@@ -340,7 +340,7 @@ func without(turns []*Turn, t *Turn) []*Turn {
 	return slices.DeleteFunc(turns, func(other *Turn) bool { return other == t })
 }
 
-// took is for a gate that works.
+// took records a success: it opens the gate, and adapts its limit.
 func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
 	if !g.closedAt.IsZero() {
 		g.opened = now
@@ -362,7 +362,7 @@ func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
 	g.limit = min(g.limit, s.cfg.MaxPerGate)
 }
 
-// failed is for a gate that may not be well.
+// failed records a failure, which may close the gate.
 func (g *gate) failed(now time.Time, pusher string, isProbe bool) {
 	if isProbe {
 		g.probes++
@@ -393,7 +393,7 @@ func (g *gate) close(now time.Time, probeIn time.Duration) {
 	g.probeAt, g.booked = now.Add(probeIn), false
 }
 
-// throttle closes a gate of which several pushers are to wait.
+// throttle closes a gate if several of its pushers must wait.
 func (g *gate) throttle(now time.Time, pusher string, wait time.Duration) {
 	if g.throttled == nil || len(g.throttled) > 1000 {
 		g.throttled = map[string]time.Time{}
@@ -409,7 +409,7 @@ func (g *gate) throttle(now time.Time, pusher string, wait time.Duration) {
 	}
 }
 
-// TookLast returns when a gate took something last.
+// TookLast returns the time of the last success of a gate.
 func (s *Scheduler) TookLast(gate string) time.Time {
 	if g := s.gates[gate]; g != nil {
 		return g.took
@@ -423,8 +423,8 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return !s.isHeld(gate) && (g == nil || g.closedAt.IsZero())
 }
 
-// unreachedGates is how many gates this host cannot reach, where it reaches none,
-// before it leaves the work to other hosts.
+// unreachedGates is the number of unreachable gates, with no reachable one, that makes
+// a host leave the work to other hosts.
 const unreachedGates = 3
 
 // unreachedLasts is how long a failure to reach a gate counts.
@@ -453,11 +453,10 @@ func (s *Scheduler) MayReach(now time.Time, gate string) bool {
 	return !s.IsCutOff(now) || !s.isUnreached(now, gate)
 }
 
-// maxClaims is how many backlogs a host claims at once.
+// maxClaims bounds the backlogs that a host claims at once.
 const maxClaims = 256
 
-// Room returns how many backlogs to claim. A host that is cut off goes on trying with
-// a few.
+// Room returns how many backlogs to claim. A host that is cut off tries a few.
 func (s *Scheduler) Room(now time.Time) int {
 	if s.IsCutOff(now) {
 		return closePushers
@@ -465,7 +464,7 @@ func (s *Scheduler) Room(now time.Time) int {
 	return max(1, min(maxClaims, s.cfg.MaxInFlight/2-(s.inFlight-s.slow)))
 }
 
-// forgetAfter is how long a gate is remembered that nothing is sent to.
+// forgetAfter is how long an unused gate is remembered.
 const forgetAfter = 2 * time.Hour
 
 func (s *Scheduler) sweep(now time.Time) {
@@ -490,13 +489,13 @@ func (s *Scheduler) sweep(now time.Time) {
 	}
 }
 
-// Stats is what a scheduler does.
+// Stats is the current state of a scheduler.
 type Stats struct {
 	InFlight, Slow     int
 	Open, Closed, Held int // gates
 }
 
-// Stats returns what the scheduler does.
+// Stats returns the current state.
 func (s *Scheduler) Stats() (stats Stats) {
 	stats.InFlight, stats.Slow = s.inFlight-s.slow, s.slow
 	for name, g := range s.gates {

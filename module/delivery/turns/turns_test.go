@@ -306,7 +306,7 @@ func TestAHostThatReachesNoGateway(t *testing.T) {
 	w.must("c", "blocked")
 }
 
-// Whatever happens, the counts are those of the turns that there are.
+// The counts always match the existing turns.
 func TestTheBoundsHold(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
