@@ -164,7 +164,7 @@ func (c *ClusterServers) ReplicasOf(ctx context.Context, master *Server) (replic
 // servers for clients, namely the running ones. Servers may be stopped if the others
 // serve all slots, and slots may be moving. A paused server must be resumed before.
 //
-// When the context ends first, the error names what is missing.
+// When the context ends first, the error names the first condition that does not hold.
 func (c *ClusterServers) WaitWhole(ctx context.Context) error {
 	return poll(ctx, func(ctx context.Context) error {
 		views, err := c.views(ctx, nil)
