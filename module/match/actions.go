@@ -5,7 +5,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// outcome is what a rule does with the events that it matches.
+// outcome is the parsed actions of a rule.
 type outcome struct {
 	actions   []pushrule.Action
 	notify    bool
@@ -13,8 +13,8 @@ type outcome struct {
 	sound     string
 }
 
-// readOutcome reads actions (Matrix specification, "Actions"). The historical
-// ones are left out.
+// readOutcome reads actions (Matrix specification, "Actions") without the historical
+// ones.
 func readOutcome(actions []pushrule.Action) (o outcome) {
 	for _, action := range actions {
 		w := strictjson.Walk(string(action))
@@ -34,8 +34,8 @@ func readOutcome(actions []pushrule.Action) (o outcome) {
 	return o
 }
 
-// setTweak reads the next value, an object. Where a tweak is set twice, the
-// last one counts. A highlight without a value is true.
+// setTweak reads an object. If actions set a tweak twice, the last one counts. A
+// highlight without a value is true.
 func (o *outcome) setTweak(w *strictjson.Walker) {
 	tweak, given := "", value{kind: truth}
 	for name := range w.Object() {

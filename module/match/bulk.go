@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Member is a member of a room for whom an event is evaluated.
+// Member is a member of a room, for [EvaluateAll].
 type Member struct {
 	User        mxid.UserID
 	DisplayName string // as in [Facts]
@@ -26,20 +26,18 @@ type Member struct {
 // CreatorPower is a power level above all others.
 const CreatorPower = math.MaxInt64
 
-// bulkStep is how many members a worker takes at a time.
+// bulkStep is the number of members that a worker takes at a time.
 const bulkStep = 256
 
-// bulkPause is the work after which a worker looks at the context and lets
-// others run, the context's timer among them. It takes a fraction of a
-// millisecond; the slowest evaluation takes some milliseconds.
+// bulkPause is the work after which a worker checks the context and yields to other
+// goroutines, such as the context's timer: a fraction of a millisecond.
 const bulkPause = 1 << 16
 
-// EvaluateAll evaluates an event for members of a room and returns a result
-// for each, in their order. It uses as many cores as the process may
-// (GOMAXPROCS). What does not differ between members who share a set, as they
-// do who have it out of one [Cache], is evaluated once. If the context ends
-// before, it returns within some milliseconds, with the context's error and no
-// result.
+// EvaluateAll evaluates an event for members of a room, on up to GOMAXPROCS cores. It
+// returns a result for each member, in their order. Members with a set from the same
+// [Cache] share it if it differs only in the user's id: EvaluateAll evaluates a shared
+// set once for all members with equal facts. If the context ends first, it returns the
+// context's error within some milliseconds.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
 	results := make([]Result, len(members))
 	steps := (len(members) + bulkStep - 1) / bulkStep
@@ -81,14 +79,14 @@ type bulkWorker struct {
 // maxShared bounds the results that are kept for a shared set.
 const maxShared = 4
 
-// bulkResult is the result of a shared set for all members for whom the conditions
-// about the member hold as noted.
+// bulkResult is the result of a shared set for all members with the noted outcomes of
+// the conditions about the member.
 type bulkResult struct {
 	result Result
 	notes  []note
 }
 
-// evaluate fills in the results of members. It stops early if the context ends.
+// evaluate fills in the results of members, until the context ends.
 func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []Result) {
 	sender, sent := w.subject.event.text(&wellKnown[slotSender])
 	for i := range members {

@@ -12,8 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// bulkMembers returns members of a room: who is a multiple of 20 has 10
-// keywords of their own, the others have the default rules.
+// bulkMembers returns members of a room: every 20th member has 10
+// own keywords, the others have the default rules.
 func bulkMembers(tb testing.TB, n int) []match.Member {
 	tb.Helper()
 	cache := match.NewCache(64 << 20)

@@ -11,16 +11,14 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Cache compiles the rule sets of many users. It keeps compiled sets and finds
-// them again by the bytes of a set. Sets that differ only in the id of the user,
-// as default rules do, are one.
+// Cache compiles rule sets and keeps them by the bytes of a set. Sets that differ only
+// in the user's id, such as default rules, share an entry. It is safe for concurrent
+// use.
 //
-// When it is full, it evicts the largest sets first, of sets of about one size the
-// least recently used: a few users with large sets cannot evict the small sets of
-// many. A smaller set goes first only if it was not used while the cache has taken
-// in ten times as many sets as it has.
-//
-// It is safe for concurrent use.
+// A full cache evicts the largest sets first, and among sets of similar size the least
+// recently used: a few large sets cannot evict many small ones. A smaller set goes
+// first only if it was unused while the cache took in ten times as many sets as it
+// holds.
 type Cache struct {
 	limit int
 
@@ -41,15 +39,15 @@ type Entry struct {
 	place   *list.Element
 }
 
-// maxIdle is how long an unused set stays in a full cache that has larger sets: until
-// the cache has taken in so many times as many sets as it has.
+// maxIdle bounds how long an unused set stays in a full cache with larger sets: until
+// the cache has taken in maxIdle times as many sets as it holds.
 const maxIdle = 10
 
 // notShared stands for a set that is not the same for all users.
 var notShared = &Rules{}
 
-// NewCache returns a cache for sets whose JSON has limit bytes together. Compiled,
-// a set takes at most eight times as many bytes as its JSON.
+// NewCache returns a cache for sets with together limit bytes of JSON. A compiled set
+// takes at most eight times as many bytes as its JSON.
 func NewCache(limit int) *Cache {
 	return &Cache{limit: limit, entries: map[string]*Entry{}}
 }
@@ -76,8 +74,8 @@ func (c *Cache) Rules(user mxid.UserID, set pushrule.Ruleset) *Rules {
 	return rules
 }
 
-// Entry returns a user's rule set, compiled, with its entry: keep the entry, not
-// the set, so that the cache can evict it.
+// Entry returns a user's compiled rule set with its entry. Keep the entry and not the
+// set, so that the cache can evict the set.
 func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	var space [4 << 10]byte
 	masked, count := mask(space[:0], set.JSON(), user)
@@ -88,8 +86,7 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 			compiled.shared = true
 			return compiled
 		}
-		// The user's id is at other places, such as a rule's id: no other user
-		// has the set.
+		// The user's id also occurs elsewhere, such as in a rule's id.
 		own = compiled
 		return notShared
 	})
@@ -104,7 +101,7 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	})
 }
 
-// get returns the entry of a key and its set, which it compiles if it is new.
+// get returns the entry of a key and its set. It compiles a new set.
 func (c *Cache) get(key []byte, compile func() *Rules) (e *Entry, rules *Rules) {
 	for rules == nil { // again if it is evicted while another goroutine compiles it
 		e = c.entry(key)
@@ -119,7 +116,7 @@ func (c *Cache) get(key []byte, compile func() *Rules) (e *Entry, rules *Rules) 
 	return e, rules
 }
 
-// fill completes an entry, unless it is evicted already.
+// fill completes an entry, unless it was evicted.
 func (c *Cache) fill(e *Entry, rules *Rules) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -128,7 +125,7 @@ func (c *Cache) fill(e *Entry, rules *Rules) {
 	}
 }
 
-// entry returns the entry of a key, a new one if there is none.
+// entry returns the entry of a key, or makes one.
 func (c *Cache) entry(key []byte) *Entry {
 	c.mu.RLock()
 	e, found := c.entries[string(key)]
@@ -153,7 +150,7 @@ func (c *Cache) entry(key []byte) *Entry {
 	return e
 }
 
-// sized returns the list of the entries of about one size.
+// sized returns the list for entries of similar size.
 func (c *Cache) sized(e *Entry) *list.List { return &c.sizes[bits.Len(uint(len(e.key)))] }
 
 func (c *Cache) evict(e *Entry) {
@@ -164,10 +161,10 @@ func (c *Cache) evict(e *Entry) {
 	e.rules.Store(nil)
 }
 
-// maxLook is how many entries of a size are looked at for one that is idle.
+// maxLook bounds the search for an idle entry of a size.
 const maxLook = 100
 
-// victim returns the entry to evict next. There is one.
+// victim returns the entry to evict next. The cache is not empty.
 func (c *Cache) victim() *Entry {
 	var victim *Entry
 	for i := len(c.sizes) - 1; i >= 0; i-- {
@@ -185,8 +182,8 @@ func (c *Cache) victim() *Entry {
 	return victim
 }
 
-// leastRecentlyUsed returns the last entry, and whether it is unused since it came
-// to its place. Of used entries, up to limit begin in front again.
+// leastRecentlyUsed returns the last entry, and whether it is unused since it got its
+// place. It moves up to limit used entries to the front.
 func (c *Cache) leastRecentlyUsed(entries *list.List, limit int) (last *Entry, unused bool) {
 	for range limit {
 		last = entries.Back().Value.(*Entry)
@@ -199,11 +196,11 @@ func (c *Cache) leastRecentlyUsed(entries *list.List, limit int) (last *Entry, u
 	return entries.Back().Value.(*Entry), false
 }
 
-// maskByte is in no JSON text.
+// maskByte occurs in no JSON text.
 const maskByte = "\x00"
 
-// mask appends a set's text with a byte in the place of each string that is the
-// user's id, and returns how many these are.
+// mask appends a set's text with maskByte for each string that equals the user's id,
+// and returns their number.
 func mask(dst []byte, text string, user mxid.UserID) (masked []byte, count int) {
 	id := quote(string(user))
 	for {

@@ -11,8 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// decidedBy returns the id of the rule that decides about a mention of, or an
-// invitation for, somebody.
+// decidedBy returns the id of the rule that decides about a mention of a user, or about
+// an invitation for the user.
 func decidedBy(t *testing.T, rules *match.Rules, user, somebody string) string {
 	t.Helper()
 	event := readEvent(t, `{"type":"m.room.member","state_key":"`+somebody+`","content":{"membership":"invite"}}`)

@@ -7,8 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Rules is a rule set made ready to be evaluated. It never changes and is safe
-// for concurrent use.
+// Rules is a compiled rule set. It never changes and is safe for concurrent use.
 type Rules struct {
 	rules     []rule           // in the order in which they are checked
 	unindexed []int32          // those that have to be tested one by one, in order
@@ -21,8 +20,8 @@ type Rules struct {
 	shared    bool             // whether other users have the same set
 }
 
-// rule is a rule of any kind. Content, room and sender rules have the conditions
-// that their kind implies.
+// rule is a rule of any kind. Content, room and sender rules have the condition that
+// their kind implies.
 type rule struct {
 	kind       pushrule.Kind
 	id         string
@@ -31,15 +30,13 @@ type rule struct {
 	outcome    outcome
 }
 
-// Compile makes a rule set ready. A rule that can never match is no error:
-// conditions of unknown kinds, or without a member that their kind needs (Matrix
-// specification, "Conditions"), match nothing, and the other rules work.
-//
-// For the rule sets of many users, see [Cache].
+// Compile compiles a rule set. Conditions of unknown kinds, or without a member that
+// their kind needs, match nothing (Matrix specification, "Conditions"); the other rules
+// work. For many users, see [Cache].
 func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 
-// compile is [Compile] for a set that other users share: in its conditions, the
-// id of its owner stands for the id of the user of an evaluation.
+// compile is [Compile] for a shared set: in its conditions, the owner's id stands for
+// the id of the evaluation's user.
 func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
 	r := &Rules{owner: owner}
 	for _, kind := range pushrule.Kinds() {
@@ -60,7 +57,7 @@ func newRule(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) rule {
 	}
 }
 
-// newConditions returns the conditions of a rule, or those that its kind
+// newConditions returns the conditions of a rule, or the condition that its kind
 // implies (Matrix specification, "Push Rules").
 func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) (conditions []condition) {
 	if pushrule.IsLegacy(source.ID) {
@@ -83,13 +80,12 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 	return conditions
 }
 
-// sameProperty returns the condition that a property of the event is exactly a
-// text.
+// sameProperty returns the condition that a property equals a text.
 func sameProperty(at slot, text string) condition {
 	return condition{op: sameText, key: wellKnown[at], text: text}
 }
 
-// add adds the rule that is checked next.
+// add appends a rule.
 func (r *Rules) add(added rule) {
 	at := int32(len(r.rules))
 	r.rules = append(r.rules, added)
@@ -110,7 +106,7 @@ func (r *Rules) add(added rule) {
 	}
 }
 
-// addFirst keeps the first rule of each id: only a damaged set has more.
+// addFirst keeps the first rule of each id. Only damaged sets have several.
 func addFirst(rules map[string]int32, id string, at int32) map[string]int32 {
 	if rules == nil {
 		rules = map[string]int32{}
@@ -130,8 +126,7 @@ func (r *rule) neverMatches() bool {
 	return false
 }
 
-// work returns what the conditions of the rule cost, without the comparison of
-// patterns with texts.
+// work returns the cost of the conditions, without the matching of patterns.
 func (r *rule) work() (units int) {
 	for i := range r.conditions {
 		units += r.conditions[i].work()
@@ -139,8 +134,7 @@ func (r *rule) work() (units int) {
 	return units
 }
 
-// bodyCondition returns the condition by which the rule is found in a body,
-// nil if it has none.
+// bodyCondition returns the condition on the body that the index uses, or nil.
 func (r *rule) bodyCondition() *condition {
 	for i := range r.conditions {
 		if r.conditions[i].op == matchesWords {
@@ -150,7 +144,7 @@ func (r *rule) bodyCondition() *condition {
 	return nil
 }
 
-// holds reports whether all conditions of the rule hold.
+// holds reports whether all conditions hold.
 func (r *rule) holds(s *subject) bool {
 	for i := range r.conditions {
 		if !r.conditions[i].holds(s) {

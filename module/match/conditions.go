@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// operation is what a condition does.
+// operation is the test of a condition.
 type operation uint8
 
 const (
@@ -29,8 +29,7 @@ const (
 	sameText                         // room and sender rules: the property is exactly this string
 )
 
-// condition is a condition, ready to be tested (Matrix specification,
-// "Conditions").
+// condition is a compiled condition (Matrix specification, "Conditions").
 type condition struct {
 	op     operation
 	key    key
@@ -41,14 +40,14 @@ type condition struct {
 	source pushrule.Condition // empty if the kind of the rule implies it
 }
 
-// comparison is one with the number of members.
+// comparison is a range of numbers of members.
 type comparison struct {
 	least, most int
 }
 
 func (c comparison) holds(n int) bool { return c.least <= n && n <= c.most }
 
-// subject is what conditions are tested on.
+// subject is the event and the facts of an evaluation.
 type subject struct {
 	event *Event
 	facts Facts
@@ -65,7 +64,7 @@ type subject struct {
 	isNone     bool       // the room has no level for it
 }
 
-// answer is one that is found once for an evaluation.
+// answer is a test result that an evaluation keeps.
 type answer uint8
 
 const (
@@ -84,14 +83,14 @@ func (s *subject) setUser(user mxid.UserID, displayName string, power *int64) {
 	s.meter, s.named = meter{left: maxWork}, notAsked
 }
 
-// note is a condition that may hold for one user and not for another user with the
-// same set.
+// note is a condition about the member, with its outcome.
 type note struct {
 	condition *condition
 	held      bool
 }
 
-// note notes such a condition, if notes are taken, and returns whether it holds.
+// note adds a note, if the evaluation takes notes, and returns whether the condition
+// holds.
 func (s *subject) note(c *condition, holds bool) bool {
 	if s.notes != nil {
 		*s.notes = append(*s.notes, note{c, holds})
@@ -99,7 +98,7 @@ func (s *subject) note(c *condition, holds bool) bool {
 	return holds
 }
 
-// agrees reports whether all conditions hold for the subject's user as noted.
+// agrees reports whether the conditions have the noted outcomes for the subject's user.
 func (s *subject) agrees(notes []note) bool {
 	for i := range notes {
 		s.meter.spend(notes[i].condition.work())
@@ -110,8 +109,7 @@ func (s *subject) agrees(notes []note) bool {
 	return true
 }
 
-// work returns what testing the condition costs, without the comparison of a
-// pattern with a text.
+// work returns the cost of the condition, without the matching of a pattern.
 func (c *condition) work() int { return conditionWork + nameWork*len(c.key.parts) }
 
 // holds tests a condition.
@@ -165,10 +163,10 @@ func (c *condition) holdsForProperty(s *subject) bool {
 	return s.note(c, s.event.contains(p, user))
 }
 
-// stackBytes is the length up to which a text is folded without memory.
+// stackBytes bounds the texts that are folded without an allocation.
 const stackBytes = 256
 
-// matchesWhole reports whether a property, a text, matches.
+// matchesWhole reports whether a whole text matches.
 func (s *subject) matchesWhole(g *glob, p *property) bool {
 	text := p.value.text
 	switch {
@@ -186,8 +184,8 @@ func (s *subject) matchesWhole(g *glob, p *property) bool {
 	return g.matchWhole(s.folded, &s.meter)
 }
 
-// hasDisplayName tests contains_display_name: the name stands in the body as a
-// keyword would, but with * and ? meaning themselves. It is tested once.
+// hasDisplayName tests contains_display_name once: the name matches like a keyword in
+// which * and ? are literal.
 func (s *subject) hasDisplayName(b *body) bool {
 	if s.named == notAsked {
 		s.named = no
@@ -198,7 +196,7 @@ func (s *subject) hasDisplayName(b *body) bool {
 	return s.named == yes
 }
 
-// contains reports whether a text stands in the body between word boundaries.
+// contains reports whether the body has a text between word boundaries.
 func (b *body) contains(text string, m *meter) bool {
 	m.spend(len(text))
 	var space [stackBytes]byte
@@ -208,9 +206,8 @@ func (b *body) contains(text string, m *meter) bool {
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
-// newCondition compiles a condition. If it compares with the owner's id, written
-// without needless escapes, it is made to compare with the id of the user of an
-// evaluation.
+// newCondition compiles a condition. A comparison with the owner's id, written without
+// needless escapes, becomes one with the id of the evaluation's user.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)
@@ -240,7 +237,7 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	return c
 }
 
-// conditionParts are the members of a condition that some kind asks for.
+// conditionParts are the members of all known kinds of condition.
 type conditionParts struct {
 	kind                    string
 	key, pattern, value, is value
@@ -306,8 +303,8 @@ func (c *condition) isPersonal() bool {
 	return c.op == isUser || c.op == propertyIsUser || c.op == propertyHasUser
 }
 
-// setCount reads the member "is" of room_member_count: a comparison and digits.
-// Without a comparison it is ==.
+// setCount reads the member "is" of room_member_count: digits after a comparison, which
+// defaults to ==.
 func (c *condition) setCount(is value) {
 	const endless = int(^uint(0) >> 1)
 	digits := strings.TrimLeft(is.text, "=<>")

@@ -77,9 +77,8 @@ func (d dialect) same(a, b rune) bool {
 	return strings.EqualFold(string(a), string(b))
 }
 
-// jsCanonical is what ECMAScript's "Canonicalize" does without the flag u: the
-// upper case, if that is one character and not ASCII in the place of
-// another.
+// jsCanonical is ECMAScript's "Canonicalize" without the flag u: the upper case, if it is
+// one character and does not turn another character into ASCII.
 func jsCanonical(r rune) rune {
 	upper := []rune(strings.ToUpper(string(r)))
 	if r == 'ß' || len(upper) != 1 || r >= 128 && upper[0] < 128 {

@@ -1,28 +1,24 @@
-// Package match evaluates push rules: which actions does an event have for a
-// user, and why (Matrix specification, v1.17 and later, client-server API,
-// "Push Notifications").
+// Package match evaluates push rules: it finds the actions of an event for a user, and
+// explains them (Matrix specification, v1.17 and later, client-server API, "Push
+// Notifications").
 //
-// A rule set is compiled once, an event is read once, and then any set can be
-// evaluated on any event:
+// Compile a rule set once, read an event once, and evaluate any set on any event:
 //
 //	rules := match.Compile(set)
 //	event, err := match.ReadEvent(text)
 //	result := rules.Evaluate(event, match.Facts{User: user})
 //
-// One pass over the body finds the keywords of all rules of a user, and an
-// evaluation takes no memory of its own. [EvaluateAll] is for
-// the members of a room, [Cache] for the rule sets of many users.
-//
-// The package does no I/O and knows no clock.
+// One pass over the body finds the keywords of all rules of a user, without an
+// allocation. [EvaluateAll] is for the members of a room, [Cache] for many users' rule
+// sets. The package does no I/O and uses no clock.
 package match
 
 import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Result is what an evaluation has found: the first rule, in the order of the
-// specification, that matches the event, and its actions. The zero value
-// means that no rule matches and nothing is done.
+// Result is the result of an evaluation: the first matching rule in the order of the
+// specification, and its actions. The zero value means that no rule matches.
 type Result struct {
 	rule       *rule
 	incomplete bool
@@ -31,8 +27,7 @@ type Result struct {
 // Matched reports whether a rule matches.
 func (r Result) Matched() bool { return r.rule != nil }
 
-// Rule returns the kind and the id of the rule that matches; both are empty
-// if none does.
+// Rule returns the kind and the id of the matching rule; both are empty without one.
 func (r Result) Rule() (kind pushrule.Kind, id string) {
 	if r.rule == nil {
 		return "", ""
@@ -40,9 +35,9 @@ func (r Result) Rule() (kind pushrule.Kind, id string) {
 	return r.rule.kind, r.rule.id
 }
 
-// Actions returns the actions of the rule as they are stored, without the
-// historical ones "dont_notify" and "coalesce" (Matrix specification,
-// "Historical Actions"). Treat them as read-only.
+// Actions returns the stored actions of the rule, without the historical actions
+// "dont_notify" and "coalesce" (Matrix specification, "Historical Actions"). Treat them
+// as read-only.
 func (r Result) Actions() []pushrule.Action {
 	if r.rule == nil {
 		return nil
@@ -53,11 +48,11 @@ func (r Result) Actions() []pushrule.Action {
 // Notify reports whether the event generates a notification.
 func (r Result) Notify() bool { return r.rule != nil && r.rule.outcome.notify }
 
-// Highlight reports whether the tweak highlight is set to true, or without a
-// value. It is independent of [Result.Notify].
+// Highlight reports whether the tweak highlight is true or has no value. It is
+// independent of [Result.Notify].
 func (r Result) Highlight() bool { return r.rule != nil && r.rule.outcome.highlight }
 
-// Sound returns the tweak sound; empty if it is not set to a string.
+// Sound returns the tweak sound, empty if it is no string.
 func (r Result) Sound() string {
 	if r.rule == nil {
 		return ""
@@ -65,15 +60,13 @@ func (r Result) Sound() string {
 	return r.rule.outcome.sound
 }
 
-// Incomplete reports whether the rules would have cost more than one user's may
-// cost on one event, which is a few milliseconds. Only many patterns that nearly
-// match a long text get there. Patterns that were not tested count as not
-// matching.
+// Incomplete reports whether the evaluation stopped at the limit for one user and one
+// event, a few milliseconds. Only many patterns that nearly match a long text reach it.
+// Untested patterns count as not matching.
 func (r Result) Incomplete() bool { return r.incomplete }
 
-// Evaluate returns what the rules do with an event. A user's own events give
-// nothing, whatever the rules are. It takes no memory, except for bodies, names
-// and patterns of unusual size.
+// Evaluate returns the result for an event. It is empty for the user's own events. An
+// evaluation allocates only for bodies, names and patterns of unusual size.
 func (r *Rules) Evaluate(event *Event, facts Facts) Result {
 	s := newSubject(event, facts)
 	if s.isOwn() {
@@ -113,8 +106,8 @@ func (r *Rules) first(s *subject) *rule {
 	return &r.rules[bound]
 }
 
-// firstByText returns the room or sender rule that is for the event's room or
-// sender, the number of rules if there is none.
+// firstByText returns the rule for the event's room or sender, or the number of rules
+// if there is none.
 func (r *Rules) firstByText(rules map[string]int32, s *subject, name slot) int32 {
 	if len(rules) > 0 {
 		if text, found := s.event.text(&wellKnown[name]); found {

@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Event is an event with its properties made ready to be looked up. It never
-// changes and is safe for concurrent use.
+// Event is an event that was read for evaluations. It never changes and is safe for
+// concurrent use.
 type Event struct {
 	properties []property
 	elements   []value // of arrays, one array after the other; of long ones, sorted
@@ -43,15 +43,14 @@ const (
 	manyElements   = 16
 )
 
-// ErrNotAnEvent is returned for what cannot be an event.
+// ErrNotAnEvent is the error for text that is no event.
 var ErrNotAnEvent = errors.New("match: not a JSON object")
 
-// ReadEvent makes an event ready for any number of evaluations. The text is
-// the event in the format in which clients get it (Matrix specification,
-// "Room event format"), where room_id, sender and, for state events, state_key
-// are known. It returns [ErrNotAnEvent] for a text that is not one JSON object
-// with each name once, valid UTF-8 and no half of a surrogate pair. The event
-// keeps the text.
+// ReadEvent reads an event for any number of evaluations. The text has the format that
+// clients get (Matrix specification, "Room event format"), with room_id, sender and, for
+// state events, state_key. The error is [ErrNotAnEvent] unless the text is one JSON
+// object in valid UTF-8 with unique names and whole surrogate pairs. The event keeps the
+// text.
 func ReadEvent(text string) (*Event, error) {
 	if !strictjson.Valid(text) {
 		return nil, ErrNotAnEvent
@@ -104,8 +103,7 @@ func (e *Event) readArray(w *strictjson.Walker) value {
 	return value{kind: array, number: int64(first)<<32 | int64(len(e.elements))}
 }
 
-// body returns what content.body says, nil if it is not a string. It is
-// prepared when a rule first asks for it.
+// body returns content.body, nil if it is not a string. The first call prepares it.
 func (e *Event) body() *body {
 	p := e.slot(slotBody)
 	if p == nil || p.value.kind != textual {
@@ -126,8 +124,7 @@ func (e *Event) hasPath(at int32, parts []string) bool {
 	return at == absent
 }
 
-// slot returns a property that rules often ask for, nil if the event has
-// none.
+// slot returns the property of a slot, or nil.
 func (e *Event) slot(s slot) *property {
 	if at := e.slots[s]; at >= 0 {
 		return &e.properties[at]
@@ -135,7 +132,7 @@ func (e *Event) slot(s slot) *property {
 	return nil
 }
 
-// find returns the property that a key names, nil if the event has none.
+// find returns the property that a key names, or nil.
 func (e *Event) find(k *key) *property {
 	if k.slot != 0 {
 		return e.slot(k.slot)
@@ -171,8 +168,7 @@ func (e *Event) findByName(k *key) *property {
 	return &e.properties[at]
 }
 
-// text returns a property that is a string; found is false if the event
-// has none.
+// text returns a property that is a string.
 func (e *Event) text(k *key) (text string, found bool) {
 	p := e.find(k)
 	if p == nil || p.value.kind != textual {

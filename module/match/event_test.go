@@ -61,8 +61,8 @@ func escapePath(names []string) string {
 	return strings.Join(escaped, ".")
 }
 
-// compare holds all properties of an object against those of the event, and
-// returns how many there are.
+// compare compares all properties of an object with the event's, and returns their
+// number.
 func compare(t *testing.T, e *Event, path []string, object map[string]any) int {
 	n := len(object)
 	for name, member := range object {

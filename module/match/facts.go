@@ -4,8 +4,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Facts is what an evaluation has to know beside the event, as of the event.
-// What is not known is left out; conditions about it do not match.
+// Facts are the facts about the user and the room at the time of the event. Omit
+// unknown facts; conditions about them do not match.
 type Facts struct {
 	User        mxid.UserID // whose rules they are
 	DisplayName string      // the user's in the room; empty: none, or not known
@@ -13,8 +13,7 @@ type Facts struct {
 	Room        Room
 }
 
-// Room is what the evaluation has to know of a room: the same for all its
-// members. The zero value knows nothing.
+// Room is the facts about a room, which are the same for all its members.
 type Room struct {
 	MemberCount int    // joined members; 0: not known
 	Power       *Power // nil: not known

@@ -62,7 +62,7 @@ func appendFolded(dst []byte, text string) []byte {
 	return dst
 }
 
-// asText returns bytes that nobody writes to again as a string.
+// asText returns bytes as a string. The caller must not write to them again.
 func asText(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 func fold(text string) string { return string(appendFolded(nil, text)) }

@@ -5,10 +5,9 @@ import (
 	"unicode/utf8"
 )
 
-// glob is a pattern in which * matches any characters, none included, and ?
-// exactly one (Matrix specification, appendices, "Glob-style matching"). A
-// character is a Unicode code point, a line break like any other. It is
-// compared with folded texts.
+// glob is a pattern for folded texts: * matches any number of characters, ? exactly one
+// (Matrix specification, appendices, "Glob-style matching"). A character is a Unicode
+// code point, including line breaks.
 type glob struct {
 	pattern    string // folded, with one star for several in a row
 	literal    bool   // it has neither * nor ?
@@ -26,8 +25,8 @@ func newGlob(pattern string) glob {
 	}
 }
 
-// segment is a part of a pattern without stars. It matches a part of a text
-// that has as many characters as it has itself.
+// segment is a part of a pattern without stars. It matches the same number of
+// characters as it has.
 type segment struct {
 	text   string // folded
 	anchor string // a part of text without ?, which is looked for
@@ -35,12 +34,11 @@ type segment struct {
 	gaps   bool   // it has a ?
 }
 
-// maxAnchor bounds the text that is looked for: [strings.Index] is slow for
-// a long text that nearly matches in many places.
+// maxAnchor bounds anchors: [strings.Index] is slow for a long text that nearly matches
+// in many places.
 const maxAnchor = 24
 
-// newSegment looks for the longest part without ?. It takes no memory: a pattern
-// with many stars has many segments, and few of them are asked for.
+// newSegment takes the longest part without ? as anchor. It does not allocate.
 func newSegment(text string) segment {
 	s := literalSegment(text)
 	if s.gaps = strings.Contains(text, "?"); !s.gaps {
@@ -68,8 +66,7 @@ func literalSegment(text string) segment {
 // isGap reports whether a byte of the segment stands for any character.
 func (s *segment) isGap(c byte) bool { return s.gaps && c == '?' }
 
-// matchAt returns where the part of a text ends that begins at a place and
-// matches the segment, -1 if there is none.
+// matchAt returns the end of the match that begins at a place, or -1.
 func (s *segment) matchAt(text string, at int, m *meter) (end int) {
 	if !s.gaps {
 		m.spend(len(s.text) / comparedPerUnit)
@@ -96,7 +93,7 @@ func (s *segment) matchAt(text string, at int, m *meter) (end int) {
 	return at
 }
 
-// nextRune returns the place behind the character at a place.
+// nextRune returns the start of the next character.
 func nextRune(text string, at int) int {
 	for at++; at < len(text) && !utf8.RuneStart(text[at]); {
 		at++
@@ -104,8 +101,7 @@ func nextRune(text string, at int) int {
 	return at
 }
 
-// backRunes returns the place that is n characters before another, -1 if there
-// are fewer.
+// backRunes returns the place n characters earlier, or -1.
 func backRunes(text string, at, n int) int {
 	for ; n > 0; n-- {
 		if at <= 0 {
@@ -119,7 +115,7 @@ func backRunes(text string, at, n int) int {
 	return at
 }
 
-// matchWhole reports whether a folded text matches from its start to its end.
+// matchWhole reports whether a whole folded text matches.
 func (g *glob) matchWhole(text string, m *meter) bool {
 	if m.isEmpty() || len(text) < g.leastBytes {
 		return false
@@ -145,12 +141,11 @@ func (g *glob) matchWhole(text string, m *meter) bool {
 	return from >= at && endSegment(tail).matchAt(text, from, m) == len(text)
 }
 
-// endSegment returns a segment for the start or the end of a text. It has no
-// anchor, since its place is known.
+// endSegment returns a segment for the start or the end of a text, which needs no
+// anchor.
 func endSegment(text string) *segment { return &segment{text: text, gaps: strings.Contains(text, "?")} }
 
-// matchWords reports whether any part of a body matches that starts and ends
-// at a word boundary.
+// matchWords reports whether a part of the body between word boundaries matches.
 func (g *glob) matchWords(b *body, m *meter) bool {
 	if len(b.folded) < g.leastBytes {
 		return false

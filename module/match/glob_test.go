@@ -194,8 +194,8 @@ func TestFoldingIsSimpleFolding(t *testing.T) {
 	}
 }
 
-// BenchmarkGlob is about bodies of the largest size and patterns that make
-// those who try everything slow.
+// BenchmarkGlob has bodies of the largest size, and patterns that are slow for a
+// backtracking evaluator.
 func BenchmarkGlob(b *testing.B) {
 	as, words := readBody(strings.Repeat("a", 64<<10)), readBody(strings.Repeat("ab ", 21<<10))
 	for _, pattern := range []string{

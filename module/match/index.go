@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// bodyIndex finds rules in one pass over a body: each is filed under a word, or
-// under a few bytes, that a body must have for the rule's pattern to match.
+// bodyIndex finds rules in one pass over a body. It files each rule under a word, or
+// under a few bytes, that every matching body contains.
 type bodyIndex struct {
 	least  int32                // the first rule of the index; without rules, larger than any
 	always []int32              // the rules that are filed under nothing, in order
@@ -19,7 +19,7 @@ type bodyIndex struct {
 	places int32                // under which rules are filed
 }
 
-// first returns the first rule before bound that matches, bound if none does.
+// first returns the first matching rule before bound, or bound.
 func (x *bodyIndex) first(rules []rule, s *subject, bound int32) int32 {
 	if x.least >= bound {
 		return bound
@@ -35,8 +35,7 @@ func (x *bodyIndex) first(rules []rule, s *subject, bound int32) int32 {
 
 const gramBytes = 4
 
-// table finds rules by a key, which is the hash of a word, or the bytes of a
-// gram.
+// table finds rules by the hash of a word, or by the bytes of a gram.
 type table struct {
 	shift  uint8
 	filter []uint64 // a bit for each key that may be there
@@ -71,8 +70,8 @@ type indexSearch struct {
 	subject *subject
 	bound   int32 // the first rule that matches so far
 
-	// tested are the places whose rules were tested. They are tested once,
-	// however often the body has the word, so that the search is linear.
+	// tested are the places with tested rules: a repeated word must not repeat the
+	// tests, so that the search is linear.
 	tested [160]uint64
 	extra  []uint64 // for places beyond those
 }
@@ -117,12 +116,12 @@ func (f *indexSearch) scan(t *table, size int, text string) {
 	}
 }
 
-// gramKey returns the key of a gram, which is the last bytes of four.
+// gramKey returns the key of the last size bytes of four.
 func gramKey(four uint32, size int) uint64 { return uint64(four >> (8 * (gramBytes - size))) }
 
-// filterFactor is odd and not known to anybody outside of the process, so that
-// nobody can choose keys that have the same bit in a filter: the high bits of
-// its product with a key are a universal hash ("multiply-shift").
+// filterFactor is odd, and random for each process, so that attackers cannot choose keys
+// with the same bit in a filter: the high bits of its product with a key are a universal
+// hash ("multiply-shift").
 var filterFactor = maphash.String(seed, "filter") | 1
 
 // mayHave reports whether the table may have rules for a key.
@@ -190,19 +189,19 @@ func (x *bodyIndex) build(rules []rule) {
 	}
 }
 
-// choice is a rule and all that it may be filed under.
+// choice is a rule with the fragments that may become its key.
 type choice struct {
 	rule      int32
 	fragments []fragment
 }
 
-// fragment is something that a body must have.
+// fragment is a part that every matching body contains.
 type fragment struct {
 	size int // bytes of a gram, 0 for a whole word
 	key  uint64
 }
 
-// rarest returns the fragment that the fewest patterns have.
+// rarest returns the fragment of the fewest patterns.
 func (c choice) rarest(usage map[fragment]int) fragment {
 	return slices.MinFunc(c.fragments, func(a, b fragment) int { return cmp.Compare(usage[a], usage[b]) })
 }
@@ -236,13 +235,10 @@ func (x *bodyIndex) newTable(filings []filing) table {
 	return t
 }
 
-// maxFragments bounds the fragments of a pattern, so that a set is compiled in
-// a few times the time that its text takes to read.
+// maxFragments bounds the fragments of a pattern, and with it the time to compile a set.
 const maxFragments = 32
 
-// fragments returns what a body must have for the pattern to match: words that
-// the pattern has whole, which are whole in the body too, or else grams, the
-// largest it has.
+// fragments returns the whole words of the pattern, or else its largest grams.
 func (g *glob) fragments() []fragment {
 	if words := g.words(); len(words) > 0 {
 		return words
@@ -250,8 +246,7 @@ func (g *glob) fragments() []fragment {
 	return g.grams()
 }
 
-// words returns the words that the pattern has whole: with a word boundary at
-// either side, or at an end of the pattern, which must match at a word boundary.
+// words returns the words with a word boundary or an end of the pattern on both sides.
 func (g *glob) words() (list []fragment) {
 	for start := 0; start < len(g.pattern) && len(list) < maxFragments; {
 		end := start
@@ -270,7 +265,7 @@ func isWildcardAt(pattern string, at int) bool {
 	return at >= 0 && at < len(pattern) && (pattern[at] == '*' || pattern[at] == '?')
 }
 
-// grams returns some of what the pattern has between wildcards, of one size.
+// grams returns some grams between wildcards, all of the same size.
 func (g *glob) grams() (list []fragment) {
 	parts := strings.FieldsFuncSeq(g.pattern, func(r rune) bool { return r == '*' || r == '?' })
 	size, total := 0, 0

@@ -11,9 +11,8 @@ type key struct {
 	slot  slot
 }
 
-// parseKey reads a path (Matrix specification, appendices, "Dot-separated
-// property paths"): a backslash escapes a dot or a backslash; before anything
-// else, and at the end, it is a backslash.
+// parseKey reads a path (Matrix specification, appendices, "Dot-separated property
+// paths"): a backslash escapes a dot or a backslash, and is literal otherwise.
 func parseKey(path string) key { return newKey(splitPath(path)) }
 
 // newKey returns the key of a path.
@@ -49,7 +48,7 @@ func splitPath(path string) []string {
 	return append(parts, string(part))
 }
 
-// slot is the place of a property that rules often ask for, 0 for any other.
+// slot is the number of a property that rules often use, 0 for any other.
 type slot uint8
 
 const (

@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Power is who may notify a room (Matrix specification, "m.room.power_levels").
-// [ReadPower] makes it out of a room's state.
+// Power is the sender's power level and the levels that actions need (Matrix
+// specification, "m.room.power_levels"). [ReadPower] reads it from a room's state.
 type Power struct {
 	Sender        int64            // power level of the event's sender
 	SenderCreator bool             // the sender is above all levels: a creator, in room version 12 and later
@@ -18,16 +18,14 @@ type Power struct {
 	Permissions   map[string]int64 // ban, invite, kick and redact of its content; the specification's defaults for absent ones
 }
 
-// roomNotification is the only notification for which the specification has a
-// level if the room has none.
+// roomNotification is the only notification with a default level in the specification.
 const (
 	roomNotification      = "room"
 	roomNotificationLevel = 50
 )
 
-// mayNotify reports whether the sender has the level that a notification
-// needs. If neither the room nor the specification has that level, the answer
-// is no.
+// mayNotify reports whether the sender has the level for a notification. It is false
+// for a notification without a level.
 func (p *Power) mayNotify(notification string) bool {
 	needed, found := p.needed(notification)
 	return found && (p.SenderCreator || p.Sender >= needed)
@@ -41,11 +39,11 @@ func (p *Power) needed(notification string) (level int64, found bool) {
 	return roomNotificationLevel, notification == roomNotification
 }
 
-// permissions are the actions for which rooms have a level.
+// permissions are the keys of recipient_permission.
 var permissions = [...]string{"ban", "invite", "kick", "redact"}
 
-// hasPermission tests recipient_permission. The level that the room needs is looked up
-// once for many users.
+// hasPermission tests recipient_permission. It looks up the level of the room once for
+// many users.
 func (s *subject) hasPermission(c *condition) bool {
 	if s.facts.Power == nil || s.facts.Room.Power == nil {
 		return false
@@ -57,8 +55,7 @@ func (s *subject) hasPermission(c *condition) bool {
 	return !s.isNone && *s.facts.Power >= s.needed
 }
 
-// neededFor returns the level that an action needs; found is false for a key that is
-// no action.
+// neededFor returns the level that an action needs.
 func (p *Power) neededFor(action string) (level int64, found bool) {
 	if !slices.Contains(permissions[:], action) {
 		return 0, false
@@ -69,29 +66,26 @@ func (p *Power) neededFor(action string) (level int64, found bool) {
 	return permissionLevel, true
 }
 
-// permissionLevel is the level for ban, kick and redact in a room without such a
-// level. For invite it is 0.
+// permissionLevel is the default level for ban, kick and redact; for invite it is 0.
 const permissionLevel = 50
 
-// ErrRoomVersion is the error of [ReadPower] for a room version that is no number.
+// ErrRoomVersion is the error of [ReadPower] for a room version that is not a number.
 var ErrRoomVersion = errors.New("match: the room's version is not one whose creators are known")
 
-// creatorLevel is that of the creators of a room without the event
-// m.room.power_levels, before room version 12.
+// creatorLevel is the level of a room's creator without m.room.power_levels, before room
+// version 12.
 const creatorLevel = 100
 
-// ReadPower returns what a room's state says of a sender's power, as of the
-// event: create is the event m.room.create, levels the event
-// m.room.power_levels, which is empty if the room has none. What an event
-// leaves out has the default of the specification ("m.room.power_levels"). In
-// room version 12 and later, the room's creators are above all levels (room
-// version 12, "Room creators"); before, they have 100 in a room without levels,
-// and others 0.
+// ReadPower reads the power levels at the time of the event: create is the event
+// m.room.create, levels is m.room.power_levels, or empty if the room has none. Missing
+// levels have the defaults of the specification ("m.room.power_levels"). From room
+// version 12 on, creators are above all levels (room version 12, "Room creators");
+// before, the creator of a room without levels has 100, and others 0.
 //
-// A level is an integer or, in room versions before 10, a string of one. Any
-// other value counts as absent: rooms have levels such as 67.89.
+// A level is an integer or, before room version 10, a string with an integer. Any other
+// value, such as 67.89, counts as absent.
 //
-// It returns [ErrNotAnEvent] for text that is no event, and [ErrRoomVersion].
+// Errors: [ErrNotAnEvent], [ErrRoomVersion].
 func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	c, err := ReadEvent(create)
 	if err != nil {
@@ -117,8 +111,7 @@ func ReadPower(create, levels string, sender mxid.UserID) (*Power, error) {
 	return power, nil
 }
 
-// roomVersion returns the version of a room, by its event m.room.create. A room
-// without one has version 1.
+// roomVersion returns the room version in m.room.create, by default 1.
 func (e *Event) roomVersion() (int, error) {
 	p := e.findPath("content", "room_version")
 	if p == nil {
@@ -131,9 +124,9 @@ func (e *Event) roomVersion() (int, error) {
 	return version, nil
 }
 
-// isCreator reports whether a user has created the room, by its event
-// m.room.create: who content.creator names before room version 11, then who
-// has sent it, and in room version 12 and later also the additional creators.
+// isCreator reports whether m.room.create makes a user a creator: content.creator before
+// room version 11, the sender from then on, and from room version 12 on also the
+// additional creators.
 func (e *Event) isCreator(version int, user string) bool {
 	path := []string{"sender"}
 	if version < 11 {
@@ -146,7 +139,7 @@ func (e *Event) isCreator(version int, user string) bool {
 	return version >= 12 && p != nil && e.contains(p, value{kind: textual, text: user})
 }
 
-// read takes the levels from the event m.room.power_levels.
+// read reads m.room.power_levels.
 func (p *Power) read(levels *Event, version int, sender string) {
 	for _, path := range [][]string{{"content", "users", sender}, {"content", "users_default"}} {
 		if given := levels.findPath(path...); given != nil {
@@ -183,7 +176,7 @@ func withLevel(levels map[string]int64, name string, level int64) map[string]int
 	return levels
 }
 
-// level returns a value as a power level; ok is false if it is none.
+// level returns a value as a power level.
 func (v value) level(version int) (level int64, ok bool) {
 	if v.kind == textual && version < 10 {
 		level, err := strconv.ParseInt(strings.TrimSpace(v.text), 10, 64)
@@ -192,7 +185,7 @@ func (v value) level(version int) (level int64, ok bool) {
 	return v.number, v.kind == integer
 }
 
-// findPath returns the property with a path, nil if the event has none.
+// findPath returns the property with a path, or nil.
 func (e *Event) findPath(parts ...string) *property {
 	k := newKey(parts)
 	return e.find(&k)

@@ -25,8 +25,8 @@ func readEvent(t testing.TB, text string) *match.Event {
 	return event
 }
 
-// TestRulesMatchAsTheReferenceDoes compares thousands of evaluations with those
-// of the reference.
+// TestRulesMatchAsTheReferenceDoes compares thousands of evaluations with the
+// reference.
 func TestRulesMatchAsTheReferenceDoes(t *testing.T) {
 	t.Parallel()
 	found := map[pushrule.Kind]int{}

@@ -121,7 +121,7 @@ func (r reference) holds(c map[string]any) bool {
 	return false
 }
 
-// missing stands for what is not there.
+// missing stands for an absent value.
 type missing struct{}
 
 func member(object map[string]any, name string) any {

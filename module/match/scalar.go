@@ -24,15 +24,15 @@ const (
 	array
 )
 
-// value is a property's value, as far as conditions can compare it.
+// value is a property's value, for comparisons.
 type value struct {
 	kind   valueKind
 	number int64  // of an integer
 	text   string // of a string
 }
 
-// isScalar reports whether event_property_is and event_property_contains
-// compare such values.
+// isScalar reports whether event_property_is and event_property_contains can compare
+// the value.
 func (v value) isScalar() bool { return v.kind != compound && v.kind != array }
 
 // compare is an order of values.
@@ -58,8 +58,7 @@ func readScalar(w *strictjson.Walker) value {
 	return readNumber(w.Skip())
 }
 
-// readNumber reads the text of a JSON number. It is an integer if its value is
-// one, however it is written: canonical JSON has one form for each value.
+// readNumber reads a JSON number. An integer may have any notation, such as 1e2.
 func readNumber(number string) value {
 	digits, negative := strings.CutPrefix(number, "-")
 	n, ok := readShort(digits)
@@ -75,7 +74,7 @@ func readNumber(number string) value {
 	return value{kind: integer, number: n}
 }
 
-// readShort reads at most 16 digits and nothing else.
+// readShort reads up to 16 digits.
 func readShort(digits string) (n int64, ok bool) {
 	if len(digits) > 16 {
 		return 0, false
@@ -90,8 +89,8 @@ func readShort(digits string) (n int64, ok bool) {
 	return n, true
 }
 
-// readScientific reads a number with a fraction, an exponent or many digits;
-// ok is false if its value is no integer of at most 16 digits.
+// readScientific reads a number with a fraction, an exponent or many digits, if its
+// value is an integer of up to 16 digits.
 func readScientific(number string) (n int64, ok bool) {
 	mantissa, exponent, scaled := number, "", false
 	if i := strings.IndexAny(number, "eE"); i >= 0 {

@@ -5,7 +5,7 @@ import (
 	"unicode/utf8"
 )
 
-// search finds the parts of a text that segments match.
+// search finds matches of segments in a text.
 type search struct {
 	text  string
 	body  *body // whose text it is, for its word boundaries; nil if there are none
@@ -20,12 +20,12 @@ const (
 	endBounded
 )
 
-// maxTries is how many places are tried one by one. It makes common searches
-// fast; the others are left to [search.scan].
+// maxTries bounds the places that are tried one by one, which is fast for common
+// searches. [search.scan] does the rest.
 const maxTries = 16
 
-// firstPart is [search.first] for what a pattern has between its stars. Nothing
-// matches everywhere: any text starts and ends at a word boundary.
+// firstPart is [search.first] for the text between two stars. An empty text matches
+// everywhere.
 func (f *search) firstPart(part string, from int, bounds bounded) (end int) {
 	if part == "" {
 		return from
@@ -35,10 +35,9 @@ func (f *search) firstPart(part string, from int, bounds bounded) (end int) {
 	return f.first(&s, from, bounds)
 }
 
-// first returns the end of the first match of a segment, at or after from, that
-// has the boundaries, -1 if there is none. Since all matches have the same
-// number of characters, the first leaves most for the segments behind it, and
-// no other has to be tried.
+// first returns the end of a segment's first match at or after from with the given
+// boundaries, or -1. All matches have the same length, so the first leaves the most text
+// for the next segments.
 func (f *search) first(s *segment, from int, bounds bounded) (end int) {
 	at := from
 	for range maxTries {
@@ -76,8 +75,7 @@ func (f *search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
 }
 
-// scan is first without tries: it reads each byte of the text once, whatever
-// text and segment are.
+// scan is first without tries: it reads each byte of the text once.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {
@@ -86,10 +84,10 @@ func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	return f.scanLong(s, from, bounds)
 }
 
-// scanShort is scan for a segment of at most 64 bytes. It is the algorithm
-// known as Shift-And: bit i of the state is set if the first i+1 bytes of the
-// segment match the text that ends at the byte that was read last. A ? takes
-// the first byte of a character, and its bit stays set over the others.
+// scanShort is scan for a segment of up to 64 bytes, by the Shift-And algorithm: bit i
+// of the state is set if the first i+1 bytes of the segment match the text up to the
+// current byte. A ? takes the first byte of a character, and its bit stays set for the
+// other bytes.
 func (f *search) scanShort(s *segment, from int, bounds bounded) (end int) {
 	var has [256]uint64 // for each byte, where the segment has it
 	var gaps uint64     // where the segment has a ?
@@ -126,11 +124,11 @@ func (f *search) scanShort(s *segment, from int, bounds bounded) (end int) {
 	return -1
 }
 
-// isCharacterEnd reports whether no character goes over a place.
+// isCharacterEnd reports whether a place is between two characters.
 func (f *search) isCharacterEnd(at int) bool { return at == len(f.text) || utf8.RuneStart(f.text[at]) }
 
-// scanLong is scanShort for a segment of any length, whose state takes several
-// words. It computes the words that can have a bit set.
+// scanLong is scanShort with a state of several words. It computes only the words that
+// can have a set bit.
 func (f *search) scanLong(s *segment, from int, bounds bounded) (end int) {
 	t := newLongTable(s)
 	n, last := len(t.state), uint64(1)<<((len(s.text)-1)%64)
@@ -180,8 +178,8 @@ func newLongTable(s *segment) *longTable {
 	return t
 }
 
-// step reads a byte. It computes the words of the state from first to before
-// behind, and returns the first and the last of them that have a bit.
+// step reads a byte and computes state[first:behind]. It returns the first and the last
+// word with a set bit.
 func (t *longTable) step(c byte, carry uint64, first, behind int) (low, high int) {
 	low, high = len(t.state), -1
 	row := int(c) * len(t.state)

@@ -5,28 +5,26 @@ import (
 	"unicode/utf8"
 )
 
-// body is what content.body says, made ready for patterns: folded, and split
-// into words, the longest runs of characters that are no word boundaries
-// (Matrix specification, "Push Rules", "Conditions": [A-Z], [a-z], [0-9] and
-// _ belong to words, every other character is a boundary).
+// body is content.body, folded and split into words (Matrix specification, "Push Rules",
+// "Conditions": words consist of [A-Z], [a-z], [0-9] and _; every other character is a
+// boundary).
 type body struct {
 	folded string
 	words  []uint64 // their hashes, in order
 
-	// lookalikes has a bit for each place in folded: whether its letter belongs
-	// to words only because of the folding. These are the long s and the Kelvin
-	// sign, which are word boundaries themselves. It is nil if there are none.
+	// lookalikes has a bit for each place in folded, set for the long s and the Kelvin
+	// sign: folding turns them into letters, but they are word boundaries. It is nil for a
+	// body without them.
 	lookalikes []uint64
 }
 
-// seed makes the hashes of words differ from those of any other process, so that
-// nobody can choose words that collide.
+// seed makes hashes unpredictable, so that attackers cannot choose words that collide.
 var seed = maphash.MakeSeed()
 
 // wordHash returns the hash of a folded word.
 func wordHash(word string) uint64 { return maphash.String(seed, word) }
 
-// wordBytes tells the bytes of words.
+// wordBytes is true for the bytes of words.
 var wordBytes = newWordBytes()
 
 func newWordBytes() (table [256]bool) {
@@ -36,7 +34,7 @@ func newWordBytes() (table [256]bool) {
 	return table
 }
 
-// readBody folds a body and splits it. Folding makes no text longer.
+// readBody folds and splits a body. A folded text is never longer.
 func readBody(text string) body {
 	b := body{words: make([]uint64, 0, len(text)/4+2)}
 	folded := make([]byte, len(text))
@@ -79,9 +77,8 @@ func (b *body) markLookalike(at, length int) {
 	b.lookalikes[at/64] |= 1 << (at % 64)
 }
 
-// isBoundary reports whether a substring may start or end at a place: at the
-// start or the end of the body, and beside any character that is a word
-// boundary, which the substring may begin or end with.
+// isBoundary reports whether a match may start or end at a place: at an end of the body,
+// and before or after a character that is a word boundary.
 func (b *body) isBoundary(at int) bool {
 	return at == 0 || at == len(b.folded) || !b.isWord(at-1) || !b.isWord(at)
 }

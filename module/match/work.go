@@ -1,14 +1,13 @@
 package match
 
-// maxWork bounds what the rules of one user may cost on one event. A unit is
-// about what it takes to compare one byte of a text with up to 64 bytes of a
-// pattern: two to four nanoseconds where it takes longest. On a body of 64 KB,
-// the largest there is, maxWork suffices for 32 searches for a fixed text, for 16
-// scans for patterns that need a scan, and for one if the pattern has 1,000 bytes
-// without a star. On a body of 1 KB it suffices for 64 times as many.
+// maxWork bounds the cost of one user's rules on one event. A unit is the comparison of
+// one byte of a text with up to 64 bytes of a pattern, two to four nanoseconds. On a body
+// of 64 KB, the largest, maxWork suffices for 32 searches for a fixed text, for 16 scans
+// for patterns, or for one scan for a pattern of 1,000 bytes without a star. On a body of
+// 1 KB it suffices for 64 times as many.
 const maxWork = 1 << 20
 
-// explainWork bounds what an explanation costs, which tests every rule.
+// explainWork bounds the cost of an explanation, which tests every rule.
 const explainWork = 16 * maxWork
 
 // The costs of single steps, in units of work.
@@ -26,7 +25,7 @@ const (
 	setupWork       = 96 // making the tables of a scan, for each 64 bytes of the segment
 )
 
-// meter counts the work that an evaluation may still do.
+// meter counts the remaining work of an evaluation.
 type meter struct {
 	left      int
 	exhausted bool // whether a search ended early because no work was left
@@ -35,7 +34,7 @@ type meter struct {
 // spend takes units of work.
 func (m *meter) spend(units int) { m.left -= units }
 
-// isEmpty reports whether no work is left. The caller then does not go on.
+// isEmpty reports whether no work is left. The caller must then stop.
 func (m *meter) isEmpty() bool {
 	if m.left <= 0 {
 		m.exhausted = true
