@@ -57,8 +57,9 @@ func app(listen, redisAddr string) fx.Option {
 			e.Server.ReadHeaderTimeout, e.Server.ReadTimeout, e.Server.WriteTimeout = 5*time.Second, 15*time.Second, time.Minute
 			e.Server.RegisterOnShutdown(h.stop)
 			lc.Append(fx.StartStopHook(func(ctx context.Context) (err error) {
-				e.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", listen)
-				go e.Start(listen)
+				if e.Listener, err = new(net.ListenConfig).Listen(ctx, "tcp", listen); err == nil {
+					go func() { h.log.Info("stopped serving", zap.Error(e.Start(listen))) }()
+				}
 				return err
 			}, e.Shutdown))
 		}),
@@ -166,7 +167,7 @@ func tokenOf(c echo.Context) string {
 
 // LoggedIn implements [module.Accounts]. Without a device it reports whether the user is
 // active; here every user is.
-func (h *host) LoggedIn(_ context.Context, user mxid.UserID, device string) (bool, error) {
+func (h *host) LoggedIn(_ context.Context, user mxid.UserID, device string) (bool, error) { //nolint:unparam // the interface has an error
 	found := device == ""
 	h.sessions.Range(func(_, session any) bool {
 		found = found || session == handlers.Requester{User: user, Device: device}
