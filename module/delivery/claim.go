@@ -12,7 +12,7 @@ import (
 
 const (
 	lease      = 5 * time.Second         // how long a claim lasts
-	renewAfter = 1500 * time.Millisecond // while a request is under way
+	renewAfter = 1500 * time.Millisecond // while a request is in flight
 
 	// completeFor is how long a host tries to complete a notification. The claim may have
 	// lapsed by then without another host having it.

@@ -18,7 +18,7 @@ type gather[K comparable, V any] struct {
 
 	mu    sync.Mutex
 	next  *question[K, V]
-	asked bool // a question is under way
+	asked bool // a call is in flight
 }
 
 type question[K comparable, V any] struct {

@@ -327,7 +327,7 @@ func inBubble(t *testing.T, test func(w *world)) {
 	synctest.Test(t, func(t *testing.T) { test(newWorld(t)) })
 }
 
-func TestWhatIsHandedOverIsSent(t *testing.T) {
+func TestANotificationIsSent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		d, stop := w.host()
 		for i := range 20 {

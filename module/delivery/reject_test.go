@@ -51,7 +51,7 @@ func TestARejectedPusherIsRemoved(t *testing.T) {
 }
 
 // A pusher is set again while the request is in flight.
-func TestARejectionNeverRemovesAPusherThatWasSetAnew(t *testing.T) {
+func TestARejectionKeepsAPusherThatWasSetAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		random := rand.New(rand.NewPCG(1, 3))
 		var rejects atomic.Bool

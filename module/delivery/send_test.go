@@ -167,7 +167,7 @@ func TestRepeatingNotifyDoublesNothing(t *testing.T) {
 }
 
 // A host dies with a request under way and others behind it.
-func TestWhatADeadHostHadIsSentByOthers(t *testing.T) {
+func TestOtherHostsSendTheClaimsOfADeadHost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
 		w.answer("gw", slow(500*time.Millisecond, 200))
@@ -393,7 +393,7 @@ func TestAWellAppDoesNotSufferFromAnIllOne(t *testing.T) {
 }
 
 // A7: a phone is away for 45 s, with 205 events in busy rooms.
-func TestWhatMattersOutlivesABusyOutage(t *testing.T) {
+func TestImportantNotificationsSurviveALongOutage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", statuses(502))
 		w.set(name1, "key", "gw")
@@ -487,7 +487,7 @@ func TestPushersAreReadWhenTheyMatter(t *testing.T) {
 	})
 }
 
-func TestAPusherThatIsSetAnewIsTriedAtOnce(t *testing.T) {
+func TestAPusherThatIsSetAgainEndsItsWait(t *testing.T) {
 	inBubble(t, func(w *world) {
 		n := 0
 		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
@@ -562,7 +562,7 @@ func TestLargeEventsKeepTheOrder(t *testing.T) {
 }
 
 // One notification that is never taken stops no pusher.
-func TestANotificationThatIsNeverTakenIsSkipped(t *testing.T) {
+func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
 	for name, others := range map[string]bool{"others are taken": true, "the pusher is alone": false} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
@@ -635,7 +635,7 @@ func TestAPusherAloneLosesNothingInAnOutage(t *testing.T) {
 	})
 }
 
-func TestWhatIsTooOldIsNotSent(t *testing.T) {
+func TestExpiredNotificationsAreDropped(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", always(502))
 		w.set(name1, "key", "gw")
@@ -687,7 +687,7 @@ func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 	})
 }
 
-// A user has four requests under way, so the fifth pusher has no turn. Its claim is
+// A user has four requests in flight, so the fifth pusher has no turn. Its claim is
 // lost before the host can give it back.
 func TestALostClaimWithoutATurnDoesNoHarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -149,7 +149,7 @@ func TestTheGuardAndThePolicyRefuseTheSameAddresses(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoAddressIsRefused(t *testing.T) {
+func TestInvalidAddressesAreRefused(t *testing.T) {
 	t.Parallel()
 	for _, address := range []string{"", "9.9.9.9", "push.example.org:443", "9.9.9.9:https", "[9.9.9.9]:443", "/socket"} {
 		if err := dialguard.New().Control("tcp4", address, nil); !errors.Is(err, dialguard.ErrRefused) {

@@ -395,7 +395,7 @@ func counts(t *testing.T, newQueue hosts, shard int) {
 	if got := ids(t, q, b.Claim); got != "3 6" {
 		t.Errorf("got %q", got)
 	}
-	// Counts that are under way may be old when they arrive.
+	// Counts in flight may be old when they arrive.
 	complete(t, q, b.Claim, id(3))
 	complete(t, q, b.Claim, id(6))
 	alone(7, 0)
@@ -454,7 +454,7 @@ func userBytes(t *testing.T, newQueue hosts, shard int) {
 		e.Text = strings.Repeat("x", 600)
 		return e
 	}
-	add(t, q, shard, "a", large(1)) // the first one is under way
+	add(t, q, shard, "a", large(1)) // the first one is in flight
 	for n := 2; n <= 7; n++ {
 		add(t, q, shard, "a", large(n))
 	}

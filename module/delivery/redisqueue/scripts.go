@@ -106,7 +106,7 @@ else
 end
 
 -- trim drops what is least important: counts, then what has low priority, then the
--- oldest of the room with most. The first two may be under way.
+-- oldest of the room with most. The first two may be in flight.
 local function trim(backlog, texts)
 	local entries = redis.call('LRANGE', backlog, 0, -1)
 	local left, rooms = #entries - longest, {}

@@ -53,7 +53,7 @@ const (
 
 // Config bounds a [Scheduler].
 type Config struct {
-	MaxInFlight int            // requests under way, half of them to gates that are slow or new, but see maxSlow
+	MaxInFlight int            // requests in flight, half of them to gates that are slow or new, but see maxSlow
 	MaxPerGate  int            // to one gate
 	Random      func() float64 // from 0 to 1
 }
@@ -119,7 +119,7 @@ type gate struct {
 	closedAt time.Time // zero if it is open
 	probes   int
 	probeAt  time.Time
-	booked   bool // what is put off next will be the probe
+	booked   bool // the next request that waits will be the probe
 	opened   time.Time
 	ramp     int // requests in the second that began at rampAt
 	rampAt   time.Time
@@ -228,9 +228,9 @@ func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) 
 	return 0
 }
 
-// maxSlow is how many requests may be under way to slow gates when one more to a gate
-// begins. The first request to a new gate has room of its own: otherwise gates that
-// hang would keep a host from all gates that it has not sent to before.
+// maxSlow is how many requests may be in flight to slow gates when one more to a gate
+// begins. The first request to a new gate has reserved room: otherwise gates that
+// hang would keep a host from all new gates.
 func (s *Scheduler) maxSlow(g *gate) int {
 	isNew := len(g.turns) == 0 && g.took.IsZero() && g.failedAt.IsZero() && g.throttled == nil
 	if isNew {
