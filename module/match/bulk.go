@@ -45,7 +45,7 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	var taken atomic.Int64
 	var wait sync.WaitGroup
 	work := func() {
-		w := bulkWorker{results: map[*Rules][]bulkResult{}}
+		w := bulkWorker{results: map[*Rules]*bulkResult{}}
 		w.subject = newSubject(event, Facts{Room: room})
 		for ctx.Err() == nil {
 			start := int(taken.Add(1)-1) * bulkStep
@@ -69,10 +69,10 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 
 // bulkWorker evaluates one event for many members.
 type bulkWorker struct {
-	subject subject // with the member that is evaluated
-	results map[*Rules][]bulkResult
-	last    *Rules // the set of the previous member, and its results
-	found   []bulkResult
+	subject subject                // with the member that is evaluated
+	results map[*Rules]*bulkResult // the first of each set
+	last    *Rules                 // the set of the previous member, and its first result
+	found   *bulkResult
 	work    int // since the last pause
 }
 
@@ -84,6 +84,7 @@ const maxShared = 4
 type bulkResult struct {
 	result Result
 	notes  []note
+	next   *bulkResult // of the same set
 }
 
 // evaluate fills in the results of members, until the context ends.
@@ -108,8 +109,8 @@ func (w *bulkWorker) resultFor(m *Member) Result {
 		if m.Rules != w.last {
 			w.last, w.found = m.Rules, w.results[m.Rules]
 		}
-		if len(w.found) > 0 && len(w.found[0].notes) == 0 { // no condition is about the member
-			return w.found[0].result
+		if w.found != nil && len(w.found.notes) == 0 { // no condition is about the member
+			return w.found.result
 		}
 	}
 	w.subject.setUser(m.User, m.DisplayName, m.Power)
@@ -124,24 +125,29 @@ func (w *bulkWorker) evaluateFor(rules *Rules) Result {
 	if !rules.shared {
 		return rules.evaluate(&w.subject)
 	}
-	for i := range w.found {
-		if w.subject.agrees(w.found[i].notes) {
-			return w.found[i].result
+	kept, last := 0, (*bulkResult)(nil)
+	for r := w.found; r != nil; kept, last, r = kept+1, r, r.next {
+		if w.subject.agrees(r.notes) {
+			return r.result
 		}
 	}
-	return w.evaluateShared(rules)
+	switch {
+	case kept == 0:
+		w.found = w.evaluateShared(rules)
+		w.results[rules] = w.found
+		return w.found.result
+	case kept < maxShared:
+		last.next = w.evaluateShared(rules)
+		return last.next.result
+	}
+	return rules.evaluate(&w.subject)
 }
 
-// evaluateShared evaluates a shared set, and keeps the result if there is room.
-func (w *bulkWorker) evaluateShared(rules *Rules) Result {
-	if len(w.found) == maxShared {
-		return rules.evaluate(&w.subject)
-	}
-	notes := []note{}
-	w.subject.notes = &notes
-	result := rules.evaluate(&w.subject)
+// evaluateShared evaluates a shared set, and notes the conditions about the member.
+func (w *bulkWorker) evaluateShared(rules *Rules) *bulkResult {
+	shared := &bulkResult{}
+	w.subject.notes = &shared.notes
+	shared.result = rules.evaluate(&w.subject)
 	w.subject.notes = nil
-	w.found = append(w.found, bulkResult{result, notes})
-	w.results[rules] = w.found
-	return result
+	return shared
 }
