@@ -233,7 +233,7 @@ func (d *Delivery) withdraw(all []*adding) {
 	for _, a := range all {
 		for _, turn := range a.turns {
 			if turn != nil {
-				d.endTurn(turn, "", turns.Neutral, 0)
+				d.endTurn(turn, "", turns.Unused, 0)
 			}
 		}
 	}
@@ -244,7 +244,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 	for i, claim := range claims {
 		if claim.Token == 0 {
 			if a.turns[i] != nil {
-				d.endTurn(a.turns[i], "", turns.Neutral, 0)
+				d.endTurn(a.turns[i], "", turns.Unused, 0)
 			}
 			continue
 		}
@@ -257,7 +257,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 			known: []module.Notification{a.batch.Additions[i].Notification},
 		}
 		if !d.startOrRelease(claim, s.run) {
-			d.endTurn(s.turn, "", turns.Neutral, 0)
+			d.endTurn(s.turn, "", turns.Unused, 0)
 		}
 	}
 }

@@ -162,6 +162,8 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 	}
 	result := turns.Neutral
 	switch {
+	case v == content.Unsent:
+		result = turns.Unused
 	case v.IsAlive():
 		result = turns.Taken
 	case v == content.Throttled:

@@ -635,6 +635,35 @@ func TestAPusherAloneLosesNothingInAnOutage(t *testing.T) {
 	})
 }
 
+// Notify takes turns for pushers whose backlogs it cannot claim. Such a turn may be
+// the probe of a closed gate.
+func TestAGatewaysReturnIsNoticedWhileEventsGoOn(t *testing.T) {
+	inBubble(t, func(w *world) {
+		var users []mxid.UserID
+		for n := range 50 {
+			user := mxid.UserID(fmt.Sprintf("@user%d:h", n))
+			w.set(user, fmt.Sprint("key", n), "gw")
+			users = append(users, user)
+		}
+		w.answer("gw", always(502))
+		d, stop := w.host()
+		defer stop()
+		events := 0
+		notify := func(d2 time.Duration) {
+			for end := time.Now().Add(d2); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
+				w.notify(d, events, "!r:h", users[events%len(users)])
+				events++
+			}
+		}
+		notify(time.Minute)
+		w.answer("gw", always(200))
+		notify(20 * time.Second)
+		if n := len(w.delivered("key0")); n < 50 {
+			t.Errorf("20 s after the gateway is back, %d notifications have come, want all 80", n)
+		}
+	})
+}
+
 func TestExpiredNotificationsAreDropped(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", always(502))

@@ -298,6 +298,7 @@ const (
 	Throttled               // the gateway asks for a wait
 	Blocked                 // this host may not connect to it
 	Neutral                 // unknown
+	Unused                  // nothing was sent
 )
 
 // End ends a turn. Pusher names the target; wait is for Throttled.
@@ -308,6 +309,10 @@ func (s *Scheduler) End(now time.Time, t *Turn, pusher string, r Result, wait ti
 		g.probeAt = now.Add(g.probeIn())
 	}
 	switch r {
+	case Unused:
+		if t.isProbe { // the next request becomes the probe
+			g.probeAt = now
+		}
 	case Taken:
 		s.took(g, now, now.Sub(t.began))
 	case Failed, Unreached:

@@ -202,6 +202,19 @@ func TestAClosedGateIsProbed(t *testing.T) {
 	w.prove("g")
 }
 
+func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
+	w := newWorld(t)
+	w.close("g")
+	w.pass(time.Second)
+	for n := range 3 {
+		probe, _ := w.admit(fmt.Sprint("user", n), "g")
+		if probe == nil {
+			t.Fatalf("request %d is no probe", n)
+		}
+		w.end(probe, Unused)
+	}
+}
+
 func TestABackloggedGateIsServedWithinTwentySeconds(t *testing.T) {
 	w := newWorld(t)
 	w.close("g")
