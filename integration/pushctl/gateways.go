@@ -10,9 +10,15 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module/delivery"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/stored"
 )
 
 func gatewaysCommand() command {
@@ -110,7 +116,7 @@ func gatewaysHoldCommand() command {
 		summary: "stops sending to a push gateway",
 		about: "Stops all hosts from sending to a push gateway, within two seconds, until gateways open. Notifications\n" +
 			"for its pushers wait for a day. HOST is host, host:port or scheme://host:port, by default https.\n" +
-			"Without -yes it shows what it would do.",
+			"Without -yes it shows what it would do. It fails if no pusher uses the gateway.",
 		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
 			name, err := gatewayArgument(c.args[0])
 			if err != nil {
@@ -118,6 +124,13 @@ func gatewaysHoldCommand() command {
 			}
 			if _, err := c.shardCount(ctx); err != nil {
 				return err
+			}
+			used, err := c.isUsed(ctx, name)
+			if err != nil {
+				return err
+			}
+			if !used {
+				return fmt.Errorf("no pusher uses the gateway %s", printable(name))
 			}
 			if c.yes {
 				if err := c.queue.Hold(ctx, name); err != nil {
@@ -127,6 +140,36 @@ func gatewaysHoldCommand() command {
 			return c.report("hold", "%s", printable(name))
 		}),
 	}
+}
+
+// isUsed reports whether a pusher uses a gateway. It reads pushers until it finds one.
+func (b *backend) isUsed(ctx context.Context, name string) (bool, error) {
+	var found atomic.Bool
+	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+		for cursor := uint64(0); ; {
+			keys, next, err := node.Scan(ctx, cursor, b.keys.Pattern(), pageSize).Result()
+			if err != nil {
+				return fmt.Errorf("read pushers: %w", err)
+			}
+			var users []mxid.UserID
+			for _, key := range keys {
+				if k := b.keys.Parse(key); k.Kind == stored.PushersKey {
+					users = append(users, k.User)
+				}
+			}
+			for user, list := range b.pushers.LoadMany(ctx, users) {
+				for _, p := range list.Value.All() {
+					if gateway, ok := delivery.GatewayOf(user, p); ok && gateway == name {
+						found.Store(true)
+					}
+				}
+			}
+			if cursor = next; cursor == 0 || found.Load() {
+				return nil
+			}
+		}
+	})
+	return found.Load(), err
 }
 
 // gatewayArgument returns the [delivery.GatewayName] of an argument.

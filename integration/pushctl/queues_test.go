@@ -223,12 +223,14 @@ func TestBacklogsAreFlushed(t *testing.T) {
 func TestGatewaysAreHeldAndOpened(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)
+	d.want(exitFailure, "gateways", "hold", "push.example.org") // no pusher uses it
 	d.answers(takes)
 	d.notify(alice)
 	<-d.posted
 	if r := d.want(exitOK, "gateways", "hold", "Push.Example.org.:0443"); !strings.Contains(r.stdout, "would hold https://push.example.org:443") {
 		t.Errorf("got %s", r.stdout)
 	}
+	d.want(exitFailure, "gateways", "hold", "http://push.example.org") // another scheme
 	d.want(exitFailure, "gateways", "hold", "push.example.org/path")
 	d.want(exitOK, "gateways", "hold", "push.example.org", "-yes")
 	d.until("it is held", func() bool {
