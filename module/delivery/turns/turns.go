@@ -46,9 +46,10 @@ const (
 // Delays grow in proportion to the waiting requests above these numbers, which bounds
 // the load on the queue.
 const (
-	manyOfUser = 8 // within a second
-	manyOfGate = 1000
-	manyClosed = 10_000 // within closedDelay
+	manyOfUser    = 8 // within a second
+	manyOfGate    = 1000
+	manyClosed    = 10_000 // behind one closed gate
+	manyAllClosed = 30_000 // behind all closed gates
 )
 
 // Config bounds a [Scheduler].
@@ -67,6 +68,7 @@ type Scheduler struct {
 	inFlight int
 	slow     int // of inFlight, to gates that are slow or new
 	swept    time.Time
+	waiting  waiters // behind all closed gates
 
 	tookAny   time.Time            // when any gate took something last
 	unreached map[string]time.Time // gates that could not be reached, and when last
@@ -102,6 +104,30 @@ func (r *refusals) add(now time.Time, window time.Duration) int {
 	return max(r.n, r.before)
 }
 
+// waiters counts requests by the second in which their delay ends.
+type waiters struct {
+	n    int
+	ends map[int64]int
+	from int64 // no delay ends earlier
+}
+
+// count returns the number of requests that wait.
+func (w *waiters) count(now time.Time) int {
+	for ; w.n > 0 && w.from < now.Unix(); w.from++ {
+		w.n -= w.ends[w.from]
+		delete(w.ends, w.from)
+	}
+	return w.n
+}
+
+func (w *waiters) add(now time.Time, delay time.Duration) {
+	if w.n == 0 {
+		w.ends, w.from = map[int64]int{}, now.Unix()
+	}
+	w.ends[now.Add(delay).Unix()]++
+	w.n++
+}
+
 type gate struct {
 	turns   []*Turn // in the order in which they began
 	limit   int
@@ -109,7 +135,7 @@ type gate struct {
 	cutAt   time.Time // when the limit was lowered last
 	usedAt  time.Time
 	refused refusals // for a turn
-	waiting refusals // while it is closed
+	waiting waiters  // while it is closed
 
 	took      time.Time // when something was taken last
 	failedAt  time.Time // the first failure since
@@ -195,7 +221,7 @@ func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn,
 func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, delay time.Duration) {
 	switch {
 	case s.isHeld(name):
-		return false, s.putOff(closedDelay, g.waiting.add(now, closedDelay), manyClosed)
+		return false, s.putOffClosed(g, now)
 	case g.closedAt.IsZero():
 		return false, s.rampDelay(g, now)
 	case !now.Before(g.probeAt):
@@ -204,7 +230,7 @@ func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, d
 		g.booked = true
 		return false, max(g.probeAt.Sub(now), time.Millisecond)
 	}
-	return false, s.putOff(closedDelay, g.waiting.add(now, closedDelay), manyClosed)
+	return false, s.putOffClosed(g, now)
 }
 
 // fits says whether a request is within the bounds.
@@ -221,9 +247,9 @@ func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) 
 	}
 	switch {
 	case recent >= maxUser || len(u.turns) >= maxUserSlow:
-		return s.putOff(shortDelay, u.refused.add(now, time.Second), manyOfUser)
+		return s.putOff(shortDelay, float64(u.refused.add(now, time.Second))/manyOfUser)
 	case isFull || len(g.turns) >= g.limit:
-		return s.putOff(shortDelay, g.refused.add(now, time.Second), manyOfGate)
+		return s.putOff(shortDelay, float64(g.refused.add(now, time.Second))/manyOfGate)
 	}
 	return 0
 }
@@ -239,11 +265,19 @@ func (s *Scheduler) maxSlow(g *gate) int {
 	return s.cfg.MaxInFlight / 2
 }
 
-// putOff returns a delay from d to three times d, and proportionally more if more than
-// many requests wait.
-func (s *Scheduler) putOff(d time.Duration, waiting, many int) time.Duration {
+// putOff returns a delay from d to three times d, multiplied by a load above 1.
+func (s *Scheduler) putOff(d time.Duration, load float64) time.Duration {
 	random := 1 + 2*s.cfg.Random()
-	return min(time.Duration(float64(d)*random*max(1, float64(waiting)/float64(many))), longDelay)
+	return min(time.Duration(float64(d)*random*max(1, load)), longDelay)
+}
+
+// putOffClosed returns a delay for a request behind a closed gate.
+func (s *Scheduler) putOffClosed(g *gate, now time.Time) time.Duration {
+	load := max(float64(g.waiting.count(now))/manyClosed, float64(s.waiting.count(now))/manyAllClosed)
+	delay := s.putOff(closedDelay, load)
+	g.waiting.add(now, delay)
+	s.waiting.add(now, delay)
+	return delay
 }
 
 // rampDelay bounds the rate of a gate that opened recently.
@@ -256,7 +290,7 @@ func (s *Scheduler) rampDelay(g *gate, now time.Time) time.Duration {
 		g.rampAt, g.ramp = now, 0
 	}
 	if g.ramp++; g.ramp > rampFirst<<seconds {
-		return s.putOff(5*shortDelay, g.refused.add(now, time.Second), manyOfGate)
+		return s.putOff(5*shortDelay, float64(g.refused.add(now, time.Second))/manyOfGate)
 	}
 	return 0
 }

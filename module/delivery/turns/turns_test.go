@@ -254,6 +254,50 @@ func TestABackloggedGateIsServedWithinTwentySeconds(t *testing.T) {
 	}
 }
 
+func TestClosedGatesBoundTheLooksPerSecond(t *testing.T) {
+	for _, c := range []struct {
+		name           string
+		gates, waiting int // at each gate
+		looks          int // per second, of all gates
+	}{
+		{"few at one gate", 1, 1000, 125},
+		{"many at one gate", 1, 10_000, 1250},
+		{"too many at one gate", 1, 40_000, 1250},
+		{"many at three gates", 3, 10_000, 3750},
+		{"too many at forty gates", 40, 2500, 3750},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			due := map[int64][]int{}
+			for n := range c.gates * c.waiting {
+				if n < c.gates {
+					w.close(fmt.Sprint("g", n))
+				}
+				due[w.now.Unix()+1] = append(due[w.now.Unix()+1], n)
+			}
+			looks := 0
+			for second := range 240 {
+				w.pass(time.Second)
+				for _, n := range due[w.now.Unix()] {
+					turn, delay := w.admit(fmt.Sprint("u", n), fmt.Sprint("g", n%c.gates))
+					if turn != nil {
+						w.end(turn, Failed)
+					}
+					next := w.now.Add(max(delay, time.Second)).Unix()
+					due[next] = append(due[next], n)
+					if second >= 120 {
+						looks++
+					}
+				}
+				delete(due, w.now.Unix())
+			}
+			if got := looks / 120; got < c.looks*8/10 || got > c.looks*13/10 {
+				t.Errorf("%d looks per second, want about %d", got, c.looks)
+			}
+		})
+	}
+}
+
 func TestRetryAfterOfThreePushersClosesTheGate(t *testing.T) {
 	w := newWorld(t)
 	for n := range 3 {
