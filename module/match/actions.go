@@ -5,7 +5,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// outcome is the parsed actions of a rule.
 type outcome struct {
 	actions   []pushrule.Action
 	notify    bool
@@ -13,8 +12,7 @@ type outcome struct {
 	sound     string
 }
 
-// readOutcome reads actions (Matrix specification, "Actions") without the historical
-// ones.
+// readOutcome drops the historical actions (Matrix specification, "Actions").
 func readOutcome(actions []pushrule.Action) (o outcome) {
 	for _, action := range actions {
 		w := strictjson.Walk(string(action))
@@ -34,8 +32,8 @@ func readOutcome(actions []pushrule.Action) (o outcome) {
 	return o
 }
 
-// setTweak reads an object. If actions set a tweak twice, the last one counts. A
-// highlight without a value is true.
+// setTweak reads an object. The last of equal tweaks counts; highlight without a value
+// is true.
 func (o *outcome) setTweak(w *strictjson.Walker) {
 	tweak, given := "", value{kind: truth}
 	for name := range w.Object() {

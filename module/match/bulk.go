@@ -10,14 +10,13 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Member is a member of a room, for [EvaluateAll].
+// Member is a member of a room.
 type Member struct {
 	User        mxid.UserID
 	DisplayName string // as in [Facts]
 
-	// Power is the member's power level in the room, for the condition
-	// recipient_permission; nil if it is not known. [CreatorPower] is the level of a
-	// creator in room version 12 and later. Members may share a pointer.
+	// Power is the member's power level in the room, nil if unknown. Creators have
+	// [CreatorPower] in room version 12 and later. Members may share a pointer.
 	Power *int64
 
 	Rules *Rules // nil: the member gets no result
@@ -26,18 +25,17 @@ type Member struct {
 // CreatorPower is a power level above all others.
 const CreatorPower = math.MaxInt64
 
-// bulkStep is the number of members that a worker takes at a time.
+// A worker takes bulkStep members at a time.
 const bulkStep = 256
 
-// bulkPause is the work after which a worker checks the context and yields to other
-// goroutines, such as the context's timer: a fraction of a millisecond.
+// After bulkPause units of work, a fraction of a millisecond, a worker yields the core
+// and checks the context.
 const bulkPause = 1 << 16
 
-// EvaluateAll evaluates an event for members of a room, on up to GOMAXPROCS cores. It
-// returns a result for each member, in their order. Members with a set from the same
-// [Cache] share it if it differs only in the user's id: EvaluateAll evaluates a shared
-// set once for all members with equal facts. If the context ends first, it returns the
-// context's error within some milliseconds.
+// EvaluateAll evaluates an event for members of a room, on up to GOMAXPROCS cores, and
+// returns a result for each member, in their order. It evaluates a set that members
+// share in a [Cache] once for all members with equal facts. If the context ends first,
+// EvaluateAll returns the context's error within milliseconds.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
 	results := make([]Result, len(members))
 	steps := (len(members) + bulkStep - 1) / bulkStep
@@ -67,27 +65,23 @@ func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member)
 	return results, nil
 }
 
-// bulkWorker evaluates one event for many members.
 type bulkWorker struct {
-	subject subject                // with the member that is evaluated
-	results map[*Rules]*bulkResult // the first of each set
+	subject subject                // has the current member
+	results map[*Rules]*bulkResult // the first result of each set
 	last    *Rules                 // the set of the previous member, and its first result
 	found   *bulkResult
 	work    int // since the last pause
 }
 
-// maxShared bounds the results that are kept for a shared set.
 const maxShared = 4
 
-// bulkResult is the result of a shared set for all members with the noted outcomes of
-// the conditions about the member.
+// bulkResult is the result of a shared set for all members with equal notes.
 type bulkResult struct {
 	result Result
 	notes  []note
-	next   *bulkResult // of the same set
+	next   *bulkResult // the next result of the set
 }
 
-// evaluate fills in the results of members, until the context ends.
 func (w *bulkWorker) evaluate(ctx context.Context, members []Member, results []Result) {
 	sender, sent := w.subject.event.text(&wellKnown[slotSender])
 	for i := range members {
@@ -119,8 +113,7 @@ func (w *bulkWorker) resultFor(m *Member) Result {
 	return result
 }
 
-// evaluateFor evaluates a set for the subject's user, unless a kept result is also
-// the user's.
+// evaluateFor reuses a kept result if its notes are true for the member.
 func (w *bulkWorker) evaluateFor(rules *Rules) Result {
 	if !rules.shared {
 		return rules.evaluate(&w.subject)
@@ -143,7 +136,6 @@ func (w *bulkWorker) evaluateFor(rules *Rules) Result {
 	return rules.evaluate(&w.subject)
 }
 
-// evaluateShared evaluates a shared set, and notes the conditions about the member.
 func (w *bulkWorker) evaluateShared(rules *Rules) *bulkResult {
 	shared := &bulkResult{}
 	w.subject.notes = &shared.notes

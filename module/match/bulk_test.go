@@ -12,8 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// bulkMembers returns members of a room: every 20th member has 10
-// own keywords, the others have the default rules.
+// bulkMembers gives every 20th member 10 keywords, and all others the default rules.
 func bulkMembers(tb testing.TB, n int) []match.Member {
 	tb.Helper()
 	cache := match.NewCache(64 << 20)
@@ -32,12 +31,11 @@ func bulkMembers(tb testing.TB, n int) []match.Member {
 	return members
 }
 
-// TestAllMembersHaveTheResultOfTheirOwn compares with evaluations one by one.
-func TestAllMembersHaveTheResultOfTheirOwn(t *testing.T) {
+func TestEvaluateAllEqualsEvaluate(t *testing.T) {
 	t.Parallel()
 	members := bulkMembers(t, 5000)
 	members[17].Rules = nil
-	members[18].Rules = match.Compile(pushrule.ServerDefault(members[18].User)) // out of no cache
+	members[18].Rules = match.Compile(pushrule.ServerDefault(members[18].User)) // without a cache
 	members[19].Rules = match.Compile(pushrule.ServerDefault(members[19].User))
 	room := match.Room{MemberCount: 5000, Power: &match.Power{Sender: 50}}
 	for name, content := range map[string]string{
@@ -72,7 +70,7 @@ func TestAllMembersHaveTheResultOfTheirOwn(t *testing.T) {
 	}
 }
 
-func TestEvaluatingAllEndsWithTheContext(t *testing.T) {
+func TestEvaluateAllEndsWithTheContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

@@ -11,49 +11,47 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Cache compiles rule sets and keeps them by the bytes of a set. Sets that differ only
-// in the user's id, such as default rules, share an entry. It is safe for concurrent
-// use.
+// Cache compiles rule sets and keeps them. Sets that differ only in the user's id, such
+// as default rules, are compiled once. It is safe for concurrent use.
 //
 // A full cache evicts the largest sets first, and among sets of similar size the least
-// recently used: a few large sets cannot evict many small ones. A smaller set goes
-// first only if it was unused while the cache took in ten times as many sets as it
-// holds.
+// recently used. Thus a few large sets cannot evict many small ones. A smaller set goes
+// first only if it is idle for long.
 type Cache struct {
 	limit int
 
 	mu      sync.RWMutex
 	entries map[string]*Entry
-	sizes   [bits.UintSize + 1]list.List // the entries by the number of bits of their size, the last used in front
+	sizes   [bits.UintSize + 1]list.List // entries by the bit length of their size; new and used entries move to the front
 	size    int                          // bytes of all keys
-	taken   int                          // sets so far
+	taken   int                          // number of all sets that the cache took in
 }
 
-// Entry is a set that is in a [Cache] until the cache evicts it.
+// Entry holds a set until the [Cache] evicts it.
 type Entry struct {
 	key     string
 	compile sync.Once
-	rules   atomic.Pointer[Rules] // nil before it is compiled, and when it is evicted
-	used    atomic.Bool           // since it came to its place
-	since   int                   // how many sets the cache had taken in when it came to its place
+	rules   atomic.Pointer[Rules] // nil before the compilation and after the eviction
+	used    atomic.Bool           // since the last move to the front
+	since   int                   // Cache.taken at the last move to the front
 	place   *list.Element
 }
 
-// maxIdle bounds how long an unused set stays in a full cache with larger sets: until
-// the cache has taken in maxIdle times as many sets as it holds.
+// A set is idle if the cache took in maxIdle times as many sets as it holds since the
+// last use of the set.
 const maxIdle = 10
 
-// notShared stands for a set that is not the same for all users.
+// notShared marks a text that is a different set for each user.
 var notShared = &Rules{}
 
-// NewCache returns a cache for sets with together limit bytes of JSON. A compiled set
-// takes at most eight times as many bytes as its JSON.
+// NewCache returns a cache for sets with a total of limit bytes of JSON. A compiled set
+// takes at most eight times the bytes of its JSON.
 func NewCache(limit int) *Cache {
 	return &Cache{limit: limit, entries: map[string]*Entry{}}
 }
 
-// Rules returns the set, or nil if the cache has evicted it. Evaluate it for the
-// user of [Cache.Entry] only.
+// Rules returns the set, or nil after its eviction. Evaluate it only for the user that
+// was given to [Cache.Entry].
 func (e *Entry) Rules() *Rules {
 	rules := e.rules.Load()
 	if rules != nil {
@@ -63,19 +61,19 @@ func (e *Entry) Rules() *Rules {
 }
 
 func (e *Entry) use() {
-	if !e.used.Load() { // all cores share what is not written
+	if !e.used.Load() { // avoids a write, so that the cores keep the value in their caches
 		e.used.Store(true)
 	}
 }
 
-// Rules returns a user's rule set, compiled. Evaluate it for this user only.
+// Rules returns a user's compiled set. Evaluate it only for this user.
 func (c *Cache) Rules(user mxid.UserID, set pushrule.Ruleset) *Rules {
 	_, rules := c.Entry(user, set)
 	return rules
 }
 
-// Entry returns a user's compiled rule set with its entry. Keep the entry and not the
-// set, so that the cache can evict the set.
+// Entry returns a user's compiled set and its entry. Keep the entry instead of the set:
+// then an eviction frees the set's memory.
 func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	var space [4 << 10]byte
 	masked, count := mask(space[:0], set.JSON(), user)
@@ -101,9 +99,8 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	})
 }
 
-// get returns the entry of a key and its set. It compiles a new set.
 func (c *Cache) get(key []byte, compile func() *Rules) (e *Entry, rules *Rules) {
-	for rules == nil { // again if it is evicted while another goroutine compiles it
+	for rules == nil { // repeat after an eviction during the compilation
 		e = c.entry(key)
 		e.compile.Do(func() {
 			rules = compile()
@@ -116,7 +113,7 @@ func (c *Cache) get(key []byte, compile func() *Rules) (e *Entry, rules *Rules) 
 	return e, rules
 }
 
-// fill completes an entry, unless it was evicted.
+// fill does nothing if the entry was evicted.
 func (c *Cache) fill(e *Entry, rules *Rules) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -125,7 +122,6 @@ func (c *Cache) fill(e *Entry, rules *Rules) {
 	}
 }
 
-// entry returns the entry of a key, or makes one.
 func (c *Cache) entry(key []byte) *Entry {
 	c.mu.RLock()
 	e, found := c.entries[string(key)]
@@ -150,21 +146,19 @@ func (c *Cache) entry(key []byte) *Entry {
 	return e
 }
 
-// sized returns the list for entries of similar size.
 func (c *Cache) sized(e *Entry) *list.List { return &c.sizes[bits.Len(uint(len(e.key)))] }
 
 func (c *Cache) evict(e *Entry) {
 	delete(c.entries, e.key)
 	c.sized(e).Remove(e.place)
 	c.size -= len(e.key)
-	e.key = "" // so that a kept entry takes no memory
+	e.key = "" // frees the memory while a caller keeps the entry
 	e.rules.Store(nil)
 }
 
-// maxLook bounds the search for an idle entry of a size.
 const maxLook = 100
 
-// victim returns the entry to evict next. The cache is not empty.
+// victim returns the entry to evict. The cache must not be empty.
 func (c *Cache) victim() *Entry {
 	var victim *Entry
 	for i := len(c.sizes) - 1; i >= 0; i-- {
@@ -182,8 +176,8 @@ func (c *Cache) victim() *Entry {
 	return victim
 }
 
-// leastRecentlyUsed returns the last entry, and whether it is unused since it got its
-// place. It moves up to limit used entries to the front.
+// leastRecentlyUsed moves up to limit used entries to the front, and returns the last
+// entry.
 func (c *Cache) leastRecentlyUsed(entries *list.List, limit int) (last *Entry, unused bool) {
 	for range limit {
 		last = entries.Back().Value.(*Entry)
@@ -199,8 +193,8 @@ func (c *Cache) leastRecentlyUsed(entries *list.List, limit int) (last *Entry, u
 // maskByte occurs in no JSON text.
 const maskByte = "\x00"
 
-// mask appends a set's text with maskByte for each string that equals the user's id,
-// and returns their number.
+// mask appends text with maskByte instead of each string that equals the user's id, and
+// counts these strings.
 func mask(dst []byte, text string, user mxid.UserID) (masked []byte, count int) {
 	id := quote(string(user))
 	for {

@@ -11,8 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// decidedBy returns the id of the rule that decides about a mention of a user, or about
-// an invitation for the user.
+// decidedBy names the rule that decides about a mention of user, or about an invitation
+// for user.
 func decidedBy(t *testing.T, rules *match.Rules, user, somebody string) string {
 	t.Helper()
 	event := readEvent(t, `{"type":"m.room.member","state_key":"`+somebody+`","content":{"membership":"invite"}}`)
@@ -20,7 +20,7 @@ func decidedBy(t *testing.T, rules *match.Rules, user, somebody string) string {
 	return id
 }
 
-func TestTheDefaultRulesOfAllUsersAreOne(t *testing.T) {
+func TestUsersShareDefaultRules(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(1 << 20)
 	alice := cache.Rules("@alice:b.c", pushrule.ServerDefault("@alice:b.c"))
@@ -38,9 +38,8 @@ func TestTheDefaultRulesOfAllUsersAreOne(t *testing.T) {
 	}
 }
 
-// TestSetsThatDifferAreNotOne is about sets that look alike when the user's id
-// is left out.
-func TestSetsThatDifferAreNotOne(t *testing.T) {
+// In these sets, the user's id has a meaning that differs between users.
+func TestDifferentSetsAreNotShared(t *testing.T) {
 	t.Parallel()
 	const invited = `"conditions":[{"kind":"event_match","key":"state_key","pattern":%s}]`
 	for name, set := range map[string]string{
@@ -79,9 +78,7 @@ func TestSetsThatDifferAreNotOne(t *testing.T) {
 	}
 }
 
-// TestGeneratedSetsAreTheSameOutOfTheCache compares with sets that were
-// compiled on their own.
-func TestGeneratedSetsAreTheSameOutOfTheCache(t *testing.T) {
+func TestCachedSetsEqualCompiledSets(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(64 << 10) // too small for all
 	for seed := range uint64(500) {
@@ -97,7 +94,7 @@ func TestGeneratedSetsAreTheSameOutOfTheCache(t *testing.T) {
 	}
 }
 
-func TestManyAskForOneSetAtOnce(t *testing.T) {
+func TestConcurrentCallsForOneSet(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(1 << 20)
 	found := make([]*match.Rules, 50)
@@ -116,7 +113,7 @@ func TestManyAskForOneSetAtOnce(t *testing.T) {
 	}
 }
 
-func TestTheCacheForgetsWhatIsNotUsed(t *testing.T) {
+func TestCacheEvictsUnusedSets(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(1 << 10)
 	setOf := func(n int) pushrule.Ruleset {
@@ -134,7 +131,7 @@ func TestTheCacheForgetsWhatIsNotUsed(t *testing.T) {
 	}
 }
 
-// contentSet returns a set whose JSON has about so many bytes, another one for each n.
+// contentSet returns the set number n, whose JSON has about the given number of bytes.
 func contentSet(t *testing.T, n, bytes int) pushrule.Ruleset {
 	t.Helper()
 	var rules []string
@@ -154,7 +151,7 @@ func countKept(entries []*match.Entry) (kept, evicted int) {
 	return kept, len(entries) - kept
 }
 
-func TestLargeSetsDoNotEvictTheSmallOnesOfOthers(t *testing.T) {
+func TestLargeSetsDoNotEvictSmallSets(t *testing.T) {
 	t.Parallel()
 	const limit, size, users = 256 << 10, 20 << 10, 500
 	cache := match.NewCache(limit)
@@ -194,7 +191,7 @@ func TestLargeSetsDoNotEvictTheSmallOnesOfOthers(t *testing.T) {
 	}
 }
 
-func TestSmallSetsThatAreNotUsedMakeRoom(t *testing.T) {
+func TestIdleSmallSetsAreEvicted(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(16 << 10)
 	var small []*match.Entry
@@ -235,7 +232,7 @@ func TestSmallSetsThatAreNotUsedMakeRoom(t *testing.T) {
 	}
 }
 
-func TestASetThatIsLargerThanTheCacheIsCompiledAndNotKept(t *testing.T) {
+func TestSetLargerThanTheCacheIsNotKept(t *testing.T) {
 	t.Parallel()
 	cache := match.NewCache(10)
 	var asking sync.WaitGroup

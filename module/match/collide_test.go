@@ -9,8 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// asOthers reports an error if what was chosen to be slow takes much longer
-// than the same amount of something else.
+// asOthers fails if chosen takes much longer than others.
 func asOthers(t *testing.T, chosen, others func()) {
 	t.Helper()
 	took := func(f func()) time.Duration {
@@ -25,10 +24,8 @@ func asOthers(t *testing.T, chosen, others func()) {
 	}
 }
 
-// TestNamesOfPropertiesCannotBeChosenToBeSlow has names that collide where
-// hashes carry nothing from the high bits of a number to the low ones, in an
-// event and in the conditions that ask for others.
-func TestNamesOfPropertiesCannotBeChosenToBeSlow(t *testing.T) {
+// The names collide under a hash that does not mix high bits into low bits.
+func TestCollidingPropertyNamesAreNotSlow(t *testing.T) {
 	const n, conditions = 4000, 500
 	evaluate := func(name func(part string) string) func() {
 		names := make([]string, n+conditions)
@@ -46,9 +43,8 @@ func TestNamesOfPropertiesCannotBeChosenToBeSlow(t *testing.T) {
 	asOthers(t, evaluate(func(s string) string { return s + "abcde" }), evaluate(func(s string) string { return "abcde" + s }))
 }
 
-// TestKeywordsCannotBeChosenToBeSlow has keywords that collide in a table that
-// is filled by a hash without a seed.
-func TestKeywordsCannotBeChosenToBeSlow(t *testing.T) {
+// The keywords collide under a hash without a seed.
+func TestCollidingKeywordsAreNotSlow(t *testing.T) {
 	const n, room = 9900, 1 << 15
 	bucket := func(gram string) uint64 {
 		key := uint64(gram[0]) | uint64(gram[1])<<8 | uint64(gram[2])<<16 | uint64(gram[3])<<24

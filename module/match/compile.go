@@ -9,19 +9,18 @@ import (
 
 // Rules is a compiled rule set. It never changes and is safe for concurrent use.
 type Rules struct {
-	rules     []rule           // in the order in which they are checked
-	unindexed []int32          // those that have to be tested one by one, in order
-	work      int              // of testing the conditions of the unindexed rules
+	rules     []rule           // in order of evaluation
+	unindexed []int32          // rules to test one by one, in order
+	work      int              // cost of the unindexed rules
 	rooms     map[string]int32 // room rules by room
 	senders   map[string]int32 // sender rules by sender
-	bodies    bodyIndex        // rules that ask for something in the body
-	owner     mxid.UserID      // whose id is the user's in the conditions' texts
-	personal  int              // conditions that compare with the id of the user
+	bodies    bodyIndex        // rules with a condition on words of the body
+	owner     mxid.UserID      // see compile
+	personal  int              // number of conditions that compare with the user's id
 	shared    bool             // whether other users have the same set
 }
 
-// rule is a rule of any kind. Content, room and sender rules have the condition that
-// their kind implies.
+// Content, room and sender rules have the condition that their kind implies.
 type rule struct {
 	kind       pushrule.Kind
 	id         string
@@ -30,13 +29,13 @@ type rule struct {
 	outcome    outcome
 }
 
-// Compile compiles a rule set. Conditions of unknown kinds, or without a member that
-// their kind needs, match nothing (Matrix specification, "Conditions"); the other rules
-// work. For many users, see [Cache].
+// Compile compiles a rule set. A condition of an unknown kind, or without a required
+// member, matches nothing (Matrix specification, "Conditions"); the other rules work.
+// For many users, use a [Cache].
 func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 
-// compile is [Compile] for a shared set: in its conditions, the owner's id stands for
-// the id of the evaluation's user.
+// compile prepares a set that users may share: in conditions, the owner's id stands for
+// the id of the evaluated user.
 func compile(set pushrule.Ruleset, owner mxid.UserID) *Rules {
 	r := &Rules{owner: owner}
 	for _, kind := range pushrule.Kinds() {
@@ -57,8 +56,8 @@ func newRule(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) rule {
 	}
 }
 
-// newConditions returns the conditions of a rule, or the condition that its kind
-// implies (Matrix specification, "Push Rules").
+// newConditions returns the written conditions, or the condition that the kind implies
+// (Matrix specification, "Push Rules").
 func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) (conditions []condition) {
 	if pushrule.IsLegacy(source.ID) {
 		conditions = append(conditions, condition{op: withoutMentions})
@@ -80,12 +79,10 @@ func newConditions(kind pushrule.Kind, source pushrule.Rule, owner mxid.UserID) 
 	return conditions
 }
 
-// sameProperty returns the condition that a property equals a text.
 func sameProperty(at slot, text string) condition {
 	return condition{op: sameText, key: wellKnown[at], text: text}
 }
 
-// add appends a rule.
 func (r *Rules) add(added rule) {
 	at := int32(len(r.rules))
 	r.rules = append(r.rules, added)
@@ -106,7 +103,7 @@ func (r *Rules) add(added rule) {
 	}
 }
 
-// addFirst keeps the first rule of each id. Only damaged sets have several.
+// addFirst keeps the first rule of each id. Only damaged sets repeat ids.
 func addFirst(rules map[string]int32, id string, at int32) map[string]int32 {
 	if rules == nil {
 		rules = map[string]int32{}
@@ -126,7 +123,7 @@ func (r *rule) neverMatches() bool {
 	return false
 }
 
-// work returns the cost of the conditions, without the matching of patterns.
+// work returns the cost of the conditions without patterns.
 func (r *rule) work() (units int) {
 	for i := range r.conditions {
 		units += r.conditions[i].work()
@@ -134,7 +131,7 @@ func (r *rule) work() (units int) {
 	return units
 }
 
-// bodyCondition returns the condition on the body that the index uses, or nil.
+// bodyCondition returns the condition that the index uses, or nil.
 func (r *rule) bodyCondition() *condition {
 	for i := range r.conditions {
 		if r.conditions[i].op == matchesWords {
@@ -144,7 +141,6 @@ func (r *rule) bodyCondition() *condition {
 	return nil
 }
 
-// holds reports whether all conditions hold.
 func (r *rule) holds(s *subject) bool {
 	for i := range r.conditions {
 		if !r.conditions[i].holds(s) {

@@ -9,11 +9,10 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// operation is the test of a condition.
 type operation uint8
 
 const (
-	never           operation = iota // unknown kinds, and known ones without what they need
+	never           operation = iota // an unknown kind, or a required member is missing
 	matchesWhole                     // event_match
 	matchesWords                     // event_match of content.body
 	isUser                           // event_match with the user's id
@@ -29,42 +28,39 @@ const (
 	sameText                         // room and sender rules: the property is exactly this string
 )
 
-// condition is a compiled condition (Matrix specification, "Conditions").
 type condition struct {
 	op     operation
 	key    key
 	glob   glob
-	value  value  // what event_property_is and event_property_contains compare with
-	text   string // the notification, what sameText compares with, or a content rule's pattern
+	value  value  // for event_property_is and event_property_contains
+	text   string // the notification or action, the value for sameText, or a content rule's pattern
 	count  comparison
 	source pushrule.Condition // empty if the kind of the rule implies it
 }
 
-// comparison is a range of numbers of members.
+// comparison is a range of member counts.
 type comparison struct {
 	least, most int
 }
 
 func (c comparison) holds(n int) bool { return c.least <= n && n <= c.most }
 
-// subject is the event and the facts of an evaluation.
 type subject struct {
 	event *Event
 	facts Facts
 	meter meter
 
-	notes *[]note // nil: none are taken
+	notes *[]note // nil: the evaluation takes no notes
 
 	named    answer // whether the body has the display name
 	foldedOf *property
-	folded   string // the value of foldedOf, if it is a long text
+	folded   string // the value of foldedOf; only for long texts
 
 	permission *condition // the last hasPermission condition
-	needed     int64      // the level that it needs in the room
-	isNone     bool       // the room has no level for it
+	needed     int64      // its level in the room
+	isNone     bool       // the room has no such level
 }
 
-// answer is a test result that an evaluation keeps.
 type answer uint8
 
 const (
@@ -77,20 +73,17 @@ func newSubject(event *Event, facts Facts) subject {
 	return subject{event: event, facts: facts, meter: meter{left: maxWork}}
 }
 
-// setUser begins an evaluation for another user.
 func (s *subject) setUser(user mxid.UserID, displayName string, power *int64) {
 	s.facts.User, s.facts.DisplayName, s.facts.Power = user, displayName, power
 	s.meter, s.named = meter{left: maxWork}, notAsked
 }
 
-// note is a condition about the member, with its outcome.
+// note is a condition about the member and its outcome.
 type note struct {
 	condition *condition
 	held      bool
 }
 
-// note adds a note, if the evaluation takes notes, and returns whether the condition
-// holds.
 func (s *subject) note(c *condition, holds bool) bool {
 	if s.notes != nil {
 		*s.notes = append(*s.notes, note{c, holds})
@@ -98,7 +91,7 @@ func (s *subject) note(c *condition, holds bool) bool {
 	return holds
 }
 
-// agrees reports whether the conditions have the noted outcomes for the subject's user.
+// agrees reports whether the notes are true for the current user.
 func (s *subject) agrees(notes []note) bool {
 	for i := range notes {
 		s.meter.spend(notes[i].condition.work())
@@ -109,10 +102,9 @@ func (s *subject) agrees(notes []note) bool {
 	return true
 }
 
-// work returns the cost of the condition, without the matching of a pattern.
+// work returns the cost of the condition without its pattern.
 func (c *condition) work() int { return conditionWork + nameWork*len(c.key.parts) }
 
-// holds tests a condition.
 func (c *condition) holds(s *subject) bool {
 	switch c.op {
 	case matchesWhole:
@@ -144,7 +136,6 @@ func (c *condition) holds(s *subject) bool {
 	return c.holdsForProperty(s)
 }
 
-// holdsForProperty tests the conditions on exact values.
 func (c *condition) holdsForProperty(s *subject) bool {
 	p := s.event.find(&c.key)
 	if p == nil {
@@ -163,10 +154,9 @@ func (c *condition) holdsForProperty(s *subject) bool {
 	return s.note(c, s.event.contains(p, user))
 }
 
-// stackBytes bounds the texts that are folded without an allocation.
+// Texts of up to stackBytes are folded without an allocation.
 const stackBytes = 256
 
-// matchesWhole reports whether a whole text matches.
 func (s *subject) matchesWhole(g *glob, p *property) bool {
 	text := p.value.text
 	switch {
@@ -184,8 +174,8 @@ func (s *subject) matchesWhole(g *glob, p *property) bool {
 	return g.matchWhole(s.folded, &s.meter)
 }
 
-// hasDisplayName tests contains_display_name once: the name matches like a keyword in
-// which * and ? are literal.
+// hasDisplayName tests contains_display_name at most once for a user. It matches * and
+// ? in the name literally.
 func (s *subject) hasDisplayName(b *body) bool {
 	if s.named == notAsked {
 		s.named = no
@@ -196,7 +186,7 @@ func (s *subject) hasDisplayName(b *body) bool {
 	return s.named == yes
 }
 
-// contains reports whether the body has a text between word boundaries.
+// contains reports whether the body has text between word boundaries.
 func (b *body) contains(text string, m *meter) bool {
 	m.spend(len(text))
 	var space [stackBytes]byte
@@ -206,8 +196,8 @@ func (b *body) contains(text string, m *meter) bool {
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
-// newCondition compiles a condition. A comparison with the owner's id, written without
-// needless escapes, becomes one with the id of the evaluation's user.
+// newCondition compiles a condition. A comparison with the owner's id becomes a
+// comparison with the id of the evaluated user, if the id has no needless escapes.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)
@@ -237,11 +227,11 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	return c
 }
 
-// conditionParts are the members of all known kinds of condition.
+// conditionParts are the members of all known kinds.
 type conditionParts struct {
 	kind                    string
 	key, pattern, value, is value
-	patternText, valueText  string // as they are written
+	patternText, valueText  string // as written
 }
 
 func readCondition(source pushrule.Condition) (parts conditionParts) {
@@ -298,13 +288,12 @@ func (c *condition) setValue(parts conditionParts, exact, user operation, owner 
 	}
 }
 
-// isPersonal reports whether a condition compares with the id of the user.
 func (c *condition) isPersonal() bool {
 	return c.op == isUser || c.op == propertyIsUser || c.op == propertyHasUser
 }
 
-// setCount reads the member "is" of room_member_count: digits after a comparison, which
-// defaults to ==.
+// setCount reads the member "is" of room_member_count: an optional comparison, by
+// default ==, and digits.
 func (c *condition) setCount(is value) {
 	const endless = int(^uint(0) >> 1)
 	digits := strings.TrimLeft(is.text, "=<>")

@@ -8,7 +8,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// matchesBody reports whether a content rule's pattern matches a body.
 func matchesBody(t *testing.T, pattern, body string) bool {
 	t.Helper()
 	set := fmt.Sprintf(`{"content":[{"rule_id":"r","default":false,"enabled":true,"actions":[],"pattern":%s}]}`, encode(pattern))
@@ -71,15 +70,12 @@ func TestPatternsMatchBodiesBetweenWordBoundaries(t *testing.T) {
 	}
 }
 
-// holds reports whether a condition holds for an event.
 func holds(t *testing.T, condition, event string, facts match.Facts) bool {
 	t.Helper()
 	set := `{"override":[{"rule_id":"r","default":false,"enabled":true,"actions":[],"conditions":[` + condition + `]}]}`
 	return match.Compile(readSet(t, set)).Evaluate(readEvent(t, event), facts).Matched()
 }
 
-// conditionCase is a condition with the events that it holds for, and some that it
-// does not hold for.
 type conditionCase struct {
 	condition string
 	yes, no   []string
@@ -229,7 +225,7 @@ func TestRoomMemberCount(t *testing.T) {
 		{`">2"`, 3, true}, {`">2"`, 2, false}, {`">=4"`, 3, false}, {`">=4"`, 4, true},
 		{`"003"`, 3, true}, {`"<100000000000000000000"`, 3, true},
 		{`"=3"`, 3, false}, {`">="`, 3, false}, {`"> 2"`, 3, false}, {`3`, 3, false}, {`""`, 3, false},
-		{`"<3"`, 0, false}, // not known
+		{`"<3"`, 0, false}, // unknown count
 	} {
 		condition := `{"kind":"room_member_count","is":` + test.is + `}`
 		facts := match.Facts{Room: match.Room{MemberCount: test.members}}
@@ -272,7 +268,7 @@ func TestContainsDisplayName(t *testing.T) {
 	})
 }
 
-func TestConditionsThatAreNoneNeverHold(t *testing.T) {
+func TestInvalidConditionsNeverHold(t *testing.T) {
 	checkConditions(t, map[string]conditionCase{
 		"an unknown kind":         {condition: `{"kind":"org.example.unknown","key":"type","pattern":"*"}`, no: []string{`{"type":"x"}`}},
 		"no kind":                 {condition: `{"key":"type","pattern":"*"}`, no: []string{`{"type":"x"}`}},
@@ -286,8 +282,7 @@ func TestConditionsThatAreNoneNeverHold(t *testing.T) {
 	})
 }
 
-// TestADisplayNameHasNoWildcards is about a name that nearly matches in so many
-// places that the body is scanned for it.
+// The body has so many near matches that the scan must find the name.
 func TestADisplayNameHasNoWildcards(t *testing.T) {
 	t.Parallel()
 	rules := match.Compile(readSet(t, `{"override":[`+rule("o", `"conditions":[{"kind":"contains_display_name"}]`)+`]}`))

@@ -15,7 +15,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// hostileSet has as many content rules as a stored set may have bytes for.
+// hostileSet has as many content rules as the byte limit of a set allows.
 func hostileSet(tb testing.TB, n int, pattern func(i int) string) pushrule.Ruleset {
 	tb.Helper()
 	rules := make([]string, n)
@@ -29,8 +29,7 @@ func bodyEvent(body string) string {
 	return fmt.Sprintf(`{"type":"m.room.message","sender":"@bob:example.org","content":{"body":%s}}`, encode(body))
 }
 
-// hostileCases are rule sets within the limits and bodies of the largest size
-// that make each other slow.
+// hostileCases combine the slowest allowed rule sets with the largest bodies.
 func hostileCases(tb testing.TB) map[string]struct {
 	set  pushrule.Ruleset
 	body string
@@ -57,13 +56,11 @@ func hostileCases(tb testing.TB) map[string]struct {
 	}
 }
 
-// busyFactor is how many times as long everything may take on a machine that
-// does other things, too, and with the race detector. Without the bound these
-// sets take seconds.
+// busyFactor allows for a busy machine and the race detector. Without the work limit,
+// these sets take seconds.
 const busyFactor = 100
 
-// TestWhatOneUsersRulesCostIsBounded is about sets that stay within the limits.
-func TestWhatOneUsersRulesCostIsBounded(t *testing.T) {
+func TestCostOfOneUsersRulesIsBounded(t *testing.T) {
 	for name, test := range hostileCases(t) {
 		t.Run(name, func(t *testing.T) {
 			rules, e := match.Compile(test.set), readEvent(t, bodyEvent(test.body))
@@ -80,7 +77,6 @@ func TestWhatOneUsersRulesCostIsBounded(t *testing.T) {
 	}
 }
 
-// leastOf measures n times.
 func leastOf(n int, measure func() time.Duration) time.Duration {
 	least := measure()
 	for range n - 1 {
@@ -89,7 +85,7 @@ func leastOf(n int, measure func() time.Duration) time.Duration {
 	return least
 }
 
-// hostileMembers are members whose rules are as slow as they can be.
+// hostileMembers have the slowest allowed rules.
 func hostileMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 	tb.Helper()
 	test := hostileCases(tb)["short segments beside a long s"]
@@ -101,8 +97,8 @@ func hostileMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 	return readEvent(tb, bodyEvent(test.body)), members
 }
 
-// ownedMembers are members with a set each, whose patterns have many segments.
-// The body has a letter that folds to another but is a word boundary.
+// ownedMembers have different sets, with patterns of many segments. The body has a word
+// boundary that folds to a letter.
 func ownedMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 	tb.Helper()
 	members := make([]match.Member, n)
@@ -114,9 +110,8 @@ func ownedMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 	return readEvent(tb, bodyEvent("ſ"+strings.Repeat("a", 59<<10))), members
 }
 
-// TestAnEvaluationOfAllEndsSoonAfterTheContext has so many members that all of
-// them would take seconds.
-func TestAnEvaluationOfAllEndsSoonAfterTheContext(t *testing.T) {
+// Evaluating all members would take seconds.
+func TestEvaluateAllEndsSoonAfterTheContext(t *testing.T) {
 	for name, test := range map[string]struct {
 		of func(testing.TB, int) (*match.Event, []match.Member)
 		n  int
@@ -149,7 +144,7 @@ func TestAnEvaluationOfAllEndsSoonAfterTheContext(t *testing.T) {
 	}
 }
 
-// countedContext counts how often it is asked whether it has ended.
+// countedContext counts the calls of Err.
 type countedContext struct {
 	context.Context
 	asked atomic.Int64
@@ -160,7 +155,7 @@ func (c *countedContext) Err() error {
 	return c.Context.Err()
 }
 
-func TestTheContextIsAskedAfterEachSlowEvaluation(t *testing.T) {
+func TestContextIsCheckedAfterEachSlowEvaluation(t *testing.T) {
 	t.Parallel()
 	const n = 20
 	event, members := hostileMembers(t, n)
@@ -185,7 +180,6 @@ func BenchmarkHostile(b *testing.B) {
 	}
 }
 
-// largeSets are sets of about 1 MB.
 func largeSets(tb testing.TB) map[string]pushrule.Ruleset {
 	tb.Helper()
 	about := func(n int, condition string) pushrule.Ruleset {
@@ -202,7 +196,6 @@ func largeSets(tb testing.TB) map[string]pushrule.Ruleset {
 	}
 }
 
-// TestCompilingTakesMemoryLinearInTheSet is about sets of all kinds of rules.
 func TestCompilingTakesMemoryLinearInTheSet(t *testing.T) {
 	for name, set := range largeSets(t) {
 		t.Run(name, func(t *testing.T) {

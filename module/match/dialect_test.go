@@ -7,25 +7,23 @@ import (
 	"unicode/utf16"
 )
 
-// dialect is how an evaluator reads the specification. The zero value is how
-// the reference does; each member is something that matrix-js-sdk does
-// otherwise.
+// dialect is a reading of the specification. The zero value is the reference's reading;
+// each member is a deviation of matrix-js-sdk.
 type dialect struct {
-	outside    bool // a word boundary is a character beside the match, never the match's own first or last one
+	outside    bool // a word boundary is a neighbor of the match, never its first or last character
 	lineBreaks bool // * matches no line breaks
-	dots       bool // ? matches a dot and nothing else
-	upperCase  bool // characters are the same if JavaScript's regular expressions say so
+	dots       bool // ? matches only a dot
+	upperCase  bool // characters are equal if JavaScript's regular expressions treat them as equal
 	floats     bool // numbers are compared as floating-point numbers
-	senders    bool // sender rules ask for user_id
-	emptyKeys  bool // a key or pattern that is empty is missing
-	fifty      bool // all notifications need level 50 where the room says nothing
+	senders    bool // sender rules compare user_id
+	emptyKeys  bool // an empty key or pattern counts as missing
+	fifty      bool // every notification has the default level 50
 	insides    bool // keys lead into strings and arrays
 }
 
-// quirk is one member of a dialect.
 type quirk struct {
 	name   string
-	reason string // why it is not what the specification says
+	reason string // the sentence of the specification that it violates
 	only   dialect
 }
 
@@ -41,7 +39,6 @@ var quirks = []quirk{
 	{"insides", `a path is of "property names": strings and arrays have none`, dialect{insides: true}},
 }
 
-// jsSDK has all quirks.
 var jsSDK = dialect{
 	outside: true, lineBreaks: true, dots: true, upperCase: true,
 	floats: true, senders: true, emptyKeys: true, fifty: true, insides: true,
@@ -62,12 +59,12 @@ func hasEmptyKey(rule map[string]any) bool {
 	return false
 }
 
-// any reports whether * matches a character.
+// any reports whether * matches r.
 func (d dialect) any(r rune) bool {
 	return !d.lineBreaks || !strings.ContainsRune("\n\r\u2028\u2029", r)
 }
 
-// one reports whether ? does.
+// one reports whether ? matches r.
 func (d dialect) one(r rune) bool { return !d.dots || r == '.' }
 
 func (d dialect) same(a, b rune) bool {
@@ -77,8 +74,8 @@ func (d dialect) same(a, b rune) bool {
 	return strings.EqualFold(string(a), string(b))
 }
 
-// jsCanonical is ECMAScript's "Canonicalize" without the flag u: the upper case, if it is
-// one character and does not turn another character into ASCII.
+// jsCanonical is ECMAScript's "Canonicalize" without the flag u: it returns the upper
+// case if that is one character and does not turn r into ASCII.
 func jsCanonical(r rune) rune {
 	upper := []rune(strings.ToUpper(string(r)))
 	if r == 'ß' || len(upper) != 1 || r >= 128 && upper[0] < 128 {
@@ -95,7 +92,7 @@ func float(number json.Number) float64 {
 	return f
 }
 
-// inside is what JavaScript has inside a string or an array.
+// inside returns a property of a string or an array, as JavaScript does.
 func (d dialect) inside(of any, name string) (v any, found bool) {
 	if !d.insides {
 		return nil, false

@@ -8,17 +8,16 @@
 //	event, err := match.ReadEvent(text)
 //	result := rules.Evaluate(event, match.Facts{User: user})
 //
-// One pass over the body finds the keywords of all rules of a user, without an
-// allocation. [EvaluateAll] is for the members of a room, [Cache] for many users' rule
-// sets. The package does no I/O and uses no clock.
+// [EvaluateAll] evaluates for the members of a room; a [Cache] holds the sets of many
+// users. The package does no I/O and uses no clock.
 package match
 
 import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Result is the result of an evaluation: the first matching rule in the order of the
-// specification, and its actions. The zero value means that no rule matches.
+// Result is the first matching rule in the order of the specification. The zero value
+// means that no rule matches.
 type Result struct {
 	rule       *rule
 	incomplete bool
@@ -27,7 +26,7 @@ type Result struct {
 // Matched reports whether a rule matches.
 func (r Result) Matched() bool { return r.rule != nil }
 
-// Rule returns the kind and the id of the matching rule; both are empty without one.
+// Rule returns the kind and the id of the matching rule, both empty without one.
 func (r Result) Rule() (kind pushrule.Kind, id string) {
 	if r.rule == nil {
 		return "", ""
@@ -35,9 +34,8 @@ func (r Result) Rule() (kind pushrule.Kind, id string) {
 	return r.rule.kind, r.rule.id
 }
 
-// Actions returns the stored actions of the rule, without the historical actions
-// "dont_notify" and "coalesce" (Matrix specification, "Historical Actions"). Treat them
-// as read-only.
+// Actions returns the rule's actions without the historical actions "dont_notify" and
+// "coalesce" (Matrix specification, "Historical Actions"). Do not change them.
 func (r Result) Actions() []pushrule.Action {
 	if r.rule == nil {
 		return nil
@@ -48,11 +46,11 @@ func (r Result) Actions() []pushrule.Action {
 // Notify reports whether the event generates a notification.
 func (r Result) Notify() bool { return r.rule != nil && r.rule.outcome.notify }
 
-// Highlight reports whether the tweak highlight is true or has no value. It is
-// independent of [Result.Notify].
+// Highlight reports whether the tweak highlight is true or has no value, even if the
+// rule does not notify.
 func (r Result) Highlight() bool { return r.rule != nil && r.rule.outcome.highlight }
 
-// Sound returns the tweak sound, empty if it is no string.
+// Sound returns the tweak sound, empty if it is not a string.
 func (r Result) Sound() string {
 	if r.rule == nil {
 		return ""
@@ -60,13 +58,13 @@ func (r Result) Sound() string {
 	return r.rule.outcome.sound
 }
 
-// Incomplete reports whether the evaluation stopped at the limit for one user and one
-// event, a few milliseconds. Only many patterns that nearly match a long text reach it.
-// Untested patterns count as not matching.
+// Incomplete reports whether the evaluation reached the work limit for one user and one
+// event, a few milliseconds. Untested patterns then count as not matching. Only many
+// near matches in a long text reach the limit.
 func (r Result) Incomplete() bool { return r.incomplete }
 
-// Evaluate returns the result for an event. It is empty for the user's own events. An
-// evaluation allocates only for bodies, names and patterns of unusual size.
+// Evaluate returns the result for an event; a user's own event has none. It allocates
+// only for bodies, names and patterns of unusual size.
 func (r *Rules) Evaluate(event *Event, facts Facts) Result {
 	s := newSubject(event, facts)
 	if s.isOwn() {
@@ -80,13 +78,11 @@ func (r *Rules) evaluate(s *subject) Result {
 	return Result{found, s.meter.exhausted}
 }
 
-// isOwn reports whether the event is the user's own.
 func (s *subject) isOwn() bool {
 	sender, found := s.event.text(&wellKnown[slotSender])
 	return found && sender == string(s.facts.User)
 }
 
-// first returns the first rule that matches, nil if none does.
 func (r *Rules) first(s *subject) *rule {
 	s.meter.spend(r.work)
 	bound := min(r.firstByText(r.rooms, s, slotRoomID), r.firstByText(r.senders, s, slotSender))
@@ -106,8 +102,7 @@ func (r *Rules) first(s *subject) *rule {
 	return &r.rules[bound]
 }
 
-// firstByText returns the rule for the event's room or sender, or the number of rules
-// if there is none.
+// firstByText returns the rule for the event's room or sender, or len(r.rules).
 func (r *Rules) firstByText(rules map[string]int32, s *subject, name slot) int32 {
 	if len(rules) > 0 {
 		if text, found := s.event.text(&wellKnown[name]); found {

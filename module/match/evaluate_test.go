@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// rule writes a rule; members are more of its JSON.
+// rule writes a rule; members is JSON to add.
 func rule(id, members string) string {
 	if !strings.Contains(members, `"enabled"`) {
 		members = `"enabled":true,` + members
@@ -64,7 +64,7 @@ func TestRulesAreCheckedInOrder(t *testing.T) {
 	}
 }
 
-func TestDeprecatedRulesStepBackForMentions(t *testing.T) {
+func TestLegacyRulesIgnoreEventsWithMentions(t *testing.T) {
 	t.Parallel()
 	set := readSet(t, `{"override":[`+rule(".m.rule.contains_display_name", `"conditions":[{"kind":"contains_display_name"}]`)+`,`+
 		rule(".m.rule.roomnotif", `"conditions":[{"kind":"event_match","key":"content.body","pattern":"@room"}]`)+`],
@@ -81,7 +81,7 @@ func TestDeprecatedRulesStepBackForMentions(t *testing.T) {
 	}
 }
 
-func TestOwnEventsGiveNothing(t *testing.T) {
+func TestOwnEventsHaveNoResult(t *testing.T) {
 	t.Parallel()
 	rules := match.Compile(readSet(t, `{"override":[`+rule("o", `"conditions":[],"actions":["notify"]`)+`]}`))
 	for sender, want := range map[string]bool{`"@alice:b.c"`: false, `"@Alice:b.c"`: true, `"@bob:b.c"`: true, `7`: true} {
@@ -123,7 +123,7 @@ func TestActionsAreRead(t *testing.T) {
 	}
 }
 
-func TestTheZeroResultDoesNothing(t *testing.T) {
+func TestZeroResultHasNoActions(t *testing.T) {
 	t.Parallel()
 	var r match.Result
 	kind, id := r.Rule()
@@ -132,8 +132,6 @@ func TestTheZeroResultDoesNothing(t *testing.T) {
 	}
 }
 
-// TestDefaultRulesDecide says which of the default rules decides about the
-// events that each is for.
 func TestDefaultRulesDecide(t *testing.T) {
 	t.Parallel()
 	room := func(members int, sender int64) match.Room {
@@ -189,9 +187,8 @@ func TestDefaultRulesDecide(t *testing.T) {
 	}
 }
 
-// TestThousandsOfKeywordsAreFound is about more of them than the search marks
-// in its own space. The words are asked for in the order of the body, and again,
-// and the first rule of the set must be found among them.
+// The body has more keywords than indexSearch marks without an allocation. It repeats
+// them all, and the first rule of the set must win.
 func TestThousandsOfKeywordsAreFound(t *testing.T) {
 	t.Parallel()
 	const n = 12_000

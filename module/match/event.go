@@ -10,21 +10,20 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Event is an event that was read for evaluations. It never changes and is safe for
-// concurrent use.
+// Event is a parsed event. It never changes and is safe for concurrent use.
 type Event struct {
 	properties []property
-	elements   []value // of arrays, one array after the other; of long ones, sorted
+	elements   []value // scalars of all arrays, one array after the other; long arrays are sorted
 	slots      [slotCount]int32
 
 	bodyOnce sync.Once
 	prepared body // see [Event.body]
 
 	byNameOnce sync.Once
-	byName     map[member]int32 // where properties are; see [Event.findByName]
+	byName     map[member]int32 // index in properties; see [Event.findByName]
 }
 
-// member names a property by the property that is its object.
+// member identifies a property by its name and the object that contains it.
 type member struct {
 	parent int32
 	name   string
@@ -33,8 +32,8 @@ type member struct {
 // property is a member of the event or of an object in it.
 type property struct {
 	name   string
-	parent int32 // the property that is the object, -1 for the event
-	value  value // of an array, the number is the place of its scalars
+	parent int32 // index of the object in properties, -1 for the event
+	value  value // the number of an array is the range of its scalars in elements
 }
 
 const (
@@ -43,14 +42,14 @@ const (
 	manyElements   = 16
 )
 
-// ErrNotAnEvent is the error for text that is no event.
+// ErrNotAnEvent refuses an invalid event.
 var ErrNotAnEvent = errors.New("match: not a JSON object")
 
-// ReadEvent reads an event for any number of evaluations. The text has the format that
-// clients get (Matrix specification, "Room event format"), with room_id, sender and, for
-// state events, state_key. The error is [ErrNotAnEvent] unless the text is one JSON
-// object in valid UTF-8 with unique names and whole surrogate pairs. The event keeps the
-// text.
+// ReadEvent reads an event for any number of evaluations. The text has the format for
+// clients (Matrix specification, "Room event format"), with room_id, sender and, for
+// state events, state_key. It must be one JSON object in valid UTF-8, with unique names
+// and without half surrogate pairs; the error is [ErrNotAnEvent]. The event keeps the
+// text in memory.
 func ReadEvent(text string) (*Event, error) {
 	if !strictjson.Valid(text) {
 		return nil, ErrNotAnEvent
@@ -67,7 +66,6 @@ func ReadEvent(text string) (*Event, error) {
 	return e, nil
 }
 
-// readObject reads the members of the event, or of an object in it.
 func (e *Event) readObject(w *strictjson.Walker, parent int32, parentSlot slot) {
 	for name := range w.Object() {
 		at, s := int32(len(e.properties)), slotOf(parentSlot, name)
@@ -86,7 +84,6 @@ func (e *Event) readObject(w *strictjson.Walker, parent int32, parentSlot slot) 
 	}
 }
 
-// readArray reads the scalars of an array.
 func (e *Event) readArray(w *strictjson.Walker) value {
 	first := len(e.elements)
 	for range w.Array() {
@@ -103,7 +100,7 @@ func (e *Event) readArray(w *strictjson.Walker) value {
 	return value{kind: array, number: int64(first)<<32 | int64(len(e.elements))}
 }
 
-// body returns content.body, nil if it is not a string. The first call prepares it.
+// body returns content.body, or nil if it is not a string. The first call prepares it.
 func (e *Event) body() *body {
 	p := e.slot(slotBody)
 	if p == nil || p.value.kind != textual {
@@ -113,7 +110,6 @@ func (e *Event) body() *body {
 	return &e.prepared
 }
 
-// hasPath reports whether a property has a path.
 func (e *Event) hasPath(at int32, parts []string) bool {
 	for i := len(parts) - 1; i >= 0; i-- {
 		if at == absent || e.properties[at].name != parts[i] {
@@ -124,7 +120,6 @@ func (e *Event) hasPath(at int32, parts []string) bool {
 	return at == absent
 }
 
-// slot returns the property of a slot, or nil.
 func (e *Event) slot(s slot) *property {
 	if at := e.slots[s]; at >= 0 {
 		return &e.properties[at]
@@ -132,7 +127,7 @@ func (e *Event) slot(s slot) *property {
 	return nil
 }
 
-// find returns the property that a key names, or nil.
+// find returns the property of a key, or nil.
 func (e *Event) find(k *key) *property {
 	if k.slot != 0 {
 		return e.slot(k.slot)
@@ -149,7 +144,6 @@ func (e *Event) find(k *key) *property {
 	return nil
 }
 
-// findByName is find for events with many properties.
 func (e *Event) findByName(k *key) *property {
 	e.byNameOnce.Do(func() {
 		e.byName = make(map[member]int32, len(e.properties))
@@ -168,7 +162,7 @@ func (e *Event) findByName(k *key) *property {
 	return &e.properties[at]
 }
 
-// text returns a property that is a string.
+// text returns a property if it is a string.
 func (e *Event) text(k *key) (text string, found bool) {
 	p := e.find(k)
 	if p == nil || p.value.kind != textual {
@@ -177,7 +171,7 @@ func (e *Event) text(k *key) (text string, found bool) {
 	return p.value.text, true
 }
 
-// elementsOf returns the scalars of a property that is an array.
+// elementsOf returns the scalars of an array.
 func (e *Event) elementsOf(p *property) []value {
 	if p.value.kind != array {
 		return nil
@@ -185,7 +179,7 @@ func (e *Event) elementsOf(p *property) []value {
 	return e.elements[p.value.number>>32 : p.value.number&math.MaxInt32]
 }
 
-// contains reports whether a property is an array with an element.
+// contains reports whether p is an array with the element.
 func (e *Event) contains(p *property, element value) bool {
 	elements := e.elementsOf(p)
 	if len(elements) > manyElements {
@@ -195,7 +189,6 @@ func (e *Event) contains(p *property, element value) bool {
 	return slices.Contains(elements, element)
 }
 
-// membersOf returns the members of a property that is an object.
 func (e *Event) membersOf(object *property) iter.Seq2[string, value] {
 	return func(yield func(string, value) bool) {
 		for i := range e.properties {

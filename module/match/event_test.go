@@ -10,7 +10,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// get returns a property as the test sees it: its value, or the scalars in it.
 func (e *Event) get(k *key) (v value, elements []value, found bool) {
 	p := e.find(k)
 	if p == nil {
@@ -23,7 +22,7 @@ func (e *Event) get(k *key) (v value, elements []value, found bool) {
 	return v, e.elementsOf(p), true
 }
 
-// expected is what encoding/json has of a value.
+// expected converts a value of encoding/json.
 func expected(v any) (value, []value) {
 	switch v := v.(type) {
 	case nil:
@@ -52,7 +51,6 @@ func expected(v any) (value, []value) {
 	return value{kind: compound}, nil
 }
 
-// escapePath writes the names of a path as a key.
 func escapePath(names []string) string {
 	escaped := make([]string, len(names))
 	for i, name := range names {
@@ -61,8 +59,7 @@ func escapePath(names []string) string {
 	return strings.Join(escaped, ".")
 }
 
-// compare compares all properties of an object with the event's, and returns their
-// number.
+// compare compares the properties of object with the event, and returns their number.
 func compare(t *testing.T, e *Event, path []string, object map[string]any) int {
 	n := len(object)
 	for name, member := range object {
@@ -83,7 +80,7 @@ func compare(t *testing.T, e *Event, path []string, object map[string]any) int {
 	return n
 }
 
-// FuzzReadEvent holds the properties of an event against encoding/json.
+// FuzzReadEvent compares with encoding/json.
 func FuzzReadEvent(f *testing.F) {
 	for _, seed := range []string{
 		`{"type":"m.room.message","content":{"body":"Hi","m.mentions":{"user_ids":["@a:b"],"room":true},"m.relates_to":{"rel_type":"m.replace"}}}`,
@@ -110,8 +107,7 @@ func FuzzReadEvent(f *testing.F) {
 	})
 }
 
-// FuzzKey holds keys against a reading of the specification's sentences one
-// after the other.
+// FuzzKey compares with the escapes of the specification, replaced one after the other.
 func FuzzKey(f *testing.F) {
 	for _, seed := range []string{"content.body", `content.m\.relates_to`, `content.m\\foo`, `\x`, `a\`, `a\\`, `a\\.b`, `a\\\.b`, "", ".", "..", `\.`, "é.日"} {
 		f.Add(seed)

@@ -9,7 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// What an event does for the members of a room.
 func Example() {
 	compiled := match.NewCache(64 << 20) // one for the whole process
 	members := []match.Member{
@@ -37,10 +36,9 @@ func Example() {
 	// Output: @alice:example.org .m.rule.is_user_mention default true
 }
 
-// rulesOf stands for where a host has the rule sets, such as HostService.Rulesets.
+// rulesOf stands for a host's store of rule sets, such as HostService.Rulesets.
 func rulesOf(user mxid.UserID) pushrule.Ruleset { return pushrule.ServerDefault(user) }
 
-// Why a rule decides about an event.
 func ExampleRules_Explain() {
 	rules := match.Compile(pushrule.ServerDefault("@alice:example.org"))
 	event, err := match.ReadEvent(`{"type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.notice","body":"Lunch?"}}`)

@@ -11,37 +11,35 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Verdict says whether a rule matches in an evaluation.
+// Verdict is the outcome of a rule.
 type Verdict string
 
 // The verdicts.
 const (
 	Decides  Verdict = "decides"  // the first rule that matches
-	Matches  Verdict = "matches"  // it matches, but another decides that is checked before
+	Matches  Verdict = "matches"  // it matches, but an earlier rule decides
 	Fails    Verdict = "fails"    // a condition does not hold
-	Disabled Verdict = "disabled" // it is turned off, and was not tested
+	Disabled Verdict = "disabled" // the user turned it off; it was not tested
 )
 
 // Explanation tells why an evaluation has its result.
 type Explanation struct {
-	Own    bool              `json:"own"`    // the event is the user's own: nothing is done, whatever the rules say
-	Rules  []RuleExplanation `json:"rules"`  // every rule, in the order in which they are checked
+	Own    bool              `json:"own"`    // the event is the user's own, so no rule counts
+	Rules  []RuleExplanation `json:"rules"`  // every rule, in order of evaluation
 	Result Result            `json:"result"` // what [Rules.Evaluate] returns
 }
 
-// RuleExplanation tells whether a rule matches. If it fails, Condition is the
-// first condition that does not hold; for content, room and sender rules it is
-// the one that their kind implies.
+// RuleExplanation tells whether a rule matches. For a rule that fails, Condition is the
+// first condition that does not hold, or the condition that the rule's kind implies.
 type RuleExplanation struct {
 	Kind      pushrule.Kind      `json:"kind"`
 	RuleID    string             `json:"rule_id"`
 	Verdict   Verdict            `json:"verdict"`
 	Condition pushrule.Condition `json:"condition,omitempty"`
-	Saw       string             `json:"saw,omitempty"` // what the condition has found, in words; values are JSON, long ones cut
+	Saw       string             `json:"saw,omitempty"` // the value that the condition found, in words; values are JSON, long values are cut
 }
 
-// Explain evaluates every rule and tells why it matches or does not. It is for
-// people; its wording may change.
+// Explain evaluates every rule. Its wording is for people and may change.
 func (r *Rules) Explain(event *Event, facts Facts) Explanation {
 	s := newSubject(event, facts)
 	s.meter.left = explainWork
@@ -81,7 +79,7 @@ func (r *Rules) explainRule(rule *rule, s *subject, result Result) RuleExplanati
 	return e
 }
 
-// sourceOf returns the text of a condition, as the user has it.
+// sourceOf returns the condition as the user's set has it.
 func (r *Rules) sourceOf(c *condition, user mxid.UserID) pushrule.Condition {
 	switch {
 	case c.source == "" && c.op == matchesWords:
@@ -96,13 +94,11 @@ func (r *Rules) sourceOf(c *condition, user mxid.UserID) pushrule.Condition {
 
 func quote(text string) string { return string(strictjson.AppendString(nil, text)) }
 
-// impliedCondition returns the text of a condition that the kind of a rule
-// implies.
 func impliedCondition(kind string, c *condition, member string) pushrule.Condition {
 	return pushrule.Condition(`{"kind":"` + kind + `","key":"` + c.key.path() + `","` + member + `":` + quote(c.text) + `}`)
 }
 
-// saw tells what a condition that does not hold has found.
+// saw describes the value that a failed condition found.
 func (c *condition) saw(s *subject) string {
 	room := s.facts.Room
 	switch c.op {
@@ -158,7 +154,7 @@ func (f *Facts) sawForPermission(action string) string {
 	return fmt.Sprintf("the user has power level %d, %d is needed to %s", *f.Power, needed, action)
 }
 
-// path writes a key as a condition has it.
+// path writes a key as in a condition.
 func (k *key) path() string {
 	names := make([]string, len(k.parts))
 	for i, part := range k.parts {
@@ -167,7 +163,6 @@ func (k *key) path() string {
 	return strings.Join(names, ".")
 }
 
-// show writes a property's value.
 func (e *Event) show(p *property) string {
 	if p == nil {
 		return "missing"
@@ -200,7 +195,7 @@ func (v value) show() string {
 
 func show(text string) string { return cut(quote(text)) }
 
-// shownBytes is the length from which a value is cut.
+// Longer values than shownBytes are cut.
 const shownBytes = 160
 
 func cut(text string) string {
@@ -210,7 +205,7 @@ func cut(text string) string {
 	return strings.ToValidUTF8(text[:shownBytes], "") + "…"
 }
 
-// String writes the explanation as lines, one for each rule.
+// String writes a line for each rule, and the actions.
 func (e Explanation) String() string {
 	var b strings.Builder
 	if e.Own {
@@ -227,8 +222,8 @@ func (e Explanation) String() string {
 	return b.String()
 }
 
-// MarshalJSON returns the result as an object with the members kind, rule_id
-// (both empty if no rule matches), actions, notify, highlight and sound.
+// MarshalJSON returns an object with kind, rule_id (both empty if no rule matches),
+// actions, notify, highlight and sound.
 func (r Result) MarshalJSON() ([]byte, error) {
 	kind, id := r.Rule()
 	actions := r.Actions()

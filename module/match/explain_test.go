@@ -14,7 +14,6 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// explainedSet is the default rules and some of a user's.
 func explainedSet(t *testing.T) pushrule.Ruleset {
 	t.Helper()
 	set := pushrule.ServerDefault("@alice:example.org")
@@ -104,8 +103,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestWhatIsExplainedIsWhatIsEvaluated compares on generated sets and events.
-func TestWhatIsExplainedIsWhatIsEvaluated(t *testing.T) {
+func TestExplainAgreesWithEvaluate(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(1000) {
 		g := newGenerator(seed)

@@ -4,17 +4,17 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Facts are the facts about the user and the room at the time of the event. Omit
-// unknown facts; conditions about them do not match.
+// Facts describe the user and the room at the time of the event. Conditions about
+// omitted facts do not match.
 type Facts struct {
-	User        mxid.UserID // whose rules they are
-	DisplayName string      // the user's in the room; empty: none, or not known
-	Power       *int64      // the user's power level in the room, see [Member]; nil: not known
+	User        mxid.UserID // owner of the rules
+	DisplayName string      // the user's name in the room; empty: no name, or unknown
+	Power       *int64      // the user's power level in the room, see [Member]; nil: unknown
 	Room        Room
 }
 
-// Room is the facts about a room, which are the same for all its members.
+// Room has the facts that all members of a room share.
 type Room struct {
-	MemberCount int    // joined members; 0: not known
-	Power       *Power // nil: not known
+	MemberCount int    // joined members; 0: unknown
+	Power       *Power // nil: unknown
 }

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// allFeatures is the table with all features.
 func allFeatures(tb testing.TB) pushrule.Defaults {
 	tb.Helper()
 	defaults, err := pushrule.NewDefaults(pushrule.Features())
@@ -61,8 +60,8 @@ func TestFeaturesDecideAboutTheirEvents(t *testing.T) {
 	}
 }
 
-// Proposals write types with backslashes, which mean nothing here.
-func TestTypesAreComparedAsTheyAre(t *testing.T) {
+// Proposals write a backslash in event types; it has no special meaning there.
+func TestBackslashesInEventTypesAreLiteral(t *testing.T) {
 	checkConditions(t, map[string]conditionCase{
 		"a plain type":      {condition: `{"kind":"event_property_is","key":"type","value":"m.poll.start"}`, yes: []string{`{"type":"m.poll.start"}`}, no: []string{`{"type":"mxpollxstart"}`}},
 		"with backslashes":  {condition: `{"kind":"event_property_is","key":"type","value":"m\\.poll\\.start"}`, no: []string{`{"type":"m.poll.start"}`}},
@@ -97,7 +96,6 @@ func TestRecipientPermission(t *testing.T) {
 	})
 }
 
-// powerfulMembers gives each member one of some levels, or none.
 func powerfulMembers(tb testing.TB, n int, defaults pushrule.Defaults, levels ...*int64) []match.Member {
 	tb.Helper()
 	cache := match.NewCache(64 << 20)
@@ -116,9 +114,9 @@ func levels(list ...int64) (pointers []*int64) {
 	return append(pointers, nil)
 }
 
-func TestMembersOfAllLevelsHaveTheResultOfTheirOwn(t *testing.T) {
+func TestEvaluateAllEqualsEvaluateForAllPowerLevels(t *testing.T) {
 	t.Parallel()
-	var own []pushrule.DefaultRule // more results than are kept
+	var own []pushrule.DefaultRule // more results than maxShared
 	for _, action := range []string{"invite", "kick", "ban", "redact"} {
 		own = append(own, pushrule.DefaultRule{Kind: pushrule.Override, ID: "." + action, Before: ".m.rule.suppress_notices",
 			Conditions: []pushrule.Condition{pushrule.Condition(`{"kind":"recipient_permission","key":"` + action + `"}`)}})
@@ -146,7 +144,6 @@ func TestMembersOfAllLevelsHaveTheResultOfTheirOwn(t *testing.T) {
 	}
 }
 
-// BenchmarkFeatures evaluates a message that only the last rules match.
 func BenchmarkFeatures(b *testing.B) {
 	event := readEvent(b, `{"type":"m.room.message","sender":"@bob:example.org","room_id":"!a:example.org",`+
 		`"content":{"msgtype":"m.text","body":"Lunch is at noon, see you there!","m.mentions":{}}}`)
@@ -172,7 +169,6 @@ func BenchmarkFeatures(b *testing.B) {
 	}
 }
 
-// BenchmarkKnock evaluates a knock for members with power levels and without.
 func BenchmarkKnock(b *testing.B) {
 	knock := readEvent(b, `{"type":"m.room.member","sender":"@knocker:example.org","state_key":"@knocker:example.org","content":{"membership":"knock"}}`)
 	room := match.Room{MemberCount: 100_000, Power: &match.Power{Permissions: map[string]int64{"invite": 50}}}

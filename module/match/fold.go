@@ -6,10 +6,9 @@ import (
 	"unsafe"
 )
 
-// Folding maps all characters that are the same under Unicode's simple case
-// folding to one, which is in lower case if it is ASCII.
+// Characters that are equal under Unicode's simple case folding fold to the same
+// character, ASCII letters to lower case.
 
-// foldRune returns what stands for r and all that fold to the same.
 func foldRune(r rune) rune {
 	switch {
 	case r < rune(len(foldTable)):
@@ -20,13 +19,13 @@ func foldRune(r rune) rune {
 	return leastOfOrbit(r)
 }
 
-// The largest block without case, CJK and kana among it.
+// The largest block without case, with CJK and kana.
 const (
 	firstCaseless = 0x2e80
 	lastCaseless  = 0xa63f
 )
 
-// foldTable has what foldRune returns for the characters that are most usual.
+// foldTable caches foldRune for common characters.
 var foldTable = newFoldTable()
 
 func newFoldTable() (table [0x600]uint16) {
@@ -47,7 +46,6 @@ func leastOfOrbit(r rune) rune {
 	return least
 }
 
-// appendFolded appends text, folded.
 func appendFolded(dst []byte, text string) []byte {
 	for i := 0; i < len(text); {
 		if c := text[i]; c < utf8.RuneSelf {
@@ -62,12 +60,11 @@ func appendFolded(dst []byte, text string) []byte {
 	return dst
 }
 
-// asText returns bytes as a string. The caller must not write to them again.
+// asText shares memory with b: the caller must not change b afterwards.
 func asText(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) }
 
 func fold(text string) string { return string(appendFolded(nil, text)) }
 
-// lower maps ASCII letters to lower case.
 var lower = newLower()
 
 func newLower() (table [utf8.RuneSelf]byte) {
@@ -80,7 +77,7 @@ func newLower() (table [utf8.RuneSelf]byte) {
 	return table
 }
 
-// equalsFolded reports whether text is folded what folded is already.
+// equalsFolded reports whether text folds to folded.
 func equalsFolded(text, folded string) bool {
 	i, j := 0, 0
 	for i < len(text) && j < len(folded) {

@@ -9,14 +9,13 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// generator makes events and rule sets that often have to do with each other.
+// generator makes events and rule sets that often match each other.
 type generator struct{ *rand.Rand }
 
 func newGenerator(seed uint64) generator { return generator{rand.New(rand.NewPCG(seed, 1))} }
 
 func pick[T any](g generator, list ...T) T { return list[g.IntN(len(list))] }
 
-// word is a part of a body or a pattern.
 func (g generator) word() string {
 	return pick(g, "foo", "Foo", "bar", "BAR", "foobar", "a", "aa", "b", "_", "x1", "c++", "café", "CAFÉ", "naïve", "@room", "@",
 		"привет", "ПРИВЕТ", "日本", "⚡️", "👩‍💻", "ß", "ẞ", "ſ", "K", "k", "s", "İ", "i", "ı", "Σ", "σ", "ς", "-", ".", ",", "!", "\\", "[a-z]", "$")
@@ -49,7 +48,7 @@ func (g generator) scalar() any {
 		json.Number("9007199254740992"), json.Number("1.5"), json.Number("1.0"), json.Number("1e2"), 100, "1", "true", "", "foo", "Foo", "@alice:example.org")
 }
 
-// names are the parts of paths; paths are the same, written as keys.
+// name returns a part of a path, plain and escaped as in a key.
 func (g generator) name() (name, escaped string) {
 	names := []string{"foo", "m.foo", `back\slash`, `m.\x`, "", "Foo", "body"}
 	name = pick(g, names...)

@@ -5,13 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// glob is a pattern for folded texts: * matches any number of characters, ? exactly one
-// (Matrix specification, appendices, "Glob-style matching"). A character is a Unicode
-// code point, including line breaks.
+// glob is a pattern: * matches any number of characters, ? exactly one (Matrix
+// specification, appendices, "Glob-style matching"). A character is a Unicode code
+// point, including line breaks.
 type glob struct {
-	pattern    string // folded, with one star for several in a row
+	pattern    string // folded, without repeated stars
 	literal    bool   // it has neither * nor ?
-	leastBytes int    // that a matching text has
+	leastBytes int    // least size of a matching text
 }
 
 func newGlob(pattern string) glob {
@@ -25,20 +25,20 @@ func newGlob(pattern string) glob {
 	}
 }
 
-// segment is a part of a pattern without stars. It matches the same number of
-// characters as it has.
+// segment is a part of a pattern without stars. Each of its characters matches one
+// character.
 type segment struct {
 	text   string // folded
-	anchor string // a part of text without ?, which is looked for
-	before int    // characters of the segment before its anchor
+	anchor string // a part of text without ?; a search finds it first
+	before int    // characters before the anchor
 	gaps   bool   // it has a ?
 }
 
-// maxAnchor bounds anchors: [strings.Index] is slow for a long text that nearly matches
-// in many places.
+// maxAnchor bounds anchors, because [strings.Index] is slow for long texts with many
+// near matches.
 const maxAnchor = 24
 
-// newSegment takes the longest part without ? as anchor. It does not allocate.
+// newSegment uses the longest part without ? as anchor. It does not allocate.
 func newSegment(text string) segment {
 	s := literalSegment(text)
 	if s.gaps = strings.Contains(text, "?"); !s.gaps {
@@ -58,15 +58,14 @@ func newSegment(text string) segment {
 	return s
 }
 
-// literalSegment returns a segment in which ? means itself.
+// literalSegment matches ? literally.
 func literalSegment(text string) segment {
 	return segment{text: text, anchor: text[:min(len(text), maxAnchor)]}
 }
 
-// isGap reports whether a byte of the segment stands for any character.
 func (s *segment) isGap(c byte) bool { return s.gaps && c == '?' }
 
-// matchAt returns the end of the match that begins at a place, or -1.
+// matchAt returns the end of the match that starts at a position, or -1.
 func (s *segment) matchAt(text string, at int, m *meter) (end int) {
 	if !s.gaps {
 		m.spend(len(s.text) / comparedPerUnit)
@@ -93,7 +92,6 @@ func (s *segment) matchAt(text string, at int, m *meter) (end int) {
 	return at
 }
 
-// nextRune returns the start of the next character.
 func nextRune(text string, at int) int {
 	for at++; at < len(text) && !utf8.RuneStart(text[at]); {
 		at++
@@ -101,7 +99,7 @@ func nextRune(text string, at int) int {
 	return at
 }
 
-// backRunes returns the place n characters earlier, or -1.
+// backRunes returns the position n characters earlier, or -1.
 func backRunes(text string, at, n int) int {
 	for ; n > 0; n-- {
 		if at <= 0 {
@@ -115,7 +113,7 @@ func backRunes(text string, at, n int) int {
 	return at
 }
 
-// matchWhole reports whether a whole folded text matches.
+// matchWhole matches all of a folded text.
 func (g *glob) matchWhole(text string, m *meter) bool {
 	if m.isEmpty() || len(text) < g.leastBytes {
 		return false
@@ -141,11 +139,10 @@ func (g *glob) matchWhole(text string, m *meter) bool {
 	return from >= at && endSegment(tail).matchAt(text, from, m) == len(text)
 }
 
-// endSegment returns a segment for the start or the end of a text, which needs no
-// anchor.
+// endSegment returns a segment without an anchor, for the start or the end of a text.
 func endSegment(text string) *segment { return &segment{text: text, gaps: strings.Contains(text, "?")} }
 
-// matchWords reports whether a part of the body between word boundaries matches.
+// matchWords matches a part of the body between word boundaries.
 func (g *glob) matchWords(b *body, m *meter) bool {
 	if len(b.folded) < g.leastBytes {
 		return false

@@ -8,7 +8,7 @@ import (
 	"unicode/utf8"
 )
 
-// oracle matches by trying everything, remembering what was tried.
+// oracle matches by trying all possibilities, with memoization.
 type oracle struct {
 	pattern, value []rune
 	failed         map[[2]int]bool
@@ -31,7 +31,6 @@ func (o *oracle) match(p, v int) bool {
 	return matched
 }
 
-// sameFolded compares as strings.EqualFold does.
 func sameFolded(a, b rune) bool { return strings.EqualFold(string(a), string(b)) }
 
 func oracleMatch(pattern string, value []rune) bool {
@@ -39,7 +38,6 @@ func oracleMatch(pattern string, value []rune) bool {
 	return o.match(0, 0)
 }
 
-// oracleWords tries every part of a body between word boundaries.
 func oracleWords(pattern, body string) bool {
 	value := []rune(body)
 	word := func(at int) bool {
@@ -56,8 +54,7 @@ func oracleWords(pattern, body string) bool {
 	return false
 }
 
-// FuzzGlob holds globs, on whole values and between word boundaries, and the
-// index of a body against the oracle.
+// FuzzGlob compares globs and the index with the oracle.
 func FuzzGlob(f *testing.F) {
 	for _, seed := range [][2]string{
 		{"lunc?*", "Lunch plans"}, {"ex*ple", "An exciting triple-whammy"}, {"*a*a*b", "aaaaaaab"}, {"?", "é"}, {"", ""}, {"", "a b"},
@@ -95,8 +92,7 @@ func FuzzGlob(f *testing.F) {
 	})
 }
 
-// TestLongSegmentsAreFound is about patterns that are compared in more than one
-// step, in texts where many places nearly match.
+// The patterns need more than one word of bits, and the texts have many near matches.
 func TestLongSegmentsAreFound(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(1, 2))
@@ -126,15 +122,14 @@ func TestLongSegmentsAreFound(t *testing.T) {
 	}
 }
 
-// findsLong compares a pattern without stars, which is as long as what it
-// matches, with every place of a text.
+// findsLong tries a pattern without stars at every position.
 func findsLong(t *testing.T, pattern, text []rune) (found bool) {
 	t.Helper()
 	boundary := func(at int) bool {
 		word := func(at int) bool { return at >= 0 && at < len(text) && text[at] < utf8.RuneSelf && wordBytes[text[at]] }
 		return !word(at-1) || !word(at)
 	}
-	var want [4]bool // by the stars that are added
+	var want [4]bool // without a star, and with stars before, after or on both sides
 	for start := range len(text) - len(pattern) + 1 {
 		same := true
 		for i, r := range pattern {
@@ -156,7 +151,6 @@ func findsLong(t *testing.T, pattern, text []rune) (found bool) {
 	return want[0]
 }
 
-// findIndexed looks for one pattern with an index.
 func findIndexed(pattern, text string) bool {
 	rules := []rule{{enabled: true, conditions: []condition{{op: matchesWords, key: wellKnown[slotBody], glob: newGlob(pattern)}}}}
 	var x bodyIndex
@@ -169,14 +163,11 @@ func findIndexed(pattern, text string) bool {
 
 func unlimited() *meter { return &meter{left: 1 << 40} }
 
-// matchesAll compares a pattern with a whole property.
 func matchesAll(g *glob, text string) bool {
 	s := newSubject(nil, Facts{})
 	return s.matchesWhole(g, &property{value: value{kind: textual, text: text}})
 }
 
-// TestFoldingIsSimpleFolding compares with the standard library for every
-// character.
 func TestFoldingIsSimpleFolding(t *testing.T) {
 	t.Parallel()
 	for r := range unicode.MaxRune + 1 {
@@ -194,8 +185,8 @@ func TestFoldingIsSimpleFolding(t *testing.T) {
 	}
 }
 
-// BenchmarkGlob has bodies of the largest size, and patterns that are slow for a
-// backtracking evaluator.
+// BenchmarkGlob uses the largest bodies, and patterns that are slow for a backtracking
+// matcher.
 func BenchmarkGlob(b *testing.B) {
 	as, words := readBody(strings.Repeat("a", 64<<10)), readBody(strings.Repeat("ab ", 21<<10))
 	for _, pattern := range []string{

@@ -8,15 +8,15 @@ import (
 	"strings"
 )
 
-// bodyIndex finds rules in one pass over a body. It files each rule under a word, or
-// under a few bytes, that every matching body contains.
+// bodyIndex finds rules in one pass over a body. It files each rule under a word or
+// gram that every matching body contains. A gram is a string of up to gramBytes bytes.
 type bodyIndex struct {
-	least  int32                // the first rule of the index; without rules, larger than any
-	always []int32              // the rules that are filed under nothing, in order
-	worded []int32              // the rules that are filed under words, in order
-	words  table                // by the hash of a whole word
-	grams  [gramBytes + 1]table // by this many bytes anywhere
-	places int32                // under which rules are filed
+	least  int32                // the first rule of the index, or the number of all rules
+	always []int32              // rules without a word or gram, in order
+	worded []int32              // rules under words, in order
+	words  table                // rules by the hash of a word
+	grams  [gramBytes + 1]table // rules by grams of each size
+	places int32                // number of places in all tables
 }
 
 // first returns the first matching rule before bound, or bound.
@@ -35,21 +35,20 @@ func (x *bodyIndex) first(rules []rule, s *subject, bound int32) int32 {
 
 const gramBytes = 4
 
-// table finds rules by the hash of a word, or by the bytes of a gram.
+// table finds rules by the hash of a word, or by a gram.
 type table struct {
 	shift  uint8
-	filter []uint64 // a bit for each key that may be there
+	filter []uint64 // a bit for each possible key
 	places map[uint64]place
 	rules  []int32
 }
 
-// place is where rules are filed.
 type place struct {
-	start, end int32 // its rules
-	number     int32 // among all places of the index
+	start, end int32 // range in table.rules
+	number     int32 // unique in the index
 }
 
-// firstOf tests rules one by one.
+// firstOf returns the first candidate before bound that matches, or bound.
 func firstOf(candidates []int32, rules []rule, s *subject, bound int32) int32 {
 	for _, i := range candidates {
 		if i >= bound {
@@ -63,24 +62,23 @@ func firstOf(candidates []int32, rules []rule, s *subject, bound int32) int32 {
 	return bound
 }
 
-// indexSearch is one pass over a body.
 type indexSearch struct {
 	index   *bodyIndex
 	rules   []rule
 	subject *subject
 	bound   int32 // the first rule that matches so far
 
-	// tested are the places with tested rules: a repeated word must not repeat the
-	// tests, so that the search is linear.
+	// tested marks the places with tested rules, so that a repeated word costs no more
+	// tests.
 	tested [160]uint64
-	extra  []uint64 // for places beyond those
+	extra  []uint64 // for more places
 }
 
 func (f *indexSearch) run(b *body) int32 {
 	if n := int(f.index.places+63) / 64; n > len(f.tested) {
 		f.extra = make([]uint64, n-len(f.tested))
 	}
-	if b.lookalikes != nil { // the body's words are not those of a pattern
+	if b.lookalikes != nil { // a pattern may have different words
 		f.bound = firstOf(f.index.worded, f.rules, f.subject, f.bound)
 	} else if t := &f.index.words; len(t.rules) > 0 {
 		f.subject.meter.spend(filterWork * len(b.words))
@@ -98,7 +96,6 @@ func (f *indexSearch) run(b *body) int32 {
 	return f.bound
 }
 
-// scan finds all grams of a size.
 func (f *indexSearch) scan(t *table, size int, text string) {
 	if f.subject.meter.isEmpty() {
 		return
@@ -116,21 +113,20 @@ func (f *indexSearch) scan(t *table, size int, text string) {
 	}
 }
 
-// gramKey returns the key of the last size bytes of four.
+// gramKey returns the last size bytes.
 func gramKey(four uint32, size int) uint64 { return uint64(four >> (8 * (gramBytes - size))) }
 
-// filterFactor is odd, and random for each process, so that attackers cannot choose keys
-// with the same bit in a filter: the high bits of its product with a key are a universal
+// filterFactor is odd and random for each process, so that attackers cannot choose keys
+// that collide in a filter. The high bits of its product with a key are a universal
 // hash ("multiply-shift").
 var filterFactor = maphash.String(seed, "filter") | 1
 
-// mayHave reports whether the table may have rules for a key.
+// mayHave reports whether the table may have rules for a key; false is certain.
 func (t *table) mayHave(key uint64) bool {
 	at := key * filterFactor >> t.shift
 	return t.filter[at>>6]&(1<<(at&63)) != 0
 }
 
-// test tests the rules that are filed under a key.
 func (f *indexSearch) test(t *table, key uint64) {
 	if f.subject.meter.isEmpty() {
 		return
@@ -154,7 +150,6 @@ func (f *indexSearch) wasTested(number int32) bool {
 	return tested
 }
 
-// build files all rules.
 func (x *bodyIndex) build(rules []rule) {
 	x.least = int32(len(rules))
 	var choices []choice
@@ -171,7 +166,7 @@ func (x *bodyIndex) build(rules []rule) {
 		}
 		choices = append(choices, choice{rule: int32(i), fragments: fragments})
 	}
-	var filed [gramBytes + 1][]filing // under whole words at 0
+	var filed [gramBytes + 1][]filing // by size of the gram, 0 for words
 	for _, c := range choices {
 		if len(c.fragments) == 0 {
 			x.always = append(x.always, c.rule)
@@ -189,30 +184,27 @@ func (x *bodyIndex) build(rules []rule) {
 	}
 }
 
-// choice is a rule with the fragments that may become its key.
 type choice struct {
 	rule      int32
 	fragments []fragment
 }
 
-// fragment is a part that every matching body contains.
 type fragment struct {
 	size int // bytes of a gram, 0 for a whole word
 	key  uint64
 }
 
-// rarest returns the fragment of the fewest patterns.
+// rarest returns the fragment that the fewest patterns have.
 func (c choice) rarest(usage map[fragment]int) fragment {
 	return slices.MinFunc(c.fragments, func(a, b fragment) int { return cmp.Compare(usage[a], usage[b]) })
 }
 
-// filing files a rule under a key.
 type filing struct {
 	key  uint64
 	rule int32
 }
 
-// newTable makes a table. The filings are in the order of the rules.
+// newTable needs filings in the order of the rules.
 func (x *bodyIndex) newTable(filings []filing) table {
 	if len(filings) == 0 {
 		return table{}
@@ -235,10 +227,10 @@ func (x *bodyIndex) newTable(filings []filing) table {
 	return t
 }
 
-// maxFragments bounds the fragments of a pattern, and with it the time to compile a set.
+// maxFragments bounds the fragments of a pattern, and so the time to compile a set.
 const maxFragments = 32
 
-// fragments returns the whole words of the pattern, or else its largest grams.
+// fragments returns the whole words of the pattern; without any, its largest grams.
 func (g *glob) fragments() []fragment {
 	if words := g.words(); len(words) > 0 {
 		return words
@@ -246,7 +238,7 @@ func (g *glob) fragments() []fragment {
 	return g.grams()
 }
 
-// words returns the words with a word boundary or an end of the pattern on both sides.
+// words returns the words without a wildcard next to them.
 func (g *glob) words() (list []fragment) {
 	for start := 0; start < len(g.pattern) && len(list) < maxFragments; {
 		end := start
@@ -265,7 +257,7 @@ func isWildcardAt(pattern string, at int) bool {
 	return at >= 0 && at < len(pattern) && (pattern[at] == '*' || pattern[at] == '?')
 }
 
-// grams returns some grams between wildcards, all of the same size.
+// grams returns some grams of one size, without wildcards.
 func (g *glob) grams() (list []fragment) {
 	parts := strings.FieldsFuncSeq(g.pattern, func(r rune) bool { return r == '*' || r == '?' })
 	size, total := 0, 0
@@ -291,7 +283,6 @@ func (g *glob) grams() (list []fragment) {
 	return list
 }
 
-// newGram returns the fragment of 1 to 4 bytes.
 func newGram(text string) fragment {
 	key := uint64(0)
 	for i := range len(text) {

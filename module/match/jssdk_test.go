@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// jsCase is what matrix-js-sdk is asked.
+// jsCase is the input for matrix-js-sdk.
 type jsCase struct {
 	Set         map[string]any `json:"set"`
 	Event       map[string]any `json:"event"`
@@ -29,7 +29,7 @@ type jsPower struct {
 	Notifications map[string]int64 `json:"notifications"`
 }
 
-// jsAnswer is what it answers.
+// jsAnswer is the output of matrix-js-sdk.
 type jsAnswer struct {
 	Rules   [][3]any  `json:"rules"`
 	Decides [2]string `json:"decides"`
@@ -39,7 +39,7 @@ func newJSCase(g generator) (jsCase, match.Facts) {
 	facts := g.facts()
 	c := jsCase{Set: g.set(), Event: g.event(), User: string(facts.User), DisplayName: facts.DisplayName, MemberCount: facts.Room.MemberCount}
 	if facts.Room.Power != nil {
-		facts.Room.Power.SenderCreator = false // which it has no notion of
+		facts.Room.Power.SenderCreator = false // unknown to matrix-js-sdk
 		c.Power = &jsPower{facts.Room.Power.Sender, facts.Room.Power.Notifications}
 	}
 	return c, facts
@@ -47,8 +47,8 @@ func newJSCase(g generator) (jsCase, match.Facts) {
 
 const jsFolder = "../../integration/jssdk"
 
-// askJSSDK has the cases evaluated by matrix-js-sdk, whose folder needs an "npm
-// ci" before. Without it the test is skipped; with REQUIRE_NODE=1 it fails.
+// askJSSDK needs "npm ci" in the folder of matrix-js-sdk. Without it, the test is
+// skipped, or fails with REQUIRE_NODE=1.
 func askJSSDK(t *testing.T, cases []jsCase) (answers []jsAnswer) {
 	t.Helper()
 	missing := ""
@@ -91,11 +91,10 @@ func askJSSDK(t *testing.T, cases []jsCase) (answers []jsAnswer) {
 	return answers
 }
 
-// TestRulesMatchAsInJSSDKButForItsQuirks compares the verdict about every rule
-// of thousands of sets with matrix-js-sdk's. Where they differ, the reference
-// with the quirks of matrix-js-sdk must agree with it: each is one that is
-// listed, with the text of the specification as the reason.
-func TestRulesMatchAsInJSSDKButForItsQuirks(t *testing.T) {
+// The test compares thousands of rule sets, rule by rule. Each difference must be a
+// listed quirk: the reference with the quirks of matrix-js-sdk must agree with
+// matrix-js-sdk.
+func TestJSSDKDiffersOnlyByKnownQuirks(t *testing.T) {
 	t.Parallel()
 	cases, facts := make([]jsCase, 3000), make([]match.Facts, 3000)
 	for i := range cases {
@@ -154,7 +153,7 @@ func ruleOf(set map[string]any, rule match.RuleExplanation) map[string]any {
 	return nil
 }
 
-// explain finds the quirks by which a rule differs.
+// explain finds the quirks that cause a different verdict.
 func (c *comparison) explain(r reference, kind string, rule map[string]any, theirs bool) {
 	c.t.Helper()
 	r.dialect = jsSDK
@@ -172,8 +171,8 @@ func (c *comparison) explain(r reference, kind string, rule map[string]any, thei
 	c.found["several"]++
 }
 
-// compareDecision holds that both take the first rule that matches, if the
-// event is not the user's own.
+// compareDecision checks that both choose the same rule, unless the event is the user's
+// own.
 func (c *comparison) compareDecision(e match.Explanation, answer jsAnswer, first int) {
 	c.t.Helper()
 	want := [2]string{}

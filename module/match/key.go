@@ -5,17 +5,15 @@ import (
 	"strings"
 )
 
-// key names a property of an event by its path.
 type key struct {
 	parts []string
 	slot  slot
 }
 
 // parseKey reads a path (Matrix specification, appendices, "Dot-separated property
-// paths"): a backslash escapes a dot or a backslash, and is literal otherwise.
+// paths"). A backslash escapes only a dot or a backslash; otherwise it is literal.
 func parseKey(path string) key { return newKey(splitPath(path)) }
 
-// newKey returns the key of a path.
 func newKey(parts []string) key {
 	for _, k := range wellKnown {
 		if slices.Equal(k.parts, parts) {
@@ -48,7 +46,7 @@ func splitPath(path string) []string {
 	return append(parts, string(part))
 }
 
-// slot is the number of a property that rules often use, 0 for any other.
+// slot numbers the properties that rules often use; 0 is any other property.
 type slot uint8
 
 const (
@@ -67,10 +65,9 @@ const (
 	slotRelType
 
 	slotCount
-	slotEvent = slotCount // of the event itself, which is no property
+	slotEvent = slotCount // stands for the event
 )
 
-// wellKnown has the keys of the slots.
 var wellKnown = newWellKnown([slotCount]string{
 	slotContent:        "content",
 	slotType:           "type",
@@ -94,7 +91,7 @@ func newWellKnown(paths [slotCount]string) (keys [slotCount]key) {
 	return keys
 }
 
-// slotOf returns the slot of a member, by its name and the slot of its object.
+// slotOf returns the slot of a member of the object with the slot parent.
 func slotOf(parent slot, name string) slot {
 	switch parent {
 	case slotEvent:

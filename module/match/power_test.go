@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-func TestPowerIsReadFromTheStateOfTheRoom(t *testing.T) {
+func TestReadPower(t *testing.T) {
 	t.Parallel()
 	const (
 		v1  = `{"type":"m.room.create","sender":"@other:example.org","content":{"creator":"@alice:example.org"}}`

@@ -7,9 +7,7 @@ import (
 	"testing"
 )
 
-// TestTheReadmeShowsTheExample holds each Go block of README.md against
-// example_test.go.
-func TestTheReadmeShowsTheExample(t *testing.T) {
+func TestReadmeShowsTheExample(t *testing.T) {
 	t.Parallel()
 	page, code := readFile(t, "README.md"), withoutIndent(readFile(t, "example_test.go"))
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(page, -1)
@@ -26,9 +24,7 @@ func TestTheReadmeShowsTheExample(t *testing.T) {
 	}
 }
 
-// TestTheReadmeShowsExplanationsAsTheyAre holds the lines of explanations in
-// README.md against the golden files.
-func TestTheReadmeShowsExplanationsAsTheyAre(t *testing.T) {
+func TestReadmeShowsRealExplanations(t *testing.T) {
 	t.Parallel()
 	golden := ""
 	for _, name := range []string{"keyword", "mention_of_all", "nothing_known", "own"} {

@@ -25,9 +25,7 @@ func readEvent(t testing.TB, text string) *match.Event {
 	return event
 }
 
-// TestRulesMatchAsTheReferenceDoes compares thousands of evaluations with the
-// reference.
-func TestRulesMatchAsTheReferenceDoes(t *testing.T) {
+func TestRulesAgreeWithTheReference(t *testing.T) {
 	t.Parallel()
 	found := map[pushrule.Kind]int{}
 	for seed := range uint64(1000) {

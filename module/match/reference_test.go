@@ -11,15 +11,14 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// reference evaluates push rules as the specification says it, sentence by
-// sentence, without regard to speed.
+// reference is a naive evaluator that follows the sentences of the specification.
 type reference struct {
 	event   map[string]any
 	facts   match.Facts
 	dialect dialect
 }
 
-// decode reads JSON with all digits of its numbers.
+// decode keeps all digits of numbers.
 func decode(text string) (v any) {
 	decoder := json.NewDecoder(strings.NewReader(text))
 	decoder.UseNumber()
@@ -29,7 +28,6 @@ func decode(text string) (v any) {
 	return v
 }
 
-// referenceRule is the first rule of a set that matches an event.
 func referenceRule(set, event string, facts match.Facts) (kind pushrule.Kind, id string) {
 	r := reference{event: decode(event).(map[string]any), facts: facts}
 	// "Homeservers MUST NOT notify the Push Gateway for events that the user
@@ -107,7 +105,7 @@ func (r reference) holds(c map[string]any) bool {
 		return false
 	case "contains_display_name":
 		body, isString := r.property("content.body").(string)
-		name := strings.NewReplacer("*", "\ue000", "?", "\ue001") // characters that no test has
+		name := strings.NewReplacer("*", "\ue000", "?", "\ue001") // characters that occur in no test
 		return isString && r.facts.DisplayName != "" &&
 			r.dialect.words(name.Replace(r.facts.DisplayName), name.Replace(body))
 	case "room_member_count":
@@ -121,7 +119,6 @@ func (r reference) holds(c map[string]any) bool {
 	return false
 }
 
-// missing stands for an absent value.
 type missing struct{}
 
 func member(object map[string]any, name string) any {
@@ -184,7 +181,6 @@ func referenceInteger(number json.Number) *big.Int {
 	return rational.Num()
 }
 
-// glob tries everything.
 func (d dialect) glob(pattern, value []rune) bool {
 	switch {
 	case len(pattern) == 0:

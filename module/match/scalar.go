@@ -8,14 +8,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// maxInteger is the largest integer of canonical JSON, 2^53-1; its negative is
-// the smallest (Matrix specification, appendices, "Canonical JSON").
+// maxInteger and its negative are the limits of integers (Matrix specification,
+// appendices, "Canonical JSON").
 const maxInteger = 1<<53 - 1
 
 type valueKind uint8
 
 const (
-	compound valueKind = iota // an object, or a number that canonical JSON does not have
+	compound valueKind = iota // an object, or a number that is invalid in canonical JSON
 	null
 	falsehood
 	truth
@@ -24,23 +24,20 @@ const (
 	array
 )
 
-// value is a property's value, for comparisons.
 type value struct {
 	kind   valueKind
 	number int64  // of an integer
 	text   string // of a string
 }
 
-// isScalar reports whether event_property_is and event_property_contains can compare
-// the value.
+// isScalar reports whether event_property_is and event_property_contains can compare v.
 func (v value) isScalar() bool { return v.kind != compound && v.kind != array }
 
-// compare is an order of values.
 func (v value) compare(w value) int {
 	return cmp.Or(cmp.Compare(v.kind, w.kind), cmp.Compare(v.number, w.number), strings.Compare(v.text, w.text))
 }
 
-// readScalar reads the next value, which is neither an object nor an array.
+// readScalar reads a value that is neither an object nor an array.
 func readScalar(w *strictjson.Walker) value {
 	switch w.Next() {
 	case '"':
@@ -58,7 +55,7 @@ func readScalar(w *strictjson.Walker) value {
 	return readNumber(w.Skip())
 }
 
-// readNumber reads a JSON number. An integer may have any notation, such as 1e2.
+// readNumber also reads integers in notations such as 1e2.
 func readNumber(number string) value {
 	digits, negative := strings.CutPrefix(number, "-")
 	n, ok := readShort(digits)
@@ -74,7 +71,6 @@ func readNumber(number string) value {
 	return value{kind: integer, number: n}
 }
 
-// readShort reads up to 16 digits.
 func readShort(digits string) (n int64, ok bool) {
 	if len(digits) > 16 {
 		return 0, false
@@ -89,8 +85,7 @@ func readShort(digits string) (n int64, ok bool) {
 	return n, true
 }
 
-// readScientific reads a number with a fraction, an exponent or many digits, if its
-// value is an integer of up to 16 digits.
+// readScientific reads an integer of up to 16 digits in any notation.
 func readScientific(number string) (n int64, ok bool) {
 	mantissa, exponent, scaled := number, "", false
 	if i := strings.IndexAny(number, "eE"); i >= 0 {

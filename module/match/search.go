@@ -5,14 +5,13 @@ import (
 	"unicode/utf8"
 )
 
-// search finds matches of segments in a text.
 type search struct {
 	text  string
-	body  *body // whose text it is, for its word boundaries; nil if there are none
+	body  *body // has the word boundaries; nil for other texts
 	meter *meter
 }
 
-// bounded says which ends of a match must be word boundaries.
+// bounded tells which ends of a match must be word boundaries.
 type bounded uint8
 
 const (
@@ -20,12 +19,11 @@ const (
 	endBounded
 )
 
-// maxTries bounds the places that are tried one by one, which is fast for common
-// searches. [search.scan] does the rest.
+// After maxTries near matches, [search.scan] takes over: single tries are fast for
+// common searches only.
 const maxTries = 16
 
-// firstPart is [search.first] for the text between two stars. An empty text matches
-// everywhere.
+// firstPart finds the text between two stars. An empty text matches everywhere.
 func (f *search) firstPart(part string, from int, bounds bounded) (end int) {
 	if part == "" {
 		return from
@@ -35,9 +33,8 @@ func (f *search) firstPart(part string, from int, bounds bounded) (end int) {
 	return f.first(&s, from, bounds)
 }
 
-// first returns the end of a segment's first match at or after from with the given
-// boundaries, or -1. All matches have the same length, so the first leaves the most text
-// for the next segments.
+// first returns the end of the first match at or after from, or -1. All matches have
+// the same length, so the first match leaves the most text for later segments.
 func (f *search) first(s *segment, from int, bounds bounded) (end int) {
 	at := from
 	for range maxTries {
@@ -65,17 +62,15 @@ func (f *search) first(s *segment, from int, bounds bounded) (end int) {
 	return f.scan(s, max(from, backRunes(f.text, at, s.before)), bounds)
 }
 
-// startsWell reports whether a match may start at a place.
 func (f *search) startsWell(start int, bounds bounded) bool {
 	return bounds&startBounded == 0 || f.body.isBoundary(start)
 }
 
-// endsWell reports whether a match may end at a place.
 func (f *search) endsWell(end int, bounds bounded) bool {
 	return bounds&endBounded == 0 || f.body.isBoundary(end)
 }
 
-// scan is first without tries: it reads each byte of the text once.
+// scan is slower than tries, but reads each byte once.
 func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	f.meter.spend(setupWork * (1 + len(s.text)/64))
 	if len(s.text) <= 64 {
@@ -84,13 +79,13 @@ func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 	return f.scanLong(s, from, bounds)
 }
 
-// scanShort is scan for a segment of up to 64 bytes, by the Shift-And algorithm: bit i
-// of the state is set if the first i+1 bytes of the segment match the text up to the
-// current byte. A ? takes the first byte of a character, and its bit stays set for the
-// other bytes.
+// scanShort uses the Shift-And algorithm for segments of up to 64 bytes: bit i of the
+// state is set if the first i+1 bytes of the segment match up to the current byte of
+// the text. A ? matches the first byte of a character; its bit stays set for the other
+// bytes.
 func (f *search) scanShort(s *segment, from int, bounds bounded) (end int) {
-	var has [256]uint64 // for each byte, where the segment has it
-	var gaps uint64     // where the segment has a ?
+	var has [256]uint64 // positions of each byte in the segment
+	var gaps uint64     // positions of ? in the segment
 	for i := range len(s.text) {
 		if c := s.text[i]; s.isGap(c) {
 			gaps |= 1 << i
@@ -124,15 +119,14 @@ func (f *search) scanShort(s *segment, from int, bounds bounded) (end int) {
 	return -1
 }
 
-// isCharacterEnd reports whether a place is between two characters.
 func (f *search) isCharacterEnd(at int) bool { return at == len(f.text) || utf8.RuneStart(f.text[at]) }
 
-// scanLong is scanShort with a state of several words. It computes only the words that
-// can have a set bit.
+// scanLong is scanShort with a state of several words. It computes only words that can
+// have a set bit.
 func (f *search) scanLong(s *segment, from int, bounds bounded) (end int) {
 	t := newLongTable(s)
 	n, last := len(t.state), uint64(1)<<((len(s.text)-1)%64)
-	low, high := n, -1 // the first and the last word with a bit
+	low, high := n, -1 // the first and the last word with a set bit
 	for at := from; at < len(f.text); at++ {
 		carry := uint64(0)
 		if utf8.RuneStart(f.text[at]) && f.startsWell(at, bounds) {
@@ -151,11 +145,11 @@ func (f *search) scanLong(s *segment, from int, bounds bounded) (end int) {
 	return -1
 }
 
-// longTable is the state and the tables of a scan for a segment of several words.
+// longTable is the state and the tables of scanLong.
 type longTable struct {
 	state []uint64
-	gaps  []uint64 // where the segment has a ?
-	has   []uint64 // for each byte, where the segment has it, or a ? that takes it
+	gaps  []uint64 // positions of ? in the segment
+	has   []uint64 // for each byte, where the segment has it or a ? for it
 }
 
 func newLongTable(s *segment) *longTable {
@@ -178,7 +172,7 @@ func newLongTable(s *segment) *longTable {
 	return t
 }
 
-// step reads a byte and computes state[first:behind]. It returns the first and the last
+// step reads a byte, computes state[first:behind], and returns the first and the last
 // word with a set bit.
 func (t *longTable) step(c byte, carry uint64, first, behind int) (low, high int) {
 	low, high = len(t.state), -1

@@ -5,26 +5,24 @@ import (
 	"unicode/utf8"
 )
 
-// body is content.body, folded and split into words (Matrix specification, "Push Rules",
-// "Conditions": words consist of [A-Z], [a-z], [0-9] and _; every other character is a
-// boundary).
+// body is content.body, folded and split into words. Words consist of [A-Z], [a-z],
+// [0-9] and _ (Matrix specification, "Push Rules", "Conditions").
 type body struct {
 	folded string
-	words  []uint64 // their hashes, in order
+	words  []uint64 // hashes, in order
 
-	// lookalikes has a bit for each place in folded, set for the long s and the Kelvin
-	// sign: folding turns them into letters, but they are word boundaries. It is nil for a
-	// body without them.
+	// lookalikes has a bit for each byte of folded. It is set for the long s and the
+	// Kelvin sign: they fold to letters but are word boundaries. It is nil without
+	// such characters.
 	lookalikes []uint64
 }
 
-// seed makes hashes unpredictable, so that attackers cannot choose words that collide.
+// seed is random, so that attackers cannot choose words that collide.
 var seed = maphash.MakeSeed()
 
-// wordHash returns the hash of a folded word.
 func wordHash(word string) uint64 { return maphash.String(seed, word) }
 
-// wordBytes is true for the bytes of words.
+// wordBytes is true for bytes that words consist of.
 var wordBytes = newWordBytes()
 
 func newWordBytes() (table [256]bool) {
@@ -34,12 +32,12 @@ func newWordBytes() (table [256]bool) {
 	return table
 }
 
-// readBody folds and splits a body. A folded text is never longer.
+// readBody relies on folding: a folded text is never longer.
 func readBody(text string) body {
 	b := body{words: make([]uint64, 0, len(text)/4+2)}
 	folded := make([]byte, len(text))
-	end := 0   // of what is folded
-	start := 0 // of the word that is being read, in folded
+	end := 0   // of the folded text
+	start := 0 // of the current word, in folded
 	for i := 0; i < len(text); {
 		c := text[i]
 		if wordBytes[c] {
@@ -77,8 +75,8 @@ func (b *body) markLookalike(at, length int) {
 	b.lookalikes[at/64] |= 1 << (at % 64)
 }
 
-// isBoundary reports whether a match may start or end at a place: at an end of the body,
-// and before or after a character that is a word boundary.
+// isBoundary reports whether a match may start or end at a position: at an end of the
+// body, or next to a character that is not part of a word.
 func (b *body) isBoundary(at int) bool {
 	return at == 0 || at == len(b.folded) || !b.isWord(at-1) || !b.isWord(at)
 }

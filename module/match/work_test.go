@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// workOf returns the work of comparing a pattern with a body.
 func workOf(pattern string, b *body) int {
 	g, m := newGlob(pattern), unlimited()
 	before := m.left
@@ -19,10 +18,8 @@ func workOf(pattern string, b *body) int {
 	return before - m.left
 }
 
-// TestPatternsTakeLinearWork compares patterns with bodies in which many places
-// nearly match: the work is at most a constant for each byte of the body, a
-// constant for each byte of the pattern, and for a segment of more than 64
-// bytes as many times the body.
+// The bodies have many near matches. The work must be linear in the body and the
+// pattern; a segment of more than 64 bytes may cost more for each byte of the body.
 func TestPatternsTakeLinearWork(t *testing.T) {
 	t.Parallel()
 	random := rand.New(rand.NewPCG(3, 4))
@@ -55,30 +52,30 @@ func TestPatternsTakeLinearWork(t *testing.T) {
 	}
 }
 
-// dearCase is a set of rules that is slow on an event.
-type dearCase struct {
+// slowCase is a set of rules that is slow on an event.
+type slowCase struct {
 	name  string
 	rules []string
 	event string
 	facts Facts
 }
 
-// dearRules writes n rules, whose members are more of their JSON.
-func dearRules(n int, members string) (rules []string) {
+// slowRules writes n rules; members is JSON to add.
+func slowRules(n int, members string) (rules []string) {
 	for i := range n {
 		rules = append(rules, fmt.Sprintf(`{"rule_id":"r%d","default":false,"enabled":true,"actions":[],%s}`, i, members))
 	}
 	return rules
 }
 
-// dearCases spend their work in different ways. The test compares them with the
-// first.
-func dearCases() []dearCase {
+// The cases spend their work in different ways. The test compares them with the first
+// case.
+func slowCases() []slowCase {
 	const size = 59 << 10
 	body := func(text string) string { return `{"content":{"body":` + quote(text) + `}}` }
-	keyword := func(n int, pattern string) []string { return dearRules(n, `"pattern":`+quote(pattern)) }
+	keyword := func(n int, pattern string) []string { return slowRules(n, `"pattern":`+quote(pattern)) }
 	about := func(n int, key, pattern string) []string {
-		return dearRules(n, fmt.Sprintf(`"conditions":[{"kind":"event_match","key":%s,"pattern":%s}]`, quote(key), quote(pattern)))
+		return slowRules(n, fmt.Sprintf(`"conditions":[{"kind":"event_match","key":%s,"pattern":%s}]`, quote(key), quote(pattern)))
 	}
 	valued := func(text string) string { return `{"content":{"x":` + quote(text) + `}}` }
 	as, kanji := strings.Repeat("a", size), strings.Repeat("日", 300)
@@ -90,7 +87,7 @@ func dearCases() []dearCase {
 		fmt.Fprintf(&members, `,%q:0`, word)
 		globs = append(globs, keyword(1, "*"+word+"?x*")...)
 	}
-	return []dearCase{
+	return []slowCase{
 		{"a plain scan", keyword(100, "*a?b*"), body(as), Facts{}},
 		{"a short segment with a gap", keyword(100, strings.Repeat("a", 60)+"?b*zz"), body(as), Facts{}},
 		{"a long segment with a gap", keyword(100, strings.Repeat("a", 900)+"?b*zz"), body(as), Facts{}},
@@ -107,13 +104,12 @@ func dearCases() []dearCase {
 		{"an exact value", about(200, "content.x", kanji+"b"), valued(kanji), Facts{}},
 		{"deep keys", about(50, "content"+strings.Repeat(".a", 400), "x"), `{"content":` + strings.Repeat(`{"a":`, 401) + `0` + strings.Repeat(`}`, 401) + `}`, Facts{}},
 		{"keys in an event of many", about(500, "content.y.x", "x"), `{"content":{"x":0` + members.String() + `}}`, Facts{}},
-		{"a long display name", dearRules(1, `"conditions":[{"kind":"contains_display_name"}]`), body(as), Facts{DisplayName: as[:size/2] + "b"}},
+		{"a long display name", slowRules(1, `"conditions":[{"kind":"contains_display_name"}]`), body(as), Facts{DisplayName: as[:size/2] + "b"}},
 	}
 }
 
-// timePerUnit returns how long a unit of work takes, at least, when the rules are
-// evaluated for the first time.
-func (d *dearCase) timePerUnit(t *testing.T) float64 {
+// timePerUnit returns the least time of a unit of work, measured on a first evaluation.
+func (d *slowCase) timePerUnit(t *testing.T) float64 {
 	t.Helper()
 	kind := pushrule.Content
 	if strings.Contains(d.rules[0], `"conditions"`) {
@@ -140,11 +136,11 @@ func (d *dearCase) timePerUnit(t *testing.T) float64 {
 	return least
 }
 
-// TestAllWorkIsPaidFor compares the time that a unit of work takes. Fast machine
-// code takes less.
-func TestAllWorkIsPaidFor(t *testing.T) {
+// The test compares the time of a unit of work with the first case. A faster unit is no
+// error.
+func TestWorkUnitsTakeSimilarTime(t *testing.T) {
 	const limit = 3
-	cases := dearCases()
+	cases := slowCases()
 	for i := range cases {
 		usual := cases[0].timePerUnit(t)
 		got := cases[i].timePerUnit(t)
