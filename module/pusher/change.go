@@ -37,7 +37,7 @@ func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	var deletes bool
 	others := form.others()
 	var seen []string
-	var wrongShape error // of a member that a deletion ignores
+	var wrongShape error // the error of a member that a deletion ignores
 	path := r.Path()
 	err := r.Object(func(name string) (err error) {
 		seen = append(seen, name)

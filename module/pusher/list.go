@@ -121,7 +121,7 @@ func (l *List) AppendJSON(dst []byte) []byte {
 // Size is the size of a user's pushers.
 type Size struct {
 	Pushers int // number of pushers
-	Bytes   int // of their stored forms, names of fields included
+	Bytes   int // bytes of their stored forms with the names of fields
 }
 
 // Size returns the size of the list and of the others; see [List.WithOthers]. Escapes can

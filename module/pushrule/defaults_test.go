@@ -85,7 +85,7 @@ func TestServerDefaultEqualsTheSpecificationsDefinitions(t *testing.T) {
 	}
 }
 
-func TestServerDefaultIsMadeAnewForEachUser(t *testing.T) {
+func TestServerDefaultSharesNothingBetweenUsers(t *testing.T) {
 	first := pushrule.ServerDefault("@alice:example.org")
 	want := encode(&first)
 	other := pushrule.ServerDefault("@bob:example.org")
@@ -102,7 +102,7 @@ func TestServerDefaultIsMadeAnewForEachUser(t *testing.T) {
 	}
 }
 
-func TestExactlyTheThreeLegacyIDsAreLegacy(t *testing.T) {
+func TestIsLegacy(t *testing.T) {
 	legacy := []string{".m.rule.contains_display_name", ".m.rule.roomnotif", ".m.rule.contains_user_name"}
 	for _, id := range legacy {
 		if !pushrule.IsLegacy(id) {
@@ -128,9 +128,9 @@ func TestExactlyTheThreeLegacyIDsAreLegacy(t *testing.T) {
 // mergeCase is a stored set, and what the merge of the defaults makes of it.
 type mergeCase struct {
 	stored string
-	order  map[pushrule.Kind]string // of the kinds that are not as in the defaults
+	order  map[pushrule.Kind]string // of kinds that differ from the defaults
 	rules  map[string]string        // override rules by id, as they must be
-	kept   string                   // must be in the result as it is
+	kept   string                   // a text that the result must contain
 }
 
 func mergeCases(fresh pushrule.Ruleset) map[string]mergeCase {
@@ -197,7 +197,7 @@ func mergeCases(fresh pushrule.Ruleset) map[string]mergeCase {
 	}
 }
 
-func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
+func TestMergeDefaultsKeepsUserSettings(t *testing.T) {
 	fresh := pushrule.ServerDefault("@alice:example.org")
 	for name, test := range mergeCases(fresh) {
 		t.Run(name, func(t *testing.T) {
@@ -240,7 +240,7 @@ func TestMergeDefaultsKeepsWhatBelongsToTheUser(t *testing.T) {
 	}
 }
 
-func TestAHostsDefaultRulesStandWhereItWantsThem(t *testing.T) {
+func TestHostDefaultRulesHaveTheirPlaces(t *testing.T) {
 	type list = []pushrule.DefaultRule
 	rule := func(kind pushrule.Kind, id, before string) pushrule.DefaultRule {
 		r := pushrule.DefaultRule{Kind: kind, ID: id, Before: before}
@@ -283,21 +283,21 @@ func TestAHostsDefaultRulesStandWhereItWantsThem(t *testing.T) {
 	}
 }
 
-func TestAHostsDefaultRuleAboveAllButTheMaster(t *testing.T) {
+func TestHostDefaultRuleBelowTheMasterRule(t *testing.T) {
 	s := hostTable()
 	if got := idsOf(&s, pushrule.Override); !strings.HasPrefix(got, ".m.rule.master .host.override .m.rule.suppress_notices ") {
 		t.Errorf("got %s", got)
 	}
 }
 
-func TestTheZeroDefaultsAreTheSpecifications(t *testing.T) {
+func TestZeroDefaultsEqualTheSpecification(t *testing.T) {
 	s, specified := pushrule.Defaults{}.For(modelUser), pushrule.ServerDefault(modelUser)
 	if encode(&s) != encode(&specified) {
 		t.Errorf("got %s", encode(&s))
 	}
 }
 
-func TestAHostsDefaultRuleIsWrittenWithAllThatItSays(t *testing.T) {
+func TestHostDefaultRuleIsWrittenCompletely(t *testing.T) {
 	for want, rule := range map[string]pushrule.DefaultRule{
 		`{"rule_id":".a","default":true,"enabled":true,"conditions":[{"kind":"x","n":1e400}, {"kind":""}],"actions":["notify",{"set_tweak":"sound","value":0.10}]}`: {
 			Kind: pushrule.Override, ID: ".a",
@@ -322,7 +322,7 @@ func TestAHostsDefaultRuleIsWrittenWithAllThatItSays(t *testing.T) {
 	}
 }
 
-func TestDefaultRulesThatNoTableTakes(t *testing.T) {
+func TestInvalidDefaultRulesAreRefused(t *testing.T) {
 	override := func(r pushrule.DefaultRule) pushrule.DefaultRule {
 		r.Kind, r.ID = pushrule.Override, ".a"
 		return r
@@ -395,7 +395,7 @@ func TestDefaultRulesThatNoTableTakes(t *testing.T) {
 	}
 }
 
-func TestEachFaultyDefaultRuleIsNamed(t *testing.T) {
+func TestErrorNamesEachFaultyDefaultRule(t *testing.T) {
 	const want = "default rule \"a\": want an id of a dot and what other rule ids may have\n" +
 		"default rule \".c\": kind is \"x\", want one of [\"override\" \"content\" \"room\" \"sender\" \"underride\"]"
 	_, err := pushrule.NewDefaults(nil,
@@ -408,7 +408,7 @@ func TestEachFaultyDefaultRuleIsNamed(t *testing.T) {
 	}
 }
 
-func TestATableSharesNothingWithItsHost(t *testing.T) {
+func TestTableCopiesTheHostsRules(t *testing.T) {
 	actions, conditions := []pushrule.Action{`"x"`}, []pushrule.Condition{`{"kind":"x"}`}
 	extra := []pushrule.DefaultRule{{Kind: pushrule.Override, ID: ".a", Actions: actions, Conditions: conditions}}
 	defaults, err := pushrule.NewDefaults(nil, extra...)
@@ -425,7 +425,7 @@ func TestATableSharesNothingWithItsHost(t *testing.T) {
 	}
 }
 
-func TestAHostsDefaultRuleIsLikeTheSpecifications(t *testing.T) {
+func TestHostDefaultRulesBehaveLikeTheSpecifications(t *testing.T) {
 	const id = ".host.override"
 	table := hostTable()
 	s := table
@@ -462,13 +462,13 @@ func TestAHostsDefaultRuleIsLikeTheSpecifications(t *testing.T) {
 	}
 }
 
-func TestASetIsCurrentOnlyIfAMergeLeavesItsRules(t *testing.T) {
+func TestIsCurrentIfAMergeChangesNoRule(t *testing.T) {
 	fresh := pushrule.ServerDefault(modelUser)
 	current := encode(&fresh)
 	const tombstone = `{"rule_id":".m.rule.tombstone","default":true,"enabled":true,`
 	const user = `{"rule_id":"A","default":false,"enabled":true,"conditions":[],"actions":[]}`
 	for name, test := range map[string]struct {
-		old, new string // what differs from the defaults
+		old, new string // replaces a text of the defaults
 		want     bool
 	}{
 		"the defaults":          {"", "", true},
@@ -493,7 +493,7 @@ func TestASetIsCurrentOnlyIfAMergeLeavesItsRules(t *testing.T) {
 	}
 }
 
-func TestAMergeBringsADefaultsPatternToTheTable(t *testing.T) {
+func TestMergeRestoresTheDefaultPattern(t *testing.T) {
 	table := hostTable()
 	s := mustRead(t, strings.Replace(encode(&table), `"pattern":"word"`, `"pattern":"Word"`, 1))
 	if s.IsCurrent(table) {
@@ -504,7 +504,7 @@ func TestAMergeBringsADefaultsPatternToTheTable(t *testing.T) {
 	}
 }
 
-func TestASecondMergeChangesNothing(t *testing.T) {
+func TestSecondMergeChangesNothing(t *testing.T) {
 	tables := []pushrule.Ruleset{pushrule.ServerDefault(modelUser), hostTable(), pushrule.ServerDefault("@bob:example.org"), tableOf(t, pushrule.Polls)}
 	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
 		s := drawDamaged(t, d)

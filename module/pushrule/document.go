@@ -19,7 +19,7 @@ import (
 type document struct {
 	text      string
 	canonical bool
-	legacy    bool // it has, or had, a rule that [IsLegacy] names: to search a set of a megabyte takes longer than to serve it
+	legacy    bool // may have a legacy rule; see [IsLegacy]. A search of a large set takes longer than serving it
 }
 
 // emptySet is the JSON of the zero Ruleset.

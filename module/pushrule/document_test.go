@@ -14,7 +14,7 @@ func withRules(kind Kind, rules ...string) string {
 
 const rest = `"default":false,"enabled":true,"actions":[]`
 
-func TestOnlyWhatTheServiceWritesIsCanonical(t *testing.T) {
+func TestOnlyTextOfTheServiceIsCanonical(t *testing.T) {
 	t.Parallel()
 	defaults := ServerDefault(mxid.UserID("@alice:example.org"))
 	for name, test := range map[string]struct {
@@ -57,7 +57,7 @@ func TestOnlyWhatTheServiceWritesIsCanonical(t *testing.T) {
 }
 
 // What another writer has stored is found where it is, and stays there.
-func TestTheWordsOfTheFormatMayStandAnywhere(t *testing.T) {
+func TestRulesAreFoundInMisleadingText(t *testing.T) {
 	t.Parallel()
 	const mine = `{"rule_id":"b","default":false,"enabled":true,"actions":[]}`
 	for name, text := range map[string]string{
@@ -103,7 +103,7 @@ func TestTheWordsOfTheFormatMayStandAnywhere(t *testing.T) {
 
 // In any canonical set, whatever has been done to it, a rule that is searched for
 // is the one that is met on a walk.
-func TestACanonicalSetIsOne(t *testing.T) {
+func TestSearchFindsTheParsedRules(t *testing.T) {
 	t.Parallel()
 	ids := []string{"a", "ab", "é🙂", "rule_id", `"`, `\`, "room", `room":[`, `{"rule_id":"a`, "b", "\u0000"}
 	texts := []string{

@@ -11,7 +11,7 @@ type Draft struct {
 	Actions    []Action    // required; may be empty
 	Conditions []Condition // of override and underride rules
 	Pattern    string      // of content rules, which need one
-	Extra      []Member    // everything else that was submitted
+	Extra      []Member    // all other submitted members
 
 	has struct{ actions, pattern bool }
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-func TestADraftBecomesARule(t *testing.T) {
+func TestDraftBecomesARule(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind  pushrule.Kind
 		draft string
@@ -64,7 +64,7 @@ func TestADraftBecomesARule(t *testing.T) {
 	}
 }
 
-func TestAReplacedRuleKeepsEnabledAndNothingElse(t *testing.T) {
+func TestReplacedRuleKeepsOnlyEnabled(t *testing.T) {
 	const stored = `{"override":[{"rule_id":"A","default":false,"enabled":STATE,"conditions":[{"kind":"old"}],"actions":["old"],"x.old":1}]}`
 	for name, test := range map[string]struct{ was, draft, want string }{
 		"enabled, unsaid":      {"true", `{"actions":[]}`, "true"},
@@ -90,7 +90,7 @@ func TestAReplacedRuleKeepsEnabledAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestARuleOfEachKindKeepsEnabledWhereverItIsPut(t *testing.T) {
+func TestMovedRulesKeepEnabled(t *testing.T) {
 	for _, kind := range pushrule.Kinds() {
 		for at, want := range map[pushrule.Position]string{{}: "A B C", {Before: "A"}: "C A B"} {
 			s := setOf(t, kind, "A B C")
@@ -107,12 +107,12 @@ func TestARuleOfEachKindKeepsEnabledWhereverItIsPut(t *testing.T) {
 	}
 }
 
-func TestASubmittedRuleWithAFaultNamesTheField(t *testing.T) {
+func TestErrorNamesTheFieldOfASubmittedRule(t *testing.T) {
 	for name, test := range map[string]struct {
 		kind  pushrule.Kind
 		rule  string
-		field string // of the rule, the path's end
-		want  string // what follows the field, or the whole text where field is empty
+		field string // end of the path
+		want  string // text after the field; the whole text if field is empty
 		fault string
 	}{
 		"no actions":            {pushrule.Room, `{}`, "actions", "Missing parameter: @", "missing_param"},
@@ -173,7 +173,7 @@ func TestASubmittedRuleWithAFaultNamesTheField(t *testing.T) {
 	}
 }
 
-func TestConditionsHaveWhatTheSpecificationRequires(t *testing.T) {
+func TestConditionsNeedRequiredMembers(t *testing.T) {
 	const prefix = "conditions[1]."
 	none := ""
 	notString := func(name string) string { return "bad_json: " + prefix + name + " must be a string" }
@@ -229,7 +229,7 @@ func TestConditionsHaveWhatTheSpecificationRequires(t *testing.T) {
 	}
 }
 
-func TestADuplicateWithinAListIsNamedLikeAnyOtherPlace(t *testing.T) {
+func TestErrorNamesADuplicateInAList(t *testing.T) {
 	const rule = `{"actions":["notify",{"value":1,"value":2}]}`
 	_, err := pushrule.ReadDraft(strictjson.NewReader(rule), pushrule.Room)
 	if want := "bad_json: Key given twice: actions[1].value"; describe(err) != want {
@@ -237,7 +237,7 @@ func TestADuplicateWithinAListIsNamedLikeAnyOtherPlace(t *testing.T) {
 	}
 }
 
-func TestASubmittedRuleThatIsNoJSONIsRefused(t *testing.T) {
+func TestInvalidJSONIsRefused(t *testing.T) {
 	for name, rule := range map[string]string{
 		"nothing":                         ``,
 		"cut within the actions":          `{"actions":["notify"`,
@@ -273,7 +273,7 @@ func TestReadActionsNeverReturnsNil(t *testing.T) {
 	}
 }
 
-func TestMembersBesideOthersMakeADraft(t *testing.T) {
+func TestReadMemberMakesADraft(t *testing.T) {
 	var d pushrule.Draft
 	r := strictjson.NewReader(`{"actions":[1],"pattern":"x"}`)
 	err := r.Object(func(name string) error {
@@ -290,7 +290,7 @@ func TestMembersBesideOthersMakeADraft(t *testing.T) {
 	}
 }
 
-func TestActionsAndConditionsMarshalAsTheyAre(t *testing.T) {
+func TestActionsAndConditionsMarshalUnchanged(t *testing.T) {
 	for text, value := range map[string]interface{ MarshalJSON() ([]byte, error) }{
 		`{"n":1e400}`: pushrule.Action(`{"n":1e400}`),
 		`{"n": 0.10}`: pushrule.Condition(`{"n": 0.10}`),

@@ -61,7 +61,7 @@ func TestDeleteRemovesEveryRuleOfAnID(t *testing.T) {
 	}
 }
 
-func TestADeletedRuleStartsAnew(t *testing.T) {
+func TestDeletedRuleLosesItsSettings(t *testing.T) {
 	s := setOf(t, pushrule.Room, "A")
 	steps := []error{
 		s.SetEnabled(pushrule.Room, "A", false),
@@ -84,7 +84,7 @@ func TestSetEnabledAndSetActionsChangeOneFieldOfAnyRule(t *testing.T) {
 		edit     edit
 		kind     pushrule.Kind
 		id       string
-		old, new string // what changes in the stored text
+		old, new string // replaces a stored text
 		want     error
 	}{
 		"disable a user's rule":  {disable, pushrule.Override, "A", `"A","default":false,"enabled":true,"c`, `"A","default":false,"enabled":false,"c`, nil},
@@ -119,7 +119,7 @@ func TestSetEnabledAndSetActionsChangeOneFieldOfAnyRule(t *testing.T) {
 	}
 }
 
-func TestSetActionsKeepsItsOwnList(t *testing.T) {
+func TestSetActionsCopiesTheList(t *testing.T) {
 	s := setOf(t, pushrule.Room, "A")
 	actions := []pushrule.Action{`"notify"`}
 	if err := s.SetActions(pushrule.Room, "A", actions); err != nil {
@@ -131,9 +131,9 @@ func TestSetActionsKeepsItsOwnList(t *testing.T) {
 	}
 }
 
-func TestListCannotBeAppendedInto(t *testing.T) {
+func TestAppendToListDoesNotChangeTheSet(t *testing.T) {
 	s := setOf(t, pushrule.Room, "A B C")
-	if err := s.Delete(pushrule.Room, "C"); err != nil { // leaves room behind the list
+	if err := s.Delete(pushrule.Room, "C"); err != nil { // leaves spare capacity
 		t.Fatal(err)
 	}
 	a := append(s.List(pushrule.Room), pushrule.Rule{ID: "X"})

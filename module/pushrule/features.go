@@ -13,9 +13,9 @@ import (
 type Feature struct {
 	Name           string            // for flags and errors
 	Flag           string            // the member of unstable_features in GET /versions; empty if the proposal names none
-	Rules          []DefaultRule     // with the ids that clients use today, which are unstable
-	StableIDs      map[string]string // the ids that the proposal gives to the rules, by those in Rules
-	ConditionKinds []string          // kinds of condition that the specification does not have
+	Rules          []DefaultRule     // with the unstable ids that clients use today
+	StableIDs      map[string]string // stable ids of the proposal, by the ids in Rules
+	ConditionKinds []string          // kinds of condition that the specification lacks
 }
 
 // Polls notifies of the start and the end of a poll as of a message, and not of

@@ -21,7 +21,7 @@ func tableOf(t testing.TB, features ...pushrule.Feature) pushrule.Ruleset {
 }
 
 // The golden files have a line for each rule, so that the place of a rule shows.
-func TestAFeaturesRulesAndTheirPlaces(t *testing.T) {
+func TestFeatureRulesHaveTheirPlaces(t *testing.T) {
 	sets := map[string]pushrule.Ruleset{"all": tableOf(t, pushrule.Features()...)}
 	for _, feature := range pushrule.Features() {
 		sets[feature.Name] = tableOf(t, feature)
@@ -52,7 +52,7 @@ func TestAFeaturesRulesAndTheirPlaces(t *testing.T) {
 	}
 }
 
-func TestTheOrderOfFeaturesDoesNotMatter(t *testing.T) {
+func TestOrderOfFeaturesDoesNotMatter(t *testing.T) {
 	features := pushrule.Features()
 	want := tableOf(t, features...)
 	slices.Reverse(features)
@@ -75,7 +75,7 @@ func TestEachRuleOfAFeatureHasAStableID(t *testing.T) {
 }
 
 // Complement has the same cases in tests/msc3930.
-func TestPollRulesAsComplementWantsThem(t *testing.T) {
+func TestPollRulesPassTheCasesOfComplement(t *testing.T) {
 	const prefix = ".org.matrix.msc3930.rule."
 	const loud, count = `"notify",{"set_tweak":"sound","value":"default"}`, `{"kind":"room_member_count","is":"2"}`
 	ofType := func(name string) string {
@@ -105,7 +105,7 @@ func TestPollRulesAsComplementWantsThem(t *testing.T) {
 	}
 }
 
-func TestFeaturesThatNoTableTakes(t *testing.T) {
+func TestInvalidFeaturesAreRefused(t *testing.T) {
 	const start = ".org.matrix.msc3930.rule.poll_start"
 	own := pushrule.DefaultRule{Kind: pushrule.Underride, ID: start}
 	for name, test := range map[string]struct {
@@ -167,7 +167,7 @@ func chosenPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
 	return table
 }
 
-func TestChoicesSurviveAFeatureThatIsOffForAWhile(t *testing.T) {
+func TestChoicesSurviveADisabledFeature(t *testing.T) {
 	on, off := tableOf(t, pushrule.Polls), tableOf(t)
 	s := chosenPolls(t, on)
 	want := encode(&s)
@@ -201,14 +201,14 @@ func TestChoicesSurviveAFeatureThatIsOffForAWhile(t *testing.T) {
 	}
 }
 
-func TestASetWithoutChoicesIsTheDefaultsWhenAFeatureIsOff(t *testing.T) {
+func TestDisabledFeatureWithoutChoicesLeavesTheDefaults(t *testing.T) {
 	s, off := tableOf(t, pushrule.Features()...), tableOf(t)
 	if s.MergeDefaults(off); encode(&s) != encode(&off) {
 		t.Errorf("got %s", encode(&s))
 	}
 }
 
-func TestAMemberOfChoicesThatCannotBeReadIsLeftAlone(t *testing.T) {
+func TestUnreadableChoicesStayUnchanged(t *testing.T) {
 	off := tableOf(t)
 	for _, value := range []string{`7`, `{}`, `[{}]`, `[{"rule_id":".org.matrix.msc3930.rule.poll_end"}]`} {
 		text := strings.TrimSuffix(encode(&off), "}") + `,"org.pushfx.features_off":` + value + `}`

@@ -63,7 +63,7 @@ func FuzzRead(f *testing.F) {
 				return nil
 			},
 			"copy": func(s *pushrule.Ruleset) error {
-				_ = s.CopyRoomRules("!old:hs", "\u2028\"") // fails where an id of the set is unfit
+				_ = s.CopyRoomRules("!old:hs", "\u2028\"") // fails if an id of the set is invalid
 				return nil
 			},
 		} {

@@ -66,7 +66,7 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	for n, kind := range Kinds() {
 		l[n] = i.defaults(kind)
 	}
-	for n, kind := range Kinds() { // when all defaults have found room
+	for n, kind := range Kinds() { // after all defaults have their space
 		own := i.ownRules(kind)
 		at := indexOf(l[n], masterID) + 1
 		l[n] = slices.Insert(l[n], at, own...)

@@ -95,7 +95,7 @@ func TestImportTakesTheSettingsOfLegacyRules(t *testing.T) {
 	}
 }
 
-func TestImportKeepsWhatTheUserChoseOfDefaultRules(t *testing.T) {
+func TestImportKeepsSettingsOfDefaultRules(t *testing.T) {
 	t.Parallel()
 	got := importRules(t, content(
 		`"override":[`+old(".m.rule.master", `"enabled":true,"actions":["dont_notify"],"conditions":[]`)+`,`+
@@ -145,7 +145,7 @@ func TestImportKeepsUsersOwnRulesInTheirOrder(t *testing.T) {
 	}
 }
 
-func TestImportNamesWhatItRefusesAndTakesTheRest(t *testing.T) {
+func TestImportReportsRefusedRules(t *testing.T) {
 	t.Parallel()
 	limits := DefaultLimits()
 	limits.MaxRuleIDBytes, limits.MaxPatternBytes, limits.MaxActions, limits.MaxConditions = 10, 10, 2, 2
@@ -234,7 +234,7 @@ func TestImportFillsASetUpToItsLimits(t *testing.T) {
 	}
 }
 
-func TestImportRefusesWhatIsNoContent(t *testing.T) {
+func TestImportRefusesInvalidContent(t *testing.T) {
 	t.Parallel()
 	for _, text := range []string{
 		``, `x`, `null`, `[]`, `7`, `{}`, `{"global":null}`, `{"global":[]}`, `{"global":{}`, `{"global":{}} x`, `{"GLOBAL":{}}`,

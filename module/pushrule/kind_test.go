@@ -6,7 +6,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func TestKindsKnowWhatTheirRulesHave(t *testing.T) {
+func TestKindsHaveConditionsOrPattern(t *testing.T) {
 	type traits struct{ valid, conditions, pattern bool }
 	want := map[pushrule.Kind]traits{
 		"override":  {true, true, false},
@@ -26,7 +26,7 @@ func TestKindsKnowWhatTheirRulesHave(t *testing.T) {
 	}
 }
 
-func TestKindsStandInTheOrderOfEvaluation(t *testing.T) {
+func TestKindsAreInOrderOfEvaluation(t *testing.T) {
 	if want := [...]pushrule.Kind{"override", "content", "room", "sender", "underride"}; pushrule.Kinds() != want {
 		t.Errorf("got %v, want %v", pushrule.Kinds(), want)
 	}

@@ -82,7 +82,7 @@ func (l Limits) CheckSet(before, after Ruleset) error {
 }
 
 func (l Limits) checkCount(before, after Ruleset) error {
-	if len(after.JSON())/leastRule <= l.MaxRules { // without counting
+	if len(after.JSON())/leastRule <= l.MaxRules { // saves counting
 		return nil
 	}
 	if n := after.Len(); n > l.MaxRules && n > before.Len() {

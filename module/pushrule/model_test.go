@@ -77,7 +77,7 @@ func (m model) put(kind pushrule.Kind, id string, d pushrule.Draft, at pushrule.
 		return pushrule.ErrAnchorNotFound
 	}
 	if at.Before != "" && at.After != "" {
-		for _, rule := range m[kind] { // the first of the two that is met stands above
+		for _, rule := range m[kind] { // the first match is the upper rule
 			if rule.id == at.Before {
 				return pushrule.ErrAnchorOrder
 			}
@@ -95,7 +95,7 @@ func (m model) put(kind pushrule.Kind, id string, d pushrule.Draft, at pushrule.
 	if d.Enabled != nil {
 		rule.enabled = *d.Enabled
 	}
-	above, below := at.Before, at.After // what the rule goes directly above or below
+	above, below := at.Before, at.After // the rule goes directly above or below these
 	if above != "" {
 		below = ""
 	}
@@ -152,7 +152,7 @@ func (m model) mergeDefaults(fresh pushrule.Ruleset) {
 				table[i].enabled, table[i].actions, table[i].rest = old.enabled, old.actions, old.rest
 			}
 		}
-		m[kind] = append(m[kind], table...) // the stored ones are still above and go below
+		m[kind] = append(m[kind], table...) // a loop below removes the stored defaults
 	}
 	for _, kind := range pushrule.Kinds() {
 		var master, users, defaults []modelRule
@@ -397,7 +397,7 @@ func checkInvariants(t testing.TB, s *pushrule.Ruleset) {
 	}
 }
 
-func TestAnySequenceOfEditsDoesWhatTheModelSays(t *testing.T) {
+func TestEditsAgreeWithTheModel(t *testing.T) {
 	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
 		number := func() uint8 { return uint8(d.Uint32()) }
 		edits := pushrule.DrawList(d, 1, 24, func() edit {

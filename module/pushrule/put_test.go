@@ -46,7 +46,7 @@ const (
 		.d   default  default  default  default  default  default`
 )
 
-func TestPutPlacesARuleExactlyWhereItIsAsked(t *testing.T) {
+func TestPutPlacesRules(t *testing.T) {
 	refusals := map[string]error{
 		"missing": pushrule.ErrAnchorNotFound,
 		"default": pushrule.ErrAnchorIsDefault,
@@ -117,7 +117,7 @@ func TestPutIntoAnEmptyKind(t *testing.T) {
 	}
 }
 
-func TestPutLooksForAnchorsInItsOwnKindOnly(t *testing.T) {
+func TestPutFindsAnchorsOnlyInItsKind(t *testing.T) {
 	s := mustRead(t, `{"room":[{"rule_id":"A","default":false,"enabled":true,"actions":[]}]}`)
 	if err := s.Put(pushrule.Sender, "B", plain(), pushrule.Position{After: "A"}); !errors.Is(err, pushrule.ErrAnchorNotFound) {
 		t.Errorf("got %v", err)
@@ -127,7 +127,7 @@ func TestPutLooksForAnchorsInItsOwnKindOnly(t *testing.T) {
 	}
 }
 
-func TestPutLooksForFailuresInTheDocumentsOrder(t *testing.T) {
+func TestPutReturnsTheFirstErrorInOrder(t *testing.T) {
 	const missing = "missing"
 	position := func(before, after string) pushrule.Position {
 		return pushrule.Position{Before: before, After: after}
@@ -173,7 +173,7 @@ func TestPutLooksForFailuresInTheDocumentsOrder(t *testing.T) {
 	}
 }
 
-func TestPutMendsADamagedSet(t *testing.T) {
+func TestPutRepairsADamagedSet(t *testing.T) {
 	at := func(before, after string) pushrule.Position { return pushrule.Position{Before: before, After: after} }
 	for name, test := range map[string]struct {
 		stored string
@@ -210,7 +210,7 @@ func TestPutMendsADamagedSet(t *testing.T) {
 	}
 }
 
-func TestARefusedPutDoesNotMendADamagedSet(t *testing.T) {
+func TestRefusedPutDoesNotRepairADamagedSet(t *testing.T) {
 	s := setOf(t, pushrule.Override, "A .m.rule.master A")
 	stored := encode(&s)
 	if err := s.Put(pushrule.Override, "N", plain(), pushrule.Position{After: "X"}); !errors.Is(err, pushrule.ErrAnchorNotFound) {

@@ -132,7 +132,7 @@ func (u upgrade) overrideCopy(rule Rule) (copied Rule, found bool) {
 // room; end is 0 for any other condition.
 func (c Condition) findRoom(room string) (start, end int) {
 	var kind, key string
-	named := map[string][2]int{} // where the members are that hold the room
+	named := map[string][2]int{} // positions of the members that hold the room
 	r := strictjson.NewReader(string(c))
 	err := r.Object(func(name string) error {
 		begin := r.Offset()

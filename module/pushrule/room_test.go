@@ -39,7 +39,7 @@ var roomSets = []string{
 	`{"override":[` + roomRule("a", about(isOld, ` { "pattern" : "!ol\u0064:hs" ,"n":1e400,"kind":"event_match","key":"room_id"}`)) + `]}`,
 }
 
-func TestCopyRoomRulesCopiesWhatTheUserHasForTheOldRoom(t *testing.T) {
+func TestCopyRoomRulesCopiesRulesOfTheOldRoom(t *testing.T) {
 	set := func(kind string, rules ...string) string {
 		return `{"` + kind + `":[` + strings.Join(rules, ",") + `]}`
 	}
@@ -135,7 +135,7 @@ func TestCopyRoomRulesCopiesWhatTheUserHasForTheOldRoom(t *testing.T) {
 	}
 }
 
-func TestTheConditionsOfACopyDifferInTheRoomAlone(t *testing.T) {
+func TestCopiedConditionsDifferOnlyInTheRoom(t *testing.T) {
 	for old, want := range map[string]string{
 		inOld: inNew,
 		isOld: isNew,
@@ -158,7 +158,7 @@ func TestTheConditionsOfACopyDifferInTheRoomAlone(t *testing.T) {
 	}
 }
 
-func TestARoomsIDIsQuotedWhereItMust(t *testing.T) {
+func TestRoomIDsAreEscaped(t *testing.T) {
 	const room = "!\"\u2028<\U0001f600:hs"
 	s := mustRead(t, roomSets[0])
 	if err := s.CopyRoomRules(oldRoom, room); err != nil {
@@ -176,7 +176,7 @@ func TestARoomsIDIsQuotedWhereItMust(t *testing.T) {
 	}
 }
 
-func TestCopyRoomRulesLeavesASetWithNothingToCopyAsItCame(t *testing.T) {
+func TestCopyRoomRulesWithoutRulesToCopyChangesNothing(t *testing.T) {
 	for name, conditions := range map[string]string{
 		"none":                      ``,
 		"no object":                 `null,"!old:hs",["!old:hs"],1`,
@@ -227,7 +227,7 @@ func TestCopyRoomRulesLeavesASetWithNothingToCopyAsItCame(t *testing.T) {
 	}
 }
 
-func TestACopyThatNobodyMayHaveIsRefused(t *testing.T) {
+func TestInvalidCopyIsRefused(t *testing.T) {
 	sets := map[string]string{
 		"a room rule":       `{"room":[` + roomRule(oldRoom, noActs) + `]}`,
 		"a mute":            `{"override":[` + roomRule(oldRoom, about(inOld)) + `]}`,
@@ -256,7 +256,7 @@ func TestACopyThatNobodyMayHaveIsRefused(t *testing.T) {
 	}
 }
 
-func TestCopyingRoomRulesTakesNothingAway(t *testing.T) {
+func TestCopyRoomRulesKeepsAllRules(t *testing.T) {
 	pushrule.CheckDrawn(t, func(d pushrule.Draws) {
 		s := drawDamaged(t, d)
 		before := s
@@ -299,7 +299,7 @@ func checkCopies(t *testing.T, kind pushrule.Kind, before, after []pushrule.Rule
 			t.Fatalf("%s: got conditions %s, want %s", kind, rule.Conditions, want)
 		}
 	}
-	if len(made) > 0 && kind == pushrule.Override { // the master goes where it belongs
+	if len(made) > 0 && kind == pushrule.Override { // moves the master rule to its place
 		i := slices.IndexFunc(before, func(rule pushrule.Rule) bool { return rule.ID == ".m.rule.master" })
 		if i > 0 {
 			before = slices.Concat(before[i:i+1], before[:i], before[i+1:])

@@ -13,7 +13,7 @@ type Member = strictjson.Member
 // treat them as read-only.
 type Rule struct {
 	ID         string      // unique within its kind
-	Default    bool        // the member "default"; a server-default rule is one with a dot at the start of its id
+	Default    bool        // the member "default"; server-default rules are known by the dot at the start of their id
 	Enabled    bool        // whether the rule is active
 	Actions    []Action    // what to do when the rule matches; may be empty
 	Conditions []Condition // of override and underride rules

@@ -30,7 +30,7 @@ func oddSets() map[string]string {
 	}
 }
 
-func TestASetThatWasReadIsReturnedAsItCame(t *testing.T) {
+func TestReadSetKeepsItsText(t *testing.T) {
 	for name, text := range oddSets() {
 		t.Run(name, func(t *testing.T) {
 			s := mustRead(t, text)
@@ -50,7 +50,7 @@ func TestASetThatWasReadIsReturnedAsItCame(t *testing.T) {
 	}
 }
 
-func TestASetWithinALargerTextIsReturnedAsItCame(t *testing.T) {
+func TestReadRulesetKeepsItsText(t *testing.T) {
 	for name, text := range oddSets() {
 		t.Run(name, func(t *testing.T) {
 			var s pushrule.Ruleset
@@ -69,12 +69,12 @@ func TestASetWithinALargerTextIsReturnedAsItCame(t *testing.T) {
 	}
 }
 
-func TestNothingIsLostWhenAReadSetIsWrittenAnew(t *testing.T) {
+func TestRewrittenSetKeepsEverything(t *testing.T) {
 	for name, text := range oddSets() {
 		t.Run(name, func(t *testing.T) {
 			got := reencode(t, mustRead(t, text))
 			if name == "master in a strange place" || name == "an id twice" {
-				got = reencode(t, mustRead(t, got)) // and stays so
+				got = reencode(t, mustRead(t, got)) // a second rewrite changes nothing
 			}
 			if !sameJSON(t, got, complete(t, text)) {
 				t.Errorf("got  %s\nwant %s", got, complete(t, text))
@@ -83,7 +83,7 @@ func TestNothingIsLostWhenAReadSetIsWrittenAnew(t *testing.T) {
 	}
 }
 
-func TestAChangedSetHasAllFiveKindsInOrderAndThenTheRest(t *testing.T) {
+func TestChangedSetHasTheFiveKindsFirst(t *testing.T) {
 	s := mustRead(t, `{"z":1,"room":[],"a":{"n":0.10}}`)
 	const want = `{"override":[],"content":[],"room":[],"sender":[],"underride":[],"z":1,"a":{"n":0.10}}`
 	if got := reencode(t, s); got != want {
@@ -99,7 +99,7 @@ func TestAChangedSetHasAllFiveKindsInOrderAndThenTheRest(t *testing.T) {
 	}
 }
 
-func TestReadHandsOutWhatTheTextSays(t *testing.T) {
+func TestReadReturnsTheRulesOfTheText(t *testing.T) {
 	s := mustRead(t, `{"content":[{"x":[1e400],"pattern":"p\u0041","actions":["a",{"b": 1}],"enabled":true,"default":false,"rule_id":"\u0069d","conditions":[1]}],
 		"override":[{"rule_id":"id","default":true,"enabled":false,"actions":[],"conditions":[{"c": 2}],"pattern":"p"}]}`)
 	for kind, want := range map[pushrule.Kind]pushrule.Rule{
@@ -125,7 +125,7 @@ func TestReadHandsOutWhatTheTextSays(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoRuleSetCannotBeRead(t *testing.T) {
+func TestReadRefusesInvalidSets(t *testing.T) {
 	const ok = `{"rule_id":"A","default":false,"enabled":true,"actions":[]}`
 	for name, test := range map[string]struct{ text, want string }{
 		"null":                     {`null`, "bad_json: Must be an object"},

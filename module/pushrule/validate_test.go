@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-func TestValidateIDRefusesWhatNoUserMayUse(t *testing.T) {
+func TestValidateIDRefusesInvalidIDs(t *testing.T) {
 	reserved, invalid := pushrule.ErrReservedID, pushrule.ErrInvalidID
 	for name, test := range map[string]struct {
 		id   string
@@ -57,7 +57,7 @@ func TestValidateIDRefusesWhatNoUserMayUse(t *testing.T) {
 	}
 }
 
-func TestEveryByteBelowASpaceIsInvalid(t *testing.T) {
+func TestControlCharactersAreInvalid(t *testing.T) {
 	for b := range rune(0xa0) {
 		invalid := b < 0x20 || b >= 0x7f || b == '/' || b == '\\'
 		if err := pushrule.ValidateID("a" + string(b)); (err != nil) != invalid {
@@ -66,7 +66,7 @@ func TestEveryByteBelowASpaceIsInvalid(t *testing.T) {
 	}
 }
 
-func TestRefusalsSpeakTheDocumentsWords(t *testing.T) {
+func TestErrorsHaveTheDocumentedTexts(t *testing.T) {
 	for err, want := range map[error]string{
 		pushrule.ErrEventNotFound:                "not_found: PushRules event not found.",
 		pushrule.ErrRuleNotFound:                 "not_found: Push rule not found.",
@@ -132,7 +132,7 @@ func TestLimitsAreCheckedExactly(t *testing.T) {
 	}
 }
 
-func TestASetMayNotGrowPastItsBytes(t *testing.T) {
+func TestSetMayNotGrowOverTheByteLimit(t *testing.T) {
 	small, large := setOf(t, pushrule.Sender, "A"), setOf(t, pushrule.Sender, "A B")
 	size := len(large.JSON())
 	for name, test := range map[string]struct {
