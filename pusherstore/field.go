@@ -16,18 +16,18 @@ import (
 )
 
 // LoadPusher returns the pusher of one key for many users; see [module.PusherStore]. It
-// takes one round trip to each node for every 500 users, and reads only that pusher and
-// the revision.
+// reads only that pusher and the revision, with one round trip to each node for every
+// 500 users.
 func (s *Store) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	return results(byField(s.fields, key.Field()).LoadMany(ctx, users))
 }
 
-// errGrows ends a change that makes a pusher larger: it must be repeated with the size of
-// the user's other pushers.
+// errGrows ends a change that makes a pusher larger. It must be repeated with the size
+// of the user's other pushers.
 var errGrows = errors.New("the pusher grows")
 
-// UpdatePusher changes a user's pusher of one key; see [module.PusherStore]. It reads the
-// size of the user's other pushers only if the pusher grows.
+// UpdatePusher changes a user's pusher of one key; see [module.PusherStore]. It reads
+// the size of the user's other pushers only if the pusher grows.
 func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	_, err := byField(s.fields, key.Field()).Update(ctx, user, func(list *pusher.List) error {
 		before := list.Size()
@@ -49,8 +49,8 @@ func byField(store *rediscommit.Store[pusher.List, fields], field string) *redis
 	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
-// sizedMark begins the fields that are read with the size of the other pushers, so that
-// they have cache entries of their own.
+// sizedMark begins fields with the size of the other pushers, which need their own
+// cache entries.
 const sizedMark = "+"
 
 // fieldKey joins a hash and a field, which is JSON and so has no line breaks.
@@ -104,8 +104,8 @@ func readField(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(field, values, pusher.Size{})
 }
 
-// newFieldSnapshot returns a snapshot of a field, given the values of the field and the
-// revision, which are nil if missing.
+// newFieldSnapshot returns a snapshot of a field. Values are the field's and the
+// revision's, nil if missing.
 func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot, error) {
 	found := fields{}
 	for i, name := range []string{field, stored.RevisionField} {
@@ -118,8 +118,8 @@ func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot,
 	return s, err
 }
 
-// sizedScript returns a field of a hash, the revision, the number of other fields, and the
-// bytes of their names and values.
+// sizedScript returns a field of a hash, the revision, and the number and bytes of the
+// other fields.
 //
 // ARGV: the field, the revision's field.
 const sizedScript = `
@@ -159,7 +159,7 @@ func readSized(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(strings.TrimPrefix(marked, sizedMark), values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
 }
 
-// prepareField encodes a change of one field, which leaves the other fields unchanged.
+// prepareField encodes a change of one field.
 func prepareField(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
 	c := newChange(u.Old, u.Next)
 	compared := c.comparison()

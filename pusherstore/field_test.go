@@ -10,8 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Each pusher counts its changes. The changes are concurrent, though the hash has a single
-// revision, and some replies are lost.
+// Concurrent changes count up pushers of one hash, and some replies are lost.
 func TestConcurrentChangesOfPushersTakeEffectOnce(t *testing.T) {
 	t.Parallel()
 	const pushers, changes = 8, 100

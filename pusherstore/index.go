@@ -29,8 +29,8 @@ type Index struct {
 	clearScript *redis.Script
 }
 
-// NewIndex returns an index on client, which the caller closes. The client must read from
-// masters.
+// NewIndex returns an index on client, which must read from masters. The caller closes
+// the client.
 func NewIndex(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Index, error) {
 	claims, err := rediscommit.New(client, cfg, o, claimsCodec())
 	if err != nil {
@@ -67,8 +67,6 @@ func (x *Index) ClearPending(ctx context.Context, u module.PendingPushkey) error
 	})
 }
 
-// clearPendingScript removes a pushkey from the pending ones.
-//
 // ARGV: the digest, the number of the last reconciled claim.
 const clearPendingScript = `
 local claim = redis.call('ZSCORE', KEYS[1], ARGV[1])
@@ -105,8 +103,6 @@ func (x *Index) do(ctx context.Context, doing string, command func(context.Conte
 	return nil
 }
 
-// swapClaimsScript replaces the claims if the old ones are still stored.
-//
 // ARGV: the new claims; their expiry in seconds, 0 for none; the old claims, see
 // [rediscommit.CompareArgs].
 var swapClaimsScript = `

@@ -11,11 +11,11 @@ import (
 
 // Replace replaces a hash if exactly the old fields are stored; without old fields, it
 // creates the hash. Done is false if other fields are stored. It serves repairs that
-// [Store.Update] cannot make: removing unreadable pushers, and restoring a copy byte for
-// byte.
+// [Store.Update] cannot make: removing unreadable pushers, and restoring a copy byte
+// for byte.
 //
-// The hash gets a new revision, with a version above both versions. So requests that
-// were prepared for either no longer take effect. The caller must update the index; see
+// The hash gets a new revision, with a version above both versions, so that writes
+// prepared for either hash fail. The caller must update the index; see
 // [module.Repairs.Record].
 //
 // Errors: [module.Unavailable], after which the hash may have been replaced.

@@ -29,7 +29,7 @@ func TestReplaceRequiresTheExactOldHash(t *testing.T) {
 		t.Fatalf("got %+v", h)
 	}
 
-	// Unreadable pushers are removed, but only from exactly this hash.
+	// Unreadable pushers are removed only from exactly this hash.
 	left := maps.Clone(fields)
 	for _, field := range h.Unreadable {
 		delete(left, field)

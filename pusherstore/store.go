@@ -1,6 +1,5 @@
-// Package pusherstore keeps the pushers of each user on Redis, in a hash for each user. It
-// works on a single node, behind sentinels and on a cluster, with any number of hosts on
-// one Redis.
+// Package pusherstore keeps the pushers of each user on Redis, as one hash. It works on
+// a single node, behind sentinels and on a cluster, with any number of hosts.
 package pusherstore
 
 import (
@@ -18,16 +17,16 @@ import (
 var _ module.PusherStore = (*Store)(nil)
 
 // Store is a [module.PusherStore] on Redis 6.2 or later. It is safe for concurrent use,
-// does no I/O in the background, and needs no closing. Changes of one user wait for each
-// other.
+// does no I/O in the background, and needs no closing. Changes of one user wait for
+// each other.
 type Store struct {
 	hashes *rediscommit.Users[pusher.List, fields]
-	fields *rediscommit.Store[pusher.List, fields] // for single fields of the hashes
-	sized  *rediscommit.Store[pusher.List, fields] // the same with the size of the other pushers
+	fields *rediscommit.Store[pusher.List, fields] // of single fields
+	sized  *rediscommit.Store[pusher.List, fields] // of single fields, with the size of the others
 }
 
-// New returns a store on client, which the caller closes. The client must read from
-// masters.
+// New returns a store on client, which must read from masters. The caller closes the
+// client.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
 	hashes, err := rediscommit.New(client, cfg, o, hashCodec())
 	if err != nil {
@@ -43,8 +42,8 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (pusher.List, error)
 	return now.Value, err
 }
 
-// LoadMany returns the stored pushers of many users; see [module.PusherStore]. It takes one
-// round trip to each node for every 500 users.
+// LoadMany returns the stored pushers of many users, with one round trip to each node
+// for every 500 users; see [module.PusherStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {
 	return results(s.hashes.LoadMany(ctx, users))
 }

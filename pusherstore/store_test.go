@@ -47,8 +47,7 @@ func set(pushkey string) func(*pusher.List) error {
 	}
 }
 
-// toggle returns an edit that deletes a pusher if there is one, and sets it otherwise. Made
-// twice, it has no effect.
+// toggle returns an edit that deletes a pusher if there is one, and sets it otherwise.
 func toggle(pushkey string) func(*pusher.List) error {
 	return func(list *pusher.List) error {
 		if !list.Delete(aPusher(pushkey).Key) {
@@ -94,8 +93,7 @@ func TestPushersHaveAFixedStoredForm(t *testing.T) {
 	}
 }
 
-// newLossyStore returns a store whose client loses the replies to some of its scripts,
-// counted from 1.
+// newLossyStore returns a store that loses the replies to some scripts, counted from 1.
 func newLossyStore(t *testing.T, server *redistest.Server, lost ...int) (*Store, []*redistest.Fault) {
 	t.Helper()
 	proxy := redistest.NewProxy(t, server)
@@ -180,7 +178,7 @@ func TestHashWithoutPushersExpires(t *testing.T) {
 	}
 }
 
-// lives reports whether a time to live was just set to want; 0 means that there is none.
+// lives reports whether a time to live was just set to want; 0 means none.
 func lives(got, want time.Duration) bool {
 	return want == 0 && got < 0 || got <= want && want-got < want/10
 }

@@ -17,11 +17,9 @@ import (
 // emptyExpiry is how long a hash without pushers keeps its revision.
 const emptyExpiry = 10 * time.Minute
 
-// swapScript changes a hash.
-//
-// ARGV: the expiry in seconds of a hash with a single field; the required number of fields,
-// -1 for any; the number of fields to compare, then each of them with its value; the number
-// of fields to delete, then each of them; then each field to set with its value.
+// ARGV: the expiry in seconds of a hash with a single field; the required number of
+// fields, -1 for any; the number of fields to compare, then each with its value; the
+// number of fields to delete, then each; then each field to set with its value.
 const swapScript = `
 local count = tonumber(ARGV[2])
 if count >= 0 and redis.call('HLEN', KEYS[1]) ~= count then return 0 end
@@ -81,7 +79,6 @@ func readHash(all fields) (snapshot, error) {
 	return snapshot{Found: len(all) > 0, Value: h.Pushers, Revision: h.Revision, Raw: all}, h.Err
 }
 
-// hasRevision compares revisions, since every write changes the revision.
 func hasRevision(s snapshot) rediscommit.Query[bool] {
 	return rediscommit.Query[bool]{
 		Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
@@ -126,7 +123,7 @@ func newChange(old snapshot, next pusher.List) change {
 	return c
 }
 
-// comparison is the condition for a change: what the stored hash must have.
+// comparison is the condition for a change.
 type comparison struct {
 	count  int    // of fields, or anyCount
 	values fields // some fields with their values
@@ -134,8 +131,8 @@ type comparison struct {
 
 const anyCount = -1
 
-// comparison compares the revision and the number of fields, or the whole hash if it has no
-// revision.
+// comparison requires the same revision and number of fields, or the same hash if it
+// has no revision.
 func (c change) comparison() comparison {
 	if revision, found := c.old[stored.RevisionField]; found {
 		return comparison{len(c.old), fields{stored.RevisionField: revision}}

@@ -13,8 +13,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// A program mutes a room for a user without the service. The user may have no stored rules
-// yet.
+// A program mutes a room for a user, with or without stored rules.
 func Example() {
 	client := redis.NewClient(&redis.Options{Addr: "127.0.0.1:6379", ContextTimeoutEnabled: true})
 	store, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})

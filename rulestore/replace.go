@@ -9,12 +9,12 @@ import (
 
 // Replace replaces an event if exactly the old text is stored; with a nil old text, it
 // creates the event. Done is false if another text is stored. It serves repairs that
-// [Store.Update] cannot make: replacing an unreadable event, and restoring a copy in any
-// form with all its members.
+// [Store.Update] cannot make: replacing an unreadable event, and restoring a copy with
+// all its members.
 //
-// The event gets a new revision, with a version above both versions. So requests that
-// were prepared for either no longer take effect, and syncs notice the change. An
-// unreadable text is stored as it is, without a new revision.
+// The event gets a new revision, with a version above both versions. So syncs notice
+// the change, and writes prepared for either event fail. An unreadable text is stored
+// without a new revision.
 //
 // Errors: [module.Unavailable], after which the event may have been replaced.
 func (s *Store) Replace(ctx context.Context, user mxid.UserID, old *string, text string) (done bool, err error) {

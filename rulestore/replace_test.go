@@ -46,7 +46,6 @@ func TestReplaceRequiresTheExactOldEvent(t *testing.T) {
 				t.Errorf("got version %d, %v", got.Version, err)
 			}
 
-			// Restore the old text.
 			now := client.Get(t.Context(), aliceKey).Val()
 			replace(&now, text, true)
 			again := client.Get(t.Context(), aliceKey).Val()
@@ -63,8 +62,7 @@ func TestReplaceRequiresTheExactOldEvent(t *testing.T) {
 	}
 }
 
-// A write that was prepared before a replacement must have no effect, even if the same
-// rules are back.
+// A write prepared before a replacement must fail, even if the same rules are back.
 func TestReplaceInvalidatesPreparedWrites(t *testing.T) {
 	t.Parallel()
 	store, _, client := newStore(t, rediscommit.DefaultConfig())

@@ -1,6 +1,6 @@
-// Package rulestore keeps the m.push_rules account-data event of each user on Redis, as one
-// JSON value. It works on a single node, behind sentinels and on a cluster, with any number
-// of hosts on one Redis.
+// Package rulestore keeps the m.push_rules event of each user on Redis, as one JSON
+// value. It works on a single node, behind sentinels and on a cluster, with any number
+// of hosts.
 package rulestore
 
 import (
@@ -18,9 +18,9 @@ import (
 
 var _ module.RuleStore = (*Store)(nil)
 
-// Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for concurrent use, does
-// I/O in the background only during [Store.Watch], and needs no closing. Changes of one user
-// wait for each other.
+// Store is a [module.RuleStore] on Redis 6.2 or later. It is safe for concurrent use,
+// does I/O in the background only during [Store.Watch], and needs no closing. Changes
+// of one user wait for each other.
 type Store struct {
 	events  *rediscommit.Users[stored.Event, string]
 	client  redis.UniversalClient
@@ -28,8 +28,8 @@ type Store struct {
 	now     func() time.Time // the clock of versions
 }
 
-// New returns a store on client, which the caller closes. The client must read from
-// masters.
+// New returns a store on client, which must read from masters. The caller closes the
+// client.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
 	now := o.Now
 	if now == nil {
@@ -49,8 +49,8 @@ func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, err
 	return content(now), err
 }
 
-// LoadMany returns the stored rules of many users; see [module.RuleStore]. It takes one
-// round trip to each node for every 500 users.
+// LoadMany returns the stored rules of many users, with one round trip to each node for
+// every 500 users; see [module.RuleStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	all := make(map[mxid.UserID]module.Result[module.Content], len(users))
 	for user, loaded := range s.events.LoadMany(ctx, users) {

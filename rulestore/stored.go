@@ -14,13 +14,12 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// userOf returns the user of a key. Prefixes have no braces.
 func userOf(key string) string {
 	return key[strings.IndexByte(key, '{')+1 : strings.LastIndexByte(key, '}')]
 }
 
-// swapScript replaces the event if the old one is still stored, and publishes a message. A
-// host without the right to publish can still make changes.
+// swapScript replaces the event if the old one is still stored. A host without the
+// right to publish can make changes, too.
 //
 // ARGV: the new event; the channel; the message, empty for none; the old event, see
 // [rediscommit.CompareArgs].
@@ -67,7 +66,7 @@ func readEvent(_ string, answer redis.Cmder) (snapshot, error) {
 	return snapshot{Found: true, Value: e, Revision: e.Revision, Raw: text}, err
 }
 
-// isSame compares only the rules, because edits leave the rest of an event unchanged.
+// isSame compares only the rules, because edits change nothing else.
 func isSame(old snapshot, next stored.Event) bool {
 	return old.Value.Found && old.Value.Rules.Equal(next.Rules)
 }

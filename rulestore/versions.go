@@ -11,8 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Versions returns the versions of many users' rules; see [module.RuleStore]. It reads the
-// end of each event, and whole events only if their end has no revision.
+// Versions returns the versions of many users' rules; see [module.RuleStore]. It reads
+// whole events only if their end has no revision.
 func (s *Store) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
 	all := make(map[mxid.UserID]module.Result[int64], len(users))
 	var others []mxid.UserID

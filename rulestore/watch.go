@@ -10,9 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Watch calls changed for each published change; see [module.RuleStore]. Each watch uses
-// another connection and ends when it is lost, because Redis does not keep published
-// messages.
+// Watch calls changed for each published change; see [module.RuleStore]. It ends when
+// its own connection is lost, because Redis does not keep messages.
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	err := redisclient.Listen(ctx, s.client, s.channel, watching, func(message string) {
 		user, version, found := stored.ReadMessage(message)
@@ -25,8 +24,7 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 	return fmt.Errorf("rulestore: watch: %w", err)
 }
 
-// madeAt returns the time of a change by the host's clock. Its version is the time by the
-// clock of Redis.
+// madeAt returns the time of a change by the host's clock.
 func (s *Store) madeAt(version int64) time.Time {
 	return time.Now().Add(-s.now().Sub(time.UnixMicro(version)))
 }

@@ -20,7 +20,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// patience is how long an immediate event may take on a busy machine.
+// patience is how long an event may take on a busy machine.
 const patience = 10 * time.Second
 
 // eachRedis runs a test with a client that does not retry commands, and one that does.
@@ -83,7 +83,7 @@ func newWatch(t *testing.T, store *Store) *watch {
 
 func changeText(user mxid.UserID, version int64) string { return fmt.Sprint(version, " ", user) }
 
-// want waits for exactly these changes. The last one shows that no others came before it.
+// want waits for exactly these changes.
 func (w *watch) want(want ...string) {
 	w.t.Helper()
 	var got []string
@@ -179,8 +179,7 @@ func TestEndedWatchLeavesNoConnection(t *testing.T) {
 	})
 }
 
-// Without a watch, a read first asks whether the cached event is still stored, and a change
-// first tries to replace the cached event.
+// Without a watch, a read or change would first ask about the cached event.
 func TestWatchDropsOutdatedEventsFromTheCache(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -393,8 +392,7 @@ func TestWatchIgnoresOtherPrefixes(t *testing.T) {
 	})
 }
 
-// The version of a text without a revision is the same on every host, different for each
-// text, and never a version of the module.
+// Each text without a revision has its own version, which no write of the module has.
 func TestForeignTextsHaveUniqueVersions(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {
@@ -472,7 +470,7 @@ func TestUpdateReturnsTheStoredVersion(t *testing.T) {
 	})
 }
 
-// sent is a hook that records the names of single commands in order.
+// sent records the names of single commands in order.
 type sent struct{ names []string }
 
 func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -47,8 +47,8 @@ func TestLostReplyIsFoundDespiteClockSkew(t *testing.T) {
 	}
 }
 
-// The revision remembers a limited number of writers. Once they may have replaced the
-// entry of a write without a reply, the change must not be decided again.
+// The revision remembers only some writers. Once it may have dropped a write without a
+// reply, the change must not be decided again.
 func TestOutcomeIsUnknownOnceTheRevisionMayHaveDroppedTheWrite(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens outcome
@@ -86,8 +86,7 @@ func TestOutcomeIsUnknownOnceTheRevisionMayHaveDroppedTheWrite(t *testing.T) {
 	}
 }
 
-// A stale cached value has no bearing on the outcome, however many hosts wrote since. A
-// write that the client sent twice still changes the value once.
+// A write that the client sent twice still changes the value once.
 func TestStaleCacheNeverMakesTheOutcomeUnknown(t *testing.T) {
 	for name, isApplied := range map[string]bool{"refused": false, "sent twice, the first was applied": true} {
 		s := &store{value: words{"a"}}
@@ -110,8 +109,8 @@ func TestStaleCacheNeverMakesTheOutcomeUnknown(t *testing.T) {
 	}
 }
 
-// A store may lose its latest versions, for example in a failover. Later changes must not
-// reuse them, even if the clock is behind.
+// A failover may lose versions; later changes must not reuse them, even if the clock is
+// behind.
 func TestLostVersionsAreNotReused(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		same := 0
@@ -133,7 +132,7 @@ func TestLostVersionsAreNotReused(t *testing.T) {
 				}
 			}
 		}
-		// Two draws of five among about a thousand collide in about 1 % of the rounds.
+		// Two versions collide in about 1 % of the rounds.
 		if same > rounds/4 {
 			t.Errorf("%d of %d versions were reused", same, rounds*changes)
 		}

@@ -1,8 +1,7 @@
 // Package commit changes values in a store by optimistic compare-and-set; its API may
-// change at any time. A change reads the value, edits it, and writes it unless the stored
-// value has changed in between. A lost race starts over, until the change took effect
-// exactly once or its time is up. Concurrent changes of one key wait for each other. The
-// package depends on neither the values nor the store.
+// change at any time. A change reads a value, edits it, and writes it if the stored
+// value has not changed since. After a lost race, the change starts over. It never
+// takes effect twice. Concurrent changes of one key wait for each other.
 package commit
 
 import (
@@ -23,23 +22,22 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// A lost race waits a random time before the next attempt, up to a bound that doubles
-// from firstWait to maxWait. Random waits spread the writers that lost to the same
-// winner; growing waits adapt to the number of writers.
+// After a lost race, a change waits a random time, up to a bound that doubles from
+// firstWait to maxWait. Random waits spread the losers of one race.
 const (
 	firstWait = time.Millisecond
 	maxWait   = 64 * time.Millisecond
 )
 
-// maxFailures bounds the retries after a failure of the store. The clients of a store
-// retry on their own; these retries are for a reply that was lost.
+// maxFailures bounds the retries after lost replies. The store's client retries other
+// failures itself.
 const maxFailures = 2
 
 // Snapshot is the stored state of one key at one moment. It is immutable.
 type Snapshot[V, R any] struct {
 	Found    bool            // whether a value is stored
-	Value    V               // the zero V if none is stored; edits work on a copy
-	Revision stored.Revision // of the write that stored the value
+	Value    V               // zero if none is stored; edits work on a copy
+	Revision stored.Revision // of the latest write
 	Raw      R               // the stored form, revision included
 }
 
@@ -55,26 +53,25 @@ type Update[V, R any] struct {
 type Access[V, R any] struct {
 	Read func(ctx context.Context, key string) (Snapshot[V, R], error)
 
-	// Cached returns a snapshot that may be stale. A change starts from it instead of
-	// from a read; the write then succeeds only if the snapshot is still stored. Nil
-	// without a cache.
+	// Cached returns a snapshot that may be stale. A change starts from it instead of a
+	// read, and its write fails if it is stale. Nil without a cache.
 	Cached func(key string) (Snapshot[V, R], bool)
 
 	// Same reports whether storing next would change nothing.
 	Same func(old Snapshot[V, R], next V) bool
 
-	// Write stores an update if its old snapshot is still stored, and returns the new
-	// snapshot; otherwise done is false. After an error of kind [fault.Unavailable] the
+	// Write stores an update and returns the new snapshot. Done is false if the old
+	// snapshot is no longer stored. After an error of kind [fault.Unavailable] the
 	// update may be stored; after any other error it is not.
 	Write func(ctx context.Context, u Update[V, R]) (now Snapshot[V, R], done bool, err error)
 
-	// LockKey returns the name of a key's lock. Keys that share a revision share a
-	// lock. Nil means that the name is the key.
+	// LockKey names the lock of a key: keys that share a revision share a lock. Nil
+	// means that each key has its own.
 	LockKey func(key string) string
 }
 
 // Committer changes the values of one store. It is safe for concurrent use, starts no
-// goroutines, and keeps no state for a key without a change in progress.
+// goroutines, and keeps no state of idle keys.
 type Committer[V, R any] struct {
 	access Access[V, R]
 	notify func(observe.Event)
@@ -92,8 +89,8 @@ const (
 	// Written means that the value is stored.
 	Written Mode = iota
 
-	// Confirmed means that a write of this change succeeded. A value that is stored
-	// already is written again, because the store may not have confirmed it.
+	// Confirmed means that a write of this change succeeded. An unchanged value is
+	// written, too, because the store may not have confirmed it.
 	Confirmed
 )
 
@@ -108,18 +105,17 @@ func New[V, R any](access Access[V, R], mode Mode) *Committer[V, R] {
 	}
 }
 
-// OnEvent sets the function that receives lost races, unknown outcomes and stale cache
-// hits. Call it before the first change.
+// OnEvent sets the receiver of lost races, unknown outcomes and stale cache hits. Call
+// it before the first change.
 func (c *Committer[V, R]) OnEvent(notify func(observe.Event)) { c.notify = notify }
 
-// SetClock sets the clock for versions, see [stored.Revision]; the default is the host's.
-// Changes do not depend on it: with a wrong clock, only the versions of values that are
-// deleted and created again may go back. Call it before the first change.
+// SetClock sets the clock for versions, by default the host's; see [stored.Revision].
+// With a wrong clock, the version of a value that was deleted and created again may go
+// back; changes stay correct. Call it before the first change.
 func (c *Committer[V, R]) SetClock(now func() time.Time) { c.now = now }
 
-// ErrOutcomeUnknown is the error of a change that may or may not be stored: the reply to
-// its write was lost, and so many other writers followed that the revision no longer
-// shows whether the write took effect.
+// ErrOutcomeUnknown is the error of a change that may or may not be stored: the reply
+// to its write was lost, and after many other writes the revision no longer names it.
 var ErrOutcomeUnknown = errors.New("cannot tell whether the change was made: too many other writes followed")
 
 // writerLength is the length of a writer's random name: 13 letters of 5 bits.
@@ -130,19 +126,18 @@ type pendingWrite struct {
 	number int64
 	base   stored.Revision // the revision that the write replaces
 
-	// refused means that the store rejected the write, because its cached snapshot was
-	// stale. The write took effect nevertheless if the client sent it twice and lost the
-	// first reply; the read that follows at once finds it in the revision. Otherwise it
-	// never takes effect, however many hosts have written since the snapshot.
+	// refused means that the cached snapshot was stale. If the client sent the write
+	// twice, the first one may have taken effect, and the next read finds it in the
+	// revision. Otherwise the write never takes effect.
 	refused bool
 }
 
-// Commit changes the value of a key with edit, after the changes of the key that came
-// before, and returns the new snapshot.
+// Commit changes the value of a key with edit and returns the new snapshot. Earlier
+// changes of the key come first.
 //
-// Edit must be pure, because it may run more than once. Its error changes nothing and is
-// returned unchanged. After an error of kind [fault.Unavailable], or one that wraps the
-// error of ctx, the change may have been made.
+// Edit must be pure, because it may run more than once. Its error is returned
+// unchanged, and then nothing has changed. After an error of kind [fault.Unavailable],
+// or one that wraps the error of ctx, the change may have been made.
 func (c *Committer[V, R]) Commit(ctx context.Context, key string, edit func(*V) error) (Snapshot[V, R], error) {
 	unlock, err := c.locks.lock(ctx, c.access.LockKey(key))
 	if err != nil {
@@ -161,14 +156,12 @@ type change[V, R any] struct {
 	key     string
 	edit    func(*V) error
 	pending []pendingWrite
-	now     Snapshot[V, R] // the stored snapshot after the change
-	editErr error          // the error of edit
+	now     Snapshot[V, R] // after the change
+	editErr error
 }
 
-// commit repeats attempts until one takes effect or the change fails for good. Only ctx
-// limits lost races: with enough writers, every fixed count is too low. When ctx ends,
-// commit returns the error of the last attempt, or the wrapped error of ctx after a lost
-// race.
+// commit repeats attempts until one takes effect or fails for good. Only ctx limits
+// lost races, because any fixed count is too low for enough writers.
 func (c *Committer[V, R]) commit(ctx context.Context, ch *change[V, R]) error {
 	if done, err := c.writeCached(ctx, ch); err != nil || done {
 		return err
@@ -193,9 +186,8 @@ func (c *Committer[V, R]) commit(ctx context.Context, ch *change[V, R]) error {
 	}
 }
 
-// writeCached tries to replace the cached snapshot without a read. It only ever reports a
-// success or a failed write: the edit may refuse a stale value, or leave it unchanged, but
-// change the stored one.
+// writeCached tries to replace the cached snapshot without a read. It ignores a refusal
+// by the edit and an unchanged value, because the cached value may be stale.
 func (c *Committer[V, R]) writeCached(ctx context.Context, ch *change[V, R]) (done bool, err error) {
 	if c.access.Cached == nil {
 		return false, nil
@@ -233,8 +225,7 @@ func (c *Committer[V, R]) attempt(ctx context.Context, ch *change[V, R]) (done b
 	return c.write(ctx, snapshot, next, ch)
 }
 
-// write replaces a snapshot with a prepared value. Without need for a write, it only
-// records the result.
+// write stores a prepared value if needed, and records the result.
 func (c *Committer[V, R]) write(ctx context.Context, old Snapshot[V, R], p prepared[V], ch *change[V, R]) (done bool, err error) {
 	now := old
 	if p.needsWrite {
@@ -252,16 +243,16 @@ func (c *Committer[V, R]) write(ctx context.Context, old Snapshot[V, R], p prepa
 // prepared is the value that an attempt is about to store.
 type prepared[V any] struct {
 	value      V
-	same       bool  // equals the snapshot's value
-	needsWrite bool  // whether it must be written
-	editErr    error // the error of the edit
+	same       bool // equals the snapshot's value
+	needsWrite bool
+	editErr    error
 }
 
-// prepare edits a snapshot, unless the change is in it already.
+// prepare edits a snapshot, unless its revision names a pending write, which then took
+// effect.
 //
-// A pending write that took effect is named in the revision. A pending write that may
-// still take effect is harmless: its base is still stored, so the pure edit gives the
-// same value again, and only one of the two writes can succeed. If the revision may have
+// A pending write whose base is still stored is harmless: the pure edit gives the same
+// value again, and only one of the two writes can succeed. If the revision may have
 // dropped a pending write, the outcome is unknown.
 func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepared[V], err error) {
 	last := s.Revision.Last(c.writer)
@@ -281,9 +272,9 @@ func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepare
 	return p, nil
 }
 
-// NextRevision returns the revision for a write that the caller makes itself. Base is the
-// replaced revision with the greatest version. After that write, no write that was
-// prepared for the replaced values can take effect.
+// NextRevision returns the revision for a write by the caller. Base is the replaced
+// revision with the greatest version. The write invalidates all writes that were
+// prepared for the replaced values.
 func (c *Committer[V, R]) NextRevision(base stored.Revision) stored.Revision {
 	now := c.now()
 	return base.Next(versionAfter(base, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1)})
@@ -298,13 +289,12 @@ func (c *Committer[V, R]) revision(w pendingWrite, same bool) stored.Revision {
 	return w.base.Next(version, stored.Write{Writer: c.writer, Attempt: w.number})
 }
 
-// ErrNotConfirmed is wrapped by the error of a change that is stored, but without the
-// durability that its store requires. It is not retried, because a retry would only wait
-// again.
+// ErrNotConfirmed is wrapped by the error of a change that is stored without the
+// durability that its store requires. A retry would only wait again, so there is none.
 var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
 
-// mayHaveTakenEffect reports whether a failed attempt may have changed the store: the
-// request may have reached it, but the reply was lost.
+// mayHaveTakenEffect reports whether a failed attempt may have changed the store,
+// because only its reply was lost.
 func mayHaveTakenEffect(err error) bool {
 	if errors.Is(err, ErrNotConfirmed) {
 		return false
@@ -316,9 +306,9 @@ func mayHaveTakenEffect(err error) bool {
 	return fault.KindOf(err) == fault.Unavailable
 }
 
-// maxStep bounds the growth of a version, in microseconds, while the clock is behind it.
-// The step is random, so that a change which the store has lost and the change that
-// follows have different versions.
+// maxStep bounds the growth of a version, in microseconds, while the clock is behind
+// it. The step is random, so that a change hardly ever reuses a version that the store
+// has lost.
 const maxStep = 1000
 
 // versionAfter returns a version greater than r's, from the clock if possible.

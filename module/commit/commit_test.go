@@ -83,7 +83,7 @@ func TestVersionsGrowEvenWhenTheClockStands(t *testing.T) {
 	})
 }
 
-// The result of the write counts: the change is not decided again after it took effect.
+// The change is not decided again after it took effect.
 func TestLostReplyKeepsTheFirstResultDespiteLaterWrites(t *testing.T) {
 	for name, test := range map[string]struct {
 		before string
@@ -206,7 +206,7 @@ func TestWaitsDoubleUpToTheMaximum(t *testing.T) {
 		}
 		bound := firstWait
 		for i, wait := range longest[1:] {
-			// The longest of 200 random waits is hardly ever below half the bound.
+			// The longest of 200 random waits is almost always above half the bound.
 			if wait >= bound || wait < bound/2 {
 				t.Errorf("before attempt %d at most %s, want just under %s", i+1, wait, bound)
 			}

@@ -6,10 +6,10 @@ import (
 	"sync"
 )
 
-// keyLocks is a set of named locks, which admit callers in the order of their arrival. A
-// committer must make the changes of one revision one by one: a revision remembers only
-// the last write of each writer, so a second write would hide whether a first one with a
-// lost reply took effect.
+// keyLocks is a set of named locks that admit callers in order of arrival. A revision
+// remembers only the last write of each writer, so a committer must make its changes
+// one by one: a second write would hide whether a first one with a lost reply took
+// effect.
 type keyLocks struct {
 	mu    sync.Mutex
 	locks map[string]*keyLock

@@ -10,8 +10,8 @@ import (
 	"testing/synctest"
 )
 
-// crowd is a group of callers that wait behind a first change. The store delays that
-// change until proceed.
+// crowd is a group of callers behind a first change, which the store delays until
+// proceed.
 type crowd struct {
 	t       *testing.T
 	store   *store
@@ -37,7 +37,6 @@ func (c *crowd) join(ctx context.Context, edit func(*words) error) int {
 	return n
 }
 
-// proceed lets all writes happen and waits for the callers.
 func (c *crowd) proceed() {
 	close(c.store.meet)
 	c.working.Wait()
@@ -148,8 +147,7 @@ func TestKeysDoNotWaitForEachOther(t *testing.T) {
 	})
 }
 
-// Each of the writers on one key uses one of a few committers, like on as many hosts.
-// Every acknowledged change must be stored once.
+// Each writer uses one of a few committers, like writers on as many hosts.
 func TestNoChangeIsLostOrDoubledWithManyWriters(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const hosts, callers, changes = 4, 16, 10

@@ -34,7 +34,7 @@ var (
 	errAnswer = io.ErrClosedPipe
 )
 
-// words is the tests' value: a list of words, comparable with ==.
+// words is a list of words, comparable with ==.
 type words struct{ list string }
 
 func (w words) has(word string) bool { return slices.Contains(strings.Fields(w.list), word) }
@@ -66,8 +66,8 @@ func remove(word string) func(*words) error {
 	}
 }
 
-// store is one key in memory. It applies outcomes to its writes in order; later writes
-// all work.
+// store is one key in memory. It applies outcomes to its first writes; later writes all
+// work.
 type store struct {
 	mu       sync.Mutex
 	outcomes []outcome
@@ -118,12 +118,12 @@ func (s *store) byOther(edit func(*words) error) {
 	}
 }
 
-// snapshot returns the stored state. Its raw form is the store itself.
+// Its raw form is the store itself.
 func (s *store) snapshot() Snapshot[words, *store] {
 	return Snapshot[words, *store]{Value: s.value, Revision: s.revision, Raw: s}
 }
 
-// access returns the access to the store that read's snapshots name.
+// access writes to the store that the snapshot names.
 func access(read func(context.Context, string) (Snapshot[words, *store], error)) Access[words, *store] {
 	same := func(old Snapshot[words, *store], next words) bool { return old.Value == next }
 	return Access[words, *store]{Read: read, Same: same, Write: write}

@@ -19,17 +19,15 @@ func (a Advice) String() string {
 	return "the Redis client " + a.Fault + ": " + a.Remedy
 }
 
-// The limits leave time for a second try within an operation, which has 5 s by default.
-// A cluster client learns of a failover when it next loads the topology.
+// The limits leave time for a second try within 5 s, the default for an operation.
 const (
 	maxTry         = 2500 * time.Millisecond
 	maxDials       = 2
 	maxTopologyAge = time.Second
 )
 
-// Advise returns advice on each setting of a client, or default in its place, that harms
-// the module. The advice contains neither addresses nor passwords. Clients of unknown
-// types get none.
+// Advise returns advice on each setting or default of a client that harms the module,
+// without addresses or passwords. Clients of unknown types get none.
 func Advise(client redis.UniversalClient) []Advice {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -42,12 +40,10 @@ func Advise(client redis.UniversalClient) []Advice {
 	return nil
 }
 
-// sentinelAddr is the text that NewFailoverClient of go-redis has in its options instead
-// of an address.
+// sentinelAddr is the address in the options of go-redis's NewFailoverClient.
 const sentinelAddr = "FailoverClient"
 
-// adviseNode is for NewClient and NewFailoverClient. A client of a single server may dial
-// it more often, since it knows no other.
+// A client of a single server may dial it more often, since it knows no other.
 func adviseNode(o *redis.Options) []Advice {
 	found := adviseLimits(o)
 	if o.Addr == sentinelAddr {
@@ -59,8 +55,8 @@ func adviseNode(o *redis.Options) []Advice {
 	return found
 }
 
-// adviseCluster is for NewClusterClient and NewFailoverClusterClient, whose retries are
-// bounded by MaxRedirects; their MaxRetries is off by default.
+// The retries of a cluster client are bounded by MaxRedirects; MaxRetries is off by
+// default.
 func adviseCluster(o *redis.ClusterOptions) []Advice {
 	found := adviseLimits(&redis.Options{
 		ContextTimeoutEnabled: o.ContextTimeoutEnabled,
@@ -84,8 +80,8 @@ func (a *advices) addIf(hurts bool, option, fault, remedy string) {
 	}
 }
 
-// adviseLimits checks the timeouts. In options that go-redis has filled in, zero or less
-// means no limit, and an unset WriteTimeout equals ReadTimeout.
+// In options that go-redis has filled in, zero or less means no limit, and an unset
+// WriteTimeout equals ReadTimeout.
 func adviseLimits(o *redis.Options) (found advices) {
 	found.addIf(!o.ContextTimeoutEnabled, "ContextTimeoutEnabled", "ignores deadlines", "set ContextTimeoutEnabled to true")
 	addLimit := func(option string, limit time.Duration, what, remedy string) {
@@ -104,8 +100,8 @@ func adviseLimits(o *redis.Options) (found advices) {
 	return found
 }
 
-// addDials is for clients that can turn to another server. Zero or less means the default
-// of go-redis.
+// addDials is for clients with several servers. Zero or less means the default of
+// go-redis.
 func (a *advices) addDials(dials int) {
 	if dials <= 0 {
 		dials = 5

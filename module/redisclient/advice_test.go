@@ -9,7 +9,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// goodNode returns options without advice; goodSentinels and goodCluster do the same.
+// goodNode returns options without advice, like goodSentinels and goodCluster.
 func goodNode() *redis.Options {
 	return &redis.Options{ContextTimeoutEnabled: true, DialTimeout: 1200 * time.Millisecond, ReadTimeout: time.Second}
 }

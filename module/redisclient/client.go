@@ -11,9 +11,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// EachMaster calls do concurrently with a client for each master, and returns the first
-// error. A cluster client first asks a node for the masters; masters without slots are
-// left out.
+// EachMaster calls do concurrently for each master, except masters without slots, and
+// returns the first error.
 func EachMaster(ctx context.Context, client redis.UniversalClient, do func(context.Context, *redis.Client) error) error {
 	switch c := client.(type) {
 	case *redis.Client:
@@ -24,11 +23,10 @@ func EachMaster(ctx context.Context, client redis.UniversalClient, do func(conte
 	return fmt.Errorf("a %T has no masters", client)
 }
 
-// noNodes is the untyped go-redis error for a cluster whose nodes have no slots.
+// noNodes is the untyped go-redis error for a cluster without slots.
 const noNodes = "redis: cluster has no nodes"
 
-// ping checks that Redis replies before ctx ends. A client that ignores ctx ends the
-// command by its own timeouts.
+// ping checks that Redis replies before ctx ends, even if the client ignores ctx.
 func ping(ctx context.Context, client redis.UniversalClient) error {
 	answer := make(chan error, 1)
 	go func() { answer <- client.Ping(ctx).Err() }()
@@ -62,8 +60,8 @@ func address(client redis.UniversalClient) string {
 
 const slots = 1 << 14
 
-// SlotOf returns the hash slot of a key in a cluster: CRC16 (XMODEM) of its hash tag, or
-// of the whole key without one.
+// SlotOf returns the hash slot of a key: CRC16 (XMODEM) of its hash tag, or of the
+// whole key without one.
 func SlotOf(key string) int {
 	if _, rest, opened := strings.Cut(key, "{"); opened {
 		if tag, _, closed := strings.Cut(rest, "}"); closed && tag != "" {

@@ -10,13 +10,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Clock is the clock of Redis, shared by all hosts however wrong their own clocks are. It
-// asks the masters for their time once a minute and continues with the host's monotonic
-// clock in between. The fastest master's clock wins, so that times keep growing when a
-// slot moves to another master.
+// Clock is the clock of Redis, on which all hosts agree to within a round trip. It asks
+// the masters once a minute and continues with the host's monotonic clock in between.
+// The fastest master wins, so that times keep growing when a slot moves.
 //
-// Hosts agree to within a round trip. Before the first measurement, the clock is the
-// host's own. It is safe for concurrent use.
+// Before the first measurement, it is the host's own clock. It is safe for concurrent
+// use.
 type Clock struct {
 	client   redis.UniversalClient
 	host     func() time.Time
@@ -26,7 +25,7 @@ type Clock struct {
 	denied   atomic.Bool // whether a master refused TIME at the last measurement
 }
 
-// reading is the result of a measurement. All durations are ahead of the host.
+// reading is a measurement. All durations are ahead of the host.
 type reading struct {
 	at    time.Time     // by the host's clock
 	ahead time.Duration // of the fastest master
@@ -36,18 +35,18 @@ type reading struct {
 	differs bool          // whether a master certainly differs more than tolerated
 }
 
-// The clocks are measured every clockInterval. A measurement waits for silent masters no
-// longer than clockTimeout. Differences above clockTolerance are reported.
+// Measurements happen every clockInterval, and wait for silent masters up to
+// clockTimeout. Differences above clockTolerance are reported.
 const (
 	clockInterval  = time.Minute
 	clockTimeout   = time.Second
 	clockTolerance = time.Second
 )
 
-// NewClock returns the clock of the masters behind client. Host is the host's own clock,
-// by default [time.Now]. Report receives a [*ClockError] when the host's clock starts to
-// differ from Redis by more than a second, and the error of Redis when a master starts to
-// refuse TIME. It must return at once.
+// NewClock returns the clock of the masters behind client. Host is the host's own
+// clock, by default [time.Now]. Report must return at once. It receives a [*ClockError]
+// when a master starts to differ from the host, and the error of Redis when a master
+// starts to refuse TIME.
 func NewClock(client redis.UniversalClient, host func() time.Time, report func(error)) *Clock {
 	if host == nil {
 		host = time.Now
@@ -62,7 +61,7 @@ type ClockError struct {
 	Offset time.Duration // positive if the master is ahead
 }
 
-// Error implements error.
+// Error names the master and its offset.
 func (e *ClockError) Error() string {
 	return fmt.Sprintf("the clock of the Redis at %s is %v ahead of this host's", e.Addr, e.Offset.Round(time.Millisecond))
 }
@@ -87,7 +86,7 @@ func (c *Clock) Offset() time.Duration {
 }
 
 // Measure asks the masters for their time. It skips masters that do not reply within a
-// second; if none replies, the clock keeps its last measurement.
+// second; without any reply, the clock keeps its last measurement.
 func (c *Clock) Measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, clockTimeout)
 	defer cancel()
@@ -127,8 +126,8 @@ type measurement struct {
 	denied  error
 }
 
-// ask asks a master. It assumes that the reply was made halfway through the round trip,
-// which is wrong by half a round trip at most.
+// ask assumes that the reply was made halfway through the round trip, which is wrong by
+// half a round trip at most.
 func (m *measurement) ask(ctx context.Context, master *redis.Client) error {
 	before := m.host()
 	now, err := master.Time(ctx).Result()
@@ -144,7 +143,6 @@ func (m *measurement) ask(ctx context.Context, master *redis.Client) error {
 	return nil
 }
 
-// add adds a master's lead over the host, which may be wrong by maxError.
 func (m *measurement) add(addr string, ahead, maxError time.Duration) {
 	if m.reading == nil {
 		m.reading = &reading{at: m.host(), ahead: ahead, addr: addr, offset: ahead}

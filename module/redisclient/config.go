@@ -7,13 +7,12 @@ import (
 
 // Config holds the module's requirements on the servers.
 type Config struct {
-	// StartTimeout bounds the check at start; see [Monitor.Check]. Above zero; default
-	// 5 s.
+	// StartTimeout bounds [Monitor.Check]. Above zero; default 5 s.
 	StartTimeout time.Duration
 
 	// AllowEviction accepts servers that evict keys when their memory is full, by which
-	// users silently lose their push rules and pushers. Default: false. Then a host
-	// refuses to start with such a Redis, and is not ready while its Redis is like that.
+	// users silently lose push rules and pushers. Default: false. Then a host refuses
+	// to start with such a server, and is not ready while it has one.
 	AllowEviction bool
 }
 

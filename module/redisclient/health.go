@@ -25,19 +25,19 @@ func (m *Monitor) Healthy(ctx context.Context) error {
 	return nil
 }
 
-// survey holds the replies of the masters. Each error names its master's address.
+// survey holds the replies of the masters. Errors name their master's address.
 type survey struct {
 	mu       sync.Mutex
-	working  int     // number of masters that can serve
+	working  int     // masters that can serve
 	failures []error // masters that cannot serve
-	misfits  []error // servers of another kind than the client is for
+	misfits  []error // servers of the wrong kind
 	evicting []error // masters that evict keys
-	denied   []error // masters that refuse to tell whether they evict keys
+	denied   []error // masters that refuse INFO
 	err      error   // why masters may be missing here
 }
 
-// surveyTimeout bounds a survey: one half for finding the masters, for which a cluster
-// client may first ask a silent node, the other half for their replies.
+// surveyTimeout bounds a survey: half of it is for finding the masters, for which a
+// cluster client may first ask a silent node.
 const surveyTimeout = time.Second
 
 func (m *Monitor) survey(ctx context.Context) *survey {
@@ -85,10 +85,10 @@ func (m *Monitor) ask(ctx context.Context, master *redis.Client, s *survey) {
 	}
 }
 
-// evictionError returns an error if a master evicts keys when its memory is full, going by
-// its INFO. Requests cannot detect an eviction, because an evicted user looks like a new
-// one. The volatile policies are harmless: they evict only keys with an expiry, and the
-// module sets one only on empty hashes, empty index entries and staged values.
+// evictionError returns an error if a master evicts keys when its memory is full.
+// Requests cannot detect an eviction, because an evicted user looks like a new one. The
+// volatile policies are harmless: they evict only keys with an expiry, and rules and
+// pushers have none.
 func evictionError(info string) error {
 	limited, policy := false, ""
 	for line := range strings.Lines(info) {
@@ -105,8 +105,8 @@ func evictionError(info string) error {
 	return fmt.Errorf("evicts keys when its memory is full, since its maxmemory-policy is %s: users lose their push rules; set it to noeviction", policy)
 }
 
-// misfitError returns an error if a server is of another kind than the client is for. A
-// user without the right to send HELLO gets no error.
+// misfitError returns an error if a server is of another kind than the client is for.
+// Without the right to send HELLO, it cannot tell.
 func misfitError(hello *redis.Cmd, forCluster bool) error {
 	about := properties(hello)
 	switch {
@@ -120,7 +120,6 @@ func misfitError(hello *redis.Cmd, forCluster bool) error {
 	return nil
 }
 
-// properties returns the texts in the reply to HELLO, in either protocol version.
 func properties(hello *redis.Cmd) map[string]string {
 	all := map[string]string{}
 	add := func(name, value any) {
@@ -141,7 +140,7 @@ func properties(hello *redis.Cmd) map[string]string {
 	return all
 }
 
-// joinSorted joins errors in a stable order, so that texts can be compared.
+// joinSorted joins errors in a stable order.
 func joinSorted(errs []error) error {
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)

@@ -16,11 +16,10 @@ func monitorWith(client redis.UniversalClient, cfg Config) *Monitor {
 	return NewMonitor(client, cfg, fixedDurability{}, &journal{})
 }
 
-// late is how late a call may return here, because other tests run at the same time.
+// late is how late a call may return on a busy machine.
 const late = 5 * time.Second
 
-// wantHealth checks the health of a Redis. Fault is a part of the wanted error, empty for
-// none.
+// wantHealth checks the health. Fault is a part of the wanted error, empty for none.
 func wantHealth(t *testing.T, client redis.UniversalClient, fault string) {
 	t.Helper()
 	start := time.Now()

@@ -10,15 +10,14 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A silent connection is pinged after pingAfter, and must reply within pongTimeout.
 const (
 	pingAfter   = 3 * time.Second
 	pongTimeout = 2 * time.Second
 )
 
-// Listen calls received with each message published on a channel, until ctx ends or its
-// connection, which it does not share, is lost. It calls subscribed once, when no later
-// message can be missed. Redis keeps no messages for later subscribers.
+// Listen calls received with each message on a channel, until ctx ends or its own
+// connection is lost. It calls subscribed once, when no later message can be missed.
+// Redis keeps no messages for later subscribers.
 func Listen(ctx context.Context, client redis.UniversalClient, channel string, subscribed func(), received func(message string)) error {
 	subscription := client.Subscribe(ctx, channel)
 	defer subscription.Close()

@@ -16,8 +16,8 @@ import (
 
 var _ module.Health = (*Monitor)(nil)
 
-// Monitor checks the host's client and its servers at start, watches the servers while
-// the host runs, and reports their health. It is safe for concurrent use.
+// Monitor checks the host's client and its servers at start, and watches the servers'
+// health. It is safe for concurrent use.
 type Monitor struct {
 	client     redis.UniversalClient
 	cfg        Config
@@ -30,8 +30,8 @@ type Monitor struct {
 
 // Durability is the guarantee that a change has before it is acknowledged.
 type Durability interface {
-	// Check asks every master whether it can give the guarantee. An error means that a
-	// master never can, a shortage that a master cannot at the moment.
+	// Check asks every master for a durability. An error means that a master can never
+	// give it, a shortage that it cannot at the moment.
 	Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error)
 }
 
@@ -41,14 +41,13 @@ type SettingError struct {
 	Address string // the client's servers
 }
 
-// Error returns the advice.
 func (e *SettingError) Error() string { return e.Advice.String() }
 
-// NewMonitor returns a monitor of the servers behind client. It does no I/O and starts
-// nothing. If client is nil, the monitor is always healthy and its clock is the host's.
+// NewMonitor returns a monitor of the servers behind client. It does no I/O. If client
+// is nil, the monitor is always healthy and its clock is the host's.
 //
-// At start, the observer receives each [SettingError] and each shortage of durability;
-// later, masters that evict keys, and the reports of the clock, see [NewClock].
+// The observer receives each [SettingError] and each shortage of durability at start;
+// later, masters that evict keys, and the reports of [NewClock].
 func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability, observer observe.Observer) *Monitor {
 	return &Monitor{
 		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,
@@ -68,8 +67,8 @@ func (m *Monitor) Clock() *Clock { return m.clock }
 // EvictingMasters returns the number of masters that evicted keys at the last check.
 func (m *Monitor) EvictingMasters() int { return int(m.evicting.Load()) }
 
-// Check returns an error if the stores cannot work with the servers, and reports harmful
-// settings. It takes at most [Config].StartTimeout.
+// Check returns an error if the stores cannot work with the servers, and reports
+// harmful settings. [Config].StartTimeout bounds it.
 func (m *Monitor) Check(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, m.cfg.StartTimeout)
 	defer cancel()
@@ -94,7 +93,7 @@ func (m *Monitor) Check(ctx context.Context) error {
 	return err
 }
 
-// Run watches the masters for evictions and measures the clock, until ctx ends.
+// Run watches for evictions and measures the clock, until ctx ends.
 func (m *Monitor) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { m.watchEvictions(ctx) })

@@ -1,5 +1,4 @@
-// Package retry waits between tries; its API may change at any time. Waits end with their
-// context.
+// Package retry waits between tries; its API may change at any time.
 package retry
 
 import (
@@ -19,13 +18,12 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	return ctx.Err()
 }
 
-// Jitter returns a random time between half of d and one and a half d, so that hosts
-// which start together drift apart. D must be above zero.
+// Jitter returns a random time between d/2 and 3d/2, so that hosts which start together
+// drift apart. D must be above zero.
 func Jitter(d time.Duration) time.Duration { return d/2 + rand.N(d) }
 
-// Repeat calls do until ctx ends. The waits between the calls double from shortest to
-// longest, and start again at shortest after a call that returned true, which means
-// that it had worked for a while.
+// Repeat calls do until ctx ends. The waits between calls double from shortest to
+// longest, and start again after a call that worked for a while.
 func Repeat(ctx context.Context, shortest, longest time.Duration, do func() (worked bool)) {
 	for wait := shortest; ; wait = min(2*wait, longest) {
 		if do() {

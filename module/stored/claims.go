@@ -9,20 +9,19 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Entry is the index entry of a pushkey, stored under [Keys.Claims].
+// Entry is the value of [Keys.Claims].
 type Entry struct {
 	Claims   pusher.Claims
 	Revision Revision
 }
 
-// The members of an entry.
 const (
 	claimsMember   = "claims"
 	revisionMember = "revision" // also of an event
 )
 
-// ReadEntry reads the form that [Entry.AppendJSON] writes, and ignores other members.
-// Errors: [pusher.Unreadable].
+// ReadEntry reads the form of [Entry.AppendJSON], and ignores other members. Errors:
+// [pusher.Unreadable].
 func ReadEntry(text string) (e Entry, err error) {
 	var owners []pusher.Owner
 	r := strictjson.NewReader(text)
@@ -57,8 +56,7 @@ func readOwner(r *strictjson.Reader, number string) (pusher.Owner, error) {
 	return pusher.Owner{User: mxid.UserID(user), Claim: claim}, err
 }
 
-// AppendJSON appends the stored form,
-// {"claims":{"NUMBER":"@user:server"},"revision":{...}}.
+// AppendJSON appends {"claims":{"NUMBER":"@user:server"},"revision":{...}}.
 func (e Entry) AppendJSON(dst []byte) []byte {
 	dst = append(strictjson.AppendMember(append(dst, '{'), claimsMember), '{')
 	for _, owner := range e.Claims.Owners() {

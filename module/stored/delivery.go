@@ -8,7 +8,6 @@ import (
 	"strings"
 )
 
-// The parts of delivery keys around the shard number.
 const (
 	shardPrefix      = "delivery:{"
 	dueSuffix        = "}:due"
@@ -21,12 +20,12 @@ const (
 	deliveryFormat   = "delivery:format"
 )
 
-// ShardDue is the key of the sorted set of a shard's backlogs. The score is a time in
-// microseconds by the clock of Redis: an even score is the end of a host's claim, an odd
-// score is when a backlog without a claim is due.
+// ShardDue is the key of the sorted set of a shard's backlogs, by a time in
+// microseconds on the clock of Redis: if even, the end of a host's claim; if odd, when
+// an unclaimed backlog is due.
 func (k Keys) ShardDue(shard int) string { return k.shard(shard, dueSuffix) }
 
-// ShardTrouble is the key of the hash with the state of backlogs whose delivery failed.
+// ShardTrouble is the key of the hash of backlogs whose delivery failed.
 func (k Keys) ShardTrouble(shard int) string { return k.shard(shard, troubleSuffix) }
 
 // ShardBytes is the key of the hash with the bytes of waiting texts, by user.
@@ -36,43 +35,39 @@ func (k Keys) ShardBytes(shard int) string { return k.shard(shard, bytesSuffix) 
 // oldest first.
 func (k Keys) Backlog(shard int, target string) string { return k.shard(shard, backlogMark+target) }
 
-// Texts is the key of the hash with the texts of a backlog's notifications, by their IDs.
+// Texts is the key of the hash with the texts of a backlog's notifications, by ID.
 func (k Keys) Texts(shard int, target string) string { return k.shard(shard, textsMark+target) }
 
-// Seen is the key of the string that records that a batch was added to a shard. It
-// expires.
+// Seen is the key of the string that records that a shard has a batch. It expires.
 func (k Keys) Seen(shard int, batch string) string {
 	sum := sha256.Sum256([]byte(batch))
 	return k.shard(shard, seenMark+base64.RawURLEncoding.EncodeToString(sum[:12]))
 }
 
-// DeliveryGateways is the key of the hash of the push gateways that operators delay. Each
+// DeliveryGateways is the key of the hash of push gateways that operators delay. A
 // field is the scheme, host and port of pushers' URLs, like
 // "https://push.example.org:443"; its value is the start of the delay in milliseconds
 // since 1970.
 func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGateways }
 
-// DeliveryFormat is the key of the string with delivery's format and number of shards; see
-// [DeliveryFormatText].
+// DeliveryFormat is the key of the string with a [DeliveryFormatText].
 func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
 
-// shard returns a key of a shard. All keys of a shard share a slot.
+// shard returns a key of a shard, all of which share a slot.
 func (k Keys) shard(shard int, suffix string) string {
 	return k.Prefix + shardPrefix + fmt.Sprintf("%03d", shard) + suffix
 }
 
-// BacklogEntry is a notification in the list of a backlog. Its text is stored under
-// [Keys.Texts].
+// BacklogEntry is a notification in a backlog. Its text is under [Keys.Texts].
 type BacklogEntry struct {
 	Priority byte   // 'h', 'l' or 'c'
 	ID       string // 16 bytes
 	Room     string // 8 bytes
 	User     string // 8 bytes
-	Bytes    int    // the bytes of its text that count for the user's limit
+	Bytes    int    // of its text, for the user's limit
 	Meta     string
 }
 
-// The lengths of an entry's parts, in their order.
 const (
 	entryID    = 16
 	entryRoom  = 8
@@ -81,8 +76,8 @@ const (
 	entryHead  = 1 + entryID + entryRoom + entryUser
 )
 
-// Head returns the stored entry up to its byte count. Ok is false if a part has the wrong
-// length.
+// Head returns the stored entry up to its byte count. Ok is false if a part has the
+// wrong length.
 func (e BacklogEntry) Head() (head string, ok bool) {
 	head = string(e.Priority) + e.ID + e.Room + e.User
 	return head, len(e.ID) == entryID && len(e.Room) == entryRoom && len(e.User) == entryUser
@@ -103,14 +98,15 @@ func ReadBacklogEntry(text string) (e BacklogEntry, found bool) {
 	return e, err == nil
 }
 
-// deliveryForm is the version of the stored form of delivery. Hosts of different forms
+// deliveryForm is the version of delivery's stored form. Hosts of different forms
 // cannot share a Redis.
 const deliveryForm = 2
 
-// DeliveryFormatText returns the text of [Keys.DeliveryFormat] for a number of shards.
+// DeliveryFormatText returns delivery's form and number of shards.
 func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }
 
-// ReadDeliveryFormat reads the number of shards. Found is false for other forms and texts.
+// ReadDeliveryFormat reads the number of shards. Found is false for other forms and
+// texts.
 func ReadDeliveryFormat(text string) (shards int, found bool) {
 	number, found := strings.CutPrefix(text, strconv.Itoa(deliveryForm)+" ")
 	shards, err := strconv.Atoi(number)
@@ -123,7 +119,7 @@ var shardKinds = map[string]KeyKind{
 	"}:instructions": OldDeliveryKey,
 }
 
-// targetKinds are the kinds of a shard's keys that end in the name of a backlog or batch.
+// targetKinds are the kinds of keys that end in the name of a backlog or batch.
 var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey}
 
 func parseDelivery(name string) (Key, bool) {

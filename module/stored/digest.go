@@ -8,21 +8,19 @@ import (
 	"unsafe"
 )
 
-// An event with canonical rules, see [pushrule.Ruleset.IsCanonical], ends with a digest of
-// the text before it, as a member of its revision:
+// An event with canonical rules, see [pushrule.Ruleset.IsCanonical], ends with a digest
+// of the text before it, as a member of its revision:
 //
 //	,"digest":"d4b89f53"}
 //
-// A reader that finds the right digest need not check the rules. After an edit by hand,
-// the digest is wrong, and the rules are checked. The digest of an event that was copied
-// as a whole is right, but its rules were checked before they were written.
+// It is a CRC-32C in hexadecimal. A reader that finds the right digest need not check
+// the rules, because they were checked before they were written. After an edit by hand,
+// the digest is wrong, and the reader checks them. An undetected edit is served as it
+// is: one in 2^32, and none of up to four consecutive bytes. Attackers with access to
+// Redis can store any rules anyway.
 //
-// The digest is a CRC-32C in hexadecimal. It does not protect against
-// attackers with access to Redis, because they can store any rules anyway. It detects all edits of up to four consecutive
-// bytes, and all but one in 2^32 of other edits; an undetected edit is served as it is.
-//
-// A change of the canonical form, or of the legacy rules, must rename the digest, so that
-// events with old digests are checked again.
+// A change of the canonical form, or of the legacy rules, must rename the digest, so
+// that old events are checked again.
 const (
 	digestStart = `,"` + digestMember + `":"`
 	digestEnd   = `"}`
@@ -30,9 +28,9 @@ const (
 	digestBytes = len(digestStart) + digestChars + len(digestEnd)
 )
 
-// digestOf returns the digest member of a text, with the brace that ends the revision.
+// digestOf returns the digest member of a text and the brace that ends the revision.
 func digestOf(text string) string {
-	sum := crc32.Checksum(unsafe.Slice(unsafe.StringData(text), len(text)), crc32.MakeTable(crc32.Castagnoli)) // only reads the bytes
+	sum := crc32.Checksum(unsafe.Slice(unsafe.StringData(text), len(text)), crc32.MakeTable(crc32.Castagnoli))
 	return digestStart + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, sum)) + digestEnd
 }
 

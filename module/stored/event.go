@@ -13,10 +13,10 @@ import (
 //
 //	{"type":"m.push_rules","content":{"global":{...}},"revision":{...}}
 //
-// whose revision names the latest writes. Unknown members are kept.
+// Unknown members are kept.
 type Event struct {
 	Rules        pushrule.Ruleset
-	Found        bool                // whether the content is an object; otherwise, the user has no rules
+	Found        bool                // whether the content is an object; otherwise, there are no rules
 	ContentExtra []strictjson.Member // unknown members of the content
 	Extra        []strictjson.Member // unknown members of the event
 	Revision     Revision            // as stored
@@ -24,16 +24,15 @@ type Event struct {
 	textVersion int64 // the version of an event without a revision, see withTextVersion
 }
 
-// The parts of a written event around its rules and revision.
 const (
 	eventStart    = `{"type":"m.push_rules","content":{"global":`
 	eventRevision = `},"` + revisionMember + `":`
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. It trusts the rules of an event with the right digest,
-// and checks all others. It returns [pushrule.Unreadable] if the text is not an event, or
-// its content is unreadable.
+// ReadEvent reads a stored event. With the right digest, it does not check the rules.
+// It returns [pushrule.Unreadable] if the text is not an event, or its content is
+// unreadable.
 func ReadEvent(text string) (Event, error) {
 	if hasDigest(text) {
 		if e, found := cutEvent(text); found {
@@ -98,7 +97,8 @@ func (e *Event) readContent(r *strictjson.Reader) error {
 	}, "global")
 }
 
-// Text returns the stored form of the event with a revision, or without one if it is zero.
+// Text returns the stored form of the event with a revision, or without one if it is
+// zero.
 func (e *Event) Text(revision Revision) string {
 	if e.hasMore() {
 		text := e.appendOpen(nil)
@@ -126,8 +126,7 @@ func (e *Event) Text(revision Revision) string {
 	return text.String()
 }
 
-// Share lets the event's rules refer to a text from [Event.Text], so that they need no
-// memory of their own.
+// Share lets the event's rules share the memory of a text from [Event.Text].
 func (e *Event) Share(text string) {
 	e.Rules.ShareJSON(text[len(eventStart):][:len(e.Rules.JSON())])
 }
@@ -142,8 +141,8 @@ func (e *Event) appendOpen(dst []byte) []byte {
 	return strictjson.AppendMembers(dst, e.Extra)
 }
 
-// Version returns the version that syncs compare: the revision's version, or for an event
-// without a revision, a version computed from its text.
+// Version returns the version that syncs compare: the revision's, or one computed from
+// the text of an event without a revision.
 func (e *Event) Version() int64 {
 	if e.Revision.Version > 0 {
 		return e.Revision.Version
@@ -151,12 +150,12 @@ func (e *Event) Version() int64 {
 	return e.textVersion
 }
 
-// textVersionBit is set in versions computed from a text. Other versions are smaller.
+// textVersionBit is set in versions computed from a text.
 const textVersionBit = 1 << 62
 
 // withTextVersion adds a version to an event without a revision, which another program
-// wrote. It is a hash of the text: the same on all hosts, different for each text, and
-// never a version of the module.
+// wrote. It is a hash of the text: the same on all hosts, and never a version of the
+// module.
 func (e Event) withTextVersion(text string) Event {
 	if e.Revision.Version == 0 {
 		sum := sha256.Sum256([]byte(text))
@@ -165,14 +164,13 @@ func (e Event) withTextVersion(text string) Event {
 	return e
 }
 
-// RevisionTail is how many bytes at the end of an event include its revision, which is
-// rarely longer than half of them.
+// RevisionTail is how many bytes at the end of an event usually include its revision.
 const RevisionTail = 1 << 10
 
-// VersionAtEnd returns the version in the revision at the end of an event, given the tail
-// of its text; 0 if the tail has none. If the event is valid JSON, the revision is a
-// member of it: within a string the quotes would be escaped, and a nested object would
-// need more closing braces.
+// VersionAtEnd returns the version in the revision at the end of an event, given the
+// tail of its text; 0 if the tail has none. In valid JSON, the found revision is a
+// member of the event: within a string the quotes would be escaped, and a nested object
+// would need more closing braces.
 func VersionAtEnd(tail string) int64 {
 	const member = `,"` + revisionMember + `":`
 	at := strings.LastIndex(tail, member)
@@ -183,8 +181,8 @@ func VersionAtEnd(tail string) int64 {
 	return ReadRevision(last[at+len(member):]).Version
 }
 
-// LastRevision returns the revision at the end of an event, which may be unreadable
-// otherwise; the zero Revision if there is none.
+// LastRevision returns the revision at the end of an event, even of an unreadable one;
+// the zero Revision if there is none.
 func LastRevision(text string) Revision {
 	const member = `"` + revisionMember + `":`
 	at := strings.LastIndex(text, member)

@@ -8,8 +8,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// RevisionField is the field of a user's hash that holds the revision. The other fields
-// begin with a bracket; see [pusher.Key.Field].
+// RevisionField is the field of a user's hash with the revision. Other fields begin
+// with a bracket; see [pusher.Key.Field].
 const RevisionField = revisionMember
 
 // Hash is the content of a user's hash of pushers.
@@ -17,10 +17,10 @@ type Hash struct {
 	Pushers  pusher.List // the readable pushers
 	Revision Revision
 
-	// Unreadable are the names of unreadable fields, which contain pushkeys. If there are
-	// any, the service treats the whole hash as unreadable.
+	// Unreadable are the names of unreadable fields, which contain pushkeys. With any,
+	// the service treats the whole hash as unreadable.
 	Unreadable []string
-	Err        error // of the first unreadable field, from [pusher.Unreadable]; nil if there is none
+	Err        error // of the first unreadable field, from [pusher.Unreadable]
 }
 
 // ReadHash reads all readable fields of a user's hash.
@@ -49,14 +49,14 @@ func ReadHash(fields map[string]string) (h Hash) {
 	return h
 }
 
-// HashFields returns a copy of a hash's fields without the revision.
+// HashFields copies a hash's fields without the revision.
 func HashFields(fields map[string]string) map[string]string {
 	left := maps.Clone(fields)
 	delete(left, RevisionField)
 	return left
 }
 
-// PusherField returns the field and the value that store a pusher.
+// PusherField returns the stored field and value of a pusher.
 func PusherField(p pusher.Pusher) (field, text string) {
 	return p.Field(), string(p.AppendStored(nil))
 }

@@ -1,6 +1,6 @@
-// Package stored defines the names of the module's keys on Redis and the form of their
-// values. The module's stores, pushctl, and a host's own store that shares their data use
-// this package to read and write them. Its API may change at any time.
+// Package stored defines the names and values of the module's keys on Redis, for its
+// stores, pushctl, and a host's own store that shares their data. Its API may change at
+// any time.
 //
 //	account_data:{@user:server}:m.push_rules   string, the user's push rules event
 //	pushers:{@user:server}                     hash, the user's pushers
@@ -18,16 +18,16 @@
 //	delivery:gateways                          hash, push gateways that operators delay: 80 B each
 //	delivery:format                            string, the form and the number of shards
 //
-// Each key begins with the host's prefix, if it has one. The part in braces is the hash
-// tag: in a cluster, all keys of a user share a slot, and so do all keys of a shard.
+// Each key begins with the host's prefix, if any. The part in braces is the hash tag:
+// in a cluster, all keys of a user share a slot, and so do all keys of a shard.
 //
-// Hosts cache values and ask Redis only for their ends, or for the revision of a hash. An
-// edit by hand must therefore remove the revision, or use pushctl: hosts do not notice a
-// changed value of the same length with the same revision.
+// Hosts cache values and compare only their ends, or the revision of a hash. So an edit
+// by hand must remove the revision, or use pushctl: hosts miss a changed value of the
+// same length with the same revision.
 //
 // # Form
 //
-// The stored form has version 1, which no value contains. Later forms that hosts of form 1
+// The stored form has version 1, which no value contains. Forms that hosts of form 1
 // can read and write may add members to the event, and to the pushers in a hash. Other
 // forms get keys of their own.
 package stored
@@ -45,7 +45,6 @@ type Keys struct {
 	Prefix string // without braces
 }
 
-// The parts of the keys around a user or digest.
 const (
 	rulesPrefix   = "account_data:{"
 	rulesSuffix   = "}:m.push_rules"
@@ -61,8 +60,8 @@ func (k Keys) Rules(user mxid.UserID) string {
 	return k.Prefix + rulesPrefix + string(user) + rulesSuffix
 }
 
-// Staged is the temporary key of a large event that is about to replace the event at key;
-// it expires. The token makes it unique.
+// Staged is the temporary key of an event that is about to replace the event at key; it
+// expires. The token makes it unique.
 func Staged(key, token string) string { return key + stagedMark + token }
 
 // Pushers is the key of the hash with a user's pushers.
@@ -70,8 +69,8 @@ func (k Keys) Pushers(user mxid.UserID) string {
 	return k.Prefix + pushersPrefix + string(user) + tagSuffix
 }
 
-// Claims is the key of the claims to a pushkey. It has a digest of the pushkey, because
-// the pushkey is a credential.
+// Claims is the key of the claims to a pushkey. It has a digest, because the pushkey is
+// a credential.
 func (k Keys) Claims(digest pusher.Digest) string {
 	return k.Prefix + claimsPrefix + string(digest) + tagSuffix
 }
@@ -82,7 +81,6 @@ func (k Keys) Pending() string { return k.Prefix + pending }
 // KeyKind is the kind of a key.
 type KeyKind int
 
-// The kinds of keys.
 const (
 	ForeignKey   KeyKind = iota // another program's
 	MalformedKey                // begins like the module's keys, but is not one
@@ -156,7 +154,6 @@ func cut(name, prefix, suffix string) (string, bool) {
 	return name, starts && ends
 }
 
-// isMalformed reports whether an unknown key begins like the module's keys.
 func isMalformed(name string) bool {
 	for _, prefix := range []string{"pushers:", "pushkey:", "pushkeys:", shardPrefix} {
 		if strings.HasPrefix(name, prefix) {
@@ -166,8 +163,7 @@ func isMalformed(name string) bool {
 	return strings.HasPrefix(name, "account_data:") && strings.Contains(name, "m.push_rules")
 }
 
-// Pattern returns the MATCH pattern for a SCAN of the keys with the prefix; it is empty if
-// there is no prefix.
+// Pattern returns the MATCH pattern for a SCAN of the keys, empty without a prefix.
 func (k Keys) Pattern() string {
 	if k.Prefix == "" {
 		return ""
@@ -182,10 +178,10 @@ func (k Keys) Pattern() string {
 	return pattern.String() + "*"
 }
 
-// Channel is the channel on which hosts publish each change of push rules as a [Message].
+// Channel is the channel of a [Message] for each change of push rules.
 func (k Keys) Channel() string { return k.Prefix + "push_rules_changed" }
 
-// Message returns the message about a change, "VERSION USER".
+// Message returns the message "VERSION USER" about a change.
 func Message(user mxid.UserID, version int64) string {
 	return strconv.FormatInt(version, 10) + " " + string(user)
 }

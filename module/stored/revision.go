@@ -8,18 +8,16 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Revision is stored as a part of a value and names the latest writes of it. Each write
-// leaves a different revision. So a replaced value never comes back, a write that was
-// prepared for it can no longer take effect, and a writer finds in the revision whether
-// its own last write took effect.
+// Revision is a part of a value and names its latest writes. Each write leaves a
+// different revision. So a write that was prepared for a replaced value cannot take
+// effect, and a writer finds in the revision whether its last write took effect.
 type Revision struct {
-	// Version grows with each change of the value. It is the time of the change in
-	// microseconds since 1970, by the store's clock, or a little more than the previous
-	// version if the clock is behind that. So it usually grows even if the value was
-	// deleted in between. 0 before the first write.
+	// Version grows with each change. It is the time of the change in microseconds
+	// since 1970, by the store's clock, or a little more than the previous version if
+	// the clock is behind. So it usually grows even if the value was deleted in
+	// between. 0 before the first write.
 	Version int64
 
-	// Changes counts the changes of the value.
 	Changes int64
 
 	// Writes are the last writes of the latest writers, in order.
@@ -32,12 +30,12 @@ type Write struct {
 	Attempt int64  // the number of the write, counted by the writer
 }
 
-// MaxWriters is how many writers a revision remembers. A writer that lost the reply to its
-// write can tell the outcome until that many other writers have followed; see
+// MaxWriters is how many writers a revision remembers. After a lost reply, a writer can
+// tell the outcome until that many other writers have followed; see
 // [Revision.MayHaveDropped].
 const MaxWriters = 16
 
-// The members of a revision. Only revisions of events have a digest; see [digestOf].
+// Only revisions of events have a digest; see [digestOf].
 const (
 	versionMember = "version"
 	changesMember = "changes"
@@ -46,8 +44,8 @@ const (
 )
 
 // AppendJSON appends the stored form, for example
-// {"version":1763716975000000,"changes":12,"writers":{"W":17}}. Each writer has the number
-// of its last write.
+// {"version":1763716975000000,"changes":12,"writers":{"W":17}}, with the number of each
+// writer's last write.
 func (r Revision) AppendJSON(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), versionMember), r.Version, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, changesMember), r.Changes, 10)
@@ -61,8 +59,8 @@ func (r Revision) AppendJSON(dst []byte) []byte {
 // revisionEnd closes the writers and the revision.
 const revisionEnd = "}}"
 
-// ReadRevision reads the form that [Revision.AppendJSON] writes, with or without a digest.
-// Other texts give the zero Revision, because an edited revision proves nothing.
+// ReadRevision reads the form of [Revision.AppendJSON], with or without a digest. Other
+// texts give the zero Revision, because an edited revision proves nothing.
 func ReadRevision(text string) Revision {
 	w := strictjson.Walk(text)
 	if !strictjson.Valid(text) || w.Next() != '{' {
@@ -104,7 +102,6 @@ func readWrites(w *strictjson.Walker) (writes []Write, ok bool) {
 	return writes, ok
 }
 
-// noNumber means that a text is not a number of a revision.
 const noNumber = -1
 
 func readNumber(text string) int64 {
@@ -116,7 +113,7 @@ func readNumber(text string) int64 {
 }
 
 // LastWrite returns the end of a text from the last write of its revision on, which
-// identifies the text. It is empty if the revision has no writes or is not in the text.
+// identifies the text. It is empty if the text lacks that write.
 func LastWrite(text string, r Revision) string {
 	if len(r.Writes) == 0 {
 		return ""
@@ -144,16 +141,15 @@ func (r Revision) Last(writer string) int64 {
 	return 0
 }
 
-// MayHaveDropped reports whether r, which lacks a write, may have had and dropped it. Base
-// is the revision that the write replaces. It takes as many later writers as a revision
-// remembers.
+// MayHaveDropped reports whether r, which lacks a write on base, may have had and
+// dropped it: as many writers as a revision remembers have written since.
 func (r Revision) MayHaveDropped(base Revision) bool {
 	stayed := func(w Write) bool { return slices.Contains(base.Writes, w) }
 	return len(r.Writes) >= MaxWriters && !slices.ContainsFunc(r.Writes, stayed)
 }
 
-// Next returns the revision of a write that replaces a value of revision r. With the same
-// version, the write does not count as a change.
+// Next returns the revision of a write that replaces a value of revision r. With the
+// same version, the write is no change.
 func (r Revision) Next(version int64, by Write) Revision {
 	changes := r.Changes
 	if version != r.Version {

@@ -2,15 +2,15 @@ package strictjson
 
 import "github.com/go-json-experiment/json/jsontext"
 
-// AppendString appends s as a JSON string with as few escapes as JSON allows, without
-// escapes for HTML. Invalid UTF-8 becomes U+FFFD.
+// AppendString appends s as a JSON string, with only the escapes that JSON needs.
+// Invalid UTF-8 becomes U+FFFD.
 func AppendString(dst []byte, s string) []byte {
 	dst, _ = jsontext.AppendQuote(dst, s) // the error only reports invalid UTF-8
 	return dst
 }
 
-// AppendMember appends a comma, unless dst ends in an opening brace, then the name and a
-// colon.
+// AppendMember appends a name and a colon, after a comma unless dst ends in an opening
+// brace.
 func AppendMember(dst []byte, name string) []byte {
 	if n := len(dst); n > 0 && dst[n-1] != '{' {
 		dst = append(dst, ',')
@@ -18,7 +18,7 @@ func AppendMember(dst []byte, name string) []byte {
 	return append(AppendString(dst, name), ':')
 }
 
-// AppendArray appends the texts as the elements of an array.
+// AppendArray appends the texts as an array.
 func AppendArray[S ~string](dst []byte, texts []S) []byte {
 	dst = append(dst, '[')
 	for i, text := range texts {

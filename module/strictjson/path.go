@@ -18,8 +18,8 @@ func (r *Reader) push(f frame) { r.stack = append(r.stack, f) }
 func (r *Reader) pop()         { r.stack = r.stack[:len(r.stack)-1] }
 func (r *Reader) top() *frame  { return &r.stack[len(r.stack)-1] }
 
-// Path returns the path of the next value, like "rule.actions[0]"; it is empty for the
-// whole text.
+// Path returns the path of the next value, like "rule.actions[0]", or "" for the whole
+// text.
 func (r *Reader) Path() string {
 	var b strings.Builder
 	for _, f := range r.stack {
@@ -42,8 +42,8 @@ func (r *Reader) memberPath(name string) string {
 	return name
 }
 
-// dotted converts a JSON pointer to the form of [Reader.Path]. A member with a number as
-// its name looks like an element.
+// dotted converts a JSON pointer to a [Reader.Path]. It takes a numeric name for an
+// element.
 func dotted(p jsontext.Pointer) string {
 	var b strings.Builder
 	for token := range p.Tokens() {
@@ -60,7 +60,7 @@ func dotted(p jsontext.Pointer) string {
 	return b.String()
 }
 
-// shorten limits how much of a client's text an error repeats.
+// shorten limits the part of a client's text that an error repeats.
 func shorten(path string) string {
 	const limit = 128
 	if len(path) <= limit {

@@ -1,11 +1,11 @@
-// Package strictjson reads untrusted JSON strictly; its API may change at any time. Names
-// match exactly and are unique, strings are valid UTF-8 without lone surrogates, and a
-// text is a single value. Numbers keep every digit, because they are not interpreted.
+// Package strictjson reads untrusted JSON strictly; its API may change at any time.
+// Names match exactly and are unique, strings are valid UTF-8 without lone surrogates,
+// a text is a single value, and numbers keep every digit.
 //
-// [jsontext] validates a text; a reader then goes through it once, front to back, and
-// returns values as parts of it. Errors are faults that name the field: [fault.NotJSON]
-// for invalid JSON, [fault.BadJSON] for a wrong kind of value or a duplicate name,
-// [fault.MissingParam] for missing fields.
+// [jsontext] validates a text; a reader then goes through it once and returns values as
+// parts of it. Errors are faults that name the field: [fault.NotJSON] for invalid JSON,
+// [fault.BadJSON] for a wrong kind of value or a duplicate name, [fault.MissingParam]
+// for missing fields.
 package strictjson
 
 import (
@@ -21,23 +21,23 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Member is a member of an object that is kept uninterpreted.
+// Member is an uninterpreted member of an object.
 type Member struct {
 	Name  string
 	Value string // the original JSON text
 }
 
-// Reader reads one JSON text. It is not safe for concurrent use. A method that expects a
-// string, boolean or integer also reads a value of another kind, but returns an error, so
-// that the caller may go on. If the text is invalid, every method returns an error.
+// Reader reads one JSON text. It is not safe for concurrent use. A method that expects
+// a string, boolean or integer reads a value of another kind, too, but returns an
+// error; the caller may go on. If the text is invalid, every method returns an error.
 type Reader struct {
 	walker Walker
-	stack  []frame // the objects and arrays being read, for the paths in errors
+	stack  []frame // being read, for the paths in errors
 	err    error   // why the text is invalid
 }
 
-// Check returns an error unless text is a single value of strict JSON. The error names
-// places, but never repeats a value, which may be secret.
+// Check returns an error unless text is a single value of strict JSON. The error never
+// repeats a value, which may be secret.
 func Check(text string) error {
 	if Valid(text) {
 		return nil
@@ -52,14 +52,13 @@ func Check(text string) error {
 	return fault.New(fault.NotJSON, "Not valid JSON: more than one value")
 }
 
-// NewReader returns a reader at the start of text. The values that it returns share the
-// text's memory.
+// NewReader returns a reader at the start of text. Its values share the text's memory.
 func NewReader(text string) *Reader {
 	return &Reader{walker: Walk(text), err: Check(text)}
 }
 
 // Object reads an object and calls member for each name; member must read exactly one
-// value. If required names (at most 64) are missing, the error names all of them.
+// value. The error names all missing required names, of which there are at most 64.
 func (r *Reader) Object(member func(name string) error, required ...string) error {
 	if err := r.expect("an object", '{'); err != nil {
 		return err
@@ -90,7 +89,7 @@ func (r *Reader) Object(member func(name string) error, required ...string) erro
 	return Missing(missing...)
 }
 
-// Array reads an array and calls element before each element; element must read exactly
+// Array reads an array and calls element for each element; element must read exactly
 // one value.
 func (r *Reader) Array(element func() error) error {
 	if err := r.expect("an array", '['); err != nil {
@@ -170,14 +169,14 @@ func (r *Reader) IsObject() bool { return r.walker.Next() == '{' }
 // IsString reports whether the next value is a string.
 func (r *Reader) IsString() bool { return r.walker.Next() == '"' }
 
-// IsBool reports whether the next value is true or false.
+// IsBool reports whether the next value is a boolean.
 func (r *Reader) IsBool() bool {
 	next := r.walker.Next()
 	return next == 't' || next == 'f'
 }
 
 // Mismatch reads the next value and returns an error that names the expected kind, like
-// "a string or an object", or why the text is invalid.
+// "a string or an object".
 func (r *Reader) Mismatch(want string) error {
 	path := r.Path()
 	if err := r.Skip(); err != nil {
@@ -186,8 +185,8 @@ func (r *Reader) Mismatch(want string) error {
 	return WrongShape(path, want)
 }
 
-// expect returns an error if the text is invalid, or the next value does not begin with
-// one of the given bytes.
+// expect returns an error unless the text is valid and the next value begins with one
+// of the given bytes.
 func (r *Reader) expect(want string, starts ...byte) error {
 	if r.err != nil {
 		return r.err

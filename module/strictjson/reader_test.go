@@ -474,8 +474,7 @@ func FuzzValue(f *testing.F) {
 	})
 }
 
-// isStrict reports whether the reader must accept a text. It does not use the reader's
-// parser.
+// isStrict decides without the reader's parser whether the reader must accept a text.
 func isStrict(text string) bool {
 	if !json.Valid([]byte(text)) || !utf8.ValidString(text) || loneSurrogate(text) {
 		return false
@@ -491,16 +490,15 @@ var (
 	surrogate     = regexp.MustCompile(`\(u[dD][89a-fA-F]..\)`)
 )
 
-// loneSurrogate reports whether a valid JSON text has an escaped lone surrogate. It
-// rewrites each escape as one unit and removes the pairs.
+// loneSurrogate reports whether a valid text has an escaped lone surrogate: it removes
+// the pairs.
 func loneSurrogate(text string) bool {
 	text = strings.NewReplacer("(", "_", ")", "_").Replace(text)
 	text = escapes.ReplaceAllString(text, "($1)")
 	return surrogate.MatchString(surrogatePair.ReplaceAllString(text, ""))
 }
 
-// uniqueNames reads one value of a valid text and reports whether the names of each object
-// are unique.
+// uniqueNames reads one value and reports whether the names of each object are unique.
 func uniqueNames(dec *json.Decoder) bool {
 	token, _ := dec.Token()
 	delim, _ := token.(json.Delim)

@@ -11,12 +11,11 @@ import (
 
 // Valid reports whether text is a single value of strict JSON.
 func Valid(text string) bool {
-	// IsValid only reads the bytes.
 	return jsontext.Value(unsafe.Slice(unsafe.StringData(text), len(text))).IsValid()
 }
 
-// Equal reports whether two JSON texts have the same value (RFC 8785). White space,
-// escapes, the form of numbers and the order of members do not matter.
+// Equal reports whether two JSON texts have the same value (RFC 8785), whatever their
+// white space, escapes, forms of numbers and order of members.
 func Equal(a, b string) bool {
 	if a == b {
 		return true
@@ -25,8 +24,8 @@ func Equal(a, b string) bool {
 	return x.Canonicalize() == nil && y.Canonicalize() == nil && bytes.Equal(x, y)
 }
 
-// Depth returns the nesting depth of arrays and objects in a text, 0 without any. It can
-// guard a parser: it reads each byte once, allocates nothing, and accepts invalid JSON.
+// Depth returns the nesting depth of arrays and objects. It can guard a parser: it
+// reads each byte once, allocates nothing, and accepts invalid JSON.
 func Depth(text string) int {
 	depth, deepest := 0, 0
 	inString := false
@@ -47,7 +46,7 @@ func Depth(text string) int {
 	return deepest
 }
 
-// Walker walks a [Valid] text front to back, without checks and without allocating. In any
+// Walker walks a [Valid] text front to back, without checks or allocations. In any
 // other text, its results are meaningless, but it always ends. It is not safe for
 // concurrent use.
 type Walker struct {
@@ -92,11 +91,11 @@ func (w *Walker) Skip() string {
 	return w.text[start:w.at]
 }
 
-// String reads the next value, which must be a string.
+// String reads a string.
 func (w *Walker) String() string { return unquote(w.Skip()) }
 
-// Object reads the next value, which must be an object, and yields its names. It skips the
-// values that the loop does not read.
+// Object reads an object and yields its names. It skips the values that the loop does
+// not read.
 func (w *Walker) Object() iter.Seq[string] {
 	return func(yield func(string) bool) {
 		for w.enter(); w.Next() == '"'; w.separator() {
@@ -112,8 +111,8 @@ func (w *Walker) Object() iter.Seq[string] {
 	}
 }
 
-// Array reads the next value, which must be an array, and yields the index of each element
-// before the element is read. It skips the elements that the loop does not read.
+// Array reads an array and yields the index of each element before the element is read.
+// It skips the elements that the loop does not read.
 func (w *Walker) Array() iter.Seq[int] {
 	return func(yield func(int) bool) {
 		i := 0
@@ -136,7 +135,6 @@ func (w *Walker) enter() {
 
 func (w *Walker) leave() { w.at = min(w.at+1, len(w.text)) }
 
-// separator moves past a comma or a colon, if there is one.
 func (w *Walker) separator() {
 	w.space()
 	if next := w.Next(); next == ',' || next == ':' {
@@ -167,8 +165,8 @@ func endOfString(text string, start int) int {
 	}
 }
 
-// isEscaped reports whether the backslashes at the end of a part of a string escape the
-// next character.
+// isEscaped reports whether the backslashes at the end of part escape the next
+// character.
 func isEscaped(part string) bool {
 	escaped := false
 	for i := len(part) - 1; i >= 0 && part[i] == '\\'; i-- {
@@ -177,8 +175,7 @@ func isEscaped(part string) bool {
 	return escaped
 }
 
-// nested moves past an object or array. Braces and brackets differ only in the bit that is
-// set here.
+// nested moves past an object or array. Setting one bit turns a brace into a bracket.
 func (w *Walker) nested() {
 	const either = 0x20
 	text, depth := w.text, 0
@@ -198,7 +195,7 @@ func (w *Walker) nested() {
 	w.at = len(text)
 }
 
-// unquote decodes a quoted string. Without escapes, the result shares the text's memory.
+// unquote decodes a quoted string. Without escapes, the result shares its memory.
 func unquote(quoted string) string {
 	if n := len(quoted); n >= 2 && strings.IndexByte(quoted, '\\') < 0 {
 		return quoted[1 : n-1]

@@ -9,7 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// walked reads the next value with a walker, in the form of encoding/json.
 func walked(t *testing.T, w *strictjson.Walker) any {
 	switch w.Next() {
 	case '{':
@@ -37,7 +36,7 @@ func walked(t *testing.T, w *strictjson.Walker) any {
 	return scalar
 }
 
-// skipped returns the texts of an object's members. Its loop reads no value.
+// skipped returns the texts of an object's members without reading the values.
 func skipped(w strictjson.Walker) (texts map[string]json.RawMessage) {
 	texts = map[string]json.RawMessage{}
 	for name := range w.Object() {
@@ -47,8 +46,8 @@ func skipped(w strictjson.Walker) (texts map[string]json.RawMessage) {
 	return texts
 }
 
-// FuzzWalk compares a walker with encoding/json for valid texts, and checks that the
-// walker ends in all others.
+// FuzzWalk compares a walker with encoding/json, and checks that it ends in invalid
+// texts.
 func FuzzWalk(f *testing.F) {
 	for _, text := range []string{
 		`{"a":[1,-2.5e3,true,null,"x\"y\\"],"b":{"":{}},"c":[]}`, " [ { } , \"\\u00e9\\ud83d\\ude00\" ,\t[ ] ]\n", `"\\"`, `7`, `{}`, ``,
@@ -90,7 +89,6 @@ func FuzzWalk(f *testing.F) {
 	})
 }
 
-// walkInvalid walks all of an invalid text in several ways.
 func walkInvalid(w strictjson.Walker) {
 	object, list, leap := w, w, w
 	for range object.Object() {

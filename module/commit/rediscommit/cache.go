@@ -7,25 +7,24 @@ import (
 	"github.com/pushfx/pushfx/module/internal/bounded"
 )
 
-// cache keeps the snapshots that this host last read or wrote. Other hosts may have
-// written since, so its users ask Redis whether a snapshot is still stored.
+// cache keeps the snapshots that this host last read or wrote. They may be stale.
 type cache[V, R any] struct {
 	mu      sync.Mutex
 	entries bounded.Map[string, cached[V, R]] // by Redis key
 }
 
-// cached is the entry of a Redis key. If the key holds several values, it has only the
-// one that was used last.
+// cached is the entry of a Redis key. It has only the value that was used last.
 type cached[V, R any] struct {
 	key      string // of the value
 	bytes    int
 	snapshot commit.Snapshot[V, R]
 }
 
-// entryBytes is about the memory of an entry in addition to its value.
+// entryBytes is the approximate memory of an entry without its value.
 const entryBytes = 512
 
-// minEntries is how many values fit into a cache at least: larger values are not cached.
+// minEntries is how many values fit into a cache at least; larger values are not
+// cached.
 const minEntries = 16
 
 func newCache[V, R any](bytes int) *cache[V, R] {
@@ -63,7 +62,7 @@ func (c *cache[V, R]) forgetBefore(redisKey string, version int64) {
 	}
 }
 
-// put caches a snapshot. A snapshot that cannot be cached replaces the old entry by none.
+// put caches a snapshot, or drops the old entry if the snapshot cannot be cached.
 func (c *cache[V, R]) put(redisKey string, entry cached[V, R]) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

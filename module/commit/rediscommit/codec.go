@@ -9,8 +9,8 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 )
 
-// Codec defines how a store keeps its values on Redis. Raw is the stored form of a value;
-// a write compares it with the form that is stored by then.
+// Codec defines how a store keeps its values on Redis. Raw is the stored form of a
+// value.
 type Codec[V, R any] struct {
 	// Name is the store's name in errors.
 	Name string
@@ -18,12 +18,11 @@ type Codec[V, R any] struct {
 	// Observed is the store's name for observers, from package observe.
 	Observed string
 
-	// RedisKey returns the Redis key that holds the value of a key; both include the
-	// prefix and have the same hash tag. It is for Redis keys that hold several values.
-	// Nil means that the two keys are equal.
+	// RedisKey returns the Redis key of a value, for Redis keys that hold several
+	// values. Both keys include the prefix and have the same hash tag. Nil means that
+	// they are equal.
 	RedisKey func(key string) string
 
-	// Read reads the value of a key.
 	Read Query[commit.Snapshot[V, R]]
 
 	// Current asks whether a snapshot is still stored, without reading the whole value.
@@ -32,24 +31,24 @@ type Codec[V, R any] struct {
 	// Same reports whether storing next would change nothing.
 	Same func(old commit.Snapshot[V, R], next V) bool
 
-	// Swap is a Lua script with the Redis key and the arguments of a [Swap]. It stores
-	// the new value and returns 1 if the stored value is still the one that was read, and
-	// returns 0 otherwise.
+	// Swap is a Lua script, run with the Redis key and the arguments of a [Swap]. If
+	// the old value is still stored, it stores the new one and returns 1; otherwise it
+	// returns 0.
 	Swap string
 
 	// Prepare encodes an update for the script.
 	Prepare func(commit.Update[V, R]) Swap[V, R]
 
-	// Bytes is about the memory that a snapshot takes; 0 means that Current cannot
-	// identify it, because it has no revision.
+	// Bytes is the approximate memory of a snapshot; 0 means that it has no revision,
+	// so that Current cannot identify it.
 	Bytes func(commit.Snapshot[V, R]) int
 
 	// Unreadable returns the fault for an unreadable value.
 	Unreadable func(cause error) error
 
-	// AssumeMissing lets a change of an uncached value start as if none were stored, and
-	// read only if the write fails: for values that are mostly new. It has no effect on a
-	// cluster, where another master may have the key.
+	// AssumeMissing lets a change of an uncached value start as if none were stored,
+	// and read only if the write fails. It suits mostly new values. It has no effect on
+	// a cluster, where another master may have the key.
 	AssumeMissing bool
 }
 
@@ -85,8 +84,7 @@ func Text(answer redis.Cmder) (text string, found bool, err error) {
 	return text, err == nil, err
 }
 
-// TextCurrent is a [Codec.Current] for values that are a string with a revision at its
-// end.
+// TextCurrent is a [Codec.Current] for strings with a revision at their end.
 func TextCurrent[V any](s commit.Snapshot[V, string]) Query[bool] {
 	suffix, _ := SuffixOf(s.Raw, s.Revision)
 	return Query[bool]{
@@ -100,7 +98,7 @@ func TextCurrent[V any](s commit.Snapshot[V, string]) Query[bool] {
 	}
 }
 
-// TextBytes is a [Codec.Bytes] for values that are a string with a revision at its end.
+// TextBytes is a [Codec.Bytes] for strings with a revision at their end.
 func TextBytes[V any](s commit.Snapshot[V, string]) int {
 	if _, found := SuffixOf(s.Raw, s.Revision); !found {
 		return 0
@@ -108,9 +106,9 @@ func TextBytes[V any](s commit.Snapshot[V, string]) int {
 	return len(s.Raw)
 }
 
-// CompareArgs returns the arguments by which a script compares the stored string with an
-// old snapshot: the [Suffix] of a string with a revision, the whole of a string without
-// one, nothing for a missing string.
+// CompareArgs returns the arguments by which a script compares the stored string with
+// an old snapshot: the [Suffix] of a string with a revision, a string without one as a
+// whole, nothing for a missing string.
 func CompareArgs[V any](old commit.Snapshot[V, string]) []any {
 	if suffix, found := SuffixOf(old.Raw, old.Revision); found {
 		return suffix.Args()

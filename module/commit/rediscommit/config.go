@@ -12,13 +12,13 @@ import (
 
 // Config configures all stores on Redis.
 type Config struct {
-	// KeyPrefix begins every key. Hosts that serve the same users share it; other hosts on
-	// the same Redis use another. It has no braces, which would change the hash slot.
-	// Default: none.
+	// KeyPrefix begins every key. Hosts that serve the same users share it; other hosts
+	// on the same Redis use another. It has no braces, which would change the hash
+	// slot. Default: none.
 	KeyPrefix string
 
-	// OperationTimeout bounds each load or update, retries included; the end of a request
-	// also ends its operations. The client must honour deadlines
+	// OperationTimeout bounds each load or update, retries included. The end of a
+	// request also ends its operations. The client must honour deadlines
 	// (ContextTimeoutEnabled). Above zero and at most 30 s; default 5 s.
 	OperationTimeout time.Duration
 
@@ -26,32 +26,30 @@ type Config struct {
 	// memory.
 	Durability Durability
 
-	// LargeValueBytes is the size in bytes from which a user's rules are written by a
-	// plain SET under a temporary key, which a script then renames. As script arguments,
-	// Redis would copy them several times. It has no effect with a Durability. At least 1;
-	// default 8 KiB.
+	// LargeValueBytes is the size from which a user's rules are written by a
+	// [StagedSwap], which is faster for them. It has no effect with a Durability. At
+	// least 1; default 8 KiB.
 	LargeValueBytes int
 
-	// CacheBytes bounds the memory of the cache in each of the three stores (rules,
-	// pushers, pushkeys). A read of a cached value only asks Redis whether it is still
-	// stored, which saves more for larger values; a change of it saves a round trip.
-	// Values of a sixteenth of the cache or more are not cached. 0 turns the cache off;
-	// default 64 MiB.
+	// CacheBytes bounds the cache memory of each of the three stores (rules, pushers,
+	// pushkeys). A read of a cached value only asks Redis whether it is still stored; a
+	// change of it saves a round trip. Values of a sixteenth of the cache or more are
+	// not cached. 0 turns the cache off; default 64 MiB.
 	CacheBytes int
 }
 
-// Options are optional dependencies of the stores. The zero value suits a single host.
+// Options are optional dependencies of the stores.
 type Options struct {
-	// Now is the clock for the versions of values: a [redisclient.Clock], so that hosts
-	// with different clocks agree. Nil means the host's clock.
+	// Now is the clock for the versions of values: a [redisclient.Clock], on which all
+	// hosts agree. Nil means the host's clock, which suits a single host.
 	Now func() time.Time
 
-	// WaitLimiter limits the connections that wait for a [Durability]; all stores on one
-	// client share it. Nil means one for this store alone.
+	// WaitLimiter limits the connections that wait for a [Durability]; all stores on
+	// one client share it. Nil means one for this store alone.
 	WaitLimiter *WaitLimiter
 
-	// Observer receives lost races, unknown outcomes and durability waits. Operations are
-	// reported by the services. Nil means none.
+	// Observer receives lost races, unknown outcomes and durability waits. Nil means
+	// none.
 	Observer observe.Observer
 }
 
@@ -71,7 +69,7 @@ func (c Config) Bound(ctx context.Context) (context.Context, context.CancelFunc)
 	return context.WithTimeout(ctx, c.OperationTimeout)
 }
 
-// maxOperationTimeout is far below the 10 minutes for which empty values keep their
+// maxOperationTimeout is far below the 10 minutes for which empty values keep
 // revisions.
 const maxOperationTimeout = 30 * time.Second
 

@@ -14,11 +14,11 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// Durability is the guarantee that a change has before it is acknowledged. With the zero
-// value, the master has it in memory, and may lose it in a crash or failover.
+// Durability is the guarantee that a change has before it is acknowledged. With the
+// zero value, the master has it in memory, and may lose it in a crash or failover.
 //
-// A change that does not get the guarantee within Timeout is not acknowledged. It may
-// stay or be lost, and can safely be repeated.
+// A change without the guarantee after Timeout is not acknowledged. It may stay or be
+// lost, and can safely be repeated.
 type Durability struct {
 	// Replicas is how many replicas must have the change (WAIT).
 	Replicas int
@@ -27,21 +27,20 @@ type Durability struct {
 	// 7.2 or later with appendonly yes).
 	AOF bool
 
-	// Timeout bounds the wait for the guarantee, and has no effect without one. It must be
-	// less than OperationTimeout, and less than the client's ReadTimeout by the 0.2 s for
-	// which a server may end a wait late; see [Durability.MaxWait]. Default 500 ms. With
+	// Timeout bounds the wait for the guarantee. It must be less than OperationTimeout,
+	// and [Durability.MaxWait] less than the client's ReadTimeout. Default 500 ms. With
 	// AOF and appendfsync everysec, some servers take a second: set 1.5 s.
 	//
-	// A change first waits for earlier changes of the same user, and for a connection
-	// while waits have half of the connections to its master.
+	// Before it starts, a change may wait for earlier changes of the same user, and for
+	// the [WaitLimiter].
 	Timeout time.Duration
 }
 
-// everysecTimeout is a Timeout that suffices for appendfsync everysec.
+// everysecTimeout suffices for appendfsync everysec.
 const everysecTimeout = 1500 * time.Millisecond
 
-// ParseDurability parses the form of [Durability.String]: "none", "replicas:1", "aof" or
-// "replicas:2,aof". Timeout is 1.5 s with aof, and the default otherwise.
+// ParseDurability parses "none", "replicas:1", "aof" or "replicas:2,aof", see
+// [Durability.String]. Timeout is 1.5 s with aof, and the default otherwise.
 func ParseDurability(text string) (Durability, error) {
 	d := DefaultConfig().Durability
 	if text == "none" {
@@ -93,7 +92,6 @@ func (d Durability) validate() error {
 	return errors.Join(faults...)
 }
 
-// checkClient returns an error if a client cannot wait for the guarantee.
 func (d Durability) checkClient(client redis.UniversalClient) error {
 	if !d.isRequired() {
 		return nil
@@ -114,7 +112,7 @@ func (d Durability) checkClient(client redis.UniversalClient) error {
 	return nil
 }
 
-// maxLateness is how late a server may end a wait, since it checks every 100 ms.
+// maxLateness is how late a server may end a wait: it checks every 100 ms.
 const maxLateness = 200 * time.Millisecond
 
 // MaxWait returns how long a change may wait for the guarantee, late servers included,
@@ -171,8 +169,7 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 	return "", nil
 }
 
-// checkWAITAOF returns an error if a server does not wait for its disk, because it lacks
-// the feature or does not reply.
+// checkWAITAOF returns an error if a server lacks WAITAOF or does not reply.
 func checkWAITAOF(ctx context.Context, master *redis.Client) error {
 	err := master.Do(ctx, "WAITAOF", 1, 0, 1).Err()
 	if err == nil {

@@ -70,7 +70,6 @@ func TestValidateNamesEachWrongDurabilityField(t *testing.T) {
 	}
 }
 
-// wantFaults checks that an error has one line for each field.
 func wantFaults(t *testing.T, err error, fields ...string) {
 	t.Helper()
 	var got []string
@@ -116,7 +115,6 @@ func TestValidateNamesEachWrongConfigField(t *testing.T) {
 
 type foreign struct{ redis.UniversalClient }
 
-// These functions return a client of each kind. ReadTimeout is as in redis.Options.
 var (
 	singleClient = func(readTimeout time.Duration) redis.UniversalClient {
 		return redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", ReadTimeout: readTimeout})

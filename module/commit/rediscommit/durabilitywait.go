@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit"
 )
 
-// durabilityWait waits for the durability of the preceding writes on its connection.
+// durabilityWait waits for the preceding writes on its connection.
 type durabilityWait struct {
 	required Durability
 	deadline time.Time // for both waits together, if there are two
@@ -22,8 +22,7 @@ type doer interface {
 	Do(ctx context.Context, args ...any) *redis.Cmd
 }
 
-// queueFirst queues the wait for replicas, or the wait for the disk if no replicas are
-// required.
+// queueFirst queues the wait for replicas, or for the disk if no replicas are required.
 func (w durabilityWait) queueFirst(ctx context.Context, c doer) *redis.Cmd {
 	if w.required.Replicas == 0 {
 		return w.queueAOF(ctx, c)
@@ -35,10 +34,9 @@ func (w durabilityWait) queueAOF(ctx context.Context, c doer) *redis.Cmd {
 	return c.Do(ctx, "WAITAOF", 1, 0, w.left(ctx))
 }
 
-// left returns how many milliseconds are left for a wait. It rounds up, so that a server
-// does not give up early, and never returns 0, which would wait forever. If ctx ends
-// earlier, the wait ends before ctx does, because the client closes a connection whose
-// reply comes too late.
+// left returns the milliseconds left for a wait, at least 1, because 0 would wait
+// forever. The wait ends before ctx does, because the client closes a connection with a
+// late reply.
 func (w durabilityWait) left(ctx context.Context) int64 {
 	left := time.Until(w.deadline)
 	if deadline, found := ctx.Deadline(); found {
@@ -68,15 +66,14 @@ func (w durabilityWait) checkAOF(waited *redis.Cmd) error {
 	return err
 }
 
-// WaitLimiter lets waits for a durability hold at most half of a client's connections to
-// each node, because all changes wait while a replica is down. All stores on one client
-// share a limiter; see [Options]. The zero value is ready. It is safe for concurrent use.
+// WaitLimiter lets durability waits hold at most half of a client's connections to each
+// node, because all changes wait while a replica is down. All stores on one client
+// share it; see [Options]. The zero value is ready. It is safe for concurrent use.
 type WaitLimiter struct {
 	mu    sync.Mutex
 	nodes map[string]*semaphore.Weighted // by address, for all nodes that the cluster has had
 }
 
-// acquire waits until a node may have another wait.
 func (l *WaitLimiter) acquire(ctx context.Context, node *redis.Client) (release func(), err error) {
 	waits := l.of(node.Options())
 	if err := waits.Acquire(ctx, 1); err != nil {

@@ -20,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// An unconfirmed change is stored; writing it again would only wait again.
 func TestUnconfirmedChangeIsNotRetried(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -50,8 +49,7 @@ func TestUnconfirmedChangeIsNotRetried(t *testing.T) {
 	}
 }
 
-// waitingServer is a Redis that replies 1 to scripts at once, and 1 to waits after a
-// delay.
+// waitingServer replies 1 to scripts at once, and to waits after a delay.
 type waitingServer struct {
 	listener net.Listener
 	slow     time.Duration // delay of WAIT

@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// maxPipeline is how many keys one round trip reads, so that a long reply does not delay
+// maxPipeline bounds the keys of one round trip, so that a long reply does not delay
 // other requests.
 const maxPipeline = 500
 
@@ -20,8 +20,7 @@ type Result[T any] struct {
 	Err   error
 }
 
-// readMany sends a query for many keys, see [Users.LoadMany]. The results are in the order
-// of the keys.
+// readMany sends a query for many keys and returns the results in their order.
 func readMany[T, V, R any](ctx context.Context, s *Store[V, R], keys []string, q Query[T]) []Result[T] {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -42,8 +41,7 @@ type batchRead[T, V, R any] struct {
 	results []Result[T]
 }
 
-// byNode groups the keys by their nodes. Keys whose node is unknown go to the cluster
-// client, which finds it.
+// byNode groups the keys by node. Keys whose node is unknown go to the cluster client.
 func (r batchRead[T, V, R]) byNode(ctx context.Context) map[redis.UniversalClient][]int {
 	parts := map[redis.UniversalClient][]int{}
 	for i, key := range r.keys {
@@ -56,8 +54,8 @@ func (r batchRead[T, V, R]) byNode(ctx context.Context) map[redis.UniversalClien
 	return parts
 }
 
-// readFrom asks a node. Keys without a reply are asked again by the cluster client, once:
-// they may have moved, or another node may have taken over.
+// readFrom asks a node. It asks once more by the cluster client for keys without a
+// reply, because they may have moved, or another node may have taken over.
 func (r batchRead[T, V, R]) readFrom(ctx context.Context, node redis.UniversalClient, part []int) {
 	for some := range slices.Chunk(part, maxPipeline) {
 		r.ask(ctx, node, some)

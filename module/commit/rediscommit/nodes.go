@@ -29,7 +29,6 @@ func (n *nodes) isCluster() bool {
 	return isCluster
 }
 
-// watch records the node clients that a cluster client creates.
 func (n *nodes) watch() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
 		cluster.OnNewNode(n.add)
@@ -52,19 +51,18 @@ func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error)
 	return nil, fmt.Errorf("a %T has no masters", n.client)
 }
 
-// at returns a client of a cluster's node, nil if there is none. It makes the cluster
-// client load the cluster's nodes, so that later commands find the node, too.
+// at returns a client of a cluster's node, nil if there is none. The cluster client
+// then knows the node, too.
 //
-// A master without slots is missing there, even if its first slot is just moving to it.
-// The cluster client has created a client for it by then, because the redirected read
-// that preceded the write needed one.
+// ForEachShard lacks a master without slots, even if its first slot is just moving to
+// it. A redirected read has created a client for that master before any write.
 func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {
 		return nil
 	}
 	found := make(chan *redis.Client, 1)
-	// A node's error does not matter for the others.
+	// One node's error does not matter for the others.
 	_ = cluster.ForEachShard(ctx, func(_ context.Context, node *redis.Client) error {
 		if node.Options().Addr == address {
 			select {
@@ -84,9 +82,8 @@ func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	return n.created[address]
 }
 
-// reload makes a cluster client load the cluster's nodes and slots again, because a node
-// may have failed; by itself the client does so only later. It works in the background, at
-// most five times a second.
+// reload makes a cluster client load the topology again, in the background and at most
+// five times a second, because a node may have failed.
 func (n *nodes) reload() {
 	if cluster, isCluster := n.client.(*redis.ClusterClient); isCluster {
 		cluster.ReloadState(context.Background())

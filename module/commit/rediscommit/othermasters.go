@@ -16,20 +16,19 @@ import (
 	"github.com/pushfx/pushfx/module/redisclient"
 )
 
-// searchTimeout bounds the search of all masters for a key. It leaves a request time to
-// try again.
+// searchTimeout leaves a request time to try again.
 const searchTimeout = time.Second
 
-// checkOtherMasters returns an error unless no master of a cluster has a key that the
-// owner of its slot does not have.
+// checkOtherMasters returns an error unless it is certain that no master of a cluster
+// has a key which the owner of its slot lacks.
 //
-// Another master can have it when the source of a slot's move has died: the replica that
-// takes over does not know of the move and replies that the key is missing, while the
-// target of the move has the key but does not serve it. Creating the value again would
+// A key can be on another master after the source of a slot's move has died. The
+// replica that takes over does not know of the move and replies that the key is
+// missing. The target has the key but does not serve it. Creating the value again would
 // replace the user's stored value.
 //
-// A master that does not reply may have the key, too. The exception is a master that the
-// cluster has declared failed and replaced: its replica is asked.
+// A master that does not reply may have the key, unless the cluster has declared it
+// failed and replaced it.
 func (n *nodes) checkOtherMasters(ctx context.Context, key string) error {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {
@@ -44,11 +43,10 @@ func (n *nodes) checkOtherMasters(ctx context.Context, key string) error {
 	return checkMasters(ctx, cluster, key, nodes)
 }
 
-// checkMasters asks the masters in a node's reply to CLUSTER NODES. That node may have
-// just restarted and list a master from before a failover instead of the new one. So
-// checkMasters also asks the masters that the slot's owner lists, and, if a master does
-// not reply, the masters that all others list: any node that knows of a failover lists
-// the new master.
+// checkMasters asks the masters in a node's reply to CLUSTER NODES. After a restart,
+// that node may list a master from before a failover. So checkMasters also asks the
+// masters that the slot's owner lists and, if a master is silent, the masters that all
+// others list. Any node that knows of a failover lists the new master.
 func checkMasters(ctx context.Context, cluster *redis.ClusterClient, key, nodes string) error {
 	s := masterSearch{cluster: cluster, key: key, known: clientsOf(ctx, cluster), replaced: map[string]bool{}}
 	defer s.close()
@@ -107,8 +105,8 @@ func (s *masterSearch) ask(ctx context.Context, masters clusterMasters) {
 	asking.Wait()
 }
 
-// clientsOf returns the cluster client's own clients by address. It lacks masters without
-// slots, like the target of a move that has just begun.
+// clientsOf returns the cluster client's own clients by address, without masters that
+// have no slots, like the target of a new move.
 func clientsOf(ctx context.Context, cluster *redis.ClusterClient) map[string]*redis.Client {
 	var mu sync.Mutex
 	known := map[string]*redis.Client{}
@@ -126,7 +124,6 @@ func (s *masterSearch) isIncomplete() bool {
 	return slices.ContainsFunc(s.asked, func(m *clusterMaster) bool { return m.err != nil })
 }
 
-// result returns an error unless certainly no asked master has the key.
 func (s *masterSearch) result() error {
 	serves := false
 	for _, m := range s.asked {
@@ -154,13 +151,11 @@ func (s *masterSearch) close() {
 	}
 }
 
-// maxSlotKeys bounds the keys of a slot that a search looks through.
 const maxSlotKeys = 10_000
 
-// ask asks a master for a key, whether or not it owns the slot. The owner of the slot and
-// the target of its move reply to EXISTS; the source of a move replies ASK for a missing
-// key. All other masters refuse. CLUSTER GETKEYSINSLOT shows the keys that they have all
-// the same, which happens only because of moves.
+// ask asks a master for a key, whether or not it owns the slot. The owner and the
+// target of a move reply to EXISTS; the source of a move replies ASK for a missing key.
+// Other masters refuse, but CLUSTER GETKEYSINSLOT shows their keys.
 func (m *clusterMaster) ask(ctx context.Context, key string) {
 	var exists *redis.IntCmd
 	_, _ = m.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each command has its own error
@@ -183,8 +178,7 @@ func (m *clusterMaster) ask(ctx context.Context, key string) {
 	m.holds, m.err = slices.Contains(keys, key) || len(keys) == maxSlotKeys, err
 }
 
-// readMasters reads the masters from a reply to CLUSTER NODES, except masters without an
-// address.
+// readMasters skips masters without an address.
 func readMasters(text string) (masters clusterMasters) {
 	isSlot := func(field string) bool { return !strings.HasPrefix(field, "[") } // moving slots have brackets
 	for line := range strings.Lines(text) {
@@ -204,8 +198,8 @@ func readMasters(text string) (masters clusterMasters) {
 	return masters
 }
 
-// addressesOf reads the second field of a node: IP:PORT@BUS, and the server's host name,
-// if any, after a comma.
+// addressesOf reads a node's second field: IP:PORT@BUS, then perhaps a comma and the
+// host name.
 func addressesOf(field string) []string {
 	field, more, _ := strings.Cut(field, ",")
 	name, _, _ := strings.Cut(more, ",")
@@ -218,7 +212,7 @@ func addressesOf(field string) []string {
 	return []string{net.JoinHostPort(name, port), net.JoinHostPort(ip, port)}
 }
 
-// newNodeClient returns a client of a node with the cluster client's settings, but without
+// newNodeClient returns a client with the cluster client's settings, but without
 // retries.
 func newNodeClient(o *redis.ClusterOptions, address string) *redis.Client {
 	options := &redis.Options{

@@ -44,8 +44,8 @@ i1 127.0.0.1:7008@17008 master,fail - 0 0 7 disconnected [93->-a1]
 	}
 }
 
-// forgottenMove is a cluster in which a key has moved to another master. The owner of its
-// slot does not know of the move, like a replica that took over.
+// forgottenMove is a cluster in which a key has moved to another master. The owner of
+// its slot does not know of the move, like a replica that took over.
 type forgottenMove struct {
 	cluster       *redistest.ClusterServers
 	client        *redis.ClusterClient
@@ -74,7 +74,6 @@ func newForgottenMove(t *testing.T, cluster *redistest.ClusterServers, owner, ta
 	return m
 }
 
-// wantRefused checks that every operation on the key fails and changes nothing.
 func (m forgottenMove) wantRefused(t *testing.T, why string) {
 	t.Helper()
 	store, err := New(m.client, DefaultConfig(), Options{}, texts())
@@ -119,7 +118,7 @@ func TestCreateIsRefusedIfAnotherMasterHasTheKey(t *testing.T) {
 	}
 	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, slot))
 	m.wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+m.target.Addr())
-	// The same if the target has forgotten the move, too.
+	// The target has forgotten the move, too.
 	if err := m.target.Client(t).Do(t.Context(), "CLUSTER", "SETSLOT", m.slot, "STABLE").Err(); err != nil {
 		t.Fatal(err)
 	}
@@ -158,8 +157,7 @@ func TestMastersWithoutSlotsAreAsked(t *testing.T) {
 	newForgottenMove(t, cluster, owner, empty).wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
 }
 
-// A node that has just restarted lists a dead master from before a failover, but not the
-// new one.
+// The restarted node lists a dead master from before a failover.
 func TestMastersUnknownToARestartedNodeAreAsked(t *testing.T) {
 	t.Parallel()
 	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")

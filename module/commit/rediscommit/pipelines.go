@@ -9,8 +9,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// pipelines coalesces concurrent reads into pipelines. Each node has as many slots as the
-// host has cores.
+// pipelines coalesces concurrent reads. Each node has as many slots as the host has
+// cores.
 type pipelines struct {
 	nodes *nodes
 	coalescer[func(context.Context, redis.Cmdable)]
@@ -23,9 +23,9 @@ func newPipelines(nodes *nodes) *pipelines {
 // send sends a command to the master of a key and waits for its reply. Queue gives the
 // command to a client; it may run on another goroutine, with another context.
 //
-// Direct is true if the command was sent to that node in a pipeline. Then its context may
-// have been another call's, and redirections were not followed. The only error is ctx's;
-// queue may still run and the command be sent after it.
+// Direct is true if the command was sent to one node in a pipeline, which follows no
+// redirections and may end with another call's context. The only error is ctx's, after
+// which the command may still be sent.
 func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct bool, err error) {
 	node, err := p.nodes.masterOf(ctx, key)
 	if err != nil {
@@ -62,29 +62,28 @@ func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(contex
 	_, _ = pipe.Exec(ctx) // each command has its own error
 }
 
-// coalescer sends concurrent calls to a node in batches, because most of a command's cost
-// is the system calls around it, on the host and on Redis. Each node has some slots. A
-// call that finds a free slot sends its item at once, alone. Other calls wait; a slot that
-// becomes free sends all that wait for its node as one batch, in one pipeline. A call
-// never waits to fill a batch, for another node, or longer than its context.
+// coalescer sends concurrent calls to a node in batches, because most of a command's
+// cost is the system calls around it. Each node has some slots. A call that finds a
+// free slot sends its item at once, alone. Other calls wait; a freed slot sends all of
+// them as one batch. A call never waits to fill a batch, for another node, or longer
+// than its context.
 //
-// It starts no goroutines: the call that has waited longest sends the batch.
+// The call that has waited longest sends the batch, so no goroutine is needed.
 type coalescer[T any] struct {
 	slots int // for each node
 
 	mu     sync.Mutex
-	queues map[string]*queue[T] // by address, for all nodes that the cluster has had
+	queues map[string]*queue[T] // by address
 }
 
-// maxBatch bounds how many calls are sent in one pipeline, because replies come one after
-// the other.
+// maxBatch bounds the calls in one pipeline, because replies come one after the other.
 const maxBatch = 32
 
-// do sends an item to a node and returns when it is done. If the call has to send its
-// batch, do calls send with its item and the items of the other calls.
+// do sends an item to a node and returns when it is done. If the call sends its batch,
+// do calls send with the items of all its calls.
 //
-// Batched is true if the item was sent together with others, perhaps by another call. The
-// only error is ctx's; the item may still be sent after it.
+// Batched is true if the item was sent together with others, perhaps by another call.
+// The only error is ctx's, after which the item may still be sent.
 func (c *coalescer[T]) do(ctx context.Context, node *redis.Client, item T, send func(batch []T)) (batched bool, err error) {
 	q := c.queueOf(node.Options().Addr)
 	own := &call[T]{item: item}
@@ -130,11 +129,11 @@ type call[T any] struct {
 	item T
 
 	woken    chan struct{} // closed when the call must go on; nil if it found a free slot
-	answered bool          // another call has sent the item; otherwise this call has a slot
+	answered bool          // another call has sent the item
 	others   []*call[T]    // the other calls of the batch that this call sends
 }
 
-// takeSlot takes a free slot, or adds the call to the waiting ones.
+// takeSlot takes a free slot, or queues the call.
 func (q *queue[T]) takeSlot(c *call[T]) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -160,7 +159,7 @@ func (q *queue[T]) wait(ctx context.Context, c *call[T]) error {
 		return ctx.Err()
 	}
 	select {
-	case <-c.woken: // other calls may wait for the batch that this call must send
+	case <-c.woken: // other calls may wait for this call's batch
 		return nil
 	default:
 		return ctx.Err()

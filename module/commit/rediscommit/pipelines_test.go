@@ -16,8 +16,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// gate is a hook that delays single commands until it opens, and lets pipelines fail with
-// refuses, unless it is nil.
+// gate delays single commands until it opens. Pipelines fail with refuses, unless it is
+// nil.
 type gate struct {
 	trips
 	held    chan struct{} // receives one element for each delayed command
@@ -49,7 +49,6 @@ func (g *gate) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Process
 	})
 }
 
-// narrow returns a store with one slot and a gate, and users with texts.
 func narrow(t *testing.T, users int) (*gate, userTexts, []mxid.UserID) {
 	t.Helper()
 	client := redistest.Single(t).Client(t)
@@ -61,7 +60,6 @@ func narrow(t *testing.T, users int) (*gate, userTexts, []mxid.UserID) {
 	return g, store, all
 }
 
-// loads is a group of concurrent loads.
 type loads struct {
 	running sync.WaitGroup
 	store   userTexts
@@ -73,7 +71,6 @@ func (l *loads) begin(ctx context.Context, user mxid.UserID, report func(text st
 	})
 }
 
-// mustFind returns a report function that expects the user's text.
 func mustFind(t *testing.T, user mxid.UserID) func(string, error) {
 	return func(text string, err error) {
 		if text != string(user)[:6] || err != nil {
@@ -82,7 +79,6 @@ func mustFind(t *testing.T, user mxid.UserID) func(string, error) {
 	}
 }
 
-// waitFor waits until the given number of calls wait for one node.
 func (c *coalescer[T]) waitFor(t *testing.T, calls int) {
 	t.Helper()
 	for start := time.Now(); time.Since(start) < never; time.Sleep(time.Millisecond) {
@@ -165,7 +161,7 @@ func TestReadsOfAFailedBatchAreRepeatedAlone(t *testing.T) {
 	}
 }
 
-// Calls end at any moment, even while they have to send the batch for others.
+// Calls may end while they have to send the batch for others.
 func TestCancelledCallsDoNotAffectOthers(t *testing.T) {
 	t.Parallel()
 	g, store, users := narrow(t, 50)

@@ -21,8 +21,8 @@ type Call struct {
 // Write returns the write that sends the call.
 func (c *Call) Write() Write { return Write{Key: c.Keys[0], Queue: c.queue} }
 
-// queue is a [Write.Queue]. After a reply that the script is unknown, the next sending
-// includes its source.
+// queue is a [Write.Queue]. It sends the script's source to a server that lacks the
+// script.
 func (c *Call) queue(ctx context.Context, to redis.Pipeliner) (check func() error) {
 	send := c.Script.EvalSha
 	if c.isUnknown {
@@ -36,11 +36,11 @@ func (c *Call) queue(ctx context.Context, to redis.Pipeliner) (check func() erro
 	}
 }
 
-// errNothingChanged is for a script that replied 0: there is no change to wait for.
+// errNothingChanged means that the script replied 0: there is no change to wait for.
 var errNothingChanged = errors.New("the script replied 0")
 
-// run runs a script with one key that replies 1 or 0. Done is true after a reply of 1
-// whose change has its durability.
+// run runs a script with one key that replies 1 or 0. Done means that it replied 1 and
+// the change has its durability.
 func (w *Writer) run(ctx context.Context, script *redis.Script, key string, args []any) (done bool, err error) {
 	keys := []string{key}
 	if !w.cfg.Durability.isRequired() {

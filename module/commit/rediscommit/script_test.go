@@ -23,16 +23,14 @@ var aRevision = regexp.MustCompile(`\n\{"version":(\d+),"changes":\d+,"writers":
 
 var oneReplica = Durability{Replicas: 1, Timeout: 4 * time.Second}
 
-// late is how late a call may return here, because other tests run at the same time.
+// late is how late a call may return on a busy machine.
 const late = 5 * time.Second
 
-// replicated starts a master with replicas. Syncs by disk are faster here.
 func replicated(t *testing.T, replicas int) *redistest.ReplicatedServers {
 	t.Helper()
 	return redistest.Replicated(t, replicas, "--repl-diskless-sync", "no")
 }
 
-// pause pauses a server and waits until it is silent.
 func pause(t *testing.T, server *redistest.Server) {
 	t.Helper()
 	client := server.Client(t)
@@ -114,8 +112,7 @@ func TestScriptWaitsForTheReplicaOfItsMaster(t *testing.T) {
 	}
 }
 
-// shortages are servers without enough working replicas. Each function returns a client
-// and the master.
+// shortages start a master without enough working replicas, and return a client and it.
 var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.Server){
 	"no replica": func(t *testing.T) (redis.UniversalClient, *redistest.Server) {
 		server := redistest.Single(t)
@@ -140,8 +137,8 @@ var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.S
 	},
 }
 
-// learnCommands makes a client ask for the table of commands now. Otherwise, the client
-// would ask the paused server, and wait for 5 s.
+// learnCommands makes a client load the table of commands, for which it would wait 5 s
+// while the server is paused.
 func learnCommands(t *testing.T, client *redis.ClusterClient) {
 	t.Helper()
 	if err := client.Ping(t.Context()).Err(); err != nil {
@@ -256,8 +253,7 @@ func TestScriptWithAnErrorIsNotDone(t *testing.T) {
 	}
 }
 
-// The server replies before the client gives up, so that the connection stays usable and
-// the error names the missing replicas.
+// The connection stays usable, and the error names the missing replicas.
 func TestWaitEndsWithAnEarlierDeadline(t *testing.T) {
 	t.Parallel()
 	const allowed = 300 * time.Millisecond
@@ -316,8 +312,7 @@ func TestWaitEndedByADeadlineKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// monitor records the commands that a server receives, by connection, until the returned
-// function is called.
+// monitor records the commands that a server receives, by connection, until stopped.
 func monitor(t *testing.T, server *redistest.Server) func() map[string][]string {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Addr())
@@ -352,7 +347,6 @@ func monitor(t *testing.T, server *redistest.Server) func() map[string][]string 
 	}
 }
 
-// monitored matches a line of MONITOR: the connection, the command and its first argument.
 var monitored = regexp.MustCompile(`\[\d+ ([\d.:]+)\] "(\w+)"(?: "(\w+)")?`)
 
 func TestWaitFollowsItsScriptOnTheSameConnection(t *testing.T) {
@@ -400,7 +394,7 @@ func parallel(n int, do func(n int)) {
 	group.Wait()
 }
 
-// countPairs counts the scripts, each of which must have a wait after it.
+// countPairs counts the scripts and checks that each has a wait after it.
 func countPairs(t *testing.T, connection string, commands []string) int {
 	t.Helper()
 	commands = slices.DeleteFunc(commands, func(c string) bool { return !strings.HasPrefix(c, "EVAL") && c != "WAIT" })
@@ -413,8 +407,8 @@ func countPairs(t *testing.T, connection string, commands []string) int {
 	return len(commands) / 2
 }
 
-// A wait on another connection would return at once, because the replica has everything
-// that connection ever wrote.
+// A wait on another connection would return at once, because the replica has all its
+// writes.
 func TestNoConcurrentScriptIsDoneWithoutTheReplica(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 50, 4
@@ -439,8 +433,7 @@ func TestNoConcurrentScriptIsDoneWithoutTheReplica(t *testing.T) {
 	write(oneReplica, true)
 }
 
-// Waits may hold two of the four connections to each node, in all stores together. Here
-// they hold two connections to one node.
+// All stores together may hold two of the four connections to a node.
 func TestWaitsLeaveConnectionsToOtherCommands(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 2, 1)

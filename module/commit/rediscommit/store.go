@@ -1,10 +1,10 @@
-// Package rediscommit is package commit on Redis: the compare-and-set of all stores, and
-// its durability. A store adds the layout of its values. Its API may change at any time,
-// except [Config], [Durability] and [Options].
+// Package rediscommit is package commit on Redis: compare-and-set with durability for
+// all stores, each of which adds a [Codec]. Its API may change at any time, except
+// [Config], [Durability] and [Options].
 //
-// It works on Redis 6.2 or later as a single node, behind sentinels and as a cluster, with
-// any number of hosts on one Redis. Each script has a single key, so that it works while a
-// cluster moves the key's slot. To scripts, values are opaque bytes.
+// It needs Redis 6.2 or later: a single node, sentinels or a cluster, shared by any
+// number of hosts. Scripts for a change have a single key, so that they work while a
+// cluster moves the key's slot.
 package rediscommit
 
 import (
@@ -23,8 +23,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// Store loads and updates values on Redis. It is safe for concurrent use, does no I/O in
-// the background, and needs no closing.
+// Store loads and updates values on Redis. It is safe for concurrent use, does no I/O
+// in the background, and needs no closing.
 type Store[V, R any] struct {
 	codec   Codec[V, R]
 	cfg     Config
@@ -39,8 +39,8 @@ type Store[V, R any] struct {
 	committer *commit.Committer[V, R]
 }
 
-// New returns a store on client, which the caller closes. The client must read from
-// masters.
+// New returns a store on client, which must read from masters. The caller closes the
+// client.
 func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Codec[V, R]) (*Store[V, R], error) {
 	if err := errors.Join(cfg.Validate(), cfg.Durability.checkClient(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", codec.Name, err)
@@ -56,8 +56,8 @@ func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Co
 	return s, nil
 }
 
-// WithCodec returns a store for single values in the Redis keys of s. It shares all but
-// the codec, which must have [Codec.RedisKey].
+// WithCodec returns a store for single values in the Redis keys of s. The codec must
+// have [Codec.RedisKey]; the stores share all else.
 func (s *Store[V, R]) WithCodec(codec Codec[V, R]) *Store[V, R] {
 	other := *s
 	other.codec = codec
@@ -82,10 +82,9 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 
 var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
-// Load returns the snapshot of a key, given without its prefix. Before it returns a
-// missing value, it asks every master of a cluster, because another master may have the
-// key after an interrupted move of its slot. Errors: [module.Unavailable], the codec's
-// Unreadable.
+// Load returns the snapshot of a key, given without its prefix. It asks all masters of
+// a cluster for a missing value; see [nodes.checkOtherMasters]. Errors:
+// [module.Unavailable], the codec's Unreadable.
 func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -105,8 +104,8 @@ func (s *Store[V, R]) Update(ctx context.Context, key string, edit func(*V) erro
 	return state, err
 }
 
-// remove removes a key of any type, with the durability of a change. A change in progress
-// then finds the value missing. Errors: [module.Unavailable].
+// remove removes a key of any type, with the durability of a change. Errors:
+// [module.Unavailable].
 func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -116,9 +115,9 @@ func (s *Store[V, R]) remove(ctx context.Context, key string) error {
 	return nil
 }
 
-// removeVerified removes a key and verifies that no master of a cluster has it. If one
-// does, another host may have stored the value again, so it removes the key once more. A
-// key on a master that does not own the slot cannot be removed.
+// removeVerified removes a key and checks that no master of a cluster has it. If one
+// does, it tries once more, because another host may have stored the value again. It
+// cannot remove a key from a master that does not own the slot.
 func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error) {
 	for range 2 {
 		if _, err = s.writer.run(ctx, removeScript, key, nil); err != nil {
@@ -131,10 +130,10 @@ func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error
 	return err
 }
 
-// Swap runs the codec's script once. It is for writes that are not edits: to replace an
-// unreadable value, or to restore an old one. Args returns the script's arguments for a
-// revision that follows base. Done is false if the stored value differs from the one in
-// the arguments. Errors: [module.Unavailable], after which the swap may have been made.
+// Swap runs the codec's script once, to replace an unreadable value or to restore an
+// old one. Args returns the script's arguments for a revision that follows base. Done
+// is false if another value than the arguments' old one is stored. Errors:
+// [module.Unavailable], after which the swap may have been made.
 func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -149,8 +148,8 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	return done, nil
 }
 
-// read returns the stored snapshot. Of a cached snapshot, it only asks Redis whether it is
-// still stored.
+// read returns the stored snapshot. It only asks Redis whether a cached one is still
+// stored.
 func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
 		current, err := ask(ctx, s, key, s.codec.Current(known))
@@ -169,8 +168,7 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, 
 	return whole, err
 }
 
-// maxAsks bounds how often a read is sent after lost replies. The client itself may be set
-// not to retry.
+// maxAsks bounds how often a read is sent after lost replies; the client may not retry.
 const maxAsks = 3
 
 // ask sends a query for a key. Errors are faults.
@@ -183,8 +181,8 @@ func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T
 	return value, s.checkError(err)
 }
 
-// isConnectionLost reports whether an established connection broke. Redis may have the
-// command then.
+// isConnectionLost reports whether an established connection broke, after which Redis
+// may have the command.
 func isConnectionLost(err error) bool {
 	var network *net.OpError
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
@@ -205,8 +203,7 @@ func askOnce[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Que
 	return value, err
 }
 
-// readVerified reads a value, and verifies a missing one: if another master of a cluster
-// may have it, it returns an error; see [nodes.checkOtherMasters].
+// readVerified is a read that checks a missing value with [nodes.checkOtherMasters].
 func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	stored, err := s.read(ctx, key)
 	if err != nil || stored.Found {
@@ -223,7 +220,6 @@ func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snap
 	return commit.Snapshot[V, R]{}, s.unavailable("read", otherMaster)
 }
 
-// checkError turns the error of a read into a fault.
 func (s *Store[V, R]) checkError(err error) error {
 	switch {
 	case err == nil, fault.KindOf(err) != fault.Internal:

@@ -28,7 +28,7 @@ var (
 	errRefused    = fault.New(fault.InvalidParam, "refused")
 )
 
-// texts is a codec of strings. Each is stored as a line, with its revision after it.
+// texts is a codec of strings. Each is stored as a line with its revision after it.
 func texts() Codec[string, string] {
 	return Codec[string, string]{
 		Name:    "texts",

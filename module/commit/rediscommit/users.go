@@ -15,8 +15,8 @@ type Users[V, R any] struct {
 	key   func(mxid.UserID) string
 }
 
-// NewUsers returns a store by user. Key returns a user's key without the prefix; its hash
-// tag must be the user ID.
+// NewUsers returns a store by user. Key returns a user's key without the prefix, with
+// the user ID as its hash tag.
 func NewUsers[V, R any](store *Store[V, R], key func(mxid.UserID) string) *Users[V, R] {
 	return &Users[V, R]{store, key}
 }
@@ -29,9 +29,8 @@ func (u *Users[V, R]) Load(ctx context.Context, user mxid.UserID) (commit.Snapsh
 	return u.store.Load(ctx, u.key(user))
 }
 
-// LoadMany loads the values of many users, but does not ask other masters for missing
-// ones. It takes one round trip to each node for every 500 of its keys. Nodes are asked
-// concurrently, so that a silent node does not delay the others.
+// LoadMany loads the values of many users. It does not ask other masters for missing
+// values. It asks all nodes concurrently, in one round trip for every 500 keys.
 func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[commit.Snapshot[V, R]] {
 	return ReadMany(ctx, u, users, u.store.codec.Read)
 }
@@ -49,7 +48,7 @@ func ReadMany[T, V, R any](ctx context.Context, u *Users[V, R], users []mxid.Use
 	return all
 }
 
-// keys returns each valid user once, with the key, and the errors of invalid users.
+// keys returns each valid user once, with its key, and the errors of invalid users.
 func (u *Users[V, R]) keys(users []mxid.UserID) (valid []mxid.UserID, keys []string, refused map[mxid.UserID]error) {
 	seen := make(map[mxid.UserID]bool, len(users))
 	refused = map[mxid.UserID]error{}
@@ -83,8 +82,8 @@ func (u *Users[V, R]) Swap(ctx context.Context, user mxid.UserID, base stored.Re
 	return u.store.Swap(ctx, u.key(user), base, args)
 }
 
-// ForgetBefore drops a user's cached snapshot if it is older than version, which another
-// host has written. It saves asking Redis whether the snapshot is still stored.
+// ForgetBefore drops a user's cached snapshot if it is older than version, which
+// another host has written. This saves asking Redis about the snapshot.
 func (u *Users[V, R]) ForgetBefore(user mxid.UserID, version int64) {
 	u.store.cache.forgetBefore(u.store.codec.redisKey(u.store.cfg.KeyPrefix+u.key(user)), version)
 }

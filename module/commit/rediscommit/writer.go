@@ -18,10 +18,9 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// Writer sends writes to the masters of their keys, many at once, and waits for their
-// durability. A [Store] has one; others are for writes that are not compare-and-set of a
-// whole value. It is safe for concurrent use, does no I/O in the background, and needs no
-// closing.
+// Writer sends writes to the masters of their keys, and waits for their durability. A
+// [Store] has one; others are for writes that are not compare-and-set of a whole value.
+// It is safe for concurrent use, does no I/O in the background, and needs no closing.
 type Writer struct {
 	name     string
 	observed string
@@ -31,8 +30,8 @@ type Writer struct {
 	batches  coalescer[[]*sentWrite]
 }
 
-// maxBatches bounds the batches on their way to a node: while Redis executes one, the next
-// travels.
+// maxBatches bounds the batches on their way to a node: Redis executes one while the
+// next travels.
 const maxBatches = 2
 
 // Write writes keys of one slot. It must be idempotent, because it is sent again after a
@@ -40,13 +39,13 @@ const maxBatches = 2
 type Write struct {
 	Key string // any of the keys
 
-	// Queue queues the commands; it is called for each sending. The sender then calls
-	// check once, for the commands' error, which must be or wrap the error from Redis.
+	// Queue queues the commands; it is called for each sending. Check then returns
+	// their error, which must be or wrap the error from Redis.
 	Queue func(ctx context.Context, to redis.Pipeliner) (check func() error)
 }
 
-// NewWriter returns a writer on client, which the caller closes. Name is the store's name
-// in errors; observed is its name for observers.
+// NewWriter returns a writer on client, which the caller closes. Errors have the
+// store's name, and observers get observed.
 func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, o Options) (*Writer, error) {
 	if err := errors.Join(cfg.Validate(), cfg.Durability.checkClient(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -69,19 +68,17 @@ func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe
 
 // Do sends writes, in one pipeline for each node, and returns their errors, each
 // [module.Unavailable], after which the write may have been done. While the slot of a
-// write moves or has no master, the write is sent again until it is done or the time is
-// up.
+// write moves or has no master, Do sends it again until ctx or OperationTimeout ends.
 func (w *Writer) Do(ctx context.Context, writes ...Write) []error {
 	return w.do(ctx, w.sendAtOnce, writes)
 }
 
-// DoDurably is Do with a wait for the durability. Concurrent calls share pipelines to a
-// node.
+// DoDurably is Do with a wait for the durability. Concurrent calls share pipelines.
 func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
 	return w.do(ctx, w.sendTogether, writes)
 }
 
-// sending is a way to send writes to a node. It sets the error of each write.
+// sending sends writes to a node and sets the error of each.
 type sending func(ctx context.Context, node *redis.Client, writes []*sentWrite)
 
 func (w *Writer) do(ctx context.Context, send sending, writes []Write) []error {
@@ -99,7 +96,7 @@ func (w *Writer) do(ctx context.Context, send sending, writes []Write) []error {
 	return errs
 }
 
-// sendAll sends writes until none of them needs a redirection, or ctx ends.
+// sendAll sends writes until none needs a redirection, or ctx ends.
 func (w *Writer) sendAll(ctx context.Context, send sending, writes []Write) []error {
 	errs := make([]error, len(writes))
 	open := make([]*sentWrite, len(writes))
@@ -116,8 +113,7 @@ func (w *Writer) sendAll(ctx context.Context, send sending, writes []Write) []er
 	return errs
 }
 
-// waitBeforeRetry waits before redirected writes are sent again, longer with each try. It
-// returns false when ctx has ended.
+// waitBeforeRetry waits longer with each try. It returns false when ctx has ended.
 func waitBeforeRetry(ctx context.Context, try int) bool {
 	if try == 0 {
 		return ctx.Err() == nil
@@ -130,7 +126,7 @@ type sentWrite struct {
 	*Write
 	node       *redis.Client // nil if it must be found by key
 	asking     bool          // the slot is moving to the node
-	withSource bool          // the script's source is sent, because the node lacked the script
+	withSource bool          // the node lacked the script
 	err        *error
 }
 
@@ -152,9 +148,8 @@ func (w *Writer) sendOnce(ctx context.Context, send sending, writes []*sentWrite
 	nodes.Wait()
 }
 
-// sendTogether is sendDurably in one pipeline with other calls. If the pipeline failed
-// without a reply, perhaps because another call's context ended, the writes are sent
-// again.
+// sendTogether is sendDurably in one pipeline with other calls. It repeats writes
+// without a reply, because another call's context may have ended.
 func (w *Writer) sendTogether(ctx context.Context, node *redis.Client, group []*sentWrite) {
 	own := make([]*sentWrite, len(group)) // copies, which may be in use after this call
 	for i, s := range group {
@@ -238,8 +233,8 @@ func setErrors(group []*sentWrite, err error) {
 	}
 }
 
-// queueAll queues the commands of writes. The returned function sends them and sets the
-// error of each write.
+// queueAll queues the commands of writes. Exec sends them and sets the error of each
+// write.
 func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) (exec func(context.Context, redis.Pipeliner)) {
 	checks := make([]func() error, len(group))
 	for i, s := range group {
@@ -256,7 +251,8 @@ func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) (ex
 	}
 }
 
-// redirect prepares a failed write for another sending, and reports whether that can help.
+// redirect prepares a failed write for another sending, and reports whether that can
+// help.
 func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
 	err := *s.err
 	var refusal redis.Error

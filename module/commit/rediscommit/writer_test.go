@@ -26,8 +26,8 @@ func TestWaitBeforeRetryIsBounded(t *testing.T) {
 	})
 }
 
-// slowWrites is a hook that delays pipelines of INCR until it opens. Unless refuses is
-// nil, pipelines of several commands then fail with it.
+// slowWrites delays pipelines of INCR until it opens. Unless refuses is nil, pipelines
+// of several commands then fail with it.
 type slowWrites struct {
 	trips
 	held    chan struct{} // receives one element for each delayed pipeline
@@ -55,8 +55,7 @@ func (h *slowWrites) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// slowWriter is a writer with the maximum of batches on their way, all delayed, so that
-// further writes have to wait.
+// slowWriter is a writer with all its batches delayed, so that further writes wait.
 type slowWriter struct {
 	*Writer
 	hook    *slowWrites

@@ -1,9 +1,9 @@
 // Package bounded has a map that keeps the most recently used entries.
 package bounded
 
-// Map is a map with a limit on the total weight of its entries. It has two generations.
-// When the recent one reaches half of the limit, it becomes the older one, and the former
-// older one is dropped. Using an entry moves it to the recent generation.
+// Map is a map with a limit on the total weight of its entries. When its recent
+// generation reaches half of the limit, it becomes the older one, and the former older
+// one is dropped. Using an entry moves it to the recent generation.
 //
 // It is not safe for concurrent use. The zero value stores nothing.
 type Map[K comparable, V any] struct {
@@ -29,7 +29,7 @@ func (m *Map[K, V]) Get(key K) (value V, found bool) {
 	return e.value, found
 }
 
-// Put sets the value of a key. It drops the key if the weight exceeds half of the limit.
+// Put sets the value of a key, or drops it if its weight exceeds half of the limit.
 func (m *Map[K, V]) Put(key K, value V, weight int) {
 	m.Delete(key)
 	if weight > m.Limit/2 {
