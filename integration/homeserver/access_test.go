@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// grantLines pastes the first line below each heading of the operators' page.
+// grantLines returns the first line below each heading of the operators' page.
 func grantLines(t *testing.T, client *redis.Client, headings ...string) {
 	t.Helper()
 	for _, heading := range headings {
@@ -31,8 +31,6 @@ func grantLines(t *testing.T, client *redis.Client, headings ...string) {
 	}
 }
 
-// TestTheACLOfThePageIsEnoughForTheDemoHost runs every kind of command that the demo
-// host sends to Redis.
 func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)

@@ -12,8 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// account serves what users can do to their accounts. A session is always ended
-// before the module is called, so that no later request of it sets a pusher.
+// account serves logout, password change and deactivation. It ends a session before it calls
+// the module, so that no later request of the session can set a pusher.
 type account struct {
 	sessions *sessions.Sessions
 	limits   *limits
@@ -35,10 +35,8 @@ func (a *account) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middl
 	g.Any("/account/deactivate", methods{http.MethodPost: a.deactivate}.serve, auth...)
 }
 
-// emptyObject is the answer without content.
 var emptyObject = struct{}{}
 
-// logout serves POST /logout.
 func (a *account) logout(c echo.Context) error {
 	ctx, who := toTheEnd(c)
 	if err := a.sessions.End(ctx, who.User, who.Device); err != nil {
@@ -48,7 +46,6 @@ func (a *account) logout(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// logoutAll serves POST /logout/all.
 func (a *account) logoutAll(c echo.Context) error {
 	ctx, who := toTheEnd(c)
 	if err := a.sessions.EndAll(ctx, who.User); err != nil {
@@ -58,14 +55,12 @@ func (a *account) logoutAll(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// passwordRequest is the body of POST /account/password.
 type passwordRequest struct {
 	NewPassword   *string        `json:"new_password"`
 	LogoutDevices *bool          `json:"logout_devices"`
 	Auth          *passwordLogin `json:"auth"`
 }
 
-// changePassword serves POST /account/password.
 func (a *account) changePassword(c echo.Context) error {
 	var request passwordRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -98,7 +93,6 @@ func (a *account) setPassword(ctx context.Context, who sessions.Caller, request 
 	return nil
 }
 
-// deactivate serves POST /account/deactivate.
 func (a *account) deactivate(c echo.Context) error {
 	var request struct {
 		Auth *passwordLogin `json:"auth"`
@@ -117,15 +111,13 @@ func (a *account) deactivate(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"id_server_unbind_result": "no-support"})
 }
 
-// toTheEnd returns the caller, and a context that does not end when the client
-// closes the connection: the client's token is no longer valid, so the client could
-// not try again. Each step has its own deadline.
+// toTheEnd returns the caller, and a context that outlives the client's connection: the token
+// is no longer valid, so the client could not try again. Each step has its own deadline.
 func toTheEnd(c echo.Context) (context.Context, sessions.Caller) {
 	ctx := c.Request().Context()
 	return context.WithoutCancel(ctx), sessions.CallerFrom(ctx)
 }
 
-// whoami serves GET /account/whoami.
 func whoami(c echo.Context) error {
 	who := callerOf(c)
 	return c.JSON(http.StatusOK, map[string]any{
@@ -135,7 +127,6 @@ func whoami(c echo.Context) error {
 	})
 }
 
-// capabilities serves GET /capabilities.
 func capabilities(c echo.Context) error {
 	type capability struct {
 		Enabled bool `json:"enabled"`

@@ -10,8 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// accountData serves the account data that the module does not serve: the list of
-// ignored users. Other types cannot be set.
+// accountData serves the list of ignored users. It refuses to store other types.
 type accountData struct{ store *sessions.Store }
 
 func newAccountData(store *sessions.Store) *accountData { return &accountData{store} }
@@ -22,7 +21,6 @@ func (a *accountData) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.M
 	g.Any("/user/:userId/account_data/:type", a.getOther, auth...)
 }
 
-// getIgnored serves GET of m.ignored_user_list.
 func (a *accountData) getIgnored(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
@@ -39,7 +37,6 @@ func (a *accountData) getIgnored(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, []byte(text))
 }
 
-// putIgnored serves PUT of m.ignored_user_list.
 func (a *accountData) putIgnored(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
@@ -55,8 +52,7 @@ func (a *accountData) putIgnored(c echo.Context) error {
 	return c.JSON(http.StatusOK, emptyObject)
 }
 
-// getOther serves GET of all other types. They are not found, because no client can
-// set them.
+// getOther answers 404 for each other type, because none can be set.
 func (a *accountData) getOther(c echo.Context) error {
 	if _, err := pathParam(c, "type"); err != nil || c.Request().Method != http.MethodGet {
 		return echo.ErrNotFound
@@ -71,7 +67,7 @@ func notFound(text string) error {
 	return &matrixError{status: http.StatusNotFound, errcode: "M_NOT_FOUND", text: text}
 }
 
-// owner returns the caller. It refuses a path of another user.
+// owner returns the caller, and refuses a path of another user.
 func owner(c echo.Context) (mxid.UserID, error) {
 	user, err := pathParam(c, "userId")
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// auth returns the auth object of user-interactive authentication.
 func auth(user, password string) string {
 	return fmt.Sprintf(`{"type":"m.login.password","identifier":{"type":"m.id.user","user":%q},"password":%q,"session":"x"}`, user, password)
 }
@@ -59,7 +58,7 @@ func TestPasswordIsRequired(t *testing.T) {
 	d.login("alice", "demo", "")
 }
 
-// Redis keeps of a deactivated user only that they are deactivated.
+// After a deactivation, Redis keeps only the mark that the user is deactivated.
 func TestDeactivationRemovesTheUsersData(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -88,8 +87,8 @@ func TestDeactivationRemovesTheUsersData(t *testing.T) {
 		`{"errcode":"M_USER_DEACTIVATED","error":"This account has been deactivated."}`)
 }
 
-// A pusher that is set while its device logs out does not stay, because the module
-// asks the host's accounts.
+// A device logs out while it sets a pusher. The pusher does not stay, because the module asks
+// the host whether the device is logged in.
 func TestNoPusherOutlivesItsDevice(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -107,7 +106,7 @@ func TestNoPusherOutlivesItsDevice(t *testing.T) {
 	}
 }
 
-// moduleAway is a module that cannot reach its Redis, while the host's sessions can.
+// moduleAway is a module that cannot reach its Redis.
 type moduleAway struct{ module.HostService }
 
 var errAway = module.Unavailable(errors.New("no route to host"))
@@ -118,8 +117,7 @@ func (moduleAway) RemoveDevicePushers(context.Context, mxid.UserID, ...string) e
 func (moduleAway) KeepOnlyDevicePushers(context.Context, mxid.UserID, string) error  { return errAway }
 func (moduleAway) ForgetUser(context.Context, mxid.UserID) error                     { return errAway }
 
-// Requests about accounts succeed when the module fails. The host logs the errors, and
-// clients do not see them.
+// Requests about accounts succeed when the module fails. Only the log shows its errors.
 func TestAccountsWorkWithoutTheModule(t *testing.T) {
 	t.Parallel()
 	core, logs := observer.New(zap.DebugLevel)

@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// homeserver is the whole host: its own parts, and the module.
+// homeserver is the whole host: its own parts and the module.
 func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 	return fx.Options(
 		fx.NopLogger,
@@ -56,7 +56,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 	)
 }
 
-// newLogger returns a logger that writes lines for people, without stack traces.
+// newLogger returns a logger that writes readable lines without stack traces.
 func newLogger(w io.Writer, level zapcore.Level) *zap.Logger {
 	format := zap.NewProductionEncoderConfig()
 	format.EncodeTime = zapcore.ISO8601TimeEncoder

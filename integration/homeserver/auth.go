@@ -10,9 +10,9 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
-// newAuth returns the middleware that authenticates requests. It puts the caller into
-// the context, for the module and for the host's own endpoints. Users have a rate
-// limit; requests that fail to authenticate count for the limit of their address.
+// newAuth returns the middleware that authenticates requests. It puts the caller into the
+// context, for the module and the host's own endpoints. A valid request counts for the rate
+// limit of its user, a refused one for the limit of its address.
 func newAuth(users *sessions.Sessions, limits *limits) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		limited := limits.users(next)
@@ -31,7 +31,6 @@ func newAuth(users *sessions.Sessions, limits *limits) echo.MiddlewareFunc {
 	}
 }
 
-// requester returns the user and device of a token. An empty token is an error.
 func requester(ctx context.Context, users *sessions.Sessions, token string) (sessions.Caller, error) {
 	if token == "" {
 		return sessions.Caller{}, &matrixError{status: http.StatusUnauthorized, errcode: "M_MISSING_TOKEN", text: "Missing access token."}
@@ -39,9 +38,8 @@ func requester(ctx context.Context, users *sessions.Sessions, token string) (ses
 	return users.Authenticate(ctx, token)
 }
 
-// accessToken returns the token of a request, empty for none: from the Authorization
-// header or, as old clients send it, from the query (Matrix specification, "Using
-// access tokens").
+// accessToken returns the token of a request, empty for none. It comes from the Authorization
+// header or, from old clients, in the query (Matrix specification, "Using access tokens").
 func accessToken(r *http.Request) string {
 	scheme, token, _ := strings.Cut(r.Header.Get(echo.HeaderAuthorization), " ")
 	if strings.EqualFold(scheme, "Bearer") {

@@ -12,12 +12,11 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// maxBodyBytes is the largest request body that the host's own endpoints accept.
+// maxBodyBytes limits the request bodies of the host's own endpoints.
 const maxBodyBytes = 64 << 10
 
-// readBody reads the body of a request. After a body that is too large, net/http
-// closes the connection with the answer, because the body is not read to its end.
-// Echo's response would hide the limit from net/http.
+// readBody reads the body of a request. It unwraps echo's response, so that net/http closes
+// the connection after a body that is too large.
 func readBody(c echo.Context, limit int64) ([]byte, error) {
 	body, err := io.ReadAll(http.MaxBytesReader(c.Response().Writer, c.Request().Body, limit))
 	var tooLarge *http.MaxBytesError
@@ -30,8 +29,7 @@ func readBody(c echo.Context, limit int64) ([]byte, error) {
 	return body, nil
 }
 
-// readObject reads the body of a request, a JSON object, and returns its bytes
-// unchanged.
+// readObject decodes a request body, which must be a JSON object, and also returns its bytes.
 func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
 	body, err := readBody(c, limit)
 	if err != nil {
@@ -40,8 +38,7 @@ func readObject(c echo.Context, limit int64, into any) ([]byte, error) {
 	return body, parseObject(body, into)
 }
 
-// parseObject reads a JSON object into a struct. A field that is null counts as
-// missing.
+// parseObject decodes a JSON object into a struct. Null counts as a missing field.
 func parseObject(text []byte, into any) error {
 	if !json.Valid(text) {
 		return badRequest("M_NOT_JSON", "Not valid JSON.")
@@ -60,7 +57,6 @@ func parseObject(text []byte, into any) error {
 	return nil
 }
 
-// badRequest is for a request that the client has to change.
 func badRequest(errcode, text string) error {
 	return &matrixError{status: http.StatusBadRequest, errcode: errcode, text: text}
 }
@@ -69,9 +65,8 @@ func missing(field string) error {
 	return badRequest("M_MISSING_PARAM", "Missing field: "+field)
 }
 
-// pathParam returns a path parameter, decoded once: echo returns parameters encoded
-// only if the URL has a raw path. An empty parameter, or one with a slash that is not
-// encoded, is 404.
+// pathParam returns a path parameter, decoded once: echo returns it encoded only if the URL
+// has a raw path. An empty parameter, or one with an unencoded slash, is 404.
 func pathParam(c echo.Context, name string) (string, error) {
 	value := c.Param(name)
 	if value == "" || strings.Contains(value, "/") {

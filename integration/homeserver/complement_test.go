@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// These tests repeat tests of Complement, the test suite for homeservers: push rules in
-// /sync, and pushers at a password change.
+// These tests repeat tests of Complement, the test suite for homeservers.
 
-// Each part starts with the state at the end of the part before it.
+// Each part starts with the state that the previous part left.
 func TestPushRulesInSync(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

@@ -21,23 +21,22 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// config is what the flags say.
 type config struct {
-	listen       string           // host:port; port 0 is any free one
-	operators    string           // likewise; empty is none
+	listen       string           // host:port; port 0 takes a free port
+	operators    string           // host:port; empty: not served
 	serverName   string           // the domain of the user ids
-	baseURL      string           // where clients reach the host; empty is where it listens
-	userRate     int              // requests a second; 0 is no limit
-	passwordRate int              // passwords a second; 0 is no limit
-	connections  int              // at a time; 0 is no limit
-	drain        time.Duration    // for requests, then for notifications, when the host stops
+	baseURL      string           // URL of the host for clients; empty: the address of the connection
+	userRate     int              // requests per second; 0: unlimited
+	passwordRate int              // passwords per second; 0: unlimited
+	connections  int              // at a time; 0: unlimited
+	drain        time.Duration    // of a stop, for requests and then for notifications
 	trouble      receiver.Trouble // of the host's own push gateway
 	redis        redisurl.Servers
 	module       pushfx.Config
 	logLevel     zapcore.Level
 }
 
-// flagValues are the flags as they were given.
+// flagValues has the flags as given.
 type flagValues struct {
 	listen, operators, serverName, baseURL string
 	keyPrefix, durability, logLevel        string
@@ -48,63 +47,58 @@ type flagValues struct {
 	redis                                  redisurl.Flags
 }
 
-// newFlags returns the flags, which fill values.
 func newFlags(values *flagValues) *flag.FlagSet {
 	flags := flag.NewFlagSet("homeserver", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	flags.StringVar(&values.listen, "listen", "127.0.0.1:8008",
-		"`HOST:PORT` to listen on; port 0 is any free one")
+		"`HOST:PORT` to listen on; port 0 takes a free port")
 	flags.StringVar(&values.operators, "operators", "",
-		"`HOST:PORT` to serve /metrics and /readyz at, which are not for clients;\nwithout it nobody can ask")
+		"`HOST:PORT` for /metrics and /readyz, which clients must not reach; without this\nflag the host does not serve them")
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
 	flags.StringVar(&values.baseURL, "base-url", "",
-		"`URL` at which clients reach the host, for /.well-known/matrix/client;\nwithout it, the address where they connect")
+		"`URL` of the host for clients, shown in /.well-known/matrix/client; without this\nflag, the address that the client connects to")
 	flags.UintVar(&values.userRate, "user-rate", 20,
-		"`REQUESTS` a second that a user can make, and an address without a valid token,\nafter those of 2 seconds at once; 0 is no limit")
+		"largest number of `REQUESTS` per second from a user, and from an address without a\nvalid token; a burst may have twice as many; 0 means unlimited")
 	flags.UintVar(&values.passwordRate, "password-rate", 1,
-		"`PASSWORDS` a second that can be tried of a user, and from an address, after the\nfirst 10; 0 is no limit")
+		"largest number of `PASSWORDS` per second tried for a user, and from an address,\nafter the first 10; 0 means unlimited")
 	flags.UintVar(&values.connections, "connections", 4096,
-		"`CONNECTIONS` that clients can have at a time, all together; more wait;\n0 is no limit")
+		"largest number of open `CONNECTIONS` of all clients; further clients wait;\n0 means unlimited")
 	values.redis.Add(flags, redisurl.Embedded,
-		"embedded (in this process, gone when it ends),\nstandalone, sentinel or cluster")
+		"embedded (in this process; its data ends with the\nprocess), standalone, sentinel or cluster")
 	flags.StringVar(&values.keyPrefix, "key-prefix", "",
 		"`PREFIX` of every Redis key, without braces")
 	flags.StringVar(&values.durability, "durability", "none",
-		"`WHAT` must have happened to a change before it is acknowledged: none, replicas:N\n"+
-			"(N replicas have it), aof (the master has it on disk) or replicas:N,aof")
+		"`DURABILITY` that a change waits for before the client gets the answer: none,\n"+
+			"replicas:N (N replicas have it), aof (the master has it on disk) or replicas:N,aof")
 	flags.StringVar(&values.gateways, "gateways", "127.0.0.0/8,::1/128",
-		"address ranges that pushers may name and notifications may go to though they are\n"+
-			"not public, as `PREFIX[,PREFIX...]`, over plain http too; none is none")
+		"`PREFIX[,PREFIX...]` of private addresses that push gateways may have; pushers may\n"+
+			"then also use plain http. With none, gateways need a public address and https")
 	flags.StringVar(&values.features, "features", "",
-		"`NAMES` of features whose default rules users get, separated by commas:\n"+pushrule.FeatureNames())
+		"`NAMES` of features, separated by commas; users get their default rules:\n"+pushrule.FeatureNames())
 	flags.IntVar(&values.trouble.Status, "gateway-status", 0,
-		"`STATUS` that the host's own push gateway answers instead of 200, such as 502")
+		"`STATUS` that the host's own push gateway answers instead of 200, for example 502")
 	flags.DurationVar(&values.trouble.Delay, "gateway-delay", 0,
-		"`TIME` before each answer of the host's own push gateway, such as 30s")
+		"`TIME` that the host's own push gateway waits before each answer, for example 30s")
 	flags.DurationVar(&values.drain, "drain", defaultDrain,
-		"`TIME` that a stop gives the requests that are under way to end, and then the\n"+
-			"notifications; at most 1m, 0s cuts them off. Another host sends notifications that\n"+
-			"are cut off once more")
+		"longest `TIME` that a stop waits for running requests, and then again for running\n"+
+			"notifications: 0s to 1m. Other hosts send interrupted notifications again")
 	flags.StringVar(&values.logLevel, "log-level", "info",
-		"`LEVEL` from which on to log: debug (each request), info, warn or error")
+		"lowest `LEVEL` to log: debug (also each request), info, warn or error")
 	return flags
 }
 
-// writeUsage explains the flags.
 func writeUsage(w io.Writer) {
 	flags := newFlags(&flagValues{})
 	flags.SetOutput(w)
 	fmt.Fprint(w, "A small Matrix homeserver with push rules and pushers, to try and to copy from.\n"+
-		"The password of all users is demo, until they change it, and for curl any token\n"+
-		"demo-NAME or demo-NAME/DEVICE is the user NAME: let nobody reach it who should not\n"+
-		"be all of them.\n\n"+
+		"Everyone who can reach it can act as any user: each user's password is demo until\n"+
+		"the user changes it, and the tokens demo-NAME and demo-NAME/DEVICE need no login.\n\n"+
 		"Usage: homeserver [flags]\n\n")
 	flags.PrintDefaults()
 }
 
-// parseFlags reads the command line. The error is [flag.ErrHelp] when the
-// usage is asked for.
+// parseFlags returns [flag.ErrHelp] for -h.
 func parseFlags(args []string) (config, error) {
 	var values flagValues
 	flags := newFlags(&values)
@@ -117,7 +111,6 @@ func parseFlags(args []string) (config, error) {
 	return values.config()
 }
 
-// config checks the values.
 func (v flagValues) config() (config, error) {
 	if !redisurl.ValidAddress(v.listen) {
 		return config{}, fmt.Errorf("-listen is %q, want HOST:PORT", v.listen)
@@ -157,7 +150,7 @@ func (v flagValues) config() (config, error) {
 	}, nil
 }
 
-// moduleConfig checks the values that are the module's.
+// moduleConfig checks the values that belong to the module.
 func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	c := pushfx.DefaultConfig()
 	c.Redis.KeyPrefix = v.keyPrefix
@@ -185,18 +178,16 @@ func (v flagValues) moduleConfig() (pushfx.Config, error) {
 	return c, nil
 }
 
-// demoShards is enough for a few hosts to share, and little work for the embedded
-// Redis.
+// demoShards is enough for a few hosts, and little work for the embedded Redis.
 const demoShards = 16
 
-// The values of -drain. Every operation of the module ends within 5 s, so the default
-// cuts none off. The module's DrainTimeout is at most a minute.
+// The default and the limit of -drain. Each operation of the module ends within 5 s, so the
+// default interrupts none. The module allows a DrainTimeout of at most a minute.
 const (
 	defaultDrain = 6 * time.Second
 	maxDrain     = time.Minute
 )
 
-// parsePrefixes reads -gateways.
 func parsePrefixes(text string) (all []netip.Prefix, err error) {
 	if text == "none" {
 		return nil, nil
@@ -211,13 +202,12 @@ func parsePrefixes(text string) (all []netip.Prefix, err error) {
 	return all, nil
 }
 
-// validBaseURL reports whether a URL can be told to clients.
 func validBaseURL(text string) bool {
 	u, err := url.Parse(text)
 	return text == "" || err == nil && (u.Scheme == "https" || u.Scheme == "http") && u.Host != "" && u.User == nil
 }
 
-// serverName is what a name may be here; the specification's grammar is stricter.
+// serverName matches valid server names. The specification's grammar is stricter.
 var serverName = regexp.MustCompile(`^[A-Za-z0-9.:\[\]-]{1,230}$`)
 
 func parseLevel(name string) (zapcore.Level, error) {

@@ -11,15 +11,13 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// maxSilence is how long a stop waits for the clients that make no request. Other
-// clients leave with the answer to their next request. A client that is silent for
-// this long is unlikely to send a request just when its connection is closed.
+// maxSilence is how long a stop waits for idle connections. A client that sent no request for
+// so long will hardly send one just when its connection closes.
 const maxSilence = time.Second
 
-// drain lets the clients leave before the host stops: each answer ends its
-// connection. Closing all connections at once would cut off requests that the host
-// has not read yet. (The kernel resets connections that were not accepted yet. A
-// balancer that asks /readyz first opens none.)
+// drain makes clients leave before the host stops: each answer closes its connection. Closing
+// all connections at once would lose requests that the host has not read. The kernel still
+// resets connections that the host has not accepted; a balancer that asks /readyz opens none.
 type drain struct {
 	limit time.Duration // for the requests that are under way
 
@@ -32,7 +30,6 @@ type drain struct {
 
 func newDrain(cfg config) *drain { return &drain{limit: cfg.drain, open: map[net.Conn]bool{}} }
 
-// closeConnections is the middleware that ends a connection with its answer.
 func (d *drain) closeConnections(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		c.Response().Before(func() {
@@ -44,7 +41,6 @@ func (d *drain) closeConnections(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// watch is the [http.Server.ConnState].
 func (d *drain) watch(conn net.Conn, state http.ConnState) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -60,10 +56,10 @@ func (d *drain) watch(conn net.Conn, state http.ConnState) {
 	}
 }
 
-// begin makes each answer from now on end its connection.
+// begin makes each later answer close its connection.
 func (d *drain) begin() { d.begun.Store(true) }
 
-// wait waits until all clients have left, or have been silent for too long.
+// wait waits until all clients have left or are silent for maxSilence.
 func (d *drain) wait(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(maxSilence, d.limit))
 	defer cancel()

@@ -18,8 +18,8 @@ import (
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
-// TestAStopCutsNoRequest: many clients make one request after the other, each on its own
-// connection. When the host stops, every request that a client has sent is answered.
+// Many clients make requests, each on its own connection. When the host stops, it answers
+// each request that a client has sent.
 func TestAStopCutsNoRequest(t *testing.T) {
 	t.Parallel()
 	const clients, stops = 32, 2
@@ -54,8 +54,8 @@ func TestAStopCutsNoRequest(t *testing.T) {
 	t.Logf("%d requests were answered", answered)
 }
 
-// askUntilItStops makes requests until the host refuses connections. It sends to
-// connected when it has its first answer.
+// askUntilItStops makes requests until the host refuses connections. It sends to connected
+// after the first answer.
 func (d *demo) askUntilItStops(answered *atomic.Int64, connected chan<- struct{}) error {
 	first := sync.OnceFunc(func() { connected <- struct{}{} })
 	defer first()
@@ -76,7 +76,6 @@ func (d *demo) askUntilItStops(answered *atomic.Int64, connected chan<- struct{}
 	}
 }
 
-// askUntilItCloses makes requests on a connection until an answer closes it.
 func askUntilItCloses(conn net.Conn, answered *atomic.Int64, first func()) error {
 	answers := bufio.NewReader(conn)
 	for {
@@ -123,8 +122,7 @@ func TestAHostThatStopsIsNotReady(t *testing.T) {
 	d.stop()
 }
 
-// A request has begun, and its client never sends the rest of the body. -drain is how
-// long a stop waits for it.
+// A client never sends the rest of a request body. A stop waits for it as long as -drain.
 func TestDrainIsHowLongAStopWaitsForRequests(t *testing.T) {
 	t.Parallel()
 	const drain = 300 * time.Millisecond

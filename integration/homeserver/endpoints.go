@@ -7,12 +7,11 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// wellKnown tells clients where the homeserver is.
 type wellKnown struct{ baseURL string }
 
-// get serves GET /.well-known/matrix/client. Without a base URL, it returns the local
-// address of the connection. It does not repeat the client's Host header, because a
-// cache could serve a forged one to other clients.
+// get serves GET /.well-known/matrix/client. Without a base URL, it returns the local address
+// of the connection. It never repeats the client's Host header, because a cache could serve a
+// forged one to other clients.
 func (w wellKnown) get(c echo.Context) error {
 	type homeserver struct {
 		BaseURL string `json:"base_url"`
@@ -28,11 +27,10 @@ func (w wellKnown) get(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]homeserver{"m.homeserver": {base}})
 }
 
-// alive serves GET /healthz: the process is alive. It does not ask Redis, because a
-// failure of Redis must not restart the host.
+// alive serves GET /healthz. It does not ask Redis, because a failure of Redis must not
+// restart the host.
 func alive(c echo.Context) error { return c.String(http.StatusOK, "ok\n") }
 
-// versions serves GET /_matrix/client/versions.
 func versions(unstable map[string]bool) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		return c.JSON(http.StatusOK, map[string]any{

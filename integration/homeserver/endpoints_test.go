@@ -7,7 +7,6 @@ import (
 	"testing"
 )
 
-// A cache could serve a forged Host header to other clients.
 func TestTheHostHeaderIsNotRepeated(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)

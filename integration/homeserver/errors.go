@@ -16,8 +16,8 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// matrixError is an error in the form that Matrix clients understand (Matrix
-// specification, "Standard error response").
+// matrixError has the form that Matrix clients understand (Matrix specification, "Standard
+// error response").
 type matrixError struct {
 	status  int
 	errcode string
@@ -29,8 +29,8 @@ type matrixError struct {
 func (e *matrixError) Error() string { return e.errcode + ": " + e.text }
 
 // newErrorHandler returns the host's error handler. It answers errors of handlers and
-// middleware in the Matrix form, and logs errors of the server once. The module's
-// endpoints answer their own errors.
+// middleware in the Matrix form, and logs server errors once. The module's endpoints answer
+// their own errors.
 func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 	return func(err error, c echo.Context) {
 		if c.Response().Committed {
@@ -54,8 +54,8 @@ func newErrorHandler(log *zap.Logger) echo.HTTPErrorHandler {
 	}
 }
 
-// errorReply returns the status and the JSON body for an error of the host, of echo
-// or of the module's services.
+// errorReply returns status and JSON body for an error of the host, of echo or of the
+// module's services.
 func errorReply(err error) (status int, body []byte) {
 	if refused, found := refusalOf(err); found {
 		return refused.reply()
@@ -63,8 +63,8 @@ func errorReply(err error) (status int, body []byte) {
 	return handlers.ErrorReply(err)
 }
 
-// refusalOf returns the host's own answer to an error. Found is false if the module
-// answers the error.
+// refusalOf returns the host's own answer to an error; found is false if the module answers
+// it.
 func refusalOf(err error) (refused *matrixError, found bool) {
 	var http *echo.HTTPError
 	switch {
@@ -95,8 +95,8 @@ func (e *matrixError) reply() (status int, body []byte) {
 	return e.status, body
 }
 
-// tooMany is the answer to a client that must wait before its next request (Matrix
-// specification, "Rate limiting").
+// tooMany makes a client wait before its next request (Matrix specification, "Rate
+// limiting").
 func tooMany(wait time.Duration) *matrixError {
 	return &matrixError{
 		status: http.StatusTooManyRequests, errcode: "M_LIMIT_EXCEEDED", text: "Too many requests.",
@@ -104,7 +104,6 @@ func tooMany(wait time.Duration) *matrixError {
 	}
 }
 
-// matrixErrorOfHTTP returns the Matrix form of an error of echo.
 func matrixErrorOfHTTP(err *echo.HTTPError) *matrixError {
 	switch err.Code {
 	case http.StatusNotFound:

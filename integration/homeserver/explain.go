@@ -13,11 +13,11 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// explainAtOnce is how many events are explained at a time: each occupies a core.
+// explainAtOnce limits concurrent explanations: each occupies a core.
 const explainAtOnce = 1
 
-// explainer shows what the push rules of a user do with an event, and why. Only the
-// demo has this endpoint; it is not part of Matrix.
+// explainer shows how a user's push rules treat an event, and why. This endpoint is not part
+// of Matrix.
 type explainer struct {
 	host    module.HostService
 	running chan struct{} // a semaphore of explainAtOnce
@@ -27,12 +27,11 @@ func newExplainer(host module.HostService) *explainer {
 	return &explainer{host, make(chan struct{}, explainAtOnce)}
 }
 
-// mountExplainer adds the endpoint to the router, behind the host's authentication.
+// mountExplainer adds the endpoint behind the host's authentication.
 func mountExplainer(e *echo.Echo, x *explainer, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(users, limits))
 }
 
-// explainRequest is the body of a request.
 type explainRequest struct {
 	User  mxid.UserID     `json:"user"` // optional; must be the caller
 	Event json.RawMessage `json:"event"`
@@ -43,15 +42,15 @@ type explainRequest struct {
 	} `json:"facts"` // all are optional; a missing fact is unknown
 }
 
-// power is the power level of an event's sender, and the levels that room-wide
-// notifications need.
+// power has the power level of an event's sender, and the levels that room-wide notifications
+// need.
 type power struct {
 	Sender        int64            `json:"sender"`
 	Creator       bool             `json:"creator"`
 	Notifications map[string]int64 `json:"notifications"`
 }
 
-// fact returns the power as rules need it, nil if it is not known.
+// fact converts the power for rules; nil means unknown.
 func (p *power) fact() *match.Power {
 	if p == nil {
 		return nil
@@ -59,7 +58,6 @@ func (p *power) fact() *match.Power {
 	return &match.Power{Sender: p.Sender, SenderCreator: p.Creator, Notifications: p.Notifications}
 }
 
-// facts returns the facts for a user.
 func (r *explainRequest) facts(user mxid.UserID) match.Facts {
 	return match.Facts{
 		User: user, DisplayName: r.Facts.DisplayName,
@@ -67,7 +65,6 @@ func (r *explainRequest) facts(user mxid.UserID) match.Facts {
 	}
 }
 
-// explain serves POST /_demo/explain.
 func (x *explainer) explain(c echo.Context) error {
 	var request explainRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {

@@ -17,14 +17,12 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// The limits of filters.
 const (
 	maxFilterBytes = 16 << 10
 	filterIDBytes  = 12 // of the hash
 )
 
-// filter is the part of a filter that this host obeys (Matrix specification,
-// "Filtering").
+// filter is the part of a filter that this host obeys (Matrix specification, "Filtering").
 type filter struct {
 	AccountData struct {
 		Types    *[]string `json:"types"`
@@ -32,15 +30,14 @@ type filter struct {
 	} `json:"account_data"`
 }
 
-// allows reports whether the filter allows account data of a type.
+// allows reports whether the filter allows a type of account data.
 func (f filter) allows(eventType string) bool {
 	matches := func(pattern string) bool { return matchesType(pattern, eventType) }
 	types := f.AccountData.Types
 	return (types == nil || slices.ContainsFunc(*types, matches)) && !slices.ContainsFunc(f.AccountData.NotTypes, matches)
 }
 
-// matchesType reports whether a type matches a pattern, in which "*" stands for
-// any characters.
+// matchesType compares a type with a pattern, in which "*" matches any characters.
 func matchesType(pattern, eventType string) bool {
 	parts := strings.Split(pattern, "*")
 	first, last := parts[0], parts[len(parts)-1]
@@ -56,7 +53,7 @@ func matchesType(pattern, eventType string) bool {
 	return found && strings.HasSuffix(rest, last)
 }
 
-// filters keeps the users' filters.
+// filters stores the users' filters.
 type filters struct{ store *sessions.Store }
 
 func newFilters(store *sessions.Store) *filters { return &filters{store} }
@@ -67,8 +64,7 @@ func (f *filters) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middl
 	g.Any("/user/:userId/filter/:filterId", methods{http.MethodGet: f.get}.serve, auth...)
 }
 
-// post serves POST /user/{userId}/filter. The same filter always has the same
-// id.
+// post serves POST /user/{userId}/filter. Equal filters have equal ids.
 func (f *filters) post(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
@@ -90,7 +86,6 @@ func (f *filters) post(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"filter_id": id})
 }
 
-// get serves GET /user/{userId}/filter/{filterId}.
 func (f *filters) get(c echo.Context) error {
 	user, err := owner(c)
 	if err != nil {
@@ -110,8 +105,8 @@ func (f *filters) get(c echo.Context) error {
 	return c.JSONBlob(http.StatusOK, text)
 }
 
-// named returns the filter that a sync names: by the id of a stored filter, or as
-// JSON. Without a filter everything is allowed.
+// named returns the filter of a sync, given as id or as JSON. Without a filter the sync gets
+// all types.
 func (f *filters) named(ctx context.Context, user mxid.UserID, name string) (named filter, err error) {
 	if name == "" {
 		return filter{}, nil

@@ -19,8 +19,8 @@ const (
 	aliveEvery  = 15 * time.Second // a comment on a silent stream, so that proxies keep it open
 )
 
-// gateway is the host's own push gateway. It prints each notification that
-// arrives, and streams it to the page of the demo. It is safe for concurrent use.
+// gateway is the host's own push gateway. It prints each notification and streams it to the
+// demo's page. It is safe for concurrent use.
 type gateway struct {
 	receiver *receiver.Receiver
 	stdout   io.Writer
@@ -40,8 +40,8 @@ func newGateway(cfg config, waker *waker, stdout io.Writer) *gateway {
 	return g
 }
 
-// mountGateway adds the gateway to the router. Homeservers post to it without a
-// token. The page's endpoints need a user's token.
+// mountGateway adds the gateway. Homeservers post to it without a token. The page's endpoints
+// need a user's token.
 func mountGateway(e *echo.Echo, g *gateway, listening *servers, users *sessions.Sessions, limits *limits) {
 	e.Any(receiver.Path, echo.WrapHandler(g.receiver))
 	auth := newAuth(users, limits)
@@ -50,8 +50,8 @@ func mountGateway(e *echo.Echo, g *gateway, listening *servers, users *sessions.
 	e.Any("/_demo/notifications", methods{http.MethodGet: stream}.serve, auth)
 }
 
-// arrival is a notification that has arrived. It has no pushkey: the stream goes
-// to every user.
+// arrival is a notification on the stream. It has no pushkey, because the stream goes to
+// every user.
 type arrival struct {
 	At           int64                      `json:"at"`     // milliseconds since 1970
 	Status       int                        `json:"status"` // of the answer, 0 for none
@@ -80,7 +80,6 @@ func newArrival(n receiver.Notification) arrival {
 	return a
 }
 
-// arrived takes a notification from the receiver.
 func (g *gateway) arrived(n receiver.Notification) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -97,8 +96,8 @@ func (g *gateway) announce() {
 	g.changed = make(chan struct{})
 }
 
-// since returns the arrivals after the first n, the status of the next answer, and
-// a channel that is closed when either changes.
+// since returns the arrivals after the first n, and the status of the next answer. It closes
+// changed when either changes.
 func (g *gateway) since(n int) (news []arrival, count, status int, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -110,8 +109,8 @@ func (g *gateway) since(n int) (news []arrival, count, status int, changed <-cha
 	return append(news, g.arrivals[len(g.arrivals)-missed:]...), g.count, status, g.changed
 }
 
-// setStatus serves PUT /_demo/gateway: the gateway answers with a status from now
-// on. Any status but 200 makes homeservers try again later.
+// setStatus serves PUT /_demo/gateway: it sets the status of all later answers. Homeservers
+// retry after any status but 200.
 func (g *gateway) setStatus(c echo.Context) error {
 	var request struct {
 		Status int `json:"status"`
@@ -134,9 +133,9 @@ func (g *gateway) answer(status int) {
 	g.announce()
 }
 
-// stream serves GET /_demo/notifications, as server-sent events: "gateway" with
-// the URL and the status of the gateway, and "arrival" with each notification. A
-// new stream begins with the last arrivals.
+// stream serves GET /_demo/notifications, as server-sent events: "gateway" with the gateway's
+// URL and status, and "arrival" with a notification. A new stream begins with the last
+// arrivals.
 func (g *gateway) stream(c echo.Context, url string) error {
 	w := c.Response()
 	w.Header().Set(echo.HeaderContentType, "text/event-stream")
@@ -167,13 +166,13 @@ func (g *gateway) stream(c echo.Context, url string) error {
 	}
 }
 
-// event returns a server-sent event.
+// event encodes a server-sent event.
 func event(name string, data any) string {
 	text, _ := json.Marshal(data) // strings, numbers and JSON
 	return fmt.Sprintf("event: %s\ndata: %s\n\n", name, text)
 }
 
-// send writes to a stream at once. It has the time of any other answer.
+// send writes to a stream and flushes it. It extends the write deadline.
 func send(w *echo.Response, text string) error {
 	control := http.NewResponseController(w)
 	if err := control.SetWriteDeadline(time.Now().Add(writeTimeout)); err != nil {

@@ -10,8 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// greet prints a link to the page, and curl commands. The commands work unchanged, in
-// their order.
+// greet prints a link to the page, and curl commands that work unchanged in their order.
 func greet(w io.Writer, cfg config, listening *servers) {
 	operators := ""
 	if listening.operators != nil {
@@ -31,48 +30,48 @@ func greet(w io.Writer, cfg config, listening *servers) {
 	).Replace(text))
 }
 
-// greeting has a capital word for each part that depends on the flags.
+// greet replaces the words in capitals.
 const greeting = `Open URL in a browser: push rules, messages and notifications on one page.
 
 The homeserver SERVER listens on URL
 Redis: REDISOPERATORS
-The password of every user is demo. For curl, the token demo-NAME is the user
-@NAME:SERVER, without a login. As @alice:SERVER:
+The password of every user is demo. With curl, the token demo-NAME is the user
+@NAME:SERVER without a login. Commands as @alice:SERVER:
 
-# Read the push rules. The first read gives the user the default set, without
-# which no rule can be set; so does the first login.
+# Read the push rules. The first read or login stores the default rules; before
+# that, a user cannot set a rule.
 curl -sS AS_ALICE 'API/pushrules/'
 
 # Mute a room; mentions still notify.
 curl -sS -X PUT AS_ALICE JSON '{"actions":[]}' 'API/pushrules/global/room/%21lobby%3ASERVER_ESCAPED'
 
-# Be notified of a keyword.
+# Notify of a keyword.
 curl -sS -X PUT AS_ALICE JSON '{"pattern":"lunch","actions":["notify",{"set_tweak":"highlight"}]}' 'API/pushrules/global/content/lunch'
 
-# Set a pusher, and list the pushers. Its gateway is a part of this program.
+# Set a pusher and list the pushers. This program is also the push gateway.
 curl -sS -X POST AS_ALICE JSON '{"kind":"http","app_id":"org.example.chat","pushkey":"alice-phone","app_display_name":"Chat","device_display_name":"Phone","lang":"en","data":{"url":"URL/_matrix/push/v1/notify"}}' 'API/pushers/set'
 curl -sS AS_ALICE 'API/pushers'
 
-# Say something as Bob. A line for the notification appears below.
+# Send a message as Bob. The notification appears below.
 curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea at four?"},"unread":{"@alice:SERVER":1}}' 'URL/_demo/send'
 
 POLL
-# Alice has read it: her badge shows 0 from now on. Counts alone appear below
-# after 3 seconds.
+# Mark it as read, so that the badge shows 0. After 3 seconds a notification with
+# only the counts appears below.
 curl -sS -X POST AS_ALICE JSON '{"unread":{"@alice:SERVER":0}}' 'URL/_demo/read'
 
-# Sync, as clients do. With &since= and the next_batch of the answer, it waits
-# until the push rules change.
+# Sync as clients do. To wait until the push rules change, add &since= and the
+# next_batch of the answer.
 curl -sS AS_ALICE 'API/sync?timeout=30000'
 
-# Log in, for a token of a device that can be logged out.
+# Log in. A token from a login can be logged out.
 curl -sS -X POST JSON '{"type":"m.login.password","identifier":{"type":"m.id.user","user":"alice"},"password":"demo"}' 'API/login'
 
-Ctrl-C stops it. Requests that are under way have DRAIN to end, then
-notifications have as long (-drain).
+Ctrl-C stops the homeserver. It waits DRAIN for running requests, and then as
+long for running notifications (-drain).
 `
 
-// pollGreeting is for a host with polls.
+// pollGreeting needs the feature polls.
 const pollGreeting = `# Start a poll as Bob. With the feature polls, it notifies like a message.
 curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"org.matrix.msc3381.poll.start","content":{"org.matrix.msc3381.poll.start":{"question":{"org.matrix.msc1767.text":"Green or black?"}}}}' 'URL/_demo/send'
 

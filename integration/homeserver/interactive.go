@@ -9,10 +9,10 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
-// authenticated asks for the caller's password (Matrix specification,
-// "User-Interactive Authentication API"). If the request has no password, it answers
-// with the challenge, and done is false. There is one stage, which one request
-// completes; so no session is stored, and any session name is accepted.
+// authenticated asks for the caller's password (Matrix specification, "User-Interactive
+// Authentication API"). It answers a request without a password with the challenge; done is
+// then false. One request completes the only stage, so the host stores no authentication
+// session and accepts any session name.
 func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool, err error) {
 	if auth == nil || auth.Type == "" { // the client asks for the state of its session
 		return false, c.JSON(http.StatusUnauthorized, challenge())
@@ -27,7 +27,6 @@ func (a *account) authenticated(c echo.Context, auth *passwordLogin) (done bool,
 	return false, c.JSON(http.StatusUnauthorized, answer)
 }
 
-// checkCaller refuses the login of another user.
 func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
 	user, err := auth.userOf(a.sessions)
 	if err != nil {
@@ -43,7 +42,6 @@ func (a *account) checkCaller(c echo.Context, auth *passwordLogin) error {
 	return a.sessions.CheckPassword(ctx, user, *auth.Password)
 }
 
-// challenge lists the stages that the client must complete.
 func challenge() map[string]any {
 	type flow struct {
 		Stages []string `json:"stages"`

@@ -13,26 +13,25 @@ import (
 )
 
 const (
-	// requestBurst is the burst in seconds of the rate. Clients need a burst when they
-	// start.
+	// requestBurst is the burst in seconds of the rate. Starting clients need it.
 	requestBurst = 2
 
-	// passwordBurst is how many passwords can be tried in a row before the rate counts.
+	// passwordBurst is how many passwords can be tried before the rate applies.
 	passwordBurst = 10
 
-	// forgotten is the time without requests after which a limiter forgets a client.
+	// forgotten is the idle time after which a limiter forgets a client.
 	forgotten = 3 * time.Minute
 )
 
-// limits are the rate limits of this instance. Each user has one. Each address has one
-// for its requests without a valid token, and one for the passwords that it tries.
+// limits has the rate limits of this instance. Each user has one. Each address has one
+// for requests without a valid token. Tries of passwords count for both user and address.
 type limits struct {
 	users     echo.MiddlewareFunc
 	addresses echo.MiddlewareFunc
-	passwords middleware.RateLimiterStore // nil is no limit
+	passwords middleware.RateLimiterStore // nil: unlimited
 }
 
-// newLimits returns limits in requests and passwords per second; 0 is no limit.
+// newLimits takes requests and passwords per second; 0 means unlimited.
 func newLimits(requests, passwords int) *limits {
 	l := &limits{
 		users:     limitRequests(requests, func(c echo.Context) string { return string(callerOf(c).User) }),
@@ -50,7 +49,7 @@ func newRateLimiter(perSecond, burst int) middleware.RateLimiterStore {
 	})
 }
 
-// limitRequests returns the middleware that limits the rate of each client.
+// limitRequests limits the rate of each client.
 func limitRequests(perSecond int, client func(echo.Context) string) echo.MiddlewareFunc {
 	if perSecond == 0 {
 		return func(next echo.HandlerFunc) echo.HandlerFunc { return next }
@@ -62,14 +61,14 @@ func limitRequests(perSecond int, client func(echo.Context) string) echo.Middlew
 	})
 }
 
-// stranger answers a request that failed to authenticate. The request counts for the
-// limit of its address.
+// stranger answers a request without a valid token, which counts for the limit of its
+// address.
 func (l *limits) stranger(c echo.Context, err error) error {
 	return l.addresses(func(echo.Context) error { return err })(c)
 }
 
-// password refuses another password after too many tries for a user or from an
-// address. An attacker can thus keep a user from logging in, but ends no session.
+// password refuses a password after too many tries for a user or from an address. An attacker
+// can thus prevent a user's login, but cannot end a session.
 func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	if l.passwords == nil {
 		return nil
@@ -82,13 +81,12 @@ func (l *limits) password(c echo.Context, user mxid.UserID) error {
 	return nil
 }
 
-// addressOf returns the address of a request's client. Behind a proxy, set echo's
-// IPExtractor, because this would be the address of the proxy. An IPv6 customer has a
-// whole network; a real host limits the network.
+// addressOf returns the client's address. Behind a proxy, set echo's IPExtractor; else this
+// is the proxy's address. Real hosts should limit a whole IPv6 network, since one customer
+// has so many addresses.
 func addressOf(c echo.Context) string {
 	host, _, _ := net.SplitHostPort(c.Request().RemoteAddr)
 	return host
 }
 
-// callerOf returns the caller that authenticated the request.
 func callerOf(c echo.Context) sessions.Caller { return sessions.CallerFrom(c.Request().Context()) }

@@ -15,7 +15,6 @@ import (
 	"time"
 )
 
-// expectLimited checks the answer to a request above the limit.
 func expectLimited(t *testing.T, a answer) {
 	t.Helper()
 	var body struct {
@@ -31,7 +30,7 @@ func expectLimited(t *testing.T, a answer) {
 	}
 }
 
-// untilLimited makes requests until one is above the limit.
+// untilLimited repeats a request until the limit refuses it.
 func (d *demo) untilLimited(method, path, token, body string) {
 	d.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {
@@ -54,7 +53,7 @@ func TestRequestRateLimit(t *testing.T) {
 	}
 }
 
-// Login and user-interactive authentication limit passwords.
+// The limit counts passwords of logins and of user-interactive authentication.
 func TestPasswordRateLimit(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t, "-password-rate", "1")
@@ -66,7 +65,6 @@ func TestPasswordRateLimit(t *testing.T) {
 	d.expect("GET", whoamiPath, "demo-alice", "", 200, "") // the session stays
 }
 
-// dial connects to the host; the connection ends with the test.
 func (d *demo) dial() net.Conn {
 	d.t.Helper()
 	conn, err := net.Dial("tcp", strings.TrimPrefix(d.url, "http://"))
@@ -78,8 +76,8 @@ func (d *demo) dial() net.Conn {
 	return conn
 }
 
-// A client that sends nothing, half a header or half a body loses the connection. Until
-// then, other requests of the same user are answered.
+// The host closes the connection of a client that sends nothing, half a header or half a
+// body. Until then it answers other requests of the same user.
 func TestConnectionsWithoutARequestAreClosed(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -14,8 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// passwordType is the only login type, and the only stage of user-interactive
-// authentication.
+// passwordType is the only login type and the only stage of user-interactive authentication.
 const passwordType = "m.login.password"
 
 const randomDeviceChars = 10
@@ -32,7 +31,6 @@ func newLogin(sessions *sessions.Sessions, limits *limits, host module.HostServi
 	return &login{sessions, limits, host, log}
 }
 
-// flows serves GET /login.
 func (l *login) flows(c echo.Context) error {
 	type flow struct {
 		Type string `json:"type"`
@@ -40,15 +38,14 @@ func (l *login) flows(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string][]flow{"flows": {{passwordType}}})
 }
 
-// loginRequest is the body of POST /login. The host does not store the display name
-// of the device.
+// loginRequest is the body of POST /login. The host ignores the device's display name.
 type loginRequest struct {
 	passwordLogin
 	DeviceID string `json:"device_id"`
 }
 
-// post serves POST /login (Matrix specification, "Login"). A user's first login also
-// stores the default push rules; other hosts do this at registration.
+// post serves POST /login (Matrix specification, "Login"). A user's first login also stores
+// the default push rules; other hosts do this at registration.
 func (l *login) post(c echo.Context) error {
 	var request loginRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -78,8 +75,8 @@ func (l *login) post(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]any{"user_id": user, "access_token": token, "device_id": device})
 }
 
-// removeLeftPushers removes the pushers of devices without a session. A logout leaves
-// such pushers if Redis fails after the end of the session.
+// removeLeftPushers removes the pushers of devices without a session. A logout leaves them if
+// Redis fails after it has ended the session.
 func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	devices, err := l.sessions.Devices(ctx, user)
 	if err != nil {
@@ -88,17 +85,16 @@ func (l *login) removeLeftPushers(ctx context.Context, user mxid.UserID) error {
 	return l.host.RetainDevicePushers(ctx, user, devices...)
 }
 
-// logFailed logs that a call of the module failed in a login, a logout or a sync. The
-// client gets no error, because the host has done its own part and the token may no
-// longer be valid. The next login, sync or read of the rules repeats the module's part.
+// logFailed logs that a call of the module failed in a login, logout or sync. The client gets
+// no error: the host has done its own part, and the token may already be invalid. The next
+// login, sync or read of the rules repeats the module's part.
 func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
 	if err != nil {
 		log.Warn("push: a call failed", zap.String("at", at), zap.String("user_id", string(user)), zap.String("error", fault.Details(err)))
 	}
 }
 
-// passwordLogin is the user and password of a login or of user-interactive
-// authentication.
+// passwordLogin has the user and password of a login or of user-interactive authentication.
 type passwordLogin struct {
 	Type       string          `json:"type"`
 	Identifier *userIdentifier `json:"identifier"`
@@ -106,13 +102,13 @@ type passwordLogin struct {
 	Password   *string         `json:"password"`
 }
 
-// userIdentifier identifies a user (Matrix specification, "Identifier types").
+// userIdentifier is defined in the Matrix specification, "Identifier types".
 type userIdentifier struct {
 	Type string `json:"type"`
 	User string `json:"user"`
 }
 
-// userOf returns the user that a login names, or which field the login lacks.
+// userOf returns the user of a login, or an error that names the missing field.
 func (l passwordLogin) userOf(users *sessions.Sessions) (mxid.UserID, error) {
 	name := l.User
 	if l.Identifier != nil {

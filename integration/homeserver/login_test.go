@@ -16,14 +16,13 @@ const (
 	wrongPassword = `{"errcode":"M_FORBIDDEN","error":"Invalid username or password."}`
 )
 
-// loggedIn is the answer to a login.
 type loggedIn struct {
 	UserID      string `json:"user_id"`
 	AccessToken string `json:"access_token"`
 	DeviceID    string `json:"device_id"`
 }
 
-// login logs a user in. For an empty device, the server makes one up.
+// login logs a user in. Without a device, the server makes one up.
 func (d *demo) login(user, password, device string) loggedIn {
 	d.t.Helper()
 	request := map[string]any{
@@ -37,7 +36,7 @@ func (d *demo) login(user, password, device string) loggedIn {
 	return session
 }
 
-// object makes a request that must succeed, and returns the answer.
+// object makes a request that must succeed, and decodes the answer.
 func (d *demo) object(method, path, token, body string, into any) {
 	d.t.Helper()
 	got := d.do(method, path, token, body)
@@ -55,14 +54,13 @@ func encode(t *testing.T, value any) string {
 	return string(text)
 }
 
-// setPusher sets a pusher with a key.
 func (d *demo) setPusher(token, pushkey string) {
 	d.t.Helper()
 	d.expect("POST", v3+"/pushers/set", token, fmt.Sprintf(`{"kind":"http","app_id":"app","pushkey":%q,"app_display_name":"",`+
 		`"device_display_name":"","lang":"en","append":true,"data":{"url":"https://p.example/_matrix/push/v1/notify"}}`, pushkey), 200, "{}")
 }
 
-// pushkeys returns the keys of a user's pushers, in order.
+// pushkeys returns the sorted keys of a user's pushers.
 func (d *demo) pushkeys(token string) string {
 	d.t.Helper()
 	var list struct{ Pushers []struct{ Pushkey string } }
@@ -118,7 +116,7 @@ func TestRefusedLogins(t *testing.T) {
 	}
 }
 
-// A device that logs in again keeps its pushers, and its old token is no longer valid.
+// A device that logs in again keeps its pushers, and loses its old token.
 func TestLoginAgain(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -168,8 +166,8 @@ func TestLogout(t *testing.T) {
 	}
 }
 
-// If Redis fails between the end of the session and the removal of the pushers, the
-// user's next login removes the pushers, with any device.
+// Redis fails between the end of a session and the removal of its pushers. The user's next
+// login, on any device, removes them.
 func TestLoginRemovesPushersThatALogoutLeft(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)

@@ -1,11 +1,10 @@
-// Command homeserver is a small Matrix homeserver that includes pushfx as any host
-// does: it has its own authentication, error handler, Redis client and graceful stop.
-// Try it in a browser, with curl or with Matrix clients, and copy from it.
+// Command homeserver is a small Matrix homeserver that includes pushfx as any host does: it
+// has its own authentication, error handler, Redis client and graceful stop. Try it in a
+// browser, with curl or with Matrix clients, and copy from it.
 //
-// Everyone can be every user: the password of all users is demo, and the token
-// demo-alice is the user alice without a login. The host also serves the endpoints
-// that clients need to start: login, logout, account data, filters and sync. The flag
-// -h explains the other flags.
+// Anyone can log in as any user: every password is demo, and the token demo-alice is the user
+// alice without a login. The host also serves the endpoints that clients need to start:
+// login, logout, account data, filters and sync. -h explains the flags.
 package main
 
 import (
@@ -29,7 +28,6 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// The exit statuses.
 const (
 	exitOK      = 0
 	exitFailure = 1
@@ -37,16 +35,15 @@ const (
 )
 
 func main() {
-	// The Redis client would write to stderr past zap, and its errors are returned
-	// anyway.
+	// The Redis client would write to stderr and not to zap. It returns its errors anyway.
 	logging.Disable()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	context.AfterFunc(ctx, stop) // a second signal ends the process at once
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
 }
 
-// run runs the homeserver until ctx ends, and returns the exit status. A failure is
-// one line on stderr.
+// run runs the homeserver until ctx ends, and returns the exit status. It writes a failure as
+// one line to stderr.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	cfg, err := parseFlags(args)
 	if errors.Is(err, flag.ErrHelp) {
@@ -64,8 +61,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// serve starts the homeserver, prints the greeting, and stops the homeserver when ctx
-// ends or a server fails.
+// serve starts the homeserver, prints the greeting, and stops when ctx ends or a server
+// fails.
 func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error) {
 	if cfg.redis.Mode == redisurl.Embedded {
 		memory, err := startEmbedded()
@@ -94,24 +91,21 @@ func serve(ctx context.Context, cfg config, stdout, stderr io.Writer) (err error
 	}
 }
 
-// start starts the app. The end of ctx does not interrupt it: an app that must stop
-// during its start is started completely, and then stopped.
+// start does not stop halfway when ctx ends: the app starts completely and then stops.
 func start(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StartTimeout())
 	defer cancel()
-	// The container's errors name each constructor on the way from the cause. The
-	// cause is enough.
+	// The container's errors name each constructor on the way; the cause is enough.
 	return dig.RootCause(app.Start(ctx))
 }
 
-// stop stops the app, also when ctx has ended.
+// stop also works after ctx has ended.
 func stop(ctx context.Context, app *fx.App) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), app.StopTimeout())
 	defer cancel()
 	return app.Stop(ctx)
 }
 
-// startEmbedded starts a Redis in this process.
 func startEmbedded() (*miniredis.Miniredis, error) {
 	memory, err := miniredis.Run()
 	if err != nil {
@@ -121,7 +115,6 @@ func startEmbedded() (*miniredis.Miniredis, error) {
 	return memory, nil
 }
 
-// complain writes an error on one line.
 func complain(stderr io.Writer, err error) {
 	line := strings.Join(strings.FieldsFunc(fault.Details(err), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "homeserver: %s\n", redisurl.WithoutLogin(line))

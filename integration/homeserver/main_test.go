@@ -26,11 +26,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long a test waits for an event that takes milliseconds on an idle
-// machine.
+// patience allows for a slow machine.
 const patience = 15 * time.Second
 
-// demo is a homeserver that runs like the command, in the test's process.
+// demo is a homeserver that runs in the test's process, like the command.
 type demo struct {
 	t        *testing.T
 	url      string
@@ -43,8 +42,8 @@ type demo struct {
 	exited chan int
 }
 
-// startDemo starts a homeserver on a free port and waits for its greeting. It stops at
-// the end of the test. It has only the rate limits that the flags set.
+// startDemo starts a homeserver on a free port and waits for its greeting. It has no rate
+// limits except those of the flags.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -75,7 +74,7 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	return nil
 }
 
-// stop stops the homeserver like a signal, and returns its exit status.
+// stop stops the homeserver as a signal does, and returns its exit status.
 func (d *demo) stop() int {
 	d.t.Helper()
 	d.cancel()
@@ -90,14 +89,13 @@ func (d *demo) stop() int {
 	}
 }
 
-// answer is the answer to a request.
 type answer struct {
 	status int
 	header http.Header
 	body   string
 }
 
-// do makes a request with a token, empty for none.
+// do makes a request; an empty token sends none.
 func (d *demo) do(method, path, token, body string) answer {
 	d.t.Helper()
 	a, err := d.try(method, path, token, body)
@@ -107,7 +105,7 @@ func (d *demo) do(method, path, token, body string) answer {
 	return a
 }
 
-// try is do for goroutines that may not fail the test.
+// try is do for goroutines, which must not fail the test.
 func (d *demo) try(method, path, token, body string) (answer, error) {
 	request, err := http.NewRequest(method, d.url+path, strings.NewReader(body))
 	if err != nil {
@@ -138,8 +136,7 @@ func (d *demo) start(method, path, token, body string) <-chan answer {
 	return answers
 }
 
-// expect makes a request and checks the status and, unless it is empty, the
-// whole body.
+// expect checks the status and, unless want is empty, the whole body.
 func (d *demo) expect(method, path, token, body string, status int, want string) {
 	d.t.Helper()
 	got := d.do(method, path, token, body)
@@ -148,7 +145,7 @@ func (d *demo) expect(method, path, token, body string, status int, want string)
 	}
 }
 
-// buffer is a buffer that is safe for concurrent use.
+// buffer is safe for concurrent use.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -166,7 +163,7 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// runToEnd runs the command, which must end without a signal.
+// runToEnd runs a command that must end without a signal.
 func runToEnd(t *testing.T, flags ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -179,8 +176,7 @@ func runToEnd(t *testing.T, flags ...string) (status int, stdout, stderr string)
 	return status, out.String(), errs.String()
 }
 
-// expectFailure runs the command, which must end with the status and exactly
-// one line, and returns the line.
+// expectFailure runs a command that must print one error line, and returns the line.
 func expectFailure(t *testing.T, status int, flags ...string) string {
 	t.Helper()
 	got, stdout, stderr := runToEnd(t, flags...)
@@ -191,7 +187,6 @@ func expectFailure(t *testing.T, status int, flags ...string) string {
 	return strings.TrimSuffix(stderr, "\n")
 }
 
-// poll waits until the condition holds.
 func poll(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(patience)
@@ -203,7 +198,7 @@ func poll(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// Waiting syncs get an answer when the host stops.
+// A stopping host answers the waiting syncs.
 func TestStopLeavesNothingRunning(t *testing.T) {
 	d := startDemo(t)
 	next, began := d.sync("demo-alice", "").NextBatch, time.Now()

@@ -14,18 +14,16 @@ import (
 	"go.uber.org/zap"
 )
 
-// statusGone is the logged status of a request whose client closed the connection
-// before the answer, as in the logs of nginx. It is no failure of the server.
+// statusGone is the logged status when a client closed its connection before the answer, as
+// in the logs of nginx. It is no failure of the server.
 const statusGone = 499
 
-// clientIsGone reports whether the client has closed the connection of a request.
 func clientIsGone(c echo.Context) bool {
 	return errors.Is(c.Request().Context().Err(), context.Canceled)
 }
 
-// logRequests logs each request at debug level. It logs the route, because the path
-// and the query may have tokens and rule ids. It logs the path only if no route
-// matches.
+// logRequests logs requests at debug level. It logs the route, because path and query may
+// contain tokens and rule ids. It logs the path only if no route matches.
 func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
@@ -54,15 +52,14 @@ func logRequests(log *zap.Logger) echo.MiddlewareFunc {
 	}
 }
 
-// beginning returns the first bytes of an unknown path, for the log.
 func beginning(path string) string {
 	const enough = 200
 	return path[:min(len(path), enough)]
 }
 
-// allowBrowsers adds the headers that let web clients of any origin read answers,
-// and answers their OPTIONS before any other handler runs (Matrix specification,
-// "Web Browser Clients"). The demo's own page and endpoints are for one origin.
+// allowBrowsers adds the headers that let web clients of any origin read answers, and answers
+// OPTIONS before all other handlers (Matrix specification, "Web Browser Clients"). The demo's
+// own page and endpoints serve one origin only.
 func allowBrowsers() echo.MiddlewareFunc {
 	allowed := map[string][]string{ // with canonical names; all answers share the values
 		echo.HeaderAccessControlAllowOrigin:  {"*"},
@@ -83,7 +80,6 @@ func allowBrowsers() echo.MiddlewareFunc {
 	}
 }
 
-// panicError is a panic that was recovered.
 type panicError struct {
 	value any
 	stack []byte
@@ -91,7 +87,7 @@ type panicError struct {
 
 func (e *panicError) Error() string { return fmt.Sprintf("panic: %v", e.value) }
 
-// recoverPanics makes a panic an error, which the error handler logs.
+// recoverPanics turns a panic into an error, which the error handler logs.
 func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	return func(c echo.Context) (err error) {
 		defer func() {
@@ -107,7 +103,6 @@ func recoverPanics(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// panicFields are the log fields of an error that was a panic.
 func panicFields(err error) []zap.Field {
 	var panicked *panicError
 	if !errors.As(err, &panicked) {

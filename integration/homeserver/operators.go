@@ -14,8 +14,8 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// operators serves metrics and readiness to the operators of the host. It has its own
-// listener, because clients must not reach it.
+// operators serves metrics and readiness on its own listener, because clients must not reach
+// them.
 type operators struct {
 	metrics *prometheus.Registry
 	health  module.Health
@@ -27,7 +27,6 @@ func newOperators(metrics *prometheus.Registry, health module.Health, drain *dra
 	return &operators{metrics, health, drain, log}
 }
 
-// router returns the endpoints for operators and their Prometheus.
 func (o *operators) router() *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(o.log)
@@ -37,8 +36,8 @@ func (o *operators) router() *echo.Echo {
 	return e
 }
 
-// newMetrics returns the registry for the module's metrics. It already has metrics of
-// the process and of the connections to Redis.
+// newMetrics returns the registry for the module's metrics. It already has metrics of the
+// process and of the Redis connections.
 func newMetrics(client redis.UniversalClient) *prometheus.Registry {
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(
@@ -54,7 +53,6 @@ func newMetrics(client redis.UniversalClient) *prometheus.Registry {
 	return metrics
 }
 
-// poolMetric returns a metric of the Redis client's connections.
 func poolMetric(
 	name, help string, kind prometheus.ValueType, client redis.UniversalClient, value func(*redis.PoolStats) uint32,
 ) prometheus.Collector {
@@ -65,7 +63,7 @@ func poolMetric(
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: help}, read)
 }
 
-// ready serves GET /readyz: the host can serve users, and is not stopping.
+// ready serves GET /readyz. It answers 200 if the host can serve users and is not stopping.
 func (o *operators) ready(c echo.Context) error {
 	if o.drain.begun.Load() {
 		return c.String(http.StatusServiceUnavailable, "the host is stopping\n")
@@ -77,7 +75,6 @@ func (o *operators) ready(c echo.Context) error {
 	return c.String(http.StatusOK, "ok\n")
 }
 
-// serveMetrics serves GET /metrics, for Prometheus.
 func (o *operators) serveMetrics(c echo.Context) error {
 	promhttp.HandlerFor(o.metrics, promhttp.HandlerOpts{}).ServeHTTP(c.Response(), c.Request())
 	return nil

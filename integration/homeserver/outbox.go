@@ -25,8 +25,8 @@ const (
 	outboxAge   = 10 * time.Second // the host that wrote a younger row may still hand it over
 )
 
-// outbox keeps each event until a host has handed it over. All hosts share it, so no
-// event is lost when a host dies before that.
+// outbox stores each event until some host has handed it over to the module. All hosts share
+// it, so an event survives the death of its host.
 type outbox struct {
 	client   redis.UniversalClient
 	key      string
@@ -40,7 +40,7 @@ func newOutbox(cfg config, client redis.UniversalClient, users *sessions.Store, 
 	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, notifier}
 }
 
-// row is an event to hand over. A host with rooms writes it in the transaction that
+// row is an event to hand over. A host with rooms would write it in the transaction that
 // stores the event.
 type row struct {
 	ID      string // event id
@@ -48,13 +48,12 @@ type row struct {
 	Members []mxid.UserID
 }
 
-// writeRow writes a row with the time of Redis, since the clocks of hosts differ.
+// writeRow adds the time of Redis, since the clocks of hosts differ.
 var writeRow = redis.NewScript(`return redis.call('HSET', KEYS[1], ARGV[1], redis.call('TIME')[1] .. ' ' .. ARGV[2])`)
 
-// readRows reads the time and all rows.
 var readRows = redis.NewScript(`return {redis.call('TIME')[1], redis.call('HGETALL', KEYS[1])}`)
 
-// commit stores an event. When it returns nil, some host hands the event over.
+// commit stores an event. After it returns nil, some host hands the event over.
 func (o *outbox) commit(ctx context.Context, r row) error {
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)
 	defer cancel()
@@ -68,8 +67,8 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 	return nil
 }
 
-// handOver hands an event over and deletes its row. After an error the row stays,
-// unless Notify refuses the event as invalid, which it always will.
+// handOver hands an event over and deletes its row. After an error the row stays, except when
+// Notify refuses the event as invalid: a retry could not succeed.
 func (o *outbox) handOver(ctx context.Context, r row) error {
 	err := o.notify(ctx, r)
 	if err != nil && fault.KindOf(err) != fault.InvalidParam {
@@ -93,8 +92,8 @@ func (o *outbox) notify(ctx context.Context, r row) error {
 	return o.notifier.Notify(ctx, r.Event, "", decisions)
 }
 
-// toDecide returns the members that do not ignore the sender. The demo has no remote
-// users, no users of application services, and no members that have left.
+// toDecide returns the members that do not ignore the sender. The demo has no remote users,
+// no users of application services, and no members that have left.
 func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, err error) {
 	var event struct {
 		Sender mxid.UserID `json:"sender"`
@@ -109,7 +108,7 @@ func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, e
 	return members, err
 }
 
-// handOverRest hands over all events that are older than age.
+// handOverRest hands over all events older than age.
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
 	rows, err := o.olderThan(ctx, age)
 	for _, r := range rows {
@@ -140,7 +139,7 @@ func (o *outbox) olderThan(ctx context.Context, age time.Duration) (rows []row, 
 	return rows, nil
 }
 
-// run scans the outbox at once and then every minute, until ctx ends.
+// run scans the outbox at once and then every minute.
 func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	every := time.NewTicker(outboxEvery)
 	defer every.Stop()
@@ -156,7 +155,6 @@ func (o *outbox) run(ctx context.Context, log *zap.Logger) {
 	}
 }
 
-// startOutbox scans the outbox while the host runs.
 func startOutbox(lc fx.Lifecycle, o *outbox, log *zap.Logger) {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// A host that starts sends the events that another host has left in the outbox for 10 s.
+// A starting host hands over events that another host left in the outbox 10 s ago.
 func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)

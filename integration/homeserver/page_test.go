@@ -24,18 +24,17 @@ import (
 
 var screenshot = flag.String("screenshot", "", "`FILE` for a picture of the demo page, as WebP")
 
-// browserPatience is how long a test waits for an event that takes milliseconds on an
-// idle machine.
+// browserPatience allows for a slow machine.
 const browserPatience = 30 * time.Second
 
-// browser is a page of the demo in Chromium.
+// browser is the demo's page in Chromium.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
 }
 
-// openPage opens the page of a demo. An exception, a dialog or a violation of the
-// page's policy fails the test.
+// openPage opens the page of a demo. An exception, a dialog or a violation of the page's
+// policy fails the test.
 func openPage(t *testing.T, url string) *browser {
 	t.Helper()
 	program := findChromium(t)
@@ -64,8 +63,7 @@ func openPage(t *testing.T, url string) *browser {
 	return b
 }
 
-// findChromium skips the test without a Chromium. With REQUIRE_CHROMIUM=1 that is
-// a failure.
+// findChromium skips the test if there is no Chromium, or fails it if REQUIRE_CHROMIUM=1.
 func findChromium(t *testing.T) string {
 	t.Helper()
 	program, err := exec.LookPath("chromium")
@@ -99,7 +97,6 @@ func (b *browser) wait(expression string) {
 	}
 }
 
-// get returns the value of a JavaScript expression.
 func get[T any](b *browser, expression string) T {
 	b.t.Helper()
 	ctx, cancel := context.WithTimeout(b.ctx, browserPatience)
@@ -111,8 +108,8 @@ func get[T any](b *browser, expression string) T {
 	return value
 }
 
-// press focuses an element by its id and presses a key. It waits until the page has
-// the element, and is not about to replace it.
+// press presses a key in the element with this id. It first waits until the page has the
+// element and will not replace it.
 func (b *browser) press(id, key string) {
 	b.t.Helper()
 	b.wait(fmt.Sprintf("!document.querySelector('[aria-busy=true]') && !!document.getElementById(%q)", id))
@@ -120,7 +117,7 @@ func (b *browser) press(id, key string) {
 	b.do(chromedp.KeyEvent(key))
 }
 
-// enter replaces the text of a field, and presses Enter.
+// enter replaces the text of a field and presses Enter.
 func (b *browser) enter(field, text string) {
 	b.t.Helper()
 	b.wait("!document.querySelector('[aria-busy=true]')")
@@ -128,15 +125,14 @@ func (b *browser) enter(field, text string) {
 	b.do(chromedp.SendKeys(chromedp.CSS("#"+field), text+kb.Enter))
 }
 
-// addKeyword adds a rule, and waits until the page shows it.
+// addKeyword adds a rule and waits until the page shows it.
 func (b *browser) addKeyword(word string) {
 	b.t.Helper()
 	b.enter("add-value", word)
 	b.wait(fmt.Sprintf(`!!document.getElementById('rule/content/%s') && document.getElementById('add-value').value === ''`, word))
 }
 
-// awaitRules waits until a user's rules of a kind have the ids in this order, before
-// the predefined rules.
+// awaitRules waits until a user's own rules of a kind have these ids in this order.
 func (d *demo) awaitRules(user, kind string, ids ...string) {
 	d.t.Helper()
 	poll(d.t, fmt.Sprintf("the %s rules of %s are %q", kind, user, ids), func() bool {
@@ -226,8 +222,7 @@ func (b *browser) testOutage() {
 	b.awaitTexts("alice’s phone", texts...)
 }
 
-// testMarkup uses markup wherever the page shows a text that a user or a client
-// chose.
+// testMarkup enters markup as each text that a user or client can choose.
 func (b *browser) testMarkup(d *demo) {
 	const markup = `<img src=x onerror=alert(1)>`
 	b.enter("name", markup)
@@ -249,7 +244,6 @@ func (b *browser) testMarkup(d *demo) {
 	}
 }
 
-// takeScreenshot writes a picture of the page to a file.
 func (b *browser) takeScreenshot(file string) {
 	b.t.Helper()
 	b.do(chromedp.EmulateViewport(1280, 860))

@@ -16,15 +16,14 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pusherStates shows users what the delivery queue knows of their pushers. Only
-// the demo has it: Matrix clients have no such endpoint, and operators use pushctl.
+// pusherStates shows users the delivery state of their pushers. Only the demo has this
+// endpoint: Matrix has none, and operators use pushctl.
 type pusherStates struct {
 	push   *pushfx.Push
 	queue  module.DeliveryQueue
 	shards int
 }
 
-// mountPushers adds the endpoint to the router.
 func mountPushers(
 	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, users *sessions.Sessions, limits *limits,
 ) {
@@ -32,7 +31,6 @@ func mountPushers(
 	e.Any("/_demo/pushers", methods{http.MethodGet: states.get}.serve, newAuth(users, limits))
 }
 
-// The states of a pusher.
 const (
 	isWell     = "well"
 	isSending  = "sending"
@@ -57,7 +55,7 @@ type pusherState struct {
 	LastError string `json:"last_error,omitempty"` // the status of the last answer, or why there was none
 }
 
-// get serves GET /_demo/pushers: the pushers of the caller.
+// get serves GET /_demo/pushers, which lists the caller's pushers.
 func (s *pusherStates) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	user := sessions.CallerFrom(ctx).User
@@ -103,7 +101,7 @@ func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
 	return state
 }
 
-// fill fills in what waits for the pusher.
+// fill fills in the pusher's backlog.
 func (p *pusherState) fill(w delivery.Waiting, now time.Time) {
 	p.Backlog, p.Attempts, p.LastError = w.Notifications, w.Attempts, w.Class
 	if w.Status > 0 {

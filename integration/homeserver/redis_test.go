@@ -63,7 +63,7 @@ func TestStandalone(t *testing.T) {
 	}
 }
 
-// All data of the demo host about a user is in one slot.
+// The demo host keeps all data of a user in one slot.
 func TestCluster(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, 0)
@@ -96,8 +96,7 @@ func TestRefusedLogin(t *testing.T) {
 	}
 }
 
-// TestUnreachableRedis needs no server. Its addresses have no listener, a silent
-// listener, and a listener that is no Redis.
+// The addresses have no listener, a silent listener, and a listener that is no Redis.
 func TestUnreachableRedis(t *testing.T) {
 	t.Parallel()
 	mute, err := net.Listen("tcp", "127.0.0.1:0")

@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// rooms serves the endpoints of rooms that push rules need. The demo has no rooms.
+// rooms serves the room endpoints that push rules need. The demo has no rooms.
 type rooms struct {
 	serverName string
 	host       module.HostService
@@ -26,15 +26,13 @@ func (r *rooms) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve, auth...)
 }
 
-// joined serves GET /joined_rooms.
 func (r *rooms) joined(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": {}})
 }
 
 // upgrade serves POST /rooms/{roomId}/upgrade, for any room and version. It copies the
-// caller's push rules for the room to its replacement (Matrix specification, "Room
-// Upgrades", "Server behaviour"). A host with rooms does the same for other members when
-// they join.
+// caller's push rules for the room to the new room (Matrix specification, "Room Upgrades",
+// "Server behaviour"). A host with rooms does the same for other members when they join.
 func (r *rooms) upgrade(c echo.Context) error {
 	old, err := pathParam(c, "roomId")
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 )
 
-// newRouter returns the router of the homeserver: the route groups of the module and
-// of the host behind the host's authentication, and the endpoints that need no token.
-// An unknown path is 404 with any token or none.
+// newRouter returns the homeserver's router: the route groups of the module and the host
+// behind the host's authentication, and the endpoints without a token. An unknown path is 404
+// with any token or none.
 func newRouter(
 	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain,
 	push *pushfx.Push, log *zap.Logger,
@@ -41,11 +41,10 @@ func newRouter(
 	return e
 }
 
-// methods maps the methods of a path to their handlers.
+// methods has the handlers of one path.
 type methods map[string]echo.HandlerFunc
 
-// serve calls the handler of the request's method. A method without a handler gets
-// 405 in the Matrix form.
+// serve calls the method's handler. Other methods get 405 in the Matrix form.
 func (m methods) serve(c echo.Context) error {
 	handle, found := m[c.Request().Method]
 	if !found {

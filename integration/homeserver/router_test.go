@@ -40,7 +40,6 @@ func (f failing) Register(g *echo.Group, _ handlers.Dialect, _ ...echo.Middlewar
 	g.GET("/error", func(echo.Context) error { return f.err })
 }
 
-// request makes a request to a router with failing parts.
 func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecorder, *observer.ObservedLogs) {
 	t.Helper()
 	core, logs := observer.New(zap.InfoLevel)

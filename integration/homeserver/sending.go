@@ -20,11 +20,11 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// maxMembers bounds the members in one request.
+// maxMembers limits the members in one request.
 const maxMembers = 1000
 
-// sending serves the demo's own endpoints. They make notifications without rooms: a
-// request names the members and the content of an event. Matrix has no such endpoints.
+// sending serves the demo's own endpoints, which Matrix does not have. They make
+// notifications without rooms: a request names the members and the content of an event.
 type sending struct {
 	outbox *outbox
 	unread *unread
@@ -32,7 +32,7 @@ type sending struct {
 
 func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbox, unread} }
 
-// mountSending adds the endpoints to the router, behind the host's authentication.
+// mountSending adds the endpoints behind the host's authentication.
 func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
 	e.Any("/_demo/read", methods{http.MethodPost: s.read}.serve, newAuth(users, limits))
@@ -51,7 +51,6 @@ type sendRequest struct {
 	Power    *power              `json:"power"`  // optional
 }
 
-// check returns an error if the request is not valid.
 func (r *sendRequest) check() error {
 	switch {
 	case r.RoomID == "":
@@ -86,7 +85,6 @@ func checkUnread(counts map[mxid.UserID]int) error {
 	return nil
 }
 
-// event returns the event of the request.
 func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, error) {
 	text, err := json.Marshal(struct {
 		EventID  string          `json:"event_id"`
@@ -104,7 +102,7 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, er
 }
 
 // send serves POST /_demo/send. It answers 200 when the event is handed over. Clients may
-// repeat it with the same event_id. After a 503 the host may send the event all the same.
+// repeat a request with the same event_id. After a 503 the host may still send the event.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -134,8 +132,8 @@ func (s *sending) send(c echo.Context) error {
 	return c.JSON(http.StatusOK, map[string]string{"event_id": request.EventID})
 }
 
-// read serves POST /_demo/read: it sets the unread counts of users, as if they had read
-// something, and updates their badges.
+// read serves POST /_demo/read: it sets users' unread counts, as if they had read messages,
+// and updates their badges.
 func (s *sending) read(c echo.Context) error {
 	var request struct {
 		Unread map[mxid.UserID]int `json:"unread"`
@@ -161,7 +159,7 @@ func (s *sending) read(c echo.Context) error {
 
 var _ module.Unread = (*unread)(nil)
 
-// unread keeps the unread counts of users. All hosts share it.
+// unread stores the users' unread counts. All hosts share them.
 type unread struct {
 	client  redis.UniversalClient
 	key     string
@@ -188,7 +186,7 @@ func (u *unread) set(ctx context.Context, counts map[mxid.UserID]int) error {
 	return nil
 }
 
-// Counts implements [module.Unread]. It has no counts for users that no request named.
+// Counts implements [module.Unread]. It knows only users that a request has named.
 func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
 	ctx, cancel := context.WithTimeout(ctx, u.timeout)
 	defer cancel()
@@ -211,5 +209,5 @@ func (u *unread) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserI
 	return all
 }
 
-// AreRead implements [module.Unread]. The demo does not track which events are read.
+// AreRead implements [module.Unread]. The demo does not track read events.
 func (u *unread) AreRead(context.Context, []module.UserEvent) []bool { return nil }

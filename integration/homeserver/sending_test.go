@@ -10,7 +10,7 @@ import (
 
 const sendPath = "/_demo/send"
 
-// setPusherHere sets a pusher of a user at the demo's own gateway.
+// setPusherHere sets a pusher at the demo's own gateway.
 func (d *demo) setPusherHere(token, pushkey, format string) {
 	d.t.Helper()
 	d.setPusherAt(d.url+receiver.Path, token, pushkey, format)

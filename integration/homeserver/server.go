@@ -14,7 +14,7 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// The limits of the HTTP servers. Without them an idle client keeps its connection for
+// The limits of the HTTP servers. Without them an idle client would keep its connection for
 // ever.
 const (
 	headerTimeout = 5 * time.Second  // clients send all headers at once
@@ -25,19 +25,18 @@ const (
 	maxHeaderBytes = 64 << 10 // a rule id of 10 KiB fits in, percent-encoded
 )
 
-// stopLimit is how long a stop of the whole host takes at most: clients leave,
-// requests end, then notifications end, and the rest closes its connections.
+// stopLimit bounds the stop of the whole host: clients leave, requests end, notifications
+// end, and the rest closes its connections.
 func (c config) stopLimit() time.Duration { return maxSilence + 2*c.drain + 8*time.Second }
 
-// servers are the HTTP servers of the host.
 type servers struct {
 	clients   *server
 	operators *server // nil without -operators
 	failed    chan error
 }
 
-// newServers returns servers that start and stop with the host. The container
-// constructs them last, so they start after everything that serves a request.
+// newServers returns servers that start and stop with the host. The container constructs them
+// last, so they start after the parts that serve requests.
 func newServers(
 	lc fx.Lifecycle, cfg config, router *echo.Echo, operators *operators, waker *waker, drain *drain, log *zap.Logger,
 ) *servers {
@@ -59,7 +58,6 @@ func newServers(
 	return s
 }
 
-// server is an HTTP server with its listener.
 type server struct {
 	http        *http.Server
 	listen      string        // where to listen
@@ -107,7 +105,7 @@ func (s *server) start(ctx context.Context) (err error) {
 	return nil
 }
 
-// stop lets running requests end, as long as -drain allows, and then cuts them off.
+// stop lets running requests end within -drain, then cuts them off.
 func (s *server) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.drain)
 	defer cancel()
@@ -122,10 +120,9 @@ func (s *server) stop(ctx context.Context) error {
 	return err
 }
 
-// address is the address that the server listens on.
 func (s *server) address() net.Addr { return s.listener.Addr() }
 
-// url is the URL of the server for clients on this machine.
+// url returns the server's URL for clients on this machine.
 func (s *server) url() string {
 	host, port, _ := net.SplitHostPort(s.address().String())
 	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {

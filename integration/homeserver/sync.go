@@ -18,7 +18,6 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// maxSyncWait is the longest time that a sync waits.
 const maxSyncWait = 30 * time.Second
 
 // syncs serves GET /sync. The host delivers only push rules, so its sync token is the
@@ -40,9 +39,9 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 	g.Any("/sync", methods{http.MethodGet: s.get}.serve, auth...)
 }
 
-// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules
-// at once. A later sync waits until the rules differ from the version of its token, or
-// until its timeout. The host has no presence.
+// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules at
+// once. A later sync waits until the rules differ from its token's version, or until its
+// timeout. The host has no presence.
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
@@ -63,14 +62,12 @@ func (s *syncs) get(c echo.Context) error {
 	return c.JSON(http.StatusOK, batch)
 }
 
-// syncRequest is the query of a sync.
 type syncRequest struct {
 	since   int64         // the module's token; 0 is a first sync
 	wait    time.Duration // for a change
 	deliver bool          // whether the filter allows push rules
 }
 
-// parse reads the query of a sync.
 func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
 	if r.since, err = tokenIn(token); err != nil {
@@ -94,7 +91,6 @@ func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values
 	return r, err
 }
 
-// parseTimeout reads the timeout of a sync, in milliseconds.
 func parseTimeout(text string) (time.Duration, error) {
 	if text == "" {
 		return 0, nil
@@ -116,10 +112,10 @@ func parseFullState(text string) (bool, error) {
 	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
 }
 
-// syncTokenPrefix comes before the module's token in a sync token.
+// syncTokenPrefix precedes the module's token in a sync token.
 const syncTokenPrefix = "s"
 
-// tokenIn returns the module's token from a sync token, 0 for an empty one.
+// tokenIn returns the module's token in a sync token, 0 for an empty one.
 func tokenIn(token string) (int64, error) {
 	if token == "" {
 		return 0, nil
@@ -134,8 +130,8 @@ func tokenIn(token string) (int64, error) {
 
 func syncToken(since int64) string { return syncTokenPrefix + strconv.FormatInt(since, 10) }
 
-// allowWaiting extends the server's write deadline by the time that a sync waits. A
-// test's recorder has no deadline.
+// allowWaiting extends the write deadline by the time that a sync waits. A test's recorder
+// has no deadline.
 func allowWaiting(c echo.Context, wait time.Duration) error {
 	err := http.NewResponseController(c.Response()).SetWriteDeadline(time.Now().Add(wait + writeTimeout))
 	if errors.Is(err, http.ErrNotSupported) {
@@ -144,8 +140,8 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 	return err
 }
 
-// answer returns the new push rules as soon as there are any, or an empty batch after
-// the timeout.
+// answer returns the new push rules as soon as there are any, or an empty batch after the
+// timeout.
 func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
 		batch, _, _ := s.poll(ctx, who, r)
@@ -179,9 +175,9 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	}
 }
 
-// poll returns a batch with the rules if they are new; if not, changed is closed when
-// the rules change. If the rules cannot be read, the batch is empty and has the old
-// token, so that a later sync delivers them.
+// poll returns the rules if they are new. If not, it closes changed when they change. If the
+// rules cannot be read, the batch is empty and has the old token, so that a later sync
+// delivers them.
 func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
 	update, err := s.rules.Since(ctx, who.User, r.since)
 	if ctx.Err() == nil {
@@ -195,8 +191,8 @@ func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (b
 	return batch, found, update.Changed
 }
 
-// syncBatch is the answer to a sync. Only the account data has content; clients
-// expect the other members.
+// syncBatch is the answer to a sync. Only the account data has content; clients expect the
+// other members.
 type syncBatch struct {
 	NextBatch   string                   `json:"next_batch"`
 	AccountData events[accountDataEvent] `json:"account_data"`
@@ -224,7 +220,6 @@ type accountDataEvent struct {
 	Content json.RawMessage `json:"content"`
 }
 
-// newSyncBatch returns an answer without events.
 func newSyncBatch(token int64) *syncBatch {
 	batch := &syncBatch{NextBatch: syncToken(token)}
 	batch.AccountData.Events = []accountDataEvent{}

@@ -19,18 +19,18 @@ import (
 )
 
 const (
-	// longPoll is a timeout that no test waits for.
+	// longPoll outlasts every test.
 	longPoll = "&timeout=30000"
 
-	// settling is the time until a request waits on the server. With less time a test
-	// is weaker, but it passes.
+	// settling is the time until a request waits on the server. A shorter time weakens the
+	// tests, but they pass.
 	settling = 50 * time.Millisecond
 
 	// littleTime is enough for a request that does not wait.
 	littleTime = 300 * time.Millisecond
 )
 
-// batch is the part of a sync that clients read.
+// batch is the part of a sync that the tests read.
 type batch struct {
 	NextBatch   string `json:"next_batch"`
 	AccountData struct {
@@ -57,14 +57,13 @@ func (b batch) rules(kind string) (rules []rule, delivered bool) {
 	return nil, false
 }
 
-// sync makes a sync with a query, which must succeed.
+// sync makes a sync that must succeed.
 func (d *demo) sync(token, query string) (b batch) {
 	d.t.Helper()
 	d.object("GET", v3+"/sync?"+query, token, "", &b)
 	return b
 }
 
-// startSync starts a sync that waits.
 func (d *demo) startSync(token, query string) <-chan answer {
 	answers := d.start("GET", v3+"/sync?"+query, token, "")
 	time.Sleep(settling)
@@ -84,10 +83,9 @@ func woken(t *testing.T, answers <-chan answer) (b batch) {
 	return b
 }
 
-// change is a request that changes rules.
 type change struct{ method, path, body string }
 
-// Each of many changes reaches a sync, whether it waits already or not.
+// Each of many changes reaches a sync, whether the sync waits already or not.
 func TestNoWakeUpIsLost(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
@@ -177,7 +175,7 @@ func TestTooManySyncsWait(t *testing.T) {
 	}
 }
 
-// quiet is a service of rules that never change.
+// quiet is a service whose rules never change.
 type quiet struct{ module.SyncService }
 
 func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUpdate, error) {

@@ -10,10 +10,10 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// maxFilters is the most filters that a user can store.
+// maxFilters is how many filters a user can store.
 const maxFilters = 100
 
-// addFilter stores a filter, KEYS[2], of an account, KEYS[1].
+// addFilter stores a filter (KEYS[2]) of an account (KEYS[1]).
 var addFilter = redis.NewScript(`
 if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 1 then
 	return 'deactivated'
@@ -25,7 +25,7 @@ redis.call('HSET', KEYS[2], ARGV[2], ARGV[3])
 return 'ok'
 `)
 
-// AddFilter stores a filter of a user under an id. Errors: [ErrTooManyFilters],
+// AddFilter stores a user's filter under an id. Errors: [ErrTooManyFilters],
 // [module.ErrLoggedOut] for a deactivated user, [module.Unavailable].
 func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, id string, text []byte) error {
 	answer, err := s.run(ctx, addFilter, user, []hash{accountHash, filtersHash}, deactivatedField, id, text, maxFilters)
@@ -40,7 +40,7 @@ func (s *Store) AddFilter(ctx context.Context, user mxid.UserID, id string, text
 	return nil
 }
 
-// Filter returns the stored text of a filter; found is false for an unknown id.
+// Filter returns the text of a filter; found is false for an unknown id.
 func (s *Store) Filter(ctx context.Context, user mxid.UserID, id string) (text []byte, found bool, err error) {
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		text, err = client.HGet(ctx, s.key(filtersHash, user), id).Bytes()

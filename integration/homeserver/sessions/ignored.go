@@ -10,13 +10,12 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// IgnoredType is the type of account data that has a user's [Ignored].
+// IgnoredType is the account data type of [Ignored].
 const IgnoredType = "m.ignored_user_list"
 
-// ignoredField is its field in the hash of the account.
 const ignoredField = "ignored"
 
-// Ignored is the list of users that a user ignores (Matrix specification, "Ignoring Users").
+// Ignored lists the users that a user ignores (Matrix specification, "Ignoring Users").
 type Ignored struct {
 	Users map[mxid.UserID]json.RawMessage `json:"ignored_users"`
 }
@@ -28,7 +27,7 @@ func (s *Store) SetIgnored(ctx context.Context, user mxid.UserID, text []byte) e
 	})
 }
 
-// Ignored returns the stored JSON texts, by user.
+// Ignored returns the stored JSON texts by user.
 func (s *Store) Ignored(ctx context.Context, users ...mxid.UserID) (texts map[mxid.UserID]string, err error) {
 	texts = map[mxid.UserID]string{}
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) error {

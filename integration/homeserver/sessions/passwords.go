@@ -15,14 +15,14 @@ import (
 // DefaultPassword is the password of every user until they change it.
 const DefaultPassword = "demo"
 
-// The parameters of new password hashes; stored hashes have their own. A real host
-// takes 600,000 iterations or more.
+// The parameters of new password hashes; stored hashes have their own. A real host needs
+// 600,000 iterations or more.
 const (
 	passwordIterations = 100_000
 	passwordSaltBytes  = 16
 )
 
-// passwords hashes passwords. A hash takes a core for tens of milliseconds, so at most
+// passwords hashes passwords. A hash occupies a core for tens of milliseconds, so at most
 // half of the cores compute hashes at a time.
 type passwords struct {
 	slots chan struct{} // one for each hash that is computed
@@ -33,7 +33,7 @@ func newPasswords(wait time.Duration) *passwords {
 	return &passwords{make(chan struct{}, max(1, runtime.GOMAXPROCS(0)/2)), wait}
 }
 
-// passwordHash is the stored form of a password: its PBKDF2 with HMAC-SHA-256.
+// passwordHash is a stored password: its PBKDF2 with HMAC-SHA-256.
 type passwordHash struct {
 	Iterations int    `json:"iterations"`
 	Salt       []byte `json:"salt"`
@@ -50,8 +50,8 @@ func (p *passwords) hash(ctx context.Context, password string) (stored []byte, e
 	return json.Marshal(hash)
 }
 
-// check reports whether a password matches the stored hash or, without a stored hash,
-// the default password. Errors: [ErrBusy].
+// check compares a password with the stored hash or, without one, with the default password.
+// Errors: [ErrBusy].
 func (p *passwords) check(ctx context.Context, password, stored string) (bool, error) {
 	if stored == "" {
 		return subtle.ConstantTimeCompare([]byte(password), []byte(DefaultPassword)) == 1, nil
@@ -64,7 +64,7 @@ func (p *passwords) check(ctx context.Context, password, stored string) (bool, e
 	return err == nil && subtle.ConstantTimeCompare(key, hash.Key) == 1, err
 }
 
-// derive waits for a slot for a limited time, and then computes the hash.
+// derive waits a limited time for a slot, then computes the hash.
 func (p *passwords) derive(ctx context.Context, h passwordHash, password string) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.wait)
 	defer cancel()

@@ -1,5 +1,5 @@
-// Package sessions stores the demo host's users in Redis: their passwords, devices,
-// access tokens and filters. It implements [module.Accounts] for the module.
+// Package sessions stores the demo host's users in Redis: their passwords, devices, access
+// tokens and filters. It implements [module.Accounts].
 //
 // A real host has all of this already.
 package sessions
@@ -28,15 +28,15 @@ var (
 	ErrTooManyDevices = errors.New("too many devices")
 	ErrTooManyFilters = errors.New("too many filters")
 
-	// ErrBusy is for a password that waited too long for a core.
+	// ErrBusy means that a password waited too long for a core.
 	ErrBusy = errors.New("too many passwords are being checked")
 )
 
-// MaxDevices is the most devices that a user can have.
+// MaxDevices is how many devices a user can have.
 const MaxDevices = 200
 
-// Sessions stores users with their passwords and devices. It is safe for concurrent
-// use. Each method can also return [module.Unavailable].
+// Sessions stores users with their passwords and devices. It is safe for concurrent use. Each
+// method can also return [module.Unavailable].
 type Sessions struct {
 	*Store
 	serverName string
@@ -49,25 +49,24 @@ var (
 	_ module.BulkAccounts = (*Sessions)(nil)
 )
 
-// New returns the sessions of a server's users. It calls ended after sessions of a
-// user have ended.
+// New returns the sessions of a server's users. It calls ended after a user's sessions have
+// ended.
 func New(store *Store, serverName string, ended func(mxid.UserID)) *Sessions {
 	return &Sessions{store, serverName, ended, newPasswords(store.timeout)}
 }
 
-// The fields of a user's account.
+// The fields of an account.
 const (
 	passwordField    = "password" // its hash; missing for the default password
 	deactivatedField = "deactivated"
 )
 
-// session is the stored form of a session of a device.
+// session is a stored session.
 type session struct {
 	SecretHash string `json:"secret_sha256"`
 	CreatedTS  int64  `json:"created_ts"` // in milliseconds since 1970
 }
 
-// isOf reports whether a token with the secret belongs to the session.
 func (s *session) isOf(secret string) bool {
 	return s != nil && subtle.ConstantTimeCompare([]byte(s.SecretHash), []byte(hashSecret(secret))) == 1
 }
@@ -81,8 +80,8 @@ func (s *Sessions) Authenticate(ctx context.Context, token string) (Caller, erro
 	return who, s.Check(ctx, who)
 }
 
-// Check returns [module.ErrLoggedOut] if the caller's session has ended. It accepts a
-// token of the form without a session, and does not ask Redis then.
+// Check returns [module.ErrLoggedOut] if the caller's session has ended. It accepts tokens
+// without a session, and does not ask Redis for them.
 func (s *Sessions) Check(ctx context.Context, who Caller) error {
 	if who.secret == "" {
 		return nil
@@ -129,16 +128,16 @@ func (s *Sessions) LoggedInMany(ctx context.Context, sessions []module.Session) 
 	return all
 }
 
-// isStateless reports whether a device needs no session. That is the default device of
-// tokens without a device, and the device of the request's own token if the token has
-// no session.
+// isStateless reports whether a device needs no session. This holds for the default device of
+// tokens without a device, and for the device of the request's own token if the token has no
+// session.
 func isStateless(ctx context.Context, one module.Session) bool {
 	who := CallerFrom(ctx)
 	return one.Device == defaultDevice ||
 		who.secret == "" && who.Requester == handlers.Requester{User: one.User, Device: one.Device}
 }
 
-// Devices returns the devices of a user that have a session.
+// Devices returns a user's devices that have a session.
 func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []string, err error) {
 	err = s.do(ctx, func(ctx context.Context, client redis.UniversalClient) (err error) {
 		devices, err = client.HKeys(ctx, s.key(devicesHash, user)).Result()
@@ -147,8 +146,7 @@ func (s *Sessions) Devices(ctx context.Context, user mxid.UserID) (devices []str
 	return devices, err
 }
 
-// load returns whether a user is deactivated, and the session of a device, nil for
-// none.
+// load returns whether a user is deactivated, and the session of a device or nil.
 func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (deactivated bool, found *session, err error) {
 	var flag *redis.BoolCmd
 	var field *redis.SliceCmd
@@ -172,8 +170,8 @@ func (s *Sessions) load(ctx context.Context, user mxid.UserID, device string) (d
 	return flag.Val(), found, nil
 }
 
-// startSession sets the session of a device, KEYS[2], if the account, KEYS[1],
-// still has the password that was checked.
+// startSession sets the session of a device (KEYS[2]) if the account (KEYS[1]) still has the
+// password that was checked.
 var startSession = redis.NewScript(`
 local account = redis.call('HMGET', KEYS[1], ARGV[1], ARGV[2])
 if account[2] then
@@ -189,10 +187,10 @@ redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
 return 'ok'
 `)
 
-// LogIn starts a session of a device and returns its token. The device's previous
-// session ends, but the device keeps its pushers (Matrix specification, "Relationship
-// between access tokens and devices" and "Soft logout").
-// Errors: [ErrWrongPassword], [ErrDeactivated], [ErrTooManyDevices], [ErrBusy].
+// LogIn starts a session of a device and returns its token. The device's previous session
+// ends, but the device keeps its pushers (Matrix specification, "Relationship between access
+// tokens and devices" and "Soft logout"). Errors: [ErrWrongPassword], [ErrDeactivated],
+// [ErrTooManyDevices], [ErrBusy].
 func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device string) (token string, err error) {
 	secret := rand.Text()
 	text, err := json.Marshal(session{hashSecret(secret), time.Now().UnixMilli()})
@@ -222,8 +220,8 @@ func (s *Sessions) LogIn(ctx context.Context, user mxid.UserID, password, device
 	}
 }
 
-// CheckPassword checks a user's password. Errors:
-// [ErrWrongPassword], [ErrDeactivated], [ErrBusy].
+// CheckPassword checks a user's password. Errors: [ErrWrongPassword], [ErrDeactivated],
+// [ErrBusy].
 func (s *Sessions) CheckPassword(ctx context.Context, user mxid.UserID, password string) error {
 	_, err := s.checkPassword(ctx, user, password)
 	return err
@@ -261,8 +259,8 @@ func (s *Sessions) SetPassword(ctx context.Context, user mxid.UserID, password s
 	})
 }
 
-// newPassword sets the password of an account, KEYS[1], and ends the sessions of all
-// other devices, KEYS[2].
+// newPassword sets the password of an account (KEYS[1]) and ends the sessions of all other
+// devices (KEYS[2]).
 var newPassword = redis.NewScript(`
 local kept = redis.call('HGET', KEYS[2], ARGV[3])
 redis.call('DEL', KEYS[2])
@@ -274,8 +272,8 @@ return 'ok'
 `)
 
 // SetPasswordAndEndOthers changes a user's password and ends the sessions of all other
-// devices. Both are one transaction, so that no session of the old password remains.
-// Errors: [ErrBusy].
+// devices in one transaction, so that no session of the old password remains. Errors:
+// [ErrBusy].
 func (s *Sessions) SetPasswordAndEndOthers(ctx context.Context, user mxid.UserID, password, device string) error {
 	text, err := s.passwords.hash(ctx, password)
 	if err != nil {

@@ -86,7 +86,7 @@ func TestSessionsWithoutRedis(t *testing.T) {
 	}
 }
 
-// No session of the old password remains when logins race with a password change.
+// Logins race with a password change. No session of the old password remains.
 func TestLoginsRaceWithAPasswordChange(t *testing.T) {
 	t.Parallel()
 	s := startSessions(t)

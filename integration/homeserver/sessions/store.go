@@ -11,22 +11,21 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Store is the host's own data in Redis: a few hashes for each user, which all
-// instances share. The keys have the prefix of the module's keys. All hashes of a user
-// are in one slot, so that a script can use them together.
+// Store is the host's own data in Redis: a few hashes for each user, which all instances
+// share. The keys have the prefix of the module's keys. All hashes of a user are in one slot,
+// so that a script can use them together.
 type Store struct {
 	client  redis.UniversalClient
 	prefix  string
 	timeout time.Duration
 }
 
-// NewStore returns a store on a client, which stays the caller's. All keys begin with
-// keyPrefix. An operation takes no longer than timeout.
+// NewStore returns a store whose keys begin with keyPrefix. The caller closes the client. An
+// operation takes no longer than timeout.
 func NewStore(client redis.UniversalClient, keyPrefix string, timeout time.Duration) *Store {
 	return &Store{client, keyPrefix + "demo:", timeout}
 }
 
-// hash is one of the hashes of a user.
 type hash string
 
 const (
@@ -39,7 +38,7 @@ func (s *Store) key(name hash, user mxid.UserID) string {
 	return s.prefix + string(name) + ":{" + string(user) + "}"
 }
 
-// do runs an operation on Redis with the timeout. Any error is [module.Unavailable].
+// do runs an operation on Redis within the timeout. Any error is [module.Unavailable].
 func (s *Store) do(ctx context.Context, operation func(ctx context.Context, client redis.UniversalClient) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
@@ -49,7 +48,7 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context, clie
 	return nil
 }
 
-// run runs a script on hashes of a user and returns its result.
+// run runs a script on hashes of a user.
 func (s *Store) run(ctx context.Context, script *redis.Script, user mxid.UserID, hashes []hash, args ...any) (answer string, err error) {
 	keys := make([]string, len(hashes))
 	for i, name := range hashes {

@@ -10,10 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// There are two forms of tokens. Tokens with TokenPrefix are for curl:
-// "demo-<localpart>" and "demo-<localpart>/<device>" name their user, have no session,
-// and stay valid for ever. A login returns the other form:
-// "session-<localpart>/<device>/<secret>".
+// There are two forms of tokens. Tokens with TokenPrefix are for curl: "demo-<localpart>" and
+// "demo-<localpart>/<device>" name their user, have no session, and stay valid for ever. A
+// login returns the other form: "session-<localpart>/<device>/<secret>".
 const (
 	TokenPrefix   = "demo-"
 	sessionPrefix = "session-"
@@ -29,22 +28,20 @@ type Caller struct {
 	secret string // of the session; empty for a token that has none
 }
 
-// callerKey is the key of the caller in a request's context.
 type callerKey struct{}
 
-// WithCaller puts the caller into a context: for the module with
-// [handlers.WithRequester], and for [CallerFrom].
+// WithCaller puts the caller into a context, for [handlers.WithRequester] and [CallerFrom].
 func WithCaller(ctx context.Context, who Caller) context.Context {
 	return handlers.WithRequester(context.WithValue(ctx, callerKey{}, who), who.Requester)
 }
 
-// CallerFrom returns the caller in a context, the zero caller for none.
+// CallerFrom returns the caller in a context, or the zero caller.
 func CallerFrom(ctx context.Context) Caller {
 	who, _ := ctx.Value(callerKey{}).(Caller)
 	return who
 }
 
-// callerOf reads a token. It does not check whether the session exists.
+// callerOf parses a token. It does not check whether the session exists.
 func callerOf(token, serverName string) (who Caller, valid bool) {
 	name, stateless := strings.CutPrefix(token, TokenPrefix)
 	if !stateless {
@@ -64,19 +61,18 @@ func callerOf(token, serverName string) (who Caller, valid bool) {
 	return who, valid && ValidDevice(device)
 }
 
-// sessionToken returns the token of a session.
 func sessionToken(localpart, device, secret string) string {
 	return sessionPrefix + localpart + "/" + device + "/" + secret
 }
 
-// hashSecret returns the stored form of a session's secret. The secret is random and
-// long, so a plain hash is enough.
+// hashSecret returns the stored form of a session's secret. The secret is random and long, so
+// a plain hash is enough.
 func hashSecret(secret string) string {
 	sum := sha256.Sum256([]byte(secret))
 	return hex.EncodeToString(sum[:])
 }
 
-// userID returns the id of a user of this server.
+// userID returns a user id of this server.
 func userID(localpart, serverName string) (user mxid.UserID, valid bool) {
 	user = mxid.UserID("@" + localpart + ":" + serverName)
 	return user, isLocalpart(localpart) && user.Validate() == nil
@@ -92,23 +88,22 @@ func (s *Sessions) User(name string) (user mxid.UserID, valid bool) {
 	return userID(name, s.serverName)
 }
 
-// localpartOf returns the localpart of a user id of this server.
 func localpartOf(user mxid.UserID) string {
 	localpart, _, _ := strings.Cut(strings.TrimPrefix(string(user), "@"), ":")
 	return localpart
 }
 
-// isLocalpart reports whether a text can be a localpart (Matrix specification,
-// appendices, "User Identifiers"). The specification also allows a slash, which ends
-// the localpart in tokens here.
+// isLocalpart reports whether a text can be a localpart (Matrix specification, appendices,
+// "User Identifiers"). It refuses the slash that the specification allows, because a slash
+// ends the localpart in tokens.
 func isLocalpart(text string) bool {
 	return text != "" && !strings.ContainsFunc(text, func(r rune) bool {
 		return (r < 'a' || r > 'z') && (r < '0' || r > '9') && !strings.ContainsRune("._=-+", r)
 	})
 }
 
-// ValidDevice reports whether a text can be a device id. The specification has no
-// grammar for it; here it is printable ASCII without spaces.
+// ValidDevice reports whether a text can be a device id. The specification has no grammar for
+// it; here it is printable ASCII without spaces.
 func ValidDevice(text string) bool {
 	return text != "" && len(text) <= MaxDeviceBytes && !strings.ContainsFunc(text, func(r rune) bool {
 		return r <= ' ' || r > '~'
