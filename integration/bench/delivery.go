@@ -23,13 +23,13 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// deliveryUsers is how many users get the notifications. Each has a pusher.
+// deliveryUsers is the number of notified users. Each has a pusher.
 const deliveryUsers = 1000
 
-// delivery is what hands events over, and the gateway that gets the notifications.
+// delivery is a host that hands events over, and a gateway.
 type delivery struct {
-	rounds        int // how often delivery and the bare client send, in turn
-	notifications int // that either sends
+	rounds        int // delivery and the bare client send once in each
+	notifications int // per round
 	events        int // so far
 
 	*servers
@@ -38,12 +38,12 @@ type delivery struct {
 	gateway   *gateway
 }
 
-// runDelivery measures delivery, with events that go to one user and to a thousand.
+// runDelivery measures delivery, with events for one user and for a thousand users.
 func runDelivery(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench delivery", flag.ContinueOnError)
 	d := &delivery{}
-	flags.IntVar(&d.rounds, "rounds", 5, "`NUMBER` of times that delivery and the bare client send, in turn")
-	flags.IntVar(&d.notifications, "notifications", 30_000, "`NUMBER` that either sends, at most 50,000: a backlog is bounded")
+	flags.IntVar(&d.rounds, "rounds", 5, "`NUMBER` of rounds; in each, delivery sends and then the bare client")
+	flags.IntVar(&d.notifications, "notifications", 30_000, "`NUMBER` of notifications per round, at most 50,000, which backlogs can hold")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -72,7 +72,7 @@ func runDelivery(ctx context.Context, args []string) (err error) {
 	}))
 }
 
-// newPush returns the module with delivery. It sends only where it is run.
+// newPush returns the module with delivery. It sends only while its Run runs.
 func newPush(ctx context.Context, client redis.UniversalClient) (*pushfx.Push, error) {
 	config := pushfx.DefaultConfig()
 	config.PusherPolicy.AllowHTTP = true
@@ -84,8 +84,8 @@ func newPush(ctx context.Context, client redis.UniversalClient) (*pushfx.Push, e
 	return push, push.Check(ctx)
 }
 
-// runSender is the process of a host that sends what was handed over, until ctx ends.
-// The argument is the address of the Redis.
+// runSender is the process of a host that sends the backlog until ctx ends. The argument is
+// the address of the Redis.
 func runSender(ctx context.Context, args []string) error {
 	client := redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true})
 	defer client.Close()
@@ -96,9 +96,9 @@ func runSender(ctx context.Context, args []string) error {
 	return err
 }
 
-// postBare is the process of a client that does what sending cannot do without: it
-// posts its input over connections that are kept, each request with a deadline, and
-// reads the answers. The arguments are the URL, and how often.
+// postBare is the process of a bare client. It does the least that sending needs: it posts
+// its input over kept connections, each request with a deadline, and reads the answers. The
+// arguments are the URL and the number of requests.
 func postBare(ctx context.Context, args []string) error {
 	body, err := io.ReadAll(os.Stdin)
 	if err != nil {
@@ -149,7 +149,7 @@ func (d *delivery) setPushers(ctx context.Context) error {
 	return nil
 }
 
-// message is an event of a room, number n. Its notification has about a thousand bytes.
+// message returns event n of a room. Its notification has about a thousand bytes.
 func message(n int) module.Event {
 	return module.Event{JSON: fmt.Sprintf(
 		`{"event_id":"$%09d","room_id":"!room:example.org","type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"%s"}}`,
@@ -157,7 +157,7 @@ func message(n int) module.Event {
 	)}
 }
 
-// decide decides for all users. What it decides fits all messages.
+// decide decides for all users. Its result fits all messages.
 func (d *delivery) decide(ctx context.Context) (err error) {
 	members := make([]match.Member, deliveryUsers)
 	for i := range members {
@@ -167,20 +167,18 @@ func (d *delivery) decide(ctx context.Context) (err error) {
 	return err
 }
 
-// notify hands event number n over to so many users: to each of them in turn, or to all.
+// notify hands event n over to the users: to all of them, or to the next one in turn.
 func (d *delivery) notify(ctx context.Context, n, users int) error {
 	first := n * users % deliveryUsers
 	return d.push.Notifier.Notify(ctx, message(n), "", d.decisions[first:first+users])
 }
 
-// gateway is a push gateway in this process.
 type gateway struct {
 	server   *http.Server
 	url      string
 	arrivals chan arrival
 }
 
-// arrival is a notification that has arrived.
 type arrival struct {
 	body string
 	at   time.Time
@@ -221,11 +219,11 @@ func (g *gateway) wait(ctx context.Context, n int) (last arrival, err error) {
 	return last, nil
 }
 
-// deliveryRound is the CPU time that a notification has taken: of Redis to hand it
-// over and to send it, and of the processes of the sender and the bare client.
+// deliveryRound has CPU times per notification: of Redis to hand it over and to send it, and
+// of the processes of the sender and the bare client.
 type deliveryRound struct{ handOver, send, sender, bare time.Duration }
 
-// measureCPU measures events that go to so many users each.
+// measureCPU measures events for a number of users each.
 func (d *delivery) measureCPU(ctx context.Context, users int, redisGoal string) error {
 	rounds := make([]deliveryRound, d.rounds)
 	for i := range rounds {
@@ -244,8 +242,8 @@ func (d *delivery) measureCPU(ctx context.Context, users int, redisGoal string) 
 	return nil
 }
 
-// round hands events over, and then starts a host that sends them, so that the host's
-// process only sends. Then the bare client sends as much.
+// round hands events over, and then starts a host that sends them, so that its process only
+// sends. Then the bare client sends as much.
 func (d *delivery) round(ctx context.Context, users int) (r deliveryRound, err error) {
 	const callers = 16
 	events := d.notifications / users
@@ -305,9 +303,9 @@ func (d *delivery) whileSending(ctx context.Context, do func(ctx context.Context
 	return do(ctx)
 }
 
-// measureDirect hands over events to so many users each, and waits until they have
-// arrived before it hands over more. So no backlog forms, and the host that hands over
-// claims most notifications in the same round trip and sends them itself.
+// measureDirect hands over events for a number of users each, and waits for their arrival
+// before it hands over more. So no backlog forms, and the host claims most notifications in
+// the same round trip and sends them itself.
 func (d *delivery) measureDirect(ctx context.Context, users int, goal string) error {
 	atOnce := max(1, 64/users) // events
 	rounds := d.notifications / users / atOnce
@@ -333,8 +331,8 @@ func (d *delivery) measureDirect(ctx context.Context, users int, goal string) er
 	return nil
 }
 
-// measureLatency sends one notification after the other, and measures each
-// from the beginning of Notify to its arrival, and a bare POST of the same body.
+// measureLatency sends one notification after the other. It measures each from the beginning
+// of Notify to its arrival, and a bare POST of the same body.
 func (d *delivery) measureLatency(ctx context.Context) error {
 	const notifications = 1000
 	var sent, bare []time.Duration

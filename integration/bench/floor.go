@@ -13,13 +13,12 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// floorGreeting comes before the address where the floor listens.
+// floorGreeting precedes the address of the floor.
 const floorGreeting = "floor listens on "
 
-// serveFloor is the process of the floor: a bare echo with one handler for each
-// kind of access to Redis that an endpoint cannot do without. It knows no users
-// and checks nothing. It serves until ctx ends. The argument is the address of the
-// Redis.
+// serveFloor is the process of the floor: a bare echo with one handler for each kind of
+// access to Redis that an endpoint needs at least. It knows no users and checks nothing. It
+// serves until ctx ends. The argument is the address of the Redis.
 func serveFloor(ctx context.Context, args []string) error {
 	f := &floor{redis.NewClient(&redis.Options{Addr: args[0], ContextTimeoutEnabled: true})}
 	defer f.client.Close()
@@ -44,8 +43,8 @@ func serveFloor(ctx context.Context, args []string) error {
 // access reads or changes a key. It gets the body of the request.
 type access func(ctx context.Context, key, field string, body []byte) (read []byte, err error)
 
-// serve has the query name the key and the field, and how many bytes of what was
-// read are answered: as many as the endpoint answers.
+// serve takes the key, the field and the length of the answer from the query. The length is
+// that of the endpoint's answer.
 func serve(do access) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		body, err := io.ReadAll(c.Request().Body)
@@ -78,7 +77,7 @@ func (f *floor) hashGetAll(ctx context.Context, key, _ string, _ []byte) (all []
 	return all, err
 }
 
-// getSet is a GET and then a SET of the same bytes.
+// getSet sends a GET and then a SET of the same bytes.
 func (f *floor) getSet(ctx context.Context, key, _ string, _ []byte) ([]byte, error) {
 	text, err := f.client.Get(ctx, key).Bytes()
 	if err != nil {
@@ -87,8 +86,8 @@ func (f *floor) getSet(ctx context.Context, key, _ string, _ []byte) ([]byte, er
 	return []byte("{}"), f.client.Set(ctx, key, text, 0).Err()
 }
 
-// hashGetSet is an HGET and then an HSET of the same field, of what was sent if there
-// was none.
+// hashGetSet sends an HGET and then an HSET of the same field. If the field is missing, it
+// stores the body.
 func (f *floor) hashGetSet(ctx context.Context, key, field string, body []byte) ([]byte, error) {
 	value, err := f.client.HGet(ctx, key, field).Bytes()
 	if errors.Is(err, redis.Nil) {

@@ -17,18 +17,18 @@ type load struct {
 	address     string
 	connections int
 	length      time.Duration
-	request     func(connection int) []byte // the next one of a connection
+	request     func(connection int) []byte // the next request of a connection
 }
 
-// outcome is what became of a load.
+// outcome is the result of a load.
 type outcome struct {
 	requests    int
-	rate        float64 // requests a second
+	rate        float64 // requests per second
 	p99         time.Duration
-	host, redis time.Duration // CPU time that the servers have spent, in all
+	host, redis time.Duration // total CPU times of the servers
 }
 
-// run makes the requests. Any other answer than 200 is an error.
+// run makes the requests. Any answer but 200 is an error.
 func (l load) run(ctx context.Context) (outcome, error) {
 	all := make([][]time.Duration, l.connections)
 	start := time.Now()
@@ -62,7 +62,7 @@ func (l load) runOne(ctx context.Context, connection int, end time.Time) (times 
 	return times, nil
 }
 
-// exchange makes a request and returns the length of its answer's body.
+// exchange makes a request and returns the length of the answer's body.
 func exchange(conn net.Conn, reader *bufio.Reader, request []byte) (int64, error) {
 	if _, err := conn.Write(request); err != nil {
 		return 0, err
@@ -88,7 +88,6 @@ func ask(address string, request []byte) (length int64, err error) {
 	return exchange(conn, bufio.NewReader(conn), request)
 }
 
-// makeRequest returns a request in one piece. Without a token it has none.
 func makeRequest(method, path, token, body string) []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%s %s HTTP/1.1\r\nHost: x\r\n", method, path)

@@ -1,13 +1,12 @@
-// Command bench compares the demo host and delivery with bare programs that do the
-// least that is needed for the same:
+// Command bench compares the demo host and delivery with bare programs that do only the
+// necessary work:
 //
 //	go run ./integration/bench speed    # with an echo and go-redis host
 //	go run ./integration/bench delivery # with an HTTP client
 //
-// Each starts the servers that it needs on free ports of 127.0.0.1, loads them in
-// turn, prints a table, and explains its flags with -h. The figure to hold is the
-// ratio of CPU times: other programs on the machine change it less than rates and
-// latencies.
+// Each starts its servers on free ports of 127.0.0.1, loads them in turn, prints a table, and
+// explains its flags with -h. The important figure is the ratio of CPU times: other programs
+// on the machine change it less than rates and latencies.
 package main
 
 import (
@@ -29,7 +28,7 @@ import (
 )
 
 func main() {
-	logging.Disable() // what the Redis client has to tell comes out as errors too
+	logging.Disable() // the Redis client returns its errors anyway
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:])
 	stop()
@@ -39,8 +38,7 @@ func main() {
 	}
 }
 
-// run runs the scenario that the arguments begin with. The others are processes that
-// scenarios start.
+// run runs the scenario of the first argument. Scenarios start the other names as processes.
 func run(ctx context.Context, args []string) error {
 	scenarios := map[string]func(context.Context, []string) error{
 		"speed": runSpeed, "delivery": runDelivery,
@@ -54,8 +52,8 @@ func run(ctx context.Context, args []string) error {
 
 var errNothing = errors.New("nothing to measure (-h explains the flags)")
 
-// sideBySide calls do with each number below n, all at a time. Their context ends
-// with the first error.
+// sideBySide calls do with each number below n at the same time. The first error ends their
+// context.
 func sideBySide(ctx context.Context, n int, do func(ctx context.Context, i int) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -77,7 +75,7 @@ func quantile[T ~int64 | ~float64](values []T, part float64) T {
 	return sorted[int(part*float64(len(sorted)-1))]
 }
 
-// medianOf returns the median of a part of what each round found.
+// medianOf returns the median of one figure of the rounds.
 func medianOf[R any, T ~int64 | ~float64](rounds []R, part func(R) T) T {
 	values := make([]T, len(rounds))
 	for i, r := range rounds {
@@ -86,7 +84,7 @@ func medianOf[R any, T ~int64 | ~float64](rounds []R, part func(R) T) T {
 	return quantile(values, .5)
 }
 
-// printMachine begins the results of a scenario.
+// printMachine prints the heading of a scenario's results.
 func printMachine(format string, args ...any) {
 	fmt.Printf("%s, %s/%s with %d cores, %s; %s.\n\n", time.Now().Format(time.DateOnly),
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU(), runtime.Version(), fmt.Sprintf(format, args...))

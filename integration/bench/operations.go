@@ -9,23 +9,23 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// operation is a kind of request to the demo host, with the request to the floor
-// that has Redis do the same.
+// operation is a kind of request to the demo host. Its request to the floor makes Redis do
+// the same.
 type operation struct {
 	name  string
-	rules int     // that the user has beside the defaults
-	goal  float64 // the floor's CPU time by the demo host's; 0 is none
+	rules int     // of the user, without the defaults
+	goal  float64 // CPU time of the floor divided by the demo host's; 0: no goal
 
 	method, path string
-	body         func(user string, n int) string // nil is none
+	body         func(user string, n int) string // nil: no body
 
-	floor string // the floor's path, of the same method
+	floor string // the floor's path, for the same method
 }
 
 const prefix = "/_matrix/client/v3"
 
-// operations returns all operations: ten on users with the default rules, and four for
-// each size of larger sets, on the last rule of the set.
+// operations returns all operations: ten on users with the default rules, and four for each
+// size of larger sets, on the last rule of the set.
 func operations() []operation {
 	const member = "/pushrules/global/override/.m.rule.member_event"
 	const room = "/pushrules/global/room/!room:example.org"
@@ -59,7 +59,7 @@ var newPusher = operation{"POST pushers/set, new", 0, .4, "POST", "/pushers/set"
 
 func roomID(n int) string { return fmt.Sprintf("!room%d:example.org", n) }
 
-// enabled begins with false: rules are enabled at first.
+// enabled begins with false, because rules are enabled at first.
 func enabled(_ string, n int) string { return fmt.Sprintf(`{"enabled":%t}`, n%2 != 0) }
 
 func actions(_ string, n int) string {
@@ -69,7 +69,7 @@ func actions(_ string, n int) string {
 // addition numbers pushers from -3 on: the first three are set before the measurement.
 func addition(user string, n int) string { return pusherBody(fmt.Sprint(user, "-", n+3), n) }
 
-// renewal sets the first pusher of a user with another name.
+// renewal sets a user's first pusher with another name.
 func renewal(user string, n int) string { return pusherBody(user+"-0", n) }
 
 func pusherBody(pushkey string, n int) string {
@@ -79,7 +79,7 @@ func pusherBody(pushkey string, n int) string {
 
 func userID(name string) mxid.UserID { return mxid.UserID("@" + name + ":localhost") }
 
-// content is the body of the nth request of a user.
+// content returns the body of a user's nth request.
 func (o operation) content(user string, n int) string {
 	if o.body == nil {
 		return ""
@@ -87,19 +87,19 @@ func (o operation) content(user string, n int) string {
 	return o.body(user, n)
 }
 
-// request is the nth one of a user to the demo host.
+// request returns a user's nth request to the demo host.
 func (o operation) request(user string, n int) []byte {
 	return makeRequest(o.method, prefix+o.path, "demo-"+user, o.content(user, n))
 }
 
-// floorRequest is the same to the floor, to be answered with as many bytes.
+// floorRequest returns the same request to the floor, for an answer of as many bytes.
 func (o operation) floorRequest(user string, n int, bytes int64) []byte {
 	key, field := stored.Keys{}.Rules(userID(user)), ""
 	if strings.HasPrefix(o.floor, "/h") {
 		key, field = stored.Keys{}.Pushers(userID(user)), fmt.Sprintf(`["org.example.app",%q]`, user+"-0")
 	}
 	if o.name == newPusher.name {
-		key, field = "floor:"+key, fmt.Sprint(n) // what the floor stores is no pusher
+		key, field = "floor:"+key, fmt.Sprint(n) // the floor stores no pusher
 	}
 	query := url.Values{"key": {key}, "field": {field}, "bytes": {fmt.Sprint(bytes)}}
 	return makeRequest(o.method, o.floor+"?"+query.Encode(), "", o.content(user, n))

@@ -18,7 +18,7 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// patience is for the end of a process.
+// patience bounds the end of a process.
 const patience = 15 * time.Second
 
 // servers are a Redis that saves nothing, and the processes that use it.
@@ -30,14 +30,13 @@ type servers struct {
 	started []*process
 }
 
-// process is a server that runs.
 type process struct {
 	address string // where it listens
 	cmd     *exec.Cmd
 }
 
-// startRedis starts the program that REDIS_SERVER names, as in the tests. What it
-// returns needs closing, also with an error.
+// startRedis starts the program in REDIS_SERVER, as the tests do. Close the result even after
+// an error.
 func startRedis(ctx context.Context) (*servers, error) {
 	s := new(servers)
 	free, err := net.Listen("tcp", "127.0.0.1:0")
@@ -59,7 +58,8 @@ func startRedis(ctx context.Context) (*servers, error) {
 	return s, s.redis.Ping(ctx).Err()
 }
 
-// startDemo starts a demo host without limits on the Redis. Without a program it is built.
+// startDemo starts a demo host without limits on the Redis. It builds the host if program is
+// empty.
 func (s *servers) startDemo(ctx context.Context, program string) (*process, error) {
 	if program == "" {
 		const demo = "github.com/pushfx/pushfx/integration/homeserver"
@@ -74,12 +74,12 @@ func (s *servers) startDemo(ctx context.Context, program string) (*process, erro
 
 // self returns a command that runs this program with other arguments.
 func self(args ...string) *exec.Cmd {
-	program, _ := os.Executable() // without a name it does not start
+	program, _ := os.Executable() // an empty name fails at the start
 	return exec.Command(program, args...)
 }
 
-// start starts a process. If there is a greeting, it waits until the process writes
-// that on stdout, with its address behind.
+// start starts a process. If greeting is not empty, it waits until the process prints the
+// greeting, followed by its address.
 func (s *servers) start(cmd *exec.Cmd, greeting string) (*process, error) {
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
@@ -104,13 +104,12 @@ func (s *servers) start(cmd *exec.Cmd, greeting string) (*process, error) {
 	return p, nil
 }
 
-// stop ends the process.
 func (p *process) stop() {
 	_ = p.cmd.Process.Signal(syscall.SIGTERM) // it may have ended
 	p.wait()
 }
 
-// wait waits until the process has ended, and returns the CPU time that it has taken.
+// wait waits until the process has ended, and returns its CPU time.
 func (p *process) wait() time.Duration {
 	if p.cmd.ProcessState == nil {
 		end := time.AfterFunc(patience, func() { _ = p.cmd.Process.Kill() })
@@ -120,8 +119,8 @@ func (p *process) wait() time.Duration {
 	return p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()
 }
 
-// cpu is what a running process has spent so far, to 10 ms; 0 where the system does
-// not tell.
+// cpu returns the CPU time of a running process, to 10 ms, or 0 if the system does not report
+// it.
 func (p *process) cpu() time.Duration {
 	stat, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid))
 	_, rest, _ := strings.Cut(string(stat), ") ") // the name of the program may have spaces
@@ -135,7 +134,7 @@ func (p *process) cpu() time.Duration {
 	return time.Duration(user+system) * tick
 }
 
-// redisCPUOf returns the CPU time that the Redis spends while do runs.
+// redisCPUOf returns the CPU time of the Redis while do runs.
 func (s *servers) redisCPUOf(ctx context.Context, do func() error) (spent time.Duration, err error) {
 	before, err := s.redisCPU(ctx)
 	if err == nil {
@@ -157,7 +156,7 @@ func (s *servers) redisCPU(ctx context.Context) (sum time.Duration, err error) {
 	return sum, err
 }
 
-// close ends what was started and removes what it left.
+// close ends all processes and removes their files.
 func (s *servers) close() {
 	if s.redis != nil {
 		s.redis.Close()

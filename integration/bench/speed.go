@@ -11,27 +11,26 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// speed is a demo host and the floor, which are loaded in turn.
+// speed loads a demo host and the floor in turn.
 type speed struct {
 	phase       time.Duration // of each load
-	rounds      int           // how often either is loaded
+	rounds      int           // loads of each host
 	connections int
-	only        string // how the names begin of the operations to measure
-	against     string // program of another demo host that takes the floor's place
+	only        string // beginning of the measured operations' names
+	against     string // program of a demo host to compare with instead of the floor
 
 	*servers
 	demo, floor *process
 }
 
-// runSpeed measures each operation.
 func runSpeed(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet("bench speed", flag.ContinueOnError)
 	s := &speed{}
 	flags.DurationVar(&s.phase, "phase", 500*time.Millisecond, "`TIME` of each load")
-	flags.IntVar(&s.rounds, "rounds", 8, "`NUMBER` of loads on either host")
-	flags.IntVar(&s.connections, "connections", 16, "`NUMBER` of connections, each with a request at a time")
-	flags.StringVar(&s.only, "only", "", "`TEXT` that the names of the operations to measure begin with")
-	flags.StringVar(&s.against, "against", "", "`FILE` of another demo host to take the floor's place, to see what a change of the code is worth")
+	flags.IntVar(&s.rounds, "rounds", 8, "`NUMBER` of loads on each host")
+	flags.IntVar(&s.connections, "connections", 16, "`NUMBER` of connections, each with one request at a time")
+	flags.StringVar(&s.only, "only", "", "measure only operations whose names begin with `TEXT`")
+	flags.StringVar(&s.against, "against", "", "compare with the demo host in `FILE` instead of the floor, for example before and after a change")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -57,7 +56,6 @@ func runSpeed(ctx context.Context, args []string) (err error) {
 	return s.measure(ctx)
 }
 
-// measure prints a row for each operation.
 func (s *speed) measure(ctx context.Context) error {
 	printMachine("%d connections, %d rounds of %v on either host in turn, medians", s.connections, s.rounds, s.phase)
 	fmt.Println("| Operation | rules beside the defaults | floor/s | demo host/s | ratio | CPU floor | CPU demo host | CPU ratio | goal | p99 |")
@@ -82,8 +80,8 @@ func (s *speed) measure(ctx context.Context) error {
 }
 
 // fillUsers writes the users' rules to Redis, and sets three pushers for users with the
-// default rules. It returns how many users there are: few if they have many rules, so
-// that a host has room to cache them.
+// default rules. It returns the number of users: few if they have many rules, so that the
+// host can cache all of them.
 func (s *speed) fillUsers(ctx context.Context, rules int) (users int, err error) {
 	if users = 1000; rules > 0 {
 		users = max(32, s.connections)
@@ -107,7 +105,7 @@ func (s *speed) fillUsers(ctx context.Context, rules int) (users int, err error)
 
 func userName(n int) string { return fmt.Sprintf("user%d", n) }
 
-// event is what the module stores of a user with the default rules and as many for rooms.
+// event returns the stored event of a user with the default rules and a number of room rules.
 func event(user string, rooms int) (string, error) {
 	rules := make([]string, rooms)
 	for i := range rules {
@@ -119,9 +117,9 @@ func event(user string, rooms int) (string, error) {
 	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "BENCH", Attempt: 1})), err
 }
 
-// turns returns the next user of a connection, in turn, and how many requests it has
-// made for that user. No two connections share a user. The number makes each change
-// differ from the one before, since a change that changes nothing is a read.
+// turns returns the next user of a connection, and how many requests the connection has made
+// for that user. Connections share no user. The number makes each change differ from the
+// previous one, since an equal change would be a read.
 func (s *speed) turns(users int) func(connection int) (user string, n int) {
 	each, made := users/s.connections, make([]int, s.connections)
 	return func(connection int) (string, int) {
@@ -131,7 +129,7 @@ func (s *speed) turns(users int) func(connection int) (user string, n int) {
 	}
 }
 
-// compare loads both hosts with an operation, in turn, and prints a row.
+// compare loads both hosts with an operation in turn, and prints a row.
 func (s *speed) compare(ctx context.Context, o operation, users int) error {
 	bytes, err := ask(s.demo.address, o.request(userName(0), 0))
 	if err != nil {
@@ -159,7 +157,7 @@ func (s *speed) compare(ctx context.Context, o operation, users int) error {
 	return nil
 }
 
-// load makes a load on a host, and appends what became of it and what it cost.
+// load loads a host, and appends the outcome.
 func (s *speed) load(ctx context.Context, host *process, request func(int) []byte, outcomes *[]outcome) error {
 	var found outcome
 	redis, err := s.redisCPUOf(ctx, func() (err error) {
@@ -191,7 +189,7 @@ func printRow(o operation, floor, demo []outcome) {
 		float64(floorHost+floorRedis)/float64(demoHost+demoRedis), goal, ms(medianOf(floor, p99)), ms(medianOf(demo, p99)))
 }
 
-// perRequest is what a request has cost, of all rounds.
+// perRequest returns the CPU times of a request in all rounds.
 func perRequest(outcomes []outcome) (host, redis time.Duration) {
 	requests := time.Duration(0)
 	for _, o := range outcomes {

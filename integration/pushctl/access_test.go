@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// operatorsPage returns the section of the operators' pages below a heading.
+// operatorsPage returns the section below a heading of the operators' pages.
 func operatorsPage(t *testing.T, heading string) string {
 	t.Helper()
 	part, err := operations.Section(heading)
@@ -26,8 +26,7 @@ func operatorsPage(t *testing.T, heading string) string {
 	return part
 }
 
-// operatorsUser returns the name and the rules of the ACL SETUSER below a heading
-// of the page.
+// operatorsUser returns the name and the rules of the ACL SETUSER command below a heading.
 func operatorsUser(t *testing.T, heading string) (name string, rules []string) {
 	t.Helper()
 	for line := range strings.Lines(operatorsPage(t, heading)) {
@@ -80,7 +79,6 @@ func (g *guarded) grant(rules []string) {
 	}
 }
 
-// denied returns the user's entries in ACL LOG.
 func (g *guarded) denied() (all []string) {
 	g.t.Helper()
 	for _, server := range g.servers {
@@ -97,7 +95,6 @@ func (g *guarded) denied() (all []string) {
 	return all
 }
 
-// file returns the name of a new file.
 func (g *guarded) file() string {
 	g.files++
 	return filepath.Join(g.t.TempDir(), fmt.Sprint(g.files))
@@ -112,7 +109,6 @@ func (g *guarded) passwordFile() string {
 	return file
 }
 
-// damage stores data with problems.
 func (g *guarded) damage() {
 	g.t.Helper()
 	for _, server := range g.servers {
@@ -162,10 +158,9 @@ func (g *guarded) work() (trouble []string) {
 	return g.denied()
 }
 
-// pushctlACL is the heading of the page above the user of pushctl.
 const pushctlACL = "### ACL: a user for pushctl"
 
-// unused returns the commands of rules that no server has run.
+// unused returns the commands in rules that no server has run.
 func (g *guarded) unused(rules []string) []string {
 	g.t.Helper()
 	return slices.DeleteFunc(slices.Clone(rules), func(rule string) bool {
@@ -176,7 +171,7 @@ func (g *guarded) unused(rules []string) []string {
 	})
 }
 
-// TestTheACLOfThePageIsEnoughForPushctl also looks for rights that no command needs.
+// The test also fails for rights that no command needs.
 func TestTheACLOfThePageIsEnoughForPushctl(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -193,7 +188,7 @@ func TestTheACLOfThePageIsEnoughForPushctl(t *testing.T) {
 		unused = g.unused(unused)
 	}
 	for _, rule := range unused {
-		// These are for slots that move.
+		// These commands are for moving slots.
 		if rule != "+asking" && rule != "+cluster|getkeysinslot" && rule != "+type" && rule != "+exists" {
 			t.Errorf("no command takes %s", rule)
 		}
@@ -235,7 +230,7 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 	}
 }
 
-// pushctlCommand is a command on the page, between backquotes.
+// pushctlCommand matches a command between backquotes.
 var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")
 
 func TestCommandsOfThePageParse(t *testing.T) {

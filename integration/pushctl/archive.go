@@ -19,10 +19,9 @@ import (
 )
 
 // An archive has the users' values, byte for byte: a header, a line for each value, and a
-// trailer with the number of values and the SHA-256 of the lines before. Each line is a
-// JSON object.
+// trailer with the number of values and the SHA-256 of the lines before. Each line is a JSON
+// object.
 
-// archiveFormat is the format of new archives.
 const archiveFormat = 1
 
 type archiveHeader struct {
@@ -37,14 +36,13 @@ type archiveTrailer struct {
 	Sum     string `json:"sha256"`
 }
 
-// record is a user's value: the event, or the fields of the pusher hash.
+// record is a user's value: an event, or the fields of a pusher hash.
 type record struct {
 	user   mxid.UserID
 	event  *string           // nil for a hash
 	fields map[string]string // of a hash, with its revision
 }
 
-// key returns the record's key.
 func (r record) key(keys stored.Keys) string {
 	if r.event != nil {
 		return keys.Rules(r.user)
@@ -52,7 +50,6 @@ func (r record) key(keys stored.Keys) string {
 	return keys.Pushers(r.user)
 }
 
-// kindName returns the kind of record, for lists.
 func (r record) kindName() string {
 	if r.event != nil {
 		return "push rules"
@@ -69,7 +66,6 @@ type line struct {
 	PushersBytes map[string]string `json:"pushers_base64,omitempty"`
 }
 
-// appendLine appends the record as a line.
 func (r record) appendLine(dst *bytes.Buffer) error {
 	l := line{User: r.user}
 	switch {
@@ -97,7 +93,6 @@ func allUTF8(fields map[string]string) bool {
 	return true
 }
 
-// record returns the record in a line.
 func (l line) record() (r record, err error) {
 	r = record{user: l.User, event: l.Event, fields: l.Pushers}
 	if l.EventBytes != nil {
@@ -119,7 +114,6 @@ func (l line) record() (r record, err error) {
 	return r, errors.Join(err, r.user.Validate())
 }
 
-// archive writes an archive.
 type archive struct {
 	to             io.Writer
 	file           *os.File // nil for stdout
@@ -127,7 +121,6 @@ type archive struct {
 	records, bytes int64
 }
 
-// newArchive begins an archive.
 func newArchive(to io.Writer, b *backend) (*archive, error) {
 	a := &archive{to: to, sum: sha256.New()}
 	var text bytes.Buffer
@@ -138,8 +131,8 @@ func newArchive(to io.Writer, b *backend) (*archive, error) {
 	return a, a.write(text.Bytes())
 }
 
-// createArchive begins an archive in a new file that only its owner can read. It fails if
-// the file or a link exists.
+// createArchive begins an archive in a new file that only its owner can read. It fails if the
+// file or a link exists.
 func createArchive(name string, b *backend) (*archive, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -153,7 +146,7 @@ func createArchive(name string, b *backend) (*archive, error) {
 	return a, nil
 }
 
-// add adds records. Sync brings them to disk.
+// add adds records and syncs them to disk.
 func (a *archive) add(records ...record) error {
 	var text bytes.Buffer
 	for _, r := range records {
@@ -202,8 +195,8 @@ func (e *damagedArchiveError) Error() string {
 // maxLine is more than an event of 1 MiB with JSON escapes.
 const maxLine = 64 << 20
 
-// readArchive reads an archive and calls visit for each record. Only its end shows whether
-// the archive is complete. Errors do not repeat a line's text.
+// readArchive calls visit for each record. Only the end of an archive shows whether it is
+// complete. Errors do not repeat a line's text.
 func readArchive(from io.Reader, visit func(number int64, r record) error) (records int64, err error) {
 	sum, lines := sha256.New(), bufio.NewScanner(from)
 	lines.Buffer(make([]byte, 1<<16), maxLine)

@@ -28,7 +28,6 @@ func onSentinel(t *testing.T) *fixture {
 	return newFixture(t, "-redis-mode", "sentinel", "-redis", "redis://"+servers.Addr()+"?master_name="+url.QueryEscape(servers.MasterName()))
 }
 
-// flush removes all keys.
 func (b *fixture) flush() {
 	b.t.Helper()
 	for _, master := range b.masters() {
@@ -100,7 +99,7 @@ func TestExportFlushImportGivesTheSameAnswers(t *testing.T) {
 	}
 }
 
-// claims returns the claims of users to their own pushkeys and to a shared one.
+// claims returns the users' claims to their own pushkeys and to a shared one.
 func (b *fixture) claims(users ...mxid.UserID) (all []string) {
 	b.t.Helper()
 	for _, pushkey := range append([]mxid.UserID{"second"}, users...) {
@@ -114,8 +113,8 @@ func (b *fixture) claims(users ...mxid.UserID) (all []string) {
 	return all
 }
 
-// A host that has read a value before an import must read it again before it writes, even
-// if the import stores the same value.
+// A host that read a value before an import must read it again before it writes, even if the
+// import stores the same value.
 func TestALateChangeHasNoEffectAfterAnImport(t *testing.T) {
 	t.Parallel()
 	b := onOne(t)
@@ -313,7 +312,6 @@ func (b *fixture) scans() (n int) {
 	return n
 }
 
-// keyCount returns the number of keys.
 func (b *fixture) keyCount() (n int64) {
 	for _, master := range b.masters() {
 		n += master.DBSize(b.t.Context()).Val()

@@ -39,11 +39,11 @@ const (
 	// minReadTimeout is longer than a host's, since no client waits for pushctl.
 	minReadTimeout = 2 * time.Second
 
-	// replyTimeout bounds each command or pipeline of Redis.
+	// replyTimeout bounds each command or pipeline.
 	replyTimeout = 10 * time.Second
 )
 
-// connect connects to the Redis and checks that its mode is the one of the flags.
+// connect connects to the Redis and checks the mode of the flags.
 func (f *flags) connect(ctx context.Context, environment func(string) string) (*backend, error) {
 	servers, err := f.findServers(environment)
 	if err != nil {
@@ -74,7 +74,6 @@ func (f *flags) connect(ctx context.Context, environment func(string) string) (*
 	return b, nil
 }
 
-// build builds the module on the client.
 func (b *backend) build(ctx context.Context, cfg pushfx.Config) error {
 	push, err := pushfx.New(b.client, cfg, pushfx.Options{})
 	if err != nil {

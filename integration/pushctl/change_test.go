@@ -24,7 +24,7 @@ func TestRefreshDefaults(t *testing.T) {
 		t.Error("wrote a current set")
 	}
 
-	// pushctl knows the hosts' default rules only by their file.
+	// pushctl knows the hosts' default rules only from their file.
 	rules := filepath.Join(t.TempDir(), "rules")
 	text := `[{"kind":"underride","rule_id":".org.example.poll","enabled":false,"actions":["notify"],` +
 		`"conditions":[{"kind":"event_match","key":"type","pattern":"m.poll.start"}],"before":".m.rule.message"}]`

@@ -29,7 +29,6 @@ func checkCommand() command {
 	}
 }
 
-// report is the result of a check.
 type report struct {
 	tally
 	Problems map[string]int64 `json:"problems"`
@@ -74,7 +73,7 @@ func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
 	return err
 }
 
-// findProblems examines and counts all keys, and calls handle with the problems found.
+// findProblems examines and counts all keys, and calls handle with the problems.
 func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle func(context.Context, []problem) error) error {
 	var mu sync.Mutex // held while problems are handled
 	u := &unconfirmed{backend: c.backend}
@@ -118,7 +117,6 @@ func (u *unconfirmed) handle(ctx context.Context, handle func(context.Context, [
 	return handle(ctx, confirmed)
 }
 
-// write writes the report as tables.
 func (r *report) write(w io.Writer, where string) error {
 	fmt.Fprintf(w, "%s\n\n", where)
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)

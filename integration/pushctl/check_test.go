@@ -46,7 +46,6 @@ func stores(text string) func(*fixture) { return func(b *fixture) { b.store(alic
 // spoils replaces a part of alice's event.
 func spoils(old, with string) func(*fixture) { return func(b *fixture) { b.spoil(alice, old, with) } }
 
-// runs runs a command of Redis.
 func runs(args ...any) func(*fixture) { return func(b *fixture) { b.do(args...) } }
 
 func inOrder(steps ...func(*fixture)) func(*fixture) {
@@ -115,7 +114,7 @@ func damages(keys stored.Keys) []damage {
 	}
 }
 
-// shareRemovedPushkey lets bob and carol share a pushkey, though carol's claim removes
+// shareRemovedPushkey lets bob and carol share a pushkey, although carol's claim removes
 // other pushers.
 func shareRemovedPushkey(b *fixture) {
 	p := aPusher("shared")
@@ -265,7 +264,7 @@ func TestAPrefixIsNoPattern(t *testing.T) {
 	}
 }
 
-// TestNoFalseProblems checks while hosts make changes of several keys.
+// The check runs while hosts change several keys at a time.
 func TestNoFalseProblems(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster} {
@@ -315,14 +314,12 @@ func (b *fixture) churn(ctx context.Context) error {
 	return b.service.Set(ctx, user, p, pusher.KeepOthers)
 }
 
-// onCluster returns a fixture on a cluster.
 func onCluster(t *testing.T) *fixture {
 	t.Helper()
 	return newFixture(t, "-redis-mode", "cluster", "-redis", strings.Join(redistest.Cluster(t, 3, 1).Addrs(), ","))
 }
 
-// TestAKeyWithoutItsSlotIsFound gives a slot to another master without moving its keys, as
-// a cluster's repair may.
+// A slot gets another master without its keys, as a cluster's repair may do.
 func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	t.Parallel()
 	servers := redistest.Cluster(t, 3, 0)

@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// examination is the result of examining some keys of a node.
+// examination is the result for some keys of a node.
 type examination struct {
 	tally
 	problems    []problem
@@ -86,7 +86,7 @@ func (b *backend) isUnknown(name string) bool {
 	return kind == stored.MalformedKey || kind == stored.ForeignKey && b.keys.Prefix != ""
 }
 
-// shownKey returns a key without text after "pushkey:", which may be a pushkey.
+// shownKey returns a key without the text after "pushkey:", which may be a pushkey.
 func shownKey(name string) string {
 	if before, _, found := strings.Cut(name, "pushkey:"); found {
 		return printable(before) + "pushkey:..."
@@ -117,8 +117,8 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	}
 }
 
-// isMisplaced reports whether a node has a key of a slot that belongs to another node and
-// is not moving.
+// isMisplaced reports whether the slot of a node's key belongs to another node and is not
+// moving.
 func isMisplaced(ctx context.Context, node *redis.Client, key string) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -201,13 +201,12 @@ func (b *backend) repairRules(ctx context.Context, user mxid.UserID) error {
 	return err
 }
 
-// eventOf returns the stored text of an event with these rules, without a revision.
+// eventOf returns the stored event with these rules, without a revision.
 func eventOf(rules pushrule.Ruleset) string {
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{})
 }
 
-// detailOf describes a claim.
 func detailOf(c pusher.Owner) string {
 	return printable(string(c.User)) + ", claim " + strconv.FormatInt(c.Claim, 10)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// The problems of delivery.
 var (
 	unreadableFormat  = kind{"queue in an unknown format", byHand}
 	oldDelivery       = kind{"queue in an outdated format", byRepair}

@@ -88,8 +88,8 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 	return nil
 }
 
-// examinePusher looks for a pusher's claim in text, the claims to its pushkey, which were
-// read after the pusher.
+// examinePusher looks for a pusher's claim in text, which has the claims to its pushkey. They
+// were read after the pusher.
 func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
 	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
 	entry, damaged := stored.ReadEntry(text)
@@ -109,8 +109,8 @@ func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p p
 	})
 }
 
-// examineClaims looks for claims without a pusher, and for pushers that a later claim
-// should have removed.
+// examineClaims looks for claims without a pusher, and for pushers that a later claim should
+// have removed.
 func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *examination) error {
 	pending, err := b.readPending(ctx, x.claims)
 	if err != nil {
@@ -134,8 +134,8 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 	return nil
 }
 
-// examinePushkey compares the claims to a pushkey with its pushers, which were read after
-// the claims.
+// examinePushkey compares the claims to a pushkey with its pushers, which were read after the
+// claims.
 func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
 	existing := map[mxid.UserID]pusher.Pusher{}
 	for _, user := range c.Users() {
@@ -190,7 +190,7 @@ func (b *backend) readPending(ctx context.Context, claims []keyClaims) (map[push
 }
 
 // overdue is the age at which a pending pushkey is a problem. Hosts reconcile every half
-// minute, and claims without a pusher after ten.
+// minute, and claims without a pusher after ten minutes.
 const overdue = 15 * time.Minute
 
 // overduePushkeys returns a problem if no host reconciles pushkeys.
@@ -205,8 +205,8 @@ func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
 	}}, nil
 }
 
-// reconcilePushkeys reconciles as hosts do, until no pushkey is overdue or the number of
-// overdue pushkeys stays.
+// reconcilePushkeys reconciles like a host, until no pushkey is overdue or their number stops
+// falling.
 func (b *backend) reconcilePushkeys(ctx context.Context) error {
 	for before := 1 << 20; ; {
 		if err := b.host.ReconcilePushkeys(ctx); err != nil {

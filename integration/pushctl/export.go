@@ -27,7 +27,7 @@ func exportCommand() command {
 	}
 }
 
-// export writes an archive to a file, - for stdout.
+// export writes an archive to a file; - means stdout.
 func (c *call) export(ctx context.Context, p *pace, name string) error {
 	if name == "-" {
 		a, err := newArchive(c.out, c.backend)

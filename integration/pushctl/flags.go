@@ -15,17 +15,16 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// flags are the flags of a command: the common ones, which name the Redis, and its own.
+// flags has the flags of a command: the common ones, which name the Redis, and its own.
 type flags struct {
 	*flag.FlagSet
 	redis                                         redisurl.Flags
 	keyPrefix, durability, features, defaultRules string
 }
 
-// redisVariable names the Redis where -redis does not.
+// redisVariable names the Redis if -redis does not.
 const redisVariable = "PUSHCTL_REDIS"
 
-// newFlags returns the common flags.
 func newFlags(command string) *flags {
 	f := &flags{FlagSet: flag.NewFlagSet(command, flag.ContinueOnError), durability: "none"}
 	f.SetOutput(io.Discard)
@@ -68,10 +67,8 @@ func (f *flags) findServers(environment func(string) string) (redisurl.Servers, 
 	return f.redis.Servers(environment)
 }
 
-// json adds -json.
 func (f *flags) json() *bool { return f.Bool("json", false, "write JSON") }
 
-// addDefaultRules adds -features and -default-rules.
 func (f *flags) addDefaultRules() {
 	f.StringVar(&f.features, "features", "",
 		"the hosts' Features: `NAMES` separated by commas, of\n"+pushrule.FeatureNames())
@@ -91,7 +88,6 @@ type pace struct {
 	rate int // keys per second; 0 is no limit
 }
 
-// pace adds -rate.
 func (f *flags) pace() *pace {
 	p := &pace{}
 	f.Func("rate", "at most `KEYS` per second (default no limit)", func(text string) (err error) {
@@ -103,8 +99,7 @@ func (f *flags) pace() *pace {
 	return p
 }
 
-// readDefaultRules reads the file of -default-rules, whose rules stand below the features'.
-// Without a file there are no rules.
+// readDefaultRules reads the file of -default-rules. Its rules come after the features'.
 func readDefaultRules(file string, features []pushrule.Feature) (rules []pushrule.DefaultRule, err error) {
 	if file == "" {
 		return nil, nil
@@ -146,7 +141,6 @@ func texts[T ~string](values []json.RawMessage) (all []T) {
 	return all
 }
 
-// strictUnmarshal decodes JSON and refuses unknown members.
 func strictUnmarshal(text []byte, value any) error {
 	decoder := json.NewDecoder(bytes.NewReader(text))
 	decoder.DisallowUnknownFields()

@@ -41,7 +41,7 @@ func gatewaysCommand() command {
 	}
 }
 
-// shownGateway is a push gateway, for an app.
+// shownGateway is a push gateway for an app.
 type shownGateway struct {
 	Gateway       string    `json:"gateway"`
 	App           string    `json:"app_id,omitempty"` // empty for a held gateway without backlogs

@@ -36,7 +36,6 @@ func importCommand() command {
 	}
 }
 
-// importer stores the records of an archive.
 type importer struct {
 	*call
 	overwrite bool
@@ -48,7 +47,6 @@ type importer struct {
 	counts map[importOutcome]int
 }
 
-// importOutcome is the outcome for a record.
 type importOutcome int
 
 const (
@@ -90,7 +88,6 @@ func (i *importer) run(ctx context.Context, name string) error {
 	return nil
 }
 
-// keyHash returns a hash of a record's key.
 func (i *importer) keyHash(r record) uint64 { return maphash.String(i.seed, r.key(i.keys)) }
 
 // importBatch is the number of records in memory.
@@ -136,8 +133,7 @@ type importJob struct {
 	claims map[pusher.Digest]string // to the pushkeys of the batch
 }
 
-// storeBatch stores records. It reads their keys in one pipeline, so that unchanged
-// records cost little.
+// storeBatch reads the keys in one pipeline, so that unchanged records cost little.
 func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	jobs, err := i.prepare(ctx, batch)
 	if err != nil {
@@ -173,7 +169,7 @@ func (i *importer) prepare(ctx context.Context, batch []record) ([]importJob, er
 	return jobs, nil
 }
 
-// store stores a record, unless the stored value is kept.
+// store stores a record, unless the stored value stays.
 func (i *importer) store(ctx context.Context, j importJob) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -228,7 +224,7 @@ func (i *importer) tryStore(ctx context.Context, j importJob) (importOutcome, er
 	return 0, errBusy
 }
 
-// exists reports whether Redis has a value. A hash with only a revision is none.
+// exists reports whether Redis has a value. A hash with only a revision counts as missing.
 func (j importJob) exists() bool {
 	if j.event != nil {
 		return j.before.state == isStored
@@ -237,8 +233,8 @@ func (j importJob) exists() bool {
 	return h.Pushers.Len()+len(h.Unreadable) > 0
 }
 
-// isEqual reports whether Redis has the record, with any revision. Unreadable events are
-// compared byte for byte.
+// isEqual reports whether Redis has the record, with any revision. It compares unreadable
+// events byte for byte.
 func (j importJob) isEqual() bool {
 	if j.event == nil {
 		return maps.Equal(stored.HashFields(j.before.fields), stored.HashFields(j.fields))
@@ -251,8 +247,7 @@ func (j importJob) isEqual() bool {
 	return beforeErr == nil && err == nil && before.Text(stored.Revision{}) == event.Text(stored.Revision{})
 }
 
-// replace stores the record. Done is false if the stored value has changed since it was
-// read.
+// replace stores the record. Done is false if the stored value has changed since it was read.
 func (i *importer) replace(ctx context.Context, j importJob) (done bool, err error) {
 	switch {
 	case j.event == nil:

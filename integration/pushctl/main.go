@@ -1,6 +1,6 @@
 // Command pushctl shows, checks, repairs and moves the module's data on a Redis, for
-// operators. Hosts may run: pushctl makes each change by the same compare-and-set as they
-// do. Run it with -h for its commands.
+// operators. Hosts may run: pushctl changes data by the same compare-and-set. Run it with
+// -h for its commands.
 package main
 
 import (
@@ -22,7 +22,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// The exit statuses.
 const (
 	exitOK          = 0
 	exitProblems    = 1 // problems were found or remain
@@ -37,14 +36,12 @@ func main() {
 	os.Exit(run(ctx, os.Args[1:], os.Getenv, os.Stdout, os.Stderr))
 }
 
-// command is a command of pushctl.
 type command struct {
 	name, args string // arguments in brackets are optional
 	summary    string // one line
 	about      string // the text of -h above the flags
 
-	// setup declares the flags, and returns the function that runs the command once
-	// they are parsed.
+	// setup declares the flags, and returns the function that runs the command after parsing.
 	setup func(*flags) runner
 }
 
@@ -58,7 +55,6 @@ type call struct {
 	notes io.Writer // progress
 }
 
-// commands returns all commands.
 func commands() []command {
 	return []command{
 		showCommand(), checkCommand(), repairCommand(), refreshCommand(), exportCommand(), importCommand(), resetCommand(),
@@ -68,7 +64,7 @@ func commands() []command {
 	}
 }
 
-// errProblems ends a command that ran to its end and found problems.
+// errProblems ends a command that succeeded but found problems.
 var errProblems = errors.New("there are problems")
 
 // run runs a command and returns the exit status. An error is one line on stderr.
@@ -102,8 +98,8 @@ func runCommand(ctx context.Context, args []string, environment func(string) str
 	return c.call(ctx, rest, environment, stdout, stderr)
 }
 
-// findCommand returns the command whose name, of one or two words, the arguments begin
-// with, and the rest of the arguments.
+// findCommand finds the command whose name, of one or two words, begins the arguments. It
+// returns the rest of the arguments.
 func findCommand(args []string) (c command, rest []string, found bool) {
 	for words := min(2, len(args)); words > 0; words-- {
 		for _, c := range commands() {
@@ -115,7 +111,6 @@ func findCommand(args []string) (c command, rest []string, found bool) {
 	return command{}, nil, false
 }
 
-// call runs the command with its flags and arguments.
 func (c command) call(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) error {
 	f := newFlags(c.name)
 	run := c.setup(f)
@@ -139,7 +134,6 @@ func (c command) call(ctx context.Context, args []string, environment func(strin
 	return run(ctx, &call{backend: b, args: rest, out: stdout, notes: stderr})
 }
 
-// userArgument returns the user in the first argument.
 func (c *call) userArgument() (mxid.UserID, error) {
 	user := mxid.UserID(c.args[0])
 	if err := user.Validate(); err != nil {
@@ -148,7 +142,6 @@ func (c *call) userArgument() (mxid.UserID, error) {
 	return user, nil
 }
 
-// writeUsage lists the commands.
 func writeUsage(w io.Writer) {
 	fmt.Fprint(w, "Shows, checks, repairs and moves the push rules and pushers on a Redis.\n\n"+
 		"Usage: pushctl COMMAND [flags]\n\n")
@@ -168,7 +161,6 @@ func (c command) writeUsage(w io.Writer, f *flags) {
 	f.PrintDefaults()
 }
 
-// complain writes an error on one line.
 func complain(stderr io.Writer, err error) {
 	line := strings.Join(strings.FieldsFunc(fault.Details(err), func(r rune) bool { return r == '\n' || r == '\r' }), "; ")
 	fmt.Fprintf(stderr, "pushctl: %s\n", redisurl.WithoutLogin(line))

@@ -50,7 +50,6 @@ type fixture struct {
 	service module.PusherService
 }
 
-// onOne returns a fixture on a single server.
 func onOne(t *testing.T) *fixture {
 	t.Helper()
 	return newFixture(t, "-redis", redistest.Single(t).Addr())
@@ -72,7 +71,6 @@ func newFixture(t *testing.T, where ...string) *fixture {
 
 func noEnvironment(string) string { return "" }
 
-// result is the result of a call.
 type result struct {
 	status         int
 	stdout, stderr string
@@ -145,7 +143,6 @@ func (b *fixture) set(user mxid.UserID, pushkey string) {
 	}
 }
 
-// do runs a command of Redis.
 func (b *fixture) do(args ...any) {
 	b.t.Helper()
 	if err := b.client.Do(b.t.Context(), args...).Err(); err != nil {
@@ -159,7 +156,6 @@ func (b *fixture) store(user mxid.UserID, text string) {
 	b.do("SET", b.keys.Rules(user), text)
 }
 
-// spoil replaces a part of a user's event.
 func (b *fixture) spoil(user mxid.UserID, old, with string) {
 	b.t.Helper()
 	text := b.client.Get(b.t.Context(), b.keys.Rules(user)).Val()
@@ -169,7 +165,7 @@ func (b *fixture) spoil(user mxid.UserID, old, with string) {
 	b.store(user, strings.Replace(text, old, with, 1))
 }
 
-// answers returns the users' answers of the API.
+// answers returns the API's answers for the users.
 func (b *fixture) answers(users ...mxid.UserID) map[mxid.UserID]string {
 	b.t.Helper()
 	all := map[mxid.UserID]string{}
@@ -181,7 +177,6 @@ func (b *fixture) answers(users ...mxid.UserID) map[mxid.UserID]string {
 	return all
 }
 
-// version returns the version of a user's rules.
 func (b *fixture) version(user mxid.UserID) int64 {
 	b.t.Helper()
 	content, err := b.rules.Load(b.t.Context(), user)
@@ -191,7 +186,6 @@ func (b *fixture) version(user mxid.UserID) int64 {
 	return content.Version
 }
 
-// masters returns clients of all masters.
 func (b *fixture) masters() (all []*redis.Client) {
 	b.t.Helper()
 	var mu sync.Mutex
@@ -296,7 +290,7 @@ func TestEachCommandHasAUsage(t *testing.T) {
 	}
 }
 
-// TestNoTableIsWiderThanATerminal writes tables with long cells.
+// The tables have long cells.
 func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	t.Parallel()
 	now, host := time.Now(), "https://push-gateway-of-a-long-name.example.org:8443"

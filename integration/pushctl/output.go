@@ -62,7 +62,7 @@ func timeOf(microseconds int64) string {
 	return time.UnixMicro(microseconds).UTC().Format(time.RFC3339)
 }
 
-// printable replaces characters of a user's text that a terminal would obey.
+// printable replaces the characters of a user's text that a terminal would obey.
 func printable(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {

@@ -13,14 +13,13 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// kind is a kind of problem in stored data. Each is declared in the file that finds and
-// repairs it.
+// kind is a kind of problem in stored data. The file that finds and repairs a kind also
+// declares it.
 type kind struct {
 	name   string // shown to operators
 	remedy string
 }
 
-// The remedies.
 const (
 	byRepair  = "repair"
 	byReset   = "repair -reset-damaged"
@@ -43,8 +42,8 @@ type problem struct {
 	refusal error                       // why it cannot be repaired
 	repair  func(context.Context) error // repairs it if the data has not changed; nil if only a person can
 
-	// recheck reports whether the problem still exists. Nil if examining the key again
-	// tells it.
+	// recheck reports whether the problem still exists. If it is nil, examining the key again
+	// shows that.
 	recheck func(context.Context) (bool, error)
 }
 
@@ -55,7 +54,7 @@ var (
 	errDamaged = errors.New("cannot be read; -reset-damaged replaces it")
 )
 
-// orChanged returns errChanged for a repair that found other data than was examined.
+// orChanged returns errChanged if a repair found other data than the examination.
 func orChanged(done bool, err error) error {
 	if err == nil && !done {
 		return errChanged
@@ -77,8 +76,8 @@ func (p problem) String() string {
 	return fmt.Sprintf("%s\t%s\t%s", p.kind.name, printable(p.subject), printable(p.detail))
 }
 
-// unconfirmed are problems that involve several keys, which cannot be read at one moment.
-// A host may be changing them, so a problem counts only if a later look finds it again.
+// unconfirmed has the problems that involve several keys. Keys cannot be read at one moment,
+// and a host may be changing them, so a problem counts only if a later look finds it again.
 type unconfirmed struct {
 	*backend
 	problems []problem

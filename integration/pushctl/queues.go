@@ -47,7 +47,6 @@ func addYes(f *flags, c *deliveryCall) {
 	f.BoolVar(&c.yes, "yes", false, "make the change; without it, show the change")
 }
 
-// addGateway adds -gateway and -yes.
 func addGateway(f *flags, c *deliveryCall) {
 	f.StringVar(&c.gateway, "gateway", "", "only pushers of the push gateway at `HOST`: host, host:port or scheme://host:port")
 	addYes(f, c)
@@ -215,7 +214,7 @@ func queuesShowCommand() command {
 	}
 }
 
-// The states of a pusher, as operators see them.
+// The states of a pusher for operators.
 const (
 	stateWell     = "well"
 	stateOff      = "not sent to" // of another kind than http, or disabled
@@ -295,7 +294,6 @@ func newShownQueue(user mxid.UserID, p pusher.Pusher) shownQueue {
 	return q
 }
 
-// fill fills in the backlog.
 func (q *shownQueue) fill(b backlog, now time.Time, held map[string]time.Time) {
 	q.Notifications, q.Since, q.Attempts, q.Due, q.Last = b.Notifications, b.Since, b.Attempts, b.Due, lastOf(b.Waiting)
 	_, isHeld := held[q.Gateway]
@@ -362,8 +360,8 @@ func (c *deliveryCall) selectBacklogs(ctx context.Context, user mxid.UserID) ([]
 	})
 }
 
-// isGateway reports whether an operator's name, a host with or without port and scheme,
-// means a gateway.
+// isGateway reports whether an operator's name means a gateway. The name is a host, with or
+// without port and scheme.
 func isGateway(gateway, name string) bool {
 	name = strings.ToLower(name)
 	_, host, _ := strings.Cut(gateway, "://")
@@ -438,7 +436,7 @@ func queuesFlushCommand() command {
 	}
 }
 
-// flush returns the number of notifications in the backlogs and, with -yes, drops them.
+// flush counts the notifications in the backlogs and, with -yes, drops them.
 func (c *deliveryCall) flush(ctx context.Context, all []backlog) (notifications int, err error) {
 	for _, b := range all {
 		n := b.Notifications
@@ -452,7 +450,7 @@ func (c *deliveryCall) flush(ctx context.Context, all []backlog) (notifications 
 	return notifications, nil
 }
 
-// report writes the change that was made, or would be made with -yes.
+// report writes the change, or without -yes the change that -yes would make.
 func (c *deliveryCall) report(verb, format string, args ...any) error {
 	begin := "would " + verb + " "
 	if c.yes {
@@ -462,7 +460,7 @@ func (c *deliveryCall) report(verb, format string, args ...any) error {
 	return err
 }
 
-// forgetBacklogs drops the waiting notifications of a user whose pushers were removed.
+// forgetBacklogs drops the backlogs of a user without pushers.
 func (c *deliveryCall) forgetBacklogs(ctx context.Context, user mxid.UserID) error {
 	all, err := c.selectBacklogs(ctx, user)
 	if errors.Is(err, errNoQueue) || err == nil && len(all) == 0 {

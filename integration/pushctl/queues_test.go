@@ -21,7 +21,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// delivering is a host with delivery and a gateway that answers as a test says.
+// delivering is a host with delivery and a gateway that the test controls.
 type delivering struct {
 	*fixture
 	host   *pushfx.Push
@@ -122,7 +122,6 @@ func (b *fixture) queues(user mxid.UserID) (all []shownQueue) {
 	return all
 }
 
-// until waits for a condition.
 func (b *fixture) until(what string, is func() bool) {
 	b.t.Helper()
 	for deadline := time.Now().Add(time.Minute); !is(); {

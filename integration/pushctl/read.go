@@ -21,7 +21,6 @@ type value struct {
 	fields map[string]string // of a hash of pushers
 }
 
-// valueState is the outcome of reading a value.
 type valueState int
 
 const (
@@ -31,8 +30,8 @@ const (
 	isOtherType            // the key has another type than the module's
 )
 
-// readValues reads the push rules, pusher hashes and claims among the keys, in one
-// pipeline. It skips other keys.
+// readValues reads the push rules, pusher hashes and claims among the keys in one pipeline.
+// It skips other keys.
 func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
 	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
 	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
@@ -58,8 +57,8 @@ func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, na
 	return values, nil
 }
 
-// readAnywhere reads values of some kinds from a node, or from another node if a key has
-// just moved there.
+// readAnywhere reads values of some kinds from a node, or from another node if a key has just
+// moved there.
 func (b *backend) readAnywhere(ctx context.Context, node *redis.Client, names []string, kinds ...stored.KeyKind) ([]value, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -108,7 +107,7 @@ func (v *value) fill(answer redis.Cmder) error {
 	return nil
 }
 
-// owner returns the user, the digest of the pushkey, or, for other keys, the key.
+// owner returns the user, the digest of the pushkey, or for other keys the key.
 func (v *value) owner() string {
 	switch {
 	case v.Kind == stored.ClaimsKey:
@@ -119,8 +118,8 @@ func (v *value) owner() string {
 	return string(v.User)
 }
 
-// readClaims reads the claims to many pushkeys. Missing claims, or keys of another type,
-// are empty.
+// readClaims reads the claims to many pushkeys. The text is empty for missing claims and for
+// keys of another type.
 func (b *backend) readClaims(ctx context.Context, digests []pusher.Digest) (map[pusher.Digest]string, error) {
 	texts := make(map[pusher.Digest]string, len(digests))
 	for part := range slices.Chunk(digests, pageSize) {

@@ -36,7 +36,7 @@ func refreshCommand() command {
 	}
 }
 
-// refresher brings sets to the current default rules and counts them.
+// refresher updates sets to the current default rules and counts them.
 type refresher struct {
 	*call
 	dropOthers, list bool
@@ -63,7 +63,6 @@ func (r *refresher) run(ctx context.Context, p *pace) error {
 	return err
 }
 
-// refresh refreshes a set unless it is current.
 func (r *refresher) refresh(ctx context.Context, set value) error {
 	if set.state == isAbsent {
 		return nil
@@ -90,7 +89,7 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 }
 
 // count counts a set, also in kind if it is not nil. It lists a set that is left, with the
-// reason why.
+// reason.
 func (r *refresher) count(kind *int, user mxid.UserID, why string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -38,7 +38,6 @@ func repairCommand() command {
 	}
 }
 
-// repairer repairs the problems that a check finds.
 type repairer struct {
 	*call
 	yes, list, resetDamaged bool
@@ -101,7 +100,7 @@ func (r *repairer) handle(ctx context.Context, p problem) error {
 	return nil
 }
 
-// reasonToLeave returns why a problem is left, or nil if it can be repaired.
+// reasonToLeave returns why a problem stays, or nil if it can be repaired.
 func (r *repairer) reasonToLeave(p problem) error {
 	switch {
 	case p.refusal != nil:
@@ -145,7 +144,7 @@ func (r *repairer) saveDamaged(damaged record) (err error) {
 }
 
 // write writes the result, also after a failed repair. It returns errProblems if problems
-// are left.
+// remain.
 func (r *repairer) write(failed error) error {
 	found := r.report.Problems
 	if len(found) == 0 {

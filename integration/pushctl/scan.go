@@ -20,8 +20,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// pageSize is the number of keys per SCAN and pipeline, small enough that requests of
-// clients do not wait long behind one.
+// pageSize is the number of keys per SCAN and pipeline. It is small, so that clients'
+// requests do not wait long.
 const pageSize = 250
 
 // limiter returns a limiter for the rate, with bursts of a page.
@@ -58,15 +58,14 @@ type scanner struct {
 	found   atomic.Int64 // keys of the module
 }
 
-// pageFunc handles a page of a node's keys. Pages of several nodes are handled at the
-// same time.
+// pageFunc handles a page of a node's keys. Calls for several nodes are concurrent.
 type pageFunc func(ctx context.Context, node *redis.Client, keys []string) error
 
-// errNoKeys is returned by a scan without a key of the module. The flags probably name
+// errNoKeys is the error of a scan without a key of the module. The flags probably name
 // another prefix or Redis than the hosts use.
 var errNoKeys = errors.New("there are no push rules or pushers")
 
-// errTopologyChanged is returned by a scan that may have missed keys.
+// errTopologyChanged is the error of a scan that may have missed keys.
 var errTopologyChanged = errors.New("slots moved or a master was replaced during the scan, so it may have missed keys: run it again")
 
 // newScanner returns a scanner whose progress bar shows label.
@@ -139,7 +138,7 @@ func (s *scanner) handle(ctx context.Context, node *redis.Client, keys []string,
 	return nil
 }
 
-// topology returns a text that differs once a master was replaced or restarted, or slots
+// topology returns a text that differs after a master was replaced or restarted, or slots
 // have moved.
 func (b *backend) topology(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
@@ -185,8 +184,8 @@ func slotsIn(nodes string) (all []string) {
 	return all
 }
 
-// size returns about how many keys there are, other services' included; 0 if the login may
-// not ask.
+// size estimates the number of keys, other services' included. It is 0 if the login may not
+// ask.
 func (b *backend) size(ctx context.Context) int64 {
 	var n atomic.Int64
 	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
@@ -200,7 +199,7 @@ func (b *backend) size(ctx context.Context) int64 {
 	return n.Load()
 }
 
-// workers is the number of changes at a time.
+// workers is the number of concurrent changes.
 const workers = 16
 
 // parallel calls do for each element, [workers] at a time, until a call fails.

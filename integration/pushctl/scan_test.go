@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestFindingNoKeysIsAnError runs commands on a Redis without keys of the module.
+// The commands run on a Redis without keys of the module.
 func TestFindingNoKeysIsAnError(t *testing.T) {
 	t.Parallel()
 	for name, start := range map[string]func(*testing.T) *fixture{"single": onOne, "cluster": onCluster} {

@@ -123,7 +123,6 @@ func writeTestTable(w io.Writer, all []shownTest) error {
 	return writeTable(w, []string{"PUSHER", "GATEWAY", "STATUS", "OUTCOME", "TOOK", "WHY"}, rows)
 }
 
-// readPrefixes parses address prefixes separated by commas.
 func readPrefixes(text string) (prefixes []netip.Prefix, err error) {
 	for part := range strings.SplitSeq(text, ",") {
 		if part == "" {

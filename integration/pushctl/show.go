@@ -30,7 +30,6 @@ func showCommand() command {
 	}
 }
 
-// shownUser is a user's stored data.
 type shownUser struct {
 	User     mxid.UserID     `json:"user"`
 	Node     string          `json:"node"`
@@ -99,7 +98,6 @@ func (c *call) show(ctx context.Context, asJSON bool) error {
 	return err
 }
 
-// shown reads a user's data.
 func (c *call) shown(ctx context.Context, user mxid.UserID) (shownUser, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -203,7 +201,6 @@ func (s shownUser) write(w io.Writer) {
 	}
 }
 
-// write writes a heading with the key.
 func (k shownKeyed) write(w io.Writer, what string) {
 	fmt.Fprintf(w, "%s: %s\n  ", what, printable(k.Key))
 	switch {

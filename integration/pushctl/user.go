@@ -29,7 +29,7 @@ func (u *userChange) addTo(f *flags) {
 	f.StringVar(&u.save, "save", "", "`FILE` for the former data, which holds pushkeys (default none)")
 }
 
-// run checks and saves the user's data, and then makes the change.
+// run checks and saves the user's data, then makes the change.
 func (u *userChange) run(ctx context.Context, c *call) error {
 	user, err := c.userArgument()
 	if err != nil {
@@ -58,7 +58,6 @@ func (u *userChange) run(ctx context.Context, c *call) error {
 	return err
 }
 
-// recordsOfUser reads a user's data.
 func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, error) {
 	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
 	defer cancel()
@@ -85,7 +84,6 @@ func describe(records []record) string {
 	return rules + " and " + pushers
 }
 
-// saveRecords writes an archive.
 func (c *call) saveRecords(name string, records []record) error {
 	a, err := createArchive(name, c.backend)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 // checkTimeout bounds the check of all addresses together.
 const checkTimeout = 5 * time.Second
 
-// Check compares the mode with the servers'. The first address that answers decides.
+// Check compares the mode with the servers' mode. The first address that answers decides.
 func (s Servers) Check(ctx context.Context) error {
 	if s.Mode == Embedded {
 		return nil
@@ -30,7 +30,7 @@ func (s Servers) Check(ctx context.Context) error {
 	return errors.Join(faults...)
 }
 
-// silentError is the error of a server that did not answer as a Redis does.
+// silentError means that a server did not answer as a Redis does.
 type silentError struct {
 	address string
 	cause   error
@@ -42,7 +42,6 @@ func (e *silentError) Error() string {
 
 func (e *silentError) Unwrap() error { return e.cause }
 
-// checkServer checks one server.
 func (s Servers) checkServer(ctx context.Context, address string) error {
 	ctx, cancel := context.WithTimeout(ctx, checkTimeout/time.Duration(len(s.shared().addresses)))
 	defer cancel()

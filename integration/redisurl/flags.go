@@ -21,23 +21,22 @@ const (
 	SentinelPasswordVariable = "REDIS_SENTINEL_PASSWORD"
 )
 
-// Add adds the flags, which fill f. Mode is the default of -redis-mode, and modes lists the
-// modes in its text.
+// Add adds the flags, which fill f. Mode is the default of -redis-mode, and modes describes
+// the accepted modes.
 func (f *Flags) Add(flags *flag.FlagSet, mode Mode, modes string) {
 	flags.StringVar(&f.Mode, "redis-mode", string(mode), "`MODE` of the Redis: "+modes)
 	flags.StringVar(&f.Where, "redis", "",
-		"`ADDR[,ADDR...]` of the Redis, or of its sentinels or cluster nodes, each\nHOST:PORT; "+
-			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, with rediss\nfor TLS, "+
-			"as go-redis reads it: addr=HOST:PORT in the query adds an address,\nskip_verify=true trusts "+
-			"any certificate, and for sentinels, whose own login\nstands before the @, "+
-			"username=, password= and master_name= are those of the\nservers behind")
+		"`ADDR[,ADDR...]` of the Redis, its sentinels or its cluster nodes, each HOST:PORT;\n"+
+			"or one URL, redis://USER:PASSWORD@HOST:PORT/DATABASE, or rediss:// for TLS.\n"+
+			"Parameters of the URL as in go-redis: addr=HOST:PORT is a further address, and\n"+
+			"skip_verify=true accepts any certificate. With sentinels, USER:PASSWORD is their\n"+
+			"login; username= and password= are the login of the Redis, master_name= its name")
 	flags.StringVar(&f.Master, "redis-master", "",
-		"`NAME` of the master that the sentinels watch, before master_name in a URL\n(default \""+defaultMaster+"\")")
+		"`NAME` of the master that the sentinels watch; wins over master_name in the URL\n(default \""+defaultMaster+"\")")
 	flags.StringVar(&f.PasswordFile, "redis-password-file", "",
-		"`FILE` with the password of the Redis, on its first line, where the URL has none;\nelse $"+
-			PasswordVariable+" is it")
+		"`FILE` with the password of the Redis on its first line. Other sources are the URL\nand the environment variable "+PasswordVariable)
 	flags.StringVar(&f.SentinelPasswordFile, "redis-sentinel-password-file", "",
-		"`FILE` with the password of the sentinels themselves, in the same way; else\n$"+SentinelPasswordVariable+" is it")
+		"`FILE` with the password of the sentinels on its first line. Other sources are the\nURL and the environment variable "+SentinelPasswordVariable)
 }
 
 // Servers returns the servers of the flags. Passwords come from the URL, a file or the

@@ -1,5 +1,5 @@
-// Package redisurl parses the flags that name a Redis, and connects to it: a single server,
-// a master behind sentinels, or a cluster.
+// Package redisurl parses the flags that name a Redis, and connects to it: a single server, a
+// master behind sentinels, or a cluster.
 package redisurl
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/redis/go-redis/v9/maintnotifications"
 )
 
-// Mode is the kind of Redis to connect to. It is never guessed. Except for Embedded, the
-// names are the values of redis_mode in INFO.
+// Mode is the kind of Redis. It is never guessed. Except for Embedded, the names are the
+// values of redis_mode in INFO.
 type Mode string
 
 // The modes.
@@ -45,7 +45,7 @@ func EmbeddedAt(address string) Servers {
 	return Servers{Mode: Embedded, single: redis.Options{Addr: address}}
 }
 
-// defaultMaster is the master's name in the example of Redis.
+// defaultMaster is the master's name in Redis's example configuration.
 const defaultMaster = "mymaster"
 
 // shared has the settings of all modes. The login is for the addresses.
@@ -83,13 +83,13 @@ func (s Servers) String() string {
 	return text
 }
 
-// HasPassword reports whether any of the servers has a password.
+// HasPassword reports whether any server has a password.
 func (s Servers) HasPassword() bool {
 	return s.shared().password != "" || s.sentinels.Password != ""
 }
 
-// Parse parses the values of -redis-mode, -redis and -redis-master. Its errors do not
-// repeat where, which may hold a password.
+// Parse parses the values of -redis-mode, -redis and -redis-master. Its errors do not repeat
+// where, which may contain a password.
 func Parse(mode Mode, where, master string) (Servers, error) {
 	switch {
 	case !slices.Contains([]Mode{Embedded, Standalone, Sentinel, Cluster}, mode):
@@ -136,9 +136,9 @@ var errNotUnderstood = errors.New("not understood: want HOST:PORT, of sentinels 
 	"that go-redis takes in this mode (redis:// or rediss://, a number as database, no unknown option, and in user and " +
 	"password all but letters and digits percent-encoded)")
 
-// read parses a URL as the Redis client does: with sentinels, user and password are for
-// the sentinels. It refuses a part that the client would ignore, since it may be the rest
-// of a password.
+// read parses a URL as the Redis client does: with sentinels, user and password are for the
+// sentinels. It refuses a part that the client would ignore, since that may be the rest of a
+// password.
 func (s *Servers) read(text string) error {
 	u, err := url.Parse(text)
 	if err != nil || u.Hostname() == "" || u.Fragment != "" || s.Mode == Cluster && strings.Trim(u.Path, "/") != "" {
@@ -176,8 +176,8 @@ const (
 	dialReserve  = 200 * time.Millisecond // a dial may take longer than a reply, or the client keeps a silent sentinel
 	dialTries    = 2
 
-	// poolLimit is how long a request waits for a free connection to a server before it
-	// tries another server.
+	// poolLimit is how long a request waits for a free connection to a server before it tries
+	// another server.
 	poolLimit = 500 * time.Millisecond
 
 	// topologyAge is how long a failover can stay unnoticed. The client's default is a
@@ -210,7 +210,7 @@ func (s Servers) node(o redis.Options) *redis.Client {
 	return redis.NewClient(&o)
 }
 
-// limit sets the timeouts that the URL lacks: longer than a wait for a change's durability.
+// limit sets the timeouts that the URL lacks: longer than a wait for durability.
 func (s Servers) limit(dial, read, write *time.Duration) {
 	reply := max(replyTimeout, s.MaxWait+dialReserve)
 	*read, *write = cmp.Or(*read, reply), cmp.Or(*write, reply)
@@ -222,7 +222,7 @@ func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// ValidAddress reports whether an address is HOST:PORT. An empty host passes.
+// ValidAddress reports whether an address is HOST:PORT. An empty host is valid.
 func ValidAddress(address string) bool {
 	_, port, err := net.SplitHostPort(address)
 	return err == nil && ValidPort(port)

@@ -2,7 +2,6 @@ package redisurl
 
 import "testing"
 
-// login is a user and a password.
 type login struct{ user, password string }
 
 // logins returns the logins for the data's servers and for the sentinels.

@@ -13,11 +13,11 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Notification is one that has arrived.
+// Notification is a notification that has arrived.
 type Notification struct {
 	Body         []byte
 	Began, Ended time.Time // of the request
-	Status       int       // what it was answered, 0 if the client gave up before
+	Status       int       // of the answer, 0 if the client gave up before it
 	Rejected     []string  // pushkeys
 
 	EventID    string
@@ -28,29 +28,28 @@ type Notification struct {
 	SenderName string
 	Prio       string
 	Text       string // the body in the content of the event, if it has one
-	HasContent bool   // it is more than the event's id
+	HasContent bool   // more than the event's id
 	Counts     *Counts
 	Devices    []Device
 }
 
-// Counts are those that a notification tells. Nil is one that it does not.
+// Counts has the counts of a notification; nil means missing.
 type Counts struct {
 	Unread      *int `json:"unread"`
 	MissedCalls *int `json:"missed_calls"`
 }
 
-// Device is one that a notification is for.
+// Device is a device of a notification.
 type Device struct {
 	AppID   string `json:"app_id"`
 	Pushkey string `json:"pushkey"`
 }
 
-// Digest names the device without its pushkey, as the module does.
+// Digest identifies the device without its pushkey, as the module does.
 func (d Device) Digest() string {
 	return string(pusher.Key{AppID: d.AppID, Pushkey: d.Pushkey}.Digest())
 }
 
-// read reads the body.
 func (n *Notification) read() error {
 	var body struct {
 		Notification *struct {
@@ -76,14 +75,14 @@ func (n *Notification) read() error {
 	var content struct {
 		Body string `json:"body"`
 	}
-	_ = json.Unmarshal(from.Content, &content) // of any other content, there is no text
+	_ = json.Unmarshal(from.Content, &content) // other content has no text
 	n.EventID, n.RoomID, n.RoomName, n.Type = from.EventID, from.RoomID, from.RoomName, from.Type
 	n.Sender, n.SenderName, n.Prio, n.Text = from.Sender, from.SenderName, from.Prio, content.Body
 	n.HasContent, n.Counts, n.Devices = from.Type != "", from.Counts, from.Devices
 	return nil
 }
 
-// rejected returns those of some pushkeys that the notification is for.
+// rejected returns the notification's devices that are among the pushkeys.
 func (n *Notification) rejected(pushkeys []string) []string {
 	rejected := []string{}
 	for _, d := range n.Devices {
@@ -94,7 +93,7 @@ func (n *Notification) rejected(pushkeys []string) []string {
 	return rejected
 }
 
-// String is a line about the notification, for people. It has no pushkey.
+// String returns a readable line without pushkeys.
 func (n Notification) String() string {
 	var line strings.Builder
 	fmt.Fprintf(&line, "%s  %s", n.Began.Format("15:04:05.000"), orElse(n.Prio, "high (by default)"))
@@ -133,7 +132,6 @@ func (n Notification) String() string {
 	return line.String()
 }
 
-// String tells the counts that there are.
 func (c *Counts) String() string {
 	var all []string
 	if c.Unread != nil {
@@ -145,7 +143,6 @@ func (c *Counts) String() string {
 	return strings.Join(all, ", ")
 }
 
-// named is an id with the name that goes with it.
 func named(id, name string) string {
 	if name == "" {
 		return plain(id)
@@ -160,11 +157,11 @@ func orElse(text, otherwise string) string {
 	return plain(text)
 }
 
-// mostRunes of what others write stand in a line.
+// mostRunes bounds a text of a user or client in a line.
 const mostRunes = 80
 
-// plain is a text that others wrote, without what a terminal could take for
-// something else.
+// plain shortens a text of a user or client, and replaces characters that a terminal would
+// obey.
 func plain(text string) string {
 	return shortened(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {

@@ -1,5 +1,5 @@
-// Package receiver is a push gateway that delivers nothing. It tells what arrives,
-// and makes trouble as it is asked to: for trying delivery, and for its tests.
+// Package receiver is a push gateway that delivers nothing. It reports each notification, and
+// answers late, wrongly or not at all if a test asks for it.
 package receiver
 
 import (
@@ -15,22 +15,21 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// Path is where notifications are posted to (Matrix specification, "Push Gateway
-// API").
+// Path is the path for notifications (Matrix specification, "Push Gateway API").
 const Path = "/_matrix/push/v1/notify"
 
-// maxBodyBytes is as large as a notification can be at most: an event of 64 KiB,
-// and what it says of the room.
+// maxBodyBytes fits the largest notification: an event of 64 KiB and the texts about its
+// room.
 const maxBodyBytes = 256 << 10
 
-// Trouble is what a gateway does other than to answer at once that nothing is
-// rejected. The zero value is nothing.
+// Trouble changes the answers of a gateway. The zero value answers at once and rejects
+// nothing.
 type Trouble struct {
-	Status     int           // answered instead of 200; 0 is none
-	RetryAfter time.Duration // told with every status but 200; 0 is none
-	Fail       float64       // of all notifications, how many are answered with 502; 0 to 1
+	Status     int           // answered instead of 200, unless 0
+	RetryAfter time.Duration // sent with every status but 200, unless 0
+	Fail       float64       // part of the notifications that are answered with 502, 0 to 1
 	Delay      time.Duration // before the answer
-	Reject     []string      // pushkeys, which are rejected
+	Reject     []string      // rejected pushkeys
 	Hang       bool          // never answer
 }
 
@@ -42,11 +41,11 @@ type Receiver struct {
 	trouble Trouble
 }
 
-// New returns a gateway that calls arrived with each notification, when it has
-// been answered, before the answer is sent: from many goroutines.
+// New returns a gateway that calls arrived with each notification, just before it sends the
+// answer. Calls are concurrent.
 func New(arrived func(Notification)) *Receiver { return &Receiver{arrived: arrived} }
 
-// Make has the gateway make trouble from now on.
+// Make changes all later answers.
 func (r *Receiver) Make(t Trouble) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -87,11 +86,11 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	r.answer(w, request, n)
 }
 
-// answer answers as the trouble says, and tells of the notification.
+// answer answers as trouble says, and reports the notification.
 func (r *Receiver) answer(w http.ResponseWriter, request *http.Request, n Notification) {
 	trouble := r.current()
 	if !pause(request, trouble) {
-		r.tell(n) // with no status: it has got no answer
+		r.report(n) // without a status, because there is no answer
 		return
 	}
 	n.Status = http.StatusOK
@@ -102,19 +101,18 @@ func (r *Receiver) answer(w http.ResponseWriter, request *http.Request, n Notifi
 	}
 	if n.Status == http.StatusOK {
 		n.Rejected = n.rejected(trouble.Reject)
-		r.tell(n)
+		r.report(n)
 		writeJSON(w, http.StatusOK, map[string][]string{"rejected": n.Rejected})
 		return
 	}
-	r.tell(n)
+	r.report(n)
 	if trouble.RetryAfter > 0 {
 		w.Header().Set("Retry-After", strconv.Itoa(int(trouble.RetryAfter.Seconds())))
 	}
-	refuse(w, n.Status, "M_UNKNOWN", "The gateway was told to make trouble.")
+	refuse(w, n.Status, "M_UNKNOWN", "The gateway fails as configured.")
 }
 
-// pause waits as long as the trouble says. It returns false if the client gives up
-// before.
+// pause waits as trouble says. It returns false if the client gives up.
 func pause(request *http.Request, trouble Trouble) bool {
 	if trouble.Hang {
 		<-request.Context().Done()
@@ -123,7 +121,7 @@ func pause(request *http.Request, trouble Trouble) bool {
 	return retry.Sleep(request.Context(), trouble.Delay) == nil
 }
 
-func (r *Receiver) tell(n Notification) {
+func (r *Receiver) report(n Notification) {
 	n.Ended = time.Now()
 	r.arrived(n)
 }

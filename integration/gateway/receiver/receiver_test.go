@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// example is that of the specification ("POST /_matrix/push/v1/notify").
+// example is the example of the specification ("POST /_matrix/push/v1/notify").
 const example = `{"notification":{"content":{"body":"I'm floating in a most peculiar way.","msgtype":"m.text"},
 "counts":{"missed_calls":1,"unread":2},"devices":[{"app_id":"org.matrix.matrixConsole.ios","data":{},"pushkey":"V2h5IG9uIGVhcnRoIGRpZCB5b3UgZGVjb2RlIHRoaXM/",
 "pushkey_ts":12345678,"tweaks":{"sound":"bing"}}],"event_id":"$3957tyerfgewrf384","prio":"high","room_alias":"#exampleroom:matrix.org","room_id":"!slw48wfj34rtnrf:example.com",
@@ -25,7 +25,7 @@ func post(t *testing.T, r *Receiver, ctx context.Context, method, path, body str
 	return answer
 }
 
-func TestWhatArrivesIsTold(t *testing.T) {
+func TestNotificationsAreReported(t *testing.T) {
 	t.Parallel()
 	for body, want := range map[string]string{
 		example: `high  event $3957tyerfgewrf384  room !slw48wfj34rtnrf:example.com (Mission Control)  m.room.message from @exampleuser:matrix.org (Major Tom)` +
@@ -50,7 +50,7 @@ func TestWhatArrivesIsTold(t *testing.T) {
 	}
 }
 
-func TestTroubleIsMade(t *testing.T) {
+func TestTroubleChangesAnswers(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		trouble      Trouble
@@ -75,7 +75,7 @@ func TestTroubleIsMade(t *testing.T) {
 	}
 }
 
-func TestAClientThatGivesUpIsTold(t *testing.T) {
+func TestAClientThatGivesUpIsReported(t *testing.T) {
 	t.Parallel()
 	for _, trouble := range []Trouble{{Hang: true}, {Delay: time.Hour}} {
 		line := ""
@@ -90,9 +90,9 @@ func TestAClientThatGivesUpIsTold(t *testing.T) {
 	}
 }
 
-func TestWhatIsNoNotificationIsRefused(t *testing.T) {
+func TestOtherRequestsAreRefused(t *testing.T) {
 	t.Parallel()
-	r := New(func(n Notification) { t.Errorf("told of %s", n) })
+	r := New(func(n Notification) { t.Errorf("reported %s", n) })
 	for _, test := range []struct {
 		method, path, body string
 		want               int
@@ -110,7 +110,7 @@ func TestWhatIsNoNotificationIsRefused(t *testing.T) {
 	}
 }
 
-func TestARecorderTellsOfMore(t *testing.T) {
+func TestARecorderReportsNewNotifications(t *testing.T) {
 	t.Parallel()
 	var recorder Recorder
 	all, more := recorder.All()

@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// Recorder keeps what arrives, for tests. The zero Recorder is empty. It is safe
-// for concurrent use.
+// Recorder records notifications, for tests. The zero Recorder is empty. It is safe for
+// concurrent use.
 type Recorder struct {
 	mu      sync.Mutex
 	all     []Notification
-	changed chan struct{} // closed when the next one arrives; nil if nobody waits
+	changed chan struct{} // closes when the next one arrives; nil without a waiter
 }
 
 // Add adds a notification; see [New].
@@ -24,8 +24,8 @@ func (r *Recorder) Add(n Notification) {
 	}
 }
 
-// All returns what has arrived so far, in the order in which it was answered, and
-// a channel that is closed when more does.
+// All returns all notifications in the order of their answers, and a channel that closes when
+// another arrives.
 func (r *Recorder) All() ([]Notification, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
