@@ -11,10 +11,9 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// audience evaluates events with the compiled push rules of users. The feed caches them
-// by user until they change; match.Cache compiles them and bounds their size. A change
-// reaches the feed within milliseconds, or with the next check of the store if its
-// message was lost. It is safe for concurrent use.
+// audience evaluates events with the push rules of users. The feed caches rules by user
+// until they change; match.Cache compiles them and bounds their size. It is safe for
+// concurrent use.
 type audience struct {
 	feed     *module.Feed
 	host     module.HostService
@@ -22,7 +21,6 @@ type audience struct {
 	observer observe.Observer
 }
 
-// decide evaluates an event for members. Members without rules get their stored ones.
 func (a *audience) decide(ctx context.Context, e module.Event, members []match.Member) (module.Decisions, error) {
 	event, err := match.ReadEvent(e.JSON)
 	if err != nil {

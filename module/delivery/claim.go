@@ -14,19 +14,18 @@ const (
 	lease      = 5 * time.Second         // how long a claim lasts
 	renewAfter = 1500 * time.Millisecond // while a request is in flight
 
-	// completeFor is how long a host tries to complete a notification. The claim may have
-	// lapsed by then without another host having it.
+	// completeFor is how long a host tries to complete a notification. It is longer than
+	// a lease: while the queue is down, no other host can claim the backlog.
 	completeFor = time.Minute
 )
 
-// claimed is a backlog that this host has claimed. It is not safe for concurrent use.
+// claimed is a backlog that this host has claimed, for use by one goroutine.
 type claimed struct {
 	*Delivery
 	claim     module.Claim
 	renewedAt time.Time // before the call that claimed or renewed it
 
-	// again is set when this host claims the backlog again: the claim had lapsed while
-	// the queue was not available.
+	// again is set when this host claims the backlog again after the claim has lapsed.
 	again *atomic.Pointer[claimedAgain]
 }
 
@@ -56,7 +55,7 @@ func (c *claimed) begin() (end func()) {
 	}
 }
 
-// claimAgain passes a new claim to the goroutine that sends the backlog, if there is one.
+// claimAgain passes a new claim to the goroutine that sends the backlog, if any.
 func (d *Delivery) claimAgain(claim module.Claim, at time.Time) (isOwn bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -80,7 +79,6 @@ func (c *claimed) isFenced(err error) bool {
 	return again == nil
 }
 
-// keep renews the claim if it is too old for another step.
 func (c *claimed) keep(ctx context.Context) error {
 	if time.Since(c.renewedAt) < renewAfter {
 		return nil
@@ -88,7 +86,6 @@ func (c *claimed) keep(ctx context.Context) error {
 	return c.renew(ctx)
 }
 
-// renew renews the claim. After an error the claim may have lapsed.
 func (c *claimed) renew(ctx context.Context) error {
 	now := time.Now()
 	next, err := c.queue.Renew(ctx, c.claim, now.Sub(c.renewedAt))
@@ -103,8 +100,8 @@ func (c *claimed) renew(ctx context.Context) error {
 
 func (c *claimed) hasLapsed() bool { return time.Since(c.renewedAt) >= lease }
 
-// complete removes a notification, and returns how many are left. While the queue is
-// not available it tries again; ok is false if the claim is lost.
+// complete removes a notification. While the queue is not available it tries again; ok
+// is false if the claim is lost.
 func (c *claimed) complete(life context.Context, id, trouble string) (left int, ok bool) {
 	if left, err := c.queue.Complete(life, c.claim, id, trouble); err == nil {
 		return left, true
@@ -151,8 +148,7 @@ func (c *claimed) postpone(delay time.Duration, trouble *string) {
 	}
 }
 
-// release ends the claim: the backlog is due at once, or after retryQueue if there was
-// an error.
+// release makes the backlog due: at once, or after retryQueue if there was an error.
 func (c *claimed) release(err error) {
 	if err != nil {
 		c.failed("read a backlog", err)
@@ -162,7 +158,6 @@ func (c *claimed) release(err error) {
 	c.postpone(0, nil)
 }
 
-// release ends a claim: the backlog is due at once.
 func (d *Delivery) release(claim module.Claim) {
 	c := d.newClaimed(claim, time.Now())
 	c.release(nil)

@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// ContentPolicy limits the content of notifications, in addition to a pusher's format.
+// ContentPolicy limits the content of notifications, besides a pusher's format.
 type ContentPolicy string
 
 // The policies. A pusher of format "event_id_only" always gets as little as with
@@ -26,23 +26,21 @@ type Config struct {
 	Shards int
 
 	// MaxInFlight bounds the requests in flight of this host. Half of them are for
-	// gateways that take longer than a second or have not answered yet. Half as many more
-	// may be the first requests to new gateways. Each request needs a connection, with
-	// TLS about 36 KB. At least 16; default 2,048.
+	// gateways that are new or take over a second; as many more may be the first requests
+	// to new gateways. A TLS connection takes about 36 KB. At least 16; default 2,048.
 	MaxInFlight int
 
-	// MaxPerGateway bounds the requests in flight to one gateway, for one app. A host
-	// starts with 8 and sends more while the gateway answers fast. At least 4; default
-	// 256.
+	// MaxPerGateway bounds the requests in flight to a gateway, for one app. At least 4;
+	// default 256.
 	MaxPerGateway int
 
-	// RequestTimeout is how long a push gateway may take for an answer. Sygnal retries
-	// for 30 s, and after 70 s answers 200 for notifications that it did not deliver:
-	// hence 35 s to 65 s. Default 60 s.
+	// RequestTimeout bounds the wait for an answer. Sygnal retries for 30 s, and after
+	// 70 s answers 200 for notifications that it did not deliver: hence 35 s to 65 s.
+	// Default 60 s.
 	RequestTimeout time.Duration
 
-	// DrainTimeout is how long a host that stops waits for requests in flight. Then it
-	// cancels them, and another host may send them again. Default 10 s.
+	// DrainTimeout is how long a stopping host waits for requests in flight. Then it
+	// cancels them, and another host sends them again. Default 10 s.
 	DrainTimeout time.Duration
 
 	// MaxAge is when a notification expires. Default 24 h. Notifications of calls expire
@@ -50,40 +48,35 @@ type Config struct {
 	MaxAge  time.Duration
 	CallAge time.Duration
 
-	// MaxBacklog bounds the notifications that wait for a pusher. If there are more, those
-	// with low priority are dropped first, then the oldest of the room with most. Default
-	// 100.
+	// MaxBacklog bounds the notifications that wait for a pusher. Low priority is dropped
+	// first, then the oldest of the room with most. Default 100.
 	MaxBacklog int
 
 	// MaxUserBytes bounds the stored bodies of all pushers of a user. Further
-	// notifications are stored without a body, and sent as event_id_only. Default 256 KiB.
+	// notifications are sent as event_id_only. Default 256 KiB.
 	MaxUserBytes int
 
 	// MaxNotificationBytes bounds the body of a request. A larger one is sent without
 	// the event's content. Push providers accept about 4 KiB from gateways. Default 8 KiB.
 	MaxNotificationBytes int
 
-	// MaxEventBytes bounds an event. Default 64 KiB, the limit of the specification.
+	// MaxEventBytes bounds an event. Default 64 KiB, as the specification.
 	MaxEventBytes int
 
-	// DedupWindow is how long Notify ignores an event that it already has. Default 15
-	// minutes.
+	// DedupWindow is how long Notify ignores repeated events. Default 15 minutes.
 	DedupWindow time.Duration
 
-	// Content limits the content of notifications. Default FullContent.
+	// Content is by default FullContent.
 	Content ContentPolicy
 
-	// NoCounts has the app_ids of apps that get no counts, because they count
-	// themselves. Default none.
+	// NoCounts has the app_ids of apps that count themselves. Default none.
 	NoCounts []string
 
 	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.
 	BadgeDelay time.Duration
 
-	// MaxCachedRules bounds the cached rules, in bytes before they are compiled; compiled
-	// rules take up to seven times as much memory. Sets that differ only in the user's
-	// id, as default rules do, count once. The largest sets are evicted first; see
-	// [match.Cache]. Default 32 MiB.
+	// MaxCachedRules bounds the cached rules; see [match.Cache]. It counts bytes before
+	// compilation; compiled rules take up to seven times as much. Default 32 MiB.
 	MaxCachedRules int
 }
 
@@ -141,7 +134,6 @@ func (c Config) Validate() error {
 	return errors.Join(faults...)
 }
 
-// limits returns the limits of package content.
 func (c Config) limits() content.Limits {
 	return content.Limits{
 		Content: content.Policy(c.Content), MaxNotificationBytes: c.MaxNotificationBytes, MaxEventBytes: c.MaxEventBytes,

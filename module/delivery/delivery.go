@@ -20,8 +20,7 @@ import (
 
 var _ module.Notifier = (*Delivery)(nil)
 
-// Delivery sends notifications to push gateways: its methods add events to the queue,
-// and [Delivery.Run] sends due backlogs. It is safe for concurrent use.
+// Delivery sends notifications to push gateways. It is safe for concurrent use.
 type Delivery struct {
 	cfg       Config
 	limits    content.Limits
@@ -39,7 +38,7 @@ type Delivery struct {
 	read    *gather[module.UserEvent, bool]
 	delays  *gather[module.UserDevice, time.Duration]
 
-	wake chan struct{} // ends the wait for the next look, because a turn has ended
+	wake chan struct{} // ends the wait for the next look
 
 	mu         sync.Mutex
 	turns      *turns.Scheduler
@@ -65,17 +64,15 @@ type Seams struct {
 	Unread    module.Unread    // nil if the host has none
 	Attention module.Attention // nil if the host has none
 
-	// Now is the clock of the queue, for the age of notifications. Nil is the clock of the
-	// host.
+	// Now is the clock of the queue. Nil is the host's clock.
 	Now func() time.Time
 
-	// Observer observes calls, requests to gateways and dropped notifications, and reports
-	// errors of background work. Nil is none.
+	// Observer observes calls, requests to gateways, dropped notifications, and errors of
+	// background work. Nil is none.
 	Observer observe.Observer
 }
 
-// New returns a Delivery. It does no I/O and starts no goroutine. It fails if cfg is
-// invalid.
+// New does no I/O and starts no goroutine. It fails if cfg is invalid.
 func New(seams Seams, cfg Config) (*Delivery, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("delivery: %w", err)
@@ -114,8 +111,8 @@ func ShardOf(user mxid.UserID, shards int) int {
 // PusherID returns the name of a pusher's backlog. It is a digest, so it may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return content.PusherID(user, key) }
 
-// Check is for the start of a host. It fails if the queue cannot be used, for example
-// because it has another number of shards.
+// Check fails if the queue cannot be used, for example because it has another number
+// of shards.
 func (d *Delivery) Check(ctx context.Context) error {
 	if err := d.queue.Open(ctx, d.cfg.Shards); err != nil {
 		return fmt.Errorf("delivery: open the queue: %w", err)
@@ -123,9 +120,9 @@ func (d *Delivery) Check(ctx context.Context) error {
 	return nil
 }
 
-// Run sends due backlogs until ctx ends. Then it waits for requests in flight, at most
-// for Config.DrainTimeout, and releases its other claims at once. It returns when all
-// its goroutines have ended. Call it once, on every host, after [Delivery.Check].
+// Run sends due backlogs until ctx ends. Then it releases its claims, and waits for
+// requests in flight, up to Config.DrainTimeout. Call it once, on every host, after
+// [Delivery.Check].
 func (d *Delivery) Run(ctx context.Context) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
@@ -141,7 +138,7 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.sending.Wait()
 }
 
-// start runs do in a goroutine, unless this host does not send. Its context ends after
+// start runs do in a goroutine, unless this host is stopping. Life ends after
 // Config.DrainTimeout.
 func (d *Delivery) start(do func(life context.Context)) (started bool) {
 	d.mu.Lock()
@@ -160,15 +157,14 @@ func (d *Delivery) isStopping() bool {
 	return d.life == nil
 }
 
-// mayClaim reports whether this host sends the notifications that it adds for a gate.
-// Other hosts send them if this host does not reach the gate.
+// mayClaim reports whether this host sends to a gate; it leaves gates that it does not
+// reach to other hosts.
 func (d *Delivery) mayClaim(gate string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.life != nil && d.turns.MayReach(time.Now(), gate)
 }
 
-// admit gives a request its turn; see [turns.Scheduler.Admit].
 func (d *Delivery) admit(user mxid.UserID, gate string) (*turns.Turn, time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -182,7 +178,7 @@ func (d *Delivery) expectMore() {
 	d.hasMore = true
 }
 
-// endTurn ends a turn. If more backlogs are due, it starts a look.
+// endTurn ends a turn, and starts a look if more backlogs are due.
 func (d *Delivery) endTurn(t *turns.Turn, pusher string, r turns.Result, wait time.Duration) {
 	d.mu.Lock()
 	d.turns.End(time.Now(), t, pusher, r, wait)
@@ -196,10 +192,10 @@ func (d *Delivery) endTurn(t *turns.Turn, pusher string, r turns.Result, wait ti
 	}
 }
 
-// reportEvery bounds how often each kind of failure is reported.
+// reportEvery is for each kind of failure.
 const reportEvery = 30 * time.Second
 
-// failed reports a failure, unless one of its kind was reported recently.
+// failed reports a failure, at most one of a kind in reportEvery.
 func (d *Delivery) failed(doing string, err error) {
 	d.mu.Lock()
 	isNew := time.Since(d.reported[doing]) >= reportEvery

@@ -1,6 +1,6 @@
-// Package delivery sends notifications of new events to push gateways. The host calls
-// [Delivery.Decide] and [Delivery.Notify]. Notify stores notifications in the backlogs
-// of a [module.DeliveryQueue], and any running host sends them.
+// Package delivery sends notifications of new events to push gateways. [Delivery.Notify]
+// stores them in the backlogs of a [module.DeliveryQueue], and any running host sends
+// them.
 //
 // # Where to find what
 //
@@ -14,9 +14,9 @@
 //	content/     pure: the body of a request, and the meaning of its answer
 //	turns/       pure: which backlog a host may send next
 //
-// To change how long a pusher waits after an answer, change content.RetryIn and its
-// test. The function content.Judge has the meaning of each answer, and content.Trouble
-// decides when a notification is dropped.
+// How long a pusher waits after an answer, for example a 502, is in content.RetryIn;
+// its test is TestWaitsAfterAnswers. The function content.Judge has the meaning of each
+// answer. The method content.Trouble.After decides when a failing notification is dropped.
 //
 // # The states of a backlog
 //
@@ -31,15 +31,13 @@
 //	claimed  2xx                                 claimed  completes the notification
 //	claimed  2xx that rejects the pushkey        -        removes the pusher, drops all
 //	claimed  400, 413, 422                       claimed  sends it as event_id_only, then drops it
-//	claimed  any other answer, or none           due      waits for content.RetryIn
-//	claimed  8th failure, others are accepted    claimed  sends it as event_id_only, then drops it
-//	claimed  8th 5xx (not 503, 507), none are    due      tries the second notification once; if that succeeds, the first is at fault
+//	claimed  any other answer, or none           due      see content.RetryIn and content.Trouble.After
 //	claimed  the host stops                      due      at once
 //	claimed  the host dies                       due      when the claim lapses
 //	any      more than 100 notifications wait    same     drops the least important ones
 //	any      the pusher is set again, and more is added  due  at once
 //
-// Normally one request for a pusher is in flight. There may be two if a host was paused
-// or disconnected from the queue for longer than a claim lasts: it cancels its request
-// when the claim lapses, but the gateway may already have it.
+// Two requests for a pusher may be in flight if a host was paused or disconnected from
+// the queue for longer than a claim lasts. It cancels its request when the claim lapses,
+// but the gateway may already have it.
 package delivery

@@ -21,7 +21,7 @@ const (
 	fanOutPause = 200 * time.Millisecond
 )
 
-// fanOutText is the stored text of a fan-out's entry: an event and its recipients.
+// fanOutText is the stored text of a fan-out's entry.
 type fanOutText struct {
 	JSON       string
 	RoomName   string `json:",omitempty"`
@@ -35,7 +35,6 @@ type fanOutText struct {
 	Recipients []recipient
 }
 
-// fanOut makes the batches that add an event to the fan-out of a shard.
 func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all []*adding) {
 	for i, some := range slices.Collect(slices.Chunk(recipients, fanOutItem)) {
 		text, _ := json.Marshal(fanOutText{
@@ -60,7 +59,7 @@ func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all [
 	return all
 }
 
-// maxFanOutBytes is practically no limit: the queue bounds the number of entries.
+// maxFanOutBytes is no limit: the queue bounds the number of entries.
 const maxFanOutBytes = 1 << 30
 
 // expand adds the events in the fan-out of a shard to backlogs.
@@ -86,7 +85,6 @@ func (d *Delivery) expand(life context.Context, b module.Backlog, claimedAt time
 	}
 }
 
-// expandOne expands an entry of a fan-out, and reports whether it is done.
 func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notification, from int) (done bool) {
 	var text fanOutText
 	if err := json.Unmarshal([]byte(n.Text), &text); err != nil {
@@ -118,8 +116,8 @@ func (d *Delivery) expandOne(life context.Context, c *claimed, n module.Notifica
 	return true
 }
 
-// expandPart adds an event to the backlogs of some of its recipients, and returns the
-// number of due backlogs in the shard.
+// expandPart adds an event to the backlogs of some recipients, and returns the number
+// of due backlogs in the shard.
 func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, recipients []recipient, from, to int) (due int, err error) {
 	lists, err := d.pushersOf(ctx, recipients[from:to])
 	if err != nil {

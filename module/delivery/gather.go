@@ -11,8 +11,7 @@ import (
 // queueTimeout bounds a call of the host or its stores.
 const queueTimeout = 10 * time.Second
 
-// gather coalesces lookups: while one call is in flight, further keys wait for the next
-// call.
+// gather coalesces lookups: keys wait while a call is in flight.
 type gather[K comparable, V any] struct {
 	ask func(context.Context, []K) map[K]V
 
@@ -31,7 +30,7 @@ func newGather[K comparable, V any](ask func(context.Context, []K) map[K]V) *gat
 	return &gather[K, V]{ask: ask}
 }
 
-// eachOf adapts a function that returns a list in the order of the keys, or nil.
+// eachOf adapts a function with results in the order of the keys, or nil.
 func eachOf[K comparable, V any](ask func(context.Context, []K) []V) func(context.Context, []K) map[K]V {
 	return func(ctx context.Context, keys []K) map[K]V {
 		answers := map[K]V{}
@@ -56,7 +55,6 @@ func (g *gather[K, V]) get(ctx context.Context, key K) (answer V, found bool) {
 	}
 }
 
-// add adds a key to the next call.
 func (g *gather[K, V]) add(key K) *question[K, V] {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -71,7 +69,6 @@ func (g *gather[K, V]) add(key K) *question[K, V] {
 	return g.next
 }
 
-// run calls ask until no key waits.
 func (g *gather[K, V]) run() {
 	for {
 		g.mu.Lock()
@@ -89,8 +86,7 @@ func (g *gather[K, V]) run() {
 	}
 }
 
-// recent is a map of two generations: rotate drops the older one. A full generation is
-// rotated early. The zero recent is empty.
+// recent is a bounded map of two generations: rotate drops the older one.
 type recent[V any] struct{ young, old map[string]V }
 
 const recentSize = 50_000 // of a generation
@@ -102,10 +98,8 @@ func (r *recent[V]) put(key string, value V) {
 	r.young[key] = value
 }
 
-// rotate drops keys that were not put since the last rotation.
 func (r *recent[V]) rotate() { r.old, r.young = r.young, map[string]V{} }
 
-// all calls do once for each key.
 func (r *recent[V]) all(do func(key string, value V)) {
 	for key, value := range r.young {
 		do(key, value)

@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// maxAnswerBytes bounds how much of an answer is read.
 const maxAnswerBytes = 64 << 10
 
 // The bounds of Retry-After.
@@ -28,9 +27,8 @@ var _ module.Gateway = (*HTTPGateway)(nil)
 // HTTPGateway sends notifications by HTTP. It is safe for concurrent use.
 type HTTPGateway struct{ client *http.Client }
 
-// NewHTTPGateway returns a gateway on a client. The client must not follow redirects,
-// and must refuse addresses that are not public: dialguard.Guard.Client with
-// [Config.MaxPerGateway] does both.
+// NewHTTPGateway needs a client that follows no redirects and refuses addresses that
+// are not public, such as dialguard.Guard.Client with [Config.MaxPerGateway].
 func NewHTTPGateway(client *http.Client) *HTTPGateway { return &HTTPGateway{client} }
 
 // Post implements [module.Gateway]. Do not log its errors: they may have the URL.
@@ -52,10 +50,10 @@ func (g *HTTPGateway) Post(ctx context.Context, url string, body []byte) (module
 	if err == nil && answer.Status >= 200 && answer.Status < 300 {
 		answer.Rejected = readRejected(text)
 	}
-	return answer, nil // the status is enough, even if the body cannot be read
+	return answer, nil // the status is enough
 }
 
-// readRejected reads the pushkeys that a gateway rejects: none if the body is invalid.
+// readRejected returns no pushkeys for an invalid body.
 func readRejected(text []byte) (rejected []string) {
 	if len(text) > maxAnswerBytes || !strictjson.Valid(string(text)) {
 		return nil
@@ -78,8 +76,8 @@ func readRejected(text []byte) (rejected []string) {
 }
 
 // readRetryAfter reads both forms of Retry-After (RFC 9110, section 10.2.3): seconds, or
-// a time. It compares a time with the Date of the answer, if there is one. It returns 0
-// for a missing or invalid header, otherwise at least a second.
+// a time, which it compares with the Date of the answer. It returns 0 for a missing or
+// invalid header, otherwise at least a second.
 func readRetryAfter(header http.Header, now time.Time) time.Duration {
 	text := strings.TrimSpace(header.Get("Retry-After"))
 	if text == "" {

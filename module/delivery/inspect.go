@@ -45,9 +45,8 @@ func ReadBacklog(b module.Backlog) (w Waiting, err error) {
 	return w, nil
 }
 
-// GatewayOf returns the name of a pusher's push gateway; see [GatewayName]. Ok is false
-// for a pusher without notifications: of another kind than http, disabled, or with an
-// invalid URL.
+// GatewayOf returns the [GatewayName] of a pusher. Ok is false for a pusher without
+// notifications: its kind is not http, it is disabled, or its URL is invalid.
 func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
 	d, ok := content.ReadTarget(user, p, content.Limits{})
 	if !ok {
@@ -56,6 +55,5 @@ func GatewayOf(user mxid.UserID, p pusher.Pusher) (name string, ok bool) {
 	return d.Gateway, true
 }
 
-// GatewayName returns the name of the push gateway of a URL: scheme, host and port in
-// canonical form, without the path.
+// GatewayName returns scheme, host and port of a URL in canonical form.
 func GatewayName(of string) (name string, ok bool) { return content.GatewayName(of) }

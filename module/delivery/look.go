@@ -9,8 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/content"
 )
 
-// How often a host looks for due backlogs. Backlogs that it claims at Notify are sent
-// without a look.
+// How often a host looks for due backlogs. Backlogs claimed at Notify need no look.
 const (
 	lookEvery  = time.Second
 	lookAgain  = 20 * time.Millisecond // if no due backlog has a turn
@@ -49,7 +48,7 @@ func (d *Delivery) readHeld(ctx context.Context) {
 	d.turns.Hold(names)
 }
 
-// lookOnce claims due backlogs, and returns how long to wait for the next look.
+// lookOnce claims and sends due backlogs.
 func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
 	d.mu.Lock()

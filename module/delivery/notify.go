@@ -15,8 +15,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// fanOutAbove bounds the recipients of a shard that Notify adds to backlogs itself.
-// With more, it adds the event to the shard's fan-out, which takes no longer.
+// fanOutAbove is the number of recipients in a shard above which Notify leaves the
+// backlogs to the shard's fan-out.
 const fanOutAbove = 50
 
 // recipient is a user with a notification of the event.
@@ -50,7 +50,7 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, deci
 	return d.handOver(ctx, h, h.recipients(decisions, d.cfg.Shards))
 }
 
-// recipients returns the users to notify, by shard. The sender is not among them.
+// recipients returns the users to notify, without the sender, by shard.
 func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]recipient {
 	all := map[int][]recipient{}
 	places := map[content.Outcome]int{}
@@ -73,8 +73,6 @@ func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]
 
 var errFull = errors.New("delivery: too many large events wait")
 
-// handOver adds an event to the backlogs of its recipients, or to the fan-out of a
-// shard with many recipients.
 func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int][]recipient) error {
 	var few []recipient
 	var batches []*adding
@@ -110,8 +108,7 @@ func (d *Delivery) handOver(ctx context.Context, h *handover, recipients map[int
 	return err
 }
 
-// pushersOf reads the pushers of recipients. It ignores users with stored pushers that
-// cannot be read, because nothing can be sent to them.
+// pushersOf reads the pushers of recipients, without users with unreadable pushers.
 func (d *Delivery) pushersOf(ctx context.Context, recipients []recipient) (map[mxid.UserID]pusher.List, error) {
 	if len(recipients) == 0 {
 		return nil, nil
@@ -149,7 +146,6 @@ type adding struct {
 	readAt  time.Time // when the pushers were read
 }
 
-// addingTo makes a notification for each pusher of the recipients.
 func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, lists map[mxid.UserID]pusher.List) *adding {
 	a := d.newAdding(shard)
 	for _, r := range recipients {
@@ -198,8 +194,8 @@ func (a *adding) add(d *Delivery, n module.Notification, m content.Meta, target 
 	})
 }
 
-// enqueue adds batches, and sends the backlogs that it claimed. It returns the shards
-// with a fan-out, whose batches were not added.
+// enqueue adds batches, and sends the claimed backlogs. It returns the shards with a
+// fan-out, whose batches were not added.
 func (d *Delivery) enqueue(ctx context.Context, all []*adding) (behind []int, err error) {
 	if len(all) == 0 {
 		return nil, nil
@@ -239,7 +235,6 @@ func (d *Delivery) withdraw(all []*adding) {
 	}
 }
 
-// sendClaimed sends the backlogs that were claimed when they were added to.
 func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.Time) {
 	for i, claim := range claims {
 		if claim.Token == 0 {
@@ -270,8 +265,7 @@ func (d *Delivery) startOrRelease(claim module.Claim, do func(context.Context)) 
 	return started
 }
 
-// UpdateBadges implements [module.Notifier]. Without [module.Unread] it does
-// nothing.
+// UpdateBadges implements [module.Notifier]. Without [module.Unread] it does nothing.
 func (d *Delivery) UpdateBadges(ctx context.Context, users ...mxid.UserID) error {
 	if !d.hasUnread || len(users) == 0 {
 		return nil

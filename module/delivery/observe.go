@@ -27,7 +27,7 @@ const (
 	PostBlocked   PostOutcome = "blocked" // the address is not public
 )
 
-// PostOutcomes are all outcomes.
+// PostOutcomes returns all outcomes.
 func PostOutcomes() []PostOutcome {
 	return []PostOutcome{PostDelivered, PostRejected, PostRefused, PostThrottled, PostFailed, PostTimeout, PostBlocked}
 }
@@ -67,12 +67,11 @@ const (
 	DropUnreadable DropReason = "unreadable" // its entry in the queue is invalid
 )
 
-// DropReasons are all reasons.
+// DropReasons returns all reasons.
 func DropReasons() []DropReason {
 	return []DropReason{DropExpired, DropCoalesced, DropRefused, DropRead, DropGone, DropUnreadable}
 }
 
-// dropped counts dropped notifications.
 func (d *Delivery) dropped(reason DropReason, notifications int) {
 	if notifications > 0 {
 		d.observer.Count(observe.NotificationDropped, string(reason), notifications)

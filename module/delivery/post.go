@@ -37,7 +37,6 @@ func (s *sending) post(life context.Context, body []byte, trace string) (p poste
 	return p
 }
 
-// renewal renews a claim while a request is in flight.
 type renewal struct {
 	s      *sending
 	life   context.Context
@@ -69,7 +68,7 @@ func (r *renewal) renew() {
 	r.timer.Reset(renewAfter)
 }
 
-// end waits for a renewal in progress, and reports whether another host has the claim.
+// end waits for a renewal in progress.
 func (r *renewal) end() (isLost bool) {
 	r.timer.Stop()
 	r.mu.Lock()
@@ -78,7 +77,6 @@ func (r *renewal) end() (isLost bool) {
 	return r.isLost
 }
 
-// classOf returns why a request has no answer.
 func classOf(err error) content.Class {
 	var network net.Error
 	var dns *net.DNSError

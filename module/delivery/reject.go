@@ -10,8 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// The rejection limit: a gateway that rejects so many pushkeys of an app is probably
-// misconfigured.
+// The rejection limit. When a gate reaches it, no more of its pushers are removed.
 const (
 	rejectWindow   = 10 * time.Minute
 	rejectPushkeys = 5
@@ -19,7 +18,7 @@ const (
 	rejectShare    = 5 // more than one of this many pushers
 )
 
-// rejections has the answers of the last ten to twenty minutes, by gate.
+// rejections has the answers of at least ten minutes, by gate.
 type rejections map[string]*answers
 
 type answers struct {
@@ -29,8 +28,8 @@ type answers struct {
 	isStopped bool
 }
 
-// add counts an answer for a pusher. Stopped is true at the rejection limit: then no
-// more pushers of the gate are removed. IsNew is true if the limit was reached now.
+// add counts an answer for a pusher. Stopped is true at the rejection limit, and IsNew
+// if the limit was reached now.
 func (r rejections) add(now time.Time, gate, pusher string, user mxid.UserID, isRejected bool) (stopped, isNew bool) {
 	a := r[gate]
 	if a == nil {
@@ -73,7 +72,6 @@ func (a *answers) areTooMany() bool {
 	return rejected >= rejectPushkeys && len(users) >= rejectUsers && rejected*rejectShare > sent
 }
 
-// stopped returns the number of gates at the rejection limit.
 func (r rejections) stopped() (n int) {
 	for _, a := range r {
 		if a.isStopped {
@@ -83,7 +81,6 @@ func (r rejections) stopped() (n int) {
 	return n
 }
 
-// answered counts an answer of a gateway.
 func (s *sending) answered(isRejected bool) (stopped bool) {
 	s.mu.Lock()
 	stopped, isNew := s.rejections.add(time.Now(), s.target.Gate(), s.claim.Target.Name, s.user, isRejected)

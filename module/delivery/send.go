@@ -22,10 +22,9 @@ const (
 	maxDelay = 5 * time.Minute
 )
 
-// errNoResult is for a user without a result of HostService.
 var errNoResult = errors.New("delivery: no result")
 
-// sending sends the notifications of a claimed backlog, one after the other.
+// sending sends a claimed backlog, one notification after the other.
 type sending struct {
 	claimed
 	user    mxid.UserID
@@ -51,7 +50,6 @@ func (s *sending) run(life context.Context) {
 	s.postpone(0, s.kept())
 }
 
-// kept returns the trouble to store.
 func (s *sending) kept() *string {
 	text := s.trouble.Text()
 	return &text
@@ -67,8 +65,8 @@ func (s *sending) readMore(life context.Context) bool {
 	return true
 }
 
-// sendFirst sends, drops or postpones the first notification. It reports whether to go
-// on with this backlog.
+// sendFirst sends, drops or postpones the first notification, and reports whether to go
+// on.
 func (s *sending) sendFirst(life context.Context) bool {
 	n := s.known[0]
 	m, err := content.ReadMeta(n.Meta)
@@ -99,7 +97,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 	return s.sendNow(life, n, m, s.countsFor(life))
 }
 
-// readTarget reads the pusher, unless it is fresh. It reports whether to go on.
+// readTarget reads the pusher, unless it is fresh, and reports whether to go on.
 func (s *sending) readTarget(life context.Context) bool {
 	if s.target != nil && time.Since(s.readAt) <= fresh {
 		return true
@@ -153,7 +151,6 @@ func (s *sending) takeTurn() bool {
 	return true
 }
 
-// endTurn ends the turn, if there is one.
 func (s *sending) endTurn(v content.Verdict) { s.endTurnAfter(v, "", 0) }
 
 func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time.Duration) {
@@ -179,7 +176,7 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 	s.turn = nil
 }
 
-// delay returns how long to delay a notification. It asks the host once for each.
+// delay asks the host once for each notification.
 func (s *sending) delay(life context.Context, n module.Notification, m content.Meta) time.Duration {
 	if !s.hasDelays || m.Call || s.trouble.Delayed == n.ID || s.hasCall() {
 		return 0
@@ -315,21 +312,19 @@ func (s *sending) notDelivered(life context.Context, p posted, first, of string,
 	return false
 }
 
-// gateState returns whether the gate is open, and whether this host reaches no gateway.
 func (s *sending) gateState() (isOpen, isCutOff bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.turns.IsOpen(s.target.Gate()), s.turns.IsCutOff(time.Now())
 }
 
-// drop removes a notification without sending it.
 func (s *sending) drop(life context.Context, id string, reason DropReason) bool {
 	s.dropped(reason, 1)
 	s.trouble = content.Trouble{}
 	return s.remove(life, id)
 }
 
-// remove completes a notification, and reports whether others are left.
+// remove reports whether notifications are left.
 func (s *sending) remove(life context.Context, id string) bool {
 	left, ok := s.complete(life, id, s.trouble.Text())
 	for i, n := range s.known {
@@ -341,7 +336,6 @@ func (s *sending) remove(life context.Context, id string) bool {
 	return ok && left > 0
 }
 
-// dropAll drops the backlog of a removed pusher.
 func (s *sending) dropAll(life context.Context) {
 	n, err := s.queue.Drop(life, s.claim)
 	if err != nil {

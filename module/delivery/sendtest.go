@@ -25,12 +25,11 @@ type TestResult struct {
 	Err     error // why there is no answer, without the URL
 }
 
-// errNotSentTo is for a pusher without notifications.
 var errNotSentTo = errors.New("delivery: the pusher gets no notifications: its kind is not http, it is disabled, or its URL is invalid")
 
-// SendTest sends a notification of an invented message to a pusher, and waits for the
-// answer. It stores and removes nothing, also if the gateway rejects the pushkey. It
-// fails for a pusher without notifications; see [GatewayOf].
+// SendTest sends a notification of an invented message to a pusher. It stores and removes
+// nothing, even if the gateway rejects the pushkey. It fails for a pusher without
+// notifications; see [GatewayOf].
 func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p pusher.Pusher, cfg Config) (TestResult, error) {
 	limits := cfg.limits()
 	d, ok := content.ReadTarget(user, p, limits)
@@ -59,7 +58,6 @@ func SendTest(ctx context.Context, gateway module.Gateway, user mxid.UserID, p p
 	}, nil
 }
 
-// withoutURL returns the error of an [http.Client] without the URL.
 func withoutURL(err error) error {
 	var failed *url.Error
 	if errors.As(err, &failed) {

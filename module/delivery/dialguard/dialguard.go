@@ -1,10 +1,7 @@
 // Package dialguard refuses connections to addresses that are not public; its API may
 // change at any time. Users choose the URLs of push gateways, and a name may resolve to
-// another address each time. So a [Guard] checks the address of each connection, after
-// the name was resolved and before any data is sent.
-//
-// It sees only connections that a [net.Dialer] makes with its Control. With a
-// proxy it sees the proxy's address; the proxy has to guard then.
+// another address each time. So a [Guard] checks the address of each connection before
+// any data is sent. With a proxy it sees only the proxy's address.
 package dialguard
 
 import (
@@ -19,21 +16,20 @@ import (
 	"code.dny.dev/ssrf"
 )
 
-// ErrRefused is wrapped by the errors of dials that a [Guard] refused, and so by errors
-// of an [http.Client]. A retry only helps if the name resolves to another address later.
+// ErrRefused is wrapped by the errors of refused dials, also in an [http.Client]. A retry
+// only helps if the name resolves to another address later.
 var ErrRefused = errors.New("dialguard: refused")
 
 // Guard refuses addresses that are not public. It is immutable and safe for
 // concurrent use.
 type Guard struct{ rules *ssrf.Guardian }
 
-// New returns a guard that allows TCP connections to public addresses and to the allowed
-// prefixes, on any port: the Matrix specification does not define the port of a push
-// gateway. An address is public if IANA's special-purpose address registries do not list
-// it. IPv6 addresses must also be global unicast (2000::/3).
+// New returns a guard that allows TCP connections, on any port, to public addresses and
+// to the allowed prefixes (pusher.Policy.AllowedPrefixes). An address is public if IANA's
+// special-purpose address registries do not list it; an IPv6 address must also be global
+// unicast (2000::/3).
 //
-// Allowed is pusher.Policy.AllowedPrefixes; its Validate says which prefixes are valid.
-// Invalid ones allow no address. A host that reaches IPv4 through NAT64 allows
+// Invalid prefixes allow no address. A host that reaches IPv4 through NAT64 allows
 // 64:ff9b::/96, if its translator drops addresses that are not public.
 func New(allowed ...netip.Prefix) *Guard {
 	return &Guard{ssrf.New(
@@ -43,8 +39,7 @@ func New(allowed ...netip.Prefix) *Guard {
 
 // Control is for [net.Dialer.Control]; the dialer's ControlContext must be nil. It
 // refuses, with [ErrRefused], networks other than TCP, addresses with a zone, and
-// addresses that are neither public nor allowed. The dialer then tries the other
-// addresses of the name.
+// addresses that are neither public nor allowed.
 func (g *Guard) Control(network, address string, conn syscall.RawConn) error {
 	if err := g.rules.Safe(network, address, conn); err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
@@ -52,7 +47,6 @@ func (g *Guard) Control(network, address string, conn syscall.RawConn) error {
 	return nil
 }
 
-// The bounds of a [Guard.Client] and a [Guard.Transport].
 const (
 	dialTimeout    = 10 * time.Second // to connect, and again to shake hands
 	requestTimeout = 60 * time.Second // push gateways wait for their provider
@@ -61,13 +55,9 @@ const (
 	maxIdleConns   = 1000 // in all, or concurrency if that is greater
 )
 
-// Client returns a new client for up to concurrency notifications at the same time. It
-// uses a [Guard.Transport], and takes at most 60 s for a request with the response's
-// body. It returns redirects instead of following them, because they may lead from https
-// to http, or to other paths than pushers may have.
-//
-// The caller must bound how much of a body it reads. A connection is only reused after
-// its body was read to the end.
+// Client returns a client with a [Guard.Transport] that takes at most 60 s for a request
+// with the response's body. It follows no redirects, because they may lead from https to
+// http, or to forbidden paths. The caller must bound how much of a body it reads.
 func (g *Guard) Client(concurrency int) *http.Client {
 	return &http.Client{
 		Transport:     g.Transport(concurrency),
@@ -76,15 +66,12 @@ func (g *Guard) Client(concurrency int) *http.Client {
 	}
 }
 
-// Transport returns a new guarded transport, for callers that need another client than
-// [Guard.Client]. It keeps up to concurrency idle connections to a host for 90 s. They
-// use HTTP/1.1: an HTTP/2 server can make a client repeat a request without end, and a
-// silent one blocks all requests on its connection. The transport ignores proxies of the
-// environment and asks for no compression. It allows 10 s to connect, 10 s for the TLS
-// handshake, and 60 s and 16 KiB for the header of a response.
-//
-// Its client should not follow redirects (CheckRedirect with
-// [http.ErrUseLastResponse]), although the guard checks their addresses, too.
+// Transport returns a guarded transport for a client that should not follow redirects.
+// It keeps up to concurrency idle connections to a host for 90 s. They use HTTP/1.1: an
+// HTTP/2 server can make a client repeat a request without end, and a silent one blocks
+// all requests on its connection. The transport ignores proxies of the environment and
+// asks for no compression. It allows 10 s to connect, 10 s for the TLS handshake, and
+// 60 s and 16 KiB for the header of a response.
 func (g *Guard) Transport(concurrency int) *http.Transport {
 	dialer := &net.Dialer{Timeout: dialTimeout, Control: g.Control}
 	return &http.Transport{

@@ -16,15 +16,14 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// found is a backlog that is due.
 type found struct {
 	shard  int
 	target string
 	late   time.Duration
 }
 
-// Claim claims backlogs; see [module.DeliveryQueue]. It finds due backlogs of all
-// shards in one round trip, and claims in another.
+// Claim implements [module.DeliveryQueue]. It finds due backlogs of all shards in one
+// round trip, and claims in another.
 func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
 	all, more, err := q.findDue(ctx, limit)
 	if err != nil || len(all) == 0 {
@@ -124,8 +123,7 @@ func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease ti
 	return all, err
 }
 
-// readClaim reads what the script returns of a backlog. Ok is false for one that is
-// not claimed.
+// readClaim reads the reply of claimScript. Ok is false for an unclaimed backlog.
 func readClaim(target module.Target, reply any) (b module.Backlog, ok bool) {
 	parts, _ := reply.([]any)
 	if len(parts) != 4 {
@@ -141,7 +139,7 @@ func readClaim(target module.Target, reply any) (b module.Backlog, ok bool) {
 }
 
 // notification reads an entry, without its text. For an invalid entry, it returns only
-// the ID, which is enough to remove it.
+// the ID, with which it can be removed.
 func notification(entry string) module.Notification {
 	e, found := stored.ReadBacklogEntry(entry)
 	if !found {
@@ -150,7 +148,7 @@ func notification(entry string) module.Notification {
 	return module.Notification{ID: e.ID, Priority: module.Priority(e.Priority), Room: e.Room, Meta: e.Meta}
 }
 
-// Read returns notifications of a backlog; see [module.DeliveryQueue].
+// Read implements [module.DeliveryQueue].
 func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []module.Notification, err error) {
 	err = q.do(ctx, "read", func(ctx context.Context) error {
 		all = nil
@@ -172,7 +170,7 @@ func (q *Queue) Read(ctx context.Context, c module.Claim, limit int) (all []modu
 	return all, err
 }
 
-// Postpone ends a claim; see [module.DeliveryQueue].
+// Postpone implements [module.DeliveryQueue].
 func (q *Queue) Postpone(ctx context.Context, c module.Claim, delay time.Duration, trouble *string) error {
 	mode, text := "keep", ""
 	if trouble != nil {
@@ -186,7 +184,7 @@ func (q *Queue) Postpone(ctx context.Context, c module.Claim, delay time.Duratio
 	return err
 }
 
-// Renew has a claim lapse later; see [module.DeliveryQueue].
+// Renew implements [module.DeliveryQueue].
 func (q *Queue) Renew(ctx context.Context, c module.Claim, by time.Duration) (module.Claim, error) {
 	next := c
 	next.Token += max(2, by.Microseconds()/2*2)
@@ -200,12 +198,12 @@ func (q *Queue) Renew(ctx context.Context, c module.Claim, by time.Duration) (mo
 	return next, nil
 }
 
-// Drop ends a backlog; see [module.DeliveryQueue].
+// Drop implements [module.DeliveryQueue].
 func (q *Queue) Drop(ctx context.Context, c module.Claim) (dropped int, err error) {
 	return q.number(ctx, drop, q.allKeys(c.Target), c.Target.Name, c.Token)
 }
 
-// allKeys are the keys that a backlog has a part of.
+// allKeys returns the keys with parts of a backlog.
 func (q *Queue) allKeys(t module.Target) []string {
 	return []string{
 		q.keys.ShardDue(t.Shard), q.keys.Backlog(t.Shard, t.Name), q.keys.Texts(t.Shard, t.Name),

@@ -9,25 +9,23 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 )
 
-// completeDelay is how long a completion waits for others, so that they share a round
-// trip. After a crash, the notifications that wait are sent again.
+// completeDelay is how long a completion waits for others to share a round trip. After a
+// crash, such notifications are sent again.
 const completeDelay = 2 * time.Millisecond
 
-// completions are sent to Redis together. The first one starts the timer that sends
-// them.
+// completions are sent together, completeDelay after the first.
 type completions struct {
 	mu      sync.Mutex
 	waiting []*completion
 }
 
-// completion is one call of [Queue.Complete].
 type completion struct {
 	call rediscommit.Call
 	err  error
 	done chan struct{} // closed when err and the reply are set
 }
 
-// Complete removes a notification; see [module.DeliveryQueue].
+// Complete implements [module.DeliveryQueue].
 func (q *Queue) Complete(ctx context.Context, c module.Claim, id, trouble string) (left int, err error) {
 	one := &completion{done: make(chan struct{}), call: rediscommit.Call{
 		Script: complete, Keys: q.allKeys(c.Target), Args: []any{c.Target.Name, c.Token, id, trouble},
@@ -53,8 +51,8 @@ func (q *Queue) sendSoon(one *completion) {
 	}
 }
 
-// sendCompletions sends all completions that wait. No caller's context ends it, since
-// it is for all of them.
+// sendCompletions sends the waiting completions. It has no caller's context, since it is
+// for all callers.
 func (q *Queue) sendCompletions() {
 	q.completions.mu.Lock()
 	all := q.completions.waiting

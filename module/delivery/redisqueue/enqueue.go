@@ -19,8 +19,8 @@ import (
 // maxFanOut bounds the entries of the backlog [module.FanOut] of a shard.
 const maxFanOut = 500
 
-// Enqueue adds notifications; see [module.DeliveryQueue]. A batch is one
-// transaction: the texts, by plain commands, and a script for the rest.
+// Enqueue implements [module.DeliveryQueue]. A batch is one transaction: plain commands
+// for the texts, and a script for the rest.
 func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []module.Result[module.Enqueued] {
 	sendings := make([]*sending, len(batches))
 	writes := make([]rediscommit.Write, 0, len(batches))
@@ -45,7 +45,6 @@ func (q *Queue) Enqueue(ctx context.Context, batches []module.DeliveryBatch) []m
 	return results
 }
 
-// sending is a batch in flight.
 type sending struct {
 	texts [][]any // commands
 	keys  []string
@@ -96,8 +95,8 @@ func flags(a module.Addition) string {
 
 func nonce() string { return crand.Text()[:12] }
 
-// microseconds returns an even number with a random part below a millisecond, so that
-// two claims have different tokens.
+// microseconds returns an even number with a random part, so that two claims have
+// different tokens.
 func microseconds(d time.Duration) int64 {
 	if d <= 0 {
 		return 0
@@ -105,8 +104,7 @@ func microseconds(d time.Duration) int64 {
 	return d.Microseconds()/2*2 + 2*rand.Int64N(500)
 }
 
-// queue is the [rediscommit.Write.Queue] of the batch. In a transaction, one ASKING is
-// enough for all commands.
+// queue is the [rediscommit.Write.Queue] of the batch.
 func (s *sending) queue(ctx context.Context, to redis.Pipeliner) (check func() error) {
 	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
 	for _, command := range s.texts {
@@ -144,7 +142,6 @@ func (s *sending) queue(ctx context.Context, to redis.Pipeliner) (check func() e
 	}
 }
 
-// enqueued reads the reply of the script.
 func (s *sending) enqueued(b module.DeliveryBatch) (e module.Enqueued, err error) {
 	numbers := make([]int64, len(s.reply))
 	for i, n := range s.reply {

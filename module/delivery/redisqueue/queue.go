@@ -1,13 +1,10 @@
-// Package redisqueue is a [module.DeliveryQueue] on Redis; its API may change at any
-// time. Each backlog has a list, and each shard a sorted set with when its backlogs are
-// due.
-//
-// It works on Redis 6.2 or later as a single node, behind sentinels and as a cluster,
-// with any number of hosts. All keys of a shard are in one slot. While a slot moves,
-// commands for it are repeated.
+// Package redisqueue is a [module.DeliveryQueue] on Redis 6.2 or later: a single node,
+// sentinels or a cluster. Its API may change at any time. Each backlog has a list, and
+// each shard a sorted set with the due times of its backlogs. All keys of a shard are in
+// one slot.
 //
 // Claims lapse by the clock of Redis. Only Enqueue waits for the configured
-// [rediscommit.Durability]. A failover may lose claims and completions, and then
+// [rediscommit.Durability]: after a failover that loses claims and completions,
 // notifications are sent again.
 package redisqueue
 
@@ -28,11 +25,10 @@ import (
 
 var _ module.DeliveryQueue = (*Queue)(nil)
 
-// name is the name of the store in errors.
-const name = "delivery queue"
+const name = "delivery queue" // in errors
 
-// Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, does I/O
-// only in calls, and needs no closing.
+// Queue is a [module.DeliveryQueue] on Redis. It is safe for concurrent use, and needs
+// no closing.
 type Queue struct {
 	client  redis.UniversalClient
 	timeout time.Duration // of an operation
@@ -44,8 +40,8 @@ type Queue struct {
 	completions completions
 }
 
-// New returns a queue on client, a *redis.Client or a *redis.ClusterClient that reads
-// from masters. The caller closes the client. Enqueue waits for the Durability of shared.
+// New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
+// masters; the caller closes it.
 func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.Options) (*Queue, error) {
 	durable, err := rediscommit.NewWriter(client, name, observe.Delivery, shared, o)
 	if err != nil {
@@ -63,7 +59,7 @@ func New(client redis.UniversalClient, shared rediscommit.Config, o rediscommit.
 	}, nil
 }
 
-// Open checks the number of shards; see [module.DeliveryQueue].
+// Open implements [module.DeliveryQueue].
 func (q *Queue) Open(ctx context.Context, shards int) error {
 	want := stored.DeliveryFormatText(shards)
 	var found string
@@ -86,7 +82,7 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 	return fmt.Errorf("%s: its form is %q, which this version cannot read", name, found)
 }
 
-// HeldGateways returns the held gateways; see [module.DeliveryQueue].
+// HeldGateways implements [module.DeliveryQueue].
 func (q *Queue) HeldGateways(ctx context.Context) (names []string, err error) {
 	err = q.do(ctx, "read held gateways", func(ctx context.Context) (err error) {
 		names, err = q.client.HKeys(ctx, q.keys.DeliveryGateways()).Result()
@@ -124,7 +120,7 @@ func number(reply *redis.Cmd) (int, error) {
 	return n, nil
 }
 
-// do runs commands that may be repeated.
+// do may repeat the commands.
 func (q *Queue) do(ctx context.Context, doing string, commands func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()

@@ -2,13 +2,13 @@ package redisqueue
 
 import "github.com/redis/go-redis/v9"
 
-// Scripts have all their keys in KEYS, in one slot. They are idempotent, because the
-// client repeats them after a lost answer. Redis hashes every byte that a script gets,
-// so texts, which may be large, do not pass through scripts.
+// The keys of a script are in one slot. Scripts are idempotent, because the client
+// repeats them after a lost answer. Redis hashes every byte that a script gets, so large
+// texts do not pass through scripts.
 //
 // The score of a backlog in the sorted set of a shard is a time in microseconds. An even
-// score is a claim: its token, and the time when it lapses. An odd score is the due time
-// of an unclaimed backlog.
+// score is the token of a claim, and the time when it lapses. An odd score is the due
+// time of an unclaimed backlog.
 
 var (
 	enqueue  = redis.NewScript(enqueueScript)
@@ -28,7 +28,7 @@ local now = time[1] * 1000000 + time[2]
 now = now - now % 2
 `
 
-// removal removes the text of an entry of a backlog; see stored.BacklogEntry.
+// removal has functions on the entries of a backlog; see stored.BacklogEntry.
 const removal = `
 local function forget(entry, texts, bytes)
 	redis.call('HDEL', texts, string.sub(entry, 2, 17))
@@ -45,16 +45,15 @@ local function finish(target, due, backlog, texts, trouble)
 end
 `
 
-// enqueueScript adds entries to backlogs. Commands before it added their texts.
+// enqueueScript adds entries to backlogs, after other commands added their texts.
 //
-// KEYS: seen, due, trouble, bytes, the backlog "fanout"; and of each addition the
-// backlog and its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us, an
-// even number, 4 the longest backlog, 5 the share of a user in bytes, 6 the token of
-// the fan-out or 0, 7 from, 8 to, 9 the longest fan-out; and of each addition the
-// target, the first 33 bytes of the entry, the bytes of the text, the meta, flags
-// ("c" claims, "u" is urgent), the delay in us, and the generation.
-//
-// The reply begins with a state: 1 added, 0 again, -1 behind, -2 full, -3 fenced.
+// KEYS: seen, due, trouble, bytes, the backlog "fanout"; of each addition the backlog,
+// its texts. ARGV: 1 a nonce, 2 the window in ms, 3 the lease in us (even), 4 the longest
+// backlog, 5 the bytes of a user, 6 the token of the fan-out or 0, 7 from, 8 to, 9 the
+// longest fan-out; of each addition the target, the first 33 bytes of the entry, the
+// bytes of the text, the meta, flags ("c" claims, "u" is urgent), the delay in us, the
+// generation. The reply begins with a state: 1 added, 0 again, -1 behind, -2 full,
+// -3 fenced.
 const enqueueScript = now + removal + `
 local lease, longest, share = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
 local first, fields = 10, 7
@@ -202,16 +201,15 @@ if ARGV[6] ~= '0' then
 end
 return reply`
 
-// dueScript finds due backlogs. KEYS: due. ARGV: how many at most. It returns the time,
-// and the target and score of each.
+// dueScript finds due backlogs. KEYS: due. ARGV: a limit. It returns the time, and the
+// target and score of each.
 const dueScript = now + `
 return {string.format('%.0f', now), redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])}`
 
 // claimScript claims due backlogs. It postpones a backlog of another type by a minute.
 //
-// KEYS: due, trouble, and the backlogs. ARGV: the lease in us, an even number, and
-// the targets. It returns for each the token, how many wait, the first entry and the
-// trouble; or a token of 0 alone.
+// KEYS: due, trouble, the backlogs. ARGV: the lease in us (even), the targets. It
+// returns for each the token, how many wait, the first entry and the trouble; or only 0.
 const claimScript = now + `
 local reply = {}
 for i = 2, #ARGV do
@@ -233,10 +231,10 @@ for i = 2, #ARGV do
 end
 return reply`
 
-// completeScript removes an entry of a claimed backlog, one of its first two.
+// completeScript removes one of the first two entries of a claimed backlog.
 //
-// KEYS: due, backlog, texts, trouble, bytes. ARGV: the target, the token, the id, the
-// trouble, which may be empty. It returns how many are left, or -1 without the token.
+// KEYS: due, backlog, texts, trouble, bytes. ARGV: target, token, id, trouble (may be
+// empty). It returns how many are left, or -1 with another token.
 const completeScript = removal + `
 local target = ARGV[1]
 if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
@@ -261,8 +259,8 @@ else
 end
 return left`
 
-// postponeScript ends a claim. KEYS: due, trouble. ARGV: the target, the token, the
-// delay in us, "keep" or "set", the trouble, which may be empty.
+// postponeScript ends a claim. KEYS: due, trouble. ARGV: target, token, delay in us,
+// "keep" or "set", trouble (may be empty).
 const postponeScript = now + `
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
 local delay = tonumber(ARGV[3])
@@ -274,17 +272,16 @@ elseif ARGV[4] == 'set' then
 end
 return 1`
 
-// renewScript extends a claim. KEYS: due. ARGV: the target, the token, the
-// next token.
+// renewScript extends a claim. KEYS: due. ARGV: target, token, next token.
 const renewScript = `
 local score = redis.call('ZSCORE', KEYS[1], ARGV[1])
 if score == ARGV[2] then redis.call('ZADD', KEYS[1], ARGV[3], ARGV[1]) end
 if score == ARGV[2] or score == ARGV[3] then return 1 end
 return 0`
 
-// dropScript removes a backlog. KEYS: due, backlog, texts, trouble, bytes. ARGV: the
-// target, and the token, or an empty string to ignore claims. It returns the number of
-// notifications, or -1 with another token.
+// dropScript removes a backlog. KEYS: due, backlog, texts, trouble, bytes. ARGV: target,
+// token (empty to ignore claims). It returns the number of notifications, or -1 with
+// another token.
 const dropScript = removal + `
 if ARGV[2] ~= '' and redis.call('ZSCORE', KEYS[1], ARGV[1]) ~= ARGV[2] then return -1 end
 local entries = redis.pcall('LRANGE', KEYS[2], 0, -1)
@@ -296,8 +293,8 @@ end
 finish(ARGV[1], KEYS[1], KEYS[2], KEYS[3], KEYS[4])
 return dropped`
 
-// retryScript makes unclaimed backlogs due at once. KEYS: due. ARGV: the targets. It
-// returns how many were unclaimed.
+// retryScript makes unclaimed backlogs due. KEYS: due. ARGV: the targets. It returns how
+// many were unclaimed.
 const retryScript = now + `
 local retried = 0
 for _, target in ipairs(ARGV) do

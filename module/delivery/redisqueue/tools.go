@@ -11,10 +11,9 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// page is how many backlogs are read at once.
-const page = 200
+const page = 200 // backlogs that are read at once
 
-// Backlogs calls visit for the backlogs of a shard; see [module.DeliveryQueue].
+// Backlogs implements [module.DeliveryQueue].
 func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backlog) bool) error {
 	for cursor := uint64(0); ; {
 		var all []module.Backlog
@@ -41,7 +40,7 @@ func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backl
 	}
 }
 
-// backlogs reads backlogs. Members has the target and the score of each.
+// backlogs reads backlogs. Members has targets and scores.
 func (q *Queue) backlogs(ctx context.Context, shard int, members []string) ([]module.Backlog, error) {
 	type reading struct {
 		target  string
@@ -64,7 +63,7 @@ func (q *Queue) backlogs(ctx context.Context, shard int, members []string) ([]mo
 		}
 		return nil
 	})
-	var refusal redis.Error // of a value that is not as it should be
+	var refusal redis.Error // of a value of another type
 	if err != nil && !errors.As(err, &refusal) {
 		return nil, err
 	}
@@ -82,8 +81,7 @@ func (q *Queue) backlogs(ctx context.Context, shard int, members []string) ([]mo
 	return all, nil
 }
 
-// Retry makes backlogs due at once, for operators, and returns how many were not
-// claimed.
+// Retry makes unclaimed backlogs due at once, and returns their number.
 func (q *Queue) Retry(ctx context.Context, shard int, targets []string) (int, error) {
 	args := make([]any, len(targets))
 	for i, target := range targets {
@@ -92,8 +90,7 @@ func (q *Queue) Retry(ctx context.Context, shard int, targets []string) (int, er
 	return q.number(ctx, retry, []string{q.keys.ShardDue(shard)}, args...)
 }
 
-// Flush ends a backlog, claimed or not, for operators, and returns how many
-// notifications it had.
+// Flush removes a backlog, claimed or not, and returns how many notifications it had.
 func (q *Queue) Flush(ctx context.Context, t module.Target) (dropped int, err error) {
 	return q.number(ctx, drop, q.allKeys(t), t.Name, "")
 }
@@ -115,7 +112,7 @@ func (q *Queue) OpenGateway(ctx context.Context, gateway string) (wasHeld bool, 
 	return wasHeld, err
 }
 
-// Held returns the gateways that operators hold, with since when.
+// Held returns the held gateways, and since when.
 func (q *Queue) Held(ctx context.Context) (map[string]time.Time, error) {
 	held := map[string]time.Time{}
 	err := q.do(ctx, "read held gateways", func(ctx context.Context) error {

@@ -1,9 +1,9 @@
 // Package turns schedules the requests of a host; its API may change at any time. It
-// bounds the requests of each user and gateway, so that none delays others. It is pure:
-// no I/O, no clock. It is not safe for concurrent use.
+// bounds the requests of each user and gateway, so that none delays others. It has no
+// I/O and no clock, and is not safe for concurrent use.
 //
-// A gate is a gateway and an app, which fail together. It is open or closed. A closed
-// gate gets probes; other requests to it wait.
+// A gate is a gateway and an app, which fail together. A closed gate gets probes; other
+// requests to it wait.
 package turns
 
 import (
@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// The bounds of the requests in flight. They are by user first, because a user can
-// invent any number of gateways and apps.
+// The bounds of the requests in flight. Users have a bound, because they can invent any
+// number of gateways and apps.
 const (
 	maxUser     = 4  // of a user, that began less than slowUser ago
 	maxUserSlow = 16 // of a user in all
@@ -22,7 +22,7 @@ const (
 	newGate   = 8 // of a gate, before its first answer
 	firstGate = 32
 	minGate   = 2
-	slowAfter = time.Second // when a gate counts as slow
+	slowAfter = time.Second
 )
 
 // When gates close and open.
@@ -43,8 +43,8 @@ const (
 	longDelay   = 10 * time.Minute
 )
 
-// Delays grow in proportion to the waiting requests above these numbers, which bounds
-// the load on the queue.
+// Above these numbers of waiting requests, delays grow in proportion, which bounds the
+// load on the queue.
 const (
 	manyOfUser    = 8 // within a second
 	manyOfGate    = 1000
@@ -54,7 +54,7 @@ const (
 
 // Config bounds a [Scheduler].
 type Config struct {
-	MaxInFlight int            // requests in flight, half of them to gates that are slow or new, but see maxSlow
+	MaxInFlight int            // half of them to gates that are slow or new, but see maxSlow
 	MaxPerGate  int            // to one gate
 	Random      func() float64 // from 0 to 1
 }
@@ -70,8 +70,8 @@ type Scheduler struct {
 	swept    time.Time
 	waiting  waiters // behind all closed gates
 
-	tookAny   time.Time            // when any gate took something last
-	unreached map[string]time.Time // gates that could not be reached, and when last
+	tookAny   time.Time            // the last success of any gate
+	unreached map[string]time.Time // gates, and when they were last unreachable
 }
 
 // Turn is a request in flight.
@@ -87,7 +87,7 @@ type user struct {
 	refused refusals
 }
 
-// refusals counts requests without a turn, in this window of time and the one before.
+// refusals counts requests without a turn, in this window and the one before.
 type refusals struct {
 	began     time.Time
 	n, before int
@@ -111,7 +111,6 @@ type waiters struct {
 	from int64 // no delay ends earlier
 }
 
-// count returns the number of requests that wait.
 func (w *waiters) count(now time.Time) int {
 	for ; w.n > 0 && w.from < now.Unix(); w.from++ {
 		w.n -= w.ends[w.from]
@@ -129,7 +128,7 @@ func (w *waiters) add(now time.Time, delay time.Duration) {
 }
 
 type gate struct {
-	turns   []*Turn // in the order in which they began
+	turns   []*Turn // oldest first
 	limit   int
 	isSlow  bool
 	cutAt   time.Time // when the limit was lowered last
@@ -137,21 +136,21 @@ type gate struct {
 	refused refusals // for a turn
 	waiting waiters  // while it is closed
 
-	took      time.Time // when something was taken last
+	took      time.Time // the last success
 	failedAt  time.Time // the first failure since
-	failing   []string  // some of the pushers that have failed since
+	failing   []string  // pushers with failures since, up to closePushers
 	throttled map[string]time.Time
 
 	closedAt time.Time // zero if it is open
 	probes   int
 	probeAt  time.Time
-	booked   bool // the next request that waits will be the probe
+	booked   bool // a waiting request will be the probe
 	opened   time.Time
 	ramp     int // requests in the second that began at rampAt
 	rampAt   time.Time
 }
 
-// New returns a scheduler without turns.
+// New returns an empty scheduler.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, held: map[string]bool{}, unreached: map[string]time.Time{},
@@ -189,8 +188,8 @@ func (s *Scheduler) isHeld(gate string) bool {
 	return s.held[gateway]
 }
 
-// Admit gives a request its turn; the caller must end it with [Scheduler.End]. If turn
-// is nil, the request waits for delay.
+// Admit gives a request its turn, which the caller must [Scheduler.End]. If turn is nil,
+// the request waits for delay.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
 	g := s.gate(gateName)
@@ -233,7 +232,7 @@ func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, d
 	return false, s.putOffClosed(g, now)
 }
 
-// fits says whether a request is within the bounds.
+// fits returns a delay if a request exceeds a bound.
 func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) {
 	isFull := s.inFlight-s.slow >= s.cfg.MaxInFlight/2
 	if g.isSlow {
@@ -254,9 +253,8 @@ func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) 
 	return 0
 }
 
-// maxSlow is how many requests may be in flight to slow gates when one more to a gate
-// begins. The first request to a new gate has reserved room: otherwise gates that
-// hang would keep a host from all new gates.
+// maxSlow bounds the requests in flight to slow gates. The first request to a new gate
+// has reserved room: otherwise gates that hang would keep a host from new gates.
 func (s *Scheduler) maxSlow(g *gate) int {
 	isNew := len(g.turns) == 0 && g.took.IsZero() && g.failedAt.IsZero() && g.throttled == nil
 	if isNew {
@@ -271,7 +269,6 @@ func (s *Scheduler) putOff(d time.Duration, load float64) time.Duration {
 	return min(time.Duration(float64(d)*random*max(1, load)), longDelay)
 }
 
-// putOffClosed returns a delay for a request behind a closed gate.
 func (s *Scheduler) putOffClosed(g *gate, now time.Time) time.Duration {
 	load := max(float64(g.waiting.count(now))/manyClosed, float64(s.waiting.count(now))/manyAllClosed)
 	delay := s.putOff(closedDelay, load)
@@ -280,7 +277,6 @@ func (s *Scheduler) putOffClosed(g *gate, now time.Time) time.Duration {
 	return delay
 }
 
-// rampDelay bounds the rate of a gate that opened recently.
 func (s *Scheduler) rampDelay(g *gate, now time.Time) time.Duration {
 	seconds := int(now.Sub(g.opened) / time.Second)
 	if g.opened.IsZero() || seconds >= rampSeconds {
@@ -321,10 +317,9 @@ func (g *gate) setSlow(s *Scheduler, slow bool) {
 	}
 }
 
-// Result is the result of a request.
 type Result int
 
-// The results.
+// The results of a request.
 const (
 	Taken     Result = iota // the gateway works
 	Failed                  // the gateway may not work
@@ -335,7 +330,7 @@ const (
 	Unused                  // nothing was sent
 )
 
-// End ends a turn. Pusher names the target; wait is for Throttled.
+// End ends a turn. Wait is for Throttled.
 func (s *Scheduler) End(now time.Time, t *Turn, pusher string, r Result, wait time.Duration) {
 	g := t.gate
 	s.remove(t)
@@ -379,7 +374,7 @@ func without(turns []*Turn, t *Turn) []*Turn {
 	return slices.DeleteFunc(turns, func(other *Turn) bool { return other == t })
 }
 
-// took records a success: it opens the gate, and adapts its limit.
+// took opens the gate, and adapts its limit.
 func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
 	if !g.closedAt.IsZero() {
 		g.opened = now
@@ -401,7 +396,6 @@ func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
 	g.limit = min(g.limit, s.cfg.MaxPerGate)
 }
 
-// failed records a failure, which may close the gate.
 func (g *gate) failed(now time.Time, pusher string, isProbe bool) {
 	if isProbe {
 		g.probes++
@@ -462,14 +456,14 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return !s.isHeld(gate) && (g == nil || g.closedAt.IsZero())
 }
 
-// unreachedGates is the number of unreachable gates, with no reachable one, that makes
-// a host leave the work to other hosts.
-const unreachedGates = 3
+// A host is cut off if it failed to reach this many gates lately, and reached none.
+const (
+	unreachedGates = 3
+	unreachedLasts = 3 * closeAfter // how long a failure counts
+)
 
-// unreachedLasts is how long a failure to reach a gate counts.
-const unreachedLasts = 3 * closeAfter
-
-// IsCutOff reports whether this host reaches no gateway.
+// IsCutOff reports whether this host leaves the work to others, because it reaches no
+// gateway.
 func (s *Scheduler) IsCutOff(now time.Time) bool {
 	n := 0
 	for gate := range s.unreached {
@@ -486,14 +480,13 @@ func (s *Scheduler) isUnreached(now time.Time, gate string) bool {
 }
 
 // MayReach reports whether this host should try a gate. A host that is cut off tries
-// the gates that have not failed lately: otherwise three gateways that refuse
-// connections could make a host look cut off, and delay the users of all others.
+// gates without recent failures: otherwise three gateways that refuse connections would
+// delay all others.
 func (s *Scheduler) MayReach(now time.Time, gate string) bool {
 	return !s.IsCutOff(now) || !s.isUnreached(now, gate)
 }
 
-// maxClaims bounds the backlogs that a host claims at once.
-const maxClaims = 256
+const maxClaims = 256 // at once
 
 // Room returns how many backlogs to claim. A host that is cut off tries a few.
 func (s *Scheduler) Room(now time.Time) int {
@@ -503,8 +496,7 @@ func (s *Scheduler) Room(now time.Time) int {
 	return max(1, min(maxClaims, s.cfg.MaxInFlight/2-(s.inFlight-s.slow)))
 }
 
-// forgetAfter is how long an unused gate is remembered.
-const forgetAfter = 2 * time.Hour
+const forgetAfter = 2 * time.Hour // of an unused gate
 
 func (s *Scheduler) sweep(now time.Time) {
 	if now.Sub(s.swept) < time.Minute {
@@ -528,7 +520,6 @@ func (s *Scheduler) sweep(now time.Time) {
 	}
 }
 
-// Stats is the current state of a scheduler.
 type Stats struct {
 	InFlight, Slow     int
 	Open, Closed, Held int // gates
