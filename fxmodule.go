@@ -42,13 +42,12 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// The value groups of the module, as fx tags.
+// The value groups of the module.
 const (
 	// RouteGroups is the group of []handlers.RouteGroup that the host mounts.
 	RouteGroups = `group:"push.route_groups"`
 
-	// ChangeListeners is the group of []module.ChangeListener that are notified of every
-	// change to push rules by any host.
+	// ChangeListeners is the group of []module.ChangeListener.
 	ChangeListeners = `group:"push.change_listeners"`
 )
 
@@ -71,14 +70,14 @@ type Config struct {
 	// Features add the server-default rules of proposals, such as [pushrule.Polls].
 	// DefaultRules are the host's own. Stored sets get and lose such rules with
 	// [module.HostService.RefreshDefaults]; users' settings stay. All hosts of a Redis
-	// must have the same: with differing hosts, the last refresh decides, and a new
-	// user gets the rules of the host that creates the set. The start does not compare
-	// hosts, so that features can be turned on host by host. Default: none.
+	// must have the same: otherwise the last refresh decides, and a new user gets the
+	// rules of the host that creates the set. The start does not compare hosts, so that
+	// features can be turned on host by host. Default: none.
 	Features     []pushrule.Feature
 	DefaultRules []pushrule.DefaultRule
 }
 
-// DefaultConfig returns the defaults.
+// DefaultConfig returns the defaults of all parts.
 func DefaultConfig() Config {
 	return Config{
 		Redis:        rediscommit.DefaultConfig(),
@@ -92,8 +91,8 @@ func DefaultConfig() Config {
 	}
 }
 
-// Validate returns a joined error for all invalid fields. Each begins with the path of
-// the field: "Config.Handlers.MaxBodyBytes is 0, ...".
+// Validate joins the errors of all invalid fields. Each begins with the path of the
+// field: "Config.Handlers.MaxBodyBytes is 0, ...".
 func (c Config) Validate() error {
 	return errors.Join(
 		below("Config.Redis.", c.Redis.Validate()),
@@ -125,8 +124,8 @@ func below(path string, err error) error {
 	return errors.New(path + strings.ReplaceAll(err.Error(), "\n", "\n"+path))
 }
 
-// Push is the whole module: endpoints, calls for the host, and background work. [New]
-// returns one; [Module] provides one in the fx container.
+// Push is the whole module: endpoints, calls for the host, and background work. It comes
+// from [New] or, in the fx container, [Module].
 type Push struct {
 	Rules   module.RuleService   // push rule operations
 	Pushers module.PusherService // pusher operations
@@ -142,8 +141,7 @@ type Push struct {
 	// Clock is the clock of Redis, measured by [Push.Check] and while [Push.Run] runs.
 	Clock *redisclient.Clock
 
-	// Groups are the endpoints: push rules, pushers, and the account data of
-	// m.push_rules.
+	// Groups are the endpoints: push rules, pushers, and account data m.push_rules.
 	Groups []handlers.RouteGroup
 
 	service  *module.Service
@@ -154,9 +152,8 @@ type Push struct {
 	log      *zap.Logger
 }
 
-// Options are the optional arguments of [New]. The zero value means the defaults. If
-// the host's parts need the module, pass a struct and set its fields later; see the
-// example.
+// Options are the optional arguments of [New]. If the host's parts need the module, pass
+// a struct and set its fields later; see the example.
 type Options struct {
 	Log       *zap.Logger             // nil means no logs
 	Accounts  module.Accounts         // reports which devices are logged in
@@ -169,7 +166,7 @@ type Options struct {
 	// client may be nil.
 	Stores module.Stores
 
-	// Delivery enables sending notifications; nil disables it.
+	// Delivery enables sending notifications.
 	Delivery *DeliveryOptions
 }
 
@@ -183,8 +180,8 @@ type DeliveryOptions struct {
 
 // New returns the module on a Redis client, which must read from masters and which the
 // host closes. It does no I/O and starts nothing: call [Push.Check] before serving
-// requests, and keep [Push.Run] running until the host stops. It fails if cfg is
-// invalid or the metrics are registered already.
+// requests, and keep [Push.Run] running. It fails if cfg is invalid or the metrics are
+// registered already.
 func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if o.Log == nil {
 		o.Log = zap.NewNop()
@@ -219,15 +216,13 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	return p, b.finish()
 }
 
-// Handler serves the module's endpoints below "/_matrix/client/v3" and
-// "/_matrix/client/r0", for hosts without echo. All other paths are 404
-// M_UNRECOGNIZED; see [Push.Owns].
+// Handler serves the module's endpoints for hosts without echo; see [handlers.Handler].
 func (p *Push) Handler(auth handlers.Auth) http.Handler {
 	return handlers.Handler(auth, p.log, p.Groups...)
 }
 
-// Owns reports whether a request is for [Push.Handler], by its path. Call it with the
-// complete path, before stripping a prefix.
+// Owns reports whether a request is for [Push.Handler], by its complete path: call it
+// before stripping a prefix.
 func (p *Push) Owns(r *http.Request) bool { return handlers.Owns(r) }
 
 // UnstableFeatures returns what Config.Features adds to unstable_features in the
@@ -242,10 +237,9 @@ func (p *Push) UnstableFeatures() map[string]bool {
 	return flags
 }
 
-// Check must be called at the start of a host. It returns an error if the module
-// cannot work with its Redis, and logs a warning for each harmful setting. It takes at
-// most Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout
-// more.
+// Check must be called at the start of a host. It returns an error if the module cannot
+// work with its Redis, and logs a warning for each harmful setting. It takes at most
+// Config.Servers.StartTimeout and, with delivery, Config.Redis.OperationTimeout more.
 func (p *Push) Check(ctx context.Context) (err error) {
 	if p.servers != nil {
 		err = p.servers.Check(ctx)
@@ -261,8 +255,8 @@ func (p *Push) Check(ctx context.Context) (err error) {
 
 // Run does all background work until ctx ends: it notifies listeners of changes,
 // reconciles pushkeys, monitors the Redis servers and, with delivery, sends
-// notifications. It returns when all of that has ended, which takes up to
-// Config.Delivery.DrainTimeout. Run it once on every host.
+// notifications. It returns when all work has ended, up to Config.Delivery.DrainTimeout
+// later. Run it once on every host.
 func (p *Push) Run(ctx context.Context) {
 	defer p.metrics.Unregister()
 	var running sync.WaitGroup
@@ -276,8 +270,8 @@ func (p *Push) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Module is [New] for fx. It provides the [Push] and, separately, each of its fields, so
-// that the host can replace or decorate them. It checks at start and runs until the stop.
+// Module is [New] for fx. It provides the [Push] and each of its fields, which the host
+// can replace or decorate. It checks at start and runs until the stop.
 //
 // It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient) and a
 // *zap.Logger, which the host closes. Optional are a [module.Accounts], a
@@ -310,12 +304,9 @@ var Module = fx.Module("push",
 	fx.Invoke(run),
 )
 
-// Delivery adds a [module.Notifier], which sends notifications, to a host with
-// [Module].
-//
-// A [module.Unread] and a [module.Attention] are optional. The host may replace or
-// wrap the [module.Notifier], the [module.Gateway] and the [module.DeliveryQueue].
-// Without fx, see [Options.Delivery].
+// Delivery adds a [module.Notifier], which sends notifications, to a host with [Module].
+// A [module.Unread] and a [module.Attention] are optional. The host may replace or wrap
+// the [module.Notifier], the [module.Gateway] and the [module.DeliveryQueue].
 var Delivery = fx.Module("push_delivery", fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,
@@ -334,7 +325,6 @@ func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
 }
 
-// run checks at the start of the app, and runs until its stop, which waits for the end.
 func run(lc fx.Lifecycle, b *builder, p *Push) error {
 	if err := b.finish(); err != nil {
 		return err
@@ -365,7 +355,7 @@ func run(lc fx.Lifecycle, b *builder, p *Push) error {
 	return nil
 }
 
-// hostParts are the host's parts: from its container, or from the arguments of [New].
+// hostParts come from the host's container, or from the arguments of [New].
 type hostParts struct {
 	fx.In
 
@@ -431,10 +421,9 @@ func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore
 func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
 func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-// redis returns the arguments for parts on Redis, and records that there are some:
-// parts that the host replaces are not built. If the host has no client,
-// [builder.finish] reports it in one line; an error here would contain the container's
-// whole chain.
+// redis returns the arguments for parts on Redis, and records that there are some: parts
+// that the host replaces are not built. A missing client is an error of [builder.finish],
+// since an error here would contain the container's whole chain.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
 	client := b.host.Client
@@ -446,7 +435,6 @@ func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommi
 
 var errNoClient = errors.New("pushfx: there is no Redis client: provide a redis.UniversalClient, *redis.Client or *redis.ClusterClient")
 
-// stores returns the host's stores, completed with the module's.
 func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	var errs [3]error
 	if s.Rules == nil {
@@ -491,7 +479,6 @@ func (b *builder) groups(rules module.RuleService, pushers module.PusherService,
 	return ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
 }
 
-// parts are the parts of a [Push].
 type parts struct {
 	fx.In
 
@@ -521,7 +508,6 @@ func (b *builder) push(p parts) *Push {
 	return push
 }
 
-// finish is the last step of [New] and [Module].
 func (b *builder) finish() error {
 	if b.onRedis && b.host.Client == nil {
 		return errNoClient
@@ -529,10 +515,8 @@ func (b *builder) finish() error {
 	return b.metrics.Register()
 }
 
-// errNoDelivery is the error of a Notifier without delivery.
 var errNoDelivery = errors.New("pushfx: there is no Notifier without delivery: include pushfx.Delivery beside pushfx.Module, or set Options.Delivery")
 
-// noNotifier is the Notifier without delivery.
 type noNotifier struct{}
 
 func (noNotifier) Decide(context.Context, module.Event, []match.Member) (module.Decisions, error) {
@@ -545,8 +529,8 @@ func (noNotifier) Notify(context.Context, module.Event, string, module.Decisions
 
 func (noNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return errNoDelivery }
 
-// notifierOf returns delivery or, without it, a Notifier whose calls return the error
-// that an fx host with a Notifier gets at start.
+// notifierOf returns, without delivery, a Notifier whose calls return the error that an
+// fx host with a Notifier gets at start.
 func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 	if d == nil {
 		return noNotifier{}, errNoDelivery
@@ -583,7 +567,6 @@ func (b *builder) delivery(
 	return d, nil
 }
 
-// newDelivery returns delivery for [New].
 func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, feed *module.Feed) (*delivery.Delivery, error) {
 	if o.Queue == nil {
 		queue, err := b.deliveryQueue()

@@ -9,13 +9,11 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// accountDataRoutes serves the m.push_rules event as account data.
 type accountDataRoutes struct {
 	server *Server
 	host   module.HostService
 }
 
-// Register adds the routes; see [RouteGroup].
 func (a *accountDataRoutes) Register(g *echo.Group, _ Dialect, auth ...echo.MiddlewareFunc) {
 	routes := a.server.tree(g, "/user/:userId/account_data/"+module.AccountDataType, auth)
 	routes.add(routes.root, methods{
@@ -25,7 +23,6 @@ func (a *accountDataRoutes) Register(g *echo.Group, _ Dialect, auth ...echo.Midd
 	})
 }
 
-// get serves GET /user/{userId}/account_data/m.push_rules.
 func (a *accountDataRoutes) get(ctx context.Context, r request) (answer, error) {
 	if err := ownPath(r); err != nil {
 		return answer{}, err
@@ -42,7 +39,6 @@ func (a *accountDataRoutes) refuse(_ context.Context, r request) (answer, error)
 	return answer{}, module.ErrServerControlled
 }
 
-// ownPath refuses a path of another user.
 func ownPath(r request) error {
 	user, err := pathParam(r.Context, "userId")
 	if err == nil && user != string(r.who.User) {

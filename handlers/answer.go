@@ -8,14 +8,13 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// answer is the JSON of a 200 response. Its middle part is stored JSON, which is sent
-// without a copy.
+// answer is the JSON of a 200 response. Its middle part is stored JSON, sent without a
+// copy.
 type answer struct{ before, json, after string }
 
 // wrap returns an object with one member. The name must not need escapes.
 func wrap(name, json string) answer { return answer{`{"` + name + `":`, json, "}"} }
 
-// contentJSON is the Content-Type header of all answers.
 var contentJSON = []string{echo.MIMEApplicationJSON}
 
 // write sends the answer with its length, since net/http sends a long answer in chunks

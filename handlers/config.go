@@ -20,11 +20,10 @@ type Config struct {
 	// then the answer is 503. Above zero; default 5 s.
 	RequestTimeout time.Duration
 
-	// MSC3881 makes GET /pushers show the device of each pusher and whether it is
-	// enabled, as org.matrix.msc3881.device_id and org.matrix.msc3881.enabled. The
-	// host should then announce "org.matrix.msc3881": true in the unstable_features of
-	// /versions, so that clients offer to switch pushers of other devices off. Default
-	// false.
+	// MSC3881 makes GET /pushers show each pusher's device and whether it is enabled, as
+	// org.matrix.msc3881.device_id and org.matrix.msc3881.enabled. The host should then
+	// announce "org.matrix.msc3881": true in the unstable_features of /versions, so that
+	// clients offer to switch off other devices' pushers. Default false.
 	MSC3881 bool
 }
 
@@ -33,7 +32,7 @@ func DefaultConfig() Config {
 	return Config{MaxBodyBytes: 64 << 10, MaxJSONDepth: 64, RequestTimeout: 5 * time.Second}
 }
 
-// Validate returns a joined error for all invalid fields.
+// Validate joins the errors of all invalid fields.
 func (c Config) Validate() error {
 	var faults []error
 	if c.MaxBodyBytes < 1 {

@@ -5,17 +5,16 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Dialect is one of the two wire forms, chosen by the host where it mounts a
-// [RouteGroup]. They differ in how the whole set and a single rule are wrapped, and in
-// "append" for pushers. The behaviour behind them is the same.
+// Dialect is a wire form, which the host chooses where it mounts a [RouteGroup]. The two
+// differ in how the whole set and a single rule are wrapped, and in "append" for pushers.
 type Dialect int
 
 const (
-	// V3 is the wire form of the Matrix specification, for "/_matrix/client/v3" and
-	// later versions.
+	// V3 is the form of the Matrix specification, for "/_matrix/client/v3" and later
+	// versions.
 	V3 Dialect = iota
 
-	// R0 is the wire form of the service document, for "/_matrix/client/r0".
+	// R0 is the form of the service document, for "/_matrix/client/r0".
 	R0
 )
 
@@ -39,7 +38,6 @@ func (d Dialect) rule(rule pushrule.Rule, kind pushrule.Kind) answer {
 	return answer{json: json}
 }
 
-// pusherForm returns the form of submitted pushers.
 func (d Dialect) pusherForm() pusher.Form {
 	if d == R0 {
 		return pusher.Document

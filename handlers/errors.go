@@ -8,13 +8,11 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// wireError is the HTTP status and errcode of a kind of fault.
 type wireError struct {
 	status  int
 	errcode string
 }
 
-// wireErrors has a row for every kind.
 func wireErrors(kind fault.Kind) (row wireError, found bool) {
 	switch kind {
 	case fault.NotFound:
@@ -57,21 +55,18 @@ var (
 
 // The errors of a host's authentication.
 var (
-	// ErrMissingToken is the error of a request without an access token: 401
-	// M_MISSING_TOKEN.
+	// ErrMissingToken is 401 M_MISSING_TOKEN.
 	ErrMissingToken = fault.New(fault.MissingToken, "Missing access token.")
 
-	// ErrUnknownToken is the error of an unknown or ended access token: 401
-	// M_UNKNOWN_TOKEN.
+	// ErrUnknownToken, for an unknown or ended access token, is 401 M_UNKNOWN_TOKEN.
 	ErrUnknownToken = fault.New(fault.UnknownToken, "Unknown access token.")
 )
 
-// internalText is the text for clients of every error that is not a fault.
 const internalText = "Internal server error."
 
 // ErrorReply returns the status and the JSON body for an error, in the Matrix form, for
 // hosts that call the services directly. An error that is not the module's becomes a 500
-// with a fixed text. If the status is 500 or above, log the error with [fault.Details].
+// with a fixed text. Log errors with status 500 or above, with [fault.Details].
 func ErrorReply(err error) (status int, body []byte) {
 	text := internalText
 	var f *fault.Error

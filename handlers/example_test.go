@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// The host's authentication says who the user of a request is. Give it to
-// Register, and it runs for the requests that the module serves.
+// The host's authentication tells the module which user makes a request. Given to
+// Register, it runs only for requests that the module serves.
 func ExampleWithRequester() {
 	var group handlers.RouteGroup // one of pushfx.Push.Groups, or of the fx group pushfx.RouteGroups
 	e := echo.New()
@@ -33,7 +33,6 @@ func requireUser(next echo.HandlerFunc) echo.HandlerFunc {
 
 type session struct{ UserID, DeviceID string }
 
-// sessionOf looks up a token among the host's sessions.
 func sessionOf(authorization string) (session, error) {
 	if authorization != "Bearer token" {
 		return session{}, errors.New("no such session")

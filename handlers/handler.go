@@ -12,11 +12,10 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Auth is a host's authentication: it returns the user and device of a request. Its
-// error is answered as by [ErrorReply]; see [ErrMissingToken] and [ErrUnknownToken].
+// Auth is a host's authentication: it returns the user and device of a request. Its error
+// is answered as by [ErrorReply]; see [ErrMissingToken] and [ErrUnknownToken].
 type Auth func(*http.Request) (Requester, error)
 
-// prefixes are the path prefixes of the API, by wire form.
 var prefixes = []string{V3: "/_matrix/client/v3", R0: "/_matrix/client/r0"}
 
 // Handler serves the route groups below "/_matrix/client/v3" and "/_matrix/client/r0",
@@ -37,9 +36,9 @@ func Handler(auth Auth, log *zap.Logger, groups ...RouteGroup) http.Handler {
 }
 
 // Owns reports whether a request is for the module's route groups, by its path:
-// /pushrules, /pushers, the paths below them, and a user's m.push_rules account data.
-// It compares the decoded path, so that no encoding of m.push_rules reaches the host's
-// own account data.
+// /pushrules, /pushers, the paths below them, and a user's m.push_rules account data. It
+// compares the decoded path, so that no encoding of m.push_rules reaches the host's own
+// account data.
 func Owns(r *http.Request) bool {
 	for _, prefix := range prefixes {
 		path, found := strings.CutPrefix(r.URL.EscapedPath(), prefix+"/")
@@ -62,7 +61,6 @@ func Owns(r *http.Request) bool {
 	return false
 }
 
-// middleware puts the requester into the request's context.
 func (auth Auth) middleware(log *zap.Logger) echo.MiddlewareFunc {
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {

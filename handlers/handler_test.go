@@ -17,7 +17,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// byHeader is the authentication of a net/http host.
 func byHeader(r *http.Request) (Requester, error) {
 	switch token := r.Header.Get("Authorization"); token {
 	case "":
@@ -31,14 +30,12 @@ func byHeader(r *http.Request) (Requester, error) {
 	}
 }
 
-// contents is a host service with one account data event.
 type contents struct{ module.HostService }
 
 func (contents) AccountData(context.Context, mxid.UserID) ([]byte, error) {
 	return []byte(`{"global":{}}`), nil
 }
 
-// answerTo serves a request "METHOD PATH" with the token of a user.
 func answerTo(h http.Handler, request, token string) *httptest.ResponseRecorder {
 	method, path, _ := strings.Cut(request, " ")
 	r := httptest.NewRequest(method, path, nil)
@@ -75,8 +72,6 @@ func TestAHandlerServesAHostWithoutEcho(t *testing.T) {
 	}
 }
 
-// A handler owns its paths below both prefixes, with every method. All other paths are
-// the host's, and 404 in the handler.
 func TestARequestIsOwnedIfTheModuleServesIt(t *testing.T) {
 	t.Parallel()
 	server := newServer(t, zap.NewNop())

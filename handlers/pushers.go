@@ -46,9 +46,8 @@ func (p *pusherRoutes) set(d Dialect) endpoint {
 	}
 }
 
-// readPusherChange reads the body of a POST /pushers/set. In either dialect the change is
-// at the top, as in the Matrix specification, or in {"action": {...}}, as in the service
-// document.
+// readPusherChange reads a change at the top of the body, as in the Matrix specification,
+// or in {"action": {...}}, as in the service document. Both dialects accept both.
 func readPusherChange(r *strictjson.Reader, form pusher.Form) (change pusher.Change, err error) {
 	start := r.Offset()
 	wrapped := false

@@ -105,7 +105,6 @@ func (b *putRuleBody) read(r *strictjson.Reader, kind pushrule.Kind, d Dialect) 
 	return b.draft.Complete(kind, "")
 }
 
-// readOptional reads a string or null.
 func readOptional(r *strictjson.Reader) (string, error) {
 	if null, err := r.Null(); null {
 		return "", err
@@ -113,8 +112,7 @@ func readOptional(r *strictjson.Reader) (string, error) {
 	return r.String()
 }
 
-// position reads before and after from the query, or else from the body. Empty counts as
-// absent.
+// position reads before and after from the query, or else from the body.
 func position(query url.Values, at pushrule.Position) pushrule.Position {
 	if before := query.Get("before"); before != "" {
 		at.Before = before

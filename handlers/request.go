@@ -28,7 +28,7 @@ func pathParam(c echo.Context, name string) (string, error) {
 	return decoded, nil
 }
 
-// pathRule returns the kind and rule id of a path. It does not check the kind.
+// pathRule does not check the kind.
 func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	segment, err := pathParam(c, "kind")
 	if err != nil {
@@ -38,7 +38,7 @@ func pathRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	return pushrule.Kind(segment), id, err
 }
 
-// pathKnownRule is [pathRule] for endpoints that refuse an unknown kind first.
+// pathKnownRule is for endpoints that refuse an unknown kind first.
 func pathKnownRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	kind, id, err = pathRule(c)
 	if err == nil && !kind.Valid() {
@@ -47,7 +47,6 @@ func pathKnownRule(c echo.Context) (kind pushrule.Kind, id string, err error) {
 	return kind, id, err
 }
 
-// query returns the parameters of the query.
 func query(c echo.Context) (url.Values, error) {
 	values, err := url.ParseQuery(c.Request().URL.RawQuery)
 	if err != nil {
@@ -56,14 +55,12 @@ func query(c echo.Context) (url.Values, error) {
 	return values, nil
 }
 
-// body is the unparsed body of a PUT or POST, within the limits.
 type body struct {
 	text string
 	err  error // returned by parse, since errors in the path come first
 }
 
-// readBody reads the body of a PUT or POST within the limits of size and depth. It does
-// not read bodies of other methods.
+// readBody reads the body of a PUT or POST within the limits of size and depth.
 func (s *Server) readBody(c echo.Context) body {
 	if method := c.Request().Method; method != http.MethodPut && method != http.MethodPost {
 		return body{}
@@ -96,7 +93,6 @@ func readAll(r io.Reader, expected int64) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// parse reads the body.
 func (r request) parse(read func(*strictjson.Reader) error) error {
 	if r.body.err != nil {
 		return r.body.err

@@ -8,7 +8,6 @@ import (
 	"github.com/labstack/echo/v4"
 )
 
-// A real router's parameter is decoded exactly once, with and without a raw path.
 func TestPathParam(t *testing.T) {
 	t.Parallel()
 	const badEscape = "Invalid percent-encoding in the path."

@@ -6,13 +6,12 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Requester is the user and device of a request, from the host's auth middleware.
+// Requester is the user and device of a request.
 type Requester struct {
 	User   mxid.UserID
 	Device string // the access token's device; empty for an application service
 }
 
-// requesterKey is the context key.
 type requesterKey struct{}
 
 // WithRequester returns a context with the requester. The host's auth middleware puts it
@@ -25,8 +24,7 @@ func WithRequester(ctx context.Context, who Requester) context.Context {
 	return context.WithValue(ctx, requesterKey{}, who)
 }
 
-// RequesterFrom returns the requester from [WithRequester]; found is false if there is
-// none, or if it has no user.
+// RequesterFrom returns the requester from [WithRequester], if it has a user.
 func RequesterFrom(ctx context.Context) (who Requester, found bool) {
 	who, found = ctx.Value(requesterKey{}).(Requester)
 	return who, found && who.User != ""

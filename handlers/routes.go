@@ -20,10 +20,10 @@ import (
 type RouteGroup interface {
 	// Register adds the routes below g in the wire form d. Auth is the host's middleware
 	// that calls [WithRequester]. It runs only for served routes, so an unknown path is
-	// 404 for everyone. Leave it out if the group has such middleware; echo then runs it
-	// for all paths below the group, including unknown ones.
+	// 404 for everyone. If the group has such middleware already, omit it; echo then runs
+	// it for all paths below the group.
 	//
-	// Register may be called several times, with a group for each version prefix.
+	// Register may be called once for each version prefix.
 	Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc)
 }
 
@@ -33,13 +33,11 @@ var (
 	_ RouteGroup = (*accountDataRoutes)(nil)
 )
 
-// pushRuleRoutes serves the nine push rule endpoints.
 type pushRuleRoutes struct {
 	server *Server
 	rules  module.RuleService
 }
 
-// Register adds the push rule routes; see [RouteGroup].
 func (p *pushRuleRoutes) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
 	routes := p.server.tree(g, "/pushrules*", auth)
 
@@ -63,13 +61,11 @@ func (p *pushRuleRoutes) Register(g *echo.Group, d Dialect, auth ...echo.Middlew
 	})
 }
 
-// pusherRoutes serves the two pusher endpoints.
 type pusherRoutes struct {
 	server  *Server
 	pushers module.PusherService
 }
 
-// Register adds the pusher routes; see [RouteGroup].
 func (p *pusherRoutes) Register(g *echo.Group, d Dialect, auth ...echo.MiddlewareFunc) {
 	routes := p.server.tree(g, "/pushers*", auth)
 
@@ -77,11 +73,9 @@ func (p *pusherRoutes) Register(g *echo.Group, d Dialect, auth ...echo.Middlewar
 	routes.add("/pushers/set", methods{http.MethodPost: p.set(d)})
 }
 
-// methods maps the methods of a path to endpoints.
 type methods map[string]endpoint
 
-// tree is a tree of paths. Every path and method in it has an answer in the Matrix form:
-// 404 or 405 if it is not served.
+// tree answers every path and method in it in the Matrix form: 404 or 405 if not served.
 type tree struct {
 	server *Server
 	group  *echo.Group
@@ -92,14 +86,13 @@ type tree struct {
 	notFound echo.HandlerFunc
 }
 
-// shape is a served path with its allowed methods.
 type shape struct {
 	segments []string // a segment with a colon at the start matches everything
 	allow    string   // for the Allow header
 }
 
-// tree returns an empty tree for the paths in all: one path or, with a star at the end,
-// every path with that prefix.
+// tree returns an empty tree for one path or, with a star at the end of all, for every
+// path with that prefix.
 func (s *Server) tree(g *echo.Group, all string, auth []echo.MiddlewareFunc) *tree {
 	t := &tree{server: s, group: g, auth: auth, root: strings.TrimSuffix(all, "*")}
 	op := &observe.Operation{Kind: observe.Request, Verb: otherMethod}

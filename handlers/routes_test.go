@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// newServer returns a server with the default config.
 func newServer(t testing.TB, log *zap.Logger) *Server {
 	t.Helper()
 	s, err := NewServer(DefaultConfig(), nil, log)
@@ -76,7 +75,6 @@ func TestAnUnknownPathIsNotFoundForEveryone(t *testing.T) {
 	}
 }
 
-// rulesFunc and pushersFunc are services with a whole-set read only.
 type (
 	rulesFunc struct {
 		module.RuleService
@@ -97,8 +95,6 @@ func (f pushersFunc) List(ctx context.Context, user mxid.UserID) (pusher.List, e
 	return f.read(ctx, user)
 }
 
-// serveRules answers a request with the push rule routes, mounted at prefix behind the
-// middleware.
 func serveRules(
 	t *testing.T, log *zap.Logger, read func(context.Context) (pushrule.Ruleset, error),
 	request *http.Request, middleware ...echo.MiddlewareFunc,
@@ -139,7 +135,6 @@ func TestMountedWithoutMiddleware(t *testing.T) {
 	}
 }
 
-// Each error of the server is logged once with its cause. Other errors are not logged.
 func TestLogging(t *testing.T) {
 	t.Parallel()
 	gone, cancel := context.WithCancel(context.Background())
@@ -201,7 +196,6 @@ func TestServicesGetADeadline(t *testing.T) {
 	serveRules(t, zap.NewNop(), rules, httptest.NewRequest(http.MethodGet, allRules, nil), asAlice)
 }
 
-// The host's error handler, its other routes and its other paths stay unchanged.
 func TestRegisterLeavesTheHostAlone(t *testing.T) {
 	t.Parallel()
 	server := newServer(t, zap.NewNop())
@@ -243,7 +237,6 @@ func TestRegisterLeavesTheHostAlone(t *testing.T) {
 	}
 }
 
-// An incomplete body is the client's fault and stores nothing.
 func TestBodyThatBreaksOff(t *testing.T) {
 	t.Parallel()
 	request := httptest.NewRequest(http.MethodPut, allRules+"global/room/a/enabled", brokenBody{})

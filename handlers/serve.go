@@ -13,26 +13,23 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// endpoint returns the answer of a 200, or an error.
 type endpoint func(ctx context.Context, r request) (answer, error)
 
-// request is the argument of an endpoint.
 type request struct {
 	echo.Context
 	who  Requester
 	body body
 }
 
-// Server runs the endpoints of all route groups: it finds the requester, sets the
-// deadline, replies and logs. It is safe for concurrent use.
+// Server runs the endpoints of all route groups. It is safe for concurrent use.
 type Server struct {
 	cfg      Config
 	observer observe.Observer
 	log      *zap.Logger
 }
 
-// NewServer returns a server that reports each request to observer, which may be nil. It
-// fails if cfg is invalid.
+// NewServer reports each request to observer, which may be nil. It fails if cfg is
+// invalid.
 func NewServer(cfg Config, observer observe.Observer, log *zap.Logger) (*Server, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("handlers: %w", err)
@@ -47,15 +44,14 @@ func (s *Server) PushRules(rules module.RuleService) RouteGroup { return &pushRu
 func (s *Server) Pushers(pushers module.PusherService) RouteGroup { return &pusherRoutes{s, pushers} }
 
 // AccountData returns GET, PUT and DELETE of m.push_rules as account data. PUT and DELETE
-// are refused, since push rules have their own API (Matrix specification, "Client Config",
-// "Server Behaviour"). All other types of account data are the host's.
+// are refused, since push rules have their own API (Matrix specification, "Client
+// Config", "Server Behaviour"). The host serves all other types.
 func (s *Server) AccountData(host module.HostService) RouteGroup { return &accountDataRoutes{s, host} }
 
-// emptyObject is the answer of every successful change.
 var emptyObject = answer{json: "{}"}
 
 // serve turns an endpoint into a handler. The deadline starts when the body has arrived.
-// It answers errors in the Matrix form, so they never reach the host's error handler.
+// Errors are answered here, so they never reach the host's error handler.
 func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	return s.observe(op, func(ctx context.Context, c echo.Context) (refused, err error) {
 		who, found := RequesterFrom(ctx)
@@ -73,8 +69,6 @@ func (s *Server) serve(op *observe.Operation, do endpoint) echo.HandlerFunc {
 	})
 }
 
-// observe reports each request to the observer. Handle returns the error that it has
-// answered.
 func (s *Server) observe(op *observe.Operation, handle func(context.Context, echo.Context) (refused, err error)) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		ctx, end := s.observer.Begin(c.Request().Context(), op)
@@ -85,7 +79,7 @@ func (s *Server) observe(op *observe.Operation, handle func(context.Context, ech
 }
 
 // refuse answers an error, and logs it if it is the server's and the client has not hung
-// up. It returns the error, and the error of writing the answer.
+// up. Failed is the error of writing the answer.
 func (s *Server) refuse(c echo.Context, who Requester, err error) (refused, failed error) {
 	status, body := ErrorReply(err)
 	gone := observe.Outcome{Err: err}.CallerGone(c.Request().Context())

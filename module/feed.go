@@ -76,12 +76,12 @@ const (
 	failed
 )
 
-// owes reports whether listeners must be notified even if the version is the same.
+// owes reports whether listeners must be notified even of the same version.
 func (o *observed) owes() bool { return o.state == pending || o.state == failed }
 
 // NewFeed returns a feed of the changes in store. The observer, which may be nil, gets
-// the store's operations, the delay of notifications, each [ListenerPanic] and, once
-// for each outage, the error of the watch. NewFeed fails if cfg is invalid.
+// the store's operations, the delay of notifications, each [ListenerPanic] and, once for
+// each outage, the error of the watch. NewFeed fails if cfg is invalid.
 func NewFeed(store RuleStore, cfg FeedConfig, observer observe.Observer, listeners ...ChangeListener) (*Feed, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("module: %w", err)
@@ -110,7 +110,7 @@ func (f *Feed) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// version returns the user's current version, or 0 if it is unknown.
+// version is 0 if it is unknown or not current.
 func (f *Feed) version(user mxid.UserID) int64 {
 	f.mu.RLock()
 	defer f.mu.RUnlock()
@@ -128,8 +128,8 @@ func (f *Feed) version(user mxid.UserID) int64 {
 // isCurrent requires the lock.
 func (f *Feed) isCurrent(o *observed) bool { return f.watch != 0 && o.watch == f.watch && !o.doubted }
 
-// use records, to the second, that a request asks for the user. A shared lock is
-// enough.
+// use records, to the second, that a request asks for the user. It needs only a shared
+// lock.
 func (o *observed) use(now time.Time) {
 	if at := now.Unix(); atomic.LoadInt64(&o.used) != at { // avoid a write, which other cores would wait for
 		atomic.StoreInt64(&o.used, at)
@@ -228,7 +228,6 @@ func (f *Feed) makeRoom() {
 	}
 }
 
-// load is a load of a user's version in progress.
 type load struct {
 	user   mxid.UserID
 	before *observed // when it began
@@ -307,7 +306,7 @@ func (f *Feed) checkFailed(user mxid.UserID, since *observed) {
 	}
 }
 
-// finishOvertaken is finish if another version was observed during the load. Either
+// finishOvertaken is finish after another version was observed during the load. Either
 // may be newer.
 func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	switch {
@@ -318,8 +317,8 @@ func (f *Feed) finishOvertaken(l load, version int64, o observed) {
 	}
 }
 
-// nextChange returns a channel that is closed at the user's next notification, unless
-// ctx ends first.
+// nextChange returns a channel that is closed at the user's next notification, unless ctx
+// ends first.
 func (f *Feed) nextChange(ctx context.Context, user mxid.UserID) <-chan struct{} {
 	changed := make(chan struct{})
 	f.mu.Lock()
@@ -348,7 +347,6 @@ func (f *Feed) wakeSyncs(user mxid.UserID) {
 	delete(f.waiting, user)
 }
 
-// signal sends a value to a channel of size one, unless it is full.
 func signal(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:

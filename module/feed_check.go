@@ -14,18 +14,16 @@ import (
 )
 
 const (
-	// interest is how long a user without compiled rules is tracked after the last
+	// interest is the time that a user without compiled rules is tracked after the last
 	// request.
 	interest = 10 * time.Minute
 
 	// maxCheck is the number of users in one request to the store.
 	maxCheck = 500
 
-	// retryCheck is the delay before a failed check is repeated.
 	retryCheck = time.Second
 )
 
-// watchStore watches the store until ctx ends, and retries after errors.
 func (f *Feed) watchStore(ctx context.Context) {
 	first := true
 	retry.Repeat(ctx, 100*time.Millisecond, time.Second, func() (watched bool) {
@@ -64,8 +62,8 @@ func (f *Feed) isWatching() bool {
 	return f.watch != 0
 }
 
-// checkStore compares versions with the store: all of them periodically and when a
-// watch begins, doubted ones at once.
+// checkStore compares versions with the store: all of them periodically and when a watch
+// begins, doubted ones at once.
 func (f *Feed) checkStore(ctx context.Context) {
 	timer := time.NewTimer(f.untilRecheck())
 	defer timer.Stop()
@@ -90,8 +88,8 @@ func (f *Feed) checkStore(ctx context.Context) {
 
 func (f *Feed) untilRecheck() time.Duration { return retry.Jitter(f.cfg.Recheck) }
 
-// due returns the users to check, all or only doubted ones. It forgets users without
-// recent requests.
+// due returns all users, or those to check at once. It forgets users without recent
+// requests.
 func (f *Feed) due(all bool) []mxid.UserID {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -107,8 +105,6 @@ func (f *Feed) due(all bool) []mxid.UserID {
 	return slices.Collect(maps.Keys(f.users))
 }
 
-// check compares the users' versions with the store, and returns the users whose
-// versions were unavailable.
 func (f *Feed) check(ctx context.Context, users []mxid.UserID) (failed []mxid.UserID) {
 	for len(users) > 0 {
 		some := users[:min(len(users), maxCheck)]
@@ -123,7 +119,6 @@ func (f *Feed) check(ctx context.Context, users []mxid.UserID) (failed []mxid.Us
 	return failed
 }
 
-// beginChecks is begin for the users that are still tracked.
 func (f *Feed) beginChecks(users []mxid.UserID) []load {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -136,8 +131,6 @@ func (f *Feed) beginChecks(users []mxid.UserID) []load {
 	return loads
 }
 
-// finishChecks is finish for many users. It returns the users whose versions were
-// unavailable.
 func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]) (unavailable []mxid.UserID) {
 	f.counters.rechecked.Add(int64(len(loads)))
 	for _, l := range loads {
@@ -155,7 +148,6 @@ func (f *Feed) finishChecks(loads []load, versions map[mxid.UserID]Result[int64]
 	return unavailable
 }
 
-// checkAgain requests another check of the users.
 func (f *Feed) checkAgain(users []mxid.UserID) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,13 +12,11 @@ type FeedConfig struct {
 	// changes that the watch missed. Default 1 minute.
 	Recheck time.Duration
 
-	// MaxUsers limits the users whose versions are tracked, about 200 bytes each:
-	// users of this host's syncs and, with delivery, members of their rooms. Default
-	// 200,000.
+	// MaxUsers limits the users whose versions are tracked, about 200 bytes each: users
+	// of this host's syncs and, with delivery, members of their rooms. Default 200,000.
 	MaxUsers int
 
-	// MaxQueued limits the users whose changes wait for a slow listener, one for each
-	// user. Default 10,000.
+	// MaxQueued limits the users whose changes wait for a slow listener. Default 10,000.
 	MaxQueued int
 }
 
@@ -27,7 +25,7 @@ func DefaultFeedConfig() FeedConfig {
 	return FeedConfig{Recheck: time.Minute, MaxUsers: 200_000, MaxQueued: 10_000}
 }
 
-// Validate returns a joined error for all invalid fields.
+// Validate joins the errors of all invalid fields.
 func (c FeedConfig) Validate() error {
 	var faults []error
 	if field := "Recheck"; c.Recheck <= 0 {

@@ -11,12 +11,11 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// fillStep is the number of members that are looked up under one lock.
 const fillStep = 1024
 
-// FillRules sets the cached rules of each member without rules, and returns the number
-// of these members. For many members it uses all cores: a lookup in a large map mostly
-// waits for memory.
+// FillRules sets the cached rules of each member without rules, and returns how many it
+// found. For many members it uses all cores: a lookup in a large map mostly waits for
+// memory.
 func (f *Feed) FillRules(members []match.Member) (hits int) {
 	if len(members) <= fillStep {
 		return f.fillRules(members)
@@ -68,7 +67,6 @@ func (f *Feed) KeepRules(ctx context.Context, users []mxid.UserID, load func() m
 	}
 }
 
-// beginLoads is begin for many users.
 func (f *Feed) beginLoads(users []mxid.UserID) []load {
 	loads := make([]load, 0, len(users))
 	for some := range slices.Chunk(users, fillStep) {
@@ -81,7 +79,7 @@ func (f *Feed) beginLoads(users []mxid.UserID) []load {
 	return loads
 }
 
-// finishLoads is finish for many users. It caches rules whose version is current.
+// finishLoads caches rules whose version is current.
 func (f *Feed) finishLoads(loads []load, versions map[mxid.UserID]Result[int64], rules map[mxid.UserID]*match.Entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

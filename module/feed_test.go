@@ -21,8 +21,8 @@ import (
 	"github.com/pushfx/pushfx/module/storetest"
 )
 
-// shared is an in-memory rule store of several hosts. Versions are 1, 2, 3 and so on
-// over all users. The watch receives only the changes that a test publishes.
+// shared is an in-memory rule store of several hosts. Versions are 1, 2, 3 and so on over
+// all users. The watch receives only the changes that a test publishes.
 type shared struct {
 	*storetest.Memory
 	failing  error         // the error of every load
@@ -54,7 +54,6 @@ type gate struct{ step chan struct{} }
 
 func newGate() *gate { return &gate{make(chan struct{})} }
 
-// next admits one waiter, if there is one.
 func (g *gate) next() {
 	select {
 	case g.step <- struct{}{}:
@@ -66,7 +65,6 @@ func (g *gate) open() { close(g.step) }
 
 type gateKey struct{}
 
-// pass waits for the request's gate, if any.
 func (s *shared) pass(ctx context.Context) {
 	if g, held := ctx.Value(gateKey{}).(*gate); held {
 		<-g.step
@@ -168,7 +166,7 @@ func (s *shared) Watch(ctx context.Context, watching func(), changed func(module
 	}
 }
 
-// change makes a change by another host, and returns its version.
+// change makes a change by another host.
 func (s *shared) change(user mxid.UserID) int64 {
 	content, err := s.update(user, func(rules *pushrule.Ruleset, _ bool) error {
 		return rules.Put(pushrule.Room, fmt.Sprint("by another ", s.Changes), pushrule.Draft{}, pushrule.Position{})
@@ -200,7 +198,6 @@ func (s *shared) cut(refusing error) {
 	}
 }
 
-// set changes the behaviour of the store.
 func (s *shared) set(change func(*shared)) {
 	s.Lock()
 	defer s.Unlock()
@@ -210,12 +207,10 @@ func (s *shared) set(change func(*shared)) {
 // foreign is a version that the store assigns to another program's change.
 const foreign = 1 << 62
 
-// edit is an unpublished change by another program.
 func (s *shared) edit(user mxid.UserID, version int64) {
 	s.set(func(s *shared) { s.Contents[user] = module.Content{Rules: s.Contents[user].Rules, Version: version} })
 }
 
-// goBack lets the store lose all changes of a user after a version.
 func (s *shared) goBack(user mxid.UserID, to module.Content) {
 	s.set(func(s *shared) { s.Contents[user] = to })
 }
@@ -231,7 +226,6 @@ var (
 	errDown = module.Unavailable(errors.New("the store is down"))
 )
 
-// recorder is a listener that records its notifications by user.
 type recorder struct {
 	do func(ctx context.Context, user mxid.UserID) // called before recording
 
@@ -263,7 +257,6 @@ func (r *recorder) users() int {
 	return len(r.versions)
 }
 
-// instance is a host on a shared store, with its reports.
 type instance struct {
 	*module.Feed
 	t     *testing.T
@@ -278,7 +271,6 @@ type instance struct {
 	reports []string
 }
 
-// feedReports records the reports of a feed.
 type feedReports struct {
 	observe.Observer
 	i *instance
@@ -292,7 +284,6 @@ func (r feedReports) Report(_ observe.Problem, err error) {
 
 func asDefault(*module.FeedConfig) {}
 
-// newInstance starts a host. It ends with the test.
 func newInstance(
 	t *testing.T, store *shared, change func(*module.FeedConfig), listeners ...module.ChangeListener,
 ) *instance {
@@ -322,8 +313,6 @@ func newInstance(
 	return i
 }
 
-// keepRules compiles a user's rules for the feed, and calls a function after reading
-// them.
 func (i *instance) keepRules(ctx context.Context, user mxid.UserID, then func()) {
 	i.KeepRules(ctx, []mxid.UserID{user}, func() map[mxid.UserID]*match.Entry {
 		entry, _ := i.compiled.Entry(user, i.store.content(user).Rules)
@@ -332,7 +321,6 @@ func (i *instance) keepRules(ctx context.Context, user mxid.UserID, then func())
 	})
 }
 
-// keptRules returns the cached rules of a user, or nil.
 func (i *instance) keptRules(user mxid.UserID) *match.Rules {
 	members := []match.Member{{User: user}}
 	i.FillRules(members)
@@ -360,7 +348,6 @@ func (i *instance) mustPut(user mxid.UserID, id string) {
 	}
 }
 
-// syncs runs a sync and returns the current version.
 func (i *instance) syncs(user mxid.UserID, since int64) int64 {
 	i.t.Helper()
 	update, err := i.sync.Since(i.t.Context(), user, since)
@@ -376,7 +363,6 @@ func (s *shared) loads() (users int) {
 	return users
 }
 
-// pastRecheck is a time after the next recheck.
 const pastRecheck = 2 * time.Minute
 
 func TestListenersAreNotifiedOfChanges(t *testing.T) {
@@ -459,7 +445,6 @@ func TestListenersAreNotifiedOfUnknownUsers(t *testing.T) {
 	}
 }
 
-// inBubble runs a test with synthetic time.
 func inBubble(t *testing.T, name string, test func(*testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
@@ -484,7 +469,6 @@ func TestListenersAreNotifiedWhenTheFeedIsFull(t *testing.T) {
 	})
 }
 
-// A user is forgotten during a check, and then makes a change.
 func TestVersionsGrowAcrossForgettingAUser(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
@@ -591,7 +575,6 @@ func TestManyUsersAreCheckedTogether(t *testing.T) {
 	})
 }
 
-// A waiting listener delays only itself.
 func TestASlowListenerDelaysNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
@@ -811,7 +794,7 @@ func TestFeedConfigErrorsNameTheField(t *testing.T) {
 	}
 }
 
-// course runs the steps of several parties in one order; each step is one call.
+// course runs the steps of several parties in one order.
 type course struct {
 	*instance
 	listener *recorder
@@ -830,7 +813,6 @@ func (c *course) goes(do func(ctx context.Context)) (begin, next func()) {
 	return begin, g.next
 }
 
-// another is a change by another host, and its message.
 func another(c *course) []func() {
 	var version int64
 	return []func(){
@@ -839,7 +821,6 @@ func another(c *course) []func() {
 	}
 }
 
-// own is a change by this host: stored, notified, published.
 func own(c *course) []func() {
 	begin, next := c.goes(func(ctx context.Context) {
 		if err := c.rules.Put(ctx, alice, pushrule.Room, "own", pushrule.Draft{}, pushrule.Position{}); err != nil {
@@ -860,7 +841,6 @@ func own(c *course) []func() {
 	}
 }
 
-// reader is a first sync: it begins, reads, and records the version.
 func reader(c *course) []func() {
 	begin, next := c.goes(func(ctx context.Context) {
 		if _, err := c.sync.Since(ctx, alice, 0); err != nil {
@@ -870,8 +850,6 @@ func reader(c *course) []func() {
 	return []func(){begin, next, next}
 }
 
-// decider compiles rules: it begins, reads the version, reads the rules, and caches
-// them.
 func decider(c *course) []func() {
 	var g *gate
 	begin, next := c.goes(func(ctx context.Context) {
@@ -881,20 +859,17 @@ func decider(c *course) []func() {
 	return []func(){begin, next, next, next}
 }
 
-// late is a message that arrives after later ones, unless it comes first: the version
-// is checked.
+// late is a message that arrives after later ones, unless it comes first.
 func late(c *course) []func() {
 	return []func(){func() { c.store.hint(alice, 1) }}
 }
 
-// answers lets a check read and record the version.
 func answers(c *course) []func() {
 	c.store.set(func(s *shared) { s.meeting = newGate() })
 	c.gates = append(c.gates, c.store.meeting)
 	return []func(){c.store.meeting.next, c.store.meeting.next}
 }
 
-// lostWatch ends the watch and starts it again.
 func lostWatch(c *course) []func() {
 	return []func(){
 		func() { c.store.cut(nil) },
@@ -902,8 +877,7 @@ func lostWatch(c *course) []func() {
 	}
 }
 
-// In every order, the listener and syncs end with the stored version, without a
-// recheck.
+// No order needs a recheck.
 func TestEveryOrderOfEventsEndsWithTheNewestVersion(t *testing.T) {
 	for name, parties := range map[string][]func(*course) []func(){
 		"a change elsewhere and two syncs":         {another, reader, reader},
@@ -1008,7 +982,6 @@ func interleave(left []int, visit func(order []int)) {
 	extend(nil)
 }
 
-// chance is a random course of many users.
 type chance struct {
 	*instance
 	random    *rand.Rand
@@ -1048,7 +1021,6 @@ func (c *chance) step() {
 	}
 }
 
-// receive publishes a message now, later, twice, or never.
 func (c *chance) receive(user mxid.UserID, version int64) {
 	hint := func() { c.store.hint(user, version) }
 	switch c.random.IntN(5) {

@@ -12,43 +12,37 @@ import (
 // Import is a user's data on a server without the module.
 type Import struct {
 	// Rules is the content of the user's m.push_rules event as JSON, {"global":{...}};
-	// see [pushrule.Import]. Empty means that the user has the default rules.
+	// see [pushrule.Import]. Empty means the default rules.
 	Rules string
 
-	// Pushers are in order of creation. Device is the device that set a pusher;
-	// without it, and unless its kind is email, the pusher is removed at the next
-	// [HostService.RetainDevicePushers]. Extra contains the other members that clients
-	// see; see [pusher.ProfileTag]. SetAt is the time of the last set in microseconds
-	// since 1970; 0 means now. Created and Claim are ignored.
+	// Pushers are in order of creation. Device is the device that set a pusher; without
+	// it, the pusher is removed at the next [HostService.RetainDevicePushers], unless its
+	// kind is email. Extra contains the other members that clients see; see
+	// [pusher.ProfileTag]. SetAt is the time of the last set in microseconds since 1970;
+	// 0 means now. Created and Claim are ignored.
 	Pushers []pusher.Pusher
 }
 
-// ImportMode is the mode of an import.
 type ImportMode string
 
-// The modes.
 const (
 	StoreImport  ImportMode = "store"
 	DryRunImport ImportMode = "dry run" // stores nothing and returns the result of an import
 )
 
-// ImportOutcome is the outcome of one part of an import.
 type ImportOutcome string
 
-// The outcomes.
 const (
 	Imported        ImportOutcome = "imported"
 	AlreadyThere    ImportOutcome = "already there"     // stored data exists and stays
 	NothingToImport ImportOutcome = "nothing to import" // no pushers
 )
 
-// ImportResult is the result of an import.
 type ImportResult struct {
 	Rules   ImportedRules
 	Pushers ImportedPushers
 }
 
-// Refused returns the number of refused rules and pushers.
 func (r ImportResult) Refused() int { return len(r.Rules.Refused) + len(r.Pushers.Refused) }
 
 // ImportedRules is the result for the rules; see [pushrule.Imported].
@@ -59,22 +53,21 @@ type ImportedRules struct {
 	Dropped []pushrule.Name
 }
 
-// ImportedPushers is the result for the pushers.
 type ImportedPushers struct {
 	Outcome ImportOutcome
 	Stored  int // number of stored pushers
 	Refused []RefusedPusher
 }
 
-// RefusedPusher is a pusher that was not imported. It does not contain the pushkey.
+// RefusedPusher is a pusher that was not imported, without its pushkey.
 type RefusedPusher struct {
 	AppID string
 	Key   pusher.Digest
 	Err   error
 }
 
-// importer imports users. It stores the pushers first, then the rules, so a user with
-// rules has been imported completely, and removed pushers do not come back.
+// importer stores a user's pushers first, then the rules, so a user with rules has been
+// imported completely, and removed pushers do not come back.
 type importer struct {
 	rules    *ruleService
 	pushers  *pusherService
@@ -84,7 +77,7 @@ type importer struct {
 	observer observe.Observer
 }
 
-// run imports a user. After an error the result shows what was stored.
+// run returns after an error what was stored.
 func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error) {
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil {
@@ -124,7 +117,6 @@ func (i *importer) runBeside(
 	return result, err
 }
 
-// importedSet converts rules from another server.
 func (s *ruleService) importedSet(user mxid.UserID, content string) (pushrule.Imported, error) {
 	defaults := s.defaults.For(user)
 	if content == "" {
@@ -133,8 +125,7 @@ func (s *ruleService) importedSet(user mxid.UserID, content string) (pushrule.Im
 	return pushrule.Import(content, defaults, s.limits)
 }
 
-// storeImport stores a set for a user without rules; made is false if the user has
-// rules.
+// storeImport stores a set unless the user has rules.
 func (s *ruleService) storeImport(ctx context.Context, user mxid.UserID, set pushrule.Ruleset) (made bool, err error) {
 	content, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
 		if made = !found; made {

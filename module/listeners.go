@@ -26,7 +26,6 @@ type FeedStats struct {
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
 
-// Stats returns the current counts.
 func (f *Feed) Stats() FeedStats {
 	s := FeedStats{
 		Received:  f.counters.received.Load(),
@@ -50,13 +49,13 @@ type ListenerPanic struct {
 	Stack    []byte
 }
 
-// Error includes the stack, for the log.
+// Error includes the stack.
 func (p *ListenerPanic) Error() string {
 	return fmt.Sprintf("module: the change listener %s panicked: %v\n%s", p.Listener, p.Value, p.Stack)
 }
 
 // listenerQueue holds the changes that wait for a listener: the last of each user, in
-// the order in which the users arrived.
+// order of arrival of the users.
 type listenerQueue struct {
 	listener ChangeListener
 	feed     *Feed
@@ -109,7 +108,6 @@ func (q *listenerQueue) length() int {
 	return len(q.order)
 }
 
-// run calls the listener until ctx ends.
 func (q *listenerQueue) run(ctx context.Context) {
 	for {
 		select {

@@ -11,9 +11,8 @@ import (
 	"github.com/pushfx/pushfx/module/retry"
 )
 
-// Service is the domain service: the endpoints call [Service.Rules] and
-// [Service.Pushers], the host's own code calls [Service.Host] and [Service.Sync]. It
-// is safe for concurrent use.
+// Service is the domain service behind the endpoints and the host's own calls. It is safe
+// for concurrent use.
 type Service struct {
 	rules    *ruleService
 	pushers  *pusherService
@@ -28,12 +27,11 @@ type Stores struct {
 	Pushers  PusherStore
 	Pushkeys PushkeyIndex
 
-	// Now is the clock of the stores. It numbers claims to pushkeys, so that a claim
+	// Now is the clock of the stores, which numbers claims to pushkeys, so that a claim
 	// follows deleted ones. Nil means the host's clock.
 	Now func() time.Time
 }
 
-// time returns the time of the stores' clock.
 func (s Stores) time() time.Time {
 	if s.Now == nil {
 		return time.Now()
@@ -49,16 +47,15 @@ type Options struct {
 	Accounts Accounts          // optional
 
 	// Observer gets all operations of the stores, created and repaired rule sets, each
-	// [ImportRefused], and errors of reconciling pushkeys, which is repeated after
-	// half a minute. It may be nil.
+	// [ImportRefused], and errors of reconciling pushkeys. It may be nil.
 	Observer observe.Observer
 
-	// ImportSource provides users to import at their first use; it may be nil.
+	// ImportSource may be nil.
 	ImportSource ImportSource
 }
 
-// NewService returns a service on stores, which notifies feed of its changes. It does
-// no I/O and starts nothing; see [Service.Run].
+// NewService returns a service that notifies feed of its changes. It does no I/O and
+// starts nothing; see [Service.Run].
 func NewService(stores Stores, feed *Feed, o Options) *Service {
 	observer := observe.Or(o.Observer)
 	stores = stores.observed(observer)
@@ -90,18 +87,16 @@ func (s *Service) Host(rules RuleService) HostService {
 	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports}
 }
 
-// Sync returns the calls for /sync. It reads users' rules through rules; see
-// [Service.Host].
+// Sync returns the calls for /sync; for rules see [Service.Host].
 func (s *Service) Sync(rules RuleService) SyncService {
 	return &syncService{rules, s.feed}
 }
 
-// reconcileInterval is the average time between reconciliations on a host.
 const reconcileInterval = 30 * time.Second
 
-// Run does the background work until ctx ends: it notifies listeners of changes, and
-// reconciles pushkeys that dead hosts left pending. It returns when all its
-// goroutines, including calls of listeners, have ended.
+// Run does the background work until ctx ends: it runs the feed, and reconciles pushkeys
+// that dead hosts left pending. It returns when all its goroutines, including calls of
+// listeners, have ended.
 func (s *Service) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { s.feed.Run(ctx) })

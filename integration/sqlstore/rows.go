@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Schema creates the tables of the store, if they do not exist.
+// Schema creates the tables of the store if they do not exist.
 const Schema = `
 CREATE TABLE IF NOT EXISTS push_rules (
 	user_id TEXT PRIMARY KEY,
@@ -21,14 +21,13 @@ CREATE TABLE IF NOT EXISTS push_rules (
 CREATE TABLE IF NOT EXISTS push_rules_version (last BIGINT NOT NULL);
 INSERT INTO push_rules_version SELECT 0 WHERE NOT EXISTS (SELECT 1 FROM push_rules_version)`
 
-// row is what is stored for a user.
 type row struct {
 	user    mxid.UserID
 	version int64
 	event   string
 }
 
-// selectRows returns the rows that a query finds, in a transaction or beside one.
+// selectRows returns the rows of a query, with or without a transaction.
 func selectRows(ctx context.Context, in interface {
 	QueryContext(context.Context, string, ...any) (*sql.Rows, error)
 }, query string, args ...any,
@@ -48,7 +47,6 @@ func selectRows(ctx context.Context, in interface {
 	return rows, unavailable(found.Err())
 }
 
-// unavailable is nil for no error.
 func unavailable(err error) error {
 	if err == nil {
 		return nil
@@ -56,8 +54,8 @@ func unavailable(err error) error {
 	return module.Unavailable(err)
 }
 
-// many reads the rows of users, 500 with each query, and makes a value of each.
-// Event is what to select as the event.
+// many reads the rows of users, 500 with each query, and converts each to a value. Event
+// is the SQL expression of the event.
 func many[V any](
 	ctx context.Context, db *sql.DB, users []mxid.UserID, event string, value func(row) (V, error),
 ) map[mxid.UserID]module.Result[V] {

@@ -15,21 +15,18 @@ import (
 
 var _ module.RuleStore = (*Store)(nil)
 
-// Store is a [module.RuleStore] in an SQL database that has the tables of
-// [Schema]. It is safe for concurrent use.
+// Store is a [module.RuleStore] on the tables of [Schema]. It is safe for concurrent use.
 type Store struct {
 	db    *sql.DB
 	every time.Duration
 }
 
-// New returns a store that polls the database for changes at the given interval while
-// it watches.
+// New returns a store that, while it watches, polls the database at the given interval.
 func New(db *sql.DB, every time.Duration) *Store {
 	return &Store{db, every}
 }
 
-// Update replaces the user's rules with what edit makes of them; see
-// [module.RuleStore].
+// Update implements [module.RuleStore].
 func (s *Store) Update(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (after module.Content, err error) {
@@ -62,7 +59,7 @@ func (s *Store) Update(
 	return after, err
 }
 
-// Delete removes all that is stored for a user; see [module.RuleStore].
+// Delete implements [module.RuleStore].
 func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	return s.change(ctx, user, func(tx *sql.Tx, _ int64) error {
 		_, err := tx.ExecContext(ctx, `DELETE FROM push_rules WHERE user_id = $1`, user)
@@ -70,9 +67,9 @@ func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
 	})
 }
 
-// change makes a change with the next version, in a transaction. The row of the
-// last version is locked until the transaction ends: changes come one after the
-// other, and are seen in the order of their versions.
+// change makes a change with the next version, in a transaction. It locks the row of the
+// last version until the transaction ends, so changes become visible in the order of
+// their versions.
 func (s *Store) change(ctx context.Context, user mxid.UserID, do func(tx *sql.Tx, version int64) error) error {
 	if err := user.Validate(); err != nil {
 		return err
@@ -93,13 +90,13 @@ func (s *Store) change(ctx context.Context, user mxid.UserID, do func(tx *sql.Tx
 	return unavailable(tx.Commit())
 }
 
-// Load returns what is stored for a user; see [module.RuleStore].
+// Load implements [module.RuleStore].
 func (s *Store) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
 	loaded := s.LoadMany(ctx, []mxid.UserID{user})[user]
 	return loaded.Value, loaded.Err
 }
 
-// LoadMany returns what is stored for many users; see [module.RuleStore].
+// LoadMany implements [module.RuleStore].
 func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Content] {
 	return many(ctx, s.db, users, "event", func(r row) (module.Content, error) {
 		e, err := read(r)
@@ -107,20 +104,17 @@ func (s *Store) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.User
 	})
 }
 
-// Versions returns the versions of many users' rules; see [module.RuleStore]. It
-// reads no rules.
+// Versions implements [module.RuleStore]. It reads no rules.
 func (s *Store) Versions(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
 	return many(ctx, s.db, users, "''", func(r row) (int64, error) { return r.version, nil })
 }
 
-// read reads the event of a row, whose version is that of the row.
 func read(r row) (stored.Event, error) {
 	e, err := stored.ReadEvent(r.event)
 	e.Revision.Version = r.version
 	return e, err
 }
 
-// content is what the module sees of an event.
 func content(e stored.Event) module.Content {
 	if !e.Found {
 		return module.Content{}
@@ -128,8 +122,7 @@ func content(e stored.Event) module.Content {
 	return module.Content{Rules: e.Rules, Extra: e.ContentExtra, Version: e.Version()}
 }
 
-// Watch asks for changes until ctx ends or the database cannot be reached; see
-// [module.RuleStore].
+// Watch implements [module.RuleStore]. It polls the database for changes.
 func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
 	var last int64
 	if err := s.db.QueryRowContext(ctx, `SELECT last FROM push_rules_version`).Scan(&last); err != nil {

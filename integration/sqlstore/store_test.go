@@ -13,8 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/storetest"
 )
 
-// A store keeps the contract of the module's own. Each host has a connection of
-// its own to one database.
+// Each host has its own connection to one database.
 func TestContract(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "rules.db")
@@ -28,8 +27,8 @@ func TestContract(t *testing.T) {
 	})
 }
 
-// open opens a database. Who finds it locked waits for as long as a request may
-// take at most; who writes says so at the beginning of the transaction.
+// open returns a connection that waits for locks. Its transactions lock at their
+// beginning, so that two of them cannot deadlock.
 func open(t *testing.T, file string) *sql.DB {
 	t.Helper()
 	db, err := sql.Open("sqlite", "file:"+file+"?_pragma=journal_mode(WAL)&_pragma=busy_timeout(30000)&_txlock=immediate")
@@ -40,7 +39,7 @@ func open(t *testing.T, file string) *sql.DB {
 	return db
 }
 
-// plant writes an event as somebody else would, who takes the next version for it.
+// plant writes an event like another program, with the next version.
 func plant(t *testing.T, db *sql.DB, user mxid.UserID, event string) {
 	t.Helper()
 	err := New(db, 0).change(t.Context(), user, func(tx *sql.Tx, version int64) error {

@@ -1,6 +1,6 @@
 // Package observe is the interface between the module and its logs, metrics and traces.
-// All reported names come from small fixed sets or from the host's routes. None comes from
-// a client or is about a user.
+// All reported names come from small fixed sets or from the host's routes, never from a
+// client.
 package observe
 
 import (
@@ -11,36 +11,36 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Observer receives reports of the module's work. Requests call its methods, so they
-// must not block or panic, and must be safe for concurrent use. An implementation
-// embeds another Observer, in the end [None], for the methods that it does not define.
+// Observer receives reports of the module's work. Requests call its methods, so they must
+// not block or panic, and must be safe for concurrent use. An implementation embeds
+// another Observer, in the end [None], for the methods that it does not define.
 type Observer interface {
-	// Begin is called at the start of an operation. There are few operations, each is
-	// always the same pointer and never changed, so it can be a map key. The operation
-	// uses the returned context, and calls the returned function once at its end. The
-	// given context is for [Outcome.CallerGone].
+	// Begin is called at the start of an operation. Each operation is always the same
+	// pointer and never changed, so it can be a map key. The operation uses the returned
+	// context, and calls the returned function once at its end. The given context is for
+	// [Outcome.CallerGone].
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// BeginPost is called at the start of a request to a push gateway; gateway is the
-	// scheme, host and port of its URL. The number of gateways is unlimited, since
-	// pushers name them. Traceparent is the span that handed the notification over,
-	// maybe earlier and on another host; see Traceparent. The returned function is
-	// called once at the end, with the outcome as package delivery names it, empty if
-	// nothing was sent, and the HTTP status, 0 without a response.
+	// BeginPost is called at the start of a request to a push gateway: the scheme, host
+	// and port of its URL. The number of gateways is unlimited, since pushers name them.
+	// Traceparent is the span that handed the notification over, maybe on another host.
+	// The returned function is called once at the end, with the outcome as package
+	// delivery names it, empty if nothing was sent, and the HTTP status, 0 without a
+	// response.
 	BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(outcome string, status int))
 
 	// Traceparent returns the span of ctx in the form of W3C Trace Context, so that
 	// another host can link to it. It is empty if the span is not sampled.
 	Traceparent(ctx context.Context) string
 
-	// Count is called for events. Label comes from a small fixed set; see [Event].
+	// Count is called for events. For label see [Event].
 	Count(event Event, label string, n int)
 
-	// Took is called with a duration and its success. For label see Count; see [Span].
+	// Took is called with a duration and its success. For label see [Event].
 	Took(what Span, label string, took time.Duration, ok bool)
 
-	// Report is called for a problem outside requests. Err is the cause, to be logged
-	// with [fault.Details]; it may be nil.
+	// Report is called for a problem outside requests. Err is the cause, which may be
+	// nil; log it with [fault.Details].
 	Report(problem Problem, err error)
 }
 
@@ -48,9 +48,9 @@ type Observer interface {
 type Operation struct {
 	Kind Kind
 
-	// Name of a request is its route as mounted by the host, with the names of the
-	// parameters, such as "/_matrix/client/v3/pushrules/global/:kind/:ruleId"; of a
-	// store it is [PushRules], [Pushers] or [Pushkeys].
+	// Name of a request is its route as mounted by the host, such as
+	// "/_matrix/client/v3/pushrules/global/:kind/:ruleId"; of a store it is [PushRules],
+	// [Pushers] or [Pushkeys].
 	Name string
 
 	// Verb of a request is its method, "OTHER" for methods without a route; of a store
@@ -59,17 +59,14 @@ type Operation struct {
 	Verb string
 }
 
-// Kind is a kind of operation.
 type Kind int
 
-// The kinds of operations.
 const (
 	Request Kind = iota // a request to the route groups
 	Store               // an operation of a store
 	Call                // the host's call of delivery
 )
 
-// The names of the stores.
 const (
 	PushRules = "push_rules"
 	Pushers   = "pushers"
@@ -77,16 +74,14 @@ const (
 	Delivery  = "delivery" // the delivery queue
 )
 
-// Outcome is the outcome of an operation.
 type Outcome struct {
 	Status int   // a request's HTTP status; 0 for a store
 	Err    error // of a request, the answered error; of a store, the returned error
 }
 
-// CallerGone reports whether the operation failed only because its caller went away:
-// its context was canceled, as by net/http when a client hangs up, and the error is
-// neither a refusal nor about stored data. Such an operation is neither a success nor
-// a failure of the server.
+// CallerGone reports whether the operation failed only because its caller went away: its
+// context was canceled, as by net/http when a client hangs up, and the error is neither a
+// refusal nor about stored data. Such an operation neither succeeded nor failed.
 func (o Outcome) CallerGone(ctx context.Context) bool {
 	if o.Err == nil || !errors.Is(ctx.Err(), context.Canceled) {
 		return false
@@ -98,17 +93,14 @@ func (o Outcome) CallerGone(ctx context.Context) bool {
 // Event is a counted event. Events of stores have the store as their label.
 type Event int
 
-// The events.
 const (
 	// LostRace is a write that another write preceded. It is repeated.
 	LostRace Event = iota
 
-	// UnknownOutcome is a write whose reply was lost. The stored value shows its
-	// outcome.
+	// UnknownOutcome is a write whose reply was lost. A read then shows its outcome.
 	UnknownOutcome
 
-	// StaleCache is a LostRace of a write based on a cached value that another host
-	// had changed.
+	// StaleCache is a LostRace based on a cached value that another host had changed.
 	StaleCache
 
 	// WholeRead is a read that transferred the value, since it was not cached or had
@@ -121,12 +113,12 @@ const (
 	RuleSetImported
 	RuleSetRepaired
 
-	// NotificationDropped is a notification that is not sent. Its label is the reason
-	// as package delivery names it.
+	// NotificationDropped is a notification that is not sent. Its label is the reason as
+	// package delivery names it.
 	NotificationDropped
 
-	// RulesKept and RulesRead count users for whom an event was decided: with rules
-	// from memory, or with rules that were read.
+	// RulesKept and RulesRead count users for whom an event was decided, with rules from
+	// memory or from the store.
 	RulesKept
 	RulesRead
 
@@ -142,7 +134,6 @@ func (e Event) String() string {
 		"notification_dropped", "rules_kept", "rules_read"}[e]
 }
 
-// Events are all events.
 func Events() []Event {
 	all := make([]Event, events)
 	for i := range all {
@@ -151,17 +142,15 @@ func Events() []Event {
 	return all
 }
 
-// Span is a measured duration.
 type Span int
 
-// The spans.
 const (
 	// DurabilityWait is the time of a change with its wait for replicas or disk; ok is
 	// false if they were not in time.
 	DurabilityWait Span = iota
 
-	// ChangeLag is the time from a change of push rules, on any host, until a listener
-	// is called. It is omitted if the store does not know the time of the change.
+	// ChangeLag is the time from a change of push rules, on any host, until a listener is
+	// called. It is omitted if the time of the change is unknown.
 	ChangeLag
 
 	// DeliveryAge is the time from the handover of a notification until a push gateway
@@ -172,21 +161,17 @@ const (
 // Problem is an event for operators that no request shows.
 type Problem int
 
-// The problems.
 const (
 	// FeedDisconnected is the start of an outage: the store cannot be watched.
 	FeedDisconnected Problem = iota
 
-	// ListenerPanicked is a panic of a change listener.
 	ListenerPanicked
 
-	// PushkeysPending is a failure to reconcile pushkeys. It will be repeated.
+	// PushkeysPending is a failure to reconcile pushkeys, which will be repeated.
 	PushkeysPending
 
-	// ImportIncomplete is an import that refused a part of a user's data.
 	ImportIncomplete
 
-	// ClientSetting is a harmful setting of the Redis client.
 	ClientSetting
 
 	// NoDurability is a reason why no change will be acknowledged.
@@ -196,7 +181,6 @@ const (
 	// unknown.
 	RedisEvicts
 
-	// ClockDiffers and ClockUnknown are about the clock of Redis.
 	ClockDiffers
 	ClockUnknown
 
@@ -204,12 +188,12 @@ const (
 	// minute for each kind.
 	DeliveryDelayed
 
-	// TooManyRejections is a push gateway that rejects so many pushkeys of an app that
-	// no more pushers are removed.
+	// TooManyRejections is a push gateway that rejects so many pushkeys of an app that no
+	// more pushers are removed.
 	TooManyRejections
 
-	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected. The
-	// error is its digest.
+	// PusherRemoved is a removed pusher whose pushkey its gateway has rejected. The error
+	// is its digest.
 	PusherRemoved
 )
 
@@ -236,7 +220,6 @@ func (p Problem) String() string {
 	return problems[p]
 }
 
-// Problems are all problems.
 func Problems() []Problem {
 	all := make([]Problem, len(problems))
 	for i := range all {

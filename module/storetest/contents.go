@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// putRoom is an edit that adds a room rule.
 func putRoom(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error {
 		return rules.Put(pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
@@ -85,7 +84,6 @@ func deletedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	wantNoRules(t, hosts[0], user)
 }
 
-// watchedRules lets two hosts watch while another host writes, deletes and writes again.
 func watchedRules(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	ctx, stop := context.WithCancel(t.Context())
 	var hosts [2]watcher

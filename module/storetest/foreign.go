@@ -74,8 +74,6 @@ func foreignMembers(t *testing.T, newStore func(*testing.T) module.RuleStore, pl
 	want("after another", members...)
 }
 
-// foreignVersions lets another writer write twice, then the store once, then the other
-// writer again.
 func foreignVersions(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
 	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
 	seen := map[int64]string{}
@@ -98,7 +96,7 @@ func foreignVersions(t *testing.T, newStore func(*testing.T) module.RuleStore, p
 }
 
 // wantOneVersion returns the version of a user's rules, which must be the same for each
-// host and each method.
+// host and method.
 func wantOneVersion(t *testing.T, hosts [2]module.RuleStore, user mxid.UserID) int64 {
 	t.Helper()
 	first, err := hosts[0].Load(t.Context(), user)

@@ -13,10 +13,9 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Memory holds the three stores of any number of hosts in memory, for tests of their users.
-// The stores fulfil the contracts of this package, and run each edit once. A test may
-// access the maps with the lock, or while no store is in use. Watchers are not notified of
-// its changes.
+// Memory holds the three stores of any number of hosts in memory. They fulfil the
+// contracts of this package, and run each edit once. A test may access the maps with the
+// lock, or while no store is in use; watchers are not notified of its changes.
 type Memory struct {
 	// Before, if set, is called before each operation except Watch. Its error fails the
 	// operation with [module.Unavailable].
@@ -51,7 +50,6 @@ func (m *Memory) Pushers() module.PusherStore { return memoryPushers{m} }
 // Pushkeys returns the index of pushkeys.
 func (m *Memory) Pushkeys() module.PushkeyIndex { return memoryPushkeys{m} }
 
-// userStep is step for an operation on a user's data.
 func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserID, do func() error) error {
 	if err := user.Validate(); err != nil {
 		return err
@@ -59,7 +57,6 @@ func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserI
 	return m.step(ctx, operation, do)
 }
 
-// step calls Before, and then runs an operation with the lock.
 func (m *Memory) step(ctx context.Context, operation string, do func() error) error {
 	if m.Before != nil {
 		if err := m.Before(operation); err != nil {
@@ -74,7 +71,6 @@ func (m *Memory) step(ctx context.Context, operation string, do func() error) er
 	return do()
 }
 
-// many runs an operation for each user.
 func many[V any](users []mxid.UserID, one func(mxid.UserID) (V, error)) map[mxid.UserID]module.Result[V] {
 	all := map[mxid.UserID]module.Result[V]{}
 	for _, user := range users {

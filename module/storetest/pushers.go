@@ -31,7 +31,6 @@ func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	}
 }
 
-// aPusher returns a pusher with a unique key.
 func aPusher(appID, pushkey string) pusher.Pusher {
 	return pusher.Pusher{
 		Key: pusher.Key{AppID: appID, Pushkey: pushkey}, Kind: pusher.HTTP,
@@ -126,7 +125,6 @@ func refusedPusherCalls(t *testing.T, newStore func(*testing.T) module.PusherSto
 	wantPushers(t, store, user)
 }
 
-// pusherWriters lets each writer set its own pusher and a common one.
 func pusherWriters(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
 	together(t, func(ctx context.Context, writer int) error {
@@ -172,7 +170,6 @@ func loadManyPushers(t *testing.T, newStore func(*testing.T) module.PusherStore)
 	}
 }
 
-// wantPusher compares the loaded pusher of one key.
 func wantPusher(t *testing.T, store module.PusherStore, user mxid.UserID, key pusher.Key, want ...pusher.Pusher) {
 	t.Helper()
 	loaded := store.LoadPusher(t.Context(), key, []mxid.UserID{user})[user]
@@ -230,8 +227,6 @@ func onePusher(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	wantPushers(t, hosts[0], user, b, c)
 }
 
-// pusherWritersOfBoth lets writers change pushers one by one, while others change all of
-// them at once.
 func pusherWritersOfBoth(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 	hosts, user := [2]module.PusherStore{newStore(t), newStore(t)}, newUser()
 	for n := range writers / 2 {

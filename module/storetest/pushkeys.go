@@ -29,7 +29,6 @@ func Pushkeys(t *testing.T, newIndex func(*testing.T) module.PushkeyIndex) {
 	}
 }
 
-// newDigest returns a pushkey without claims.
 func newDigest() pusher.Digest { return pusher.Key{AppID: "app", Pushkey: rand.Text()}.Digest() }
 
 func claimBy(user mxid.UserID) func(*pusher.Claims) error {

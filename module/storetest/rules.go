@@ -12,9 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Rules tests the contract of [module.RuleStore]. Each call of newStore returns the store
-// of another host on the same data. Plant writes to the same data; it is nil if only the
-// store can write.
+// Rules tests the contract of [module.RuleStore]. Plant is nil if only the store can
+// write to its data.
 func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant) {
 	for _, test := range []struct {
 		name string
@@ -50,7 +49,6 @@ func Rules(t *testing.T, newStore func(*testing.T) module.RuleStore, plant Plant
 	}
 }
 
-// ruleset reads a set from its JSON.
 func ruleset(t *testing.T, text string) pushrule.Ruleset {
 	t.Helper()
 	rules, err := pushrule.Read(text)
@@ -58,13 +56,11 @@ func ruleset(t *testing.T, text string) pushrule.Ruleset {
 	return rules
 }
 
-// updateRules returns only the error of an update.
 func updateRules(ctx context.Context, store module.RuleStore, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error) error {
 	_, err := store.Update(ctx, user, edit)
 	return err
 }
 
-// storeRules replaces the user's rules.
 func storeRules(t *testing.T, store module.RuleStore, user mxid.UserID, rules pushrule.Ruleset) {
 	t.Helper()
 	wantNoError(t, updateRules(t.Context(), store, user, func(stored *pushrule.Ruleset, _ bool) error {
@@ -170,8 +166,8 @@ func refusedRuleCalls(t *testing.T, newStore func(*testing.T) module.RuleStore) 
 	wantNoRules(t, store, user)
 }
 
-// ruleWriters runs many writers, of whom some refuse or cancel. The others must find their
-// change in the result of their update. Results with equal versions must be equal.
+// Some writers refuse or cancel. The others must find their change in the result of their
+// update. Results with equal versions must be equal.
 func ruleWriters(t *testing.T, newStore func(*testing.T) module.RuleStore) {
 	hosts, user := [2]module.RuleStore{newStore(t), newStore(t)}, newUser()
 	storeRules(t, hosts[0], user, pushrule.ServerDefault(user))

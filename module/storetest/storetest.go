@@ -25,19 +25,16 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// The load of the concurrency tests: the number of writers on one user, half of them on
-// each of two hosts, and their time limit.
 const (
 	writers  = 64
 	patience = 60 * time.Second
 )
 
-// newUser returns a user without stored data.
 func newUser() mxid.UserID {
 	return mxid.UserID("@" + strings.ToLower(rand.Text()) + ":example.org")
 }
 
-// oddUsers are user ids that a store must not mix up.
+// oddUsers are valid user ids that a store must not mix up.
 func oddUsers() []mxid.UserID {
 	unique := strings.ToLower(rand.Text())
 	users := []mxid.UserID{mxid.UserID("@" + strings.Repeat("x", mxid.MaxUserIDBytes-len(unique)-2) + ":" + unique)}
@@ -50,7 +47,7 @@ func oddUsers() []mxid.UserID {
 	return users
 }
 
-// together runs do for each writer at once and waits for all of them.
+// together runs do for all writers at the same time.
 func together(t *testing.T, do func(ctx context.Context, writer int) error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
@@ -117,10 +114,8 @@ func wantEqual(t *testing.T, got, want string) {
 	}
 }
 
-// errRefused is the error of an edit.
 var errRefused = errors.New("refused by the edit")
 
-// name returns the i-th of many names.
 func name(i int) string { return fmt.Sprintf("writer-%02d", i) }
 
 // badUsers are invalid user ids. Their keys could collide or be in another hash slot.

@@ -20,7 +20,7 @@ type Observer struct {
 	log *zap.Logger
 }
 
-// New returns an observer that writes to log and passes other reports on.
+// New returns an observer that writes to log.
 func New(log *zap.Logger, next observe.Observer) Observer { return Observer{next, log} }
 
 // Report implements [observe.Observer].

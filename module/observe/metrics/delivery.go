@@ -24,7 +24,7 @@ type DeliveryConfig struct {
 
 const maxNamedGateways = 100
 
-// Validate returns an error for an invalid field.
+// Validate checks the names.
 func (c DeliveryConfig) Validate() error {
 	if len(c.NamedGateways) > maxNamedGateways || slices.Contains(c.NamedGateways, otherGateways) {
 		return errors.New(`NamedGateways are more than 100, or one is "other"`)
@@ -32,10 +32,8 @@ func (c DeliveryConfig) Validate() error {
 	return nil
 }
 
-// otherGateways is the label of gateways that are not named.
 const otherGateways = "other"
 
-// The labels.
 const (
 	gatewayLabel = "gateway" // one of NamedGateways, or other
 	reasonLabel  = "reason"
@@ -45,7 +43,6 @@ const (
 // ages range from the age on an idle host to the maximum age.
 var ages = []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 600, 3600, 24 * 3600}
 
-// forDelivery holds the metrics of delivery.
 type forDelivery struct {
 	named map[string]bool
 

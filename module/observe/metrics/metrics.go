@@ -36,13 +36,12 @@ type Metrics struct {
 	known sync.Map // the series of each *observe.Operation
 }
 
-// series are the histograms of an operation by outcome, looked up by their labels once.
+// series are the histograms of an operation by outcome.
 type series [len(outcomes)]atomic.Pointer[prometheus.Observer]
 
 // outcomes are the label values: classes of status, classes of errors, and gone for both.
 var outcomes = [...]string{"1xx", "2xx", "3xx", "4xx", "5xx", "ok", "refused", "unreadable", "unavailable", "gone"}
 
-// Indexes in outcomes after the classes of status.
 const (
 	ok = iota + 5
 	refused
@@ -51,7 +50,6 @@ const (
 	gone
 )
 
-// The labels.
 const (
 	routeLabel     = "route"     // as mounted by the host
 	methodLabel    = "method"    // GET, PUT, POST, DELETE or OTHER
@@ -135,7 +133,6 @@ func ruleSetEvent(event observe.Event) string {
 	}
 }
 
-// Collectors returns the collectors of every host.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.operations, m.writes, m.wholeReads, m.ruleSets, m.durability, m.lag}
 }
@@ -152,7 +149,6 @@ func (m *Metrics) Begin(ctx context.Context, op *observe.Operation) (context.Con
 	}
 }
 
-// histogram returns the histogram of an operation and an outcome.
 func (m *Metrics) histogram(op *observe.Operation, outcome int) prometheus.Observer {
 	known, found := m.known.Load(op)
 	if !found {
@@ -206,8 +202,7 @@ func (m *Metrics) Took(what observe.Span, label string, took time.Duration, reac
 	}
 }
 
-// class returns the index of an outcome in outcomes. A refusal by an edit is no failure of
-// the store. Ctx is the operation's initial context.
+// class returns an index in outcomes. A refusal by an edit is no failure of the store.
 func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	if o.CallerGone(ctx) {
 		return gone
@@ -226,7 +221,7 @@ func class(ctx context.Context, op *observe.Operation, o observe.Outcome) int {
 	return refused
 }
 
-// Feed returns the collectors of a [module.Feed], whose current counts stats returns.
+// Feed returns the collectors of a [module.Feed].
 func Feed(stats func() module.FeedStats) []prometheus.Collector {
 	counter := func(name, help string, value func(module.FeedStats) int64) prometheus.Collector {
 		return prometheus.NewCounterFunc(prometheus.CounterOpts{Name: "pushfx_" + name, Help: help},
@@ -261,16 +256,15 @@ func Feed(stats func() module.FeedStats) []prometheus.Collector {
 	}
 }
 
-// NewEvicting returns a collector of the number of Redis masters that may evict keys, which
-// masters returns.
+// NewEvicting returns a collector of the number of Redis masters that may evict keys.
 func NewEvicting(masters func() int) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pushfx_evicting_masters", Help: "Redis masters that evict keys when their memory is full, which loses users' push rules.",
 	}, func() float64 { return float64(masters()) })
 }
 
-// NewClockOffset returns a collector of by how much the clock of Redis is ahead of
-// the host's, which offset tells at any time.
+// NewClockOffset returns a collector of how far the clock of Redis is ahead of the
+// host's.
 func NewClockOffset(offset func() time.Duration) prometheus.Collector {
 	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
 		Name: "pushfx_clock_offset_seconds", Help: "By how much the clock of Redis is ahead of this host's.",

@@ -9,8 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// Set is all metrics of one host, which are registered together. It is not safe for
-// concurrent use.
+// Set is all metrics of one host, registered together. It is not safe for concurrent use.
 type Set struct {
 	registerer prometheus.Registerer // nil for a host without metrics
 	counts     *Metrics
@@ -18,14 +17,13 @@ type Set struct {
 	registered int // how many of them are
 }
 
-// NewSet returns a set with [Metrics]. A host that has no registerer, nil, has no
-// metrics, and nothing is counted.
+// NewSet returns a set with [Metrics]. With a nil registerer nothing is counted.
 func NewSet(r prometheus.Registerer, cfg DeliveryConfig) *Set {
 	counts := New(cfg)
 	return &Set{registerer: r, counts: counts, collectors: counts.Collectors()}
 }
 
-// Observer returns what counts.
+// Observer returns the observer that counts.
 func (s *Set) Observer() observe.Observer {
 	if s.registerer == nil {
 		return observe.None
@@ -33,7 +31,7 @@ func (s *Set) Observer() observe.Observer {
 	return s.counts
 }
 
-// Add adds collectors that were not registered yet.
+// Add adds collectors before they are registered.
 func (s *Set) Add(collectors ...prometheus.Collector) {
 	s.collectors = append(s.collectors, collectors...)
 }
@@ -43,7 +41,7 @@ func (s *Set) AddDelivery(stats func() delivery.Stats) {
 	s.Add(s.counts.Delivery(stats)...)
 }
 
-// Register registers all of the metrics, or none of them and returns why.
+// Register registers all metrics, or none after an error.
 func (s *Set) Register() error {
 	if s.registerer == nil {
 		return nil
@@ -58,7 +56,7 @@ func (s *Set) Register() error {
 	return nil
 }
 
-// Unregister undoes what [Set.Register] did.
+// Unregister reverts [Set.Register].
 func (s *Set) Unregister() {
 	for _, collector := range s.collectors[:s.registered] {
 		s.registerer.Unregister(collector)

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/observe/metrics"
 )
 
-// registered returns how many families of metrics a registry has.
 func registered(t *testing.T, r *prometheus.Registry) int {
 	t.Helper()
 	families, err := r.Gather()

@@ -13,7 +13,6 @@ import (
 	"github.com/pushfx/pushfx/module/delivery"
 )
 
-// traceparentField is where W3C Trace Context has the name of a span.
 const traceparentField = "traceparent"
 
 // Traceparent implements [observe.Observer].
@@ -27,8 +26,8 @@ func (t *Tracing) Traceparent(ctx context.Context) string {
 	return carrier[traceparentField]
 }
 
-// BeginPost implements [observe.Observer]. The span of the handover is also the parent, as
-// in the semantic conventions for a single message, so both have the same sampling.
+// BeginPost implements [observe.Observer]. The span of the handover is also the parent,
+// as in the semantic conventions for a single message, so both have the same sampling.
 func (t *Tracing) BeginPost(ctx context.Context, gateway, traceparent string) (context.Context, func(string, int)) {
 	ctx, endNext := t.Observer.BeginPost(ctx, gateway, traceparent)
 	remote := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{traceparentField: traceparent})

@@ -16,12 +16,11 @@ import (
 
 var _ observe.Observer = (*Tracing)(nil)
 
-// Tracing is an [observe.Observer] that creates spans: for each request and each call of
-// delivery, below these for each operation of a store, and for each request to a push
-// gateway if the handover was sampled. It continues the trace of the context. Attributes
-// follow the semantic conventions for HTTP servers and databases, and contain no user,
-// rule, pushkey or key. Other reports go to the embedded observer. It is safe for
-// concurrent use.
+// Tracing is an [observe.Observer] that creates spans for requests and calls of delivery,
+// below these for operations of the stores, and for requests to a push gateway if the
+// handover was sampled. It continues the trace of the context. Attributes follow the
+// semantic conventions for HTTP servers and databases, and contain no user, rule, pushkey
+// or key. Other reports go to the embedded observer. It is safe for concurrent use.
 type Tracing struct {
 	observe.Observer
 	tracer trace.Tracer
