@@ -17,7 +17,7 @@ type requesterKey struct{}
 // WithRequester returns a context with the requester. The host's auth middleware puts it
 // into the request:
 //
-//	c.SetRequest(c.Request().WithContext(handlers.WithRequester(ctx, who)))
+//	c.SetRequest(c.Request().WithContext(handlers.WithRequester(ctx, requester)))
 //
 // A request without a requester gets 401 M_MISSING_TOKEN.
 func WithRequester(ctx context.Context, who Requester) context.Context {

@@ -13,8 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// isLoggedIn asks the host whether a user's device is logged in. Without accounts it
-// is.
+// isLoggedIn asks the host. Without accounts every device is logged in.
 func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device string) (bool, error) {
 	if accounts == nil {
 		return true, nil
@@ -28,7 +27,7 @@ func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device
 
 func accountsFailed(cause error) error { return Unavailable(fmt.Errorf("accounts: %w", cause)) }
 
-// sessionOf returns the session that a pusher depends on: pushers of kind email depend
+// sessionOf returns the session that a pusher depends on: a pusher of kind email depends
 // on the user only.
 func sessionOf(user mxid.UserID, p pusher.Pusher) Session {
 	if p.Kind == pusher.Email {
@@ -37,7 +36,6 @@ func sessionOf(user mxid.UserID, p pusher.Pusher) Session {
 	return Session{user, p.Device}
 }
 
-// sessionsOf returns the sessions of the loaded pushers.
 func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 	sessions := map[Session]bool{}
 	for user, loaded := range all {
@@ -48,13 +46,11 @@ func sessionsOf(all map[mxid.UserID]Result[pusher.List]) map[Session]bool {
 	return sessions
 }
 
-// sessionStates holds for each session whether it is logged in.
 type sessionStates map[Session]Result[bool]
 
 // maxAsked is the number of concurrent calls of accounts that are not [BulkAccounts].
 const maxAsked = 16
 
-// areLoggedIn asks the host about each session once.
 func areLoggedIn(ctx context.Context, accounts Accounts, sessions map[Session]bool) sessionStates {
 	if len(sessions) == 0 {
 		return nil
@@ -84,11 +80,10 @@ func askEach(ctx context.Context, accounts Accounts, sessions []Session) session
 	return all
 }
 
-// errNoAnswer is the error of a session without a result from the host.
 var errNoAnswer = errors.New("no result for a session")
 
-// live returns the user's pushers with a session that is logged in. It fails if the
-// host could not answer for one of them.
+// live returns the user's pushers with a session that is logged in. It fails if the host
+// could not answer for a session.
 func (s sessionStates) live(user mxid.UserID, list pusher.List) (pusher.List, error) {
 	var failed error
 	list.Remove(func(p pusher.Pusher) bool {

@@ -14,7 +14,6 @@ import (
 )
 
 // ledger is accounts with known ended sessions, and with users for which calls fail.
-// It counts the calls.
 type ledger struct {
 	gone   []module.Session
 	broken []mxid.UserID
@@ -39,7 +38,7 @@ func (l *ledger) answer(session module.Session) (bool, error) {
 	return !slices.Contains(l.gone, session), nil
 }
 
-// bulkLedger is a ledger with bulk calls. It returns no result for unknown users.
+// bulkLedger returns no result for unknown users.
 type bulkLedger struct {
 	*ledger
 	unknown mxid.UserID
@@ -116,8 +115,7 @@ func TestWithoutPushersAccountsAreNotAsked(t *testing.T) {
 	}
 }
 
-// The next login repairs a logout whose removal failed, and the device gets no
-// notifications in between.
+// The device gets no notifications between the failed logout and the next login.
 func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 	t.Parallel()
 	m, l := newMemory(), &ledger{}
@@ -149,8 +147,7 @@ func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 	}
 }
 
-// A device logs in again and sets its pusher during the removal of pushers of ended
-// devices: its pusher stays.
+// A device logs in again and sets its pusher while pushers of ended devices are removed.
 func TestRetainingKeepsPushersThatAreSetMeantime(t *testing.T) {
 	t.Parallel()
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {

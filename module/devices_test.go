@@ -16,12 +16,10 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// hostOf returns the host's service on stores without push rules.
 func hostOf(c caller, options module.Options) module.HostService {
 	return hostOn(module.Stores{Pushers: c, Pushkeys: c.index()}, nil, options)
 }
 
-// ownPusher returns a pusher with a unique pushkey for a kind and device.
 func ownPusher(pushkey string, kind pusher.Kind, device string) pusher.Pusher {
 	p := pusherOf("en")
 	p.Pushkey, p.Kind, p.Device = pushkey, kind, device
@@ -31,7 +29,6 @@ func ownPusher(pushkey string, kind pusher.Kind, device string) pusher.Pusher {
 	return p
 }
 
-// set sets pushers of a user.
 func (m *memory) set(t *testing.T, user mxid.UserID, pushers ...pusher.Pusher) {
 	t.Helper()
 	service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usual()).Pushers()
@@ -42,7 +39,6 @@ func (m *memory) set(t *testing.T, user mxid.UserID, pushers ...pusher.Pusher) {
 	}
 }
 
-// held returns the pushkeys of a user, in order of creation.
 func (m *memory) held(user mxid.UserID) (pushkeys []string) {
 	list := m.Lists[user]
 	for _, p := range list.All() {
@@ -120,8 +116,8 @@ func TestTheHostRemovesThePushersOfDevices(t *testing.T) {
 	}
 }
 
-// A desktop turns the phone's pusher off: it posts the pusher from GET with one
-// changed member. The pusher stays the phone's.
+// A desktop turns the phone's pusher off: it posts the pusher from GET with one changed
+// member.
 func TestSettingOnlyEnabledKeepsTheDevice(t *testing.T) {
 	t.Parallel()
 	with := func(p pusher.Pusher, name, value string) pusher.Pusher {
@@ -185,7 +181,6 @@ func TestSettingOnlyEnabledKeepsTheDevice(t *testing.T) {
 	}
 }
 
-// accounts knows one user and the user's tablet.
 type accounts struct {
 	c    caller
 	gone *string // the ended session, or empty
@@ -206,7 +201,6 @@ func (a accounts) LoggedIn(_ context.Context, _ mxid.UserID, device string) (boo
 	return *a.gone != theUser && (*a.gone == "" || device != "TABLET"), nil
 }
 
-// end ends the session of the tablet or the user.
 func (a accounts) end(what string) error {
 	if err := a.c.wait(turn{accountsTurn, true}); err != nil {
 		return err
@@ -229,7 +223,6 @@ func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	return feed
 }
 
-// forgetful returns the host's service on stores and rules.
 func forgetful(c caller, rules *ruleMemory, feed *module.Feed) module.HostService {
 	return hostOn(module.Stores{Rules: ruleCaller{rules, c}, Pushers: c, Pushkeys: c.index()}, feed, usual())
 }
@@ -284,7 +277,7 @@ func TestAPusherSetDuringALogoutIsRemoved(t *testing.T) {
 	}
 }
 
-// play runs it in one order, and counts the result.
+// play runs the requests in one order, and counts the result.
 func (f farewell) play(t *testing.T, choose func(int) int, answers map[error]int) {
 	t.Helper()
 	m, gone := newMemory(), ""
@@ -355,7 +348,6 @@ func TestAPusherRenewedDuringALogoutIsRemoved(t *testing.T) {
 	}
 }
 
-// countedAccounts count the calls.
 type countedAccounts struct {
 	accounts
 	asked *int
@@ -366,8 +358,8 @@ func (a countedAccounts) LoggedIn(ctx context.Context, user mxid.UserID, device 
 	return a.accounts.LoggedIn(ctx, user, device)
 }
 
-// lateRenewal is accounts without the tablet. During their first call, an earlier
-// request of the tablet renews its pusher.
+// lateRenewal is accounts without the tablet. During their first call, an earlier request
+// of the tablet renews its pusher.
 type lateRenewal struct {
 	renew func()
 	asked int
@@ -399,7 +391,6 @@ func TestTheHostIsAskedAgainAboutARenewedPusher(t *testing.T) {
 	}
 }
 
-// end ends the session.
 func (f farewell) end(t *testing.T, gone *string) request {
 	rules := rulesOf(module.Content{})
 	feed := idleFeed(t, rules)
@@ -418,8 +409,8 @@ func (f farewell) end(t *testing.T, gone *string) request {
 	}
 }
 
-// owners returns the final owners of the pushkey: other users only if alice has not
-// taken it.
+// owners returns the final owners of the pushkey: other users only if alice has not taken
+// it.
 func (f farewell) owners(answer error) []mxid.UserID {
 	before := scenario{before: f.before}.owners()[0]
 	switch {
@@ -452,7 +443,6 @@ func TestFailingAccountsAreUnavailable(t *testing.T) {
 	}
 }
 
-// ruleCaller is a request's access to a user's rules.
 type ruleCaller struct {
 	*ruleMemory
 	c caller
@@ -569,7 +559,6 @@ func TestRepeatingForgetUserFinishesIt(t *testing.T) {
 	})
 }
 
-// unreadable is a memory with unreadable pushers or claims.
 type unreadable struct{ *memory }
 
 var errUnreadable = pusher.Unreadable(errors.New("it is damaged"))

@@ -14,8 +14,8 @@ import (
 
 var errMailDown = errors.New("the host cannot look")
 
-// mailServices returns the services of a host that sends mail. It confirms the listed
-// addresses of each user, and fails for carol.
+// mailServices is a host that confirms the listed addresses of each user, and fails for
+// carol.
 func mailServices(t *testing.T, m *memory, addresses map[mxid.UserID][]string) *module.Service {
 	t.Helper()
 	policy := pusher.DefaultPolicy()

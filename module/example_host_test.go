@@ -19,7 +19,6 @@ func ExampleHostService() {
 	h.registered(context.Background(), "@alice:example.org")
 }
 
-// homeserver is the part of a host that calls the module.
 type homeserver struct {
 	push module.HostService
 	log  *zap.Logger
@@ -75,5 +74,4 @@ func (h *homeserver) notify(ctx context.Context, members []mxid.UserID) {
 	}
 }
 
-// deliver evaluates the rules, and sends notifications to the pushers.
 func deliver(pushrule.Ruleset, pusher.List) {}

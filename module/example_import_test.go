@@ -71,14 +71,13 @@ func (o *oldTables) Forget(ctx context.Context, user mxid.UserID) error {
 	return errors.Join(rulesErr, pushersErr)
 }
 
-// mover imports users.
 type mover struct {
 	push module.HostService
 	old  module.ImportSource
 	db   *sql.DB
 }
 
-// moveAll imports users who are not marked yet, so it can be repeated.
+// moveAll skips users that it has imported before, so it can be repeated.
 func (m *mover) moveAll(ctx context.Context, users []mxid.UserID) error {
 	for _, user := range users {
 		err := m.moveIn(ctx, user)

@@ -10,8 +10,7 @@ import (
 
 var _ HostService = (*hostService)(nil)
 
-// hostService implements [HostService]. It reads single users' rules through rules,
-// which the host may have wrapped.
+// hostService reads single users' rules through rules, which the host may have wrapped.
 type hostService struct {
 	rules   RuleService
 	edits   *ruleService

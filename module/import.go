@@ -23,26 +23,32 @@ type Import struct {
 	Pushers []pusher.Pusher
 }
 
+// ImportMode is store or dry run.
 type ImportMode string
 
+// The modes.
 const (
 	StoreImport  ImportMode = "store"
 	DryRunImport ImportMode = "dry run" // stores nothing and returns the result of an import
 )
 
+// ImportOutcome is the outcome for the rules or the pushers.
 type ImportOutcome string
 
+// The outcomes.
 const (
 	Imported        ImportOutcome = "imported"
 	AlreadyThere    ImportOutcome = "already there"     // stored data exists and stays
 	NothingToImport ImportOutcome = "nothing to import" // no pushers
 )
 
+// ImportResult is the result of an import.
 type ImportResult struct {
 	Rules   ImportedRules
 	Pushers ImportedPushers
 }
 
+// Refused returns the number of refused rules and pushers.
 func (r ImportResult) Refused() int { return len(r.Rules.Refused) + len(r.Pushers.Refused) }
 
 // ImportedRules is the result for the rules; see [pushrule.Imported].
@@ -53,6 +59,7 @@ type ImportedRules struct {
 	Dropped []pushrule.Name
 }
 
+// ImportedPushers is the result for the pushers.
 type ImportedPushers struct {
 	Outcome ImportOutcome
 	Stored  int // number of stored pushers
@@ -77,7 +84,7 @@ type importer struct {
 	observer observe.Observer
 }
 
-// run returns after an error what was stored.
+// run also returns a result after an error: the stored part.
 func (i *importer) run(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error) {
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil {

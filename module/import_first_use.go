@@ -12,9 +12,8 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// firstUse imports a user without rules, and reports whether the user has rules then;
-// the source may not have the user. It always asks the store, since pushers that a
-// user has removed must not come back.
+// firstUse imports a user without rules, and reports whether the user has rules then. It
+// always asks the store, since pushers that a user has removed must not come back.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
 	source := i.source
 	if source == nil {
@@ -48,7 +47,7 @@ type ImportRefused struct {
 	Result ImportResult
 }
 
-// Error gives the numbers of refused rules and pushers.
+// Error gives the number of refused rules and pushers.
 func (r *ImportRefused) Error() string {
 	return fmt.Sprintf("module: import of %s: %d rules or pushers refused", r.User, r.Result.Refused())
 }
@@ -63,10 +62,9 @@ func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Impor
 
 func sourceFailed(cause error) error { return Unavailable(fmt.Errorf("import source: %w", cause)) }
 
-// stillThere removes imported data if the host has forgotten the user during the
-// import. [HostService.ForgetUser] first calls the source's Forget and then removes
-// stored data: either it has removed this data, or the source no longer has the user.
-// The caller has asked Accounts already.
+// stillThere removes imported data if the host has forgotten the user during the import.
+// [HostService.ForgetUser] first calls the source's Forget and then removes stored data,
+// so it has either removed this data, or the source no longer has the user.
 func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source ImportSource, result ImportResult) (bool, error) {
 	if i.accounts != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
 		return true, nil
@@ -86,15 +84,13 @@ func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source Impo
 	return false, err
 }
 
-// seen remembers that a user has rules.
 func (i *importer) seen(user mxid.UserID) {
 	if i.source != nil {
 		i.present.add(user)
 	}
 }
 
-// importIfMissing is importMissing for one user; imported is true if new data may be
-// stored.
+// importIfMissing is importMissing for one user.
 func (i *importer) importIfMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
 	result := i.importMissing(ctx, []mxid.UserID{user})[user]
 	return result.Value, result.Err
@@ -130,11 +126,10 @@ func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// maxImports is the number of concurrent imports.
 const maxImports = 16
 
-// importMany is firstUse for many users. It has a result for each user of the source,
-// and an error for each user whom the source could not answer for.
+// importMany has a result for each user of the source, and for each user for whom the
+// source failed.
 func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
 	all := map[mxid.UserID]Result[bool]{}
 	if i.source == nil {
@@ -158,13 +153,12 @@ func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid
 	return all
 }
 
-// presentUsers are users known to have rules.
+// presentUsers have rules.
 type presentUsers struct {
 	mu    sync.Mutex
 	users bounded.Map[mxid.UserID, struct{}]
 }
 
-// maxPresent limits the number of remembered users.
 const maxPresent = 1 << 16
 
 func (p *presentUsers) add(user mxid.UserID) {
@@ -173,7 +167,6 @@ func (p *presentUsers) add(user mxid.UserID) {
 	p.users.Put(user, struct{}{}, 1)
 }
 
-// unknown returns the users that are not remembered.
 func (p *presentUsers) unknown(users []mxid.UserID) (unknown []mxid.UserID) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -35,7 +35,6 @@ func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers
 	return m.ImportedPushers, err
 }
 
-// pusherImport is an import of one user's pushers.
 type pusherImport struct {
 	*pusherService
 	ImportedPushers
@@ -49,7 +48,6 @@ func (m *pusherImport) refuse(p pusher.Pusher, err error) {
 	m.Refused = append(m.Refused, RefusedPusher{p.AppID, p.Digest(), err})
 }
 
-// accept selects the pushers that may be stored.
 func (m *pusherImport) accept(ctx context.Context, pushers []pusher.Pusher) error {
 	now := m.pushkeys.time().UnixMicro()
 	for _, given := range pushers {
@@ -129,7 +127,7 @@ func (m *pusherImport) rehearse(ctx context.Context) error {
 	return nil
 }
 
-// store stores the pushers; the writes have the order of [pusherService.claim].
+// store writes in the order of [pusherService.claim].
 func (m *pusherImport) store(ctx context.Context) error {
 	if err := m.claim(ctx); err != nil {
 		m.releaseAll(ctx)
@@ -160,7 +158,7 @@ func (m *pusherImport) store(ctx context.Context) error {
 	return m.check(ctx)
 }
 
-// claim claims the pushkeys, and refuses pushers whose pushkey other users have taken.
+// claim refuses pushers whose pushkey other users have taken.
 func (m *pusherImport) claim(ctx context.Context) error {
 	for _, p := range m.list.All() {
 		claims, err := m.addClaim(ctx, &p)
@@ -204,8 +202,8 @@ func (m *pusherImport) addClaim(ctx context.Context, p *pusher.Pusher) (pusher.C
 	return claims, err
 }
 
-// isTaken reports whether another user has taken the pusher's pushkey. All sharers, by
-// "append" or by import, keep it.
+// isTaken reports whether another user has taken the pusher's pushkey. Sharing it, by
+// "append" or by import, does not take it.
 func (m *pusherImport) isTaken(ctx context.Context, p pusher.Pusher, claims pusher.Claims) (bool, error) {
 	held, err := m.pushkeys.held(ctx, p.Key, claims)
 	for user, other := range held {
@@ -216,15 +214,14 @@ func (m *pusherImport) isTaken(ctx context.Context, p pusher.Pusher, claims push
 	return false, err
 }
 
-// releaseAll removes the claims without a stored pusher.
 func (m *pusherImport) releaseAll(ctx context.Context) {
 	for _, p := range m.claimed {
 		m.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: m.user, Claim: p.Claim.Number})
 	}
 }
 
-// check removes stored pushers that must not stay: their device is gone by now, or
-// another user has taken their pushkey.
+// check removes stored pushers whose device is gone by now, or whose pushkey another user
+// has taken.
 func (m *pusherImport) check(ctx context.Context) error {
 	for _, p := range m.claimed {
 		err := m.checkLoggedIn(ctx, m.user, p)

@@ -19,11 +19,10 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// holding is a user with a pusher of the pushkey, and whether the user took it from
+// holding maps the users with a pusher of the pushkey to whether they took it from
 // others.
 type holding map[mxid.UserID]bool
 
-// on returns the holders after an act.
 func (a act) on(before holding) holding {
 	h := maps.Clone(before)
 	switch a.verb {
@@ -112,8 +111,7 @@ var importScenarios = []scenario{
 	{[]act{{carol, imports}, {bob, imports}}, []act{{alice, appends}, {bob, takes}}},
 }
 
-// If an imported user and others set the same pushkey, the user who takes it has it,
-// in every order of the steps and after any death.
+// The users act in every order of the steps, and one may die at any step.
 func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
 	t.Parallel()
 	for _, s := range importScenarios {
@@ -135,7 +133,6 @@ func TestAnImportedPusherLosesItsPushkeyToAnyLaterClaim(t *testing.T) {
 	}
 }
 
-// contentOf returns a content of the former server with one custom rule.
 const contentOf = `{"global":{"room":[{"rule_id":"!old:example.org","default":true,"enabled":true,"actions":[]}]}}`
 
 // former is the former server: a source whose operations wait for their turn.
@@ -169,7 +166,6 @@ func (f *former) Forget(context.Context, mxid.UserID) error {
 	return nil
 }
 
-// tenancy is a host with stores and a former server.
 type tenancy struct {
 	m        *memory
 	rules    *ruleMemory
@@ -184,7 +180,6 @@ func newTenancy(t *testing.T, from module.Import) *tenancy {
 	return &tenancy{m: m, rules: rules, feed: idleFeed(t, rules), former: &former{c: m.caller(), from: from, gone: new(bool)}}
 }
 
-// service returns the service of a caller.
 func (h *tenancy) service(c caller, accounts module.Accounts) *module.Service {
 	source := *h.former
 	source.c = c
@@ -198,7 +193,6 @@ func (h *tenancy) serviceWith(c caller, accounts module.Accounts, source module.
 	})
 }
 
-// refusals records refusals at a first use.
 type refusals struct {
 	observe.Observer
 	h *tenancy
@@ -210,7 +204,6 @@ func (r refusals) Report(_ observe.Problem, err error) {
 	}
 }
 
-// alone returns the service of a single caller, with the former server.
 func (h *tenancy) alone() *module.Service { return h.serviceWith(h.m.caller(), nil, h.former) }
 
 func (h *tenancy) host() module.HostService {
@@ -218,7 +211,6 @@ func (h *tenancy) host() module.HostService {
 	return s.Host(s.Rules())
 }
 
-// has reports whether a custom rule is stored.
 func (h *tenancy) has(id string) bool {
 	content := h.rules.content()
 	_, found := content.Rules.Rule(pushrule.Room, id)
@@ -227,7 +219,6 @@ func (h *tenancy) has(id string) bool {
 
 var alicesImport = module.Import{Rules: contentOf, Pushers: []pusher.Pusher{ownPusher("second", pusher.HTTP, "TABLET"), ownPusher("first", pusher.HTTP, "PHONE")}}
 
-// Every method imports a user at the first use, with pushers.
 func TestAUserIsImportedAtTheFirstUseOfAnyMethod(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
@@ -364,7 +355,6 @@ func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 	}
 }
 
-// blind is a store that reports no versions.
 type blind struct{ ruleCaller }
 
 func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[int64] {
@@ -375,7 +365,6 @@ func (b blind) Versions(_ context.Context, users []mxid.UserID) map[mxid.UserID]
 	return all
 }
 
-// A user with rules is not imported, whatever a bulk read returns.
 func TestAUserWithRulesIsNotImportedByABulkRead(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, alicesImport)
@@ -405,8 +394,8 @@ func TestAUserUnknownToTheSourceGetsTheDefaults(t *testing.T) {
 	}
 }
 
-// A user who is forgotten during an import does not come back from the old row, in
-// every order of the steps, with and without accounts.
+// The user is forgotten during an import, in every order of the steps, with and without
+// accounts.
 func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 	t.Parallel()
 	for name, use := range map[string]func(context.Context, *module.Service) error{
@@ -458,7 +447,7 @@ func TestAForgottenUserDoesNotComeBackFromTheOldServer(t *testing.T) {
 }
 
 // Two hosts import a user at the same time, or one does while a client puts the first
-// rule. No rule is lost or doubled.
+// rule.
 func TestAnImportRacesWithOtherCalls(t *testing.T) {
 	t.Parallel()
 	put := func(ctx context.Context, s *module.Service) error {
@@ -521,7 +510,6 @@ func TestAnImportRacesWithOtherCalls(t *testing.T) {
 	}
 }
 
-// Imported and refused pushers.
 func TestImportRefusesPushersByName(t *testing.T) {
 	t.Parallel()
 	bad := ownPusher("bad", pusher.HTTP, "PHONE")
@@ -575,7 +563,6 @@ func TestImportRefusesPushersByName(t *testing.T) {
 	}
 }
 
-// Each part is stored if none is stored yet.
 func TestImportStoresOnlyMissingParts(t *testing.T) {
 	t.Parallel()
 	for name, test := range map[string]struct {
@@ -654,7 +641,6 @@ func TestImportStoresNothingForAnEndedUser(t *testing.T) {
 	}
 }
 
-// Refusals at a first use are reported.
 func TestRefusalsAtAFirstUseAreReported(t *testing.T) {
 	t.Parallel()
 	h := newTenancy(t, module.Import{Rules: `{"global":{"room":[{"rule_id":"a/b","actions":[]},{"rule_id":"!old:example.org","actions":[]}]}}`})

@@ -26,6 +26,7 @@ type FeedStats struct {
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
 
+// Stats returns the current counts.
 func (f *Feed) Stats() FeedStats {
 	s := FeedStats{
 		Received:  f.counters.received.Load(),

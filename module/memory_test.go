@@ -12,7 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/storetest"
 )
 
-// memory holds the pusher stores of all hosts.
 type memory struct {
 	*storetest.Memory
 	module.PusherStore
@@ -25,7 +24,6 @@ func newMemory() *memory {
 
 func (m *memory) index() module.PushkeyIndex { return m.Pushkeys() }
 
-// owners returns the users with a pusher of a key, in order.
 func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 	m.Lock()
 	defer m.Unlock()
@@ -40,8 +38,7 @@ func (m *memory) owners(key pusher.Key) (users []mxid.UserID) {
 
 var errDied = errors.New("the process has ended")
 
-// ruleMemory holds the rules of users with equal initial content. Tests look at those
-// of alice.
+// ruleMemory starts with equal rules for all users. Tests look at alice's.
 type ruleMemory struct {
 	*storetest.Memory
 	module.RuleStore
@@ -49,7 +46,6 @@ type ruleMemory struct {
 	first     int64             // the changes before the test's
 }
 
-// rulesOf returns a store with the content.
 func rulesOf(content module.Content) *ruleMemory {
 	m := storetest.NewMemory()
 	r := &ruleMemory{Memory: m, RuleStore: m.Rules()}
@@ -74,7 +70,6 @@ func racing(content module.Content) *ruleMemory {
 	return r
 }
 
-// commits counts the changes of the stores.
 func (r *ruleMemory) commits() int {
 	r.Lock()
 	defer r.Unlock()

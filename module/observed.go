@@ -25,7 +25,6 @@ func observeRules(store RuleStore, o observe.Observer) RuleStore {
 	return observedRules{store, newStoreObserver(observe.PushRules, o)}
 }
 
-// storeObserver reports the operations of one store.
 type storeObserver struct {
 	observe.Observer
 	load, loadMany, versions, update, remove *observe.Operation
@@ -144,8 +143,7 @@ func (s observedPushkeys) Update(ctx context.Context, key pusher.Digest, edit fu
 	return claims, err
 }
 
-// outcomeOf returns the outcome of a bulk operation: the error of one of its results,
-// if any failed.
+// outcomeOf returns the error of one of the results, if any failed.
 func outcomeOf[T any](all map[mxid.UserID]Result[T]) observe.Outcome {
 	for _, result := range all {
 		if result.Err != nil {

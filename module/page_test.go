@@ -19,7 +19,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// pageHost uses the examples.
 type pageHost struct {
 	homeserver
 	syncEndpoint
@@ -53,7 +52,7 @@ func (h *pageHost) must(err error) {
 	}
 }
 
-// sync runs a sync that waits at most a second.
+// sync waits at most a second.
 func (h *pageHost) sync(since int64) (event string, next int64) {
 	h.t.Helper()
 	text, next := h.pushRules(h.t.Context(), alice, since, time.Second)
@@ -140,7 +139,6 @@ func TestImportExample(t *testing.T) {
 	}
 }
 
-// health is the result of a probe.
 type health struct{ err error }
 
 func (h health) Healthy(context.Context) error { return h.err }

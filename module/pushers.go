@@ -14,7 +14,6 @@ import (
 
 var _ PusherService = (*pusherService)(nil)
 
-// pusherService implements [PusherService].
 type pusherService struct {
 	store      PusherStore
 	pushkeys   pushkeys
@@ -70,8 +69,8 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 	return s.claim(ctx, user, p, others, s.replace)
 }
 
-// confirmAddress refuses a pusher of kind email unless the host confirms that the
-// address is the user's.
+// confirmAddress asks the host whether the address of a pusher of kind email is the
+// user's.
 func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	confirmed, err := s.policy.Email(ctx, user, p.Pushkey)
 	switch {
@@ -83,8 +82,7 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	return nil
 }
 
-// loadClaims returns the claims to a pushkey. A user without a claim is imported
-// first.
+// loadClaims first imports a user without a claim.
 func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pusher.Digest) (pusher.Claims, error) {
 	claims, err := s.pushkeys.Pushkeys.Load(ctx, key)
 	if own, _ := claims.Last(user); err != nil || own != 0 {
@@ -110,14 +108,12 @@ func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pus
 	return s.policy.CheckGrowth(before, list.Size())
 }
 
-// errNoClaim stops the renewal of a pusher that needs a new claim.
 var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 
-// renew replaces a pusher and keeps its claim. This is enough if no other user claims
-// the key or, with [pusher.KeepOthers], if no other user has claimed it since. With
-// [pusher.RemoveOthers] the claim must record the removal, which also applies to
-// pushers that are imported later. SameSession reports whether the pusher still
-// depends on the same session.
+// renew replaces a pusher and keeps its claim. This is enough if no other user claims the
+// key or, with [pusher.KeepOthers], if no other user has claimed it since. With
+// [pusher.RemoveOthers] the claim must record the removal, which also applies to pushers
+// that are imported later.
 func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
 ) (sameSession bool, err error) {
@@ -136,8 +132,8 @@ func (s *pusherService) renew(
 	return sameSession, err
 }
 
-// renewed returns the pusher p, set at the given time, as the successor of the stored
-// pusher, if any. A set that only switches a pusher on or off keeps its device.
+// renewed returns p, set at the given time, as the successor of the stored pusher held,
+// if any. A set that only switches a pusher on or off keeps its device.
 func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	p.SetAt = max(at, held.SetAt+1)
 	if p.DiffersOnlyInEnabled(held) {
@@ -149,12 +145,12 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 // setter makes an edit that sets the pusher of a key, within the limits.
 type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
 
-// errNeedsList stops a change of one pusher that does not exist: adding it requires
-// the user's whole list.
+// errNeedsList stops a change of one pusher that does not exist: the limits of a new
+// pusher need the user's whole list.
 var errNeedsList = errors.New("the change needs all pushers of the user")
 
-// replace sets a pusher that the user probably has. It reads only the size of the
-// user's other pushers, for the limits.
+// replace sets a pusher that probably exists. It reads only the size of the user's other
+// pushers, for the limits.
 func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
 	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
 		before := *list
@@ -172,8 +168,8 @@ func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pushe
 	return err
 }
 
-// add sets a pusher that the user probably does not have. It reads the user's other
-// pushers, for the limits.
+// add sets a pusher that probably does not exist. It reads the user's other pushers, for
+// the limits.
 func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List) error) error {
 	return s.store.Update(ctx, user, func(list *pusher.List) error {
 		before := *list
@@ -184,14 +180,14 @@ func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key,
 	})
 }
 
-// claim sets a pusher with a new claim. If the process dies at any point,
-// reconciliation can still find every pusher that must go, because of the order of the
-// writes: the claim is in the index before the pusher is stored; a key taken from
-// others is marked pending before that; and claims are loaded after storing, so that
-// the later of two concurrent sets sees both.
+// claim sets a pusher with a new claim. If the process dies at any point, reconciliation
+// can still find every pusher that must go, because of the order of the writes: the claim
+// is in the index before the pusher is stored; a key taken from others is marked pending
+// before that; and claims are loaded after storing, so that the later of two concurrent
+// sets sees both.
 //
-// With [pusher.KeepOthers] no pusher is removed. Reconciliation is only needed if
-// another user has claimed the key since, and may not have seen this pusher.
+// With [pusher.KeepOthers] no pusher is removed. Reconciliation is only needed if another
+// user has claimed the key since, and may not have seen this pusher.
 func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, set setter) error {
 	number, shared, err := s.pushkeys.claim(ctx, user, p.Digest(), others, s.policy)
 	if err != nil {
@@ -221,9 +217,8 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 	return nil
 }
 
-// put stores a pusher. Its claim is joined with the claim of the pusher that it
-// replaces, because a concurrent request of the user may have claimed since. The
-// unused claim is released.
+// put stores a pusher. It joins the claim with the claim of the replaced pusher, because
+// a concurrent request of the user may have claimed since, and releases the unused claim.
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
 	at := s.pushkeys.time().UnixMicro()
@@ -244,12 +239,12 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 }
 
 // checkLoggedIn removes a pusher that was just set if its device was logged out during
-// the request. A logout removes pushers after it has ended the session, so either it
-// removes this pusher, or the session is found ended here.
+// the request. A logout ends the session before it removes pushers, so either it removes
+// this pusher, or the session is found ended here.
 //
-// A pusher that replaces one of the same session needs no check: the old one existed,
-// so either its removal is still to come, or the request that set it for an ended
-// session removes it.
+// A pusher that replaces one of the same session needs no check: the old one existed, so
+// either its removal is still to come, or the request that set it for an ended session
+// removes it.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)
@@ -284,9 +279,9 @@ func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher
 	return remove()
 }
 
-// remove removes matching pushers and then their claims, so that the index may name
-// too many users but never too few. A user without pushers is imported first, so that
-// matching pushers are not imported later.
+// remove removes matching pushers and then their claims, so that the index may name too
+// many users but never too few. It first imports a user without pushers, so that matching
+// pushers are not imported later.
 func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
 	hasAny, err := s.removeStored(ctx, user, match)
 	if err != nil || hasAny {
@@ -303,8 +298,6 @@ func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func
 	return err
 }
 
-// removeStored removes matching stored pushers. HasAny reports whether the user had
-// any pusher.
 func (s *pusherService) removeStored(
 	ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool,
 ) (hasAny bool, err error) {
@@ -317,8 +310,8 @@ func (s *pusherService) removeStored(
 	return hasAny, s.releaseOf(ctx, user, removed, err)
 }
 
-// removeOne removes the pusher of a key if it matches. Kept reports whether there is
-// one that does not match.
+// removeOne removes the pusher of a key if it matches. Kept reports a pusher that does
+// not.
 func (s *pusherService) removeOne(
 	ctx context.Context, user mxid.UserID, key pusher.Key, match func(pusher.Pusher) bool,
 ) (kept bool, err error) {
@@ -331,8 +324,8 @@ func (s *pusherService) removeOne(
 	return kept, s.releaseOf(ctx, user, removed, err)
 }
 
-// releaseOf releases the claims of removed pushers. After an error the pushers may be
-// stored still, and keep their claims.
+// releaseOf releases the claims of removed pushers. After an error the pushers may still
+// be stored, and keep their claims.
 func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed []pusher.Pusher, err error) error {
 	if err != nil {
 		return err
@@ -343,14 +336,12 @@ func (s *pusherService) releaseOf(ctx context.Context, user mxid.UserID, removed
 	return nil
 }
 
-// removeDevices removes the pushers that the devices set.
 func (s *pusherService) removeDevices(ctx context.Context, user mxid.UserID, devices []string) error {
 	return s.remove(ctx, user, func(p pusher.Pusher) bool {
 		return p.Kind != pusher.Email && p.Device != "" && slices.Contains(devices, p.Device)
 	})
 }
 
-// keepOnlyDevice removes the pushers that other devices set.
 func (s *pusherService) keepOnlyDevice(ctx context.Context, user mxid.UserID, device string) error {
 	return s.remove(ctx, user, func(p pusher.Pusher) bool {
 		return p.Kind != pusher.Email && (p.Device == "" || p.Device != device)
@@ -393,7 +384,7 @@ func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live [
 	return setAnew, err
 }
 
-// withoutSession returns the pushers whose sessions are not logged in: all of them if
+// withoutSession returns the pushers whose sessions are not logged in, or all pushers if
 // the host has no accounts.
 func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, list pusher.List) (pusher.List, error) {
 	accounts := s.accounts
@@ -409,8 +400,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 	return list, err
 }
 
-// loadLive returns the pushers of many users whose sessions are logged in, with the
-// host's error for users it could not answer for.
+// loadLive returns the pushers of many users whose sessions are logged in.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.loadMany(ctx, users)
 	accounts := s.accounts
@@ -427,8 +417,7 @@ func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// loadMany returns the pushers of many users. Users without pushers and rules are
-// imported first.
+// loadMany first imports users without pushers and rules.
 func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.store.LoadMany(ctx, users)
 	var none, imported []mxid.UserID
@@ -451,8 +440,7 @@ func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[m
 	return all
 }
 
-// forget removes all stored data of a user. The claims are removed first, so that a
-// repetition finds the remaining ones.
+// forget removes the claims first, so that a repetition finds the remaining ones.
 func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 	for {
 		list, err := s.store.Load(ctx, user)

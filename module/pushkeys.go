@@ -51,9 +51,9 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 	_ = k.drop(ctx, key, claim)
 }
 
-// reconcile removes the pushers of a key that lost it by these claims. It clears the
-// key as pending up to the claim last, unless a claim may still get its pusher. The
-// claim of taker removes others even if its pusher is gone by now.
+// reconcile removes the pushers of a key that lost it by these claims. It clears the key
+// as pending up to the claim last, unless a claim may still get its pusher. The claim of
+// taker removes others even if its pusher is gone by now.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -81,7 +81,6 @@ func (k pushkeys) conclude(
 	return k.Pushkeys.ClearPending(ctx, PendingPushkey{key, max(last, claims.Newest())})
 }
 
-// reconcilePending reconciles a key that is known by its digest only.
 func (k pushkeys) reconcilePending(ctx context.Context, u PendingPushkey) error {
 	claims, err := k.Pushkeys.Load(ctx, u.Key)
 	if err != nil {
@@ -97,8 +96,8 @@ func (k pushkeys) reconcilePending(ctx context.Context, u PendingPushkey) error 
 	return k.reconcile(ctx, key, claims, u.Claim, pusher.Owner{})
 }
 
-// keyOf finds the key of a digest among the pushers of the claiming users, one user
-// after the other: the first usually has it.
+// keyOf finds the key of a digest. It loads the claiming users' pushers one by one, since
+// the first usually has the key.
 func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher.Claims) (key pusher.Key, found bool, err error) {
 	for _, user := range claims.Users() {
 		list, err := k.Pushers.Load(ctx, user)
@@ -134,8 +133,8 @@ func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims
 	return held, nil
 }
 
-// removeLosers removes the pushers with claims before one that removes others,
-// including the claim of taker, and returns their claims.
+// removeLosers removes the pushers with claims before one that removes others, including
+// the claim of taker, and returns their claims.
 func (k pushkeys) removeLosers(
 	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
 ) ([]pusher.Owner, error) {
@@ -168,7 +167,6 @@ func (k pushkeys) removeLosers(
 	return gone, nil
 }
 
-// withoutPushers returns the claims without a pusher.
 func withoutPushers(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher) (unused []pusher.Owner) {
 	for _, owner := range claims.Owners() {
 		if p, found := held[owner.User]; !found || p.Claim.Number != owner.Claim {

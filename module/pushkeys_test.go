@@ -25,16 +25,13 @@ const (
 	dave  mxid.UserID = "@dave:example.org"
 )
 
-// thePushkey is the pushkey of these tests.
 var thePushkey = pusher.Key{AppID: "app", Pushkey: "key"}
 
-// turn is an operation of a store: its subject, and whether it writes.
 type turn struct {
 	object string
 	writes bool
 }
 
-// commutes reports whether the order of two turns makes no difference.
 func (t turn) commutes(u turn) bool {
 	return !t.writes && !u.writes || t.object != u.object && !(t.writes && u.writes)
 }
@@ -47,7 +44,6 @@ type caller struct {
 	answered func() error
 }
 
-// take runs an operation when it is the caller's turn.
 func take[V any](c caller, t turn, do func() (V, error)) (V, error) {
 	var none V
 	if err := c.wait(t); err != nil {
@@ -101,7 +97,6 @@ func (c caller) Delete(ctx context.Context, user mxid.UserID) error {
 	return takeAlone(c, turn{string(user), true}, func() error { return c.memory.Delete(ctx, user) })
 }
 
-// callerIndex is a caller's access to the index.
 type callerIndex struct{ caller }
 
 func (c caller) index() callerIndex { return callerIndex{c} }
@@ -133,10 +128,8 @@ func (c callerIndex) Pending(ctx context.Context, before time.Time, limit int) (
 	})
 }
 
-// request is a request to a host.
 type request func(ctx context.Context, c caller) error
 
-// running is a request that waits for its turn.
 type running struct {
 	next       func() (turn, bool)
 	die        func()
@@ -162,14 +155,13 @@ func start(ctx context.Context, m *memory, r request) *running {
 	return run
 }
 
-// goOn takes the next turn of the request.
 func (r *running) goOn() {
 	t, more := r.next()
 	r.turn, r.ended = t, !more
 }
 
-// kill ends the request like the death of its process: nothing that it does later
-// reaches the stores.
+// kill ends the request like the death of its process: no later operation reaches the
+// stores.
 func (r *running) kill() {
 	if !r.ended {
 		r.died, r.ended = true, true
@@ -177,15 +169,14 @@ func (r *running) kill() {
 	}
 }
 
-// choice is a possible next step of a player.
 type choice struct {
 	player int
 	kill   bool
 }
 
-// play runs requests to their ends, turn by turn, in the order of choose, and kills up
-// to the given number of them. It calls check after every turn. Played is false for an
-// order that is equivalent to another one, because two turns commute.
+// play runs requests to their ends, turn by turn, in the order of choose, and kills up to
+// the given number of them. It calls check after every turn. Played is false for an order
+// that is equivalent to another one, because two turns commute.
 func play(
 	ctx context.Context, m *memory, choose func(int) int, kills int, check func(), requests ...request,
 ) (runs []*running, played bool) {
@@ -220,7 +211,7 @@ func play(
 	return runs, true
 }
 
-// choicesAfter returns the possible steps after a choice. A player is killed right
+// choicesAfter returns the possible steps after a choice. It kills a request only right
 // after one of its turns; later makes no difference.
 func choicesAfter(last choice, lastTurn turn, runs []*running, kills int) (all []choice) {
 	for i, run := range runs {
@@ -237,7 +228,7 @@ func choicesAfter(last choice, lastTurn turn, runs []*running, kills int) (all [
 	return all
 }
 
-// exhaust calls try until it has made every choice, and returns the number of calls.
+// exhaust calls try until it has made every choice.
 func exhaust(try func(choose func(int) int)) (tries int) {
 	var made, of []int
 	for {
@@ -260,13 +251,12 @@ func exhaust(try func(choose func(int) int)) (tries int) {
 	}
 }
 
-// act is a user's action on the pushkey.
 type act struct {
 	user mxid.UserID
 	verb string
 }
 
-// The verbs. Logging out the tablet removes the pusher that it has set.
+// Logging out the tablet removes the pusher that it has set.
 const (
 	takes      = "takes"   // sets it for themselves
 	appends    = "appends" // sets it beside others
@@ -289,8 +279,8 @@ func (a act) String() string {
 func (a act) takes() bool { return a.verb == takes || a.verb == takesByPhone }
 func (a act) sets() bool  { return a.takes() || a.verb == appends }
 
-// pusherOf returns a pusher of the key, set by a user's tablet. Its language
-// identifies it.
+// pusherOf returns a pusher of the key, set by a user's tablet. Its language identifies
+// it.
 func pusherOf(lang string) pusher.Pusher {
 	return pusher.Pusher{Key: thePushkey, Kind: pusher.HTTP, Lang: lang, Device: "TABLET",
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
@@ -298,7 +288,7 @@ func pusherOf(lang string) pusher.Pusher {
 
 func usual() module.Options { return module.Options{Policy: policyWithMail()} }
 
-// policyWithMail is the policy of a host that confirms every email address.
+// policyWithMail confirms every email address.
 func policyWithMail() pusher.Policy {
 	policy := pusher.DefaultPolicy()
 	policy.Email = func(context.Context, mxid.UserID, string) (bool, error) { return true, nil }
@@ -311,7 +301,6 @@ func clockOf(user mxid.UserID) func() time.Time {
 	return func() time.Time { return time.Now().Add(ahead[user]) }
 }
 
-// request returns the act, the i-th of a script, as a request.
 func (a act) request(i int) request {
 	return func(ctx context.Context, c caller) error {
 		stores := module.Stores{Pushers: c, Pushkeys: c.index(), Now: clockOf(a.user)}
@@ -350,7 +339,6 @@ func requests(script []act) (all []request) {
 	return all
 }
 
-// after returns the owners after the act, in order.
 func (a act) after(owners []mxid.UserID) []mxid.UserID {
 	var next []mxid.UserID
 	if a.verb == reconciles || a.verb == falters {
@@ -368,7 +356,6 @@ func (a act) after(owners []mxid.UserID) []mxid.UserID {
 	return next
 }
 
-// caller returns a caller that never waits.
 func (m *memory) caller() caller { return caller{memory: m, wait: func(turn) error { return nil }} }
 
 // beforeReconciling is the number of turns that set a pusher of a shared key: read the
@@ -397,8 +384,8 @@ func (m *memory) do(t *testing.T, script ...act) {
 	}
 }
 
-// reconcileAll lets another host reconcile pending pushkeys until all claims without a
-// pusher count as abandoned, and once more, to find any that are left.
+// reconcileAll reconciles pending pushkeys on another host until all claims without a
+// pusher count as abandoned, and then once more, to remove them.
 func (m *memory) reconcileAll(t *testing.T) {
 	t.Helper()
 	reconciler := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, module.Options{}).Host(nil)
@@ -413,7 +400,6 @@ func (m *memory) reconcileAll(t *testing.T) {
 	}
 }
 
-// claimants returns the users in the index, in order.
 func (m *memory) claimants() []mxid.UserID {
 	claims := m.Claims[thePushkey.Digest()]
 	return slices.Compact(slices.Sorted(slices.Values(claims.Users())))
@@ -426,7 +412,6 @@ func (m *memory) has(user mxid.UserID, i int) bool {
 	return found && p.Lang == fmt.Sprint(i)
 }
 
-// wantNamed fails unless the index contains all users with a pusher.
 func (m *memory) wantNamed(t *testing.T) {
 	t.Helper()
 	named := m.claimants()
@@ -437,9 +422,8 @@ func (m *memory) wantNamed(t *testing.T) {
 	}
 }
 
-// wantCleanIndex fails unless the index contains the owners and, at most, users who
-// died before their pusher was stored or after it was removed. The next claim and
-// reconciliation remove these.
+// wantCleanIndex accepts, besides the owners, users who died before their pusher was
+// stored or after it was removed. The next claim and reconciliation remove them.
 func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	t.Helper()
 	m.wantNamed(t)
@@ -456,8 +440,7 @@ func (m *memory) wantCleanIndex(t *testing.T, died []mxid.UserID) {
 	}
 }
 
-// scripts returns all scripts of the given number of acts by three users, without
-// those that only swap users.
+// scripts omits scripts that only swap users.
 func scripts(length int, verbs ...string) (all [][]act) {
 	if length == 0 {
 		return [][]act{nil}
@@ -477,16 +460,14 @@ func scripts(length int, verbs ...string) (all [][]act) {
 	return all
 }
 
-// expectation is the set of possible owners after acts, of which some died. A user who
-// stored a pusher and died before the removal of others threatens them while the
-// pusher exists.
+// expectation is the set of possible owners after acts. A user who stored a pusher and
+// died before the removal of others threatens them while the pusher exists.
 type expectation struct {
 	owners    []mxid.UserID
 	threats   map[mxid.UserID][]mxid.UserID // the threatening users of each owner
 	undecided []mxid.UserID                 // possible owners
 }
 
-// see records an act and its end.
 func (e *expectation) see(a act, stored, died bool) {
 	if !stored {
 		return
@@ -522,7 +503,6 @@ func (e *expectation) see(a act, stored, died bool) {
 	}
 }
 
-// allows reports whether the given users may own the pushkey now.
 func (e *expectation) allows(owners []mxid.UserID) bool {
 	for _, user := range []mxid.UserID{alice, bob, carol} {
 		want := slices.Contains(e.owners, user) && len(e.threats[user]) == 0
@@ -533,8 +513,8 @@ func (e *expectation) allows(owners []mxid.UserID) bool {
 	return true
 }
 
-// TestReconciliationLeavesOneOwnerAfterAnyDeath runs three requests one after the
-// other, and kills up to two of them at every step.
+// Each test runs three requests one after the other, and kills up to two of them at every
+// step.
 func TestReconciliationLeavesOneOwnerAfterAnyDeath(t *testing.T) {
 	t.Parallel()
 	for _, script := range scripts(3, takes, appends, deletes) {
@@ -606,8 +586,8 @@ func playScript(t *testing.T, script []act, choose func(int) int) {
 	}
 }
 
-// outcomes adds the possible owners after concurrent acts to all: those of any
-// sequential order. Acts that died may count or not.
+// outcomes adds the possible owners after concurrent acts to all. Acts that died may
+// count or not.
 func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*running) {
 	var order func(owners []mxid.UserID, left []int)
 	order = func(owners []mxid.UserID, left []int) {
@@ -634,8 +614,8 @@ type scenario struct{ before, script []act }
 
 func (s scenario) String() string { return fmt.Sprint(s.script, " after ", s.before) }
 
-// owners returns the possible owners before the script: of two users who took it in
-// sequence, either may own it if the second has died.
+// owners returns the possible owners before the script: if two users took the pushkey in
+// sequence and the second died, either may own it.
 func (s scenario) owners() (all [][]mxid.UserID) {
 	all = [][]mxid.UserID{nil}
 	for _, a := range s.before {
@@ -650,7 +630,6 @@ func (s scenario) owners() (all [][]mxid.UserID) {
 	return all
 }
 
-// play runs a scenario and kills some of the users.
 func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bool) {
 	t.Helper()
 	m := newMemory()
@@ -689,7 +668,6 @@ func (s scenario) play(t *testing.T, choose func(int) int, kills int) (played bo
 	return true
 }
 
-// playAll runs a scenario in every order until it fails.
 func (s scenario) playAll(t *testing.T, kills int) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -755,7 +733,7 @@ func TestAnyConcurrentRequestMayDie(t *testing.T) {
 	}
 }
 
-// TestManyConcurrentUsers runs scenarios with too many orders for playAll.
+// These scenarios have too many orders for playAll.
 func TestManyConcurrentUsers(t *testing.T) {
 	t.Parallel()
 	const orders = 500
@@ -789,8 +767,8 @@ func TestManyConcurrentUsers(t *testing.T) {
 	}
 }
 
-// TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher lets a user append a pusher with an
-// earlier claim after the deletion of the pusher that took the pushkey.
+// A user appends a pusher with an earlier claim after the deletion of the pusher that
+// took the pushkey.
 func TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
@@ -816,8 +794,7 @@ func TestTakingAPushkeyDoesNotRemoveTheUsersOwnPusher(t *testing.T) {
 	}
 }
 
-// TestARequestMayBeRepeatedAfterAnyFailure fails one operation of a store, either
-// before it takes effect or by losing its reply.
+// An operation of a store fails before it takes effect or by losing its reply.
 func TestARequestMayBeRepeatedAfterAnyFailure(t *testing.T) {
 	t.Parallel()
 	for _, s := range []scenario{
@@ -935,8 +912,7 @@ func TestAPusherOverALimitLeavesNoClaim(t *testing.T) {
 	}
 }
 
-// Every set gets a new time, even if no other member changes and the clock stands
-// still. Clients do not see it.
+// The clock stands still. Clients do not see the time of a set.
 func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -971,7 +947,6 @@ func TestEverySetOfAPusherIsDistinct(t *testing.T) {
 	})
 }
 
-// countingObserver counts the started operations.
 type countingObserver struct {
 	observe.Observer
 	operations *int
@@ -982,7 +957,6 @@ func (o countingObserver) Begin(ctx context.Context, op *observe.Operation) (con
 	return o.Observer.Begin(ctx, op)
 }
 
-// The clock of the stores numbers claims and sets, with an observer, too.
 func TestClaimsHaveTheTimeOfTheStores(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2001, 2, 3, 4, 5, 6, 7000, time.UTC)

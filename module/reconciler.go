@@ -9,27 +9,24 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// claimAge is the age at which a claim without a pusher is abandoned. A pusher is
-// stored within half a minute of its claim, or never.
+// claimAge is the age at which a claim without a pusher is abandoned. A pusher is stored
+// within half a minute of its claim, or never.
 const claimAge = 10 * time.Minute
 
-// maxReconciled limits the pushkeys of one call of [reconciler.reconcile].
+// maxReconciled limits the pushkeys of one call.
 const maxReconciled = 1000
 
-// reconciler finishes pushers that take a pushkey from other users, where a host died
-// or a store failed in between. It is safe for concurrent use.
-//
-// It drops a claim without a pusher after it has seen the claim so at every call for
-// ten minutes. The clocks of other hosts do not matter.
+// reconciler finishes pushers that take a pushkey from other users, where a host died or
+// a store failed in between. It drops a claim that has had no pusher at every call for
+// ten minutes; the clocks of other hosts do not matter. It is safe for concurrent use.
 type reconciler struct{ pushkeys pushkeys }
 
 func newReconciler(stores Stores) *reconciler {
 	return &reconciler{pushkeys{Stores: stores, unused: newUnusedClaims()}}
 }
 
-// reconcile reconciles the pending pushkeys; see [HostService.ReconcilePushkeys]. The
-// failure of one does not affect the others. Concurrent calls and requests are
-// harmless, on any host.
+// reconcile implements [HostService.ReconcilePushkeys]. The failure of one pushkey does
+// not affect the others. Concurrent calls and requests are harmless, on any host.
 func (s *reconciler) reconcile(ctx context.Context) error {
 	pending, err := s.pushkeys.Pushkeys.Pending(ctx, time.Time{}, maxReconciled)
 	if err != nil {
@@ -54,8 +51,8 @@ func newUnusedClaims() *unusedClaims {
 	return &unusedClaims{since: map[pusher.Digest]map[pusher.Owner]time.Time{}}
 }
 
-// observe records the claims to a key that have no pusher now. It returns those
-// without one for claimAge; pending reports whether there are others.
+// observe records the claims to a key that have no pusher now. Abandoned have had none
+// for claimAge; pending reports whether there are others.
 func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abandoned []pusher.Owner, pending bool) {
 	if c == nil {
 		return nil, len(unused) > 0
@@ -80,7 +77,6 @@ func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abando
 	return abandoned, pending
 }
 
-// keepOnly forgets claims to keys that are no longer pending.
 func (c *unusedClaims) keepOnly(pending []PendingPushkey) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

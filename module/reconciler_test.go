@@ -11,8 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// The reconciler measures the age of a claim without a pusher itself: the clock that
-// numbered it may be wrong.
+// The clock that numbered the claim may be wrong.
 func TestAClaimIsAbandonedTenMinutesAfterItWasSeenWithoutAPusher(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m, key := newMemory(), thePushkey.Digest()

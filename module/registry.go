@@ -174,7 +174,7 @@ type PendingPushkey struct {
 // A host's wrapper sees the endpoints' calls, and the reads of single users' rules by
 // [HostService] and [SyncService].
 //
-// Errors: those of [RuleStore], and the named errors of package pushrule.
+// Errors: as [RuleStore], and the named errors of package pushrule.
 type RuleService interface {
 	// Content returns the whole set, and repairs it if necessary: a user without rules
 	// gets the rules of the [ImportSource], or else the defaults; a set with a legacy
@@ -311,7 +311,7 @@ type HostService interface {
 // sync token.
 type SyncService interface {
 	// Since answers a sync with the token since: the [SyncUpdate.Token] of the previous
-	// answer, or 0 at the first sync. Ctx is that of the request.
+	// answer, or 0 at the first sync. Ctx is the context of the request.
 	//
 	// Since reads the store at the first sync, after a change, and if the host has not
 	// asked for this user for some minutes; otherwise it answers from memory. A change by

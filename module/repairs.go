@@ -10,10 +10,9 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// Repairs make pushers and the index of pushkeys consistent again after outside
-// interference: a store lost data, a person edited it, pushers were restored from a
-// backup. The services do not need it. It is safe for concurrent use. Errors: those of
-// the stores.
+// Repairs make pushers and the index of pushkeys consistent again after a store lost
+// data, a person edited it, or pushers were restored from a backup. The services do not
+// need it. It is safe for concurrent use. Errors: see [PushkeyIndex].
 type Repairs struct{ keys pushkeys }
 
 // NewRepairs returns repairs for stores.
@@ -23,8 +22,8 @@ func NewRepairs(stores Stores) *Repairs {
 
 // Record adds a stored pusher to the index. A pusher without a claim, or with the number
 // of another user's claim, gets a new claim, which comes after all others and removes no
-// pusher of another user. If other users claim the pushkey, too, the claims decide
-// within two minutes which user keeps it.
+// other user's pusher. If other users claim the pushkey, too, the claims decide within
+// two minutes which user keeps it.
 func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	if p.Claim.Number == 0 { // not set by the service
 		return r.giveClaim(ctx, user, p)
@@ -36,7 +35,6 @@ func (r *Repairs) Record(ctx context.Context, user mxid.UserID, p pusher.Pusher)
 	return err
 }
 
-// errClaimTaken is the error of a claim whose number another user has.
 var errClaimTaken = errors.New("another user has a claim of this number")
 
 func (r *Repairs) restoreClaim(ctx context.Context, key pusher.Digest, claim pusher.Owner) error {
@@ -98,8 +96,8 @@ type PushkeyProblems struct {
 	TooMany   []pusher.Owner // pushers that a later claim should have removed
 }
 
-// ProblemsOfPushkey compares the claims to a key with the pushers of the claiming
-// users. Now is by the clock of the stores; see [Stores.Now].
+// ProblemsOfPushkey compares the claims to a key with the pushers of the claiming users.
+// Now is by the clock of the stores; see [Stores.Now].
 func ProblemsOfPushkey(claims pusher.Claims, held map[mxid.UserID]pusher.Pusher, now time.Time) (p PushkeyProblems) {
 	for _, claim := range withoutPushers(claims, held) {
 		if now.Sub(time.UnixMicro(claim.Claim)) > claimAge {

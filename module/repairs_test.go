@@ -10,7 +10,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// withPusher stores a pusher of thePushkey with a claim that is missing in the index.
+// withPusher stores a pusher whose claim is missing in the index.
 func withPusher(t *testing.T, m *memory, user mxid.UserID, claim pusher.Claim) pusher.Pusher {
 	t.Helper()
 	p := pusher.Pusher{Key: thePushkey, Kind: pusher.HTTP, Claim: claim}

@@ -12,7 +12,6 @@ import (
 
 var _ RuleService = (*ruleService)(nil)
 
-// ruleService implements [RuleService].
 type ruleService struct {
 	store    RuleStore
 	feed     *Feed
@@ -34,7 +33,7 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
 }
 
-// load returns the stored rules of a user. A user without rules is imported first.
+// load first imports a user without rules.
 func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, error) {
 	content, err := s.store.Load(ctx, user)
 	if err != nil {
@@ -50,9 +49,8 @@ func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, erro
 	return s.store.Load(ctx, user)
 }
 
-// repair makes the two repairs of the whole-set read and returns the repaired set. If
-// the store has other changes too, this set has no stored version: the returned
-// version is one that was never stored, so the next sync loads again.
+// repair repairs the set as [RuleService.Content] says. If the store has other changes
+// too, it returns a version that was never stored.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.defaults.For(user)
 	var made pushrule.Ruleset
@@ -82,8 +80,8 @@ func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, er
 	return Content{made, stored.Extra, stored.Version - 1}, nil
 }
 
-// checkLoggedIn removes rules that were just created if the user was deactivated
-// during the request.
+// checkLoggedIn removes rules that were just created if the user was deactivated during
+// the request.
 func (s *ruleService) checkLoggedIn(ctx context.Context, user mxid.UserID, content Content) (Content, error) {
 	loggedIn, err := isLoggedIn(ctx, s.accounts, user, "")
 	if err != nil || loggedIn {
@@ -162,8 +160,8 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })
 }
 
-// edit changes the rules of a user, and imports the user first if necessary. It does not
-// create rules.
+// edit changes a user's rules, and first imports a user without rules. It does not create
+// rules.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	editFound := func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
@@ -186,8 +184,7 @@ func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pus
 	return err
 }
 
-// change makes every write: edit, store, notify the feed. It returns the stored
-// content.
+// change makes every write: edit, store, notify the feed.
 func (s *ruleService) change(
 	ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset, bool) error,
 ) (Content, error) {
@@ -207,7 +204,6 @@ func (s *ruleService) change(
 	return content, nil
 }
 
-// editIfFound changes a user's stored rules, if any.
 func (s *ruleService) editIfFound(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
 	err := s.edit(ctx, user, edit)
 	if errors.Is(err, pushrule.ErrEventNotFound) {
@@ -263,7 +259,7 @@ func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 	return all
 }
 
-// loadMany returns the rules of many users. Users without rules are imported first.
+// loadMany first imports users without rules.
 func (s *ruleService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content] {
 	all := s.store.LoadMany(ctx, users)
 	if s.imports.source == nil {

@@ -19,24 +19,20 @@ func found(rules pushrule.Ruleset) module.Content {
 	return module.Content{Rules: rules, Version: 1}
 }
 
-// received is a listener with the versions of its notifications.
 type received chan int64
 
 func (h received) PushRulesChanged(_ context.Context, _ mxid.UserID, version int64) { h <- version }
 
-// hostOn returns the host's service on stores.
 func hostOn(stores module.Stores, feed *module.Feed, o module.Options) module.HostService {
 	service := module.NewService(stores, feed, o)
 	return service.Host(service.Rules())
 }
 
-// newRules returns a service on a store, with the usual limits and defaults.
 func newRules(t *testing.T, store module.RuleStore, limits pushrule.Limits, listeners ...module.ChangeListener) module.RuleService {
 	t.Helper()
 	return module.NewService(module.Stores{Rules: store}, newFeed(t, store, listeners...), module.Options{Limits: limits}).Rules()
 }
 
-// newFeed returns a feed that runs until the test ends.
 func newFeed(t *testing.T, store module.RuleStore, listeners ...module.ChangeListener) *module.Feed {
 	t.Helper()
 	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil, listeners...)

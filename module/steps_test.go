@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// step is an event on a host or elsewhere. Tests are tables of steps and their
-// expected results.
+// step is an event on a host or elsewhere. Tests are tables of steps and their expected
+// results.
 type step func(*instance)
 
 // take takes the steps, and waits for their effects.
@@ -43,12 +43,10 @@ func bobAsks(i *instance) { i.syncs(bob, 0) }
 // elsewhere is a change on another host that is not published yet.
 func elsewhere(i *instance) { i.store.change(alice) }
 
-// publishesAgain repeats the message of the last change.
 func publishesAgain(i *instance) { i.store.hint(alice, i.store.Changes) }
 
 func publishes(version int64) step { return func(i *instance) { i.store.hint(alice, version) } }
 
-// elsewherePublished is a change on another host.
 func elsewherePublished(i *instance) { i.store.hint(alice, i.store.change(alice)) }
 
 func bobElsewhere(i *instance) { i.store.change(bob) }
@@ -78,7 +76,6 @@ func cutOffForLong(i *instance) { i.store.cut(errDown) }
 
 func mayWatch(i *instance) { i.store.set(func(s *shared) { s.refusing = nil }) }
 
-// loadsFail fails every load until loadsWork.
 func loadsFail(i *instance) { i.store.set(func(s *shared) { s.failing = errDown }) }
 
 func isUnreadable(i *instance) {
@@ -91,7 +88,6 @@ func loadsTake(d time.Duration) step {
 	return func(i *instance) { i.store.set(func(s *shared) { s.slow = d }) }
 }
 
-// watchesHang keeps every later watch from starting.
 func watchesHang(i *instance) { i.store.set(func(s *shared) { s.silent = true }) }
 
 // losesChangesSince restores the store to its state before some steps.
@@ -107,12 +103,10 @@ func losesChangesSince(steps ...step) step {
 
 // Time.
 
-// rests waits until all goroutines are blocked.
 func rests(*instance) { synctest.Wait() }
 
 func passes(d time.Duration) step { return func(*instance) { time.Sleep(d) } }
 
-// isRechecked waits until the host has compared its versions with the store.
 func isRechecked(*instance) { time.Sleep(pastRecheck) }
 
 // aThousandTimes repeats steps, a millisecond apart.

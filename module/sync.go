@@ -9,7 +9,6 @@ import (
 
 var _ SyncService = (*syncService)(nil)
 
-// syncService implements [SyncService].
 type syncService struct {
 	rules RuleService
 	feed  *Feed

@@ -132,10 +132,9 @@ func TestAFailedSyncReturnsTheErrorAndTheNextSucceeds(t *testing.T) {
 	})
 }
 
-// syncsOf answers syncs of a host: it returns the rules, if any, and the next token.
+// syncsOf answers syncs of a host with the rules, if any, and the next token.
 type syncsOf func(since int64) (shown string, token int64)
 
-// withTokens is a host that uses the module's tokens.
 func withTokens(i *instance, _ *recorder) syncsOf {
 	return func(since int64) (shown string, token int64) {
 		update, _ := i.sync.Since(i.t.Context(), alice, since)
@@ -162,7 +161,7 @@ func naive(i *instance, received *recorder) syncsOf {
 	}
 }
 
-// A change is not lost if the store is silent during the sync that it wakes.
+// The store is silent during the sync that the change wakes.
 func TestAChangeIsNotLostWhileTheStoreIsSilent(t *testing.T) {
 	for name, test := range map[string]struct {
 		host func(*instance, *recorder) syncsOf
@@ -241,8 +240,7 @@ func TestASyncIsWokenWhenItMayHaveSomethingToSend(t *testing.T) {
 	}
 }
 
-// A failed sync wakes when the store answers again, with or without a change, and does
-// not poll before.
+// The store answers again with or without a change. The sync does not poll before.
 func TestAFailedSyncWakesWhenTheStoreAnswers(t *testing.T) {
 	for name, before := range map[string][]step{
 		"a first sync":     {},
@@ -310,7 +308,6 @@ func TestARepeatedlyFailingSyncWaitsInBetween(t *testing.T) {
 	})
 }
 
-// An ended request leaves no state.
 func TestEndedSyncsAreForgotten(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		i := newInstance(t, newShared(), asDefault)

@@ -1,6 +1,6 @@
 // Package observe is the interface between the module and its logs, metrics and traces.
 // All reported names come from small fixed sets or from the host's routes, never from a
-// client.
+// client, and none is about a user.
 package observe
 
 import (
@@ -21,9 +21,10 @@ type Observer interface {
 	// [Outcome.CallerGone].
 	Begin(ctx context.Context, op *Operation) (context.Context, func(Outcome))
 
-	// BeginPost is called at the start of a request to a push gateway: the scheme, host
-	// and port of its URL. The number of gateways is unlimited, since pushers name them.
-	// Traceparent is the span that handed the notification over, maybe on another host.
+	// BeginPost is called at the start of a request to a push gateway, named by the
+	// scheme, host and port of its URL. The number of gateways is unlimited, since pushers
+	// name them. Traceparent is the span that handed the notification over, maybe on
+	// another host.
 	// The returned function is called once at the end, with the outcome as package
 	// delivery names it, empty if nothing was sent, and the HTTP status, 0 without a
 	// response.
@@ -33,10 +34,10 @@ type Observer interface {
 	// another host can link to it. It is empty if the span is not sampled.
 	Traceparent(ctx context.Context) string
 
-	// Count is called for events. For label see [Event].
+	// Count is called for events. Label comes from a small fixed set; see [Event].
 	Count(event Event, label string, n int)
 
-	// Took is called with a duration and its success. For label see [Event].
+	// Took is called with a duration and its success. For label see Count.
 	Took(what Span, label string, took time.Duration, ok bool)
 
 	// Report is called for a problem outside requests. Err is the cause, which may be
@@ -59,14 +60,17 @@ type Operation struct {
 	Verb string
 }
 
+// Kind is a kind of operation.
 type Kind int
 
+// The kinds of operations.
 const (
 	Request Kind = iota // a request to the route groups
 	Store               // an operation of a store
 	Call                // the host's call of delivery
 )
 
+// The names of the stores.
 const (
 	PushRules = "push_rules"
 	Pushers   = "pushers"
@@ -74,6 +78,7 @@ const (
 	Delivery  = "delivery" // the delivery queue
 )
 
+// Outcome is the outcome of an operation.
 type Outcome struct {
 	Status int   // a request's HTTP status; 0 for a store
 	Err    error // of a request, the answered error; of a store, the returned error
@@ -93,6 +98,7 @@ func (o Outcome) CallerGone(ctx context.Context) bool {
 // Event is a counted event. Events of stores have the store as their label.
 type Event int
 
+// The events.
 const (
 	// LostRace is a write that another write preceded. It is repeated.
 	LostRace Event = iota
@@ -134,6 +140,7 @@ func (e Event) String() string {
 		"notification_dropped", "rules_kept", "rules_read"}[e]
 }
 
+// Events returns all events.
 func Events() []Event {
 	all := make([]Event, events)
 	for i := range all {
@@ -142,8 +149,10 @@ func Events() []Event {
 	return all
 }
 
+// Span is a measured duration.
 type Span int
 
+// The spans.
 const (
 	// DurabilityWait is the time of a change with its wait for replicas or disk; ok is
 	// false if they were not in time.
@@ -161,6 +170,7 @@ const (
 // Problem is an event for operators that no request shows.
 type Problem int
 
+// The problems.
 const (
 	// FeedDisconnected is the start of an outage: the store cannot be watched.
 	FeedDisconnected Problem = iota
@@ -220,6 +230,7 @@ func (p Problem) String() string {
 	return problems[p]
 }
 
+// Problems returns all problems.
 func Problems() []Problem {
 	all := make([]Problem, len(problems))
 	for i := range all {

@@ -133,6 +133,7 @@ func ruleSetEvent(event observe.Event) string {
 	}
 }
 
+// Collectors returns the collectors of every host.
 func (m *Metrics) Collectors() []prometheus.Collector {
 	return []prometheus.Collector{m.requests, m.operations, m.writes, m.wholeReads, m.ruleSets, m.durability, m.lag}
 }
