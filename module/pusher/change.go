@@ -15,23 +15,21 @@ type Change struct {
 	Others Others  // what a set does to other users' pushers of the key
 }
 
-// Form is the form of a submitted change.
 type Form int
 
-// The forms. In the form Document, "append" is an unknown name, and other users' pushers
-// are kept.
+// In the form Document, "append" is an unknown name, and other users' pushers are kept.
 const (
 	Specification Form = iota
 	Document
 )
 
-// ReadChange reads a submitted change. Kind, app_id and pushkey are always required. A
-// kind of null deletes, whatever the other members are; any other kind also requires the
-// display names, lang and data. Names match exactly.
+// ReadChange reads a submitted change. Kind, app_id and pushkey are required. A kind of
+// null deletes and ignores all other members; other kinds also require the display
+// names, lang and data. Names match exactly.
 //
-// In the form Specification, "append" says whether other users' pushers are kept; without
-// it they are removed. "append" is not stored, nor are "created", "device_id" (and the name in
-// MSC3881) and "claim", which belong to the server.
+// In the form Specification, other users' pushers are removed unless "append" is true.
+// ReadChange drops "append" and the server's members "created", "device_id" (also under
+// its name in MSC3881) and "claim".
 func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	var p Pusher
 	var deletes bool
@@ -74,7 +72,6 @@ func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	return Change{p.Key, &p, others}, requireDetails(seen, path)
 }
 
-// others returns the value of Others without "append".
 func (f Form) others() Others {
 	if f == Document {
 		return KeepOthers
@@ -82,7 +79,7 @@ func (f Form) others() Others {
 	return RemoveOthers
 }
 
-// readAppend reads the member "append"; null counts as absent.
+// readAppend treats null as absent.
 func (f Form) readAppend(r *strictjson.Reader) (Others, error) {
 	if f == Document {
 		return f.others(), r.Skip()
@@ -109,7 +106,7 @@ func (p *Pusher) readKind(r *strictjson.Reader) (deletes bool, err error) {
 	return false, err
 }
 
-// readEnabled reads a member named in [enabledNames] and keeps it; null counts as absent.
+// readEnabled treats null as absent.
 func (p *Pusher) readEnabled(r *strictjson.Reader, name string) error {
 	if null, err := r.Null(); null {
 		return err

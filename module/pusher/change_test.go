@@ -229,8 +229,8 @@ func TestNoErrorRepeatsThePushkey(t *testing.T) {
 	}
 }
 
-// FuzzReadChange checks that an accepted change agrees with encoding/json, and that its
-// pusher can be stored and read back.
+// FuzzReadChange compares accepted changes with encoding/json, and reads stored pushers
+// back.
 func FuzzReadChange(f *testing.F) {
 	f.Add(object(members()))
 	for _, seed := range []string{
@@ -310,7 +310,6 @@ func readAs(text string, form pusher.Form) (pusher.Change, error) {
 	return pusher.ReadChange(strictjson.NewReader(text), form)
 }
 
-// othersOf returns Others for a value of "append" in the form Specification.
 func othersOf(appends any) pusher.Others {
 	if appends == true {
 		return pusher.KeepOthers

@@ -11,11 +11,10 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// Others says what a set does to other users' pushers of the same key ("append" of the
-// Matrix specification, "POST /pushers/set").
+// Others tells whether a set removes other users' pushers of the same key ("append" of
+// the Matrix specification, "POST /pushers/set").
 type Others string
 
-// The values.
 const (
 	RemoveOthers Others = "remove" // "append": false, the specification's default
 	KeepOthers   Others = "keep"   // "append": true
@@ -30,11 +29,11 @@ func (o Others) Claim(number int64) Claim {
 	return c
 }
 
-// Digest identifies a key without revealing it: SHA-256 of [Key.Field], in base64 for
-// URLs. It may be logged.
+// Digest identifies a key without revealing it, so it may be logged: SHA-256 of
+// [Key.Field], in base64 for URLs.
 type Digest string
 
-// Validate returns an error for a text that is not a digest.
+// Validate refuses a text that is not a digest.
 func (d Digest) Validate() error {
 	if sum, err := base64.RawURLEncoding.DecodeString(string(d)); err != nil || len(sum) != sha256.Size {
 		return errors.New("not a digest of a pushkey")
@@ -48,19 +47,19 @@ func (k Key) Digest() Digest {
 	return Digest(base64.RawURLEncoding.EncodeToString(sum[:]))
 }
 
-// Claim is a user's claim to a key, stored in the user's pusher of that key.
+// Claim is a user's claim to a key. The user's pusher of that key stores it.
 type Claim struct {
-	// Number orders the claims to the key and grows with each of them: it is the time of
-	// the claim in microseconds since 1970, or one more than the last. 0 is no claim.
+	// Number orders the claims to the key. It is the time of the claim in microseconds
+	// since 1970, or one more than the last number. 0 is no claim.
 	Number int64
 
-	// Removes is the number of the user's last claim that removes other users' pushers, 0
-	// if there is none. It removes pushers of the key whose claims have smaller numbers.
+	// Removes is the number of the user's last claim that removes other users'
+	// pushers, or 0. It removes pushers of the key whose claims have smaller numbers.
 	Removes int64
 }
 
-// Join returns the claim of a pusher that was set with both claims, and the number of the
-// claim that it no longer needs.
+// Join returns the claim of a pusher that was set with both claims, and the number of
+// the claim to release.
 func (c Claim) Join(d Claim) (joined Claim, spare int64) {
 	return Claim{max(c.Number, d.Number), max(c.Removes, d.Removes)}, min(c.Number, d.Number)
 }
@@ -71,16 +70,16 @@ type Owner struct {
 	Claim int64
 }
 
-// Claims are the claims to one key. Every user with a pusher of the key has a claim. A user
-// may have several: one for each request in progress, and one for the pusher. A claim
-// alone does not mean that the user has a pusher. The zero value has no claims. Methods
-// that change it are not safe for concurrent use.
+// Claims are the claims to one key. Every user with a pusher of the key has a claim. A
+// user has one more for each request in progress, so a claim does not prove that the
+// user has a pusher. The zero value has no claims. Methods that change claims are not
+// safe for concurrent use.
 type Claims struct{ owners []Owner }
 
-// NewClaims returns the given claims, whose numbers must differ.
+// NewClaims returns the given claims. Their numbers must differ.
 func NewClaims(owners ...Owner) Claims { return Claims{slices.Clone(owners)} }
 
-// Owners returns the claims, in no particular order. The slice is read-only.
+// Owners returns the claims in no particular order. Do not change the slice.
 func (c *Claims) Owners() []Owner { return slices.Clip(c.owners) }
 
 // Users returns the users with claims.
@@ -94,8 +93,7 @@ func (c *Claims) Users() []mxid.UserID {
 	return users
 }
 
-// Last returns the number of a user's last claim, and the number of the last claim of all
-// other users; 0 means none.
+// Last returns the numbers of the last claims of a user and of all other users, or 0.
 func (c *Claims) Last(user mxid.UserID) (own, others int64) {
 	for _, owner := range c.owners {
 		if owner.User == user {
@@ -107,7 +105,7 @@ func (c *Claims) Last(user mxid.UserID) (own, others int64) {
 	return own, others
 }
 
-// Newest returns the number of the last claim, 0 if there is none.
+// Newest returns the number of the last claim, or 0.
 func (c *Claims) Newest() (number int64) {
 	for _, owner := range c.owners {
 		number = max(number, owner.Claim)
@@ -115,16 +113,16 @@ func (c *Claims) Newest() (number int64) {
 	return number
 }
 
-// Add adds a user's claim after all others and returns its number. Now is the time in
-// microseconds since 1970.
+// Add adds a claim after all others and returns its number. Now is in microseconds
+// since 1970.
 func (c *Claims) Add(user mxid.UserID, now int64) int64 {
 	number := max(now, c.Newest()+1)
 	c.owners = append(slices.Clip(c.owners), Owner{user, number})
 	return number
 }
 
-// AddFirst adds a user's claim before all claims that [Claims.Add] ever makes, and returns
-// its number. It is for pushers from before the time of claims.
+// AddFirst adds a claim before all claims of [Claims.Add] and returns its number. It is
+// for pushers without a stored claim.
 func (c *Claims) AddFirst(user mxid.UserID) int64 {
 	number := int64(1)
 	for slices.ContainsFunc(c.owners, func(o Owner) bool { return o.Claim == number }) {
@@ -134,8 +132,8 @@ func (c *Claims) AddFirst(user mxid.UserID) int64 {
 	return number
 }
 
-// Restore adds a claim with its number, unless it exists. It returns false if another user
-// has a claim with that number.
+// Restore adds a stored claim unless it exists. It returns false if another user has
+// its number.
 func (c *Claims) Restore(claim Owner) bool {
 	i := slices.IndexFunc(c.owners, func(o Owner) bool { return o.Claim == claim.Claim })
 	if i >= 0 {
@@ -152,8 +150,8 @@ func (c *Claims) Release(claim Owner) {
 	}
 }
 
-// CheckSharing returns [fault.InvalidParam] if the users with claims have become more than
-// before, and more than the limit.
+// CheckSharing returns [fault.InvalidParam] if the number of users with claims grows
+// from before to more than the limit.
 func (l Policy) CheckSharing(before int, c *Claims) error {
 	if n := len(c.Users()); n > before && n > l.MaxSharers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A pushkey is shared by at most %d users.", l.MaxSharers))

@@ -29,7 +29,7 @@ func phone(key string) pusher.Pusher {
 	}
 }
 
-// decode parses JSON with encoding/json and keeps the digits of numbers.
+// decode keeps the digits of numbers.
 func decode(t testing.TB, text string) map[string]any {
 	t.Helper()
 	var value map[string]any

@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// The reasons for refusing a URL.
 const (
 	badShape = "invalid_param: data.url must be an absolute https URL with the path /_matrix/push/v1/notify, " +
 		"without user info or fragment."
@@ -24,7 +23,7 @@ const (
 	localName  = "invalid_param: data.url must not have a host that is local by definition."
 )
 
-// hosts has the reason for refusing each host, empty if it is allowed.
+// hosts has the reason for refusing each host, empty for allowed hosts.
 var hosts = map[string]string{
 	// Names.
 	"push.example.org":                  "",
@@ -233,7 +232,7 @@ var hosts = map[string]string{
 
 func l(n int) string { return strings.Repeat("a", n) }
 
-// pusherAt returns a pusher with a URL, which must be escaped for JSON.
+// pusherAt needs a URL that is escaped for JSON.
 func pusherAt(url string) pusher.Pusher {
 	p := phone("key")
 	p.Data = `{"url":"` + url + `"}`
@@ -275,8 +274,8 @@ func TestAllowedPrefixesAllowAddressesAndLocalNames(t *testing.T) {
 	}
 }
 
-// special are ranges that are not globally reachable, or only within an organization, and
-// ranges for protocol assignments.
+// special are ranges that are not globally reachable, reachable only within an
+// organization, or assigned to protocols.
 var special = map[string]string{
 	"0.0.0.0/8": "RFC 791", "10.0.0.0/8": "RFC 1918", "100.64.0.0/10": "RFC 6598", "127.0.0.0/8": "RFC 1122",
 	"169.254.0.0/16": "RFC 3927", "172.16.0.0/12": "RFC 1918", "192.0.0.0/24": "RFC 6890", "192.0.2.0/24": "RFC 5737",
@@ -336,7 +335,7 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// checkHostIsPublic checks every way to read a host as an address.
+// checkHostIsPublic tries every way to read a host as an address.
 func checkHostIsPublic(t *testing.T, host string) {
 	t.Helper()
 	name := host
@@ -379,8 +378,8 @@ func checkAddrIsPublic(t *testing.T, host string, addr netip.Addr) {
 	}
 }
 
-// inetAton parses an address like the C library: one to four numbers, decimal, octal or
-// hexadecimal. The last number fills all remaining bytes.
+// inetAton parses an address like the C library: one to four decimal, octal or
+// hexadecimal numbers. The last number fills all remaining bytes.
 func inetAton(text string) (netip.Addr, bool) {
 	parts := strings.Split(text, ".")
 	if len(parts) > 4 {

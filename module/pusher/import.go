@@ -8,10 +8,10 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// ErrTwice refuses the import of a second pusher of one key.
+// ErrTwice refuses the import of a second pusher of a key.
 var ErrTwice = fault.New(fault.InvalidParam, "The user has another pusher of this key.")
 
-// ErrTaken refuses the import of a pusher whose pushkey another user has taken since.
+// ErrTaken refuses the import of a pusher if another user has taken its pushkey since.
 var ErrTaken = fault.New(fault.InvalidParam, "Another user has taken the pushkey.")
 
 // maxImportDepth bounds the nesting of a pusher, as for clients' requests.
@@ -22,7 +22,7 @@ func ProfileTag(tag string) Member {
 	return Member{Name: "profile_tag", Value: string(strictjson.AppendString(nil, tag))}
 }
 
-// readSubmitted reads a pusher in the form of a client's request.
+// readSubmitted reads a pusher like a client's request.
 func readSubmitted(text string) (Pusher, error) {
 	if strictjson.Depth(text) > maxImportDepth {
 		return Pusher{}, fault.New(fault.NotJSON, fmt.Sprintf("Nested deeper than %d.", maxImportDepth))
@@ -37,9 +37,9 @@ func readSubmitted(text string) (Pusher, error) {
 	return *change.Pusher, nil
 }
 
-// CheckImported returns a pusher from another server in the form of the service. It refuses
-// pushers that a client could not set: outside the policy, or with invalid JSON in Data or
-// Extra. It drops members of Extra whose names belong to the server.
+// CheckImported converts a pusher from another server. It refuses pushers outside the
+// policy, and invalid JSON in Data or Extra. It drops members of Extra with names of
+// the server.
 func (l Policy) CheckImported(p Pusher) (Pusher, error) {
 	if !strictjson.Valid(p.Data) {
 		return Pusher{}, strictjson.WrongShape("data", "an object")

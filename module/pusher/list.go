@@ -9,14 +9,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// List is a user's pushers in order of creation. The zero value is an empty list. Methods
-// that change it are not safe for concurrent use.
+// List is a user's pushers in order of creation. The zero value is an empty list.
+// Methods that change it are not safe for concurrent use.
 type List struct {
 	pushers []Pusher
 	others  Size // see WithOthers
 }
 
-// NewList returns a list of pushers, sorted by creation.
+// NewList sorts pushers by creation.
 func NewList(pushers ...Pusher) List {
 	sorted := slices.Clone(pushers)
 	slices.SortFunc(sorted, func(a, b Pusher) int {
@@ -26,10 +26,10 @@ func NewList(pushers ...Pusher) List {
 }
 
 // WithOthers returns the list as a part of a user's pushers. [List.Size] includes the
-// others, which are not in the list.
+// others, but the list does not.
 func (l *List) WithOthers(others Size) List { return List{l.pushers, others} }
 
-// Only returns the part of the list with the pusher of one key, if there is one; see
+// Only returns the pusher of a key, if any, as a part of the list; see
 // [List.WithOthers].
 func (l *List) Only(key Key) List {
 	only, others := List{}, l.WithOthers(Size{})
@@ -42,7 +42,7 @@ func (l *List) Only(key Key) List {
 // Len returns the number of pushers.
 func (l *List) Len() int { return len(l.pushers) }
 
-// All returns the pushers in order of creation. The slice is read-only.
+// All returns the pushers in order of creation. Do not change the slice.
 func (l *List) All() []Pusher { return slices.Clip(l.pushers) }
 
 // Equal reports whether both lists have equal pushers in the same order.
@@ -50,8 +50,8 @@ func (l *List) Equal(other List) bool {
 	return slices.EqualFunc(l.pushers, other.pushers, Pusher.Equal)
 }
 
-// Set adds a pusher at the end, or replaces the pusher of the same key in its place. It
-// sets Created.
+// Set replaces the pusher of the same key, or adds the pusher at the end. It sets
+// Created.
 func (l *List) Set(p Pusher) {
 	pushers := slices.Clone(l.pushers)
 	if i := l.index(p.Key); i >= 0 {
@@ -64,8 +64,7 @@ func (l *List) Set(p Pusher) {
 	l.pushers = pushers
 }
 
-// nextPlace returns the place after all pushers. If there is none, which happens only in a
-// damaged store, it renumbers the pushers.
+// nextPlace renumbers the pushers if no place is left, as in a damaged store.
 func nextPlace(pushers []Pusher) int64 {
 	n := len(pushers)
 	if n == 0 {
@@ -79,7 +78,7 @@ func nextPlace(pushers []Pusher) int64 {
 	return pushers[n-1].Created + 1
 }
 
-// Delete removes the pusher of a key and reports whether there was one.
+// Delete removes the pusher of a key and reports whether it existed.
 func (l *List) Delete(key Key) bool {
 	return len(l.Remove(func(p Pusher) bool { return p.Key == key })) > 0
 }
@@ -106,7 +105,7 @@ func (l *List) Remove(match func(Pusher) bool) (removed []Pusher) {
 	return removed
 }
 
-// AppendJSON appends the list as a JSON array in the form that clients see.
+// AppendJSON appends the list as a JSON array for clients.
 func (l *List) AppendJSON(dst []byte) []byte {
 	dst = append(dst, '[')
 	for i, p := range l.pushers {
@@ -124,8 +123,8 @@ type Size struct {
 	Bytes   int // bytes of their stored forms with the names of fields
 }
 
-// Size returns the size of the list and of the others; see [List.WithOthers]. Escapes can
-// make the stored form of a pusher six times as large as the submitted one.
+// Size returns the size of the list and of the others; see [List.WithOthers]. Escapes
+// can make a stored pusher six times as large as the submitted one.
 func (l *List) Size() Size {
 	s := l.others
 	var stored []byte
@@ -141,15 +140,14 @@ func (l *List) index(key Key) int {
 	return slices.IndexFunc(l.pushers, func(p Pusher) bool { return p.Key == key })
 }
 
-// Unreadable returns the error for an unreadable stored pusher. The cause names fields,
-// never their values.
+// Unreadable reports an unreadable stored pusher. The cause must name fields, never
+// values.
 func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid pusher in database: "+cause.Error())
 }
 
-// Field returns a unique string for the key: a JSON array of the app_id and the pushkey. It
-// names the pusher in the user's stored pushers. It contains the pushkey, so it must not be
-// logged.
+// Field names a pusher among the user's stored pushers: a JSON array of app_id and
+// pushkey. Do not log it, because it contains the pushkey.
 func (k Key) Field() string {
 	b := strictjson.AppendString([]byte{'['}, k.AppID)
 	b = strictjson.AppendString(append(b, ','), k.Pushkey)

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// show returns the pushkeys of a list, with the languages that were changed.
+// show returns pushkeys, and languages that differ from the default.
 func show(l *pusher.List) string {
 	var keys []string
 	for _, p := range l.All() {
@@ -24,7 +24,7 @@ func show(l *pusher.List) string {
 	return strings.Join(keys, " ")
 }
 
-// stored returns the list as read back by a store, from unsorted pushers.
+// stored reads the list back from unsorted pushers, like a store.
 func stored(l *pusher.List) pusher.List {
 	all := l.All()
 	var reversed []pusher.Pusher

@@ -1,6 +1,5 @@
-// Package pusher holds pushers as pure values, with their operations: reading and writing
-// JSON, validation, and the list of a user's pushers. It does no I/O and uses neither a
-// clock nor randomness.
+// Package pusher has pushers as values: their JSON, validation, and a user's list. It
+// does no I/O, and uses neither a clock nor randomness.
 package pusher
 
 import (
@@ -19,8 +18,8 @@ const (
 	Email Kind = "email"
 )
 
-// Key identifies a pusher of a user. The pushkey is a credential: it must not be in logs,
-// metrics or error texts.
+// Key identifies a pusher of a user. The pushkey is a credential: keep it out of logs,
+// metrics and errors.
 type Key struct {
 	AppID   string
 	Pushkey string
@@ -44,13 +43,13 @@ type Pusher struct {
 	Created int64  // place in the order of creation, assigned by [List.Set]
 	Claim   Claim  // to the key
 
-	// SetAt is when the pusher was last set, in microseconds since 1970. It grows with
-	// every accepted set, even of an unchanged pusher. So it distinguishes a pusher that a
-	// push gateway has rejected from one that was set since. Clients do not see it.
+	// SetAt is the time of the last set, in microseconds since 1970. It grows with
+	// every accepted set, even of an unchanged pusher: so a rejection by a push
+	// gateway does not remove a pusher that was set afterwards. Clients do not see it.
 	SetAt int64
 }
 
-// Equal reports whether all fields are equal. JSON is compared as text.
+// Equal reports whether all fields are equal. It compares JSON as text.
 func (p Pusher) Equal(other Pusher) bool {
 	return p.Key == other.Key && p.Kind == other.Kind && p.AppDisplayName == other.AppDisplayName &&
 		p.DeviceDisplayName == other.DeviceDisplayName && p.Lang == other.Lang && p.Data == other.Data &&
@@ -58,8 +57,8 @@ func (p Pusher) Equal(other Pusher) bool {
 		p.Claim == other.Claim && p.SetAt == other.SetAt
 }
 
-// Enabled reports whether the pusher gets notifications (MSC3881): unless the client has
-// set "enabled", or in its absence "org.matrix.msc3881.enabled", to false.
+// Enabled reports whether the pusher gets notifications (MSC3881): unless "enabled", or
+// in its absence "org.matrix.msc3881.enabled", is false.
 func (p Pusher) Enabled() bool {
 	for _, name := range enabledNames() {
 		for _, m := range p.Extra {
@@ -71,8 +70,8 @@ func (p Pusher) Enabled() bool {
 	return true
 }
 
-// DiffersOnlyInEnabled reports whether a submitted pusher equals the stored one except for
-// being enabled or disabled. It compares JSON values, and ignores the device.
+// DiffersOnlyInEnabled reports whether the pushers differ, but only in being enabled.
+// It compares JSON values, and ignores the device.
 func (p Pusher) DiffersOnlyInEnabled(stored Pusher) bool {
 	enabled := func(m Member) bool { return slices.Contains(enabledNames(), m.Name) }
 	others := func(m Member) bool { return !enabled(m) && m.Name != deviceNameMSC3881 }
@@ -82,8 +81,7 @@ func (p Pusher) DiffersOnlyInEnabled(stored Pusher) bool {
 		strictjson.Equal(p.Data, stored.Data)
 }
 
-// sameMembers reports whether two lists have equal members among those that count. Names
-// are unique in each list.
+// sameMembers compares the members that count. Names are unique in each list.
 func sameMembers(a, b []Member, counts func(Member) bool) bool {
 	left := map[string]string{}
 	for _, m := range a {
@@ -101,8 +99,8 @@ func sameMembers(a, b []Member, counts func(Member) bool) bool {
 	return len(left) == 0
 }
 
-// WithMSC3881 returns the pusher in the form of MSC3881 for clients: Extra says whether it
-// is enabled, and names its device, if it has one.
+// WithMSC3881 returns the form of MSC3881 for clients: Extra has the enabled state and
+// the device, if any.
 func (p Pusher) WithMSC3881() Pusher {
 	enabled := enabledNames()[1]
 	p.Extra = slices.DeleteFunc(slices.Clone(p.Extra), func(m Member) bool { return m.Name == deviceNameMSC3881 })
@@ -115,8 +113,7 @@ func (p Pusher) WithMSC3881() Pusher {
 	return p
 }
 
-// enabledNames are the members that say whether a pusher is enabled. The first one present
-// counts.
+// enabledNames has the names of the enabled state. The first member present counts.
 func enabledNames() []string { return []string{"enabled", "org.matrix.msc3881.enabled"} }
 
 // Names in the stored form only.
@@ -127,14 +124,13 @@ const (
 	setAtName   = "set_at" // within the claim
 )
 
-// deviceNameMSC3881 is the name of the device for clients.
 const deviceNameMSC3881 = "org.matrix.msc3881.device_id"
 
-// AppendJSON appends the form that clients see.
+// AppendJSON appends the form for clients.
 func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
 
-// AppendStored appends the stored form, which [ReadStored] reads: the form for clients with
-// the place in the order of creation, the device, the claim and the time of the last set.
+// AppendStored appends the form for clients with the place in the order of creation,
+// the device, the claim and the time of the last set. [ReadStored] reads it.
 func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
@@ -143,8 +139,8 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendClaim appends the claim and the time of the last set. They are one object, so that
-// the stored form reserves one name instead of three.
+// appendClaim writes the claim and the time of the last set as one object, so that the
+// stored form reserves only one name.
 func (p Pusher) appendClaim(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)
@@ -168,7 +164,7 @@ func (p *Pusher) readClaim(r *strictjson.Reader) error {
 	}, "number", "removes", setAtName)
 }
 
-// appendMembers appends the form for clients without its closing brace.
+// appendMembers omits the closing brace.
 func (p Pusher) appendMembers(dst []byte) []byte {
 	dst = append(dst, '{')
 	for _, m := range []struct{ name, value string }{
@@ -214,12 +210,11 @@ func ReadStored(text string) (Pusher, error) {
 
 func keyNames() []string { return []string{"app_id", "pushkey"} }
 
-// detailNames are the other required members of a pusher.
+// detailNames are required except for deletions.
 func detailNames() []string {
 	return []string{"app_display_name", "device_display_name", "lang", "data"}
 }
 
-// readMember reads a member that submitted and stored pushers have in common.
 func (p *Pusher) readMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
 	case "app_id":

@@ -52,7 +52,6 @@ const noClaim = `,"claim":{"number":0,"removes":0,"set_at":0}}`
 const shownPhone = `{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +
 	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}`
 
-// claimed returns a phone with a claim and the time of its last set.
 func claimed(number, removes, setAt int64) pusher.Pusher {
 	p := phone("key")
 	p.Claim, p.SetAt = pusher.Claim{Number: number, Removes: removes}, setAt

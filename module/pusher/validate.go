@@ -24,9 +24,9 @@ import (
 // /pushers/set", data.url).
 const NotifyPath = "/_matrix/push/v1/notify"
 
-// Policy says which pushers may be set. It applies when a pusher is set, never when pushers
-// are listed or deleted. It checks only the text of a URL: host names may resolve to any
-// address, so the sender must check addresses, too (package dialguard).
+// Policy limits the pushers that clients can set; it does not apply to listing and
+// deletion. It checks only the text of a URL: host names may resolve to any address, so
+// the sender must also check addresses (package dialguard).
 type Policy struct {
 	MaxPushers      int  // pushers of one user; default 100
 	MaxListBytes    int  // bytes of all stored pushers of one user; default 256 KiB
@@ -37,24 +37,24 @@ type Policy struct {
 	MaxSharers      int  // users with a pusher of one key ("append"); default 100
 	AllowHTTP       bool // whether data.url may be a plain http URL; default false
 
-	// AllowedPrefixes are non-public addresses that data.url may name, for example for a
-	// gateway in the host's network. If there are any, data.url may also have a name
-	// that is local by definition; localhost requires a loopback address among them. The
-	// sender needs the same prefixes in dialguard.New. Default: none.
+	// AllowedPrefixes are non-public addresses that data.url may name, for example of
+	// a gateway in the host's network. With any prefix, data.url may also have a local
+	// name; localhost needs a prefix with a loopback address. Give dialguard.New the
+	// same prefixes. Default: none.
 	AllowedPrefixes []netip.Prefix
 
-	// Email reports whether the host has confirmed that an address is the user's. It is for
-	// hosts that send mail: it gets the pushkey of a pusher of kind email that is set or
-	// imported, and its error fails the set. It must be safe for concurrent use. Default:
-	// none, which refuses such pushers.
+	// Email reports whether the host has confirmed that an address is the user's.
+	// Hosts that send mail set it. It gets the pushkey of each pusher of kind email
+	// that is set or imported; its error fails the set. It must be safe for concurrent
+	// use. Default: none, which refuses such pushers.
 	Email func(ctx context.Context, user mxid.UserID, address string) (bool, error)
 }
 
-// EmailAppID is the app_id that is required for pushers of kind email, and forbidden for
-// others (Matrix specification, "POST /pushers/set").
+// EmailAppID is required for pushers of kind email, and forbidden for others (Matrix
+// specification, "POST /pushers/set").
 const EmailAppID = "m.email"
 
-// ErrAddress refuses a pusher of kind email whose address is not confirmed.
+// ErrAddress refuses a pusher of kind email without a confirmed address.
 var ErrAddress = fault.New(fault.InvalidParam, "pushkey must be an email address that is confirmed to be the user's.")
 
 // DefaultPolicy returns the defaults.
@@ -63,7 +63,7 @@ func DefaultPolicy() Policy {
 		MaxAppIDChars: 64, MaxDataBytes: 16 << 10, MaxURLBytes: 2048, MaxSharers: 100}
 }
 
-// Validate joins an error for each limit below 1 and each prefix not in its canonical form.
+// Validate joins an error for each limit below 1 and each prefix that is not canonical.
 func (l Policy) Validate() error {
 	var faults []error
 	for _, limit := range []struct {
@@ -90,9 +90,8 @@ func (l Policy) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkPrefix returns an error for an invalid prefix; for one with bits after its length,
-// which may be meant as a single address; and for an IPv4 prefix written as IPv6, which
-// would never match.
+// checkPrefix refuses an invalid prefix, a prefix with bits after its length, which may
+// mean a single address, and an IPv4 prefix written as IPv6, which would never match.
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid():
@@ -105,9 +104,9 @@ func checkPrefix(p netip.Prefix) error {
 	return nil
 }
 
-// Check refuses a pusher that violates the policy. A value over a limit, an empty key, an
-// unknown kind, and a wrong app_id or URL are [fault.InvalidParam]; a missing URL of an
-// http pusher is [fault.MissingParam]. It does not call Email.
+// Check refuses a pusher outside the policy: a value over a limit, an empty key, an
+// unknown kind, and a wrong app_id or URL with [fault.InvalidParam], a missing URL of
+// an http pusher with [fault.MissingParam]. It does not call Email.
 func (l Policy) Check(p Pusher) error {
 	switch {
 	case p.AppID == "":
@@ -143,9 +142,9 @@ func (l Policy) kinds() string {
 	return "'http', 'email'"
 }
 
-// CheckGrowth refuses a list that has grown over a limit: in number with
-// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list that already was over a
-// limit may change or shrink.
+// CheckGrowth refuses a list that grows over a limit: in number with
+// [fault.InvalidParam], in bytes with [fault.TooLarge]. A list over a limit may change
+// or shrink.
 func (l Policy) CheckGrowth(before, after Size) error {
 	if after.Pushers > before.Pushers && after.Pushers > l.MaxPushers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A user has at most %d pushers.", l.MaxPushers))
@@ -186,9 +185,9 @@ const (
 	localName  = "data.url must not have a host that is local by definition."
 )
 
-// checkHost refuses, with [fault.InvalidParam], an invalid name and a host that is not
-// public by its text. Other names can only be checked when they are resolved, as package
-// dialguard does; this includes names without a dot.
+// checkHost refuses invalid names, non-public addresses and local names with
+// [fault.InvalidParam]. Only package dialguard can check other names, when they are
+// resolved; names without a dot are among them.
 func (l Policy) checkHost(u *url.URL) error {
 	host := u.Hostname()
 	name, valid := asciiName(host)
@@ -205,7 +204,7 @@ func (l Policy) checkHost(u *url.URL) error {
 	return nil
 }
 
-// checkAddress accepts a public address in the form of netip, or any valid form of IPv6.
+// checkAddress accepts a public address in the form of netip, or in any form of IPv6.
 // Resolvers would also accept 127.1, 2130706433, 0177.0.0.1 and 0x7f.1.
 func (l Policy) checkAddress(text string) error {
 	addr, err := netip.ParseAddr(text)
@@ -219,18 +218,18 @@ func (l Policy) checkAddress(text string) error {
 }
 
 // public checks addresses against IANA's special-purpose registries, without I/O.
-// Dialguard uses the same package, so both refuse the same addresses.
+// Dialguard uses the same package, so both agree.
 var public = ssrf.New(ssrf.WithAnyPort())
 
-// lists reports whether AllowedPrefixes contain an address. IPv4 mapped to IPv6 counts as
-// IPv4; addresses with a zone are never contained.
+// lists reports whether AllowedPrefixes contain an address. IPv4 mapped to IPv6 counts
+// as IPv4; addresses with a zone never match.
 func (l Policy) lists(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.AllowedPrefixes, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
 
-// allowsName refuses local names unless AllowedPrefixes contain an address for them: the
-// names of loopback (RFC 6761, section 6.3), of multicast DNS (RFC 6762), of private
-// networks (.internal, ICANN resolution 2024.07.29.06) and of homes (RFC 8375).
+// allowsName refuses local names unless AllowedPrefixes have an address for them: names
+// of loopback (RFC 6761, section 6.3), multicast DNS (RFC 6762), private networks
+// (.internal, ICANN resolution 2024.07.29.06) and homes (RFC 8375).
 func (l Policy) allowsName(name string) bool {
 	switch top := topLabel(name); {
 	case top == "localhost":
@@ -243,8 +242,8 @@ func (l Policy) allowsName(name string) bool {
 
 func topLabel(name string) string { return name[strings.LastIndexByte(name, '.')+1:] }
 
-// isNumber reports whether a last label makes some resolvers read a host as an IPv4 address
-// (WHATWG URL Standard, "ends in a number checker").
+// isNumber reports whether some resolvers read a host with this last label as an IPv4
+// address (WHATWG URL Standard, "ends in a number checker").
 func isNumber(label string) bool {
 	digits, cutset := label, "0123456789"
 	if hex, found := strings.CutPrefix(label, "0x"); found {
@@ -253,16 +252,15 @@ func isNumber(label string) bool {
 	return strings.Trim(digits, cutset) == ""
 }
 
-// hostNames maps names like browsers: UTS 46, which is IDNA2008 with symbols and with the
+// hostNames maps names like browsers: UTS 46, which is IDNA2008 with symbols and a
 // mapping of case and width. Hyphens and underscores may be anywhere.
 var hostNames = idna.New(
 	idna.MapForLookup(), idna.BidiRule(), idna.Transitional(false), idna.StrictDomainName(false), idna.CheckHyphens(false),
 )
 
-// asciiName returns the name for DNS of a host: mapped, without a final dot. A name is
-// invalid with invisible runes, with an empty label or one of more than 63 bytes, or with
-// more than 253 bytes (RFC 1035). The second mapping checks text that only the first
-// mapping has made right-to-left.
+// asciiName returns a host's name for DNS, without a final dot. Names are invalid with
+// invisible runes, empty labels, labels over 63 bytes, or more than 253 bytes (RFC
+// 1035). The second mapping checks text that becomes right-to-left only by the first.
 func asciiName(host string) (name string, valid bool) {
 	if strings.ContainsFunc(host, isInvisible) {
 		return "", false
@@ -279,9 +277,9 @@ func isBadLabel(label string) bool {
 	return label == "" || len(label) > 63 || strings.Trim(label, "abcdefghijklmnopqrstuvwxyz0123456789-_") != ""
 }
 
-// isInvisible reports whether a rune shows nothing or changes the direction of text, which
-// could disguise a name; the mapping drops some of these runes. IDNA has rules for joiners,
-// which change how some words are written.
+// isInvisible reports whether a rune could disguise a name: it shows nothing or changes
+// the direction of text. The mapping drops some of these runes. Joiners are visible in
+// some scripts, and IDNA has rules for them.
 func isInvisible(r rune) bool {
 	const zwnj, zwj = '\u200c', '\u200d'
 	return r != zwnj && r != zwj &&

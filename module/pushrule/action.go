@@ -3,15 +3,15 @@ package pushrule
 import "github.com/pushfx/pushfx/module/strictjson"
 
 // Action is the JSON text of an action, a string or an object (Matrix specification,
-// "Actions"). The text stays as the client sent it, including unknown actions, extra
-// keys, and the historical actions "dont_notify" and "coalesce".
+// "Actions"). It stays as the client sent it, even if unknown or historical
+// ("dont_notify", "coalesce").
 type Action string
 
 // MarshalJSON returns the action's text.
 func (a Action) MarshalJSON() ([]byte, error) { return []byte(a), nil }
 
-// ReadActions reads a submitted list of actions. An action is a string, or an object
-// in which set_tweak, if present, is a string. The list is never nil.
+// ReadActions reads a submitted list. An action is a string, or an object in which
+// set_tweak, if present, is a string. The list is never nil.
 func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	return readList[Action](r, func() (string, error) {
 		switch {
@@ -24,7 +24,6 @@ func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	})
 }
 
-// readTweak reads an action that is an object.
 func readTweak(r *strictjson.Reader) (string, error) {
 	path := r.Path()
 	text, err := r.Value()

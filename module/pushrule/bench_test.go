@@ -30,7 +30,6 @@ func BenchmarkAppendJSONOfAChangedSet(b *testing.B) {
 	b.SetBytes(int64(len(text)))
 }
 
-// roomSet returns the text of a set of as many rules of kind room.
 func roomSet(b *testing.B, size int) string {
 	b.Helper()
 	rules := make([]string, size)

@@ -6,12 +6,11 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// choicesMember is the member of a set that keeps what a user chose of the rules of
-// features that are off. Its value is a list of rules without conditions: some clients
-// go through all members of a set as lists of rules.
+// choicesMember keeps the user's settings for rules of disabled features. Its value is
+// a list of rules, because some clients read all members of a set as lists of rules.
 const choicesMember = "org.pushfx.features_off"
 
-// choices returns the kept choices. A member that cannot be read has none.
+// choices returns no choices if the member is unreadable.
 func (d document) choices() (list []Rule) {
 	for _, member := range d.extra() {
 		if member.Name != choicesMember {
@@ -30,7 +29,7 @@ func (d document) choices() (list []Rule) {
 	return list
 }
 
-// withChoices returns the set with other kept choices than before.
+// withChoices returns the set with after instead of before as choices.
 func (d document) withChoices(before, after []Rule) document {
 	if len(before) == 0 && len(after) == 0 {
 		return d
@@ -42,8 +41,7 @@ func (d document) withChoices(before, after []Rule) document {
 	return d.withExtra(extra)
 }
 
-// appendChoices appends the choices as a list. The id is not the first member of a
-// rule, so that the text has no [ruleStart] outside of the lists of the five kinds.
+// appendChoices does not write the id first, so that the text contains no [ruleStart].
 func appendChoices(dst []byte, choices []Rule) []byte {
 	dst = append(dst, '[')
 	for i, rule := range choices {
@@ -58,8 +56,8 @@ func appendChoices(dst []byte, choices []Rule) []byte {
 	return append(dst, ']')
 }
 
-// choice returns the rule of the set with the user's settings for a default rule, or
-// else the kept choice. A feature's rule is also found by its other id.
+// choice returns the user's settings for a default rule: from the set, or else from
+// kept. It also looks for the other id of a feature's rule.
 func (s *Ruleset) choice(kind Kind, id string, kept []Rule) (rule Rule, found bool) {
 	ids := []string{id, otherID(id)}
 	for _, id := range ids {
@@ -75,8 +73,8 @@ func (s *Ruleset) choice(kind Kind, id string, kept []Rule) (rule Rule, found bo
 	return Rule{}, false
 }
 
-// choicesWithout returns what the user chose of rules that are in no table: the kept
-// choices, and the changed rules of features that go.
+// choicesWithout returns the user's settings for rules that the table lacks: kept, and
+// the changed rules of disabled features.
 func (s *Ruleset) choicesWithout(table Ruleset, kept []Rule) (choices []Rule) {
 	for _, rule := range kept {
 		if known, found := featureRules[rule.ID]; found && !table.hasEither(known) {
@@ -98,7 +96,7 @@ func (s *Ruleset) choicesWithout(table Ruleset, kept []Rule) (choices []Rule) {
 	return choices
 }
 
-// hasEither reports whether the set has a feature's rule, under one of its ids.
+// hasEither reports whether the set has one of the rule's two ids.
 func (s *Ruleset) hasEither(rule featureRule) bool {
 	_, unstable := s.Rule(rule.Kind, rule.ID)
 	_, stable := s.Rule(rule.Kind, rule.stableID)

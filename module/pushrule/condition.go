@@ -7,16 +7,15 @@ import (
 )
 
 // Condition is the JSON text of a condition, an object (Matrix specification,
-// "Conditions"). The text stays as the client sent it, including unknown kinds and
-// extra keys.
+// "Conditions"). It stays as the client sent it, even if its kind is unknown.
 type Condition string
 
 // MarshalJSON returns the condition's text.
 func (c Condition) MarshalJSON() ([]byte, error) { return []byte(c), nil }
 
-// readConditions reads a submitted list of conditions. A condition needs a kind and
-// the members that the specification requires for this kind: strict client libraries
-// drop the user's whole set if one condition lacks a member.
+// readConditions reads a submitted list. A condition needs a kind and the members that
+// the specification requires for it: strict client libraries drop the user's whole set
+// if one member is missing.
 func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	return readList[Condition](r, func() (string, error) {
 		if !r.IsObject() {
@@ -31,8 +30,7 @@ func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	})
 }
 
-// requiredMembers are the members that the specification requires for a kind of
-// condition. An unknown kind requires none.
+// requiredMembers are the required members of a kind, none for an unknown kind.
 func requiredMembers(kind string) []string {
 	switch kind {
 	case "event_match":
@@ -47,7 +45,7 @@ func requiredMembers(kind string) []string {
 	return nil
 }
 
-// checkCondition checks the text of an object; path names it in errors.
+// checkCondition checks the text of an object. Errors name path.
 func checkCondition(text, path string) error {
 	members := map[string]string{}
 	w := strictjson.Walk(text)

@@ -8,7 +8,7 @@ import (
 // masterID is the first rule of every set.
 const masterID = ".m.rule.master"
 
-// The three default rules that MSC4210 removed from the specification.
+// The default rules that MSC4210 removed from the specification.
 const (
 	legacyDisplayName = ".m.rule.contains_display_name" // override
 	legacyRoomNotif   = ".m.rule.roomnotif"             // override
@@ -24,11 +24,10 @@ func IsLegacy(id string) bool {
 // HasLegacy reports whether the set has a legacy rule, see [IsLegacy].
 func (s *Ruleset) HasLegacy() bool { return s.doc.legacy }
 
-// ServerDefault returns the predefined rules of the Matrix specification, v1.17 and
-// later, in its order. It equals For of the zero [Defaults].
+// ServerDefault returns the default rules of the Matrix specification, v1.17 and later,
+// in its order.
 func ServerDefault(user mxid.UserID) Ruleset { return Ruleset{specified(user).document(nil)} }
 
-// specified returns the rules of [ServerDefault].
 func specified(user mxid.UserID) (l lists) {
 	id := strictjson.AppendString(nil, string(user))
 	l[Override.index()] = []Rule{
@@ -99,7 +98,6 @@ func eventMatch(key, pattern string) Condition {
 	return Condition(append(b, '}'))
 }
 
-// eventProperty returns an event_property condition; value is JSON.
 func eventProperty(kind, key, value string) Condition {
 	b := strictjson.AppendString([]byte(`{"kind":"`+kind+`","key":`), key)
 	b = append(append(b, `,"value":`...), value...)

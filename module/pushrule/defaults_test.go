@@ -38,8 +38,7 @@ func TestServerDefaultEqualsTheGoldenFile(t *testing.T) {
 	}
 }
 
-// The file holds the definitions of the Matrix specification, "Predefined
-// Rules", v1.17, as they stand there.
+// The file has the definitions of the Matrix specification, "Predefined Rules", v1.17.
 func TestServerDefaultEqualsTheSpecificationsDefinitions(t *testing.T) {
 	const placeholder = "[the user's Matrix ID]"
 	specified, err := os.ReadFile("testdata/spec_predefined_rules.json")
@@ -125,7 +124,6 @@ func TestIsLegacy(t *testing.T) {
 	}
 }
 
-// mergeCase is a stored set, and what the merge of the defaults makes of it.
 type mergeCase struct {
 	stored string
 	order  map[pushrule.Kind]string // of kinds that differ from the defaults
@@ -527,9 +525,8 @@ func TestSecondMergeChangesNothing(t *testing.T) {
 	})
 }
 
-// drawDamaged makes up a set as no client can make it: with ids given twice,
-// defaults in any place and of any kind, rules that say nothing true of
-// themselves.
+// drawDamaged makes sets that no client can make: with repeated ids, and with defaults
+// in wrong places.
 func drawDamaged(t testing.TB, d pushrule.Draws) pushrule.Ruleset {
 	ids := []string{
 		"A", "!old:hs", "!new:hs", "mute !old:hs", "mute !new:hs", "A:!new:hs",

@@ -11,7 +11,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// DefaultRule is a server-default rule that the specification does not have.
+// DefaultRule is a server-default rule beyond the specification.
 type DefaultRule struct {
 	Kind       Kind
 	ID         string      // starts with a dot; unique among the default rules of all kinds
@@ -23,15 +23,15 @@ type DefaultRule struct {
 }
 
 // Defaults is a table of server-default rules: the rules of the specification, of
-// features and of the host. Clients cannot tell them apart. The zero value is the
-// specification's table. A table never changes and is safe for concurrent use.
+// features and of the host. The zero value has only the rules of the specification. A
+// table never changes and is safe for concurrent use.
 type Defaults struct{ extra []DefaultRule }
 
-// NewDefaults returns the specification's table with the rules of features, and then
-// the host's own rules in their order. The order of features does not matter. Before
-// may name a rule of the specification except .m.rule.master, a rule of a feature, or
-// an earlier rule of own. The error joins one error for each rule that differs from
-// the comments of [DefaultRule]; two rules with the same id are such a difference.
+// NewDefaults returns a table with the rules of the specification, of features, and of
+// the host in their order. The order of features does not matter. Before may name a
+// rule of the specification except .m.rule.master, a rule of a feature, or an earlier
+// own rule. The error joins an error for each rule that violates the comments of
+// [DefaultRule], such as a repeated id.
 func NewDefaults(features []Feature, own ...DefaultRule) (Defaults, error) {
 	var d Defaults
 	var errs []error
@@ -48,7 +48,7 @@ func NewDefaults(features []Feature, own ...DefaultRule) (Defaults, error) {
 	return d, nil
 }
 
-// addAll adds rules; owner begins each error.
+// addAll adds rules. Errors begin with owner.
 func (d *Defaults) addAll(owner string, rules []DefaultRule) error {
 	var errs []error
 	for _, rule := range rules {
@@ -59,7 +59,7 @@ func (d *Defaults) addAll(owner string, rules []DefaultRule) error {
 	return errors.Join(errs...)
 }
 
-// For returns the default rule set of a user.
+// For returns the user's default rules.
 func (d Defaults) For(user mxid.UserID) Ruleset {
 	l := specified(user)
 	for _, extra := range d.extra {
@@ -73,7 +73,6 @@ func (d Defaults) For(user mxid.UserID) Ruleset {
 	return Ruleset{l.document(nil)}
 }
 
-// rule is the rule with its default settings.
 func (r DefaultRule) rule() Rule {
 	return Rule{
 		ID: r.ID, Default: true, Enabled: !r.Disabled, Actions: slices.Clone(r.Actions),
@@ -96,7 +95,7 @@ func (d *Defaults) add(r DefaultRule) error {
 	return nil
 }
 
-// check refuses a rule that has no place in the table or lacks members of its kind.
+// check refuses a rule with a wrong place or wrong members.
 func (r DefaultRule) check(table *Ruleset) error {
 	_, found := table.Rule(r.Kind, r.Before)
 	switch {
@@ -116,7 +115,6 @@ func (r DefaultRule) check(table *Ruleset) error {
 	return r.checkMembers()
 }
 
-// checkMembers refuses a rule with the wrong members for its kind.
 func (r DefaultRule) checkMembers() error {
 	switch {
 	case len(r.Conditions) > 0 && !r.Kind.HasConditions():
@@ -129,7 +127,7 @@ func (r DefaultRule) checkMembers() error {
 	return nil
 }
 
-// reread reads the rule as one that a client submits.
+// reread reads the rule like a client's.
 func (r DefaultRule) reread() (Draft, error) {
 	reader := strictjson.NewReader(string(r.rule().AppendJSON(nil, r.Kind)))
 	d, err := ReadDraft(reader, r.Kind)
@@ -142,7 +140,6 @@ func (r DefaultRule) reread() (Draft, error) {
 	return d, nil
 }
 
-// hasID reports whether the set has a rule of any kind with the id.
 func (s *Ruleset) hasID(id string) bool {
 	for _, kind := range Kinds() {
 		if _, _, found := s.doc.find(kind, id); found {

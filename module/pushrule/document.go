@@ -8,12 +8,12 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// document is the JSON text of a rule set. [readLists] has read the text or
-// [lists.document] has written it, so functions parse it without checks for errors.
+// document is the JSON text of a rule set. Functions parse it without checks, because
+// [readLists] has read it or [lists.document] has written it.
 //
-// A canonical text is, byte for byte, the output of [lists.document], and [ruleStart]
-// and [listStart] occur only at the start of a rule or a list. A search by bytes finds
-// its rules. Any other text must be parsed, and is rewritten before a change.
+// A canonical text is an output of [lists.document], byte for byte, in which
+// [ruleStart] and [listStart] occur only at the start of a rule or list. A byte search
+// finds its rules. Any other text is parsed, and rewritten before a change.
 //
 // Only this file and [FromCanonical] set the fields. The zero value is the empty set.
 type document struct {
@@ -22,16 +22,15 @@ type document struct {
 	legacy    bool // may have a legacy rule; see [IsLegacy]. A search of a large set takes longer than serving it
 }
 
-// emptySet is the JSON of the zero Ruleset.
 const emptySet = `{"override":[],"content":[],"room":[],"sender":[],"underride":[]}`
 
-// ruleStart begins every rule in a canonical text, and listStart every list. No JSON
-// string contains them, because its quotes are escaped.
+// In a canonical text, ruleStart begins every rule and listStart every list. Escaped
+// quotes keep them out of JSON strings.
 const ruleStart = `{"rule_id":"`
 
 func listStart(kind Kind) string { return `"` + string(kind) + `":[` }
 
-// hasStart reports whether a text contains the start of a list or a rule.
+// hasStart reports whether part contains ruleStart or a listStart.
 func hasStart(part string) bool {
 	if strings.Contains(part, ruleStart) {
 		return true
@@ -47,8 +46,7 @@ func hasStart(part string) bool {
 	return false
 }
 
-// hasStartsOnlyWhereTheyBelong reports whether an output of [lists.document] contains
-// no more starts than its lists and rules have.
+// hasStartsOnlyWhereTheyBelong counts the starts in an output of [lists.document].
 func hasStartsOnlyWhereTheyBelong(text string, rules int) bool {
 	for _, kind := range Kinds() {
 		if strings.Count(text, listStart(kind)) != 1 {
@@ -58,10 +56,9 @@ func hasStartsOnlyWhereTheyBelong(text string, rules int) bool {
 	return strings.Count(text, ruleStart) == rules
 }
 
-// lists are the rules of all kinds.
 type lists [kindCount][]Rule
 
-// document writes the set: first the five kinds in order, then the extra members.
+// document writes the five kinds in order, then the extra members.
 func (l lists) document(extra []Member) document {
 	text := []byte{'{'}
 	var d document
@@ -83,7 +80,7 @@ func (l lists) document(extra []Member) document {
 	return d
 }
 
-// readDocument reads a set, and compares its text with the canonical one.
+// readDocument also finds out whether the text is canonical.
 func readDocument(r *strictjson.Reader) (document, error) {
 	start := r.Offset()
 	l, extra, err := readLists(r)
@@ -94,7 +91,6 @@ func readDocument(r *strictjson.Reader) (document, error) {
 	return document{text, written.canonical && written.text == text, written.legacy}, nil
 }
 
-// canonicalized returns the set in the form in which the service writes it.
 func (d document) canonicalized() document {
 	switch {
 	case d.text == "":
@@ -114,7 +110,7 @@ func (d document) lists() (l lists) {
 	return l
 }
 
-// extra returns the members of the set except the five lists.
+// extra returns all members except the five lists.
 func (d document) extra() (extra []Member) {
 	w := strictjson.Walk(d.text)
 	for name := range w.Object() {
@@ -125,16 +121,14 @@ func (d document) extra() (extra []Member) {
 	return extra
 }
 
-// withExtra returns the set with other members beyond the five lists.
 func (d document) withExtra(extra []Member) document {
 	return d.lists().document(extra)
 }
 
-// span is a part of the text of a set.
 type span struct{ start, end int }
 
-// list returns a walker at the list of a kind, and the offset of the walker's text.
-// An absent list is empty.
+// list returns a walker for the list of a kind, and the walker's offset in the text. An
+// absent list is empty.
 func (d document) list(kind Kind) (w strictjson.Walker, before int) {
 	if !kind.Valid() || d.text == "" {
 		return strictjson.Walk("[]"), 0
@@ -152,7 +146,6 @@ func (d document) list(kind Kind) (w strictjson.Walker, before int) {
 	return strictjson.Walk("[]"), 0
 }
 
-// entries returns the rules of a kind with their positions in the text.
 func (d document) entries(kind Kind) iter.Seq2[span, entry] {
 	return func(yield func(span, entry) bool) {
 		w, before := d.list(kind)
@@ -166,7 +159,6 @@ func (d document) entries(kind Kind) iter.Seq2[span, entry] {
 	}
 }
 
-// entryList returns the rules of a kind, and the position of their list.
 func (d document) entryList(kind Kind) (list []entry, at span) {
 	w, before := d.list(kind)
 	at.start = before + w.Offset()
@@ -178,8 +170,8 @@ func (d document) entryList(kind Kind) (list []entry, at span) {
 	return list, at
 }
 
-// find returns the rule of a kind and id, and its position. An id that is not UTF-8
-// finds no rule, since writing it as JSON would change it.
+// find returns a rule and its position. An id that is not UTF-8 finds no rule, because
+// JSON would change it.
 func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 	switch {
 	case !kind.Valid() || !utf8.ValidString(id):
@@ -195,14 +187,14 @@ func (d document) find(kind Kind, id string) (at span, e entry, found bool) {
 	return span{}, entry{}, false
 }
 
-// firstRule returns the position of the first rule of a kind in a canonical text, or
-// the end of the list if it is empty.
+// firstRule returns the position of the first rule in a canonical text, or the end of
+// an empty list.
 func (d document) firstRule(kind Kind) int {
 	_, behind, _ := strings.Cut(d.text, listStart(kind))
 	return len(d.text) - len(behind)
 }
 
-// search is find in a canonical text, from a position in the list of the kind.
+// search is find in a canonical text, from a position in the kind's list.
 func (d document) search(from int, kind Kind, id string) (at span, e entry, found bool) {
 	start := strictjson.AppendString([]byte(strings.TrimSuffix(ruleStart, `"`)), id)
 	i := strings.Index(d.text[from:], string(start))
@@ -217,8 +209,8 @@ func (d document) search(from int, kind Kind, id string) (at span, e entry, foun
 	return span{from + i, from + i + len(e.text)}, e, true
 }
 
-// isBefore reports whether a position comes before part, which occurs once after from.
-// It searches the shorter side.
+// isBefore reports whether place is before part, which occurs once after from. It
+// searches the shorter side.
 func (d document) isBefore(from, place int, part string) bool {
 	if place-from < len(d.text)-place {
 		return !strings.Contains(d.text[from:place], part)
@@ -226,7 +218,6 @@ func (d document) isBefore(from, place int, part string) bool {
 	return strings.Contains(d.text[place:], part)
 }
 
-// len returns the number of rules of all kinds.
 func (d document) len() (n int) {
 	if d.canonical {
 		return strings.Count(d.text, ruleStart)
@@ -239,26 +230,23 @@ func (d document) len() (n int) {
 	return n
 }
 
-// withValue returns the set with another value of a rule's member.
 func (d document) withValue(at span, value string) document {
 	return d.splice(at, value, !hasStart(value))
 }
 
-// withRule returns the set with a rule instead of a part of a list. Behind is the text
-// that follows the rule.
+// withRule replaces a part of a list by a rule, followed by behind.
 func (d document) withRule(at span, rule entry, behind string) document {
 	return d.splice(at, rule.text+behind, !hasStart(rule.text[len(ruleStart):]))
 }
 
 // splice replaces a part of the text. A canonical set stays canonical if clear is true:
-// the new part contains no misleading start of a rule or list.
+// then part contains no start of a rule or list in a wrong place.
 func (d document) splice(at span, part string, clear bool) document {
 	d.text = d.text[:at.start] + part + d.text[at.end:]
 	d.canonical = d.canonical && clear
 	return d
 }
 
-// withList returns the set with another list.
 func (d document) withList(at span, list []entry) document {
 	size := len(d.text) - (at.end - at.start) + len("[]")
 	for _, e := range list {
@@ -281,7 +269,6 @@ func (d document) withList(at span, list []entry) document {
 	return d
 }
 
-// withoutLegacy returns the set after its legacy rules were removed.
 func (d document) withoutLegacy() document {
 	d.legacy = false
 	return d

@@ -7,7 +7,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// withRules is a set with rules in one list.
 func withRules(kind Kind, rules ...string) string {
 	return strings.Replace(emptySet, `"`+string(kind)+`":[`, `"`+string(kind)+`":[`+strings.Join(rules, ","), 1)
 }
@@ -56,7 +55,7 @@ func TestOnlyTextOfTheServiceIsCanonical(t *testing.T) {
 	}
 }
 
-// What another writer has stored is found where it is, and stays there.
+// Other writers may have stored these sets.
 func TestRulesAreFoundInMisleadingText(t *testing.T) {
 	t.Parallel()
 	const mine = `{"rule_id":"b","default":false,"enabled":true,"actions":[]}`
@@ -101,8 +100,7 @@ func TestRulesAreFoundInMisleadingText(t *testing.T) {
 	}
 }
 
-// In any canonical set, whatever has been done to it, a rule that is searched for
-// is the one that is met on a walk.
+// In a canonical set, a byte search must find the same rules as parsing.
 func TestSearchFindsTheParsedRules(t *testing.T) {
 	t.Parallel()
 	ids := []string{"a", "ab", "é🙂", "rule_id", `"`, `\`, "room", `room":[`, `{"rule_id":"a`, "b", "\u0000"}

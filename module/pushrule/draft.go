@@ -4,8 +4,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Draft is a rule as a client submits it. The id comes from the path, and default is
-// always false.
+// Draft is a rule as a client submits it. The request's path has the id.
 type Draft struct {
 	Enabled    *bool       // nil: true for a new rule, unchanged for a replaced one
 	Actions    []Action    // required; may be empty
@@ -16,7 +15,7 @@ type Draft struct {
 	has struct{ actions, pattern bool }
 }
 
-// ReadDraft reads the object of a submitted rule and checks it against kind.
+// ReadDraft reads a submitted rule and checks it against kind.
 func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
 	var d Draft
 	path := r.Path()
@@ -26,9 +25,9 @@ func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
 	return d, d.Complete(kind, path)
 }
 
-// ReadMember reads one member of a submitted rule, for requests that mix a rule's
-// members with others. Call [Draft.Complete] after the last member. Null counts as
-// absent for enabled, conditions and pattern.
+// ReadMember reads one member of a submitted rule, for requests that mix it with other
+// members. Call [Draft.Complete] after the last member. Null counts as absent for
+// enabled, conditions and pattern.
 func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
 	case "rule_id", "default": // the path and the server decide
@@ -60,9 +59,9 @@ func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	return err
 }
 
-// Complete checks that the draft has the members that a rule of this kind needs, and
-// drops members of other kinds. Path names the rule's object in errors; it is empty
-// for the whole body.
+// Complete refuses a draft without the members that kind requires, and drops members of
+// other kinds. Path begins the places in errors; it is empty if the rule is the whole
+// body.
 func (d *Draft) Complete(kind Kind, path string) error {
 	if path != "" {
 		path += "."
@@ -84,7 +83,7 @@ func (d *Draft) Complete(kind Kind, path string) error {
 	return nil
 }
 
-// rule returns the draft as a rule. Enabled applies if the draft does not set it.
+// rule uses enabled if the draft does not set it.
 func (d Draft) rule(id string, enabled bool) Rule {
 	if d.Enabled != nil {
 		enabled = *d.Enabled

@@ -8,13 +8,12 @@ import (
 
 var seedFlag = flag.Uint64("seed", 0, "check what is drawn with this `SEED` only, of which a failed test tells")
 
-// Draws makes up values, always the same ones for a seed.
+// Draws makes values; a seed determines them.
 type Draws struct{ *rand.Rand }
 
-// DrawOne draws one of some values.
 func DrawOne[T any](d Draws, from ...T) T { return from[d.IntN(len(from))] }
 
-// DrawList draws a list of at least least and at most most values.
+// DrawList draws between least and most values.
 func DrawList[T any](d Draws, least, most int, draw func() T) []T {
 	list := make([]T, least+d.IntN(most-least+1))
 	for i := range list {
@@ -23,10 +22,9 @@ func DrawList[T any](d Draws, least, most int, draw func() T) []T {
 	return list
 }
 
-// drawings is how often a property is checked.
 const drawings = 100
 
-// CheckDrawn checks a property with the draws of many seeds.
+// CheckDrawn checks a property with many seeds.
 func CheckDrawn(t *testing.T, check func(d Draws)) {
 	t.Helper()
 	of := func(seed uint64) {

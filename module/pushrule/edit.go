@@ -6,20 +6,19 @@ import (
 	"strings"
 )
 
-// Position is the place of a rule in its kind's list. An empty id means none.
+// Position places a rule in its kind's list. An empty id means none.
 type Position struct {
 	Before string // directly above this rule; takes precedence over After
 	After  string // directly below this rule
 }
 
-// Put adds a rule or replaces the one of the same kind and id.
+// Put adds a rule or replaces the rule of the same kind and id.
 //
-// Without a position, a new rule becomes the user's first of its kind (in override
-// directly below .m.rule.master), and a replaced rule keeps its place. With a
-// position, the rule moves to the named rule. A rule placed relative to itself keeps
-// its place.
+// Without a position, a new rule becomes the user's first of its kind, in override
+// directly below .m.rule.master; a replaced rule keeps its place. A rule positioned
+// relative to itself also keeps its place.
 //
-// Errors, checked in this order: [ErrUnknownKind], [ErrReservedID], [ErrInvalidID],
+// Errors, in order of the checks: [ErrUnknownKind], [ErrReservedID], [ErrInvalidID],
 // [ErrInvalidData] (a content rule without a pattern), [ErrAnchorIsDefault],
 // [ErrAnchorNotFound], [ErrAnchorOrder]. An error changes nothing.
 func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
@@ -51,9 +50,8 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	return nil
 }
 
-// putInPlace is the fast path of Put without a position: it edits the text. Done is
-// false for the override list, which has .m.rule.master, and for a damaged list with
-// two rules of the id.
+// putInPlace edits the text, which is faster than parsing. Done is false for the
+// override list, because of .m.rule.master, and for a damaged list that repeats the id.
 func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
 	if !d.canonical || kind == Override {
 		return d, false
@@ -72,7 +70,6 @@ func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry
 	return d.withRule(at, made(old.flag("enabled")), ""), true
 }
 
-// checkPosition refuses a position that list does not have.
 func checkPosition(list []entry, at Position) error {
 	if isReserved(at.Before) || isReserved(at.After) {
 		return ErrAnchorIsDefault
@@ -91,7 +88,7 @@ func checkPosition(list []entry, at Position) error {
 	return nil
 }
 
-// anchor returns the index of a named rule, -1 for no id.
+// anchor returns the index of id, or -1 if id is empty.
 func anchor(list []entry, id string) (int, error) {
 	if id == "" {
 		return -1, nil
@@ -106,7 +103,7 @@ func anchor(list []entry, id string) (int, error) {
 	return i, nil
 }
 
-// place puts the made rule into list. It may change list.
+// place may change list.
 func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at Position) []entry {
 	stood := indexOfEntry(list, id)
 	if stood < 0 {
@@ -125,8 +122,8 @@ func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at
 	return slices.Insert(list, newIndex(kind, list, at), rule)
 }
 
-// newIndex is the index for a rule that is not in list. List has the rules that the
-// position names.
+// newIndex returns the index for a rule that is not in list; list contains the rules
+// that at names.
 func newIndex(kind Kind, list []entry, at Position) int {
 	switch {
 	case at.Before != "":
@@ -139,8 +136,8 @@ func newIndex(kind Kind, list []entry, at Position) int {
 	return 0
 }
 
-// hoistMaster moves .m.rule.master of a damaged list to the top, so that no rule is
-// inserted above it.
+// hoistMaster moves .m.rule.master of a damaged list to the top, so that no rule gets
+// above it.
 func hoistMaster(list []entry) []entry {
 	i := indexOfEntry(list, masterID)
 	if i <= 0 {
@@ -150,16 +147,15 @@ func hoistMaster(list []entry) []entry {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, master)
 }
 
-// removeID removes the rules with an id from list[from:]. Only damaged sets have
-// several.
+// removeID removes the rules with id from list[from:]. Only damaged sets repeat ids.
 func removeID(list []entry, id string, from int) []entry {
 	kept := slices.DeleteFunc(list[from:], func(e entry) bool { return e.id == id })
 	return list[:from+len(kept)]
 }
 
 // Delete removes a user's rule. Errors: [ErrUnknownKind], [ErrRuleNotFound], and
-// [ErrDeleteDefault] for a server-default rule and for a rule with "default": true. An
-// error changes nothing.
+// [ErrDeleteDefault] for a server-default rule or a rule with "default": true. An error
+// changes nothing.
 func (s *Ruleset) Delete(kind Kind, id string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind
@@ -188,7 +184,6 @@ func (s *Ruleset) SetActions(kind Kind, id string, actions []Action) error {
 	return s.setMember(kind, id, "actions", string(AppendActions(nil, actions)))
 }
 
-// setMember replaces the value of a member that every rule has.
 func (s *Ruleset) setMember(kind Kind, id, name, value string) error {
 	if !kind.Valid() {
 		return ErrUnknownKind

@@ -7,7 +7,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// entry is a rule as text.
 type entry struct {
 	id   string
 	text string
@@ -17,13 +16,13 @@ func newEntry(kind Kind, rule Rule) entry {
 	return entry{rule.ID, string(rule.AppendJSON(nil, kind))}
 }
 
-// rule parses the entry. It ignores errors, because the text was checked before.
+// rule ignores errors, because the text was checked before.
 func (e entry) rule(kind Kind) Rule {
 	rule, _ := readRule(strictjson.NewReader(e.text), kind)
 	return rule
 }
 
-// member returns the position of a member's value in the text.
+// member returns the position of a member's value.
 func (e entry) member(name string) (at span) {
 	w := strictjson.Walk(e.text)
 	for member := range w.Object() {
@@ -35,7 +34,6 @@ func (e entry) member(name string) (at span) {
 	return span{}
 }
 
-// flag returns a boolean member.
 func (e entry) flag(name string) bool {
 	at := e.member(name)
 	return e.text[at.start:at.end] == "true"
@@ -43,7 +41,7 @@ func (e entry) flag(name string) bool {
 
 func (e entry) isServerDefault() bool { return isReserved(e.id) }
 
-// ruleID returns the id of a rule. It is fast if the id is the first member.
+// ruleID is fast if the id is the first member.
 func ruleID(text string) string {
 	if rest, usual := strings.CutPrefix(text, ruleStart); usual {
 		id, _, _ := strings.Cut(rest, `"`)

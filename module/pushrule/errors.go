@@ -2,7 +2,7 @@ package pushrule
 
 import "github.com/pushfx/pushfx/module/fault"
 
-// The refusals of the push rule operations, with the service document's texts.
+// The refusals, with the texts of the service's specification.
 var (
 	ErrEventNotFound   = fault.New(fault.NotFound, "PushRules event not found.")
 	ErrRuleNotFound    = fault.New(fault.NotFound, "Push rule not found.")
@@ -17,8 +17,8 @@ var (
 	ErrUnknownKind     = fault.New(fault.InvalidParam, "Unknown push rule kind.")
 )
 
-// Unreadable is the error for a stored event that is not valid push rules content.
-// Clients see the cause, so it names places in the event and never values.
+// Unreadable reports a stored event with invalid push rules. Clients see the cause: it
+// must name places in the event and never values.
 func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid push rules account data event in database: "+cause.Error())
 }

@@ -6,10 +6,8 @@ import (
 	"strings"
 )
 
-// Feature is a table of server-default rules that a proposal adds to the Matrix
-// specification. Clients that support the feature look for these rules. Hosts turn a
-// feature on by giving it to [NewDefaults]. Treat the package's features as
-// read-only.
+// Feature is a table of server-default rules that a proposal adds to the specification.
+// [NewDefaults] turns it on. Do not change the package's features.
 type Feature struct {
 	Name           string            // for flags and errors
 	Flag           string            // the member of unstable_features in GET /versions; empty if the proposal names none
@@ -18,9 +16,9 @@ type Feature struct {
 	ConditionKinds []string          // kinds of condition that the specification lacks
 }
 
-// Polls notifies of the start and the end of a poll as of a message, and not of
-// responses (MSC3930, accepted). The rules have the unstable event types of MSC3381,
-// which clients send.
+// Polls notifies of the start and the end of a poll like a message, and not of
+// responses (MSC3930, accepted). The rules have the unstable event types of MSC3381, as
+// clients do.
 var Polls = Feature{
 	Name: "polls",
 	Rules: []DefaultRule{
@@ -44,13 +42,11 @@ var Polls = Feature{
 	},
 }
 
-// EncryptedEvents notifies of every encrypted event, except in rooms that a user
-// muted with an override rule (MSC4028). Phones decrypt the event and then find
-// mentions and keywords. It costs a push for each encrypted event and each pusher of
-// every member. Clients must filter: a client that shows every push also shows
-// messages in rooms that are set to mentions only.
+// EncryptedEvents notifies of every encrypted event, except in rooms that a user muted
+// with an override rule (MSC4028). Phones decrypt the event and find mentions and
+// keywords. README.md describes the cost and the duties of clients.
 //
-// The action dont_email of MSC4062, another proposal, is not part of the rule.
+// The rule omits the action dont_email of MSC4062, another proposal.
 var EncryptedEvents = Feature{
 	Name: "encrypted-events",
 	Flag: "org.matrix.msc4028",
@@ -61,9 +57,8 @@ var EncryptedEvents = Feature{
 	StableIDs: map[string]string{".org.matrix.msc4028.encrypted_event": ".m.rule.encrypted_event"},
 }
 
-// LiveLocation notifies when a user starts to share a live location, and not of the
-// single locations (MSC4505). The rules have the unstable event types of MSC3672,
-// which clients send.
+// LiveLocation notifies of the start of a live location, and not of its updates
+// (MSC4505). The rules have the unstable event types of MSC3672, as clients do.
 var LiveLocation = Feature{
 	Name: "live-location",
 	Rules: []DefaultRule{
@@ -82,7 +77,7 @@ var LiveLocation = Feature{
 }
 
 // Knocks notifies members with the permission to invite when a user knocks (MSC4506).
-// It needs the power levels of the members, see match.Member.
+// It needs the members' power levels, see match.Member.
 var Knocks = Feature{
 	Name: "knocks",
 	Rules: []DefaultRule{
@@ -96,13 +91,12 @@ var Knocks = Feature{
 
 const isLive Condition = `{"kind":"event_property_is","key":"content.live","value":true}`
 
-// Features returns the features of this package. If several features add rules at the
-// same place, the rules have this order.
+// Features returns the features of this package. Their rules at the same place have
+// this order.
 func Features() []Feature { return []Feature{Polls, EncryptedEvents, LiveLocation, Knocks} }
 
-// ParseFeatures returns the features of this package that a flag names, separated by
-// commas. An empty text names none. The error for an unknown name lists the known
-// ones.
+// ParseFeatures returns the features in a list of names, separated by commas. An empty
+// text has none. The error for an unknown name lists the known names.
 func ParseFeatures(names string) (features []Feature, err error) {
 	if names == "" {
 		return nil, nil
@@ -126,8 +120,7 @@ func FeatureNames() string {
 	return strings.Join(names, ", ")
 }
 
-// featureOrder returns the place of a feature in [Features], or their number for any
-// other feature.
+// featureOrder returns the index in [Features]; other features come last.
 func featureOrder(name string) int {
 	for i, feature := range Features() {
 		if feature.Name == name {
@@ -137,14 +130,14 @@ func featureOrder(name string) int {
 	return len(Features())
 }
 
-// featureRule is a rule of a feature, with its two ids.
+// featureRule is a rule of a feature with both its ids.
 type featureRule struct {
 	DefaultRule
 	stableID string
 }
 
-// featureRules has the rules of all features, by both ids. A stored set may have
-// either: after a proposal is accepted, the stable id replaces the unstable one.
+// featureRules has the rules of all features by both ids. A stored set may have either:
+// a proposal's stable id replaces its unstable id.
 var featureRules = newFeatureRules()
 
 func newFeatureRules() map[string]featureRule {
@@ -159,8 +152,8 @@ func newFeatureRules() map[string]featureRule {
 	return rules
 }
 
-// otherID returns the stable id of a feature's rule for the unstable id, and the
-// unstable id for the stable one. It is empty for all other rules.
+// otherID returns the stable id for an unstable id and vice versa, empty for rules of
+// no feature.
 func otherID(id string) string {
 	rule, found := featureRules[id]
 	switch {
@@ -172,8 +165,7 @@ func otherID(id string) string {
 	return rule.ID
 }
 
-// isDefault reports whether a user left the settings of the feature's rule as they
-// were.
+// isDefault reports whether rule has the default settings.
 func (r featureRule) isDefault(rule Rule) bool {
 	return rule.Enabled == !r.Disabled && slices.Equal(rule.Actions, r.Actions)
 }

@@ -10,7 +10,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// tableOf is the table of modelUser with some features.
 func tableOf(t testing.TB, features ...pushrule.Feature) pushrule.Ruleset {
 	t.Helper()
 	defaults, err := pushrule.NewDefaults(features)
@@ -20,7 +19,7 @@ func tableOf(t testing.TB, features ...pushrule.Feature) pushrule.Ruleset {
 	return defaults.For(modelUser)
 }
 
-// The golden files have a line for each rule, so that the place of a rule shows.
+// The golden files have a line for each rule, to show its place.
 func TestFeatureRulesHaveTheirPlaces(t *testing.T) {
 	sets := map[string]pushrule.Ruleset{"all": tableOf(t, pushrule.Features()...)}
 	for _, feature := range pushrule.Features() {
@@ -152,7 +151,7 @@ func TestFeaturesAreParsedByName(t *testing.T) {
 	}
 }
 
-// chosenPolls is a set in which the user changed two rules of polls.
+// chosenPolls has two changed rules of polls.
 func chosenPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
 	t.Helper()
 	for _, change := range []error{
@@ -223,8 +222,7 @@ func TestUnreadableChoicesStayUnchanged(t *testing.T) {
 	}
 }
 
-// stablePolls is the feature as it is after its proposal became part of a
-// specification.
+// stablePolls is the feature after its proposal became part of the specification.
 func stablePolls() pushrule.Feature {
 	stable := pushrule.Feature{Name: "stable"}
 	for _, rule := range pushrule.Polls.Rules {

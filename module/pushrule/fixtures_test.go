@@ -12,7 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// mustRead reads a rule set that the test itself wrote.
 func mustRead(t testing.TB, text string) pushrule.Ruleset {
 	t.Helper()
 	s, err := pushrule.Read(text)
@@ -22,7 +21,6 @@ func mustRead(t testing.TB, text string) pushrule.Ruleset {
 	return s
 }
 
-// mustDraft reads a submitted rule that the test itself wrote.
 func mustDraft(t testing.TB, kind pushrule.Kind, text string) pushrule.Draft {
 	t.Helper()
 	d, err := pushrule.ReadDraft(strictjson.NewReader(text), kind)
@@ -32,13 +30,12 @@ func mustDraft(t testing.TB, kind pushrule.Kind, text string) pushrule.Draft {
 	return d
 }
 
-// plain is a draft that every kind takes.
+// plain is a valid draft for every kind.
 func plain() pushrule.Draft {
 	return pushrule.Draft{Actions: []pushrule.Action{`"notify"`}, Pattern: "word"}
 }
 
-// setOf returns a set with rules of one kind, from ids such as "A .m.rule.x";
-// ids that start with a dot are marked as defaults.
+// setOf makes rules of one kind from ids such as "A .m.rule.x"; a dot marks a default.
 func setOf(t testing.TB, kind pushrule.Kind, ids string) pushrule.Ruleset {
 	t.Helper()
 	var rules []string
@@ -59,8 +56,7 @@ func idsOf(s *pushrule.Ruleset, kind pushrule.Kind) string {
 
 func encode(s *pushrule.Ruleset) string { return string(s.AppendJSON(nil)) }
 
-// reencode returns the set's JSON as it is after any change: it makes a change
-// that alters nothing.
+// reencode returns the set's JSON after a change without effect.
 func reencode(t testing.TB, s pushrule.Ruleset) string {
 	t.Helper()
 	for _, kind := range pushrule.Kinds() {
@@ -80,7 +76,7 @@ func reencode(t testing.TB, s pushrule.Ruleset) string {
 	return encode(&s)
 }
 
-// decode parses JSON with encoding/json, the digits of numbers included.
+// decode keeps the digits of numbers.
 func decode(t testing.TB, text string) any {
 	t.Helper()
 	var value any
@@ -97,7 +93,6 @@ func sameJSON(t testing.TB, a, b string) bool {
 	return reflect.DeepEqual(decode(t, a), decode(t, b))
 }
 
-// describe is an error's kind and text, empty for none.
 func describe(err error) string {
 	if err == nil {
 		return ""
@@ -105,8 +100,7 @@ func describe(err error) string {
 	return string(fault.KindOf(err)) + ": " + err.Error()
 }
 
-// complete is a stored set as it is written again: with all five kinds, and
-// with the conditions that a rule may leave out.
+// complete adds the kinds and conditions that a stored set may omit.
 func complete(t testing.TB, text string) string {
 	t.Helper()
 	set := decode(t, text).(map[string]any)

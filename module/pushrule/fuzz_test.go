@@ -12,7 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// equalRules compares what two rules say; a list of no conditions is none.
+// equalRules treats an empty and an absent list of conditions as equal.
 func equalRules(a, b pushrule.Rule) bool {
 	if len(a.Conditions) == 0 && len(b.Conditions) == 0 {
 		a.Conditions, b.Conditions = nil, nil
@@ -20,7 +20,7 @@ func equalRules(a, b pushrule.Rule) bool {
 	return reflect.DeepEqual(a, b)
 }
 
-// FuzzRead compares a read set with encoding/json, and reads each changed set again.
+// FuzzRead compares with encoding/json, and reads each changed set again.
 func FuzzRead(f *testing.F) {
 	defaults := pushrule.ServerDefault("@alice:example.org")
 	f.Add(encode(&defaults))
@@ -82,7 +82,6 @@ func FuzzRead(f *testing.F) {
 	})
 }
 
-// readCarefully reads every rule of a set, and returns the error.
 func readCarefully(text string) error {
 	_, err := pushrule.ReadRuleset(strictjson.NewReader(text))
 	return err
@@ -114,8 +113,7 @@ func checkAgainstEncodingJSON(t *testing.T, text string, s *pushrule.Ruleset) {
 	}
 }
 
-// FuzzReadDraft holds that a submitted rule that is accepted can be stored and
-// read back, with nothing lost.
+// FuzzReadDraft checks that an accepted rule can be stored and read back unchanged.
 func FuzzReadDraft(f *testing.F) {
 	for i, text := range []string{
 		`{"actions":["notify",{"set_tweak":"sound","value":"x"}],"conditions":[{"kind":"x","n":1e400}],"x":{"y":[0.10]}}`,

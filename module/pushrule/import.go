@@ -11,15 +11,13 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Name names a rule of a set.
 type Name struct {
 	Kind Kind
 	ID   string
 }
 
-// RefusedRule is a rule of another server that was not imported. Its name is the other
-// server's; for an unknown kind, the id is empty. The error is the reason, and repeats
-// no part of the rule.
+// RefusedRule is a rule of another server that was not imported. It has the other
+// server's name; for an unknown kind, the id is empty. The error never quotes the rule.
 type RefusedRule struct {
 	Name
 	Err error
@@ -34,22 +32,22 @@ type Imported struct {
 }
 
 // Import makes a set from the content of another server's m.push_rules event,
-// {"global":{...}}, and the table, which is [Defaults.For] of the user.
+// {"global":{...}}. The table is [Defaults.For] of the user.
 //
-// A rule is a default rule if its id starts with a dot; its member default does not
-// matter. The table's rule takes its enabled state and actions, also if the content
-// has the other id of a feature's rule. The three legacy rules give these settings to
-// their successors, unless the content has the successor:
+// A rule is a default rule if its id starts with a dot, whatever its member default is.
+// The table's rule takes its enabled state and actions, also from the other id of a
+// feature's rule. Legacy rules pass these settings to their successors, unless the
+// content has the successor:
 //
 //	.m.rule.contains_user_name     to .m.rule.is_user_mention
 //	.m.rule.contains_display_name  to .m.rule.is_user_mention, without contains_user_name
 //	.m.rule.roomnotif              to .m.rule.is_room_mention
 //
-// Every other rule is the user's own. Import keeps it in its order, with default false,
-// if a client may put it and the limits allow it. Unknown members of the set are kept,
-// other members of the content are not.
+// All other rules are the user's own. Import keeps them in order, with default false,
+// if a client could put them within the limits. It keeps unknown members of the set,
+// and drops other members of the content.
 //
-// The error for content that is not of this form is [Unreadable].
+// The error for other content is [Unreadable].
 func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	kinds, err := splitContent(content)
 	if err != nil {
@@ -76,8 +74,8 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	return i.Imported, nil
 }
 
-// splitContent returns the members of global. It is less strict than package
-// strictjson, so that one bad rule does not make the whole set unreadable.
+// splitContent returns the members of global. It is less strict than strictjson, so
+// that a bad rule does not make the whole set unreadable.
 func splitContent(content string) (map[Kind]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	var kinds map[Kind]json.RawMessage
@@ -90,7 +88,6 @@ func splitContent(content string) (map[Kind]json.RawMessage, error) {
 	return kinds, nil
 }
 
-// importing is the state of an import.
 type importing struct {
 	Imported
 
@@ -111,7 +108,6 @@ func (i *importing) refuse(kind Kind, id string, err error) {
 	i.Refused = append(i.Refused, RefusedRule{Name{kind, id}, err})
 }
 
-// read sorts the rules of a kind into settings of default rules and the user's own.
 func (i *importing) read(kind Kind, list json.RawMessage) error {
 	var texts []json.RawMessage
 	if len(list) == 0 {
@@ -134,10 +130,10 @@ func (i *importing) read(kind Kind, list json.RawMessage) error {
 	return nil
 }
 
-// maxImportDepth is how deep a rule may nest, as in a request of a client.
+// maxImportDepth bounds the nesting of a rule, as for clients' requests.
 const maxImportDepth = 64
 
-// importedID returns the id of a rule, also with an error if it is readable.
+// importedID returns a readable id also with an error.
 func importedID(text json.RawMessage) (id string, err error) {
 	var members map[string]json.RawMessage
 	if json.Unmarshal(text, &members) != nil || members == nil {
@@ -156,7 +152,6 @@ func checkDepth(text string) error {
 	return nil
 }
 
-// readSettings keeps the settings of a default rule.
 func (i *importing) readSettings(kind Kind, id, text string) {
 	name := Name{kind, id}
 	isLegacy := slices.ContainsFunc(inheritances(), func(h inheritance) bool { return h.legacy == name })
@@ -180,10 +175,10 @@ func (i *importing) readSettings(kind Kind, id, text string) {
 	i.settings[name] = d
 }
 
-// ErrTwice is for the second rule of a kind and id in a set that is imported.
+// ErrTwice refuses the second rule of a kind and id in an imported set.
 var ErrTwice = fault.New(fault.InvalidParam, "There is another rule of this id.")
 
-// readImported strictly reads the id and the wanted members of a rule.
+// readImported strictly reads the id and the wanted members.
 func readImported(text string, wanted func(name string) bool) (d Draft, id string, err error) {
 	r := strictjson.NewReader(text)
 	err = r.Object(func(name string) (err error) {
@@ -212,7 +207,6 @@ func inheritances() []inheritance {
 	}
 }
 
-// inheritFromLegacy gives the settings of legacy rules to their successors.
 func (i *importing) inheritFromLegacy() {
 	for _, h := range inheritances() {
 		settings, found := i.settings[h.legacy]
@@ -222,7 +216,7 @@ func (i *importing) inheritFromLegacy() {
 	}
 }
 
-// defaults returns the default rules of a kind with the user's settings.
+// defaults returns the default rules with the user's settings.
 func (i *importing) defaults(kind Kind) []Rule {
 	list := i.table.List(kind)
 	for n, rule := range list {
@@ -249,7 +243,6 @@ func (i *importing) defaults(kind Kind) []Rule {
 	return list
 }
 
-// ownRules returns the user's own rules of a kind.
 func (i *importing) ownRules(kind Kind) (list []Rule) {
 	seen := map[string]bool{}
 	for _, named := range i.own[kind.index()] {
@@ -270,7 +263,7 @@ func (i *importing) ownRules(kind Kind) (list []Rule) {
 	return list
 }
 
-// ownRule reads a rule with the checks for a client's request.
+// ownRule checks a rule like a client's request.
 func (i *importing) ownRule(kind Kind, text string) (Rule, error) {
 	d, id, err := readImported(text, func(string) bool { return true })
 	if err == nil {
@@ -285,7 +278,7 @@ func (i *importing) ownRule(kind Kind, text string) (Rule, error) {
 	return d.rule(id, true), err
 }
 
-// grow counts an addition to the set, if the limits allow it.
+// grow counts an addition, or refuses it over the limits.
 func (i *importing) grow(bytes, rules int) error {
 	switch {
 	case bytes > 0 && i.bytes+bytes > i.limits.MaxSetBytes:
@@ -297,7 +290,6 @@ func (i *importing) grow(bytes, rules int) error {
 	return nil
 }
 
-// extra returns the members of the set that are not lists of rules.
 func (i *importing) extra(kinds map[Kind]json.RawMessage) (extra []Member) {
 	for _, name := range slices.Sorted(maps.Keys(kinds)) {
 		if name.Valid() {

@@ -9,15 +9,13 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// content returns the content of an event with these lists, "kind: rules".
 func content(lists ...string) string { return `{"global":{` + strings.Join(lists, ",") + `}}` }
 
-// old returns a rule as another server may have stored it.
+// old returns a rule of another server.
 func old(id string, members string) string {
 	return fmt.Sprintf(`{"rule_id":%q,"default":true,%s}`, id, members)
 }
 
-// importRules imports a content for alice.
 func importRules(t *testing.T, content string) Imported {
 	t.Helper()
 	got, err := Import(content, ServerDefault("@alice:example.org"), DefaultLimits())
@@ -30,7 +28,7 @@ func importRules(t *testing.T, content string) Imported {
 	return got
 }
 
-// names is what was refused, as "kind/id".
+// names returns the refused rules as "kind/id".
 func names(refused []RefusedRule) (all []string) {
 	for _, r := range refused {
 		all = append(all, string(r.Kind)+"/"+r.ID)
@@ -38,7 +36,7 @@ func names(refused []RefusedRule) (all []string) {
 	return all
 }
 
-// settingsOf is a rule's, "on" or "off", with its actions.
+// settingsOf returns "on" or "off" with the actions.
 func settingsOf(t *testing.T, rules Ruleset, kind Kind, id string) string {
 	t.Helper()
 	rule, found := rules.Rule(kind, id)
@@ -52,7 +50,6 @@ func settingsOf(t *testing.T, rules Ruleset, kind Kind, id string) string {
 	return on + string(AppendActions(nil, rule.Actions))
 }
 
-// What becomes of the settings of the three legacy rules.
 func TestImportTakesTheSettingsOfLegacyRules(t *testing.T) {
 	t.Parallel()
 	const (
@@ -246,7 +243,7 @@ func TestImportRefusesInvalidContent(t *testing.T) {
 	}
 }
 
-// An imported set can be read and changed, whatever the other server stored.
+// An imported set must be readable and changeable, whatever the other server stored.
 func FuzzImport(f *testing.F) {
 	f.Add(content(`"room":[{"rule_id":"a","actions":[]}]`, `"x":1`))
 	f.Add(content(`"content":[`+old(legacyUserName, `"enabled":false,"actions":[]`)+`]`, `"override":[`+old(".m.rule.master", `"actions":[]`)+`]`))

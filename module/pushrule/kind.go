@@ -3,7 +3,7 @@ package pushrule
 // Kind is a kind of push rule (Matrix specification, "Push Rules").
 type Kind string
 
-// The kinds, in the order of evaluation.
+// The kinds, in order of evaluation.
 const (
 	Override  Kind = "override"  // conditional rules, before all others
 	Content   Kind = "content"   // a pattern on the message body
@@ -14,7 +14,7 @@ const (
 
 const kindCount = 5
 
-// Kinds returns the five kinds in the order of evaluation.
+// Kinds returns the five kinds in order of evaluation.
 func Kinds() [kindCount]Kind { return [kindCount]Kind{Override, Content, Room, Sender, Underride} }
 
 // Valid reports whether k is one of the five kinds.
@@ -26,7 +26,7 @@ func (k Kind) HasConditions() bool { return k == Override || k == Underride }
 // HasPattern reports whether rules of this kind have a pattern.
 func (k Kind) HasPattern() bool { return k == Content }
 
-// index is the kind's place in [Kinds], -1 for an unknown kind.
+// index returns the index in [Kinds], or -1.
 func (k Kind) index() int {
 	for i, kind := range Kinds() {
 		if k == kind {

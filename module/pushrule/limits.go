@@ -7,8 +7,8 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Limits bounds the rules that users store. Put and set actions check them; reading,
-// disabling and deleting rules do not.
+// Limits bounds the rules that users store. Putting rules and setting actions check
+// them; reading, disabling and deleting do not.
 type Limits struct {
 	MaxSetBytes     int // bytes of one user's set, as JSON; default 1 MiB
 	MaxRules        int // rules of all kinds in one user's set, defaults included; default 10,000
@@ -46,8 +46,8 @@ func (l Limits) Validate() error {
 	return errors.Join(faults...)
 }
 
-// CheckDraft refuses a rule over a limit: sizes with [fault.TooLarge], counts
-// with [fault.InvalidParam].
+// CheckDraft refuses a rule over a limit: sizes with [fault.TooLarge], counts with
+// [fault.InvalidParam].
 func (l Limits) CheckDraft(id string, d Draft) error {
 	switch {
 	case len(id) > l.MaxRuleIDBytes:
@@ -68,9 +68,9 @@ func (l Limits) CheckActions(actions []Action) error {
 	return nil
 }
 
-// CheckSet refuses a set that has grown over a limit: its bytes with [fault.TooLarge],
-// its rules with [fault.InvalidParam]. A set that was over the limit before may change
-// as long as it does not grow. The edit either adds rules or replaces some.
+// CheckSet refuses a set that grows over a limit: bytes with [fault.TooLarge], rules
+// with [fault.InvalidParam]. A set over the limit may change as long as it does not
+// grow. The edit either adds rules or replaces some.
 func (l Limits) CheckSet(before, after Ruleset) error {
 	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
 		return l.tooLarge()

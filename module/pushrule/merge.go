@@ -2,16 +2,14 @@ package pushrule
 
 import "slices"
 
-// MergeDefaults brings the set's server-default rules to the table, which is
-// [Defaults.For] of the user. A rule of the table takes its definition from the table,
-// and its enabled state and actions from the set, if the set has the rule under its id
-// or under the other id of a feature's rule. Other default rules go, the legacy rules
-// among them. The user's own rules stay in their order, below .m.rule.master and above
-// all other defaults. A second merge with the same table changes nothing.
+// MergeDefaults updates the server-default rules to the table, which is [Defaults.For]
+// of the user. Rules of the table keep the enabled state and actions that the set has
+// under their id or under the other id of a feature's rule. Other default rules go,
+// including legacy rules. The user's own rules stay in order, below .m.rule.master and
+// above all other defaults. A second merge changes nothing.
 //
-// If a rule goes because its feature is off, the set keeps the user's choice in the
-// member org.pushfx.features_off, where clients ignore it. The choice applies again
-// when the feature is turned on.
+// If a rule goes because its feature is off, the member org.pushfx.features_off keeps
+// the user's settings until the feature is on again. Clients ignore it.
 func (s *Ruleset) MergeDefaults(table Ruleset) {
 	doc := s.doc.canonicalized()
 	old := Ruleset{doc}
@@ -35,7 +33,7 @@ func (s *Ruleset) MergeDefaults(table Ruleset) {
 	s.doc = doc.withChoices(choices, old.choicesWithout(table, choices)).withoutLegacy()
 }
 
-// IsCurrent reports whether [Ruleset.MergeDefaults] with the table changes no rule.
+// IsCurrent reports whether [Ruleset.MergeDefaults] would change no rule.
 func (s *Ruleset) IsCurrent(table Ruleset) bool {
 	for _, kind := range Kinds() {
 		list, _ := s.doc.entryList(kind)
@@ -47,8 +45,8 @@ func (s *Ruleset) IsCurrent(table Ruleset) bool {
 	return true
 }
 
-// isCurrent is [Ruleset.IsCurrent] for a kind: .m.rule.master is first, then come the
-// user's rules, and then the defaults in the order of the table.
+// isCurrent expects .m.rule.master, then the user's rules, then the other defaults in
+// the order of the table.
 func isCurrent(kind Kind, list, want []entry) bool {
 	belowDefaults := false
 	for _, e := range list {

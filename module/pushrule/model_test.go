@@ -12,8 +12,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// model is a user's rules kept in the plainest way: what the service promises,
-// written down without regard to speed or to sharing of memory.
+// model is a naive implementation of the service's promises.
 type model map[pushrule.Kind][]modelRule
 
 type modelRule struct {
@@ -23,7 +22,6 @@ type modelRule struct {
 	pattern                   string
 }
 
-// isServers reports whether the rule is a server-default one.
 func (r modelRule) isServers() bool { return strings.HasPrefix(r.id, ".") }
 
 func modelOf(s *pushrule.Ruleset) model {
@@ -207,7 +205,6 @@ func (m model) copyRoomRules(oldRoom, newRoom string) error {
 	return nil
 }
 
-// inRoom is a condition on the room.
 func inRoom(room string) string {
 	return string(strictjson.AppendString([]byte(`{"kind":"event_match","key":"room_id","pattern":`), room)) + `,"n":1e400}`
 }
@@ -229,7 +226,7 @@ func hostTable() pushrule.Ruleset {
 	return defaults.For(modelUser)
 }
 
-// edit is one operation, in numbers that a generator or a fuzzer makes up.
+// edit is one operation, encoded in numbers for generators and fuzzers.
 type edit struct{ op, kind, id, before, after, payload uint8 }
 
 var editIDs = []string{
@@ -244,7 +241,7 @@ func (e edit) position() pushrule.Position {
 	return pushrule.Position{Before: e.anchor(e.before), After: e.anchor(e.after)}
 }
 
-// anchor is mostly none or a rule that users can have.
+// anchor is usually empty or a user's rule.
 func (e edit) anchor(n uint8) string {
 	if n%16 < 6 {
 		return ""
@@ -274,7 +271,6 @@ func (e edit) draft() pushrule.Draft {
 	return d
 }
 
-// apply makes the edit on both.
 func (e edit) apply(s *pushrule.Ruleset, m model) (got, want error) {
 	kind, id, enabled := e.kindName(), pick(e.id), e.payload&1 != 0
 	switch e.op % 11 {
@@ -305,7 +301,6 @@ func (e edit) String() string {
 	return fmt.Sprintf("op %d, %s %q at %+v, room %q, payload %b", e.op%11, e.kindName(), pick(e.id), e.position(), pick(e.before), e.payload)
 }
 
-// starts are the sets that edits begin with.
 func starts(t testing.TB) []pushrule.Ruleset {
 	return []pushrule.Ruleset{
 		pushrule.ServerDefault(modelUser),
@@ -323,8 +318,7 @@ func starts(t testing.TB) []pushrule.Ruleset {
 	}
 }
 
-// checkEdits makes the edits in order and compares the set with the model. It also checks
-// the invariants of all sets.
+// checkEdits compares each edit with the model, and checks the invariants of all sets.
 func checkEdits(t testing.TB, start pushrule.Ruleset, edits []edit) {
 	type snapshot struct {
 		set  pushrule.Ruleset
@@ -407,7 +401,6 @@ func TestEditsAgreeWithTheModel(t *testing.T) {
 	})
 }
 
-// editsOf cuts bytes into edits.
 func editsOf(data []byte) []edit {
 	var edits []edit
 	for b := range slices.Chunk(data, 6) {

@@ -5,10 +5,9 @@ import (
 	"slices"
 )
 
-// Problem is a defect of a readable set. The text is for operators.
+// Problem is a defect of a readable set, described for operators.
 type Problem string
 
-// The problems.
 const (
 	DuplicateRules Problem = "two rules of one id"
 	MasterNotFirst Problem = "master rule not first"
@@ -28,9 +27,9 @@ var (
 	ErrForeignDefault   = errors.New("a default rule is not in the table, and would be lost")
 )
 
-// Problems returns the problems of the set in the order of the function [Problems].
-// The table is [Defaults.For] of the user. StaleDefaults stands for differences from
-// the table that no other problem explains.
+// Problems returns the set's problems in the order of the function [Problems]. The
+// table is [Defaults.For] of the user. StaleDefaults are differences from the table
+// that no other problem explains.
 func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 	if s.Equal(table) {
 		return nil
@@ -57,9 +56,9 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 	return problems
 }
 
-// Repair solves the problems of a set and keeps the user's settings: it removes equal
-// duplicates of a rule and calls [Ruleset.MergeDefaults]. Errors: [ErrDuplicatesDiffer]
-// and [ErrForeignDefault], which change nothing.
+// Repair removes equal duplicates of a rule, calls [Ruleset.MergeDefaults], and keeps
+// the user's settings. Errors: [ErrDuplicatesDiffer] and [ErrForeignDefault], which
+// change nothing.
 func (s *Ruleset) Repair(table Ruleset) error {
 	repaired := Ruleset{s.doc.canonicalized()}
 	for _, kind := range Kinds() {
@@ -82,7 +81,7 @@ func (s *Ruleset) Repair(table Ruleset) error {
 }
 
 // HasForeign reports whether the set has a server-default rule that is neither in the
-// table nor legacy. A merge removes such a rule.
+// table nor legacy. A merge removes it.
 func (s *Ruleset) HasForeign(table Ruleset) bool {
 	for _, kind := range Kinds() {
 		list, _ := s.doc.entryList(kind)
@@ -98,13 +97,11 @@ func hasForeign(list, want []entry) bool {
 	return slices.ContainsFunc(list, func(e entry) bool { return e.isForeign(want) })
 }
 
-// isForeign reports whether an entry is a default rule that the list of the table
-// lacks.
 func (e entry) isForeign(want []entry) bool {
 	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0 && indexOfEntry(want, otherID(e.id)) < 0
 }
 
-// withoutDuplicates returns the first rule of each id.
+// withoutDuplicates keeps the first rule of each id.
 func withoutDuplicates(list []entry) []entry {
 	seen := make(map[string]bool, len(list))
 	return slices.DeleteFunc(slices.Clone(list), func(e entry) bool {

@@ -11,7 +11,6 @@ import (
 
 const problemsUser = "@alice:example.org"
 
-// damaged returns the default set with a part of its JSON replaced.
 func damaged(t *testing.T, old, with string) pushrule.Ruleset {
 	t.Helper()
 	set := pushrule.ServerDefault(problemsUser)

@@ -8,9 +8,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// The tables say what the list A B C becomes when a rule is put: a row for each
-// after, a column for each before, - if there is none. X does not exist and
-// .d is a server-default rule.
+// The tables show the list A B C after a put: a row for each after, a column for each
+// before, - for none. X does not exist; .d is a server-default rule.
 const (
 	putNew = `
 		.    -        A        B        C        N        .d

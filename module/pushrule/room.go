@@ -7,19 +7,18 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// CopyRoomRules copies the user's rules for a room to the room that replaces it (Matrix
-// specification, "Room Upgrades", "Server behaviour": the server transfers a user's
-// notification settings when they join the new room). The old room's rules stay.
+// CopyRoomRules copies the user's rules for a room to its replacement (Matrix
+// specification, "Room Upgrades", "Server behaviour": the server transfers notification
+// settings when a user joins the new room).
 //
-// It copies the room rule of the old room, and each override rule with a condition on
-// the key room_id: an event_match or event_property_is with exactly the old room. A
-// copy stands directly below its original. It has the new room in these conditions and
-// in its id; if the old id does not contain the room, the new room is appended to it.
-// Server-default rules are not copied.
+// It copies the old room's room rule, and each override rule with an event_match or
+// event_property_is of room_id with exactly the old room. A copy is directly below its
+// original and names the new room in these conditions. In the copy's id, the new room
+// replaces the old room, or is appended. Server-default rules are not copied.
 //
-// Existing rules of the new room stay: a copy replaces no rule. Clients use the room
-// rule and the override rule with a room's id as one setting, so neither is copied if
-// the new room has one of them. A repeat changes nothing.
+// A copy replaces no rule. Clients treat the room rule and the override rule with a
+// room's id as one setting: neither is copied if the new room has one of them. A repeat
+// changes nothing.
 //
 // If there is a rule to copy, [ValidateID] checks the new room and the copies' ids. An
 // error changes nothing.
@@ -54,13 +53,12 @@ func (s *Ruleset) hasSetting(room string) bool {
 	return override || found
 }
 
-// upgrade is the replacement of a room.
 type upgrade struct {
 	oldRoom, newRoom string
 	settled          bool // the user has a setting for the new room
 }
 
-// extend returns a list with copies below their originals.
+// extend adds copies below their originals.
 func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	copyOf := u.roomCopy
 	if kind == Override {
@@ -90,8 +88,7 @@ func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	return extended, nil
 }
 
-// mayConcern is a quick test whether a rule can name the old room. Escapes may hide the
-// name.
+// mayConcern quickly excludes most rules. Escapes may hide the old room.
 func (u upgrade) mayConcern(e entry) bool {
 	return strings.Contains(e.text, u.oldRoom) || strings.Contains(e.text, `\`)
 }
@@ -103,14 +100,12 @@ func (u upgrade) validate(id string) error {
 	return ValidateID(id)
 }
 
-// roomCopy returns the copy of the old room's room rule.
 func (u upgrade) roomCopy(rule Rule) (copied Rule, found bool) {
 	found = rule.ID == u.oldRoom
 	rule.ID = u.newRoom
 	return rule, found
 }
 
-// overrideCopy returns the copy of an override rule with a condition on the old room.
 func (u upgrade) overrideCopy(rule Rule) (copied Rule, found bool) {
 	rule.Conditions = slices.Clone(rule.Conditions)
 	for i, condition := range rule.Conditions {
@@ -128,8 +123,8 @@ func (u upgrade) overrideCopy(rule Rule) (copied Rule, found bool) {
 	return rule, found
 }
 
-// findRoom returns the position of the room in a condition that holds only in this
-// room; end is 0 for any other condition.
+// findRoom returns the position of the room in a condition that requires this room, or
+// 0, 0.
 func (c Condition) findRoom(room string) (start, end int) {
 	var kind, key string
 	named := map[string][2]int{} // positions of the members that hold the room

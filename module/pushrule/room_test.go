@@ -17,7 +17,6 @@ func roomRule(id, rest string) string {
 	return fmt.Sprintf(`{"rule_id":%q,"default":false,"enabled":true%s}`, id, rest)
 }
 
-// about gives a rule the conditions.
 func about(conditions ...string) string {
 	return `,"conditions":[` + strings.Join(conditions, ",") + `],"actions":["x"]`
 }
@@ -32,7 +31,7 @@ const (
 	noActs = `,"actions":[]`
 )
 
-// roomSets are sets with rules about the old room.
+// roomSets have rules about the old room.
 var roomSets = []string{
 	`{"override":[{"rule_id":"!old:hs","conditions":[` + inOld + `],"actions":[],"enabled":false,"default":false}]}`,
 	`{"room":[` + roomRule(oldRoom, noActs) + `]}`,

@@ -9,8 +9,8 @@ import (
 // Member is a name and value that the service keeps without interpreting it.
 type Member = strictjson.Member
 
-// Rule is a push rule (Matrix specification, "Push Rules"). Copies share the lists:
-// treat them as read-only.
+// Rule is a push rule (Matrix specification, "Push Rules"). Do not change its lists:
+// copies share them.
 type Rule struct {
 	ID         string      // unique within its kind
 	Default    bool        // the member "default"; server-default rules are known by the dot at the start of their id
@@ -21,8 +21,7 @@ type Rule struct {
 	Extra      []Member    // unknown members
 }
 
-// isReserved reports whether an id is reserved for server-default rules. The member
-// default does not matter, since other servers let clients set it.
+// isReserved ignores the member default, because other servers let clients set it.
 func isReserved(id string) bool { return strings.HasPrefix(id, ".") }
 
 // AppendJSON appends the rule as a rule of the given kind.
@@ -48,8 +47,8 @@ func appendBool(dst []byte, b bool) []byte {
 	return append(dst, "false"...)
 }
 
-// readRule reads a stored rule. It requires the members that the specification
-// requires, and does not check actions and conditions.
+// readRule reads a stored rule. It requires the specification's members, and does not
+// check actions and conditions.
 func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	var rule Rule
 	required := []string{"rule_id", "default", "enabled", "actions"}
@@ -78,7 +77,7 @@ func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	return rule, err
 }
 
-// readList reads an array of texts; element reads one.
+// readList reads an array; element reads one text.
 func readList[T ~string](r *strictjson.Reader, element func() (string, error)) ([]T, error) {
 	list := []T{}
 	err := r.Array(func() error {

@@ -1,9 +1,6 @@
-// Package pushrule has push rule sets as values: reading and writing their JSON,
-// changing them, the server-default rules and their merge. It does no I/O, and uses no
-// clock and no randomness.
-//
-// Data that the service does not interpret (unknown kinds, conditions, actions, keys,
-// the digits of numbers) stays unchanged in a set.
+// Package pushrule has push rule sets as values: their JSON, changes, default rules and
+// merge. It does no I/O, and uses neither a clock nor randomness. Unknown kinds,
+// conditions, actions and keys, and the digits of numbers, stay unchanged.
 package pushrule
 
 import (
@@ -12,26 +9,26 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// Ruleset is one user's push rules: for each kind a list in order of priority,
-// highest first. The zero value is an empty set, ready to use.
+// Ruleset is one user's push rules: for each kind a list, highest priority first. The
+// zero value is an empty set, ready to use.
 //
-// A set is stored as its JSON text, so a copy costs nothing, and a change costs about
-// as much as copying the text. A change to a copy leaves the original unchanged.
+// A set is stored as its JSON text. So a copy costs nothing, a change costs about as
+// much as copying the text, and a change to a copy leaves the original unchanged.
 // Methods that change a set are not safe for concurrent use.
 type Ruleset struct{ doc document }
 
-// Read reads a rule set from its JSON text, an object with a list for each kind. Absent
-// kinds are empty. The error for an invalid set names the place in the text.
+// Read reads a rule set, a JSON object with a list for each kind. Absent kinds are
+// empty. The error for an invalid set names the place in the text.
 func Read(text string) (Ruleset, error) {
 	return ReadRuleset(strictjson.NewReader(text))
 }
 
-// FromCanonical wraps a text without reading it. The text must come from a set with a
-// true [Ruleset.IsCanonical]; for any other text, results are undefined.
+// FromCanonical wraps a text without reading it. The text must come from a set for
+// which [Ruleset.IsCanonical] is true; otherwise results are undefined.
 func FromCanonical(text string) Ruleset { return Ruleset{document{text: text, canonical: true}} }
 
-// IsCanonical reports whether the set's JSON is, byte for byte, the text that the
-// service writes, and no rule is legacy; see [IsLegacy].
+// IsCanonical reports whether the JSON is, byte for byte, the service's own and without
+// legacy rules; see [IsLegacy].
 func (s *Ruleset) IsCanonical() bool {
 	return (s.doc.canonical || s.doc.text == "") && !s.doc.legacy
 }
@@ -42,7 +39,6 @@ func ReadRuleset(r *strictjson.Reader) (Ruleset, error) {
 	return Ruleset{doc}, err
 }
 
-// readLists reads a set with all its rules.
 func readLists(r *strictjson.Reader) (l lists, extra []Member, err error) {
 	err = r.Object(func(name string) (err error) {
 		if kind := Kind(name); kind.Valid() {
@@ -74,7 +70,7 @@ func (s *Ruleset) List(kind Kind) []Rule {
 	return rules
 }
 
-// Rule returns the rule of a kind and id; found is false if there is none.
+// Rule returns the rule of a kind and id.
 func (s *Ruleset) Rule(kind Kind, id string) (rule Rule, found bool) {
 	_, e, found := s.doc.find(kind, id)
 	if !found {
@@ -89,8 +85,8 @@ func (s *Ruleset) Len() int { return s.doc.len() }
 // Equal reports whether both sets have the same JSON.
 func (s *Ruleset) Equal(other Ruleset) bool { return s.JSON() == other.JSON() }
 
-// JSON returns the set as a JSON object: the text that was read, or, after a change, all
-// five kinds, with [] for empty ones.
+// JSON returns the text that was read; after a change, an object with all five kinds,
+// [] for empty ones.
 func (s *Ruleset) JSON() string {
 	if s.doc.text == "" {
 		return emptySet
@@ -98,18 +94,18 @@ func (s *Ruleset) JSON() string {
 	return s.doc.text
 }
 
-// ShareJSON replaces the set's text by an equal one. If the new text is a part of a
-// larger one that stays in memory, the old text can be freed.
+// ShareJSON replaces the set's text by an equal text, for example a part of a larger
+// text in memory, so that the old text can be freed.
 func (s *Ruleset) ShareJSON(text string) {
 	if s.doc.text != "" {
 		s.doc.text = text
 	}
 }
 
-// AppendJSON appends the set as [Ruleset.JSON] returns it.
+// AppendJSON appends [Ruleset.JSON].
 func (s *Ruleset) AppendJSON(dst []byte) []byte { return append(dst, s.JSON()...) }
 
-// MarshalJSON returns the set as [Ruleset.JSON] does.
+// MarshalJSON returns [Ruleset.JSON].
 func (s Ruleset) MarshalJSON() ([]byte, error) { return []byte(s.JSON()), nil }
 
 func indexOf(list []Rule, id string) int {

@@ -9,7 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// oddSets are sets that are read, though the service would not write them so.
+// oddSets are readable, but not in the form that the service writes.
 func oddSets() map[string]string {
 	return map[string]string{
 		"an empty object":          `{}`,

@@ -19,8 +19,6 @@ func ValidateID(id string) error {
 	return nil
 }
 
-// isWellFormed reports whether an id, without the dot of a server-default rule, is not
-// empty and contains no forbidden character.
 func isWellFormed(id string) bool {
 	return id != "" && utf8.ValidString(id) && !strings.ContainsAny(id, `/\`) && !strings.ContainsFunc(id, unicode.IsControl)
 }
