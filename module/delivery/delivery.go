@@ -40,16 +40,17 @@ type Delivery struct {
 
 	wake chan struct{} // ends the wait for the next look
 
-	mu         sync.Mutex
-	turns      *turns.Scheduler
-	rejections rejections
-	badges     bounded.Map[string, module.Counts] // sent last, by pusher
-	sending    sync.WaitGroup
-	life       context.Context // of requests; nil if this host does not send
-	hasMore    bool            // the last look left due backlogs
-	late       time.Duration   // of the oldest due backlog at the last look
-	reported   map[string]time.Time
-	own        map[module.Target]*claimed // claims of this host
+	mu          sync.Mutex
+	turns       *turns.Scheduler
+	rejections  rejections
+	badges      bounded.Map[string, module.Counts] // sent last, by pusher
+	sending     sync.WaitGroup
+	life        context.Context // of requests; nil if this host does not send
+	hasMore     bool            // the last look left due backlogs
+	late        time.Duration   // of the oldest due backlog at the last look
+	putOffUntil time.Time       // when the last backlog without a turn is due again
+	reported    map[string]time.Time
+	own         map[module.Target]*claimed // claims of this host
 }
 
 // maxBadges bounds Delivery.badges.
@@ -168,7 +169,12 @@ func (d *Delivery) mayClaim(gate string) bool {
 func (d *Delivery) admit(user mxid.UserID, gate string) (*turns.Turn, time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.turns.Admit(time.Now(), string(user), gate)
+	now := time.Now()
+	turn, delay := d.turns.Admit(now, string(user), gate)
+	if due := now.Add(delay); turn == nil && delay < lookEvery/2 && due.After(d.putOffUntil) {
+		d.putOffUntil = due
+	}
+	return turn, delay
 }
 
 // expectMore makes the end of the next turn start a look.

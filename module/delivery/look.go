@@ -7,12 +7,15 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
+	"github.com/pushfx/pushfx/module/retry"
 )
 
 // How often a host looks for due backlogs. Backlogs claimed at Notify need no look.
 const (
 	lookEvery  = time.Second
+	lookSoon   = 50 * time.Millisecond // until backlogs that had no turn are due again
 	lookAgain  = 20 * time.Millisecond // if no due backlog has a turn
+	lookPause  = 10 * time.Millisecond // between two looks, since each asks all shards
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 
@@ -30,6 +33,7 @@ func (d *Delivery) look(ctx context.Context) {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-d.wake:
+			_ = retry.Sleep(ctx, lookPause)
 		}
 		timer.Stop()
 	}
@@ -71,11 +75,15 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 			began++
 		}
 	}
-	if found.More && began == 0 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case found.More && began > 0:
+		return lookPause
+	case found.More:
 		return lookAgain
-	}
-	if found.More {
-		return 0
+	case time.Now().Before(d.putOffUntil):
+		return lookSoon
 	}
 	return wait
 }
