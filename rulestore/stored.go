@@ -66,7 +66,7 @@ func readEvent(_ string, answer redis.Cmder) (snapshot, error) {
 	return snapshot{Found: true, Value: e, Revision: e.Revision, Raw: text}, err
 }
 
-// isSame compares only the rules, because edits change nothing else.
+// isSame compares only the rules, because edits do not change the rest.
 func isSame(old snapshot, next stored.Event) bool {
 	return old.Value.Found && old.Value.Rules.Equal(next.Rules)
 }

@@ -115,10 +115,11 @@ func (c *Committer[V, R]) OnEvent(notify func(observe.Event)) { c.notify = notif
 func (c *Committer[V, R]) SetClock(now func() time.Time) { c.now = now }
 
 // ErrOutcomeUnknown is the error of a change that may or may not be stored: the reply
-// to its write was lost, and after many other writes the revision no longer names it.
+// to its write was lost, and after many other writes the revision may no longer name
+// it.
 var ErrOutcomeUnknown = errors.New("cannot tell whether the change was made: too many other writes followed")
 
-// writerLength is the length of a writer's random name: 13 letters of 5 bits.
+// writerLength is 13 letters of 5 random bits.
 const writerLength = 13
 
 // pendingWrite is a write with an unknown outcome.
@@ -126,9 +127,10 @@ type pendingWrite struct {
 	number int64
 	base   stored.Revision // the revision that the write replaces
 
-	// refused means that the cached snapshot was stale. If the client sent the write
-	// twice, the first one may have taken effect, and the next read finds it in the
-	// revision. Otherwise the write never takes effect.
+	// refused means that the store rejected the write, because its cached snapshot was
+	// stale. If the client sent the write twice, the first one may have taken effect,
+	// and the next read finds it in the revision. Otherwise the write never takes
+	// effect.
 	refused bool
 }
 
@@ -151,7 +153,6 @@ func (c *Committer[V, R]) Commit(ctx context.Context, key string, edit func(*V) 
 	return ch.now, ch.editErr
 }
 
-// change is a call of [Committer.Commit].
 type change[V, R any] struct {
 	key     string
 	edit    func(*V) error
@@ -240,7 +241,6 @@ func (c *Committer[V, R]) write(ctx context.Context, old Snapshot[V, R], p prepa
 	return true, nil
 }
 
-// prepared is the value that an attempt is about to store.
 type prepared[V any] struct {
 	value      V
 	same       bool // equals the snapshot's value
@@ -248,7 +248,7 @@ type prepared[V any] struct {
 	editErr    error
 }
 
-// prepare edits a snapshot, unless its revision names a pending write, which then took
+// prepare edits a snapshot, unless its revision names a pending write: that write took
 // effect.
 //
 // A pending write whose base is still stored is harmless: the pure edit gives the same
@@ -273,8 +273,8 @@ func (c *Committer[V, R]) prepare(s Snapshot[V, R], ch *change[V, R]) (p prepare
 }
 
 // NextRevision returns the revision for a write by the caller. Base is the replaced
-// revision with the greatest version. The write invalidates all writes that were
-// prepared for the replaced values.
+// revision with the greatest version. Writes prepared for the replaced values then
+// fail.
 func (c *Committer[V, R]) NextRevision(base stored.Revision) stored.Revision {
 	now := c.now()
 	return base.Next(versionAfter(base, now), stored.Write{Writer: c.writer, Attempt: c.writes.Add(1)})
@@ -293,8 +293,8 @@ func (c *Committer[V, R]) revision(w pendingWrite, same bool) stored.Revision {
 // durability that its store requires. A retry would only wait again, so there is none.
 var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
 
-// mayHaveTakenEffect reports whether a failed attempt may have changed the store,
-// because only its reply was lost.
+// mayHaveTakenEffect reports whether an attempt may have failed only because its reply
+// was lost.
 func mayHaveTakenEffect(err error) bool {
 	if errors.Is(err, ErrNotConfirmed) {
 		return false
@@ -306,12 +306,11 @@ func mayHaveTakenEffect(err error) bool {
 	return fault.KindOf(err) == fault.Unavailable
 }
 
-// maxStep bounds the growth of a version, in microseconds, while the clock is behind
+// maxStep bounds, in microseconds, the growth of a version while the clock is behind
 // it. The step is random, so that a change hardly ever reuses a version that the store
 // has lost.
 const maxStep = 1000
 
-// versionAfter returns a version greater than r's, from the clock if possible.
 func versionAfter(r stored.Revision, now time.Time) int64 {
 	if version := now.UnixMicro(); version > r.Version {
 		return version

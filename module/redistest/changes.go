@@ -12,8 +12,8 @@ import (
 const (
 	moveBatch = 100 // keys that MoveRest moves with one command
 
-	// The source of MIGRATE answers nothing while it waits for the target. The time is
-	// shorter than the node timeout, so that the cluster does not take the source for dead.
+	// The source of MIGRATE waits silently for the target. A time below the node
+	// timeout keeps the cluster from taking the source for dead.
 	migrateTimeout = time.Second
 
 	// A replica gives up a CLUSTER FAILOVER after 5 s.
@@ -21,13 +21,12 @@ const (
 )
 
 // Failover promotes the replica to master of its slots, without losing acknowledged
-// writes. It first waits until the cluster is whole, and at the end until most nodes
-// know the new master. This usually takes 0.1 s. Only one Failover or
-// [SlotMove.Finish] runs at a time; others wait.
+// writes, usually in 0.1 s. It first waits until the cluster is whole, and at the end
+// until most nodes know the new master. Only one Failover or [SlotMove.Finish] runs at
+// a time.
 //
 // The replica must not have been promoted and replaced within the last two node
-// timeouts. Redis 7.0 would count its old votes, promote it without an election and
-// revert that, and clients would lose writes.
+// timeouts: Redis 7.0 would count its old votes, and clients would lose writes.
 func (c *ClusterServers) Failover(ctx context.Context, replica *Server) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -51,7 +50,6 @@ func (c *ClusterServers) Failover(ctx context.Context, replica *Server) error {
 	return c.takeOver(ctx, node, v.ranges[i].first)
 }
 
-// takeOver repeats CLUSTER FAILOVER until the replica is the master of the slot.
 func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slot int) error {
 	for {
 		failoverErr := replica.admin.ClusterFailover(ctx).Err()
@@ -75,12 +73,11 @@ func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slo
 }
 
 // Fix runs "redis-cli --cluster fix" until it has ended a move of the slot that a
-// failover has interrupted, or the context ends. All masters must run.
-// [ClusterServers.MasterOf] then returns the master of the slot.
+// failover has interrupted. All masters must run.
 //
-// If both masters of the move were replaced, no node knows of the move. Redis-cli would
-// not look for keys then, so Fix first marks the slot as importing on every other master
-// that has keys of it.
+// If both masters of the move were replaced, no node knows of it, and redis-cli would
+// not look for keys. So Fix first marks the slot as importing on each other master with
+// keys of it.
 func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -110,24 +107,21 @@ func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 	})
 }
 
-// SlotMove is a move of a slot from one master to another while clients use the slot.
-// The source serves the keys that it still has, and answers ASK for other keys, so new
-// keys are created on the target. The target answers MOVED to clients that were not sent
-// by an ASK. A command with keys on both masters gets TRYAGAIN. The methods are safe for
-// concurrent use, and can be repeated after an error.
+// SlotMove is a move of a slot to another master while clients use the slot. The source
+// serves its remaining keys and answers ASK for others; the target answers MOVED to
+// clients without an ASK. A command with keys on both gets TRYAGAIN. The methods are
+// safe for concurrent use, and can be repeated after an error.
 //
-// Replicas of Redis up to 7 know nothing of a move. If a replica replaces one of the two
-// masters during the move, clients cannot reach the moved keys until
-// [ClusterServers.Fix]. A key that has just moved may be on the target alone, and is
-// lost if the target crashes, however old the key is.
+// Replicas of Redis up to 7 know nothing of a move. If one replaces a master during the
+// move, clients cannot reach the moved keys until [ClusterServers.Fix]. A key that has
+// just moved is lost if the target crashes.
 type SlotMove struct {
 	cluster  *ClusterServers
 	slot     int
 	from, to *clusterNode
 }
 
-// MoveSlot moves the slot with all its keys to a master. It does nothing if that master
-// has the slot already.
+// MoveSlot moves the slot with all its keys to a master, unless that master has it.
 func (c *ClusterServers) MoveSlot(ctx context.Context, slot int, to *Server) error {
 	master, err := c.MasterOf(ctx, slot)
 	if err != nil || master == to {
@@ -140,9 +134,9 @@ func (c *ClusterServers) MoveSlot(ctx context.Context, slot int, to *Server) err
 	return move.Finish(ctx)
 }
 
-// BeginMove begins to move the slot from its master to another one. The caller allows
-// one move of a slot at a time, and no [ClusterServers.Failover] of the two masters
-// until the move has ended.
+// BeginMove begins to move the slot to another master. The caller allows one move of a
+// slot at a time, and no [ClusterServers.Failover] of the two masters until it has
+// ended.
 func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*SlotMove, error) {
 	target, err := c.node(to)
 	if err != nil {
@@ -168,12 +162,12 @@ func (c *ClusterServers) BeginMove(ctx context.Context, slot int, to *Server) (*
 	return &SlotMove{cluster: c, slot: slot, from: source, to: target}, nil
 }
 
-// MoveKeys moves these keys of the slot. It ignores keys that the source does not have.
+// MoveKeys moves these keys, except keys that the source does not have.
 func (m *SlotMove) MoveKeys(ctx context.Context, keys ...string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	// "replace" because an earlier failure can have left the key on both masters.
+	// An earlier failure can have left the key on both masters.
 	args := []any{"migrate", localhost, m.to.port, "", 0, migrateTimeout.Milliseconds(), "replace"}
 	if m.from.password != "" {
 		args = append(args, "auth", m.from.password)
@@ -205,7 +199,7 @@ func (m *SlotMove) MoveRest(ctx context.Context) error {
 }
 
 // Finish moves the remaining keys, makes the target the master of the slot, and tells
-// all running masters. A source without other slots becomes a replica.
+// all masters. A source without other slots becomes a replica.
 func (m *SlotMove) Finish(ctx context.Context) error {
 	m.cluster.changing.Lock()
 	defer m.cluster.changing.Unlock()
@@ -223,16 +217,16 @@ func (m *SlotMove) Finish(ctx context.Context) error {
 	}
 	for _, node := range m.cluster.nodes {
 		if node.running() && node != m.from && node != m.to {
-			// Without this call, a master learns it a little later. A replica refuses it.
+			// Without this call, a master learns it a little later. A replica refuses
+			// it.
 			_ = node.setSlot(ctx, m.slot, "node", m.to.id)
 		}
 	}
 	return nil
 }
 
-// waitEpochs waits until all nodes that answer know the latest epoch. Otherwise the
-// target could take the slot with an older epoch, and drop the slot and its keys when it
-// learns of the later one.
+// waitEpochs waits until all nodes know the latest epoch. Otherwise the target could
+// take the slot with an older epoch, and later drop the slot and its keys.
 func (c *ClusterServers) waitEpochs(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, agreeTimeout)
 	defer cancel()
@@ -242,7 +236,6 @@ func (c *ClusterServers) waitEpochs(ctx context.Context) error {
 	})
 }
 
-// setSlot sends CLUSTER SETSLOT.
 func (n *clusterNode) setSlot(ctx context.Context, slot int, action, id string) error {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()

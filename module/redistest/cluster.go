@@ -19,28 +19,27 @@ const (
 
 // ClusterServers is a running Redis cluster.
 //
-// Its methods are safe for concurrent use while the test that started it runs. Methods
-// with a context return errors and do not fail the test, because they may fail when
-// servers are stopped at the same time.
+// Its methods are safe for concurrent use while its test runs. Methods with a context
+// return errors and do not fail the test, because servers may be stopped at the same
+// time.
 type ClusterServers struct {
 	nodes   []*clusterNode
 	masters int
 
 	// changing is held while a slot gets another master. Two changes at the same time
-	// could get the same config epoch, and then keys are lost.
+	// could get the same config epoch, and lose keys.
 	changing sync.Mutex
 }
 
-// clusterNode is a server of a cluster.
 type clusterNode struct {
 	*Server
 	id    string // in the cluster; a restart does not change it
 	admin *redis.Client
 }
 
-// Cluster starts a cluster and waits until it is whole, see [ClusterServers.WaitWhole].
-// The arguments are added to the command line of every node. The node timeout is 2 s,
-// unless the arguments have another "--cluster-node-timeout".
+// Cluster starts a cluster and waits until it is whole; see [ClusterServers.WaitWhole].
+// The arguments are added to each node's command line. The node timeout is 2 s, unless
+// the arguments have another.
 func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *ClusterServers {
 	t.Helper()
 	c := &ClusterServers{masters: masters}
@@ -60,7 +59,7 @@ func Cluster(t testing.TB, masters, replicasPerMaster int, args ...string) *Clus
 }
 
 // form makes a cluster of the nodes. Redis-cli would need three masters, and choose the
-// master of each replica at random.
+// replicas' masters at random.
 func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error {
 	for i, node := range c.nodes {
 		id, err := node.admin.ClusterMyID(ctx).Result()
@@ -68,13 +67,13 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 			return fmt.Errorf("CLUSTER MYID: %w", err)
 		}
 		node.id = id
-		// Different epochs save the nodes from resolving conflicts of epochs.
+		// Nodes with different epochs need not resolve conflicts.
 		if err := node.admin.Do(ctx, "cluster", "set-config-epoch", i+1).Err(); err != nil {
 			return fmt.Errorf("CLUSTER SET-CONFIG-EPOCH: %w", err)
 		}
 	}
 	for i, node := range c.nodes {
-		// Every node meets every other one, which is faster than gossip.
+		// Meeting every node is faster than gossip.
 		for _, other := range c.nodes[i+1:] {
 			if err := node.admin.ClusterMeet(ctx, localhost, strconv.Itoa(other.port)).Err(); err != nil {
 				return fmt.Errorf("CLUSTER MEET: %w", err)
@@ -97,8 +96,7 @@ func (c *ClusterServers) form(ctx context.Context, replicasPerMaster int) error 
 	return c.WaitWhole(ctx)
 }
 
-// Nodes returns all servers: first the servers that started as masters, then the
-// replicas of the first master, of the second, and so on.
+// Nodes returns the servers that started as masters, then the replicas of each of them.
 func (c *ClusterServers) Nodes() []*Server {
 	servers := make([]*Server, len(c.nodes))
 	for i, node := range c.nodes {
@@ -107,11 +105,11 @@ func (c *ClusterServers) Nodes() []*Server {
 	return servers
 }
 
-// Masters returns the servers that started as masters, in the order of their slots, also
-// after a failover; see [ClusterServers.MasterOf].
+// Masters returns the servers that started as masters, in the order of their slots; see
+// [ClusterServers.MasterOf].
 func (c *ClusterServers) Masters() []*Server { return c.Nodes()[:c.masters] }
 
-// Addrs returns the host and port of every node, in the order of Nodes.
+// Addrs returns each node's host and port, in the order of Nodes.
 func (c *ClusterServers) Addrs() []string {
 	addrs := make([]string, len(c.nodes))
 	for i, node := range c.nodes {
@@ -120,8 +118,8 @@ func (c *ClusterServers) Addrs() []string {
 	return addrs
 }
 
-// Client returns a client for the cluster. It obeys the deadline of a context and
-// reloads the state of the cluster often. It is closed when the given test ends.
+// Client returns a client that obeys deadlines and often reloads the state of the
+// cluster. It is closed when the test ends.
 func (c *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	t.Helper()
 	client := redis.NewClusterClient(&redis.ClusterOptions{
@@ -135,7 +133,6 @@ func (c *ClusterServers) Client(t testing.TB) *redis.ClusterClient {
 	return client
 }
 
-// node returns the node of the server.
 func (c *ClusterServers) node(server *Server) (*clusterNode, error) {
 	i := slices.IndexFunc(c.nodes, func(node *clusterNode) bool { return node.Server == server })
 	if i < 0 {

@@ -2,7 +2,7 @@ package redistest
 
 import "syscall"
 
-// endWithParent makes the kernel kill the server when the test binary is killed.
+// endWithParent lets the kernel kill the server with the test binary.
 func endWithParent() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 }

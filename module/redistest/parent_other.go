@@ -4,5 +4,5 @@ package redistest
 
 import "syscall"
 
-// endWithParent does nothing on this system: servers go on when the test binary is killed.
+// endWithParent does nothing: servers survive the test binary.
 func endWithParent() *syscall.SysProcAttr { return nil }

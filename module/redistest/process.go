@@ -11,10 +11,8 @@ import (
 
 const logLines = 20 // of a server's log, in messages
 
-// errPortTaken reports that a server ended because another process uses its port.
 var errPortTaken = errors.New("the port is taken")
 
-// process is one run of a server binary.
 type process struct {
 	os      *os.Process
 	logPath string
@@ -22,7 +20,7 @@ type process struct {
 	exit    error         // set before done is closed
 }
 
-// startProcess runs the binary in the folder. Its output goes to a log file there.
+// startProcess runs the binary in the folder, with its log there.
 func startProcess(binary, dir string, args []string) (*process, error) {
 	log, err := os.CreateTemp(dir, "server-*.log")
 	if err != nil {
@@ -44,9 +42,8 @@ func startProcess(binary, dir string, args []string) (*process, error) {
 	return p, nil
 }
 
-// run starts the command, sends the result to started, and reaps the process. It keeps
-// its OS thread, because Linux sends the signal of endWithParent when the thread that
-// started the process ends.
+// run keeps its OS thread, because Linux sends endWithParent's signal when that thread
+// ends.
 func (p *process) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -69,7 +66,7 @@ func (p *process) alive() bool {
 	}
 }
 
-// kill ends the process, even a paused one, and waits until it is reaped.
+// kill ends the process, even a paused one.
 func (p *process) kill() error {
 	if err := p.os.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
@@ -78,10 +75,8 @@ func (p *process) kill() error {
 	return nil
 }
 
-// exitError returns why the process has ended.
 func (p *process) exitError() error {
-	// Redis says "bind: Address already in use" or, with another C library,
-	// "bind: Address in use".
+	// Redis says either, depending on the C library.
 	if log := p.log(); strings.Contains(log, "Address already in use") || strings.Contains(log, "Address in use") {
 		return errPortTaken
 	}
@@ -99,7 +94,6 @@ func (p *process) log() string {
 	return string(content)
 }
 
-// lastLog returns the last lines of the log, for error messages.
 func (p *process) lastLog() string {
 	lines := strings.Split(strings.TrimSpace(p.log()), "\n")
 	lines = lines[max(0, len(lines)-logLines):]

@@ -24,18 +24,18 @@ const (
 	maxPending        = 1024 // commands of a connection that wait for replies
 )
 
-// Proxy stands between clients and one server. It passes commands and replies on,
-// until a planned fault strikes. A fault strikes exactly the command or reply that
-// the plan names, so a test needs neither luck nor waiting.
+// Proxy passes commands and replies between clients and one server, until a planned
+// fault strikes. A fault strikes exactly the planned command or reply, so a test needs
+// neither luck nor waiting.
 //
-// The methods that plan a fault take the names of commands, such as "GET" or
-// "EVALSHA". Without names, the fault counts every command, including the commands
-// with which a client begins a connection. Counting starts with the call and covers
-// all connections. Each fault counts on its own. It strikes once, unless its method
-// says otherwise. When several faults match, the one that was planned first strikes.
+// The methods that plan a fault take names of commands, such as "GET". Without names,
+// every command counts, including the commands that begin a connection. Counting starts
+// with the call and covers all connections. Each fault counts on its own and strikes
+// once, unless its method says otherwise. When several match, the one planned first
+// strikes.
 //
-// Replies that are errors do not count, because the command did nothing. Messages
-// that the server pushes do not count either; clients cannot subscribe to channels.
+// Error replies do not count, because the command did nothing. Clients cannot subscribe
+// to channels.
 //
 // A Proxy is safe for concurrent use, and ends with its test.
 type Proxy struct {
@@ -67,12 +67,11 @@ func NewProxy(t testing.TB, server *Server) *Proxy {
 	return p
 }
 
-// Addr returns the host and port where the proxy listens.
+// Addr returns the proxy's host and port.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
-// Client returns a client that connects through the proxy and obeys the deadline of
-// a context. The given functions change its options. It is closed when the given
-// test ends.
+// Client returns a client of the proxy that obeys deadlines. It is closed when the test
+// ends. The functions change its options.
 func (p *Proxy) Client(t testing.TB, change ...func(*redis.Options)) *redis.Client {
 	t.Helper()
 	options := p.server.options()
@@ -85,32 +84,31 @@ func (p *Proxy) Client(t testing.TB, change ...func(*redis.Options)) *redis.Clie
 	return client
 }
 
-// CutReply plans to cut the connection instead of passing on the n-th reply, where
-// the first is 1. The server has run the command by then.
+// CutReply plans to cut the connection before the n-th reply, counted from 1. The
+// server has run the command by then.
 func (p *Proxy) CutReply(n int, commands ...string) *Fault {
 	return p.plan(&Fault{onReply: true, left: n, commands: commands})
 }
 
-// StallReply plans to hold the n-th reply, and all later replies on its connection,
-// until [Fault.Release]. The server has run the command by then.
+// StallReply plans to hold the n-th reply and all later replies on its connection until
+// [Fault.Release]. The server has run the command by then.
 func (p *Proxy) StallReply(n int, commands ...string) *Fault {
 	return p.plan(&Fault{onReply: true, holds: true, left: n, commands: commands})
 }
 
-// StallReplies does the same as [Proxy.StallReply] to the n-th and every later reply.
+// StallReplies is [Proxy.StallReply] for the n-th and every later reply.
 func (p *Proxy) StallReplies(n int, commands ...string) *Fault {
 	return p.plan(&Fault{onReply: true, holds: true, repeats: true, left: n, commands: commands})
 }
 
-// CutRequest plans to cut the connection instead of passing on the n-th command. The
-// server never sees the command.
+// CutRequest plans to cut the connection before the n-th command reaches the server.
 func (p *Proxy) CutRequest(n int, commands ...string) *Fault {
 	return p.plan(&Fault{left: n, commands: commands})
 }
 
-// HoldRequest plans to hold the n-th command, and all later commands on its
-// connection, until [Fault.Release]. The server then gets the command even if the
-// client has gone, as happens on a slow network.
+// HoldRequest plans to hold the n-th command and all later commands on its connection
+// until [Fault.Release]. The server then gets it even if the client has gone, as on a
+// slow network.
 func (p *Proxy) HoldRequest(n int, commands ...string) *Fault {
 	return p.plan(&Fault{holds: true, left: n, commands: commands})
 }
@@ -124,7 +122,6 @@ func (p *Proxy) plan(f *Fault) *Fault {
 	return f
 }
 
-// match counts a command or its reply, and returns the fault that strikes it.
 func (p *Proxy) match(r *request, onReply bool) *Fault {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -156,8 +153,7 @@ type Fault struct {
 	struck, released, passed chan struct{}
 }
 
-// After makes the fault count only from the moment when the other fault has struck.
-// It returns the fault.
+// After makes the fault count only after the other fault has struck, and returns it.
 func (f *Fault) After(other *Fault) *Fault {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
@@ -165,8 +161,7 @@ func (f *Fault) After(other *Fault) *Fault {
 	return f
 }
 
-// With makes the fault count only commands whose bytes contain the text, and the
-// replies to them. It returns the fault.
+// With makes the fault count only commands that contain the text, and returns it.
 func (f *Fault) With(text string) *Fault {
 	f.proxy.mu.Lock()
 	defer f.proxy.mu.Unlock()
@@ -174,12 +169,12 @@ func (f *Fault) With(text string) *Fault {
 	return f
 }
 
-// Struck is closed when the fault has struck for the first time.
+// Struck is closed when the fault first strikes.
 func (f *Fault) Struck() <-chan struct{} { return f.struck }
 
-// Release passes on what the fault holds, and makes it hold nothing later. It returns
-// when the server has answered the held command, or when the held reply is passed on
-// or its client has gone. It has no effect on faults that cut connections.
+// Release passes on the held messages, and holds none later. It returns when the server
+// has answered the held command, or the held reply is passed on or its client has gone.
+// It has no effect on faults that cut.
 func (f *Fault) Release() {
 	f.release.Do(func() { close(f.released) })
 	if !f.holds || !f.hasStruck() {
@@ -204,7 +199,6 @@ func (f *Fault) hasStruck() bool {
 	}
 }
 
-// counts counts the command if it matches, and reports whether the fault strikes it.
 func (f *Fault) counts(r *request) bool {
 	isNamed := func(name string) bool { return strings.EqualFold(name, r.command) }
 	if len(f.commands) > 0 && !slices.ContainsFunc(f.commands, isNamed) ||
@@ -215,8 +209,8 @@ func (f *Fault) counts(r *request) bool {
 	return f.left == 0 || f.repeats && f.left < 0
 }
 
-// letsPass reports whether the message that the fault has struck may pass. If the
-// fault holds it, letsPass waits for the release, the given end or the end of the proxy.
+// letsPass reports whether a struck message may pass. For a held one, it waits for the
+// release or an end.
 func (f *Fault) letsPass(end <-chan struct{}) bool {
 	if !f.holds {
 		return false
@@ -230,10 +224,8 @@ func (f *Fault) letsPass(end <-chan struct{}) bool {
 	return false
 }
 
-// done lets Release return.
 func (f *Fault) done() { f.pass.Do(func() { close(f.passed) }) }
 
-// accept serves clients until the proxy ends.
 func (p *Proxy) accept() {
 	for {
 		conn, err := p.listener.Accept()
@@ -244,7 +236,6 @@ func (p *Proxy) accept() {
 	}
 }
 
-// serve connects the client with the server until one of them closes the connection.
 func (p *Proxy) serve(client net.Conn) {
 	defer client.Close()
 	dialer := net.Dialer{Timeout: proxyDialTimeout}
@@ -271,7 +262,6 @@ func (p *Proxy) serve(client net.Conn) {
 	both.Wait()
 }
 
-// link is one client's connection to the server.
 type link struct {
 	proxy          *Proxy
 	client, server net.Conn
@@ -279,7 +269,6 @@ type link struct {
 	pending        chan *request   // sent to the server, without a reply yet
 }
 
-// request is a command on its way to the server.
 type request struct {
 	command, raw string
 	held         *Fault // that held it; nil for none
@@ -287,7 +276,6 @@ type request struct {
 
 var errCut = errors.New("the connection is cut")
 
-// passRequests passes commands on to the server until the connection ends.
 func (l *link) passRequests() error {
 	from := newWire(l.client)
 	for {
@@ -306,8 +294,8 @@ func (l *link) passRequests() error {
 	}
 }
 
-// send passes a command on to the server. After a held command it waits for the
-// reply, because its client may have gone, which ends the connection.
+// send waits for the reply to a held command, because its client may have gone, which
+// ends the connection.
 func (l *link) send(r *request) error {
 	select {
 	case l.pending <- r:
@@ -324,7 +312,6 @@ func (l *link) send(r *request) error {
 	return nil
 }
 
-// passReplies passes replies on to the client until the connection ends.
 func (l *link) passReplies() error {
 	from := newWire(l.server)
 	for {
@@ -342,8 +329,8 @@ func (l *link) passReplies() error {
 	}
 }
 
-// strikeReply lets a fault strike the reply to the oldest pending command. After an
-// error the client must not get the reply.
+// strikeReply lets a fault strike the oldest pending command's reply. After an error
+// the client must not get it.
 func (l *link) strikeReply(raw []byte) error {
 	var r *request
 	select {
@@ -376,10 +363,8 @@ func write(conn net.Conn, raw []byte) error {
 	return err
 }
 
-// errProtocol reports bytes that are not in the Redis protocol as this file knows it.
 var errProtocol = errors.New("cannot read the Redis protocol")
 
-// wire reads the messages of one side.
 type wire struct {
 	*bufio.Reader
 	conn net.Conn
@@ -388,7 +373,6 @@ type wire struct {
 
 func newWire(conn net.Conn) *wire { return &wire{Reader: bufio.NewReader(conn), conn: conn} }
 
-// next reads the next message into raw.
 func (w *wire) next() error {
 	w.raw = w.raw[:0]
 	if err := w.conn.SetReadDeadline(time.Now().Add(proxyReadTimeout)); err != nil {
@@ -397,7 +381,6 @@ func (w *wire) next() error {
 	return w.value()
 }
 
-// command reads the next command and returns its name.
 func (w *wire) command() (string, error) {
 	if err := w.next(); err != nil {
 		return "", err
@@ -410,7 +393,6 @@ func (w *wire) command() (string, error) {
 	return parts[2], nil
 }
 
-// value reads a value of any type, with the values in it.
 func (w *wire) value() error {
 	line, err := w.ReadString('\n')
 	if err != nil {
@@ -450,7 +432,7 @@ func (w *wire) values(count int) error {
 	return nil
 }
 
-// bytes reads a string of this length and its line end. A negative length is a null.
+// bytes reads a string and its line end. A negative length is a null.
 func (w *wire) bytes(length int) error {
 	if length < 0 {
 		return nil

@@ -12,10 +12,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// withoutRetries is for a client that sends each command once.
 func withoutRetries(o *redis.Options) { o.MaxRetries = -1 }
 
-// withShortTimeout is for a client that soon stops waiting for a reply.
 func withShortTimeout(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }
 
 // newProxy returns a proxy, and a client that does not use it.

@@ -1,11 +1,11 @@
 // Package redistest starts real Redis servers for tests; its API may change at any
-// time. It starts a single server, a master with replicas, a master and a replica with
-// a sentinel, or a cluster. Tests can then stop, pause and restart servers, promote
-// replicas, move slots, and lose commands and replies.
+// time. It starts a single server, a master with replicas, a sentinel with a master and
+// a replica, or a cluster. Tests can stop, pause and restart servers, promote replicas,
+// move slots, and lose commands and replies.
 //
-// Every server listens on 127.0.0.1. It keeps its files in a temporary folder of the
-// test that started it, and ends with that test. It saves no data unless the arguments
-// say so. To share servers, start them in a parent test and use them in subtests.
+// Every server listens on 127.0.0.1, keeps its files in a temporary folder, and ends
+// with the test that started it. It saves no data unless the arguments say so. To share
+// servers, start them in a parent test:
 //
 //	func TestStore(t *testing.T) {
 //		cluster := redistest.Cluster(t, 3, 1)
@@ -15,13 +15,11 @@
 //		})
 //	}
 //
-// If a server does not start, the test fails and shows the last lines of its log. If
-// there is no server binary, the test is skipped, see [Require].
+// If a server does not start, the test fails with the end of its log. Environment
+// variables:
 //
-// The package reads two environment variables:
-//
-//   - REDIS_SERVER is the name or path of the server binary. The default is redis-server.
-//   - REQUIRE_REDIS=1 makes tests fail instead of skipping them when there is no binary.
+//   - REDIS_SERVER is the name or path of the server binary, by default redis-server.
+//   - REQUIRE_REDIS=1 makes tests fail instead of skipping them without a binary.
 package redistest
 
 import (
@@ -40,15 +38,14 @@ const (
 )
 
 // Require skips the test when there is no server binary, or fails it if REQUIRE_REDIS
-// is 1. The functions that start servers do the same; a test calls Require to be
-// skipped before other costly work.
+// is 1. The functions that start servers call it, too.
 func Require(t testing.TB) {
 	t.Helper()
 	findBinary(t)
 }
 
-// AllowDebug returns the arguments that enable the command DEBUG. Before Redis 7 it was
-// always enabled, and the arguments did not exist.
+// AllowDebug returns the arguments that enable DEBUG. Redis 6 always has it, and lacks
+// them.
 func AllowDebug(t testing.TB) (args []string) {
 	t.Helper()
 	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
@@ -61,8 +58,8 @@ func AllowDebug(t testing.TB) (args []string) {
 	return []string{"--enable-debug-command", "local"}
 }
 
-// findBinary returns the absolute path of the server binary. If there is none, it ends
-// the test as [Require] does.
+// findBinary returns the absolute path of the server binary, or ends the test like
+// [Require].
 func findBinary(t testing.TB) string {
 	t.Helper()
 	name := os.Getenv(binaryVariable)
@@ -85,9 +82,8 @@ func findBinary(t testing.TB) string {
 	return ""
 }
 
-// doNotCache keeps go test from caching this result, because go test does not notice
-// when a server is installed later. It removes the log of the files and variables that
-// the test has used: go test caches no result without that log.
+// doNotCache keeps go test from caching a skipped test, because it would not notice a
+// later installed server. Go test caches no result without the log that this removes.
 func doNotCache() {
 	if log := flag.Lookup("test.testlogfile"); log != nil && log.Value.String() != "" {
 		_ = os.Remove(log.Value.String()) // After an error the result is cached.

@@ -32,7 +32,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// A user who installs a server after a first run must not see the result of that run.
+// After installing a server, a developer must not see an earlier result.
 func TestSkippedResultsAreNotCached(t *testing.T) {
 	t.Parallel()
 	for range 2 {
@@ -58,7 +58,7 @@ func TestStartWaitsForPort(t *testing.T) {
 
 const helperVariable = "REDISTEST_HELPER"
 
-// TestHelper runs in the test binary that TestServersEndWithTheirTest kills.
+// TestHelper is what TestServersEndWithTheirTest runs and kills.
 func TestHelper(t *testing.T) {
 	if os.Getenv(helperVariable) == "" {
 		t.Skip("runs only for another test")
@@ -100,7 +100,7 @@ func TestServersEndWithTheirTest(t *testing.T) {
 	}
 }
 
-// The moves follow each other so fast that masters learn late of each other's epochs.
+// Masters learn late of each other's epochs when moves follow each other so fast.
 func TestNothingIsLostWhileSlotsMoveAndReplicasArePromoted(t *testing.T) {
 	t.Parallel()
 	cluster := Cluster(t, 3, 1, "--requirepass", "secret")

@@ -14,16 +14,15 @@ import (
 
 const replicationTimeout = 20 * time.Second
 
-// ReplicatedServers is a master with replicas. There is no failover.
+// ReplicatedServers is a master with replicas, without failover.
 type ReplicatedServers struct {
 	master   *Server
 	replicas []*Server
 }
 
-// Replicated starts a master and this number of replicas, and waits until all replicas
-// have its data. The arguments are added to the command line of every server. Unless
-// they make the master save data, it is empty after a restart, and then so are the
-// replicas.
+// Replicated starts a master and replicas, and waits until all replicas have its data.
+// The arguments are added to each server's command line. Unless they make the master
+// save data, a restart empties it and the replicas.
 func Replicated(t testing.TB, replicas int, args ...string) *ReplicatedServers {
 	t.Helper()
 	r := &ReplicatedServers{master: Single(t, args...)}
@@ -51,9 +50,8 @@ func (r *ReplicatedServers) Master() *Server { return r.master }
 // Replicas returns the replicas.
 func (r *ReplicatedServers) Replicas() []*Server { return slices.Clone(r.replicas) }
 
-// checkFollowed succeeds when this number of replicas have acknowledged data of the
-// master. The state "online" is not enough: the master may send no writes before the
-// first acknowledgement.
+// checkFollowed succeeds when the replicas have acknowledged data. The state "online"
+// is not enough, because the master may not send writes yet.
 func checkFollowed(ctx context.Context, master *redis.Client, replicas int) error {
 	info, err := readInfo(master.Info(ctx, "replication"))
 	if err != nil {

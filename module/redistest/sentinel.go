@@ -16,17 +16,16 @@ const (
 	sentinelTimeout = 20 * time.Second
 )
 
-// SentinelServers is a master with one replica, watched by one sentinel.
+// SentinelServers is a sentinel with a master and a replica.
 type SentinelServers struct {
 	master, replica, sentinel *Server
 }
 
-// Sentinel starts a master, a replica and a sentinel, and waits until the sentinel knows
-// both servers. The sentinel decides alone, and fails over when the master has not
-// answered for 1 s.
+// Sentinel starts a master, a replica and a sentinel that knows both. It decides alone,
+// and fails over when the master is silent for 1 s.
 func Sentinel(t testing.TB) *SentinelServers {
 	t.Helper()
-	// The replica comes first: a sentinel that finds none looks again after 10 s.
+	// A sentinel that finds no replica looks again only after 10 s.
 	pair := Replicated(t, 1)
 	s := &SentinelServers{master: pair.master, replica: pair.replicas[0]}
 	s.sentinel = launch(t, []string{sentinelConfig(t, s.master.port), "--sentinel"})
@@ -38,19 +37,19 @@ func Sentinel(t testing.TB) *SentinelServers {
 	return s
 }
 
-// Addr returns the host and port of the sentinel.
+// Addr returns the sentinel's host and port.
 func (s *SentinelServers) Addr() string { return s.sentinel.Addr() }
 
-// MasterName returns the name that the sentinel has for the master.
+// MasterName returns the sentinel's name for the master.
 func (s *SentinelServers) MasterName() string { return masterName }
 
-// Master returns the server that started as the master, also after a failover.
+// Master returns the server that started as the master.
 func (s *SentinelServers) Master() *Server { return s.master }
 
-// Replica returns the server that started as the replica, also after a failover.
+// Replica returns the server that started as the replica.
 func (s *SentinelServers) Replica() *Server { return s.replica }
 
-// sentinelConfig writes the configuration file of a sentinel, which the sentinel updates.
+// sentinelConfig writes a configuration file, which the sentinel updates.
 func sentinelConfig(t testing.TB, masterPort int) (path string) {
 	t.Helper()
 	text := fmt.Sprintf(`bind %[1]s
@@ -66,7 +65,6 @@ sentinel failover-timeout %[2]s 5000
 	return path
 }
 
-// waitKnown waits until the sentinel knows that the replica follows the master.
 func (s *SentinelServers) waitKnown(ctx context.Context) error {
 	client := redis.NewSentinelClient(s.sentinel.options())
 	defer client.Close()

@@ -22,10 +22,9 @@ const (
 	startTimeout = 10 * time.Second
 	pollInterval = 20 * time.Millisecond
 
-	// Servers use ports below the range that operating systems use for outgoing
-	// connections. The cluster bus uses the port 10000 above, which is below that range,
-	// too. So no other process takes the port of a stopped server by chance, and a client
-	// that dials it cannot connect to itself.
+	// Ports below the range for outgoing connections, as are the cluster bus ports
+	// 10000 above: no other process takes a stopped server's port by chance, and no
+	// client connects to itself.
 	firstPort    = 10000
 	portCount    = 10000
 	busOffset    = 10000
@@ -34,8 +33,8 @@ const (
 
 // Server is one server, which can be stopped and started again.
 //
-// Its methods are safe for concurrent use while the test that started it runs. Stop,
-// Start, Pause and Resume report failures with Errorf of that test.
+// Its methods are safe for concurrent use while its test runs. Stop, Start, Pause and
+// Resume report failures with Errorf of that test.
 type Server struct {
 	t        testing.TB
 	binary   string
@@ -50,14 +49,13 @@ type Server struct {
 }
 
 // Single starts one server that saves no data. The arguments are added to its command
-// line, so "--appendonly", "yes" makes it save data. With "--requirepass", clients and
+// line: "--appendonly", "yes" makes it save data; "--requirepass" makes clients and
 // replicas log in.
 func Single(t testing.TB, args ...string) *Server {
 	t.Helper()
 	return launch(t, dataArgs(args))
 }
 
-// dataArgs returns the command line of a server that is not a sentinel.
 func dataArgs(extra []string) []string {
 	args := []string{
 		"--bind", localhost,
@@ -66,9 +64,8 @@ func dataArgs(extra []string) []string {
 		"--appendonly", "no",
 		// The master sends its data to a new replica at once, not after 5 s.
 		"--repl-diskless-sync-delay", "0",
-		// A replica counts as new until it has acknowledged something, at least a ping.
-		// Until then its master sends it no writes, and a cluster does not list it for
-		// clients. The default is a ping every 10 s.
+		// Until a replica has acknowledged a ping, its master sends it no writes, and a
+		// cluster does not list it. The default is a ping every 10 s.
 		"--repl-ping-replica-period", "1",
 	}
 	if password := passwordOf(extra); password != "" {
@@ -86,8 +83,7 @@ func passwordOf(args []string) (password string) {
 	return password
 }
 
-// launch starts a server in a new folder. It tries another port if a process uses the
-// first one.
+// launch starts a server in a new folder, on another port if the first one is taken.
 func launch(t testing.TB, args []string) *Server {
 	t.Helper()
 	s := &Server{t: t, binary: findBinary(t), dir: t.TempDir(), args: args, password: passwordOf(args)}
@@ -114,31 +110,30 @@ func isFree(port int) bool {
 
 func localAddr(port int) string { return net.JoinHostPort(localhost, strconv.Itoa(port)) }
 
-// Addr returns the host and port of the server. A restart does not change them.
+// Addr returns the server's host and port, which a restart keeps.
 func (s *Server) Addr() string { return localAddr(s.port) }
 
-// running reports whether the server has a process, which may be paused.
+// running also counts a paused server.
 func (s *Server) running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.process.alive()
 }
 
-// Stop kills the server, as a crash would, and waits until the process has ended. It
-// does nothing if the server is stopped.
+// Stop kills the server, like a crash. It does nothing if the server is stopped.
 func (s *Server) Stop() {
 	s.t.Helper()
 	s.do("stop", (*process).kill)
 }
 
-// Pause suspends the process until Resume. Connections stay open and the kernel accepts
-// new ones, but the server does not answer.
+// Pause suspends the process: connections stay open and the kernel accepts new ones,
+// but the server does not answer.
 func (s *Server) Pause() {
 	s.t.Helper()
 	s.do("pause", (*process).pause)
 }
 
-// Resume continues the process after Pause.
+// Resume continues a paused process.
 func (s *Server) Resume() {
 	s.t.Helper()
 	s.do("resume", (*process).resume)
@@ -153,8 +148,8 @@ func (s *Server) do(what string, do func(*process) error) {
 	}
 }
 
-// Start starts the stopped server again, with the same port and folder, and waits until
-// it answers. It does nothing if the server runs, or if its test has ended.
+// Start starts a stopped server again, with the same port and folder, and waits until
+// it answers. It does nothing if the server runs, or its test has ended.
 func (s *Server) Start() {
 	s.t.Helper()
 	s.mu.Lock()
@@ -171,7 +166,6 @@ func (s *Server) Start() {
 	}
 }
 
-// close ends the server, which cannot be started again.
 func (s *Server) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,7 +178,6 @@ func (s *Server) close() {
 	}
 }
 
-// run starts a process and waits until it answers. Its error includes the log.
 func (s *Server) run() error {
 	p, err := startProcess(s.binary, s.dir, append(slices.Clone(s.args), "--port", strconv.Itoa(s.port)))
 	if err != nil {
@@ -210,10 +203,9 @@ func (s *Server) run() error {
 	return nil
 }
 
-// checkAnswer succeeds if the process answers. It compares the process id because
-// another server may use the port.
+// checkAnswer compares the process id, because another server may use the port.
 func (s *Server) checkAnswer(ctx context.Context, client *redis.Client) error {
-	// Dialed first, because the Redis client logs every connection that fails.
+	// The Redis client would log every connection that fails.
 	conn, err := net.DialTimeout("tcp4", s.Addr(), startTimeout)
 	if err != nil {
 		return err
@@ -226,8 +218,7 @@ func (s *Server) checkAnswer(ctx context.Context, client *redis.Client) error {
 	return err
 }
 
-// Client returns a client for the server. It obeys the deadline of a context, and is
-// closed when the given test ends.
+// Client returns a client that obeys deadlines. It is closed when the test ends.
 func (s *Server) Client(t testing.TB) *redis.Client {
 	t.Helper()
 	client := redis.NewClient(s.options())
@@ -244,7 +235,6 @@ func (s *Server) options() *redis.Options {
 	}
 }
 
-// adminClient returns a client that tries each command once.
 func (s *Server) adminClient() *redis.Client {
 	options := s.options()
 	options.MaxRetries, options.DialerRetries = -1, 1
@@ -263,8 +253,8 @@ func closeAfter(t testing.TB, client redis.UniversalClient) {
 	})
 }
 
-// poll calls check until it succeeds or the context ends. It then returns the last error
-// from before the end of the context.
+// poll calls check until it succeeds. When the context ends, it returns the last error
+// before that.
 func poll(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()
@@ -285,7 +275,6 @@ func poll(ctx context.Context, check func(context.Context) error) error {
 	}
 }
 
-// readInfo reads the "name:value" lines of INFO and CLUSTER INFO.
 func readInfo(answer *redis.StringCmd) (map[string]string, error) {
 	fields := map[string]string{}
 	for line := range strings.Lines(answer.Val()) {
@@ -296,7 +285,6 @@ func readInfo(answer *redis.StringCmd) (map[string]string, error) {
 	return fields, answer.Err()
 }
 
-// logs returns the last log lines of the servers, for error messages.
 func logs(servers []*Server) string {
 	var text strings.Builder
 	for _, s := range servers {

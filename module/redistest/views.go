@@ -15,30 +15,26 @@ import (
 )
 
 const (
-	// askTimeout is for the answer of one node, which may be paused. It is shorter than
-	// the node timeout.
+	// askTimeout is for one node, which may be paused; it is below the node timeout.
 	askTimeout = time.Second
 
 	// agreeTimeout is for all nodes to learn of a change, which usually takes 1 or 2 s.
 	agreeTimeout = 10 * time.Second
 )
 
-// view is one node's knowledge of the cluster.
 type view struct {
 	node   *clusterNode
 	info   map[string]string // CLUSTER INFO and INFO replication
 	ranges []slotRange       // CLUSTER SLOTS
 }
 
-// slotRange is a range of slots with its nodes, the master first. A node does not list
-// replicas that are new or seem dead.
+// The master is first. A node does not list replicas that are new or seem dead.
 type slotRange struct {
 	first, last int
 	ids         []string
 }
 
-// views asks all running nodes except one at the same time. It returns the views of the
-// nodes that answered, and an error for the nodes that did not.
+// views asks all running nodes except one, and returns an error for silent nodes.
 func (c *ClusterServers) views(ctx context.Context, except *Server) ([]*view, error) {
 	views, errs := make([]*view, len(c.nodes)), make([]error, len(c.nodes))
 	var group sync.WaitGroup
@@ -78,7 +74,6 @@ func (n *clusterNode) view(ctx context.Context) (*view, error) {
 	return v, nil
 }
 
-// master returns the id of the slot's master.
 func (v *view) master(slot int) string {
 	for _, r := range v.ranges {
 		if r.first <= slot && slot <= r.last {
@@ -88,9 +83,9 @@ func (v *view) master(slot int) string {
 	return ""
 }
 
-// MasterOf returns the running server that is the master of the slot. It waits up to
-// 10 s: after a crash there is none until a replica is promoted, and a master that comes
-// back considers itself the master until it learns of that.
+// MasterOf returns the running master of the slot. It waits up to 10 s: after a crash
+// there is none until a replica is promoted, and a returning master still considers
+// itself the master.
 func (c *ClusterServers) MasterOf(ctx context.Context, slot int) (*Server, error) {
 	ctx, cancel := context.WithTimeout(ctx, agreeTimeout)
 	defer cancel()
@@ -98,12 +93,12 @@ func (c *ClusterServers) MasterOf(ctx context.Context, slot int) (*Server, error
 }
 
 // WaitTakeover waits until a replica has replaced the slot's stopped or paused master,
-// and most other nodes know that. It returns the new master. This takes the node
-// timeout and about 1 s more. A majority of the masters must run, so a cluster of one or
-// two masters has no failover after a crash.
+// and most nodes know it: the node timeout and about 1 s more. It returns the new
+// master. A majority of the masters must run, so a cluster of one or two has no
+// failover after a crash.
 //
-// Do not start the old master before: it would still be the master, but empty unless
-// the arguments made it save its data.
+// Do not start the old master before: it would still be the master, but empty unless it
+// saves its data.
 func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Server) (master *Server, err error) {
 	err = poll(ctx, func(ctx context.Context) error {
 		views, errs := c.views(ctx, from)
@@ -117,9 +112,9 @@ func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Serve
 	return master, err
 }
 
-// owner returns the node that considers itself the master of the slot, if it is the only
-// one and most views agree. Not all need to agree: the target of a move does not learn
-// by itself that a replica has replaced the source.
+// owner returns the node that considers itself the master of the slot, if it is the
+// only one and most views agree. The target of a move may not know that a replica has
+// replaced the source.
 func owner(views []*view, slot int) (*clusterNode, error) {
 	var owner *view
 	votes := map[string]int{}
@@ -159,10 +154,9 @@ func (c *ClusterServers) ReplicasOf(ctx context.Context, master *Server) (replic
 	return replicas, nil
 }
 
-// WaitWhole waits until the cluster is whole: the running nodes serve all slots, every
-// replica follows its master, and all nodes know the latest change and list the same
-// servers for clients, namely the running ones. Servers may be stopped if the others
-// serve all slots, and slots may be moving. A paused server must be resumed before.
+// WaitWhole waits until the running nodes serve all slots, every replica follows its
+// master, and all nodes know the latest change and list exactly the running servers for
+// clients. Stopped servers and moving slots are allowed, paused servers are not.
 //
 // When the context ends first, the error names the first condition that does not hold.
 func (c *ClusterServers) WaitWhole(ctx context.Context) error {
@@ -211,7 +205,6 @@ func (v *view) checkWhole(views []*view) error {
 	return nil
 }
 
-// checkEpochs succeeds when all nodes know the latest epoch.
 func checkEpochs(views []*view) error {
 	for _, v := range views {
 		const epoch = "cluster_current_epoch"

@@ -20,9 +20,9 @@ const (
 	deliveryFormat   = "delivery:format"
 )
 
-// ShardDue is the key of the sorted set of a shard's backlogs, by a time in
-// microseconds on the clock of Redis: if even, the end of a host's claim; if odd, when
-// an unclaimed backlog is due.
+// ShardDue is the key of the sorted set of a shard's backlogs. The score is a time in
+// microseconds by the clock of Redis: an even score is the end of a host's claim, an
+// odd score is when an unclaimed backlog is due.
 func (k Keys) ShardDue(shard int) string { return k.shard(shard, dueSuffix) }
 
 // ShardTrouble is the key of the hash of backlogs whose delivery failed.
@@ -53,7 +53,7 @@ func (k Keys) DeliveryGateways() string { return k.Prefix + deliveryGateways }
 // DeliveryFormat is the key of the string with a [DeliveryFormatText].
 func (k Keys) DeliveryFormat() string { return k.Prefix + deliveryFormat }
 
-// shard returns a key of a shard, all of which share a slot.
+// All keys of a shard share a slot.
 func (k Keys) shard(shard int, suffix string) string {
 	return k.Prefix + shardPrefix + fmt.Sprintf("%03d", shard) + suffix
 }
@@ -119,7 +119,6 @@ var shardKinds = map[string]KeyKind{
 	"}:instructions": OldDeliveryKey,
 }
 
-// targetKinds are the kinds of keys that end in the name of a backlog or batch.
 var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey}
 
 func parseDelivery(name string) (Key, bool) {

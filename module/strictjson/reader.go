@@ -1,6 +1,6 @@
 // Package strictjson reads untrusted JSON strictly; its API may change at any time.
 // Names match exactly and are unique, strings are valid UTF-8 without lone surrogates,
-// a text is a single value, and numbers keep every digit.
+// and numbers keep every digit.
 //
 // [jsontext] validates a text; a reader then goes through it once and returns values as
 // parts of it. Errors are faults that name the field: [fault.NotJSON] for invalid JSON,
@@ -58,7 +58,7 @@ func NewReader(text string) *Reader {
 }
 
 // Object reads an object and calls member for each name; member must read exactly one
-// value. The error names all missing required names, of which there are at most 64.
+// value. The error names all missing required names; at most 64 can be required.
 func (r *Reader) Object(member func(name string) error, required ...string) error {
 	if err := r.expect("an object", '{'); err != nil {
 		return err

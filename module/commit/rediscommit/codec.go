@@ -107,8 +107,8 @@ func TextBytes[V any](s commit.Snapshot[V, string]) int {
 }
 
 // CompareArgs returns the arguments by which a script compares the stored string with
-// an old snapshot: the [Suffix] of a string with a revision, a string without one as a
-// whole, nothing for a missing string.
+// an old snapshot: its [Suffix], the whole string if it has no revision, nothing if it
+// is missing.
 func CompareArgs[V any](old commit.Snapshot[V, string]) []any {
 	if suffix, found := SuffixOf(old.Raw, old.Revision); found {
 		return suffix.Args()

@@ -31,12 +31,11 @@ type Durability struct {
 	// and [Durability.MaxWait] less than the client's ReadTimeout. Default 500 ms. With
 	// AOF and appendfsync everysec, some servers take a second: set 1.5 s.
 	//
-	// Before it starts, a change may wait for earlier changes of the same user, and for
-	// the [WaitLimiter].
+	// Before this wait, a change may wait for earlier changes of the user and for the
+	// [WaitLimiter].
 	Timeout time.Duration
 }
 
-// everysecTimeout suffices for appendfsync everysec.
 const everysecTimeout = 1500 * time.Millisecond
 
 // ParseDurability parses "none", "replicas:1", "aof" or "replicas:2,aof", see
@@ -78,7 +77,6 @@ func (d Durability) String() string {
 
 func (d Durability) isRequired() bool { return d.Replicas > 0 || d.AOF }
 
-// needsTwoWaits reports whether a change waits for replicas and then for the disk.
 func (d Durability) needsTwoWaits() bool { return d.Replicas > 0 && d.AOF }
 
 func (d Durability) validate() error {
@@ -127,8 +125,8 @@ func (d Durability) MaxWait() time.Duration {
 	return d.Timeout + maxLateness
 }
 
-// Check asks every master whether it can give the guarantee. An error means that a master
-// never can, a shortage that a master cannot at the moment.
+// Check asks every master for the guarantee. An error means that a master can never
+// give it, a shortage that it cannot at the moment.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
 	if !d.isRequired() {
 		return nil, nil

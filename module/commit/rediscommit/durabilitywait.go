@@ -22,7 +22,6 @@ type doer interface {
 	Do(ctx context.Context, args ...any) *redis.Cmd
 }
 
-// queueFirst queues the wait for replicas, or for the disk if no replicas are required.
 func (w durabilityWait) queueFirst(ctx context.Context, c doer) *redis.Cmd {
 	if w.required.Replicas == 0 {
 		return w.queueAOF(ctx, c)

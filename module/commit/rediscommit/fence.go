@@ -12,10 +12,10 @@ import (
 // In such a failover, the old master delays writes until its replica has taken over. It
 // still replies to reads, although the new master may already accept changes. Redis
 // treats every script as a write, so a script delays the reads behind it. This script
-// needs no key, has no effect, and runs even if the master refuses writes.
-//
-// With a key, a cluster client sends it to the key's node. It does not help against
+// has no effect, and runs even if the master refuses writes. It does not help against
 // other ways of promoting a replica.
+//
+// With a key, a cluster client sends it to the key's node.
 func fence(ctx context.Context, to redis.Cmdable, keys ...string) {
 	to.Eval(ctx, "return 1", keys)
 }

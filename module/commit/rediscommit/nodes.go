@@ -8,7 +8,6 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// nodes finds the node clients of a client.
 type nodes struct {
 	client redis.UniversalClient
 	waits  *WaitLimiter
@@ -51,11 +50,11 @@ func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error)
 	return nil, fmt.Errorf("a %T has no masters", n.client)
 }
 
-// at returns a client of a cluster's node, nil if there is none. The cluster client
-// then knows the node, too.
+// at returns a client of a cluster's node, nil if there is none, and makes the node
+// known to the cluster client.
 //
 // ForEachShard lacks a master without slots, even if its first slot is just moving to
-// it. A redirected read has created a client for that master before any write.
+// it. The redirected read before the write has created a client for that master.
 func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {

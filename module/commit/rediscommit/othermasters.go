@@ -19,16 +19,15 @@ import (
 // searchTimeout leaves a request time to try again.
 const searchTimeout = time.Second
 
-// checkOtherMasters returns an error unless it is certain that no master of a cluster
-// has a key which the owner of its slot lacks.
+// checkOtherMasters returns an error if a master of a cluster may have a key which the
+// owner of the key's slot lacks.
 //
-// A key can be on another master after the source of a slot's move has died. The
-// replica that takes over does not know of the move and replies that the key is
-// missing. The target has the key but does not serve it. Creating the value again would
-// replace the user's stored value.
+// This can happen when the source of a slot's move dies. The replica that takes over
+// does not know of the move and replies that the key is missing. The target has the key
+// but does not serve it. Creating the value again would replace the user's stored
+// value.
 //
-// A master that does not reply may have the key, unless the cluster has declared it
-// failed and replaced it.
+// A master that does not reply may have the key, unless the cluster has replaced it.
 func (n *nodes) checkOtherMasters(ctx context.Context, key string) error {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {
@@ -67,7 +66,6 @@ type masterSearch struct {
 	replaced map[string]bool // ids of masters that the cluster has replaced
 }
 
-// clusterMaster is a master as listed by a node of the cluster, with its own reply.
 type clusterMaster struct {
 	id         string
 	addresses  []string // at least one
@@ -105,8 +103,8 @@ func (s *masterSearch) ask(ctx context.Context, masters clusterMasters) {
 	asking.Wait()
 }
 
-// clientsOf returns the cluster client's own clients by address, without masters that
-// have no slots, like the target of a new move.
+// clientsOf returns the cluster client's own clients by address. It lacks masters
+// without slots, like the target of a new move.
 func clientsOf(ctx context.Context, cluster *redis.ClusterClient) map[string]*redis.Client {
 	var mu sync.Mutex
 	known := map[string]*redis.Client{}

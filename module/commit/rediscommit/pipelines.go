@@ -23,8 +23,8 @@ func newPipelines(nodes *nodes) *pipelines {
 // send sends a command to the master of a key and waits for its reply. Queue gives the
 // command to a client; it may run on another goroutine, with another context.
 //
-// Direct is true if the command was sent to one node in a pipeline, which follows no
-// redirections and may end with another call's context. The only error is ctx's, after
+// Direct is true if the command was sent in a pipeline to one node, without following
+// redirections and perhaps with another call's context. The only error is ctx's, after
 // which the command may still be sent.
 func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct bool, err error) {
 	node, err := p.nodes.masterOf(ctx, key)
@@ -63,10 +63,10 @@ func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(contex
 }
 
 // coalescer sends concurrent calls to a node in batches, because most of a command's
-// cost is the system calls around it. Each node has some slots. A call that finds a
-// free slot sends its item at once, alone. Other calls wait; a freed slot sends all of
-// them as one batch. A call never waits to fill a batch, for another node, or longer
-// than its context.
+// cost is the system calls around it. A call that finds one of the node's slots free
+// sends its item at once, alone. Other calls wait; a freed slot sends all of them as
+// one batch. A call never waits to fill a batch, for another node, or longer than its
+// context.
 //
 // The call that has waited longest sends the batch, so no goroutine is needed.
 type coalescer[T any] struct {
@@ -79,8 +79,8 @@ type coalescer[T any] struct {
 // maxBatch bounds the calls in one pipeline, because replies come one after the other.
 const maxBatch = 32
 
-// do sends an item to a node and returns when it is done. If the call sends its batch,
-// do calls send with the items of all its calls.
+// do sends an item to a node and returns when it is done. Send gets the items of a
+// batch, if this call sends one.
 //
 // Batched is true if the item was sent together with others, perhaps by another call.
 // The only error is ctx's, after which the item may still be sent.
@@ -133,7 +133,6 @@ type call[T any] struct {
 	others   []*call[T]    // the other calls of the batch that this call sends
 }
 
-// takeSlot takes a free slot, or queues the call.
 func (q *queue[T]) takeSlot(c *call[T]) (taken bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

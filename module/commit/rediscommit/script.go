@@ -36,7 +36,6 @@ func (c *Call) queue(ctx context.Context, to redis.Pipeliner) (check func() erro
 	}
 }
 
-// errNothingChanged means that the script replied 0: there is no change to wait for.
 var errNothingChanged = errors.New("the script replied 0")
 
 // run runs a script with one key that replies 1 or 0. Done means that it replied 1 and

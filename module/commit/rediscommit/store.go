@@ -56,8 +56,8 @@ func New[V, R any](client redis.UniversalClient, cfg Config, o Options, codec Co
 	return s, nil
 }
 
-// WithCodec returns a store for single values in the Redis keys of s. The codec must
-// have [Codec.RedisKey]; the stores share all else.
+// WithCodec returns a store for single values in the Redis keys of s, which differs
+// only in its codec. The codec must have [Codec.RedisKey].
 func (s *Store[V, R]) WithCodec(codec Codec[V, R]) *Store[V, R] {
 	other := *s
 	other.codec = codec
@@ -132,7 +132,7 @@ func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error
 
 // Swap runs the codec's script once, to replace an unreadable value or to restore an
 // old one. Args returns the script's arguments for a revision that follows base. Done
-// is false if another value than the arguments' old one is stored. Errors:
+// is false if the stored value differs from the old one in the arguments. Errors:
 // [module.Unavailable], after which the swap may have been made.
 func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision, args func(stored.Revision) []any) (done bool, err error) {
 	ctx, cancel := s.cfg.Bound(ctx)
@@ -148,7 +148,7 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	return done, nil
 }
 
-// read returns the stored snapshot. It only asks Redis whether a cached one is still
+// read returns the stored snapshot. For a cached one, it only asks whether it is still
 // stored.
 func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
@@ -168,10 +168,9 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, 
 	return whole, err
 }
 
-// maxAsks bounds how often a read is sent after lost replies; the client may not retry.
+// maxAsks bounds how often a read is sent after lost replies.
 const maxAsks = 3
 
-// ask sends a query for a key. Errors are faults.
 func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, err error) {
 	for range maxAsks {
 		if value, err = askOnce(ctx, s, key, q); !isConnectionLost(err) || ctx.Err() != nil {

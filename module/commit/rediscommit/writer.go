@@ -44,8 +44,8 @@ type Write struct {
 	Queue func(ctx context.Context, to redis.Pipeliner) (check func() error)
 }
 
-// NewWriter returns a writer on client, which the caller closes. Errors have the
-// store's name, and observers get observed.
+// NewWriter returns a writer on client, which the caller closes. Name is for errors,
+// observed for observers.
 func NewWriter(client redis.UniversalClient, name, observed string, cfg Config, o Options) (*Writer, error) {
 	if err := errors.Join(cfg.Validate(), cfg.Durability.checkClient(client)); err != nil {
 		return nil, fmt.Errorf("%s: %w", name, err)
@@ -67,8 +67,8 @@ func newWriter(nodes *nodes, name, observed string, cfg Config, observer observe
 }
 
 // Do sends writes, in one pipeline for each node, and returns their errors, each
-// [module.Unavailable], after which the write may have been done. While the slot of a
-// write moves or has no master, Do sends it again until ctx or OperationTimeout ends.
+// [module.Unavailable], after which the write may have been done. Until its time is up,
+// it repeats a write whose slot moves or has no master.
 func (w *Writer) Do(ctx context.Context, writes ...Write) []error {
 	return w.do(ctx, w.sendAtOnce, writes)
 }
@@ -78,7 +78,6 @@ func (w *Writer) DoDurably(ctx context.Context, writes ...Write) []error {
 	return w.do(ctx, w.sendTogether, writes)
 }
 
-// sending sends writes to a node and sets the error of each.
 type sending func(ctx context.Context, node *redis.Client, writes []*sentWrite)
 
 func (w *Writer) do(ctx context.Context, send sending, writes []Write) []error {
@@ -251,8 +250,7 @@ func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) (ex
 	}
 }
 
-// redirect prepares a failed write for another sending, and reports whether that can
-// help.
+// redirect prepares a failed write for another sending, if that can help.
 func (w *Writer) redirect(ctx context.Context, s *sentWrite) bool {
 	err := *s.err
 	var refusal redis.Error
