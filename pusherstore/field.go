@@ -22,8 +22,8 @@ func (s *Store) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 	return results(byField(s.fields, key.Field()).LoadMany(ctx, users))
 }
 
-// errGrows ends a change that makes a pusher larger. It must be repeated with the size
-// of the user's other pushers.
+// errGrows ends a change that makes a pusher larger. UpdatePusher then repeats the
+// change with the size of the user's other pushers.
 var errGrows = errors.New("the pusher grows")
 
 // UpdatePusher changes a user's pusher of one key; see [module.PusherStore]. It reads

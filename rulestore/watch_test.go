@@ -392,7 +392,8 @@ func TestWatchIgnoresOtherPrefixes(t *testing.T) {
 	})
 }
 
-// Each text without a revision has its own version, which no write of the module has.
+// Hosts compute a different version for each text without a revision. The module never
+// writes such a version.
 func TestForeignTextsHaveUniqueVersions(t *testing.T) {
 	t.Parallel()
 	eachRedis(t, func(t *testing.T, client *redis.Client) {

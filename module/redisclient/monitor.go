@@ -46,8 +46,8 @@ func (e *SettingError) Error() string { return e.Advice.String() }
 // NewMonitor returns a monitor of the servers behind client. It does no I/O. If client
 // is nil, the monitor is always healthy and its clock is the host's.
 //
-// The observer receives each [SettingError] and each shortage of durability at start;
-// later, masters that evict keys, and the reports of [NewClock].
+// At start, the observer receives each [SettingError] and each shortage of durability.
+// Later, it receives masters that evict keys, and the reports of [NewClock].
 func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability, observer observe.Observer) *Monitor {
 	return &Monitor{
 		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,

@@ -294,8 +294,8 @@ func (l *link) passRequests() error {
 	}
 }
 
-// send waits for the reply to a held command, because its client may have gone, which
-// ends the connection.
+// A held command's client may have gone, which ends the connection. So send waits for
+// the reply to a held command.
 func (l *link) send(r *request) error {
 	select {
 	case l.pending <- r:

@@ -112,9 +112,9 @@ func (c *ClusterServers) WaitTakeover(ctx context.Context, slot int, from *Serve
 	return master, err
 }
 
-// owner returns the node that considers itself the master of the slot, if it is the
-// only one and most views agree. The target of a move may not know that a replica has
-// replaced the source.
+// owner returns the node that considers itself the master of the slot, if there is only
+// one and most views agree. A few may disagree: the target of a move does not learn by
+// itself that a replica has replaced the source.
 func owner(views []*view, slot int) (*clusterNode, error) {
 	var owner *view
 	votes := map[string]int{}

@@ -20,7 +20,7 @@ type Revision struct {
 
 	Changes int64
 
-	// Writes are the last writes of the latest writers, in order.
+	// Writes has the last write of each recent writer, in order.
 	Writes []Write
 }
 

@@ -176,7 +176,7 @@ func TestScriptWithoutItsReplicasFailsAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// A busy server checks more often whether a wait is over.
+// A busy server checks more often whether a wait is over, so it could end one early.
 func TestBusyServerEndsNoWaitEarly(t *testing.T) {
 	t.Parallel()
 	const timeout = 50 * time.Millisecond
@@ -407,8 +407,8 @@ func countPairs(t *testing.T, connection string, commands []string) int {
 	return len(commands) / 2
 }
 
-// A wait on another connection would return at once, because the replica has all its
-// writes.
+// On another connection, WAIT would return at once: the replica already has the writes
+// of that connection.
 func TestNoConcurrentScriptIsDoneWithoutTheReplica(t *testing.T) {
 	t.Parallel()
 	const writers, writes = 50, 4

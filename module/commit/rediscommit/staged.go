@@ -16,8 +16,8 @@ import (
 // temporary key, and a script renames that key if the old string is still stored.
 //
 // Redis copies the arguments of a script several times, and its Lua hashes every byte.
-// A string of 1 MB blocks Redis for 7 ms as an argument, but for less than 1 ms when it
-// is staged. Below 5 KB a staged swap is slower.
+// A string of 1 MB blocks Redis for 7 ms as an argument, and for less than 1 ms when
+// staged. Below 5 KB a staged swap is slower.
 type StagedSwap struct {
 	Old Suffix
 	New string

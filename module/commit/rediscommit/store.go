@@ -1,10 +1,10 @@
-// Package rediscommit is package commit on Redis: compare-and-set with durability for
-// all stores, each of which adds a [Codec]. Its API may change at any time, except
-// [Config], [Durability] and [Options].
+// Package rediscommit is package commit on Redis: compare-and-set with durability. Each
+// store adds a [Codec]. The API may change at any time, except [Config], [Durability]
+// and [Options].
 //
-// It needs Redis 6.2 or later: a single node, sentinels or a cluster, shared by any
-// number of hosts. Scripts for a change have a single key, so that they work while a
-// cluster moves the key's slot.
+// The package needs Redis 6.2 or later: a single node, sentinels or a cluster, shared
+// by any number of hosts. Scripts for a change have a single key, so that they work
+// while a cluster moves the key's slot.
 package rediscommit
 
 import (
