@@ -29,8 +29,7 @@ func (c *canned) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A read allocates the same for any number of rules, and at most this much. Client and server run in the test;
-// the client takes about half.
+// A read allocates the same for any number of rules, and at most this much. About half are the test client's.
 func TestAReadsAllocationsDoNotGrowWithTheRules(t *testing.T) {
 	const bound = 165 // with the race detector; 145 without
 	_, client := embedded(t)

@@ -13,7 +13,6 @@ var bodyEndpoints = []struct{ request, body string }{
 	{"POST /pushers/set", pusherWith()},
 }
 
-// bodyOwner returns a user for whom all of [bodyEndpoints] succeed.
 func (s *service) bodyOwner(t *testing.T) *caller {
 	t.Helper()
 	c := s.owner(t, r0)
@@ -23,7 +22,7 @@ func (s *service) bodyOwner(t *testing.T) *caller {
 	return c
 }
 
-// Each endpoint reads its body with package strictjson, which tests the other cases.
+// Package strictjson, which reads all bodies, tests the other cases.
 func TestBodiesThatAreNotJSON(t *testing.T) {
 	t.Parallel()
 	c := newService(t).bodyOwner(t)
@@ -38,7 +37,7 @@ func TestBodiesThatAreNotJSON(t *testing.T) {
 		with(`"\ud800":1`),
 		with(`"x":` + nested(64)),
 		func(string) string { return strings.Repeat("[", 60_000) },
-		// Invalid JSON wins over a wrong shape and a missing member that come first.
+		// Invalid JSON wins over an earlier wrong shape or missing member.
 		func(string) string { return `{"rule":1,"actions":1,"enabled":1,"kind":1} x` },
 		func(string) string { return "null{}" },
 	} {
@@ -52,7 +51,6 @@ func TestBodiesThatAreNotJSON(t *testing.T) {
 	}
 }
 
-// with adds a member to an object.
 func with(member string) func(body string) string {
 	return func(body string) string { return strings.TrimSuffix(body, "}") + "," + member + "}" }
 }
@@ -140,7 +138,6 @@ func TestBodySize(t *testing.T) {
 	}
 }
 
-// Requests that need no body ignore it.
 func TestBodiesOfReadsAndDeletesAreIgnored(t *testing.T) {
 	t.Parallel()
 	c := newService(t).owner(t, r0)

@@ -12,14 +12,13 @@ import (
 	"go.uber.org/fx"
 )
 
-// service is a host on an embedded Redis.
 type service struct {
 	host  *host
 	redis *miniredis.Miniredis
 }
 
-// newService starts a service. Remaining log entries fail the test, since a successful request and a client's
-// fault log nothing. A test that expects entries takes them.
+// newService starts a service. Remaining log entries fail the test, since a host logs neither successful requests
+// nor clients' errors. A test that expects entries takes them.
 func newService(t *testing.T, options ...fx.Option) *service {
 	t.Helper()
 	redis, client := embedded(t)
@@ -32,7 +31,7 @@ func newService(t *testing.T, options ...fx.Option) *service {
 	return s
 }
 
-// caller is a user of a service who sends requests below one prefix.
+// caller is a user of a service whose requests all have one prefix.
 type caller struct {
 	t      *testing.T
 	on     *service
@@ -41,7 +40,6 @@ type caller struct {
 	exact  bool // the path goes onto the wire byte for byte
 }
 
-// users numbers the callers.
 var users atomic.Int64
 
 // caller returns a new user without stored data.
@@ -76,7 +74,6 @@ func (c *caller) send(request, body string) answer {
 // String returns the answer in the form of [step.want].
 func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) }
 
-// step is a request with its expected answer.
 type step struct {
 	request string // "PUT /pushrules/global/room/!a:x", the path below the prefix
 	body    string
@@ -99,7 +96,6 @@ func (c *caller) take(s step) {
 	}
 }
 
-// takeAll takes the steps in order.
 func (c *caller) takeAll(steps ...step) {
 	c.t.Helper()
 	for _, s := range steps {
@@ -189,7 +185,6 @@ func (c *caller) rule(json string) string {
 func eventKey(user string) string   { return "account_data:{" + user + "}:m.push_rules" }
 func pushersKey(user string) string { return "pushers:{" + user + "}" }
 
-// onBothPrefixes runs a test below each prefix.
 func onBothPrefixes(t *testing.T, test func(t *testing.T, prefix string)) {
 	t.Helper()
 	for _, prefix := range []string{r0, v3} {
@@ -197,7 +192,6 @@ func onBothPrefixes(t *testing.T, test func(t *testing.T, prefix string)) {
 	}
 }
 
-// failure returns the answer for an error.
 func failure(status int, errcode, text string) string {
 	quoted, err := json.Marshal(text)
 	if err != nil {
@@ -206,7 +200,6 @@ func failure(status int, errcode, text string) string {
 	return fmt.Sprintf(`%d {"errcode":"%s","error":%s}`, status, errcode, quoted)
 }
 
-// Answers that many tests expect.
 var (
 	done = `200 {}`
 

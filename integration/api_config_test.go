@@ -19,7 +19,6 @@ func sendMail(c *pushfx.Config) {
 	}
 }
 
-// Limits and options of the configuration, as a client sees them.
 func TestConfiguredLimits(t *testing.T) {
 	t.Parallel()
 	const room, pushers = "PUT /pushrules/global/room/", "POST /pushers/set"

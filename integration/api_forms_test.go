@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// TestWireForms has all differences of the two prefixes except "append" of pushers, which is in
-// [TestStoredPushers].
+// The cases show all differences of the two prefixes except "append" of pushers, which [TestStoredPushers] has.
 func TestWireForms(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -43,8 +42,8 @@ func TestWireForms(t *testing.T) {
 	})
 }
 
-// Both prefixes take both forms of PUT rule: the document's, with the rule under "rule", and the
-// specification's, with the rule at the top level and before and after in the query.
+// Both prefixes take both forms of PUT rule: the document's, with the rule under "rule", and the specification's,
+// with the rule at the top level and before and after in the query.
 func TestRequestFormsOfPutRule(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -102,7 +101,7 @@ func TestRequestFormsOfPutRule(t *testing.T) {
 	}
 }
 
-// Package pushrule tests every position; this test covers where the request names it.
+// Package pushrule tests every position. This test covers the two places of the parameters.
 func TestBeforeAndAfterInQueryAndBody(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -19,7 +19,7 @@ import (
 
 var unavailable = failure(503, "M_UNKNOWN", "The server cannot reach its storage, try again later.")
 
-// secrets are in the requests below and never in a log.
+// secrets are in the requests below and must not be in a log.
 var secrets = []string{"secret-pushkey", "secret-pattern", "secret-token", "secret-url", "secret-action", "secret-condition"}
 
 // secretEndpoints are the eleven endpoints, with secrets in their requests.
@@ -101,7 +101,6 @@ func (c *caller) wantEntry(entry observer.LoggedEntry, cause string) {
 	}
 }
 
-// wantService wants every endpoint to succeed.
 func (c *caller) wantService() {
 	c.t.Helper()
 	for _, endpoint := range secretEndpoints {
@@ -111,7 +110,7 @@ func (c *caller) wantService() {
 	}
 }
 
-func TestRedisThatAnswersErrors(t *testing.T) {
+func TestOutageWhenRedisReturnsErrors(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	for _, cause := range []string{"ERR internal-cause", "OOM command not allowed when used memory > 'maxmemory'.", "NOAUTH Authentication required."} {
@@ -123,7 +122,7 @@ func TestRedisThatAnswersErrors(t *testing.T) {
 	}
 }
 
-// silence is a hook that keeps Redis from answering while it is on.
+// silence is a hook that drops Redis's answers while it is on.
 type silence struct{ on atomic.Bool }
 
 func (s *silence) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -152,7 +151,7 @@ func (s *silence) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 	}
 }
 
-func TestRedisThatDoesNotAnswer(t *testing.T) {
+func TestOutageWhenRedisDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	var silent silence
 	server, client := embedded(t)

@@ -83,8 +83,8 @@ func TestIDsInPaths(t *testing.T) {
 	}
 }
 
-// Impossible ids: reads and changes find no rule, PUT refuses them. A rule with the id U+FFFD exists; a byte
-// that is not UTF-8 never names it.
+// Reads and changes find no rule with an impossible id, and PUT refuses the id. A rule with the id U+FFFD exists;
+// a byte that is not UTF-8 never names it.
 func TestImpossibleIDsInPaths(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -118,8 +118,8 @@ func TestImpossibleIDsInPaths(t *testing.T) {
 	}
 }
 
-// The path is split before it is decoded: an encoded slash never reaches the rule with the id before it. Kind
-// and scope are decoded like ids.
+// The path is split before it is decoded: an encoded slash never reaches the rule with the id before it. Kind and
+// scope are decoded like ids.
 func TestEncodedPartsOfPaths(t *testing.T) {
 	t.Parallel()
 	c := newService(t).exactOwner(t)

@@ -17,7 +17,6 @@ var pusherMembers = []string{
 	`"data":{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
 }
 
-// pusherWith returns a pusher with some members replaced or added.
 func pusherWith(members ...string) string {
 	all := slices.Clone(pusherMembers)
 	for _, member := range members {
@@ -32,7 +31,6 @@ func pusherWith(members ...string) string {
 	return "{" + strings.Join(all, ",") + "}"
 }
 
-// pusherWithout returns a pusher without some members.
 func pusherWithout(names ...string) string {
 	return "{" + strings.Join(slices.DeleteFunc(slices.Clone(pusherMembers), func(member string) bool {
 		name, _, _ := strings.Cut(member, ":")
@@ -104,8 +102,8 @@ func TestPushers(t *testing.T) {
 	}
 }
 
-// Package pusher tests what a policy refuses. Here the default policy applies, with the readings' texts, and a
-// refused set changes nothing.
+// Package pusher tests what a policy refuses. Here the default policy applies, with its texts, and a refused set
+// changes nothing.
 func TestPusherValidation(t *testing.T) {
 	t.Parallel()
 	c := newService(t).caller(t, r0)

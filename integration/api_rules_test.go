@@ -5,8 +5,7 @@ import (
 	"testing"
 )
 
-// The document's tables are tested below r0, the prefix of the document. [TestWireForms] tests the differences
-// below v3.
+// These tests use r0, the document's prefix. [TestWireForms] tests the differences of v3.
 
 // Each test is a row of the document's table "States and transitions". The first state is the state after the
 // setup.
@@ -92,8 +91,8 @@ const (
 	anyRule      = `{"rule":{"actions":[]}}`
 )
 
-// TestErrors has the rows of the document's table "Errors", and the rows of its readings, at the endpoints in
-// the row's steps. A user with the override rules a and b sends the requests.
+// The cases are the rows of the document's table "Errors" and of its readings, at the endpoints in the row's
+// steps. A user with the override rules a and b sends the requests.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -183,7 +182,7 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-// The service judges the scope first, then the kind, then the missing event, then the rest of the request.
+// The service checks the scope first, then the kind, then the missing event, then the rest of the request.
 func TestErrorsOfAUserWithoutRules(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -205,8 +204,8 @@ func TestErrorsOfAUserWithoutRules(t *testing.T) {
 	}
 }
 
-// Endpoints 3, 5 and 7 refuse a legacy id without reading the event. Endpoints 6, 8 and 9 treat it like any
-// other id.
+// Endpoints 3, 5 and 7 refuse a legacy id without reading the event. Endpoints 6, 8 and 9 treat it like any other
+// id.
 func TestLegacyIDs(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
@@ -238,7 +237,7 @@ func TestLegacyIDs(t *testing.T) {
 }
 
 // Reads hide a stored legacy rule; writes find it.
-func TestLegacyRuleThatIsStillStored(t *testing.T) {
+func TestAStoredLegacyRuleIsHiddenFromReads(t *testing.T) {
 	t.Parallel()
 	c := newService(t).caller(t, r0)
 	const path = overridePath + ".m.rule.roomnotif"

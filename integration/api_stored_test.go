@@ -19,7 +19,6 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files in testdata")
 
-// golden compares text with a file in testdata.
 func golden(t *testing.T, name, text string) {
 	t.Helper()
 	path := filepath.Join("testdata", name)
@@ -129,8 +128,8 @@ func TestKeys(t *testing.T) {
 	}
 }
 
-// unreadable are stored values that are no push rules event, with the cause in the answer. Package pushrule
-// tests the other unreadable sets.
+// unreadable are stored values that are no push rules event, with the cause in the answer. Package pushrule tests
+// the other unreadable sets.
 var unreadable = []struct{ name, event, cause string }{
 	{"empty", "", "Not valid JSON: …"},
 	{"words", "some words", "Not valid JSON: …"},
@@ -147,7 +146,6 @@ var unreadable = []struct{ name, event, cause string }{
 	{"enabled missing", rules("room", `{"rule_id":"a","default":false,"actions":[]}`), "Missing parameter: content.global.room[0].enabled"},
 }
 
-// rules returns an event with rules of one kind.
 func rules(kind string, rules ...string) string {
 	return `{"type":"m.push_rules","content":{"global":{"` + kind + `":[` + strings.Join(rules, ",") + `]}}}`
 }
@@ -258,8 +256,7 @@ func (s *service) freshEvent(c *caller) string {
 	return strings.ReplaceAll(fresh.event(), fresh.user, c.user)
 }
 
-// A set without legacy rules is returned unchanged: spacing, order, unknown members and missing defaults
-// included.
+// A set without legacy rules is returned unchanged: spacing, order, unknown members and missing defaults included.
 func TestSetWithoutLegacyRulesStaysUnchanged(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

@@ -106,8 +106,8 @@ func isAnswer(a answer) bool {
 	return a.status == 200 || hasCode && hasText && len(body) == 2
 }
 
-// Unserved paths and methods are answered without authentication.
-func TestUnservedWithoutARequester(t *testing.T) {
+// Unserved paths and methods get their answer without authentication.
+func TestUnservedPathsNeedNoRequester(t *testing.T) {
 	t.Parallel()
 	s := newService(t)
 	onBothPrefixes(t, func(t *testing.T, prefix string) {

@@ -15,8 +15,8 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// BenchmarkEndpoints measures sequential requests over HTTP on a real Redis, client included, by the number of
-// the user's own rules.
+// BenchmarkEndpoints measures sequential requests over HTTP on a real Redis, client included, by the number of the
+// user's own rules.
 func BenchmarkEndpoints(b *testing.B) {
 	redistest.Require(b)
 	server := redistest.Single(b)
@@ -66,7 +66,6 @@ func BenchmarkEndpoints(b *testing.B) {
 	}
 }
 
-// fillRules gives alice the default rules and that many room rules.
 func fillRules(b *testing.B, client *redis.Client, number int) {
 	b.Helper()
 	if err := client.Set(b.Context(), eventKey(alice), eventWith(number), 0).Err(); err != nil {
@@ -90,8 +89,8 @@ func eventWith(number int) string {
 	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "TEST", Attempt: 1}))
 }
 
-// BenchmarkOneUser measures changes of one user's rules over HTTP on a real Redis: by one client in sequence,
-// and by many clients at once, on one host and on four.
+// BenchmarkOneUser measures changes of one user's rules over HTTP on a real Redis: by one client in sequence, and
+// by many clients at once, on one host and on four.
 func BenchmarkOneUser(b *testing.B) {
 	redistest.Require(b)
 	for _, load := range []struct{ clients, hosts int }{{1, 1}, {writers, 1}, {writers, 4}} {

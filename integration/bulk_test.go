@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// trips counts the round trips to each node, as a hook of a client.
+// trips counts the round trips to each node.
 type trips struct {
 	mu    sync.Mutex
 	count map[string]int // commands and pipelines, by address
@@ -30,7 +30,6 @@ func (tr *trips) take() map[string]int {
 	return count
 }
 
-// nodeTrips is the hook of one node's client.
 type nodeTrips struct {
 	*trips
 	address string

@@ -18,38 +18,37 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// outpost is a host's push rules and feed, with the news of its listener.
-type outpost struct {
+// feedHost is a host's push rules and feed, with the changes that its listener received.
+type feedHost struct {
 	t     *testing.T
 	rules module.RuleService
 	sync  module.SyncService
 	feed  *module.Feed
 
-	mu    sync.Mutex
-	heard map[mxid.UserID]news
-	odd   []string // versions that came after later ones
+	mu       sync.Mutex
+	received map[mxid.UserID]news
+	odd      []string // versions that came after later ones
 }
 
-// news is the last news of a user.
+// news is the last change that a listener received.
 type news struct {
 	version int64
 	at      time.Time
 }
 
-// newOutpost starts an outpost. It checks the store only when a watch begins, and learns all else from the
-// watch.
-func newOutpost(t *testing.T, client redis.UniversalClient) *outpost {
+// newFeedHost starts a host that checks the store only when a watch begins. Later changes come from the watch.
+func newFeedHost(t *testing.T, client redis.UniversalClient) *feedHost {
 	t.Helper()
 	return newOutpostWith(t, client, rediscommit.Options{})
 }
 
-func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscommit.Options) *outpost {
+func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscommit.Options) *feedHost {
 	t.Helper()
 	store, err := rulestore.New(client, rediscommit.DefaultConfig(), options)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := &outpost{t: t, heard: map[mxid.UserID]news{}}
+	o := &feedHost{t: t, received: map[mxid.UserID]news{}}
 	cfg := module.DefaultFeedConfig()
 	cfg.Recheck = time.Hour
 	feed, err := module.NewFeed(store, cfg, nil, o)
@@ -70,17 +69,17 @@ func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscom
 	return o
 }
 
-func (o *outpost) PushRulesChanged(_ context.Context, user mxid.UserID, version int64) {
+func (o *feedHost) PushRulesChanged(_ context.Context, user mxid.UserID, version int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if before := o.heard[user].version; version < before {
+	if before := o.received[user].version; version < before {
 		o.odd = append(o.odd, fmt.Sprintf("%s: %d after %d", user, version, before))
 	}
-	o.heard[user] = news{version, time.Now()}
+	o.received[user] = news{version, time.Now()}
 }
 
-// syncs makes the outpost watch a user.
-func (o *outpost) syncs(user mxid.UserID) module.Content {
+// syncs makes the host watch a user.
+func (o *feedHost) syncs(user mxid.UserID) module.Content {
 	o.t.Helper()
 	update, err := o.sync.Since(o.t.Context(), user, 0)
 	if err != nil {
@@ -90,7 +89,7 @@ func (o *outpost) syncs(user mxid.UserID) module.Content {
 }
 
 // put makes a change, with retries, and returns when it succeeded.
-func (o *outpost) put(user mxid.UserID, id string) time.Time {
+func (o *feedHost) put(user mxid.UserID, id string) time.Time {
 	o.t.Helper()
 	for deadline := time.Now().Add(never); ; time.Sleep(10 * time.Millisecond) {
 		err := o.rules.Put(o.t.Context(), user, pushrule.Room, id, pushrule.Draft{}, pushrule.Position{})
@@ -103,13 +102,13 @@ func (o *outpost) put(user mxid.UserID, id string) time.Time {
 	}
 }
 
-// hears waits until the outpost has received a version with a rule, and returns when.
-func (o *outpost) hears(user mxid.UserID, id string) time.Time {
+// waitFor waits until the host has received a version with a rule, and returns when.
+func (o *feedHost) waitFor(user mxid.UserID, id string) time.Time {
 	o.t.Helper()
 	loaded := int64(0)
 	for deadline := time.Now().Add(never); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		o.mu.Lock()
-		last, odd := o.heard[user], o.odd
+		last, odd := o.received[user], o.odd
 		o.mu.Unlock()
 		if len(odd) > 0 {
 			o.t.Fatalf("versions went back: %q", odd)
@@ -125,25 +124,25 @@ func (o *outpost) hears(user mxid.UserID, id string) time.Time {
 			loaded = last.version
 		}
 	}
-	o.t.Errorf("%s of %s was not heard of", id, user)
+	o.t.Errorf("%s of %s was not received", id, user)
 	return time.Now()
 }
 
-// pairOfOutposts returns two hosts that watch the users.
-func pairOfOutposts(t *testing.T, cluster *redistest.ClusterServers, users []string) [2]*outpost {
+// pairOfFeedHosts returns two hosts that watch the users.
+func pairOfFeedHosts(t *testing.T, cluster *redistest.ClusterServers, users []string) [2]*feedHost {
 	t.Helper()
-	var pair [2]*outpost
+	var pair [2]*feedHost
 	for n := range pair {
 		client := demoCluster(cluster.Addrs())
 		t.Cleanup(func() { client.Close() })
-		pair[n] = newOutpost(t, client)
+		pair[n] = newFeedHost(t, client)
 	}
 	for _, user := range users {
 		for _, o := range pair {
 			o.syncs(mxid.UserID(user))
 		}
 		pair[0].put(mxid.UserID(user), "first")
-		pair[1].hears(mxid.UserID(user), "first")
+		pair[1].waitFor(mxid.UserID(user), "first")
 	}
 	return pair
 }
@@ -153,14 +152,14 @@ func TestHostsOnAClusterReceiveEachOthersChanges(t *testing.T) {
 	const changes = 200
 	cluster := redistest.Cluster(t, 3, 1)
 	users := slices.Concat(usersOfEach(t, cluster, cluster.Client(t))...)
-	pair := pairOfOutposts(t, cluster, users)
+	pair := pairOfFeedHosts(t, cluster, users)
 	for n, o := range pair {
 		other := pair[1-n]
 		var delays []time.Duration
 		for i := range changes {
 			user, id := mxid.UserID(users[i%len(users)]), fmt.Sprintf("%d-%d", n, i)
 			made := o.put(user, id)
-			delays = append(delays, other.hears(user, id).Sub(made))
+			delays = append(delays, other.waitFor(user, id).Sub(made))
 			content := other.syncs(user)
 			if _, found := content.Rules.Rule(pushrule.Room, id); !found {
 				t.Errorf("a sync does not have %s of %s", id, user)
@@ -210,23 +209,23 @@ func TestMissedChangesArriveAfterTheSubscriptionsNodeFails(t *testing.T) {
 				t.Fatal(err)
 			}
 			all := slices.Concat(users...)
-			pair := pairOfOutposts(t, cluster, all)
+			pair := pairOfFeedHosts(t, cluster, all)
 			struck := time.Now()
 			strike(t, cluster, victim)
 			var made sync.WaitGroup
 			for n, user := range all {
 				made.Go(func() {
 					at := pair[0].put(mxid.UserID(user), "missed")
-					heard := pair[1].hears(mxid.UserID(user), "missed")
+					received := pair[1].waitFor(mxid.UserID(user), "missed")
 					if n%sharing == 0 {
-						t.Logf("a change %.2f s after the strike was heard of after %.2f s", at.Sub(struck).Seconds(), heard.Sub(struck).Seconds())
+						t.Logf("a change %.2f s after the strike was received after %.2f s", at.Sub(struck).Seconds(), received.Sub(struck).Seconds())
 					}
 				})
 			}
 			made.Wait()
 			for _, user := range all {
 				pair[1].put(mxid.UserID(user), "later")
-				pair[0].hears(mxid.UserID(user), "later")
+				pair[0].waitFor(mxid.UserID(user), "later")
 			}
 		})
 	}
@@ -241,7 +240,7 @@ func TestListenersReceiveChangesWhileASlotMoves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair := pairOfOutposts(t, cluster, []string{user})
+	pair := pairOfFeedHosts(t, cluster, []string{user})
 	for _, moved := range []struct {
 		name string
 		slot int
@@ -250,12 +249,12 @@ func TestListenersReceiveChangesWhileASlotMoves(t *testing.T) {
 		{"of the user", int(slot), []string{eventKey(user)}},
 		{"of the channel", channelSlot(t, client), nil},
 	} {
-		heard := func(when string) {
+		received := func(when string) {
 			t.Helper()
 			for n, o := range pair {
 				id := fmt.Sprintf("%s %s %d", moved.name, when, n)
 				o.put(mxid.UserID(user), id)
-				pair[1-n].hears(mxid.UserID(user), id)
+				pair[1-n].waitFor(mxid.UserID(user), id)
 			}
 		}
 		must := func(err error) {
@@ -269,10 +268,10 @@ func TestListenersReceiveChangesWhileASlotMoves(t *testing.T) {
 		masters := cluster.Masters()
 		move, err := cluster.BeginMove(t.Context(), moved.slot, masters[(slices.Index(masters, from)+1)%len(masters)])
 		must(err)
-		heard("when the move has begun")
+		received("when the move has begun")
 		must(move.MoveKeys(t.Context(), moved.keys...))
-		heard("when the keys have moved")
+		received("when the keys have moved")
 		must(move.Finish(t.Context()))
-		heard("when the move has ended")
+		received("when the move has ended")
 	}
 }

@@ -15,35 +15,34 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// dataset is one kind of stored data: the rules or the pushers of a user. Clients share some entries. Each
-// client also has own entries, with ids that are never used twice, so that no later change hides a lost one.
+// dataset is one kind of stored data: the rules or the pushers of a user. Clients share some entries. Each client
+// also has own entries, with ids that are never used twice, so that no later change hides a lost one.
 type dataset struct {
-	shared func(*actor) request         // makes up a request to what all share
-	set    func(*actor, string) request // adds or changes what is the client's own
-	remove func(*actor, string) request // deletes that
-	all    func(*actor) request         // reads everything
+	shared func(*randomClient) request         // makes up a request to what all share
+	set    func(*randomClient, string) request // adds or changes what is the client's own
+	remove func(*randomClient, string) request // deletes that
+	all    func(*randomClient) request         // reads everything
 }
 
-// ruleDataset is the push rules. Own rules have the kind room; shared rules have other kinds.
+// Own rules have the kind room; shared rules have other kinds.
 var ruleDataset = dataset{
 	nextForRules,
-	func(a *actor, id string) request { return a.putAt(pushrule.Room, id, pushrule.Position{}) },
-	func(a *actor, id string) request { return a.removeAt(pushrule.Room, id) },
-	(*actor).readAll,
+	func(a *randomClient, id string) request { return a.putAt(pushrule.Room, id, pushrule.Position{}) },
+	func(a *randomClient, id string) request { return a.removeAt(pushrule.Room, id) },
+	(*randomClient).readAll,
 }
 
-// pusherDataset is the pushers. Own pushers have the app "own".
+// Own pushers have the app "own".
 var pusherDataset = dataset{
 	nextForPushers,
-	func(a *actor, id string) request { return a.setPusherAt(ownKey(id)) },
-	func(a *actor, id string) request { return a.deletePusherAt(ownKey(id)) },
-	(*actor).listPushers,
+	func(a *randomClient, id string) request { return a.setPusherAt(ownKey(id)) },
+	func(a *randomClient, id string) request { return a.deletePusherAt(ownKey(id)) },
+	(*randomClient).listPushers,
 }
 
 func ownKey(id string) pusher.Key { return pusher.Key{AppID: "own", Pushkey: id} }
 
-// ownID returns a new id for an own entry of the client.
-func ownID(a *actor) string { return fmt.Sprintf("own-%d-%d", a.number, a.sent) + a.user }
+func ownID(a *randomClient) string { return fmt.Sprintf("own-%d-%d", a.number, a.sent) + a.user }
 
 // chaosUser is a user, with data that all the user's clients know.
 type chaosUser struct {
@@ -53,9 +52,8 @@ type chaosUser struct {
 	changed atomic.Int64 // when a change that succeeded was sent, one of the last
 }
 
-// chaosClient is a client of a user.
 type chaosClient struct {
-	actor
+	randomClient
 	of      *chaosUser
 	client  int // among all players
 	hosts   []*host
@@ -64,17 +62,16 @@ type chaosClient struct {
 	history []porcupine.Operation
 
 	// inDoubt reports whether a change had no answer and no read followed. Otherwise an outage would leave more
-	// open changes than can be checked.
+	// open changes than the check can handle.
 	inDoubt bool
 }
 
 // maxPause is the longest wait between two requests. Longer waits would make histories too long to check.
 const maxPause = 30 * time.Millisecond
 
-// hangUps: the client hangs up during one of so many changes.
+// A client hangs up once in so many changes.
 const hangUps = 200
 
-// play sends requests until the context ends.
 func (p *chaosClient) play(ctx context.Context) {
 	for ctx.Err() == nil {
 		p.turn()
@@ -92,7 +89,7 @@ func (p *chaosClient) turn() {
 	if r.method != http.MethodGet && p.random.IntN(hangUps) == 0 {
 		ctx = untilSent(ctx)
 	}
-	o := p.send(ctx, one(&p.actor, p.hosts...), r)
+	o := p.send(ctx, one(&p.randomClient, p.hosts...), r)
 	isRead, failed := r.method == http.MethodGet, o.Output == unknown
 	if !isRead || !failed || mayCreate {
 		p.history = append(p.history, o)
@@ -117,27 +114,27 @@ func (p *chaosClient) turn() {
 func (p *chaosClient) choose() (r request, id string) {
 	switch {
 	case p.inDoubt:
-		return p.of.dataset.all(&p.actor), ""
+		return p.of.dataset.all(&p.randomClient), ""
 	case p.of.exists.Load() && p.random.IntN(5) < 2:
 		return p.own()
 	}
-	return p.of.dataset.shared(&p.actor), ""
+	return p.of.dataset.shared(&p.randomClient), ""
 }
 
 // own returns a change of an own entry. A client has few own entries, so that each changes several times.
 func (p *chaosClient) own() (r request, id string) {
 	if n := len(p.mine); n < 2 || n < 5 && p.random.IntN(3) == 0 {
-		id = ownID(&p.actor)
+		id = ownID(&p.randomClient)
 		p.mine = append(p.mine, id)
-		return p.of.dataset.set(&p.actor, id), id
+		return p.of.dataset.set(&p.randomClient, id), id
 	}
 	n := p.random.IntN(len(p.mine))
 	id = p.mine[n]
 	if p.random.IntN(2) == 0 {
-		return p.of.dataset.set(&p.actor, id), id
+		return p.of.dataset.set(&p.randomClient, id), id
 	}
 	p.mine = slices.Delete(p.mine, n, n+1)
-	return p.of.dataset.remove(&p.actor, id), id
+	return p.of.dataset.remove(&p.randomClient, id), id
 }
 
 // send sends a request and returns it as a part of the history.

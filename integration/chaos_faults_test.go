@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// chaosFault is one kind of fault.
 type chaosFault struct {
 	name string
 
@@ -34,7 +33,6 @@ type faultRun struct {
 	hit    []string                     // the users whom it concerns
 }
 
-// someone returns a random user.
 func (s *faultRun) someone() string { return s.names[s.random.IntN(len(s.names))] }
 
 // at returns the users whose data is on a server.
@@ -47,7 +45,7 @@ func (s *faultRun) at(server *redistest.Server) (users []string) {
 	return users
 }
 
-// replaced records which users a takeover concerns; nil means unknown.
+// replaced records the users of a takeover; nil means unknown.
 func (s *faultRun) replaced(users []string, by *redistest.Server) {
 	for _, user := range users {
 		s.homes[user] = by
@@ -59,7 +57,7 @@ func (s *faultRun) hold(ctx context.Context, least, most time.Duration) error {
 	return sleep(ctx, least+time.Duration(s.random.Int64N(int64(most-least))))
 }
 
-// sleep waits for d, or returns the error of ctx earlier.
+// sleep returns the error of ctx if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -69,7 +67,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// inTurn calls the functions in order until one fails.
 func inTurn(do ...func() error) error {
 	for _, step := range do {
 		if err := step(); err != nil {
@@ -79,7 +76,6 @@ func inTurn(do ...func() error) error {
 	return nil
 }
 
-// loseReplies makes all servers lose replies for a while.
 func loseReplies(ctx context.Context, s *faultRun) error {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
@@ -102,7 +98,6 @@ func forgetScripts(flush func(context.Context) error) func(context.Context, *fau
 	}
 }
 
-// chaosServers are the servers under the hosts.
 type chaosServers interface {
 	faults() []chaosFault
 
@@ -123,9 +118,9 @@ type clusterChaos struct {
 	failover time.Time // when the last one by hand ended
 }
 
-// failoverRest is the pause between two failovers by hand. A replica that won an election keeps its votes for
-// two node timeouts. If it is asked again within that time, Redis up to 8 counts the old votes and makes it a
-// master that no other node knows.
+// failoverRest is the pause between two manual failovers. A replica that won an election keeps its votes for two
+// node timeouts. If it is asked again within that time, Redis up to 8 counts the old votes and makes it a master
+// that no other node knows.
 const failoverRest = 5 * time.Second
 
 func (c *clusterChaos) faults() []chaosFault {
@@ -178,7 +173,6 @@ func (c *clusterChaos) moveSlots(ctx context.Context, s *faultRun) error {
 	return nil
 }
 
-// otherThan returns another master with user data.
 func (c *clusterChaos) otherThan(s *faultRun, from *redistest.Server) *redistest.Server {
 	for {
 		if to := s.homes[s.someone()]; to != from {
@@ -296,8 +290,8 @@ func (c *clusterChaos) kill(ctx context.Context, s *faultRun) error {
 	return err
 }
 
-// outrun freezes the replica while the master continues. Without that a crash on one machine loses almost no
-// change, because the kernel still delivers the bytes that a killed process sent.
+// outrun freezes the replica while the master continues. Otherwise a crash on one machine loses almost no change,
+// because the kernel still delivers the bytes that a killed process sent.
 func (c *clusterChaos) outrun(ctx context.Context, s *faultRun, master, replica *redistest.Server) error {
 	return errors.Join(cutOff(ctx, master, replica), s.hold(ctx, 0, 400*time.Millisecond))
 }
@@ -310,8 +304,8 @@ func cutOff(ctx context.Context, master, replica *redistest.Server) error {
 	return client.ClientKillByFilter(ctx, "TYPE", "replica").Err()
 }
 
-// replace kills a master, waits for the takeover, and restarts it as a replica. An earlier restart could make
-// it a master without data.
+// replace kills a master, waits for the takeover, and restarts it as a replica. An earlier restart could make it a
+// master without data.
 func (c *clusterChaos) replace(ctx context.Context, s *faultRun, master *redistest.Server) (next *redistest.Server, err error) {
 	users := s.at(master)
 	master.Stop()
@@ -323,8 +317,8 @@ func (c *clusterChaos) replace(ctx context.Context, s *faultRun, master *rediste
 	return next, nil
 }
 
-// killInMove kills the source or the target of a slot's move, or both in turn, after the keys of a user have
-// moved. The user gets 503 until the move is ended.
+// killInMove kills the source or the target of a slot's move, or both in turn, after a user's keys have moved. The
+// user gets 503 until the move ends.
 func (c *clusterChaos) killInMove(victims ...string) func(context.Context, *faultRun) error {
 	return func(ctx context.Context, s *faultRun) error {
 		user := s.someone()

@@ -16,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// judgement is the result of rounds.
 type judgement struct {
 	operations, unknown int
 	illegal             []porcupine.Operation // histories of users that are not linearizable
@@ -24,7 +23,6 @@ type judgement struct {
 	outage              time.Duration         // longest time without a change for a user whom the fault hit
 }
 
-// add adds the result of another round.
 func (v *judgement) add(other judgement) {
 	v.operations += other.operations
 	v.unknown += other.unknown
@@ -36,7 +34,6 @@ func (v *judgement) add(other judgement) {
 // isBad reports whether a promise was broken. A busy machine may leave one history undecided.
 func (v *judgement) isBad() bool { return len(v.illegal) > 0 || len(v.undecided) > 1 }
 
-// judgementCounts holds the numbers of a result.
 type judgementCounts struct {
 	operations, unknown, illegal, undecided int
 	outage                                  time.Duration
@@ -46,12 +43,12 @@ func (v *judgement) counts() judgementCounts {
 	return judgementCounts{v.operations, v.unknown, len(partition(v.illegal)), len(v.undecided), v.outage}
 }
 
-// judge wants every history to be linearizable.
+// judge checks that every history is linearizable.
 //
 // After a crash of a master, Redis promises less, whatever the durability. A master shows a change before a
 // replica has it, so a client can read a change that is never acknowledged and disappears in the takeover. A
-// frozen master that was replaced answers with old values until it learns of the takeover. So for the users of
-// a crashed master, reads and refusals between the crash and the end of its effects do not count. Acknowledged
+// frozen master that was replaced answers with old values until it learns of the takeover. So for the users of a
+// crashed master, reads and refusals between the crash and the end of its effects do not count. Acknowledged
 // changes always count.
 func (r *chaosRound) judge(crashed bool) (v judgement) {
 	for _, u := range r.users {
@@ -78,8 +75,8 @@ func (r *chaosRound) judge(crashed bool) (v judgement) {
 }
 
 // checkPromised checks the promised part of the history of a user whose master crashed, and returns it. Leaving
-// out less makes the check faster, and is never wrong: a linearizable history stays linearizable without some
-// of its reads.
+// out less makes the check faster, and is never wrong: a linearizable history stays linearizable without some of
+// its reads.
 func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.Operation, result porcupine.CheckResult) {
 	for _, end := range []int64{r.over, r.whole} {
 		rest = acknowledged(all, r.struck, end)
@@ -90,7 +87,7 @@ func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.
 	return rest, result
 }
 
-// acknowledged removes reads and refusals between the two times from a history.
+// acknowledged removes reads and refusals between the two times.
 func acknowledged(history []porcupine.Operation, from, to int64) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		return o.Return >= from && o.Call <= to && o.Output != done && o.Output != unknown
@@ -127,12 +124,12 @@ func (s flawedPushers) UpdatePusher(ctx context.Context, user mxid.UserID, key p
 	return s.defect(func() error { return s.PusherStore.UpdatePusher(ctx, user, key, edit) }, func() error { return nil })
 }
 
-// TestTheJudgeFindsLostAndRepeatedChanges judges rounds on defective stores, without a fault of Redis.
+// The stores have defects; Redis has no faults.
 func TestTheJudgeFindsLostAndRepeatedChanges(t *testing.T) {
 	t.Parallel()
 	sound := func(do, _ func() error) error { return do() }
 	forgets := func(do, pretend func() error) error {
-		return one(&actor{random: rand.New(rand.NewPCG(rand.Uint64(), 0))}, do, do, pretend)()
+		return one(&randomClient{random: rand.New(rand.NewPCG(rand.Uint64(), 0))}, do, do, pretend)()
 	}
 	stutters := func(do, _ func() error) error {
 		if err := do(); err != nil {
@@ -175,9 +172,8 @@ func TestTheJudgeFindsLostAndRepeatedChanges(t *testing.T) {
 	}
 }
 
-// TestAfterACrashOnlyWhatWasAcknowledgedCounts has a client put a rule and another client read it while a
-// master crashes, and once more afterwards.
-func TestAfterACrashOnlyWhatWasAcknowledgedCounts(t *testing.T) {
+// One client puts a rule and another reads it while a master crashes, and once more afterwards.
+func TestAfterACrashOnlyAcknowledgedChangesCount(t *testing.T) {
 	t.Parallel()
 	const struck, whole = 10, 100
 	for name, test := range map[string]struct {
@@ -193,7 +189,7 @@ func TestAfterACrashOnlyWhatWasAcknowledgedCounts(t *testing.T) {
 		"not acknowledged, shown and lost":    {unknown, true, false, porcupine.Illegal, porcupine.Ok},
 	} {
 		t.Run(name, func(t *testing.T) {
-			a := &actor{user: alice, random: rand.New(rand.NewPCG(0, 0))}
+			a := &randomClient{user: alice, random: rand.New(rand.NewPCG(0, 0))}
 			put := a.putAt(pushrule.Room, "x", pushrule.Position{})
 			var without userState
 			look := map[bool]string{false: a.readAll().effect(&without)}

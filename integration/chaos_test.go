@@ -25,7 +25,7 @@ var (
 	chaosSeed = flag.Uint64("chaos.seed", 0, "repeats the faults of the chaos test that logged this seed")
 )
 
-// few returns the first n cases of a long test, or all cases with -chaos.
+// few returns the first n cases, or all cases with -chaos.
 func few[T any](n int, cases []T) []T {
 	if *chaosTime > 0 {
 		return cases
@@ -33,8 +33,8 @@ func few[T any](n int, cases []T) []T {
 	return cases[:n]
 }
 
-// TestChaosLosesNoAcknowledgedChange has clients of two hosts work on some users while faults occur one after
-// the other. The histories must be linearizable, and every acknowledged change must be there at the end, once.
+// Clients of two hosts change some users' data while faults occur one after the other. The histories must be
+// linearizable, and every acknowledged change must be there at the end, once.
 func TestChaosLosesNoAcknowledgedChange(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -88,8 +88,7 @@ type chaos struct {
 	table   chaosTable
 }
 
-// run makes rounds until the time is up: every kind of fault once in random order, then every kind again, and
-// so on.
+// run repeats all kinds of fault, each time in random order, until the time is up.
 func (c *chaos) run(t *testing.T) {
 	seed := *chaosSeed
 	switch {
@@ -124,7 +123,7 @@ const (
 	aroundFault = 250 * time.Millisecond // how long clients are at work before and after a fault
 )
 
-// round lets one fault occur and judges the histories.
+// round causes one fault and judges the histories.
 func (c *chaos) round(t *testing.T, number int, fault chaosFault, random *rand.Rand) error {
 	ctx, cancel := context.WithTimeout(t.Context(), roundLimit)
 	defer cancel()
@@ -180,8 +179,7 @@ func (c *chaos) newRound(ctx context.Context, number int, fault chaosFault, rand
 	return r, nil
 }
 
-// movedUsers returns the users who are on an unexpected server because the cluster replaced a server that was
-// only slow.
+// movedUsers returns the users on an unexpected server, because the cluster replaced a server that was only slow.
 func (c *chaos) movedUsers(ctx context.Context, r *chaosRound) (moved []string, err error) {
 	for user, want := range r.homes {
 		home, err := c.servers.home(ctx, user)
@@ -195,7 +193,7 @@ func (c *chaos) movedUsers(ctx context.Context, r *chaosRound) (moved []string, 
 	return moved, nil
 }
 
-// chaosRound is one fault with the histories of the clients. Its times are nanoseconds since the start.
+// chaosRound is one fault with the clients' histories. Its times are nanoseconds since the start.
 type chaosRound struct {
 	faultRun
 	hostPair *hostPair
@@ -225,20 +223,19 @@ func (r *chaosRound) addUser(name string, of *dataset, home *redistest.Server) {
 
 func (r *chaosRound) addPlayer(u *chaosUser, number int) *chaosClient {
 	p := &chaosClient{
-		actor:  actor{user: u.name, number: number, random: rand.New(rand.NewPCG(r.random.Uint64(), r.random.Uint64()))},
-		of:     u,
-		client: len(r.players),
-		hosts:  r.hostPair.hosts,
-		start:  r.start,
+		randomClient: randomClient{user: u.name, number: number, random: rand.New(rand.NewPCG(r.random.Uint64(), r.random.Uint64()))},
+		of:           u,
+		client:       len(r.players),
+		hosts:        r.hostPair.hosts,
+		start:        r.start,
 	}
 	r.players = append(r.players, p)
 	return p
 }
 
-// now returns the time since the start.
 func (r *chaosRound) now() int64 { return int64(time.Since(r.start)) }
 
-// play runs the clients from before the fault until the servers have recovered and every user is served.
+// play runs the clients from before the fault until the servers have recovered and every user gets answers.
 func (r *chaosRound) play(ctx context.Context, fault chaosFault, waitWhole func(context.Context) error) error {
 	playing, stop := context.WithCancel(ctx)
 	var working sync.WaitGroup
@@ -249,7 +246,7 @@ func (r *chaosRound) play(ctx context.Context, fault chaosFault, waitWhole func(
 	}
 	pause := func(ctx context.Context) error { return sleep(ctx, aroundFault) }
 	for _, step := range []func(context.Context) error{
-		r.waitServed, pause, func(ctx context.Context) error { return r.suffer(ctx, fault) }, r.waitServed, waitWhole,
+		r.waitServed, pause, func(ctx context.Context) error { return r.causeFault(ctx, fault) }, r.waitServed, waitWhole,
 	} {
 		if err := step(ctx); err != nil {
 			return err
@@ -259,8 +256,7 @@ func (r *chaosRound) play(ctx context.Context, fault chaosFault, waitWhole func(
 	return pause(ctx)
 }
 
-// suffer lets the fault occur.
-func (r *chaosRound) suffer(ctx context.Context, fault chaosFault) error {
+func (r *chaosRound) causeFault(ctx context.Context, fault chaosFault) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if r.lossy {
@@ -293,12 +289,12 @@ func (r *chaosRound) lookAtAll(ctx context.Context) error {
 	for _, u := range r.users {
 		for _, h := range r.hostPair.hosts {
 			p := r.addPlayer(u, chaosClients)
-			o := p.send(ctx, h, u.dataset.all(&p.actor))
+			o := p.send(ctx, h, u.dataset.all(&p.randomClient))
 			for o.Output == unknown {
 				if err := sleep(ctx, 50*time.Millisecond); err != nil {
 					return err
 				}
-				o = p.send(ctx, h, u.dataset.all(&p.actor))
+				o = p.send(ctx, h, u.dataset.all(&p.randomClient))
 			}
 			p.history = []porcupine.Operation{o}
 		}

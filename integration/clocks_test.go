@@ -30,7 +30,7 @@ func clockAhead(by time.Duration) func() time.Time {
 	return func() time.Time { return time.Now().Add(by) }
 }
 
-// redisClock returns the clock of a host whose own clock is ahead.
+// redisClock returns a clock that is ahead of Redis's by a duration.
 func redisClock(t *testing.T, client redis.UniversalClient, by time.Duration) func() time.Time {
 	t.Helper()
 	clock := redisclient.NewClock(client, clockAhead(by), func(error) {})
@@ -38,8 +38,8 @@ func redisClock(t *testing.T, client redis.UniversalClient, by time.Duration) fu
 	return clock.Now
 }
 
-// A host that lost an answer recognizes its change among later changes by hosts with other clocks, even if no
-// host knows the time of Redis.
+// A host that lost an answer recognizes its change among later changes by hosts with other clocks, even if no host
+// knows the time of Redis.
 func TestEffectOnceWithSkewedClocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -75,7 +75,7 @@ func TestEffectOnceWithSkewedClocks(t *testing.T) {
 				if err := <-removed; err != nil {
 					t.Errorf("a removal that took effect: %v", err)
 				}
-				// A change that another host has undone is not repeated.
+				// A host does not repeat a change that another host has undone.
 				if err := edit(other, removeRoom("other")); err != nil {
 					t.Errorf("the removal of the other's rule: %v", err)
 				}
@@ -101,8 +101,8 @@ func removeRoom(id string) func(*pushrule.Ruleset) error {
 	return func(rules *pushrule.Ruleset) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// When an operator deletes an event, the next host creates it again, with a version above the known one, so
-// that syncs are woken.
+// When an operator deletes an event, the next host creates it again, with a version above the known one, so that
+// syncs wake.
 func TestSyncsReceiveARecreatedEventWithSkewedClocks(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -110,7 +110,7 @@ func TestSyncsReceiveARecreatedEventWithSkewedClocks(t *testing.T) {
 		t.Run(fmt.Sprint(skew), func(t *testing.T) {
 			t.Parallel()
 			user := mxid.UserID(fmt.Sprintf("@again%d%d:example.org", int(skew[0].Minutes())+2000, int(skew[1].Minutes())+2000))
-			var hosts [2]*outpost
+			var hosts [2]*feedHost
 			var clocks [2]func() time.Time
 			for n := range hosts {
 				client := server.Client(t)
@@ -120,7 +120,7 @@ func TestSyncsReceiveARecreatedEventWithSkewedClocks(t *testing.T) {
 			first := hosts[0].syncs(user)
 			hosts[1].syncs(user)
 			hosts[0].put(user, "before")
-			hosts[1].hears(user, "before")
+			hosts[1].waitFor(user, "before")
 			before := hosts[1].syncs(user)
 			// Hosts agree on the time of Redis to within a round trip.
 			eventually(t, "the clock of the host that creates the event is past the version", func() bool {
@@ -131,10 +131,10 @@ func TestSyncsReceiveARecreatedEventWithSkewedClocks(t *testing.T) {
 			}
 			hosts[1].syncs(user) // which creates the default set
 			hosts[1].put(user, "after")
-			eventually(t, "the other host hears of the new event", func() bool {
+			eventually(t, "the other host waitFor of the new event", func() bool {
 				hosts[0].mu.Lock()
 				defer hosts[0].mu.Unlock()
-				return hosts[0].heard[user].version == hosts[1].syncs(user).Version
+				return hosts[0].received[user].version == hosts[1].syncs(user).Version
 			})
 			update, err := hosts[0].sync.Since(t.Context(), user, before.Version)
 			after := update.Content

@@ -15,7 +15,6 @@ import (
 
 const writers = 64
 
-// atOnce runs do for all writers in parallel.
 func atOnce(do func(writer int)) {
 	var group sync.WaitGroup
 	start := make(chan struct{})

@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx"
 )
 
-// configFields returns the fields of a config, also of configs within it, by their paths.
+// configFields returns the fields of a config and of its nested configs, by path.
 func configFields(path string, config reflect.Value) map[string]any {
 	fields := map[string]any{}
 	for i := range config.NumField() {

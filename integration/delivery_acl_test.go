@@ -15,12 +15,11 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 )
 
-// deliveryACL is the heading of the page above the rights that delivery adds to the
-// service's own.
+// deliveryACL is the heading above the rights that delivery adds to the service's own.
 const deliveryACL = "### ACL: more for `pushfx.Delivery`"
 
-// deliver calls every operation of the queue as the Redis user of a line. It returns the
-// errors, and the commands that the servers refused.
+// deliver calls every operation of the queue as the Redis user of a line. It returns the errors, and the commands
+// that the servers refused.
 func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
 	g.t.Helper()
 	g.apply(l)
@@ -35,8 +34,7 @@ func (g *guardedServers) deliver(l aclLine, prefix string) (trouble []string) {
 	return append(trouble, g.denied(l.user)...)
 }
 
-// useQueue calls every method of a queue, so that every script and command is
-// sent.
+// useQueue calls every method of a queue, so that it sends every script and command.
 func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) error {
 	cfg := rediscommit.DefaultConfig()
 	cfg.KeyPrefix, cfg.OperationTimeout = prefix, stepTimeout

@@ -14,8 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// BenchmarkDeliveryOfALargeEvent measures Decide and Notify for an event with 100,000
-// members. The host has read their rules before.
+// The event has 100,000 members. The host has read their rules before.
 func BenchmarkDeliveryOfALargeEvent(b *testing.B) {
 	redistest.Require(b)
 	server := redistest.Single(b)

@@ -25,7 +25,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// The sizes of the chaos tests of delivery.
 const (
 	chaosPushers  = 40                    // users, with a pusher each
 	chaosMembers  = 10                    // members of an event
@@ -88,15 +87,15 @@ func newDeliveryChaos(t *testing.T, redisAddress string) *deliveryChaos {
 	return c
 }
 
-// run sends events while strike causes faults, and then checks the notifications.
-func (c *deliveryChaos) run(strike func()) {
+// run sends events while causeFaults runs, and then checks the notifications.
+func (c *deliveryChaos) run(causeFaults func()) {
 	ctx, cancel := context.WithCancel(c.t.Context())
 	worked := make(chan struct{})
 	go func() {
 		defer close(worked)
 		c.work(ctx)
 	}()
-	strike()
+	causeFaults()
 	cancel()
 	<-worked
 	for n := range c.hosts {
@@ -118,8 +117,8 @@ func (c *deliveryChaos) start(n int, redisAddress string) {
 
 func chaosMember(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%02d:x", n)) }
 
-// work sends one event after the other until ctx ends. It waits until a host has taken
-// the event before it sends the next.
+// work sends one event after the other until ctx ends. It waits until a host has accepted an event before it sends
+// the next.
 func (c *deliveryChaos) work(ctx context.Context) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := 0; ctx.Err() == nil; n++ {
@@ -136,7 +135,7 @@ func (c *deliveryChaos) work(ctx context.Context) {
 	}
 }
 
-// send asks one host after the other until one takes the event.
+// send asks one host after the other until one accepts the event.
 func (c *deliveryChaos) send(first int, request sendRequest) bool {
 	for n := first; c.t.Context().Err() == nil; n++ {
 		if c.ask(n%len(c.hosts), request) {
@@ -146,15 +145,15 @@ func (c *deliveryChaos) send(first int, request sendRequest) bool {
 	return false
 }
 
-// ask asks a host to send an event, and reports whether it has taken it.
+// ask asks a host to send an event, and reports whether it has accepted it.
 func (c *deliveryChaos) ask(n int, request sendRequest) bool {
 	ctx, cancel := context.WithTimeout(c.t.Context(), chaosTimeout)
 	defer cancel()
 	return c.hosts[n].Load().send(ctx, c.client, request)
 }
 
-// strike causes one fault after the other, with a steady time between them.
-func (c *deliveryChaos) strike(server *redistest.Server) {
+// causeFaults causes one fault after the other, with a steady time between them.
+func (c *deliveryChaos) causeFaults(server *redistest.Server) {
 	work := func() { time.Sleep(chaosSteady) }
 	work()
 
@@ -187,9 +186,8 @@ func (c *deliveryChaos) strike(server *redistest.Server) {
 	work()
 }
 
-// TestChaosLosesNoNotification: three hosts send notifications. One host is killed, one
-// is paused for longer than its leases last, one is stopped, and Redis does not answer
-// for a while. All the time, answers of Redis and of the gateway are lost.
+// Three hosts send notifications. One host is killed, one is paused for longer than its leases last, one stops,
+// and Redis does not answer for a while. All the time, answers of Redis and of the gateway are lost.
 func TestChaosLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -203,11 +201,11 @@ func TestChaosLosesNoNotification(t *testing.T) {
 	c.start(0, c.redis)
 	c.start(1, c.redis)
 	c.start(2, proxy.Addr())
-	c.run(func() { c.strike(server) })
+	c.run(func() { c.causeFaults(server) })
 }
 
-// TestChaosOnAClusterLosesNoNotification: three hosts send notifications while slots of
-// delivery's shards move to other masters, and replicas replace masters.
+// Three hosts send notifications while slots of delivery's shards move to other masters, and replicas replace
+// masters.
 func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -222,13 +220,13 @@ func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	c.run(func() {
 		for n := 0; n == 0 || time.Now().Before(end); n++ {
 			shard := delivery.ShardOf(chaosMember(n%chaosPushers), delivery.DefaultConfig().Shards)
-			c.strikeSlot(cluster, int(client.ClusterKeySlot(t.Context(), stored.Keys{}.ShardDue(shard)).Val()))
+			c.moveAndReplace(cluster, int(client.ClusterKeySlot(t.Context(), stored.Keys{}.ShardDue(shard)).Val()))
 		}
 	})
 }
 
-// strikeSlot moves a slot, slowly, and then replaces its master.
-func (c *deliveryChaos) strikeSlot(cluster *redistest.ClusterServers, slot int) {
+// moveAndReplace moves a slot slowly, and then replaces its master.
+func (c *deliveryChaos) moveAndReplace(cluster *redistest.ClusterServers, slot int) {
 	ctx := c.t.Context()
 	check := func(err error) {
 		if err != nil {
@@ -261,8 +259,7 @@ func (c *deliveryChaos) strikeSlot(cluster *redistest.ClusterServers, slot int) 
 	time.Sleep(chaosSteady)
 }
 
-// otherMaster returns a master that does not have the slot. It asks the cluster, since
-// replicas replace masters.
+// otherMaster returns a master that does not have the slot. It asks the cluster, since replicas replace masters.
 func (c *deliveryChaos) otherMaster(cluster *redistest.ClusterServers, slot int) (*redistest.Server, error) {
 	from, err := cluster.MasterOf(c.t.Context(), slot)
 	for step := 1; err == nil && step < clusterSlots; step += 1000 {
@@ -274,7 +271,6 @@ func (c *deliveryChaos) otherMaster(cluster *redistest.ClusterServers, slot int)
 	return nil, fmt.Errorf("slot %d has no other master: %w", slot, err)
 }
 
-// setPushers gives each user a pusher at the gateway.
 func (c *deliveryChaos) setPushers(client redis.UniversalClient) {
 	push, err := pushfx.New(client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{})
 	if err != nil {
@@ -291,7 +287,7 @@ func (c *deliveryChaos) setPushers(client redis.UniversalClient) {
 // arrivals are the notifications of each pusher, in the order in which they began.
 type arrivals map[string][]receiver.Notification
 
-// wait waits until each event has arrived at all its members, and returns all arrivals.
+// wait waits until each event has arrived at all its members.
 func (c *deliveryChaos) wait() arrivals {
 	c.t.Helper()
 	timeout := time.After(chaosPatience)

@@ -14,16 +14,16 @@ import (
 
 const clusterSlots = 16384
 
-// crashes are faults in which a replica replaces a master without its help. Writes that
-// only the master had are lost.
+// crashes are faults in which a replica replaces a master without its help. Writes that only the master had are
+// lost.
 type crashes struct {
 	*deliveryChaos
 	cluster *clusterChaos
 	random  *rand.Rand
 }
 
-// TestChaosOfCrashesLosesNoNotification: three hosts, whose writes wait for a replica,
-// send notifications while masters of delivery's shards are killed and frozen.
+// Three hosts, whose writes wait for a replica, send notifications while masters of delivery's shards are killed
+// and frozen.
 func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -49,14 +49,14 @@ func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 		for n := 0; n < len(faults) || time.Now().Before(end); n++ {
 			time.Sleep(chaosSteady)
 			c.faults += len(c.hosts) // each may be cut off from shards
-			c.suffer(faults[n%len(faults)])
+			c.causeFault(faults[n%len(faults)])
 		}
 		time.Sleep(chaosSteady)
 	})
 }
 
-// suffer causes a fault, and waits until the cluster is whole again.
-func (c *crashes) suffer(fault func(context.Context) error) {
+// causeFault causes a fault, and waits until the cluster is whole again.
+func (c *crashes) causeFault(fault func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), roundLimit)
 	defer cancel()
 	err := fault(ctx)
@@ -68,16 +68,15 @@ func (c *crashes) suffer(fault func(context.Context) error) {
 	}
 }
 
-// master returns a random master and one of its slots. Each master has shards of every
-// host.
+// master returns a random master and one of its slots. Each master has shards of every host.
 func (c *crashes) master(ctx context.Context) (master *redistest.Server, slot int, err error) {
 	slot = c.random.IntN(clusterSlots)
 	master, err = c.cluster.MasterOf(ctx, slot)
 	return master, slot, err
 }
 
-// kill kills a master that is ahead of its replica. When the replica has replaced it, the
-// old master starts again, as a replica.
+// kill kills a master that is ahead of its replica. After the replica has replaced it, the old master restarts as
+// a replica.
 func (c *crashes) kill(ctx context.Context) error {
 	master, slot, err := c.master(ctx)
 	if err != nil {
@@ -99,8 +98,7 @@ func (c *crashes) kill(ctx context.Context) error {
 	return err
 }
 
-// killBesidePausedHost kills a master while a host is paused for longer than its
-// leases last.
+// killBesidePausedHost kills a master while a host is paused for longer than its leases last.
 func (c *crashes) killBesidePausedHost(ctx context.Context) error {
 	n := c.random.IntN(len(c.hosts))
 	c.t.Logf("host %d is paused", n)
@@ -116,8 +114,7 @@ func (c *crashes) killBesidePausedHost(ctx context.Context) error {
 	return sleep(ctx, time.Until(resume))
 }
 
-// freeze pauses a master until a replica has replaced it. After that it still acts as a
-// master for a while.
+// freeze pauses a master until a replica has replaced it. Afterwards it still acts as a master for a while.
 func (c *crashes) freeze(ctx context.Context) error {
 	master, slot, err := c.master(ctx)
 	if err != nil {

@@ -32,7 +32,7 @@ const (
 	fairDelay    = time.Second           // the longest delay that others may cause
 )
 
-// timedGateway is a push gateway that works. It records when each event arrived first.
+// timedGateway is a working push gateway. It records when each event arrived first.
 type timedGateway struct {
 	url   string
 	delay atomic.Int64 // nanoseconds before each answer
@@ -92,8 +92,8 @@ func (g *timedGateway) wait(tb testing.TB, sent map[string]time.Time) (took []ti
 	}
 }
 
-// fairness is a few hosts on one Redis. They send to users of a gateway that works, while
-// other users and gateways try to delay these notifications.
+// fairness is a few hosts on one Redis. They send to users of a working gateway, while other users and gateways
+// try to delay these notifications.
 type fairness struct {
 	t      *testing.T
 	client *redis.Client
@@ -122,7 +122,7 @@ func startFairness(t *testing.T, hosts int) *fairness {
 
 func (f *fairness) user(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%d:x", n%fairUsers)) }
 
-// setPushers sets n pushers: number i is each(i), of the user of(i).
+// setPushers sets n pushers: number i is each(i), for the user of(i).
 func (f *fairness) setPushers(n int, of func(int) mxid.UserID, each func(int) pusher.Pusher) {
 	f.t.Helper()
 	push, err := pushfx.New(f.client, allowLoopback(pushfx.DefaultConfig()), pushfx.Options{})
@@ -145,8 +145,7 @@ func (f *fairness) setPushers(n int, of func(int) mxid.UserID, each func(int) pu
 	setting.Wait()
 }
 
-// send asks one host after the other to send an event, until one takes it. It returns
-// the event's id.
+// send asks one host after the other until one accepts an event. It returns the event's id.
 func (f *fairness) send(first int, users ...mxid.UserID) (event string) {
 	f.mu.Lock()
 	f.events++
@@ -164,8 +163,8 @@ func (f *fairness) send(first int, users ...mxid.UserID) (event string) {
 	return event
 }
 
-// run sends events for a while, to one user after the other and by one host after the
-// other. It returns when all notifications have arrived.
+// run sends events for a while, to one user after the other and by one host after the other. It returns when all
+// notifications have arrived.
 func (f *fairness) run(d time.Duration) timings {
 	f.t.Helper()
 	sent := map[string]time.Time{}
@@ -251,7 +250,7 @@ func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string)
 	return urls
 }
 
-// answerAfter is a gateway that takes each notification after a delay.
+// answerAfter is a gateway that accepts each notification after a delay.
 func answerAfter(d time.Duration) http.HandlerFunc {
 	gateway := receiver.New(func(receiver.Notification) {})
 	gateway.Make(receiver.Trouble{Delay: d})
@@ -260,8 +259,7 @@ func answerAfter(d time.Duration) http.HandlerFunc {
 
 func always(user mxid.UserID) func(int) mxid.UserID { return func(int) mxid.UserID { return user } }
 
-// TestASlowAccountDoesNotDelayOtherUsers: an account has ten gateways that answer after
-// 4.9 s, and gets 50 events a second.
+// The account has ten gateways that answer after 4.9 s, and gets 50 events a second.
 func TestASlowAccountDoesNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 1)
@@ -275,8 +273,7 @@ func TestASlowAccountDoesNotDelayOtherUsers(t *testing.T) {
 	f.compare(before, during, fairDelay)
 }
 
-// TestAccountsWithAHundredSlowPushersDoNotDelayOtherUsers: each pusher has another gateway,
-// and all these gateways answer after 0.9 s.
+// Each pusher has a gateway of its own, which answers after 0.9 s.
 func TestAccountsWithAHundredSlowPushersDoNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
 	const pushers = 100 // of each account
@@ -296,8 +293,7 @@ func TestAccountsWithAHundredSlowPushersDoNotDelayOtherUsers(t *testing.T) {
 	f.compare(before, during, fairDelay)
 }
 
-// TestAFailingAppDoesNotDelayOtherAppsOfItsGateway: the gateway answers 502 for one
-// of two apps.
+// The gateway answers 502 for one of two apps.
 func TestAFailingAppDoesNotDelayOtherAppsOfItsGateway(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 1)
@@ -336,11 +332,10 @@ func TestAFailingAppDoesNotDelayOtherAppsOfItsGateway(t *testing.T) {
 	}
 }
 
-// closeAfter is how long a gateway takes nothing before it is closed.
+// closeAfter is how long a gateway accepts nothing before hosts stop sending to it.
 const closeAfter = 5 * time.Second
 
-// TestGatewaysThatCutConnectionsDoNotDelayOtherUsers: after a while without other
-// notifications, the host cannot tell these gateways from a network that is down.
+// Without other notifications for a while, the host cannot tell these gateways from a network failure.
 func TestGatewaysThatCutConnectionsDoNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 1)
@@ -360,8 +355,7 @@ func TestGatewaysThatCutConnectionsDoNotDelayOtherUsers(t *testing.T) {
 	f.compare(before, during, fairDelay)
 }
 
-// TestAStoppingHostDoesNotDelayNotifications stops one of two hosts while its requests to
-// a gateway hang.
+// One of two hosts stops while its requests to a gateway hang.
 func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 2)
@@ -382,9 +376,8 @@ func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	}
 }
 
-// TestNotificationsGoOnWithinSixSecondsOfAKill kills one of three hosts while
-// requests are under way.
-func TestNotificationsGoOnWithinSixSecondsOfAKill(t *testing.T) {
+// One of three hosts is killed while it sends requests.
+func TestNotificationsContinueWithinSixSecondsOfAKill(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 3)
 	f.works.delay.Store(int64(200 * time.Millisecond))
@@ -399,9 +392,8 @@ func TestNotificationsGoOnWithinSixSecondsOfAKill(t *testing.T) {
 	}
 }
 
-// TestHangingGatewaysDoNotDelayOtherUsers: the gateways get as many notifications before
-// they hang as after. Each has two pushers, so that a thousand of them use all requests
-// that a host makes to slow gateways.
+// The gateways get as many notifications before they hang as after. Each has two pushers, so that a thousand of
+// them use all requests that a host makes to slow gateways.
 func TestHangingGatewaysDoNotDelayOtherUsers(t *testing.T) {
 	t.Parallel()
 	n := fullSize(100, 1000)
@@ -450,7 +442,6 @@ func (f *fairness) checkNewGateway() {
 	}
 }
 
-// residentBytes is the memory that a process has in use.
 func residentBytes(t *testing.T, pid int) int64 {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -25,13 +25,13 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// hostility is how a push gateway answers in order to harm a host.
-type hostility struct {
+// hostileAnswer is a push gateway's answer that should harm a host.
+type hostileAnswer struct {
 	name   string
 	answer func(g *hostileGateway, w http.ResponseWriter, r *http.Request)
 }
 
-var hostilities = []hostility{
+var hostilities = []hostileAnswer{
 	{"hangs", func(_ *hostileGateway, _ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }},
 	{"drips its header", func(_ *hostileGateway, w http.ResponseWriter, r *http.Request) {
 		conn, _, err := http.NewResponseController(w).Hijack()
@@ -80,7 +80,7 @@ const goAway = "\x00\x00\x00\x04\x00\x00\x00\x00\x00" + "\x00\x00\x08\x07\x00\x0
 // manyHeaders is a correct answer that is too large.
 var manyHeaders = "HTTP/1.1 200 OK\r\nContent-Length: 15\r\n" + strings.Repeat("X-Header: value\r\n", 10_000) + "\r\n" + `{"rejected":[]}`
 
-// drip writes a byte a second until the client disconnects.
+// drip writes a byte per second until the client disconnects.
 func drip(ctx context.Context, w io.Writer, text string) {
 	every := time.NewTicker(time.Second)
 	defer every.Stop()
@@ -107,15 +107,15 @@ func (f flushed) Write(b []byte) (int, error) {
 	return n, err
 }
 
-// hostileGateway is a push gateway with a hostility. It redirects to an inner server,
-// which no request may reach.
+// hostileGateway is a push gateway with a hostile answer. It redirects to an inner server, which no request may
+// reach.
 type hostileGateway struct {
 	url     string
 	inner   *httptest.Server
 	reached atomic.Int64 // requests to the inner server
 	written atomic.Int64 // bytes of bodies
 	asked   atomic.Int64 // requests, all of them
-	answer  atomic.Pointer[hostility]
+	answer  atomic.Pointer[hostileAnswer]
 
 	mu         sync.Mutex
 	open, most int // connections
@@ -157,7 +157,7 @@ func (g *hostileGateway) connections() (open, most int) {
 	return g.open, g.most
 }
 
-// besideHostile is a host that sends to a gateway that works and to a hostile one.
+// besideHostile is a host that sends to a working gateway and to a hostile one.
 type besideHostile struct {
 	tb      testing.TB
 	push    *pushfx.Push
@@ -197,7 +197,6 @@ func startBesideHostile(tb testing.TB) *besideHostile {
 	return h
 }
 
-// send hands an event over.
 func (h *besideHostile) send(event string, user mxid.UserID) {
 	h.tb.Helper()
 	e := module.Event{JSON: fmt.Sprintf(`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`, event)}
@@ -206,8 +205,8 @@ func (h *besideHostile) send(event string, user mxid.UserID) {
 	}
 }
 
-// run sends a number of events to both gateways, one to each in an interval. It returns
-// the times that notifications took to the gateway that works.
+// run sends events to both gateways, one to each per interval. It returns the times that notifications took to the
+// working gateway.
 func (h *besideHostile) run(name string, events int, interval time.Duration) []time.Duration {
 	h.tb.Helper()
 	sent := map[string]time.Time{}
@@ -230,8 +229,8 @@ func heapBytes() int64 {
 	return int64(m.HeapAlloc)
 }
 
-// A hostile gateway costs other users no notification, and the host little memory and few
-// connections. It cannot make the host send requests to other servers.
+// A hostile gateway costs other users no notification, and the host little memory and few connections. It cannot
+// make the host send requests to other servers.
 func TestAHostileGatewayDoesNoHarm(t *testing.T) {
 	redistest.Require(t)
 	const events = 100
@@ -272,10 +271,9 @@ func TestAHostileGatewayDoesNoHarm(t *testing.T) {
 	}
 }
 
-// BenchmarkDeliveryBesideAHostileGateway measures the time from Decide until a
-// notification reaches its gateway, while another gateway gets as many. On one host the
-// other gateway works, on a second host it is hostile. The hosts take turns, so that
-// other load on the machine slows both.
+// BenchmarkDeliveryBesideAHostileGateway measures the time from Decide until a notification reaches its gateway,
+// while another gateway gets as many. On one host the other gateway works, on a second host it is hostile. The
+// hosts take turns, so that other load on the machine slows both.
 func BenchmarkDeliveryBesideAHostileGateway(b *testing.B) {
 	const (
 		interval = 5 * time.Millisecond
@@ -304,7 +302,6 @@ func BenchmarkDeliveryBesideAHostileGateway(b *testing.B) {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// quantile returns the time that a share of all times does not exceed.
 func quantile(all []time.Duration, share float64) time.Duration {
 	slices.Sort(all)
 	return all[min(int(float64(len(all))*share), len(all)-1)]

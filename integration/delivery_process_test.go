@@ -23,9 +23,8 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// With these environment variables the test program is a host with delivery.
-// deliveryHostVariable has the address of its Redis, or those of a cluster, with commas
-// between them. durabilityVariable has the host's durability, as in flags.
+// With these environment variables the test program is a host with delivery. deliveryHostVariable has the
+// addresses of its Redis, separated by commas. durabilityVariable has the host's durability, as in flags.
 const (
 	deliveryHostVariable = "PUSHFX_TEST_DELIVERY_HOST"
 	durabilityVariable   = "PUSHFX_TEST_DURABILITY"
@@ -76,7 +75,6 @@ func runDeliveryHost(redisAddress string) error {
 	return nil
 }
 
-// connectDelivery returns the Redis client of such a host.
 func connectDelivery(addresses []string) redis.UniversalClient {
 	if len(addresses) == 1 {
 		return redis.NewClient(&redis.Options{
@@ -95,7 +93,6 @@ type deliveryHost struct {
 	command *exec.Cmd
 }
 
-// startDeliveryHost starts a host, which ends with the test.
 func startDeliveryHost(t *testing.T, redisAddress string, durability rediscommit.Durability) *deliveryHost {
 	t.Helper()
 	program, err := os.Executable()
@@ -123,7 +120,6 @@ func startDeliveryHost(t *testing.T, redisAddress string, durability rediscommit
 	return &deliveryHost{strings.TrimSpace(line), command}
 }
 
-// signal sends the host a signal.
 func (h *deliveryHost) signal(t *testing.T, s os.Signal) {
 	t.Helper()
 	if err := h.command.Process.Signal(s); err != nil {
@@ -131,7 +127,7 @@ func (h *deliveryHost) signal(t *testing.T, s os.Signal) {
 	}
 }
 
-// send asks the host to send an event, and reports whether the host has taken it.
+// send asks the host to send an event, and reports whether the host has accepted it.
 func (h *deliveryHost) send(ctx context.Context, client *http.Client, r sendRequest) bool {
 	body, err := json.Marshal(r)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
 )
 
-// The queue's contract holds on the demo host's embedded Redis, too.
+// The queue keeps its contract also on the demo host's embedded Redis.
 func TestTheQueueOnAnEmbeddedRedis(t *testing.T) {
 	t.Parallel()
 	server, _ := embedded(t)

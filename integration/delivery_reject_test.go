@@ -24,7 +24,7 @@ func newPush(t *testing.T) *pushfx.Push {
 	return push
 }
 
-// setAt returns when the user's pusher of a key was last set, 0 if there is none.
+// setAt returns when the user's pusher of a key was last set, 0 if it is missing.
 func setAt(t *testing.T, push *pushfx.Push, key pusher.Key) int64 {
 	t.Helper()
 	list, err := push.Pushers.List(t.Context(), alice)
@@ -59,9 +59,9 @@ func TestARejectedPusherIsRemovedWithItsClaim(t *testing.T) {
 	}
 }
 
-// A client sets a pusher again while a gateway's rejection removes it. The new pusher
-// stays, whichever of the two comes first.
-func TestARejectionNeverRemovesAFreshPusher(t *testing.T) {
+// A client sets a pusher again while a gateway's rejection removes it. The new pusher stays, whichever comes
+// first.
+func TestARejectionNeverRemovesANewerPusher(t *testing.T) {
 	t.Parallel()
 	rounds := 10_000
 	if testing.Short() {

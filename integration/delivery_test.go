@@ -22,7 +22,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// testGateway is a push gateway that records what arrives.
+// testGateway is a push gateway that records notifications.
 type testGateway struct {
 	receiver.Recorder
 	*receiver.Receiver
@@ -39,7 +39,7 @@ func newTestGateway(t testing.TB) *testGateway {
 	return g
 }
 
-// wait waits until enough notifications have arrived, and returns all of them.
+// wait waits until enough notifications have arrived.
 func (g *testGateway) wait(t testing.TB, enough func([]receiver.Notification) bool) []receiver.Notification {
 	t.Helper()
 	timeout := time.After(never)
@@ -60,14 +60,13 @@ func atLeast(n int) func([]receiver.Notification) bool {
 	return func(all []receiver.Notification) bool { return len(all) >= n }
 }
 
-// allowLoopback lets pushers name gateways of this machine.
+// allowLoopback allows gateways on this machine.
 func allowLoopback(c pushfx.Config) pushfx.Config {
 	c.PusherPolicy.AllowHTTP = true
 	c.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	return c
 }
 
-// pusherAt is a pusher that is notified at a URL.
 func pusherAt(url, pushkey string) pusher.Pusher {
 	return pusher.Pusher{
 		Key: pusher.Key{AppID: "app", Pushkey: pushkey}, Kind: pusher.HTTP, AppDisplayName: "App",
@@ -75,7 +74,7 @@ func pusherAt(url, pushkey string) pusher.Pusher {
 	}
 }
 
-// message is an event of a room, number n.
+// message returns event n of a room.
 func message(n int) module.Event {
 	return module.Event{JSON: fmt.Sprintf(
 		`{"event_id":"$%d","room_id":"!room:x","type":"m.room.message","sender":"%s","content":{"msgtype":"m.text","body":"%d"}}`, n, bob, n)}
@@ -156,7 +155,6 @@ func TestCallsOfDeliveryFailClearlyWithoutIt(t *testing.T) {
 	}
 }
 
-// A host without delivery has none of its keys and none of its metrics.
 func TestAHostWithoutDeliveryHasNoKeysOrMetricsOfIt(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)

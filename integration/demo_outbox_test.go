@@ -50,7 +50,7 @@ var deaths = []death{
 	{"the event is answered", nil, false, false},
 }
 
-// bounds says how often an event may arrive at each member.
+// bounds limit how often an event may arrive at each member.
 type bounds struct{ least, most int }
 
 // outboxDeaths kills demo hosts that send events to one gateway.
@@ -62,9 +62,8 @@ type outboxDeaths struct {
 	want    map[string]bounds
 }
 
-// TestAKilledDemoHostLosesNoEvent kills the demo host at each step from the request to
-// its answer. Another host then hands over the events in the outbox: a new host or, with
-// -chaos, a host that has run all the time.
+// The demo host is killed at each step from the request to its answer. Another host then hands over the events in
+// the outbox: a new host or, with -chaos, a host that ran all the time.
 func TestAKilledDemoHostLosesNoEvent(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -110,7 +109,6 @@ func (o *outboxDeaths) start(redisAddress string) *demo {
 	return startDemo(o.t, "-redis-mode", "standalone", "-redis", redisAddress)
 }
 
-// send sends an event to all members.
 func (o *outboxDeaths) send(d *demo, event string) error {
 	ctx, cancel := context.WithTimeout(o.t.Context(), never)
 	defer cancel()
@@ -243,8 +241,7 @@ func (o *outboxDeaths) counts() map[string]map[string]int {
 	return counts
 }
 
-// judge checks the counts. Each member gets the last event after all others, so all have
-// arrived.
+// judge checks the counts. Each member gets the last event after all others, so all have arrived.
 func (o *outboxDeaths) judge() {
 	counts, twice := o.counts(), 0
 	for event, want := range o.want {

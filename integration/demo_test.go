@@ -47,15 +47,13 @@ var demoProgram = sync.OnceValues(func() (program string, err error) {
 	return program, err
 })
 
-// removeDemoProgram removes the program after all tests.
 func removeDemoProgram() {
 	if demoFolder != "" {
 		os.RemoveAll(demoFolder)
 	}
 }
 
-// startDemo starts a demo host with flags and without rate limits. It stops when the test
-// ends.
+// startDemo starts a demo host without rate limits. It stops when the test ends.
 func startDemo(t *testing.T, flags ...string) *demo {
 	t.Helper()
 	program, err := demoProgram()
@@ -104,7 +102,6 @@ func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	return startDemo(t, flags...), startDemo(t, flags...)
 }
 
-// send sends a request with a token, and returns the answer.
 func (d *demo) send(token, method, path, body string) (answer map[string]any, err error) {
 	ctx, cancel := context.WithTimeout(d.t.Context(), never+time.Minute)
 	defer cancel()
@@ -176,8 +173,7 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 	}
 }
 
-// TestMatrixJSSDK runs a client on matrix-js-sdk, whose folder needs an "npm
-// ci" before.
+// The test runs a client on matrix-js-sdk, whose folder needs an "npm ci" before.
 func TestMatrixJSSDK(t *testing.T) {
 	t.Parallel()
 	requireJSSDK(t)
@@ -206,8 +202,7 @@ func TestMatrixJSSDK(t *testing.T) {
 	}
 }
 
-// requireJSSDK skips the test if there is no node or no SDK. With
-// REQUIRE_NODE=1 that is a failure.
+// requireJSSDK skips the test if node or the SDK is missing, or fails it if REQUIRE_NODE=1.
 func requireJSSDK(t *testing.T) {
 	t.Helper()
 	missing := ""

@@ -23,15 +23,15 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// fall is a master that a test kills under load.
-type fall struct {
+// masterFailure is a master that a test kills under load.
+type masterFailure struct {
 	master *redistest.Server
 	strike func()                   // comes before the kill; nil for nothing
 	revive func() *redistest.Server // comes after, and returns the server that has the data then
 }
 
 // failover returns a master with a replica that replaces it.
-func failover(t *testing.T) fall {
+func failover(t *testing.T) masterFailure {
 	t.Helper()
 	master, replica := redistest.Single(t, "--repl-diskless-sync", "no"), redistest.Single(t)
 	follow := func(host, port string) {
@@ -43,7 +43,7 @@ func failover(t *testing.T) fall {
 	host, port, _ := net.SplitHostPort(master.Addr())
 	follow(host, port)
 	awaitReplica(t, master)
-	return fall{master: master, revive: func() *redistest.Server {
+	return masterFailure{master: master, revive: func() *redistest.Server {
 		replica.Resume()
 		follow("NO", "ONE")
 		return replica
@@ -55,7 +55,7 @@ func failover(t *testing.T) fall {
 }
 
 // plainFailover is a failover to a replica that has received everything.
-func plainFailover(t *testing.T) fall {
+func plainFailover(t *testing.T) masterFailure {
 	f := failover(t)
 	f.strike = nil
 	return f
@@ -76,10 +76,10 @@ func awaitReplica(t *testing.T, master *redistest.Server) {
 }
 
 // restart returns a master that restarts with its append-only file.
-func restart(t *testing.T) fall {
+func restart(t *testing.T) masterFailure {
 	t.Helper()
 	master := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "everysec")
-	return fall{master: master, revive: func() *redistest.Server {
+	return masterFailure{master: master, revive: func() *redistest.Server {
 		master.Start()
 		return master
 	}}
@@ -112,7 +112,7 @@ func newChange(writer, n int) change {
 	return change{user, http.MethodPost, "/pushers/set", httpPusher("app", id), `"pushkey":"` + id + `"`}
 }
 
-// ledger records the outcome of the changes.
+// ledger records the outcomes of the changes.
 type ledger struct {
 	mu           sync.Mutex
 	acknowledged []change
@@ -206,11 +206,11 @@ func (l *ledger) countLost(h *host) int {
 	return lost
 }
 
-// fallCourse is a series of rounds with one mode.
-type fallCourse struct {
+// failureRounds is a series of rounds with one mode.
+type failureRounds struct {
 	durability rediscommit.Durability
 	fault      string
-	prepare    func(*testing.T) fall
+	prepare    func(*testing.T) masterFailure
 	writers    int
 	warmUp     int  // acknowledged changes before the fault
 	loses      bool // acknowledged changes, in every round
@@ -219,16 +219,16 @@ type fallCourse struct {
 // tally is the sum of the rounds.
 type tally struct{ rounds, acknowledged, refused, lost int }
 
-func (c fallCourse) name() string { return c.durability.String() + "/" + c.fault }
+func (c failureRounds) name() string { return c.durability.String() + "/" + c.fault }
 
-func (c fallCourse) config(cfg pushfx.Config) pushfx.Config {
+func (c failureRounds) config(cfg pushfx.Config) pushfx.Config {
 	cfg.Redis.Durability = c.durability
 	cfg.PusherPolicy.MaxPushers = 10_000
 	return cfg
 }
 
 // hostOf starts a host whose client fails as soon as its server does.
-func (c fallCourse) hostOf(t *testing.T, server *redistest.Server) *host {
+func (c failureRounds) hostOf(t *testing.T, server *redistest.Server) *host {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{
 		Addr: server.Addr(), ContextTimeoutEnabled: true, MaxRetries: -1, DialerRetries: 1,
@@ -237,7 +237,7 @@ func (c fallCourse) hostOf(t *testing.T, server *redistest.Server) *host {
 	return startHost(t, client, fx.Decorate(c.config))
 }
 
-func (c fallCourse) round(t *testing.T) tally {
+func (c failureRounds) round(t *testing.T) tally {
 	t.Helper()
 	f := c.prepare(t)
 	h := c.hostOf(t, f.master)
@@ -266,7 +266,7 @@ func (c fallCourse) round(t *testing.T) tally {
 	return got
 }
 
-func (c fallCourse) judge(t *testing.T, got tally, unsent int) {
+func (c failureRounds) judge(t *testing.T, got tally, unsent int) {
 	t.Helper()
 	switch {
 	case c.durability != rediscommit.Durability{}:
@@ -280,22 +280,22 @@ func (c fallCourse) judge(t *testing.T, got tally, unsent int) {
 	}
 }
 
-func fallCourses(t *testing.T) []fallCourse {
+func fallCourses(t *testing.T) []failureRounds {
 	t.Helper()
 	none := rediscommit.Durability{}
 	replica := rediscommit.Durability{Replicas: 1, Timeout: 50 * time.Millisecond}
-	courses := []fallCourse{
+	courses := []failureRounds{
 		{none, "replica cut off, master killed, replica promoted", failover, 8, 100, true},
 		{replica, "replica cut off, master killed, replica promoted", failover, 8, 100, false},
 		{none, "master killed, replica promoted", plainFailover, 8, 100, false},
 		{replica, "master killed, replica promoted", plainFailover, 8, 100, false},
-		// Little or nothing is lost here: only writes that the process held back until the file was on disk.
-		// The kernel keeps the rest; only a crash of the machine would lose it.
+		// Little or nothing is lost here: only writes that the process held back until the file was on disk. The
+		// kernel keeps the rest; only a crash of the machine would lose it.
 		{none, "master with appendonly killed, restarted", restart, 8, 100, false},
 	}
 	if hasWAITAOF(t) {
 		file := rediscommit.Durability{AOF: true, Timeout: 2 * time.Second}
-		courses = append(courses, fallCourse{file, "master with appendonly killed, restarted", restart, 40, 40, false})
+		courses = append(courses, failureRounds{file, "master with appendonly killed, restarted", restart, 40, 40, false})
 	}
 	return courses
 }
@@ -331,7 +331,8 @@ func TestDurabilityKeepsAcknowledgedChangesOfAKilledMaster(t *testing.T) {
 	t.Logf("\n%s", table.String())
 }
 
-// A kill hardly shows a missing fsync, answers do: this server never writes its file to disk.
+// A kill rarely reveals a missing fsync. This server never writes its file to disk, so an acknowledged change is
+// an error.
 func TestDurabilityOfTheFileAcknowledgesOnlyChangesOnDisk(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -458,7 +459,7 @@ func readUntil(h *host, done <-chan struct{}) latencies {
 	return all
 }
 
-func TestUnreachedDurabilityGives503InTimeWhileReadsGoOn(t *testing.T) {
+func TestUnreachedDurabilityGives503InTimeWhileReadsContinue(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	const (

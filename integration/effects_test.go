@@ -165,27 +165,27 @@ func (m mutation) faultless(t *testing.T, h *host, client redis.UniversalClient)
 
 func newEffectsUser() string { return fmt.Sprintf("@effects%d:example.org", users.Add(1)) }
 
-// trialServer is a server with a host that is connected directly.
-type trialServer struct {
+// mutationServer is a server with a host that has a direct connection.
+type mutationServer struct {
 	server *redistest.Server
 	client redis.UniversalClient
 	host   *host
 }
 
-// newTrialServer starts a server and loads the scripts.
-func newTrialServer(t *testing.T) *trialServer {
+// newMutationServer starts a server and loads the scripts.
+func newMutationServer(t *testing.T) *mutationServer {
 	t.Helper()
 	redistest.Require(t)
 	server := redistest.Single(t)
 	client := server.Client(t)
-	s := &trialServer{server, client, startHost(t, client)}
+	s := &mutationServer{server, client, startHost(t, client)}
 	user := newEffectsUser()
 	s.host.ask(t, user, "GET /pushrules/")
 	s.host.ask(t, user, "POST /pushers/set "+httpPusher("app", "key"))
 	return s
 }
 
-func (s *trialServer) forgetScripts(t *testing.T) {
+func (s *mutationServer) forgetScripts(t *testing.T) {
 	t.Helper()
 	if err := s.client.ScriptFlush(t.Context()).Err(); err != nil {
 		t.Error(err)
@@ -224,23 +224,23 @@ func eachClient(readTimeout, operationTimeout time.Duration) []setting {
 	}
 }
 
-// trial is a mutation of a user, sent by a host behind a proxy.
-type trial struct {
+// mutationTest is a mutation of a user, sent by a host behind a proxy.
+type mutationTest struct {
 	mutation
 	faultless
-	t           *testing.T
-	trialServer *trialServer
-	user        string
-	proxy       *redistest.Proxy
-	host        *host
-	heard       chan string
+	t              *testing.T
+	mutationServer *mutationServer
+	user           string
+	proxy          *redistest.Proxy
+	host           *host
+	received       chan string
 }
 
-func (s *trialServer) newScene(t *testing.T, n int, with setting) *trial {
+func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTest {
 	t.Helper()
 	proxy := redistest.NewProxy(t, s.server)
 	client := proxy.Client(t, func(o *redis.Options) { o.MaxRetries, o.ReadTimeout = with.retries, with.readTimeout })
-	heard := make(chan string, 10)
+	received := make(chan string, 10)
 	h := startHost(t, client,
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, with.operationTimeout)
@@ -249,17 +249,17 @@ func (s *trialServer) newScene(t *testing.T, n int, with setting) *trial {
 			}
 			return c
 		}),
-		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),
+		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{received} })),
 	)
-	c := &trial{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, heard}
+	c := &mutationTest{mutations[n], undisturbed(t)[n], t, s, newEffectsUser(), proxy, h, received}
 	c.prepare(t, s.host, s.client, c.user)
 	return c
 }
 
-// eachMutation plays a trial for each mutation, all in parallel.
-func (s *trialServer) eachMutation(t *testing.T, with setting, play func(*trial)) {
+// eachMutation runs play for each mutation, all in parallel.
+func (s *mutationServer) eachMutation(t *testing.T, with setting, play func(*mutationTest)) {
 	t.Helper()
-	scenes := make([]*trial, len(mutations))
+	scenes := make([]*mutationTest, len(mutations))
 	for n := range mutations {
 		scenes[n] = s.newScene(t, n, with)
 	}
@@ -270,20 +270,20 @@ func (s *trialServer) eachMutation(t *testing.T, with setting, play func(*trial)
 	group.Wait()
 }
 
-func (c *trial) errorf(format string, args ...any) {
+func (c *mutationTest) errorf(format string, args ...any) {
 	c.t.Helper()
 	c.t.Errorf(c.name+": "+format, args...)
 }
 
 // begin sends the mutation and returns the channel of its answer.
-func (c *trial) begin() <-chan answer {
+func (c *mutationTest) begin() <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- c.host.ask(c.t, c.user, c.request) }()
 	return got
 }
 
-// wantStruck waits until the fault has occurred.
-func (c *trial) wantStruck(f *redistest.Fault) {
+// wantFault waits until the fault has occurred.
+func (c *mutationTest) wantFault(f *redistest.Fault) {
 	c.t.Helper()
 	select {
 	case <-f.Struck():
@@ -292,9 +292,9 @@ func (c *trial) wantStruck(f *redistest.Fault) {
 	}
 }
 
-// wantSuccess compares the answer with the answer without faults, and waits until the listeners have received
-// the stored state or a later one.
-func (c *trial) wantSuccess(got answer, state trace, later ...trace) {
+// wantSuccess compares the answer with the answer without faults, and waits until the listeners have received the
+// stored state or a later one.
+func (c *mutationTest) wantSuccess(got answer, state trace, later ...trace) {
 	c.t.Helper()
 	if text := ofAlice(c.user, got.String()); got.status != http.StatusOK || state == c.after && text != c.answer {
 		c.errorf("got %s, want %s", text, c.answer)
@@ -305,21 +305,21 @@ func (c *trial) wantSuccess(got answer, state trace, later ...trace) {
 	last := ""
 	for {
 		select {
-		case last = <-c.heard:
+		case last = <-c.received:
 		case <-time.After(never):
-			c.errorf("listeners heard last of %q, stored was\n%s", last, state.data)
+			c.errorf("listeners received last of %q, stored was\n%s", last, state.data)
 			return
 		}
-		_, revision := withoutRevision(c.trialServer.client.Get(c.t.Context(), eventKey(c.user)).Val())
-		if last == notification(c.user, revision.Version) && slices.Contains(append(later, state), traceOf(c.t, c.trialServer.client, c.user)) {
+		_, revision := withoutRevision(c.mutationServer.client.Get(c.t.Context(), eventKey(c.user)).Val())
+		if last == notification(c.user, revision.Version) && slices.Contains(append(later, state), traceOf(c.t, c.mutationServer.client, c.user)) {
 			return
 		}
 	}
 }
 
-func (c *trial) wantStored(want trace) {
+func (c *mutationTest) wantStored(want trace) {
 	c.t.Helper()
-	if got := traceOf(c.t, c.trialServer.client, c.user); got != want {
+	if got := traceOf(c.t, c.mutationServer.client, c.user); got != want {
 		c.errorf("stored is\n%+v\nwant\n%+v", got, want)
 	}
 }
@@ -331,14 +331,14 @@ var (
 	either  = append(reading, writing...)
 )
 
-// loss is a way to lose a request or a reply.
-type loss struct {
+// lostMessage is a way to lose a request or a reply.
+type lostMessage struct {
 	name        string
 	readTimeout time.Duration
 	plan        func(p *redistest.Proxy) []*redistest.Fault // all of which must strike
 }
 
-var losses = []loss{
+var losses = []lostMessage{
 	{"reply lost", never, func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutReply(1, writing...)}
 	}},
@@ -373,17 +373,17 @@ var losses = []loss{
 
 func TestEffectOnceWithLostMessages(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, m := range losses {
 		for _, with := range eachClient(m.readTimeout, never) {
 			t.Run(m.name+"/"+with.String(), func(t *testing.T) {
 				t.Parallel()
-				trialServer.eachMutation(t, with, func(c *trial) {
+				mutationServer.eachMutation(t, with, func(c *mutationTest) {
 					faults := m.plan(c.proxy)
 					c.wantSuccess(<-c.begin(), c.after)
 					c.wantStored(c.after)
 					for _, f := range faults {
-						c.wantStruck(f)
+						c.wantFault(f)
 						f.Release()
 					}
 					c.wantStored(c.after)
@@ -393,8 +393,8 @@ func TestEffectOnceWithLostMessages(t *testing.T) {
 	}
 }
 
-// forgetful are losses on a server without the scripts, at the command that carries the script.
-var forgetful = []loss{
+// withoutScripts are losses on a server without the scripts, at the command that carries the script.
+var withoutScripts = []lostMessage{
 	{"nothing else", never, func(p *redistest.Proxy) []*redistest.Fault {
 		f := p.HoldRequest(1, "EVAL")
 		f.Release()
@@ -415,14 +415,14 @@ func TestEffectOnceWithScriptFlush(t *testing.T) {
 	for _, with := range eachClient(never, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			trialServer := newTrialServer(t)
-			for _, m := range forgetful {
+			mutationServer := newMutationServer(t)
+			for _, m := range withoutScripts {
 				for n := range mutations {
-					c := trialServer.newScene(t, n, with)
-					trialServer.forgetScripts(t)
+					c := mutationServer.newScene(t, n, with)
+					mutationServer.forgetScripts(t)
 					faults := m.plan(c.proxy)
 					c.wantSuccess(<-c.begin(), c.after)
-					c.wantStruck(faults[0])
+					c.wantFault(faults[0])
 					c.wantStored(c.after)
 				}
 			}
@@ -436,12 +436,12 @@ func TestEffectOnceWithScriptFlushBeforeRetry(t *testing.T) {
 	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			trialServer := newTrialServer(t)
-			trialServer.eachMutation(t, with, func(c *trial) {
+			mutationServer := newMutationServer(t)
+			mutationServer.eachMutation(t, with, func(c *mutationTest) {
 				fault := c.proxy.StallReply(1, writing...)
 				got := c.begin()
-				c.wantStruck(fault)
-				trialServer.forgetScripts(c.t)
+				c.wantFault(fault)
+				mutationServer.forgetScripts(c.t)
 				c.wantSuccess(<-got, c.after)
 				c.wantStored(c.after)
 			})
@@ -451,15 +451,15 @@ func TestEffectOnceWithScriptFlushBeforeRetry(t *testing.T) {
 
 func TestAnotherHostsChangeSurvivesALateReply(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			trialServer.eachMutation(t, with, func(c *trial) {
+			mutationServer.eachMutation(t, with, func(c *mutationTest) {
 				fault := c.proxy.StallReply(1, writing...)
 				got := c.begin()
-				c.wantStruck(fault)
-				if a := trialServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+				c.wantFault(fault)
+				if a := mutationServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
 					c.errorf("the other change: %s", a)
 				}
 				c.wantSuccess(<-got, c.after, c.thenOther)
@@ -473,18 +473,18 @@ func TestAnotherHostsChangeSurvivesALateReply(t *testing.T) {
 
 func TestAnotherHostsChangeSurvivesALateRequest(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			trialServer.eachMutation(t, with, func(c *trial) {
+			mutationServer.eachMutation(t, with, func(c *mutationTest) {
 				if c.otherIsRefused {
 					return
 				}
 				fault := c.proxy.HoldRequest(1, writing...)
 				got := c.begin()
-				c.wantStruck(fault)
-				if a := trialServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
+				c.wantFault(fault)
+				if a := mutationServer.host.ask(c.t, c.user, c.other); a.status != http.StatusOK {
 					c.errorf("the other change: %s", a)
 				}
 				c.wantSuccess(<-got, c.otherFirst)
@@ -496,16 +496,16 @@ func TestAnotherHostsChangeSurvivesALateRequest(t *testing.T) {
 	}
 }
 
-// A late request may take effect right after the next attempt has read the stored value.
+// A late request may take effect just after the next attempt has read the stored value.
 func TestEffectOnceWithLateRequestDuringRetry(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
-	trialServer.eachMutation(t, setting{-1, 3 * soon, never, false}, func(c *trial) {
+	mutationServer := newMutationServer(t)
+	mutationServer.eachMutation(t, setting{-1, 3 * soon, never, false}, func(c *mutationTest) {
 		request := c.proxy.HoldRequest(1, "EVALSHA")
 		got := c.begin()
-		c.wantStruck(request)
+		c.wantFault(request)
 		last := c.proxy.StallReply(1, append(reading, "EVAL")...) // by which a pusher that grows is read
-		c.wantStruck(last)
+		c.wantFault(last)
 		request.Release()
 		last.Release()
 		c.wantSuccess(<-got, c.after)
@@ -513,8 +513,8 @@ func TestEffectOnceWithLateRequestDuringRetry(t *testing.T) {
 	})
 }
 
-// deletion returns the trial of the mutation that deletes a rule.
-func (s *trialServer) deletion(t *testing.T, with setting) *trial {
+// deletion returns the test of the mutation that deletes a rule.
+func (s *mutationServer) deletion(t *testing.T, with setting) *mutationTest {
 	t.Helper()
 	n := slices.IndexFunc(mutations, func(m mutation) bool { return strings.HasPrefix(m.request, http.MethodDelete) })
 	return s.newScene(t, n, with)
@@ -522,15 +522,15 @@ func (s *trialServer) deletion(t *testing.T, with setting) *trial {
 
 func TestADeleteWithALateReplySucceeds(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, with := range eachClient(soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			c := trialServer.deletion(t, with)
+			c := mutationServer.deletion(t, with)
 			fault := c.proxy.StallReply(1, writing...)
 			got := c.begin()
-			c.wantStruck(fault)
-			if a := trialServer.host.ask(t, c.user, c.request); a.status != http.StatusNotFound {
+			c.wantFault(fault)
+			if a := mutationServer.host.ask(t, c.user, c.request); a.status != http.StatusNotFound {
 				t.Errorf("the second: got %s", a)
 			}
 			c.wantSuccess(<-got, c.after)
@@ -541,15 +541,15 @@ func TestADeleteWithALateReplySucceeds(t *testing.T) {
 
 func TestADeleteWithALateRequestFindsNothingAfterAnotherDelete(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			c := trialServer.deletion(t, with)
+			c := mutationServer.deletion(t, with)
 			fault := c.proxy.HoldRequest(1, writing...)
 			got := c.begin()
-			c.wantStruck(fault)
-			if a := trialServer.host.ask(t, c.user, c.request); a.status != http.StatusOK {
+			c.wantFault(fault)
+			if a := mutationServer.host.ask(t, c.user, c.request); a.status != http.StatusOK {
 				t.Errorf("the second: got %s", a)
 			}
 			if a := <-got; a.status != http.StatusNotFound {
@@ -561,24 +561,24 @@ func TestADeleteWithALateRequestFindsNothingAfterAnotherDelete(t *testing.T) {
 	}
 }
 
-// The deletion was answered; then another host restored the value that the deletion had read.
+// The host refused the deletion; then another host restored the value that the deletion had read.
 func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 	t.Parallel()
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, with := range eachClient(2*soon, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
-			c := trialServer.deletion(t, with)
+			c := mutationServer.deletion(t, with)
 			fault := c.proxy.HoldRequest(1, writing...)
 			got := c.begin()
-			c.wantStruck(fault)
-			trialServer.host.ask(t, c.user, c.request)
+			c.wantFault(fault)
+			mutationServer.host.ask(t, c.user, c.request)
 			if a := <-got; a.status != http.StatusNotFound {
 				t.Errorf("got %s", a)
 			}
 			again := `PUT /pushrules/global/room/b?after=c {"actions":[]}`
-			trialServer.host.ask(t, c.user, again)
-			remade := traceOf(t, trialServer.client, c.user)
+			mutationServer.host.ask(t, c.user, again)
+			remade := traceOf(t, mutationServer.client, c.user)
 			if remade.data != c.before.data {
 				t.Fatalf("stored is not as it was:\n%+v\n%+v", remade, c.before)
 			}
@@ -591,15 +591,15 @@ func TestARefusedDeleteHasNoEffectLater(t *testing.T) {
 func TestOneOfTwoRacingDeletesSucceedsDespiteALostReply(t *testing.T) {
 	t.Parallel()
 	const rounds = 20
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, with := range eachClient(never, never) {
 		t.Run(with.String(), func(t *testing.T) {
 			t.Parallel()
 			for range rounds {
-				c := trialServer.deletion(t, with)
+				c := mutationServer.deletion(t, with)
 				c.proxy.CutReply(1, writing...)
 				got := c.begin()
-				second := trialServer.host.ask(t, c.user, c.request).status
+				second := mutationServer.host.ask(t, c.user, c.request).status
 				statuses := []int{(<-got).status, second}
 				slices.Sort(statuses)
 				if !slices.Equal(statuses, []int{http.StatusOK, http.StatusNotFound}) {
@@ -612,7 +612,7 @@ func TestOneOfTwoRacingDeletesSucceedsDespiteALostReply(t *testing.T) {
 }
 
 // silences are losses without end.
-var silences = []loss{
+var silences = []lostMessage{
 	{"every reply late", 0, func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.StallReplies(1)}
 	}},
@@ -632,19 +632,19 @@ var silences = []loss{
 func TestAnUnknownOutcomeGives503InTimeAndAtMostOneEffect(t *testing.T) {
 	t.Parallel()
 	const limit = time.Second
-	trialServer := newTrialServer(t)
+	mutationServer := newMutationServer(t)
 	for _, m := range silences {
 		for _, with := range append(eachClient(soon, limit), setting{0, never, limit, false}) {
 			t.Run(fmt.Sprintf("%s/%s for %v", m.name, with, with.readTimeout), func(t *testing.T) {
 				t.Parallel()
-				trialServer.eachMutation(t, with, func(c *trial) { c.trySilence(m, limit) })
+				mutationServer.eachMutation(t, with, func(c *mutationTest) { c.trySilence(m, limit) })
 			})
 		}
 	}
 }
 
 // trySilence sends the mutation, gets no answer in time, and later releases the held command.
-func (c *trial) trySilence(m loss, limit time.Duration) {
+func (c *mutationTest) trySilence(m lostMessage, limit time.Duration) {
 	faults := m.plan(c.proxy)
 	began := time.Now()
 	a := <-c.begin()
@@ -658,9 +658,9 @@ func (c *trial) trySilence(m loss, limit time.Duration) {
 	c.wantAtMostOnce()
 }
 
-func (c *trial) wantAtMostOnce() {
+func (c *mutationTest) wantAtMostOnce() {
 	c.t.Helper()
-	if got := traceOf(c.t, c.trialServer.client, c.user); got != c.before && got != c.after {
+	if got := traceOf(c.t, c.mutationServer.client, c.user); got != c.before && got != c.after {
 		c.errorf("stored is\n%+v\nwant\n%+v\nor\n%+v", got, c.before, c.after)
 	}
 }

@@ -16,9 +16,9 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// TestLinearizableReadsWhileMastersHandOver has two hosts change and read users while masters fail over by
-// hand. Each old master learns late of the takeover. One host already uses the new master and changes data
-// there. The other host still reads from the old master and must not return the old value.
+// Two hosts change and read users during manual failovers. Each old master learns late of the takeover. One host
+// already uses the new master and changes data there. The other host still reads from the old master and must not
+// return the old value.
 func TestLinearizableReadsWhileMastersHandOver(t *testing.T) {
 	t.Parallel()
 	const masters, replicas = 3, 2
@@ -46,7 +46,7 @@ func TestLinearizableReadsWhileMastersHandOver(t *testing.T) {
 			h.failOver(user, cluster.Nodes()[masters+i*replicas+round])
 		}
 	}
-	t.Logf("%d of %d masters heard late that they were replaced", h.late, masters*replicas)
+	t.Logf("%d of %d masters learned late that they were replaced", h.late, masters*replicas)
 }
 
 type handovers struct {
@@ -109,7 +109,7 @@ func (h *handovers) change(user string) {
 	}
 }
 
-// wantNewest wants a read that begins now to return the last change.
+// wantNewest checks that a read that begins now returns the last change.
 func (h *handovers) wantNewest(user string) {
 	h.t.Helper()
 	a := h.reads.do(user, http.MethodGet, v3+handoverRule, "")
@@ -145,8 +145,8 @@ func (h *handovers) failOver(user string, replica *redistest.Server) {
 	}
 }
 
-// keepUninformed keeps a master from learning of its replacement for up to a second. The returned function ends
-// that. Servers before Redis 7 cannot do so.
+// keepUninformed keeps a master from learning of its replacement for up to a second, or until end is called.
+// Servers before Redis 7 cannot do so.
 func (h *handovers) keepUninformed(master *redistest.Server) (end func()) {
 	drop := func(packets int) error {
 		return h.admins[master].Do(h.t.Context(), "DEBUG", "DROP-CLUSTER-PACKET-FILTER", packets).Err()

@@ -77,14 +77,14 @@ func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 	const changes = 200
 	server := redistest.Single(t)
 	admin := server.Client(t)
-	writer, idle, asked := newOutpost(t, server.Client(t)), [2]*outpost{}, &asked{}
+	writer, idle, asked := newFeedHost(t, server.Client(t)), [2]*feedHost{}, &asked{}
 	for n := range idle {
 		client := server.Client(t)
 		client.AddHook(asked)
-		idle[n] = newOutpost(t, client)
+		idle[n] = newFeedHost(t, client)
 	}
 	users := [4]mxid.UserID{"@a:example.org", "@b:example.org", "@c:example.org", "@d:example.org"}
-	heardLast := func() {
+	receivedLast := func() {
 		t.Helper()
 		for _, user := range users {
 			content, err := writer.rules.Content(t.Context(), user)
@@ -92,7 +92,7 @@ func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, o := range idle {
-				eventually(t, "the host has heard of the last change", func() bool { return o.last(user) == content.Version })
+				eventually(t, "the host has received the last change", func() bool { return o.last(user) == content.Version })
 			}
 		}
 	}
@@ -102,13 +102,13 @@ func TestAChangeCostsAnIdleHostOneMessageAndNoRead(t *testing.T) {
 	for _, user := range users {
 		writer.syncs(user) // which makes the rules
 	}
-	heardLast()
+	receivedLast()
 	published, sentBefore, askedBefore := calls(t, admin)["publish"], sent(t, admin), asked.commands.Load()
 	for i := range changes {
 		writer.put(users[i%len(users)], fmt.Sprint("rule ", i))
 	}
 	each := (sent(t, admin) - sentBefore) / changes
-	heardLast()
+	receivedLast()
 	t.Logf("a change makes Redis send %d bytes to 3 hosts", each)
 	if n := asked.commands.Load() - askedBefore; n > 0 {
 		t.Errorf("for %d changes the idle hosts asked Redis %d times", changes, n)
@@ -127,7 +127,7 @@ func TestARecheckReadsVersionsAndNoRules(t *testing.T) {
 	const users, rules = 30, 1000
 	server := redistest.Single(t)
 	admin := server.Client(t)
-	o := newOutpost(t, server.Client(t))
+	o := newFeedHost(t, server.Client(t))
 	for n := range users {
 		o.syncs(largeSet(t, server.Client(t), n, rules))
 	}
@@ -146,7 +146,6 @@ func TestARecheckReadsVersionsAndNoRules(t *testing.T) {
 	}
 }
 
-// largeSet stores a set with many rules and returns its user.
 func largeSet(t *testing.T, client redis.UniversalClient, n, rules int) mxid.UserID {
 	t.Helper()
 	store, err := rulestore.New(client, rediscommit.DefaultConfig(), rediscommit.Options{})
@@ -169,9 +168,9 @@ func largeSet(t *testing.T, client redis.UniversalClient, n, rules int) mxid.Use
 	return user
 }
 
-// last returns the last version of a user that an outpost received.
-func (o *outpost) last(user mxid.UserID) int64 {
+// last returns the last version of a user that the listener received.
+func (o *feedHost) last(user mxid.UserID) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.heard[user].version
+	return o.received[user].version
 }

@@ -99,15 +99,14 @@ func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	return server, client
 }
 
-// takeLogged returns the log entries of requests since the last call. It leaves out the entry of a broken
-// watch, which may appear at any time without a Redis.
+// takeLogged returns the log entries of requests since the last call. It leaves out the entry of a broken watch,
+// which may appear at any time without a Redis.
 func (h *host) takeLogged() []observer.LoggedEntry {
 	return slices.DeleteFunc(h.logs.TakeAll(), func(entry observer.LoggedEntry) bool {
 		return entry.Message == "change feed disconnected from Redis, reconnecting"
 	})
 }
 
-// answer is a response of the host.
 type answer struct {
 	status int
 	header http.Header

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// importRow lists what a package may import besides the standard library, and what of the standard library it
-// may not.
+// importRow lists what a package may import besides the standard library, and the forbidden packages of the
+// standard library.
 type importRow struct {
 	pkg       string
 	may       []string
@@ -101,7 +101,7 @@ func TestPackagesImportOnlyInwards(t *testing.T) {
 	}
 }
 
-// Hosts do not require what only tests need.
+// Hosts do not require the modules that only tests need.
 func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 	t.Parallel()
 	file, err := os.ReadFile("../go.mod")
@@ -130,8 +130,8 @@ func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 	}
 }
 
-// listImports returns the imports of the module's packages without their tests, with short names for the
-// module's own.
+// listImports returns the imports of the module's packages without their tests, with short names for the module's
+// own.
 func listImports(t *testing.T) map[string][]string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, modulePath+"/...").Output()

@@ -19,8 +19,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// interruptedMove is a cluster on which the source of a slot's move has died, and its replica, which does not
-// know of the move, has taken over.
+// interruptedMove is a cluster on which the source of a slot's move has died, and its replica, which does not know
+// of the move, has taken over.
 type interruptedMove struct {
 	t       *testing.T
 	cluster *redistest.ClusterServers
@@ -34,7 +34,6 @@ type interruptedMove struct {
 	before  answer // of the whole read
 }
 
-// ownRule is a rule of the user.
 const ownRule = "/pushrules/global/room/!own:example.org"
 
 // newMove moves the keys of one user and leaves the others.
@@ -56,7 +55,7 @@ func newMove(t *testing.T) *interruptedMove {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.source, m.target = source, (&trialCluster{cluster: cluster}).otherMaster(t, m.slot)
+	m.source, m.target = source, (&mutationCluster{cluster: cluster}).otherMaster(t, m.slot)
 	move, err := cluster.BeginMove(t.Context(), m.slot, m.target)
 	if err == nil {
 		err = move.MoveKeys(t.Context(), eventKey(m.moved), pushersKey(m.moved))
@@ -116,7 +115,7 @@ func (m *interruptedMove) restart(server *redistest.Server) {
 	})
 }
 
-// served waits until a user is served.
+// served waits until a user gets answers.
 func (m *interruptedMove) served(user string) {
 	m.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -161,11 +160,11 @@ func TestAnInterruptedMoveLosesNoRulesOrPushers(t *testing.T) {
 	if err := m.cluster.Fix(t.Context(), m.slot); err != nil {
 		t.Fatal(err)
 	}
-	m.wantMended()
+	m.wantRepaired()
 }
 
-// wantMended wants the user to have the old rules and pushers.
-func (m *interruptedMove) wantMended() {
+// wantRepaired wants the user to have the old rules and pushers.
+func (m *interruptedMove) wantRepaired() {
 	m.t.Helper()
 	m.served(m.moved)
 	if a := m.host.do(m.moved, http.MethodGet, v3+"/pushrules/", ""); a.body != m.before.body {
@@ -261,7 +260,7 @@ func TestTheRepairOfThePageEndsAnInterruptedMove(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			m := newMove(t)
 			test.befall(m)
-			m.wantMended()
+			m.wantRepaired()
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := m.cluster.WaitWhole(ctx); err != nil {

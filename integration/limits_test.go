@@ -66,7 +66,7 @@ func TestManyWritersFillALimitExactly(t *testing.T) {
 }
 
 // A refused request leaves no key, not even for a moment.
-func TestARefusedPusherLeavesNothing(t *testing.T) {
+func TestARefusedPusherStoresNothing(t *testing.T) {
 	t.Parallel()
 	const most, refusals = 3, 100
 	few := fx.Decorate(func(c pushfx.Config) pushfx.Config {

@@ -20,10 +20,10 @@ const (
 	firstLimit = 10 * time.Second
 )
 
-// check checks whether a history is linearizable. A change without an answer may happen at any time until the
-// end, or never; with many such changes a check may take forever. So check first bounds these changes by the
-// answers that show them, and removes changes that no answer shows. If the rest is linearizable, the whole is:
-// the removed changes count as never made.
+// check checks whether a history is linearizable. A change without an answer may happen at any time until the end,
+// or never; with many such changes a check may take forever. So check first bounds these changes by the answers
+// that show them, and removes changes that no answer shows. If the rest is linearizable, the whole is: the removed
+// changes count as never made.
 func check(history []porcupine.Operation) porcupine.CheckResult {
 	history = bounded(history)
 	for _, part := range [][]porcupine.Operation{shown(history), likely(history)} {
@@ -73,7 +73,7 @@ func isShown(change, other porcupine.Operation) bool {
 	return written != "" && strings.Contains(other.Output.(string), written)
 }
 
-// aValue is a value that only one change of the user writes; see [actor.value].
+// aValue is a value that only one change of the user writes; see [randomClient.value].
 var aValue = regexp.MustCompile(`"value":\d+}|"device_display_name":"\d+"`)
 
 // writtenBy returns the value that a change writes, or "".
@@ -81,8 +81,8 @@ func writtenBy(change porcupine.Operation) string {
 	return aValue.FindString(change.Input.(request).body)
 }
 
-// TestTheCheckAgreesWithOneOfAllPossibilities uses histories short enough to try all possibilities.
-func TestTheCheckAgreesWithOneOfAllPossibilities(t *testing.T) {
+// The histories are short enough to try all possibilities.
+func TestTheCheckAgreesWithASearchOfAllPossibilities(t *testing.T) {
 	t.Parallel()
 	for _, mix := range mixes {
 		t.Run(mix.name, func(t *testing.T) {
@@ -108,11 +108,10 @@ func TestTheCheckAgreesWithOneOfAllPossibilities(t *testing.T) {
 	}
 }
 
-// TestTheCheckEndsWithManyUnansweredChanges has ten changes that never happen, hence millions of
-// possibilities, and one change that happens and that no answer shows.
+// Ten changes never happen, hence millions of possibilities, and one change happens that no answer shows.
 func TestTheCheckEndsWithManyUnansweredChanges(t *testing.T) {
 	t.Parallel()
-	a := &actor{user: alice, random: rand.New(rand.NewPCG(0, 0))}
+	a := &randomClient{user: alice, random: rand.New(rand.NewPCG(0, 0))}
 	var state userState
 	var history []porcupine.Operation
 	add := func(r request, output string) {
@@ -139,15 +138,15 @@ func TestTheCheckEndsWithManyUnansweredChanges(t *testing.T) {
 	}
 }
 
-// madeUp returns a history of a store that makes changes without an answer at once, later or never, and
-// sometimes returns to an earlier state.
-func madeUp(next func(*actor) request, seed uint64) (history []porcupine.Operation) {
+// madeUp returns a history of a store that makes changes without an answer at once, later or never, and sometimes
+// returns to an earlier state.
+func madeUp(next func(*randomClient) request, seed uint64) (history []porcupine.Operation) {
 	const clients, end, most = 4, 300, 25 // most is the longest time before and after a request is handled
 	random := rand.New(rand.NewPCG(seed, 0))
-	var actors [clients]actor
+	var actors [clients]randomClient
 	var free [clients]int64 // since when a client has nothing open
 	for i := range actors {
-		actors[i] = actor{user: alice, number: i, random: random}
+		actors[i] = randomClient{user: alice, number: i, random: random}
 	}
 	states, late := []userState{{}}, []request{}
 	for now := int64(most); now < end-most; now += 10 {

@@ -26,7 +26,6 @@ type userState struct {
 	text    string // all of it, for comparisons
 }
 
-// render renders the state as text.
 func (s *userState) render() {
 	text := []byte("no rules")
 	if s.found {
@@ -35,7 +34,6 @@ func (s *userState) render() {
 	s.text = string(s.pushers.AppendJSON(append(text, ' ')))
 }
 
-// request is a request of a client for a user.
 type request struct {
 	user, method, path, body string
 
@@ -69,7 +67,6 @@ func take(before userState, r request, got string) (bool, userState) {
 	return got == want || got == unknown, after
 }
 
-// partition splits a history by user.
 func partition(history []porcupine.Operation) [][]porcupine.Operation {
 	var parts [][]porcupine.Operation
 	place := map[string]int{}
@@ -98,40 +95,39 @@ func brief(r request, got string) string {
 	return fmt.Sprintf("%s %s %s -> %s", r.method, r.path, r.body, got)
 }
 
-// actor makes random requests of one client.
-type actor struct {
+// randomClient makes random requests of one client.
+type randomClient struct {
 	user   string
 	number int // among the user's clients
 	random *rand.Rand
 	sent   int // requests so far
 }
 
-// one returns one of some values.
-func one[T any](a *actor, values ...T) T { return values[a.random.IntN(len(values))] }
+func one[T any](a *randomClient, values ...T) T { return values[a.random.IntN(len(values))] }
 
 // value returns a number that no other request contains.
-func (a *actor) value() int { return 1_000_000*(a.number+1) + a.sent }
+func (a *randomClient) value() int { return 1_000_000*(a.number+1) + a.sent }
 
 // nextForRules returns a random request to the push rules. First reads of the whole set, which create it, meet
 // concurrent changes.
-func nextForRules(a *actor) request {
+func nextForRules(a *randomClient) request {
 	switch {
 	case a.number < 2 && a.sent == 1:
 		return a.readAll()
 	case a.sent < 3:
-		return one(a, (*actor).put, (*actor).put, (*actor).setActions, (*actor).readRule)(a)
+		return one(a, (*randomClient).put, (*randomClient).put, (*randomClient).setActions, (*randomClient).readRule)(a)
 	}
 	return one(a,
-		(*actor).readAll, (*actor).readAll, (*actor).readAll,
-		(*actor).put, (*actor).put, (*actor).put, (*actor).put,
-		(*actor).remove,
-		(*actor).setEnabled, (*actor).setActions,
-		(*actor).readRule, (*actor).readEnabled, (*actor).readActions,
+		(*randomClient).readAll, (*randomClient).readAll, (*randomClient).readAll,
+		(*randomClient).put, (*randomClient).put, (*randomClient).put, (*randomClient).put,
+		(*randomClient).remove,
+		(*randomClient).setEnabled, (*randomClient).setActions,
+		(*randomClient).readRule, (*randomClient).readEnabled, (*randomClient).readActions,
 	)(a)
 }
 
 // readAll reads the whole set, and creates it for a user without rules.
-func (a *actor) readAll() request {
+func (a *randomClient) readAll() request {
 	return request{a.user, http.MethodGet, "/pushrules/", "", func(s *userState) string {
 		if !s.found {
 			s.found, s.rules = true, pushrule.ServerDefault(mxid.UserID(a.user))
@@ -142,7 +138,7 @@ func (a *actor) readAll() request {
 }
 
 // somewhere returns one of few rules, so that clients compete for it.
-func (a *actor) somewhere() (kind pushrule.Kind, id string) {
+func (a *randomClient) somewhere() (kind pushrule.Kind, id string) {
 	return one(a, pushrule.Override, pushrule.Sender), one(a, "a", "b", "c")
 }
 
@@ -150,7 +146,6 @@ func rulePath(kind pushrule.Kind, id, rest string) string {
 	return "/pushrules/global/" + string(kind) + "/" + id + rest
 }
 
-// tweak returns an action with a number.
 func tweak(value int) []pushrule.Action {
 	return []pushrule.Action{pushrule.Action(`{"set_tweak":"n","value":` + strconv.Itoa(value) + `}`)}
 }
@@ -160,7 +155,7 @@ func actionsBody(actions []pushrule.Action) string {
 }
 
 // put adds or replaces a rule, sometimes at a given position.
-func (a *actor) put() request {
+func (a *randomClient) put() request {
 	kind, id := a.somewhere()
 	return a.putAt(kind, id, pushrule.Position{
 		Before: one(a, "", "", "", "a", "b", "c"),
@@ -168,43 +163,40 @@ func (a *actor) put() request {
 	})
 }
 
-func (a *actor) putAt(kind pushrule.Kind, id string, at pushrule.Position) request {
+func (a *randomClient) putAt(kind pushrule.Kind, id string, at pushrule.Position) request {
 	draft := pushrule.Draft{Actions: tweak(a.value())}
 	query := url.Values{"before": {at.Before}, "after": {at.After}}
 	return request{a.user, http.MethodPut, rulePath(kind, id, "?"+query.Encode()), actionsBody(draft.Actions),
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.Put(kind, id, draft, at) })}
 }
 
-// remove deletes a rule.
-func (a *actor) remove() request {
+func (a *randomClient) remove() request {
 	kind, id := a.somewhere()
 	return a.removeAt(kind, id)
 }
 
-func (a *actor) removeAt(kind pushrule.Kind, id string) request {
+func (a *randomClient) removeAt(kind pushrule.Kind, id string) request {
 	return request{a.user, http.MethodDelete, rulePath(kind, id, ""), "",
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })}
 }
 
-// setEnabled turns a rule on or off.
-func (a *actor) setEnabled() request {
+func (a *randomClient) setEnabled() request {
 	kind, id := a.somewhere()
 	return a.setEnabledAt(kind, id)
 }
 
-func (a *actor) setEnabledAt(kind pushrule.Kind, id string) request {
+func (a *randomClient) setEnabledAt(kind pushrule.Kind, id string) request {
 	enabled := one(a, true, false)
 	return request{a.user, http.MethodPut, rulePath(kind, id, "/enabled"), fmt.Sprintf(`{"enabled":%t}`, enabled),
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetEnabled(kind, id, enabled) })}
 }
 
-// setActions replaces a rule's actions.
-func (a *actor) setActions() request {
+func (a *randomClient) setActions() request {
 	kind, id := a.somewhere()
 	return a.setActionsAt(kind, id)
 }
 
-func (a *actor) setActionsAt(kind pushrule.Kind, id string) request {
+func (a *randomClient) setActionsAt(kind pushrule.Kind, id string) request {
 	actions := tweak(a.value())
 	return request{a.user, http.MethodPut, rulePath(kind, id, "/actions"), actionsBody(actions),
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetActions(kind, id, actions) })}
@@ -236,24 +228,21 @@ func refused(err error) string {
 	return "no answer for " + err.Error()
 }
 
-// readRule reads a single rule.
-func (a *actor) readRule() request {
+func (a *randomClient) readRule() request {
 	kind, id := a.somewhere()
 	return request{a.user, http.MethodGet, rulePath(kind, id, ""), "", ruleRead(kind, id, func(rule pushrule.Rule) string {
 		return string(rule.AppendJSON(nil, kind))
 	})}
 }
 
-// readEnabled reads whether a rule is enabled.
-func (a *actor) readEnabled() request {
+func (a *randomClient) readEnabled() request {
 	kind, id := a.somewhere()
 	return request{a.user, http.MethodGet, rulePath(kind, id, "/enabled"), "", ruleRead(kind, id, func(rule pushrule.Rule) string {
 		return fmt.Sprintf(`{"enabled":%t}`, rule.Enabled)
 	})}
 }
 
-// readActions reads a rule's actions.
-func (a *actor) readActions() request {
+func (a *randomClient) readActions() request {
 	kind, id := a.somewhere()
 	return request{a.user, http.MethodGet, rulePath(kind, id, "/actions"), "", ruleRead(kind, id, func(rule pushrule.Rule) string {
 		return actionsBody(rule.Actions)
@@ -274,23 +263,21 @@ func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) fu
 	}
 }
 
-// nextForPushers returns a random request to the pushers.
-func nextForPushers(a *actor) request {
+func nextForPushers(a *randomClient) request {
 	return one(a,
-		(*actor).setPusher, (*actor).setPusher, (*actor).deletePusher,
-		(*actor).listPushers, (*actor).listPushers, (*actor).listPushers,
+		(*randomClient).setPusher, (*randomClient).setPusher, (*randomClient).deletePusher,
+		(*randomClient).listPushers, (*randomClient).listPushers, (*randomClient).listPushers,
 	)(a)
 }
 
 // someKey returns one of few pusher keys of this user.
-func (a *actor) someKey() pusher.Key {
+func (a *randomClient) someKey() pusher.Key {
 	return pusher.Key{AppID: one(a, "app", "other"), Pushkey: one(a, "a", "b") + a.user}
 }
 
-// setPusher adds or replaces a pusher.
-func (a *actor) setPusher() request { return a.setPusherAt(a.someKey()) }
+func (a *randomClient) setPusher() request { return a.setPusherAt(a.someKey()) }
 
-func (a *actor) setPusherAt(key pusher.Key) request {
+func (a *randomClient) setPusherAt(key pusher.Key) request {
 	p := pusher.Pusher{
 		Key: key, Kind: pusher.HTTP, AppDisplayName: "App", DeviceDisplayName: strconv.Itoa(a.value()), Lang: "en",
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`,
@@ -303,9 +290,9 @@ func (a *actor) setPusherAt(key pusher.Key) request {
 }
 
 // deletePusher deletes a pusher, which may be missing.
-func (a *actor) deletePusher() request { return a.deletePusherAt(a.someKey()) }
+func (a *randomClient) deletePusher() request { return a.deletePusherAt(a.someKey()) }
 
-func (a *actor) deletePusherAt(key pusher.Key) request {
+func (a *randomClient) deletePusherAt(key pusher.Key) request {
 	body := fmt.Sprintf(`{"kind":null,"app_id":%q,"pushkey":%q}`, key.AppID, key.Pushkey)
 	return request{a.user, http.MethodPost, "/pushers/set", body, func(s *userState) string {
 		s.pushers.Delete(key)
@@ -314,8 +301,7 @@ func (a *actor) deletePusherAt(key pusher.Key) request {
 	}}
 }
 
-// listPushers reads all pushers.
-func (a *actor) listPushers() request {
+func (a *randomClient) listPushers() request {
 	return request{a.user, http.MethodGet, "/pushers", "", func(s *userState) string {
 		return `200 {"pushers":` + string(s.pushers.AppendJSON(nil)) + `}`
 	}}

@@ -30,13 +30,13 @@ type workload struct {
 	users   []string
 	clients int // of each user
 	length  int // requests of each client
-	next    func(*actor) request
+	next    func(*randomClient) request
 	seed    uint64
 	hangUps int // changes of each user that are left without waiting for their answers
 }
 
-// record runs all clients and returns the history. Its times are positions in the order of events, as the
-// clients see them.
+// record runs all clients and returns the history. Its times are positions in the order of events, as the clients
+// see them.
 func (w workload) record() []porcupine.Operation {
 	var clock atomic.Int64
 	var working sync.WaitGroup
@@ -44,7 +44,7 @@ func (w workload) record() []porcupine.Operation {
 	histories := make([][]porcupine.Operation, len(w.users)*w.clients)
 	for i := range histories {
 		random := rand.New(rand.NewPCG(w.seed, uint64(i)))
-		a := &actor{user: w.users[i%len(w.users)], number: i / len(w.users), random: random}
+		a := &randomClient{user: w.users[i%len(w.users)], number: i / len(w.users), random: random}
 		working.Go(func() {
 			<-start
 			histories[i] = w.play(a, i, &clock)
@@ -56,7 +56,7 @@ func (w workload) record() []porcupine.Operation {
 }
 
 // play sends the requests of one client in order.
-func (w workload) play(a *actor, client int, clock *atomic.Int64) []porcupine.Operation {
+func (w workload) play(a *randomClient, client int, clock *atomic.Int64) []porcupine.Operation {
 	history := make([]porcupine.Operation, 0, w.length)
 	hangsUp := a.number < w.hangUps
 	for range w.length {
@@ -157,19 +157,18 @@ func draw(t *testing.T, info porcupine.LinearizationInfo) string {
 // mixes are the kinds of requests. Push rules and pushers share nothing, so each kind has its history.
 var mixes = []struct {
 	name string
-	next func(*actor) request
+	next func(*randomClient) request
 }{
 	{"push rules", nextForRules},
 	{"pushers", nextForPushers},
 }
 
-// withLargeEvents makes the store replace events from a size on as large ones.
+// withLargeEvents makes the store treat events from a size on as large ones.
 func withLargeEvents(size int) fx.Option {
 	return fx.Decorate(func(c pushfx.Config) pushfx.Config { c.Redis.LargeValueBytes = size; return c })
 }
 
-// TestLinearizableHistoriesOfTwoHosts loses replies of Redis to the hosts, which must find out the
-// outcome, and replies of the hosts to clients.
+// The hosts lose replies of Redis and must find out the outcome. Clients lose replies of the hosts.
 func TestLinearizableHistoriesOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	eachLossy(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
@@ -191,8 +190,7 @@ func TestLinearizableHistoriesOfTwoHosts(t *testing.T) {
 // rounds is how often each mix starts with users without stored data, because most faults show there.
 const rounds = 5
 
-// wantLinearizableRound records and checks one history of three new users.
-func wantLinearizableRound(t *testing.T, hosts []*host, next func(*actor) request, round int) {
+func wantLinearizableRound(t *testing.T, hosts []*host, next func(*randomClient) request, round int) {
 	t.Helper()
 	name := fmt.Sprint(t.Name(), round)
 	var users []string

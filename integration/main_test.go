@@ -8,8 +8,8 @@ import (
 	"github.com/redis/go-redis/v9/logging"
 )
 
-// TestMain silences the Redis client, which writes to stderr when tests stop its server, and removes what tests
-// have built. In a process that a test has started, it runs a host instead.
+// TestMain silences the Redis client, which writes to stderr when tests stop its server, and removes the programs
+// that tests have built. In a process that a test has started, it runs a host instead.
 func TestMain(m *testing.M) {
 	logging.Disable()
 	if address := os.Getenv(deliveryHostVariable); address != "" {

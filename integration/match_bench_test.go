@@ -35,7 +35,6 @@ func mustReadEvent(tb testing.TB, text string) *match.Event {
 // benchFacts are the facts of a member of a room.
 var benchFacts = match.Facts{User: benchUser, DisplayName: "Alice", Room: match.Room{MemberCount: 20, Power: &match.Power{}}}
 
-// benchSet returns the default rules and n content rules.
 func benchSet(tb testing.TB, n int, pattern string) pushrule.Ruleset {
 	tb.Helper()
 	set := pushrule.ServerDefault(benchUser)
@@ -48,7 +47,6 @@ func benchSet(tb testing.TB, n int, pattern string) pushrule.Ruleset {
 	return set
 }
 
-// benchSets are the rule sets of the comparison.
 func benchSets(tb testing.TB) []struct {
 	name string
 	set  pushrule.Ruleset
@@ -92,8 +90,8 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 }
 
-// TestEvaluatingTakesNoMemory uses sets of all sizes, and a body with keywords.
-func TestEvaluatingTakesNoMemory(t *testing.T) {
+// The sets have all sizes, and a body has keywords.
+func TestEvaluationAllocatesNothing(t *testing.T) {
 	found := mustReadEvent(t, `{"type":"m.room.message","sender":"@bob:example.org","content":{"body":"keyword7 Keynote word99! Alice"}}`)
 	for _, test := range benchSets(t) {
 		rules := match.Compile(test.set)
@@ -138,8 +136,8 @@ func (mautrixRoom) GetPowerLevels() *event.PowerLevelsEventContent {
 	return &event.PowerLevelsEventContent{}
 }
 
-// BenchmarkBesideMautrix evaluates with pushfx and mautrix in turn, so that other load slows both, and reports
-// the ratio of their times.
+// BenchmarkBesideMautrix evaluates with pushfx and mautrix in turn, so that other load slows both, and reports the
+// ratio of their times.
 func BenchmarkBesideMautrix(b *testing.B) {
 	const each = 16 // evaluations of ours for one of theirs
 	ours := mustReadEvent(b, benchEvent)
@@ -192,7 +190,7 @@ func BenchmarkBesideMautrix(b *testing.B) {
 	})
 }
 
-// besides are the times of two implementations.
+// besides has the times of two implementations.
 type besides struct{ ours, theirs []time.Duration }
 
 func (t *besides) add(ours, theirs time.Duration) {

@@ -69,7 +69,6 @@ func value(m *dto.Metric) float64 {
 	return m.GetCounter().GetValue() + m.GetGauge().GetValue()
 }
 
-// want fails for each metric with another value.
 func (s scraped) want(t *testing.T, wanted scraped) {
 	t.Helper()
 	for name, want := range wanted {
@@ -90,14 +89,14 @@ func TestMetricsShowOperations(t *testing.T) {
 		"pushfx_store_write_events_total{event=unknown_outcome,store=pushkeys}": 0,
 	})
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-	eventually(t, "the listener is told of the first change, before the second takes its place", func() bool {
+	eventually(t, "the listener receives the first change, before the second takes its place", func() bool {
 		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 1
 	})
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{"actions":[]}`)
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/room/!a:b", `{`)
 	h.do(alice, http.MethodGet, r0+"/pushrules/global/room/nothing", "")
 	h.do("", http.MethodGet, v3+"/pushers", "")
-	eventually(t, "the listener is told", func() bool {
+	eventually(t, "the listener receives a change", func() bool {
 		return scrape(t, registry)["pushfx_change_lag_seconds{}"] == 2
 	})
 	scrape(t, registry).want(t, scraped{
@@ -210,9 +209,9 @@ func TestMetricsShowRacesAndUnreadableData(t *testing.T) {
 	eventually(t, "the watch has ended", func() bool { return scrape(t, registry)["pushfx_watching{}"] == 0 })
 }
 
-// TestTheFirstUnreadableValueIsAnIncrease damages stored data, and has users read and change it: Prometheus
-// sees no increase in a series that begins with 1.
-func TestTheFirstUnreadableValueIsAnIncrease(t *testing.T) {
+// Users read and change damaged data. The series exist from the start, because Prometheus sees no increase in a
+// series that begins with 1.
+func TestTheFirstUnreadableValueIncreasesTheMetric(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	h, registry := startMeasured(t, client)
@@ -263,8 +262,8 @@ func (b begun) Update(ctx context.Context, user mxid.UserID, edit func(*pushrule
 	return b.RuleStore.Update(ctx, user, edit)
 }
 
-// TestAHangUpOfAClientIsNoFailure: no alerting status, no unavailable store, no line in the log.
-func TestAHangUpOfAClientIsNoFailure(t *testing.T) {
+// A hang-up causes no alerting status, no unavailable store and no line in the log.
+func TestAClientsHangUpIsNoFailure(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	server := redistest.Single(t)
@@ -381,14 +380,12 @@ func TestMetricsAreRegisteredWhileTheHostRuns(t *testing.T) {
 	}
 }
 
-// deaf is a listener.
-type deaf struct{}
+type idleListener struct{}
 
-func newDeaf() deaf { return deaf{} }
+func newDeaf() idleListener { return idleListener{} }
 
-func (deaf) PushRulesChanged(context.Context, mxid.UserID, int64) {}
+func (idleListener) PushRulesChanged(context.Context, mxid.UserID, int64) {}
 
-// eventually waits until a condition holds.
 func eventually(t *testing.T, what string, isSo func() bool) {
 	t.Helper()
 	for start := time.Now(); !isSo(); time.Sleep(10 * time.Millisecond) {

@@ -21,7 +21,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// formerServer is the server that users move in from.
+// formerServer is the server that users move from.
 type formerServer struct {
 	mu     sync.Mutex
 	users  map[mxid.UserID]module.Import
@@ -68,7 +68,7 @@ func (f *formerServer) option() fx.Option {
 	return fx.Supply(fx.Annotate(f, fx.As(new(module.ImportSource))))
 }
 
-// Two hosts get requests of the same users, who are still to import, while clients change rules and pushers.
+// Two hosts get requests of the same users, who are not imported yet, while clients change rules and pushers.
 func TestTwoHostsImportTheSameUsersAtOnce(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -129,7 +129,7 @@ func TestTwoHostsImportTheSameUsersAtOnce(t *testing.T) {
 	}
 }
 
-// Stored users cost no extra command, with pushers or without.
+// The test has users with pushers and without.
 func TestStoredUsersCostNoExtraCommandWithAnImportSource(t *testing.T) {
 	t.Parallel()
 	server := redistest.Single(t)
@@ -176,7 +176,7 @@ func TestStoredUsersCostNoExtraCommandWithAnImportSource(t *testing.T) {
 	}
 }
 
-// dataCommands counts the commands of a client that read or change users' data, without background work.
+// dataCommands counts a client's commands that read or change users' data, without background work.
 type dataCommands struct{ commands atomic.Int64 }
 
 func (d *dataCommands) count(cmds ...redis.Cmder) {

@@ -37,7 +37,7 @@ type guardedServers struct {
 	database int // of the hosts; 0 in a cluster
 }
 
-// guardedSingle returns a master with a replica, which write each change to disk at once.
+// guardedSingle returns a master with a replica. Both write each change to disk at once.
 func guardedSingle(t *testing.T) *guardedServers {
 	servers := redistest.Replicated(t, 1, "--appendonly", "yes", "--appendfsync", "always")
 	g := &guardedServers{t: t, admin: servers.Master().Client(t)}
@@ -55,7 +55,6 @@ func guardedSingle(t *testing.T) *guardedServers {
 	return g
 }
 
-// guardedCluster returns three masters with a replica each.
 func guardedCluster(t *testing.T) *guardedServers {
 	cluster := redistest.Cluster(t, 3, 1)
 	g := &guardedServers{t: t, admin: cluster.Client(t), cluster: cluster}
@@ -73,7 +72,6 @@ func guardedCluster(t *testing.T) *guardedServers {
 	return g
 }
 
-// each calls do with a client of each server.
 func (g *guardedServers) each(do func(*redis.Client) error) {
 	g.t.Helper()
 	for _, server := range g.admins {
@@ -83,7 +81,6 @@ func (g *guardedServers) each(do func(*redis.Client) error) {
 	}
 }
 
-// apply runs a line on each server.
 func (g *guardedServers) apply(l aclLine) {
 	g.t.Helper()
 	g.each(func(server *redis.Client) error { return server.Do(g.t.Context(), l.args()...).Err() })
@@ -117,8 +114,8 @@ func (g *guardedServers) denied(user string) (refusals []string) {
 	return refusals
 }
 
-// work lets a host do all of the module's work as the user of a line. It returns failed
-// steps, log lines and refused commands.
+// work makes a host do all of the module's work as the user of a line. It returns failed steps, log lines and
+// refused commands.
 func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
 	g.t.Helper()
 	g.apply(l)
@@ -146,8 +143,7 @@ func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
 	return append(trouble, g.denied(l.user)...)
 }
 
-// stepTimeout bounds a step that usually takes milliseconds. Some errors are retried until
-// then.
+// stepTimeout bounds a step that usually takes milliseconds. Some errors are retried until then.
 const stepTimeout = 3 * time.Second
 
 // guardedHost is a host without an HTTP listener.
@@ -180,7 +176,6 @@ func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.
 	return h
 }
 
-// chore is a step of the work.
 type chore struct {
 	name string
 	do   func(context.Context) error
@@ -202,7 +197,6 @@ func (h *guardedHost) chores() []chore {
 	return append(chores, chore{"deactivation", h.forget})
 }
 
-// Users.
 const (
 	bob   = "@bob:example.org"
 	mover = "@mover:example.org"
@@ -212,7 +206,6 @@ func (h *guardedHost) register(ctx context.Context) error {
 	return errors.Join(h.push.EnsureDefaults(ctx, alice), h.push.EnsureDefaults(ctx, bob))
 }
 
-// request sends a request to the host.
 func (h *guardedHost) request(ctx context.Context, user, method, path, body string) error {
 	request := httptest.NewRequestWithContext(ctx, method, v3+path, strings.NewReader(body))
 	request.Header.Set("Authorization", "Bearer "+user)
@@ -224,8 +217,7 @@ func (h *guardedHost) request(ctx context.Context, user, method, path, body stri
 	return nil
 }
 
-// endpoints calls all eleven endpoints. Users set one pushkey in both orders, and a pusher
-// grows.
+// endpoints calls all eleven endpoints. Users set one pushkey in both orders, and a pusher grows.
 func (h *guardedHost) endpoints(ctx context.Context) error {
 	const rule = "/pushrules/global/content/cake"
 	for _, r := range []struct{ user, method, path, body string }{
@@ -284,8 +276,7 @@ func (h *guardedHost) calls(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// receivesChange makes changes as another host until this host receives one or logs an
-// error.
+// receivesChange makes changes as another host until this host receives one or logs an error.
 func (h *guardedHost) receivesChange(ctx context.Context) error {
 	if _, err := h.sync.Since(ctx, alice, 0); err != nil {
 		return err
@@ -327,7 +318,7 @@ func (h *guardedHost) changesDuringMove(ctx context.Context) error {
 		return err
 	}
 	cluster, key := h.servers.cluster, h.cfg.Redis.KeyPrefix+eventKey(mover)
-	stage := trialCluster{cluster: cluster}
+	stage := mutationCluster{cluster: cluster}
 	slot := int(h.servers.admin.ClusterKeySlot(ctx, key).Val())
 	move, err := cluster.BeginMove(ctx, slot, stage.otherMaster(h.servers.t, slot))
 	if err != nil {
@@ -371,8 +362,7 @@ func (g *guardedServers) line() aclLine {
 	return g.quiet(aclLineBelow(g.t, singleACL))
 }
 
-// quiet adds the right without which each connection leaves an entry in ACL LOG, on
-// servers that know it.
+// quiet adds a right, if the servers know it, without which each connection leaves an entry in ACL LOG.
 func (g *guardedServers) quiet(l aclLine) aclLine {
 	g.t.Helper()
 	if quiet := aclLineBelow(g.t, identityACL); g.knows(quiet) {
@@ -418,7 +408,7 @@ func eachGuarded(t *testing.T, run func(*testing.T, *guardedServers)) {
 	}
 }
 
-// TestTheACLOfThePageIsEnough also looks for commands that no step needs.
+// The test also fails for commands that no step needs.
 func TestTheACLOfThePageIsEnough(t *testing.T) {
 	eachGuarded(t, func(t *testing.T, g *guardedServers) {
 		plain, replicas := g.line(), aclLineBelow(t, replicasACL)
@@ -466,8 +456,7 @@ func TestTheACLOfThePageIsEnoughForFilesAndAnotherDatabase(t *testing.T) {
 	}
 }
 
-// Users have no rights for other keys and commands, and the user for checks has none for
-// changes.
+// Users have no rights for other keys and commands, and the user for checks has no rights for changes.
 func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -518,7 +507,6 @@ func (g *guardedServers) loginAs(l aclLine) *redis.Client {
 	return redis.NewClient(&redis.Options{Addr: g.admins[0].Options().Addr, Username: l.user, Password: aclPassword})
 }
 
-// wantRefused checks that the servers refuse commands of a line's user.
 func (g *guardedServers) wantRefused(l aclLine, commands [][]any) {
 	g.t.Helper()
 	client := g.loginAs(l)

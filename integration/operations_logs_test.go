@@ -33,7 +33,7 @@ func moduleCode(t *testing.T) string {
 	return code.String()
 }
 
-// quoted is a text between backquotes.
+// quoted matches a text between backquotes.
 var quoted = regexp.MustCompile("`([^`]+)`")
 
 func TestLogLinesAndCausesOfThePageAreInTheCode(t *testing.T) {

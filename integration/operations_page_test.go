@@ -8,7 +8,7 @@ import (
 	"github.com/pushfx/pushfx/integration/operations"
 )
 
-// operatorPage returns the section of the operators' pages below a heading.
+// operatorPage returns the section below a heading of the operators' pages.
 func operatorPage(t *testing.T, heading string) string {
 	t.Helper()
 	part, err := operations.Section(heading)
@@ -45,7 +45,6 @@ type aclLine struct {
 	rules []string
 }
 
-// aclLineBelow returns the ACL SETUSER command below a heading of the page.
 func aclLineBelow(t *testing.T, heading string) aclLine {
 	t.Helper()
 	for line := range strings.Lines(operatorPage(t, heading)) {
@@ -76,7 +75,6 @@ func (l aclLine) withPrefix(prefix string) aclLine {
 // aclPassword replaces PASSWORD in the page's lines.
 const aclPassword = "secret"
 
-// args returns the command with its arguments.
 func (l aclLine) args() []any {
 	args := []any{"ACL", "SETUSER", l.user}
 	for _, rule := range l.rules {

@@ -16,7 +16,7 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// sizesHeading stands above the page's table of sizes.
+// sizesHeading is the heading above the page's table of sizes.
 const sizesHeading = "### What one of each takes"
 
 // pageBytes returns the page's sizes by the first cell of their row.
@@ -61,7 +61,7 @@ func newScales(t *testing.T) *scales {
 	return &scales{t: t, client: client, rules: rules, pushers: newPushkeyHost(t, client)}
 }
 
-// newUser has an id of 25 bytes.
+// newUser returns an id of 25 bytes.
 func (s *scales) newUser() mxid.UserID {
 	s.users++
 	return mxid.UserID(fmt.Sprintf("@user%08d:example.org", s.users))
@@ -77,8 +77,7 @@ func (s *scales) bytes(key string) float64 {
 	return float64(bytes)
 }
 
-// newEvent stores the event of a user with the default rules and a number of rules of a
-// kind, and returns its memory.
+// newEvent stores an event with the default rules and a number of rules of a kind, and returns its memory.
 func (s *scales) newEvent(kind pushrule.Kind, rules int) float64 {
 	s.t.Helper()
 	user := s.newUser()
@@ -120,8 +119,7 @@ func usualRule(kind pushrule.Kind, n int) (id string, d pushrule.Draft) {
 	}}
 }
 
-// maxRules bounds the sets over which a rule's size is averaged, since allocators round
-// sizes up.
+// maxRules bounds the sets over which a rule's size is averaged, since allocators round sizes up.
 const maxRules = 100
 
 func TestSizesOfRulesAreOnThePage(t *testing.T) {

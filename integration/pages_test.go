@@ -42,7 +42,7 @@ var (
 	noAnchorRune = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// anchors returns those that headings have on GitHub.
+// anchors returns the anchors that GitHub gives the headings.
 func anchors(page string) (all []string) {
 	for _, found := range heading.FindAllStringSubmatch(fencedBlock.ReplaceAllString(page, ""), -1) {
 		text := noAnchorRune.ReplaceAllString(strings.ToLower(found[1]), "")
@@ -51,7 +51,7 @@ func anchors(page string) (all []string) {
 	return all
 }
 
-func TestEveryLinkOfThePagesLeadsSomewhere(t *testing.T) {
+func TestEveryLinkOfThePagesHasATarget(t *testing.T) {
 	t.Parallel()
 	all := pages(t)
 	links := 0
@@ -80,8 +80,8 @@ func TestEveryLinkOfThePagesLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// What a page shows as Go is compiled: each block is a part of one file. Of a program,
-// this is what follows the imports, which .ci/run compiles.
+// Each Go block of a page is a part of a compiled file. A program's block leaves out the imports; .ci/run compiles
+// it.
 func TestEveryGoBlockOfThePagesIsCompiled(t *testing.T) {
 	t.Parallel()
 	files := goFilesOfThePages(t)
@@ -131,13 +131,12 @@ func goFilesOfThePages(t *testing.T) (files []string) {
 	return files
 }
 
-// flat returns Go code with one space for each of its spaces.
+// flat replaces each spacing in Go code by one space.
 func flat(code string) string { return anySpace.ReplaceAllString(code, " ") }
 
 var anySpace = regexp.MustCompile(`\s+`)
 
-// Lines are read in a terminal and compared in a diff. Rows of tables and commands
-// cannot be split.
+// Readers see lines in a terminal and compare them in a diff. Rows of tables and commands cannot be split.
 func TestLinesOfThePagesAreShort(t *testing.T) {
 	t.Parallel()
 	for path, page := range pages(t) {
@@ -149,7 +148,7 @@ func TestLinesOfThePagesAreShort(t *testing.T) {
 	}
 }
 
-// A vertical bar divides cells also between backquotes: a page has to write \| there.
+// A vertical bar divides cells also between backquotes; a page must write \| there.
 func TestRowsOfATableHaveTheSameNumberOfCells(t *testing.T) {
 	t.Parallel()
 	for path, page := range pages(t) {
@@ -168,7 +167,7 @@ func TestRowsOfATableHaveTheSameNumberOfCells(t *testing.T) {
 	}
 }
 
-// A page that is read has at most 10 KB.
+// Readers do not finish a page longer than 10 KB.
 func TestTheReadmeIsShort(t *testing.T) {
 	t.Parallel()
 	readme, err := os.ReadFile("../README.md")

@@ -37,8 +37,8 @@ func (p proxies) dial(ctx context.Context, network, addr string) (net.Conn, erro
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// client returns a client with the settings of the host developer's page. A client of one server does not
-// retry, so the store sees lost replies.
+// client returns a client with the settings of the host developer's page. A client of one server does not retry,
+// so the store sees lost replies.
 func (p proxies) client(t *testing.T, addrs ...string) (client redis.UniversalClient) {
 	t.Helper()
 	if len(addrs) == 1 {
@@ -70,8 +70,8 @@ func (p proxies) loseReplies(ctx context.Context, n int) {
 	}
 }
 
-// eachLossy runs a test on a server and on a cluster that lose every fifth reply to a store's command. Each
-// call of newClient is for another host.
+// eachLossy runs a test on a server and on a cluster that lose every fifth reply to a store's command. Each call
+// of newClient is for another host.
 func eachLossy(t *testing.T, run func(t *testing.T, newClient func(*testing.T) redis.UniversalClient)) {
 	redistest.Require(t)
 	for name, start := range map[string]func(*testing.T) []*redistest.Server{

@@ -31,7 +31,6 @@ func byToken(r *http.Request) (handlers.Requester, error) {
 	return handlers.Requester{User: mxid.UserID(token), Device: device}, nil
 }
 
-// startPush runs a Push until the test ends.
 func startPush(t *testing.T, p *pushfx.Push) {
 	t.Helper()
 	if err := p.Check(t.Context()); err != nil {
@@ -56,7 +55,6 @@ func runPush(tb testing.TB, p *pushfx.Push) (stop func()) {
 	return stop
 }
 
-// ask sends a request of a user to a handler.
 func ask(h http.Handler, user, method, path, body string) (status int, answer string) {
 	r := httptest.NewRequest(method, path, strings.NewReader(body))
 	if user != "" {
@@ -105,8 +103,8 @@ func TestAHostWithoutFxAndEcho(t *testing.T) {
 			t.Errorf("%s %s: got %d %s, want %d %s...", test.method, test.path, status, body, test.status, test.begins)
 		}
 	}
-	if heard := <-late.heard; !strings.HasPrefix(heard, alice) {
-		t.Errorf("the listener heard %s", heard)
+	if received := <-late.received; !strings.HasPrefix(received, alice) {
+		t.Errorf("the listener received %s", received)
 	}
 	if families, err := registry.Gather(); err != nil || len(families) == 0 {
 		t.Errorf("got %d metrics, %v", len(families), err)
@@ -176,7 +174,7 @@ func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 	for name, host := range map[string]func(*testing.T, *atomic.Int32){
 		"a host that asks for nothing":           withFx(),
 		"a host that asks for HostService alone": withFx(fx.Invoke(func(module.HostService) {})),
-		"a host that replaces PusherService":     withFx(fx.Replace(fx.Annotate(fewPushers{}, fx.As(new(module.PusherService))))),
+		"a host that replaces PusherService":     withFx(fx.Replace(fx.Annotate(unlistedPushers{}, fx.As(new(module.PusherService))))),
 		"a host without fx": func(t *testing.T, looks *atomic.Int32) {
 			push, err := pushfx.New(nil, pushfx.DefaultConfig(), pushfx.Options{Stores: stores(looks)})
 			if err != nil {
@@ -213,8 +211,8 @@ func (c countingRules) Content(ctx context.Context, user mxid.UserID) (module.Co
 	return c.RuleService.Content(ctx, user)
 }
 
-// Reads of single users by endpoints, HostService and SyncService go through a wrapped RuleService; bulk reads
-// go to the stores.
+// Reads of single users by endpoints, HostService and SyncService go through a wrapped RuleService; bulk reads go
+// to the stores.
 func TestADecoratedRuleServiceGetsReadsOfSingleUsers(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
@@ -249,10 +247,10 @@ func TestADecoratedRuleServiceGetsReadsOfSingleUsers(t *testing.T) {
 	}
 }
 
-// nobody is an Accounts in which every device is logged out.
-type nobody struct{}
+// loggedOut is an Accounts in which every device is logged out.
+type loggedOut struct{}
 
-func (nobody) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return false, nil }
+func (loggedOut) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return false, nil }
 
 // A host whose Accounts need the module's services sets them later, since fx refuses a cycle.
 func TestAccountsMayComeAfterTheServices(t *testing.T) {
@@ -261,14 +259,14 @@ func TestAccountsMayComeAfterTheServices(t *testing.T) {
 	late := &struct{ module.Accounts }{}
 	h := startHost(t, client,
 		fx.Supply(fx.Annotate(late, fx.As(new(module.Accounts)))),
-		fx.Invoke(func(*pushfx.Push, module.HostService) { late.Accounts = nobody{} }),
+		fx.Invoke(func(*pushfx.Push, module.HostService) { late.Accounts = loggedOut{} }),
 	)
 	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusUnauthorized {
-		t.Errorf("got %d %s, want 401: nobody is logged in", a.status, a.body)
+		t.Errorf("got %d %s, want 401: every device is logged out", a.status, a.body)
 	}
 }
 
-// Common mistakes of hosts: each works, or gives an error of one line.
+// Common mistakes of hosts work, or give an error of one line.
 func TestConcreteTypesOfClientAndRegistryWork(t *testing.T) {
 	t.Parallel()
 	server := miniredis.RunT(t)

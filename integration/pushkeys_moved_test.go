@@ -43,8 +43,8 @@ func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sen
 	return received - receivedBefore, sent - sentBefore
 }
 
-// shareAmongRich makes many users with large pushers share a pushkey.
-func shareAmongRich(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.Pusher) {
+// shareWithLargePushers makes many users with large pushers share a pushkey.
+func shareWithLargePushers(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.Pusher) {
 	t.Helper()
 	for _, user := range users {
 		setLarge(t, h, user)
@@ -71,8 +71,8 @@ func setLarge(t *testing.T, h pushkeyHost, user mxid.UserID) {
 	}
 }
 
-// A request about a pushkey that many users share transfers only the pushers with that pushkey, even on a host
-// with an empty cache.
+// A request about a shared pushkey transfers only the pushers with that pushkey, even on a host with an empty
+// cache.
 func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -81,11 +81,11 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 		ownPushers = 300 << 10 // more than what one user's pushers take
 	)
 	server := redistest.Single(t)
-	users, p := crowd(100), sharedPusher("shared")
+	users, p := manyUsers(100), sharedPusher("shared")
 	p.Data = `{"n":"a phone","url":"https://push.example.org/_matrix/push/v1/notify"}`
 	const warm, cold mxid.UserID = "@warm:example.org", "@cold:example.org"
 	cached := newPushkeyHost(t, server.Client(t))
-	shareAmongRich(t, cached, users[:97], p)
+	shareWithLargePushers(t, cached, users[:97], p)
 	setLarge(t, cached, warm)
 	setLarge(t, cached, cold)
 	admin := server.Client(t)
@@ -131,8 +131,8 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 	}
 }
 
-// A growing pusher is checked against the limit on all pushers of its user without reading them, on a host that
-// has not cached the user, and on a host whose user changes pushers elsewhere.
+// The limit on all pushers of a user is checked without reading the pushers. This holds on a host that has not
+// cached the user, and on a host whose user changes pushers elsewhere.
 func TestAGrowingPusherTransfersLittle(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -142,8 +142,8 @@ func TestAGrowingPusherTransfersLittle(t *testing.T) {
 		most    = 100 << 10 // on average
 	)
 	server := redistest.Single(t)
-	users, p := crowd(sharers), sharedPusher("shared")
-	shareAmongRich(t, newPushkeyHost(t, server.Client(t)), users, p)
+	users, p := manyUsers(sharers), sharedPusher("shared")
+	shareWithLargePushers(t, newPushkeyHost(t, server.Client(t)), users, p)
 	admin, hosts := server.Client(t), [2]pushkeyHost{}
 	for i := range hosts {
 		hosts[i] = newPushkeyHost(t, server.Client(t))

@@ -72,15 +72,15 @@ func (h pushkeyHost) claimants(t *testing.T, key pusher.Key) []mxid.UserID {
 	return slices.Sorted(slices.Values(claims.Users()))
 }
 
-// crowd returns n users, in order.
-func crowd(n int) (users []mxid.UserID) {
+// manyUsers returns n users, in order.
+func manyUsers(n int) (users []mxid.UserID) {
 	for i := range n {
 		users = append(users, mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
 	}
 	return users
 }
 
-// setAtOnce has each user set a pusher through the hosts in turn, and returns the results.
+// setAtOnce has each user set a pusher through the hosts in turn.
 func setAtOnce(ctx context.Context, hosts [2]pushkeyHost, users []mxid.UserID, p pusher.Pusher) []error {
 	errs := make([]error, len(users))
 	var group sync.WaitGroup
@@ -153,7 +153,6 @@ func TestUnreadableClaimsAreNotOverwritten(t *testing.T) {
 	}
 }
 
-// eachRealRedis runs a test on a single server and on a cluster with replicas.
 func eachRealRedis(t *testing.T, run func(t *testing.T, newClient func() redis.UniversalClient)) {
 	t.Run("standalone", func(t *testing.T) {
 		t.Parallel()
@@ -174,7 +173,7 @@ func TestOneOfManySimultaneousUsersKeepsAPushkey(t *testing.T) {
 	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
 		for round := range 50 {
-			users, p := crowd(2+round%7), sharedPusher(fmt.Sprintf("key of round %d", round/2))
+			users, p := manyUsers(2+round%7), sharedPusher(fmt.Sprintf("key of round %d", round/2))
 			for i, err := range setAtOnce(t.Context(), hosts, users, p) {
 				for fault.KindOf(err) == fault.Unavailable && t.Context().Err() == nil { // under load
 					err = hosts[i%2].service.Set(t.Context(), users[i], p, pusher.RemoveOthers)
@@ -183,7 +182,7 @@ func TestOneOfManySimultaneousUsersKeepsAPushkey(t *testing.T) {
 					t.Fatalf("round %d: %s: %v", round, users[i], err)
 				}
 			}
-			owners, claimants := hosts[0].owners(t, p.Key, crowd(8)), hosts[1].claimants(t, p.Key)
+			owners, claimants := hosts[0].owners(t, p.Key, manyUsers(8)), hosts[1].claimants(t, p.Key)
 			if len(owners) != 1 || !slices.Equal(claimants, owners) {
 				t.Fatalf("round %d: owned by %v, the index names %v", round, owners, claimants)
 			}
@@ -191,8 +190,8 @@ func TestOneOfManySimultaneousUsersKeepsAPushkey(t *testing.T) {
 	})
 }
 
-// TestNextClaimReconcilesAPushkeyAfterCutConnections cuts connections of one of two hosts, before
-// a command or before its reply. The host does not retry, as if it had died.
+// The test cuts connections of one of two hosts, before a command or before its reply. The host does not retry, as
+// if it had died.
 func TestNextClaimReconcilesAPushkeyAfterCutConnections(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
@@ -218,7 +217,7 @@ func TestNextClaimReconcilesAPushkeyAfterCutConnections(t *testing.T) {
 // cutRound has users set a pushkey at once, some without success, and then reconciles the pushkey.
 func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	t.Helper()
-	users, p := crowd(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))
+	users, p := manyUsers(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))
 	for i, err := range setAtOnce(t.Context(), hosts, users, p) {
 		if err == nil {
 			continue
@@ -266,7 +265,7 @@ func TestAnotherHostReconcilesTheClaimsOfADeadHost(t *testing.T) {
 	eachRealRedis(t, func(t *testing.T, newClient func() redis.UniversalClient) {
 		hosts := [2]pushkeyHost{newPushkeyHost(t, newClient()), newPushkeyHost(t, newClient())}
 		p := sharedPusher("key")
-		users := crowd(2)
+		users := manyUsers(2)
 		dying := module.NewService(module.Stores{Pushers: dyingStore{hosts[0].store}, Pushkeys: hosts[0].index}, nil, module.Options{Policy: pusher.DefaultPolicy()}).Pushers()
 		if err := hosts[1].service.Set(t.Context(), users[0], p, pusher.RemoveOthers); err != nil {
 			t.Fatal(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// The client settings of the demo host; see homeserver/redis.go.
+// The client settings of the demo host; see package redisurl.
 const (
 	demoDialTimeout = 1200 * time.Millisecond
 	demoDialTries   = 2
@@ -181,7 +181,6 @@ func usersOfEach(t *testing.T, cluster *redistest.ClusterServers, client *redis.
 
 func recoveryPushkey(user string) string { return "key of " + user }
 
-// claimsKey returns the key of the claims to a pushkey.
 func claimsKey(appID, pushkey string) string {
 	return "pushkey:{" + string(pusher.Key{AppID: appID, Pushkey: pushkey}.Digest()) + "}"
 }
@@ -284,8 +283,8 @@ type outage struct {
 	name string
 	of   servers
 
-	// strike makes the servers fail. It returns when the servers work again, with the time since when they
-	// could have noticed.
+	// strike makes the servers fail. It returns when the servers work again, with the first time at which they
+	// could have noticed the fault.
 	strike func(s *site, t *testing.T) (struck time.Time)
 
 	// spares is how long users of other masters notice nothing; 0 if the fault concerns all masters.
@@ -473,7 +472,7 @@ func (r recovery) row(name string) string {
 		last[false], wait, longest.Seconds(), failed[false], sent[false], failed[true], sent[true], last[true])
 }
 
-// TestHostsComeBackAfterAnOutage runs more outages at once than there are processors, because they mostly wait.
+// More outages run at once than there are processors, because they mostly wait.
 func TestHostsComeBackAfterAnOutage(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)

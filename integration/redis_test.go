@@ -121,7 +121,6 @@ func TestAUsersKeysShareASlotAndNoTwoUsersShareAKey(t *testing.T) {
 	}
 }
 
-// allKeys returns the keys of every master.
 func allKeys(t *testing.T, client *redis.ClusterClient) map[string]bool {
 	t.Helper()
 	found := make(chan []string, 3)

@@ -194,7 +194,6 @@ func TestEveryInterfaceOfTheRegistryCanBeReplaced(t *testing.T) {
 	}
 }
 
-// registryInterfaces reads the names from the registry.
 func registryInterfaces(t *testing.T) (names []string) {
 	t.Helper()
 	file, err := parser.ParseFile(token.NewFileSet(), "../module/registry.go", nil, 0)

@@ -18,22 +18,22 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// trialCluster is a trialServer on a cluster, with a slot for each user.
-type trialCluster struct {
-	*trialServer
+// mutationCluster is a mutationServer on a cluster, with a slot for each user.
+type mutationCluster struct {
+	*mutationServer
 	cluster    *redistest.ClusterServers
 	durability rediscommit.Durability
 	taken      map[int]bool // slots
 }
 
-func newTrialCluster(t *testing.T, d rediscommit.Durability) *trialCluster {
+func newMutationCluster(t *testing.T, d rediscommit.Durability) *mutationCluster {
 	t.Helper()
 	cluster := redistest.Cluster(t, 3, d.Replicas)
 	client := cluster.Client(t)
-	return &trialCluster{&trialServer{client: client, host: startHost(t, client)}, cluster, d, map[int]bool{}}
+	return &mutationCluster{&mutationServer{client: client, host: startHost(t, client)}, cluster, d, map[int]bool{}}
 }
 
-func (s *trialCluster) newUser(t *testing.T) (user string, slot int) {
+func (s *mutationCluster) newUser(t *testing.T) (user string, slot int) {
 	t.Helper()
 	for {
 		user := newEffectsUser()
@@ -48,35 +48,34 @@ func (s *trialCluster) newUser(t *testing.T) (user string, slot int) {
 	}
 }
 
-// moving is a trial of a user whose slot moves to another master.
+// moving is a mutationTest of a user whose slot moves to another master.
 type moving struct {
-	*trial
-	cluster *redistest.ClusterServers
-	slot    int
-	to      *redistest.Server
-	move    *redistest.SlotMove
-	way     proxies
-	told    *refusals
+	*mutationTest
+	cluster  *redistest.ClusterServers
+	slot     int
+	to       *redistest.Server
+	move     *redistest.SlotMove
+	way      proxies
+	refusals *refusals
 }
 
-// newMoving prepares the trial.
-func (s *trialCluster) newMoving(t *testing.T, n int, when phase) *moving {
+func (s *mutationCluster) newMoving(t *testing.T, n int, when phase) *moving {
 	t.Helper()
 	user, slot := s.newUser(t)
-	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), way: newProxies(t, s.cluster.Masters()...), told: &refusals{}}
+	m := &moving{cluster: s.cluster, slot: slot, to: s.otherMaster(t, slot), way: newProxies(t, s.cluster.Masters()...), refusals: &refusals{}}
 	if when.toNewcomer {
-		m.told.hidden = m.to.Addr()
+		m.refusals.hidden = m.to.Addr()
 	}
-	heard := make(chan string, 10)
+	received := make(chan string, 10)
 	h := startHost(t, s.newClient(t, m),
 		fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			setTimeouts(&c, never)
 			c.Redis.Durability = s.durability
 			return c
 		}),
-		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{heard} })),
+		fx.Provide(pushfx.AsChangeListener(func() recorder { return recorder{received} })),
 	)
-	m.trial = &trial{mutations[n], undisturbed(t)[n], t, s.trialServer, user, nil, h, heard}
+	m.mutationTest = &mutationTest{mutations[n], undisturbed(t)[n], t, s.mutationServer, user, nil, h, received}
 	m.take("before anything is stored", when.empty)
 	m.prepare(t, s.host, s.client, user)
 	m.take("before the request", when.ready)
@@ -84,7 +83,7 @@ func (s *trialCluster) newMoving(t *testing.T, n int, when phase) *moving {
 }
 
 // newClient returns a client that knows the slots at first and later learns only from redirections.
-func (s *trialCluster) newClient(t *testing.T, m *moving) *redis.ClusterClient {
+func (s *mutationCluster) newClient(t *testing.T, m *moving) *redis.ClusterClient {
 	client := redis.NewClusterClient(&redis.ClusterOptions{
 		Addrs:                      s.cluster.Addrs(),
 		Dialer:                     m.way.dial,
@@ -93,12 +92,12 @@ func (s *trialCluster) newClient(t *testing.T, m *moving) *redis.ClusterClient {
 		MaintNotificationsConfig:   noMaintenance(),
 	})
 	t.Cleanup(func() { client.Close() })
-	client.OnNewNode(func(node *redis.Client) { node.AddHook(m.told) })
+	client.OnNewNode(func(node *redis.Client) { node.AddHook(m.refusals) })
 	return client
 }
 
 // otherMaster returns a master to which the slot can move.
-func (s *trialCluster) otherMaster(t *testing.T, slot int) *redistest.Server {
+func (s *mutationCluster) otherMaster(t *testing.T, slot int) *redistest.Server {
 	t.Helper()
 	from, err := s.cluster.MasterOf(t.Context(), slot)
 	if err != nil {
@@ -108,7 +107,6 @@ func (s *trialCluster) otherMaster(t *testing.T, slot int) *redistest.Server {
 	return masters[(slices.Index(masters, from)+1)%len(masters)]
 }
 
-// part is a part of a move.
 type part func(m *moving) error
 
 func (m *moving) take(when string, do part) {
@@ -156,23 +154,23 @@ type phase struct {
 	ready      part   // when the mutation applies
 	writing    part   // after it was read, when the first write is about to be sent
 	toNewcomer bool   // the new master has no slots yet, so that the client does not know it
-	told       string // what a node must have answered; empty if that depends
+	redirect   string // word in the answer of a node; empty: any answer
 	open       bool   // whether the move goes on in the end
 }
 
 var phases = []phase{
 	{name: "nothing moved yet", ready: opens, open: true},
-	{name: "both keys moved", ready: movesBoth, told: "ASK", open: true},
+	{name: "both keys moved", ready: movesBoth, redirect: "ASK", open: true},
 	{name: "event moved", ready: movesEvent, open: true},
 	{name: "pushers moved", ready: movesPusher, open: true},
-	{name: "everything made in the move", empty: opens, told: "ASK", open: true},
-	{name: "both keys moved to a newcomer", ready: movesBoth, toNewcomer: true, told: "ASK", open: true},
-	{name: "slot moved", ready: movesSlot, told: "MOVED"},
-	{name: "keys move before the write", writing: movesBoth, told: "ASK", open: true},
-	{name: "keys move to a newcomer before the write", writing: movesBoth, toNewcomer: true, told: "ASK", open: true},
-	{name: "move ends before the write", ready: opens, writing: closes, told: "MOVED"},
-	{name: "move with the keys ends before the write", ready: movesBoth, writing: closes, told: "MOVED"},
-	{name: "slot moves before the write", writing: movesSlot, told: "MOVED"},
+	{name: "everything made in the move", empty: opens, redirect: "ASK", open: true},
+	{name: "both keys moved to a newcomer", ready: movesBoth, toNewcomer: true, redirect: "ASK", open: true},
+	{name: "slot moved", ready: movesSlot, redirect: "MOVED"},
+	{name: "keys move before the write", writing: movesBoth, redirect: "ASK", open: true},
+	{name: "keys move to a newcomer before the write", writing: movesBoth, toNewcomer: true, redirect: "ASK", open: true},
+	{name: "move ends before the write", ready: opens, writing: closes, redirect: "MOVED"},
+	{name: "move with the keys ends before the write", ready: movesBoth, writing: closes, redirect: "MOVED"},
+	{name: "slot moves before the write", writing: movesSlot, redirect: "MOVED"},
 }
 
 // refusals records the first word of each refusal, as a hook of the nodes' clients.
@@ -220,8 +218,8 @@ func (m *moving) plan(fault func(p *redistest.Proxy) *redistest.Fault) (faults [
 	return faults
 }
 
-// wantOneStruck waits for one of some faults.
-func (m *moving) wantOneStruck(faults []*redistest.Fault) {
+// wantOneFault waits for one of some faults.
+func (m *moving) wantOneFault(faults []*redistest.Fault) {
 	m.t.Helper()
 	eventually(m.t, m.name+": a fault strikes", func() bool {
 		return slices.ContainsFunc(faults, func(f *redistest.Fault) bool {
@@ -246,7 +244,7 @@ func (m *moving) play(when phase, losesReply bool) {
 	}
 	got := m.begin()
 	if when.writing != nil {
-		m.wantOneStruck(holds)
+		m.wantOneFault(holds)
 		m.take("before the write", when.writing)
 		for _, f := range holds {
 			f.Release()
@@ -255,12 +253,12 @@ func (m *moving) play(when phase, losesReply bool) {
 	m.wantSuccess(<-got, m.after)
 	m.wantStored(m.after)
 	if losesReply {
-		m.wantOneStruck(losses)
+		m.wantOneFault(losses)
 	}
 	// After a lost reply the client looks up the nodes, and may know them before it tries again: then no node
 	// redirects it. The claim of a new pusher comes first, on another slot.
-	if _, told := m.told.words.Load(when.told); when.told != "" && m.name != "new pusher" && !losesReply && !told {
-		m.errorf("no node has answered %s", when.told)
+	if _, redirected := m.refusals.words.Load(when.redirect); when.redirect != "" && m.name != "new pusher" && !losesReply && !redirected {
+		m.errorf("no node has answered %s", when.redirect)
 	}
 	for _, entry := range m.host.logs.FilterMessage("request failed").All() {
 		m.errorf("logged: %s %v", entry.Message, entry.ContextMap())
@@ -277,18 +275,18 @@ func TestEffectOnceWhileSlotMoves(t *testing.T) {
 	for _, durability := range []rediscommit.Durability{{}, {Replicas: 1, Timeout: time.Second}} {
 		t.Run(fmt.Sprint("durability ", durability), func(t *testing.T) {
 			t.Parallel()
-			trialServer := newTrialCluster(t, durability)
+			servers := newMutationCluster(t, durability)
 			for n, when := range phases {
 				for _, losesReply := range few(1, []bool{n%2 == 1, n%2 == 0}) {
-					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { trialServer.everyMove(t, when, losesReply) })
+					t.Run(fmt.Sprintf("%s/reply lost %t", when.name, losesReply), func(t *testing.T) { servers.everyMove(t, when, losesReply) })
 				}
 			}
 		})
 	}
 }
 
-// everyMove plays a trial for each mutation, all in parallel.
-func (s *trialCluster) everyMove(t *testing.T, when phase, losesReply bool) {
+// everyMove runs play for each mutation, all in parallel.
+func (s *mutationCluster) everyMove(t *testing.T, when phase, losesReply bool) {
 	var group sync.WaitGroup
 	for n := range mutations {
 		m := s.newMoving(t, n, when)

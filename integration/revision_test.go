@@ -6,7 +6,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// withoutRevision splits a stored event into its text and its revision.
 func withoutRevision(event string) (string, stored.Revision) {
 	open, text, found := strings.Cut(event, `,"revision":`)
 	if !found {

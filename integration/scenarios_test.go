@@ -89,7 +89,6 @@ func (s *service) play(request, want section) error {
 	return nil
 }
 
-// compact removes the spacing from JSON.
 func compact(text string) string {
 	var b bytes.Buffer
 	if err := json.Compact(&b, []byte(text)); err != nil {

@@ -10,11 +10,11 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// hush are the secrets of the requests below. Only the answer to the client's own successful request may
-// contain them.
+// hush are the secrets of the requests below. Only the answer to the client's own successful request may contain
+// them.
 var hush = struct{ pushkey, data, pattern string }{"hush-pushkey", "hush-data", "hush-pattern"}
 
-// secretive are requests that succeed and contain all secrets between them.
+// secretive are requests that succeed and together contain all secrets.
 var secretive = []struct{ method, path, body string }{
 	{http.MethodPost, "/pushers/set", `{"kind":"http","app_id":"app","pushkey":"` + hush.pushkey + `","app_display_name":"App",` +
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify?` + hush.data +

@@ -73,7 +73,7 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 }
 
 // The digest of an event means that its rules are canonical, without another check.
-func TestADigestSaysThatTheRulesAreCanonical(t *testing.T) {
+func TestADigestMeansThatTheRulesAreCanonical(t *testing.T) {
 	t.Parallel()
 	var dump map[string]any
 	file, err := os.ReadFile(storedFile)

@@ -47,8 +47,8 @@ func eachRedis(t *testing.T, run func(t *testing.T, newClient func(*testing.T) r
 	})
 }
 
-// eachWay runs a test on every kind of Redis, and behind proxies that cut the connection instead of every
-// fourth reply to a script.
+// eachWay runs a test on every kind of Redis, and behind proxies that cut the connection instead of every fourth
+// reply to a script.
 func eachWay(t *testing.T, run func(t *testing.T, newClient func(*testing.T) redis.UniversalClient)) {
 	eachRedis(t, run)
 	t.Run("behind a proxy", func(t *testing.T) {

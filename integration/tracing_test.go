@@ -55,8 +55,7 @@ func (r starter) Start(ctx context.Context, name string, options ...oteltrace.Sp
 	return oteltrace.ContextWithSpan(ctx, s), s
 }
 
-// take returns the spans of requests since the last call, after all have ended. Background spans have no
-// parent.
+// take returns the spans of requests since the last call, after all have ended. Background spans have no parent.
 func (r *tracer) take(t *testing.T) (spans []*span) {
 	t.Helper()
 	eventually(t, "all spans have ended", func() bool {
@@ -71,7 +70,6 @@ func (r *tracer) take(t *testing.T) (spans []*span) {
 	return spans
 }
 
-// span is a recorded span.
 type span struct {
 	noop.Span
 	tracer *tracer // its lock is also that of what follows
@@ -190,8 +188,8 @@ func TestATraceContainsNoUserData(t *testing.T) {
 	}
 }
 
-// The POST of another host is linked with the call of Notify, if that is sampled.
-func TestAPostIsASpanThatIsLinkedWithNotify(t *testing.T) {
+// The POST of another host links to the call of Notify, if that is sampled.
+func TestTheSpanOfAPostLinksToNotify(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)
 	for flags, want := range map[oteltrace.TraceFlags][]string{
@@ -247,7 +245,7 @@ func newTracedPush(t *testing.T, server *redistest.Server, traces *tracer) *push
 	return push
 }
 
-// ofDelivery waits for n ended spans of delivery and returns them.
+// ofDelivery waits for n ended spans of delivery.
 func (r *tracer) ofDelivery(t *testing.T, n int) (spans []*span) {
 	t.Helper()
 	eventually(t, "all spans have ended", func() bool {

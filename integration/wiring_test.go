@@ -73,14 +73,12 @@ func (m memoryRules) Watch(ctx context.Context, watching func(), _ func(module.C
 	return ctx.Err()
 }
 
-// noPushers is a host's pusher store.
 type noPushers struct{ module.PusherStore }
 
 func (noPushers) Load(context.Context, mxid.UserID) (pusher.List, error) { return pusher.List{}, nil }
 
 func (noPushers) Update(context.Context, mxid.UserID, func(*pusher.List) error) error { return nil }
 
-// noPushkeys is a host's pushkey index.
 type noPushkeys struct{ module.PushkeyIndex }
 
 func (noPushkeys) Pending(context.Context, time.Time, int) ([]module.PendingPushkey, error) {
@@ -108,37 +106,39 @@ func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	}
 }
 
-// loudStore counts calls of a store.
-type loudStore struct {
+// countingStore counts calls of a store.
+type countingStore struct {
 	module.RuleStore
 	loads chan mxid.UserID
 }
 
-func (s loudStore) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
+func (s countingStore) Load(ctx context.Context, user mxid.UserID) (module.Content, error) {
 	s.loads <- user
 	return s.RuleStore.Load(ctx, user)
 }
 
-// quietRules is a service in which every rule is disabled.
-type quietRules struct{ module.RuleService }
+// disabledRules is a service in which every rule is disabled.
+type disabledRules struct{ module.RuleService }
 
-func (quietRules) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
+func (disabledRules) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
 	return false, nil
 }
 
-// fewPushers is a service that lists no pushers.
-type fewPushers struct{ module.PusherService }
+// unlistedPushers is a service that lists no pushers.
+type unlistedPushers struct{ module.PusherService }
 
-func (fewPushers) List(context.Context, mxid.UserID) (pusher.List, error) { return pusher.List{}, nil }
+func (unlistedPushers) List(context.Context, mxid.UserID) (pusher.List, error) {
+	return pusher.List{}, nil
+}
 
 func TestAHostWrapsAStoreAndTheServices(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	loads := make(chan mxid.UserID, 10)
 	h := startHost(t, client,
-		fx.Decorate(func(s module.RuleStore) module.RuleStore { return loudStore{s, loads} }),
-		fx.Decorate(func(s module.RuleService) module.RuleService { return quietRules{s} }),
-		fx.Decorate(func(s module.PusherService) module.PusherService { return fewPushers{s} }),
+		fx.Decorate(func(s module.RuleStore) module.RuleStore { return countingStore{s, loads} }),
+		fx.Decorate(func(s module.RuleService) module.RuleService { return disabledRules{s} }),
+		fx.Decorate(func(s module.PusherService) module.PusherService { return unlistedPushers{s} }),
 	)
 	if a := h.do(alice, http.MethodGet, v3+"/pushrules/", ""); a.status != http.StatusOK {
 		t.Errorf("got %d %s", a.status, a.body)
@@ -164,11 +164,11 @@ func httpPusher(appID, pushkey string) string {
 }
 
 // recorder is a change listener.
-type recorder struct{ heard chan string }
+type recorder struct{ received chan string }
 
 func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, version int64) {
 	select {
-	case r.heard <- notification(string(user), version):
+	case r.received <- notification(string(user), version):
 	case <-ctx.Done():
 	}
 }
@@ -200,8 +200,8 @@ func TestEveryChangeListenerReceivesEveryChange(t *testing.T) {
 		}
 		_, revision := withoutRevision(stored)
 		for _, listener := range []recorder{first, second} {
-			if got, want := <-listener.heard, notification(alice, revision.Version); got != want {
-				t.Errorf("%s %s: heard of %q, want %q", change.method, change.path, got, want)
+			if got, want := <-listener.received, notification(alice, revision.Version); got != want {
+				t.Errorf("%s %s: received %q, want %q", change.method, change.path, got, want)
 			}
 		}
 	}
@@ -210,13 +210,13 @@ func TestEveryChangeListenerReceivesEveryChange(t *testing.T) {
 	h.do(alice, http.MethodPut, v3+"/pushrules/global/content/last", `{"actions":["notify"],"pattern":"last"}`)
 	_, revision := withoutRevision(client.Get(t.Context(), eventKey(alice)).Val())
 	for _, listener := range []recorder{first, second} {
-		if got, want := <-listener.heard, notification(alice, revision.Version); got != want {
-			t.Errorf("heard of %q, which changed nothing; want %q", got, want)
+		if got, want := <-listener.received, notification(alice, revision.Version); got != want {
+			t.Errorf("received %q, which changed nothing; want %q", got, want)
 		}
 	}
 }
 
-func TestTheConfigIsTheHosts(t *testing.T) {
+func TestTheHostsConfigIsUsed(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	h := startHost(t, client, fx.Decorate(func(c pushfx.Config) pushfx.Config {
@@ -356,7 +356,7 @@ func TestASilentRedisStopsTheStartInTime(t *testing.T) {
 	}
 }
 
-// One warning for each harmful setting of the host's client, none for the client of the README.
+// Each harmful setting of the host's client gives one warning, and the client of the README gives none.
 func TestHarmfulClientSettingsLogWarnings(t *testing.T) {
 	t.Parallel()
 	server, _ := embedded(t)
@@ -427,9 +427,9 @@ func stacksOfTheModule() (running []string) {
 	return running
 }
 
-// zap.NewProduction adds a stack to each error. The stack of a failed request shows net/http and echo, and is
-// ten times longer than the line.
-func TestLinesAreNamedAndHaveNoStack(t *testing.T) {
+// zap.NewProduction adds a stack to each error. The stack of a failed request shows net/http and echo, and is ten
+// times longer than the line.
+func TestLogLinesHaveANameAndNoStack(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	h := startHost(t, client)
