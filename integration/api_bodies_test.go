@@ -5,7 +5,6 @@ import (
 	"testing"
 )
 
-// bodyEndpoints are the endpoints that read a body, each with an accepted body.
 var bodyEndpoints = []struct{ request, body string }{
 	{"PUT /pushrules/global/override/mine", `{"rule":{"actions":[]}}`},
 	{"PUT /pushrules/global/override/mine/actions", `{"actions":[]}`},

@@ -128,7 +128,6 @@ func (c *caller) plant(text string) {
 	}
 }
 
-// ruleset returns the rule set in the user's stored event.
 func (c *caller) ruleset() string {
 	c.t.Helper()
 	text, found := strings.CutPrefix(c.event(), `{"type":"m.push_rules","content":{"global":`)
@@ -153,7 +152,6 @@ func (c *caller) stored() string {
 	return b.String()
 }
 
-// ids lists the user's own rules of a kind.
 func (c *caller) ids(kind string) string {
 	c.t.Helper()
 	var body struct {
@@ -174,7 +172,6 @@ func (c *caller) ids(kind string) string {
 	return strings.Join(ids, " ")
 }
 
-// rule returns the answer to a read of a single rule.
 func (c *caller) rule(json string) string {
 	if c.prefix == r0 {
 		return `200 {"rule":` + json + `}`

@@ -101,7 +101,7 @@ func TestRequestFormsOfPutRule(t *testing.T) {
 	}
 }
 
-// Package pushrule tests every position. This test covers the two places of the parameters.
+// Package pushrule tests every position. This test covers before and after in the query and in the body.
 func TestBeforeAndAfterInQueryAndBody(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

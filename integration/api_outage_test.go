@@ -22,7 +22,6 @@ var unavailable = failure(503, "M_UNKNOWN", "The server cannot reach its storage
 // secrets are in the requests below and must not be in a log.
 var secrets = []string{"secret-pushkey", "secret-pattern", "secret-token", "secret-url", "secret-action", "secret-condition"}
 
-// secretEndpoints are the eleven endpoints, with secrets in their requests.
 var secretEndpoints = []struct{ request, body string }{
 	{"GET /pushrules/?access_token=secret-token", ""},
 	{"GET /pushrules/global/?access_token=secret-token", ""},
@@ -37,7 +36,6 @@ var secretEndpoints = []struct{ request, body string }{
 	{"POST /pushers/set", pusherWith(`"pushkey":"secret-pushkey"`, `"data":{"url":"https://x/_matrix/push/v1/notify?secret-url"}`)},
 }
 
-// secretOwner returns a user with secrets in the stored data.
 func (s *service) secretOwner(t *testing.T, prefix string) *caller {
 	t.Helper()
 	c := s.owner(t, prefix)

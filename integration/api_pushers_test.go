@@ -38,7 +38,6 @@ func pusherWithout(names ...string) string {
 	}), ",") + "}"
 }
 
-// listed returns the answer of GET /pushers.
 func listed(pushers ...string) string { return `200 {"pushers":[` + strings.Join(pushers, ",") + `]}` }
 
 func TestPushers(t *testing.T) {

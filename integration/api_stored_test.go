@@ -36,7 +36,6 @@ func golden(t *testing.T, name, text string) {
 	}
 }
 
-// loneAlice returns the only user of a service.
 func loneAlice(t *testing.T, prefix string) *caller {
 	return &caller{t: t, on: newService(t), prefix: prefix, user: alice}
 }
@@ -75,7 +74,6 @@ func TestStoredEvent(t *testing.T) {
 	}
 }
 
-// claimed is a pusher's claim to its pushkey.
 var claimed = regexp.MustCompile(`,"claim":\{"number":(\d{16}),"removes":(0|\d{16})(?:,"set_at":\d+)?\}`)
 
 func TestStoredPushers(t *testing.T) {
@@ -249,7 +247,6 @@ func TestEventWithoutContent(t *testing.T) {
 	}
 }
 
-// freshEvent returns the event that the first read of the rules stores.
 func (s *service) freshEvent(c *caller) string {
 	c.t.Helper()
 	fresh := s.owner(c.t, c.prefix)

@@ -84,7 +84,6 @@ func TestEveryMethodOnEveryPath(t *testing.T) {
 	}
 }
 
-// wantRefusal wants an error, without a body for HEAD.
 func (c *caller) wantRefusal(method string, got answer, want string) {
 	c.t.Helper()
 	if method == "HEAD" {

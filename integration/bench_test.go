@@ -73,7 +73,6 @@ func fillRules(b *testing.B, client *redis.Client, number int) {
 	}
 }
 
-// eventWith returns alice's event with the default rules and that many room rules.
 func eventWith(number int) string {
 	texts := make([]string, number)
 	for i := range texts {

@@ -30,7 +30,6 @@ type feedHost struct {
 	odd      []string // versions that came after later ones
 }
 
-// news is the last change that a listener received.
 type news struct {
 	version int64
 	at      time.Time
@@ -128,7 +127,6 @@ func (o *feedHost) waitFor(user mxid.UserID, id string) time.Time {
 	return time.Now()
 }
 
-// pairOfFeedHosts returns two hosts that watch the users.
 func pairOfFeedHosts(t *testing.T, cluster *redistest.ClusterServers, users []string) [2]*feedHost {
 	t.Helper()
 	var pair [2]*feedHost
@@ -174,7 +172,7 @@ func TestHostsOnAClusterReceiveEachOthersChanges(t *testing.T) {
 	}
 }
 
-// channelSlot returns the slot of the channel for changes: its master has the subscriptions.
+// channelSlot returns the slot of the channel for changes. Hosts subscribe at the master of this slot.
 func channelSlot(t *testing.T, client *redis.ClusterClient) int {
 	t.Helper()
 	slot, err := client.ClusterKeySlot(t.Context(), "push_rules_changed").Result()

@@ -44,7 +44,6 @@ func ownKey(id string) pusher.Key { return pusher.Key{AppID: "own", Pushkey: id}
 
 func ownID(a *randomClient) string { return fmt.Sprintf("own-%d-%d", a.number, a.sent) + a.user }
 
-// chaosUser is a user, with data that all the user's clients know.
 type chaosUser struct {
 	name    string
 	dataset *dataset
@@ -137,7 +136,6 @@ func (p *chaosClient) own() (r request, id string) {
 	return p.of.dataset.remove(&p.randomClient, id), id
 }
 
-// send sends a request and returns it as a part of the history.
 func (p *chaosClient) send(ctx context.Context, h *host, r request) porcupine.Operation {
 	o := porcupine.Operation{ClientId: p.client, Input: r, Call: int64(time.Since(p.start))}
 	o.Output = h.send(ctx, r)

@@ -24,7 +24,6 @@ type chaosFault struct {
 	faultRun func(ctx context.Context, s *faultRun) error
 }
 
-// faultRun is one occurrence of a fault.
 type faultRun struct {
 	random *rand.Rand
 	names  []string                     // of the users
@@ -35,7 +34,6 @@ type faultRun struct {
 
 func (s *faultRun) someone() string { return s.names[s.random.IntN(len(s.names))] }
 
-// at returns the users whose data is on a server.
 func (s *faultRun) at(server *redistest.Server) (users []string) {
 	for _, user := range s.names {
 		if s.homes[user] == server {
@@ -52,7 +50,6 @@ func (s *faultRun) replaced(users []string, by *redistest.Server) {
 	}
 }
 
-// hold waits for a random time between least and most.
 func (s *faultRun) hold(ctx context.Context, least, most time.Duration) error {
 	return sleep(ctx, least+time.Duration(s.random.Int64N(int64(most-least))))
 }
@@ -85,7 +82,6 @@ func loseReplies(ctx context.Context, s *faultRun) error {
 	return nil
 }
 
-// forgetScripts flushes the scripts of every server repeatedly.
 func forgetScripts(flush func(context.Context) error) func(context.Context, *faultRun) error {
 	return func(ctx context.Context, s *faultRun) error {
 		s.hit = s.names
@@ -104,7 +100,6 @@ type chaosServers interface {
 	// home returns the server with a user's data.
 	home(ctx context.Context, user string) (*redistest.Server, error)
 
-	// places is the number of servers with user data.
 	places() int
 
 	// waitWhole waits until the servers have recovered from a fault.
@@ -256,7 +251,6 @@ func (c *clusterChaos) freeze(least, most time.Duration) func(context.Context, *
 	}
 }
 
-// freezeLong freezes a master until its replica has taken over.
 func (c *clusterChaos) freezeLong(ctx context.Context, s *faultRun) error {
 	master, _, err := c.shard(ctx, s)
 	if err != nil {

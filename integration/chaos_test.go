@@ -61,7 +61,6 @@ func TestChaosLosesNoAcknowledgedChange(t *testing.T) {
 	})
 }
 
-// hostPair is two hosts with the same durability.
 type hostPair struct {
 	durability rediscommit.Durability
 	hosts      []*host
@@ -157,7 +156,6 @@ func (c *chaos) round(t *testing.T, number int, fault chaosFault, random *rand.R
 	return nil
 }
 
-// newRound creates new users, for rules and for pushers, on every server.
 func (c *chaos) newRound(ctx context.Context, number int, fault chaosFault, random *rand.Rand) (*chaosRound, error) {
 	r := newChaosRound(c.plain, random)
 	if fault.crash || random.IntN(2) == 0 {
@@ -284,7 +282,6 @@ func (r *chaosRound) waitServed(ctx context.Context) error {
 	}
 }
 
-// lookAtAll reads everything once more on every host.
 func (r *chaosRound) lookAtAll(ctx context.Context) error {
 	for _, u := range r.users {
 		for _, h := range r.hostPair.hosts {
@@ -302,7 +299,6 @@ func (r *chaosRound) lookAtAll(ctx context.Context) error {
 	return nil
 }
 
-// historyOf returns the history of all clients of a user.
 func (r *chaosRound) historyOf(u *chaosUser) (history []porcupine.Operation) {
 	for _, p := range r.players {
 		if p.of == u {
@@ -327,7 +323,6 @@ func (r *chaosRound) outage(history []porcupine.Operation) (longest time.Duratio
 	return longest.Round(time.Millisecond)
 }
 
-// chaosTable sums up the rounds by kind of fault.
 type chaosTable []chaosRow
 
 type chaosRow struct {

@@ -13,7 +13,6 @@ import (
 	"github.com/pushfx/pushfx"
 )
 
-// configFields returns the fields of a config and of its nested configs, by path.
 func configFields(path string, config reflect.Value) map[string]any {
 	fields := map[string]any{}
 	for i := range config.NumField() {
@@ -44,7 +43,6 @@ func inUnits(text string) string {
 	return text
 }
 
-// plainValue returns a field's value in the form of inUnits.
 func plainValue(value any) string {
 	v := reflect.ValueOf(value)
 	switch {

@@ -145,7 +145,6 @@ func (c *deliveryChaos) send(first int, request sendRequest) bool {
 	return false
 }
 
-// ask asks a host to send an event, and reports whether it has accepted it.
 func (c *deliveryChaos) ask(n int, request sendRequest) bool {
 	ctx, cancel := context.WithTimeout(c.t.Context(), chaosTimeout)
 	defer cancel()
@@ -356,7 +355,6 @@ func (c *deliveryChaos) afterPause(at time.Time) bool {
 	})
 }
 
-// longestSilence is the longest time without a notification to any pusher.
 func (a arrivals) longestSilence() (longest time.Duration) {
 	var times []time.Time
 	for _, all := range a {

@@ -68,7 +68,6 @@ func (g *timedGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, `{"rejected":[]}`)
 }
 
-// wait waits until each event has arrived, and returns how long they took.
 func (g *timedGateway) wait(tb testing.TB, sent map[string]time.Time) (took []time.Duration) {
 	tb.Helper()
 	timeout := time.After(never)
@@ -213,7 +212,6 @@ func fullSize[T any](short, full T) T {
 // length is how long an attack lasts.
 func length() time.Duration { return fullSize(3*time.Second, 20*time.Second) }
 
-// timings are the times that notifications took, from the request that sent the event.
 type timings []time.Duration
 
 func (all timings) p99() time.Duration     { return quantile(all, 0.99) }
@@ -234,7 +232,6 @@ func (f *fairness) compare(before, during timings, limit time.Duration) {
 	}
 }
 
-// manyGateways starts gateways on n ports, and returns their URLs.
 func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string) {
 	t.Helper()
 	server := &http.Server{Handler: handler, ReadHeaderTimeout: time.Minute}

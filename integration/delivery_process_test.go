@@ -87,7 +87,6 @@ func connectDelivery(addresses []string) redis.UniversalClient {
 	})
 }
 
-// deliveryHost is a host in a separate process.
 type deliveryHost struct {
 	url     string
 	command *exec.Cmd
@@ -127,7 +126,6 @@ func (h *deliveryHost) signal(t *testing.T, s os.Signal) {
 	}
 }
 
-// send asks the host to send an event, and reports whether the host has accepted it.
 func (h *deliveryHost) send(ctx context.Context, client *http.Client, r sendRequest) bool {
 	body, err := json.Marshal(r)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// newPush returns the module on a real Redis.
 func newPush(t *testing.T) *pushfx.Push {
 	t.Helper()
 	server := redistest.Single(t)

@@ -39,7 +39,6 @@ func newTestGateway(t testing.TB) *testGateway {
 	return g
 }
 
-// wait waits until enough notifications have arrived.
 func (g *testGateway) wait(t testing.TB, enough func([]receiver.Notification) bool) []receiver.Notification {
 	t.Helper()
 	timeout := time.After(never)
@@ -60,7 +59,6 @@ func atLeast(n int) func([]receiver.Notification) bool {
 	return func(all []receiver.Notification) bool { return len(all) >= n }
 }
 
-// allowLoopback allows gateways on this machine.
 func allowLoopback(c pushfx.Config) pushfx.Config {
 	c.PusherPolicy.AllowHTTP = true
 	c.PusherPolicy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
@@ -74,7 +72,6 @@ func pusherAt(url, pushkey string) pusher.Pusher {
 	}
 }
 
-// message returns event n of a room.
 func message(n int) module.Event {
 	return module.Event{JSON: fmt.Sprintf(
 		`{"event_id":"$%d","room_id":"!room:x","type":"m.room.message","sender":"%s","content":{"msgtype":"m.text","body":"%d"}}`, n, bob, n)}

@@ -28,7 +28,6 @@ const (
 	outboxAnswered = 100 // events that are answered before the host is killed under load
 )
 
-// outboxMembers get each event.
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
 
 // death is the step of an event at which a demo host is killed.
@@ -133,7 +132,6 @@ func (o *outboxDeaths) send(d *demo, event string) error {
 	return nil
 }
 
-// die kills a host at a step of an event.
 func (o *outboxDeaths) die(event string, at death) {
 	o.t.Helper()
 	proxy := redistest.NewProxy(o.t, o.server)
@@ -165,7 +163,6 @@ func (o *outboxDeaths) die(event string, at death) {
 	}
 }
 
-// dieUnderLoad kills a host while several clients send events.
 func (o *outboxDeaths) dieUnderLoad() {
 	host := o.start(o.server.Addr())
 	var mu sync.Mutex
@@ -228,7 +225,6 @@ func (o *outboxDeaths) wait(what string, isSo func() bool) {
 	}
 }
 
-// counts returns how often each event has arrived at each member.
 func (o *outboxDeaths) counts() map[string]map[string]int {
 	counts := map[string]map[string]int{}
 	all, _ := o.arrived.All()

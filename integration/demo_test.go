@@ -22,7 +22,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// demo is a demo host in a separate process.
 type demo struct {
 	t   *testing.T
 	url string
@@ -31,10 +30,8 @@ type demo struct {
 	kill func() // ends it at once
 }
 
-// demoFolder has the program of the demo host. It is empty before the first build.
 var demoFolder string
 
-// demoProgram builds the demo host at the first call.
 var demoProgram = sync.OnceValues(func() (program string, err error) {
 	if demoFolder, err = os.MkdirTemp("", "homeserver-*"); err != nil {
 		return "", err
@@ -93,7 +90,6 @@ func startDemo(t *testing.T, flags ...string) *demo {
 	return nil
 }
 
-// startDemoPair starts two demo hosts on one cluster.
 func startDemoPair(t *testing.T, flags ...string) (here, there *demo) {
 	t.Helper()
 	redistest.Require(t)

@@ -75,7 +75,6 @@ func awaitReplica(t *testing.T, master *redistest.Server) {
 	}
 }
 
-// restart returns a master that restarts with its append-only file.
 func restart(t *testing.T) masterFailure {
 	t.Helper()
 	master := redistest.Single(t, "--appendonly", "yes", "--appendfsync", "everysec")
@@ -96,7 +95,6 @@ func hasWAITAOF(t *testing.T) bool {
 	return found
 }
 
-// change is a writer's request: a new rule or pusher.
 type change struct {
 	user, method, path, body string
 	trace                    string // in what is stored
@@ -112,7 +110,6 @@ func newChange(writer, n int) change {
 	return change{user, http.MethodPost, "/pushers/set", httpPusher("app", id), `"pushkey":"` + id + `"`}
 }
 
-// ledger records the outcomes of the changes.
 type ledger struct {
 	mu           sync.Mutex
 	acknowledged []change
@@ -145,7 +142,6 @@ func (l *ledger) enter(c change, status int, late bool) {
 	}
 }
 
-// wait waits until the ledger fulfills a condition.
 func (l *ledger) wait(t *testing.T, what string, is func(*ledger) bool) {
 	t.Helper()
 	for deadline := time.Now().Add(never); ; time.Sleep(time.Millisecond) {
@@ -216,7 +212,6 @@ type failureRounds struct {
 	loses      bool // acknowledged changes, in every round
 }
 
-// tally is the sum of the rounds.
 type tally struct{ rounds, acknowledged, refused, lost int }
 
 func (c failureRounds) name() string { return c.durability.String() + "/" + c.fault }
@@ -424,14 +419,12 @@ func TestInvalidDurabilityStopsTheStart(t *testing.T) {
 	}
 }
 
-// latencies are sorted durations of requests.
 type latencies []time.Duration
 
 func (l latencies) String() string {
 	return fmt.Sprintf("%d answers, median %v, 99%% within %v, longest %v", len(l), l[len(l)/2], l[len(l)*99/100], l[len(l)-1])
 }
 
-// readUntil reads the rules of some users repeatedly.
 func readUntil(h *host, done <-chan struct{}) latencies {
 	const readers = 4
 	took := make([]latencies, readers)

@@ -71,7 +71,6 @@ func (h *host) ask(t *testing.T, user, request string) answer {
 	return a
 }
 
-// prepare creates the data that the mutation needs.
 func (m mutation) prepare(t *testing.T, h *host, client redis.UniversalClient, user string) {
 	t.Helper()
 	if m.planted != "" {
@@ -117,7 +116,6 @@ func traceOf(t *testing.T, client redis.UniversalClient, user string) trace {
 	return trace{ofAlice(user, strings.Join(lines, "\n")), changes}
 }
 
-// faultless is the effect of a mutation without faults.
 type faultless struct {
 	answer         string
 	before, after  trace
@@ -192,7 +190,6 @@ func (s *mutationServer) forgetScripts(t *testing.T) {
 	}
 }
 
-// setting is a configuration of a host's client.
 type setting struct {
 	retries          int // as in redis.Options
 	readTimeout      time.Duration
@@ -324,7 +321,6 @@ func (c *mutationTest) wantStored(want trace) {
 	}
 }
 
-// Commands of the stores.
 var (
 	writing = []string{"EVALSHA", "EVAL"}
 	reading = []string{"GET", "HGETALL", "HMGET"}
@@ -513,7 +509,6 @@ func TestEffectOnceWithLateRequestDuringRetry(t *testing.T) {
 	})
 }
 
-// deletion returns the test of the mutation that deletes a rule.
 func (s *mutationServer) deletion(t *testing.T, with setting) *mutationTest {
 	t.Helper()
 	n := slices.IndexFunc(mutations, func(m mutation) bool { return strings.HasPrefix(m.request, http.MethodDelete) })

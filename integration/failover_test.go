@@ -74,7 +74,6 @@ func (h *handovers) must(err error) {
 	}
 }
 
-// home returns the master of a user.
 func (h *handovers) home(user string) *redistest.Server {
 	h.t.Helper()
 	master, err := h.cluster.MasterOf(h.t.Context(), redisclient.SlotOf(eventKey(user)))

@@ -23,7 +23,6 @@ var (
 	outputBytes  = regexp.MustCompile(`(?m)^total_net_output_bytes:(\d+)`)
 )
 
-// calls returns the number of calls of each command at a server.
 func calls(t *testing.T, client *redis.Client) map[string]int {
 	t.Helper()
 	info, err := client.Info(t.Context(), "commandstats").Result()
@@ -37,7 +36,6 @@ func calls(t *testing.T, client *redis.Client) map[string]int {
 	return all
 }
 
-// sent returns the number of bytes that a server has sent.
 func sent(t *testing.T, client *redis.Client) int {
 	t.Helper()
 	info, err := client.Info(t.Context(), "stats").Result()
@@ -51,7 +49,6 @@ func sent(t *testing.T, client *redis.Client) int {
 	return n
 }
 
-// asked counts the commands of a client.
 type asked struct{ commands atomic.Int64 }
 
 func (a *asked) DialHook(next redis.DialHook) redis.DialHook { return next }
@@ -168,7 +165,6 @@ func largeSet(t *testing.T, client redis.UniversalClient, n, rules int) mxid.Use
 	return user
 }
 
-// last returns the last version of a user that the listener received.
 func (o *feedHost) last(user mxid.UserID) int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()

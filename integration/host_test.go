@@ -61,7 +61,6 @@ func startHost(t testing.TB, client redis.UniversalClient, options ...fx.Option)
 	return &host{t, "http://" + listener.Addr().String(), &http.Client{Transport: transport}, logs}
 }
 
-// mount mounts the route groups behind the host's authentication.
 func mount(e *echo.Echo, groups []handlers.RouteGroup) {
 	for _, group := range groups {
 		group.Register(e.Group(v3), handlers.V3, authenticate)
@@ -80,7 +79,6 @@ func authenticate(next echo.HandlerFunc) echo.HandlerFunc {
 	}
 }
 
-// device is every user's device.
 const device = "DEV"
 
 const (
@@ -88,7 +86,6 @@ const (
 	v3 = "/_matrix/client/v3"
 )
 
-// embedded returns an embedded Redis with a client.
 func embedded(t testing.TB) (*miniredis.Miniredis, redis.UniversalClient) {
 	t.Helper()
 	server := miniredis.RunT(t)

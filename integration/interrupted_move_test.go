@@ -105,7 +105,6 @@ func (m *interruptedMove) takeover(slot int, from *redistest.Server) *redistest.
 	return next
 }
 
-// restart starts a server and waits until the other servers know it.
 func (m *interruptedMove) restart(server *redistest.Server) {
 	m.t.Helper()
 	server.Start()
@@ -115,7 +114,6 @@ func (m *interruptedMove) restart(server *redistest.Server) {
 	})
 }
 
-// served waits until a user gets answers.
 func (m *interruptedMove) served(user string) {
 	m.t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
@@ -201,7 +199,6 @@ func (m *interruptedMove) do(part string, holder *redistest.Server) string {
 	return string(said)
 }
 
-// shellBlocks returns the commands in a part of a page.
 func shellBlocks(part string) (blocks []string) {
 	for {
 		_, rest, found := strings.Cut(part, "```sh\n")

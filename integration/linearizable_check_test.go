@@ -76,7 +76,6 @@ func isShown(change, other porcupine.Operation) bool {
 // aValue is a value that only one change of the user writes; see [randomClient.value].
 var aValue = regexp.MustCompile(`"value":\d+}|"device_display_name":"\d+"`)
 
-// writtenBy returns the value that a change writes, or "".
 func writtenBy(change porcupine.Operation) string {
 	return aValue.FindString(change.Input.(request).body)
 }

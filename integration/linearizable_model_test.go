@@ -83,7 +83,6 @@ func partition(history []porcupine.Operation) [][]porcupine.Operation {
 	return parts
 }
 
-// brief describes a request and its answer, without the default rules.
 func brief(r request, got string) string {
 	defaults := pushrule.ServerDefault(mxid.UserID(r.user))
 	for _, kind := range pushrule.Kinds() {
@@ -154,7 +153,6 @@ func actionsBody(actions []pushrule.Action) string {
 	return string(pushrule.AppendActions([]byte(`{"actions":`), actions)) + `}`
 }
 
-// put adds or replaces a rule, sometimes at a given position.
 func (a *randomClient) put() request {
 	kind, id := a.somewhere()
 	return a.putAt(kind, id, pushrule.Position{
@@ -202,7 +200,6 @@ func (a *randomClient) setActionsAt(kind pushrule.Kind, id string) request {
 		ruleEdit(func(rules *pushrule.Ruleset) error { return rules.SetActions(kind, id, actions) })}
 }
 
-// ruleEdit returns the effect of a change to existing rules.
 func ruleEdit(edit func(*pushrule.Ruleset) error) func(*userState) string {
 	return func(s *userState) string {
 		if !s.found {
@@ -249,7 +246,6 @@ func (a *randomClient) readActions() request {
 	})}
 }
 
-// ruleRead returns the effect of a read of a single rule.
 func ruleRead(kind pushrule.Kind, id string, show func(pushrule.Rule) string) func(*userState) string {
 	return func(s *userState) string {
 		if !s.found {
@@ -270,7 +266,6 @@ func nextForPushers(a *randomClient) request {
 	)(a)
 }
 
-// someKey returns one of few pusher keys of this user.
 func (a *randomClient) someKey() pusher.Key {
 	return pusher.Key{AppID: one(a, "app", "other"), Pushkey: one(a, "a", "b") + a.user}
 }
@@ -289,7 +284,6 @@ func (a *randomClient) setPusherAt(key pusher.Key) request {
 	}}
 }
 
-// deletePusher deletes a pusher, which may be missing.
 func (a *randomClient) deletePusher() request { return a.deletePusherAt(a.someKey()) }
 
 func (a *randomClient) deletePusherAt(key pusher.Key) request {

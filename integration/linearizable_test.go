@@ -55,7 +55,6 @@ func (w workload) record() []porcupine.Operation {
 	return withEnds(slices.Concat(histories...), len(histories), clock.Load()+1)
 }
 
-// play sends the requests of one client in order.
 func (w workload) play(a *randomClient, client int, clock *atomic.Int64) []porcupine.Operation {
 	history := make([]porcupine.Operation, 0, w.length)
 	hangsUp := a.number < w.hangUps
@@ -130,7 +129,6 @@ func showIllegal(t *testing.T, history []porcupine.Operation) {
 	}
 }
 
-// listing has a line for each request: client, times, request and answer.
 func listing(history []porcupine.Operation) string {
 	var b strings.Builder
 	byCall := func(x, y porcupine.Operation) int { return cmp.Compare(x.Call, y.Call) }

@@ -32,7 +32,6 @@ func mustReadEvent(tb testing.TB, text string) *match.Event {
 	return e
 }
 
-// benchFacts are the facts of a member of a room.
 var benchFacts = match.Facts{User: benchUser, DisplayName: "Alice", Room: match.Room{MemberCount: 20, Power: &match.Power{}}}
 
 func benchSet(tb testing.TB, n int, pattern string) pushrule.Ruleset {
@@ -65,7 +64,6 @@ func benchSets(tb testing.TB) []struct {
 	return list
 }
 
-// oneKilobyte returns an event of about 1,000 bytes.
 func oneKilobyte() string {
 	return `{"type":"m.room.message","room_id":"!636q39766251:example.com","sender":"@example:example.org",` +
 		`"event_id":"$143273582443PhrSn:example.org","origin_server_ts":1432735824653,"unsigned":{"age":1234,"membership":"join"},` +
@@ -127,7 +125,6 @@ func BenchmarkCompile(b *testing.B) {
 	}
 }
 
-// mautrixRoom answers mautrix's questions about a room.
 type mautrixRoom struct{}
 
 func (mautrixRoom) GetOwnDisplayname() string { return "Alice" }
@@ -190,14 +187,12 @@ func BenchmarkBesideMautrix(b *testing.B) {
 	})
 }
 
-// besides has the times of two implementations.
 type besides struct{ ours, theirs []time.Duration }
 
 func (t *besides) add(ours, theirs time.Duration) {
 	t.ours, t.theirs = append(t.ours, ours), append(t.theirs, theirs)
 }
 
-// report reports the medians and their ratio.
 func (t *besides) report(b *testing.B) {
 	slices.Sort(t.ours)
 	slices.Sort(t.theirs)

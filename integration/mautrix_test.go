@@ -18,7 +18,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// newMautrix returns a client of a published library for a new user.
 func newMautrix(t *testing.T, s *service) *mautrix.Client {
 	t.Helper()
 	user := s.caller(t, v3).user

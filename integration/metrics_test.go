@@ -31,7 +31,6 @@ import (
 // value, or a histogram's count.
 type scraped map[string]float64
 
-// startMeasured starts a host that has a registry in its container.
 func startMeasured(t *testing.T, client redis.UniversalClient, options ...fx.Option) (*host, *prometheus.Registry) {
 	t.Helper()
 	registry := prometheus.NewRegistry()

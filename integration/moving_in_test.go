@@ -29,7 +29,6 @@ type formerServer struct {
 	failed error
 }
 
-// newFormerServer has users with a muted room and two pushers each.
 func newFormerServer(users ...mxid.UserID) *formerServer {
 	f := &formerServer{users: map[mxid.UserID]module.Import{}}
 	for _, user := range users {

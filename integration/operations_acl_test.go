@@ -99,7 +99,6 @@ func (g *guardedServers) reset() {
 	})
 }
 
-// denied returns a user's entries in ACL LOG since the reset.
 func (g *guardedServers) denied(user string) (refusals []string) {
 	g.t.Helper()
 	g.each(func(server *redis.Client) error {
@@ -146,7 +145,6 @@ func (g *guardedServers) work(l aclLine, cfg pushfx.Config) (trouble []string) {
 // stepTimeout bounds a step that usually takes milliseconds. Some errors are retried until then.
 const stepTimeout = 3 * time.Second
 
-// guardedHost is a host without an HTTP listener.
 type guardedHost struct {
 	servers *guardedServers
 	cfg     pushfx.Config
@@ -340,7 +338,6 @@ func (h *guardedHost) forget(ctx context.Context) error {
 	return h.servers.admin.Ping(ctx).Err()
 }
 
-// The headings of the page.
 const (
 	singleACL     = "### ACL: a single server, or servers behind sentinels"
 	clusterACL    = "### ACL: a cluster"
@@ -371,7 +368,6 @@ func (g *guardedServers) quiet(l aclLine) aclLine {
 	return l
 }
 
-// knows reports whether the servers accept a line.
 func (g *guardedServers) knows(l aclLine) bool {
 	ctx := g.t.Context()
 	err := g.admins[0].Do(ctx, aclLine{"probe", l.rules}.args()...).Err()
@@ -396,7 +392,6 @@ func (g *guardedServers) wantUsed(l aclLine) {
 	}
 }
 
-// eachGuarded runs a test on a single server and on a cluster.
 func eachGuarded(t *testing.T, run func(*testing.T, *guardedServers)) {
 	t.Parallel()
 	redistest.Require(t)
@@ -500,7 +495,6 @@ func TestTheACLOfThePageRefusesOtherCommands(t *testing.T) {
 	}
 }
 
-// loginAs logs in to the first server as the user of a line.
 func (g *guardedServers) loginAs(l aclLine) *redis.Client {
 	g.t.Helper()
 	g.apply(l)

@@ -19,10 +19,8 @@ import (
 	"github.com/pushfx/pushfx/module/observe/metrics"
 )
 
-// query is a query of the dashboard or of an alert.
 type query struct{ where, expr string }
 
-// queries returns the queries of dashboard.json and alerts.yml.
 func queries(t *testing.T) (all []query) {
 	t.Helper()
 	var dashboard struct {
@@ -52,7 +50,6 @@ func queries(t *testing.T) (all []query) {
 	return all
 }
 
-// alert is a rule of alerts.yml.
 type alert struct {
 	Alert, Expr, For    string
 	Labels, Annotations map[string]string

@@ -33,7 +33,6 @@ func moduleCode(t *testing.T) string {
 	return code.String()
 }
 
-// quoted matches a text between backquotes.
 var quoted = regexp.MustCompile("`([^`]+)`")
 
 func TestLogLinesAndCausesOfThePageAreInTheCode(t *testing.T) {

@@ -18,7 +18,6 @@ func operatorPage(t *testing.T, heading string) string {
 	return part
 }
 
-// tableRows returns the cells of the tables in a section, without the headings.
 func tableRows(part string) (rows [][]string) {
 	inTable := 0
 	for line := range strings.Lines(part) {
@@ -39,7 +38,6 @@ func tableRows(part string) (rows [][]string) {
 	return rows
 }
 
-// aclLine is an ACL SETUSER command of the page.
 type aclLine struct {
 	user  string
 	rules []string

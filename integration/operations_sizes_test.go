@@ -16,10 +16,8 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// sizesHeading is the heading above the page's table of sizes.
 const sizesHeading = "### What one of each takes"
 
-// pageBytes returns the page's sizes by the first cell of their row.
 func pageBytes(t *testing.T) map[string]float64 {
 	t.Helper()
 	figures := map[string]float64{}
@@ -42,7 +40,6 @@ func wantNear(t *testing.T, what string, page, measured float64) {
 	}
 }
 
-// scales measures stored values.
 type scales struct {
 	t       *testing.T
 	client  *redis.Client
@@ -67,7 +64,6 @@ func (s *scales) newUser() mxid.UserID {
 	return mxid.UserID(fmt.Sprintf("@user%08d:example.org", s.users))
 }
 
-// bytes returns the memory of a key.
 func (s *scales) bytes(key string) float64 {
 	s.t.Helper()
 	bytes, err := s.client.MemoryUsage(s.t.Context(), key, 0).Result()
@@ -77,7 +73,6 @@ func (s *scales) bytes(key string) float64 {
 	return float64(bytes)
 }
 
-// newEvent stores an event with the default rules and a number of rules of a kind, and returns its memory.
 func (s *scales) newEvent(kind pushrule.Kind, rules int) float64 {
 	s.t.Helper()
 	user := s.newUser()

@@ -11,7 +11,6 @@ import (
 	"unicode/utf8"
 )
 
-// pages returns the Markdown pages of the project, by their path from here.
 func pages(t *testing.T) map[string]string {
 	t.Helper()
 	all := map[string]string{}

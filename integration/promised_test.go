@@ -100,7 +100,6 @@ func TestOtherPackagesSayThatTheyMayChange(t *testing.T) {
 	}
 }
 
-// compiled returns the compiler's view of packages.
 func compiled(t *testing.T) func(name string) *types.Package {
 	t.Helper()
 	args := []string{"list", "-export", "-deps", "-f", "{{.ImportPath}} {{.Export}}"}
@@ -128,7 +127,6 @@ func compiled(t *testing.T) func(name string) *types.Package {
 
 func importPath(name string) string { return path.Join(modulePath, strings.TrimPrefix(name, "pushfx")) }
 
-// describe returns a line for an exported object, and for each of its exported fields and methods.
 func describe(object types.Object) []string {
 	name := object.Pkg().Name() + "." + object.Name()
 	if _, isType := object.(*types.TypeName); !isType {

@@ -135,7 +135,6 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 	}
 }
 
-// countingPushkeys counts the searches for pending pushkeys.
 type countingPushkeys struct {
 	noPushkeys
 	looks *atomic.Int32
@@ -200,7 +199,6 @@ func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 	}
 }
 
-// countingRules counts the contents read through a service.
 type countingRules struct {
 	module.RuleService
 	reads *atomic.Int32

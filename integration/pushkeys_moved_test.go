@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// netBytes returns how many bytes a server has received and sent.
 func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64) {
 	t.Helper()
 	info, err := client.Info(t.Context(), "stats").Result()
@@ -131,8 +130,8 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 	}
 }
 
-// The limit on all pushers of a user is checked without reading the pushers. This holds on a host that has not
-// cached the user, and on a host whose user changes pushers elsewhere.
+// A set of a growing pusher checks the limit on all of the user's pushers without reading them, even if the
+// host has not cached the user or another host has changed the pushers.
 func TestAGrowingPusherTransfersLittle(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)

@@ -47,7 +47,6 @@ func sharedPusher(pushkey string) pusher.Pusher {
 		Data: `{"url":"https://push.example.org/_matrix/push/v1/notify"}`}
 }
 
-// owners returns the users who have a pusher of a key, in order.
 func (h pushkeyHost) owners(t *testing.T, key pusher.Key, users []mxid.UserID) (owners []mxid.UserID) {
 	t.Helper()
 	for _, user := range users {
@@ -62,7 +61,6 @@ func (h pushkeyHost) owners(t *testing.T, key pusher.Key, users []mxid.UserID) (
 	return owners
 }
 
-// claimants returns the users in the index of a key, in order.
 func (h pushkeyHost) claimants(t *testing.T, key pusher.Key) []mxid.UserID {
 	t.Helper()
 	claims, err := h.index.Load(t.Context(), key.Digest())
@@ -72,7 +70,6 @@ func (h pushkeyHost) claimants(t *testing.T, key pusher.Key) []mxid.UserID {
 	return slices.Sorted(slices.Values(claims.Users()))
 }
 
-// manyUsers returns n users, in order.
 func manyUsers(n int) (users []mxid.UserID) {
 	for i := range n {
 		users = append(users, mxid.UserID(fmt.Sprintf("@user%d:example.org", i)))
@@ -249,7 +246,6 @@ func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	return failures
 }
 
-// wantNamed fails unless the index names all users with a pusher of a key.
 func wantNamed(t *testing.T, h pushkeyHost, key pusher.Key, users []mxid.UserID) {
 	t.Helper()
 	named := h.claimants(t, key)

@@ -70,7 +70,6 @@ func noMaintenance() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }
 
-// site is a set of servers with two hosts.
 type site struct {
 	cluster *redistest.ClusterServers // nil for other servers
 	victim  *redistest.Server         // what has the data of the first users
@@ -97,7 +96,6 @@ func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]str
 	return s
 }
 
-// sharing is the number of users on one server.
 const sharing = 4
 
 func newRecoveryUser() string { return fmt.Sprintf("@recovery%d:example.org", users.Add(1)) }
@@ -185,7 +183,6 @@ func claimsKey(appID, pushkey string) string {
 	return "pushkey:{" + string(pusher.Key{AppID: appID, Pushkey: pushkey}.Digest()) + "}"
 }
 
-// outcome is a request with its outcome.
 type outcome struct {
 	request string
 	spared  bool // not for a user of the victim
@@ -219,7 +216,6 @@ func (s *site) startTraffic(t *testing.T) *traffic {
 	return tr
 }
 
-// stop waits for all answers and returns the requests.
 func (tr *traffic) stop() []outcome {
 	tr.end()
 	tr.sends.Wait()
@@ -259,7 +255,6 @@ func (tr *traffic) send(server, n int) {
 	tr.seen = append(tr.seen, outcome{path, server > 0, sent, time.Since(sent), got})
 }
 
-// servers is one kind of Redis deployment.
 type servers struct {
 	start func(t *testing.T) *site
 
@@ -278,7 +273,6 @@ var (
 	alone        = servers{singleSite, 0, 2 * time.Second}
 )
 
-// outage is a fault of servers.
 type outage struct {
 	name string
 	of   servers
@@ -374,7 +368,6 @@ func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
 	return time.Now()
 }
 
-// recovery is the record of an outage.
 type recovery struct {
 	began   time.Time // when all was well yet
 	struck  time.Time
@@ -448,7 +441,6 @@ func (r recovery) check(t *testing.T, spares time.Duration) {
 	}
 }
 
-// columns names the columns of the rows.
 const columns = "seconds from the strike on\tservers back\tlast failure\tlast wait\tlongest\tfailed\tspared failed\tlast failure\n"
 
 // row shows the times of an outage, counted from the moment of sending. A wait is longer than [calm].

@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// use counts the calls of a replacement or wrapper.
 type use struct{ calls *atomic.Int64 }
 
 func (u use) count() { u.calls.Add(1) }
@@ -140,7 +139,6 @@ func (u usedHealth) Healthy(context.Context) error {
 	return nil
 }
 
-// replacements replaces or wraps each interface of the registry.
 func replacements(u use) map[string]fx.Option {
 	return map[string]fx.Option{
 		"RuleStore":      fx.Decorate(func(s module.RuleStore) module.RuleStore { return usedRules{s, u} }),

@@ -121,7 +121,6 @@ func (m *moving) take(when string, do part) {
 
 func (m *moving) keys() []string { return []string{eventKey(m.user), pushersKey(m.user)} }
 
-// open begins the move with the given keys.
 func (m *moving) open(keys ...string) (err error) {
 	if m.move, err = m.cluster.BeginMove(m.t.Context(), m.slot, m.to); err != nil {
 		return err
@@ -129,7 +128,6 @@ func (m *moving) open(keys ...string) (err error) {
 	return m.move.MoveKeys(m.t.Context(), keys...)
 }
 
-// close ends the move with the remaining keys.
 func (m *moving) close() error {
 	if m.move == nil {
 		return errors.New("it has not begun")

@@ -52,7 +52,6 @@ func TestScenarios(t *testing.T) {
 	}
 }
 
-// section is a request with its body, or a status with the answer.
 type section struct{ name, body string }
 
 var sectionName = regexp.MustCompile(`(?m)^-- (.+) --$`)
@@ -68,7 +67,6 @@ func sections(text string) []section {
 	return list
 }
 
-// play sends a request of a scenario and compares the answer.
 func (s *service) play(request, want section) error {
 	line, user, given := strings.Cut(request.name, " as ")
 	switch {

@@ -120,7 +120,6 @@ func TestNoSecretIsInALogOrInAnError(t *testing.T) {
 	}
 }
 
-// raw sends a request with any body, and returns the status and body of the answer.
 func (d *demo) raw(token, method, path, body string) (status int, answer string) {
 	d.t.Helper()
 	request, err := http.NewRequestWithContext(d.t.Context(), method, d.url+v3+path, strings.NewReader(body))

@@ -107,7 +107,6 @@ func (s *span) End(...oteltrace.SpanEndOption) {
 	s.ended = true
 }
 
-// String returns the contents of the span, for a comparison.
 func (s *span) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s %v", s.name, s.kind)
@@ -245,7 +244,6 @@ func newTracedPush(t *testing.T, server *redistest.Server, traces *tracer) *push
 	return push
 }
 
-// ofDelivery waits for n ended spans of delivery.
 func (r *tracer) ofDelivery(t *testing.T, n int) (spans []*span) {
 	t.Helper()
 	eventually(t, "all spans have ended", func() bool {

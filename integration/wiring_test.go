@@ -45,7 +45,6 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 	}
 }
 
-// memoryRules is a host's rule store in memory.
 type memoryRules struct {
 	module.RuleStore
 	rules map[mxid.UserID]module.Content
@@ -106,7 +105,6 @@ func TestAHostReplacesTheStoresAndNeedsNoRedis(t *testing.T) {
 	}
 }
 
-// countingStore counts calls of a store.
 type countingStore struct {
 	module.RuleStore
 	loads chan mxid.UserID
@@ -157,13 +155,11 @@ func TestAHostWrapsAStoreAndTheServices(t *testing.T) {
 	}
 }
 
-// httpPusher returns the body that sets a pusher.
 func httpPusher(appID, pushkey string) string {
 	return `{"kind":"http","app_id":"` + appID + `","pushkey":"` + pushkey + `","app_display_name":"App",` +
 		`"device_display_name":"Phone","lang":"en","data":{"url":"https://push.example.org/_matrix/push/v1/notify"}}`
 }
 
-// recorder is a change listener.
 type recorder struct{ received chan string }
 
 func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, version int64) {
@@ -173,7 +169,6 @@ func (r recorder) PushRulesChanged(ctx context.Context, user mxid.UserID, versio
 	}
 }
 
-// notification is a recorder's text for a change.
 func notification(user string, version int64) string { return fmt.Sprint(user, " ", version) }
 
 func TestEveryChangeListenerReceivesEveryChange(t *testing.T) {
@@ -415,7 +410,6 @@ func TestNothingOfTheModuleRunsAfterStop(t *testing.T) {
 	}
 }
 
-// stacksOfTheModule returns the stacks of the module's goroutines.
 func stacksOfTheModule() (running []string) {
 	stacks := make([]byte, 1<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]

@@ -290,7 +290,7 @@ func (d *delivery) round(ctx context.Context, users int) (r deliveryRound, err e
 	return r, err
 }
 
-// whileSending calls do while the host that hands over also sends.
+// whileSending calls do while this process also sends.
 func (d *delivery) whileSending(ctx context.Context, do func(ctx context.Context) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan struct{})

@@ -43,8 +43,8 @@ func serveFloor(ctx context.Context, args []string) error {
 // access reads or changes a key. It gets the body of the request.
 type access func(ctx context.Context, key, field string, body []byte) (read []byte, err error)
 
-// serve takes the key, the field and the length of the answer from the query. The length is
-// that of the endpoint's answer.
+// serve takes the key, the field and the length of its answer from the query. The answer is
+// as long as the endpoint's.
 func serve(do access) echo.HandlerFunc {
 	return func(c echo.Context) error {
 		body, err := io.ReadAll(c.Request().Body)

@@ -78,7 +78,6 @@ func exchange(conn net.Conn, reader *bufio.Reader, request []byte) (int64, error
 	return io.Copy(io.Discard, answer.Body)
 }
 
-// ask makes one request on a new connection.
 func ask(address string, request []byte) (length int64, err error) {
 	conn, err := net.Dial("tcp", address)
 	if err != nil {

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// speed loads a demo host and the floor in turn.
 type speed struct {
 	phase       time.Duration // of each load
 	rounds      int           // loads of each host
@@ -129,7 +128,6 @@ func (s *speed) turns(users int) func(connection int) (user string, n int) {
 	}
 }
 
-// compare loads both hosts with an operation in turn, and prints a row.
 func (s *speed) compare(ctx context.Context, o operation, users int) error {
 	bytes, err := ask(s.demo.address, o.request(userName(0), 0))
 	if err != nil {
@@ -157,7 +155,6 @@ func (s *speed) compare(ctx context.Context, o operation, users int) error {
 	return nil
 }
 
-// load loads a host, and appends the outcome.
 func (s *speed) load(ctx context.Context, host *process, request func(int) []byte, outcomes *[]outcome) error {
 	var found outcome
 	redis, err := s.redisCPUOf(ctx, func() (err error) {

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// grantLines returns the first line below each heading of the operators' page.
 func grantLines(t *testing.T, client *redis.Client, headings ...string) {
 	t.Helper()
 	for _, heading := range headings {

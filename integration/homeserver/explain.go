@@ -27,7 +27,6 @@ func newExplainer(host module.HostService) *explainer {
 	return &explainer{host, make(chan struct{}, explainAtOnce)}
 }
 
-// mountExplainer adds the endpoint behind the host's authentication.
 func mountExplainer(e *echo.Echo, x *explainer, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/explain", methods{http.MethodPost: x.explain}.serve, newAuth(users, limits))
 }

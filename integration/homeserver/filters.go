@@ -30,7 +30,6 @@ type filter struct {
 	} `json:"account_data"`
 }
 
-// allows reports whether the filter allows a type of account data.
 func (f filter) allows(eventType string) bool {
 	matches := func(pattern string) bool { return matchesType(pattern, eventType) }
 	types := f.AccountData.Types
@@ -53,7 +52,6 @@ func matchesType(pattern, eventType string) bool {
 	return found && strings.HasSuffix(rest, last)
 }
 
-// filters stores the users' filters.
 type filters struct{ store *sessions.Store }
 
 func newFilters(store *sessions.Store) *filters { return &filters{store} }

@@ -166,7 +166,6 @@ func (g *gateway) stream(c echo.Context, url string) error {
 	}
 }
 
-// event encodes a server-sent event.
 func event(name string, data any) string {
 	text, _ := json.Marshal(data) // strings, numbers and JSON
 	return fmt.Sprintf("event: %s\ndata: %s\n\n", name, text)

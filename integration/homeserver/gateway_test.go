@@ -10,7 +10,6 @@ import (
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
-// stream opens the stream of notifications; next returns its next event.
 func (d *demo) stream(token string) (next func() (name, data string)) {
 	d.t.Helper()
 	request, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.url+"/_demo/notifications?access_token="+token, nil)

@@ -49,7 +49,6 @@ func newRateLimiter(perSecond, burst int) middleware.RateLimiterStore {
 	})
 }
 
-// limitRequests limits the rate of each client.
 func limitRequests(perSecond int, client func(echo.Context) string) echo.MiddlewareFunc {
 	if perSecond == 0 {
 		return func(next echo.HandlerFunc) echo.HandlerFunc { return next }

@@ -30,7 +30,6 @@ func expectLimited(t *testing.T, a answer) {
 	}
 }
 
-// untilLimited repeats a request until the limit refuses it.
 func (d *demo) untilLimited(method, path, token, body string) {
 	d.t.Helper()
 	for end := time.Now().Add(patience); time.Now().Before(end); {

@@ -36,7 +36,6 @@ func (d *demo) login(user, password, device string) loggedIn {
 	return session
 }
 
-// object makes a request that must succeed, and decodes the answer.
 func (d *demo) object(method, path, token, body string, into any) {
 	d.t.Helper()
 	got := d.do(method, path, token, body)
@@ -60,7 +59,6 @@ func (d *demo) setPusher(token, pushkey string) {
 		`"device_display_name":"","lang":"en","append":true,"data":{"url":"https://p.example/_matrix/push/v1/notify"}}`, pushkey), 200, "{}")
 }
 
-// pushkeys returns the sorted keys of a user's pushers.
 func (d *demo) pushkeys(token string) string {
 	d.t.Helper()
 	var list struct{ Pushers []struct{ Pushkey string } }

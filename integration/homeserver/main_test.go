@@ -29,7 +29,6 @@ func TestMain(m *testing.M) {
 // patience allows for a slow machine.
 const patience = 15 * time.Second
 
-// demo is a homeserver that runs in the test's process, like the command.
 type demo struct {
 	t        *testing.T
 	url      string
@@ -123,7 +122,6 @@ func (d *demo) try(method, path, token, body string) (answer, error) {
 	return answer{response.StatusCode, response.Header, strings.TrimSpace(string(text))}, err
 }
 
-// start makes a request in the background.
 func (d *demo) start(method, path, token, body string) <-chan answer {
 	answers := make(chan answer, 1)
 	go func() {
@@ -145,7 +143,6 @@ func (d *demo) expect(method, path, token, body string, status int, want string)
 	}
 }
 
-// buffer is safe for concurrent use.
 type buffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -163,7 +160,6 @@ func (b *buffer) String() string {
 	return b.text.String()
 }
 
-// runToEnd runs a command that must end without a signal.
 func runToEnd(t *testing.T, flags ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)

@@ -35,7 +35,6 @@ func TestReadinessAndMetrics(t *testing.T) {
 	o.expect("GET", "/nowhere", "", "", 404, `{"errcode":"M_UNRECOGNIZED","error":"Unrecognized request."}`)
 }
 
-// forOperators returns a demo whose requests go to the operators' address.
 func (d *demo) forOperators() *demo {
 	d.t.Helper()
 	found := regexp.MustCompile(`For operators: (http://[^/]+)/metrics`).FindStringSubmatch(strings.Join(d.greeting, "\n"))

@@ -27,7 +27,6 @@ var screenshot = flag.String("screenshot", "", "`FILE` for a picture of the demo
 // browserPatience allows for a slow machine.
 const browserPatience = 30 * time.Second
 
-// browser is the demo's page in Chromium.
 type browser struct {
 	t   *testing.T
 	ctx context.Context
@@ -87,7 +86,6 @@ func (b *browser) do(actions ...chromedp.Action[chromedp.Void]) {
 	}
 }
 
-// wait waits until a JavaScript expression is true.
 func (b *browser) wait(expression string) {
 	b.t.Helper()
 	for deadline := time.Now().Add(browserPatience); !get[bool](b, expression); time.Sleep(20 * time.Millisecond) {
@@ -117,7 +115,6 @@ func (b *browser) press(id, key string) {
 	b.do(chromedp.KeyEvent(key))
 }
 
-// enter replaces the text of a field and presses Enter.
 func (b *browser) enter(field, text string) {
 	b.t.Helper()
 	b.wait("!document.querySelector('[aria-busy=true]')")
@@ -125,7 +122,6 @@ func (b *browser) enter(field, text string) {
 	b.do(chromedp.SendKeys(chromedp.CSS("#"+field), text+kb.Enter))
 }
 
-// addKeyword adds a rule and waits until the page shows it.
 func (b *browser) addKeyword(word string) {
 	b.t.Helper()
 	b.enter("add-value", word)
@@ -155,7 +151,6 @@ func (d *demo) awaitRules(user, kind string, ids ...string) {
 	})
 }
 
-// texts returns the notifications of a device, the oldest first.
 func (b *browser) texts(device string) []string {
 	b.t.Helper()
 	return get[[]string](b, fmt.Sprintf(

@@ -101,7 +101,6 @@ func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
 	return state
 }
 
-// fill fills in the pusher's backlog.
 func (p *pusherState) fill(w delivery.Waiting, now time.Time) {
 	p.Backlog, p.Attempts, p.LastError = w.Notifications, w.Attempts, w.Class
 	if w.Status > 0 {

@@ -23,7 +23,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// failing is a route group and a service that fail.
 type failing struct {
 	module.HostService
 	err error
@@ -57,13 +56,11 @@ func request(t *testing.T, parts failing, path string) (*httptest.ResponseRecord
 	return w, logs
 }
 
-// routerOf returns a router without limits.
 func routerOf(groups []handlers.RouteGroup, users *sessions.Sessions, log *zap.Logger) *echo.Echo {
 	limits := newLimits(0, 0)
 	return newRouter(groups, users, newLogin(users, limits, nil, log), wellKnown{}, limits, newDrain(config{}), &pushfx.Push{}, log)
 }
 
-// startStore returns the host's store on an embedded Redis.
 func startStore(t *testing.T) *sessions.Store {
 	t.Helper()
 	memory := miniredis.RunT(t)

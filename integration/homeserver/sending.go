@@ -32,13 +32,11 @@ type sending struct {
 
 func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbox, unread} }
 
-// mountSending adds the endpoints behind the host's authentication.
 func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
 	e.Any("/_demo/read", methods{http.MethodPost: s.read}.serve, newAuth(users, limits))
 }
 
-// sendRequest is the body of POST /_demo/send.
 type sendRequest struct {
 	EventID  string              `json:"event_id"` // optional
 	RoomID   string              `json:"room_id"`

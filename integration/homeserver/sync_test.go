@@ -57,7 +57,6 @@ func (b batch) rules(kind string) (rules []rule, delivered bool) {
 	return nil, false
 }
 
-// sync makes a sync that must succeed.
 func (d *demo) sync(token, query string) (b batch) {
 	d.t.Helper()
 	d.object("GET", v3+"/sync?"+query, token, "", &b)
@@ -175,7 +174,6 @@ func TestTooManySyncsWait(t *testing.T) {
 	}
 }
 
-// quiet is a service whose rules never change.
 type quiet struct{ module.SyncService }
 
 func (quiet) Since(_ context.Context, _ mxid.UserID, since int64) (module.SyncUpdate, error) {

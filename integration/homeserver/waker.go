@@ -58,7 +58,6 @@ func (w *waker) leave(user mxid.UserID, channel chan struct{}) {
 	}
 }
 
-// wake wakes all waiting syncs of a user.
 func (w *waker) wake(user mxid.UserID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

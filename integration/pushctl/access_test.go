@@ -16,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// operatorsPage returns the section below a heading of the operators' pages.
 func operatorsPage(t *testing.T, heading string) string {
 	t.Helper()
 	part, err := operations.Section(heading)
@@ -230,7 +229,6 @@ func TestTheACLOfThePageIsEnoughForQueues(t *testing.T) {
 	}
 }
 
-// pushctlCommand matches a command between backquotes.
 var pushctlCommand = regexp.MustCompile("`pushctl ([a-z-]+[^`]*)`")
 
 func TestCommandsOfThePageParse(t *testing.T) {

@@ -301,7 +301,6 @@ func (b *fixture) interrupt(some func() bool, args ...string) {
 	}
 }
 
-// scans returns the number of SCAN calls.
 func (b *fixture) scans() (n int) {
 	for _, master := range b.masters() {
 		_, rest, _ := strings.Cut(master.Info(b.t.Context(), "commandstats").Val(), "cmdstat_scan:calls=")

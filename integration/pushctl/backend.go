@@ -19,7 +19,6 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// backend is the module on a Redis.
 type backend struct {
 	servers  redisurl.Servers
 	client   redis.UniversalClient

@@ -23,7 +23,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// damage creates a problem.
 type damage struct {
 	name    string
 	kind    kind
@@ -31,7 +30,6 @@ type damage struct {
 	make    func(*fixture)
 }
 
-// outcome is the result of repair.
 type outcome string
 
 const (
@@ -295,7 +293,6 @@ func TestNoFalseProblems(t *testing.T) {
 	}
 }
 
-// churn makes a random change.
 func (b *fixture) churn(ctx context.Context) error {
 	user := mxid.UserID(fmt.Sprintf("@user%d:example.org", rand.N(40)))
 	p := aPusher(fmt.Sprint(rand.N(10)))

@@ -16,7 +16,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// examination is the result for some keys of a node.
 type examination struct {
 	tally
 	problems    []problem
@@ -27,7 +26,6 @@ type examination struct {
 	claims []keyClaims
 }
 
-// tally counts the examined data.
 type tally struct {
 	Keys    int64 `json:"keys"`
 	Events  int64 `json:"users_with_push_rules"`
@@ -80,7 +78,7 @@ var (
 )
 
 // isUnknown reports whether a key resembles the module's keys without being one. Below a
-// prefix, any other key is unknown; without a prefix, the host may have keys of its own.
+// prefix, any other key is unknown; without a prefix, it may belong to the host.
 func (b *backend) isUnknown(name string) bool {
 	kind := b.keys.Parse(name).Kind
 	return kind == stored.MalformedKey || kind == stored.ForeignKey && b.keys.Prefix != ""

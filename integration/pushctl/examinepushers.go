@@ -134,8 +134,8 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 	return nil
 }
 
-// examinePushkey compares the claims to a pushkey with its pushers, which were read after the
-// claims.
+// examinePushkey compares the claims to a pushkey with its pushers. The claims were read
+// first.
 func (b *backend) examinePushkey(x *examination, node *redis.Client, c keyClaims, lists map[mxid.UserID]module.Result[pusher.List]) {
 	existing := map[mxid.UserID]pusher.Pusher{}
 	for _, user := range c.Users() {

@@ -15,7 +15,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// flags has the flags of a command: the common ones, which name the Redis, and its own.
 type flags struct {
 	*flag.FlagSet
 	redis                                         redisurl.Flags

@@ -259,7 +259,7 @@ func (i *importer) replace(ctx context.Context, j importJob) (done bool, err err
 }
 
 // claim adds the record's pushers to the index of pushkeys, unless j.claims has them. If
-// another user has claimed a pushkey since, the numbers of the claims decide.
+// another user has claimed a pushkey since the export, the claim with the higher number wins.
 func (i *importer) claim(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {

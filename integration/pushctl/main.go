@@ -47,7 +47,6 @@ type command struct {
 
 type runner func(context.Context, *call) error
 
-// call is one call of a command.
 type call struct {
 	*backend
 	args  []string

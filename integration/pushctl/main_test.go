@@ -97,7 +97,6 @@ func runIn(ctx context.Context, environment func(string) string, args ...string)
 	return result{status, stdout.String(), stderr.String()}
 }
 
-// want runs pushctl and checks the status.
 func (b *fixture) want(status int, args ...string) result {
 	b.t.Helper()
 	r := b.ctl(args...)
@@ -217,7 +216,6 @@ func (b *fixture) stored() map[string]string {
 	return all
 }
 
-// checkGolden compares a text with a golden file.
 func checkGolden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)

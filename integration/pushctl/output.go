@@ -50,7 +50,6 @@ func writeBlocks(w io.Writer, head []string, rows [][]string) error {
 	return table.Flush()
 }
 
-// writeJSON writes a value on a line.
 func writeJSON(w io.Writer, value any) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)

@@ -62,7 +62,6 @@ func orChanged(done bool, err error) error {
 	return err
 }
 
-// listedProblem is a problem in a list.
 type listedProblem struct {
 	Problem string `json:"problem"`
 	Name    string `json:"name"`

@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// deliveryCall is a call of a command about delivery, with its flags.
 type deliveryCall struct {
 	*call
 	json    *bool
@@ -31,7 +30,6 @@ type deliveryCall struct {
 	allowed string // prefixes
 }
 
-// forDelivery returns the setup of a command about delivery.
 func forDelivery(declare func(*flags, *deliveryCall), run func(context.Context, *deliveryCall) error) func(*flags) runner {
 	return func(f *flags) runner {
 		d := &deliveryCall{}
@@ -69,7 +67,6 @@ func queuesCommand() command {
 
 var errNoQueue = errors.New("no host has started with pushfx.Delivery")
 
-// shardCount returns the number of the queue's shards.
 func (b *backend) shardCount(ctx context.Context) (int, error) {
 	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
 	if errors.Is(err, redis.Nil) {
@@ -85,7 +82,6 @@ func (b *backend) shardCount(ctx context.Context) (int, error) {
 	return shards, nil
 }
 
-// shownQueues sums up all shards.
 type shownQueues struct {
 	Backlogs int64   `json:"pushers_with_a_backlog"`
 	Due      int64   `json:"due"`
@@ -154,7 +150,6 @@ func (c *deliveryCall) readQueues(ctx context.Context, shards int) (q shownQueue
 	return q, nil
 }
 
-// backlog is a pusher's backlog.
 type backlog struct {
 	delivery.Waiting
 	target module.Target
@@ -225,7 +220,6 @@ const (
 	stateGone     = "gone" // deleted; a host will drop its backlog
 )
 
-// shownQueue is the backlog of a pusher.
 type shownQueue struct {
 	Pusher        string    `json:"pusher"` // a digest
 	Gateway       string    `json:"gateway,omitempty"`

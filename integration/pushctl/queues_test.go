@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// delivering is a host with delivery and a gateway that the test controls.
 type delivering struct {
 	*fixture
 	host   *pushfx.Push
@@ -112,7 +111,6 @@ func (d *delivering) notify(users ...mxid.UserID) {
 	}
 }
 
-// queues returns the backlogs of a user's pushers.
 func (b *fixture) queues(user mxid.UserID) (all []shownQueue) {
 	b.t.Helper()
 	r := b.want(exitOK, "queues", "show", string(user), "-json")

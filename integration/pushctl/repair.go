@@ -128,7 +128,6 @@ func isRefused(err error) bool {
 // isDamaged reports whether stored data is unreadable.
 func isDamaged(err error) bool { return fault.KindOf(err) == fault.Database }
 
-// saveDamaged writes an unreadable record to disk.
 func (r *repairer) saveDamaged(damaged record) (err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

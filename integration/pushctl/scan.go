@@ -24,7 +24,6 @@ import (
 // requests do not wait long.
 const pageSize = 250
 
-// limiter returns a limiter for the rate, with bursts of a page.
 func (p *pace) limiter() *rate.Limiter {
 	if p.rate == 0 {
 		return rate.NewLimiter(rate.Inf, 0)
@@ -49,7 +48,6 @@ func newBar(label string, total int64) *progressbar.ProgressBar {
 		progressbar.OptionClearOnFinish(), progressbar.OptionFullWidth())
 }
 
-// scanner visits the keys of all masters.
 type scanner struct {
 	*backend
 	pace    *pace

@@ -151,7 +151,6 @@ func forgetCommand() command {
 	}
 }
 
-// checkForget reports a user without data.
 func checkForget(c *call, user mxid.UserID, records []record) error {
 	if len(records) > 0 {
 		return nil

@@ -203,7 +203,6 @@ func (s Servers) Client() redis.UniversalClient {
 	return s.node(s.single)
 }
 
-// node returns a client for a single server.
 func (s Servers) node(o redis.Options) *redis.Client {
 	s.limit(&o.DialTimeout, &o.ReadTimeout, &o.WriteTimeout)
 	o.DialerRetries, o.ContextTimeoutEnabled, o.MaintNotificationsConfig = dialTries, true, noMaintenance()

@@ -15,7 +15,6 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// startSessions returns sessions on an embedded Redis.
 func startSessions(t *testing.T) *Sessions {
 	t.Helper()
 	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})

@@ -48,7 +48,6 @@ func (s *Store) do(ctx context.Context, operation func(ctx context.Context, clie
 	return nil
 }
 
-// run runs a script on hashes of a user.
 func (s *Store) run(ctx context.Context, script *redis.Script, user mxid.UserID, hashes []hash, args ...any) (answer string, err error) {
 	keys := make([]string, len(hashes))
 	for i, name := range hashes {

@@ -72,7 +72,6 @@ func hashSecret(secret string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-// userID returns a user id of this server.
 func userID(localpart, serverName string) (user mxid.UserID, valid bool) {
 	user = mxid.UserID("@" + localpart + ":" + serverName)
 	return user, isLocalpart(localpart) && user.Validate() == nil
