@@ -15,25 +15,25 @@ import (
 // Notifier sends notifications of new events to push gateways. Package delivery has
 // the module's implementation; a host may wrap or replace it.
 type Notifier interface {
-	// Decide evaluates the push rules of members of the event's room. A member without
-	// Rules gets the stored ones. Decide stores nothing. Hosts may use the result for
-	// their own counts, too. Which members and events to pass is a checklist in
-	// module/delivery/README.md, "Whom to give to Decide".
+	// Decide evaluates push rules for members of the event's room, and stores nothing. A
+	// member without Rules gets the stored ones. Hosts may use the result for their own
+	// counts, too. The members and events to pass are listed in module/delivery/README.md,
+	// "Whom to give to Decide".
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
-	// Notify stores the notifications of an event. When it returns nil, a running host
-	// will send them; they are as durable as configured. After an error or a crash, call
-	// it again. Repeating is safe: for 15 minutes, Notify ignores an event and part that
-	// it already has. A host that notifies the members in several calls gives each call
-	// another part; otherwise part is empty.
+	// Notify stores the notifications of an event, as durably as configured. When it
+	// returns nil, a running host will send them. After an error or a crash, call it again:
+	// for 15 minutes, Notify ignores an event and part that it already has. A host that
+	// notifies the members in several calls gives each call another part; otherwise part
+	// is empty.
 	//
 	// Errors: [fault.InvalidParam] for an event without event_id or room_id, or
 	// that is too large; [Unavailable].
 	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
 
 	// UpdateBadges sends unread counts without an event, for example after a read
-	// receipt. It waits some seconds, and sends once for many calls. Pushers that already
-	// have the counts get no request. When it returns nil, a running host will send them.
+	// receipt: some seconds later, once for many calls. Pushers that already have the
+	// counts get no request. When it returns nil, a running host will send them.
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 
@@ -65,9 +65,9 @@ type Decision struct {
 // decisions with a Result that does not notify.
 type Decisions []Decision
 
-// Unread tells unread counts and read events. It is optional: without it
-// notifications have no counts, and read events are notified. The module calls it
-// right before sending, in batches.
+// Unread returns unread counts and read events. It is optional: without it notifications
+// have no counts, and read events are notified. The module calls it right before sending,
+// in batches.
 type Unread interface {
 	// Counts returns a result for each user. A user with an error, or without a result,
 	// gets notifications without counts.
@@ -91,19 +91,18 @@ type UserEvent struct {
 	EventID string
 }
 
-// Attention tells whether users are active on another device. It is optional: without
-// it notifications are sent at once.
+// Attention delays notifications of users that are active on another device. It is
+// optional.
 type Attention interface {
-	// Delay returns how long to delay a notification for each device, because its user
-	// is active on another one; 0 is no delay, and nil is none for all. With [Unread],
-	// notifications that the user reads until then are dropped. The module calls it
-	// right before sending, in batches, once for each notification, and again after a
-	// host has died. A delay lasts at most five minutes, and calls are never delayed.
+	// Delay returns how long to delay a notification for each device; nil is no delay for
+	// all. The module calls it right before sending, in batches, once for each
+	// notification, and again after a host has died. With [Unread], notifications that
+	// the user reads during the delay are dropped. A delay lasts at most five minutes;
+	// calls are never delayed.
 	Delay(ctx context.Context, devices []UserDevice) []time.Duration
 }
 
-// UserDevice is the device that set a pusher. Device is empty if the host did not name
-// it.
+// UserDevice is the device that set a pusher. Device is empty if it is unknown.
 type UserDevice struct {
 	User   mxid.UserID
 	Device string
@@ -121,14 +120,17 @@ type Gateway interface {
 type GatewayAnswer struct {
 	Status     int           // of HTTP
 	Rejected   []string      // pushkeys, of a 2xx
-	RetryAfter time.Duration // how long to wait before the next request; 0 if there is no such header
+	RetryAfter time.Duration // the header Retry-After; 0 without it
 }
 
 // DeliveryQueue stores notifications until they are delivered. Each pusher with
-// notifications has a backlog, oldest first, and a time when it is due. A host claims a
-// due backlog before it sends. A claim that is not renewed lapses, and then any host
-// can claim the backlog again. Package queuetest has the contract as tests that any
-// implementation can run.
+// notifications has a backlog, oldest first, with a due time. A host claims a due backlog
+// before it sends. A claim that is not renewed lapses, and then any host can claim the
+// backlog again. Package queuetest has the contract as tests for any implementation.
+//
+// An SQL queue has a row for each notification, and one for each backlog with due, token
+// and trouble. Claim selects rows WHERE due <= now() FOR UPDATE SKIP LOCKED and sets a
+// token. Other statements have WHERE token = ?.
 //
 // The queue has one clock, independent of the hosts' clocks. It does not interpret
 // texts, meta and trouble. Backlogs are distributed over shards, and each call for one
@@ -181,8 +183,7 @@ type Target struct {
 	Name  string // [A-Za-z0-9_-], at most 64 bytes
 }
 
-// Priority decides which notifications are dropped first from a backlog that is too
-// long.
+// Priority decides which notifications a long backlog drops first.
 type Priority byte
 
 // The priorities, the most important first.
@@ -195,7 +196,7 @@ const (
 	CountsOnly Priority = 'c'
 )
 
-// Notification is a notification of a backlog.
+// Notification is an entry of a backlog.
 type Notification struct {
 	ID       string // 16 bytes of [A-Za-z0-9_-]; a backlog has each once
 	Priority Priority
@@ -215,13 +216,12 @@ type DeliveryBatch struct {
 	Window time.Duration
 
 	// Of is set for a batch that expands the first notification of the backlog [FanOut]:
-	// it is the claim of that backlog. From is how much was expanded before this batch,
-	// and To after it. The queue checks both, and ignores Key. The zero Claim is for
-	// other batches.
+	// it is the claim of FanOut. From is the position before this batch, and To after it.
+	// The queue checks both, and ignores Key.
 	Of       Claim
 	From, To int
 
-	// Lease is how long a claim lasts that an Addition asks for.
+	// Lease is how long the claims of Additions last.
 	Lease time.Duration
 
 	MaxBacklog   int // notifications of a backlog; the queue may exceed it by a fifth
@@ -240,8 +240,8 @@ type Addition struct {
 	Delay  time.Duration // until the backlog is due, if it is empty and not claimed
 	Urgent bool          // makes a postponed backlog due at once
 
-	// Generation is of the pusher. If the trouble of the backlog begins with the decimal
-	// number of an earlier one, the queue drops the trouble, and the backlog is due.
+	// Generation is the pusher's. If the trouble of the backlog begins with a lower decimal
+	// number, the queue drops the trouble, and the backlog is due.
 	Generation int64
 }
 
@@ -251,16 +251,14 @@ const FanOut = "fanout"
 
 // Enqueued is the result for a batch.
 type Enqueued struct {
-	// Again is set for a repeated batch, which was ignored. Behind is set if the batch was
-	// not added because the backlog [FanOut] has notifications, and Full if FanOut has no
-	// room for it.
+	// Again is set for a repeated batch, which was ignored. Batches that were not added
+	// have Behind if the backlog [FanOut] has notifications, or Full if FanOut has no room.
 	Again, Behind, Full bool
 
-	// Claims has the claim of each addition, by index; the zero Claim for an addition
-	// without one.
+	// Claims has the claim of each addition, by index, or the zero Claim.
 	Claims []Claim
 
-	Coalesced int // notifications that were dropped from backlogs that were too long
+	Coalesced int // notifications dropped from backlogs that were too long
 	Due       int // due backlogs of the shard without a claim; only for batches with Of
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// ruleStore keeps rules that are watched.
+// ruleStore keeps watched rules.
 type ruleStore struct {
 	module.RuleStore
 	module.HostService
@@ -25,19 +25,19 @@ type ruleStore struct {
 	mu       sync.Mutex
 	sets     map[mxid.UserID]pushrule.Ruleset
 	versions map[mxid.UserID]int64
-	changed  func(module.Change) // of the watch that lasts
+	changed  func(module.Change) // of the current watch
 	broken   chan struct{}       // closed when the watch breaks
-	mute     bool                // the watch tells nothing
+	mute     bool                // the watch reports no changes
 	err      error
 	reads    int           // of rules
-	delay    time.Duration // of each read of rules, after they were read
+	delay    time.Duration // after each read
 }
 
 func newRuleStore() *ruleStore {
 	return &ruleStore{sets: map[mxid.UserID]pushrule.Ruleset{}, versions: map[mxid.UserID]int64{}, broken: make(chan struct{})}
 }
 
-// silence has a user get no notifications from now on, or get them again.
+// silence turns the notifications of a user off or on.
 func (s *ruleStore) silence(user mxid.UserID, silent bool) {
 	set := pushrule.ServerDefault(user)
 	if err := set.SetEnabled(pushrule.Override, ".m.rule.master", silent); err != nil {
@@ -110,7 +110,6 @@ func (s *ruleStore) read() int {
 	return s.reads
 }
 
-// listening starts an audience.
 func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()) {
 	feed := newFeed(t, s)
 	a = &audience{feed, s, match.NewCache(cfg.MaxCachedRules), observe.None}
@@ -127,7 +126,7 @@ func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()
 	}
 }
 
-// notifies returns which of the users are notified of a message.
+// notifies returns the users that are notified of a message.
 func notifies(t *testing.T, a *audience, users ...mxid.UserID) string {
 	t.Helper()
 	members := make([]match.Member, len(users))
@@ -174,7 +173,7 @@ func TestRulesAreReadOnceUntilTheyChange(t *testing.T) {
 	})
 }
 
-// lookups counts how many rules were known, and how many were not.
+// lookups counts cached rules and others.
 type lookups struct {
 	observe.Observer
 	hits, misses int
@@ -189,9 +188,8 @@ func (l *lookups) Count(event observe.Event, _ string, n int) {
 	}
 }
 
-// Members of a large room are looked up in parts, while rules change.
-func TestInALargeRoomEachMemberHasRulesOfTheirOwn(t *testing.T) {
-	const count = 3*1024 + 10 // look-ups are done in parts of 1,024
+func TestMembersOfALargeRoomHaveTheirRules(t *testing.T) {
+	const count = 3*1024 + 10 // lookups have parts of 1,024
 	synctest.Test(t, func(t *testing.T) {
 		s, cache, counted := newRuleStore(), match.NewCache(1<<20), &lookups{}
 		a, stop := listening(t, s, DefaultConfig())
@@ -201,7 +199,7 @@ func TestInALargeRoomEachMemberHasRulesOfTheirOwn(t *testing.T) {
 		for i := range members {
 			members[i].User = name(i)
 			switch i % 4 {
-			case 0: // has rules already, which are not those in the store
+			case 0: // has rules, unlike the stored ones
 				members[i].Rules = cache.Rules(name(i), pushrule.ServerDefault(name(i)))
 				s.silence(name(i), true)
 			case 1:
@@ -244,7 +242,7 @@ func TestAChangeThatTheWatchMissesIsFound(t *testing.T) {
 	})
 }
 
-func TestWithoutAWatchNothingIsRemembered(t *testing.T) {
+func TestRulesAreNotCachedWithoutAWatch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRuleStore()
 		a, stop := listening(t, s, DefaultConfig())
@@ -252,7 +250,7 @@ func TestWithoutAWatchNothingIsRemembered(t *testing.T) {
 		notifies(t, a, "@a:h")
 		s.breakWatch()
 		synctest.Wait()
-		s.silence("@a:h", true) // nobody hears it
+		s.silence("@a:h", true) // without a report
 		if got := notifies(t, a, "@a:h"); got != "[]" {
 			t.Errorf("got %s", got)
 		}
@@ -271,7 +269,6 @@ func TestWithoutAWatchNothingIsRemembered(t *testing.T) {
 	})
 }
 
-// What changes while it is read is read again.
 func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRuleStore()
@@ -289,8 +286,7 @@ func TestAChangeDuringAReadIsNotMissed(t *testing.T) {
 	})
 }
 
-// Forty users with large sets in the rooms of all others cost only themselves.
-func TestLargeSetsOfFewUsersDoNotHaveTheRulesOfOthersReadAgain(t *testing.T) {
+func TestLargeRuleSetsDoNotEvictTheRulesOfOthers(t *testing.T) {
 	const large, others = 40, 2000
 	synctest.Test(t, func(t *testing.T) {
 		s, cfg := newRuleStore(), DefaultConfig()
@@ -328,7 +324,7 @@ func TestLargeSetsOfFewUsersDoNotHaveTheRulesOfOthersReadAgain(t *testing.T) {
 	})
 }
 
-func TestDecidingFailsWhereRulesCannotBeRead(t *testing.T) {
+func TestDecideFailsIfRulesCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRuleStore()
 		a, stop := listening(t, s, DefaultConfig())

@@ -12,19 +12,18 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// row is what a host keeps of an event until it is handed over.
+// row is an event that waits for Notify.
 type row struct {
 	event   module.Event
 	members []match.Member
 }
 
-// outbox is a table of them: a row is written in the event's own transaction.
+// outbox is a table of rows.
 type outbox interface {
 	delete(ctx context.Context, r row) error
 	olderThan(ctx context.Context, age time.Duration) []row
 }
 
-// announce is the two calls.
 func announce(ctx context.Context, notifier module.Notifier) error {
 	event := module.Event{
 		JSON: `{"event_id":"$1","room_id":"!lobby:example.org","type":"m.room.message","sender":"@bob:example.org",
@@ -57,7 +56,6 @@ func handOverRest(ctx context.Context, notifier module.Notifier, rows outbox) {
 	}
 }
 
-// notified counts the calls of Notify.
 type notified struct {
 	module.Notifier
 	calls, failures int
@@ -83,7 +81,7 @@ func (o *rows) delete(context.Context, row) error {
 
 func (o *rows) olderThan(context.Context, time.Duration) []row { return o.left }
 
-func TestTheOutboxOfTheReadmeHandsOverWhatFailedBefore(t *testing.T) {
+func TestTheOutboxOfThePageRepeatsFailedCalls(t *testing.T) {
 	n, o := &notified{failures: 2}, &rows{left: make([]row, 1)}
 	if err := announce(t.Context(), &notified{}); err != nil {
 		t.Error(err)

@@ -19,7 +19,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// world is a homeserver's: its queue, users, hosts, and push gateways.
+// world has a queue, users, hosts and push gateways.
 type world struct {
 	t     *testing.T
 	queue *queuetest.Memory
@@ -44,7 +44,7 @@ type world struct {
 	failing   atomic.Pointer[error]
 }
 
-// sent is a request that a gateway got.
+// sent is a request.
 type sent struct {
 	at      time.Time
 	began   time.Time
@@ -74,7 +74,6 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// host starts a host. The function that it returns stops it.
 func (w *world) host() (d *Delivery, stop func()) {
 	return w.hostOn(w.queue, w)
 }
@@ -103,7 +102,6 @@ func (w *world) hostOn(queue module.DeliveryQueue, gateway module.Gateway) (d *D
 	}
 }
 
-// set sets a pusher of a user at a gateway.
 func (w *world) set(user mxid.UserID, pushkey, gateway string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -116,7 +114,7 @@ func (w *world) set(user mxid.UserID, pushkey, gateway string) {
 	w.pushers[user] = list
 }
 
-// answer has a gateway answer so from now on.
+// answer sets the answers of a gateway.
 func (w *world) answer(gateway string, f func(context.Context, sent) (module.GatewayAnswer, error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -129,7 +127,7 @@ func always(status int) func(context.Context, sent) (module.GatewayAnswer, error
 	}
 }
 
-// Post is every gateway. One that was not told what to answer takes all.
+// Post is every gateway. The default answer is 200.
 func (w *world) Post(ctx context.Context, url string, body []byte) (module.GatewayAnswer, error) {
 	got := readSent(url, string(body))
 	w.mu.Lock()
@@ -174,7 +172,7 @@ func readSent(url, body string) sent {
 	}
 }
 
-// got returns what arrived at a pusher so far, in the order of the answers.
+// got returns the events that arrived at a pusher, in the order of the answers.
 func (w *world) got(pushkey string) (events []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -193,7 +191,6 @@ func (w *world) drops(reason DropReason) int {
 	return w.dropped[reason]
 }
 
-// worldHost is the host's service of pushers and rules.
 type worldHost struct {
 	module.HostService
 	w *world
@@ -229,12 +226,11 @@ func (h *worldHost) Rulesets(_ context.Context, users []mxid.UserID) map[mxid.Us
 	return sets
 }
 
-// worldRules watches rules that never change.
+// worldRules has rules that never change.
 type worldRules struct {
 	module.RuleStore
 }
 
-// newFeed returns a feed of what a store has.
 func newFeed(t testing.TB, store module.RuleStore) *module.Feed {
 	t.Helper()
 	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil)
@@ -278,7 +274,6 @@ func (o worldObserver) Report(problem observe.Problem, _ error) {
 	o.w.reports = append(o.w.reports, problem)
 }
 
-// reported is how often a problem was.
 func (w *world) reported(problem observe.Problem) (n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -290,7 +285,6 @@ func (w *world) reported(problem observe.Problem) (n int) {
 	return n
 }
 
-// notify hands an event of a room over for users.
 func (w *world) notify(d *Delivery, id int, room string, users ...mxid.UserID) {
 	w.t.Helper()
 	if err := w.tryNotify(d, id, room, users...); err != nil {
@@ -321,7 +315,6 @@ func name(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@u%d:h", i)) }
 
 func key(i int) string { return fmt.Sprintf("key%d", i) }
 
-// inBubble runs a test in a synctest bubble.
 func inBubble(t *testing.T, test func(w *world)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) { test(newWorld(t)) })
@@ -354,7 +347,7 @@ func TestANotificationIsSent(t *testing.T) {
 	})
 }
 
-// got wants that exactly these events have arrived at a pusher, in this order.
+// want checks the events that have arrived at a pusher, in order.
 func (w *world) want(pushkey string, events ...int) {
 	w.t.Helper()
 	var want []string
@@ -366,7 +359,6 @@ func (w *world) want(pushkey string, events ...int) {
 	}
 }
 
-// delivered are the events that a pusher's gateway has taken.
 func (w *world) delivered(pushkey string) (all []sent) {
 	for _, s := range w.all() {
 		if s.pushkey == pushkey && s.status >= 200 && s.status < 300 {
@@ -376,8 +368,7 @@ func (w *world) delivered(pushkey string) (all []sent) {
 	return all
 }
 
-// mortal is what a host stands on; once it is dead, it neither reaches the queue nor
-// hears of answers.
+// mortal connects a host to the queue and the gateways, until dead is closed.
 type mortal struct {
 	module.DeliveryQueue
 	*world
@@ -448,7 +439,6 @@ func (m *mortal) Renew(ctx context.Context, c module.Claim, by time.Duration) (m
 	return m.DeliveryQueue.Renew(ctx, c, by)
 }
 
-// setApp sets a pusher of an app.
 func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -461,12 +451,12 @@ func (w *world) setApp(user mxid.UserID, app, pushkey, gateway string) {
 	w.pushers[user] = list
 }
 
-// unset removes all pushers of a user.
+// unset removes the pushers of a user.
 func (w *world) unset(user mxid.UserID) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	delete(w.pushers, user)
 }
 
-// fail has the queue fail from now on, or no more.
+// fail sets the error of the queue.
 func (w *world) fail(err error) { w.failing.Store(&err) }

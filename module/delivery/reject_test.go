@@ -50,7 +50,6 @@ func TestARejectedPusherIsRemoved(t *testing.T) {
 	})
 }
 
-// A pusher is set again while the request is in flight.
 func TestARejectionKeepsAPusherThatWasSetAgain(t *testing.T) {
 	inBubble(t, func(w *world) {
 		random := rand.New(rand.NewPCG(1, 3))
@@ -93,7 +92,6 @@ func TestARejectionKeepsAPusherThatWasSetAgain(t *testing.T) {
 	})
 }
 
-// An app is unknown to its gateway.
 func TestManyRejectionsRemoveNoMore(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", rejecting(func(s sent) bool { return s.pushkey[:3] == "bad" }))
@@ -114,7 +112,7 @@ func TestManyRejectionsRemoveNoMore(t *testing.T) {
 		for i := range 200 {
 			w.want(fmt.Sprint("good", i), 1)
 		}
-		// When the app is known again, what waits comes.
+		// When the gateway knows the app again, the backlogs are sent.
 		w.answer("gw", always(200))
 		w.wait(11*time.Minute, func() bool { return w.queue.Waiting() == 0 })
 		if got := d.Stats().RemovalsStopped; got != 0 {

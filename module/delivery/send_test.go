@@ -17,7 +17,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// statuses has a gateway answer so, one after the other, and the last one for ever.
+// statuses answers with one status after the other, then always with the last.
 func statuses(all ...int) func(context.Context, sent) (module.GatewayAnswer, error) {
 	n := 0
 	return func(context.Context, sent) (module.GatewayAnswer, error) {
@@ -38,7 +38,7 @@ func slow(d time.Duration, status int) func(context.Context, sent) (module.Gatew
 	}
 }
 
-// wait lets time pass until pushkeys have got enough, and returns how long it took.
+// wait waits until enough returns true, and returns how long it took.
 func (w *world) wait(most time.Duration, enough func() bool) time.Duration {
 	w.t.Helper()
 	began := time.Now()
@@ -59,8 +59,8 @@ func TestAnswers(t *testing.T) {
 		most     time.Duration
 	}{
 		"200":                  {[]int{200}, 1, "", 0},
-		"A10: 202":             {[]int{202}, 1, "", 0},
-		"A10: 204":             {[]int{204}, 1, "", 0},
+		"202":                  {[]int{202}, 1, "", 0},
+		"204":                  {[]int{204}, 1, "", 0},
 		"302 is no success":    {[]int{302, 200}, 2, "", 2 * time.Second},
 		"502":                  {[]int{502, 502, 502, 200}, 4, "", 10 * time.Second},
 		"429 without a time":   {[]int{429, 200}, 2, "", 2 * time.Second},
@@ -122,7 +122,7 @@ func TestRetryAfterIsObeyed(t *testing.T) {
 func TestOrderHoldsThroughFailures(t *testing.T) {
 	inBubble(t, func(w *world) {
 		random := rand.New(rand.NewPCG(1, 1))
-		others := rand.New(rand.NewPCG(1, 2)) // the gateway's: it has one request at a time
+		others := rand.New(rand.NewPCG(1, 2)) // for the gateway
 		w.set(name1, "key", "gw")
 		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
 			time.Sleep(time.Duration(others.Int64N(int64(300 * time.Millisecond))))
@@ -166,7 +166,6 @@ func TestRepeatingNotifyDoublesNothing(t *testing.T) {
 	})
 }
 
-// A host dies with a request under way and others behind it.
 func TestOtherHostsSendTheClaimsOfADeadHost(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
@@ -195,7 +194,7 @@ func TestOtherHostsSendTheClaimsOfADeadHost(t *testing.T) {
 	})
 }
 
-// A8: a request hangs at a host that stops.
+// A request hangs at a host that stops.
 func TestAnOrderlyStopDelaysNothing(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("hangs", slow(time.Hour, 200))
@@ -223,7 +222,7 @@ func TestAnOrderlyStopDelaysNothing(t *testing.T) {
 	})
 }
 
-// ages returns how late the first arrivals at pushers were, the latest last.
+// ages returns the delays of the first arrivals at pushers, sorted.
 func (w *world) ages(sentAt map[string]time.Time, isOf func(pushkey string) bool) (ages []time.Duration) {
 	seen := map[string]bool{}
 	for _, s := range w.all() {
@@ -236,8 +235,8 @@ func (w *world) ages(sentAt map[string]time.Time, isOf func(pushkey string) bool
 	return ages
 }
 
-// A1: one account whose gateway answers after 4.9 s, in the same shard.
-func TestASlowAccountDelaysNobody(t *testing.T) {
+// The gateway of one account answers after 4.9 s.
+func TestASlowAccountDelaysNoOtherAccount(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cfg.Shards = 1
 		w.answer("slow", slow(4900*time.Millisecond, 200))
@@ -261,9 +260,9 @@ func TestASlowAccountDelaysNobody(t *testing.T) {
 	})
 }
 
-// A2: ten accounts with a hundred pushers each, at gateways of names of their own,
-// which answer after 0.9 s.
-func TestTenAttackersDelayNobody(t *testing.T) {
+// Ten accounts have a hundred pushers each, at different gateways that answer after
+// 0.9 s.
+func TestTenAttackersDelayNoOtherAccount(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cfg.Shards = 4
 		var members []mxid.UserID
@@ -298,8 +297,8 @@ func TestTenAttackersDelayNobody(t *testing.T) {
 	})
 }
 
-// A4: one account's burst, while its gateway and another's are away.
-func TestABurstOfOneAccountCostsNobodyANotification(t *testing.T) {
+// Two gateways are down during the burst.
+func TestABurstOfOneAccountDropsNoNotificationOfOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.cfg.Shards = 1
 		w.answer("away", statuses(502))
@@ -342,8 +341,7 @@ func TestABurstOfOneAccountCostsNobodyANotification(t *testing.T) {
 	})
 }
 
-// A5: the stored text is the text that will be sent.
-func TestTweaksAreCutWhenTheyAreHandedOver(t *testing.T) {
+func TestStoredNotificationsAreLimited(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", statuses(502))
 		w.set(name1, "key", "gw")
@@ -360,8 +358,7 @@ func TestTweaksAreCutWhenTheyAreHandedOver(t *testing.T) {
 	})
 }
 
-// A6: of two apps at one gateway, one fails.
-func TestAWellAppDoesNotSufferFromAnIllOne(t *testing.T) {
+func TestAFailingAppDoesNotDelayAnotherAppOfTheGateway(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
 			if strings.HasPrefix(s.pushkey, "ill") {
@@ -392,7 +389,7 @@ func TestAWellAppDoesNotSufferFromAnIllOne(t *testing.T) {
 	})
 }
 
-// A7: a phone is away for 45 s, with 205 events in busy rooms.
+// A gateway is down for 45 s, with 205 events in busy rooms.
 func TestImportantNotificationsSurviveALongOutage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", statuses(502))
@@ -429,7 +426,6 @@ func TestImportantNotificationsSurviveALongOutage(t *testing.T) {
 	})
 }
 
-// A9: one host has no egress.
 func TestAHostWithoutEgressLeavesTheWorkToOthers(t *testing.T) {
 	inBubble(t, func(w *world) {
 		for i := range 60 {
@@ -464,8 +460,7 @@ func (noEgress) Post(context.Context, string, []byte) (module.GatewayAnswer, err
 	return module.GatewayAnswer{}, &net.OpError{Op: "dial", Err: errors.New("network is unreachable")}
 }
 
-// A11: a pusher counts from when it was set, and until it is removed.
-func TestPushersAreReadWhenTheyMatter(t *testing.T) {
+func TestPushersAreReadAtNotifyAndBeforeSending(t *testing.T) {
 	inBubble(t, func(w *world) {
 		d, stop := w.host()
 		defer stop()
@@ -508,8 +503,7 @@ func TestAPusherThatIsSetAgainEndsItsWait(t *testing.T) {
 	})
 }
 
-// A13: odd bytes stop one backlog at most.
-func TestAGarbledNotificationIsDropped(t *testing.T) {
+func TestAnUnreadableNotificationIsDropped(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
 		w.set(name(1), key(1), "gw")
@@ -548,7 +542,7 @@ func TestLargeEventsKeepTheOrder(t *testing.T) {
 		for e := range 3 {
 			w.notify(d, 10*e, "!r:h", members...)
 			w.notify(other, 10*e+1, "!r:h", name(5), name(1600))
-			w.notify(d, 10*e, "!r:h", members...) // again
+			w.notify(d, 10*e, "!r:h", members...)
 		}
 		w.wait(30*time.Second, func() bool { return w.queue.Waiting() == 0 })
 		for i := range users {
@@ -561,7 +555,6 @@ func TestLargeEventsKeepTheOrder(t *testing.T) {
 	})
 }
 
-// One notification that is never taken stops no pusher.
 func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
 	for name, others := range map[string]bool{"others are taken": true, "the pusher is alone": false} {
 		t.Run(name, func(t *testing.T) {
@@ -597,7 +590,7 @@ func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
 	}
 }
 
-// ntfy answers 507 while no app listens at the pushkey, whatever the notification.
+// ntfy answers 507 while no app listens at the pushkey.
 func TestABusyPusherKeepsOrderAndContent(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", statuses(append(slices.Repeat([]int{507}, 8), 200)...))
@@ -617,7 +610,7 @@ func TestABusyPusherKeepsOrderAndContent(t *testing.T) {
 	})
 }
 
-func TestAPusherAloneLosesNothingInAnOutage(t *testing.T) {
+func TestASinglePusherLosesNothingInAnOutage(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.answer("gw", always(502))
 		w.set(name1, "key", "gw")
@@ -635,9 +628,9 @@ func TestAPusherAloneLosesNothingInAnOutage(t *testing.T) {
 	})
 }
 
-// Notify takes turns for pushers whose backlogs it cannot claim. Such a turn may be
-// the probe of a closed gate.
-func TestAGatewaysReturnIsNoticedWhileEventsGoOn(t *testing.T) {
+// Notify takes turns for backlogs that it may not get. Such a turn may be the probe of a
+// closed gate.
+func TestAClosedGateOpensWhileEventsContinue(t *testing.T) {
 	inBubble(t, func(w *world) {
 		var users []mxid.UserID
 		for n := range 50 {
@@ -683,7 +676,7 @@ func TestExpiredNotificationsAreDropped(t *testing.T) {
 	})
 }
 
-func TestHeldGatewaysAreSentNothing(t *testing.T) {
+func TestHeldGatewaysGetNoRequests(t *testing.T) {
 	inBubble(t, func(w *world) {
 		w.set(name1, "key", "gw")
 		d, stop := w.host()
@@ -716,8 +709,8 @@ func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 	})
 }
 
-// A user has four requests in flight, so the fifth pusher has no turn. Its claim is
-// lost before the host can give it back.
+// A user has four requests in flight, so the fifth pusher has no turn. The host loses
+// its claim before it can release it.
 func TestALostClaimWithoutATurnDoesNoHarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)

@@ -14,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-func TestATestIsPostedAsANotificationIs(t *testing.T) {
+func TestSendTestPostsANotification(t *testing.T) {
 	t.Parallel()
 	const user mxid.UserID = "@alice:example.org"
 	answer, status := `{"rejected":[]}`, 200

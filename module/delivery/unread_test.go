@@ -13,13 +13,13 @@ import (
 	"github.com/pushfx/pushfx/module/mxid"
 )
 
-// reader is what the host knows of its users.
+// reader is a host's Unread and Attention.
 type reader struct {
 	mu     sync.Mutex
 	counts map[mxid.UserID]module.Counts
 	read   map[string]bool
 	delay  time.Duration
-	asked  int // about counts, by users
+	asked  int // for counts
 	looked []module.UserDevice
 }
 
@@ -73,7 +73,7 @@ func withReader(t *testing.T, test func(w *world, r *reader)) {
 	})
 }
 
-func TestCountsAreThoseOfTheMomentOfSending(t *testing.T) {
+func TestCountsAreReadRightBeforeSending(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
 		w.answer("gw", statuses(502, 200))
@@ -107,7 +107,7 @@ func TestReadEventsAreNotSent(t *testing.T) {
 	})
 }
 
-// A12: counts alone are tried like others, and survive a stop.
+// Counts without an event are repeated after failures, and survive a stop.
 func TestBadges(t *testing.T) {
 	withReader(t, func(w *world, r *reader) {
 		w.set(name1, "key", "gw")
@@ -181,18 +181,18 @@ func TestAttention(t *testing.T) {
 		if len(r.looked) != 1 {
 			t.Errorf("asked about %v", r.looked)
 		}
-		// A notification that the user has read until then is not sent.
+		// A delayed notification that the user reads is not sent.
 		w.notify(d, 2, "!r:h", name1)
 		time.Sleep(time.Second)
 		r.do(func() { r.read["$2"] = true })
 		time.Sleep(32 * time.Second)
 		w.want("key", 1)
-		// No longer than five minutes.
+		// A delay lasts at most five minutes.
 		r.do(func() { r.delay = time.Hour })
 		w.notify(d, 3, "!r:h", name1)
 		time.Sleep(5*time.Minute + 2*time.Second)
 		w.want("key", 1, 3)
-		// A call takes all with it.
+		// A call ends the delay.
 		w.notify(d, 4, "!r:h", name1)
 		time.Sleep(time.Second)
 		if err := w.send(d, module.Event{JSON: `{"event_id":"$5","room_id":"!r:h","type":"m.call.invite","sender":"@s:h","content":{}}`}, name1); err != nil {

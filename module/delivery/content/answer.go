@@ -7,7 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module"
 )
 
-// Verdict is the meaning of an answer, or of none, for the notification.
+// Verdict is the meaning of an answer, or of none.
 type Verdict int
 
 // The verdicts.
@@ -36,10 +36,10 @@ const (
 	ClassUnsent  Class = "unsent"
 )
 
-// Judge is the table of answers. The specification only defines status 200. Other
-// statuses have their meaning in HTTP, and the meaning that known gateways give them:
-// ntfy's 507 is about one pushkey, its 429 about one or all, and sygnal's 502 may be
-// about anything. Any 2xx delivers: a repeated notification would ring again.
+// Judge returns the meaning of an answer. The specification only defines status 200.
+// Of known gateways, ntfy's 507 is about one pushkey, its 429 about one or all, and
+// sygnal's 502 may be about anything. Any 2xx delivers: a repeated notification would
+// ring again.
 func Judge(answer module.GatewayAnswer, class Class, pushkey string) Verdict {
 	switch class {
 	case ClassBlocked:
@@ -65,12 +65,11 @@ func Judge(answer module.GatewayAnswer, class Class, pushkey string) Verdict {
 	return Failed
 }
 
-// IsAlive reports whether the answer shows that the gateway works.
+// IsAlive reports whether the gateway works.
 func (v Verdict) IsAlive() bool { return v == Delivered || v == Rejected || v == Refused }
 
-// How long a pusher waits before it is tried again.
 const (
-	firstWait     = time.Second      // limit of the first wait; it doubles with each failure
+	firstWait     = time.Second      // doubles with each failure
 	maxWait       = 16 * time.Second // while the gateway may have an outage
 	maxWaitAlone  = 10 * time.Minute // of a pusher that is busy, or has failed for aloneAfter
 	aloneAfter    = time.Hour
@@ -78,9 +77,8 @@ const (
 	maxRetryAfter = time.Hour
 )
 
-// RetryIn returns how long a pusher waits after the verdict: a random part of a limit
-// that doubles with each attempt ("full jitter"). So pushers that failed together do not
-// retry together. Random is from 0 to 1.
+// RetryIn returns how long a pusher waits: a random part of a limit that doubles with
+// each attempt, so that pushers do not retry together. Random is from 0 to 1.
 func RetryIn(v Verdict, retryAfter time.Duration, attempts int, failingFor time.Duration, random float64) time.Duration {
 	if v == Throttled {
 		return min(max(retryAfter, minRetryAfter), maxRetryAfter)

@@ -18,7 +18,7 @@ const (
 	withContent               // all
 )
 
-// variant has the differences between bodies of one event, except the target.
+// variant distinguishes the bodies of one event.
 type variant struct {
 	most     detail
 	isTarget bool
@@ -29,21 +29,21 @@ type variant struct {
 // To is the recipient of a notification.
 type To struct {
 	User     mxid.UserID
-	RoomName string // as the user sees it; if empty, the event's is used
+	RoomName string // if empty, the event's is used
 	Outcome  Outcome
 	Target   *Target
 }
 
-// textEnd separates the parts of a text: the tweaks, and the members of the notification
-// without counts and devices. It does not occur in JSON.
+// textEnd separates the parts of a text, the tweaks and the other members. It does not
+// occur in JSON.
 const textEnd = "\x00"
 
-// countsBytes is reserved for counts, which are added when the notification is sent.
+// countsBytes is reserved for counts, which [Body] adds.
 const countsBytes = 64
 
-// Notification returns the stored notification for a pusher: the body without counts and
-// device. If it exceeds the limits, it leaves out the content, then the names. It is not
-// safe for concurrent use.
+// Notification returns the stored notification for a pusher, without counts and device.
+// Above the limits, it leaves out the content, then the names. It is not safe for
+// concurrent use.
 func (ev *Event) Notification(to To, m Meta, l Limits) module.Notification {
 	n := module.Notification{Priority: module.LowPriority, Room: RoomDigest(ev.Room), Meta: m.Text()}
 	if to.Outcome.High {
@@ -66,7 +66,7 @@ func (ev *Event) Notification(to To, m Meta, l Limits) module.Notification {
 	return n
 }
 
-// body returns the members of a notification. It caches them, since many recipients share them.
+// body caches the members of a notification, since many recipients share them.
 func (ev *Event) body(v variant) string {
 	members, found := ev.members[v]
 	if !found {
@@ -106,8 +106,8 @@ const (
 )
 
 // Body returns the body of a request (Matrix specification, Push Gateway API,
-// "POST /_matrix/push/v1/notify"), with one device. It has only the ids if there is no
-// text, or if the body exceeds the limits because the pusher has changed.
+// "POST /_matrix/push/v1/notify"). It has only the ids without a text, or if the pusher
+// has changed and the body exceeds the limits.
 func Body(n module.Notification, m Meta, d *Target, counts *module.Counts, l Limits) []byte {
 	tweaks, members, isWhole := strings.Cut(n.Text, textEnd)
 	body := appendBody(n, m, d, counts, tweaks, members)
@@ -144,12 +144,12 @@ func appendPriority(dst []byte, high bool) []byte {
 	return appendString(dst, "prio", "low")
 }
 
-// membershipOf returns the membership of a member event's content. The specification's
-// notification does not have it, but sygnal needs it to show invites on iOS.
+// membershipOf returns a member event's membership. The specification does not have it,
+// but sygnal needs it to show invites on iOS.
 func membershipOf(content string) string { return readText(memberOf(content, "membership")) }
 
-// appendCounts appends the counts. It sends an unread count of 0, although the
-// specification says to leave it out: it clears badges, and all homeservers send it.
+// appendCounts also sends an unread count of 0, against the specification: it clears
+// badges, and all homeservers send it.
 func appendCounts(dst []byte, counts module.Counts) []byte {
 	dst = append(strictjson.AppendMember(dst, "counts"), '{')
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "unread"), int64(counts.Unread), 10)
@@ -176,7 +176,6 @@ func appendString(dst []byte, name, value string) []byte {
 	return strictjson.AppendString(strictjson.AppendMember(dst, name), value)
 }
 
-// appendKnown appends a member, unless the value is empty.
 func appendKnown(dst []byte, name, value string) []byte {
 	if value == "" {
 		return dst

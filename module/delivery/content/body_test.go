@@ -30,8 +30,7 @@ func astronaut() (module.Event, pusher.Pusher) {
 		}
 }
 
-// notified returns the body that a user's pusher is sent for an event, with
-// actions.
+// notified returns the body of a request to a user's pusher.
 func notified(t *testing.T, e module.Event, p pusher.Pusher, counts *module.Counts, cfg Limits, user mxid.UserID, actions ...pushrule.Action) string {
 	t.Helper()
 	ev, of, err := ReadEvent(e, cfg, time.Now())
@@ -49,7 +48,7 @@ func notified(t *testing.T, e module.Event, p pusher.Pusher, counts *module.Coun
 	result := match.Compile(rules).Evaluate(event, match.Facts{User: user})
 	d, ok := ReadTarget(user, p, cfg)
 	if !ok {
-		t.Fatal("nothing is sent to the pusher")
+		t.Fatal("the pusher gets no notifications")
 	}
 	m := Meta{User: user, Event: ev.ID, Room: ev.Room}
 	n := ev.Notification(To{User: user, Outcome: ev.Outcome(result), Target: d}, m, cfg)
@@ -78,7 +77,7 @@ func TestBodies(t *testing.T) {
 		"counts_off_in_data": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) {
 			p.Data = `{"url":"https://push.example.com/_matrix/push/v1/notify","org.matrix.msc4076.disable_badge_count":true}`
 		}},
-		"counts_off_beside": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) {
+		"counts_off_at_top": {counts: two, actions: []pushrule.Action{notify}, change: func(_ *module.Event, p *pusher.Pusher, _ *Limits) {
 			p.Extra = []pusher.Member{{Name: "disable_badge_count", Value: "true"}}
 		}},
 		"highlight": {actions: []pushrule.Action{notify, `{"set_tweak":"highlight"}`}},
@@ -141,7 +140,7 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-func TestPushersThatAreNotSentTo(t *testing.T) {
+func TestPushersWithoutNotifications(t *testing.T) {
 	_, http := astronaut()
 	for name, change := range map[string]func(*pusher.Pusher){
 		"email":    func(p *pusher.Pusher) { p.Kind = pusher.Email },
@@ -166,7 +165,7 @@ func TestPushersThatAreNotSentTo(t *testing.T) {
 	}
 }
 
-func TestEventsOfWhichNobodyIsNotified(t *testing.T) {
+func TestEventsWithoutNotifications(t *testing.T) {
 	now := time.Now()
 	for name, e := range map[string]module.Event{
 		"redacted": {JSON: `{"event_id":"$e","room_id":"!r:h","unsigned":{"redacted_because":{"event_id":"$f"}}}`},
@@ -178,19 +177,19 @@ func TestEventsOfWhichNobodyIsNotified(t *testing.T) {
 	}
 }
 
-func TestHowLongANotificationIsOfUse(t *testing.T) {
+func TestLifetimeOfNotifications(t *testing.T) {
 	now := time.Now()
 	for name, test := range map[string]struct {
 		event module.Event
 		want  time.Duration
 	}{
-		"a message":           {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.room.message"}`}, 24 * time.Hour},
-		"as the host says":    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`, Expires: now.Add(time.Hour)}, time.Hour},
-		"not longer than all": {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now.Add(1000 * time.Hour)}, 24 * time.Hour},
-		"a call":              {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`}, time.Minute},
-		"for ever":            {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":9007199254740991}}`}, 2 * time.Minute},
-		"shortly":             {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":30000}}`}, 30 * time.Second},
-		"no number":           {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":"x"}}`}, time.Minute},
+		"a message":          {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.room.message"}`}, 24 * time.Hour},
+		"set by the host":    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`, Expires: now.Add(time.Hour)}, time.Hour},
+		"longer than MaxAge": {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h"}`, Expires: now.Add(1000 * time.Hour)}, 24 * time.Hour},
+		"a call":             {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite"}`}, time.Minute},
+		"an endless call":    {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":9007199254740991}}`}, 2 * time.Minute},
+		"a short call":       {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":30000}}`}, 30 * time.Second},
+		"no number":          {module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"m.call.invite","content":{"lifetime":"x"}}`}, time.Minute},
 	} {
 		if ev, of, err := ReadEvent(test.event, defaultLimits(), now); err != nil || !of || ev.Lifetime != test.want {
 			t.Errorf("%s: got %+v, %v, %v", name, ev, of, err)
@@ -198,30 +197,30 @@ func TestHowLongANotificationIsOfUse(t *testing.T) {
 	}
 }
 
-func TestOnlyWhatRingsIsACall(t *testing.T) {
+func TestOnlyRingingEventsAreCalls(t *testing.T) {
 	const day = 24 * time.Hour
 	for name, test := range map[string]struct {
 		kind, content string
 		call          bool
 		want          time.Duration
 	}{
-		"as MSC4075 has it": {"m.rtc.notification",
+		"MSC4075": {"m.rtc.notification",
 			`{"application":{"type":"m.call","notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
-		"as MSC4075 had it": {"org.matrix.msc4075.rtc.notification",
+		"earlier MSC4075": {"org.matrix.msc4075.rtc.notification",
 			`{"notification_type":"ring","lifetime":30000,"m.call.intent":"audio"}`, true, 30 * time.Second},
-		"as it was first":                 {"org.matrix.msc4075.call.notify", `{"application":"m.call","notify_type":"ring","call_id":""}`, true, time.Minute},
-		"both forms":                      {"m.rtc.notification", `{"notification_type":"ring","lifetime":1,"application":{"notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
-		"the forms differ":                {"m.rtc.notification", `{"application":{"notification_type":"notification"},"notification_type":"ring"}`, false, day},
-		"another application":             {"m.rtc.notification", `{"application":{"type":"m.call"},"notification_type":"ring"}`, true, time.Minute},
-		"for ever":                        {"m.rtc.notification", `{"application":{"notification_type":"ring","lifetime":9007199254740991}}`, true, 2 * time.Minute},
-		"a notification":                  {"m.rtc.notification", `{"application":{"notification_type":"notification","lifetime":30000}}`, false, day},
-		"a notification, as MSC4075 had":  {"org.matrix.msc4075.rtc.notification", `{"notification_type":"notification","lifetime":30000}`, false, day},
-		"a notification, as it was first": {"m.call.notify", `{"application":"m.call","notify_type":"notify"}`, false, day},
-		"no type":                         {"m.rtc.notification", `{"lifetime":30000}`, false, day},
-		"a type that is no string":        {"m.rtc.notification", `{"application":{"notification_type":["ring"]}}`, false, day},
-		"escaped":                         {"m.rtc.notification", `{"application":{"notification_type":"r\u0069ng"}}`, true, time.Minute},
-		"nothing":                         {"m.rtc.notification", `{}`, false, day},
-		"another event":                   {"m.room.message", `{"notification_type":"ring","lifetime":30000}`, false, day},
+		"first MSC4075":            {"org.matrix.msc4075.call.notify", `{"application":"m.call","notify_type":"ring","call_id":""}`, true, time.Minute},
+		"both forms":               {"m.rtc.notification", `{"notification_type":"ring","lifetime":1,"application":{"notification_type":"ring","lifetime":30000}}`, true, 30 * time.Second},
+		"the forms differ":         {"m.rtc.notification", `{"application":{"notification_type":"notification"},"notification_type":"ring"}`, false, day},
+		"another application":      {"m.rtc.notification", `{"application":{"type":"m.call"},"notification_type":"ring"}`, true, time.Minute},
+		"endless":                  {"m.rtc.notification", `{"application":{"notification_type":"ring","lifetime":9007199254740991}}`, true, 2 * time.Minute},
+		"no ring":                  {"m.rtc.notification", `{"application":{"notification_type":"notification","lifetime":30000}}`, false, day},
+		"no ring, earlier MSC4075": {"org.matrix.msc4075.rtc.notification", `{"notification_type":"notification","lifetime":30000}`, false, day},
+		"no ring, first MSC4075":   {"m.call.notify", `{"application":"m.call","notify_type":"notify"}`, false, day},
+		"no type":                  {"m.rtc.notification", `{"lifetime":30000}`, false, day},
+		"a type that is no string": {"m.rtc.notification", `{"application":{"notification_type":["ring"]}}`, false, day},
+		"escaped":                  {"m.rtc.notification", `{"application":{"notification_type":"r\u0069ng"}}`, true, time.Minute},
+		"nothing":                  {"m.rtc.notification", `{}`, false, day},
+		"another event":            {"m.room.message", `{"notification_type":"ring","lifetime":30000}`, false, day},
 	} {
 		e := module.Event{JSON: `{"event_id":"$e","room_id":"!r:h","type":"` + test.kind + `","content":` + test.content + `}`}
 		ev, of, err := ReadEvent(e, defaultLimits(), time.Now())

@@ -23,7 +23,7 @@ func (ev *Event) IsCall() bool {
 	return false
 }
 
-// callLifetime returns how long a call rings: "lifetime" of the event, in milliseconds.
+// callLifetime reads "lifetime", in milliseconds.
 func callLifetime(content string, otherwise time.Duration) time.Duration {
 	r := strictjson.NewReader(callMember(content, "lifetime"))
 	ms, err := r.Integer()
@@ -33,8 +33,8 @@ func callLifetime(content string, otherwise time.Duration) time.Duration {
 	return time.Duration(min(ms, MaxCallAge.Milliseconds())) * time.Millisecond
 }
 
-// callMember returns the text of a member of a call, empty if there is none: within
-// "application" (MSC4075), or at the top as in events of older clients.
+// callMember returns a member of a call: within "application" (MSC4075), or at the top
+// as in events of older clients.
 func callMember(content, name string) string {
 	if inner := memberOf(memberOf(content, "application"), name); inner != "" {
 		return inner
@@ -42,7 +42,7 @@ func callMember(content, name string) string {
 	return memberOf(content, name)
 }
 
-// memberOf returns the text of a member of an object, empty if there is none.
+// memberOf returns the JSON of a member, empty if there is none.
 func memberOf(object, name string) string {
 	w := strictjson.Walk(object)
 	if w.Next() != '{' {
@@ -56,7 +56,7 @@ func memberOf(object, name string) string {
 	return ""
 }
 
-// readText returns the value of a JSON string, empty for other JSON.
+// readText reads a JSON string; other JSON is empty.
 func readText(text string) string {
 	w := strictjson.Walk(text)
 	if w.Next() != '"' {

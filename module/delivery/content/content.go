@@ -1,5 +1,5 @@
-// Package content makes the bodies of requests to push gateways, and judges their
-// answers; its API may change at any time. It is pure: no I/O, no clock.
+// Package content makes the bodies of requests to push gateways, and judges the answers,
+// without I/O or a clock; its API may change at any time.
 package content
 
 import (
@@ -16,7 +16,6 @@ import (
 // Policy is delivery.ContentPolicy.
 type Policy string
 
-// The policies.
 const (
 	FullContent Policy = "full"
 	NamesOnly   Policy = "names"
@@ -32,8 +31,8 @@ type Limits struct {
 	NoCounts             []string // app_ids that are sent no counts
 }
 
-// Meta is the part of a notification that the queue always stores: enough to send it as
-// event_id_only, and for its turn.
+// Meta is the part of a notification that the queue always stores. It suffices for
+// event_id_only.
 type Meta struct {
 	User    mxid.UserID `json:"u"`
 	Event   string      `json:"e,omitempty"` // empty for counts alone
@@ -53,8 +52,8 @@ func (m Meta) Text() string {
 
 var errNoMeta = errors.New("content: a notification in the queue cannot be read")
 
-// ReadMeta is the inverse of [Meta.Text]. A host does so several times for each
-// notification, and encoding/json takes more than twice as long.
+// ReadMeta is the inverse of [Meta.Text]. It takes less than half as long as
+// encoding/json.
 func ReadMeta(text string) (m Meta, err error) {
 	w := strictjson.Walk(text)
 	if !strictjson.Valid(text) || w.Next() != '{' {

@@ -29,15 +29,14 @@ type Outcome struct {
 	Tweaks string `json:"t"` // JSON object
 }
 
-// Outcome returns the effect of a result that notifies.
+// Outcome returns the effect of a result.
 func (ev *Event) Outcome(result match.Result) Outcome {
 	return Outcome{High: ev.isHigh(result), Tweaks: tweaksOf(result.Actions())}
 }
 
 var errNoIDs = fault.New(fault.InvalidParam, "An event needs event_id and room_id.")
 
-// ReadEvent reads an event of the host. Of is false if the event needs no notification,
-// because it is redacted or has expired.
+// ReadEvent reads an event. Of is false if it is redacted or has expired.
 func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, err error) {
 	if len(e.JSON) > cfg.MaxEventBytes {
 		return nil, false, fault.New(fault.InvalidParam, "The event is too large.")
@@ -61,7 +60,6 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, e
 	return ev, !redacted && ev.Lifetime > 0, nil
 }
 
-// read sets the fields from a valid text. It reports whether the event is redacted.
 func (ev *Event) read(text string) (redacted bool) {
 	var stateKey string
 	w := strictjson.Walk(text)
@@ -100,15 +98,14 @@ func (ev *Event) read(text string) (redacted bool) {
 	return redacted
 }
 
-// isHigh reports whether a notification should wake the device. Push rules do not
-// decide that. As in other homeservers, alerts do, and encrypted events may be alerts.
+// isHigh reports whether a notification should wake the device. As in other homeservers,
+// alerts do, and encrypted events may be alerts.
 func (ev *Event) isHigh(result match.Result) bool {
 	return ev.kind == "m.room.encrypted" || ev.IsCall() || result.Highlight() || result.Sound() != ""
 }
 
-// tweaksOf returns the tweaks of actions as an object. A repeated name has its last
-// value. A highlight without a value is true (Matrix specification,
-// "Push Rules", "Actions").
+// tweaksOf returns the tweaks of actions as an object. The last value of a name counts; a
+// highlight without a value is true (Matrix specification, "Push Rules", "Actions").
 func tweaksOf(actions []pushrule.Action) string {
 	var all []strictjson.Member
 	for _, action := range actions {

@@ -15,25 +15,22 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// digest returns a name that does not reveal the parts.
 func digest(parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00")))
 	return base64.RawURLEncoding.EncodeToString(sum[:16])
 }
 
-// PusherID returns the name of a pusher's backlog. It is a digest, so it may be logged.
+// PusherID returns the name of a pusher's backlog. It may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
 
-// UserDigest identifies a user.
 func UserDigest(user mxid.UserID) string { return digest(string(user))[:8] }
 
-// RoomDigest identifies a room of a user.
 func RoomDigest(room string) string { return digest(room)[:8] }
 
 // EventID identifies an event and a part of its recipients within a backlog.
 func EventID(event, part string) string { return digest(event, part)[:16] }
 
-// Target has the values of a pusher that requests need. It is immutable.
+// Target is a pusher that gets notifications. It is immutable.
 type Target struct {
 	ID       string // see [PusherID]
 	Key      pusher.Key
@@ -43,14 +40,14 @@ type Target struct {
 	Gateway  string // see [GatewayName]
 	NoCounts bool   // the app counts itself (MSC4076)
 	data     string // JSON object without url
-	idOnly   bool   // format is event_id_only
+	idOnly   bool
 }
 
 // Gate names the gateway and the app, which fail together.
 func (d *Target) Gate() string { return d.Gateway + " " + d.Key.AppID }
 
-// ReadTarget returns the target of a pusher. Ok is false for a pusher without
-// notifications: of another kind than http, disabled, or with an invalid URL.
+// ReadTarget returns false for a pusher without notifications: its kind is not http, it
+// is disabled, or its URL is invalid.
 func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool) {
 	if p.Kind != pusher.HTTP || !p.Enabled() {
 		return nil, false
@@ -66,8 +63,8 @@ func ReadTarget(user mxid.UserID, p pusher.Pusher, l Limits) (d *Target, ok bool
 	return d, ok
 }
 
-// GatewayName returns the name of the push gateway of a URL: scheme, host and port in
-// canonical form, so that a gateway has one name. Ok is false for an invalid URL.
+// GatewayName returns scheme, host and port of a URL in canonical form. Ok is false for
+// an invalid URL.
 func GatewayName(of string) (name string, ok bool) {
 	u, err := url.Parse(of)
 	if err != nil {

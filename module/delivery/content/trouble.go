@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// poisonAttempts is how often the first notification of a pusher may fail while
-// its gateway takes others.
+// poisonAttempts is how often a notification may fail while its gateway accepts others.
 const poisonAttempts = 8
 
 // Trouble is the stored state of a failing backlog. Times are in milliseconds.
@@ -22,7 +21,7 @@ type Trouble struct {
 	Class      Class  `json:"e,omitempty"`
 	Gate       string `json:"g,omitempty"`
 
-	ID      string `json:"i,omitempty"` // the first notification; the next three fields are about it
+	ID      string `json:"i,omitempty"` // the first notification, for the next three fields
 	Beside  int    `json:"b,omitempty"` // its failures while its gateway accepted others
 	IDOnly  bool   `json:"o,omitempty"` // send it as event_id_only
 	Ahead   bool   `json:"h,omitempty"` // try the second notification
@@ -34,12 +33,11 @@ func (t Trouble) Text() string {
 	if t == (Trouble{Generation: t.Generation}) {
 		return ""
 	}
-	text, _ := json.Marshal(t) // strings, numbers and flags
+	text, _ := json.Marshal(t)
 	return strconv.FormatInt(t.Generation, 10) + " " + string(text)
 }
 
-// ReadTrouble is the inverse of [Trouble.Text]. It returns the zero Trouble for an
-// invalid text.
+// ReadTrouble is the inverse of [Trouble.Text]. An invalid text is the zero Trouble.
 func ReadTrouble(text string) (t Trouble) {
 	number, rest, found := strings.Cut(text, " ")
 	generation, err := strconv.ParseInt(number, 10, 64)
@@ -50,7 +48,6 @@ func ReadTrouble(text string) (t Trouble) {
 	return t
 }
 
-// of returns the trouble for a first notification.
 func (t Trouble) of(id string) Trouble {
 	if t.ID != id {
 		t.ID, t.Beside, t.IDOnly, t.Ahead = id, 0, false, false
@@ -82,8 +79,8 @@ const (
 
 // After returns the trouble after a failure, and the next action. A notification that
 // fails eight times while its gateway accepts others is sent as event_id_only, then
-// dropped, so that it does not block its pusher. If the gateway gets no others, the
-// pusher's second notification is tried once: if that succeeds, the first is at fault.
+// dropped. If the gateway gets no others, the pusher's second notification is tried once:
+// if that succeeds, the first is at fault.
 func (t Trouble) After(f Failure) (Trouble, Step) {
 	t = t.of(f.ID)
 	t.Ahead = false
@@ -101,7 +98,7 @@ func (t Trouble) After(f Failure) (Trouble, Step) {
 	if t.Since == 0 {
 		t.Since = now
 	}
-	if f.Of != f.ID || f.Verdict != Failed { // the answer is not about the first notification
+	if f.Of != f.ID || f.Verdict != Failed { // not about the first notification
 		return t, Wait
 	}
 	if t.IDOnly && t.Beside >= poisonAttempts {

@@ -1,7 +1,8 @@
 // Package dialguard refuses connections to addresses that are not public; its API may
 // change at any time. Users choose the URLs of push gateways, and a name may resolve to
 // another address each time. So a [Guard] checks the address of each connection before
-// any data is sent. With a proxy it sees only the proxy's address.
+// any data is sent. With a proxy it sees only the proxy's
+// address, so the proxy has to guard.
 package dialguard
 
 import (

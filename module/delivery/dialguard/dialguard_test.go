@@ -24,7 +24,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// loopback is what the tests allow to let a connection pass.
 var loopback = netip.MustParsePrefix("127.0.0.1/32")
 
 func TestANameThatResolvesToThisMachineIsRefusedAtDial(t *testing.T) {
@@ -48,12 +47,12 @@ func TestANameThatResolvesToThisMachineIsRefusedAtDial(t *testing.T) {
 			if !strings.Contains(names.asked(), "push.example.org.") {
 				t.Errorf("the name server was asked for %q", names.asked())
 			}
-			gateway.wantNobody()
+			gateway.wantNoConnection()
 		})
 	}
 }
 
-func TestANameThatIsPublicOnlyWhenItIsCheckedIsRefusedAtDial(t *testing.T) {
+func TestARebindingNameIsRefusedAtDial(t *testing.T) {
 	t.Parallel()
 	gateway, names := newGateway(t), newNameServer(t, publicOnce("127.0.0.1"))
 	looked, err := names.resolver.LookupNetIP(t.Context(), "ip4", "push.example.org")
@@ -64,7 +63,7 @@ func TestANameThatIsPublicOnlyWhenItIsCheckedIsRefusedAtDial(t *testing.T) {
 	if !errors.Is(err, dialguard.ErrRefused) || !strings.Contains(err.Error(), "127.0.0.1") {
 		t.Errorf("got error %v", err)
 	}
-	gateway.wantNobody()
+	gateway.wantNoConnection()
 }
 
 func TestANameThatResolvesToAnAllowedAddressIsDialled(t *testing.T) {
@@ -93,7 +92,7 @@ func TestAddressesOfThisMachineAreRefusedInEveryForm(t *testing.T) {
 			t.Errorf("%q: got error %v", host, err)
 		}
 	}
-	gateway.wantNobody()
+	gateway.wantNoConnection()
 }
 
 func TestOnlyTCPPasses(t *testing.T) {
@@ -166,7 +165,7 @@ func TestATransportRefusesWithTheTypedError(t *testing.T) {
 	if !errors.Is(err, dialguard.ErrRefused) {
 		t.Errorf("got error %v", err)
 	}
-	gateway.wantNobody()
+	gateway.wantNoConnection()
 	if dialguard.New().Transport(1).Proxy != nil {
 		t.Error("a proxy would dial instead")
 	}
@@ -189,8 +188,8 @@ func TestARedirectToAnAddressThatIsNotAllowedIsRefused(t *testing.T) {
 	}
 }
 
-// A3: a server that speaks HTTP/2 can have a client repeat a request without end.
-func TestATransportSpeaksHTTP1Alone(t *testing.T) {
+// An HTTP/2 server can make a client repeat a request without end.
+func TestATransportUsesOnlyHTTP1(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { io.WriteString(w, r.Proto) }))
 	server.EnableHTTP2 = true
@@ -208,7 +207,6 @@ func TestATransportSpeaksHTTP1Alone(t *testing.T) {
 	}
 }
 
-// withCertificate has a client trust a server.
 func withCertificate(client *http.Client, server *httptest.Server) *http.Client {
 	roots := x509.NewCertPool()
 	roots.AddCert(server.Certificate())
@@ -216,7 +214,7 @@ func withCertificate(client *http.Client, server *httptest.Server) *http.Client 
 	return client
 }
 
-func TestConnectionsAreKeptForAsManyRequestsAsThereAreAtOnce(t *testing.T) {
+func TestIdleConnectionsAreKeptForConcurrentRequests(t *testing.T) {
 	t.Parallel()
 	const workers, posts = 16, 50
 	var connections atomic.Int64
@@ -226,7 +224,7 @@ func TestConnectionsAreKeptForAsManyRequestsAsThereAreAtOnce(t *testing.T) {
 			connections.Add(1)
 		}
 	}
-	server.StartTLS() // without HTTP/2, in which one connection would do
+	server.StartTLS() // without HTTP/2, which needs one connection
 	defer server.Close()
 	client := withCertificate(dialguard.New(loopback).Client(workers), server)
 	defer client.CloseIdleConnections()
@@ -268,8 +266,7 @@ func TestAClientReturnsRedirectsInsteadOfFollowingThem(t *testing.T) {
 	}
 }
 
-// An answer whose header does not end is given up.
-func TestAHeaderIsBounded(t *testing.T) {
+func TestAHeaderOfAnAnswerIsBounded(t *testing.T) {
 	t.Parallel()
 	for name, line := range map[string]string{"many lines": "X: y\r\n", "one long line": strings.Repeat("x", 4096)} {
 		t.Run(name, func(t *testing.T) {
@@ -303,8 +300,7 @@ func TestAHeaderIsBounded(t *testing.T) {
 	}
 }
 
-// A gateway that is silent, or that sends its answer too slowly, is given up
-// within a minute.
+// A gateway is silent, or sends its answer too slowly.
 func TestAnAnswerIsBoundedInTime(t *testing.T) {
 	t.Parallel()
 	for name, answer := range map[string]string{
@@ -345,7 +341,7 @@ func TestAnAnswerIsBoundedInTime(t *testing.T) {
 	}
 }
 
-// A client that sends notifications, to a gateway in the host's own network.
+// The gateway is in the host's own network.
 func Example() {
 	policy := pusher.DefaultPolicy()
 	policy.AllowedPrefixes = []netip.Prefix{netip.MustParsePrefix("10.20.0.0/16")}
@@ -356,7 +352,7 @@ func Example() {
 	// Output: true
 }
 
-// guarded returns a dialer that asks names, or the machine's resolver.
+// guarded returns a guarded dialer. If names is nil, it uses the machine's resolver.
 func guarded(names *nameServer, guard *dialguard.Guard) *net.Dialer {
 	dialer := &net.Dialer{Timeout: 10 * time.Second, Control: guard.Control}
 	if names != nil {
@@ -365,8 +361,7 @@ func guarded(names *nameServer, guard *dialguard.Guard) *net.Dialer {
 	return dialer
 }
 
-// hasIPv6 reports whether the machine has IPv6: without, a dial fails before the
-// guard is asked.
+// hasIPv6 reports whether the machine has IPv6; otherwise a dial never reaches the guard.
 func hasIPv6() bool {
 	listener, err := net.Listen("tcp6", "[::1]:0")
 	if err != nil {

@@ -27,7 +27,7 @@ func newGateway(t *testing.T) *gateway {
 	return &gateway{t, listener}
 }
 
-// named returns the gateway's address, with another host.
+// named returns the gateway's address with another host.
 func (g *gateway) named(host string) string {
 	_, port, err := net.SplitHostPort(g.listener.Addr().String())
 	if err != nil {
@@ -36,7 +36,7 @@ func (g *gateway) named(host string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// next returns where the next connection comes from.
+// next returns the source of the next connection.
 func (g *gateway) next() string {
 	g.t.Helper()
 	conn, err := g.listener.Accept()
@@ -47,8 +47,8 @@ func (g *gateway) next() string {
 	return conn.RemoteAddr().String()
 }
 
-// wantNobody wants that a connection made now is the first.
-func (g *gateway) wantNobody() {
+// wantNoConnection checks that there was no connection.
+func (g *gateway) wantNoConnection() {
 	g.t.Helper()
 	conn, err := net.Dial("tcp4", g.listener.Addr().String())
 	if err != nil {
@@ -60,13 +60,12 @@ func (g *gateway) wantNobody() {
 	}
 }
 
-// answers returns the addresses of a name, by the number of times that it was
-// asked for addresses of that type before.
+// answers returns the addresses of a name; before counts earlier queries of that type.
 type answers func(before int) []string
 
 func always(addresses ...string) answers { return func(int) []string { return addresses } }
 
-// publicOnce is a name that rebinds: public at the first look, then not.
+// publicOnce is a name that rebinds after the first query.
 func publicOnce(then string) answers {
 	return func(before int) []string {
 		if before == 0 {
@@ -79,7 +78,7 @@ func publicOnce(then string) answers {
 // nameServer answers every query for an address over UDP on 127.0.0.1.
 type nameServer struct {
 	t        *testing.T
-	resolver *net.Resolver // asks the server and nobody else
+	resolver *net.Resolver // asks only the server
 	answers  answers
 
 	mu    sync.Mutex
@@ -103,7 +102,6 @@ func newNameServer(t *testing.T, answers answers) *nameServer {
 	return s
 }
 
-// asked returns the names that were asked for.
 func (s *nameServer) asked() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -131,7 +129,6 @@ func (s *nameServer) serve(conn net.PacketConn) {
 	}
 }
 
-// reply answers with the addresses that are of the type asked for.
 func (s *nameServer) reply(query dnsmessage.Message) dnsmessage.Message {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -70,7 +70,7 @@ func ends(t *testing.T, newQueue hosts, shard int) {
 			t.Errorf("%s: got %q, want %q", step.id, got, step.ids)
 		}
 	}
-	// Its answer may have got lost, so that it was repeated behind the end.
+	// The call may have been repeated after a lost answer.
 	if err := answer(t, func() error { _, err := q.Complete(t.Context(), c, id(3), ""); return err }); err != nil {
 		wantFenced(t, "the end", err)
 	}
@@ -90,7 +90,7 @@ func claimedAtOnce(t *testing.T, newQueue hosts, shard int) {
 	additions := append(to("a", one(1)), to("b", one(1))...)
 	additions[0].Claim = true
 	e := enqueue(t, q, batch(shard, additions...))
-	if e.Again { // since an answer got lost
+	if e.Again { // after a lost answer
 		t.Skip("the claim got lost with its answer")
 	}
 	if len(e.Claims) != 2 || e.Claims[0].Target != (module.Target{Shard: shard, Name: "a"}) || e.Claims[0].Token == 0 || e.Claims[1] != (module.Claim{}) {
@@ -221,7 +221,6 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 	claiming.Wait()
 }
 
-// A host is paused for longer than its claim lasts.
 func lapses(t *testing.T, newQueue hosts, shard int) {
 	q, other := newQueue(t), newQueue(t)
 	add(t, q, shard, "a", one(1), one(2))
@@ -329,14 +328,13 @@ func urgent(t *testing.T, newQueue hosts, shard int) {
 	if got := ids(t, q, b.Claim); got != "1 2 3" || b.Trouble != "5 x" {
 		t.Errorf("got %q, %q", got, b.Trouble)
 	}
-	// A claim is no delay.
+	// A claimed backlog stays claimed.
 	additions = to("a", one(4))
 	additions[0].Urgent = true
 	enqueue(t, q, batch(shard, additions...))
 	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
 		t.Error("a claimed backlog is due")
 	}
-	// A delay from the beginning.
 	additions = to("b", one(1))
 	additions[0].Delay = time.Hour
 	enqueue(t, q, batch(shard, additions...))
@@ -381,7 +379,7 @@ func counts(t *testing.T, newQueue hosts, shard int) {
 	if _, found := tryClaim(t, q, shard, "a", long, 0); found {
 		t.Error("counts are due too early")
 	}
-	add(t, q, shard, "a", one(3)) // which has counts, too
+	add(t, q, shard, "a", one(3)) // has counts, too
 	b := claim(t, q, shard, "a", long)
 	if got := ids(t, q, b.Claim); got != "3" {
 		t.Errorf("got %q", got)
@@ -395,7 +393,7 @@ func counts(t *testing.T, newQueue hosts, shard int) {
 	if got := ids(t, q, b.Claim); got != "3 6" {
 		t.Errorf("got %q", got)
 	}
-	// Counts in flight may be old when they arrive.
+	// Counts in flight may be outdated.
 	complete(t, q, b.Claim, id(3))
 	complete(t, q, b.Claim, id(6))
 	alone(7, 0)
@@ -417,7 +415,7 @@ func bounded(t *testing.T, newQueue hosts, shard int) {
 		return e
 	}
 	h, l := module.HighPriority, module.LowPriority
-	total, isRepeated := 0, false // since an answer got lost
+	total, isRepeated := 0, false // after a lost answer
 	put := func(e module.Notification) {
 		enqueued := enqueue(t, q, batch(shard, to("a", e)...))
 		total += enqueued.Coalesced

@@ -16,8 +16,8 @@ import (
 
 var _ module.DeliveryQueue = (*Memory)(nil)
 
-// Memory is a [module.DeliveryQueue] in memory, for tests. Several hosts of a process may
-// share it. It is safe for concurrent use. Its clock is [time.Now].
+// Memory is a [module.DeliveryQueue] in memory, for tests. Hosts may share it. It is safe
+// for concurrent use. Its clock is [time.Now].
 type Memory struct {
 	mu     sync.Mutex
 	shards int
@@ -26,8 +26,7 @@ type Memory struct {
 	token  int64
 	calls  int
 
-	// Fail may be nil. It is called before each operation, and its error makes the
-	// operation fail.
+	// Fail may be nil. Its error makes an operation fail.
 	Fail func(operation string) error
 }
 
@@ -54,7 +53,6 @@ type memoryEntry struct {
 // NewMemory returns an empty queue.
 func NewMemory() *Memory { return &Memory{data: map[int]*memoryShard{}, held: map[string]bool{}} }
 
-// begin locks the queue, unless the operation fails.
 func (m *Memory) begin(ctx context.Context, operation string) error {
 	if err := ctx.Err(); err != nil {
 		return module.Unavailable(err)
@@ -111,7 +109,7 @@ func (m *Memory) TextBytes() (n int) {
 	return n
 }
 
-// Hold has a gateway held, or not.
+// Hold holds or opens a gateway.
 func (m *Memory) Hold(gateway string, held bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -223,7 +221,7 @@ func (m *Memory) addOne(s *memoryShard, batch module.DeliveryBatch, a module.Add
 	return c
 }
 
-// trim drops the least important notifications, except the first two.
+// trim never drops the first two notifications.
 func (s *memoryShard) trim(b *memoryBacklog, limit int) (dropped int) {
 	for ; len(b.entries) > limit; dropped++ {
 		rooms := map[string]int{}

@@ -6,9 +6,9 @@
 //		queuetest.Queue(t, func(*testing.T) module.DeliveryQueue { return myqueue.New(database) })
 //	}
 //
-// Each call of the function returns the queue of another host on the same data. So
-// return a new queue with a new connection each time, on one database that has no queue
-// yet. [Memory] is a queue in memory for other tests.
+// Each call of the function returns the queue of another host on the same database, with
+// a new connection. At first, the database has no queue. [Memory] is a queue for other
+// tests.
 package queuetest
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/pushfx/pushfx/module/fault"
 )
 
-// Shards is the number of shards in the tests.
+// Shards is the number of shards.
 const Shards = 64
 
 const (
@@ -36,7 +36,6 @@ const (
 	maxUserBytes = 2000
 )
 
-// hosts makes the queue of another host.
 type hosts func(*testing.T) module.DeliveryQueue
 
 // Queue runs the contract of [module.DeliveryQueue].
@@ -74,7 +73,7 @@ func Queue(t *testing.T, newQueue func(*testing.T) module.DeliveryQueue) {
 				persist(ctx, t, func() error { return q.Open(ctx, Shards) })
 				return q
 			}
-			test.run(t, opened, 2*n) // and the one behind it
+			test.run(t, opened, 2*n) // and the next shard
 		})
 	}
 }
@@ -93,17 +92,14 @@ func persist(ctx context.Context, t *testing.T, do func() error) {
 	}
 }
 
-// id returns the ID of a notification.
 func id(n int) string { return fmt.Sprintf("%016d", n) }
 
-// one is a notification number n of a room.
 func one(n int) module.Notification {
 	return module.Notification{
 		ID: id(n), Priority: module.HighPriority, Room: "room0000", Meta: fmt.Sprintf(`{"n":%d}`, n), Text: fmt.Sprintf("text %d", n),
 	}
 }
 
-// to adds notifications to backlogs of a name.
 func to(target string, all ...module.Notification) (additions []module.Addition) {
 	for _, n := range all {
 		additions = append(additions, module.Addition{Target: target, User: "user0000", Notification: n})
@@ -117,7 +113,6 @@ func batch(shard int, additions ...module.Addition) module.DeliveryBatch {
 	}
 }
 
-// enqueue adds a batch.
 func enqueue(t *testing.T, q module.DeliveryQueue, b module.DeliveryBatch) (e module.Enqueued) {
 	t.Helper()
 	persist(t.Context(), t, func() error {
@@ -131,7 +126,6 @@ func enqueue(t *testing.T, q module.DeliveryQueue, b module.DeliveryBatch) (e mo
 	return e
 }
 
-// add adds notifications to one backlog, one after the other.
 func add(t *testing.T, q module.DeliveryQueue, shard int, target string, all ...module.Notification) {
 	t.Helper()
 	for _, n := range all {
@@ -139,7 +133,7 @@ func add(t *testing.T, q module.DeliveryQueue, shard int, target string, all ...
 	}
 }
 
-// claim claims a backlog that is due, or will be soon. It releases others.
+// claim waits until the backlog is due, and releases others.
 func claim(t *testing.T, q module.DeliveryQueue, shard int, target string, lease time.Duration) (b module.Backlog) {
 	t.Helper()
 	b, found := tryClaim(t, q, shard, target, lease, patience)
@@ -169,7 +163,6 @@ func tryClaim(t *testing.T, q module.DeliveryQueue, shard int, target string, le
 	}
 }
 
-// release has a claimed backlog due for other hosts at once.
 func release(t *testing.T, q module.DeliveryQueue, c module.Claim) {
 	t.Helper()
 	if err := answer(t, func() error { return q.Postpone(t.Context(), c, 0, nil) }); err != nil {
@@ -177,7 +170,6 @@ func release(t *testing.T, q module.DeliveryQueue, c module.Claim) {
 	}
 }
 
-// texts returns the texts of a backlog.
 func texts(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []string) {
 	t.Helper()
 	for _, n := range read(t, q, c) {
@@ -195,7 +187,6 @@ func read(t *testing.T, q module.DeliveryQueue, c module.Claim) (all []module.No
 	return all
 }
 
-// ids returns the IDs of the notifications of a backlog.
 func ids(t *testing.T, q module.DeliveryQueue, c module.Claim) string {
 	t.Helper()
 	var all []string

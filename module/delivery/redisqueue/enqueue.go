@@ -104,7 +104,8 @@ func microseconds(d time.Duration) int64 {
 	return d.Microseconds()/2*2 + 2*rand.Int64N(500)
 }
 
-// queue is the [rediscommit.Write.Queue] of the batch.
+// queue is the [rediscommit.Write.Queue] of the batch. In a transaction, one ASKING is
+// enough for all commands.
 func (s *sending) queue(ctx context.Context, to redis.Pipeliner) (check func() error) {
 	queued := []*redis.Cmd{to.Do(ctx, "MULTI")}
 	for _, command := range s.texts {

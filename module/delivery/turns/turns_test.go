@@ -27,14 +27,14 @@ func (w *world) must(user, gate string) *Turn {
 	w.t.Helper()
 	turn, delay := w.admit(user, gate)
 	if turn == nil {
-		w.t.Fatalf("%s at %s has to wait for %v", user, gate, delay)
+		w.t.Fatalf("%s at %s waits for %v", user, gate, delay)
 	}
 	return turn
 }
 
 func (w *world) end(turn *Turn, r Result) { w.End(w.now, turn, turn.User, r, time.Minute) }
 
-// admitted is how many requests of different users a gate takes.
+// admitted fills a gate with requests of different users.
 func (w *world) admitted(gate string) (turns []*Turn) {
 	for n := range 4096 {
 		turn, _ := w.admit(fmt.Sprint(gate, len(turns), n), gate)
@@ -46,7 +46,7 @@ func (w *world) admitted(gate string) (turns []*Turn) {
 	return turns
 }
 
-// prove has a gate answer at once, many times.
+// prove makes a gate answer many requests.
 func (w *world) prove(gate string) {
 	for n := range 400 {
 		w.end(w.must(fmt.Sprint("p", n), gate), Taken)
@@ -59,10 +59,10 @@ func TestAUserHasFourRequests(t *testing.T) {
 		w.must("a", fmt.Sprint("gate", n))
 	}
 	if turn, delay := w.admit("a", "other"); turn != nil || delay <= 0 || delay > 300*time.Millisecond {
-		t.Errorf("a fifth one: %v, %v", turn, delay)
+		t.Errorf("a fifth request: got %v, %v", turn, delay)
 	}
 	w.must("b", "other")
-	w.pass(2 * time.Second) // what hangs counts no more, up to 16
+	w.pass(2 * time.Second) // slow requests have another limit
 	for n := 4; n < 16; n++ {
 		w.must("a", fmt.Sprint("gate", n))
 		if n%4 == 3 {
@@ -70,7 +70,7 @@ func TestAUserHasFourRequests(t *testing.T) {
 		}
 	}
 	if turn, _ := w.admit("a", "other"); turn != nil {
-		t.Error("a 17th one")
+		t.Error("a 17th request has a turn")
 	}
 }
 
@@ -78,7 +78,7 @@ func TestAGateGrowsWhileItAnswers(t *testing.T) {
 	w := newWorld(t)
 	turns := w.admitted("g")
 	if len(turns) != newGate {
-		t.Errorf("a new gate: %d", len(turns))
+		t.Errorf("a new gate: %d requests", len(turns))
 	}
 	for _, turn := range turns {
 		w.end(turn, Taken)
@@ -86,7 +86,7 @@ func TestAGateGrowsWhileItAnswers(t *testing.T) {
 	w.prove("g")
 	turns = w.admitted("g")
 	if len(turns) != 256 {
-		t.Errorf("one that answers: %d", len(turns))
+		t.Errorf("an answering gate: %d requests", len(turns))
 	}
 	for range 10 {
 		w.pass(1100 * time.Millisecond)
@@ -96,13 +96,11 @@ func TestAGateGrowsWhileItAnswers(t *testing.T) {
 		w.end(turn, Neutral)
 	}
 	if got := len(w.admitted("g")); got != minGate {
-		t.Errorf("one that hangs: %d", got)
+		t.Errorf("a hanging gate: %d requests", got)
 	}
 }
 
-// Gates that hang fill what a host has for slow gates. A gate that answers still has
-// room, and a new one gets its first request, which shows that it works.
-func TestGatesThatHangLeaveRoom(t *testing.T) {
+func TestHangingGatesLeaveRoomForOtherGates(t *testing.T) {
 	w := newWorld(t)
 	w.prove("well")
 	for n := range 1000 {
@@ -118,12 +116,11 @@ func TestGatesThatHangLeaveRoom(t *testing.T) {
 		w.admitted(fmt.Sprint("hangs later", n))
 	}
 	if s := w.Stats(); s.Slow != 2048 {
-		t.Errorf("%d requests to gates that hang or are new", s.Slow)
+		t.Errorf("%d requests to hanging or new gates", s.Slow)
 	}
 }
 
-// A6: three failures in a row close nothing while others are taken.
-func TestAGateThatTakesSomeStaysOpen(t *testing.T) {
+func TestAGateWithSomeSuccessesStaysOpen(t *testing.T) {
 	w := newWorld(t)
 	for n := range 200 {
 		for p := range 3 {
@@ -135,23 +132,23 @@ func TestAGateThatTakesSomeStaysOpen(t *testing.T) {
 		w.pass(time.Second)
 	}
 	if !w.IsOpen("g") {
-		t.Error("it is closed")
+		t.Error("the gate is closed")
 	}
-	// And another app at the same gateway is another gate.
+	// Another app at the gateway is another gate.
 	w.close("https://gw:443 ill")
 	if !w.IsOpen("https://gw:443 well") || w.IsOpen("https://gw:443 ill") {
-		t.Error("a gate is not by app")
+		t.Error("apps share a gate")
 	}
 }
 
-// close has a gate fail until it is closed.
+// close makes a gate fail until it closes.
 func (w *world) close(gate string) {
 	w.t.Helper()
 	for n := 0; w.IsOpen(gate); n++ {
 		w.end(w.must(fmt.Sprint("u", n%3), gate), Failed)
 		w.pass(time.Second)
 		if n > 20 {
-			w.t.Fatal("it does not close")
+			w.t.Fatal("the gate does not close")
 		}
 	}
 }
@@ -163,7 +160,7 @@ func TestOneOrTwoPushersCloseNoGate(t *testing.T) {
 		w.pass(time.Second)
 	}
 	if !w.IsOpen("g") {
-		t.Error("it is closed")
+		t.Error("the gate is closed")
 	}
 }
 
@@ -191,7 +188,6 @@ func TestAClosedGateIsProbed(t *testing.T) {
 			t.Fatalf("probes at %v, want %v s", probes, want)
 		}
 	}
-	// It opens with the first success, slowly.
 	for !w.IsOpen("g") {
 		if turn, _ := w.admit(fmt.Sprint(w.now), "g"); turn != nil {
 			w.end(turn, Taken)
@@ -307,7 +303,7 @@ func TestRetryAfterOfThreePushersClosesTheGate(t *testing.T) {
 		w.end(w.must(fmt.Sprint("u", n), "g"), Throttled)
 	}
 	if w.IsOpen("g") {
-		t.Fatal("it is open")
+		t.Fatal("the gate is open")
 	}
 	w.pass(59 * time.Second)
 	if turn, _ := w.admit("a", "g"); turn != nil {
@@ -316,7 +312,7 @@ func TestRetryAfterOfThreePushersClosesTheGate(t *testing.T) {
 	w.pass(time.Second)
 	w.end(w.must("a", "g"), Taken)
 	if !w.IsOpen("g") {
-		t.Error("it is closed")
+		t.Error("the gate is closed")
 	}
 }
 
@@ -331,8 +327,7 @@ func TestOperatorsHoldGateways(t *testing.T) {
 	w.must("a", "https://gw:443 app")
 }
 
-// A9: a host without egress leaves the work to others.
-func TestAHostThatReachesNoGateway(t *testing.T) {
+func TestAHostThatReachesNoGatewayIsCutOff(t *testing.T) {
 	w := newWorld(t)
 	w.end(w.must("a", "g0"), Taken)
 	for range 10 {
@@ -347,13 +342,12 @@ func TestAHostThatReachesNoGateway(t *testing.T) {
 		t.Errorf("cut off: %v, room for %d", w.IsCutOff(w.now), w.Room(w.now))
 	}
 	if w.MayReach(w.now, "g0") || !w.MayReach(w.now, "g7") {
-		t.Error("a host that is cut off tries the gates that have not failed, and no others")
+		t.Error("a host that is cut off tries a gate that failed, or not one without failures")
 	}
 	w.end(w.must("b", "g7"), Taken)
 	if w.IsCutOff(w.now) {
-		t.Error("it is cut off when it reaches a gateway")
+		t.Error("a host that reaches a gateway is cut off")
 	}
-	// A blocked address is none of the gateway's faults, nor of the network's.
 	w.end(w.must("c", "blocked"), Blocked)
 	w.pass(59 * time.Minute)
 	if turn, _ := w.admit("c", "blocked"); turn != nil {
@@ -363,8 +357,7 @@ func TestAHostThatReachesNoGateway(t *testing.T) {
 	w.must("c", "blocked")
 }
 
-// The counts always match the existing turns.
-func TestTheBoundsHold(t *testing.T) {
+func TestCountsMatchTheTurns(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 0))
 		s := New(Config{MaxInFlight: 20, MaxPerGate: 6, Random: random.Float64})
@@ -390,7 +383,7 @@ func TestTheBoundsHold(t *testing.T) {
 				}
 			}
 			if s.inFlight != len(all) || s.slow != slow || len(all) > 2*20 {
-				t.Fatalf("seed %d: %d under way and %d slow, counted %d and %d", seed, len(all), slow, s.inFlight, s.slow)
+				t.Fatalf("seed %d: %d in flight and %d slow, counted %d and %d", seed, len(all), slow, s.inFlight, s.slow)
 			}
 			for name, g := range s.gates {
 				if len(g.turns) != gates[name] || gates[name] > 6 {
