@@ -159,7 +159,6 @@ func readSized(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(strings.TrimPrefix(marked, sizedMark), values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
 }
 
-// prepareField encodes a change of one field.
 func prepareField(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
 	c := newChange(u.Old, u.Next)
 	compared := c.comparison()

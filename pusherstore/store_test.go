@@ -178,7 +178,7 @@ func TestHashWithoutPushersExpires(t *testing.T) {
 	}
 }
 
-// lives reports whether a time to live was just set to want; 0 means none.
+// lives reports whether a time to live was just set to want, 0 for none.
 func lives(got, want time.Duration) bool {
 	return want == 0 && got < 0 || got <= want && want-got < want/10
 }

@@ -123,7 +123,6 @@ func newChange(old snapshot, next pusher.List) change {
 	return c
 }
 
-// comparison is the condition for a change.
 type comparison struct {
 	count  int    // of fields, or anyCount
 	values fields // some fields with their values

@@ -15,8 +15,8 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// trips records the round trips of a client, each with its commands, without the
-// commands of a new connection.
+// trips records the commands of each round trip, except the commands of a new
+// connection.
 type trips struct{ sent []string }
 
 func (s *trips) add(commands ...redis.Cmder) {
@@ -45,7 +45,6 @@ func (s *trips) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proces
 	}
 }
 
-// tripHost sets pushers and records the round trips.
 type tripHost struct {
 	*trips
 	module.PusherService

@@ -44,7 +44,6 @@ func remove(id string) func(*pushrule.Ruleset, bool) error {
 	return func(rules *pushrule.Ruleset, _ bool) error { return rules.Delete(pushrule.Room, id) }
 }
 
-// aRevision matches the parts of a revision that differ between runs.
 var aRevision = regexp.MustCompile(`\d{16},"changes":1,"writers":\{"[A-Z2-7]{13}":(\d+)\}`)
 
 func ids(t *testing.T, s *Store) string {

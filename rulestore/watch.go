@@ -24,7 +24,6 @@ func (s *Store) Watch(ctx context.Context, watching func(), changed func(module.
 	return fmt.Errorf("rulestore: watch: %w", err)
 }
 
-// madeAt returns the time of a change by the host's clock.
 func (s *Store) madeAt(version int64) time.Time {
 	return time.Now().Add(-s.now().Sub(time.UnixMicro(version)))
 }

@@ -83,7 +83,6 @@ func newWatch(t *testing.T, store *Store) *watch {
 
 func changeText(user mxid.UserID, version int64) string { return fmt.Sprint(version, " ", user) }
 
-// want waits for exactly these changes.
 func (w *watch) want(want ...string) {
 	w.t.Helper()
 	var got []string
@@ -433,7 +432,6 @@ func TestForeignTextsHaveUniqueVersions(t *testing.T) {
 	})
 }
 
-// wantOneVersion returns alice's version, for which Load and Versions must agree.
 func wantOneVersion(t *testing.T, store *Store) int64 {
 	t.Helper()
 	loaded, err := store.Load(t.Context(), alice)
@@ -471,7 +469,6 @@ func TestUpdateReturnsTheStoredVersion(t *testing.T) {
 	})
 }
 
-// sent records the names of single commands in order.
 type sent struct{ names []string }
 
 func (s *sent) DialHook(next redis.DialHook) redis.DialHook { return next }

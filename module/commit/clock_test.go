@@ -10,7 +10,6 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-// skews are clock errors of hosts.
 var skews = []time.Duration{0, 11 * time.Minute, -11 * time.Minute, 24 * time.Hour, -24 * time.Hour}
 
 func skewed(by time.Duration) func() time.Time {

@@ -157,7 +157,6 @@ func TestUnchangedValueIsWrittenOnlyToConfirmIt(t *testing.T) {
 	}
 }
 
-// alwaysLost returns a committer whose writes all lose their race.
 func alwaysLost(attempts *int) *Committer[words, *store] {
 	return New(access(func(context.Context, string) (Snapshot[words, *store], error) {
 		*attempts++

@@ -110,7 +110,6 @@ func (s *store) next() outcome {
 	return s.outcomes[0]
 }
 
-// byOther makes a change as another writer.
 func (s *store) byOther(edit func(*words) error) {
 	if edit(&s.value) == nil {
 		s.others++
@@ -169,7 +168,6 @@ func write(ctx context.Context, u Update[words, *store]) (now Snapshot[words, *s
 	return s.snapshot(), s.revision.Equal(u.Revision), ctx.Err()
 }
 
-// isError reports whether err wraps want; a nil want means no error.
 func isError(err, want error) bool {
 	if want == nil {
 		return err == nil

@@ -35,8 +35,8 @@ type reading struct {
 	differs bool          // whether a master certainly differs more than tolerated
 }
 
-// Measurements happen every clockInterval, and wait for silent masters up to
-// clockTimeout. Differences above clockTolerance are reported.
+// A measurement waits for silent masters up to clockTimeout. Differences above
+// clockTolerance are reported.
 const (
 	clockInterval  = time.Minute
 	clockTimeout   = time.Second

@@ -105,8 +105,8 @@ func evictionError(info string) error {
 	return fmt.Errorf("evicts keys when its memory is full, since its maxmemory-policy is %s: users lose their push rules; set it to noeviction", policy)
 }
 
-// misfitError returns an error if a server is of another kind than the client is for.
-// Without the right to send HELLO, it cannot tell.
+// misfitError returns an error if a server is of another kind than the client is for,
+// unless the user may not send HELLO.
 func misfitError(hello *redis.Cmd, forCluster bool) error {
 	about := properties(hello)
 	switch {
@@ -140,7 +140,6 @@ func properties(hello *redis.Cmd) map[string]string {
 	return all
 }
 
-// joinSorted joins errors in a stable order.
 func joinSorted(errs []error) error {
 	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)

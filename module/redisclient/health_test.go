@@ -19,7 +19,7 @@ func monitorWith(client redis.UniversalClient, cfg Config) *Monitor {
 // late is how late a call may return on a busy machine.
 const late = 5 * time.Second
 
-// wantHealth checks the health. Fault is a part of the wanted error, empty for none.
+// Fault is a part of the wanted error, empty for none.
 func wantHealth(t *testing.T, client redis.UniversalClient, fault string) {
 	t.Helper()
 	start := time.Now()

@@ -21,9 +21,8 @@ const (
 )
 
 // Failover promotes the replica to master of its slots, without losing acknowledged
-// writes, usually in 0.1 s. It first waits until the cluster is whole, and at the end
-// until most nodes know the new master. Only one Failover or [SlotMove.Finish] runs at
-// a time.
+// writes. It waits until the cluster is whole, and afterwards until most nodes know the
+// new master, usually 0.1 s. Only one Failover or [SlotMove.Finish] runs at a time.
 //
 // The replica must not have been promoted and replaced within the last two node
 // timeouts: Redis 7.0 would count its old votes, and clients would lose writes.
@@ -76,8 +75,8 @@ func (c *ClusterServers) takeOver(ctx context.Context, replica *clusterNode, slo
 // failover has interrupted. All masters must run.
 //
 // If both masters of the move were replaced, no node knows of it, and redis-cli would
-// not look for keys. So Fix first marks the slot as importing on each other master with
-// keys of it.
+// not look for keys. So Fix first marks the slot as importing on every other master
+// with its keys.
 func (c *ClusterServers) Fix(ctx context.Context, slot int) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -217,8 +216,8 @@ func (m *SlotMove) Finish(ctx context.Context) error {
 	}
 	for _, node := range m.cluster.nodes {
 		if node.running() && node != m.from && node != m.to {
-			// Without this call, a master learns it a little later. A replica refuses
-			// it.
+			// Without this call, a master learns the new owner a little later. A
+			// replica refuses it.
 			_ = node.setSlot(ctx, m.slot, "node", m.to.id)
 		}
 	}

@@ -20,7 +20,6 @@ type process struct {
 	exit    error         // set before done is closed
 }
 
-// startProcess runs the binary in the folder, with its log there.
 func startProcess(binary, dir string, args []string) (*process, error) {
 	log, err := os.CreateTemp(dir, "server-*.log")
 	if err != nil {

@@ -172,9 +172,9 @@ func (f *Fault) With(text string) *Fault {
 // Struck is closed when the fault first strikes.
 func (f *Fault) Struck() <-chan struct{} { return f.struck }
 
-// Release passes on the held messages, and holds none later. It returns when the server
-// has answered the held command, or the held reply is passed on or its client has gone.
-// It has no effect on faults that cut.
+// Release passes on the held messages, and holds none later. For a held command, it
+// returns when the server has answered; for a held reply, when the client has it or has
+// gone. It has no effect on faults that cut.
 func (f *Fault) Release() {
 	f.release.Do(func() { close(f.released) })
 	if !f.holds || !f.hasStruck() {

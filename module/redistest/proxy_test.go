@@ -16,7 +16,6 @@ func withoutRetries(o *redis.Options) { o.MaxRetries = -1 }
 
 func withShortTimeout(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond }
 
-// newProxy returns a proxy, and a client that does not use it.
 func newProxy(t *testing.T, args ...string) (*Proxy, *redis.Client) {
 	t.Helper()
 	server := Single(t, args...)

@@ -44,8 +44,8 @@ func Require(t testing.TB) {
 	findBinary(t)
 }
 
-// AllowDebug returns the arguments that enable DEBUG. Redis 6 always has it, and lacks
-// them.
+// AllowDebug returns the arguments that enable DEBUG: none for Redis 6, which always
+// has it.
 func AllowDebug(t testing.TB) (args []string) {
 	t.Helper()
 	version, err := exec.CommandContext(t.Context(), findBinary(t), "--version").Output()
@@ -82,8 +82,9 @@ func findBinary(t testing.TB) string {
 	return ""
 }
 
-// doNotCache keeps go test from caching a skipped test, because it would not notice a
-// later installed server. Go test caches no result without the log that this removes.
+// doNotCache keeps go test from caching a skipped test, because go test does not notice
+// a server that is installed later. It removes the log that go test needs to cache a
+// result.
 func doNotCache() {
 	if log := flag.Lookup("test.testlogfile"); log != nil && log.Value.String() != "" {
 		_ = os.Remove(log.Value.String()) // After an error the result is cached.

@@ -58,7 +58,7 @@ func TestStartWaitsForPort(t *testing.T) {
 
 const helperVariable = "REDISTEST_HELPER"
 
-// TestHelper is what TestServersEndWithTheirTest runs and kills.
+// TestHelper runs in the test binary that TestServersEndWithTheirTest kills.
 func TestHelper(t *testing.T) {
 	if os.Getenv(helperVariable) == "" {
 		t.Skip("runs only for another test")

@@ -49,7 +49,6 @@ func (s *SentinelServers) Master() *Server { return s.master }
 // Replica returns the server that started as the replica.
 func (s *SentinelServers) Replica() *Server { return s.replica }
 
-// sentinelConfig writes a configuration file, which the sentinel updates.
 func sentinelConfig(t testing.TB, masterPort int) (path string) {
 	t.Helper()
 	text := fmt.Sprintf(`bind %[1]s

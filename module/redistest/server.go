@@ -22,9 +22,9 @@ const (
 	startTimeout = 10 * time.Second
 	pollInterval = 20 * time.Millisecond
 
-	// Ports below the range for outgoing connections, as are the cluster bus ports
-	// 10000 above: no other process takes a stopped server's port by chance, and no
-	// client connects to itself.
+	// These ports, and the cluster bus ports 10000 above, are below the range for
+	// outgoing connections. So no other process takes a stopped server's port by
+	// chance, and no client connects to itself.
 	firstPort    = 10000
 	portCount    = 10000
 	busOffset    = 10000
@@ -83,7 +83,6 @@ func passwordOf(args []string) (password string) {
 	return password
 }
 
-// launch starts a server in a new folder, on another port if the first one is taken.
 func launch(t testing.TB, args []string) *Server {
 	t.Helper()
 	s := &Server{t: t, binary: findBinary(t), dir: t.TempDir(), args: args, password: passwordOf(args)}
@@ -253,8 +252,7 @@ func closeAfter(t testing.TB, client redis.UniversalClient) {
 	})
 }
 
-// poll calls check until it succeeds. When the context ends, it returns the last error
-// before that.
+// poll calls check until it succeeds, or returns check's last error when ctx has ended.
 func poll(ctx context.Context, check func(context.Context) error) error {
 	ticker := time.NewTicker(pollInterval)
 	defer ticker.Stop()

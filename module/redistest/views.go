@@ -93,9 +93,9 @@ func (c *ClusterServers) MasterOf(ctx context.Context, slot int) (*Server, error
 }
 
 // WaitTakeover waits until a replica has replaced the slot's stopped or paused master,
-// and most nodes know it: the node timeout and about 1 s more. It returns the new
-// master. A majority of the masters must run, so a cluster of one or two has no
-// failover after a crash.
+// and most nodes know it. It returns the new master. This takes the node timeout and
+// about 1 s more. A cluster of one or two masters has no failover, which needs a
+// majority of the masters.
 //
 // Do not start the old master before: it would still be the master, but empty unless it
 // saves its data.

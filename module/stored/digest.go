@@ -13,11 +13,13 @@ import (
 //
 //	,"digest":"d4b89f53"}
 //
-// It is a CRC-32C in hexadecimal. A reader that finds the right digest need not check
-// the rules, because they were checked before they were written. After an edit by hand,
-// the digest is wrong, and the reader checks them. An undetected edit is served as it
-// is: one in 2^32, and none of up to four consecutive bytes. Attackers with access to
-// Redis can store any rules anyway.
+// A reader that finds the right digest need not check the rules, because they were
+// checked before they were written. After an edit by hand, the digest is wrong, and the
+// reader checks the rules.
+//
+// The digest is a CRC-32C in hexadecimal. It detects all edits of up to four
+// consecutive bytes, and all but one in 2^32 of other edits; an undetected edit is
+// served as it is. Attackers with access to Redis can store any rules anyway.
 //
 // A change of the canonical form, or of the legacy rules, must rename the digest, so
 // that old events are checked again.
@@ -28,7 +30,6 @@ const (
 	digestBytes = len(digestStart) + digestChars + len(digestEnd)
 )
 
-// digestOf returns the digest member of a text and the brace that ends the revision.
 func digestOf(text string) string {
 	sum := crc32.Checksum(unsafe.Slice(unsafe.StringData(text), len(text)), crc32.MakeTable(crc32.Castagnoli))
 	return digestStart + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, sum)) + digestEnd

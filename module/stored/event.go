@@ -30,8 +30,8 @@ const (
 	eventEnd      = `}`
 )
 
-// ReadEvent reads a stored event. With the right digest, it does not check the rules.
-// It returns [pushrule.Unreadable] if the text is not an event, or its content is
+// ReadEvent reads a stored event, and checks its rules unless the digest is right. It
+// returns [pushrule.Unreadable] if the text is not an event, or its content is
 // unreadable.
 func ReadEvent(text string) (Event, error) {
 	if hasDigest(text) {
@@ -46,7 +46,6 @@ func ReadEvent(text string) (Event, error) {
 	return e.withTextVersion(text), nil
 }
 
-// cutEvent splits an event with a digest into its rules and revision.
 func cutEvent(text string) (e Event, found bool) {
 	rest, starts := strings.CutPrefix(text, eventStart)
 	rest, ends := strings.CutSuffix(rest, eventEnd)
@@ -58,7 +57,6 @@ func cutEvent(text string) (e Event, found bool) {
 	return Event{Rules: pushrule.FromCanonical(rest[:at]), Found: true, Revision: revision}, revision.Version > 0
 }
 
-// readAnyEvent reads and checks an event in any form.
 func readAnyEvent(text string) (Event, error) {
 	var e Event
 	r := strictjson.NewReader(text)
@@ -126,14 +124,13 @@ func (e *Event) Text(revision Revision) string {
 	return text.String()
 }
 
-// Share lets the event's rules share the memory of a text from [Event.Text].
+// Share lets the event's rules use the memory of a text from [Event.Text].
 func (e *Event) Share(text string) {
 	e.Rules.ShareJSON(text[len(eventStart):][:len(e.Rules.JSON())])
 }
 
 func (e *Event) hasMore() bool { return len(e.Extra)+len(e.ContentExtra) > 0 }
 
-// appendOpen appends the stored form of the event up to its revision.
 func (e *Event) appendOpen(dst []byte) []byte {
 	dst = append(dst, eventStart...)
 	dst = e.Rules.AppendJSON(dst)

@@ -31,8 +31,7 @@ type Write struct {
 }
 
 // MaxWriters is how many writers a revision remembers. After a lost reply, a writer can
-// tell the outcome until that many other writers have followed; see
-// [Revision.MayHaveDropped].
+// tell the outcome until that many other writers have followed.
 const MaxWriters = 16
 
 // Only revisions of events have a digest; see [digestOf].
@@ -56,7 +55,6 @@ func (r Revision) AppendJSON(dst []byte) []byte {
 	return append(dst, revisionEnd...)
 }
 
-// revisionEnd closes the writers and the revision.
 const revisionEnd = "}}"
 
 // ReadRevision reads the form of [Revision.AppendJSON], with or without a digest. Other
@@ -141,15 +139,16 @@ func (r Revision) Last(writer string) int64 {
 	return 0
 }
 
-// MayHaveDropped reports whether r, which lacks a write on base, may have had and
-// dropped it: as many writers as a revision remembers have written since.
+// MayHaveDropped reports whether r may have dropped a write that it lacks. Base is the
+// revision that the write replaces. A revision drops a write after [MaxWriters] later
+// writers.
 func (r Revision) MayHaveDropped(base Revision) bool {
 	stayed := func(w Write) bool { return slices.Contains(base.Writes, w) }
 	return len(r.Writes) >= MaxWriters && !slices.ContainsFunc(r.Writes, stayed)
 }
 
-// Next returns the revision of a write that replaces a value of revision r. With the
-// same version, the write is no change.
+// Next returns the revision of a write that replaces a value of revision r. A write
+// with the same version does not count as a change.
 func (r Revision) Next(version int64, by Write) Revision {
 	changes := r.Changes
 	if version != r.Version {

@@ -42,7 +42,7 @@ func (r *Reader) memberPath(name string) string {
 	return name
 }
 
-// dotted converts a JSON pointer to a [Reader.Path]. It takes a numeric name for an
+// dotted converts a JSON pointer to a [Reader.Path]. A numeric name looks like an
 // element.
 func dotted(p jsontext.Pointer) string {
 	var b strings.Builder
@@ -60,7 +60,6 @@ func dotted(p jsontext.Pointer) string {
 	return b.String()
 }
 
-// shorten limits the part of a client's text that an error repeats.
 func shorten(path string) string {
 	const limit = 128
 	if len(path) <= limit {

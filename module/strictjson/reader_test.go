@@ -490,15 +490,14 @@ var (
 	surrogate     = regexp.MustCompile(`\(u[dD][89a-fA-F]..\)`)
 )
 
-// loneSurrogate reports whether a valid text has an escaped lone surrogate: it removes
-// the pairs.
+// loneSurrogate reports whether a valid text has an escaped lone surrogate.
 func loneSurrogate(text string) bool {
 	text = strings.NewReplacer("(", "_", ")", "_").Replace(text)
 	text = escapes.ReplaceAllString(text, "($1)")
 	return surrogate.MatchString(surrogatePair.ReplaceAllString(text, ""))
 }
 
-// uniqueNames reads one value and reports whether the names of each object are unique.
+// uniqueNames reads one value.
 func uniqueNames(dec *json.Decoder) bool {
 	token, _ := dec.Token()
 	delim, _ := token.(json.Delim)

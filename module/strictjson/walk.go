@@ -175,7 +175,7 @@ func isEscaped(part string) bool {
 	return escaped
 }
 
-// nested moves past an object or array. Setting one bit turns a brace into a bracket.
+// nested moves past an object or array. Setting one bit turns a bracket into a brace.
 func (w *Walker) nested() {
 	const either = 0x20
 	text, depth := w.text, 0

@@ -36,7 +36,6 @@ func walked(t *testing.T, w *strictjson.Walker) any {
 	return scalar
 }
 
-// skipped returns the texts of an object's members without reading the values.
 func skipped(w strictjson.Walker) (texts map[string]json.RawMessage) {
 	texts = map[string]json.RawMessage{}
 	for name := range w.Object() {

@@ -168,7 +168,6 @@ func TestReadIsRepeatedAfterALostReply(t *testing.T) {
 	<-lost.Struck()
 }
 
-// sentCommands records the names of single commands in order.
 type sentCommands struct{ names []string }
 
 func (s *sentCommands) DialHook(next redis.DialHook) redis.DialHook { return next }

@@ -17,13 +17,13 @@ type Config struct {
 	// slot. Default: none.
 	KeyPrefix string
 
-	// OperationTimeout bounds each load or update, retries included. The end of a
-	// request also ends its operations. The client must honour deadlines
-	// (ContextTimeoutEnabled). Above zero and at most 30 s; default 5 s.
+	// OperationTimeout bounds each load or update, retries included, as does the end of
+	// a request. The client must honour deadlines (ContextTimeoutEnabled). Above zero
+	// and at most 30 s; default 5 s.
 	OperationTimeout time.Duration
 
-	// Durability says when an update is acknowledged. Default: when the master has it in
-	// memory.
+	// Durability says when an update is acknowledged. Default: once the master has it
+	// in memory.
 	Durability Durability
 
 	// LargeValueBytes is the size from which a user's rules are written by a
@@ -44,8 +44,8 @@ type Options struct {
 	// hosts agree. Nil means the host's clock, which suits a single host.
 	Now func() time.Time
 
-	// WaitLimiter limits the connections that wait for a [Durability]; all stores on
-	// one client share it. Nil means one for this store alone.
+	// WaitLimiter is shared by all stores on one client. Nil means one for this store
+	// alone.
 	WaitLimiter *WaitLimiter
 
 	// Observer receives lost races, unknown outcomes and durability waits. Nil means

@@ -49,7 +49,6 @@ func (h handover) delayed() (clients int) {
 	return clients
 }
 
-// wantDelayed checks that the master replies to a read only after the failover.
 func (h handover) wantDelayed(read func() error) {
 	h.t.Helper()
 	answered := make(chan error, 1)

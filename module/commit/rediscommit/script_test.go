@@ -112,7 +112,8 @@ func TestScriptWaitsForTheReplicaOfItsMaster(t *testing.T) {
 	}
 }
 
-// shortages start a master without enough working replicas, and return a client and it.
+// shortages start a master without enough working replicas, and return a client and the
+// master.
 var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.Server){
 	"no replica": func(t *testing.T) (redis.UniversalClient, *redistest.Server) {
 		server := redistest.Single(t)
@@ -137,8 +138,8 @@ var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.S
 	},
 }
 
-// learnCommands makes a client load the table of commands, for which it would wait 5 s
-// while the server is paused.
+// learnCommands makes a client load the table of commands. A paused server would delay
+// it for 5 s later.
 func learnCommands(t *testing.T, client *redis.ClusterClient) {
 	t.Helper()
 	if err := client.Ping(t.Context()).Err(); err != nil {
@@ -312,7 +313,7 @@ func TestWaitEndedByADeadlineKeepsItsConnection(t *testing.T) {
 	}
 }
 
-// monitor records the commands that a server receives, by connection, until stopped.
+// monitor records a server's commands, by connection, until stopped.
 func monitor(t *testing.T, server *redistest.Server) func() map[string][]string {
 	t.Helper()
 	conn, err := net.Dial("tcp", server.Addr())

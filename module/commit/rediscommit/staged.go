@@ -26,8 +26,8 @@ type StagedSwap struct {
 }
 
 // Suffix is the end of a stored string, from its latest write on; see
-// [stored.LastWrite]. It identifies the string, because writes are unique. It misses an
-// edit by hand that keeps the string's length and end.
+// [stored.LastWrite]. It identifies the string, because writes are unique, but misses
+// an edit by hand that keeps the string's length and end.
 type Suffix struct {
 	At   int // offset in the string
 	Text string

@@ -234,7 +234,7 @@ func TestNewNamesEachWrongSetting(t *testing.T) {
 	}
 }
 
-// revisionOf returns alice's text and the number of its write, like "text, write 2".
+// revisionOf returns alice's text and write number, like "text, write 2".
 func revisionOf(t *testing.T, client *redis.Client) string {
 	t.Helper()
 	raw, err := client.Get(t.Context(), aliceKey).Result()

@@ -32,7 +32,6 @@ func plant(t *testing.T, store userTexts, users []mxid.UserID) {
 	}
 }
 
-// trips counts the keys in each pipeline of reads.
 type trips struct {
 	mu    sync.Mutex
 	sizes []int
