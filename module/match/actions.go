@@ -32,8 +32,7 @@ func readOutcome(actions []pushrule.Action) (o outcome) {
 	return o
 }
 
-// setTweak reads an object. The last of equal tweaks counts; highlight without a value
-// is true.
+// If a tweak occurs twice, the last one counts. A highlight without a value is true.
 func (o *outcome) setTweak(w *strictjson.Walker) {
 	tweak, given := "", value{kind: truth}
 	for name := range w.Object() {

@@ -25,7 +25,6 @@ type Member struct {
 // CreatorPower is a power level above all others.
 const CreatorPower = math.MaxInt64
 
-// A worker takes bulkStep members at a time.
 const bulkStep = 256
 
 // After bulkPause units of work, a fraction of a millisecond, a worker yields the core
@@ -33,9 +32,9 @@ const bulkStep = 256
 const bulkPause = 1 << 16
 
 // EvaluateAll evaluates an event for members of a room, on up to GOMAXPROCS cores, and
-// returns a result for each member, in their order. It evaluates a set that members
-// share in a [Cache] once for all members with equal facts. If the context ends first,
-// EvaluateAll returns the context's error within milliseconds.
+// returns their results in order. Members with equal facts and a shared set of a
+// [Cache] cost one evaluation. If the context ends first, EvaluateAll returns its error
+// within milliseconds.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
 	results := make([]Result, len(members))
 	steps := (len(members) + bulkStep - 1) / bulkStep

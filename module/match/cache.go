@@ -12,11 +12,11 @@ import (
 )
 
 // Cache compiles rule sets and keeps them. Sets that differ only in the user's id, such
-// as default rules, are compiled once. It is safe for concurrent use.
+// as default rules, share one compiled set. It is safe for concurrent use.
 //
 // A full cache evicts the largest sets first, and among sets of similar size the least
-// recently used. Thus a few large sets cannot evict many small ones. A smaller set goes
-// first only if it is idle for long.
+// recently used: a few large sets cannot evict many small ones. A smaller set goes
+// first only after it was idle for long.
 type Cache struct {
 	limit int
 
@@ -37,8 +37,7 @@ type Entry struct {
 	place   *list.Element
 }
 
-// A set is idle if the cache took in maxIdle times as many sets as it holds since the
-// last use of the set.
+// An unused set is idle after the cache took in maxIdle times as many sets as it holds.
 const maxIdle = 10
 
 // notShared marks a text that is a different set for each user.
@@ -72,8 +71,8 @@ func (c *Cache) Rules(user mxid.UserID, set pushrule.Ruleset) *Rules {
 	return rules
 }
 
-// Entry returns a user's compiled set and its entry. Keep the entry instead of the set:
-// then an eviction frees the set's memory.
+// Entry returns a user's compiled set and its entry. Keep the entry instead of the set,
+// so that an eviction frees memory.
 func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 	var space [4 << 10]byte
 	masked, count := mask(space[:0], set.JSON(), user)
@@ -84,7 +83,7 @@ func (c *Cache) Entry(user mxid.UserID, set pushrule.Ruleset) (*Entry, *Rules) {
 			compiled.shared = true
 			return compiled
 		}
-		// The user's id also occurs elsewhere, such as in a rule's id.
+		// The user's id also occurs in other strings, such as a rule's id.
 		own = compiled
 		return notShared
 	})
@@ -113,7 +112,6 @@ func (c *Cache) get(key []byte, compile func() *Rules) (e *Entry, rules *Rules) 
 	return e, rules
 }
 
-// fill does nothing if the entry was evicted.
 func (c *Cache) fill(e *Entry, rules *Rules) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
@@ -190,7 +188,6 @@ func (c *Cache) leastRecentlyUsed(entries *list.List, limit int) (last *Entry, u
 	return entries.Back().Value.(*Entry), false
 }
 
-// maskByte occurs in no JSON text.
 const maskByte = "\x00"
 
 // mask appends text with maskByte instead of each string that equals the user's id, and

@@ -11,8 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// decidedBy names the rule that decides about a mention of user, or about an invitation
-// for user.
 func decidedBy(t *testing.T, rules *match.Rules, user, somebody string) string {
 	t.Helper()
 	event := readEvent(t, `{"type":"m.room.member","state_key":"`+somebody+`","content":{"membership":"invite"}}`)
@@ -38,7 +36,7 @@ func TestUsersShareDefaultRules(t *testing.T) {
 	}
 }
 
-// In these sets, the user's id has a meaning that differs between users.
+// Each set has the user's id in a place that the cache must not replace.
 func TestDifferentSetsAreNotShared(t *testing.T) {
 	t.Parallel()
 	const invited = `"conditions":[{"kind":"event_match","key":"state_key","pattern":%s}]`

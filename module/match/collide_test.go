@@ -9,7 +9,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// asOthers fails if chosen takes much longer than others.
 func asOthers(t *testing.T, chosen, others func()) {
 	t.Helper()
 	took := func(f func()) time.Duration {

@@ -29,8 +29,8 @@ type rule struct {
 	outcome    outcome
 }
 
-// Compile compiles a rule set. A condition of an unknown kind, or without a required
-// member, matches nothing (Matrix specification, "Conditions"); the other rules work.
+// Compile compiles a rule set. A condition with an unknown kind or without a required
+// member matches nothing (Matrix specification, "Conditions"). The other rules work.
 // For many users, use a [Cache].
 func Compile(set pushrule.Ruleset) *Rules { return compile(set, "") }
 
@@ -123,7 +123,6 @@ func (r *rule) neverMatches() bool {
 	return false
 }
 
-// work returns the cost of the conditions without patterns.
 func (r *rule) work() (units int) {
 	for i := range r.conditions {
 		units += r.conditions[i].work()
@@ -131,7 +130,6 @@ func (r *rule) work() (units int) {
 	return units
 }
 
-// bodyCondition returns the condition that the index uses, or nil.
 func (r *rule) bodyCondition() *condition {
 	for i := range r.conditions {
 		if r.conditions[i].op == matchesWords {

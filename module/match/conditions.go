@@ -38,7 +38,6 @@ type condition struct {
 	source pushrule.Condition // empty if the kind of the rule implies it
 }
 
-// comparison is a range of member counts.
 type comparison struct {
 	least, most int
 }
@@ -91,7 +90,6 @@ func (s *subject) note(c *condition, holds bool) bool {
 	return holds
 }
 
-// agrees reports whether the notes are true for the current user.
 func (s *subject) agrees(notes []note) bool {
 	for i := range notes {
 		s.meter.spend(notes[i].condition.work())
@@ -102,7 +100,6 @@ func (s *subject) agrees(notes []note) bool {
 	return true
 }
 
-// work returns the cost of the condition without its pattern.
 func (c *condition) work() int { return conditionWork + nameWork*len(c.key.parts) }
 
 func (c *condition) holds(s *subject) bool {
@@ -186,7 +183,6 @@ func (s *subject) hasDisplayName(b *body) bool {
 	return s.named == yes
 }
 
-// contains reports whether the body has text between word boundaries.
 func (b *body) contains(text string, m *meter) bool {
 	m.spend(len(text))
 	var space [stackBytes]byte
@@ -196,8 +192,8 @@ func (b *body) contains(text string, m *meter) bool {
 	return where.first(&s, 0, startBounded|endBounded) >= 0
 }
 
-// newCondition compiles a condition. A comparison with the owner's id becomes a
-// comparison with the id of the evaluated user, if the id has no needless escapes.
+// A comparison with the owner's id becomes a comparison with the id of the evaluated
+// user, unless the id has needless escapes.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)
@@ -227,7 +223,6 @@ func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	return c
 }
 
-// conditionParts are the members of all known kinds.
 type conditionParts struct {
 	kind                    string
 	key, pattern, value, is value

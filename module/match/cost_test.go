@@ -85,7 +85,6 @@ func leastOf(n int, measure func() time.Duration) time.Duration {
 	return least
 }
 
-// hostileMembers have the slowest allowed rules.
 func hostileMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 	tb.Helper()
 	test := hostileCases(tb)["short segments beside a long s"]
@@ -110,7 +109,6 @@ func ownedMembers(tb testing.TB, n int) (*match.Event, []match.Member) {
 	return readEvent(tb, bodyEvent("ſ"+strings.Repeat("a", 59<<10))), members
 }
 
-// Evaluating all members would take seconds.
 func TestEvaluateAllEndsSoonAfterTheContext(t *testing.T) {
 	for name, test := range map[string]struct {
 		of func(testing.TB, int) (*match.Event, []match.Member)
@@ -144,7 +142,6 @@ func TestEvaluateAllEndsSoonAfterTheContext(t *testing.T) {
 	}
 }
 
-// countedContext counts the calls of Err.
 type countedContext struct {
 	context.Context
 	asked atomic.Int64

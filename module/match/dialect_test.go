@@ -59,12 +59,10 @@ func hasEmptyKey(rule map[string]any) bool {
 	return false
 }
 
-// any reports whether * matches r.
 func (d dialect) any(r rune) bool {
 	return !d.lineBreaks || !strings.ContainsRune("\n\r\u2028\u2029", r)
 }
 
-// one reports whether ? matches r.
 func (d dialect) one(r rune) bool { return !d.dots || r == '.' }
 
 func (d dialect) same(a, b rune) bool {

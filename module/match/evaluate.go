@@ -59,8 +59,8 @@ func (r Result) Sound() string {
 }
 
 // Incomplete reports whether the evaluation reached the work limit for one user and one
-// event, a few milliseconds. Untested patterns then count as not matching. Only many
-// near matches in a long text reach the limit.
+// event, a few milliseconds. Untested patterns do not match. Only many near matches in
+// a long text reach the limit.
 func (r Result) Incomplete() bool { return r.incomplete }
 
 // Evaluate returns the result for an event; a user's own event has none. It allocates

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// rule writes a rule; members is JSON to add.
 func rule(id, members string) string {
 	if !strings.Contains(members, `"enabled"`) {
 		members = `"enabled":true,` + members

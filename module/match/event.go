@@ -23,13 +23,11 @@ type Event struct {
 	byName     map[member]int32 // index in properties; see [Event.findByName]
 }
 
-// member identifies a property by its name and the object that contains it.
 type member struct {
 	parent int32
 	name   string
 }
 
-// property is a member of the event or of an object in it.
 type property struct {
 	name   string
 	parent int32 // index of the object in properties, -1 for the event
@@ -45,11 +43,11 @@ const (
 // ErrNotAnEvent refuses an invalid event.
 var ErrNotAnEvent = errors.New("match: not a JSON object")
 
-// ReadEvent reads an event for any number of evaluations. The text has the format for
-// clients (Matrix specification, "Room event format"), with room_id, sender and, for
-// state events, state_key. It must be one JSON object in valid UTF-8, with unique names
-// and without half surrogate pairs; the error is [ErrNotAnEvent]. The event keeps the
-// text in memory.
+// ReadEvent reads an event for any number of evaluations, in the format for clients
+// (Matrix specification, "Room event format") with room_id, sender and, for state
+// events, state_key. It returns [ErrNotAnEvent] unless the text is one JSON object in
+// valid UTF-8, with unique names and whole surrogate pairs. The event keeps the text in
+// memory.
 func ReadEvent(text string) (*Event, error) {
 	if !strictjson.Valid(text) {
 		return nil, ErrNotAnEvent
@@ -127,7 +125,6 @@ func (e *Event) slot(s slot) *property {
 	return nil
 }
 
-// find returns the property of a key, or nil.
 func (e *Event) find(k *key) *property {
 	if k.slot != 0 {
 		return e.slot(k.slot)
@@ -162,7 +159,6 @@ func (e *Event) findByName(k *key) *property {
 	return &e.properties[at]
 }
 
-// text returns a property if it is a string.
 func (e *Event) text(k *key) (text string, found bool) {
 	p := e.find(k)
 	if p == nil || p.value.kind != textual {
@@ -171,7 +167,6 @@ func (e *Event) text(k *key) (text string, found bool) {
 	return p.value.text, true
 }
 
-// elementsOf returns the scalars of an array.
 func (e *Event) elementsOf(p *property) []value {
 	if p.value.kind != array {
 		return nil
@@ -179,7 +174,6 @@ func (e *Event) elementsOf(p *property) []value {
 	return e.elements[p.value.number>>32 : p.value.number&math.MaxInt32]
 }
 
-// contains reports whether p is an array with the element.
 func (e *Event) contains(p *property, element value) bool {
 	elements := e.elementsOf(p)
 	if len(elements) > manyElements {

@@ -22,7 +22,6 @@ func (e *Event) get(k *key) (v value, elements []value, found bool) {
 	return v, e.elementsOf(p), true
 }
 
-// expected converts a value of encoding/json.
 func expected(v any) (value, []value) {
 	switch v := v.(type) {
 	case nil:
@@ -59,7 +58,6 @@ func escapePath(names []string) string {
 	return strings.Join(escaped, ".")
 }
 
-// compare compares the properties of object with the event, and returns their number.
 func compare(t *testing.T, e *Event, path []string, object map[string]any) int {
 	n := len(object)
 	for name, member := range object {

@@ -14,7 +14,7 @@ import (
 // Verdict is the outcome of a rule.
 type Verdict string
 
-// The verdicts.
+// The outcomes of a rule.
 const (
 	Decides  Verdict = "decides"  // the first rule that matches
 	Matches  Verdict = "matches"  // it matches, but an earlier rule decides
@@ -79,7 +79,6 @@ func (r *Rules) explainRule(rule *rule, s *subject, result Result) RuleExplanati
 	return e
 }
 
-// sourceOf returns the condition as the user's set has it.
 func (r *Rules) sourceOf(c *condition, user mxid.UserID) pushrule.Condition {
 	switch {
 	case c.source == "" && c.op == matchesWords:
@@ -154,7 +153,6 @@ func (f *Facts) sawForPermission(action string) string {
 	return fmt.Sprintf("the user has power level %d, %d is needed to %s", *f.Power, needed, action)
 }
 
-// path writes a key as in a condition.
 func (k *key) path() string {
 	names := make([]string, len(k.parts))
 	for i, part := range k.parts {
@@ -195,7 +193,7 @@ func (v value) show() string {
 
 func show(text string) string { return cut(quote(text)) }
 
-// Longer values than shownBytes are cut.
+// shownBytes is the length at which values are cut.
 const shownBytes = 160
 
 func cut(text string) string {

@@ -25,7 +25,6 @@ const (
 	lastCaseless  = 0xa63f
 )
 
-// foldTable caches foldRune for common characters.
 var foldTable = newFoldTable()
 
 func newFoldTable() (table [0x600]uint16) {

@@ -113,7 +113,6 @@ func backRunes(text string, at, n int) int {
 	return at
 }
 
-// matchWhole matches all of a folded text.
 func (g *glob) matchWhole(text string, m *meter) bool {
 	if m.isEmpty() || len(text) < g.leastBytes {
 		return false
@@ -142,7 +141,6 @@ func (g *glob) matchWhole(text string, m *meter) bool {
 // endSegment returns a segment without an anchor, for the start or the end of a text.
 func endSegment(text string) *segment { return &segment{text: text, gaps: strings.Contains(text, "?")} }
 
-// matchWords matches a part of the body between word boundaries.
 func (g *glob) matchWords(b *body, m *meter) bool {
 	if len(b.folded) < g.leastBytes {
 		return false

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// bodyIndex finds rules in one pass over a body. It files each rule under a word or
-// gram that every matching body contains. A gram is a string of up to gramBytes bytes.
+// bodyIndex finds rules in one pass over a body. It files each rule under a word, or a
+// gram of up to gramBytes bytes, that every matching body contains.
 type bodyIndex struct {
 	least  int32                // the first rule of the index, or the number of all rules
 	always []int32              // rules without a word or gram, in order
@@ -35,7 +35,6 @@ func (x *bodyIndex) first(rules []rule, s *subject, bound int32) int32 {
 
 const gramBytes = 4
 
-// table finds rules by the hash of a word, or by a gram.
 type table struct {
 	shift  uint8
 	filter []uint64 // a bit for each possible key
@@ -113,7 +112,6 @@ func (f *indexSearch) scan(t *table, size int, text string) {
 	}
 }
 
-// gramKey returns the last size bytes.
 func gramKey(four uint32, size int) uint64 { return uint64(four >> (8 * (gramBytes - size))) }
 
 // filterFactor is odd and random for each process, so that attackers cannot choose keys
@@ -194,7 +192,6 @@ type fragment struct {
 	key  uint64
 }
 
-// rarest returns the fragment that the fewest patterns have.
 func (c choice) rarest(usage map[fragment]int) fragment {
 	return slices.MinFunc(c.fragments, func(a, b fragment) int { return cmp.Compare(usage[a], usage[b]) })
 }
@@ -230,7 +227,6 @@ func (x *bodyIndex) newTable(filings []filing) table {
 // maxFragments bounds the fragments of a pattern, and so the time to compile a set.
 const maxFragments = 32
 
-// fragments returns the whole words of the pattern; without any, its largest grams.
 func (g *glob) fragments() []fragment {
 	if words := g.words(); len(words) > 0 {
 		return words
@@ -257,7 +253,7 @@ func isWildcardAt(pattern string, at int) bool {
 	return at >= 0 && at < len(pattern) && (pattern[at] == '*' || pattern[at] == '?')
 }
 
-// grams returns some grams of one size, without wildcards.
+// grams returns some grams without wildcards, all of one size.
 func (g *glob) grams() (list []fragment) {
 	parts := strings.FieldsFuncSeq(g.pattern, func(r rune) bool { return r == '*' || r == '?' })
 	size, total := 0, 0

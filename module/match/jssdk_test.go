@@ -14,7 +14,6 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 )
 
-// jsCase is the input for matrix-js-sdk.
 type jsCase struct {
 	Set         map[string]any `json:"set"`
 	Event       map[string]any `json:"event"`
@@ -29,7 +28,6 @@ type jsPower struct {
 	Notifications map[string]int64 `json:"notifications"`
 }
 
-// jsAnswer is the output of matrix-js-sdk.
 type jsAnswer struct {
 	Rules   [][3]any  `json:"rules"`
 	Decides [2]string `json:"decides"`
@@ -171,8 +169,6 @@ func (c *comparison) explain(r reference, kind string, rule map[string]any, thei
 	c.found["several"]++
 }
 
-// compareDecision checks that both choose the same rule, unless the event is the user's
-// own.
 func (c *comparison) compareDecision(e match.Explanation, answer jsAnswer, first int) {
 	c.t.Helper()
 	want := [2]string{}

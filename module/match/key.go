@@ -91,7 +91,6 @@ func newWellKnown(paths [slotCount]string) (keys [slotCount]key) {
 	return keys
 }
 
-// slotOf returns the slot of a member of the object with the slot parent.
 func slotOf(parent slot, name string) slot {
 	switch parent {
 	case slotEvent:

@@ -38,8 +38,7 @@ func (p *Power) needed(notification string) (level int64, found bool) {
 
 var permissions = [...]string{"ban", "invite", "kick", "redact"}
 
-// hasPermission tests recipient_permission. It looks up the room's level once for many
-// users.
+// hasPermission looks up the room's level once for many users.
 func (s *subject) hasPermission(c *condition) bool {
 	if s.facts.Power == nil || s.facts.Room.Power == nil {
 		return false
@@ -71,11 +70,11 @@ var ErrRoomVersion = errors.New("match: the room's version is not one whose crea
 // level.
 const creatorLevel = 100
 
-// ReadPower reads the power levels at the time of the event. Create is the event
-// m.room.create; levels is m.room.power_levels, or empty if the room has none. Missing
-// levels have the defaults of the specification ("m.room.power_levels"). Creators are
-// above all levels from room version 12 on (room version 12, "Room creators"); before,
-// without levels, the creator has 100 and other users have 0.
+// ReadPower reads power levels from two events in the room's state at the time of the
+// evaluated event: m.room.create, and m.room.power_levels, whose text is empty if the
+// room has none. Missing levels have the defaults of the specification
+// ("m.room.power_levels"). Creators are above all levels from room version 12 on ("Room
+// creators"); before, without levels, the creator has 100 and others have 0.
 //
 // A level is an integer or, before room version 10, also a string with an integer. Any
 // other value counts as absent.

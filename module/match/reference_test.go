@@ -67,8 +67,7 @@ func (r reference) matches(kind string, rule map[string]any) bool {
 	case "sender":
 		return r.event["sender"] == rule["rule_id"]
 	}
-	// "All conditions must hold true for an event in order for the rule to
-	// match. A rule with no conditions always matches."
+	// "A rule with no conditions always matches."
 	conditions, _ := rule["conditions"].([]any)
 	for _, condition := range conditions {
 		if c, _ := condition.(map[string]any); !r.holds(c) {

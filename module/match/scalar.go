@@ -55,7 +55,6 @@ func readScalar(w *strictjson.Walker) value {
 	return readNumber(w.Skip())
 }
 
-// readNumber also reads integers in notations such as 1e2.
 func readNumber(number string) value {
 	digits, negative := strings.CutPrefix(number, "-")
 	n, ok := readShort(digits)

@@ -80,8 +80,8 @@ func (f *search) scan(s *segment, from int, bounds bounded) (end int) {
 }
 
 // scanShort uses the Shift-And algorithm for segments of up to 64 bytes: bit i of the
-// state is set if the first i+1 bytes of the segment match up to the current byte of
-// the text. A ? matches the first byte of a character; its bit stays set for the other
+// state is set if the text up to the current byte ends with the first i+1 bytes of the
+// segment. A ? matches the first byte of a character; its bit stays set for the other
 // bytes.
 func (f *search) scanShort(s *segment, from int, bounds bounded) (end int) {
 	var has [256]uint64 // positions of each byte in the segment
@@ -145,7 +145,6 @@ func (f *search) scanLong(s *segment, from int, bounds bounded) (end int) {
 	return -1
 }
 
-// longTable is the state and the tables of scanLong.
 type longTable struct {
 	state []uint64
 	gaps  []uint64 // positions of ? in the segment

@@ -11,9 +11,8 @@ type body struct {
 	folded string
 	words  []uint64 // hashes, in order
 
-	// lookalikes has a bit for each byte of folded. It is set for the long s and the
-	// Kelvin sign: they fold to letters but are word boundaries. It is nil without
-	// such characters.
+	// lookalikes has a bit for each byte of folded, set for the long s and the Kelvin
+	// sign: they fold to letters but are word boundaries. Without them, it is nil.
 	lookalikes []uint64
 }
 
@@ -22,7 +21,6 @@ var seed = maphash.MakeSeed()
 
 func wordHash(word string) uint64 { return maphash.String(seed, word) }
 
-// wordBytes is true for bytes that words consist of.
 var wordBytes = newWordBytes()
 
 func newWordBytes() (table [256]bool) {
@@ -75,8 +73,8 @@ func (b *body) markLookalike(at, length int) {
 	b.lookalikes[at/64] |= 1 << (at % 64)
 }
 
-// isBoundary reports whether a match may start or end at a position: at an end of the
-// body, or next to a character that is not part of a word.
+// A match may start or end at an end of the body, or next to a character that is not
+// part of a word.
 func (b *body) isBoundary(at int) bool {
 	return at == 0 || at == len(b.folded) || !b.isWord(at-1) || !b.isWord(at)
 }

@@ -52,7 +52,6 @@ func TestPatternsTakeLinearWork(t *testing.T) {
 	}
 }
 
-// slowCase is a set of rules that is slow on an event.
 type slowCase struct {
 	name  string
 	rules []string
@@ -60,7 +59,6 @@ type slowCase struct {
 	facts Facts
 }
 
-// slowRules writes n rules; members is JSON to add.
 func slowRules(n int, members string) (rules []string) {
 	for i := range n {
 		rules = append(rules, fmt.Sprintf(`{"rule_id":"r%d","default":false,"enabled":true,"actions":[],%s}`, i, members))
@@ -136,8 +134,7 @@ func (d *slowCase) timePerUnit(t *testing.T) float64 {
 	return least
 }
 
-// The test compares the time of a unit of work with the first case. A faster unit is no
-// error.
+// The test compares with the first case. A faster unit is no error.
 func TestWorkUnitsTakeSimilarTime(t *testing.T) {
 	const limit = 3
 	cases := slowCases()

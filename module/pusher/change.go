@@ -15,6 +15,7 @@ type Change struct {
 	Others Others  // what a set does to other users' pushers of the key
 }
 
+// Form is the form of a submitted change.
 type Form int
 
 // In the form Document, "append" is an unknown name, and other users' pushers are kept.
@@ -28,8 +29,8 @@ const (
 // names, lang and data. Names match exactly.
 //
 // In the form Specification, other users' pushers are removed unless "append" is true.
-// ReadChange drops "append" and the server's members "created", "device_id" (also under
-// its name in MSC3881) and "claim".
+// The server's members "created", "device_id" (also as in MSC3881) and "claim" are
+// dropped.
 func ReadChange(r *strictjson.Reader, form Form) (Change, error) {
 	var p Pusher
 	var deletes bool

@@ -15,6 +15,7 @@ import (
 // the Matrix specification, "POST /pushers/set").
 type Others string
 
+// The values of [Others].
 const (
 	RemoveOthers Others = "remove" // "append": false, the specification's default
 	KeepOthers   Others = "keep"   // "append": true
@@ -70,10 +71,10 @@ type Owner struct {
 	Claim int64
 }
 
-// Claims are the claims to one key. Every user with a pusher of the key has a claim. A
-// user has one more for each request in progress, so a claim does not prove that the
-// user has a pusher. The zero value has no claims. Methods that change claims are not
-// safe for concurrent use.
+// Claims are the claims to one key. Every user with a pusher of the key has a claim,
+// and one more for each request in progress: a claim does not prove that the user has a
+// pusher. The zero value has no claims. Methods that change claims are not safe for
+// concurrent use.
 type Claims struct{ owners []Owner }
 
 // NewClaims returns the given claims. Their numbers must differ.
@@ -150,8 +151,8 @@ func (c *Claims) Release(claim Owner) {
 	}
 }
 
-// CheckSharing returns [fault.InvalidParam] if the number of users with claims grows
-// from before to more than the limit.
+// CheckSharing refuses with [fault.InvalidParam] if the number of users with claims is
+// over the limit and has grown since before.
 func (l Policy) CheckSharing(before int, c *Claims) error {
 	if n := len(c.Users()); n > before && n > l.MaxSharers {
 		return fault.New(fault.InvalidParam, fmt.Sprintf("A pushkey is shared by at most %d users.", l.MaxSharers))

@@ -73,7 +73,6 @@ func TestCopiesOfClaimsAreIndependent(t *testing.T) {
 	}
 }
 
-// checkCopies changes copies of claims. The first claim must be alice's.
 func checkCopies(t *testing.T, claims pusher.Claims) {
 	t.Helper()
 	want := slices.Clone(claims.Owners())

@@ -29,7 +29,6 @@ func phone(key string) pusher.Pusher {
 	}
 }
 
-// decode keeps the digits of numbers.
 func decode(t testing.TB, text string) map[string]any {
 	t.Helper()
 	var value map[string]any

@@ -232,7 +232,6 @@ var hosts = map[string]string{
 
 func l(n int) string { return strings.Repeat("a", n) }
 
-// pusherAt needs a URL that is escaped for JSON.
 func pusherAt(url string) pusher.Pusher {
 	p := phone("key")
 	p.Data = `{"url":"` + url + `"}`
@@ -335,7 +334,6 @@ func FuzzURL(f *testing.F) {
 	})
 }
 
-// checkHostIsPublic tries every way to read a host as an address.
 func checkHostIsPublic(t *testing.T, host string) {
 	t.Helper()
 	name := host

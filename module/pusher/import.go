@@ -22,7 +22,6 @@ func ProfileTag(tag string) Member {
 	return Member{Name: "profile_tag", Value: string(strictjson.AppendString(nil, tag))}
 }
 
-// readSubmitted reads a pusher like a client's request.
 func readSubmitted(text string) (Pusher, error) {
 	if strictjson.Depth(text) > maxImportDepth {
 		return Pusher{}, fault.New(fault.NotJSON, fmt.Sprintf("Nested deeper than %d.", maxImportDepth))

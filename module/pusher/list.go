@@ -29,8 +29,7 @@ func NewList(pushers ...Pusher) List {
 // others, but the list does not.
 func (l *List) WithOthers(others Size) List { return List{l.pushers, others} }
 
-// Only returns the pusher of a key, if any, as a part of the list; see
-// [List.WithOthers].
+// Only returns a list with only the pusher of a key, if any; see [List.WithOthers].
 func (l *List) Only(key Key) List {
 	only, others := List{}, l.WithOthers(Size{})
 	for _, p := range others.Remove(func(p Pusher) bool { return p.Key == key }) {
@@ -146,8 +145,8 @@ func Unreadable(cause error) error {
 	return fault.New(fault.Database, "Invalid pusher in database: "+cause.Error())
 }
 
-// Field names a pusher among the user's stored pushers: a JSON array of app_id and
-// pushkey. Do not log it, because it contains the pushkey.
+// Field is a JSON array of app_id and pushkey. It names a pusher among the user's
+// stored pushers. Never log it.
 func (k Key) Field() string {
 	b := strictjson.AppendString([]byte{'['}, k.AppID)
 	b = strictjson.AppendString(append(b, ','), k.Pushkey)

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// show returns pushkeys, and languages that differ from the default.
 func show(l *pusher.List) string {
 	var keys []string
 	for _, p := range l.All() {
@@ -24,7 +23,6 @@ func show(l *pusher.List) string {
 	return strings.Join(keys, " ")
 }
 
-// stored reads the list back from unsorted pushers, like a store.
 func stored(l *pusher.List) pusher.List {
 	all := l.All()
 	var reversed []pusher.Pusher

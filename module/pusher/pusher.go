@@ -44,8 +44,8 @@ type Pusher struct {
 	Claim   Claim  // to the key
 
 	// SetAt is the time of the last set, in microseconds since 1970. It grows with
-	// every accepted set, even of an unchanged pusher: so a rejection by a push
-	// gateway does not remove a pusher that was set afterwards. Clients do not see it.
+	// every set, even of an unchanged pusher: so a push gateway's rejection does not
+	// remove a pusher that was set afterwards. Clients do not see it.
 	SetAt int64
 }
 
@@ -81,7 +81,6 @@ func (p Pusher) DiffersOnlyInEnabled(stored Pusher) bool {
 		strictjson.Equal(p.Data, stored.Data)
 }
 
-// sameMembers compares the members that count. Names are unique in each list.
 func sameMembers(a, b []Member, counts func(Member) bool) bool {
 	left := map[string]string{}
 	for _, m := range a {
@@ -129,8 +128,8 @@ const deviceNameMSC3881 = "org.matrix.msc3881.device_id"
 // AppendJSON appends the form for clients.
 func (p Pusher) AppendJSON(dst []byte) []byte { return append(p.appendMembers(dst), '}') }
 
-// AppendStored appends the form for clients with the place in the order of creation,
-// the device, the claim and the time of the last set. [ReadStored] reads it.
+// AppendStored appends the form that [ReadStored] reads: the form for clients with
+// Created, Device, Claim and SetAt.
 func (p Pusher) AppendStored(dst []byte) []byte {
 	dst = p.appendMembers(dst)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, createdName), p.Created, 10)
@@ -139,8 +138,7 @@ func (p Pusher) AppendStored(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// appendClaim writes the claim and the time of the last set as one object, so that the
-// stored form reserves only one name.
+// appendClaim writes one object, so that the stored form reserves only one name.
 func (p Pusher) appendClaim(dst []byte) []byte {
 	dst = strconv.AppendInt(strictjson.AppendMember(append(dst, '{'), "number"), p.Claim.Number, 10)
 	dst = strconv.AppendInt(strictjson.AppendMember(dst, "removes"), p.Claim.Removes, 10)

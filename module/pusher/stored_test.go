@@ -46,7 +46,6 @@ func TestPusherHasFixedForms(t *testing.T) {
 	}
 }
 
-// noClaim is the end of a stored pusher without a claim.
 const noClaim = `,"claim":{"number":0,"removes":0,"set_at":0}}`
 
 const shownPhone = `{"pushkey":"key","kind":"http","app_id":"org.example.app","app_display_name":"App","device_display_name":"Phone","lang":"en",` +

@@ -90,8 +90,8 @@ func (l Policy) Validate() error {
 	return errors.Join(faults...)
 }
 
-// checkPrefix refuses an invalid prefix, a prefix with bits after its length, which may
-// mean a single address, and an IPv4 prefix written as IPv6, which would never match.
+// checkPrefix refuses prefixes that are invalid, that have bits after their length and
+// may mean a single address, and IPv4 prefixes written as IPv6, which never match.
 func checkPrefix(p netip.Prefix) error {
 	switch {
 	case !p.IsValid():
@@ -221,8 +221,7 @@ func (l Policy) checkAddress(text string) error {
 // Dialguard uses the same package, so both agree.
 var public = ssrf.New(ssrf.WithAnyPort())
 
-// lists reports whether AllowedPrefixes contain an address. IPv4 mapped to IPv6 counts
-// as IPv4; addresses with a zone never match.
+// IPv4 mapped to IPv6 counts as IPv4; addresses with a zone never match.
 func (l Policy) lists(addr netip.Addr) bool {
 	return slices.ContainsFunc(l.AllowedPrefixes, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
 }
@@ -278,8 +277,8 @@ func isBadLabel(label string) bool {
 }
 
 // isInvisible reports whether a rune could disguise a name: it shows nothing or changes
-// the direction of text. The mapping drops some of these runes. Joiners are visible in
-// some scripts, and IDNA has rules for them.
+// the direction of text. The mapping drops some of these runes. IDNA has rules for
+// joiners, which change how some words are written.
 func isInvisible(r rune) bool {
 	const zwnj, zwj = '\u200c', '\u200d'
 	return r != zwnj && r != zwj &&

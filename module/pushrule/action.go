@@ -10,8 +10,8 @@ type Action string
 // MarshalJSON returns the action's text.
 func (a Action) MarshalJSON() ([]byte, error) { return []byte(a), nil }
 
-// ReadActions reads a submitted list. An action is a string, or an object in which
-// set_tweak, if present, is a string. The list is never nil.
+// ReadActions reads a submitted list: strings, and objects in which set_tweak, if
+// present, is a string. The list is never nil.
 func ReadActions(r *strictjson.Reader) ([]Action, error) {
 	return readList[Action](r, func() (string, error) {
 		switch {

@@ -96,7 +96,6 @@ func (s *Ruleset) choicesWithout(table Ruleset, kept []Rule) (choices []Rule) {
 	return choices
 }
 
-// hasEither reports whether the set has one of the rule's two ids.
 func (s *Ruleset) hasEither(rule featureRule) bool {
 	_, unstable := s.Rule(rule.Kind, rule.ID)
 	_, stable := s.Rule(rule.Kind, rule.stableID)

@@ -30,7 +30,6 @@ func readConditions(r *strictjson.Reader) ([]Condition, error) {
 	})
 }
 
-// requiredMembers are the required members of a kind, none for an unknown kind.
 func requiredMembers(kind string) []string {
 	switch kind {
 	case "event_match":
@@ -45,7 +44,6 @@ func requiredMembers(kind string) []string {
 	return nil
 }
 
-// checkCondition checks the text of an object. Errors name path.
 func checkCondition(text, path string) error {
 	members := map[string]string{}
 	w := strictjson.Walk(text)
@@ -71,7 +69,6 @@ func checkCondition(text, path string) error {
 	return nil
 }
 
-// isPropertyValue reports whether conditions can compare properties with a JSON value.
 func isPropertyValue(value string) bool {
 	switch value[0] {
 	case '"', 't', 'f', 'n':

@@ -27,11 +27,11 @@ type DefaultRule struct {
 // table never changes and is safe for concurrent use.
 type Defaults struct{ extra []DefaultRule }
 
-// NewDefaults returns a table with the rules of the specification, of features, and of
-// the host in their order. The order of features does not matter. Before may name a
-// rule of the specification except .m.rule.master, a rule of a feature, or an earlier
-// own rule. The error joins an error for each rule that violates the comments of
-// [DefaultRule], such as a repeated id.
+// NewDefaults returns a table with the rules of the specification, of features in any
+// order, and of the host in its order. Before may name a rule of the specification
+// except .m.rule.master, a rule of a feature, or an earlier own rule. The error joins
+// an error for each rule that violates the comments of [DefaultRule], such as a
+// repeated id.
 func NewDefaults(features []Feature, own ...DefaultRule) (Defaults, error) {
 	var d Defaults
 	var errs []error
@@ -80,7 +80,6 @@ func (r DefaultRule) rule() Rule {
 	}
 }
 
-// add checks a rule and adds a copy of it.
 func (d *Defaults) add(r DefaultRule) error {
 	table := d.For("")
 	if err := r.check(&table); err != nil {
@@ -95,7 +94,6 @@ func (d *Defaults) add(r DefaultRule) error {
 	return nil
 }
 
-// check refuses a rule with a wrong place or wrong members.
 func (r DefaultRule) check(table *Ruleset) error {
 	_, found := table.Rule(r.Kind, r.Before)
 	switch {

@@ -8,8 +8,8 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
-// document is the JSON text of a rule set. Functions parse it without checks, because
-// [readLists] has read it or [lists.document] has written it.
+// document is the JSON text of a rule set, already checked by [readLists] or written by
+// [lists.document].
 //
 // A canonical text is an output of [lists.document], byte for byte, in which
 // [ruleStart] and [listStart] occur only at the start of a rule or list. A byte search
@@ -30,7 +30,6 @@ const ruleStart = `{"rule_id":"`
 
 func listStart(kind Kind) string { return `"` + string(kind) + `":[` }
 
-// hasStart reports whether part contains ruleStart or a listStart.
 func hasStart(part string) bool {
 	if strings.Contains(part, ruleStart) {
 		return true
@@ -58,7 +57,6 @@ func hasStartsOnlyWhereTheyBelong(text string, rules int) bool {
 
 type lists [kindCount][]Rule
 
-// document writes the five kinds in order, then the extra members.
 func (l lists) document(extra []Member) document {
 	text := []byte{'{'}
 	var d document
@@ -110,7 +108,6 @@ func (d document) lists() (l lists) {
 	return l
 }
 
-// extra returns all members except the five lists.
 func (d document) extra() (extra []Member) {
 	w := strictjson.Walk(d.text)
 	for name := range w.Object() {
@@ -234,13 +231,12 @@ func (d document) withValue(at span, value string) document {
 	return d.splice(at, value, !hasStart(value))
 }
 
-// withRule replaces a part of a list by a rule, followed by behind.
 func (d document) withRule(at span, rule entry, behind string) document {
 	return d.splice(at, rule.text+behind, !hasStart(rule.text[len(ruleStart):]))
 }
 
-// splice replaces a part of the text. A canonical set stays canonical if clear is true:
-// then part contains no start of a rule or list in a wrong place.
+// splice replaces a part of the text. Clear promises that part contains no misleading
+// start of a rule or list, so a canonical set stays canonical.
 func (d document) splice(at span, part string, clear bool) document {
 	d.text = d.text[:at.start] + part + d.text[at.end:]
 	d.canonical = d.canonical && clear

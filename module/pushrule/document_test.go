@@ -157,7 +157,6 @@ func checkDocument(t *testing.T, d document, ids []string) {
 	}
 }
 
-// A forged text must not crash the process.
 func FuzzFromCanonical(f *testing.F) {
 	defaults := ServerDefault("@alice:example.org")
 	f.Add(defaults.JSON())

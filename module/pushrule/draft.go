@@ -26,8 +26,8 @@ func ReadDraft(r *strictjson.Reader, kind Kind) (Draft, error) {
 }
 
 // ReadMember reads one member of a submitted rule, for requests that mix it with other
-// members. Call [Draft.Complete] after the last member. Null counts as absent for
-// enabled, conditions and pattern.
+// members. Call [Draft.Complete] afterwards. Null counts as absent for enabled,
+// conditions and pattern.
 func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 	switch name {
 	case "rule_id", "default": // the path and the server decide
@@ -60,8 +60,7 @@ func (d *Draft) ReadMember(r *strictjson.Reader, name string) (err error) {
 }
 
 // Complete refuses a draft without the members that kind requires, and drops members of
-// other kinds. Path begins the places in errors; it is empty if the rule is the whole
-// body.
+// other kinds. Errors name places below path, which is empty for the whole body.
 func (d *Draft) Complete(kind Kind, path string) error {
 	if path != "" {
 		path += "."

@@ -13,7 +13,6 @@ type Draws struct{ *rand.Rand }
 
 func DrawOne[T any](d Draws, from ...T) T { return from[d.IntN(len(from))] }
 
-// DrawList draws between least and most values.
 func DrawList[T any](d Draws, least, most int, draw func() T) []T {
 	list := make([]T, least+d.IntN(most-least+1))
 	for i := range list {
@@ -24,7 +23,6 @@ func DrawList[T any](d Draws, least, most int, draw func() T) []T {
 
 const drawings = 100
 
-// CheckDrawn checks a property with many seeds.
 func CheckDrawn(t *testing.T, check func(d Draws)) {
 	t.Helper()
 	of := func(seed uint64) {

@@ -15,8 +15,8 @@ type Position struct {
 // Put adds a rule or replaces the rule of the same kind and id.
 //
 // Without a position, a new rule becomes the user's first of its kind, in override
-// directly below .m.rule.master; a replaced rule keeps its place. A rule positioned
-// relative to itself also keeps its place.
+// directly below .m.rule.master; a replaced rule keeps its place, also if the position
+// names the rule itself.
 //
 // Errors, in order of the checks: [ErrUnknownKind], [ErrReservedID], [ErrInvalidID],
 // [ErrInvalidData] (a content rule without a pattern), [ErrAnchorIsDefault],
@@ -50,8 +50,8 @@ func (s *Ruleset) Put(kind Kind, id string, d Draft, at Position) error {
 	return nil
 }
 
-// putInPlace edits the text, which is faster than parsing. Done is false for the
-// override list, because of .m.rule.master, and for a damaged list that repeats the id.
+// putInPlace is a fast path without parsing. Done is false for the override list, which
+// has .m.rule.master, and for a damaged list with a repeated id.
 func (d document) putInPlace(kind Kind, id string, made func(enabled bool) entry) (next document, done bool) {
 	if !d.canonical || kind == Override {
 		return d, false
@@ -88,7 +88,6 @@ func checkPosition(list []entry, at Position) error {
 	return nil
 }
 
-// anchor returns the index of id, or -1 if id is empty.
 func anchor(list []entry, id string) (int, error) {
 	if id == "" {
 		return -1, nil
@@ -122,8 +121,7 @@ func place(kind Kind, list []entry, id string, made func(enabled bool) entry, at
 	return slices.Insert(list, newIndex(kind, list, at), rule)
 }
 
-// newIndex returns the index for a rule that is not in list; list contains the rules
-// that at names.
+// newIndex returns the index for a new rule. List contains the rules that at names.
 func newIndex(kind Kind, list []entry, at Position) int {
 	switch {
 	case at.Before != "":
@@ -147,7 +145,6 @@ func hoistMaster(list []entry) []entry {
 	return slices.Insert(slices.Delete(list, i, i+1), 0, master)
 }
 
-// removeID removes the rules with id from list[from:]. Only damaged sets repeat ids.
 func removeID(list []entry, id string, from int) []entry {
 	kept := slices.DeleteFunc(list[from:], func(e entry) bool { return e.id == id })
 	return list[:from+len(kept)]

@@ -22,7 +22,6 @@ func (e entry) rule(kind Kind) Rule {
 	return rule
 }
 
-// member returns the position of a member's value.
 func (e entry) member(name string) (at span) {
 	w := strictjson.Walk(e.text)
 	for member := range w.Object() {

@@ -43,10 +43,8 @@ var Polls = Feature{
 }
 
 // EncryptedEvents notifies of every encrypted event, except in rooms that a user muted
-// with an override rule (MSC4028). Phones decrypt the event and find mentions and
-// keywords. README.md describes the cost and the duties of clients.
-//
-// The rule omits the action dont_email of MSC4062, another proposal.
+// with an override rule (MSC4028). README.md describes the cost and the duties of
+// clients. The rule omits the action dont_email of another proposal, MSC4062.
 var EncryptedEvents = Feature{
 	Name: "encrypted-events",
 	Flag: "org.matrix.msc4028",
@@ -91,12 +89,12 @@ var Knocks = Feature{
 
 const isLive Condition = `{"kind":"event_property_is","key":"content.live","value":true}`
 
-// Features returns the features of this package. Their rules at the same place have
-// this order.
+// Features returns the features of this package. If several add rules at the same
+// place, this is their order.
 func Features() []Feature { return []Feature{Polls, EncryptedEvents, LiveLocation, Knocks} }
 
-// ParseFeatures returns the features in a list of names, separated by commas. An empty
-// text has none. The error for an unknown name lists the known names.
+// ParseFeatures returns the features named in a list with commas, none for an empty
+// text. The error for an unknown name lists the known names.
 func ParseFeatures(names string) (features []Feature, err error) {
 	if names == "" {
 		return nil, nil
@@ -111,7 +109,7 @@ func ParseFeatures(names string) (features []Feature, err error) {
 	return features, nil
 }
 
-// FeatureNames lists the names that [ParseFeatures] knows, for the text of a flag.
+// FeatureNames lists the names that [ParseFeatures] knows.
 func FeatureNames() string {
 	var names []string
 	for _, feature := range Features() {
@@ -130,14 +128,13 @@ func featureOrder(name string) int {
 	return len(Features())
 }
 
-// featureRule is a rule of a feature with both its ids.
 type featureRule struct {
 	DefaultRule
 	stableID string
 }
 
-// featureRules has the rules of all features by both ids. A stored set may have either:
-// a proposal's stable id replaces its unstable id.
+// featureRules has the rules of all features by both ids: a stored set may have the
+// unstable id after a proposal got its stable id.
 var featureRules = newFeatureRules()
 
 func newFeatureRules() map[string]featureRule {
@@ -165,7 +162,6 @@ func otherID(id string) string {
 	return rule.ID
 }
 
-// isDefault reports whether rule has the default settings.
 func (r featureRule) isDefault(rule Rule) bool {
 	return rule.Enabled == !r.Disabled && slices.Equal(rule.Actions, r.Actions)
 }

@@ -76,7 +76,6 @@ func reencode(t testing.TB, s pushrule.Ruleset) string {
 	return encode(&s)
 }
 
-// decode keeps the digits of numbers.
 func decode(t testing.TB, text string) any {
 	t.Helper()
 	var value any

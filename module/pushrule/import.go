@@ -11,13 +11,14 @@ import (
 	"github.com/pushfx/pushfx/module/strictjson"
 )
 
+// Name identifies a rule of a set.
 type Name struct {
 	Kind Kind
 	ID   string
 }
 
-// RefusedRule is a rule of another server that was not imported. It has the other
-// server's name; for an unknown kind, the id is empty. The error never quotes the rule.
+// RefusedRule is a rule of another server that was not imported, with the other
+// server's name. For an unknown kind, the id is empty. The error never quotes the rule.
 type RefusedRule struct {
 	Name
 	Err error
@@ -32,20 +33,20 @@ type Imported struct {
 }
 
 // Import makes a set from the content of another server's m.push_rules event,
-// {"global":{...}}. The table is [Defaults.For] of the user.
+// {"global":{...}}, and the table, which is [Defaults.For] of the user.
 //
 // A rule is a default rule if its id starts with a dot, whatever its member default is.
 // The table's rule takes its enabled state and actions, also from the other id of a
-// feature's rule. Legacy rules pass these settings to their successors, unless the
-// content has the successor:
+// feature's rule. Legacy rules pass these settings to successors that the content
+// lacks:
 //
 //	.m.rule.contains_user_name     to .m.rule.is_user_mention
 //	.m.rule.contains_display_name  to .m.rule.is_user_mention, without contains_user_name
 //	.m.rule.roomnotif              to .m.rule.is_room_mention
 //
-// All other rules are the user's own. Import keeps them in order, with default false,
-// if a client could put them within the limits. It keeps unknown members of the set,
-// and drops other members of the content.
+// Import keeps the user's own rules in order, with default false, if a client could put
+// them within the limits. It keeps unknown members of the set, and drops other members
+// of the content.
 //
 // The error for other content is [Unreadable].
 func Import(content string, table Ruleset, limits Limits) (Imported, error) {
@@ -74,8 +75,8 @@ func Import(content string, table Ruleset, limits Limits) (Imported, error) {
 	return i.Imported, nil
 }
 
-// splitContent returns the members of global. It is less strict than strictjson, so
-// that a bad rule does not make the whole set unreadable.
+// splitContent returns the members of global. It tolerates bad rules, unlike
+// strictjson.
 func splitContent(content string) (map[Kind]json.RawMessage, error) {
 	var members map[string]json.RawMessage
 	var kinds map[Kind]json.RawMessage
@@ -178,7 +179,6 @@ func (i *importing) readSettings(kind Kind, id, text string) {
 // ErrTwice refuses the second rule of a kind and id in an imported set.
 var ErrTwice = fault.New(fault.InvalidParam, "There is another rule of this id.")
 
-// readImported strictly reads the id and the wanted members.
 func readImported(text string, wanted func(name string) bool) (d Draft, id string, err error) {
 	r := strictjson.NewReader(text)
 	err = r.Object(func(name string) (err error) {
@@ -194,7 +194,6 @@ func readImported(text string, wanted func(name string) bool) (d Draft, id strin
 	return d, id, err
 }
 
-// inheritance is a legacy rule and its successor.
 type inheritance struct{ legacy, heir Name }
 
 // inheritances are in order of precedence.
@@ -216,7 +215,6 @@ func (i *importing) inheritFromLegacy() {
 	}
 }
 
-// defaults returns the default rules with the user's settings.
 func (i *importing) defaults(kind Kind) []Rule {
 	list := i.table.List(kind)
 	for n, rule := range list {
@@ -278,7 +276,6 @@ func (i *importing) ownRule(kind Kind, text string) (Rule, error) {
 	return d.rule(id, true), err
 }
 
-// grow counts an addition, or refuses it over the limits.
 func (i *importing) grow(bytes, rules int) error {
 	switch {
 	case bytes > 0 && i.bytes+bytes > i.limits.MaxSetBytes:

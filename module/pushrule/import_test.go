@@ -11,7 +11,6 @@ import (
 
 func content(lists ...string) string { return `{"global":{` + strings.Join(lists, ",") + `}}` }
 
-// old returns a rule of another server.
 func old(id string, members string) string {
 	return fmt.Sprintf(`{"rule_id":%q,"default":true,%s}`, id, members)
 }
@@ -36,7 +35,6 @@ func names(refused []RefusedRule) (all []string) {
 	return all
 }
 
-// settingsOf returns "on" or "off" with the actions.
 func settingsOf(t *testing.T, rules Ruleset, kind Kind, id string) string {
 	t.Helper()
 	rule, found := rules.Rule(kind, id)
@@ -243,7 +241,7 @@ func TestImportRefusesInvalidContent(t *testing.T) {
 	}
 }
 
-// An imported set must be readable and changeable, whatever the other server stored.
+// An imported set must be readable and changeable.
 func FuzzImport(f *testing.F) {
 	f.Add(content(`"room":[{"rule_id":"a","actions":[]}]`, `"x":1`))
 	f.Add(content(`"content":[`+old(legacyUserName, `"enabled":false,"actions":[]`)+`]`, `"override":[`+old(".m.rule.master", `"actions":[]`)+`]`))

@@ -69,8 +69,8 @@ func (l Limits) CheckActions(actions []Action) error {
 }
 
 // CheckSet refuses a set that grows over a limit: bytes with [fault.TooLarge], rules
-// with [fault.InvalidParam]. A set over the limit may change as long as it does not
-// grow. The edit either adds rules or replaces some.
+// with [fault.InvalidParam]. A set over a limit may change without growing. The edit
+// either adds rules or replaces some.
 func (l Limits) CheckSet(before, after Ruleset) error {
 	if size := len(after.JSON()); size > l.MaxSetBytes && size > len(before.JSON()) {
 		return l.tooLarge()

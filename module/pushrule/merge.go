@@ -3,13 +3,13 @@ package pushrule
 import "slices"
 
 // MergeDefaults updates the server-default rules to the table, which is [Defaults.For]
-// of the user. Rules of the table keep the enabled state and actions that the set has
-// under their id or under the other id of a feature's rule. Other default rules go,
-// including legacy rules. The user's own rules stay in order, below .m.rule.master and
-// above all other defaults. A second merge changes nothing.
+// of the user. They keep the enabled state and actions that the set has under their id
+// or under the other id of a feature's rule. Default rules outside the table go. The
+// user's own rules stay in order, below .m.rule.master and above all other defaults. A
+// second merge changes nothing.
 //
 // If a rule goes because its feature is off, the member org.pushfx.features_off keeps
-// the user's settings until the feature is on again. Clients ignore it.
+// its settings until the feature is on again. Clients ignore the member.
 func (s *Ruleset) MergeDefaults(table Ruleset) {
 	doc := s.doc.canonicalized()
 	old := Ruleset{doc}
@@ -66,7 +66,6 @@ func isCurrent(kind Kind, list, want []entry) bool {
 	return len(want) == 0 && indexOfEntry(list, masterID) <= 0
 }
 
-// isDefinedAs compares the members that a merge takes from the table.
 func (e entry) isDefinedAs(other entry, kind Kind) bool {
 	if e.text == other.text {
 		return true

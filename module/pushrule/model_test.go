@@ -211,7 +211,6 @@ func inRoom(room string) string {
 
 const modelUser = "@alice:example.org"
 
-// hostTable is a table with a host's rule of every kind.
 func hostTable() pushrule.Ruleset {
 	defaults, err := pushrule.NewDefaults(nil,
 		pushrule.DefaultRule{Kind: pushrule.Override, ID: ".host.override", Before: ".m.rule.suppress_notices"},
@@ -241,7 +240,6 @@ func (e edit) position() pushrule.Position {
 	return pushrule.Position{Before: e.anchor(e.before), After: e.anchor(e.after)}
 }
 
-// anchor is usually empty or a user's rule.
 func (e edit) anchor(n uint8) string {
 	if n%16 < 6 {
 		return ""

@@ -8,6 +8,7 @@ import (
 // Problem is a defect of a readable set, described for operators.
 type Problem string
 
+// The problems.
 const (
 	DuplicateRules Problem = "two rules of one id"
 	MasterNotFirst Problem = "master rule not first"
@@ -101,7 +102,6 @@ func (e entry) isForeign(want []entry) bool {
 	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0 && indexOfEntry(want, otherID(e.id)) < 0
 }
 
-// withoutDuplicates keeps the first rule of each id.
 func withoutDuplicates(list []entry) []entry {
 	seen := make(map[string]bool, len(list))
 	return slices.DeleteFunc(slices.Clone(list), func(e entry) bool {

@@ -12,16 +12,16 @@ import (
 // settings when a user joins the new room).
 //
 // It copies the old room's room rule, and each override rule with an event_match or
-// event_property_is of room_id with exactly the old room. A copy is directly below its
-// original and names the new room in these conditions. In the copy's id, the new room
-// replaces the old room, or is appended. Server-default rules are not copied.
+// event_property_is of room_id with exactly the old room, but no server-default rule. A
+// copy is directly below its original and names the new room in these conditions. In
+// its id, the new room replaces the old room, or is appended.
 //
 // A copy replaces no rule. Clients treat the room rule and the override rule with a
-// room's id as one setting: neither is copied if the new room has one of them. A repeat
-// changes nothing.
+// room's id as one setting: neither is copied if the new room has one. A repeat changes
+// nothing.
 //
-// If there is a rule to copy, [ValidateID] checks the new room and the copies' ids. An
-// error changes nothing.
+// [ValidateID] checks the new room and the copies' ids, if there are copies. An error
+// changes nothing.
 func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 	if oldRoom == "" || oldRoom == newRoom {
 		return nil
@@ -46,7 +46,6 @@ func (s *Ruleset) CopyRoomRules(oldRoom, newRoom string) error {
 	return nil
 }
 
-// hasSetting reports whether the set has a client's setting for a room.
 func (s *Ruleset) hasSetting(room string) bool {
 	_, override := s.Rule(Override, room)
 	_, found := s.Rule(Room, room)
@@ -58,7 +57,6 @@ type upgrade struct {
 	settled          bool // the user has a setting for the new room
 }
 
-// extend adds copies below their originals.
 func (u upgrade) extend(kind Kind, list []entry) ([]entry, error) {
 	copyOf := u.roomCopy
 	if kind == Override {

@@ -12,7 +12,6 @@ import (
 
 const oldRoom, newRoom = "!old:hs", "!new:hs"
 
-// roomRule is a rule of the old room's user; rest holds its other members.
 func roomRule(id, rest string) string {
 	return fmt.Sprintf(`{"rule_id":%q,"default":false,"enabled":true%s}`, id, rest)
 }
@@ -31,7 +30,6 @@ const (
 	noActs = `,"actions":[]`
 )
 
-// roomSets have rules about the old room.
 var roomSets = []string{
 	`{"override":[{"rule_id":"!old:hs","conditions":[` + inOld + `],"actions":[],"enabled":false,"default":false}]}`,
 	`{"room":[` + roomRule(oldRoom, noActs) + `]}`,
@@ -272,7 +270,6 @@ func TestCopyRoomRulesKeepsAllRules(t *testing.T) {
 	})
 }
 
-// checkCopies checks that a list gained only copies.
 func checkCopies(t *testing.T, kind pushrule.Kind, before, after []pushrule.Rule) {
 	t.Helper()
 	had := map[string]bool{}

@@ -47,8 +47,7 @@ func appendBool(dst []byte, b bool) []byte {
 	return append(dst, "false"...)
 }
 
-// readRule reads a stored rule. It requires the specification's members, and does not
-// check actions and conditions.
+// readRule reads a stored rule. It does not check actions and conditions.
 func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	var rule Rule
 	required := []string{"rule_id", "default", "enabled", "actions"}
@@ -77,7 +76,6 @@ func readRule(r *strictjson.Reader, kind Kind) (Rule, error) {
 	return rule, err
 }
 
-// readList reads an array; element reads one text.
 func readList[T ~string](r *strictjson.Reader, element func() (string, error)) ([]T, error) {
 	list := []T{}
 	err := r.Array(func() error {

@@ -12,9 +12,9 @@ import (
 // Ruleset is one user's push rules: for each kind a list, highest priority first. The
 // zero value is an empty set, ready to use.
 //
-// A set is stored as its JSON text. So a copy costs nothing, a change costs about as
-// much as copying the text, and a change to a copy leaves the original unchanged.
-// Methods that change a set are not safe for concurrent use.
+// A set is stored as its JSON text: a copy costs nothing, a change about as much as
+// copying the text. A change to a copy leaves the original unchanged. Methods that
+// change a set are not safe for concurrent use.
 type Ruleset struct{ doc document }
 
 // Read reads a rule set, a JSON object with a list for each kind. Absent kinds are
@@ -94,8 +94,8 @@ func (s *Ruleset) JSON() string {
 	return s.doc.text
 }
 
-// ShareJSON replaces the set's text by an equal text, for example a part of a larger
-// text in memory, so that the old text can be freed.
+// ShareJSON replaces the set's text by an equal text, such as a part of a larger text
+// in memory, and so frees the old one.
 func (s *Ruleset) ShareJSON(text string) {
 	if s.doc.text != "" {
 		s.doc.text = text
