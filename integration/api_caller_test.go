@@ -42,7 +42,6 @@ type caller struct {
 
 var users atomic.Int64
 
-// caller returns a new user without stored data.
 func (s *service) caller(t *testing.T, prefix string) *caller {
 	return &caller{t: t, on: s, prefix: prefix, user: fmt.Sprintf("@u%d:example.org", users.Add(1))}
 }

@@ -146,7 +146,6 @@ func TestBeforeAndAfterInQueryAndBody(t *testing.T) {
 	})
 }
 
-// The default limits.
 func TestRuleLimits(t *testing.T) {
 	t.Parallel()
 	c := newService(t).owner(t, r0)

@@ -10,7 +10,6 @@ import (
 	"testing"
 )
 
-// exactOwner is [service.owner] with paths that are sent byte for byte.
 func (s *service) exactOwner(t *testing.T) *caller {
 	t.Helper()
 	c := s.owner(t, r0)

@@ -6,7 +6,6 @@ import (
 	"testing"
 )
 
-// pusherMembers are the members of an accepted pusher, as clients see them.
 var pusherMembers = []string{
 	`"pushkey":"key"`,
 	`"kind":"http"`,

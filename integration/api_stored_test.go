@@ -165,7 +165,6 @@ func TestUnreadableEvent(t *testing.T) {
 	}
 }
 
-// wantLogged takes the expected number of entries from the service's log.
 func wantLogged(t *testing.T, s *service, count int) {
 	t.Helper()
 	if logged := s.host.logs.TakeAll(); len(logged) != count {
@@ -279,7 +278,6 @@ func TestSetWithoutLegacyRulesStaysUnchanged(t *testing.T) {
 	}
 }
 
-// Unknown members survive a write of other members.
 func TestUnknownMembersSurviveWrites(t *testing.T) {
 	t.Parallel()
 	const event = `{"x":[1, 2.0],"content":{"device":{"n":1e400},"global":{"org.example":[{"a":1.00, "b":null}],` +

@@ -105,7 +105,6 @@ func isAnswer(a answer) bool {
 	return a.status == 200 || hasCode && hasText && len(body) == 2
 }
 
-// Unserved paths and methods get their answer without authentication.
 func TestUnservedPathsNeedNoRequester(t *testing.T) {
 	t.Parallel()
 	s := newService(t)

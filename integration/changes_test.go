@@ -35,7 +35,7 @@ type news struct {
 	at      time.Time
 }
 
-// newFeedHost starts a host that checks the store only when a watch begins. Later changes come from the watch.
+// newFeedHost starts a host that checks the store only when a watch begins. The watch brings all later changes.
 func newFeedHost(t *testing.T, client redis.UniversalClient) *feedHost {
 	t.Helper()
 	return newOutpostWith(t, client, rediscommit.Options{})
@@ -77,7 +77,6 @@ func (o *feedHost) PushRulesChanged(_ context.Context, user mxid.UserID, version
 	o.received[user] = news{version, time.Now()}
 }
 
-// syncs makes the host watch a user.
 func (o *feedHost) syncs(user mxid.UserID) module.Content {
 	o.t.Helper()
 	update, err := o.sync.Since(o.t.Context(), user, 0)

@@ -54,7 +54,6 @@ func (s *faultRun) hold(ctx context.Context, least, most time.Duration) error {
 	return sleep(ctx, least+time.Duration(s.random.Int64N(int64(most-least))))
 }
 
-// sleep returns the error of ctx if ctx ends first.
 func sleep(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -97,7 +96,6 @@ func forgetScripts(flush func(context.Context) error) func(context.Context, *fau
 type chaosServers interface {
 	faults() []chaosFault
 
-	// home returns the server with a user's data.
 	home(ctx context.Context, user string) (*redistest.Server, error)
 
 	places() int
@@ -106,7 +104,6 @@ type chaosServers interface {
 	waitWhole(ctx context.Context) error
 }
 
-// clusterChaos runs chaos on a cluster with one replica per master.
 type clusterChaos struct {
 	*redistest.ClusterServers
 	client   *redis.ClusterClient
@@ -150,7 +147,6 @@ func (c *clusterChaos) home(ctx context.Context, user string) (*redistest.Server
 
 func (c *clusterChaos) waitWhole(ctx context.Context) error { return c.WaitWhole(ctx) }
 
-// moveSlots moves the slots of some users to another master and, in half the cases, back.
 func (c *clusterChaos) moveSlots(ctx context.Context, s *faultRun) error {
 	s.random.Shuffle(len(s.names), func(i, j int) { s.names[i], s.names[j] = s.names[j], s.names[i] })
 	s.hit = s.names[:1+s.random.IntN(2)]
@@ -224,7 +220,6 @@ func (c *clusterChaos) failOver(ctx context.Context, s *faultRun) error {
 	return err
 }
 
-// freezeReplica freezes a replica, so that no change gets confirmed.
 func (c *clusterChaos) freezeReplica(ctx context.Context, s *faultRun) error {
 	_, replica, err := c.shard(ctx, s)
 	if err != nil {

@@ -74,9 +74,9 @@ func (r *chaosRound) judge(crashed bool) (v judgement) {
 	return v
 }
 
-// checkPromised checks the promised part of the history of a user whose master crashed, and returns it. Leaving
-// out less makes the check faster, and is never wrong: a linearizable history stays linearizable without some of
-// its reads.
+// checkPromised checks the promised part of the history of a user whose master crashed, and returns it. It
+// first leaves out requests of a shorter time, because that check is faster. Success is always valid: a
+// linearizable history stays linearizable without some of its reads.
 func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.Operation, result porcupine.CheckResult) {
 	for _, end := range []int64{r.over, r.whole} {
 		rest = acknowledged(all, r.struck, end)
@@ -87,7 +87,7 @@ func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.
 	return rest, result
 }
 
-// acknowledged removes reads and refusals between the two times.
+// acknowledged removes the reads and refusals between from and to.
 func acknowledged(history []porcupine.Operation, from, to int64) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		return o.Return >= from && o.Call <= to && o.Output != done && o.Output != unknown

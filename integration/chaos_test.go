@@ -78,7 +78,6 @@ func newTeam(t *testing.T, way proxies, addrs []string, durability rediscommit.D
 	return both
 }
 
-// chaos is a series of rounds on the same servers.
 type chaos struct {
 	servers chaosServers
 	way     proxies

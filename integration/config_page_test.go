@@ -28,12 +28,10 @@ func configFields(path string, config reflect.Value) map[string]any {
 	return fields
 }
 
-// units are the page's units, in bytes and nanoseconds.
 var units = map[string]int64{
 	"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "ms": int64(time.Millisecond), "s": int64(time.Second), "minute": int64(time.Minute),
 }
 
-// inUnits returns a default of the page without its unit.
 func inUnits(text string) string {
 	number, unit, _ := strings.Cut(text, " ")
 	n, err := strconv.ParseInt(strings.ReplaceAll(number, ",", ""), 10, 64)

@@ -64,7 +64,6 @@ func (g *chaosGateway) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// deliveryChaos is three hosts on one Redis that send to one gateway.
 type deliveryChaos struct {
 	t       *testing.T
 	redis   string // its address
@@ -117,8 +116,7 @@ func (c *deliveryChaos) start(n int, redisAddress string) {
 
 func chaosMember(n int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@user%02d:x", n)) }
 
-// work sends one event after the other until ctx ends. It waits until a host has accepted an event before it sends
-// the next.
+// work sends one event after the other until ctx ends. A host must accept an event before work sends the next.
 func (c *deliveryChaos) work(ctx context.Context) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for n := 0; ctx.Err() == nil; n++ {
@@ -135,7 +133,6 @@ func (c *deliveryChaos) work(ctx context.Context) {
 	}
 }
 
-// send asks one host after the other until one accepts the event.
 func (c *deliveryChaos) send(first int, request sendRequest) bool {
 	for n := first; c.t.Context().Err() == nil; n++ {
 		if c.ask(n%len(c.hosts), request) {
@@ -151,7 +148,6 @@ func (c *deliveryChaos) ask(n int, request sendRequest) bool {
 	return c.hosts[n].Load().send(ctx, c.client, request)
 }
 
-// causeFaults causes one fault after the other, with a steady time between them.
 func (c *deliveryChaos) causeFaults(server *redistest.Server) {
 	work := func() { time.Sleep(chaosSteady) }
 	work()
@@ -224,7 +220,6 @@ func TestChaosOnAClusterLosesNoNotification(t *testing.T) {
 	})
 }
 
-// moveAndReplace moves a slot slowly, and then replaces its master.
 func (c *deliveryChaos) moveAndReplace(cluster *redistest.ClusterServers, slot int) {
 	ctx := c.t.Context()
 	check := func(err error) {
@@ -283,10 +278,9 @@ func (c *deliveryChaos) setPushers(client redis.UniversalClient) {
 	}
 }
 
-// arrivals are the notifications of each pusher, in the order in which they began.
+// arrivals are the notifications of each pusher, sorted by their start.
 type arrivals map[string][]receiver.Notification
 
-// wait waits until each event has arrived at all its members.
 func (c *deliveryChaos) wait() arrivals {
 	c.t.Helper()
 	timeout := time.After(chaosPatience)

@@ -14,8 +14,8 @@ import (
 
 const clusterSlots = 16384
 
-// crashes are faults in which a replica replaces a master without its help. Writes that only the master had are
-// lost.
+// crashes are faults in which a replica replaces a master that cannot hand over. Writes that only the master had
+// are lost.
 type crashes struct {
 	*deliveryChaos
 	cluster *clusterChaos
@@ -55,7 +55,6 @@ func TestChaosOfCrashesLosesNoNotification(t *testing.T) {
 	})
 }
 
-// causeFault causes a fault, and waits until the cluster is whole again.
 func (c *crashes) causeFault(fault func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(c.t.Context(), roundLimit)
 	defer cancel()

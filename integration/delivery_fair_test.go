@@ -32,7 +32,6 @@ const (
 	fairDelay    = time.Second           // the longest delay that others may cause
 )
 
-// timedGateway is a working push gateway. It records when each event arrived first.
 type timedGateway struct {
 	url   string
 	delay atomic.Int64 // nanoseconds before each answer
@@ -209,7 +208,6 @@ func fullSize[T any](short, full T) T {
 	return short
 }
 
-// length is how long an attack lasts.
 func length() time.Duration { return fullSize(3*time.Second, 20*time.Second) }
 
 type timings []time.Duration
@@ -222,7 +220,6 @@ func (all timings) String() string {
 		quantile(all, 0.5).Round(time.Millisecond), all.p99().Round(time.Millisecond), all.longest().Round(time.Millisecond))
 }
 
-// compare checks that an attack delays other users by no more than a limit.
 func (f *fairness) compare(before, during timings, limit time.Duration) {
 	f.t.Helper()
 	f.t.Logf("before the attack: %v", before)
@@ -247,7 +244,6 @@ func manyGateways(t *testing.T, n int, handler http.HandlerFunc) (urls []string)
 	return urls
 }
 
-// answerAfter is a gateway that accepts each notification after a delay.
 func answerAfter(d time.Duration) http.HandlerFunc {
 	gateway := receiver.New(func(receiver.Notification) {})
 	gateway.Make(receiver.Trouble{Delay: d})
@@ -352,7 +348,6 @@ func TestGatewaysThatCutConnectionsDoNotDelayOtherUsers(t *testing.T) {
 	f.compare(before, during, fairDelay)
 }
 
-// One of two hosts stops while its requests to a gateway hang.
 func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 2)
@@ -373,7 +368,6 @@ func TestAStoppingHostDoesNotDelayNotifications(t *testing.T) {
 	}
 }
 
-// One of three hosts is killed while it sends requests.
 func TestNotificationsContinueWithinSixSecondsOfAKill(t *testing.T) {
 	t.Parallel()
 	f := startFairness(t, 3)
@@ -422,7 +416,6 @@ func TestHangingGatewaysDoNotDelayOtherUsers(t *testing.T) {
 	}
 }
 
-// checkNewGateway checks that nothing delays the first notification to a gateway.
 func (f *fairness) checkNewGateway() {
 	f.t.Helper()
 	const user = "@new:x"

@@ -25,7 +25,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// hostileAnswer is a push gateway's answer that should harm a host.
 type hostileAnswer struct {
 	name   string
 	answer func(g *hostileGateway, w http.ResponseWriter, r *http.Request)
@@ -96,7 +95,6 @@ func drip(ctx context.Context, w io.Writer, text string) {
 	}
 }
 
-// flushed sends each byte at once.
 type flushed struct{ http.ResponseWriter }
 
 func (f flushed) Write(b []byte) (int, error) {
@@ -157,7 +155,6 @@ func (g *hostileGateway) connections() (open, most int) {
 	return g.open, g.most
 }
 
-// besideHostile is a host that sends to a working gateway and to a hostile one.
 type besideHostile struct {
 	tb      testing.TB
 	push    *pushfx.Push

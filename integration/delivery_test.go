@@ -22,7 +22,6 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// testGateway is a push gateway that records notifications.
 type testGateway struct {
 	receiver.Recorder
 	*receiver.Receiver

@@ -52,7 +52,6 @@ var deaths = []death{
 // bounds limit how often an event may arrive at each member.
 type bounds struct{ least, most int }
 
-// outboxDeaths kills demo hosts that send events to one gateway.
 type outboxDeaths struct {
 	t       *testing.T
 	server  *redistest.Server
@@ -199,7 +198,6 @@ func (o *outboxDeaths) dieUnderLoad() {
 	}
 }
 
-// areOld reports whether each row of the outbox is old enough for another host.
 func (o *outboxDeaths) areOld() bool {
 	rows, err := o.client.HVals(o.t.Context(), demoOutbox).Result()
 	now, errTime := o.client.Time(o.t.Context()).Result()
@@ -215,7 +213,6 @@ func (o *outboxDeaths) areOld() bool {
 	return true
 }
 
-// wait waits long enough for another host to scan the outbox.
 func (o *outboxDeaths) wait(what string, isSo func() bool) {
 	o.t.Helper()
 	for deadline := time.Now().Add(time.Minute + never); !isSo(); time.Sleep(10 * time.Millisecond) {

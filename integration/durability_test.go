@@ -23,14 +23,12 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// masterFailure is a master that a test kills under load.
 type masterFailure struct {
 	master *redistest.Server
 	strike func()                   // comes before the kill; nil for nothing
 	revive func() *redistest.Server // comes after, and returns the server that has the data then
 }
 
-// failover returns a master with a replica that replaces it.
 func failover(t *testing.T) masterFailure {
 	t.Helper()
 	master, replica := redistest.Single(t, "--repl-diskless-sync", "no"), redistest.Single(t)
@@ -180,7 +178,6 @@ func (l *ledger) write(t *testing.T, h *host, writer int) {
 	}
 }
 
-// countLost counts the acknowledged changes that are missing.
 func (l *ledger) countLost(h *host) int {
 	stored := map[string]string{}
 	for n := range durabilityUsers {
@@ -202,7 +199,6 @@ func (l *ledger) countLost(h *host) int {
 	return lost
 }
 
-// failureRounds is a series of rounds with one mode.
 type failureRounds struct {
 	durability rediscommit.Durability
 	fault      string

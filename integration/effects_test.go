@@ -28,7 +28,6 @@ type mutation struct {
 	other   string   // another change of the same user
 }
 
-// hasListeners reports whether change listeners receive the mutation.
 func (m mutation) hasListeners() bool { return strings.Contains(m.request, "/pushrules/") }
 
 var mutations = func() []mutation {
@@ -170,7 +169,6 @@ type mutationServer struct {
 	host   *host
 }
 
-// newMutationServer starts a server and loads the scripts.
 func newMutationServer(t *testing.T) *mutationServer {
 	t.Helper()
 	redistest.Require(t)
@@ -253,7 +251,6 @@ func (s *mutationServer) newScene(t *testing.T, n int, with setting) *mutationTe
 	return c
 }
 
-// eachMutation runs play for each mutation, all in parallel.
 func (s *mutationServer) eachMutation(t *testing.T, with setting, play func(*mutationTest)) {
 	t.Helper()
 	scenes := make([]*mutationTest, len(mutations))
@@ -272,14 +269,12 @@ func (c *mutationTest) errorf(format string, args ...any) {
 	c.t.Errorf(c.name+": "+format, args...)
 }
 
-// begin sends the mutation and returns the channel of its answer.
 func (c *mutationTest) begin() <-chan answer {
 	got := make(chan answer, 1)
 	go func() { got <- c.host.ask(c.t, c.user, c.request) }()
 	return got
 }
 
-// wantFault waits until the fault has occurred.
 func (c *mutationTest) wantFault(f *redistest.Fault) {
 	c.t.Helper()
 	select {
@@ -389,7 +384,7 @@ func TestEffectOnceWithLostMessages(t *testing.T) {
 	}
 }
 
-// withoutScripts are losses on a server without the scripts, at the command that carries the script.
+// withoutScripts loses the command that carries a script, on a server without scripts.
 var withoutScripts = []lostMessage{
 	{"nothing else", never, func(p *redistest.Proxy) []*redistest.Fault {
 		f := p.HoldRequest(1, "EVAL")

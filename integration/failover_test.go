@@ -81,7 +81,6 @@ func (h *handovers) home(user string) *redistest.Server {
 	return master
 }
 
-// userOfEachMaster returns a user of each master, in the order of the masters.
 func (h *handovers) userOfEachMaster() (users []string) {
 	for _, master := range h.cluster.Masters() {
 		user := ""
@@ -108,7 +107,6 @@ func (h *handovers) change(user string) {
 	}
 }
 
-// wantNewest checks that a read that begins now returns the last change.
 func (h *handovers) wantNewest(user string) {
 	h.t.Helper()
 	a := h.reads.do(user, http.MethodGet, v3+handoverRule, "")

@@ -130,8 +130,8 @@ func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 	}
 }
 
-// listImports returns the imports of the module's packages without their tests, with short names for the module's
-// own.
+// listImports returns the imports of the module's packages, without test files. The names of the module's
+// packages are relative.
 func listImports(t *testing.T) map[string][]string {
 	t.Helper()
 	out, err := exec.Command("go", "list", "-f", `{{.ImportPath}} {{join .Imports " "}}`, modulePath+"/...").Output()

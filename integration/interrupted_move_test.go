@@ -66,7 +66,6 @@ func newMove(t *testing.T) *interruptedMove {
 	return m
 }
 
-// stopSource kills the source and lets its replica take over.
 func (m *interruptedMove) stopSource() {
 	m.t.Helper()
 	m.source.Stop()
@@ -161,7 +160,6 @@ func TestAnInterruptedMoveLosesNoRulesOrPushers(t *testing.T) {
 	m.wantRepaired()
 }
 
-// wantRepaired wants the user to have the old rules and pushers.
 func (m *interruptedMove) wantRepaired() {
 	m.t.Helper()
 	m.served(m.moved)

@@ -16,7 +16,6 @@ import (
 // room is what is left below a limit for many writers.
 const room = 5
 
-// Many writers on two hosts fill a limit exactly; further writes are refused.
 func TestManyWritersFillALimitExactly(t *testing.T) {
 	t.Parallel()
 	defaults := 15 // of the specification

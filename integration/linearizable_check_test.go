@@ -56,7 +56,7 @@ func shown(history []porcupine.Operation) []porcupine.Operation {
 	})
 }
 
-// likely removes only changes that an answer would show; a delete would not be shown.
+// likely removes only changes whose effect an answer would show, so no deletes.
 func likely(history []porcupine.Operation) []porcupine.Operation {
 	return slices.DeleteFunc(slices.Clone(history), func(o porcupine.Operation) bool {
 		isShownBy := func(other porcupine.Operation) bool { return isShown(o, other) }
@@ -64,7 +64,7 @@ func likely(history []porcupine.Operation) []porcupine.Operation {
 	})
 }
 
-// isShown reports whether another request's answer shows that a change without an answer happened.
+// isShown reports whether the answer of another request proves that a change without an answer happened.
 func isShown(change, other porcupine.Operation) bool {
 	if change.Output != unknown || change.Input.(request).user != other.Input.(request).user {
 		return false
@@ -107,7 +107,7 @@ func TestTheCheckAgreesWithASearchOfAllPossibilities(t *testing.T) {
 	}
 }
 
-// Ten changes never happen, hence millions of possibilities, and one change happens that no answer shows.
+// Ten changes never happen, which gives millions of possibilities. One change happens, and no answer shows it.
 func TestTheCheckEndsWithManyUnansweredChanges(t *testing.T) {
 	t.Parallel()
 	a := &randomClient{user: alice, random: rand.New(rand.NewPCG(0, 0))}

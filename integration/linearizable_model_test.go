@@ -94,7 +94,6 @@ func brief(r request, got string) string {
 	return fmt.Sprintf("%s %s %s -> %s", r.method, r.path, r.body, got)
 }
 
-// randomClient makes random requests of one client.
 type randomClient struct {
 	user   string
 	number int // among the user's clients

@@ -83,7 +83,6 @@ func (h *host) send(ctx context.Context, r request) string {
 	return got.String()
 }
 
-// untilSent returns a context that ends as soon as a request is sent.
 func untilSent(ctx context.Context) context.Context {
 	ctx, hangUp := context.WithCancel(ctx)
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{

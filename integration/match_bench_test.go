@@ -88,7 +88,6 @@ func BenchmarkEvaluate(b *testing.B) {
 	}
 }
 
-// The sets have all sizes, and a body has keywords.
 func TestEvaluationAllocatesNothing(t *testing.T) {
 	found := mustReadEvent(t, `{"type":"m.room.message","sender":"@bob:example.org","content":{"body":"keyword7 Keynote word99! Alice"}}`)
 	for _, test := range benchSets(t) {

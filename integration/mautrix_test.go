@@ -28,7 +28,7 @@ func newMautrix(t *testing.T, s *service) *mautrix.Client {
 	return client
 }
 
-// The library reads the rules that it has set, in the places that it named, and knows the errors.
+// The library reads the rules that it has set, at the requested positions, and knows the errors.
 func TestMautrixAndRules(t *testing.T) {
 	t.Parallel()
 	ctx, client := context.Background(), newMautrix(t, newService(t))

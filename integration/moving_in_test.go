@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// formerServer is the server that users move from.
 type formerServer struct {
 	mu     sync.Mutex
 	users  map[mxid.UserID]module.Import

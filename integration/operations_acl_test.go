@@ -242,7 +242,6 @@ func (h *guardedHost) endpoints(ctx context.Context) error {
 	return nil
 }
 
-// large grows an event beyond LargeValueBytes, and then changes it.
 func (h *guardedHost) large(ctx context.Context) error {
 	tweak := `{"actions":[{"set_tweak":"x","value":"` + strings.Repeat("x", h.cfg.Redis.LargeValueBytes) + `"}]}`
 	return errors.Join(
@@ -310,7 +309,6 @@ func (h *guardedHost) receivesChange(ctx context.Context) error {
 	return errors.New("received no change of another host")
 }
 
-// changesDuringMove changes a user whose event moves to another master.
 func (h *guardedHost) changesDuringMove(ctx context.Context) error {
 	if err := h.push.EnsureDefaults(ctx, mover); err != nil {
 		return err
@@ -350,7 +348,6 @@ const (
 	examplePrefix = "hs1:"
 )
 
-// line returns the page's line for the servers.
 func (g *guardedServers) line() aclLine {
 	g.t.Helper()
 	if g.cluster != nil {
@@ -359,7 +356,7 @@ func (g *guardedServers) line() aclLine {
 	return g.quiet(aclLineBelow(g.t, singleACL))
 }
 
-// quiet adds a right, if the servers know it, without which each connection leaves an entry in ACL LOG.
+// quiet adds the right that keeps connections from leaving entries in ACL LOG, if the servers know it.
 func (g *guardedServers) quiet(l aclLine) aclLine {
 	g.t.Helper()
 	if quiet := aclLineBelow(g.t, identityACL); g.knows(quiet) {
@@ -375,7 +372,6 @@ func (g *guardedServers) knows(l aclLine) bool {
 	return err == nil
 }
 
-// wantUsed checks that each command of a line was run since the reset.
 func (g *guardedServers) wantUsed(l aclLine) {
 	g.t.Helper()
 	var run strings.Builder

@@ -76,7 +76,6 @@ func alerts(t *testing.T) (all []alert) {
 	return all
 }
 
-// exposed returns each metric's labels as Prometheus stores them.
 func exposed(t *testing.T) map[string][]string {
 	t.Helper()
 	descs := make(chan *prometheus.Desc, 100)

@@ -10,7 +10,6 @@ import (
 	"testing"
 )
 
-// moduleCode returns the code that hosts include.
 func moduleCode(t *testing.T) string {
 	t.Helper()
 	var code strings.Builder

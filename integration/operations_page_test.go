@@ -8,7 +8,6 @@ import (
 	"github.com/pushfx/pushfx/integration/operations"
 )
 
-// operatorPage returns the section below a heading of the operators' pages.
 func operatorPage(t *testing.T, heading string) string {
 	t.Helper()
 	part, err := operations.Section(heading)
@@ -70,7 +69,6 @@ func (l aclLine) withPrefix(prefix string) aclLine {
 	return aclLine{l.user, rules}
 }
 
-// aclPassword replaces PASSWORD in the page's lines.
 const aclPassword = "secret"
 
 func (l aclLine) args() []any {

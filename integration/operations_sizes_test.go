@@ -133,7 +133,6 @@ func TestSizesOfRulesAreOnThePage(t *testing.T) {
 	}
 }
 
-// usualPusher returns pusher n of a user, as clients make them.
 func usualPusher(n int) pusher.Pusher {
 	return pusher.Pusher{
 		Key:  pusher.Key{AppID: "im.example.app.android", Pushkey: fmt.Sprintf("%0142d:APA91b", n)}, // as long as FCM's

@@ -41,7 +41,6 @@ var (
 	noAnchorRune = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
 )
 
-// anchors returns the anchors that GitHub gives the headings.
 func anchors(page string) (all []string) {
 	for _, found := range heading.FindAllStringSubmatch(fencedBlock.ReplaceAllString(page, ""), -1) {
 		text := noAnchorRune.ReplaceAllString(strings.ToLower(found[1]), "")

@@ -11,7 +11,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// proxies has a proxy for each server, by the server's port.
 type proxies map[string]*redistest.Proxy
 
 func newProxies(t *testing.T, servers ...*redistest.Server) proxies {

@@ -145,7 +145,7 @@ func (c countingPushkeys) Pending(context.Context, time.Time, int) ([]module.Pen
 	return nil, nil
 }
 
-// Background work runs however a host builds the module, and whatever the host replaces or asks for.
+// Background work runs in each kind of host, also if the host replaces parts or uses only some services.
 func TestBackgroundWorkRunsInEveryHost(t *testing.T) {
 	stores := func(looks *atomic.Int32) module.Stores {
 		return module.Stores{
@@ -245,7 +245,6 @@ func TestADecoratedRuleServiceGetsReadsOfSingleUsers(t *testing.T) {
 	}
 }
 
-// loggedOut is an Accounts in which every device is logged out.
 type loggedOut struct{}
 
 func (loggedOut) LoggedIn(context.Context, mxid.UserID, string) (bool, error) { return false, nil }

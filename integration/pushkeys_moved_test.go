@@ -33,7 +33,6 @@ func netBytes(t *testing.T, client redis.UniversalClient) (received, sent int64)
 	return received, sent
 }
 
-// moved returns how many bytes a server receives and sends during do.
 func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sent int64) {
 	t.Helper()
 	receivedBefore, sentBefore := netBytes(t, client)
@@ -42,7 +41,6 @@ func moved(t *testing.T, client redis.UniversalClient, do func()) (received, sen
 	return received - receivedBefore, sent - sentBefore
 }
 
-// shareWithLargePushers makes many users with large pushers share a pushkey.
 func shareWithLargePushers(t *testing.T, h pushkeyHost, users []mxid.UserID, p pusher.Pusher) {
 	t.Helper()
 	for _, user := range users {
@@ -53,7 +51,6 @@ func shareWithLargePushers(t *testing.T, h pushkeyHost, users []mxid.UserID, p p
 	}
 }
 
-// setLarge gives a user large pushers, almost up to the limit.
 func setLarge(t *testing.T, h pushkeyHost, user mxid.UserID) {
 	t.Helper()
 	const large = 14
@@ -130,8 +127,8 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 	}
 }
 
-// A set of a growing pusher checks the limit on all of the user's pushers without reading them, even if the
-// host has not cached the user or another host has changed the pushers.
+// A client makes a pusher larger. The check of the user's limit reads no pushers, even if the host has not cached
+// the user or another host has changed the pushers.
 func TestAGrowingPusherTransfersLittle(t *testing.T) {
 	t.Parallel()
 	redistest.Require(t)

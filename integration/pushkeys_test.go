@@ -21,7 +21,6 @@ import (
 	"github.com/pushfx/pushfx/pusherstore"
 )
 
-// pushkeyHost is a host's service with its stores.
 type pushkeyHost struct {
 	store   *pusherstore.Store
 	index   *pusherstore.Index
@@ -77,7 +76,6 @@ func manyUsers(n int) (users []mxid.UserID) {
 	return users
 }
 
-// setAtOnce has each user set a pusher through the hosts in turn.
 func setAtOnce(ctx context.Context, hosts [2]pushkeyHost, users []mxid.UserID, p pusher.Pusher) []error {
 	errs := make([]error, len(users))
 	var group sync.WaitGroup
@@ -211,7 +209,6 @@ func TestNextClaimReconcilesAPushkeyAfterCutConnections(t *testing.T) {
 	}
 }
 
-// cutRound has users set a pushkey at once, some without success, and then reconciles the pushkey.
 func cutRound(t *testing.T, hosts [2]pushkeyHost, round int) (failures int) {
 	t.Helper()
 	users, p := manyUsers(2+round%4), sharedPusher(fmt.Sprintf("key of round %d", round))

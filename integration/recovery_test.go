@@ -80,7 +80,6 @@ type site struct {
 	takeover func(ctx context.Context) error
 }
 
-// newSite starts the hosts and creates the users' rules, pushers and pushkey index entries.
 func newSite(t *testing.T, newClient func() redis.UniversalClient, users [][]string) *site {
 	t.Helper()
 	s := &site{users: users}
@@ -137,7 +136,6 @@ func sentinelSite(t *testing.T) *site {
 	return s
 }
 
-// clusterSite returns three masters with one replica each, all with persistence.
 func clusterSite(args ...string) func(t *testing.T) *site {
 	return func(t *testing.T) *site {
 		t.Helper()
@@ -204,7 +202,6 @@ type traffic struct {
 	seen []outcome
 }
 
-// pace is the time between two requests for users of one server.
 const pace = 80 * time.Millisecond
 
 func (s *site) startTraffic(t *testing.T) *traffic {
@@ -288,7 +285,6 @@ type outage struct {
 	repair func(*redistest.Server)
 }
 
-// forGood is longer than any test.
 const forGood = time.Hour
 
 var outages = []outage{
@@ -360,7 +356,6 @@ func (s *site) stopAndStart(*testing.T) (struck time.Time) {
 	return time.Now()
 }
 
-// freezeForAWhile freezes the server for longer than an operation may take.
 func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
 	s.victim.Pause()
 	time.Sleep(handlers.DefaultConfig().RequestTimeout + calm)
@@ -389,7 +384,7 @@ const (
 	// slack is how late an answer may come on a busy machine.
 	slack = 5 * time.Second
 
-	// longWait shows a wait for the failed server: load alone never takes as long.
+	// An answer that takes longWait has waited for the failed server: load alone never takes as long.
 	longWait = slack
 )
 

@@ -20,7 +20,6 @@ import (
 	"github.com/pushfx/pushfx/rulestore"
 )
 
-// shortTimeout sets a tenth of the default, so that failures come soon.
 func shortTimeout(c pushfx.Config) pushfx.Config {
 	setTimeouts(&c, shortLimit)
 	return c
@@ -28,7 +27,6 @@ func shortTimeout(c pushfx.Config) pushfx.Config {
 
 const shortLimit = 500 * time.Millisecond
 
-// setTimeouts bounds requests, and each operation of the stores.
 func setTimeouts(c *pushfx.Config, timeout time.Duration) {
 	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
 }

@@ -96,7 +96,6 @@ func (s *mutationCluster) newClient(t *testing.T, m *moving) *redis.ClusterClien
 	return client
 }
 
-// otherMaster returns a master to which the slot can move.
 func (s *mutationCluster) otherMaster(t *testing.T, slot int) *redistest.Server {
 	t.Helper()
 	from, err := s.cluster.MasterOf(t.Context(), slot)
@@ -216,7 +215,6 @@ func (m *moving) plan(fault func(p *redistest.Proxy) *redistest.Fault) (faults [
 	return faults
 }
 
-// wantOneFault waits for one of some faults.
 func (m *moving) wantOneFault(faults []*redistest.Fault) {
 	m.t.Helper()
 	eventually(m.t, m.name+": a fault strikes", func() bool {
@@ -283,7 +281,6 @@ func TestEffectOnceWhileSlotMoves(t *testing.T) {
 	}
 }
 
-// everyMove runs play for each mutation, all in parallel.
 func (s *mutationCluster) everyMove(t *testing.T, when phase, losesReply bool) {
 	var group sync.WaitGroup
 	for n := range mutations {

@@ -14,7 +14,6 @@ func withoutRevision(event string) (string, stored.Revision) {
 	return open + "}", stored.ReadRevision(strings.TrimSuffix(text, "}"))
 }
 
-// withoutRevisionFields removes the revision from a stored hash of pushers and returns it.
 func withoutRevisionFields(fields map[string]string) stored.Revision {
 	revision := stored.ReadRevision(fields["revision"])
 	delete(fields, "revision")

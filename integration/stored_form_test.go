@@ -72,7 +72,7 @@ func TestTheStoredFormIsFixed(t *testing.T) {
 	}
 }
 
-// The digest of an event means that its rules are canonical, without another check.
+// The digest of an event guarantees that its rules are canonical, without another check.
 func TestADigestMeansThatTheRulesAreCanonical(t *testing.T) {
 	t.Parallel()
 	var dump map[string]any

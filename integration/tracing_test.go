@@ -24,7 +24,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
-// tracer is a provider that records the spans.
 type tracer struct {
 	otelembedded.TracerProvider
 

@@ -115,14 +115,12 @@ func (s countingStore) Load(ctx context.Context, user mxid.UserID) (module.Conte
 	return s.RuleStore.Load(ctx, user)
 }
 
-// disabledRules is a service in which every rule is disabled.
 type disabledRules struct{ module.RuleService }
 
 func (disabledRules) Enabled(context.Context, mxid.UserID, pushrule.Kind, string) (bool, error) {
 	return false, nil
 }
 
-// unlistedPushers is a service that lists no pushers.
 type unlistedPushers struct{ module.PusherService }
 
 func (unlistedPushers) List(context.Context, mxid.UserID) (pusher.List, error) {

@@ -75,7 +75,7 @@ func quantile[T ~int64 | ~float64](values []T, part float64) T {
 	return sorted[int(part*float64(len(sorted)-1))]
 }
 
-// medianOf returns the median of one figure of the rounds.
+// medianOf returns the median over the rounds of the figure that part returns.
 func medianOf[R any, T ~int64 | ~float64](rounds []R, part func(R) T) T {
 	values := make([]T, len(rounds))
 	for i, r := range rounds {

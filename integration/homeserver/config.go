@@ -36,7 +36,6 @@ type config struct {
 	logLevel     zapcore.Level
 }
 
-// flagValues has the flags as given.
 type flagValues struct {
 	listen, operators, serverName, baseURL string
 	keyPrefix, durability, logLevel        string

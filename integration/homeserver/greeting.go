@@ -71,7 +71,6 @@ Ctrl-C stops the homeserver. It waits DRAIN for running requests, and then as
 long for running notifications (-drain).
 `
 
-// pollGreeting needs the feature polls.
 const pollGreeting = `# Start a poll as Bob. With the feature polls, it notifies like a message.
 curl -sS -X POST AS_BOB JSON '{"room_id":"!tea:SERVER","room_name":"Tea","members":["@alice:SERVER"],"type":"org.matrix.msc3381.poll.start","content":{"org.matrix.msc3381.poll.start":{"question":{"org.matrix.msc1767.text":"Green or black?"}}}}' 'URL/_demo/send'
 

@@ -60,7 +60,7 @@ func limitRequests(perSecond int, client func(echo.Context) string) echo.Middlew
 	})
 }
 
-// stranger answers a request without a valid token, which counts for the limit of its
+// stranger refuses a request without a valid token. The request counts for the limit of its
 // address.
 func (l *limits) stranger(c echo.Context, err error) error {
 	return l.addresses(func(echo.Context) error { return err })(c)

@@ -94,7 +94,6 @@ func logFailed(log *zap.Logger, at string, user mxid.UserID, err error) {
 	}
 }
 
-// passwordLogin has the user and password of a login or of user-interactive authentication.
 type passwordLogin struct {
 	Type       string          `json:"type"`
 	Identifier *userIdentifier `json:"identifier"`

@@ -194,7 +194,6 @@ func poll(t *testing.T, what string, holds func() bool) {
 	}
 }
 
-// A stopping host answers the waiting syncs.
 func TestStopLeavesNothingRunning(t *testing.T) {
 	d := startDemo(t)
 	next, began := d.sync("demo-alice", "").NextBatch, time.Now()

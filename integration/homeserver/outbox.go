@@ -67,8 +67,8 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 	return nil
 }
 
-// handOver hands an event over and deletes its row. After an error the row stays, except when
-// Notify refuses the event as invalid: a retry could not succeed.
+// handOver hands an event over and deletes its row. After an error the row stays for another
+// try, unless the event is invalid.
 func (o *outbox) handOver(ctx context.Context, r row) error {
 	err := o.notify(ctx, r)
 	if err != nil && fault.KindOf(err) != fault.InvalidParam {
@@ -108,7 +108,6 @@ func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, e
 	return members, err
 }
 
-// handOverRest hands over all events older than age.
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {
 	rows, err := o.olderThan(ctx, age)
 	for _, r := range rows {

@@ -55,7 +55,6 @@ type pusherState struct {
 	LastError string `json:"last_error,omitempty"` // the status of the last answer, or why there was none
 }
 
-// get serves GET /_demo/pushers, which lists the caller's pushers.
 func (s *pusherStates) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	user := sessions.CallerFrom(ctx).User

@@ -11,7 +11,6 @@ import (
 
 const rulesPath = "/_matrix/client/v3/pushrules/"
 
-// useAsNewUser uses each store once.
 func (d *demo) useAsNewUser(token string) {
 	d.t.Helper()
 	d.expect("GET", rulesPath, token, "", 200, "")

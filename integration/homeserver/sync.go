@@ -112,7 +112,6 @@ func parseFullState(text string) (bool, error) {
 	return false, badRequest("M_INVALID_PARAM", "The full_state must be true or false.")
 }
 
-// syncTokenPrefix precedes the module's token in a sync token.
 const syncTokenPrefix = "s"
 
 // tokenIn returns the module's token in a sync token, 0 for an empty one.

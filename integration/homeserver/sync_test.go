@@ -19,18 +19,15 @@ import (
 )
 
 const (
-	// longPoll outlasts every test.
 	longPoll = "&timeout=30000"
 
 	// settling is the time until a request waits on the server. A shorter time weakens the
 	// tests, but they pass.
 	settling = 50 * time.Millisecond
 
-	// littleTime is enough for a request that does not wait.
 	littleTime = 300 * time.Millisecond
 )
 
-// batch is the part of a sync that the tests read.
 type batch struct {
 	NextBatch   string `json:"next_batch"`
 	AccountData struct {

@@ -258,8 +258,8 @@ func (i *importer) replace(ctx context.Context, j importJob) (done bool, err err
 	return i.rules.Replace(ctx, j.user, nil, *j.event)
 }
 
-// claim adds the record's pushers to the index of pushkeys, unless j.claims has them. If
-// another user has claimed a pushkey since the export, the claim with the higher number wins.
+// claim adds the record's pushers to the index of pushkeys, unless j.claims has them. Another
+// user's later claim to a pushkey has a higher number and wins.
 func (i *importer) claim(ctx context.Context, j importJob) error {
 	h := stored.ReadHash(j.fields)
 	for _, p := range h.Pushers.All() {

@@ -48,7 +48,7 @@ func EmbeddedAt(address string) Servers {
 // defaultMaster is the master's name in Redis's example configuration.
 const defaultMaster = "mymaster"
 
-// shared has the settings of all modes. The login is for the addresses.
+// shared has the settings of all modes. With sentinels, the login is the sentinels'.
 type shared struct {
 	addresses      []string
 	user, password string

@@ -82,7 +82,7 @@ func (n *Notification) read() error {
 	return nil
 }
 
-// rejected returns the notification's devices that are among the pushkeys.
+// rejected returns the pushkeys that the notification has, too.
 func (n *Notification) rejected(pushkeys []string) []string {
 	rejected := []string{}
 	for _, d := range n.Devices {
