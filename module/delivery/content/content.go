@@ -16,6 +16,7 @@ import (
 // Policy is delivery.ContentPolicy.
 type Policy string
 
+// The policies.
 const (
 	FullContent Policy = "full"
 	NamesOnly   Policy = "names"

@@ -23,8 +23,10 @@ func digest(parts ...string) string {
 // PusherID returns the name of a pusher's backlog. It may be logged.
 func PusherID(user mxid.UserID, key pusher.Key) string { return digest(string(user), key.Field()) }
 
+// UserDigest names a user without revealing the id.
 func UserDigest(user mxid.UserID) string { return digest(string(user))[:8] }
 
+// RoomDigest names a room without revealing the id.
 func RoomDigest(room string) string { return digest(room)[:8] }
 
 // EventID identifies an event and a part of its recipients within a backlog.

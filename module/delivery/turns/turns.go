@@ -317,9 +317,10 @@ func (g *gate) setSlow(s *Scheduler, slow bool) {
 	}
 }
 
+// Result is the result of a request.
 type Result int
 
-// The results of a request.
+// The results.
 const (
 	Taken     Result = iota // the gateway works
 	Failed                  // the gateway may not work
@@ -520,6 +521,7 @@ func (s *Scheduler) sweep(now time.Time) {
 	}
 }
 
+// Stats is the current state of a scheduler.
 type Stats struct {
 	InFlight, Slow     int
 	Open, Closed, Held int // gates
