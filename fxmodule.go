@@ -421,8 +421,8 @@ func (b *builder) ruleStore() (module.RuleStore, error)       { return rulestore
 func (b *builder) pusherStore() (module.PusherStore, error)   { return pusherstore.New(b.redis()) }
 func (b *builder) pushkeyIndex() (module.PushkeyIndex, error) { return pusherstore.NewIndex(b.redis()) }
 
-// redis returns the arguments for parts on Redis, and records that there are some: parts
-// that the host replaces are not built. A missing client is an error of [builder.finish],
+// redis returns the arguments for parts on Redis, and records that such parts exist:
+// parts that the host replaces are not built. [builder.finish] reports a missing client,
 // since an error here would contain the container's whole chain.
 func (b *builder) redis() (redis.UniversalClient, rediscommit.Config, rediscommit.Options) {
 	b.onRedis = true
@@ -529,8 +529,8 @@ func (noNotifier) Notify(context.Context, module.Event, string, module.Decisions
 
 func (noNotifier) UpdateBadges(context.Context, ...mxid.UserID) error { return errNoDelivery }
 
-// notifierOf returns, without delivery, a Notifier whose calls return the error that an
-// fx host with a Notifier gets at start.
+// notifierOf returns a Notifier and an error. Without delivery, the calls of the Notifier
+// return this error, and an fx host with a Notifier gets it at start.
 func notifierOf(d *delivery.Delivery) (module.Notifier, error) {
 	if d == nil {
 		return noNotifier{}, errNoDelivery

@@ -46,8 +46,8 @@ func (p *pusherRoutes) set(d Dialect) endpoint {
 	}
 }
 
-// readPusherChange reads a change at the top of the body, as in the Matrix specification,
-// or in {"action": {...}}, as in the service document. Both dialects accept both.
+// readPusherChange accepts two forms of the body in each dialect: the change at the top,
+// as in the Matrix specification, or in {"action": {...}}, as in the service document.
 func readPusherChange(r *strictjson.Reader, form pusher.Form) (change pusher.Change, err error) {
 	start := r.Offset()
 	wrapped := false

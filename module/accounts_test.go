@@ -148,7 +148,7 @@ func TestTheNextLoginFinishesAFailedLogout(t *testing.T) {
 }
 
 // A device logs in again and sets its pusher while pushers of ended devices are removed.
-func TestRetainingKeepsPushersThatAreSetMeantime(t *testing.T) {
+func TestRetainingKeepsAPusherThatIsSetDuringTheCall(t *testing.T) {
 	t.Parallel()
 	for _, others := range []pusher.Others{pusher.RemoveOthers, pusher.KeepOthers} {
 		t.Run(string(others), func(t *testing.T) {

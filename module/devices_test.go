@@ -409,8 +409,8 @@ func (f farewell) end(t *testing.T, gone *string) request {
 	}
 }
 
-// owners returns the final owners of the pushkey: other users only if alice has not taken
-// it.
+// owners returns the final owners of the pushkey. If alice has taken it, no other user
+// owns it.
 func (f farewell) owners(answer error) []mxid.UserID {
 	before := scenario{before: f.before}.owners()[0]
 	switch {

@@ -18,8 +18,8 @@ import (
 // that the watch missed, from checks of the store. It reads versions only, never rules. It
 // is safe for concurrent use. Changes wait unless [Feed.Run] runs.
 //
-// It keeps the last observed version v of each user with syncs here or whose compiled rules
-// it caches ([Feed.KeepRules]), and for a while of other users, in one of these states:
+// For each user it keeps v, the last observed version, for as long as it caches the user's
+// compiled rules ([Feed.KeepRules]), and otherwise for a while. V is in one of these states:
 //
 //	state      reason                             v observed again  a greater version  a smaller version
 //	loading    the first load is in progress      -                 notified           -
@@ -35,8 +35,8 @@ import (
 // wake when listeners are notified.
 //
 // A sync is answered from memory if v is current: it was loaded or checked during the
-// present watch, every change since was observed, and it is not doubted. Compiled rules are
-// used while their version is current; they are read at that version or later.
+// present watch, every change since was observed, and it is not doubted. Compiled rules of
+// version v, or a later one, are used while v is current.
 type Feed struct {
 	store     RuleStore
 	cfg       FeedConfig

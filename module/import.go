@@ -15,9 +15,9 @@ type Import struct {
 	// see [pushrule.Import]. Empty means the default rules.
 	Rules string
 
-	// Pushers are in order of creation. Device is the device that set a pusher; without
-	// it, the pusher is removed at the next [HostService.RetainDevicePushers], unless its
-	// kind is email. Extra contains the other members that clients see; see
+	// Pushers are in order of creation. Device is the device that set a pusher. Without
+	// it, only [HostService.KeepOnlyDevicePushers] removes the pusher at a logout, unless
+	// its kind is email. Extra contains the other members that clients see; see
 	// [pusher.ProfileTag]. SetAt is the time of the last set in microseconds since 1970;
 	// 0 means now. Created and Claim are ignored.
 	Pushers []pusher.Pusher

@@ -63,8 +63,8 @@ func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Impor
 func sourceFailed(cause error) error { return Unavailable(fmt.Errorf("import source: %w", cause)) }
 
 // stillThere removes imported data if the host has forgotten the user during the import.
-// [HostService.ForgetUser] first calls the source's Forget and then removes stored data,
-// so it has either removed this data, or the source no longer has the user.
+// [HostService.ForgetUser] first calls the source's Forget and then removes stored data:
+// either it has removed this data, or the source no longer has the user.
 func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source ImportSource, result ImportResult) (bool, error) {
 	if i.accounts != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
 		return true, nil

@@ -10,8 +10,8 @@ import (
 )
 
 // importAll stores pushers for a user without pushers. Their claims precede all claims
-// made here: an imported pusher never takes a pushkey, and loses its own to a later
-// claim.
+// made by this module: an imported pusher never takes a pushkey from another user, and
+// loses its pushkey to any later claim.
 func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher, how ImportMode) (result ImportedPushers, err error) {
 	if len(pushers) == 0 {
 		return ImportedPushers{Outcome: NothingToImport}, nil

@@ -19,8 +19,8 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// holding maps the users with a pusher of the pushkey to whether they took it from
-// others.
+// holding has the users with a pusher of the pushkey. The value is true for a user that
+// took it from others.
 type holding map[mxid.UserID]bool
 
 func (a act) on(before holding) holding {
@@ -42,7 +42,7 @@ func (a act) on(before holding) holding {
 	return h
 }
 
-// orders adds the possible holders after acts in any order to all. Acts that died may
+// orders adds to all the possible holders after acts in any order. Acts that died may
 // count or not.
 func (h holding) orders(all map[string]bool, script []act, runs []*running, left []int) {
 	if len(left) == 0 {

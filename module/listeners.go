@@ -55,8 +55,8 @@ func (p *ListenerPanic) Error() string {
 	return fmt.Sprintf("module: the change listener %s panicked: %v\n%s", p.Listener, p.Value, p.Stack)
 }
 
-// listenerQueue holds the changes that wait for a listener: the last of each user, in
-// order of arrival of the users.
+// listenerQueue holds the last change of each user that waits for a listener, in the
+// order in which the users arrived.
 type listenerQueue struct {
 	listener ChangeListener
 	feed     *Feed

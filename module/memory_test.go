@@ -53,7 +53,7 @@ func rulesOf(content module.Content) *ruleMemory {
 	return r
 }
 
-// set replaces the content of all users like another program.
+// set replaces the content of all users, as another program would.
 func (r *ruleMemory) set(content module.Content) {
 	r.Lock()
 	defer r.Unlock()

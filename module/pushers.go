@@ -242,9 +242,8 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 // the request. A logout ends the session before it removes pushers, so either it removes
 // this pusher, or the session is found ended here.
 //
-// A pusher that replaces one of the same session needs no check: the old one existed, so
-// either its removal is still to come, or the request that set it for an ended session
-// removes it.
+// A pusher that replaces one of the same session needs no check. If the session has
+// ended, the logout or the request that set the old pusher still removes it.
 func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p pusher.Pusher) error {
 	session := sessionOf(user, p)
 	loggedIn, err := isLoggedIn(ctx, s.accounts, session.User, session.Device)

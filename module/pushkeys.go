@@ -10,8 +10,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pushkeys decides which users own a pushkey: of the users with a stored pusher, the
-// last one to take it, and all later sharers.
+// pushkeys decides which users own a pushkey: the last user with a stored pusher to take
+// it, and all later sharers.
 type pushkeys struct {
 	Stores
 	unused *unusedClaims // nil if claims without a pusher are not tracked
@@ -51,9 +51,9 @@ func (k pushkeys) release(ctx context.Context, key pusher.Digest, claim pusher.O
 	_ = k.drop(ctx, key, claim)
 }
 
-// reconcile removes the pushers of a key that lost it by these claims. It clears the key
-// as pending up to the claim last, unless a claim may still get its pusher. The claim of
-// taker removes others even if its pusher is gone by now.
+// reconcile removes the pushers that lost the key to one of these claims. It clears the
+// key as pending up to the claim last, unless a claim may still get its pusher. The claim
+// of taker removes other pushers even if taker's pusher is gone by now.
 func (k pushkeys) reconcile(ctx context.Context, key pusher.Key, claims pusher.Claims, last int64, taker pusher.Owner) error {
 	held, err := k.held(ctx, key, claims)
 	if err != nil {
@@ -133,8 +133,8 @@ func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims
 	return held, nil
 }
 
-// removeLosers removes the pushers with claims before one that removes others, including
-// the claim of taker, and returns their claims.
+// removeLosers finds the last claim that removes others, including the claim of taker. It
+// removes the pushers with earlier claims, and returns these claims.
 func (k pushkeys) removeLosers(
 	ctx context.Context, held map[mxid.UserID]pusher.Pusher, taker pusher.Owner,
 ) ([]pusher.Owner, error) {

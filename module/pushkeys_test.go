@@ -460,8 +460,9 @@ func scripts(length int, verbs ...string) (all [][]act) {
 	return all
 }
 
-// expectation is the set of possible owners after acts. A user who stored a pusher and
-// died before the removal of others threatens them while the pusher exists.
+// expectation is the set of possible owners after acts. A user may have stored a pusher
+// and died before the removal of others: while this pusher exists, reconciliation may
+// remove the others.
 type expectation struct {
 	owners    []mxid.UserID
 	threats   map[mxid.UserID][]mxid.UserID // the threatening users of each owner
@@ -586,7 +587,7 @@ func playScript(t *testing.T, script []act, choose func(int) int) {
 	}
 }
 
-// outcomes adds the possible owners after concurrent acts to all. Acts that died may
+// outcomes adds to all the possible owners after concurrent acts. Acts that died may
 // count or not.
 func outcomes(all map[string]bool, owners []mxid.UserID, script []act, runs []*running) {
 	var order func(owners []mxid.UserID, left []int)

@@ -16,9 +16,9 @@ const claimAge = 10 * time.Minute
 // maxReconciled limits the pushkeys of one call.
 const maxReconciled = 1000
 
-// reconciler finishes pushers that take a pushkey from other users, where a host died or
-// a store failed in between. It drops a claim that has had no pusher at every call for
-// ten minutes; the clocks of other hosts do not matter. It is safe for concurrent use.
+// reconciler finishes taking pushkeys from other users, if a host died or a store failed
+// in between. It drops a claim that has had no pusher at every call for ten minutes; the
+// clocks of other hosts do not matter. It is safe for concurrent use.
 type reconciler struct{ pushkeys pushkeys }
 
 func newReconciler(stores Stores) *reconciler {
@@ -40,8 +40,8 @@ func (s *reconciler) reconcile(ctx context.Context) error {
 	return errors.Join(failures...)
 }
 
-// unusedClaims records, by this host's monotonic clock, since when claims to pending
-// pushkeys have had no pusher.
+// unusedClaims records when this host first saw a claim to a pending pushkey without a
+// pusher, by its monotonic clock.
 type unusedClaims struct {
 	mu    sync.Mutex
 	since map[pusher.Digest]map[pusher.Owner]time.Time
@@ -51,8 +51,9 @@ func newUnusedClaims() *unusedClaims {
 	return &unusedClaims{since: map[pusher.Digest]map[pusher.Owner]time.Time{}}
 }
 
-// observe records the claims to a key that have no pusher now. Abandoned have had none
-// for claimAge; pending reports whether there are others.
+// observe records the claims to a key that have no pusher now. It returns as abandoned
+// the claims without a pusher for claimAge; pending reports whether there are younger
+// ones.
 func (c *unusedClaims) observe(key pusher.Digest, unused []pusher.Owner) (abandoned []pusher.Owner, pending bool) {
 	if c == nil {
 		return nil, len(unused) > 0

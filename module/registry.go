@@ -261,20 +261,20 @@ type HostService interface {
 	// kind email stay: they belong to the user.
 	RemoveDevicePushers(ctx context.Context, user mxid.UserID, devices ...string) error
 
-	// KeepOnlyDevicePushers removes all pushers except those of the device and of kind
-	// email, at a password change that logs out the other devices. With an empty device,
-	// for "log out everywhere", only kind email stays.
+	// KeepOnlyDevicePushers removes all pushers that the device did not set, at a
+	// password change that logs out the other devices. With an empty device, for "log out
+	// everywhere", it removes all. Pushers of kind email stay.
 	KeepOnlyDevicePushers(ctx context.Context, user mxid.UserID, device string) error
 
-	// RetainDevicePushers removes pushers without a device, and those of devices that are
-	// not in liveDevices. Pushers of kind email stay. Call it at each login, with the
+	// RetainDevicePushers removes the pushers of devices that are not in liveDevices.
+	// Pushers without a device and of kind email stay. Call it at each login, with the
 	// user's devices, and in a periodic job: it repairs a
 	// [HostService.RemoveDevicePushers] that failed after the logout, which the client
 	// cannot repeat.
 	//
-	// With [Accounts], it first asks about each device that it did not find in
-	// liveDevices, so a device that has just logged in keeps its pushers. Without, no
-	// device may log in between the read of liveDevices and the return.
+	// With [Accounts], it first asks about each device that is not in liveDevices, so a
+	// device that has just logged in keeps its pushers. Without, no device may log in
+	// between the read of liveDevices and the return.
 	RetainDevicePushers(ctx context.Context, user mxid.UserID, liveDevices ...string) error
 
 	// CopyRoomRules copies the user's rules for a room to the room that replaces it;
@@ -287,9 +287,9 @@ type HostService interface {
 	AccountData(ctx context.Context, user mxid.UserID) ([]byte, error)
 
 	// Rulesets returns the rules of many users, for example of a room's members, each
-	// with its own result, as [RuleService.Content] would, but does not store repairs. It
-	// first imports users from the [ImportSource], some at the same time. It takes one
-	// pipelined round trip to each Redis node for every 500 users.
+	// with its own result. It repairs rules as [RuleService.Content] does, but does not
+	// store the repairs. It first imports users from the [ImportSource], some at the same
+	// time. It takes one pipelined round trip to each Redis node for every 500 users.
 	Rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset]
 
 	// Pushers returns the pushers of many users; see Rulesets. With [Accounts] it omits
@@ -301,14 +301,14 @@ type HostService interface {
 	// [pusher.Pusher.SetAt]. It is for pushers that a push gateway has rejected.
 	RemovePusher(ctx context.Context, user mxid.UserID, key pusher.Key, setAt int64) error
 
-	// ReconcilePushkeys finishes setting pushers that take a pushkey from other users,
-	// where a host died or Redis failed in between. It removes a claim that has no pusher
-	// at each call for ten minutes. The module calls it every half minute.
+	// ReconcilePushkeys finishes setting pushers that take a pushkey from other users, if
+	// a host died or Redis failed in between. It removes a claim that has no pusher at
+	// each call for ten minutes. The module calls it every half minute.
 	ReconcilePushkeys(ctx context.Context) error
 }
 
-// SyncService answers the push rules part of a /sync. The host puts its token into its
-// sync token.
+// SyncService answers the push rules part of a /sync. The host adds the module's token to
+// its own sync token.
 type SyncService interface {
 	// Since answers a sync with the token since: the [SyncUpdate.Token] of the previous
 	// answer, or 0 at the first sync. Ctx is the context of the request.

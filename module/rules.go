@@ -49,8 +49,8 @@ func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, erro
 	return s.store.Load(ctx, user)
 }
 
-// repair repairs the set as [RuleService.Content] says. If the store has other changes
-// too, it returns a version that was never stored.
+// repair repairs the set as [RuleService.Content] says. If the set has changed since the
+// repair, the returned version was never stored.
 func (s *ruleService) repair(ctx context.Context, user mxid.UserID) (Content, error) {
 	defaults := s.defaults.For(user)
 	var made pushrule.Ruleset
