@@ -49,8 +49,8 @@ func byField(store *rediscommit.Store[pusher.List, fields], field string) *redis
 	return rediscommit.NewUsers(store, func(user mxid.UserID) string { return fieldKey(stored.Keys{}.Pushers(user), field) })
 }
 
-// sizedMark begins fields with the size of the other pushers, which need their own
-// cache entries.
+// sizedMark begins a field that is read with the size of the other pushers. The mark
+// gives it a separate cache entry.
 const sizedMark = "+"
 
 // fieldKey joins a hash and a field, which is JSON and so has no line breaks.

@@ -293,8 +293,8 @@ func (c *Committer[V, R]) revision(w pendingWrite, same bool) stored.Revision {
 // durability that its store requires. A retry would only wait again, so there is none.
 var ErrNotConfirmed = errors.New("the change is stored, but not confirmed")
 
-// mayHaveTakenEffect reports whether an attempt may have failed only because its reply
-// was lost.
+// mayHaveTakenEffect reports whether a failed attempt may have changed the store: the
+// request may have arrived, although the reply did not.
 func mayHaveTakenEffect(err error) bool {
 	if errors.Is(err, ErrNotConfirmed) {
 		return false

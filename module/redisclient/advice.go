@@ -100,8 +100,8 @@ func adviseLimits(o *redis.Options) (found advices) {
 	return found
 }
 
-// addDials is for clients with several servers. Zero or less means the default of
-// go-redis.
+// addDials advises clients with several servers against many dials. Zero or less means
+// the default of go-redis.
 func (a *advices) addDials(dials int) {
 	if dials <= 0 {
 		dials = 5

@@ -81,6 +81,7 @@ func (k Keys) Pending() string { return k.Prefix + pending }
 // KeyKind is the kind of a key.
 type KeyKind int
 
+// The kinds of keys.
 const (
 	ForeignKey   KeyKind = iota // another program's
 	MalformedKey                // begins like the module's keys, but is not one

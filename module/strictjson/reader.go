@@ -1,6 +1,6 @@
-// Package strictjson reads untrusted JSON strictly; its API may change at any time.
-// Names match exactly and are unique, strings are valid UTF-8 without lone surrogates,
-// and numbers keep every digit.
+// Package strictjson reads untrusted JSON strictly; its API may change at any time. A
+// text is a single value, names match exactly and are unique, strings are valid UTF-8
+// without lone surrogates, and numbers keep every digit.
 //
 // [jsontext] validates a text; a reader then goes through it once and returns values as
 // parts of it. Errors are faults that name the field: [fault.NotJSON] for invalid JSON,

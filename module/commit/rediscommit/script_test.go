@@ -138,8 +138,8 @@ var shortages = map[string]func(*testing.T) (redis.UniversalClient, *redistest.S
 	},
 }
 
-// learnCommands makes a client load the table of commands. A paused server would delay
-// it for 5 s later.
+// learnCommands makes a client load the table of commands now, because a paused server
+// would not reply.
 func learnCommands(t *testing.T, client *redis.ClusterClient) {
 	t.Helper()
 	if err := client.Ping(t.Context()).Err(); err != nil {

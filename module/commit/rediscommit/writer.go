@@ -232,8 +232,7 @@ func setErrors(group []*sentWrite, err error) {
 	}
 }
 
-// queueAll queues the commands of writes. Exec sends them and sets the error of each
-// write.
+// queueAll queues the commands of writes. Exec sends them and sets each write's error.
 func queueAll(ctx context.Context, pipe redis.Pipeliner, group []*sentWrite) (exec func(context.Context, redis.Pipeliner)) {
 	checks := make([]func() error, len(group))
 	for i, s := range group {
