@@ -274,7 +274,7 @@ Config.Delivery.MaxAge is 0s, want 1s to 720h0m0s
 Config.Delivery.CallAge is 0s, want 1s to 2m0s
 Config.Delivery.DedupWindow is 0s, want 1s to 24h0m0s
 Config.Delivery.Content is "", want "full", "names" or "none"
-Config.DefaultRules: default rule ".m.rule.master": want an id that no other default rule has, of whatever kind`
+Config.DefaultRules: default rule ".m.rule.master": want an id that is unique among the default rules of all kinds`
 	if got := err.Error(); got != want {
 		t.Errorf("got:\n%s\nwant:\n%s", got, want)
 	}

@@ -193,7 +193,7 @@ func (b *body) contains(text string, m *meter) bool {
 }
 
 // A comparison with the owner's id becomes a comparison with the id of the evaluated
-// user, unless the id has needless escapes.
+// user, unless the condition writes the id with unnecessary escapes.
 func newCondition(source pushrule.Condition, owner mxid.UserID) condition {
 	c := condition{source: source}
 	parts := readCondition(source)

@@ -72,7 +72,7 @@ func (r *Rules) explainRule(rule *rule, s *subject, result Result) RuleExplanati
 		}
 		e.Verdict, e.Condition, e.Saw = Fails, r.sourceOf(c, s.facts.User), c.saw(s)
 		if s.meter.exhausted {
-			e.Saw = "it was not tested, because the rules cost more than they may on one event"
+			e.Saw = "it was not tested: the rules reached the work limit for one event"
 		}
 		break
 	}
@@ -102,14 +102,14 @@ func (c *condition) saw(s *subject) string {
 	room := s.facts.Room
 	switch c.op {
 	case never:
-		return "its kind is not known, or it lacks what its kind needs"
+		return "its kind is unknown, or a required member is missing"
 	case withoutMentions:
 		return `the event has content.m\.mentions, which turns this rule off`
 	case displayName:
 		return s.sawForDisplayName()
 	case memberCount:
 		if room.MemberCount <= 0 {
-			return "how many members the room has is not known"
+			return "the number of members is unknown"
 		}
 		return "the room has " + strconv.Itoa(room.MemberCount) + " members"
 	case mayNotify:
@@ -122,7 +122,7 @@ func (c *condition) saw(s *subject) string {
 
 func (s *subject) sawForDisplayName() string {
 	if s.facts.DisplayName == "" {
-		return "the user has no display name, or it is not known"
+		return "the user has no display name, or it is unknown"
 	}
 	body := s.event.slot(slotBody)
 	return "the display name is " + show(s.facts.DisplayName) + ", content.body is " + s.event.show(body)
@@ -130,7 +130,7 @@ func (s *subject) sawForDisplayName() string {
 
 func (r Room) sawForPower(notification string) string {
 	if r.Power == nil {
-		return "the sender's power level is not known"
+		return "the sender's power level is unknown"
 	}
 	needed, found := r.Power.needed(notification)
 	if !found {
@@ -141,14 +141,14 @@ func (r Room) sawForPower(notification string) string {
 
 func (f *Facts) sawForPermission(action string) string {
 	if f.Room.Power == nil {
-		return "the room's power levels are not known"
+		return "the room's power levels are unknown"
 	}
 	needed, found := f.Room.Power.neededFor(action)
 	switch {
 	case !found:
 		return show(action) + " is none of ban, invite, kick and redact"
 	case f.Power == nil:
-		return "the user's power level is not known"
+		return "the user's power level is unknown"
 	}
 	return fmt.Sprintf("the user has power level %d, %d is needed to %s", *f.Power, needed, action)
 }

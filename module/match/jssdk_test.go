@@ -90,8 +90,7 @@ func askJSSDK(t *testing.T, cases []jsCase) (answers []jsAnswer) {
 }
 
 // The test compares thousands of rule sets, rule by rule. Each difference must be a
-// listed quirk: the reference with the quirks of matrix-js-sdk must agree with
-// matrix-js-sdk.
+// listed quirk: with this quirk, the reference must agree with matrix-js-sdk.
 func TestJSSDKDiffersOnlyByKnownQuirks(t *testing.T) {
 	t.Parallel()
 	cases, facts := make([]jsCase, 3000), make([]match.Facts, 3000)

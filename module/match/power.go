@@ -64,7 +64,7 @@ func (p *Power) neededFor(action string) (level int64, found bool) {
 const permissionLevel = 50
 
 // ErrRoomVersion refuses a room version that is not a number.
-var ErrRoomVersion = errors.New("match: the room's version is not one whose creators are known")
+var ErrRoomVersion = errors.New("match: the room version is not a number")
 
 // Before room version 12, a room without m.room.power_levels gives its creator this
 // level.

@@ -21,7 +21,8 @@ const (
 	KeepOthers   Others = "keep"   // "append": true
 )
 
-// Claim returns the claim with a number for a set with this value.
+// Claim returns a claim with the number. With [RemoveOthers], it also removes other
+// users' pushers.
 func (o Others) Claim(number int64) Claim {
 	c := Claim{Number: number}
 	if o == RemoveOthers {

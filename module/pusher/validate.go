@@ -97,7 +97,7 @@ func checkPrefix(p netip.Prefix) error {
 	case !p.IsValid():
 		return errors.New("want an IPv4 or IPv6 prefix")
 	case p.Addr().Is4In6():
-		return errors.New("want it as IPv4")
+		return errors.New("want an IPv4 prefix")
 	case p != p.Masked():
 		return fmt.Errorf("want %v", p.Masked())
 	}

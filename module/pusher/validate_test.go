@@ -250,7 +250,7 @@ func TestValidateNamesEachWrongLimitAndPrefix(t *testing.T) {
 		netip.MustParsePrefix("::ffff:10.0.0.0/104"), netip.MustParsePrefix("fd00::/8"), netip.MustParsePrefix("0.0.0.0/0"),
 	}
 	const faults = "AllowedPrefixes[1] is invalid Prefix, want an IPv4 or IPv6 prefix\n" +
-		"AllowedPrefixes[2] is 10.1.2.3/8, want 10.0.0.0/8\nAllowedPrefixes[3] is ::ffff:10.0.0.0/104, want it as IPv4"
+		"AllowedPrefixes[2] is 10.1.2.3/8, want 10.0.0.0/8\nAllowedPrefixes[3] is ::ffff:10.0.0.0/104, want an IPv4 prefix"
 	if err := loose.Validate(); fmt.Sprint(err) != faults {
 		t.Errorf("got %v", err)
 	}

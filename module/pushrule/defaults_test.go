@@ -333,10 +333,10 @@ func TestInvalidDefaultRulesAreRefused(t *testing.T) {
 	}
 	named := func(id string) pushrule.DefaultRule { return pushrule.DefaultRule{Kind: pushrule.Room, ID: id} }
 	const (
-		noID      = "want an id of a dot and what other rule ids may have"
-		legacy    = "want an id other than those of rules that are never served"
-		duplicate = "want an id that no other default rule has, of whatever kind"
-		submit    = "want what a client may submit: "
+		noID      = "want an id of a dot and a valid rule id"
+		legacy    = "want an id other than the three legacy rules"
+		duplicate = "want an id that is unique among the default rules of all kinds"
+		submit    = "want a rule that a client may submit: "
 		noText    = "want the text of one JSON value for each action and condition"
 	)
 	for name, test := range map[string]struct {
@@ -357,7 +357,7 @@ func TestInvalidDefaultRulesAreRefused(t *testing.T) {
 		"an id of another kind":                {named(".m.rule.call"), duplicate},
 		"the master":                           {named(".m.rule.master"), duplicate},
 		"an id given before":                   {named(".first"), duplicate},
-		"above the master":                     {override(pushrule.DefaultRule{Before: ".m.rule.master"}), "want a rule below .m.rule.master, which stands above all"},
+		"above the master":                     {override(pushrule.DefaultRule{Before: ".m.rule.master"}), "want a rule below .m.rule.master, which must be first"},
 		"above nothing known":                  {override(pushrule.DefaultRule{Before: ".b"}), `before is ".b", want a default rule of kind override that is already in the table`},
 		"above itself":                         {override(pushrule.DefaultRule{Before: ".a"}), `before is ".a", want a default rule of kind override that is already in the table`},
 		"above one of other kind":              {override(pushrule.DefaultRule{Before: ".m.rule.call"}), `before is ".m.rule.call", want a default rule of kind override that is already in the table`},
@@ -394,7 +394,7 @@ func TestInvalidDefaultRulesAreRefused(t *testing.T) {
 }
 
 func TestErrorNamesEachFaultyDefaultRule(t *testing.T) {
-	const want = "default rule \"a\": want an id of a dot and what other rule ids may have\n" +
+	const want = "default rule \"a\": want an id of a dot and a valid rule id\n" +
 		"default rule \".c\": kind is \"x\", want one of [\"override\" \"content\" \"room\" \"sender\" \"underride\"]"
 	_, err := pushrule.NewDefaults(nil,
 		pushrule.DefaultRule{Kind: pushrule.Room, ID: "a"},

@@ -100,13 +100,13 @@ func (r DefaultRule) check(table *Ruleset) error {
 	case !r.Kind.Valid():
 		return fmt.Errorf("kind is %q, want one of %q", r.Kind, Kinds())
 	case !isReserved(r.ID) || !isWellFormed(r.ID[1:]):
-		return errors.New("want an id of a dot and what other rule ids may have")
+		return errors.New("want an id of a dot and a valid rule id")
 	case IsLegacy(r.ID):
-		return errors.New("want an id other than those of rules that are never served")
+		return errors.New("want an id other than the three legacy rules")
 	case table.hasID(r.ID):
-		return errors.New("want an id that no other default rule has, of whatever kind")
+		return errors.New("want an id that is unique among the default rules of all kinds")
 	case r.Before == masterID:
-		return errors.New("want a rule below " + masterID + ", which stands above all")
+		return errors.New("want a rule below " + masterID + ", which must be first")
 	case r.Before != "" && !found:
 		return fmt.Errorf("before is %q, want a default rule of kind %s that is already in the table", r.Before, r.Kind)
 	}
@@ -131,7 +131,7 @@ func (r DefaultRule) reread() (Draft, error) {
 	d, err := ReadDraft(reader, r.Kind)
 	switch {
 	case err != nil:
-		return Draft{}, fmt.Errorf("want what a client may submit: %w", err)
+		return Draft{}, fmt.Errorf("want a rule that a client may submit: %w", err)
 	case !slices.Equal(d.Actions, r.Actions) || !slices.Equal(d.Conditions, r.Conditions):
 		return Draft{}, errors.New("want the text of one JSON value for each action and condition")
 	}

@@ -114,11 +114,11 @@ func TestInvalidFeaturesAreRefused(t *testing.T) {
 	}{
 		"two features with the same rule": {
 			[]pushrule.Feature{pushrule.Knocks, {Name: "mine", Rules: []pushrule.DefaultRule{pushrule.Knocks.Rules[0]}}}, nil,
-			`feature mine: default rule ".org.matrix.msc4506.rule.knock": want an id that no other default rule has, of whatever kind`,
+			`feature mine: default rule ".org.matrix.msc4506.rule.knock": want an id that is unique among the default rules of all kinds`,
 		},
 		"a feature and a default rule with the same id": {
 			[]pushrule.Feature{pushrule.Polls}, []pushrule.DefaultRule{own},
-			`default rule "` + start + `": want an id that no other default rule has, of whatever kind`,
+			`default rule "` + start + `": want an id that is unique among the default rules of all kinds`,
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

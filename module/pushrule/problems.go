@@ -24,8 +24,8 @@ func Problems() []Problem {
 
 // The errors of [Ruleset.Repair].
 var (
-	ErrDuplicatesDiffer = errors.New("two rules of one id differ, and both may be wanted")
-	ErrForeignDefault   = errors.New("a default rule is not in the table, and would be lost")
+	ErrDuplicatesDiffer = errors.New("two rules with the same id differ")
+	ErrForeignDefault   = errors.New("a default rule is not in the table and would be removed")
 )
 
 // Problems returns the set's problems in the order of the function [Problems]. The
