@@ -198,7 +198,7 @@ func (d *Delivery) endTurn(t *turns.Turn, pusher string, r turns.Result, wait ti
 	}
 }
 
-// reportEvery is for each kind of failure.
+// reportEvery is the least time between two reports of one kind of failure.
 const reportEvery = 30 * time.Second
 
 // failed reports a failure, at most one of a kind in reportEvery.
