@@ -7,6 +7,7 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
+// A host's own store reads an event, changes its rules and writes it.
 func ExampleReadEvent() {
 	const text = `{"type":"m.push_rules","content":{"global":{"room":[]},"org.example.note":1}}`
 	event, err := stored.ReadEvent(text)
