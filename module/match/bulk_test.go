@@ -12,7 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// bulkMembers gives every 20th member 10 keywords, and all others the default rules.
 func bulkMembers(tb testing.TB, n int) []match.Member {
 	tb.Helper()
 	cache := match.NewCache(64 << 20)

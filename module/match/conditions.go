@@ -77,7 +77,6 @@ func (s *subject) setUser(user mxid.UserID, displayName string, power *int64) {
 	s.meter, s.named = meter{left: maxWork}, notAsked
 }
 
-// note is a condition about the member and its outcome.
 type note struct {
 	condition *condition
 	held      bool

@@ -234,7 +234,6 @@ func (g *glob) fragments() []fragment {
 	return g.grams()
 }
 
-// words returns the words without a wildcard next to them.
 func (g *glob) words() (list []fragment) {
 	for start := 0; start < len(g.pattern) && len(list) < maxFragments; {
 		end := start

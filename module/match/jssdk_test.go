@@ -150,7 +150,6 @@ func ruleOf(set map[string]any, rule match.RuleExplanation) map[string]any {
 	return nil
 }
 
-// explain finds the quirks that cause a different verdict.
 func (c *comparison) explain(r reference, kind string, rule map[string]any, theirs bool) {
 	c.t.Helper()
 	r.dialect = jsSDK

@@ -118,7 +118,6 @@ func FeatureNames() string {
 	return strings.Join(names, ", ")
 }
 
-// featureOrder returns the index in [Features]; other features come last.
 func featureOrder(name string) int {
 	for i, feature := range Features() {
 		if feature.Name == name {

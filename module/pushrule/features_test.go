@@ -151,7 +151,6 @@ func TestFeaturesAreParsedByName(t *testing.T) {
 	}
 }
 
-// chosenPolls has two changed rules of polls.
 func chosenPolls(t testing.TB, table pushrule.Ruleset) pushrule.Ruleset {
 	t.Helper()
 	for _, change := range []error{

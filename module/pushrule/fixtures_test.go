@@ -30,7 +30,6 @@ func mustDraft(t testing.TB, kind pushrule.Kind, text string) pushrule.Draft {
 	return d
 }
 
-// plain is a valid draft for every kind.
 func plain() pushrule.Draft {
 	return pushrule.Draft{Actions: []pushrule.Action{`"notify"`}, Pattern: "word"}
 }

@@ -27,7 +27,6 @@ func importRules(t *testing.T, content string) Imported {
 	return got
 }
 
-// names returns the refused rules as "kind/id".
 func names(refused []RefusedRule) (all []string) {
 	for _, r := range refused {
 		all = append(all, string(r.Kind)+"/"+r.ID)
