@@ -56,7 +56,7 @@ func TestAReadsAllocationsDoNotGrowWithTheRules(t *testing.T) {
 					t.Fatal(path, response.Status, n, err)
 				}
 			}
-			read() // the set is known from then on
+			read() // the host now knows the set
 			allocations := testing.AllocsPerRun(100, read)
 			if i == 0 {
 				least = allocations

@@ -46,7 +46,7 @@ func TestBodiesThatAreNotJSON(t *testing.T) {
 	}
 	for _, endpoint := range bodyEndpoints {
 		c.take(step{endpoint.request, with(`"x":` + nested(63))(endpoint.body), done})
-		c.take(step{endpoint.request, with(`"x":"\"` + strings.Repeat("[", 100) + `"`)(endpoint.body), done}) // does not nest
+		c.take(step{endpoint.request, with(`"x":"\"` + strings.Repeat("[", 100) + `"`)(endpoint.body), done}) // member does not nest
 	}
 }
 
@@ -111,7 +111,7 @@ func TestMissingParameters(t *testing.T) {
 		{rule, `{"rule":{"Actions":[]}}`, ": rule.actions"},
 		{rule, `{"conditions":[]}`, ": actions"},
 		{content, `{"rule":{"actions":[],"pattern":null}}`, ": rule.pattern"},
-		{content, `{"rule":{"actions":[]},"pattern":"p"}`, ": rule.pattern"}, // the one at the top is not the rule's
+		{content, `{"rule":{"actions":[]},"pattern":"p"}`, ": rule.pattern"}, // a top-level member does not count
 		{content, `{"actions":[]}`, ": pattern"},
 		{rule, `{"actions":[],"conditions":[{"kind":"event_match","key":"a"}]}`, ": conditions[0].pattern"},
 		{rule + "/actions", `{"ACTIONS":[]}`, ": actions"},

@@ -37,7 +37,7 @@ type caller struct {
 	on     *service
 	prefix string
 	user   string
-	exact  bool // the path goes onto the wire byte for byte
+	exact  bool // the path is sent byte for byte
 }
 
 var users atomic.Int64
@@ -76,7 +76,7 @@ func (a answer) String() string { return fmt.Sprintf("%d %s", a.status, a.body) 
 type step struct {
 	request string // "PUT /pushrules/global/room/!a:x", the path below the prefix
 	body    string
-	want    string // "200 {}": the status and the whole body, or how the body begins before …
+	want    string // "200 {}": the status and the whole body, or its beginning and …
 }
 
 // take sends the request and compares the answer. A refused request must leave the stored data unchanged.

@@ -30,7 +30,7 @@ func TestConfiguredLimits(t *testing.T) {
 		set   func(*pushfx.Config)
 		steps []step
 	}{
-		{"MaxRules", func(c *pushfx.Config) { c.RuleLimits.MaxRules = 16 }, []step{ // 15 are the server's
+		{"MaxRules", func(c *pushfx.Config) { c.RuleLimits.MaxRules = 16 }, []step{ // 15 are default rules
 			{room + "a", `{"actions":[]}`, done},
 			{room + "b", `{"actions":[]}`, failure(400, "M_INVALID_PARAM", "A user has at most 16 push rules.")},
 			{room + "a", `{"actions":["notify"]}`, done},

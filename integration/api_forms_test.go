@@ -114,7 +114,7 @@ func TestBeforeAndAfterInQueryAndBody(t *testing.T) {
 		{"before in the query", "?before=c", `{"actions":[]}`, "a b new c"},
 		{"before in the body", "", `{"rule":{"actions":[]},"before":"c"}`, "a b new c"},
 		{"the query wins", "?after=a", `{"rule":{"actions":[]},"after":"c"}`, "a new b c"},
-		{"the query wins over a rule that does not exist", "?before=b", `{"rule":{"actions":[]},"before":"none"}`, "a new b c"},
+		{"the query wins over a missing rule", "?before=b", `{"rule":{"actions":[]},"before":"none"}`, "a new b c"},
 		{"one in each: directly above before", "?after=a", `{"rule":{"actions":[]},"before":"c"}`, "a b new c"},
 		{"empty in the query", "?after=", `{"rule":{"actions":[]},"after":"b"}`, "a b new c"},
 		{"empty in the body", "?after=b", `{"rule":{"actions":[]},"after":"","before":""}`, "a b new c"},

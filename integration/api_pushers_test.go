@@ -70,24 +70,24 @@ func TestPushers(t *testing.T) {
 			set(pusherWith()), set(`{"action":{"kind":null,"app_id":"org.example.app","pushkey":"key"}}`), list(),
 		}},
 		{"delete with every member", []step{set(pusherWith()), set(pusherWith(`"kind":null`)), list()}},
-		{"delete what is not there", []step{
+		{"delete a missing pusher", []step{
 			set(pusherWith()), remove("other", "key"), remove("org.example.app", "other"), list(pusherWith()),
 		}},
 		{"the app_id is part of the identity", []step{
 			set(pusherWith()), set(pusherWith(`"app_id":"other"`)), list(pusherWith(), pusherWith(`"app_id":"other"`)),
 		}},
-		{"a KIND is not a kind", []step{set(with(`"KIND":null`)(pusherWith())), list(with(`"KIND":null`)(pusherWith()))}},
+		{"an unknown member KIND", []step{set(with(`"KIND":null`)(pusherWith())), list(with(`"KIND":null`)(pusherWith()))}},
 		{"append is not handled", []step{
 			set(key("a")), set(with(`"append":true`)(key("b"))), set(with(`"append":"no"`)(key("c"))),
 			list(key("a"), key("b"), key("c")),
 		}},
-		{"profile_tag and members that are not known are kept", []step{
+		{"profile_tag and unknown members are kept", []step{
 			set(pusherWith(`"data":{"n":1.50e3,"url":"https://push.example.org/_matrix/push/v1/notify","<x>":[{}]}`,
 				`"profile_tag":"x"`, `"org.example.n":9007199254740993`)),
 			list(pusherWith(`"data":{"n":1.50e3,"url":"https://push.example.org/_matrix/push/v1/notify","<x>":[{}]}`,
 				`"profile_tag":"x"`, `"org.example.n":9007199254740993`)),
 		}},
-		{"what the server keeps is neither set nor shown", []step{
+		{"clients cannot set or see the server's own members", []step{
 			set(with(`"created":7,"device_id":"OTHER","org.matrix.msc3881.device_id":"OTHER"`)(pusherWith())), list(pusherWith()),
 		}},
 		{"keys of any characters", []step{

@@ -82,7 +82,7 @@ func eventWith(number int) string {
 	set := strings.Replace(defaults.JSON(), `"room":[`, `"room":[`+strings.Join(texts, ","), 1)
 	rules, err := pushrule.Read(set)
 	if err != nil {
-		panic(err) // the set above is none
+		panic(err) // the set above is invalid
 	}
 	e := stored.Event{Rules: rules, Found: true}
 	return e.Text(stored.Revision{}.Next(1, stored.Write{Writer: "TEST", Attempt: 1}))

@@ -92,7 +92,7 @@ func TestManyUsersTakeOneRoundTripToEachNode(t *testing.T) {
 			return nil
 		},
 	} {
-		for { // until nothing else is going on, such as the health check of a connection
+		for { // until the client is idle; it checks the health of connections
 			tr.take()
 			if err := read(); err != nil {
 				t.Fatal(err)

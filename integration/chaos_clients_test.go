@@ -18,9 +18,9 @@ import (
 // dataset is one kind of stored data: the rules or the pushers of a user. Clients share some entries. Each client
 // also has own entries, with ids that are never used twice, so that no later change hides a lost one.
 type dataset struct {
-	shared func(*randomClient) request         // makes up a request to what all share
-	set    func(*randomClient, string) request // adds or changes what is the client's own
-	remove func(*randomClient, string) request // deletes that
+	shared func(*randomClient) request         // makes up a request for a shared entry
+	set    func(*randomClient, string) request // adds or changes an own entry
+	remove func(*randomClient, string) request // deletes an own entry
 	all    func(*randomClient) request         // reads everything
 }
 
@@ -47,17 +47,17 @@ func ownID(a *randomClient) string { return fmt.Sprintf("own-%d-%d", a.number, a
 type chaosUser struct {
 	name    string
 	dataset *dataset
-	exists  atomic.Bool  // whether the whole was read once, which creates the rules
-	changed atomic.Int64 // when a change that succeeded was sent, one of the last
+	exists  atomic.Bool  // a read of the whole set has created the rules
+	changed atomic.Int64 // sending time of a recent successful change
 }
 
 type chaosClient struct {
 	randomClient
 	of      *chaosUser
-	client  int // among all players
+	client  int // among all clients
 	hosts   []*host
 	start   time.Time
-	mine    []string // the ids of what is the client's own
+	mine    []string // ids of own entries
 	history []porcupine.Operation
 
 	// inDoubt reports whether a change had no answer and no read followed. Otherwise an outage would leave more
@@ -93,7 +93,7 @@ func (p *chaosClient) turn() {
 	if !isRead || !failed || mayCreate {
 		p.history = append(p.history, o)
 	}
-	if id != "" && o.Output != done { // whatever became of it, it stays as it is
+	if id != "" && o.Output != done { // the client does not change it again, whatever its outcome
 		p.mine = slices.DeleteFunc(p.mine, func(known string) bool { return known == id })
 	}
 	switch {

@@ -27,9 +27,9 @@ type chaosFault struct {
 type faultRun struct {
 	random *rand.Rand
 	names  []string                     // of the users
-	homes  map[string]*redistest.Server // who has each user, kept up by the fault; nil if that is open
+	homes  map[string]*redistest.Server // server of each user, updated by the fault; nil if unknown
 	way    proxies                      // to the servers
-	hit    []string                     // the users whom it concerns
+	hit    []string                     // users of the faulty server
 }
 
 func (s *faultRun) someone() string { return s.names[s.random.IntN(len(s.names))] }
@@ -107,7 +107,7 @@ type chaosServers interface {
 type clusterChaos struct {
 	*redistest.ClusterServers
 	client   *redis.ClusterClient
-	failover time.Time // when the last one by hand ended
+	failover time.Time // end of the last manual failover
 }
 
 // failoverRest is the pause between two manual failovers. A replica that won an election keeps its votes for two

@@ -19,8 +19,8 @@ import (
 type judgement struct {
 	operations, unknown int
 	illegal             []porcupine.Operation // histories of users that are not linearizable
-	undecided           []string              // users for whom it takes too long to tell
-	outage              time.Duration         // longest time without a change for a user whom the fault hit
+	undecided           []string              // users whose check takes too long
+	outage              time.Duration         // longest time without a change for a user of the fault
 }
 
 func (v *judgement) add(other judgement) {
@@ -75,8 +75,8 @@ func (r *chaosRound) judge(crashed bool) (v judgement) {
 }
 
 // checkPromised checks the promised part of the history of a user whose master crashed, and returns it. It
-// first leaves out requests of a shorter time, because that check is faster. Success is always valid: a
-// linearizable history stays linearizable without some of its reads.
+// first leaves out the reads until r.over and, if that check fails, the reads until r.whole. Success is always
+// valid: a linearizable history stays linearizable without some of its reads.
 func (r *chaosRound) checkPromised(all []porcupine.Operation) (rest []porcupine.Operation, result porcupine.CheckResult) {
 	for _, end := range []int64{r.over, r.whole} {
 		rest = acknowledged(all, r.struck, end)
@@ -178,7 +178,7 @@ func TestAfterACrashOnlyAcknowledgedChangesCount(t *testing.T) {
 	const struck, whole = 10, 100
 	for name, test := range map[string]struct {
 		put                string // the answer
-		shown, kept        bool   // whether the read sees the rule, and the later one
+		shown, kept        bool   // whether the two reads see the rule
 		strictly, promised porcupine.CheckResult
 	}{
 		"acknowledged and kept":               {done, true, true, porcupine.Ok, porcupine.Ok},

@@ -69,7 +69,7 @@ type hostPair struct {
 func newTeam(t *testing.T, way proxies, addrs []string, durability rediscommit.Durability) *hostPair {
 	t.Helper()
 	both := &hostPair{durability: durability}
-	for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // they write in different ways
+	for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // small and large events have different write paths
 		both.hosts = append(both.hosts, startHost(t, way.client(t, addrs...), fx.Decorate(func(c pushfx.Config) pushfx.Config {
 			c.Redis.Durability, c.Redis.LargeValueBytes = durability, large
 			return c
@@ -81,8 +81,8 @@ func newTeam(t *testing.T, way proxies, addrs []string, durability rediscommit.D
 type chaos struct {
 	servers chaosServers
 	way     proxies
-	plain   *hostPair // whose changes count when the master has them in memory
-	durable *hostPair // whose changes count when more than that has happened to them
+	plain   *hostPair // acknowledges a change that the master has in memory
+	durable *hostPair // waits for more before it acknowledges a change
 	table   chaosTable
 }
 
@@ -116,9 +116,9 @@ const (
 	chaosUsers   = 6 // in a round
 	chaosClients = 4 // of each user
 
-	roundLimit  = 3 * time.Minute        // many times what a round takes
-	servedLimit = time.Minute            // many times what it takes until all users are served
-	aroundFault = 250 * time.Millisecond // how long clients are at work before and after a fault
+	roundLimit  = 3 * time.Minute        // many times a round's duration
+	servedLimit = time.Minute            // many times the usual wait until all users get answers
+	aroundFault = 250 * time.Millisecond // how long clients work before and after a fault
 )
 
 // round causes one fault and judges the histories.
@@ -194,13 +194,13 @@ func (c *chaos) movedUsers(ctx context.Context, r *chaosRound) (moved []string, 
 type chaosRound struct {
 	faultRun
 	hostPair *hostPair
-	lossy    bool // whether replies get lost, too
+	lossy    bool // replies also get lost
 	users    []*chaosUser
 	players  []*chaosClient
 	start    time.Time
-	struck   int64 // when the fault began
-	over     int64 // when it was over
-	whole    int64 // when nothing was left of it
+	struck   int64 // start of the fault
+	over     int64 // end of the fault
+	whole    int64 // end of its effects
 }
 
 func newChaosRound(hostPair *hostPair, random *rand.Rand) *chaosRound {

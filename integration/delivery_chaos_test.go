@@ -29,8 +29,8 @@ const (
 	chaosPushers  = 40                    // users, with a pusher each
 	chaosMembers  = 10                    // members of an event
 	chaosPause    = 7 * time.Second       // how long a host is paused: longer than a lease
-	chaosTimeout  = 2 * time.Second       // after which a client asks another host
-	chaosSettled  = 2 * time.Second       // after a pause, in which the host may repeat requests
+	chaosTimeout  = 2 * time.Second       // time until a client asks another host
+	chaosSettled  = 2 * time.Second       // after a pause, when the host may repeat requests
 	chaosDoubled  = 2 * chaosPushers      // notifications that one fault of a host may repeat
 	chaosPatience = 90 * time.Second      // until the last notification has arrived
 	chaosSteady   = 2 * time.Second       // without faults, before each fault and after it

@@ -27,9 +27,9 @@ import (
 )
 
 const (
-	fairUsers    = 40                    // users of the gateway that works
+	fairUsers    = 40                    // users of the working gateway
 	fairInterval = 10 * time.Millisecond // between events for these users
-	fairDelay    = time.Second           // the longest delay that others may cause
+	fairDelay    = time.Second           // the longest delay by other users and gateways
 )
 
 type timedGateway struct {
@@ -38,7 +38,7 @@ type timedGateway struct {
 
 	mu      sync.Mutex
 	arrived map[string]time.Time
-	more    chan struct{} // has a value after a notification has arrived
+	more    chan struct{} // receives after each notification
 }
 
 func newTimedGateway(tb testing.TB) *timedGateway {

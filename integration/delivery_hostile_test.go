@@ -112,7 +112,7 @@ type hostileGateway struct {
 	inner   *httptest.Server
 	reached atomic.Int64 // requests to the inner server
 	written atomic.Int64 // bytes of bodies
-	asked   atomic.Int64 // requests, all of them
+	asked   atomic.Int64 // all requests
 	answer  atomic.Pointer[hostileAnswer]
 
 	mu         sync.Mutex
@@ -174,7 +174,7 @@ func startBesideHostile(tb testing.TB) *besideHostile {
 	client := redis.NewClient(&redis.Options{Addr: server.Addr(), ContextTimeoutEnabled: true, MaintNotificationsConfig: noMaintenance()})
 	tb.Cleanup(func() { client.Close() })
 	cfg := allowLoopback(pushfx.DefaultConfig())
-	cfg.Delivery.DrainTimeout = 0 // a stop does not wait for requests that hang
+	cfg.Delivery.DrainTimeout = 0 // a stop does not wait for hanging requests
 	push, err := pushfx.New(client, cfg, pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
 	if err == nil {
 		err = push.Check(tb.Context())
@@ -262,7 +262,7 @@ func TestAHostileGatewayDoesNoHarm(t *testing.T) {
 			h.stop()
 			eventually(t, "no connection to it is left", func() bool {
 				open, _ := h.hostile.connections()
-				return open <= hostileUsers // idle connections from before
+				return open <= hostileUsers // idle connections of earlier requests
 			})
 		})
 	}

@@ -47,7 +47,7 @@ func TestARejectedPusherIsRemovedWithItsClaim(t *testing.T) {
 			t.Errorf("another generation: got %d, %v", setAt(t, push, p.Key), err)
 		}
 	}
-	for range 2 { // repeated, it does nothing
+	for range 2 { // a repetition has no effect
 		if err := push.Host.RemovePusher(t.Context(), alice, p.Key, at); err != nil || setAt(t, push, p.Key) != 0 {
 			t.Errorf("its generation: got %d, %v", setAt(t, push, p.Key), err)
 		}

@@ -23,9 +23,9 @@ import (
 
 const (
 	demoOutbox     = "demo:outbox"
-	outboxAge      = 10 // seconds after which another host hands a row over
+	outboxAge      = 10 // seconds until another host hands a row over
 	outboxSenders  = 8
-	outboxAnswered = 100 // events that are answered before the host is killed under load
+	outboxAnswered = 100 // events that the host answers under load before it is killed
 )
 
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
@@ -33,9 +33,9 @@ var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:
 // death is the step of an event at which a demo host is killed.
 type death struct {
 	step   string
-	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for; nil if it has answered
-	row    bool                                    // whether the event is in the outbox
-	lost   bool                                    // whether the event never was in the outbox, and so is not sent
+	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for; nil after the answer
+	row    bool                                    // the outbox has the event
+	lost   bool                                    // the outbox never had the event, so no host sends it
 }
 
 var deaths = []death{
@@ -194,7 +194,7 @@ func (o *outboxDeaths) dieUnderLoad() {
 		o.t.Fatal(err)
 	}
 	for _, event := range rows {
-		o.want[event] = bounds{1, 2} // it is committed
+		o.want[event] = bounds{1, 2} // the event is committed
 	}
 }
 

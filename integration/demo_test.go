@@ -149,7 +149,7 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 			answer, err := there.send(token, http.MethodGet, "/sync?timeout=20000&since="+since, "")
 			waiting <- woken{answer, err, time.Now()}
 		}()
-		time.Sleep(2 * time.Millisecond) // by then the sync most often waits
+		time.Sleep(2 * time.Millisecond) // usually the sync already waits
 		id := fmt.Sprintf("!room%d:localhost", i%10)
 		here.mustSend(token, http.MethodPut, "/pushrules/global/room/"+id, fmt.Sprintf(`{"actions":[{"set_tweak":"n","value":%d}]}`, i))
 		made := time.Now()

@@ -25,8 +25,8 @@ import (
 
 type masterFailure struct {
 	master *redistest.Server
-	strike func()                   // comes before the kill; nil for nothing
-	revive func() *redistest.Server // comes after, and returns the server that has the data then
+	strike func()                   // runs before the kill, unless nil
+	revive func() *redistest.Server // runs after the kill and returns the server with the data
 }
 
 func failover(t *testing.T) masterFailure {
@@ -95,7 +95,7 @@ func hasWAITAOF(t *testing.T) bool {
 
 type change struct {
 	user, method, path, body string
-	trace                    string // in what is stored
+	trace                    string // in the stored data
 }
 
 const durabilityUsers = 4
@@ -112,10 +112,10 @@ type ledger struct {
 	mu           sync.Mutex
 	acknowledged []change
 	refused      int  // with 503
-	late         int  // were asked for after the fault had struck, and answered
-	unsent       int  // of these, were acknowledged: no replica has them
-	struck       bool // the fault has
-	over         bool // no more are wanted
+	late         int  // sent after the fault, and answered
+	unsent       int  // of these, acknowledged: no replica has them
+	struck       bool // the fault has occurred
+	over         bool // the writers shall stop
 }
 
 func (l *ledger) next() (struck, over bool) {

@@ -22,9 +22,9 @@ import (
 // mutation is a request that changes a user's stored data.
 type mutation struct {
 	name    string
-	planted string   // the event at first; empty for none
-	earlier []string // requests that come first, "PUT /path body" each
-	request string   // the one in question
+	planted string   // the event at the start, or empty
+	earlier []string // earlier requests, "PUT /path body" each
+	request string   // the mutation
 	other   string   // another change of the same user
 }
 
@@ -48,7 +48,7 @@ var mutations = func() []mutation {
 		{"actions of a rule", "", threeRules, room + `b/actions {"actions":["notify"]}`, otherRule},
 		{"deleted rule", "", threeRules, "DELETE /pushrules/global/room/b", otherRule},
 		{"first read", "", nil, "GET /pushrules/", otherRule},
-		{"read that repairs", legacy, nil, "GET /pushrules/", otherRule},
+		{"read with a repair", legacy, nil, "GET /pushrules/", otherRule},
 		{"new pusher", "", twoPushers, set + httpPusher("app", "new of "+alice), otherPusher},
 		{"changed pusher", "", twoPushers, set + strings.Replace(httpPusher("app", "a of "+alice), "Phone", "Watch", 1), otherPusher},
 		{"larger pusher", "", twoPushers, set + strings.Replace(httpPusher("app", "a of "+alice), "Phone", "Tablet", 1), otherPusher},
@@ -103,11 +103,11 @@ func traceOf(t *testing.T, client redis.UniversalClient, user string) trace {
 	defer cancel()
 	event, err := client.Get(ctx, eventKey(user)).Result()
 	if err != nil && err != redis.Nil {
-		t.Errorf("cannot read what is stored: %v", err)
+		t.Errorf("cannot read the stored data: %v", err)
 	}
 	fields, err := client.HGetAll(ctx, pushersKey(user)).Result()
 	if err != nil {
-		t.Errorf("cannot read what is stored: %v", err)
+		t.Errorf("cannot read the stored data: %v", err)
 	}
 	event, revision := withoutRevision(event)
 	changes := revision.Changes + withoutRevisionFields(fields).Changes
@@ -118,9 +118,9 @@ func traceOf(t *testing.T, client redis.UniversalClient, user string) trace {
 type faultless struct {
 	answer         string
 	before, after  trace
-	thenOther      trace // after the other change that follows
-	otherFirst     trace // the other change comes first
-	otherIsRefused bool  // if it comes first
+	thenOther      trace // with the other change after the mutation
+	otherFirst     trace // with the other change before the mutation
+	otherIsRefused bool  // when it comes before the mutation
 }
 
 // undisturbed records the effect of every mutation without faults, on an embedded Redis.
@@ -192,7 +192,7 @@ type setting struct {
 	retries          int // as in redis.Options
 	readTimeout      time.Duration
 	operationTimeout time.Duration
-	large            bool // every event is replaced as large ones are
+	large            bool // every event counts as large
 }
 
 func (s setting) String() string {
@@ -326,7 +326,7 @@ var (
 type lostMessage struct {
 	name        string
 	readTimeout time.Duration
-	plan        func(p *redistest.Proxy) []*redistest.Fault // all of which must strike
+	plan        func(p *redistest.Proxy) []*redistest.Fault // each must occur
 }
 
 var losses = []lostMessage{
@@ -357,7 +357,7 @@ var losses = []lostMessage{
 	{"request lost and then a reply", never, func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.CutRequest(1, writing...), p.CutReply(1, writing...)}
 	}},
-	{"request that arrives after its repetition", soon, func(p *redistest.Proxy) []*redistest.Fault {
+	{"request arrives after its repetition", soon, func(p *redistest.Proxy) []*redistest.Fault {
 		return []*redistest.Fault{p.HoldRequest(1, writing...)}
 	}},
 }
@@ -495,7 +495,7 @@ func TestEffectOnceWithLateRequestDuringRetry(t *testing.T) {
 		request := c.proxy.HoldRequest(1, "EVALSHA")
 		got := c.begin()
 		c.wantFault(request)
-		last := c.proxy.StallReply(1, append(reading, "EVAL")...) // by which a pusher that grows is read
+		last := c.proxy.StallReply(1, append(reading, "EVAL")...) // EVAL reads the pushers when one grows
 		c.wantFault(last)
 		request.Release()
 		last.Release()

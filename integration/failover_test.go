@@ -41,7 +41,7 @@ func TestLinearizableReadsWhileMastersHandOver(t *testing.T) {
 		h.changes.do(user, http.MethodGet, v3+"/pushrules/", "") // which creates the rules
 		h.change(user)
 	}
-	for round := range replicas { // of which each is elected once: that takes no waiting
+	for round := range replicas { // each wins only one election, which needs no wait
 		for i, user := range users {
 			h.failOver(user, cluster.Nodes()[masters+i*replicas+round])
 		}
@@ -53,9 +53,9 @@ type handovers struct {
 	t       *testing.T
 	cluster *redistest.ClusterServers
 	admins  map[*redistest.Server]*redis.Client
-	changed int            // how many changes were made; each stores its number
-	last    map[string]int // the number of each user's last change
-	late    int            // how many masters were told late
+	changed int            // number of changes; each stores its number
+	last    map[string]int // number of each user's last change
+	late    int            // masters that learned late
 
 	view          atomic.Pointer[redis.Client] // the server whose view of the cluster newest has
 	newest, older *redis.ClusterClient
@@ -148,7 +148,7 @@ func (h *handovers) keepUninformed(master *redistest.Server) (end func()) {
 	drop := func(packets int) error {
 		return h.admins[master].Do(h.t.Context(), "DEBUG", "DROP-CLUSTER-PACKET-FILTER", packets).Err()
 	}
-	const pongs, none = 1, -1 // in pongs, a new master tells all others of itself
+	const pongs, none = 1, -1 // a new master announces itself in pongs
 	if err := drop(pongs); err != nil {
 		h.t.Log(err)
 		return func() {}
@@ -166,7 +166,7 @@ func (h *handovers) follow(ctx context.Context, user string, to *redistest.Serve
 	for {
 		node, err := h.newest.MasterForKey(ctx, eventKey(user))
 		h.must(err)
-		if strings.HasSuffix(to.Addr(), node.Options().Addr) { // which has no host here
+		if strings.HasSuffix(to.Addr(), node.Options().Addr) { // without a host here
 			return
 		}
 		h.newest.ReloadState(ctx)

@@ -57,7 +57,7 @@ func importTable() []importRow {
 		{"module/pushrule", pure, noIO},
 		{"module/match", append([]string{"module/pushrule"}, pure...), noIO},
 		{"module/stored", append([]string{"module/pushrule", "module/pusher"}, pure...), noIO},
-		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // of ssrf only the ranges, which do no I/O
+		{"module/pusher", append([]string{idna, ssrf}, pure...), noIO}, // from ssrf only the ranges, which do no I/O
 		{"module/delivery", with("module/match", "module/internal/bounded", "module/delivery/content", "module/delivery/turns", "module/delivery/dialguard"), []string{"os"}},
 		{"module/delivery/content", with("module/match", idna), []string{"net", "os"}},
 		{"module/delivery/turns", nil, []string{"net", "os"}},
@@ -117,7 +117,7 @@ func TestHostsInheritOnlyWhatTheModuleImports(t *testing.T) {
 	required := 0
 	for line := range strings.Lines(string(file)) {
 		fields := strings.Fields(line)
-		if len(fields) != 2 || !strings.HasPrefix(fields[1], "v") { // indirect ones have a comment
+		if len(fields) != 2 || !strings.HasPrefix(fields[1], "v") { // indirect modules have a comment
 			continue
 		}
 		required++

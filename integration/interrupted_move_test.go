@@ -26,12 +26,12 @@ type interruptedMove struct {
 	cluster *redistest.ClusterServers
 	source  *redistest.Server
 	target  *redistest.Server // has the keys
-	owner   *redistest.Server // in the place of the source
+	owner   *redistest.Server // has replaced the source
 	slot    int
 	host    *host
 	push    module.HostService
 	moved   string // a user whose keys have moved
-	before  answer // of the whole read
+	before  answer // answer to the read of the whole set
 }
 
 const ownRule = "/pushrules/global/room/!own:example.org"
@@ -149,7 +149,7 @@ func TestAnInterruptedMoveLosesNoRulesOrPushers(t *testing.T) {
 			"ForgetUser":          func(ctx context.Context) error { return m.push.ForgetUser(ctx, user) },
 		} {
 			if err := call(t.Context()); err == nil {
-				t.Errorf("%s tells of no error", name)
+				t.Errorf("%s reports no error", name)
 			}
 		}
 	}
@@ -188,7 +188,7 @@ func (m *interruptedMove) do(part string, holder *redistest.Server) string {
 		}
 		ctx, cancel := context.WithTimeout(m.t.Context(), time.Minute)
 		defer cancel()
-		out, _ := exec.CommandContext(ctx, "sh", "-c", fill.Replace(block)).CombinedOutput() // it says more than its status
+		out, _ := exec.CommandContext(ctx, "sh", "-c", fill.Replace(block)).CombinedOutput() // the output has more than a status
 		said = append(said, out...)
 	}
 	if len(said) == 0 {

@@ -143,7 +143,7 @@ func madeUp(next func(*randomClient) request, seed uint64) (history []porcupine.
 	const clients, end, most = 4, 300, 25 // most is the longest time before and after a request is handled
 	random := rand.New(rand.NewPCG(seed, 0))
 	var actors [clients]randomClient
-	var free [clients]int64 // since when a client has nothing open
+	var free [clients]int64 // time of each client's last answer
 	for i := range actors {
 		actors[i] = randomClient{user: alice, number: i, random: random}
 	}

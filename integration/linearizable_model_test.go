@@ -20,10 +20,10 @@ import (
 
 // userState is the model's view of a user's stored data, an immutable value.
 type userState struct {
-	found   bool // whether there are rules
+	found   bool // the user has rules
 	rules   pushrule.Ruleset
 	pushers pusher.List
-	text    string // all of it, for comparisons
+	text    string // the whole state, for comparisons
 }
 
 func (s *userState) render() {

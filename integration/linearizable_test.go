@@ -32,7 +32,7 @@ type workload struct {
 	length  int // requests of each client
 	next    func(*randomClient) request
 	seed    uint64
-	hangUps int // changes of each user that are left without waiting for their answers
+	hangUps int // changes of each user whose answers the client does not await
 }
 
 // record runs all clients and returns the history. Its times are positions in the order of events, as the clients
@@ -170,7 +170,7 @@ func TestLinearizableHistoriesOfTwoHosts(t *testing.T) {
 	t.Parallel()
 	eachLossy(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
 		var hosts []*host
-		for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // they write in different ways
+		for _, large := range []int{1, rediscommit.DefaultConfig().LargeValueBytes} { // small and large events have different write paths
 			hosts = append(hosts, startHost(t, newClient(t), withLargeEvents(large)))
 		}
 		for _, mix := range mixes {

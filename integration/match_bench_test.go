@@ -135,7 +135,7 @@ func (mautrixRoom) GetPowerLevels() *event.PowerLevelsEventContent {
 // BenchmarkBesideMautrix evaluates with pushfx and mautrix in turn, so that other load slows both, and reports the
 // ratio of their times.
 func BenchmarkBesideMautrix(b *testing.B) {
-	const each = 16 // evaluations of ours for one of theirs
+	const each = 16 // evaluations by pushfx for one by mautrix
 	ours := mustReadEvent(b, benchEvent)
 	var theirs event.Event
 	if err := json.Unmarshal([]byte(benchEvent), &theirs); err != nil {
@@ -196,7 +196,7 @@ func (t *besides) report(b *testing.B) {
 	slices.Sort(t.ours)
 	slices.Sort(t.theirs)
 	ours, theirs := float64(t.ours[len(t.ours)/2]), float64(t.theirs[len(t.theirs)/2])
-	b.ReportMetric(0, "ns/op") // of both together, which means nothing
+	b.ReportMetric(0, "ns/op") // the time of both together has no meaning
 	b.ReportMetric(ours, "ours-ns")
 	b.ReportMetric(theirs, "mautrix-ns")
 	b.ReportMetric(theirs/ours, "ratio")

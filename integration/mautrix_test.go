@@ -99,7 +99,7 @@ func TestMautrixAndRules(t *testing.T) {
 	}
 }
 
-// The library reads sets with the rules of all features, and sets that keep choices of features that are off.
+// The library reads sets with the rules of all features, and sets with choices for disabled features.
 func TestMautrixAndFeatures(t *testing.T) {
 	t.Parallel()
 	const end = ".org.matrix.msc3930.rule.poll_end"

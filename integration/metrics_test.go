@@ -176,7 +176,7 @@ func TestMetricsShowRacesAndUnreadableData(t *testing.T) {
 	client := server.Client(t)
 	h, registry := startMeasured(t, client)
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
-	for n := range 3 { // the second and the third find that somebody else has written since
+	for n := range 3 { // the second and the third lose a race
 		if a := h.do(alice, http.MethodPut, v3+fmt.Sprintf("/pushrules/global/room/!%d:b", n), `{"actions":[]}`); a.status != 200 {
 			t.Fatal(a)
 		}
@@ -241,7 +241,7 @@ func TestTheFirstUnreadableValueIncreasesTheMetric(t *testing.T) {
 		}
 	}
 	if unreadable < 3 {
-		t.Errorf("only %d series count what cannot be read", unreadable)
+		t.Errorf("only %d series count unreadable data", unreadable)
 	}
 }
 

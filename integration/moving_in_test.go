@@ -141,7 +141,7 @@ func TestStoredUsersCostNoExtraCommandWithAnImportSource(t *testing.T) {
 				var push module.HostService
 				h := startHost(t, client, append(options, fx.Populate(&push))...)
 				everybody := []mxid.UserID{user}
-				for _, do := range []func(){ // the first tells the host that the user is there
+				for _, do := range []func(){ // the first shows the host that the user is stored
 					func() { h.do(string(user), http.MethodGet, v3+"/pushrules/", "") },
 					func() { h.do(string(user), http.MethodGet, v3+"/pushrules/", "") },
 					func() { h.do(string(user), http.MethodGet, v3+"/pushers", "") },
@@ -216,7 +216,7 @@ func TestAForgottenUserIsNotImportedAgainFromTheFormerServer(t *testing.T) {
 	}
 	former.failed = errors.New("the database is away")
 	if err := push.ForgetUser(t.Context(), alice); err == nil {
-		t.Error("a user was forgotten whom the source has still")
+		t.Error("the module has forgotten a user that the source still has")
 	}
 	former.failed = nil
 	if err := push.ForgetUser(t.Context(), alice); err != nil {

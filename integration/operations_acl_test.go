@@ -185,7 +185,7 @@ func (h *guardedHost) chores() []chore {
 		{"registration", h.register},
 		{"endpoints", h.endpoints},
 		{"a large event", h.large},
-		{"what the host calls", h.calls},
+		{"calls of the host", h.calls},
 		{"sync", h.receivesChange},
 		{"the readiness probe", h.health.Healthy},
 	}
@@ -411,7 +411,7 @@ func TestTheACLOfThePageIsEnough(t *testing.T) {
 			name     string
 			line     aclLine
 			cfg      pushfx.Config
-			commands aclLine // that it must use
+			commands aclLine // commands that it must use
 		}{
 			{"defaults", plain, pushfx.DefaultConfig(), plain},
 			{"prefix", prefixed, withPrefix, prefixed},

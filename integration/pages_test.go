@@ -78,8 +78,8 @@ func TestEveryLinkOfThePagesHasATarget(t *testing.T) {
 	}
 }
 
-// Each Go block of a page is a part of a compiled file. A program's block leaves out the imports; .ci/run compiles
-// it.
+// Each Go block of a page is a part of a compiled file. A complete program is compiled by .ci/run; the page
+// leaves out its imports.
 func TestEveryGoBlockOfThePagesIsCompiled(t *testing.T) {
 	t.Parallel()
 	files := goFilesOfThePages(t)
@@ -190,7 +190,7 @@ func TestCommandsOfThePagesRunTests(t *testing.T) {
 	for path, page := range pages(t) {
 		for _, found := range testCommand.FindAllStringSubmatch(strings.ReplaceAll(page, `\|`, "|"), -1) {
 			if strings.Contains(found[1], "-bench") {
-				continue // which runs no test
+				continue // such a command runs no test
 			}
 			commands++
 			if before, _, isChaos := strings.Cut(found[1], "-chaos="); isChaos && !strings.Contains(before, "./") {

@@ -74,7 +74,7 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 	redistest.Require(t)
 	const (
 		little     = 100 << 10
-		ownPushers = 300 << 10 // more than what one user's pushers take
+		ownPushers = 300 << 10 // more than the pushers of a user
 	)
 	server := redistest.Single(t)
 	users, p := manyUsers(100), sharedPusher("shared")
@@ -96,10 +96,10 @@ func TestARequestAboutASharedPushkeyTransfersLittle(t *testing.T) {
 		{"appended with another language", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[1], changed, pusher.KeepOthers) }},
 		{"appended again by the last", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), users[1], changed, pusher.KeepOthers) }},
 		{"deleted", little, func(h pushkeyHost) error { return h.service.Delete(t.Context(), users[2], p.Key) }},
-		{"appended by one whose other pushers are cached", little, func(pushkeyHost) error { return cached.service.Set(t.Context(), warm, p, pusher.KeepOthers) }},
-		{"appended by one whose other pushers are not", ownPushers, func(h pushkeyHost) error { return h.service.Set(t.Context(), cold, p, pusher.KeepOthers) }},
+		{"appended by a user with cached pushers", little, func(pushkeyHost) error { return cached.service.Set(t.Context(), warm, p, pusher.KeepOthers) }},
+		{"appended by a user without cached pushers", ownPushers, func(h pushkeyHost) error { return h.service.Set(t.Context(), cold, p, pusher.KeepOthers) }},
 		{"appended by one without pushers", little, func(h pushkeyHost) error { return h.service.Set(t.Context(), "@new:example.org", p, pusher.KeepOthers) }},
-		{"reconciled in the background, which looks for the key", ownPushers, func(h pushkeyHost) error {
+		{"reconciled in the background, after a search for the key", ownPushers, func(h pushkeyHost) error {
 			if err := h.index.MarkPending(t.Context(), module.PendingPushkey{Key: p.Digest(), Claim: 1}); err != nil {
 				return err
 			}

@@ -72,7 +72,7 @@ func noMaintenance() *maintnotifications.Config {
 
 type site struct {
 	cluster *redistest.ClusterServers // nil for other servers
-	victim  *redistest.Server         // what has the data of the first users
+	victim  *redistest.Server         // has the data of the first users
 	hosts   []*host
 	users   [][]string // by the server that has their data at first
 
@@ -289,13 +289,13 @@ const forGood = time.Hour
 
 var outages = []outage{
 	{"cluster: master killed", wholeCluster, (*site).kill, wholeCluster.silence, (*redistest.Server).Start},
-	{"cluster that serves in part: master frozen", partsCluster, (*site).freeze, forGood, (*redistest.Server).Resume},
+	{"partly available cluster: master frozen", partsCluster, (*site).freeze, forGood, (*redistest.Server).Resume},
 	{"cluster: failover", wholeCluster, (*site).failOver, forGood, nil},
 	{"sentinel: master killed", watched, (*site).kill, 0, nil},
 	{"single server: killed and started", alone, (*site).stopAndStart, 0, nil},
 	{"single server: frozen for a while", alone, (*site).freezeForAWhile, 0, nil},
 	{"cluster: master frozen", wholeCluster, (*site).freeze, wholeCluster.silence, (*redistest.Server).Resume},
-	{"cluster that serves in part: master killed", partsCluster, (*site).kill, forGood, (*redistest.Server).Start},
+	{"partly available cluster: master killed", partsCluster, (*site).kill, forGood, (*redistest.Server).Start},
 	{"cluster: stopped and started", wholeCluster, (*site).stopAndStartAll, 0, nil},
 	{"sentinel: master frozen", watched, (*site).freeze, 0, nil},
 }
@@ -364,10 +364,10 @@ func (s *site) freezeForAWhile(*testing.T) (struck time.Time) {
 }
 
 type recovery struct {
-	began   time.Time // when all was well yet
+	began   time.Time // before the outage, while all requests succeed
 	struck  time.Time
-	served  time.Time // when the servers served again
-	settled time.Time // from when on all must be well
+	served  time.Time // when the servers worked again
+	settled time.Time // from then on all requests must succeed
 	seen    []outcome
 }
 

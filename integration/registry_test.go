@@ -185,7 +185,7 @@ func TestEveryInterfaceOfTheRegistryCanBeReplaced(t *testing.T) {
 			push.Pushers(t.Context(), []mxid.UserID{alice})
 			for deadline := time.Now().Add(never); u.calls.Load() == 0; time.Sleep(time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatal("what the host put there was not used")
+					t.Fatal("the host's replacement was not used")
 				}
 			}
 		})

@@ -147,12 +147,12 @@ func movesSlot(m *moving) error   { return m.cluster.MoveSlot(m.t.Context(), m.s
 // phase is the progress of the move when the mutation arrives.
 type phase struct {
 	name       string
-	empty      part   // before the user has anything
+	empty      part   // before the user has data
 	ready      part   // when the mutation applies
-	writing    part   // after it was read, when the first write is about to be sent
+	writing    part   // between the read and the first write
 	toNewcomer bool   // the new master has no slots yet, so that the client does not know it
 	redirect   string // word in the answer of a node; empty: any answer
-	open       bool   // whether the move goes on in the end
+	open       bool   // the move ends after the mutation
 }
 
 var phases = []phase{
@@ -173,7 +173,7 @@ var phases = []phase{
 // refusals records the first word of each refusal, as a hook of the nodes' clients.
 type refusals struct {
 	words  sync.Map
-	hidden string // the address of a node that others do not tell of
+	hidden string // hides the address of a node from the client
 }
 
 func (r *refusals) note(cmds ...redis.Cmder) {
@@ -251,8 +251,8 @@ func (m *moving) play(when phase, losesReply bool) {
 	if losesReply {
 		m.wantOneFault(losses)
 	}
-	// After a lost reply the client looks up the nodes, and may know them before it tries again: then no node
-	// redirects it. The claim of a new pusher comes first, on another slot.
+	// After a lost reply the client looks up the nodes. It may then know the right node, which does not
+	// redirect it. The claim of a new pusher comes first, on another slot.
 	if _, redirected := m.refusals.words.Load(when.redirect); when.redirect != "" && m.name != "new pusher" && !losesReply && !redirected {
 		m.errorf("no node has answered %s", when.redirect)
 	}

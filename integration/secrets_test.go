@@ -82,7 +82,7 @@ func TestNoSecretIsInALogOrInAnError(t *testing.T) {
 	}
 	for _, path := range []string{"/pushers", "/pushrules/", "/sync"} {
 		if status, answer := d.raw(token, http.MethodGet, path, ""); status != http.StatusOK {
-			t.Errorf("after what was accepted, GET %s: %d %s", path, status, answer)
+			t.Errorf("after the accepted requests, GET %s: %d %s", path, status, answer)
 		}
 	}
 

@@ -71,7 +71,7 @@ func (r *tracer) take(t *testing.T) (spans []*span) {
 
 type span struct {
 	noop.Span
-	tracer *tracer // its lock is also that of what follows
+	tracer *tracer // its lock also guards the next fields
 
 	name       string
 	kind       oteltrace.SpanKind

@@ -399,7 +399,7 @@ func TestNothingOfTheModuleRunsAfterStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	running := stacksOfTheModule()
-	for end := time.Now().Add(never); len(running) > 0 && time.Now().Before(end); { // some may be on their last line
+	for end := time.Now().Add(never); len(running) > 0 && time.Now().Before(end); { // some goroutines may be about to end
 		time.Sleep(time.Millisecond)
 		running = stacksOfTheModule()
 	}
@@ -425,7 +425,7 @@ func TestLogLinesHaveANameAndNoStack(t *testing.T) {
 	t.Parallel()
 	server, client := embedded(t)
 	h := startHost(t, client)
-	h.logs.TakeAll() // what was said at start
+	h.logs.TakeAll() // the lines of the start
 	server.SetError("LOADING for the test")
 	h.do(alice, http.MethodGet, v3+"/pushrules/", "")
 	entries := h.takeLogged()

@@ -77,7 +77,7 @@ func TestPushersAtPasswordChange(t *testing.T) {
 	}{
 		{"pushers created with a different access token are deleted", "TABLET", "", ""},
 		{"pushers created with the same access token are not deleted", "PHONE", "", "a_push_key"},
-		{"when told to log out the others, the same", "TABLET", `,"logout_devices":true`, ""},
+		{"logout_devices logs out the others, too", "TABLET", `,"logout_devices":true`, ""},
 		{"without logging out the others, nothing is deleted", "TABLET", `,"logout_devices":false`, "a_push_key"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -43,20 +43,20 @@ func TestWrongFlags(t *testing.T) {
 		{"listen on no port", []string{"-listen", "localhost:65536"}, "-listen"},
 		{"operators without port", []string{"-operators", "localhost"}, "-operators"},
 		{"base URL without a scheme", []string{"-base-url", "example.org"}, "-base-url"},
-		{"base URL of no web server", []string{"-base-url", "ftp://example.org"}, "-base-url"},
+		{"base URL with the scheme ftp", []string{"-base-url", "ftp://example.org"}, "-base-url"},
 		{"empty server name", []string{"-server-name", ""}, "-server-name"},
 		{"server name with a slash", []string{"-server-name", "a/b"}, "-server-name"},
 		{"prefix with braces", []string{"-key-prefix", "{a}"}, "-key-prefix"},
 		{"unknown durability", []string{"-durability", "always"}, "-durability"},
 		{"durability without a number", []string{"-durability", "replicas:"}, "-durability"},
-		{"durability of what is in memory", []string{"-durability", "replicas:1"}, "-durability needs"},
+		{"durability of the embedded Redis", []string{"-durability", "replicas:1"}, "-durability needs"},
 		{"unknown feature", []string{"-features", "pols"}, `unknown feature "pols", want some of polls, encrypted-events, live-location, knocks`},
-		{"no status of a gateway", []string{"-gateway-status", "42"}, "-gateway-status"},
+		{"invalid gateway status", []string{"-gateway-status", "42"}, "-gateway-status"},
 		{"negative drain", []string{"-drain", "-1s"}, "-drain is -1s, want 0s to 1m0s"},
 		{"drain of an hour", []string{"-drain", "1h"}, "-drain is 1h0m0s, want 0s to 1m0s"},
 		{"drain without a unit", []string{"-drain", "6"}, "-drain"},
 		{"unknown level", []string{"-log-level", "loud"}, "-log-level"},
-		{"level that zap has", []string{"-log-level", "fatal"}, "-log-level"},
+		{"level of zap only", []string{"-log-level", "fatal"}, "-log-level"},
 		{"unknown mode", []string{"-redis-mode", "magic"}, "-redis-mode"},
 		{"address without mode", []string{"-redis", "127.0.0.1:6379"}, "-redis needs -redis-mode"},
 		{"URL without mode", []string{"-redis", "redis://user:s3cret@host"}, "-redis needs -redis-mode"},
@@ -74,7 +74,7 @@ func TestWrongFlags(t *testing.T) {
 		{"number sign in a password", standalone("redis://user:1#s3cret@host"), "-redis"},
 		{"question mark in a password", standalone("redis://user:1?s3cret@host"), "-redis"},
 		{"percent in a password", standalone("redis://user:%s3cret@host"), "-redis"},
-		{"database that is no number", standalone("redis://host/s3cret"), "database"},
+		{"database without a number", standalone("redis://host/s3cret"), "database"},
 		{"database of a cluster", []string{"-redis-mode", "cluster", "-redis", "redis://host/1"}, "database"},
 		{"unknown option", standalone("redis://host?s3cret=1"), "option"},
 		{"option of another mode", standalone("redis://host?master_name=m"), "option"},
@@ -84,7 +84,7 @@ func TestWrongFlags(t *testing.T) {
 			t.Parallel()
 			line := expectFailure(t, exitUsage, test.flags...)
 			if !strings.Contains(line, test.want) || strings.Contains(line, "s3cret") {
-				t.Errorf("got %q, want it to tell of %q", line, test.want)
+				t.Errorf("got %q, want %q in it", line, test.want)
 			}
 		})
 	}

@@ -19,7 +19,7 @@ const maxSilence = time.Second
 // all connections at once would lose requests that the host has not read. The kernel still
 // resets connections that the host has not accepted; a balancer that asks /readyz opens none.
 type drain struct {
-	limit time.Duration // for the requests that are under way
+	limit time.Duration // for running requests
 
 	begun atomic.Bool
 

@@ -140,7 +140,7 @@ func TestDrainIsHowLongAStopWaitsForRequests(t *testing.T) {
 		t.Errorf("the stop took %v, want %v", took, drain)
 	}
 	if !strings.Contains(d.stderr.String(), "requests were cut off") {
-		t.Errorf("the log does not tell that a request was cut off: %s", d.stderr)
+		t.Errorf("the log does not report the request that was cut off: %s", d.stderr)
 	}
 }
 
@@ -148,7 +148,7 @@ func TestDrainIsHowLongAStopWaitsForNotifications(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {
 		name           string
-		drain, answers string // answers is when the gateway does
+		drain, answers string // answers is the delay of the gateway
 		least, most    time.Duration
 		isDelivered    bool
 	}{

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxArrivals = 100              // kept for pages that are opened later
+	maxArrivals = 100              // new pages get them
 	aliveEvery  = 15 * time.Second // a comment on a silent stream, so that proxies keep it open
 )
 

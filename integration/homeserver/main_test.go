@@ -33,7 +33,7 @@ type demo struct {
 	t        *testing.T
 	url      string
 	greeting []string // the lines on stdout
-	stdout   *buffer  // what it prints after the greeting
+	stdout   *buffer  // output after the greeting
 	stderr   *buffer
 	client   *http.Client
 

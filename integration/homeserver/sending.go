@@ -41,7 +41,7 @@ type sendRequest struct {
 	EventID  string              `json:"event_id"` // optional
 	RoomID   string              `json:"room_id"`
 	RoomName string              `json:"room_name"` // optional
-	Members  []mxid.UserID       `json:"members"`   // may include the sender, who is not notified
+	Members  []mxid.UserID       `json:"members"`   // may include the sender, without a notification
 	Type     string              `json:"type"`
 	StateKey *string             `json:"state_key"` // for state events
 	Content  json.RawMessage     `json:"content"`

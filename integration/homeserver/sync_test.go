@@ -113,7 +113,7 @@ func TestSyncWithFilter(t *testing.T) {
 	d.expect("GET", v3+"/sync?filter="+stored.FilterID, "demo-bob", "", 400, "")
 	first := d.sync("demo-alice", "filter="+url.QueryEscape(excluding)+longPoll)
 	if _, delivered := first.rules("room"); delivered {
-		t.Error("the first sync delivers what is excluded")
+		t.Error("the first sync delivers an excluded type")
 	}
 	began := time.Now()
 	waiting := d.startSync("demo-alice", "filter="+stored.FilterID+"&since="+first.NextBatch+"&timeout=500")

@@ -75,7 +75,7 @@ func (c *call) check(ctx context.Context, p *pace, list, asJSON bool) error {
 
 // findProblems examines and counts all keys, and calls handle with the problems.
 func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle func(context.Context, []problem) error) error {
-	var mu sync.Mutex // held while problems are handled
+	var mu sync.Mutex // locked while problems are handled
 	u := &unconfirmed{backend: c.backend}
 	s := c.newScanner(p, "examined")
 	err := s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {

@@ -84,7 +84,7 @@ func (f *flags) addDurability() {
 
 // pace limits how fast a command goes through keys.
 type pace struct {
-	rate int // keys per second; 0 is no limit
+	rate int // keys per second; 0: unlimited
 }
 
 func (f *flags) pace() *pace {

@@ -36,7 +36,7 @@ type problem struct {
 	detail  string // distinguishes problems of one subject; no secrets
 
 	key  string
-	node *redis.Client // that has the key
+	node *redis.Client // has the key
 
 	damaged *record                     // the unreadable value, for the file of -save
 	refusal error                       // why it cannot be repaired

@@ -82,7 +82,7 @@ func (n *Notification) read() error {
 	return nil
 }
 
-// rejected returns the pushkeys that the notification has, too.
+// rejected returns the pushkeys of the notification that are also in pushkeys.
 func (n *Notification) rejected(pushkeys []string) []string {
 	rejected := []string{}
 	for _, d := range n.Devices {
