@@ -46,8 +46,9 @@ func TestLostReplyIsFoundDespiteClockSkew(t *testing.T) {
 	}
 }
 
-// The revision remembers only some writers. Once it may have dropped a write without a
-// reply, the change must not be decided again.
+// A revision names at most MaxWriters writers. If that many others wrote after a write
+// whose reply was lost, the revision cannot tell whether the write took effect. The
+// change then fails, because a second write could apply it twice.
 func TestOutcomeIsUnknownOnceTheRevisionMayHaveDroppedTheWrite(t *testing.T) {
 	for name, test := range map[string]struct {
 		happens outcome

@@ -54,7 +54,7 @@ type Access[V, R any] struct {
 	Read func(ctx context.Context, key string) (Snapshot[V, R], error)
 
 	// Cached returns a snapshot that may be stale. A change starts from it instead of a
-	// read, and its write fails if it is stale. Nil without a cache.
+	// read; if it is stale, its write is not done. Nil without a cache.
 	Cached func(key string) (Snapshot[V, R], bool)
 
 	// Same reports whether storing next would change nothing.
@@ -130,7 +130,8 @@ type pendingWrite struct {
 	// refused means that the store rejected the write, because its cached snapshot was
 	// stale. If the client sent the write twice, the first one may have taken effect,
 	// and the next read finds it in the revision. Otherwise the write never takes
-	// effect.
+	// effect. [stored.Revision.MayHaveDropped] proves nothing here: the other writers
+	// may have written before this write, because its base was stale.
 	refused bool
 }
 

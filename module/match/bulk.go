@@ -32,9 +32,9 @@ const bulkStep = 256
 const bulkPause = 1 << 16
 
 // EvaluateAll evaluates an event for members of a room, on up to GOMAXPROCS cores, and
-// returns their results in order. Members with equal facts and a shared set of a
-// [Cache] cost one evaluation. If the context ends first, EvaluateAll returns its error
-// within milliseconds.
+// returns their results in order. Members that share a set of a [Cache] also share
+// results, if the conditions about the member have the same outcome. If the context
+// ends first, EvaluateAll returns its error within milliseconds, and no results.
 func EvaluateAll(ctx context.Context, event *Event, room Room, members []Member) ([]Result, error) {
 	results := make([]Result, len(members))
 	steps := (len(members) + bulkStep - 1) / bulkStep

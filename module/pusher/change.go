@@ -24,9 +24,9 @@ const (
 	Document
 )
 
-// ReadChange reads a submitted change. Kind, app_id and pushkey are required. A kind of
-// null deletes and ignores all other members; other kinds also require the display
-// names, lang and data. Names match exactly.
+// ReadChange reads a submitted change. Kind, app_id and pushkey are required. Only a kind
+// of null deletes, and then other members are ignored; other kinds also require the
+// display names, lang and data. Names match exactly.
 //
 // In the form Specification, other users' pushers are removed unless "append" is true.
 // The server's members "created", "device_id" (also as in MSC3881) and "claim" are

@@ -16,7 +16,7 @@ type List struct {
 	others  Size // see WithOthers
 }
 
-// NewList sorts pushers by creation.
+// NewList returns a list of the pushers, sorted by creation.
 func NewList(pushers ...Pusher) List {
 	sorted := slices.Clone(pushers)
 	slices.SortFunc(sorted, func(a, b Pusher) int {

@@ -15,8 +15,8 @@ type Position struct {
 // Put adds a rule or replaces the rule of the same kind and id.
 //
 // Without a position, a new rule becomes the user's first of its kind, in override
-// directly below .m.rule.master; a replaced rule keeps its place, also if the position
-// names the rule itself.
+// directly below .m.rule.master; a replaced rule keeps its place. With a position, the
+// rule moves there, unless the position names the rule itself.
 //
 // Errors, in order of the checks: [ErrUnknownKind], [ErrReservedID], [ErrInvalidID],
 // [ErrInvalidData] (a content rule without a pattern), [ErrAnchorIsDefault],

@@ -41,7 +41,7 @@ type Imported struct {
 // lacks:
 //
 //	.m.rule.contains_user_name     to .m.rule.is_user_mention
-//	.m.rule.contains_display_name  to .m.rule.is_user_mention, without contains_user_name
+//	.m.rule.contains_display_name  to .m.rule.is_user_mention, if contains_user_name is absent
 //	.m.rule.roomnotif              to .m.rule.is_room_mention
 //
 // Import keeps the user's own rules in order, with default false, if a client could put

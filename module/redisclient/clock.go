@@ -12,7 +12,8 @@ import (
 
 // Clock is the clock of Redis, on which all hosts agree to within a round trip. It asks
 // the masters once a minute and continues with the host's monotonic clock in between.
-// The fastest master wins, so that times keep growing when a slot moves.
+// If masters differ, the time that is furthest ahead counts, so that times keep growing
+// when a slot moves.
 //
 // Before the first measurement, it is the host's own clock. It is safe for concurrent
 // use.
@@ -28,7 +29,7 @@ type Clock struct {
 // reading is a measurement. All durations are ahead of the host.
 type reading struct {
 	at    time.Time     // by the host's clock
-	ahead time.Duration // of the fastest master
+	ahead time.Duration // of the master that is furthest ahead
 
 	offset  time.Duration // of the master that differs most
 	addr    string        // of that master
@@ -45,8 +46,8 @@ const (
 
 // NewClock returns the clock of the masters behind client. Host is the host's own
 // clock, by default [time.Now]. Report must return at once. It receives a [*ClockError]
-// when a master starts to differ from the host, and the error of Redis when a master
-// starts to refuse TIME.
+// when a master starts to differ from the host by more than a second, and the error of
+// Redis when a master starts to refuse TIME.
 func NewClock(client redis.UniversalClient, host func() time.Time, report func(error)) *Clock {
 	if host == nil {
 		host = time.Now

@@ -31,7 +31,7 @@ type Monitor struct {
 // Durability is the guarantee that a change has before it is acknowledged.
 type Durability interface {
 	// Check asks every master for a durability. An error means that a master can never
-	// give it, a shortage that it cannot at the moment.
+	// give it, or did not reply; a shortage means that it cannot at the moment.
 	Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error)
 }
 
@@ -46,8 +46,10 @@ func (e *SettingError) Error() string { return e.Advice.String() }
 // NewMonitor returns a monitor of the servers behind client. It does no I/O. If client
 // is nil, the monitor is always healthy and its clock is the host's.
 //
-// At start, the observer receives each [SettingError] and each shortage of durability.
-// Later, it receives masters that evict keys, and the reports of [NewClock].
+// At start, [Monitor.Check] reports to the observer each [SettingError], each shortage of
+// durability, and masters that refuse INFO, so that evictions are unknown. Later, the
+// observer receives masters that evict keys. It always receives the reports of
+// [NewClock].
 func NewMonitor(client redis.UniversalClient, cfg Config, durability Durability, observer observe.Observer) *Monitor {
 	return &Monitor{
 		client: client, cfg: cfg, durability: durability, observer: observer, interval: time.Minute,
@@ -101,7 +103,8 @@ func (m *Monitor) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// watchEvictions asks the masters every minute, and reports each new result.
+// watchEvictions asks the masters every minute, and reports evictions that differ from
+// the last result.
 func (m *Monitor) watchEvictions(ctx context.Context) {
 	ticker := time.NewTicker(m.interval)
 	defer ticker.Stop()

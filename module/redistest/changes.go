@@ -22,7 +22,8 @@ const (
 
 // Failover promotes the replica to master of its slots, without losing acknowledged
 // writes. It waits until the cluster is whole, and afterwards until most nodes know the
-// new master, usually 0.1 s. Only one Failover or [SlotMove.Finish] runs at a time.
+// new master, usually 0.1 s. Failover, [ClusterServers.Fix] and [SlotMove.Finish] wait
+// for each other.
 //
 // The replica must not have been promoted and replaced within the last two node
 // timeouts: Redis 7.0 would count its old votes, and clients would lose writes.

@@ -38,7 +38,8 @@ func (k Keys) Backlog(shard int, target string) string { return k.shard(shard, b
 // Texts is the key of the hash with the texts of a backlog's notifications, by ID.
 func (k Keys) Texts(shard int, target string) string { return k.shard(shard, textsMark+target) }
 
-// Seen is the key of the string that records a batch added to a shard. It expires.
+// Seen is the key of the string that records a batch added to a shard. It expires. The
+// key has a digest of the batch.
 func (k Keys) Seen(shard int, batch string) string {
 	sum := sha256.Sum256([]byte(batch))
 	return k.shard(shard, seenMark+base64.RawURLEncoding.EncodeToString(sum[:12]))

@@ -108,7 +108,7 @@ type Key struct {
 	User   mxid.UserID   // for [RulesKey], [StagedKey] and [PushersKey]
 	Digest pusher.Digest // for [ClaimsKey]
 	Shard  int           // for the keys of a shard
-	Target string        // for [BacklogKey] and [TextsKey] the backlog, for [SeenKey] the batch
+	Target string        // for [BacklogKey] and [TextsKey] the backlog, for [SeenKey] a digest of the batch
 }
 
 // Parse parses a key.
@@ -164,7 +164,8 @@ func isMalformed(name string) bool {
 	return strings.HasPrefix(name, "account_data:") && strings.Contains(name, "m.push_rules")
 }
 
-// Pattern returns the MATCH pattern for a SCAN of the keys, empty without a prefix.
+// Pattern returns the MATCH pattern for a SCAN of the keys. Without a prefix it is empty:
+// any key may be one of the module's.
 func (k Keys) Pattern() string {
 	if k.Prefix == "" {
 		return ""

@@ -147,8 +147,8 @@ func (r Revision) MayHaveDropped(base Revision) bool {
 	return len(r.Writes) >= MaxWriters && !slices.ContainsFunc(r.Writes, stayed)
 }
 
-// Next returns the revision of a write that replaces a value of revision r. A write
-// with the same version does not count as a change.
+// Next returns the revision of a write that replaces a value of revision r. Changes
+// grows by one, unless version equals r's: then the write repeats the same value.
 func (r Revision) Next(version int64, by Write) Revision {
 	changes := r.Changes
 	if version != r.Version {

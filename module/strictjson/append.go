@@ -18,7 +18,7 @@ func AppendMember(dst []byte, name string) []byte {
 	return append(AppendString(dst, name), ':')
 }
 
-// AppendArray appends the texts as an array.
+// AppendArray appends an array of JSON texts, unchanged.
 func AppendArray[S ~string](dst []byte, texts []S) []byte {
 	dst = append(dst, '[')
 	for i, text := range texts {

@@ -29,7 +29,8 @@ type Member struct {
 
 // Reader reads one JSON text. It is not safe for concurrent use. A method that expects
 // a string, boolean or integer reads a value of another kind, too, but returns an
-// error; the caller may go on. If the text is invalid, every method returns an error.
+// error; the caller may go on. If the text is invalid, all methods that read a value
+// return an error.
 type Reader struct {
 	walker Walker
 	stack  []frame // being read, for the paths in errors
@@ -176,7 +177,7 @@ func (r *Reader) IsBool() bool {
 }
 
 // Mismatch reads the next value and returns an error that names the expected kind, like
-// "a string or an object".
+// "a string or an object". If the text is invalid, it returns that error.
 func (r *Reader) Mismatch(want string) error {
 	path := r.Path()
 	if err := r.Skip(); err != nil {

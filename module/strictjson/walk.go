@@ -46,9 +46,9 @@ func Depth(text string) int {
 	return deepest
 }
 
-// Walker walks a [Valid] text front to back, without checks or allocations. In any
-// other text, its results are meaningless, but it always ends. It is not safe for
-// concurrent use.
+// Walker walks a [Valid] text front to back, without checks. It allocates only for
+// strings with escapes. In any other text, its results are meaningless, but it always
+// ends. It is not safe for concurrent use.
 type Walker struct {
 	text string
 	at   int // offset of the next value

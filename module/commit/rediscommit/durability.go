@@ -126,7 +126,7 @@ func (d Durability) MaxWait() time.Duration {
 }
 
 // Check asks every master for the guarantee. An error means that a master can never
-// give it, a shortage that it cannot at the moment.
+// give it, or did not reply; a shortage means that it cannot at the moment.
 func (d Durability) Check(ctx context.Context, client redis.UniversalClient) (shortages []string, err error) {
 	if !d.isRequired() {
 		return nil, nil
@@ -167,7 +167,7 @@ func (d Durability) checkMaster(ctx context.Context, master *redis.Client) (shor
 	return "", nil
 }
 
-// checkWAITAOF returns an error if a server lacks WAITAOF or does not reply.
+// checkWAITAOF returns an error if a server refuses WAITAOF or does not reply.
 func checkWAITAOF(ctx context.Context, master *redis.Client) error {
 	err := master.Do(ctx, "WAITAOF", 1, 0, 1).Err()
 	if err == nil {

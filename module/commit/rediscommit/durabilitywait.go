@@ -66,8 +66,9 @@ func (w durabilityWait) checkAOF(waited *redis.Cmd) error {
 }
 
 // WaitLimiter lets durability waits hold at most half of a client's connections to each
-// node, because all changes wait while a replica is down. All stores on one client
-// share it. The zero value is ready. It is safe for concurrent use.
+// node. While a replica is down, all changes wait; other commands use the other half.
+// All stores on one client share it. The zero value is ready. It is safe for concurrent
+// use.
 type WaitLimiter struct {
 	mu    sync.Mutex
 	nodes map[string]*semaphore.Weighted // by address, for all nodes that the cluster has had

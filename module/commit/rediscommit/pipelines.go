@@ -64,9 +64,9 @@ func (p *pipelines) sendAlone(ctx context.Context, key string, queue func(contex
 
 // coalescer sends concurrent calls to a node in batches, because most of a command's
 // cost is the system calls around it. A call that finds one of the node's slots free
-// sends its item at once, alone. Other calls wait; a freed slot sends all of them as
-// one batch. A call never waits to fill a batch, for another node, or longer than its
-// context.
+// sends its item at once, alone. Other calls wait; a freed slot sends up to maxBatch of
+// them as one batch, the oldest first. A call never waits to fill a batch, for another
+// node, or longer than its context.
 //
 // The call that has waited longest sends the batch, so no goroutine is needed.
 type coalescer[T any] struct {

@@ -22,6 +22,7 @@ type StagedSwap struct {
 	Old Suffix
 	New string
 
+	// The script publishes Message on Channel, unless Message is empty.
 	Channel, Message string
 }
 
@@ -70,9 +71,9 @@ redis.call('PERSIST', KEYS[1])
 if ARGV[5] ~= '' then redis.pcall('PUBLISH', ARGV[4], ARGV[5]) end
 return 1`)
 
-// swapStaged makes a staged swap. Possible is false if the server refused it, because
-// the two keys may be on two nodes while a slot moves. Then nothing has changed, and
-// the codec's script works.
+// swapStaged makes a staged swap. Possible is false if the server refused it: while a
+// slot moves, the two keys may be on two nodes. Then nothing has changed, and the
+// caller runs the codec's script, which has one key.
 func (s *Store[V, R]) swapStaged(ctx context.Context, key string, staged StagedSwap) (done, possible bool, err error) {
 	keys := []string{key, stored.Staged(key, rand.Text()[:stagedTokenLength])}
 	args := append(staged.Old.Args(), staged.Channel, staged.Message)

@@ -83,8 +83,9 @@ func (s *Store[V, R]) newCommitter() *commit.Committer[V, R] {
 var removeScript = redis.NewScript(`redis.call('DEL', KEYS[1]) return 1`)
 
 // Load returns the snapshot of a key, given without its prefix. It asks all masters of
-// a cluster for a missing value; see [nodes.checkOtherMasters]. Errors:
-// [module.Unavailable], the codec's Unreadable.
+// a cluster for a missing value, because an interrupted move of its slot can hide it.
+// Errors: [module.Unavailable], also if another master may have the value; the codec's
+// Unreadable.
 func (s *Store[V, R]) Load(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
 	ctx, cancel := s.cfg.Bound(ctx)
 	defer cancel()
@@ -168,7 +169,8 @@ func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, 
 	return whole, err
 }
 
-// maxAsks bounds how often a read is sent after lost replies.
+// maxAsks bounds how often a read is sent if replies get lost. The client's own retries
+// may be off.
 const maxAsks = 3
 
 func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, err error) {

@@ -29,8 +29,9 @@ func (u *Users[V, R]) Load(ctx context.Context, user mxid.UserID) (commit.Snapsh
 	return u.store.Load(ctx, u.key(user))
 }
 
-// LoadMany loads the values of many users. It does not ask other masters for missing
-// values. It asks all nodes concurrently, in one round trip for every 500 keys.
+// LoadMany loads the values of many users; each result has its own error. It does not
+// ask other masters for missing values. It asks all nodes concurrently, each in one
+// round trip for every 500 keys.
 func (u *Users[V, R]) LoadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[commit.Snapshot[V, R]] {
 	return ReadMany(ctx, u, users, u.store.codec.Read)
 }
