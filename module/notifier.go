@@ -32,8 +32,8 @@ type Notifier interface {
 	Notify(ctx context.Context, event Event, part string, decisions Decisions) error
 
 	// UpdateBadges sends unread counts without an event, for example after a read
-	// receipt: some seconds later, once for many calls. Pushers that already have the
-	// counts get no request. When it returns nil, a running host will send them.
+	// receipt: some seconds later, once for many calls. A host sends a pusher no counts
+	// that it sent last. When it returns nil, a running host will send them.
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 

@@ -59,7 +59,7 @@ func (d *drain) watch(conn net.Conn, state http.ConnState) {
 // begin makes each later answer close its connection.
 func (d *drain) begin() { d.begun.Store(true) }
 
-// wait waits until all clients have left or are silent for maxSilence.
+// wait waits until all clients have left, for at most maxSilence.
 func (d *drain) wait(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, min(maxSilence, d.limit))
 	defer cancel()

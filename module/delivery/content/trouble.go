@@ -79,8 +79,8 @@ const (
 
 // After returns the trouble after a failure, and the next action. A notification that
 // fails eight times while its gateway accepts others is sent as event_id_only, then
-// dropped. If the gateway gets no others, the pusher's second notification is tried once:
-// if that succeeds, the first is at fault.
+// dropped. After every eighth failure with a 5xx other than 503, the pusher's second
+// notification is tried once: if that succeeds, the first is at fault.
 func (t Trouble) After(f Failure) (Trouble, Step) {
 	t = t.of(f.ID)
 	t.Ahead = false

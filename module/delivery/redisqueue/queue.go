@@ -120,7 +120,7 @@ func number(reply *redis.Cmd) (int, error) {
 	return n, nil
 }
 
-// do may repeat the commands.
+// do runs commands that the client may repeat.
 func (q *Queue) do(ctx context.Context, doing string, commands func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(ctx, q.timeout)
 	defer cancel()
