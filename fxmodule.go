@@ -172,7 +172,7 @@ type Options struct {
 
 // DeliveryOptions are the optional arguments of delivery for a host without fx.
 type DeliveryOptions struct {
-	Unread    module.Unread        // read events
+	Unread    module.Unread        // unread counts and read events
 	Attention module.Attention     // whether users are active elsewhere
 	Gateway   module.Gateway       // replaces HTTP requests
 	Queue     module.DeliveryQueue // replaces Redis
@@ -270,8 +270,9 @@ func (p *Push) Run(ctx context.Context) {
 	running.Wait()
 }
 
-// Module is [New] for fx. It provides the [Push] and each of its fields, which the host
-// can replace or decorate. It checks at start and runs until the stop.
+// Module is [New] for fx. It provides the [Push] and, each on its own, the services and
+// stores of package module, which the host can replace or decorate. It checks at start and
+// runs until the stop.
 //
 // It needs a redis.UniversalClient (or *redis.Client, or *redis.ClusterClient) and a
 // *zap.Logger, which the host closes. Optional are a [module.Accounts], a

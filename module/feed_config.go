@@ -9,14 +9,14 @@ import (
 // FeedConfig configures [Feed].
 type FeedConfig struct {
 	// Recheck is the interval of comparing users' versions with the store, to find
-	// changes that the watch missed. Default 1 minute.
+	// changes that the watch missed. Above zero; default 1 minute.
 	Recheck time.Duration
 
 	// MaxUsers limits the users whose versions are tracked, about 200 bytes each: users
 	// of this host's syncs and, with delivery, members of their rooms. Default 200,000.
 	MaxUsers int
 
-	// MaxQueued limits the users whose changes wait for a slow listener. Default 10,000.
+	// MaxQueued limits the users whose changes wait for one slow listener. Default 10,000.
 	MaxQueued int
 }
 

@@ -90,7 +90,8 @@ func (i *importer) seen(user mxid.UserID) {
 	}
 }
 
-// importIfMissing is importMissing for one user.
+// importIfMissing is importMissing for one user. Imported is true if data may be stored
+// now that was not stored before.
 func (i *importer) importIfMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
 	result := i.importMissing(ctx, []mxid.UserID{user})[user]
 	return result.Value, result.Err

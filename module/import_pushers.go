@@ -144,7 +144,7 @@ func (m *pusherImport) store(ctx context.Context) error {
 		return nil
 	})
 	if err != nil {
-		if fault.KindOf(err) != fault.Unavailable { // otherwise they may be stored
+		if fault.KindOf(err) != fault.Unavailable { // after Unavailable they may be stored
 			m.releaseAll(ctx)
 		}
 		return err

@@ -23,9 +23,9 @@ type Notifier interface {
 
 	// Notify stores the notifications of an event, as durably as configured. When it
 	// returns nil, a running host will send them. After an error or a crash, call it again:
-	// for 15 minutes, Notify ignores an event and part that it already has. A host that
-	// notifies the members in several calls gives each call another part; otherwise part
-	// is empty.
+	// for 15 minutes (delivery.Config.DedupWindow), Notify ignores an event and part that
+	// it already has. A host that notifies the members in several calls gives each call
+	// another part; otherwise part is empty.
 	//
 	// Errors: [fault.InvalidParam] for an event without event_id or room_id, or
 	// that is too large; [Unavailable].

@@ -113,7 +113,8 @@ var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
 // renew replaces a pusher and keeps its claim. This is enough if no other user claims the
 // key or, with [pusher.KeepOthers], if no other user has claimed it since. With
 // [pusher.RemoveOthers] the claim must record the removal, which also applies to pushers
-// that are imported later.
+// that are imported later. SameSession reports whether the pusher depends on the same
+// session as before.
 func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
 ) (sameSession bool, err error) {
@@ -232,7 +233,7 @@ func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Push
 	switch {
 	case err == nil:
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: spare})
-	case fault.KindOf(err) != fault.Unavailable: // otherwise the pusher may be stored
+	case fault.KindOf(err) != fault.Unavailable: // after Unavailable the pusher may be stored
 		s.pushkeys.release(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
 	}
 	return err
@@ -399,7 +400,8 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 	return list, err
 }
 
-// loadLive returns the pushers of many users whose sessions are logged in.
+// loadLive returns the pushers of many users whose sessions are logged in. A user whose
+// sessions cannot be checked gets an error.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
 	all := s.loadMany(ctx, users)
 	accounts := s.accounts

@@ -185,10 +185,12 @@ type RuleService interface {
 	// the next sync loads again.
 	Content(ctx context.Context, user mxid.UserID) (Content, error)
 
-	// Rule returns a single rule. For legacy ids it returns [pushrule.ErrRuleNotFound].
+	// Rule returns a single rule. For legacy ids of any kind it returns
+	// [pushrule.ErrRuleNotFound].
 	Rule(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) (pushrule.Rule, error)
 
-	// Enabled reports whether a rule is enabled. For legacy ids it returns false.
+	// Enabled reports whether a rule is enabled. For legacy ids of any kind it returns
+	// false.
 	Enabled(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string) (bool, error)
 
 	// Put adds or replaces a rule; see [pushrule.Ruleset.Put].
@@ -226,9 +228,9 @@ type PusherService interface {
 // HostService contains the calls for a homeserver's own code. [Service.Host] implements
 // it.
 //
-// Every method may be repeated without harm, and should be after an error. Call the
-// methods for ended devices and users after the host has ended them, so that no new
-// request comes; [Accounts] cover requests in progress.
+// Repeat a method after an error. A repetition does no harm, except that of a successful
+// Import. Call the methods for ended devices and users after the host has ended them, so
+// that no new request comes; [Accounts] cover requests in progress.
 type HostService interface {
 	// EnsureDefaults gives the default rules to a user without rules: at registration,
 	// and at login if users may be older than the module. With [Accounts], a deactivated
@@ -241,15 +243,17 @@ type HostService interface {
 	RefreshDefaults(ctx context.Context, user mxid.UserID) error
 
 	// Import stores a user's pushers and rules from a server without the module: first
-	// the pushers, if none are stored, then the rules, if none are stored. The result
-	// names what Import refused: rules that no client may put or over a limit, pushers
-	// that break the policy, pushers whose device is gone, and pushers whose pushkey
-	// another user has taken since. Other users' pushers stay. A second import restores
-	// pushers that the user has removed since the first.
+	// the pushers, if none are stored, then the rules, if none are stored. Each of the two
+	// is stored as a whole or not at all. The result names what Import refused: rules that
+	// no client may put or over a limit, pushers that break the policy, pushers whose
+	// device is gone, and pushers whose pushkey another user has taken since. Other users'
+	// pushers stay. A second import restores pushers that the user has removed since the
+	// first.
 	//
-	// Two errors mean that nothing is stored: [ErrLoggedOut] for a deactivated user, with
-	// [Accounts], and [pushrule.Unreadable] for rules that cannot be read as a whole. See
-	// also [ImportSource].
+	// Two errors mean that nothing stays stored: [ErrLoggedOut] for a deactivated user,
+	// with [Accounts], and [pushrule.Unreadable] for rules that cannot be read as a whole.
+	// After [Unavailable] the pushers may be stored without the rules. See also
+	// [ImportSource].
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
 	// ForgetUser removes a deactivated user's rules, pushers and claims to pushkeys,
@@ -311,10 +315,11 @@ type HostService interface {
 // its own sync token.
 type SyncService interface {
 	// Since answers a sync with the token since: the [SyncUpdate.Token] of the previous
-	// answer, or 0 at the first sync. Ctx is the context of the request.
+	// answer, or 0 at the first sync and for a host's token without it. Ctx is the context
+	// of the request, and ends with it.
 	//
-	// Since reads the store at the first sync, after a change, and if the host has not
-	// asked for this user for some minutes; otherwise it answers from memory. A change by
+	// Since reads the store at the first sync, after a change, and if no request on this
+	// host was for the user for some minutes; otherwise it answers from memory. A change by
 	// another host arrives within milliseconds, or within [FeedConfig.Recheck] if its
 	// message was lost.
 	//
@@ -332,8 +337,9 @@ type SyncUpdate struct {
 	New     bool
 
 	// Token is for the next sync: the version of the rules that the client has after this
-	// answer. A version from elsewhere, for example from a [ChangeListener], may belong
-	// to rules that are never sent.
+	// answer. Put it into the host's token only if this answer is sent, and never put
+	// another version there: one from a [ChangeListener], for example, may belong to rules
+	// that are never sent.
 	Token int64
 
 	// Changed is closed when Since may have new rules: after a change, and when the store
@@ -388,12 +394,12 @@ type Session struct {
 
 // ImportSource provides users of a server without the module. It is optional. With it,
 // the first use of any method imports a user without rules, as by [HostService.Import],
-// before any defaults are stored. It is not asked about users with rules or pushers. All
-// hosts of the same users need it.
+// before any defaults are stored. It is not asked about users with rules, and for an
+// operation on pushers not about users with pushers. All hosts of the same users need it.
 type ImportSource interface {
 	// Load returns a user's data; found is false for an unknown or forgotten user. After
-	// an error the request ends with [Unavailable] and nothing is stored. Load may be
-	// called again for an imported user. Ctx carries the values of the request's context.
+	// an error the request ends with [Unavailable], and no defaults are stored. Load may
+	// be called again for an imported user. Ctx carries the values of the request's context.
 	Load(ctx context.Context, user mxid.UserID) (from Import, found bool, err error)
 
 	// Forget deletes a user's data for good, if any. [HostService.ForgetUser] calls it.
@@ -403,10 +409,10 @@ type ImportSource interface {
 // Health is for the host's readiness probe.
 type Health interface {
 	// Healthy returns nil while the host can serve users: at least one master answers and
-	// runs scripts, no master evicts keys, and all are of the kind that the client is
-	// for. On a cluster one healthy master is enough, so hosts stay in service for its
-	// users. Healthy takes at most a second and one round trip to each master, so it can
-	// be called every second.
+	// runs scripts, no master evicts keys unless the host's Config allows it, and all are
+	// of the kind that the client is for. If other masters of a cluster do not answer,
+	// the host stays in service for the users of the rest. Healthy takes at most a second
+	// and one round trip to each master, so it can be called every second.
 	Healthy(ctx context.Context) error
 }
 

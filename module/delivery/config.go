@@ -69,7 +69,8 @@ type Config struct {
 	// Content is by default FullContent.
 	Content ContentPolicy
 
-	// NoCounts has the app_ids of apps that count themselves. Default none.
+	// NoCounts has the app_ids of apps that get no counts, since they count themselves.
+	// Default none.
 	NoCounts []string
 
 	// BadgeDelay is how long UpdateBadges waits for further changes. Default 3 s.

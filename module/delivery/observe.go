@@ -24,7 +24,7 @@ const (
 	PostThrottled PostOutcome = "throttled" // 429, 503 with Retry-After, or 507
 	PostFailed    PostOutcome = "failed"
 	PostTimeout   PostOutcome = "timeout"
-	PostBlocked   PostOutcome = "blocked" // the address is not public
+	PostBlocked   PostOutcome = "blocked" // the address is not allowed
 )
 
 // PostOutcomes returns all outcomes.

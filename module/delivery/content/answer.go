@@ -18,7 +18,7 @@ const (
 	Throttled         // the gateway says when to try again
 	Busy              // this pusher must wait; its gateway may work
 	Failed            // the gateway may not work
-	Blocked           // the address is not public
+	Blocked           // the address is not allowed
 	Unsent            // this host did not send it, or cancelled it
 )
 
