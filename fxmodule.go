@@ -69,8 +69,9 @@ type Config struct {
 
 	// Features add the server-default rules of proposals, such as [pushrule.Polls].
 	// DefaultRules are the host's own. Stored sets get and lose such rules with
-	// [module.HostService.RefreshDefaults]; users' settings stay. All hosts of a Redis
-	// must have the same: otherwise the last refresh decides, and a new user gets the
+	// [module.HostService.RefreshDefaults]. Users' settings stay, even while a feature is
+	// off, but are lost with a rule that leaves DefaultRules. All hosts of a Redis must
+	// have the same: otherwise the last refresh decides, and a new user gets the
 	// rules of the host that creates the set. The start does not compare hosts, so that
 	// features can be turned on host by host. Default: none.
 	Features     []pushrule.Feature

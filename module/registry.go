@@ -228,7 +228,7 @@ type PusherService interface {
 // HostService contains the calls for a homeserver's own code. [Service.Host] implements
 // it.
 //
-// Repeat a method after an error. A repetition does no harm, except that of a successful
+// Repeat a method after an error. A repetition does no harm, except for a successful
 // Import. Call the methods for ended devices and users after the host has ended them, so
 // that no new request comes; [Accounts] cover requests in progress.
 type HostService interface {

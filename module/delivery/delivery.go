@@ -122,8 +122,8 @@ func (d *Delivery) Check(ctx context.Context) error {
 }
 
 // Run sends due backlogs until ctx ends. Then it releases its claims, and waits for
-// requests in flight, up to Config.DrainTimeout. Call it once, on every host, after
-// [Delivery.Check].
+// requests in flight, up to Config.DrainTimeout. It returns when all its goroutines have
+// ended. Call it once, on every host, after [Delivery.Check].
 func (d *Delivery) Run(ctx context.Context) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()

@@ -124,7 +124,7 @@ func (c *Claims) Add(user mxid.UserID, now int64) int64 {
 }
 
 // AddFirst adds a claim before all claims of [Claims.Add] and returns its number. It is
-// for pushers without a stored claim.
+// for imported pushers, which are older than all claims.
 func (c *Claims) AddFirst(user mxid.UserID) int64 {
 	number := int64(1)
 	for slices.ContainsFunc(c.owners, func(o Owner) bool { return o.Claim == number }) {

@@ -58,7 +58,8 @@ const (
 
 // Client returns a client with a [Guard.Transport] that takes at most 60 s for a request
 // with the response's body. It follows no redirects, because they may lead from https to
-// http, or to forbidden paths. The caller must bound how much of a body it reads.
+// http, or to forbidden paths. The caller must bound how much of a body it reads, and
+// read it to its end, so that the connection is kept.
 func (g *Guard) Client(concurrency int) *http.Client {
 	return &http.Client{
 		Transport:     g.Transport(concurrency),
