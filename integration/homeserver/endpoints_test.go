@@ -48,7 +48,7 @@ func TestFeaturesShowInVersions(t *testing.T) {
 func TestTheSameFeatureTwiceIsRefusedAtStart(t *testing.T) {
 	t.Parallel()
 	line := expectFailure(t, exitFailure, "-features", "polls,polls")
-	if !strings.Contains(line, "Config.Features: feature polls: ") || !strings.Contains(line, "want an id that no other default rule has") {
+	if !strings.Contains(line, "Config.Features: feature polls: ") || !strings.Contains(line, "want an id that is unique among the default rules") {
 		t.Error(line)
 	}
 }

@@ -1,6 +1,6 @@
-// Package redisclient checks the host's Redis client and its servers: harmful settings,
-// health, the clock, and the masters. Its API may change at any time, except [Config] and
-// [Clock].
+// Package redisclient checks the host's Redis client and its servers; its API may change
+// at any time, except [Config] and [Clock]. It checks settings, health, the clock, and the
+// masters.
 package redisclient
 
 import (

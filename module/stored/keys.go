@@ -1,6 +1,6 @@
-// Package stored defines the names and values of the module's keys on Redis, for its
-// stores, pushctl, and a host's own store that shares their data. Its API may change at
-// any time.
+// Package stored defines the names and values of the module's keys on Redis; its API may
+// change at any time. The stores and pushctl use it, and a host's own store may do so to
+// share their data.
 //
 //	account_data:{@user:server}:m.push_rules   string, the user's push rules event
 //	pushers:{@user:server}                     hash, the user's pushers

@@ -1,6 +1,5 @@
-// Package rediscommit is package commit on Redis: compare-and-set with durability. Each
-// store adds a [Codec]. The API may change at any time, except [Config], [Durability]
-// and [Options].
+// Package rediscommit is package commit on Redis, with durability; its API may change at
+// any time, except [Config], [Durability] and [Options]. Each store adds a [Codec].
 //
 // The package needs Redis 6.2 or later: a single node, sentinels or a cluster, shared
 // by any number of hosts. Scripts for a change have a single key, so that they work

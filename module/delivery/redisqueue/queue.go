@@ -1,5 +1,5 @@
-// Package redisqueue is a [module.DeliveryQueue] on Redis 6.2 or later: a single node,
-// sentinels or a cluster. Its API may change at any time. Each backlog has a list, and
+// Package redisqueue is a [module.DeliveryQueue] on Redis; its API may change at any time.
+// It needs Redis 6.2 or later: a single node, sentinels or a cluster. Each backlog has a list, and
 // each shard a sorted set with the due times of its backlogs. All keys of a shard are in
 // one slot.
 //
