@@ -85,7 +85,7 @@ func useQueue(ctx context.Context, client redis.UniversalClient, prefix string) 
 	part.Of, part.To, part.Additions[0].Target = claims[module.FanOut], 1, "g"
 	failures = append(failures, q.Enqueue(ctx, []module.DeliveryBatch{part})[0].Err)
 	_, err = q.Read(ctx, claims["a"], 10)
-	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 2), trouble)
+	_, completed := q.Complete(ctx, claims["a"], fmt.Sprintf("%016d", 1), trouble) // the first of several
 	renewed, renewal := q.Renew(ctx, claims["a"], time.Second)
 	_, last := q.Complete(ctx, claims["b"], fmt.Sprintf("%016d", 21), "")
 	_, dropped := q.Drop(ctx, claims["c"])

@@ -146,7 +146,7 @@ func createArchive(name string, b *backend) (*archive, error) {
 	return a, nil
 }
 
-// add adds records and syncs them to disk.
+// add adds records. They are on disk after sync.
 func (a *archive) add(records ...record) error {
 	var text bytes.Buffer
 	for _, r := range records {
