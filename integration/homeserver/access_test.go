@@ -48,6 +48,7 @@ func TestTheACLOfThePageIsEnoughForTheDemoHost(t *testing.T) {
 	d.expect("POST", sendPath, "demo-bob", `{"event_id":"$one","room_id":"!r:localhost","members":["@alice:localhost"],`+
 		`"type":"m.room.message","content":{"body":"Hello"},"unread":{"@alice:localhost":3}}`, 200, "")
 	poll(t, "the notification is printed", func() bool { return strings.Contains(d.stdout.String(), "event $one") })
+	d.expect("GET", "/_demo/pushers", token, "", 200, "")
 	d.expect("POST", v3+"/logout", other, "", 200, "")
 	if got := d.changePassword(token, "alice", "demo", "s3cret", ""); got.status != 200 {
 		t.Errorf("password: got %d %s", got.status, got.body)

@@ -114,9 +114,9 @@ func gatewaysHoldCommand() command {
 	return command{
 		name: "gateways hold", args: "HOST",
 		summary: "stops sending to a push gateway",
-		about: "Stops all hosts from sending to a push gateway, within two seconds, until gateways open. Notifications\n" +
-			"for its pushers wait for a day. HOST is host, host:port or scheme://host:port, by default https.\n" +
-			"Without -yes it shows what it would do. It fails if no pusher uses the gateway.",
+		about: "Stops all hosts from sending to a push gateway, within two seconds. The command gateways open ends it.\n" +
+			"Notifications for its pushers wait for a day. HOST is host, host:port or scheme://host:port, by\n" +
+			"default https. Without -yes it shows what it would do. It fails if no pusher uses the gateway.",
 		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
 			name, err := gatewayArgument(c.args[0])
 			if err != nil {
