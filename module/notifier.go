@@ -154,7 +154,7 @@ type DeliveryQueue interface {
 	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
 
 	// Complete removes a notification, the first or second of a claimed backlog, and
-	// replaces the trouble. It returns how many notifications are left. An unknown id is
+	// stores trouble in place of the backlog's former one. It returns how many notifications are left. An unknown id is
 	// no error. An empty backlog ends, and so does its claim.
 	Complete(ctx context.Context, c Claim, id, trouble string) (left int, err error)
 

@@ -27,8 +27,8 @@ type Stores struct {
 	Pushers  PusherStore
 	Pushkeys PushkeyIndex
 
-	// Now is the clock of the stores, which numbers claims to pushkeys, so that a claim
-	// follows deleted ones. Nil means the host's clock.
+	// Now is the clock of the stores. The service numbers claims to pushkeys by it, so that
+	// a new claim has a higher number than a deleted claim. Nil means the host's clock.
 	Now func() time.Time
 }
 

@@ -96,8 +96,8 @@ func (g *gateway) announce() {
 	g.changed = make(chan struct{})
 }
 
-// since returns the arrivals after the first n, and the status of the next answer. It closes
-// changed when either changes.
+// since returns the arrivals after the first n, and the status of the next answer. At the
+// next arrival or new status, the gateway closes changed.
 func (g *gateway) since(n int) (news []arrival, count, status int, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -74,7 +74,8 @@ type bulkWorker struct {
 
 const maxShared = 4
 
-// bulkResult is the result of a shared set for all members with equal notes.
+// bulkResult is the result of a shared set for members whose conditions have the same
+// outcome, as noted.
 type bulkResult struct {
 	result Result
 	notes  []note

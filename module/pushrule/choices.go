@@ -29,7 +29,7 @@ func (d document) choices() (list []Rule) {
 	return list
 }
 
-// withChoices returns the set with after instead of before as choices.
+// withChoices replaces the choices in the set, from before to after.
 func (d document) withChoices(before, after []Rule) document {
 	if len(before) == 0 && len(after) == 0 {
 		return d

@@ -53,8 +53,8 @@ func (n *nodes) masterOf(ctx context.Context, key string) (*redis.Client, error)
 // at returns a client of a cluster's node, nil if there is none, and makes the node
 // known to the cluster client.
 //
-// ForEachShard lacks a master without slots, even if its first slot is just moving to
-// it. The redirected read before the write has created a client for that master.
+// ForEachShard skips a master without slots, also while its first slot moves to it. The
+// cluster client knows such a master once a read was redirected to it.
 func (n *nodes) at(ctx context.Context, address string) *redis.Client {
 	cluster, isCluster := n.client.(*redis.ClusterClient)
 	if !isCluster {
