@@ -196,8 +196,10 @@ type RuleService interface {
 	// Put adds or replaces a rule; see [pushrule.Ruleset.Put].
 	Put(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string, draft pushrule.Draft, at pushrule.Position) error
 
+	// SetEnabled switches a rule on or off; see [pushrule.Ruleset.SetEnabled].
 	SetEnabled(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string, enabled bool) error
 
+	// SetActions replaces the actions of a rule; see [pushrule.Ruleset.SetActions].
 	SetActions(ctx context.Context, user mxid.UserID, kind pushrule.Kind, id string, actions []pushrule.Action) error
 
 	// Delete removes a rule. Default rules cannot be removed.
