@@ -40,6 +40,7 @@ const (
 const (
 	shortDelay  = 100 * time.Millisecond // for a turn, up to three times
 	closedDelay = 4 * time.Second        // behind a closed gate, up to three times
+	cutOffDelay = time.Second            // behind a closed gate, at a host that is cut off
 	longDelay   = 10 * time.Minute
 )
 
@@ -228,6 +229,8 @@ func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, d
 	case !g.booked && g.probeAt.Sub(now) <= maxProbeDelay:
 		g.booked = true
 		return false, max(g.probeAt.Sub(now), time.Millisecond)
+	case s.IsCutOff(now): // other hosts may reach the gate
+		return false, cutOffDelay
 	}
 	return false, s.putOffClosed(g, now)
 }
