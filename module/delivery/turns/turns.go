@@ -469,13 +469,19 @@ const (
 // IsCutOff reports whether this host leaves the work to others, because it reaches no
 // gateway.
 func (s *Scheduler) IsCutOff(now time.Time) bool {
+	if now.Sub(s.tookAny) <= closeAfter {
+		return false
+	}
 	n := 0
 	for gate := range s.unreached {
-		if s.isUnreached(now, gate) {
-			n++
+		if !s.isUnreached(now, gate) {
+			continue
+		}
+		if n++; n == unreachedGates {
+			return true
 		}
 	}
-	return n >= unreachedGates && now.Sub(s.tookAny) > closeAfter
+	return false
 }
 
 func (s *Scheduler) isUnreached(now time.Time, gate string) bool {
