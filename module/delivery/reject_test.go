@@ -29,12 +29,16 @@ func all(sent) bool { return true }
 
 func TestARejectedPusherIsRemoved(t *testing.T) {
 	inBubble(t, func(w *world) {
-		w.answer("gw", rejecting(all))
+		w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+			time.Sleep(time.Second) // both are in the backlog by then
+			return rejecting(all)(ctx, s)
+		})
 		w.set(name1, "key", "gw")
 		d, stop := w.host()
 		defer stop()
 		w.notify(d, 1, "!r:h", name1)
 		w.notify(d, 2, "!r:h", name1)
+		time.Sleep(2 * time.Second)
 		synctest.Wait()
 		if len(w.removed) != 1 || w.queue.Waiting() != 0 || len(w.all()) != 1 {
 			t.Errorf("removed %v, %d are left, %d posts", w.removed, w.queue.Waiting(), len(w.all()))
