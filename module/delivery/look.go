@@ -28,12 +28,13 @@ func (d *Delivery) look(ctx context.Context) {
 			d.readHeld(ctx)
 		}
 		wait := d.lookOnce(ctx)
+		lookedAt := time.Now()
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-d.wake:
-			_ = retry.Sleep(ctx, lookPause)
+			_ = retry.Sleep(ctx, lookPause-time.Since(lookedAt))
 		}
 		timer.Stop()
 	}
