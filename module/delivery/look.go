@@ -7,7 +7,6 @@ import (
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/delivery/content"
-	"github.com/pushfx/pushfx/module/retry"
 )
 
 // How often a host looks for due backlogs. Backlogs claimed at Notify need no look.
@@ -15,7 +14,6 @@ const (
 	lookEvery  = time.Second
 	lookSoon   = 50 * time.Millisecond // until backlogs that had no turn are due again
 	lookAgain  = 20 * time.Millisecond // if no due backlog has a turn
-	lookPause  = 10 * time.Millisecond // between two looks, since each asks all shards
 	retryQueue = time.Second           // after an error of the queue or the host
 )
 
@@ -28,13 +26,11 @@ func (d *Delivery) look(ctx context.Context) {
 			d.readHeld(ctx)
 		}
 		wait := d.lookOnce(ctx)
-		lookedAt := time.Now()
 		timer := time.NewTimer(wait)
 		select {
 		case <-ctx.Done():
 		case <-timer.C:
 		case <-d.wake:
-			_ = retry.Sleep(ctx, lookPause-time.Since(lookedAt))
 		}
 		timer.Stop()
 	}
@@ -80,7 +76,7 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	defer d.mu.Unlock()
 	switch {
 	case found.More && began > 0:
-		return lookPause
+		return 0
 	case found.More:
 		return lookAgain
 	case time.Now().Before(d.putOffUntil):
