@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 )
@@ -25,7 +26,10 @@ func isLoggedIn(ctx context.Context, accounts Accounts, user mxid.UserID, device
 	return loggedIn, nil
 }
 
-func accountsFailed(cause error) error { return Unavailable(fmt.Errorf("accounts: %w", cause)) }
+func accountsFailed(cause error) error {
+	return fault.Wrap(fault.Unavailable, "The server cannot tell which devices are logged in, try again later.",
+		fmt.Errorf("accounts: %w", cause))
+}
 
 // sessionOf returns the session that a pusher depends on: a pusher of kind email depends
 // on the user only.

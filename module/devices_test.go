@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -429,13 +430,13 @@ func TestFailingAccountsAreUnavailable(t *testing.T) {
 		m := newMemory()
 		service := module.NewService(module.Stores{Pushers: m, Pushkeys: m.index()}, nil, usualWith(broken)).Pushers()
 		err := service.Set(t.Context(), alice, pusherOf("en"), others)
-		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
+		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) || strings.Contains(err.Error(), "storage") {
 			t.Errorf("Set: got error %v", err)
 		}
 	}
 	store := rulesOf(module.Content{})
 	rules := module.NewService(module.Stores{Rules: store}, idleFeed(t, store), module.Options{Accounts: broken}).Rules()
-	if _, err := rules.Content(t.Context(), alice); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) {
+	if _, err := rules.Content(t.Context(), alice); fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDied) || strings.Contains(err.Error(), "storage") {
 		t.Errorf("Content: got error %v", err)
 	}
 	if _, err := rules.Content(t.Context(), alice); err != nil {

@@ -27,7 +27,8 @@ func ExampleImportSource() {
 	}
 }
 
-// oldTables are the host's former tables of push rules and pushers.
+// oldTables are the host's former tables of push rules and pushers. Its table users has
+// gained the columns push_forgotten and push_moved.
 type oldTables struct{ db *sql.DB }
 
 func newOldTables() *oldTables { return &oldTables{} }
@@ -35,8 +36,8 @@ func newOldTables() *oldTables { return &oldTables{} }
 var _ module.ImportSource = (*oldTables)(nil)
 
 func (o *oldTables) Load(ctx context.Context, user mxid.UserID) (from module.Import, found bool, err error) {
-	err = o.db.QueryRowContext(ctx,
-		`SELECT content FROM account_data WHERE user_id = $1 AND type = 'm.push_rules'`, user).Scan(&from.Rules)
+	err = o.db.QueryRowContext(ctx, `SELECT content FROM account_data JOIN users USING (user_id)
+		WHERE user_id = $1 AND type = 'm.push_rules' AND NOT push_forgotten`, user).Scan(&from.Rules)
 	if err != nil && !errors.Is(err, sql.ErrNoRows) {
 		return module.Import{}, false, err
 	}
@@ -46,7 +47,7 @@ func (o *oldTables) Load(ctx context.Context, user mxid.UserID) (from module.Imp
 
 func (o *oldTables) pushers(ctx context.Context, user mxid.UserID) (all []pusher.Pusher, err error) {
 	rows, err := o.db.QueryContext(ctx, `SELECT app_id, pushkey, kind, app_display_name, device_display_name, lang, data,
-		profile_tag, device_id FROM pushers WHERE user_id = $1 ORDER BY id`, user)
+		profile_tag, device_id FROM pushers JOIN users USING (user_id) WHERE user_id = $1 AND NOT push_forgotten ORDER BY id`, user)
 	if err != nil {
 		return nil, err
 	}
@@ -66,9 +67,8 @@ func (o *oldTables) pushers(ctx context.Context, user mxid.UserID) (all []pusher
 }
 
 func (o *oldTables) Forget(ctx context.Context, user mxid.UserID) error {
-	_, rulesErr := o.db.ExecContext(ctx, `DELETE FROM account_data WHERE user_id = $1 AND type = 'm.push_rules'`, user)
-	_, pushersErr := o.db.ExecContext(ctx, `DELETE FROM pushers WHERE user_id = $1`, user)
-	return errors.Join(rulesErr, pushersErr)
+	_, err := o.db.ExecContext(ctx, `UPDATE users SET push_forgotten = TRUE WHERE user_id = $1`, user)
+	return err
 }
 
 type mover struct {

@@ -2,6 +2,7 @@ package module
 
 import (
 	"context"
+	"errors"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -32,13 +33,12 @@ func (s *hostService) Import(ctx context.Context, user mxid.UserID, from Import,
 }
 
 func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
-	if source := s.imports.source; source != nil { // first, so that nothing comes back
-		if err := source.Forget(ctx, user); err != nil {
-			return sourceFailed(err)
-		}
-	}
+	failed := s.imports.forgetAtSource(ctx, user) // first, so that nothing comes back
 	if err := s.pushers.forget(ctx, user); err != nil {
-		return err
+		return errors.Join(failed, err)
+	}
+	if failed != nil {
+		return failed // the rules stay: a user without rules would be imported again
 	}
 	return s.edits.forget(ctx, user)
 }

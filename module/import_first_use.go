@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/internal/bounded"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -55,12 +56,23 @@ func (r *ImportRefused) Error() string {
 func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Import, bool, error) {
 	from, found, err := source.Load(ctx, user)
 	if err != nil {
-		return Import{}, false, sourceFailed(err)
+		return Import{}, false, fault.Wrap(fault.Unavailable, "The server cannot import the user's push rules and pushers, try again later.",
+			fmt.Errorf("import source: %w", err))
 	}
 	return from, found, nil
 }
 
-func sourceFailed(cause error) error { return Unavailable(fmt.Errorf("import source: %w", cause)) }
+// forgetAtSource makes the source forget a user.
+func (i *importer) forgetAtSource(ctx context.Context, user mxid.UserID) error {
+	if i.source == nil {
+		return nil
+	}
+	if err := i.source.Forget(ctx, user); err != nil {
+		return fault.Wrap(fault.Unavailable, "The source of imports has not forgotten the user, call ForgetUser again.",
+			fmt.Errorf("import source: forget: %w", err))
+	}
+	return nil
+}
 
 // stillThere removes imported data if the host has forgotten the user during the import.
 // [HostService.ForgetUser] first calls the source's Forget and then removes stored data:

@@ -342,16 +342,35 @@ func TestASourceThatFailsIsUnavailableAndChangesNothing(t *testing.T) {
 		"Pushers":  host.Pushers(t.Context(), everybody)[alice].Err,
 		"Forget":   host.ForgetUser(t.Context(), alice),
 	} {
-		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDown) {
-			t.Errorf("%s: got %v", name, err)
+		if fault.KindOf(err) != fault.Unavailable || !errors.Is(err, errDown) || strings.Contains(err.Error(), "storage") ||
+			!strings.Contains(fault.Details(err), ": import source: ") {
+			t.Errorf("%s: got %s", name, fault.Details(err))
 		}
 	}
 	if h.rules.content().Found() || h.m.held(alice) != nil || len(h.m.Claims) != 0 {
 		t.Errorf("stored are %s and %q", text(h.rules.content().Rules), h.m.held(alice))
 	}
-	h.rules.set(found(pushrule.ServerDefault(alice)))
-	if err := host.ForgetUser(t.Context(), alice); err == nil || !h.rules.content().Found() {
-		t.Errorf("a user whom the source has still was forgotten: %v", err)
+}
+
+// The rules stay while the source still has the user, so that the pushers do not come back.
+func TestForgetUserKeepsTheRulesUntilTheSourceHasForgotten(t *testing.T) {
+	t.Parallel()
+	h := newTenancy(t, alicesImport)
+	s := h.alone()
+	host := s.Host(s.Rules())
+	if err := host.EnsureDefaults(t.Context(), alice); err != nil || len(h.m.held(alice)) != 2 {
+		t.Fatalf("stored are %q, %v", h.m.held(alice), err)
+	}
+	h.former.failed = errDown
+	if err := host.ForgetUser(t.Context(), alice); !errors.Is(err, errDown) || !h.has("!old:example.org") {
+		t.Errorf("got %v; stored are %s", err, text(h.rules.content().Rules))
+	}
+	h.former.failed = nil
+	if list, err := s.Pushers().List(t.Context(), alice); err != nil || list.Len() != 0 || len(h.m.held(alice)) != 0 {
+		t.Errorf("%d pushers, %v", list.Len(), err)
+	}
+	if err := host.ForgetUser(t.Context(), alice); err != nil || h.rules.content().Found() {
+		t.Errorf("got %v; stored are %s", err, text(h.rules.content().Rules))
 	}
 }
 

@@ -75,7 +75,8 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 	confirmed, err := s.policy.Email(ctx, user, p.Pushkey)
 	switch {
 	case err != nil:
-		return Unavailable(fmt.Errorf("email addresses: %w", err))
+		return fault.Wrap(fault.Unavailable, "The server cannot confirm the email address, try again later.",
+			fmt.Errorf("email addresses: %w", err))
 	case !confirmed:
 		return pusher.ErrAddress
 	}

@@ -259,8 +259,9 @@ type HostService interface {
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
 	// ForgetUser removes a deactivated user's rules, pushers and claims to pushkeys,
-	// readable or not. An [ImportSource] forgets the user first; if it fails, nothing is
-	// removed.
+	// readable or not. The [ImportSource] forgets the user first. If it fails, ForgetUser
+	// returns the error and keeps the rules, because a user without rules is imported
+	// again. No other call finishes a failed ForgetUser: repeat it until it returns nil.
 	ForgetUser(ctx context.Context, user mxid.UserID) error
 
 	// RemoveDevicePushers removes the pushers that the devices set, at logout. Pushers of
@@ -400,11 +401,12 @@ type Session struct {
 // operation on pushers not about users with pushers. All hosts of the same users need it.
 type ImportSource interface {
 	// Load returns a user's data; found is false for an unknown or forgotten user. After
-	// an error the request ends with [Unavailable], and no defaults are stored. Load may
+	// an error the request gets [fault.Unavailable], and no defaults are stored. Load may
 	// be called again for an imported user. Ctx carries the values of the request's context.
 	Load(ctx context.Context, user mxid.UserID) (from Import, found bool, err error)
 
-	// Forget deletes a user's data for good, if any. [HostService.ForgetUser] calls it.
+	// Forget makes Load report the user as not found from now on, whether it deletes the
+	// data or marks it. An unknown user is no error. [HostService.ForgetUser] calls it.
 	Forget(ctx context.Context, user mxid.UserID) error
 }
 
