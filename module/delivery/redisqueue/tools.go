@@ -17,13 +17,17 @@ const page = 200 // backlogs that are read at once
 func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backlog) bool) error {
 	for cursor := uint64(0); ; {
 		var all []module.Backlog
-		err := q.do(ctx, "read backlogs", func(ctx context.Context) (err error) {
-			var members []string
-			var next uint64
-			if members, next, err = q.client.ZScan(ctx, q.keys.ShardDue(shard), cursor, "", page).Result(); err == nil {
-				cursor = next
-				all, err = q.backlogs(ctx, shard, members)
+		err := q.do(ctx, "read backlogs", func(ctx context.Context) error {
+			members, next, err := q.client.ZScan(ctx, q.keys.ShardDue(shard), cursor, "", page).Result()
+			if err != nil {
+				return err
 			}
+			cursor = next
+			var targets []string
+			for i := 0; i < len(members); i += 2 { // each target and its score
+				targets = append(targets, members[i])
+			}
+			all, err = q.backlogs(ctx, shard, targets)
 			return err
 		})
 		if err != nil {
@@ -40,45 +44,70 @@ func (q *Queue) Backlogs(ctx context.Context, shard int, visit func(module.Backl
 	}
 }
 
-// backlogs reads backlogs. Members has targets and scores.
-func (q *Queue) backlogs(ctx context.Context, shard int, members []string) ([]module.Backlog, error) {
-	type reading struct {
-		target  string
-		score   int64
-		entry   *redis.StringCmd
-		length  *redis.IntCmd
-		trouble *redis.StringCmd
-	}
-	var reads []reading
-	_, err := q.client.Pipelined(ctx, func(p redis.Pipeliner) error {
-		for i := 0; i+1 < len(members); i += 2 {
-			score, err := strconv.ParseFloat(members[i+1], 64)
-			if err != nil {
-				continue
+// backlogs reads backlogs, except those that are removed meanwhile. An empty backlog with
+// a due time has changed between the two reads, so both are read again.
+func (q *Queue) backlogs(ctx context.Context, shard int, targets []string) (all []module.Backlog, err error) {
+	const reads = 4
+	for n := 1; len(targets) > 0; n++ {
+		readings, err := q.readBacklogs(ctx, shard, targets)
+		if err != nil {
+			return nil, err
+		}
+		targets = nil
+		for _, r := range readings {
+			switch {
+			case errors.Is(r.score.Err(), redis.Nil):
+			case errors.Is(r.entry.Err(), redis.Nil) && n < reads:
+				targets = append(targets, r.target.Name)
+			default:
+				all = append(all, r.backlog())
 			}
-			key := q.keys.Backlog(shard, members[i])
-			reads = append(reads, reading{
-				members[i], int64(score), p.LIndex(ctx, key, 0), p.LLen(ctx, key), p.HGet(ctx, q.keys.ShardTrouble(shard), members[i]),
-			})
+		}
+	}
+	return all, nil
+}
+
+// reading is a backlog's replies.
+type reading struct {
+	target  module.Target
+	score   *redis.FloatCmd
+	entry   *redis.StringCmd
+	length  *redis.IntCmd
+	trouble *redis.StringCmd
+}
+
+func (q *Queue) readBacklogs(ctx context.Context, shard int, targets []string) ([]reading, error) {
+	readings := make([]reading, len(targets))
+	_, _ = q.client.Pipelined(ctx, func(p redis.Pipeliner) error { // each reply has its error
+		for i, target := range targets {
+			backlog := q.keys.Backlog(shard, target)
+			readings[i] = reading{
+				target: module.Target{Shard: shard, Name: target}, score: p.ZScore(ctx, q.keys.ShardDue(shard), target),
+				entry: p.LIndex(ctx, backlog, 0), length: p.LLen(ctx, backlog), trouble: p.HGet(ctx, q.keys.ShardTrouble(shard), target),
+			}
 		}
 		return nil
 	})
-	var refusal redis.Error // of a value of another type
-	if err != nil && !errors.As(err, &refusal) {
-		return nil, err
-	}
-	all := make([]module.Backlog, len(reads))
-	for i, r := range reads {
-		b := module.Backlog{
-			Claim: module.Claim{Target: module.Target{Shard: shard, Name: r.target}}, Waiting: int(r.length.Val()),
-			First: notification(r.entry.Val()), Trouble: r.trouble.Val(), Due: time.UnixMicro(r.score),
+	for _, r := range readings {
+		for _, reply := range []redis.Cmder{r.score, r.entry, r.length, r.trouble} {
+			if err := reply.Err(); err != nil && !errors.Is(err, redis.Nil) && !redis.HasErrorPrefix(err, "WRONGTYPE") {
+				return nil, err
+			}
 		}
-		if r.score%2 == 0 {
-			b.Claim.Token = r.score
-		}
-		all[i] = b
 	}
-	return all, nil
+	return readings, nil
+}
+
+func (r reading) backlog() module.Backlog {
+	score := int64(r.score.Val())
+	b := module.Backlog{
+		Claim: module.Claim{Target: r.target}, Waiting: int(r.length.Val()),
+		First: notification(r.entry.Val()), Trouble: r.trouble.Val(), Due: time.UnixMicro(score),
+	}
+	if score%2 == 0 {
+		b.Claim.Token = score
+	}
+	return b
 }
 
 // Retry makes unclaimed backlogs due at once, and returns their number.
