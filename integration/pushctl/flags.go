@@ -89,9 +89,9 @@ type pace struct {
 
 func (f *flags) pace() *pace {
 	p := &pace{}
-	f.Func("rate", "at most `KEYS` per second (default no limit)", func(text string) (err error) {
-		if p.rate, err = strconv.Atoi(text); err != nil || p.rate < 1 {
-			return errors.New("want a number of keys per second")
+	f.Func("rate", "at most `KEYS` per second (default 0, no limit)", func(text string) (err error) {
+		if p.rate, err = strconv.Atoi(text); err != nil || p.rate < 0 {
+			return errors.New("want a number of keys per second, 0 for no limit")
 		}
 		return nil
 	})

@@ -3,14 +3,12 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -115,73 +113,19 @@ func gatewaysHoldCommand() command {
 		name: "gateways hold", args: "HOST",
 		summary: "stops sending to a push gateway",
 		about: "Stops all hosts from sending to a push gateway, within two seconds. The command gateways open ends it.\n" +
-			"Notifications for its pushers wait for a day. HOST is host, host:port or scheme://host:port, by\n" +
-			"default https. Without -yes it shows what it would do. It fails if no pusher uses the gateway.",
-		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
-			name, err := gatewayArgument(c.args[0])
-			if err != nil {
-				return err
-			}
+			"Notifications for its pushers wait for a day. HOST is " + gatewayForms + ".\n" +
+			"Without -yes it shows what it would do. Exit status 1: no pusher uses the gateway.",
+		setup: forGateway("hold", func(ctx context.Context, c *deliveryCall) (map[string]int, error) {
 			if _, err := c.shardCount(ctx); err != nil {
-				return err
+				return nil, err
 			}
-			used, err := c.isUsed(ctx, name)
-			if err != nil {
-				return err
+			pushers, err := c.pushersAt(ctx, c.gateway)
+			if err == nil && len(pushers) == 0 {
+				err = notFoundError(fmt.Sprintf("no pusher uses the gateway %s", c.gateway))
 			}
-			if !used {
-				return fmt.Errorf("no pusher uses the gateway %s", printable(name))
-			}
-			if c.yes {
-				if err := c.queue.Hold(ctx, name); err != nil {
-					return err
-				}
-			}
-			return c.report("hold", "%s", printable(name))
-		}),
+			return pushers, err
+		}, func(ctx context.Context, c *deliveryCall, name string) error { return c.queue.Hold(ctx, name) }),
 	}
-}
-
-// isUsed reports whether a pusher uses a gateway. It reads pushers until it finds one.
-func (b *backend) isUsed(ctx context.Context, name string) (bool, error) {
-	var found atomic.Bool
-	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
-		for cursor := uint64(0); ; {
-			keys, next, err := node.Scan(ctx, cursor, b.keys.Pattern(), pageSize).Result()
-			if err != nil {
-				return fmt.Errorf("read pushers: %w", err)
-			}
-			var users []mxid.UserID
-			for _, key := range keys {
-				if k := b.keys.Parse(key); k.Kind == stored.PushersKey {
-					users = append(users, k.User)
-				}
-			}
-			for user, list := range b.pushers.LoadMany(ctx, users) {
-				for _, p := range list.Value.All() {
-					if gateway, ok := delivery.GatewayOf(user, p); ok && gateway == name {
-						found.Store(true)
-					}
-				}
-			}
-			if cursor = next; cursor == 0 || found.Load() {
-				return nil
-			}
-		}
-	})
-	return found.Load(), err
-}
-
-// gatewayArgument returns the [delivery.GatewayName] of an argument.
-func gatewayArgument(text string) (string, error) {
-	if !strings.Contains(text, "://") {
-		text = "https://" + text
-	}
-	name, ok := delivery.GatewayName(text)
-	if !ok || strings.Count(text, "/") > 2 {
-		return "", errors.New("want host, host:port or scheme://host:port of a gateway")
-	}
-	return name, nil
 }
 
 func gatewaysOpenCommand() command {
@@ -189,30 +133,93 @@ func gatewaysOpenCommand() command {
 		name: "gateways open", args: "HOST",
 		summary: "starts sending to a held push gateway again",
 		about: "Lets all hosts send to a held push gateway again, within two seconds. Waiting notifications follow\n" +
-			"within half a minute. HOST is as gateways shows it, or without scheme and port. Without -yes it shows\n" +
-			"what it would do.",
-		setup: forDelivery(addYes, func(ctx context.Context, c *deliveryCall) error {
+			"within half a minute. HOST is " + gatewayForms + ". Without -yes it shows\n" +
+			"what it would do. Exit status 1: the gateway is not held.",
+		setup: forGateway("open", func(ctx context.Context, c *deliveryCall) (map[string]int, error) {
 			held, err := c.queue.Held(ctx)
-			if err != nil {
-				return err
-			}
-			var names []string
-			for _, name := range slices.Sorted(maps.Keys(held)) {
-				if isGateway(name, c.args[0]) {
-					names = append(names, name)
+			names := map[string]int{}
+			for name := range held {
+				if c.gateway.matches(name) {
+					names[name] = 0
 				}
 			}
-			if len(names) == 0 {
-				return fmt.Errorf("no gateway %s is held", printable(c.args[0]))
+			if err == nil && len(names) == 0 {
+				err = notFoundError(fmt.Sprintf("no gateway %s is held", c.gateway))
 			}
-			for _, name := range names {
-				if c.yes {
-					if _, err := c.queue.OpenGateway(ctx, name); err != nil {
-						return err
-					}
-				}
-			}
-			return c.report("open", "%s", printable(strings.Join(names, ", ")))
+			return names, err
+		}, func(ctx context.Context, c *deliveryCall, name string) error {
+			_, err := c.queue.OpenGateway(ctx, name)
+			return err
 		}),
 	}
+}
+
+// forGateway returns a setup for a command on the gateway HOST. Find returns the matching
+// gateways with their pushers.
+func forGateway(verb string, find func(context.Context, *deliveryCall) (map[string]int, error), do func(context.Context, *deliveryCall, string) error) func(*flags) runner {
+	return forDelivery(addYes, func(ctx context.Context, c *deliveryCall) (err error) {
+		if c.gateway, err = readGatewayName(c.args[0]); err != nil {
+			return err
+		}
+		found, err := find(ctx, c)
+		if err != nil {
+			return err
+		}
+		name, err := c.gateway.only(found)
+		if err != nil {
+			return err
+		}
+		if c.yes {
+			if err := do(ctx, c, name); err != nil {
+				return err
+			}
+		}
+		return c.report(verb, "%s", printable(name))
+	})
+}
+
+// pushersAt counts the pushers of each gateway that g matches. For a whole name it stops
+// at the first pusher.
+func (b *backend) pushersAt(ctx context.Context, g gatewayName) (map[string]int, error) {
+	var mu sync.Mutex
+	pushers := map[string]int{}
+	err := redisclient.EachMaster(ctx, b.client, func(ctx context.Context, node *redis.Client) error {
+		for cursor := uint64(0); ; {
+			keys, next, err := node.Scan(ctx, cursor, b.keys.Pattern(), pageSize).Result()
+			if err != nil {
+				return fmt.Errorf("read pushers: %w", err)
+			}
+			found := b.gatewaysOf(ctx, keys)
+			mu.Lock()
+			for _, gateway := range found {
+				if g.matches(gateway) {
+					pushers[gateway]++
+				}
+			}
+			isEnough := g.isWhole() && len(pushers) > 0
+			mu.Unlock()
+			if cursor = next; cursor == 0 || isEnough {
+				return nil
+			}
+		}
+	})
+	return pushers, err
+}
+
+// gatewaysOf returns the gateway of each pusher that is stored in keys.
+func (b *backend) gatewaysOf(ctx context.Context, keys []string) (gateways []string) {
+	var users []mxid.UserID
+	for _, key := range keys {
+		if k := b.keys.Parse(key); k.Kind == stored.PushersKey {
+			users = append(users, k.User)
+		}
+	}
+	for user, list := range b.pushers.LoadMany(ctx, users) {
+		for _, p := range list.Value.All() {
+			if gateway, ok := delivery.GatewayOf(user, p); ok {
+				gateways = append(gateways, gateway)
+			}
+		}
+	}
+	return gateways
 }

@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"strings"
 	"syscall"
 	"text/tabwriter"
@@ -24,7 +25,7 @@ import (
 
 const (
 	exitOK          = 0
-	exitProblems    = 1 // problems were found or remain
+	exitProblems    = 1 // problems were found or remain, or the user or gateway is unknown
 	exitFailure     = 2
 	exitInterrupted = 3
 )
@@ -66,13 +67,23 @@ func commands() []command {
 // errProblems ends a command that succeeded but found problems.
 var errProblems = errors.New("there are problems")
 
+// notFoundError ends a command about a user or gateway that is unknown, perhaps mistyped.
+type notFoundError string
+
+// Error says what was not found.
+func (e notFoundError) Error() string { return string(e) }
+
 // run runs a command and returns the exit status. An error is one line on stderr.
 func run(ctx context.Context, args []string, environment func(string) string, stdout, stderr io.Writer) int {
 	err := runCommand(ctx, args, environment, stdout, stderr)
+	var notFound notFoundError
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitOK
 	case errors.Is(err, errProblems):
+		return exitProblems
+	case errors.As(err, &notFound):
+		complain(stderr, notFound)
 		return exitProblems
 	case ctx.Err() != nil:
 		complain(stderr, errors.New("interrupted: finished changes stay; run the same command again for the rest"))
@@ -141,6 +152,23 @@ func (c *call) userArgument() (mxid.UserID, error) {
 	return user, nil
 }
 
+// checkUser returns a [notFoundError] if nothing is stored for the user.
+func (c *call) checkUser(ctx context.Context, user mxid.UserID) error {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	values, err := c.readValues(ctx, c.client, []string{c.keys.Rules(user), c.keys.Pushers(user)})
+	if err == nil && !slices.ContainsFunc(values, func(v value) bool { return v.state != isAbsent }) {
+		err = c.notFound(user)
+	}
+	return err
+}
+
+// notFound is the error for a user without data.
+func (c *call) notFound(user mxid.UserID) error {
+	return notFoundError(fmt.Sprintf("%s has no push rules and no pushers under -key-prefix %q on %s",
+		printable(string(user)), c.keys.Prefix, c.servers))
+}
+
 func writeUsage(w io.Writer) {
 	fmt.Fprint(w, "Shows, checks, repairs and moves the push rules and pushers on a Redis.\n\n"+
 		"Usage: pushctl COMMAND [flags]\n\n")
@@ -151,7 +179,8 @@ func writeUsage(w io.Writer) {
 	table.Flush()
 	fmt.Fprint(w, "\npushctl COMMAND -h explains a command. -redis-mode and -redis name the Redis; so does\n"+
 		"$"+redisVariable+", a URL that may hold a password, which -redis may not.\n"+
-		"Exit status: 0 all is well, 1 problems found or left, 2 failed, 3 interrupted.\n")
+		"Exit status: 0 all is well, 1 problems found or left, or no such user or gateway, 2 failed,\n"+
+		"3 interrupted.\n")
 }
 
 func (c command) writeUsage(w io.Writer, f *flags) {

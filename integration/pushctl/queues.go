@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -25,7 +24,7 @@ type deliveryCall struct {
 	*call
 	json    *bool
 	yes     bool
-	gateway string
+	gateway gatewayName
 	pusher  string // a digest
 	allowed string // prefixes
 }
@@ -46,7 +45,10 @@ func addYes(f *flags, c *deliveryCall) {
 }
 
 func addGateway(f *flags, c *deliveryCall) {
-	f.StringVar(&c.gateway, "gateway", "", "only pushers of the push gateway at `HOST`: host, host:port or scheme://host:port")
+	f.Func("gateway", "only pushers of the push gateway `HOST`: "+gatewayForms, func(text string) (err error) {
+		c.gateway, err = readGatewayName(text)
+		return err
+	})
 	addYes(f, c)
 }
 
@@ -106,8 +108,7 @@ func (c *deliveryCall) showQueues(ctx context.Context) error {
 	if *c.json {
 		err = writeJSON(c.out, q)
 	} else {
-		_, err = fmt.Fprintf(c.out, "%d pushers have a backlog, %d of them are due, the longest for %v; %d are failing; %d large events wait\n",
-			q.Backlogs, q.Due, time.Duration(q.Late*float64(time.Second)).Round(time.Millisecond), q.Failing, q.FanOut)
+		err = q.write(c.out)
 		if err == nil && q.Stalled {
 			_, err = fmt.Fprintln(c.out, "No host sends, or hosts cannot keep up.")
 		}
@@ -116,6 +117,13 @@ func (c *deliveryCall) showQueues(ctx context.Context) error {
 		return errProblems
 	}
 	return err
+}
+
+func (q shownQueues) write(w io.Writer) error {
+	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	late := time.Duration(q.Late * float64(time.Second)).Round(time.Millisecond).String()
+	return writeTable(w, []string{"PUSHERS WITH A BACKLOG", "DUE", "LONGEST DUE FOR", "FAILING", "LARGE EVENTS"},
+		[][]string{{number(q.Backlogs), number(q.Due), late, number(q.Failing), number(q.FanOut)}})
 }
 
 // readQueues reads all shards in one pipeline per node.
@@ -276,6 +284,9 @@ func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQ
 		q.fill(b, c.now(), held)
 		all = append(all, q)
 	}
+	if len(all) == 0 {
+		return all, c.checkUser(ctx, user)
+	}
 	return all, nil
 }
 
@@ -335,8 +346,8 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 	return writeTable(w, head, rows)
 }
 
-// selectBacklogs returns the backlogs of a user, or of all users, at the gateway of the
-// flags.
+// selectBacklogs returns the backlogs of a user, or of all users, at the gateways that the
+// flag names.
 func (c *deliveryCall) selectBacklogs(ctx context.Context, user mxid.UserID) ([]backlog, error) {
 	shards, err := c.shardCount(ctx)
 	if err != nil {
@@ -350,45 +361,98 @@ func (c *deliveryCall) selectBacklogs(ctx context.Context, user mxid.UserID) ([]
 		}
 	}
 	return c.readBacklogs(ctx, numbers, func(w delivery.Waiting) bool {
-		return (user == "" || w.User == user) && (c.gateway == "" || isGateway(w.Gateway, c.gateway))
+		return (user == "" || w.User == user) && c.gateway.matches(w.Gateway)
 	})
 }
 
-// isGateway reports whether an operator's name means a gateway. The name is a host, with or
-// without port and scheme.
-func isGateway(gateway, name string) bool {
-	name = strings.ToLower(name)
-	_, host, _ := strings.Cut(gateway, "://")
-	return name != "" && (gateway == name || host == name || host[:max(0, strings.LastIndexByte(host, ':'))] == name)
+// selection has the backlogs that a command changes.
+type selection struct {
+	backlogs []backlog
+	at       string // the gateway of the flag, as a part of a sentence
 }
 
-// chosen returns the backlogs that a command changes.
-func (c *deliveryCall) chosen(ctx context.Context) (all []backlog, err error) {
-	if len(c.args) == 0 && c.gateway == "" {
-		return nil, errors.New("want USER or -gateway HOST (see -h)")
+// forSelection returns a setup whose runner selects backlogs by USER and -gateway.
+func forSelection(run func(context.Context, *deliveryCall, selection) error) func(*flags) runner {
+	return forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
+		s, err := c.selected(ctx)
+		if err != nil {
+			return err
+		}
+		if len(s.backlogs) == 0 {
+			_, err := fmt.Fprintln(c.out, "nothing waits")
+			return err
+		}
+		return run(ctx, c, s)
+	})
+}
+
+// selected returns no backlogs if nothing waits, and a [notFoundError] if the user or the
+// gateway is unknown.
+func (c *deliveryCall) selected(ctx context.Context) (s selection, err error) {
+	if len(c.args) == 0 && c.gateway.isAny() {
+		return s, errors.New("want USER or -gateway HOST (see -h)")
 	}
 	var user mxid.UserID
 	if len(c.args) > 0 {
 		if user, err = c.userArgument(); err != nil {
-			return nil, err
+			return s, err
 		}
 	}
-	return c.selectBacklogs(ctx, user)
+	if s.backlogs, err = c.selectBacklogs(ctx, user); err != nil {
+		return s, err
+	}
+	if len(s.backlogs) == 0 {
+		return s, c.checkSelection(ctx, user)
+	}
+	if c.gateway.isAny() {
+		return s, nil
+	}
+	pushers := map[string]int{}
+	for _, b := range s.backlogs {
+		pushers[b.Gateway]++
+	}
+	gateway, err := c.gateway.only(pushers)
+	s.at = " at " + printable(gateway)
+	return s, err
+}
+
+// checkSelection checks that a selection without backlogs has a user, and the gateway a
+// pusher.
+func (c *deliveryCall) checkSelection(ctx context.Context, user mxid.UserID) error {
+	switch {
+	case c.gateway.isAny():
+		return c.checkUser(ctx, user)
+	case user == "":
+		pushers, err := c.pushersAt(ctx, c.gateway)
+		if err == nil && len(pushers) == 0 {
+			err = notFoundError(fmt.Sprintf("no pusher uses the gateway %s", c.gateway))
+		}
+		return err
+	}
+	list, err := c.pushers.Load(ctx, user)
+	if err != nil {
+		return err
+	}
+	uses := func(p pusher.Pusher) bool {
+		gateway, ok := delivery.GatewayOf(user, p)
+		return ok && c.gateway.matches(gateway)
+	}
+	if !slices.ContainsFunc(list.All(), uses) {
+		return notFoundError(fmt.Sprintf("%s has no pusher at the gateway %s", printable(string(user)), c.gateway))
+	}
+	return nil
 }
 
 func queuesRetryCommand() command {
 	return command{
 		name: "queues retry", args: "[USER]",
 		summary: "tries waiting notifications of a user or gateway now",
-		about: "Makes pushers due that wait after a failure. Give a user or -gateway. Without -yes it shows what it\n" +
-			"would do. A host that has closed the gateway tries one of its pushers first.",
-		setup: forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
-			all, err := c.chosen(ctx)
-			if err != nil {
-				return err
-			}
+		about: "Makes pushers due that wait after a failure. Give a user, -gateway or both. Without -yes it shows what\n" +
+			"it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1: there is\n" +
+			"no such user or gateway.",
+		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
 			byShard := map[int][]string{}
-			for _, b := range all {
+			for _, b := range s.backlogs {
 				if !b.Claimed {
 					byShard[b.target.Shard] = append(byShard[b.target.Shard], b.target.Name)
 				}
@@ -405,7 +469,7 @@ func queuesRetryCommand() command {
 					n += len(targets)
 				}
 			}
-			return c.report("retry", "%d pushers", n)
+			return c.report("retry", "%d of %d pushers%s", n, len(s.backlogs), s.at)
 		}),
 	}
 }
@@ -414,18 +478,15 @@ func queuesFlushCommand() command {
 	return command{
 		name: "queues flush", args: "[USER]",
 		summary: "drops waiting notifications of a user or gateway",
-		about: "Drops all waiting notifications, for good. Give a user or -gateway. Without -yes it shows what it\n" +
-			"would do. Notifications that a host is sending are not affected.",
-		setup: forDelivery(addGateway, func(ctx context.Context, c *deliveryCall) error {
-			all, err := c.chosen(ctx)
+		about: "Drops all waiting notifications, for good. Give a user, -gateway or both. Without -yes it shows what it\n" +
+			"would do. Notifications that a host is sending are not affected. Exit status 1: there is no such user\n" +
+			"or gateway.",
+		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
+			n, err := c.flush(ctx, s.backlogs)
 			if err != nil {
 				return err
 			}
-			n, err := c.flush(ctx, all)
-			if err != nil {
-				return err
-			}
-			return c.report("drop", "%d notifications of %d pushers", n, len(all))
+			return c.report("drop", "%d notifications of %d pushers%s", n, len(s.backlogs), s.at)
 		}),
 	}
 }

@@ -147,7 +147,7 @@ func TestQueuesAreShown(t *testing.T) {
 		t.Errorf("without a queue: status %d, %s", r.status, r.stderr)
 	}
 	d := b.deliver(8)
-	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "0 pushers have a backlog") {
+	if r := b.want(exitOK, "queues"); !strings.Contains(r.stdout, "PUSHERS WITH A BACKLOG") {
 		t.Errorf("got %s", r.stdout)
 	}
 	d.away(alice)
@@ -182,13 +182,13 @@ func TestPushersAreRetried(t *testing.T) {
 	d := onOne(t).deliver(8)
 	d.away(alice)
 	for _, args := range [][]string{{string(alice)}, {"-gateway", "push.example.org"}} {
-		if r := d.want(exitOK, append([]string{"queues", "retry"}, args...)...); !strings.Contains(r.stdout, "would retry 1 pushers") {
+		if r := d.want(exitOK, append([]string{"queues", "retry"}, args...)...); !strings.Contains(r.stdout, "would retry 1 of 1 pushers") {
 			t.Errorf("got %s", r.stdout)
 		}
 	}
 	d.answers(takes)
 	d.want(exitFailure, "queues", "retry")
-	if r := d.want(exitOK, "queues", "retry", string(alice), "-yes"); !strings.Contains(r.stdout, "done: retry 1 pushers") {
+	if r := d.want(exitOK, "queues", "retry", string(alice), "-yes"); !strings.Contains(r.stdout, "done: retry 1 of 1 pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
 	d.until("it is delivered", func() bool { return d.queues(alice)[0].Notifications == 0 })
@@ -204,10 +204,10 @@ func TestBacklogsAreFlushed(t *testing.T) {
 	if r := d.want(exitOK, "queues", "flush", string(alice)); !strings.Contains(r.stdout, "would drop 2 notifications of 1 pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
-	if r := d.want(exitOK, "queues", "flush", "-gateway", "https://push.example.org:443", "-yes"); !strings.Contains(r.stdout, "done: drop 3 notifications of 2 pushers") {
+	if r := d.want(exitOK, "queues", "flush", "-gateway", "https://push.example.org:443", "-yes"); !strings.Contains(r.stdout, "done: drop 3 notifications of 2 pushers at https://push.example.org:443") {
 		t.Errorf("got %s", r.stdout)
 	}
-	if r := d.want(exitOK, "queues", "flush", string(alice), "-yes"); !strings.Contains(r.stdout, "done: drop 0 notifications of 0 pushers") {
+	if r := d.want(exitOK, "queues", "flush", string(alice), "-yes"); !strings.Contains(r.stdout, "nothing waits") {
 		t.Errorf("got %s", r.stdout)
 	}
 	for _, key := range d.client.Keys(t.Context(), "delivery:*").Val() {
@@ -220,14 +220,14 @@ func TestBacklogsAreFlushed(t *testing.T) {
 func TestGatewaysAreHeldAndOpened(t *testing.T) {
 	t.Parallel()
 	d := onOne(t).deliver(8)
-	d.want(exitFailure, "gateways", "hold", "push.example.org") // no pusher uses it
+	d.want(exitProblems, "gateways", "hold", "push.example.org") // no pusher uses it
 	d.answers(takes)
 	d.notify(alice)
 	<-d.posted
 	if r := d.want(exitOK, "gateways", "hold", "Push.Example.org.:0443"); !strings.Contains(r.stdout, "would hold https://push.example.org:443") {
 		t.Errorf("got %s", r.stdout)
 	}
-	d.want(exitFailure, "gateways", "hold", "http://push.example.org") // another scheme
+	d.want(exitProblems, "gateways", "hold", "http://push.example.org") // another scheme
 	d.want(exitFailure, "gateways", "hold", "push.example.org/path")
 	d.want(exitOK, "gateways", "hold", "push.example.org", "-yes")
 	d.until("it is held", func() bool {
@@ -246,7 +246,7 @@ func TestGatewaysAreHeldAndOpened(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &all); err != nil || len(all) != 1 || all[0].HeldSince.IsZero() || all[0].Pushers != 1 {
 		t.Errorf("got %+v, %v", all, err)
 	}
-	d.want(exitFailure, "gateways", "open", "other.example.org")
+	d.want(exitProblems, "gateways", "open", "other.example.org")
 	if r := d.want(exitOK, "gateways", "open", "push.example.org", "-yes"); !strings.Contains(r.stdout, "done: open https://push.example.org:443") {
 		t.Errorf("got %s", r.stdout)
 	}
@@ -262,7 +262,7 @@ func TestForgetDropsBacklogs(t *testing.T) {
 	if r := d.want(exitOK, "forget", string(alice), "-yes"); !strings.Contains(r.stdout, "drop 1 notifications of 1 pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
-	if r := d.want(exitOK, "queues", "show", string(alice)); !strings.Contains(r.stdout, "no waiting notifications") {
+	if r := d.want(exitProblems, "queues", "show", string(alice)); !strings.Contains(r.stderr, "no push rules and no pushers") {
 		t.Errorf("got %s", r.stdout)
 	}
 }
@@ -323,6 +323,153 @@ func TestSendTest(t *testing.T) {
 	if r := b.want(exitOK, append([]string{"send-test", string(alice), "-pusher", digest}, local...)...); !strings.Contains(r.stdout, "delivered") {
 		t.Errorf("got %s", r.stdout)
 	}
-	b.want(exitFailure, "send-test", string(alice), "-pusher", "x")
-	b.want(exitFailure, "send-test", string(bob))
+	if r := b.want(exitProblems, "send-test", string(alice), "-pusher", "x"); !strings.Contains(r.stderr, "has no pusher x") {
+		t.Errorf("got %s", r.stderr)
+	}
+}
+
+// A mistyped name must not look like success.
+func TestUnknownUsersAndGatewaysAreNotFound(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(8)
+	d.away(alice)
+	d.stop()
+	d.register(bob)
+	if err := d.host.Pushers.Delete(t.Context(), bob, aPusher(string(bob)).Key); err != nil {
+		t.Fatal(err)
+	}
+	nobody, before := "@nobody:example.org", d.stored()
+	for _, args := range [][]string{
+		{"show", nobody}, {"show", nobody, "-json"}, {"reset", nobody}, {"reset", nobody, "-yes"}, {"forget", nobody}, {"forget", nobody, "-yes"},
+		{"send-test", nobody}, {"send-test", string(bob)},
+		{"queues", "show", nobody}, {"queues", "show", nobody, "-json"},
+		{"queues", "retry", nobody}, {"queues", "retry", nobody, "-yes"}, {"queues", "flush", nobody}, {"queues", "flush", nobody, "-yes"},
+		{"queues", "retry", "-gateway", "no.example.org"}, {"queues", "flush", "-gateway", "no.example.org", "-yes"},
+		{"queues", "flush", "-gateway", "http://push.example.org"}, {"queues", "flush", "-gateway", "push.example.org:8443", "-yes"},
+		{"queues", "flush", string(alice), "-gateway", "no.example.org", "-yes"}, {"queues", "retry", string(bob), "-gateway", "push.example.org"},
+		{"gateways", "hold", "no.example.org"}, {"gateways", "hold", "no.example.org", "-yes"}, {"gateways", "open", "push.example.org", "-yes"},
+	} {
+		r := d.want(exitProblems, args...)
+		who := "push.example.org"
+		for _, arg := range args[1:] {
+			if strings.HasPrefix(arg, "@") || strings.HasPrefix(arg, "no.") {
+				who = arg
+			}
+		}
+		if r.stdout != "" || !strings.Contains(r.stderr, who) || strings.Count(r.stderr, "\n") != 1 {
+			t.Errorf("%s: got %q, %q", args, r.stdout, r.stderr)
+		}
+	}
+	// Without a pusher a user is known, and without backlogs a gateway.
+	d.want(exitOK, "queues", "show", string(bob))
+	d.want(exitOK, "queues", "flush", string(bob), "-yes")
+	d.want(exitOK, "show", string(bob))
+	for key, text := range d.stored() {
+		if before[key] != text {
+			t.Errorf("%s has changed", key)
+		}
+	}
+	d.want(exitOK, "queues", "flush", "-gateway", "push.example.org", "-yes")
+	if r := d.want(exitOK, "queues", "flush", "-gateway", "push.example.org", "-yes"); r.stdout != "nothing waits\n" {
+		t.Errorf("got %s", r.stdout)
+	}
+}
+
+func TestGatewayNames(t *testing.T) {
+	t.Parallel()
+	all := []string{
+		"https://a.example:443", "https://a.example:8443", "http://a.example:80", "http://a.example:8443", "https://b.example:443",
+		"https://[2001:db8::1]:443", "https://xn--bcher-kva.example:443",
+	}
+	for name, want := range map[string]string{
+		"a.example":                     "https://a.example:443 https://a.example:8443 http://a.example:80 http://a.example:8443",
+		"A.Example.":                    "https://a.example:443 https://a.example:8443 http://a.example:80 http://a.example:8443",
+		"a.example:8443":                "https://a.example:8443 http://a.example:8443",
+		"a.example:08443":               "https://a.example:8443 http://a.example:8443",
+		"a.example:80":                  "http://a.example:80",
+		"https://a.example":             "https://a.example:443",
+		"HTTPS://a.example":             "https://a.example:443",
+		"http://a.example":              "http://a.example:80",
+		"http://a.example:8443":         "http://a.example:8443",
+		"http://a.example:443":          "",
+		"example":                       "",
+		"[2001:db8::1]":                 "https://[2001:db8::1]:443",
+		"bücher.example":                "https://xn--bcher-kva.example:443",
+		"":                              "error",
+		"https://":                      "error",
+		"https://a.example/":            "error",
+		"a.example/_matrix/push/v1":     "error",
+		"a.example?":                    "error",
+		"a.example#":                    "error",
+		"me@a.example":                  "error",
+		"ftp://a.example":               "error",
+		"2001:db8::1":                   "error",
+		"a.example:https":               "error",
+		"https://a.example https://b.c": "error",
+	} {
+		g, err := readGatewayName(name)
+		if err != nil {
+			if want != "error" {
+				t.Errorf("%s: %v", name, err)
+			}
+			continue
+		}
+		var got []string
+		for _, gateway := range all {
+			if g.matches(gateway) {
+				got = append(got, gateway)
+			}
+		}
+		if strings.Join(got, " ") != want {
+			t.Errorf("%s matches %q, want %s", name, got, want)
+		}
+	}
+}
+
+// All commands read the name of a gateway alike.
+func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
+	t.Parallel()
+	d := onOne(t).deliver(8)
+	d.isAway()
+	for i, url := range []string{"https://push.example.org", "http://push.example.org", "http://push.example.org:8080", "http://push.example.org:8080"} {
+		user := mxid.UserID(fmt.Sprintf("@%d:example.org", i))
+		p := aPusher(string(user))
+		p.Data = `{"url":"` + url + `/_matrix/push/v1/notify"}`
+		if err := d.pushers.Update(t.Context(), user, func(list *pusher.List) error {
+			list.Set(p)
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+		d.notify(user)
+	}
+	d.stop()
+	const all = "http://push.example.org:8080 (2 pushers), http://push.example.org:80 (1 pushers), https://push.example.org:443 (1 pushers)"
+	for _, args := range [][]string{{"queues", "retry", "-gateway"}, {"queues", "flush", "-gateway"}, {"gateways", "hold"}} {
+		for _, flags := range [][]string{nil, {"-yes"}} {
+			if r := d.want(exitFailure, slices.Concat(args, []string{"push.example.org"}, flags)...); !strings.Contains(r.stderr, all) {
+				t.Errorf("%s: got %s", args, r.stderr)
+			}
+		}
+		for name, want := range map[string]string{
+			"push.example.org:8080": "http://push.example.org:8080", "http://push.example.org": "http://push.example.org:80",
+			"push.example.org:443": "https://push.example.org:443",
+		} {
+			if r := d.want(exitOK, slices.Concat(args, []string{name})...); !strings.HasSuffix(r.stdout, " "+want+"\n") {
+				t.Errorf("%s %s: got %s", args, name, r.stdout)
+			}
+		}
+	}
+	d.want(exitOK, "queues", "flush", "-gateway", "push.example.org:8080", "-yes")
+	if r := d.want(exitFailure, "queues", "retry", "-gateway", "push.example.org"); strings.Contains(r.stderr, "8080") {
+		t.Errorf("a flushed gateway: %s", r.stderr)
+	}
+	for _, name := range []string{"https://push.example.org", "push.example.org:80"} {
+		d.want(exitOK, "gateways", "hold", name, "-yes")
+	}
+	d.want(exitFailure, "gateways", "open", "push.example.org", "-yes")
+	d.want(exitOK, "gateways", "open", "push.example.org:443", "-yes")
+	if r := d.want(exitOK, "gateways", "open", "push.example.org", "-yes"); r.stdout != "done: open http://push.example.org:80\n" {
+		t.Errorf("the only one that is held: got %s", r.stdout)
+	}
 }

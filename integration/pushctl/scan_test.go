@@ -15,6 +15,7 @@ func TestFindingNoKeysIsAnError(t *testing.T) {
 			b := start(t)
 			b.wantNothing("check")
 			b.register(alice)
+			b.want(exitOK, "check", "-rate", "0") // no limit
 			file := filepath.Join(t.TempDir(), "export")
 			for _, args := range [][]string{{"check"}, {"check", "-json"}, {"repair"}, {"refresh-defaults"}, {"export", file}, {"export", "-"}} {
 				b.wantNothing(append(args, "-key-prefix", "hs2:")...)

@@ -24,7 +24,7 @@ func sendTestCommand() command {
 		summary: "sends a test notification to a user's pushers",
 		about: "Sends a notification of an invented event to each pusher of a user, from this machine but otherwise\n" +
 			"like a host, and shows the answers. It stores nothing and removes no rejected pusher. Exit status 1:\n" +
-			"a gateway did not accept it.",
+			"a gateway did not accept it, or there is no such user or pusher.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) {
 			f.StringVar(&c.pusher, "pusher", "", "send to the pusher with this `DIGEST` only; queues show has it")
 			f.StringVar(&c.allowed, "allowed-prefixes", "",
@@ -61,7 +61,7 @@ func (c *deliveryCall) sendTest(ctx context.Context) error {
 		}
 	}
 	if len(pushers) == 0 {
-		return fmt.Errorf("%s has no such pusher", printable(string(user)))
+		return c.noPusher(ctx, user)
 	}
 	prefixes, err := readPrefixes(c.allowed)
 	if err != nil {
@@ -81,6 +81,17 @@ func (c *deliveryCall) sendTest(ctx context.Context) error {
 		return err
 	}
 	return c.writeTests(all)
+}
+
+// noPusher is the error for a user without the pusher of the flag.
+func (c *deliveryCall) noPusher(ctx context.Context, user mxid.UserID) error {
+	if err := c.checkUser(ctx, user); err != nil {
+		return err
+	}
+	if c.pusher != "" {
+		return notFoundError(fmt.Sprintf("%s has no pusher %s", printable(string(user)), printable(c.pusher)))
+	}
+	return notFoundError(fmt.Sprintf("%s has no pushers", printable(string(user))))
 }
 
 func sendTestTo(ctx context.Context, gateway *delivery.HTTPGateway, user mxid.UserID, p pusher.Pusher) shownTest {

@@ -21,7 +21,8 @@ func showCommand() command {
 		name: "show", args: "USER",
 		summary: "shows a user's push rules and pushers",
 		about: "Shows a user's stored push rules and pushers with their keys and problems. A digest stands for each\n" +
-			"pushkey, which is a credential. Of a pusher's data it shows the host of the URL.",
+			"pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit status 1: nothing is\n" +
+			"stored for the user.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			asJSON := f.json()
@@ -88,6 +89,9 @@ func (c *call) show(ctx context.Context, asJSON bool) error {
 	shown, err := c.shown(ctx, user)
 	if err != nil {
 		return err
+	}
+	if shown.Rules.Bytes == 0 && shown.Pushers.Bytes == 0 && len(shown.Problems) == 0 {
+		return c.notFound(user)
 	}
 	if asJSON {
 		return writeJSON(c.out, shown)

@@ -97,16 +97,18 @@ func resetCommand() command {
 		name: "reset", args: "USER",
 		summary: "gives a user the default push rules",
 		about: "Replaces a user's push rules, readable or not, by the default rules. Clients notice at their next\n" +
-			"sync. Pushers stay. A user without push rules is refused, since the id may be mistyped. Without -yes\n" +
-			"it shows what it would do. With -save, import -overwrite brings the former data back.",
+			"sync. Pushers stay. Without -yes it shows what it would do. With -save, import -overwrite brings the\n" +
+			"former data back. Exit status 1: the user has no push rules, and the id may be mistyped.",
 		setup: func(f *flags) runner {
 			u := &userChange{verb: "give the default push rules to", do: resetRules}
 			u.check = func(c *call, user mxid.UserID, records []record) error {
 				if slices.ContainsFunc(records, func(r record) bool { return r.event != nil }) {
 					return nil
 				}
-				return fmt.Errorf("%s has %s under -key-prefix %q, so there is nothing to reset",
-					printable(string(user)), describe(records), c.keys.Prefix)
+				if len(records) == 0 {
+					return c.notFound(user)
+				}
+				return notFoundError(fmt.Sprintf("%s has %s, so there is nothing to reset", printable(string(user)), describe(records)))
 			}
 			f.addDefaultRules()
 			u.addTo(f)
@@ -155,9 +157,7 @@ func checkForget(c *call, user mxid.UserID, records []record) error {
 	if len(records) > 0 {
 		return nil
 	}
-	_, err := fmt.Fprintf(c.out, "%s has %s under -key-prefix %q, so there is nothing to forget\n",
-		printable(string(user)), describe(records), c.keys.Prefix)
-	return errors.Join(err, errProblems)
+	return c.notFound(user)
 }
 
 func forgetUser(ctx context.Context, c *call, user mxid.UserID) error {
