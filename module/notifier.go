@@ -46,6 +46,11 @@ type Event struct {
 	SenderName string // the sender's display name in the room
 	Room       match.Room
 
+	// Position and Thread are the event's; see [Place]. Without them, the notification is
+	// sent even if an [UnreadService] counts the event as read.
+	Position int64
+	Thread   string
+
 	// Expires is when notifications of the event become useless. If it is zero, the
 	// configuration decides, or the event itself for calls.
 	Expires time.Time
@@ -74,7 +79,8 @@ type Unread interface {
 	Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Counts]
 
 	// AreRead returns true for each event that needs no notification any more: the user
-	// has read it or left the room, or it was redacted. Nil means false for all.
+	// has read it or left the room, or it was redacted. Nil means false for all. It goes by
+	// read marks, since a lost write of a count must not lose a notification.
 	AreRead(ctx context.Context, events []UserEvent) []bool
 }
 
@@ -89,6 +95,9 @@ type UserEvent struct {
 	User    mxid.UserID
 	RoomID  string
 	EventID string
+
+	Position int64  // see [Event]; 0 if it had none
+	Thread   string // see [Event]; empty if it had none
 }
 
 // Attention delays notifications of users that are active on another device. It is

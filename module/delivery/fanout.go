@@ -27,6 +27,8 @@ type fanOutText struct {
 	RoomName   string `json:",omitempty"`
 	RoomAlias  string `json:",omitempty"`
 	SenderName string `json:",omitempty"`
+	Position   int64  `json:",omitempty"`
+	Thread     string `json:",omitempty"`
 	ID         string
 	Added      int64  // in milliseconds
 	Expires    int64  // in milliseconds
@@ -38,7 +40,7 @@ type fanOutText struct {
 func (d *Delivery) fanOut(h *handover, shard int, recipients []recipient) (all []*adding) {
 	for i, some := range slices.Collect(slices.Chunk(recipients, fanOutItem)) {
 		text, _ := json.Marshal(fanOutText{
-			h.event.JSON, h.event.RoomName, h.event.RoomAlias, h.event.SenderName, h.id,
+			h.event.JSON, h.event.RoomName, h.event.RoomAlias, h.event.SenderName, h.event.Position, h.event.Thread, h.id,
 			h.added.UnixMilli(), h.added.Add(h.ev.Lifetime).UnixMilli(), h.trace, h.outcomes, some,
 		})
 		a := d.newAdding(shard)
@@ -141,7 +143,9 @@ func (d *Delivery) expandPart(ctx context.Context, c *claimed, h *handover, reci
 
 // handover returns the event; of is false if it has expired.
 func (t fanOutText) handover(d *Delivery) (h *handover, of bool) {
-	e := module.Event{JSON: t.JSON, RoomName: t.RoomName, RoomAlias: t.RoomAlias, SenderName: t.SenderName}
+	e := module.Event{
+		JSON: t.JSON, RoomName: t.RoomName, RoomAlias: t.RoomAlias, SenderName: t.SenderName, Position: t.Position, Thread: t.Thread,
+	}
 	added, expires := time.UnixMilli(t.Added), time.UnixMilli(t.Expires)
 	ev, _, err := content.ReadEvent(e, d.limits, added)
 	if err != nil || !d.clock().Before(expires) {

@@ -157,6 +157,7 @@ func (d *Delivery) addingTo(h *handover, shard int, recipients []recipient, list
 			}
 			m := d.meta(r.User, target, h.added, h.ev.Lifetime)
 			m.Event, m.Room, m.Call, m.Trace = h.ev.ID, h.ev.Room, h.ev.IsCall(), h.trace
+			m.Position, m.Thread = h.ev.Position, h.ev.Thread
 			to := content.To{User: r.User, RoomName: r.RoomName, Outcome: h.outcomes[r.Outcome], Target: target}
 			n := h.ev.Notification(to, m, d.limits)
 			n.ID = h.id

@@ -84,7 +84,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 		return s.sendCounts(life, n, m)
 	}
 	if s.hasUnread {
-		isRead, _ := s.read.get(life, module.UserEvent{User: m.User, RoomID: m.Room, EventID: m.Event})
+		isRead, _ := s.read.get(life, module.UserEvent{User: m.User, RoomID: m.Room, EventID: m.Event, Position: m.Position, Thread: m.Thread})
 		if isRead {
 			return s.drop(life, n.ID, DropRead)
 		}

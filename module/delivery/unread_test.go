@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -18,6 +19,7 @@ type reader struct {
 	mu     sync.Mutex
 	counts map[mxid.UserID]module.Counts
 	read   map[string]bool
+	placed []module.UserEvent // the events that AreRead was asked about
 	delay  time.Duration
 	asked  int // for counts
 	looked []module.UserDevice
@@ -49,6 +51,7 @@ func (r *reader) Counts(_ context.Context, users []mxid.UserID) map[mxid.UserID]
 func (r *reader) AreRead(_ context.Context, events []module.UserEvent) (all []bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.placed = append(r.placed, events...)
 	for _, e := range events {
 		all = append(all, r.read[e.EventID])
 	}
@@ -105,6 +108,45 @@ func TestReadEventsAreNotSent(t *testing.T) {
 			t.Errorf("dropped %v", w.dropped)
 		}
 	})
+}
+
+// The event's place comes with the question whether it is read, by the way of the fan-out,
+// too.
+func TestReadEventsHaveTheirPlace(t *testing.T) {
+	for _, recipients := range []int{1, 60} {
+		withReader(t, func(w *world, r *reader) {
+			w.cfg.Shards = 1
+			var users []mxid.UserID
+			for i := range recipients {
+				w.set(name(i), key(i), "gw")
+				users = append(users, name(i))
+			}
+			d, stop := w.host()
+			defer stop()
+			e := module.Event{
+				JSON:     `{"event_id":"$e","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`,
+				Position: 4711, Thread: "$root",
+			}
+			if err := w.send(d, e, users...); err != nil {
+				t.Fatal(err)
+			}
+			w.wait(3*time.Second, func() bool { return w.queue.Waiting() == 0 })
+			if len(r.placed) != recipients {
+				t.Errorf("asked about %d events, want %d", len(r.placed), recipients)
+			}
+			for _, event := range r.placed {
+				want := module.UserEvent{User: event.User, RoomID: "!r:h", EventID: "$e", Position: 4711, Thread: "$root"}
+				if event != want {
+					t.Fatalf("got %+v, want %+v", event, want)
+				}
+			}
+			for _, e := range []module.Event{{JSON: e.JSON, Position: -1}, {JSON: e.JSON, Thread: strings.Repeat("x", 256)}} {
+				if err := w.send(d, e, users...); fault.KindOf(err) != fault.InvalidParam {
+					t.Errorf("position %d, thread of %d bytes: got error %v", e.Position, len(e.Thread), err)
+				}
+			}
+		})
+	}
 }
 
 // Counts without an event are repeated after failures, and survive a stop.

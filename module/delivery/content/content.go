@@ -35,14 +35,16 @@ type Limits struct {
 // Meta is the part of a notification that the queue always stores. It suffices for
 // event_id_only.
 type Meta struct {
-	User    mxid.UserID `json:"u"`
-	Event   string      `json:"e,omitempty"` // empty for counts alone
-	Room    string      `json:"r,omitempty"`
-	Gate    string      `json:"g"` // see [Target.Gate]; of the pusher at Notify
-	Added   int64       `json:"a"` // time of Notify, in milliseconds
-	Expires int64       `json:"x"` // in milliseconds
-	Call    bool        `json:"c,omitempty"`
-	Trace   string      `json:"t,omitempty"` // W3C traceparent
+	User     mxid.UserID `json:"u"`
+	Event    string      `json:"e,omitempty"` // empty for counts alone
+	Room     string      `json:"r,omitempty"`
+	Position int64       `json:"p,omitempty"`
+	Thread   string      `json:"h,omitempty"`
+	Gate     string      `json:"g"` // see [Target.Gate]; of the pusher at Notify
+	Added    int64       `json:"a"` // time of Notify, in milliseconds
+	Expires  int64       `json:"x"` // in milliseconds
+	Call     bool        `json:"c,omitempty"`
+	Trace    string      `json:"t,omitempty"` // W3C traceparent
 }
 
 // Text returns the stored form.
@@ -69,6 +71,10 @@ func ReadMeta(text string) (m Meta, err error) {
 			m.Event = readText(value)
 		case "r":
 			m.Room = readText(value)
+		case "p":
+			m.Position, err = strconv.ParseInt(value, 10, 64)
+		case "h":
+			m.Thread = readText(value)
 		case "g":
 			m.Gate = readText(value)
 		case "a":

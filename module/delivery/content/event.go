@@ -14,6 +14,8 @@ import (
 // Event has the common values of an event's notifications. It is immutable.
 type Event struct {
 	ID, Room, Sender                string
+	Position                        int64
+	Thread                          string
 	Lifetime                        time.Duration // of a notification, since Notify
 	kind                            string
 	member                          string // the state_key of a member event
@@ -36,6 +38,12 @@ func (ev *Event) Outcome(result match.Result) Outcome {
 
 var errNoIDs = fault.New(fault.InvalidParam, "An event needs event_id and room_id.")
 
+var errNoPlace = fault.New(fault.InvalidParam, "An event's position is not negative, and its thread has at most 255 bytes.")
+
+// maxIDBytes is the maximum length of an event id (Matrix specification, appendices,
+// "Opaque identifiers").
+const maxIDBytes = 255
+
 // ReadEvent reads an event. Of is false if it is redacted or has expired.
 func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, err error) {
 	if len(e.JSON) > cfg.MaxEventBytes {
@@ -46,6 +54,10 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, e
 	}
 	ev = &Event{
 		senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, Lifetime: cfg.MaxAge, members: map[variant]string{},
+		Position: e.Position, Thread: e.Thread,
+	}
+	if e.Position < 0 || len(e.Thread) > maxIDBytes {
+		return nil, false, errNoPlace
 	}
 	redacted := ev.read(e.JSON)
 	if ev.ID == "" || ev.Room == "" {

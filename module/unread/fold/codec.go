@@ -127,7 +127,7 @@ func (r Record) Text() string {
 	}
 }
 
-// dropOldest drops a quarter of the rooms without operations for the longest time.
+// dropOldest drops the quarter of the rooms that had no operation for the longest time.
 func (r Record) dropOldest(rooms []string) []string {
 	slices.SortFunc(rooms, func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.rooms[b].touched, r.rooms[a].touched), cmp.Compare(a, b))
