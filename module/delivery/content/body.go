@@ -56,6 +56,7 @@ func (ev *Event) Notification(to To, m Meta, l Limits) module.Notification {
 	case l.Content == NamesOnly || len(ev.content) > l.MaxNotificationBytes:
 		v.most = withNames
 	}
+	v.most = min(v.most, ev.most)
 	beside := countsBytes + len(to.Outcome.Tweaks) + len(to.Target.append(nil, ""))
 	for ; v.most > idOnly; v.most-- {
 		if members := ev.body(v); beside+len(members)+len(bodyStart+bodyEnd) <= l.MaxNotificationBytes {

@@ -9,9 +9,12 @@ import (
 // MaxCallAge bounds how long a call rings (MSC4075).
 const MaxCallAge = 2 * time.Minute
 
-// IsCall reports whether the event is an incoming call. A MatrixRTC notification is a
-// call if its type is "ring" (MSC4075).
-func (ev *Event) IsCall() bool {
+// IsCall reports whether the event is an incoming call.
+func (ev *Event) IsCall() bool { return ev.isCall }
+
+// rings reads whether the event is an incoming call. A MatrixRTC notification is a call
+// if its type is "ring" (MSC4075).
+func (ev *Event) rings() bool {
 	switch ev.kind {
 	case "m.call.invite":
 		return true

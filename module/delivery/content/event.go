@@ -21,14 +21,16 @@ type Event struct {
 	member                          string // the state_key of a member event
 	senderName, roomName, roomAlias string
 	content                         string // JSON, empty if there is none
+	isCall                          bool
+	most                            detail // of its notifications
 
 	members map[variant]string // of bodies; see [Event.Notification]
 }
 
 // Outcome is the effect of a user's rules on the notification.
 type Outcome struct {
-	High   bool   `json:"h,omitempty"`
-	Tweaks string `json:"t"` // JSON object
+	High   bool
+	Tweaks string // JSON object
 }
 
 // Outcome returns the effect of a result.
@@ -53,13 +55,14 @@ func ReadEvent(e module.Event, cfg Limits, now time.Time) (ev *Event, of bool, e
 		return nil, false, fault.Wrap(fault.InvalidParam, "The event is not a JSON object.", match.ErrNotAnEvent)
 	}
 	ev = &Event{
-		senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, Lifetime: cfg.MaxAge, members: map[variant]string{},
-		Position: e.Position, Thread: e.Thread,
+		senderName: e.SenderName, roomName: e.RoomName, roomAlias: e.RoomAlias, Lifetime: cfg.MaxAge, most: withContent,
+		members: map[variant]string{}, Position: e.Position, Thread: e.Thread,
 	}
 	if e.Position < 0 || len(e.Thread) > maxIDBytes {
 		return nil, false, errNoPlace
 	}
 	redacted := ev.read(e.JSON)
+	ev.isCall = ev.rings()
 	if ev.ID == "" || ev.Room == "" {
 		return nil, false, errNoIDs
 	}
@@ -116,8 +119,16 @@ func (ev *Event) isHigh(result match.Result) bool {
 	return ev.kind == "m.room.encrypted" || ev.IsCall() || result.Highlight() || result.Sound() != ""
 }
 
+// The bounds of an outcome's tweaks. Users write them, and many may write them for one
+// event.
+const (
+	maxTweaks = 1 << 10
+	maxTweak  = maxTweaks / 4 // of a value that is kept above maxTweaks
+)
+
 // tweaksOf returns the tweaks of actions as an object. The last value of a name counts; a
 // highlight without a value is true (Matrix specification, "Push Rules", "Actions").
+// Above maxTweaks, only a short sound and highlight are kept.
 func tweaksOf(actions []pushrule.Action) string {
 	var all []strictjson.Member
 	for _, action := range actions {
@@ -128,7 +139,14 @@ func tweaksOf(actions []pushrule.Action) string {
 		all = slices.DeleteFunc(all, func(m strictjson.Member) bool { return m.Name == name })
 		all = append(all, strictjson.Member{Name: name, Value: value})
 	}
-	return string(append(strictjson.AppendMembers([]byte{'{'}, all), '}'))
+	text := strictjson.AppendMembers([]byte{'{'}, all)
+	if len(text) >= maxTweaks {
+		all = slices.DeleteFunc(all, func(m strictjson.Member) bool {
+			return m.Name != "sound" && m.Name != "highlight" || len(m.Value) > maxTweak
+		})
+		text = strictjson.AppendMembers([]byte{'{'}, all)
+	}
+	return string(append(text, '}'))
 }
 
 func readTweak(action string) (name, value string) {
