@@ -162,9 +162,9 @@ type DeliveryQueue interface {
 	// Read returns at most limit notifications of a claimed backlog, the oldest first.
 	Read(ctx context.Context, c Claim, limit int) ([]Notification, error)
 
-	// Complete removes a notification, the first or second of a claimed backlog, and
-	// stores trouble in place of the backlog's former one. It returns how many notifications are left. An unknown id is
-	// no error. An empty backlog ends, and so does its claim.
+	// Complete removes a notification, one of the first 16 of a claimed backlog, and stores
+	// trouble in place of the backlog's former one. It returns how many notifications are
+	// left. An unknown id is no error. An empty backlog ends, and so does its claim.
 	Complete(ctx context.Context, c Claim, id, trouble string) (left int, err error)
 
 	// Postpone ends a claim: the backlog is due after the delay. It replaces the trouble,
@@ -281,7 +281,7 @@ type Claim struct {
 type Claimed struct {
 	Backlogs []Backlog
 	More     bool          // more backlogs may be due
-	Oldest   time.Duration // since the earliest due time
+	Oldest   time.Duration // since the earliest due time, or since a failing shard was last seen
 }
 
 // Backlog is a backlog without the texts of its notifications.

@@ -42,12 +42,12 @@ type Delivery struct {
 
 	mu          sync.Mutex
 	turns       *turns.Scheduler
-	rejections  rejections
 	badges      bounded.Map[string, module.Counts] // sent last, by pusher
 	sending     sync.WaitGroup
 	life        context.Context // of requests; nil if this host does not send
 	hasMore     bool            // the last look left due backlogs
 	late        time.Duration   // of the oldest due backlog at the last look
+	lookedAt    time.Time       // the last look without an error
 	putOffUntil time.Time       // when the last backlog without a turn is due again
 	reported    map[string]time.Time
 	own         map[module.Target]*claimed // claims of this host
@@ -87,7 +87,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		wake: make(chan struct{}, 1), reported: map[string]time.Time{}, rejections: rejections{}, own: map[module.Target]*claimed{},
+		wake: make(chan struct{}, 1), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
 		badges: bounded.Map[string, module.Counts]{Limit: maxBadges},
 		turns:  turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 	}
@@ -128,7 +128,7 @@ func (d *Delivery) Run(ctx context.Context) {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	d.mu.Lock()
-	d.life = life
+	d.life, d.lookedAt = life, time.Now()
 	d.mu.Unlock()
 	d.look(ctx)
 	d.mu.Lock()
@@ -185,9 +185,9 @@ func (d *Delivery) expectMore() {
 }
 
 // endTurn ends a turn, and starts a look if more backlogs are due.
-func (d *Delivery) endTurn(t *turns.Turn, pusher string, r turns.Result, wait time.Duration) {
+func (d *Delivery) endTurn(t *turns.Turn, r turns.Result, wait time.Duration) {
 	d.mu.Lock()
-	d.turns.End(time.Now(), t, pusher, r, wait)
+	d.turns.End(time.Now(), t, r, wait)
 	hasMore := d.hasMore
 	d.mu.Unlock()
 	if hasMore {
@@ -219,9 +219,13 @@ func (d *Delivery) Stats() Stats {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	s := d.turns.Stats()
+	late := d.late
+	if since := time.Since(d.lookedAt); d.life != nil && since > 2*lookEvery {
+		late += since // looks fail
+	}
 	return Stats{
-		InFlight: s.InFlight, Slow: s.Slow, Late: d.late, Gateways: [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
-		RemovalsStopped: d.rejections.stopped(), CutOff: d.turns.IsCutOff(time.Now()),
+		InFlight: s.InFlight, Slow: s.Slow, Late: late, Gateways: [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
+		RemovalsStopped: s.Stopped, CutOff: d.turns.IsCutOff(time.Now()),
 	}
 }
 

@@ -85,28 +85,3 @@ func (g *gather[K, V]) run() {
 		close(q.done)
 	}
 }
-
-// recent is a bounded map of two generations: rotate drops the older one.
-type recent[V any] struct{ young, old map[string]V }
-
-const recentSize = 50_000 // of a generation
-
-func (r *recent[V]) put(key string, value V) {
-	if r.young == nil || len(r.young) >= recentSize {
-		r.rotate()
-	}
-	r.young[key] = value
-}
-
-func (r *recent[V]) rotate() { r.old, r.young = r.young, map[string]V{} }
-
-func (r *recent[V]) all(do func(key string, value V)) {
-	for key, value := range r.young {
-		do(key, value)
-	}
-	for key, value := range r.old {
-		if _, again := r.young[key]; !again {
-			do(key, value)
-		}
-	}
-}

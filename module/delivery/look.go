@@ -64,7 +64,8 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 		return wait
 	}
 	d.mu.Lock()
-	d.hasMore, d.late = found.More, found.Oldest
+	d.hasMore, d.late, d.lookedAt = found.More, found.Oldest, claimedAt
+	isCutOff := d.turns.IsCutOff(claimedAt)
 	d.mu.Unlock()
 	began := 0
 	for _, b := range found.Backlogs {
@@ -75,6 +76,8 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	switch {
+	case isCutOff: // other hosts send what is due
+		return wait
 	case found.More && began > 0:
 		return 0
 	case found.More:

@@ -19,16 +19,19 @@ import (
 // backlogs to the shard's fan-out.
 const fanOutAbove = 50
 
+// maxRoomName bounds the room's name for a recipient, in bytes. Above it, the event's is
+// used.
+const maxRoomName = 1 << 10
+
 // recipient is a user with a notification of the event.
 type recipient struct {
 	User     mxid.UserID `json:"u"`
-	Outcome  int         `json:"o"` // index into handover.outcomes
+	Outcome  int         `json:"o"` // index of the outcome
 	RoomName string      `json:"n,omitempty"`
 }
 
 // handover is an event that is being added to backlogs.
 type handover struct {
-	event    module.Event // without Room
 	ev       *content.Event
 	id       string // of its notifications
 	key      string // of its batches
@@ -46,7 +49,7 @@ func (d *Delivery) Notify(ctx context.Context, e module.Event, part string, deci
 		return err
 	}
 	id := content.EventID(ev.ID, part)
-	h := &handover{event: e, ev: ev, id: id, key: id, added: d.clock(), trace: d.observer.Traceparent(ctx)}
+	h := &handover{ev: ev, id: id, key: id, added: d.clock(), trace: d.observer.Traceparent(ctx)}
 	return d.handOver(ctx, h, h.recipients(decisions, d.cfg.Shards))
 }
 
@@ -66,7 +69,11 @@ func (h *handover) recipients(decisions module.Decisions, shards int) map[int][]
 			h.outcomes = append(h.outcomes, outcome)
 		}
 		shard := ShardOf(decision.User, shards)
-		all[shard] = append(all[shard], recipient{decision.User, place, decision.RoomName})
+		r := recipient{decision.User, place, decision.RoomName}
+		if len(r.RoomName) > maxRoomName {
+			r.RoomName = ""
+		}
+		all[shard] = append(all[shard], r)
 	}
 	return all
 }
@@ -230,7 +237,7 @@ func (d *Delivery) withdraw(all []*adding) {
 	for _, a := range all {
 		for _, turn := range a.turns {
 			if turn != nil {
-				d.endTurn(turn, "", turns.Unused, 0)
+				d.endTurn(turn, turns.Unused, 0)
 			}
 		}
 	}
@@ -240,7 +247,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 	for i, claim := range claims {
 		if claim.Token == 0 {
 			if a.turns[i] != nil {
-				d.endTurn(a.turns[i], "", turns.Unused, 0)
+				d.endTurn(a.turns[i], turns.Unused, 0)
 			}
 			continue
 		}
@@ -253,7 +260,7 @@ func (d *Delivery) sendClaimed(a *adding, claims []module.Claim, claimedAt time.
 			known: []module.Notification{a.batch.Additions[i].Notification},
 		}
 		if !d.startOrRelease(claim, s.run) {
-			d.endTurn(s.turn, "", turns.Unused, 0)
+			d.endTurn(s.turn, turns.Unused, 0)
 		}
 	}
 }

@@ -96,7 +96,7 @@ func (s GateState) String() string { return [gateStates]string{"open", "closed",
 type Stats struct {
 	InFlight        int             // requests in flight to gateways that answer within a second
 	Slow            int             // requests in flight to other gateways
-	Late            time.Duration   // since the earliest due time, at the last look
+	Late            time.Duration   // since the earliest due time; it grows while looks fail
 	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
 	RemovalsStopped int             // number of gateways and apps at the rejection limit
 	CutOff          bool            // this host reaches no gateway

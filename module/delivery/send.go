@@ -172,7 +172,7 @@ func (s *sending) endTurnAfter(v content.Verdict, class content.Class, wait time
 	case v == content.Failed:
 		result = turns.Failed
 	}
-	s.Delivery.endTurn(s.turn, s.claim.Target.Name, result, wait)
+	s.Delivery.endTurn(s.turn, result, wait)
 	s.turn = nil
 }
 
@@ -222,17 +222,34 @@ func (s *sending) sendCounts(life context.Context, n module.Notification, m cont
 	return s.sendNow(life, n, m, counts)
 }
 
-// sendNow sends the first notification, or the second if the first may be at fault.
+// ahead returns a later notification, preferably of another room, because the order is
+// that of a room. If there is none, it returns the first one.
+func (s *sending) ahead(first module.Notification, of content.Meta) (module.Notification, content.Meta) {
+	for _, isSameRoom := range []bool{false, true} {
+		for _, n := range s.known[1:] {
+			if n.Priority == module.CountsOnly || (n.Room == first.Room) != isSameRoom {
+				continue
+			}
+			if m, err := content.ReadMeta(n.Meta); err == nil && s.clock().Before(time.UnixMilli(m.Expires)) {
+				return n, m
+			}
+		}
+		if !s.trouble.MayOvertake() {
+			break
+		}
+	}
+	return first, of
+}
+
+// sendNow sends the first notification, or a later one if the first may be at fault.
 func (s *sending) sendNow(life context.Context, n module.Notification, m content.Meta, counts *module.Counts) bool {
 	first := n.ID
 	if s.trouble.ID == n.ID {
 		if s.trouble.IDOnly {
 			n.Text = ""
 		}
-		if s.trouble.Ahead && len(s.known) > 1 && s.known[1].Priority != module.CountsOnly {
-			if other, err := content.ReadMeta(s.known[1].Meta); err == nil {
-				n, m = s.known[1], other
-			}
+		if s.trouble.Ahead {
+			n, m = s.ahead(n, m)
 		}
 	}
 	if err := s.keep(life); err != nil || s.turn == nil {
@@ -245,7 +262,9 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 	if p.verdict == content.Rejected {
 		return s.reject(life, p, first, n.ID)
 	}
-	took := s.tookLast()
+	if p.verdict == content.Delivered {
+		s.answered(false)
+	}
 	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
 	switch p.verdict {
 	case content.Delivered:
@@ -256,13 +275,7 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 		}
 		return false
 	}
-	return s.notDelivered(life, p, first, n.ID, took)
-}
-
-func (s *sending) tookLast() time.Time {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.turns.TookLast(s.target.Gate())
+	return s.notDelivered(life, p, first, n.ID)
 }
 
 func (s *sending) delivered(life context.Context, n module.Notification, m content.Meta, first string, counts *module.Counts) bool {
@@ -271,7 +284,6 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 		s.badges.Put(s.claim.Target.Name, *counts, 1)
 		s.mu.Unlock()
 	}
-	s.answered(false)
 	if m.Event != "" {
 		s.observer.Took(observe.DeliveryAge, "", max(0, s.clock().Sub(time.UnixMilli(m.Added))), true)
 	}
@@ -284,13 +296,14 @@ func (s *sending) delivered(life context.Context, n module.Notification, m conte
 }
 
 // notDelivered decides what follows a failure: another attempt, a drop, or a wait.
-func (s *sending) notDelivered(life context.Context, p posted, first, of string, took time.Time) bool {
+func (s *sending) notDelivered(life context.Context, p posted, first, of string) bool {
 	now := s.clock()
+	isOpen, isCutOff := s.gateState()
 	trouble, step := s.trouble.After(content.Failure{
-		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), Now: now, TookLast: took,
+		ID: first, Of: of, Verdict: p.verdict, Status: p.answer.Status, Class: p.class, Gate: s.target.Gate(), IsOpen: isOpen && !isCutOff,
+		Now: now,
 	})
 	trouble.Generation = s.target.SetAt
-	isOpen, isCutOff := s.gateState()
 	if step == content.Wait && (!isOpen || isCutOff) { // does not count as an attempt
 		trouble.Attempts = max(1, s.trouble.Attempts)
 	}

@@ -555,8 +555,16 @@ func TestLargeEventsKeepTheOrder(t *testing.T) {
 	})
 }
 
+// The gateway answers 502 for one notification, whatever its form.
 func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
-	for name, others := range map[string]bool{"others are taken": true, "the pusher is alone": false} {
+	for name, test := range map[string]struct {
+		rooms  []string      // of the notifications 1 to 4
+		others time.Duration // when other rooms' notifications have come
+		within time.Duration // when all have come
+	}{
+		"another room":  {[]string{"!r:h", "!o:h", "!o:h", "!r:h"}, time.Minute, 6 * time.Minute},
+		"the same room": {[]string{"!r:h", "!r:h", "!r:h", "!r:h"}, 8 * time.Minute, 8 * time.Minute},
+	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(w *world) {
 				w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
@@ -566,29 +574,107 @@ func TestANotificationThatAlwaysFailsIsDropped(t *testing.T) {
 					return module.GatewayAnswer{Status: 200}, nil
 				})
 				w.set(name1, "key", "gw")
-				w.set("@other:h", "other", "gw")
 				d, stop := w.host()
 				defer stop()
-				w.notify(d, 1, "!r:h", name1)
-				w.notify(d, 2, "!r:h", name1)
-				w.notify(d, 3, "!r:h", name1)
-				for e := range 150 {
-					if others {
-						w.notify(d, 1000+e, "!r:h", "@other:h")
-					}
-					time.Sleep(time.Second)
+				began := time.Now()
+				for n, room := range test.rooms {
+					w.notify(d, n+1, room, name1)
 				}
+				w.wait(test.others, func() bool { return len(w.delivered("key")) >= 2 })
+				// Another notification must come while the first one fails.
+				for e := 0; w.queue.Waiting() > 0 && time.Since(began) < test.within; e++ {
+					w.notify(d, 100+e, "!o:h", name1)
+					time.Sleep(10 * time.Second)
+				}
+				w.wait(time.Second, func() bool { return w.queue.Waiting() == 0 })
 				var got []string
 				for _, s := range w.delivered("key") {
-					got = append(got, s.event)
+					if len(s.event) == 2 {
+						got = append(got, s.event)
+					}
 				}
-				if fmt.Sprint(got) != "[$2 $3]" || w.drops(DropRefused) != 1 {
+				if fmt.Sprint(got) != "[$2 $3 $4]" || w.drops(DropRefused) != 1 {
 					t.Errorf("got %v, dropped %v", got, w.dropped)
 				}
 			})
 		})
 	}
 }
+
+// inRooms checks that the notifications of each room came in order.
+func (w *world) inRooms(pushkey string, rooms int) {
+	w.t.Helper()
+	last := map[int]int{}
+	for _, s := range w.delivered(pushkey) {
+		var n int
+		fmt.Sscanf(s.event, "$%d", &n)
+		if n < last[n%rooms] {
+			w.t.Errorf("%s: %s came after $%d", pushkey, s.event, last[n%rooms])
+		}
+		last[n%rooms] = n
+	}
+}
+
+// The gateway is well for another user.
+func TestAPusherWhoseOwnRouteFailsLosesNothing(t *testing.T) {
+	const events, rooms = 200, 4
+	for name, answer := range map[string]func(began time.Time, random *rand.Rand) int{
+		"always 200": func(time.Time, *rand.Rand) int { return 200 },
+		"502 for 94 s": func(began time.Time, _ *rand.Rand) int {
+			if since := time.Since(began); since > 10*time.Second && since < 104*time.Second {
+				return 502
+			}
+			return 200
+		},
+		"70 % are 502": func(_ time.Time, random *rand.Rand) int {
+			if random.Float64() < 0.7 {
+				return 502
+			}
+			return 200
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				began, random := time.Now(), rand.New(rand.NewPCG(1, 2))
+				w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+					if strings.HasPrefix(s.pushkey, "own") {
+						w.mu.Lock()
+						defer w.mu.Unlock()
+						return module.GatewayAnswer{Status: answer(began, random)}, nil
+					}
+					return module.GatewayAnswer{Status: 200}, nil
+				})
+				const pushers = 5
+				users := []mxid.UserID{"@other:h"}
+				w.set(users[0], "other", "gw")
+				for i := range pushers {
+					users = append(users, name2(i))
+					w.set(users[i+1], fmt.Sprint("own", i), "gw")
+				}
+				w.cfg.MaxBacklog = 1000
+				d, stop := w.host()
+				defer stop()
+				for e := range events {
+					w.notify(d, e, fmt.Sprintf("!r%d:h", e%rooms), users...)
+					time.Sleep(800 * time.Millisecond)
+				}
+				w.wait(2*time.Hour, func() bool { return w.queue.Waiting() == 0 })
+				for i := range pushers {
+					key := fmt.Sprint("own", i)
+					if n := len(w.delivered(key)); n != events {
+						t.Errorf("%s: %d of %d came", key, n, events)
+					}
+					w.inRooms(key, rooms)
+				}
+				if w.drops(DropRefused) > 0 {
+					t.Errorf("dropped %v", w.dropped)
+				}
+			})
+		})
+	}
+}
+
+func name2(i int) mxid.UserID { return mxid.UserID(fmt.Sprintf("@own%d:h", i)) }
 
 // ntfy answers 507 while no app listens at the pushkey.
 func TestABusyPusherKeepsOrderAndContent(t *testing.T) {

@@ -2,14 +2,19 @@ package content
 
 import (
 	"encoding/json"
-	"net/http"
 	"strconv"
 	"strings"
 	"time"
 )
 
-// poisonAttempts is how often a notification may fail while its gateway accepts others.
-const poisonAttempts = 8
+// A notification that always fails must not stop its pusher. But the pusher's own route may
+// fail for hours, or at random, so only the pusher's later notifications can show that the
+// first one is at fault.
+const (
+	failRound  = 8             // failures of the first notification between trials of later ones
+	dropTrials = 2             // successful trials, before the first one's last round
+	roomRounds = 3 * failRound // failures after which a trial may overtake within a room
+)
 
 // Trouble is the stored state of a failing backlog. Times are in milliseconds.
 type Trouble struct {
@@ -21,10 +26,11 @@ type Trouble struct {
 	Class      Class  `json:"e,omitempty"`
 	Gate       string `json:"g,omitempty"`
 
-	ID      string `json:"i,omitempty"` // the first notification, for the next three fields
-	Beside  int    `json:"b,omitempty"` // its failures while its gateway accepted others
+	ID      string `json:"i,omitempty"` // the first notification, for the next four fields
+	Fails   int    `json:"f,omitempty"` // its failures while its gateway was open
+	Trials  int    `json:"t,omitempty"` // rounds after which a later notification was taken
 	IDOnly  bool   `json:"o,omitempty"` // send it as event_id_only
-	Ahead   bool   `json:"h,omitempty"` // try the second notification
+	Ahead   bool   `json:"h,omitempty"` // try a later notification
 	Delayed string `json:"d,omitempty"` // the notification that module.Attention delayed
 }
 
@@ -50,21 +56,21 @@ func ReadTrouble(text string) (t Trouble) {
 
 func (t Trouble) of(id string) Trouble {
 	if t.ID != id {
-		t.ID, t.Beside, t.IDOnly, t.Ahead = id, 0, false, false
+		t.ID, t.Fails, t.Trials, t.IDOnly, t.Ahead = id, 0, 0, false, false
 	}
 	return t
 }
 
 // Failure is a notification that was not delivered.
 type Failure struct {
-	ID       string // of the first notification
-	Of       string // ID of the sent notification: the first, or the second if Ahead was set
-	Verdict  Verdict
-	Status   int
-	Class    Class
-	Gate     string
-	Now      time.Time
-	TookLast time.Time // when the gateway last accepted another one, zero if unknown
+	ID      string // of the first notification
+	Of      string // ID of the sent notification: the first, or a later one if Ahead was set
+	Verdict Verdict
+	Status  int
+	Class   Class
+	Gate    string
+	IsOpen  bool // the gate
+	Now     time.Time
 }
 
 // Step is the next action after a failure.
@@ -77,52 +83,42 @@ const (
 	Drop              // the notification
 )
 
-// After returns the trouble after a failure, and the next action. A notification that
-// fails eight times while its gateway accepts others is sent as event_id_only, then
-// dropped. After every eighth failure with a 5xx other than 503, the pusher's second
-// notification is tried once: if that succeeds, the first is at fault.
+// After returns the trouble after a failure, and the next action. After every eighth
+// failure of the first notification, later ones are tried. When that succeeded in two
+// rounds, the first one is sent as event_id_only for a round, then dropped.
 func (t Trouble) After(f Failure) (Trouble, Step) {
 	t = t.of(f.ID)
 	t.Ahead = false
-	now := f.Now.UnixMilli()
-	if f.Verdict == Refused {
-		if t.IDOnly || f.Of != f.ID {
+	if f.Verdict == Refused && f.Of == f.ID {
+		if t.IDOnly {
 			return t, Drop
 		}
 		t.IDOnly = true
 		return t, Again
 	}
-	isBeside := t.Last > 0 && f.TookLast.UnixMilli() > t.Last
+	now := f.Now.UnixMilli()
 	t.Attempts++
 	t.Last, t.Status, t.Class, t.Gate = now, f.Status, f.Class, f.Gate
 	if t.Since == 0 {
 		t.Since = now
 	}
-	if f.Of != f.ID || f.Verdict != Failed { // not about the first notification
+	if f.Of != f.ID || f.Verdict != Failed || !f.IsOpen { // not about the first notification
 		return t, Wait
 	}
-	if t.IDOnly && t.Beside >= poisonAttempts {
+	t.Fails++
+	if t.Ahead = t.Fails%failRound == 0; t.Ahead && t.Trials >= dropTrials && t.Fails > t.Trials*failRound {
 		return t, Drop
 	}
-	if isBeside {
-		t.Beside++
-	}
-	if t.Beside >= poisonAttempts-1 {
-		t.Beside, t.IDOnly = poisonAttempts, true
-		return t, Again
-	}
-	t.Ahead = t.Attempts%poisonAttempts == 0 && isOfNotification(f.Status)
 	return t, Wait
 }
 
-// TookAhead returns the trouble after the second notification was delivered.
+// TookAhead returns the trouble after a later notification was delivered. The next one
+// follows.
 func (t Trouble) TookAhead() Trouble {
-	t.Beside, t.IDOnly, t.Ahead = poisonAttempts, true, false
+	t.Trials = min(t.Trials+1, t.Fails/failRound)
+	t.IDOnly = t.IDOnly || t.Trials >= dropTrials
 	return t
 }
 
-// isOfNotification reports whether a status may be about the notification, as sygnal's
-// 502. No answer, or 503, is about the gateway.
-func isOfNotification(status int) bool {
-	return status >= http.StatusInternalServerError && status != http.StatusServiceUnavailable
-}
+// MayOvertake reports whether a trial may be of the same room as the first notification.
+func (t Trouble) MayOvertake() bool { return t.Fails >= roomRounds }

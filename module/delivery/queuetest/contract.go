@@ -56,6 +56,18 @@ func readAsAdded(t *testing.T, newQueue hosts, shard int) {
 
 func ends(t *testing.T, newQueue hosts, shard int) {
 	q := newQueue(t)
+	for n := 1; n <= 17; n++ {
+		b := batch(shard, to("many", one(n))...)
+		b.MaxBacklog = 100
+		enqueue(t, q, b)
+	}
+	many := claim(t, q, shard, "many", long).Claim
+	if left := complete(t, q, many, id(16)); left != 16 {
+		t.Errorf("without the 16th, %d are left", left)
+	}
+	if got := ids(t, q, many); got != "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 17" {
+		t.Errorf("without the 16th: got %q", got)
+	}
 	add(t, q, shard, "a", one(1), one(2), one(3))
 	c := claim(t, q, shard, "a", long).Claim
 	for _, step := range []struct {

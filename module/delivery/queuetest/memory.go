@@ -333,7 +333,7 @@ func (m *Memory) Complete(ctx context.Context, c module.Claim, id, trouble strin
 	}
 	defer m.mu.Unlock()
 	s := m.shard(c.Target.Shard)
-	at := slices.IndexFunc(b.entries[:min(2, len(b.entries))], func(e memoryEntry) bool { return e.ID == id })
+	at := slices.IndexFunc(b.entries[:min(16, len(b.entries))], func(e memoryEntry) bool { return e.ID == id })
 	if at >= 0 {
 		s.bytes[b.entries[at].user] -= b.entries[at].counted
 		b.entries = slices.Delete(b.entries, at, at+1)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
@@ -25,21 +26,57 @@ type found struct {
 // Claim implements [module.DeliveryQueue]. It finds due backlogs of all shards in one
 // round trip, and claims in another.
 func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (module.Claimed, error) {
-	all, more, err := q.findDue(ctx, limit)
-	if err != nil || len(all) == 0 {
+	began, failing := time.Now(), map[int]error{}
+	all, more, err := q.findDue(ctx, limit, failing)
+	if err != nil {
 		return module.Claimed{}, err
 	}
 	slices.SortFunc(all, func(a, b found) int { return cmp.Compare(b.late, a.late) })
-	claimed := module.Claimed{More: more || len(all) > limit, Oldest: all[0].late}
+	claimed := module.Claimed{More: more || len(all) > limit}
+	if len(all) > 0 {
+		claimed.Oldest = all[0].late
+	}
 	byShard := map[int][]string{}
 	for _, f := range all[:min(limit, len(all))] {
 		byShard[f.shard] = append(byShard[f.shard], f.target)
 	}
-	claimed.Backlogs, err = q.claimAll(ctx, byShard, lease)
-	return claimed, err
+	claimed.Backlogs = q.claimAll(ctx, byShard, lease, failing)
+	claimed.Oldest = max(claimed.Oldest, q.looks.note(began, failing))
+	if len(claimed.Backlogs) == 0 {
+		for _, err := range failing {
+			return claimed, err
+		}
+	}
+	return claimed, nil
 }
 
-func (q *Queue) findDue(ctx context.Context, limit int) (all []found, more bool, err error) {
+// looks has the time of the last look at each shard that had no error.
+type looks struct {
+	mu   sync.Mutex
+	good []time.Time // by shard
+}
+
+func (l *looks) open(shards int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.good = slices.Repeat([]time.Time{time.Now()}, shards)
+}
+
+// note adds a look, and returns the longest time without a good one.
+func (l *looks) note(began time.Time, failing map[int]error) (longest time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for shard, at := range l.good {
+		if failing[shard] == nil {
+			l.good[shard] = began
+		} else {
+			longest = max(longest, began.Sub(at))
+		}
+	}
+	return longest
+}
+
+func (q *Queue) findDue(ctx context.Context, limit int, failing map[int]error) (all []found, more bool, err error) {
 	shards := int(q.shards.Load())
 	if shards == 0 {
 		return nil, false, unavailable("claim", errors.New("it was not opened"))
@@ -50,23 +87,17 @@ func (q *Queue) findDue(ctx context.Context, limit int) (all []found, more bool,
 		calls[shard] = rediscommit.Call{Script: due, Keys: []string{q.keys.ShardDue(shard)}, Args: []any{perShard}}
 		writes[shard] = calls[shard].Write()
 	}
-	answered := 0
 	for shard, failed := range q.writer.DoDurably(ctx, writes...) {
-		if failed != nil { // the other shards go on
-			err = failed
-			continue
+		var in []found
+		if failed == nil {
+			in, failed = readDue(shard, calls[shard].Reply)
 		}
-		answered++
-		in, failed := readDue(shard, calls[shard].Reply)
-		if failed != nil {
-			err = failed
+		if failed != nil { // the other shards go on
+			failing[shard] = failed
 		}
 		all, more = append(all, in...), more || len(in) == perShard
 	}
-	if answered > 0 && len(all) > 0 {
-		err = nil
-	}
-	return all, more, err
+	return all, more, nil
 }
 
 func readDue(shard int, reply *redis.Cmd) ([]found, error) {
@@ -90,7 +121,7 @@ func readDue(shard int, reply *redis.Cmd) ([]found, error) {
 	return all, nil
 }
 
-func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease time.Duration) (all []module.Backlog, err error) {
+func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease time.Duration, failing map[int]error) (all []module.Backlog) {
 	var shards []int
 	var calls []*rediscommit.Call
 	var writes []rediscommit.Write
@@ -105,7 +136,7 @@ func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease ti
 	}
 	for i, failed := range q.writer.DoDurably(ctx, writes...) {
 		if failed != nil {
-			err = failed
+			failing[shards[i]] = failed
 			continue
 		}
 		results, _ := calls[i].Reply.Slice()
@@ -117,10 +148,7 @@ func (q *Queue) claimAll(ctx context.Context, byShard map[int][]string, lease ti
 			}
 		}
 	}
-	if len(all) > 0 {
-		err = nil
-	}
-	return all, err
+	return all
 }
 
 // readClaim reads the reply of claimScript. Ok is false for an unclaimed backlog.

@@ -38,6 +38,7 @@ type Queue struct {
 	shards  atomic.Int64        // 0 before Open
 
 	completions completions
+	looks       looks
 }
 
 // New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
@@ -73,6 +74,7 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 		return err
 	}
 	if found == want {
+		q.looks.open(shards)
 		q.shards.Store(int64(shards))
 		return nil
 	}

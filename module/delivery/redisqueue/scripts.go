@@ -231,7 +231,7 @@ for i = 2, #ARGV do
 end
 return reply`
 
-// completeScript removes one of the first two entries of a claimed backlog.
+// completeScript removes one of the first 16 entries of a claimed backlog.
 //
 // KEYS: due, backlog, texts, trouble, bytes. ARGV: target, token, id, trouble (may be
 // empty). It returns how many are left, or -1 with another token.
@@ -239,7 +239,7 @@ const completeScript = removal + `
 local target = ARGV[1]
 if redis.call('ZSCORE', KEYS[1], target) ~= ARGV[2] then return -1 end
 local left = redis.call('LLEN', KEYS[2])
-for at = 0, 1 do
+for at = 0, 15 do
 	local entry = redis.call('LINDEX', KEYS[2], at)
 	if entry and string.sub(entry, 2, 17) == ARGV[3] then
 		left = left - 1

@@ -7,6 +7,7 @@
 package turns
 
 import (
+	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
@@ -28,7 +29,7 @@ const (
 // When gates close and open.
 const (
 	closeAfter    = 5 * time.Second // without a success
-	closePushers  = 3               // that failed
+	closeUsers    = 3               // with failures
 	throttleLasts = 10 * time.Second
 	maxProbeDelay = 5 * time.Second
 	rampFirst     = 64 // requests in the first second after an outage; it doubles
@@ -73,6 +74,7 @@ type Scheduler struct {
 
 	tookAny   time.Time            // the last success of any gate
 	unreached map[string]time.Time // gates, and when they were last unreachable
+	seed      maphash.Seed
 }
 
 // Turn is a request in flight.
@@ -137,15 +139,16 @@ type gate struct {
 	refused refusals // for a turn
 	waiting waiters  // while it is closed
 
-	took      time.Time // the last success
-	failedAt  time.Time // the first failure since
-	failing   []string  // pushers with failures since, up to closePushers
-	throttled map[string]time.Time
+	took      time.Time            // the last success
+	failedAt  time.Time            // the first failure since
+	failing   []string             // users with failures since, up to closeUsers
+	throttled map[string]time.Time // users, since then
 
 	closedAt time.Time // zero if it is open
 	probes   int
 	probeAt  time.Time
 	booked   bool // a waiting request will be the probe
+	answers  answers
 	opened   time.Time
 	ramp     int // requests in the second that began at rampAt
 	rampAt   time.Time
@@ -155,6 +158,7 @@ type gate struct {
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
 		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, held: map[string]bool{}, unreached: map[string]time.Time{},
+		seed: maphash.MakeSeed(),
 	}
 }
 
@@ -335,7 +339,7 @@ const (
 )
 
 // End ends a turn. Wait is for Throttled.
-func (s *Scheduler) End(now time.Time, t *Turn, pusher string, r Result, wait time.Duration) {
+func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
 	g := t.gate
 	s.remove(t)
 	if t.isProbe {
@@ -352,9 +356,9 @@ func (s *Scheduler) End(now time.Time, t *Turn, pusher string, r Result, wait ti
 		if r == Unreached {
 			s.unreached[t.Gate] = now
 		}
-		g.failed(now, pusher, t.isProbe)
+		g.failed(now, t.User, t.isProbe)
 	case Throttled:
-		g.throttle(now, pusher, wait)
+		g.throttle(now, t.User, wait)
 	case Blocked:
 		g.close(now, blockedLasts)
 	}
@@ -400,7 +404,9 @@ func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
 	g.limit = min(g.limit, s.cfg.MaxPerGate)
 }
 
-func (g *gate) failed(now time.Time, pusher string, isProbe bool) {
+// failed closes a gate that fails for several users. One user may invent many pushers
+// that fail.
+func (g *gate) failed(now time.Time, user string, isProbe bool) {
 	if isProbe {
 		g.probes++
 		g.probeAt = now.Add(g.probeIn())
@@ -409,14 +415,14 @@ func (g *gate) failed(now time.Time, pusher string, isProbe bool) {
 	if g.failedAt.IsZero() {
 		g.failedAt = now
 	}
-	if len(g.failing) < closePushers && !slices.Contains(g.failing, pusher) {
-		g.failing = append(g.failing, pusher)
+	if len(g.failing) < closeUsers && !slices.Contains(g.failing, user) {
+		g.failing = append(g.failing, user)
 	}
 	idleSince := g.failedAt
 	if g.took.After(idleSince) {
 		idleSince = g.took
 	}
-	if g.closedAt.IsZero() && len(g.failing) == closePushers && now.Sub(idleSince) > closeAfter {
+	if g.closedAt.IsZero() && len(g.failing) == closeUsers && now.Sub(idleSince) > closeAfter {
 		g.close(now, time.Second)
 	}
 }
@@ -430,28 +436,21 @@ func (g *gate) close(now time.Time, probeIn time.Duration) {
 	g.probeAt, g.booked = now.Add(probeIn), false
 }
 
-// throttle closes a gate if several of its pushers must wait.
-func (g *gate) throttle(now time.Time, pusher string, wait time.Duration) {
+// throttle closes a gate if several of its users must wait. The long wait is for their
+// pushers: the gate is probed soon.
+func (g *gate) throttle(now time.Time, user string, wait time.Duration) {
 	if g.throttled == nil || len(g.throttled) > 1000 {
 		g.throttled = map[string]time.Time{}
 	}
-	g.throttled[pusher] = now
+	g.throttled[user] = now
 	for other, at := range g.throttled {
 		if now.Sub(at) > throttleLasts {
 			delete(g.throttled, other)
 		}
 	}
-	if len(g.throttled) >= closePushers {
-		g.close(now, wait)
+	if len(g.throttled) >= closeUsers {
+		g.close(now, min(wait, maxProbeDelay))
 	}
-}
-
-// TookLast returns the time of the last success of a gate.
-func (s *Scheduler) TookLast(gate string) time.Time {
-	if g := s.gates[gate]; g != nil {
-		return g.took
-	}
-	return time.Time{}
 }
 
 // IsOpen reports whether a gate is open.
@@ -501,7 +500,7 @@ const maxClaims = 256 // at once
 // Room returns how many backlogs to claim. A host that is cut off tries a few.
 func (s *Scheduler) Room(now time.Time) int {
 	if s.IsCutOff(now) {
-		return closePushers
+		return closeUsers
 	}
 	return max(1, min(maxClaims, s.cfg.MaxInFlight/2-(s.inFlight-s.slow)))
 }
@@ -534,12 +533,16 @@ func (s *Scheduler) sweep(now time.Time) {
 type Stats struct {
 	InFlight, Slow     int
 	Open, Closed, Held int // gates
+	Stopped            int // gates at the rejection limit
 }
 
 // Stats returns the current state.
 func (s *Scheduler) Stats() (stats Stats) {
 	stats.InFlight, stats.Slow = s.inFlight-s.slow, s.slow
 	for name, g := range s.gates {
+		if g.answers.isStopped {
+			stats.Stopped++
+		}
 		switch {
 		case s.isHeld(name):
 			stats.Held++

@@ -1,0 +1,138 @@
+package delivery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// Each test here has an attack, and a control: the same load without it.
+
+func isInnocent(pushkey string) bool { return strings.HasPrefix(pushkey, "key") }
+
+// checkAges fails if fewer notifications of innocent users came, or later.
+func (w *world) checkAges(sentAt map[string]time.Time, count int, p99 time.Duration) {
+	w.t.Helper()
+	ages := w.ages(sentAt, isInnocent)
+	if len(ages) < count {
+		w.t.Fatalf("%d of %d notifications came", len(ages), count)
+	}
+	if got := ages[len(ages)*99/100]; got > p99 {
+		w.t.Errorf("p99 is %v, the latest %v", got, ages[len(ages)-1])
+	}
+}
+
+// The pushers of attackers are answered with 429 and a Retry-After of 600 s, or 502, at a
+// gateway that others share.
+func TestFailingPushersOfFewUsersDelayNoOthers(t *testing.T) {
+	for name, test := range map[string]struct {
+		users, pushers int
+		answer         module.GatewayAnswer
+	}{
+		"control":                 {0, 0, module.GatewayAnswer{}},
+		"429, three of one user":  {1, 3, module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}},
+		"429, three of two users": {2, 3, module.GatewayAnswer{Status: 429, RetryAfter: 10 * time.Minute}},
+		"502, three of two users": {2, 3, module.GatewayAnswer{Status: 502}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answer("gw", func(_ context.Context, s sent) (module.GatewayAnswer, error) {
+					if isInnocent(s.pushkey) {
+						return module.GatewayAnswer{Status: 200}, nil
+					}
+					return test.answer, nil
+				})
+				for u := range test.users {
+					for p := range test.pushers {
+						w.set(mxid.UserID(fmt.Sprintf("@attacker%d:h", u)), fmt.Sprintf("attack%d-%d", u, p), "gw")
+					}
+				}
+				for i := range 10 {
+					w.set(name2(i), key(i), "gw")
+				}
+				d, stop := w.host()
+				defer stop()
+				sentAt := map[string]time.Time{}
+				for e := range 90 {
+					for u := range test.users {
+						w.notify(d, 1000+10*e+u, "!a:h", mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
+					}
+					if e%10 == 9 { // quiet between
+						sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+						w.notify(d, e, "!r:h", name2(e/10))
+					}
+					time.Sleep(time.Second)
+				}
+				w.checkAges(sentAt, 9, 0)
+			})
+		})
+	}
+}
+
+// Three users at three gateways that refuse connections cut a host off. It looks slowly,
+// however much waits.
+func TestAHostThatIsCutOffLooksSlowly(t *testing.T) {
+	for name, test := range map[string]struct {
+		status, calls int // calls of the queue in a second
+	}{"control": {502, 40}, "cut off": {0, 40}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				refuse := func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+					if test.status == 0 {
+						return noEgress{}.Post(ctx, "", nil)
+					}
+					return module.GatewayAnswer{Status: test.status}, nil
+				}
+				var users []mxid.UserID
+				for i := range 60 {
+					w.answer(fmt.Sprint("gw", i%3), refuse)
+					w.set(name2(i), key(i), fmt.Sprint("gw", i%3))
+					users = append(users, name2(i))
+				}
+				d, stop := w.host()
+				defer stop()
+				w.notify(d, 1, "!r:h", users...)
+				time.Sleep(time.Minute)
+				if isCutOff := d.Stats().CutOff; isCutOff != (test.status == 0) {
+					t.Fatalf("cut off: %v", isCutOff)
+				}
+				before := w.queue.Calls()
+				time.Sleep(time.Minute)
+				if got := (w.queue.Calls() - before) / 60; got > test.calls {
+					t.Errorf("%d calls per second", got)
+				}
+			})
+		})
+	}
+}
+
+// A full Redis refuses what the look for due backlogs writes.
+func TestLateGrowsWhileLooksFail(t *testing.T) {
+	inBubble(t, func(w *world) {
+		w.set(name1, "key", "gw")
+		w.answer("gw", always(502))
+		d, stop := w.host()
+		defer stop()
+		w.notify(d, 1, "!r:h", name1)
+		time.Sleep(30 * time.Second)
+		if got := d.Stats().Late; got > time.Second {
+			t.Errorf("late by %v although looks succeed", got)
+		}
+		w.fail(errors.New("OOM"))
+		time.Sleep(30 * time.Second)
+		if got := d.Stats().Late; got < 25*time.Second {
+			t.Errorf("late by %v", got)
+		}
+		w.fail(nil)
+		time.Sleep(2 * time.Second)
+		if got := d.Stats().Late; got > time.Second {
+			t.Errorf("late by %v afterwards", got)
+		}
+	})
+}
