@@ -67,7 +67,8 @@ func ReadText(text string) (*Event, error) {
 	}
 	ev := &Event{
 		ID: s.ID, Room: s.Room, Sender: s.Sender, kind: s.Kind, member: s.Member, senderName: s.SenderName, roomName: s.RoomName,
-		roomAlias: s.RoomAlias, Position: s.Position, Thread: s.Thread, content: string(s.Content), isCall: s.IsCall, most: withContent, members: map[variant]string{},
+		roomAlias: s.RoomAlias, Position: s.Position, Thread: s.Thread, content: string(s.Content), isCall: s.IsCall, most: withContent,
+		members: map[variant]string{},
 	}
 	if s.IDOnly {
 		ev.most = idOnly
