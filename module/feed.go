@@ -178,7 +178,9 @@ func (f *Feed) observe(c Change) {
 // notify wakes syncs and queues a change for the listeners. O is the previous
 // observation.
 func (f *Feed) notify(c Change, o observed) {
-	f.wakeSyncs(c.User)
+	if f.wakeSyncs(c.User) {
+		f.reached(c)
+	}
 	if c.Version != o.version {
 		o.rules = nil
 	}
@@ -340,11 +342,22 @@ func (f *Feed) leave(user mxid.UserID, changed chan struct{}) {
 	}
 }
 
-func (f *Feed) wakeSyncs(user mxid.UserID) {
-	for changed := range f.waiting[user] {
+// wakeSyncs reports whether a sync was waiting.
+func (f *Feed) wakeSyncs(user mxid.UserID) bool {
+	waiting := f.waiting[user]
+	for changed := range waiting {
 		close(changed)
 	}
 	delete(f.waiting, user)
+	return len(waiting) > 0
+}
+
+// reached observes that a change reaches a listener or the user's waiting syncs.
+func (f *Feed) reached(c Change) {
+	f.counters.notified.Add(1)
+	if !c.Made.IsZero() {
+		f.observer.Took(observe.ChangeLag, observe.PushRules, time.Since(c.Made), true)
+	}
 }
 
 func signal(c chan<- struct{}) {

@@ -6,7 +6,6 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -17,7 +16,7 @@ type FeedStats struct {
 	Received  int64 // changes from the watch
 	Rechecked int64 // versions compared with the store
 	Missed    int64 // changes found by such a comparison
-	Notified  int64 // calls of listeners
+	Notified  int64 // calls of listeners, and changes that woke syncs
 	Dropped   int64 // changes dropped because too many waited
 	Panics    int64 // panics of listeners
 	Waiting   int   // users whose change waits for a listener now
@@ -133,9 +132,6 @@ func (q *listenerQueue) call(ctx context.Context, c Change) {
 			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
 		}
 	}()
-	q.feed.counters.notified.Add(1)
-	if !c.Made.IsZero() {
-		q.feed.observer.Took(observe.ChangeLag, observe.PushRules, time.Since(c.Made), true)
-	}
+	q.feed.reached(c)
 	q.listener.PushRulesChanged(ctx, c.User, c.Version)
 }

@@ -3,6 +3,7 @@ package module_test
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -110,6 +111,26 @@ func TestAnOvertakenSyncDoesNotMakeAnOldVersionCurrent(t *testing.T) {
 			}
 		})
 	}
+}
+
+func TestTheLagOfChangesIsObservedWithoutListeners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		store := newShared()
+		i := newInstance(t, store, asDefault)
+		for range 3 { // the first creates the rules, and wakes
+			i.syncs(alice, 0)
+		}
+		for _, user := range []mxid.UserID{alice, bob} { // bob does not sync
+			change := module.Change{User: user, Version: store.change(user), Made: time.Now()}
+			time.Sleep(3 * time.Second)
+			for range 2 {
+				store.watch.changed(change)
+			}
+		}
+		if want := []time.Duration{0, 3 * time.Second}; !slices.Equal(i.lags, want) || i.Stats().Notified != 2 {
+			t.Errorf("lags %v, %d notified, want %v", i.lags, i.Stats().Notified, want)
+		}
+	})
 }
 
 func TestAFailedSyncReturnsTheErrorAndTheNextSucceeds(t *testing.T) {

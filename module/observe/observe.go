@@ -159,7 +159,8 @@ const (
 	DurabilityWait Span = iota
 
 	// ChangeLag is the time from a change of push rules, on any host, until a listener is
-	// called. It is omitted if the time of the change is unknown.
+	// called or the user's waiting syncs wake. It is omitted if the time of the change is
+	// unknown.
 	ChangeLag
 
 	// DeliveryAge is the time from the handover of a notification until a push gateway

@@ -89,7 +89,7 @@ func New(cfg DeliveryConfig) *Metrics {
 			"Duration of a change with its wait for replicas or disk.", storeLabel, outcomeLabel),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "pushfx_change_lag_seconds", Buckets: append([]float64{.0001}, append(buckets, 60, 600)...),
-			Help: "Time from a change of push rules, on any host, until a listener on this host was called.",
+			Help: "Time from a change of push rules, on any host, until this host called a listener or woke the user's syncs.",
 		}),
 	}
 	m.begin()
@@ -235,7 +235,7 @@ func Feed(stats func() module.FeedStats) []prometheus.Collector {
 	return []prometheus.Collector{
 		counter("changes_received_total", "Changes of push rules that the watch of the store reported, including those made here.",
 			func(s module.FeedStats) int64 { return s.Received }),
-		counter("changes_notified_total", "Calls of change listeners.",
+		counter("changes_notified_total", "Calls of change listeners, and changes that woke syncs.",
 			func(s module.FeedStats) int64 { return s.Notified }),
 		counter("changes_dropped_total", "Changes dropped because too many waited for a listener; the next recheck notifies it.",
 			func(s module.FeedStats) int64 { return s.Dropped }),
