@@ -446,7 +446,7 @@ func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[m
 func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 	for {
 		list, err := s.store.Load(ctx, user)
-		if err != nil && fault.KindOf(err) != fault.Database {
+		if err != nil && !isUnreadable(err) {
 			return err
 		}
 		if list.Len() == 0 {
@@ -461,7 +461,7 @@ func (s *pusherService) forget(ctx context.Context, user mxid.UserID) error {
 func (s *pusherService) forgetPushers(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher) error {
 	for _, p := range pushers {
 		err := s.pushkeys.drop(ctx, p.Digest(), pusher.Owner{User: user, Claim: p.Claim.Number})
-		if err != nil && fault.KindOf(err) != fault.Database {
+		if err != nil && !isUnreadable(err) {
 			return err
 		}
 	}

@@ -101,7 +101,7 @@ func (k pushkeys) reconcilePending(ctx context.Context, u PendingPushkey) error 
 func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher.Claims) (key pusher.Key, found bool, err error) {
 	for _, user := range claims.Users() {
 		list, err := k.Pushers.Load(ctx, user)
-		if fault.KindOf(err) == fault.Database {
+		if isUnreadable(err) {
 			continue
 		}
 		if err != nil {
@@ -116,11 +116,16 @@ func (k pushkeys) keyOf(ctx context.Context, digest pusher.Digest, claims pusher
 	return pusher.Key{}, false, nil
 }
 
+// isUnreadable reports whether stored data is damaged. Data of another version is not.
+func isUnreadable(err error) bool {
+	return fault.KindOf(err) == fault.Database && !fault.IsOtherVersion(err)
+}
+
 // held returns the stored pushers of a key by user.
 func (k pushkeys) held(ctx context.Context, key pusher.Key, claims pusher.Claims) (map[mxid.UserID]pusher.Pusher, error) {
 	held := map[mxid.UserID]pusher.Pusher{}
 	for user, loaded := range k.Pushers.LoadPusher(ctx, key, claims.Users()) {
-		if fault.KindOf(loaded.Err) == fault.Database {
+		if isUnreadable(loaded.Err) {
 			continue // an unreadable pusher gets no notifications
 		}
 		if loaded.Err != nil {

@@ -262,6 +262,7 @@ type HostService interface {
 	// readable or not. The [ImportSource] forgets the user first. If it fails, ForgetUser
 	// returns the error and keeps the rules, because a user without rules is imported
 	// again. No other call finishes a failed ForgetUser: repeat it until it returns nil.
+	// Data of another version stays: the error has a [fault.OtherVersionError].
 	ForgetUser(ctx context.Context, user mxid.UserID) error
 
 	// RemoveDevicePushers removes the pushers that the devices set, at logout. Pushers of

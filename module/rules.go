@@ -234,9 +234,13 @@ func (s *ruleService) copyRoomRules(ctx context.Context, user mxid.UserID, oldRo
 	})
 }
 
+// forget leaves rules of another version.
 func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
-	err := s.store.Delete(ctx, user)
-	if err == nil {
+	_, err := s.store.Load(ctx, user)
+	if err != nil && !isUnreadable(err) {
+		return err
+	}
+	if err = s.store.Delete(ctx, user); err == nil {
 		s.feed.forget(user)
 	}
 	return err

@@ -92,7 +92,7 @@ func sizedCodec() rediscommit.Codec[pusher.List, fields] {
 
 func askField(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, field := splitFieldKey(key)
-	return client.HMGet(ctx, hash, field, stored.RevisionField)
+	return client.HMGet(ctx, hash, field, stored.RevisionField, stored.CommitField)
 }
 
 func readField(key string, answer redis.Cmder) (snapshot, error) {
@@ -104,11 +104,11 @@ func readField(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(field, values, pusher.Size{})
 }
 
-// newFieldSnapshot returns a snapshot of a field. Values are the field's and the
-// revision's, nil if missing.
+// newFieldSnapshot returns a snapshot of a field. Values are those of the field, of
+// [stored.RevisionField] and of [stored.CommitField], nil if missing.
 func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot, error) {
 	found := fields{}
-	for i, name := range []string{field, stored.RevisionField} {
+	for i, name := range []string{field, stored.RevisionField, stored.CommitField} {
 		if text, isText := values[i].(string); isText {
 			found[name] = text
 		}
@@ -118,12 +118,12 @@ func newFieldSnapshot(field string, values []any, others pusher.Size) (snapshot,
 	return s, err
 }
 
-// sizedScript returns a field of a hash, the revision, and the number and bytes of the
-// other fields.
+// sizedScript returns the fields of a hash that [askField] reads, and the number and
+// bytes of its other fields.
 //
-// ARGV: the field, the revision's field.
+// ARGV: the field, the revision's field, the commit's field.
 const sizedScript = `
-local found = redis.pcall('HMGET', KEYS[1], ARGV[1], ARGV[2])
+local found = redis.pcall('HMGET', KEYS[1], ARGV[1], ARGV[2], ARGV[3])
 if found.err then return found end
 local others, bytes = 0, 0
 for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
@@ -132,14 +132,14 @@ for _, field in ipairs(redis.call('HKEYS', KEYS[1])) do
 		bytes = bytes + #field + redis.call('HSTRLEN', KEYS[1], field)
 	end
 end
-return {found[1], found[2], others, bytes}`
+return {found[1], found[2], found[3], others, bytes}`
 
-var errSizedScript = errors.New("the script did not return two values and two numbers")
+var errSizedScript = errors.New("the script did not return three values and two numbers")
 
 func askSized(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
 	hash, marked := splitFieldKey(key)
 	field := strings.TrimPrefix(marked, sizedMark)
-	return client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField) // in a pipeline, EVALSHA could not be repeated
+	return client.Eval(ctx, sizedScript, []string{hash}, field, stored.RevisionField, stored.CommitField) // in a pipeline, EVALSHA could not be repeated
 }
 
 func readSized(key string, answer redis.Cmder) (snapshot, error) {
@@ -147,11 +147,11 @@ func readSized(key string, answer redis.Cmder) (snapshot, error) {
 	if err != nil {
 		return snapshot{}, err
 	}
-	if len(values) != 4 {
+	if len(values) != 5 {
 		return snapshot{}, errSizedScript
 	}
-	others, isNumber := values[2].(int64)
-	bytes, areBytes := values[3].(int64)
+	others, isNumber := values[3].(int64)
+	bytes, areBytes := values[4].(int64)
 	if !isNumber || !areBytes {
 		return snapshot{}, errSizedScript
 	}

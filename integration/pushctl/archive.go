@@ -14,6 +14,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/stored"
 )
@@ -55,6 +56,19 @@ func (r record) kindName() string {
 		return "push rules"
 	}
 	return "pushers"
+}
+
+// otherVersion returns a [fault.OtherVersionError] for a value of another version.
+func (r record) otherVersion() error {
+	err := stored.CheckForm(r.fields)
+	if r.event != nil {
+		_, err = stored.ReadEvent(*r.event)
+	}
+	var other *fault.OtherVersionError
+	if errors.As(err, &other) {
+		return other
+	}
+	return nil
 }
 
 // line is a record in JSON. Values that are not UTF-8 are in base64.

@@ -78,10 +78,14 @@ func (c *call) findProblems(ctx context.Context, p *pace, counts *tally, handle 
 	var mu sync.Mutex // locked while problems are handled
 	u := &unconfirmed{backend: c.backend}
 	s := c.newScanner(p, "examined")
-	err := s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
+	other, err := c.otherQueue(ctx)
+	if err != nil {
+		return err
+	}
+	err = s.scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		x, err := c.examine(ctx, node, keys)
 		if err == nil {
-			err = s.examineDelivery(ctx, node, x, keys)
+			err = s.examineDelivery(ctx, node, x, keys, other)
 		}
 		if err != nil {
 			return err

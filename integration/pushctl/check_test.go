@@ -90,10 +90,24 @@ func damages(keys stored.Keys) []damage {
 		{"a claim without a pusher", claimAbandoned, fixed, runs("SET", unusedClaims, `{"claims":{"17":"@bob:example.org"}}`)},
 		{"overdue pushkeys", pendingPushkeys, fixed, runs("ZADD", keys.Pending(), 17, string(own.Digest()))},
 
-		{"a queue in an unknown format", unreadableFormat, left, runs("SET", keys.DeliveryFormat(), "3 8")},
-		{"a queue in an outdated format", oldDelivery, fixed, runs("SET", keys.DeliveryFormat(), "1 8")},
-		{"a log in an outdated format", oldDelivery, fixed, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
-		{"hosts in an outdated format", oldDelivery, fixed, runs("ZADD", "delivery:hosts", 1, "host")},
+		{"push rules that expire", expiringKey, fixed, runs("EXPIRE", keys.Rules(alice), 3600)},
+		{"pushers that expire", expiringKey, fixed, runs("EXPIRE", pushers, 3600)},
+		{"claims that expire", expiringKey, fixed, runs("EXPIRE", claims, 3600)},
+		{"pending pushkeys that expire", expiringKey, fixed, inOrder(
+			runs("ZADD", keys.Pending(), 1<<52, string(own.Digest())), runs("EXPIRE", keys.Pending(), 3600))},
+		{"held gateways that expire", expiringKey, fixed, inOrder(
+			runs("HSET", keys.DeliveryGateways(), "https://x:443", 1), runs("EXPIRE", keys.DeliveryGateways(), 3600))},
+
+		{"push rules of a later version", otherVersion, left, spoils(`"revision":{`, `"revision":{"form":2,`)},
+		{"push rules of an earlier version", otherVersion, left, spoils(`"revision":{`, `"commit":{`)},
+		{"pushers of a later version", otherVersion, left, runs("HSET", pushers, "revision", `{"form":2}`)},
+		{"pushers of an earlier version", otherVersion, left, runs("HSET", pushers, "commit", "{}")},
+		{"claims of a later version", otherVersion, left, runs("SET", claims, `{"revision":{"form":2}}`)},
+		{"claims of an earlier version", otherVersion, left, runs("SET", claims, `{"commit":{}}`)},
+		{"a queue of a later version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "3 8")},
+		{"a queue of an earlier version", otherVersion, left, runs("SET", keys.DeliveryFormat(), "1 8")},
+		{"a log of an earlier version", otherVersion, left, runs("XADD", "delivery:{000}:log", "*", "d", secret)},
+		{"hosts of an earlier version", otherVersion, left, runs("ZADD", "delivery:hosts", 1, "host")},
 		{"an unreadable notification", unreadableEntry, left, inOrder(
 			runs("RPUSH", keys.Backlog(0, "x"), secret), runs("ZADD", keys.ShardDue(0), 1, "x"))},
 		{"a backlog without a time", lostBacklog, fixed, runs("RPUSH", keys.Backlog(0, "x"), entry)},
@@ -157,10 +171,10 @@ func TestEachProblemIsFoundAndRepaired(t *testing.T) {
 			}
 			status, saved := exitOK, filepath.Join(t.TempDir(), "saved")
 			command := []string{"repair", "-yes", "-list", "-save", saved}
-			switch d.outcome {
-			case left:
+			if d.outcome == left {
 				status = exitProblems
-			case reset:
+			}
+			if d.outcome == reset || d.kind == otherVersion {
 				command = append(command, "-reset-damaged")
 			}
 			r = b.want(status, command...)
@@ -182,6 +196,135 @@ func TestEachProblemIsFoundAndRepaired(t *testing.T) {
 			}
 			b.want(status, "check")
 		})
+	}
+}
+
+// No command and no host changes or removes a value of another version.
+func TestAValueOfAnotherVersionStays(t *testing.T) {
+	t.Parallel()
+	keys := stored.Keys{}
+	claims := keys.Claims(aPusher(string(alice)).Digest())
+	for name, other := range map[string]struct {
+		key  string
+		make func(*fixture)
+	}{
+		"rules":        {keys.Rules(alice), spoils(`"revision":{`, `"revision":{"form":2,`)},
+		"old rules":    {keys.Rules(alice), spoils(`"revision":{`, `"commit":{`)},
+		"pushers":      {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "revision", `{"form":2}`)},
+		"old pushers":  {keys.Pushers(alice), runs("HSET", keys.Pushers(alice), "commit", `{}`)},
+		"queue":        {keys.DeliveryFormat(), runs("SET", keys.DeliveryFormat(), "3 8")},
+		"key of queue": {keys.ShardTrouble(0), inOrder(runs("SET", keys.DeliveryFormat(), "3 8"), runs("SET", keys.ShardTrouble(0), "x"))},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := onOne(t)
+			b.register(alice)
+			archive, with := filepath.Join(t.TempDir(), "a"), filepath.Join(t.TempDir(), "b")
+			b.want(exitOK, "export", archive)
+			b.editRules(alice, func(rules *pushrule.Ruleset) error {
+				return rules.SetEnabled(pushrule.Override, ".m.rule.master", true)
+			})
+			b.set(alice, "2")
+			other.make(b)
+			before := b.stored()[other.key]
+			isUser := b.keys.Parse(other.key).User != ""
+
+			r := b.want(exitFailure, "forget", string(alice), "-yes")
+			if !strings.Contains(r.stderr, "of another version") || b.stored()[keys.Claims(aPusher("2").Digest())] == "" {
+				t.Errorf("forget: %s", r.stderr)
+			}
+			if isUser {
+				b.want(exitFailure, "reset", string(alice), "-yes")
+				err := b.service.Set(t.Context(), bob, aPusher(string(alice)), pusher.RemoveOthers)
+				if strings.Contains(name, "pushers") && (!fault.IsOtherVersion(err) || !strings.Contains(b.stored()[claims], string(alice))) {
+					t.Errorf("bob takes her pushkey: %v", err)
+				}
+				err = b.service.Set(t.Context(), alice, aPusher(string(alice)+"3"), pusher.KeepOthers)
+				if strings.Contains(name, "pushers") && !fault.IsOtherVersion(err) {
+					t.Errorf("alice sets a pusher: %v", err)
+				}
+				b.want(exitProblems, "import", "-overwrite", archive)
+				if err := b.host.ForgetUser(t.Context(), alice); !fault.IsOtherVersion(err) {
+					t.Errorf("a host's ForgetUser: %v", err)
+				}
+				r = b.want(exitOK, "export", with)
+				if !strings.Contains(r.stderr, "1 values are of another version") {
+					t.Errorf("export: %s", r.stderr)
+				}
+				r = b.want(exitFailure, "import", "-overwrite", with)
+				if !strings.Contains(r.stderr, "of another version") {
+					t.Errorf("import: %s", r.stderr)
+				}
+			} else {
+				b.want(exitFailure, "queues", "flush", string(alice), "-yes")
+				b.want(exitFailure, "gateways", "hold", "push.example.org", "-yes")
+			}
+			b.ctl("refresh-defaults")
+			b.want(exitProblems, "repair", "-yes", "-reset-damaged", "-save", filepath.Join(t.TempDir(), "c"))
+			if got := b.stored()[other.key]; got != before {
+				t.Errorf("%s was %q, is %q", other.key, before, got)
+			}
+		})
+	}
+}
+
+func TestAQueueOfAnotherVersionIsNamed(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	b.do("SET", b.keys.DeliveryFormat(), "3 8")
+	b.do("RPUSH", b.keys.Backlog(0, "x"), secret)
+	b.do("SET", b.keys.ShardDue(0), "a type of another version")
+	r := b.want(exitProblems, "check", "-list")
+	for _, line := range []string{
+		"delivery:format\ta delivery queue of form \"3 8\", of another version of the module\n",
+		b.keys.Backlog(0, "x") + "\t\n", b.keys.ShardDue(0) + "\t\n",
+	} {
+		if !strings.Contains(r.stdout, otherVersion.name+"\t"+line) {
+			t.Errorf("want %s in\n%s", line, r.stdout)
+		}
+	}
+	if strings.Contains(r.stdout, wrongType.name) || strings.Contains(r.stdout, lostBacklog.name) {
+		t.Errorf("judges keys of another version:\n%s", r.stdout)
+	}
+}
+
+func TestListNamesKeysOfTheWrongType(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	keys := []string{b.keys.Rules(carol), b.keys.Pushers(carol), b.keys.Claims(aPusher("x").Digest()), b.keys.ShardTrouble(0)}
+	for _, key := range keys {
+		b.do("ZADD", key, 1, "x")
+	}
+	r := b.want(exitProblems, "check", "-list")
+	for _, key := range keys {
+		if !strings.Contains(r.stdout, wrongType.name+"\t"+key+"\t") {
+			t.Errorf("%s is not in\n%s", key, r.stdout)
+		}
+	}
+}
+
+func TestRepairOfAnExpiryKeepsTheValue(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	before := b.stored()
+	keys := []string{b.keys.Rules(alice), b.keys.Pushers(alice), b.keys.Claims(aPusher(string(alice)).Digest())}
+	for _, key := range keys {
+		b.do("EXPIRE", key, 3600)
+	}
+	if r := b.want(exitOK, "show", string(alice)); !strings.Contains(r.stdout, "  "+expiringKey.name+" "+keys[0]+" at 20") {
+		t.Errorf("show:\n%s", r.stdout)
+	}
+	b.want(exitOK, "repair", "-yes")
+	for _, key := range keys {
+		if left := b.client.TTL(t.Context(), key).Val(); left != -1 {
+			t.Errorf("%s expires in %v", key, left)
+		}
+	}
+	if !maps.Equal(before, b.stored()) {
+		t.Error("the repair has changed a value")
 	}
 }
 
@@ -383,7 +526,8 @@ func TestAKeyWithoutItsSlotIsFound(t *testing.T) {
 	g := guardedOnCluster(t, name, servers)
 	g.grant(rules)
 	for _, r := range []result{b.ctl("check", "-list"), g.ctl("check", "-list", "-redis-password-file", g.passwordFile())} {
-		if r.status != exitProblems || strings.Count(r.stdout, misplacedKey.name+"\t"+string(alice)) != 2 {
+		if r.status != exitProblems || strings.Count(r.stdout, misplacedKey.name+"\t") != 2 ||
+			!strings.Contains(r.stdout, misplacedKey.name+"\t"+b.keys.Rules(alice)+"\t") {
 			t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
 		}
 	}

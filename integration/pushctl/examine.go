@@ -10,6 +10,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
@@ -58,7 +59,7 @@ func (b *backend) examine(ctx context.Context, node *redis.Client, names []strin
 			x.problems = append(x.problems, problem{kind: unknownKey, subject: shownKey(name)})
 		}
 	}
-	values, err := b.readValues(ctx, node, names)
+	values, err := b.readExpiring(ctx, node, names)
 	if err != nil {
 		return nil, err
 	}
@@ -75,6 +76,7 @@ var (
 	wrongType    = kind{"key of the wrong type", byHand}
 	misplacedKey = kind{"key on a node without its slot", byCluster}
 	unknownKey   = kind{"unknown key", byHand}
+	otherVersion = kind{"data of another version", byHand}
 )
 
 // isUnknown reports whether a key resembles the module's keys without being one. Below a
@@ -97,10 +99,10 @@ func (b *backend) examineValue(x *examination, node *redis.Client, v value) {
 	switch {
 	case v.state == isAbsent:
 	case v.state == isOtherType:
-		x.problems = append(x.problems, problem{kind: wrongType, subject: v.owner()})
+		x.problems = append(x.problems, problem{kind: wrongType, subject: v.name})
 	case v.state == isElsewhere:
 		x.unconfirmed = append(x.unconfirmed, problem{
-			kind: misplacedKey, subject: v.owner(), detail: node.Options().Addr,
+			kind: misplacedKey, subject: v.name, detail: node.Options().Addr,
 			recheck: func(ctx context.Context) (bool, error) { return isMisplaced(ctx, node, v.name) },
 		})
 	case v.Kind == stored.RulesKey:
@@ -159,6 +161,9 @@ func ruleProblem(p pushrule.Problem) kind {
 func (b *backend) examineEvent(x *examination, v value) {
 	e, err := stored.ReadEvent(v.text)
 	switch {
+	case fault.IsOtherVersion(err):
+		x.addOtherVersion(v, err)
+		return
 	case err != nil:
 		x.problems = append(x.problems, problem{
 			kind: unreadableEvent, subject: v.owner(), detail: err.Error(), damaged: &record{user: v.User, event: &v.text},
@@ -175,6 +180,13 @@ func (b *backend) examineEvent(x *examination, v value) {
 		x.Rules += int64(e.Rules.Len())
 		x.problems = append(x.problems, b.examineRules(v, e.Rules)...)
 	}
+	b.examineExpiry(x, v)
+}
+
+// addOtherVersion adds the problem of a value of another version, which nothing here may
+// change or remove.
+func (x *examination) addOtherVersion(v value, err error) {
+	x.problems = append(x.problems, problem{kind: otherVersion, subject: v.name, detail: fault.Details(err)})
 }
 
 // examineRules returns the problems of a set of rules. One repair repairs all of them.

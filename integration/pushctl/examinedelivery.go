@@ -15,17 +15,43 @@ import (
 )
 
 var (
-	unreadableFormat  = kind{"queue in an unknown format", byHand}
-	oldDelivery       = kind{"queue in an outdated format", byRepair}
 	unreadableEntry   = kind{"unreadable notifications", byHost}
 	unreadableGateway = kind{"unreadable held gateway", byHand}
 	lostBacklog       = kind{"notifications that are never due", byRepair}
 )
 
-// examineDelivery looks for unreadable values among the keys of delivery.
-func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string) error {
+// otherQueue returns an error if the queue is of another version, or cannot be asked.
+func (b *backend) otherQueue(ctx context.Context) (other, err error) {
+	ctx, cancel := context.WithTimeout(ctx, replyTimeout)
+	defer cancel()
+	text, err := b.client.Get(ctx, b.keys.DeliveryFormat()).Result()
+	switch {
+	case err == nil:
+		_, other = stored.ReadDeliveryFormat(text)
+		return other, nil
+	case errors.Is(err, redis.Nil) || redis.HasErrorPrefix(err, "WRONGTYPE"):
+		return nil, nil
+	}
+	return nil, fmt.Errorf("read %s: %w", b.keys.DeliveryFormat(), err)
+}
+
+// examineDelivery looks for unreadable values among the keys of delivery. Other, if any, says
+// that the queue is of another version, whose keys this version does not know.
+func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *examination, names []string, other error) error {
+	var lasting []string
 	for _, name := range names {
 		key := s.keys.Parse(name)
+		if key.Kind == stored.OtherVersionKey || other != nil && key.Kind.OfDelivery() {
+			p := problem{kind: otherVersion, subject: name}
+			if key.Kind == stored.DeliveryFormatKey {
+				p.detail = other.Error()
+			}
+			x.problems = append(x.problems, p)
+			continue
+		}
+		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && key.Kind != stored.SeenKey {
+			lasting = append(lasting, name)
+		}
 		err := s.examineDeliveryKey(ctx, node, x, name, key)
 		v := value{name: name, Key: key}
 		if failed := v.fill(redis.NewStatusResult("", err)); failed != nil {
@@ -35,20 +61,15 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 			s.examineValue(x, node, v)
 		}
 	}
-	return nil
+	return s.examineExpiries(ctx, node, x, lasting)
 }
 
 func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x *examination, name string, key stored.Key) error {
 	switch key.Kind {
 	case stored.DeliveryFormatKey:
-		return x.examineFormat(ctx, node, name)
+		return node.Get(ctx, name).Err()
 	case stored.DeliveryGatewaysKey:
 		return x.examineGateways(ctx, node, name)
-	case stored.OldDeliveryKey:
-		x.problems = append(x.problems, problem{
-			kind: oldDelivery, subject: name,
-			repair: func(ctx context.Context) error { return s.client.Del(ctx, name).Err() },
-		})
 	case stored.BacklogKey:
 		return s.examineBacklog(ctx, node, x, name, key)
 	case stored.ShardDueKey:
@@ -61,19 +82,6 @@ func (s *scanner) examineDeliveryKey(ctx context.Context, node *redis.Client, x 
 		return node.HLen(ctx, name).Err()
 	}
 	return nil
-}
-
-func (x *examination) examineFormat(ctx context.Context, node *redis.Client, name string) error {
-	text, err := node.Get(ctx, name).Result()
-	if _, found := stored.ReadDeliveryFormat(text); err == nil && !found {
-		p := problem{kind: unreadableFormat, subject: name, detail: text}
-		if stored.IsOldDeliveryFormat(text) {
-			p.kind = oldDelivery
-			p.repair = func(ctx context.Context) error { return node.Del(ctx, name).Err() }
-		}
-		x.problems = append(x.problems, p)
-	}
-	return err
 }
 
 func (x *examination) examineGateways(ctx context.Context, node *redis.Client, name string) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
@@ -38,6 +39,11 @@ type keyClaims struct {
 
 func (b *backend) examineHash(x *examination, v value) {
 	h := userHash{v, stored.ReadHash(v.fields)}
+	if fault.IsOtherVersion(h.Err) {
+		x.addOtherVersion(v, h.Err)
+		return
+	}
+	b.examineExpiry(x, v)
 	x.Pushers += int64(h.Pushers.Len())
 	x.hashes = append(x.hashes, h)
 	if len(h.Unreadable) == 0 {
@@ -58,6 +64,11 @@ func (b *backend) examineHash(x *examination, v value) {
 
 func (b *backend) examineEntry(x *examination, v value) {
 	entry, err := stored.ReadEntry(v.text)
+	if fault.IsOtherVersion(err) {
+		x.addOtherVersion(v, err)
+		return
+	}
+	b.examineExpiry(x, v)
 	if err == nil {
 		x.claims = append(x.claims, keyClaims{v, entry.Claims})
 		return
@@ -93,7 +104,7 @@ func (b *backend) examinePushers(ctx context.Context, node *redis.Client, x *exa
 func (b *backend) examinePusher(x *examination, node *redis.Client, v value, p pusher.Pusher, text string) {
 	claim := pusher.Owner{User: v.User, Claim: p.Claim.Number}
 	entry, damaged := stored.ReadEntry(text)
-	if text != "" && damaged == nil && slices.Contains(entry.Claims.Owners(), claim) {
+	if text != "" && damaged == nil && slices.Contains(entry.Claims.Owners(), claim) || fault.IsOtherVersion(damaged) {
 		return
 	}
 	x.unconfirmed = append(x.unconfirmed, problem{
@@ -122,7 +133,7 @@ func (b *backend) examineClaims(ctx context.Context, node *redis.Client, x *exam
 	}
 	lists := b.pushers.LoadMany(ctx, users)
 	for user, loaded := range lists {
-		if loaded.Err != nil && user.Validate() == nil && !isDamaged(loaded.Err) {
+		if loaded.Err != nil && user.Validate() == nil && !isUnreadable(loaded.Err) {
 			return fmt.Errorf("read pushers: %w", loaded.Err)
 		}
 	}
@@ -206,10 +217,10 @@ func (b *backend) overduePushkeys(ctx context.Context) ([]problem, error) {
 }
 
 // reconcilePushkeys reconciles like a host, until no pushkey is overdue or their number stops
-// falling.
+// falling. Pushkeys with data of another version stay pending.
 func (b *backend) reconcilePushkeys(ctx context.Context) error {
 	for before := 1 << 20; ; {
-		if err := b.host.ReconcilePushkeys(ctx); err != nil {
+		if err := b.host.ReconcilePushkeys(ctx); err != nil && !fault.IsOtherVersion(err) {
 			return err
 		}
 		late, err := b.index.Pending(ctx, b.now().Add(-overdue), 1<<20)

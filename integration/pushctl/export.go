@@ -60,7 +60,7 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 // exportTo writes the archive. It returns errProblems if keys were left out.
 func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 	var mu sync.Mutex
-	skipped := 0
+	skipped, others := 0, 0
 	err := c.newScanner(p, "read").scan(ctx, func(ctx context.Context, node *redis.Client, keys []string) error {
 		values, err := c.readAnywhere(ctx, node, keys, stored.RulesKey, stored.PushersKey)
 		if err != nil {
@@ -68,8 +68,13 @@ func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		records, others := recordsOf(values)
-		skipped += others
+		records, left := recordsOf(values)
+		skipped += left
+		for _, r := range records {
+			if r.otherVersion() != nil {
+				others++
+			}
+		}
 		return a.add(records...)
 	})
 	if err == nil {
@@ -79,6 +84,9 @@ func (c *call) exportTo(ctx context.Context, p *pace, a *archive) error {
 		return err
 	}
 	fmt.Fprintf(c.notes, "exported %d values, %d bytes\n", a.records, a.bytes)
+	if others > 0 {
+		fmt.Fprintf(c.notes, "%d values are of another version, and only its import takes the file\n", others)
+	}
 	if skipped > 0 {
 		fmt.Fprintf(c.notes, "skipped %d keys of the wrong type: check -list names them\n", skipped)
 		return errProblems

@@ -67,6 +67,9 @@ func (i *importer) run(ctx context.Context, name string) error {
 	// SCAN may return a key twice: its last record counts.
 	records, err := readArchive(file, func(line int64, r record) error {
 		i.last[i.keyHash(r)] = line
+		if err := r.otherVersion(); err != nil {
+			return fmt.Errorf("line %d has %w: import it with that version", line, err)
+		}
 		return ctx.Err()
 	})
 	if err == nil {
@@ -208,7 +211,7 @@ func (i *importer) tryStore(ctx context.Context, j importJob) (importOutcome, er
 			switch {
 			case j.isEqual():
 				return unchanged, nil
-			case !i.overwrite:
+			case !i.overwrite || j.isOfOtherVersion():
 				return kept, nil
 			}
 		}
@@ -230,7 +233,16 @@ func (j importJob) exists() bool {
 		return j.before.state == isStored
 	}
 	h := stored.ReadHash(j.before.fields)
-	return h.Pushers.Len()+len(h.Unreadable) > 0
+	return h.Pushers.Len() > 0 || h.Err != nil
+}
+
+// isOfOtherVersion reports whether another version stored the value on Redis.
+func (j importJob) isOfOtherVersion() bool {
+	before := record{fields: j.before.fields}
+	if j.event != nil {
+		before.event = &j.before.text
+	}
+	return before.otherVersion() != nil
 }
 
 // isEqual reports whether Redis has the record, with any revision. It compares unreadable
@@ -267,7 +279,7 @@ func (i *importer) claim(ctx context.Context, j importJob) error {
 		if slices.Contains(entry.Claims.Owners(), pusher.Owner{User: j.user, Claim: p.Claim.Number}) {
 			continue
 		}
-		if err := i.repairs.Record(ctx, j.user, p); err != nil && !isDamaged(err) {
+		if err := i.repairs.Record(ctx, j.user, p); err != nil && !isUnreadable(err) {
 			return err
 		}
 	}

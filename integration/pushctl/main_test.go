@@ -295,7 +295,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 	found := newReport()
 	for _, k := range []kind{
 		unreadableEvent, emptyEvent, unreadablePushers, pusherUnindexed, pusherOutdated, unreadableClaims, claimAbandoned, pendingPushkeys,
-		unreadableFormat, unreadableEntry, unreadableGateway, oldDelivery, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault),
+		otherVersion, expiringKey, unreadableEntry, unreadableGateway, wrongType, misplacedKey, unknownKey, ruleProblem(pushrule.ForeignDefault),
 	} {
 		for range 1000 {
 			found.count(k)

@@ -77,11 +77,7 @@ func (b *backend) shardCount(ctx context.Context) (int, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read the queue: %w", err)
 	}
-	shards, found := stored.ReadDeliveryFormat(text)
-	if !found {
-		return 0, fmt.Errorf("this pushctl cannot read the queue's format %q", text)
-	}
-	return shards, nil
+	return stored.ReadDeliveryFormat(text)
 }
 
 type shownQueues struct {
@@ -267,7 +263,7 @@ func (c *deliveryCall) queuesOf(ctx context.Context, user mxid.UserID) ([]shownQ
 		return nil, err
 	}
 	list, err := c.pushers.Load(ctx, user)
-	if err != nil && !isDamaged(err) {
+	if err != nil && !isUnreadable(err) {
 		return nil, err
 	}
 	all := []shownQueue{}

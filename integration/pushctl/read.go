@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 
@@ -19,7 +20,11 @@ type value struct {
 	state  valueState
 	text   string            // of push rules and claims
 	fields map[string]string // of a hash of pushers
+	expiry time.Duration     // from now; negative for none
 }
+
+// noExpiry is Redis' reply for a key that stays.
+const noExpiry time.Duration = -1
 
 type valueState int
 
@@ -30,9 +35,33 @@ const (
 	isOtherType            // the key has another type than the module's
 )
 
-// readValues reads the push rules, pusher hashes and claims among the keys in one pipeline.
-// It skips other keys.
+// readValues reads the push rules, pusher hashes and claims among the keys in one pipeline,
+// without their expiry. It skips other keys.
 func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
+	return b.readEach(ctx, from, names, nil)
+}
+
+// readExpiring is readValues with the expiry.
+func (b *backend) readExpiring(ctx context.Context, from redis.UniversalClient, names []string) ([]value, error) {
+	expiries := make([]*redis.DurationCmd, 0, len(names))
+	values, err := b.readEach(ctx, from, names, func(p redis.Pipeliner, name string) {
+		expiries = append(expiries, p.PTTL(ctx, name))
+	})
+	for i := range values {
+		if values[i].state != isStored {
+			continue
+		}
+		if values[i].expiry, err = expiries[i].Result(); err != nil {
+			return nil, fmt.Errorf("read the expiry of %s: %w", values[i].owner(), err)
+		}
+	}
+	return values, err
+}
+
+// readEach calls after, if any, behind the command for each value.
+func (b *backend) readEach(
+	ctx context.Context, from redis.UniversalClient, names []string, after func(p redis.Pipeliner, name string),
+) ([]value, error) {
 	values, answers := make([]value, 0, len(names)), make([]redis.Cmder, 0, len(names))
 	_, _ = from.Pipelined(ctx, func(p redis.Pipeliner) error { // each answer has its error
 		for _, name := range names {
@@ -45,7 +74,10 @@ func (b *backend) readValues(ctx context.Context, from redis.UniversalClient, na
 			default:
 				continue
 			}
-			values = append(values, value{name: name, Key: key})
+			values = append(values, value{name: name, Key: key, expiry: noExpiry})
+			if after != nil {
+				after(p, name)
+			}
 		}
 		return nil
 	})

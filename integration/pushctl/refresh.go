@@ -70,6 +70,8 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 	e, err := stored.ReadEvent(set.text)
 	defaults := r.defaults.For(set.User)
 	switch {
+	case fault.IsOtherVersion(err):
+		r.count(&r.unreadable, set.User, "of another version")
 	case set.state == isOtherType || err != nil:
 		r.count(&r.unreadable, set.User, "unreadable")
 	case !e.Found || e.Rules.IsCurrent(defaults):

@@ -125,8 +125,8 @@ func isRefused(err error) bool {
 	return err != nil && kind != fault.Internal && kind != fault.Unavailable
 }
 
-// isDamaged reports whether stored data is unreadable.
-func isDamaged(err error) bool { return fault.KindOf(err) == fault.Database }
+// isUnreadable reports whether stored data is damaged, or of another version.
+func isUnreadable(err error) bool { return fault.KindOf(err) == fault.Database }
 
 func (r *repairer) saveDamaged(damaged record) (err error) {
 	r.mu.Lock()

@@ -201,7 +201,7 @@ func (s shownUser) write(w io.Writer) {
 	}
 	fmt.Fprintln(w, "Problems:")
 	for _, listed := range s.Problems {
-		fmt.Fprintf(w, "  %s %s\n", listed.Problem, printable(listed.Detail))
+		fmt.Fprintf(w, "  %s %s\n", listed.Problem, printable(strings.TrimPrefix(listed.Name+" "+listed.Detail, string(s.User)+" ")))
 	}
 }
 

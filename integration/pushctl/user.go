@@ -69,6 +69,11 @@ func (c *call) recordsOfUser(ctx context.Context, user mxid.UserID) ([]record, e
 	if others > 0 {
 		return nil, errors.New("a key of the user has the wrong type: look at it by hand")
 	}
+	for _, r := range records {
+		if err := r.otherVersion(); err != nil {
+			return nil, fmt.Errorf("%s has %w", printable(string(user)), err)
+		}
+	}
 	return records, nil
 }
 
@@ -125,7 +130,7 @@ func resetRules(ctx context.Context, c *call, user mxid.UserID) error {
 		*rules = defaults
 		return nil
 	})
-	if fault.KindOf(err) != fault.Database {
+	if fault.KindOf(err) != fault.Database || fault.IsOtherVersion(err) {
 		return err
 	}
 	reading, cancel := context.WithTimeout(ctx, replyTimeout)
@@ -161,6 +166,9 @@ func checkForget(c *call, user mxid.UserID, records []record) error {
 }
 
 func forgetUser(ctx context.Context, c *call, user mxid.UserID) error {
+	if other, err := c.otherQueue(ctx); other != nil || err != nil {
+		return errors.Join(other, err)
+	}
 	if err := c.host.ForgetUser(ctx, user); err != nil {
 		return err
 	}

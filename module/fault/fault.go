@@ -6,7 +6,10 @@
 // internal: it is logged with its cause, and the client sees a fixed text.
 package fault
 
-import "errors"
+import (
+	"errors"
+	"strconv"
+)
 
 // Kind is the kind of an error in terms of the client API.
 type Kind string
@@ -88,6 +91,25 @@ func causes(err error) []error {
 		return all
 	}
 	return nil
+}
+
+// OtherVersionError says that another version of the module stored the data. This
+// version does not read, change or remove it. It is the cause of a [Database] fault, or
+// of an error at start.
+type OtherVersionError struct {
+	Data string // such as "push rules"
+	Form string // as stored
+}
+
+// Error returns what is stored and its form.
+func (e *OtherVersionError) Error() string {
+	return e.Data + " of form " + strconv.Quote(e.Form) + ", of another version of the module"
+}
+
+// IsOtherVersion reports whether err's chain has an [OtherVersionError].
+func IsOtherVersion(err error) bool {
+	var other *OtherVersionError
+	return errors.As(err, &other)
 }
 
 // KindOf returns the kind of the first fault in err's chain, or [Internal].

@@ -21,7 +21,7 @@ const (
 )
 
 // ReadEntry reads the form of [Entry.AppendJSON], and ignores other members. Errors:
-// [pusher.Unreadable].
+// [pusher.Unreadable], and [fault.OtherVersionError] for claims of another form.
 func ReadEntry(text string) (e Entry, err error) {
 	var owners []pusher.Owner
 	r := strictjson.NewReader(text)
@@ -40,6 +40,11 @@ func ReadEntry(text string) (e Entry, err error) {
 		}
 		return r.Skip()
 	}, claimsMember)
+	if err != nil || e.Revision.Version == 0 {
+		if form, found := formOfValue(text); found {
+			return Entry{}, otherVersion("claims to a pushkey", form)
+		}
+	}
 	if err != nil {
 		return Entry{}, pusher.Unreadable(err)
 	}

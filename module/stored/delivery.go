@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/pushfx/pushfx/module/fault"
 )
 
 const (
@@ -106,19 +108,16 @@ const deliveryForm = 2
 // DeliveryFormatText returns delivery's form and number of shards.
 func DeliveryFormatText(shards int) string { return fmt.Sprintf("%d %d", deliveryForm, shards) }
 
-// ReadDeliveryFormat reads the number of shards. Found is false for other forms and
-// texts.
-func ReadDeliveryFormat(text string) (shards int, found bool) {
-	number, found := strings.CutPrefix(text, strconv.Itoa(deliveryForm)+" ")
-	shards, err := strconv.Atoi(number)
-	return shards, found && err == nil && text == DeliveryFormatText(shards)
+// ReadDeliveryFormat reads the number of shards. The error for another form is a
+// [fault.OtherVersionError].
+func ReadDeliveryFormat(text string) (shards int, err error) {
+	if _, err := fmt.Sscanf(text, strconv.Itoa(deliveryForm)+" %d", &shards); err != nil || text != DeliveryFormatText(shards) {
+		return 0, &fault.OtherVersionError{Data: "a delivery queue", Form: shortened(text)}
+	}
+	return shards, nil
 }
 
-var shardKinds = map[string]KeyKind{
-	dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey,
-	"}:log": OldDeliveryKey, "}:state": OldDeliveryKey, "}:held": OldDeliveryKey, "}:seen": OldDeliveryKey,
-	"}:instructions": OldDeliveryKey,
-}
+var shardKinds = map[string]KeyKind{dueSuffix: ShardDueKey, troubleSuffix: ShardTroubleKey, bytesSuffix: ShardBytesKey}
 
 var targetKinds = map[string]KeyKind{backlogMark: BacklogKey, textsMark: TextsKey, seenMark: SeenKey}
 
@@ -129,7 +128,7 @@ func parseDelivery(name string) (Key, bool) {
 	case deliveryFormat:
 		return Key{Kind: DeliveryFormatKey}, true
 	case "delivery:hosts":
-		return Key{Kind: OldDeliveryKey}, true
+		return Key{Kind: OtherVersionKey}, true
 	}
 	rest, isShard := strings.CutPrefix(name, shardPrefix)
 	at := strings.IndexByte(rest, '}')
@@ -148,8 +147,5 @@ func parseDelivery(name string) (Key, bool) {
 			return Key{Kind: kind, Shard: shard, Target: target}, true
 		}
 	}
-	return Key{}, false
+	return Key{Kind: OtherVersionKey}, true
 }
-
-// IsOldDeliveryFormat reports whether a text is of a form that hosts no longer read.
-func IsOldDeliveryFormat(text string) bool { return strings.HasPrefix(text, "1 ") }

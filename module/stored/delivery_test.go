@@ -1,15 +1,19 @@
 package stored
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pushfx/pushfx/module/fault"
+)
 
 func TestDeliveryFormatIsReadBack(t *testing.T) {
 	t.Parallel()
-	if shards, found := ReadDeliveryFormat(DeliveryFormatText(128)); shards != 128 || !found {
-		t.Errorf("got %d, %t", shards, found)
+	if shards, err := ReadDeliveryFormat(DeliveryFormatText(128)); shards != 128 || err != nil {
+		t.Errorf("got %d, %v", shards, err)
 	}
-	for _, text := range []string{"", "2", "2 ", "2 x", "2 0128", "1 128", "128", "2 128 "} {
-		if shards, found := ReadDeliveryFormat(text); found {
-			t.Errorf("%q: got %d", text, shards)
+	for _, text := range []string{"", "2", "2 ", "2 x", "2 0128", "1 128", "3 128", "128", "2 128 "} {
+		if shards, err := ReadDeliveryFormat(text); !fault.IsOtherVersion(err) {
+			t.Errorf("%q: got %d, %v", text, shards, err)
 		}
 	}
 }
@@ -36,14 +40,11 @@ func TestBacklogEntryIsReadBack(t *testing.T) {
 	}
 }
 
-func TestOldDeliveryKeysAreRecognized(t *testing.T) {
+func TestKeysOfOtherVersionsAreRecognized(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:state", "delivery:{127}:held", "delivery:{001}:seen", "delivery:{001}:instructions", "delivery:hosts"} {
-		if got := (Keys{}).Parse(name).Kind; got != OldDeliveryKey {
+	for _, name := range []string{"delivery:{000}:log", "delivery:{007}:gates", "delivery:{127}:due:GATE", "delivery:hosts", "pushkeys:unsettled"} {
+		if got := (Keys{}).Parse(name).Kind; got != OtherVersionKey {
 			t.Errorf("%s: got %v", name, got)
 		}
-	}
-	if !IsOldDeliveryFormat("1 128") || IsOldDeliveryFormat(DeliveryFormatText(128)) {
-		t.Error("the wrong formats are old")
 	}
 }

@@ -32,7 +32,7 @@ const (
 
 // ReadEvent reads a stored event, and checks its rules unless the digest is right. It
 // returns [pushrule.Unreadable] if the text is not an event, or its content is
-// unreadable.
+// unreadable, and [fault.OtherVersionError] for an event of another form.
 func ReadEvent(text string) (Event, error) {
 	if hasDigest(text) {
 		if e, found := cutEvent(text); found {
@@ -40,6 +40,11 @@ func ReadEvent(text string) (Event, error) {
 		}
 	}
 	e, err := readAnyEvent(text)
+	if err != nil || e.Revision.Version == 0 {
+		if form, found := formOfValue(text); found {
+			return Event{}, otherVersion("push rules", form)
+		}
+	}
 	if err != nil {
 		return Event{}, err
 	}

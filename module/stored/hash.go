@@ -12,6 +12,9 @@ import (
 // with a bracket; see [pusher.Key.Field].
 const RevisionField = revisionMember
 
+// CommitField is in the hashes of versions before form 1.
+const CommitField = commitMember
+
 // Hash is the content of a user's hash of pushers.
 type Hash struct {
 	Pushers  pusher.List // the readable pushers
@@ -20,15 +23,21 @@ type Hash struct {
 	// Unreadable are the names of unreadable fields, which contain pushkeys. With any,
 	// the service treats the whole hash as unreadable.
 	Unreadable []string
-	Err        error // of the first unreadable field, from [pusher.Unreadable]
+	Err        error // of the first unreadable field, from [pusher.Unreadable]; or [fault.OtherVersionError]
 }
 
-// ReadHash reads all readable fields of a user's hash.
+// ReadHash reads all readable fields of a user's hash, and nothing of a hash of another
+// form.
 func ReadHash(fields map[string]string) (h Hash) {
+	h.Revision = ReadRevision(fields[RevisionField])
+	if h.Revision.Version == 0 || fields[CommitField] != "" {
+		if err := CheckForm(fields); err != nil {
+			return Hash{Err: err}
+		}
+	}
 	pushers := make([]pusher.Pusher, 0, len(fields))
 	for field, text := range fields {
 		if field == RevisionField {
-			h.Revision = ReadRevision(text)
 			continue
 		}
 		p, err := pusher.ReadStored(text)

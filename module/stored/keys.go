@@ -27,9 +27,15 @@
 //
 // # Form
 //
-// The stored form has version 1, which no value contains. Forms that hosts of form 1
-// can read and write may add members to the event, and to the pushers in a hash. Other
-// forms get keys of their own.
+// Each value says its form, and this package reads one form of each. An event, a hash
+// and claims say it in their revision, as the member "form". The form described here is 1,
+// without that member; a form that hosts of form 1 can read and write is form 1 too, and
+// may add members to the event, and to the pushers in a hash. Development versions before
+// form 1 have "commit" in place of a revision. The form of all keys of delivery is in
+// delivery:format.
+//
+// Values of another form give a [fault.OtherVersionError]: only the version that
+// wrote them changes or removes them.
 package stored
 
 import (
@@ -83,13 +89,14 @@ type KeyKind int
 
 // The kinds of keys.
 const (
-	ForeignKey   KeyKind = iota // another program's
-	MalformedKey                // begins like the module's keys, but is not one
-	RulesKey                    // see [Keys.Rules]
-	StagedKey                   // see [Staged]
-	PushersKey                  // see [Keys.Pushers]
-	ClaimsKey                   // see [Keys.Claims]
-	PendingKey                  // see [Keys.Pending]
+	ForeignKey      KeyKind = iota // another program's
+	MalformedKey                   // begins like the module's keys, but is not one
+	OtherVersionKey                // of another version
+	RulesKey                       // see [Keys.Rules]
+	StagedKey                      // see [Staged]
+	PushersKey                     // see [Keys.Pushers]
+	ClaimsKey                      // see [Keys.Claims]
+	PendingKey                     // see [Keys.Pending]
 
 	ShardDueKey         // see [Keys.ShardDue]
 	ShardTroubleKey     // see [Keys.ShardTrouble]
@@ -97,10 +104,12 @@ const (
 	BacklogKey          // see [Keys.Backlog]
 	TextsKey            // see [Keys.Texts]
 	SeenKey             // see [Keys.Seen]
-	OldDeliveryKey      // of an old form of delivery
 	DeliveryGatewaysKey // see [Keys.DeliveryGateways]
 	DeliveryFormatKey   // see [Keys.DeliveryFormat]
 )
+
+// OfDelivery reports whether a key has the form in [Keys.DeliveryFormat].
+func (k KeyKind) OfDelivery() bool { return k >= ShardDueKey && k <= DeliveryFormatKey }
 
 // Key is a parsed key.
 type Key struct {
@@ -137,6 +146,9 @@ func (k Keys) Parse(name string) Key {
 	if key, found := parseDelivery(rest); found {
 		return key
 	}
+	if strings.HasPrefix(rest, "pushkeys:") {
+		return Key{Kind: OtherVersionKey}
+	}
 	if isMalformed(rest) {
 		return Key{Kind: MalformedKey}
 	}
@@ -156,7 +168,7 @@ func cut(name, prefix, suffix string) (string, bool) {
 }
 
 func isMalformed(name string) bool {
-	for _, prefix := range []string{"pushers:", "pushkey:", "pushkeys:", shardPrefix} {
+	for _, prefix := range []string{"pushers:", "pushkey:", shardPrefix} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

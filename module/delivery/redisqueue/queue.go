@@ -78,10 +78,11 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 		q.shards.Store(int64(shards))
 		return nil
 	}
-	if others, known := stored.ReadDeliveryFormat(found); known {
-		return fmt.Errorf("%s: it has %d shards, not %d: the number is fixed when it is first opened", name, others, shards)
+	others, err := stored.ReadDeliveryFormat(found)
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
 	}
-	return fmt.Errorf("%s: its form is %q, which this version cannot read", name, found)
+	return fmt.Errorf("%s: it has %d shards, not %d: the number is fixed when it is first opened", name, others, shards)
 }
 
 // HeldGateways implements [module.DeliveryQueue].
