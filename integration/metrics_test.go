@@ -71,8 +71,8 @@ func value(m *dto.Metric) float64 {
 func (s scraped) want(t *testing.T, wanted scraped) {
 	t.Helper()
 	for name, want := range wanted {
-		if got := s[name]; got != want {
-			t.Errorf("%s is %v, want %v", name, got, want)
+		if got, found := s[name]; got != want || !found {
+			t.Errorf("%s is %v (found: %v), want %v", name, got, found, want)
 		}
 	}
 }

@@ -34,6 +34,12 @@ func (c DeliveryConfig) Validate() error {
 
 const otherGateways = "other"
 
+// The outcomes of Notify.
+const (
+	handedOver    = "ok"
+	notHandedOver = "failed"
+)
+
 const (
 	gatewayLabel = "gateway" // one of NamedGateways, or other
 	reasonLabel  = "reason"
@@ -79,6 +85,9 @@ func newForDelivery(cfg DeliveryConfig) *forDelivery {
 	for _, gateway := range cfg.NamedGateways {
 		m.named[strings.ToLower(gateway)] = true
 	}
+	for _, outcome := range []string{handedOver, notHandedOver} {
+		m.handedOver.WithLabelValues(outcome)
+	}
 	for _, reason := range delivery.DropReasons() {
 		m.dropped.WithLabelValues(string(reason))
 	}
@@ -107,9 +116,9 @@ func (m *forDelivery) called(op *observe.Operation, o observe.Outcome, took time
 	if op.Verb != "Notify" || fault.KindOf(o.Err) == fault.InvalidParam {
 		return
 	}
-	outcome := "ok"
+	outcome := handedOver
 	if o.Err != nil {
-		outcome = "failed"
+		outcome = notHandedOver
 	}
 	m.handedOver.WithLabelValues(outcome).Observe(took.Seconds())
 }
