@@ -421,3 +421,30 @@ func TestMovedSlotsFailACheck(t *testing.T) {
 		t.Errorf("status %d, %s%s", r.status, r.stdout, r.stderr)
 	}
 }
+
+func TestAnImportOutlastsLostReplies(t *testing.T) {
+	t.Parallel()
+	server := redistest.Single(t)
+	b := newFixture(t, "-redis", server.Addr())
+	b.register(alice, bob)
+	before, file := b.answers(alice, bob), filepath.Join(t.TempDir(), "export")
+	b.want(exitOK, "export", file)
+	b.flush()
+	proxy := redistest.NewProxy(t, server)
+	var last *redistest.Fault
+	for n := range 20 { // more than the client's own retries
+		proxy.CutReply(n+1, "GET")
+		last = proxy.CutReply(n+1, "EVALSHA", "EVAL")
+	}
+	if r := runIn(t.Context(), noEnvironment, "import", file, "-redis", proxy.Addr()); r.status != exitOK {
+		t.Errorf("status %d\n%s%s", r.status, r.stdout, r.stderr)
+	}
+	select {
+	case <-last.Struck():
+	default:
+		t.Error("not all replies were lost")
+	}
+	if after := b.answers(alice, bob); !maps.Equal(before, after) {
+		t.Error("the answers differ")
+	}
+}

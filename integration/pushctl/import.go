@@ -12,7 +12,10 @@ import (
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/retry"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -145,9 +148,29 @@ func (i *importer) storeBatch(ctx context.Context, batch []record) error {
 	return parallel(ctx, jobs, i.store)
 }
 
-func (i *importer) prepare(ctx context.Context, batch []record) ([]importJob, error) {
+func (i *importer) prepare(ctx context.Context, batch []record) (jobs []importJob, err error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
+	err = repeat(ctx, func(bool) error {
+		jobs, err = i.tryPrepare(ctx, batch)
+		return err
+	})
+	return jobs, err
+}
+
+// repeat calls try until it succeeds, ctx ends, or the error stays the same each time. A
+// server may be slow or restart, and a replica may take over.
+func repeat(ctx context.Context, try func(again bool) error) error {
+	for wait := 20 * time.Millisecond; ; wait = min(2*wait, time.Second) {
+		err := try(wait > 20*time.Millisecond)
+		final := errors.Is(err, errBusy) || errors.Is(err, errOtherType) || redis.HasErrorPrefix(err, "NOPERM")
+		if err == nil || final || retry.Sleep(ctx, retry.Jitter(wait)) != nil {
+			return err
+		}
+	}
+}
+
+func (i *importer) tryPrepare(ctx context.Context, batch []record) ([]importJob, error) {
 	names := make([]string, len(batch))
 	var digests []pusher.Digest
 	for n, r := range batch {
@@ -176,13 +199,22 @@ func (i *importer) prepare(ctx context.Context, batch []record) ([]importJob, er
 func (i *importer) store(ctx context.Context, j importJob) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
-	outcome, err := i.tryStore(ctx, j)
-	if err == nil && outcome != kept && j.event == nil {
-		if outcome != unchanged {
-			j.claims = nil // they may be outdated now
+	var outcome importOutcome
+	err := repeat(ctx, func(again bool) (err error) {
+		if again {
+			err = i.readAgain(ctx, &j)
 		}
-		err = i.claim(ctx, j)
-	}
+		if err == nil {
+			outcome, err = i.tryStore(ctx, j)
+		}
+		if err == nil && outcome != kept && j.event == nil {
+			if outcome != unchanged {
+				j.claims = nil // they may be outdated now
+			}
+			err = i.claim(ctx, j)
+		}
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("%s: %w", printable(string(j.user)), err)
 	}
@@ -195,15 +227,27 @@ func (i *importer) store(ctx context.Context, j importJob) error {
 	return nil
 }
 
+// readAgain reads the stored value, which has changed or may have.
+func (i *importer) readAgain(ctx context.Context, j *importJob) error {
+	values, err := i.readValues(ctx, i.client, []string{j.key(i.keys)})
+	if err == nil {
+		j.before = values[0]
+	}
+	return err
+}
+
 // maxTries bounds the tries for a value that hosts keep changing.
 const maxTries = 10
 
-var errBusy = errors.New("hosts keep changing the value: run it again")
+var (
+	errBusy      = errors.New("hosts keep changing the value: run it again")
+	errOtherType = errors.New("a key of the user has the wrong type: look at it by hand")
+)
 
 func (i *importer) tryStore(ctx context.Context, j importJob) (importOutcome, error) {
 	for range maxTries {
 		if j.before.state == isOtherType {
-			return 0, errors.New("a key of the user has the wrong type: look at it by hand")
+			return 0, errOtherType
 		}
 		outcome := created
 		if j.exists() {
@@ -218,11 +262,9 @@ func (i *importer) tryStore(ctx context.Context, j importJob) (importOutcome, er
 		if done, err := i.replace(ctx, j); err != nil || done {
 			return outcome, err
 		}
-		values, err := i.readValues(ctx, i.client, []string{j.key(i.keys)})
-		if err != nil {
+		if err := i.readAgain(ctx, &j); err != nil {
 			return 0, err
 		}
-		j.before = values[0]
 	}
 	return 0, errBusy
 }

@@ -6,11 +6,14 @@ import (
 	"sync"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/redisclient"
 )
 
 type nodes struct {
 	client redis.UniversalClient
 	waits  *WaitLimiter
+	moves  *redisclient.Moves
 
 	mu      sync.Mutex
 	created map[string]*redis.Client // by the cluster client, by address
@@ -20,7 +23,7 @@ func newNodes(client redis.UniversalClient, waits *WaitLimiter) *nodes {
 	if waits == nil {
 		waits = new(WaitLimiter)
 	}
-	return &nodes{client: client, waits: waits, created: map[string]*redis.Client{}}
+	return &nodes{client: client, waits: waits, moves: redisclient.NewMoves(client), created: map[string]*redis.Client{}}
 }
 
 func (n *nodes) isCluster() bool {

@@ -2,8 +2,6 @@ package rediscommit
 
 import (
 	"context"
-	"fmt"
-	"slices"
 	"strings"
 	"testing"
 
@@ -14,35 +12,6 @@ import (
 	"github.com/pushfx/pushfx/module/redistest"
 	"github.com/pushfx/pushfx/module/stored"
 )
-
-func TestReadMastersParsesCLUSTERNODES(t *testing.T) {
-	t.Parallel()
-	const nodes = `a1 127.0.0.1:7000@17000 myself,master - 0 0 1 connected 0-5460 [93-<-b1]
-a2 127.0.0.1:7001@17001 slave a1 0 0 1 connected
-b1 127.0.0.1:7002@17002,host-b master - 0 0 2 connected 5461
-c1 ::1:7003@17003,,shard-id=x master,fail - 0 0 3 disconnected 5462-16383
-d1 127.0.0.1:7004@17004 master,fail - 0 0 4 disconnected
-e1 127.0.0.1:7005@17005 master,fail? - 0 0 5 connected
-f1 127.0.0.1:7006@17006 master - 0 0 0 connected
-g1 :0@0 master,noaddr - 0 0 6 disconnected
-h1 127.0.0.1:7007@17007 handshake - 0 0 0 connected
-i1 127.0.0.1:7008@17008 master,fail - 0 0 7 disconnected [93->-a1]
-`
-	var got []string
-	for _, m := range readMasters(nodes) {
-		got = append(got, fmt.Sprint(m.id, m.addresses, m.isReplaced))
-	}
-	want := []string{
-		"a1[127.0.0.1:7000] false", "b1[host-b:7002 127.0.0.1:7002] false", "c1[[::1]:7003] false", "d1[127.0.0.1:7004] true",
-		"e1[127.0.0.1:7005] false", "f1[127.0.0.1:7006] false", "i1[127.0.0.1:7008] true",
-	}
-	if !slices.Equal(got, want) {
-		t.Errorf("got  %q\nwant %q", got, want)
-	}
-	if masters := readMasters("not a list\n\n"); len(masters) != 0 {
-		t.Errorf("got %v", masters)
-	}
-}
 
 // forgottenMove is a cluster in which a key has moved to another master. The owner of
 // its slot does not know of the move, like a replica that took over.
@@ -155,47 +124,4 @@ func TestMastersWithoutSlotsAreAsked(t *testing.T) {
 		t.Fatal(err)
 	}
 	newForgottenMove(t, cluster, owner, empty).wantRefused(t, "another master has the key, since a move of its slot was interrupted: the Redis at "+empty.Addr())
-}
-
-// The restarted node lists a dead master from before a failover.
-func TestMastersUnknownToARestartedNodeAreAsked(t *testing.T) {
-	t.Parallel()
-	cluster := redistest.Cluster(t, 3, 0, "--cluster-require-full-coverage", "no")
-	owner, err := cluster.MasterOf(t.Context(), redisclient.SlotOf(movedKey))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := newForgottenMove(t, cluster, owner, otherMaster(t, cluster, redisclient.SlotOf(movedKey)))
-	nodes, err := m.client.ClusterNodes(t.Context()).Result()
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, port, _ := strings.Cut(m.target.Addr(), ":")
-	const unknown = "0123456789012345678901234567890123456789"
-	for name, oldMaster := range map[string]string{
-		"old master back, without a key": "",
-		"old master dead":                unknown + " 127.0.0.1:1@10001 master - 0 0 2 connected 0\n",
-	} {
-		var stale strings.Builder
-		for line := range strings.Lines(nodes) {
-			if !strings.Contains(line, ":"+port+"@") {
-				stale.WriteString(line)
-			}
-		}
-		stale.WriteString(oldMaster)
-		err := checkMasters(t.Context(), m.client, movedKey, stale.String())
-		if err == nil || !strings.Contains(err.Error(), "another master has the key") {
-			t.Errorf("%s: got %v", name, err)
-		}
-		if oldMaster == "" {
-			continue
-		}
-		// No node lists the dead master as replaced.
-		if err := checkMasters(t.Context(), m.client, "new{a}", stale.String()); err == nil || !strings.Contains(err.Error(), "cannot tell") {
-			t.Errorf("%s, another key: got %v", name, err)
-		}
-	}
-	if err := checkMasters(t.Context(), m.client, "new{a}", nodes); err != nil {
-		t.Errorf("a key without a master: %v", err)
-	}
 }

@@ -23,14 +23,14 @@ func newPipelines(nodes *nodes) *pipelines {
 // send sends a command to the master of a key and waits for its reply. Queue gives the
 // command to a client; it may run on another goroutine, with another context.
 //
-// Direct is true if the command was sent in a pipeline to one node, without following
+// Direct is the node if the command was sent in a pipeline to it, without following
 // redirections and perhaps with another call's context. The only error is ctx's, after
 // which the command may still be sent.
-func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct bool, err error) {
+func (p *pipelines) send(ctx context.Context, key string, queue func(context.Context, redis.Cmdable)) (direct *redis.Client, err error) {
 	node, err := p.nodes.masterOf(ctx, key)
 	if err != nil {
 		p.sendAlone(ctx, key, queue) // the client has its own retries and errors
-		return false, nil
+		return nil, nil
 	}
 	isCluster := p.nodes.isCluster()
 	batched, err := p.do(ctx, node, queue, func(batch []func(context.Context, redis.Cmdable)) {
@@ -47,7 +47,10 @@ func (p *pipelines) send(ctx context.Context, key string, queue func(context.Con
 		}
 		_, _ = pipe.Exec(ctx) // each command has its own error
 	})
-	return batched || isCluster, err
+	if batched || isCluster {
+		direct = node
+	}
+	return direct, err
 }
 
 // sendAlone sends a command by the client, which follows redirections.

@@ -123,7 +123,7 @@ func (s *Store[V, R]) removeVerified(ctx context.Context, key string) (err error
 		if _, err = s.writer.run(ctx, removeScript, key, nil); err != nil {
 			return err
 		}
-		if err = s.nodes.checkOtherMasters(ctx, s.codec.redisKey(key)); err == nil {
+		if err = s.nodes.moves.Elsewhere(ctx, s.codec.redisKey(key), nil); err == nil {
 			return nil
 		}
 	}
@@ -148,37 +148,37 @@ func (s *Store[V, R]) Swap(ctx context.Context, key string, base stored.Revision
 	return done, nil
 }
 
-// read returns the stored snapshot. For a cached one, it only asks whether it is still
-// stored.
-func (s *Store[V, R]) read(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
+// read returns the stored snapshot, and the node that has replied if it is known. For a
+// cached snapshot, it only asks whether it is still stored.
+func (s *Store[V, R]) read(ctx context.Context, key string) (whole commit.Snapshot[V, R], node *redis.Client, err error) {
 	if known, found := s.cache.get(s.codec.redisKey(key), key); found {
-		current, err := ask(ctx, s, key, s.codec.Current(known))
+		current, node, err := ask(ctx, s, key, s.codec.Current(known))
 		if err != nil {
-			return commit.Snapshot[V, R]{}, err
+			return whole, nil, err
 		}
 		if current {
-			return known, nil
+			return known, node, nil
 		}
 	}
-	whole, err := ask(ctx, s, key, s.codec.Read)
+	whole, node, err = ask(ctx, s, key, s.codec.Read)
 	if err == nil {
 		s.options.Observer.Count(observe.WholeRead, s.codec.Observed, 1)
 		s.remember(key, whole)
 	}
-	return whole, err
+	return whole, node, err
 }
 
 // maxAsks bounds how often a read is sent if replies get lost. The client's own retries
 // may be off.
 const maxAsks = 3
 
-func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, err error) {
+func ask[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
 	for range maxAsks {
-		if value, err = askOnce(ctx, s, key, q); !isConnectionLost(err) || ctx.Err() != nil {
+		if value, node, err = askOnce(ctx, s, key, q); !isConnectionLost(err) || ctx.Err() != nil {
 			break
 		}
 	}
-	return value, s.checkError(err)
+	return value, node, s.checkError(err)
 }
 
 // isConnectionLost reports whether an established connection broke, after which Redis
@@ -188,33 +188,35 @@ func isConnectionLost(err error) bool {
 	return errors.Is(err, io.EOF) || errors.As(err, &network) && network.Op != "dial"
 }
 
-func askOnce[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, err error) {
+func askOnce[T, V, R any](ctx context.Context, s *Store[V, R], key string, q Query[T]) (value T, node *redis.Client, err error) {
 	var answer redis.Cmder
 	queue := func(ctx context.Context, client redis.Cmdable) { answer = q.Ask(ctx, client, key) }
-	direct, err := s.reads.send(ctx, key, queue)
+	node, err = s.reads.send(ctx, key, queue)
 	if err != nil {
-		return value, err
+		return value, nil, err
 	}
 	value, err = q.Read(key, answer)
-	if direct && err != nil && fault.KindOf(err) == fault.Internal {
+	if node != nil && err != nil && fault.KindOf(err) == fault.Internal {
 		s.reads.sendAlone(ctx, key, queue)
 		value, err = q.Read(key, answer)
+		node = nil
 	}
-	return value, err
+	return value, node, err
 }
 
-// readVerified is a read that checks a missing value with [nodes.checkOtherMasters].
+// readVerified is a read that looks for a missing value on the other masters of a
+// cluster.
 func (s *Store[V, R]) readVerified(ctx context.Context, key string) (commit.Snapshot[V, R], error) {
-	stored, err := s.read(ctx, key)
+	stored, node, err := s.read(ctx, key)
 	if err != nil || stored.Found {
 		return stored, err
 	}
-	otherMaster := s.nodes.checkOtherMasters(ctx, s.codec.redisKey(key))
+	otherMaster := s.nodes.moves.Elsewhere(ctx, s.codec.redisKey(key), node)
 	if otherMaster == nil {
 		return stored, nil
 	}
 	// Another host may have stored the value since the first read.
-	if stored, err = s.read(ctx, key); err != nil || stored.Found {
+	if stored, _, err = s.read(ctx, key); err != nil || stored.Found {
 		return stored, err
 	}
 	return commit.Snapshot[V, R]{}, s.unavailable("read", otherMaster)
