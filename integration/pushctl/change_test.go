@@ -75,8 +75,18 @@ func TestRefreshDefaultsTurnsFeaturesOnAndOff(t *testing.T) {
 	b.editRules(alice, func(rules *pushrule.Ruleset) error { return rules.SetEnabled(pushrule.Underride, end, false) })
 	on := b.answers(alice)
 
-	refresh(exitProblems, "2 sets: 0 refreshed, 2 left with unknown default rules")
-	refresh(exitOK, "2 sets: 2 refreshed", "-drop-others")
+	before := b.stored()
+	for _, command := range []string{"check", "repair"} {
+		if r := b.want(exitProblems, command, "-list"); !strings.Contains(r.stdout, string(pushrule.FeatureOff)+"\t"+string(alice)) {
+			t.Error(r.stdout)
+		}
+	}
+	b.want(exitProblems, "repair", "-yes")
+	if !maps.Equal(before, b.stored()) {
+		t.Error("repair removed rules of a feature, which hosts may have")
+	}
+	refresh(exitOK, "2 sets: 2 refreshed, 0 left with unknown default rules, 0 unreadable\n"+
+		"2 sets lost the rules of polls, which is not in -features; users' choices are kept\n")
 	if got := b.answers(bob); !maps.Equal(got, off) {
 		t.Errorf("off: got %v, want %v", got, off)
 	}

@@ -152,8 +152,11 @@ var (
 
 // ruleProblem returns the kind of a problem that package pushrule finds.
 func ruleProblem(p pushrule.Problem) kind {
-	if p == pushrule.ForeignDefault {
+	switch p {
+	case pushrule.ForeignDefault:
 		return kind{string(p), byRules}
+	case pushrule.FeatureOff:
+		return kind{string(p), byRefresh}
 	}
 	return kind{string(p), byRepair}
 }

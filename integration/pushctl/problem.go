@@ -26,6 +26,7 @@ const (
 	byHand    = "by hand"
 	byHost    = "hosts skip it"
 	byRules   = "-default-rules"
+	byRefresh = "-features, or refresh-defaults"
 	byCluster = "redis-cli --cluster fix"
 )
 

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/stored"
 )
 
@@ -18,14 +19,14 @@ func refreshCommand() command {
 		name:    "refresh-defaults",
 		summary: "brings all users' sets to the current default rules",
 		about: "Brings the default rules in every user's set to the current version, after an upgrade of the hosts or a\n" +
-			"change of their features. Users keep their choices, enabled and actions, also for features that are\n" +
-			"off. A set with an unknown default rule is left, since the rule would be lost: name the hosts' rules\n" +
-			"with -features and -default-rules, or drop unknown rules with -drop-others. Exit status 1: sets were\n" +
-			"left.",
+			"change of their features. Users keep their choices, enabled and actions. Name the hosts' features with\n" +
+			"-features: the rules of other features are removed, and come back with the choices when the feature is\n" +
+			"on again. A set with an unknown default rule is left, since its choices would be lost: name the hosts'\n" +
+			"rules with -default-rules, or drop unknown rules with -drop-others. Exit status 1: sets were left.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			f.addDurability()
-			p, r := f.pace(), &refresher{}
+			p, r := f.pace(), &refresher{off: map[string]int{}}
 			f.BoolVar(&r.dropOthers, "drop-others", false, "remove unknown default rules")
 			f.BoolVar(&r.list, "list", false, "list users whose sets are left, with the reason")
 			return func(ctx context.Context, c *call) error {
@@ -43,6 +44,7 @@ type refresher struct {
 
 	mu                                  sync.Mutex
 	sets, refreshed, unreadable, others int
+	off                                 map[string]int // sets that lost a feature's rules
 }
 
 func (r *refresher) run(ctx context.Context, p *pace) error {
@@ -57,6 +59,11 @@ func (r *refresher) run(ctx context.Context, p *pace) error {
 		return err
 	}
 	fmt.Fprintf(r.out, "%d sets: %d refreshed, %d left with unknown default rules, %d unreadable\n", r.sets, r.refreshed, r.others, r.unreadable)
+	for _, feature := range pushrule.Features() {
+		if n := r.off[feature.Name]; n > 0 {
+			fmt.Fprintf(r.out, "%d sets lost the rules of %s, which is not in -features; users' choices are kept\n", n, feature.Name)
+		}
+	}
 	if err == nil && r.others+r.unreadable > 0 {
 		err = errProblems
 	}
@@ -85,9 +92,18 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 			return err
 		} else {
 			r.count(&r.refreshed, set.User, "")
+			r.countOff(e.Rules.FeaturesOff(defaults))
 		}
 	}
 	return nil
+}
+
+func (r *refresher) countOff(features []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, name := range features {
+		r.off[name]++
+	}
 }
 
 // count counts a set, also in kind if it is not nil. It lists a set that is left, with the

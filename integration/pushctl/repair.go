@@ -115,7 +115,7 @@ func (r *repairer) reasonToLeave(p problem) error {
 
 // isRefusal reports whether an error is a reason to leave a problem, not a failure.
 func isRefusal(err error) bool {
-	reasons := []error{errByHand, errChanged, errDamaged, pushrule.ErrDuplicatesDiffer, pushrule.ErrForeignDefault}
+	reasons := []error{errByHand, errChanged, errDamaged, pushrule.ErrDuplicatesDiffer, pushrule.ErrForeignDefault, pushrule.ErrFeatureOff}
 	return isRefused(err) || slices.ContainsFunc(reasons, func(reason error) bool { return errors.Is(err, reason) })
 }
 

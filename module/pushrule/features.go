@@ -129,7 +129,7 @@ func featureOrder(name string) int {
 
 type featureRule struct {
 	DefaultRule
-	stableID string
+	stableID, feature string
 }
 
 // featureRules has the rules of all features by both ids: a stored set may have the
@@ -141,8 +141,8 @@ func newFeatureRules() map[string]featureRule {
 	for _, feature := range Features() {
 		for _, rule := range feature.Rules {
 			stable := feature.StableIDs[rule.ID]
-			rules[rule.ID] = featureRule{rule, stable}
-			rules[stable] = featureRule{rule, stable}
+			rules[rule.ID] = featureRule{rule, stable, feature.Name}
+			rules[stable] = featureRule{rule, stable, feature.Name}
 		}
 	}
 	return rules

@@ -251,7 +251,7 @@ func TestChoicesSurviveAChangeFromUnstableToStableIDs(t *testing.T) {
 			if encode(&s) != renamed {
 				t.Errorf("got  %s\nwant %s", encode(&s), renamed)
 			}
-			if s.HasForeign(stable) || s.HasForeign(unstable) || !s.HasForeign(off) {
+			if s.HasForeign(stable) || s.HasForeign(unstable) || s.HasForeign(off) || len(s.FeaturesOff(off)) != 1 || len(s.FeaturesOff(stable)) != 0 {
 				t.Error("a renamed rule counts as one that is in no table")
 			}
 			if s.MergeDefaults(unstable); encode(&s) != want {

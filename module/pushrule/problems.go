@@ -14,18 +14,20 @@ const (
 	MasterNotFirst Problem = "master rule not first"
 	LegacyRule     Problem = "legacy rule"
 	ForeignDefault Problem = "default rule not in the table"
+	FeatureOff     Problem = "rules of a feature that is off"
 	StaleDefaults  Problem = "defaults not current"
 )
 
 // Problems lists all problems.
 func Problems() []Problem {
-	return []Problem{DuplicateRules, MasterNotFirst, LegacyRule, ForeignDefault, StaleDefaults}
+	return []Problem{DuplicateRules, MasterNotFirst, LegacyRule, ForeignDefault, FeatureOff, StaleDefaults}
 }
 
 // The errors of [Ruleset.Repair].
 var (
 	ErrDuplicatesDiffer = errors.New("two rules with the same id differ")
 	ErrForeignDefault   = errors.New("a default rule is not in the table and would be removed")
+	ErrFeatureOff       = errors.New("the rules of a feature would be removed")
 )
 
 // Problems returns the set's problems in the order of the function [Problems]. The
@@ -40,14 +42,15 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 		list, _ := s.doc.entryList(kind)
 		want, _ := table.doc.entryList(kind)
 		unique := withoutDuplicates(list)
-		rest := slices.DeleteFunc(slices.Clone(unique), func(e entry) bool { return IsLegacy(e.id) || e.isForeign(want) })
+		rest := slices.DeleteFunc(slices.Clone(unique), func(e entry) bool { return IsLegacy(e.id) || e.isOutside(want) })
 		duplicates = duplicates || len(unique) < len(list)
 		below = below || indexOfEntry(list, masterID) > 0
-		foreign = foreign || hasForeign(list, want)
+		foreign = foreign || hasForeign(kind, list, want)
 		stale = stale || !isCurrent(kind, hoistMaster(rest), want)
 	}
 	has := map[Problem]bool{
-		DuplicateRules: duplicates, MasterNotFirst: below, LegacyRule: s.HasLegacy(), ForeignDefault: foreign, StaleDefaults: stale,
+		DuplicateRules: duplicates, MasterNotFirst: below, LegacyRule: s.HasLegacy(), ForeignDefault: foreign,
+		FeatureOff: len(s.FeaturesOff(table)) > 0, StaleDefaults: stale,
 	}
 	for _, problem := range Problems() {
 		if has[problem] {
@@ -58,14 +61,17 @@ func (s *Ruleset) Problems(table Ruleset) (problems []Problem) {
 }
 
 // Repair removes equal duplicates of a rule, calls [Ruleset.MergeDefaults], and keeps
-// the user's settings. Errors: [ErrDuplicatesDiffer] and [ErrForeignDefault], which
-// change nothing.
+// the user's settings. Errors, which change nothing: [ErrDuplicatesDiffer],
+// [ErrForeignDefault], and [ErrFeatureOff], because the caller may have the wrong table.
 func (s *Ruleset) Repair(table Ruleset) error {
+	if len(s.FeaturesOff(table)) > 0 && !s.HasForeign(table) {
+		return ErrFeatureOff
+	}
 	repaired := Ruleset{s.doc.canonicalized()}
 	for _, kind := range Kinds() {
 		list, listed := repaired.doc.entryList(kind)
 		want, _ := table.doc.entryList(kind)
-		if hasForeign(list, want) {
+		if hasForeign(kind, list, want) {
 			return ErrForeignDefault
 		}
 		unique := withoutDuplicates(list)
@@ -82,23 +88,50 @@ func (s *Ruleset) Repair(table Ruleset) error {
 }
 
 // HasForeign reports whether the set has a server-default rule that is neither in the
-// table nor legacy. A merge removes it.
+// table, nor legacy, nor of a feature of this package. A merge removes it with the user's
+// settings.
 func (s *Ruleset) HasForeign(table Ruleset) bool {
 	for _, kind := range Kinds() {
 		list, _ := s.doc.entryList(kind)
 		want, _ := table.doc.entryList(kind)
-		if hasForeign(list, want) {
+		if hasForeign(kind, list, want) {
 			return true
 		}
 	}
 	return false
 }
 
-func hasForeign(list, want []entry) bool {
-	return slices.ContainsFunc(list, func(e entry) bool { return e.isForeign(want) })
+// FeaturesOff returns the names of the features of this package with rules in the set
+// that are not in the table, in the order of [Features]. A merge removes these rules and
+// keeps the user's settings; see [Ruleset.MergeDefaults].
+func (s *Ruleset) FeaturesOff(table Ruleset) (names []string) {
+	off := map[string]bool{}
+	for _, kind := range Kinds() {
+		list, _ := s.doc.entryList(kind)
+		want, _ := table.doc.entryList(kind)
+		for _, e := range list {
+			if e.isOutside(want) && e.isOfFeature(kind) {
+				off[featureRules[e.id].feature] = true
+			}
+		}
+	}
+	for _, feature := range Features() {
+		if off[feature.Name] {
+			names = append(names, feature.Name)
+		}
+	}
+	return names
 }
 
-func (e entry) isForeign(want []entry) bool {
+func hasForeign(kind Kind, list, want []entry) bool {
+	return slices.ContainsFunc(list, func(e entry) bool { return e.isOutside(want) && !e.isOfFeature(kind) })
+}
+
+func (e entry) isOfFeature(kind Kind) bool { return featureRules[e.id].Kind == kind }
+
+// isOutside reports whether an entry is a server-default rule that is neither wanted nor
+// legacy.
+func (e entry) isOutside(want []entry) bool {
 	return e.isServerDefault() && !IsLegacy(e.id) && indexOfEntry(want, e.id) < 0 && indexOfEntry(want, otherID(e.id)) < 0
 }
 

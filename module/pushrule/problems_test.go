@@ -31,6 +31,7 @@ func TestProblemsAreFoundAndRepaired(t *testing.T) {
 		room    = `{"rule_id":"!r:x","default":false,"enabled":true,"actions":[]}`
 		loud    = `{"rule_id":"!r:x","default":false,"enabled":true,"actions":["notify"]}`
 		legacy  = `{"rule_id":".m.rule.contains_user_name","default":true,"enabled":true,"pattern":"alice","actions":["notify"]}`
+		poll    = `{"rule_id":".m.rule.poll_start","default":true,"enabled":false,"conditions":[],"actions":["notify"]}`
 		foreign = `{"rule_id":".org.example.poll","default":true,"enabled":false,"conditions":[],"actions":["notify"]}`
 		mine    = `{"rule_id":"mine","default":false,"enabled":true,"conditions":[],"actions":[]}`
 		master  = `{"rule_id":".m.rule.master","default":true,"enabled":false,"conditions":[],"actions":[]}`
@@ -50,6 +51,11 @@ func TestProblemsAreFoundAndRepaired(t *testing.T) {
 		{"no master rule", `"override":[` + master + `,`, `"override":[`, problems{pushrule.StaleDefaults}, nil},
 		{"a legacy rule", `"content":[]`, `"content":[` + legacy + `]`, problems{pushrule.LegacyRule}, nil},
 		{"another host's rule", `"underride":[`, `"underride":[` + foreign + `,`, problems{pushrule.ForeignDefault}, pushrule.ErrForeignDefault},
+		{"a rule of a feature", `"underride":[`, `"underride":[` + poll + `,`, problems{pushrule.FeatureOff}, pushrule.ErrFeatureOff},
+		{"a rule of a feature and another host's", `"underride":[`, `"underride":[` + poll + `,` + foreign + `,`,
+			problems{pushrule.ForeignDefault, pushrule.FeatureOff}, pushrule.ErrForeignDefault},
+		{"a rule of a feature in another kind", `"override":[`, `"override":[` + poll + `,`,
+			problems{pushrule.MasterNotFirst, pushrule.ForeignDefault}, pushrule.ErrForeignDefault},
 		{"an old definition", `"m.room.tombstone"`, `"m.room.grave"`, problems{pushrule.StaleDefaults}, nil},
 		{"a user's rule below a default one", `"underride":[{"rule_id":".m.rule.call"`,
 			`"underride":[{"rule_id":".m.rule.call","default":true,"enabled":true,"conditions":[],"actions":[]},` + mine + `,{"rule_id":".m.rule.call"`,
