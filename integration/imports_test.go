@@ -65,6 +65,7 @@ func importTable() []importRow {
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
 		{"module/unread/fold", nil, noIO},
+		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", with("module/match", bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
 		{"module/storetest", inner, nil},
 		{"module/redistest", []string{retry, redis, redis + "/maintnotifications"}, nil},

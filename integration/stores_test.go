@@ -9,7 +9,9 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
+	"github.com/pushfx/pushfx/module/stored"
 	"github.com/pushfx/pushfx/module/storetest"
+	"github.com/pushfx/pushfx/module/unread/redisunread"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
@@ -100,6 +102,25 @@ func TestPusherStoreContract(t *testing.T) {
 				t.Fatal(err)
 			}
 			return store
+		})
+	})
+}
+
+func TestUnreadStoreContract(t *testing.T) {
+	t.Parallel()
+	eachWay(t, func(t *testing.T, newClient func(*testing.T) redis.UniversalClient) {
+		newStore := func(t *testing.T) module.UnreadStore {
+			store, err := redisunread.New(newClient(t), rediscommit.DefaultConfig(), rediscommit.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return store
+		}
+		storetest.Unread(t, newStore)
+		storetest.UnreadDamage(t, newStore(t), func(t *testing.T, user mxid.UserID) {
+			if err := newClient(t).Set(t.Context(), stored.Keys{}.Unread(user), "no list", 0).Err(); err != nil {
+				t.Fatal(err)
+			}
 		})
 	})
 }

@@ -132,9 +132,8 @@ type NotifiedEvents interface {
 // Errors: [Unavailable] if the store cannot be reached in time, after which the change may
 // have been made; [fault.Database] for a list that cannot be read.
 type UnreadStore interface {
-	// Append appends texts to the lists of users, as durably as configured. It returns the
-	// new length of each list. It may append a text twice. Texts of one user are appended
-	// in their order.
+	// Append appends texts to the lists of users, as durably as configured, and returns
+	// the new lengths. It may append a text twice, and texts of one call in any order.
 	Append(ctx context.Context, texts []UserText) []Result[int]
 
 	// Load returns the lists, each with all texts of calls that have returned.

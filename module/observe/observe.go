@@ -75,6 +75,7 @@ const (
 	PushRules = "push_rules"
 	Pushers   = "pushers"
 	Pushkeys  = "pushkeys" // the index of pushkeys
+	Unread    = "unread"   // the lists of unread notifications
 	Delivery  = "delivery" // the delivery queue
 )
 

@@ -4,6 +4,7 @@
 //
 //	account_data:{@user:server}:m.push_rules   string, the user's push rules event
 //	pushers:{@user:server}                     hash, the user's pushers
+//	unread:{@user:server}                      list, the user's unread notifications; see package fold
 //	pushkey:{DIGEST}                           string, the users that claim a pushkey
 //	pushkeys:pending                           sorted set, pushkeys to reconcile, by their last claim
 //
@@ -56,6 +57,7 @@ const (
 	rulesSuffix   = "}:m.push_rules"
 	stagedMark    = ":next:"
 	pushersPrefix = "pushers:{"
+	unreadPrefix  = "unread:{"
 	claimsPrefix  = "pushkey:{"
 	tagSuffix     = "}"
 	pending       = "pushkeys:pending"
@@ -73,6 +75,11 @@ func Staged(key, token string) string { return key + stagedMark + token }
 // Pushers is the key of the hash with a user's pushers.
 func (k Keys) Pushers(user mxid.UserID) string {
 	return k.Prefix + pushersPrefix + string(user) + tagSuffix
+}
+
+// Unread is the key of the list with a user's unread notifications.
+func (k Keys) Unread(user mxid.UserID) string {
+	return k.Prefix + unreadPrefix + string(user) + tagSuffix
 }
 
 // Claims is the key of the claims to a pushkey. It has a digest, because the pushkey is
@@ -95,6 +102,7 @@ const (
 	RulesKey                       // see [Keys.Rules]
 	StagedKey                      // see [Staged]
 	PushersKey                     // see [Keys.Pushers]
+	UnreadKey                      // see [Keys.Unread]
 	ClaimsKey                      // see [Keys.Claims]
 	PendingKey                     // see [Keys.Pending]
 
@@ -114,7 +122,7 @@ func (k KeyKind) OfDelivery() bool { return k >= ShardDueKey && k <= DeliveryFor
 // Key is a parsed key.
 type Key struct {
 	Kind   KeyKind
-	User   mxid.UserID   // for [RulesKey], [StagedKey] and [PushersKey]
+	User   mxid.UserID   // for [RulesKey], [StagedKey], [PushersKey] and [UnreadKey]
 	Digest pusher.Digest // for [ClaimsKey]
 	Shard  int           // for the keys of a shard
 	Target string        // for [BacklogKey] and [TextsKey] the backlog, for [SeenKey] a digest of the batch
@@ -134,6 +142,9 @@ func (k Keys) Parse(name string) Key {
 	}
 	if user, found := cutUser(rest, pushersPrefix, tagSuffix); found {
 		return Key{Kind: PushersKey, User: user}
+	}
+	if user, found := cutUser(rest, unreadPrefix, tagSuffix); found {
+		return Key{Kind: UnreadKey, User: user}
 	}
 	if text, found := cut(rest, claimsPrefix, tagSuffix); found && pusher.Digest(text).Validate() == nil {
 		return Key{Kind: ClaimsKey, Digest: pusher.Digest(text)}
@@ -168,7 +179,7 @@ func cut(name, prefix, suffix string) (string, bool) {
 }
 
 func isMalformed(name string) bool {
-	for _, prefix := range []string{"pushers:", "pushkey:", shardPrefix} {
+	for _, prefix := range []string{"pushers:", "unread:", "pushkey:", shardPrefix} {
 		if strings.HasPrefix(name, prefix) {
 			return true
 		}

@@ -25,6 +25,7 @@ func TestKeysHaveFixedNames(t *testing.T) {
 			{k.Rules(alice), "account_data:{@alice:example.org}:m.push_rules", Key{Kind: RulesKey, User: alice}},
 			{Staged(k.Rules(alice), "ABC"), "account_data:{@alice:example.org}:m.push_rules:next:ABC", Key{Kind: StagedKey, User: alice}},
 			{k.Pushers(alice), "pushers:{@alice:example.org}", Key{Kind: PushersKey, User: alice}},
+			{k.Unread(alice), "unread:{@alice:example.org}", Key{Kind: UnreadKey, User: alice}},
 			{k.Claims(digest), "pushkey:{" + string(digest) + "}", Key{Kind: ClaimsKey, Digest: digest}},
 			{k.Pending(), "pushkeys:pending", Key{Kind: PendingKey}},
 			{k.ShardDue(0), "delivery:{000}:due", Key{Kind: ShardDueKey}},
@@ -56,6 +57,9 @@ func TestKeysOfOddUserIDsAreParsed(t *testing.T) {
 		}
 		if got := k.Parse(k.Pushers(user)); got != (Key{Kind: PushersKey, User: user}) {
 			t.Errorf("pushers of %q: got %+v", user, got)
+		}
+		if got := k.Parse(k.Unread(user)); got != (Key{Kind: UnreadKey, User: user}) {
+			t.Errorf("unread notifications of %q: got %+v", user, got)
 		}
 	}
 }

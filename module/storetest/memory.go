@@ -3,6 +3,7 @@ package storetest
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"sync"
 	"time"
@@ -13,7 +14,7 @@ import (
 	"github.com/pushfx/pushfx/module/pushrule"
 )
 
-// Memory holds the three stores of any number of hosts in memory. They fulfil the
+// Memory holds the stores of any number of hosts in memory. They fulfil the
 // contracts of this package, and run each edit once. A test may access the maps with the
 // lock, or while no store is in use; watchers are not notified of its changes.
 type Memory struct {
@@ -27,6 +28,7 @@ type Memory struct {
 	Lists    map[mxid.UserID]pusher.List
 	Claims   map[pusher.Digest]pusher.Claims
 	Pending  map[pusher.Digest]int64 // the last claim of each pushkey
+	Texts    map[mxid.UserID][]string
 	watchers map[*func(module.Change)]bool
 }
 
@@ -37,6 +39,7 @@ func NewMemory() *Memory {
 		Lists:    map[mxid.UserID]pusher.List{},
 		Claims:   map[pusher.Digest]pusher.Claims{},
 		Pending:  map[pusher.Digest]int64{},
+		Texts:    map[mxid.UserID][]string{},
 		watchers: map[*func(module.Change)]bool{},
 	}
 }
@@ -49,6 +52,9 @@ func (m *Memory) Pushers() module.PusherStore { return memoryPushers{m} }
 
 // Pushkeys returns the index of pushkeys.
 func (m *Memory) Pushkeys() module.PushkeyIndex { return memoryPushkeys{m} }
+
+// Unread returns the store of unread notifications.
+func (m *Memory) Unread() module.UnreadStore { return memoryUnread{m} }
 
 func (m *Memory) userStep(ctx context.Context, operation string, user mxid.UserID, do func() error) error {
 	if err := user.Validate(); err != nil {
@@ -240,4 +246,49 @@ func (i memoryPushkeys) Pending(ctx context.Context, before time.Time, limit int
 	})
 	slices.SortFunc(all, func(a, b module.PendingPushkey) int { return cmp.Compare(a.Claim, b.Claim) })
 	return all[:min(limit, len(all))], err
+}
+
+type memoryUnread struct{ memory *Memory }
+
+func (u memoryUnread) Append(ctx context.Context, texts []module.UserText) []module.Result[int] {
+	lengths := make([]module.Result[int], len(texts))
+	for i, text := range texts {
+		lengths[i].Err = u.memory.userStep(ctx, "append text", text.User, func() error {
+			u.memory.Texts[text.User] = append(u.memory.Texts[text.User], text.Text)
+			lengths[i].Value = len(u.memory.Texts[text.User])
+			return nil
+		})
+	}
+	return lengths
+}
+
+func (u memoryUnread) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[[]string] {
+	return many(users, func(user mxid.UserID) (texts []string, err error) {
+		err = u.memory.userStep(ctx, "load texts", user, func() error { texts = slices.Clone(u.memory.Texts[user]); return nil })
+		return texts, err
+	})
+}
+
+var errNoTexts = errors.New("a replacement of no texts")
+
+func (u memoryUnread) Replace(ctx context.Context, all []module.UnreadReplacement) []module.Result[bool] {
+	done := make([]module.Result[bool], len(all))
+	for i, r := range all {
+		done[i].Err = u.memory.userStep(ctx, "replace texts", r.User, func() error {
+			n, texts := len(r.First), u.memory.Texts[r.User]
+			if n == 0 {
+				return errNoTexts
+			}
+			if len(texts) >= n && slices.Equal(texts[:n], r.First) {
+				u.memory.Texts[r.User] = append([]string{r.By}, texts[n:]...)
+				done[i].Value = true
+			}
+			return nil
+		})
+	}
+	return done
+}
+
+func (u memoryUnread) Delete(ctx context.Context, user mxid.UserID) error {
+	return u.memory.userStep(ctx, "delete texts", user, func() error { delete(u.memory.Texts, user); return nil })
 }

@@ -1,0 +1,205 @@
+// Package redisunread is a [module.UnreadStore] on Redis; its API may change at any time.
+// Each user has a list, in the slot of the user's pushers. It needs Redis 6.2 or later: a
+// single node, sentinels or a cluster.
+package redisunread
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/commit"
+	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/stored"
+)
+
+var _ module.UnreadStore = (*Store)(nil)
+
+const name = "unread store" // in errors
+
+// maxPipeline bounds the writes of one pipeline, so that other requests do not wait for
+// a long one.
+const maxPipeline = 500
+
+// Store is a [module.UnreadStore] on Redis. It is safe for concurrent use, does no I/O in
+// the background, and needs no closing.
+type Store struct {
+	keys    stored.Keys
+	lists   *rediscommit.Users[struct{}, string] // for reads and deletions
+	durable *rediscommit.Writer                  // for Append
+	fast    *rediscommit.Writer                  // for Replace, which may get lost
+}
+
+// New does no I/O. Client is a *redis.Client or a *redis.ClusterClient that reads from
+// masters; the caller closes it.
+func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
+	lists, err := rediscommit.New(client, cfg, o, rediscommit.Codec[struct{}, string]{
+		Name: name, Observed: observe.Unread, Unreadable: unreadable,
+		Read: rediscommit.Query[commit.Snapshot[struct{}, string]]{},
+	})
+	if err != nil {
+		return nil, err
+	}
+	durable, err := rediscommit.NewWriter(client, name, observe.Unread, cfg, o)
+	if err != nil {
+		return nil, err
+	}
+	fast := cfg
+	fast.Durability = rediscommit.Durability{}
+	writer, err := rediscommit.NewWriter(client, name, observe.Unread, fast, o)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{
+		keys: stored.Keys{Prefix: cfg.KeyPrefix}, lists: rediscommit.NewUsers(lists, stored.Keys{}.Unread),
+		durable: durable, fast: writer,
+	}, nil
+}
+
+func unreadable(cause error) error {
+	return fault.Wrap(fault.Database, "The stored unread counts cannot be read.", cause)
+}
+
+// Append appends texts; see [module.UnreadStore].
+func (s *Store) Append(ctx context.Context, texts []module.UserText) []module.Result[int] {
+	lengths := make([]module.Result[int], len(texts))
+	sendAll(ctx, s.durable.DoDurably, texts, func(i int) (rediscommit.Write, error) {
+		key, err := s.key(texts[i].User)
+		return rediscommit.Write{Key: key, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
+			reply := to.RPush(ctx, key, texts[i].Text)
+			return func() error {
+				lengths[i].Value = int(reply.Val())
+				return reply.Err()
+			}
+		}}, err
+	}, func(i int, err error) { lengths[i].Err = err })
+	return lengths
+}
+
+var readList = rediscommit.Query[[]string]{
+	Ask: func(ctx context.Context, client redis.Cmdable, key string) redis.Cmder {
+		return client.LRange(ctx, key, 0, -1)
+	},
+	Read: func(_ string, answer redis.Cmder) ([]string, error) { return answer.(*redis.StringSliceCmd).Result() },
+}
+
+// Load reads lists; see [module.UnreadStore].
+func (s *Store) Load(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[[]string] {
+	all := make(map[mxid.UserID]module.Result[[]string], len(users))
+	for user, list := range rediscommit.ReadMany(ctx, s.lists, users, readList) {
+		all[user] = module.Result[[]string]{Value: list.Value, Err: list.Err}
+	}
+	return all
+}
+
+// replace replaces the first items of a list, if their digest is still the same: the
+// number of the items, their digest, the text. It also replies 1 if it has replaced them
+// already, since it is sent again after a lost reply.
+var replace = redis.NewScript(`
+local first, lengths = redis.call('LRANGE', KEYS[1], 0, ARGV[1] - 1), {}
+for i, text in ipairs(first) do lengths[i] = '\n' .. #text end
+first[#first + 1] = table.concat(lengths)
+if redis.sha1hex(table.concat(first)) ~= ARGV[2] then
+	return redis.call('LINDEX', KEYS[1], 0) == ARGV[3] and 1 or 0
+end
+redis.call('LTRIM', KEYS[1], ARGV[1], -1)
+redis.call('LPUSH', KEYS[1], ARGV[3])
+return 1`)
+
+// Replace replaces the first texts of lists; see [module.UnreadStore].
+func (s *Store) Replace(ctx context.Context, all []module.UnreadReplacement) []module.Result[bool] {
+	done := make([]module.Result[bool], len(all))
+	sendAll(ctx, s.fast.DoDurably, all, func(i int) (rediscommit.Write, error) {
+		r := all[i]
+		key, err := s.key(r.User)
+		if len(r.First) == 0 {
+			err = errors.Join(err, errors.New(name+": a replacement of no texts"))
+		}
+		call := rediscommit.Call{Script: replace, Keys: []string{key}, Args: []any{len(r.First), digest(r.First), r.By}}
+		write := call.Write()
+		return rediscommit.Write{Key: key, Queue: func(ctx context.Context, to redis.Pipeliner) func() error {
+			check := write.Queue(ctx, to)
+			return func() (err error) {
+				if err = check(); err == nil {
+					done[i].Value, err = call.Reply.Bool()
+				}
+				return err
+			}
+		}}, err
+	}, func(i int, err error) { done[i].Err = err })
+	return done
+}
+
+// digest is the SHA-1 of the texts and their lengths.
+func digest(texts []string) string {
+	sum, lengths := sha1.New(), []byte(nil)
+	for _, text := range texts {
+		_, _ = io.WriteString(sum, text)
+		lengths = strconv.AppendInt(append(lengths, '\n'), int64(len(text)), 10)
+	}
+	_, _ = sum.Write(lengths)
+	return hex.EncodeToString(sum.Sum(nil))
+}
+
+// Delete removes a list; see [module.UnreadStore].
+func (s *Store) Delete(ctx context.Context, user mxid.UserID) error {
+	return s.lists.Remove(ctx, user)
+}
+
+func (s *Store) key(user mxid.UserID) (string, error) {
+	if err := user.Validate(); err != nil {
+		return "", fmt.Errorf("%s: %w", name, err)
+	}
+	return s.keys.Unread(user), nil
+}
+
+// sendAll sends a write for each of all, in pipelines of bounded length, and fails with
+// the error of each. After a pipeline of which nothing was done, the others fail, too.
+func sendAll[T any](
+	ctx context.Context, send func(context.Context, ...rediscommit.Write) []error, all []T,
+	write func(i int) (rediscommit.Write, error), fail func(i int, err error),
+) {
+	var down error
+	for from := 0; from < len(all); from += maxPipeline {
+		var writes []rediscommit.Write
+		var places []int
+		for i := from; i < min(from+maxPipeline, len(all)); i++ {
+			w, err := write(i)
+			if err = errors.Join(err, down); err != nil {
+				fail(i, err)
+				continue
+			}
+			writes, places = append(writes, w), append(places, i)
+		}
+		errs := send(ctx, writes...)
+		for n, err := range errs {
+			if isWrongType(err) {
+				err = unreadable(errors.New("the key holds another type of value"))
+			}
+			errs[n] = err
+			fail(places[n], err)
+		}
+		if len(errs) > 1 && !slices.ContainsFunc(errs, func(err error) bool { return fault.KindOf(err) != fault.Unavailable }) {
+			down = errs[0]
+		}
+	}
+}
+
+// isWrongType also recognizes the error of a script, which has the word within its text
+// before Redis 7.
+func isWrongType(err error) bool {
+	var refusal redis.Error
+	return errors.As(err, &refusal) && strings.Contains(refusal.Error(), "WRONGTYPE")
+}
