@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,8 +16,9 @@ import (
 )
 
 const (
-	maxArrivals = 100              // new pages get them
-	aliveEvery  = 15 * time.Second // a comment on a silent stream, so that proxies keep it open
+	maxArrivals     = 100              // new pages get them
+	maxArrivalBytes = 1 << 20          // of all that new pages get
+	aliveEvery      = 15 * time.Second // a comment on a silent stream, so that proxies keep it open
 )
 
 // gateway is the host's own push gateway. It prints each notification and streams it to the
@@ -28,8 +30,9 @@ type gateway struct {
 
 	mu       sync.Mutex
 	trouble  receiver.Trouble
-	arrivals []arrival // the last maxArrivals, the oldest first
-	count    int       // of all arrivals
+	arrivals []string // as events of the stream, the oldest first
+	size     int      // bytes of arrivals
+	count    int      // of all arrivals
 	changed  chan struct{}
 }
 
@@ -65,27 +68,24 @@ type arrivalDevice struct {
 }
 
 func newArrival(n receiver.Notification) arrival {
-	a := arrival{At: n.Ended.UnixMilli(), Status: n.Status}
-	var devices []struct {
-		Tweaks json.RawMessage `json:"tweaks"`
-	}
-	_ = json.Unmarshal(n.Body, &struct { // the receiver has read it before
-		Notification *map[string]json.RawMessage `json:"notification"`
-	}{&a.Notification})
-	_ = json.Unmarshal(a.Notification["devices"], &devices)
-	delete(a.Notification, "devices")
-	for i, device := range n.Devices {
-		a.Devices = append(a.Devices, arrivalDevice{device.Digest(), devices[i].Tweaks})
+	a := arrival{At: n.Ended.UnixMilli(), Status: n.Status, Notification: n.Others}
+	for _, device := range n.Devices {
+		a.Devices = append(a.Devices, arrivalDevice{device.Digest(), device.Tweaks})
 	}
 	return a
 }
 
 func (g *gateway) arrived(n receiver.Notification) {
+	text := event("arrival", newArrival(n))
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	fmt.Fprintln(g.stdout, n)
-	g.arrivals = append(g.arrivals, newArrival(n))
-	g.arrivals = g.arrivals[max(0, len(g.arrivals)-maxArrivals):]
+	g.arrivals = append(g.arrivals, text)
+	g.size += len(text)
+	for len(g.arrivals) > maxArrivals || g.size > maxArrivalBytes {
+		g.size -= len(g.arrivals[0])
+		g.arrivals = g.arrivals[1:]
+	}
 	g.count++
 	g.announce()
 }
@@ -98,7 +98,7 @@ func (g *gateway) announce() {
 
 // since returns the arrivals after the first n, and the status of the next answer. At the
 // next arrival or new status, the gateway closes changed.
-func (g *gateway) since(n int) (news []arrival, count, status int, changed <-chan struct{}) {
+func (g *gateway) since(n int) (news []string, count, status int, changed <-chan struct{}) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	missed := min(g.count-n, len(g.arrivals))
@@ -148,9 +148,7 @@ func (g *gateway) stream(c echo.Context, url string) error {
 		if status != told {
 			events += event("gateway", map[string]any{"url": url, "status": status})
 		}
-		for _, a := range news {
-			events += event("arrival", a)
-		}
+		events += strings.Join(news, "")
 		seen, told = count, status
 		if err := send(w, events); err != nil {
 			return nil //nolint:nilerr // the page was closed

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"encoding/json"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -12,10 +14,11 @@ import (
 
 func (d *demo) stream(token string) (next func() (name, data string)) {
 	d.t.Helper()
-	request, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.url+"/_demo/notifications?access_token="+token, nil)
+	request, err := http.NewRequestWithContext(d.t.Context(), http.MethodGet, d.url+"/_demo/notifications", nil)
 	if err != nil {
 		d.t.Fatal(err)
 	}
+	request.Header.Set("Authorization", "Bearer "+token)
 	response, err := d.client.Do(request)
 	if err != nil {
 		d.t.Fatal(err)
@@ -80,6 +83,46 @@ func TestTheStreamStartsWithTheLastNotifications(t *testing.T) {
 	if news, _, _, _ := g.since(maxArrivals + 1); len(news) != 2 {
 		t.Errorf("got %d, want 2", len(news))
 	}
+	large := json.RawMessage(strconv.Quote(strings.Repeat("x", maxArrivalBytes/4)))
+	for range 5 {
+		g.arrived(receiver.Notification{Status: 200, Others: map[string]json.RawMessage{"content": large}})
+	}
+	if news, _, _, _ := g.since(0); len(news) != 3 {
+		t.Errorf("got %d large ones, want 3", len(news))
+	}
+}
+
+// FuzzGateway posts any body. The gateway must refuse it, or stream one line of JSON with its
+// devices and without their pushkeys.
+func FuzzGateway(f *testing.F) {
+	for _, body := range []string{
+		`{"notification":{"event_id":"$a","devices":[{"app_id":"a","pushkey":"hush","tweaks":{"sound":"x"}}]}}`,
+		`{"notification":{"counts":{"unread":1},"Devices":[],"devices":[{"app_id":"a","pushkey":"hush"},{"app_id":"b","pushkey":"hush"}]}}`,
+		`{"notification":{"Devices":[{"app_id":"a","pushkey":"hush"}]}}`,
+		"{\"notification\":{\"type\":\"x\",\"content\":{\"body\":\"\\n\"},\n\"devices\":[{\"app_id\":\"\\u2028\",\"pushkey\":\"hush\"}]}}",
+	} {
+		f.Add(body)
+	}
+	f.Fuzz(func(t *testing.T, body string) {
+		g := newGateway(config{}, newWaker(), new(buffer))
+		w := httptest.NewRecorder()
+		g.receiver.ServeHTTP(w, httptest.NewRequest(http.MethodPost, receiver.Path, strings.NewReader(body)))
+		news, _, _, _ := g.since(0)
+		if w.Code != http.StatusOK {
+			if len(news) != 0 {
+				t.Fatalf("refused and streamed: %q", news)
+			}
+			return
+		}
+		data, found := strings.CutPrefix(strings.Join(news, ""), "event: arrival\ndata: ")
+		var got arrival
+		if err := json.Unmarshal([]byte(data), &got); err != nil || !found || strings.Count(data, "\n") != 2 || len(got.Devices) == 0 {
+			t.Fatalf("%q is streamed as %q: %v", body, news, err)
+		}
+		if got.Notification["devices"] != nil {
+			t.Fatalf("%q is streamed with pushkeys: %q", body, news)
+		}
+	})
 }
 
 func TestPushersShowTheirBacklog(t *testing.T) {
@@ -95,7 +138,7 @@ func TestPushersShowTheirBacklog(t *testing.T) {
 		}
 		return got.Pushers
 	}
-	if all := states(); len(all) != 2 || all[0].State != isWell || all[0].Format != "event_id_only" || all[1].State != isDisabled {
+	if all := states(); len(all) != 2 || all[0].State != isOK || all[0].Format != "event_id_only" || all[1].State != isDisabled {
 		t.Fatalf("got %+v", all)
 	}
 	d.expect("POST", sendPath, "demo-bob", `{"room_id":"!r:x","members":["@alice:localhost"],"type":"m.room.message","content":{"body":"Hello"}}`, 200, "")
@@ -104,6 +147,6 @@ func TestPushersShowTheirBacklog(t *testing.T) {
 		return first.State == isWaiting && first.Backlog == 1 && first.Attempts > 0 && first.LastError == "502" && first.Failing > 0
 	})
 	d.expect("PUT", "/_demo/gateway", "demo-alice", `{"status":200}`, 200, "{}")
-	poll(t, "the backlog is delivered", func() bool { return states()[0].State == isWell })
+	poll(t, "the backlog is delivered", func() bool { return states()[0].State == isOK })
 	d.expect("GET", "/_demo/pushers", "", "", 401, "")
 }

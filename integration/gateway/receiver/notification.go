@@ -11,7 +11,11 @@ import (
 	"unicode"
 
 	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/strictjson"
 )
+
+// maxDevices limits the devices of a notification. The module sends each device its own.
+const maxDevices = 100
 
 // Notification is a notification that has arrived.
 type Notification struct {
@@ -28,21 +32,22 @@ type Notification struct {
 	SenderName string
 	Prio       string
 	Text       string // the body in the content of the event, if it has one
-	HasContent bool   // more than the event's id
 	Counts     *Counts
 	Devices    []Device
+	Others     map[string]json.RawMessage // all members except the devices, as they were sent
 }
 
 // Counts has the counts of a notification; nil means missing.
 type Counts struct {
-	Unread      *int `json:"unread"`
-	MissedCalls *int `json:"missed_calls"`
+	Unread      *int64
+	MissedCalls *int64
 }
 
 // Device is a device of a notification.
 type Device struct {
-	AppID   string `json:"app_id"`
-	Pushkey string `json:"pushkey"`
+	AppID   string
+	Pushkey string
+	Tweaks  json.RawMessage // as they were sent; nil means missing
 }
 
 // Digest identifies the device without its pushkey, as the module does.
@@ -50,36 +55,107 @@ func (d Device) Digest() string {
 	return string(pusher.Key{AppID: d.AppID, Pushkey: d.Pushkey}.Digest())
 }
 
+// hasContent reports whether the notification has more than the event's id.
+func (n *Notification) hasContent() bool { return n.Type != "" }
+
+// read reads the body. It is the only reader, so that all users of a notification see the
+// same devices.
 func (n *Notification) read() error {
-	var body struct {
-		Notification *struct {
-			EventID    string          `json:"event_id"`
-			RoomID     string          `json:"room_id"`
-			RoomName   string          `json:"room_name"`
-			Type       string          `json:"type"`
-			Sender     string          `json:"sender"`
-			SenderName string          `json:"sender_display_name"`
-			Prio       string          `json:"prio"`
-			Content    json.RawMessage `json:"content"`
-			Counts     *Counts         `json:"counts"`
-			Devices    []Device        `json:"devices"`
-		} `json:"notification"`
-	}
-	if err := json.Unmarshal(n.Body, &body); err != nil {
+	n.Others = map[string]json.RawMessage{}
+	r := strictjson.NewReader(string(n.Body))
+	err := r.Object(func(name string) error {
+		if name != "notification" {
+			return r.Skip()
+		}
+		return r.Object(func(name string) error { return n.readMember(r, name) }, "devices")
+	}, "notification")
+	if err != nil {
 		return err
 	}
-	from := body.Notification
-	if from == nil || len(from.Devices) == 0 {
-		return errors.New("no device")
+	if len(n.Devices) == 0 || len(n.Devices) > maxDevices {
+		return errors.New("no devices, or too many")
 	}
-	var content struct {
-		Body string `json:"body"`
-	}
-	_ = json.Unmarshal(from.Content, &content) // other content has no text
-	n.EventID, n.RoomID, n.RoomName, n.Type = from.EventID, from.RoomID, from.RoomName, from.Type
-	n.Sender, n.SenderName, n.Prio, n.Text = from.Sender, from.SenderName, from.Prio, content.Body
-	n.HasContent, n.Counts, n.Devices = from.Type != "", from.Counts, from.Devices
 	return nil
+}
+
+func (n *Notification) readMember(r *strictjson.Reader, name string) (err error) {
+	if name == "devices" {
+		return r.Array(func() error { return n.readDevice(r) })
+	}
+	start := r.Offset()
+	switch name {
+	case "event_id":
+		n.EventID, err = r.String()
+	case "room_id":
+		n.RoomID, err = r.String()
+	case "room_name":
+		n.RoomName, err = r.String()
+	case "type":
+		n.Type, err = r.String()
+	case "sender":
+		n.Sender, err = r.String()
+	case "sender_display_name":
+		n.SenderName, err = r.String()
+	case "prio":
+		n.Prio, err = r.String()
+	case "content":
+		err = n.readContent(r)
+	case "counts":
+		n.Counts = new(Counts)
+		err = n.Counts.read(r)
+	default:
+		err = r.Skip()
+	}
+	n.Others[name] = json.RawMessage(r.Since(start))
+	return err
+}
+
+func (n *Notification) readContent(r *strictjson.Reader) error {
+	return r.Object(func(name string) (err error) {
+		if name == "body" && r.IsString() {
+			n.Text, err = r.String()
+			return err
+		}
+		return r.Skip() // other content has no text
+	})
+}
+
+func (n *Notification) readDevice(r *strictjson.Reader) error {
+	var d Device
+	err := r.Object(func(name string) (err error) {
+		switch name {
+		case "app_id":
+			d.AppID, err = r.String()
+		case "pushkey":
+			d.Pushkey, err = r.String()
+		case "tweaks":
+			start := r.Offset()
+			err = r.Skip()
+			d.Tweaks = json.RawMessage(r.Since(start))
+		default:
+			err = r.Skip()
+		}
+		return err
+	}, "app_id", "pushkey")
+	n.Devices = append(n.Devices, d)
+	return err
+}
+
+func (c *Counts) read(r *strictjson.Reader) error {
+	return r.Object(func(name string) error {
+		var into **int64
+		switch name {
+		case "unread":
+			into = &c.Unread
+		case "missed_calls":
+			into = &c.MissedCalls
+		default:
+			return r.Skip()
+		}
+		count, err := r.Integer()
+		*into = &count
+		return err
+	})
 }
 
 // rejected returns the pushkeys of the notification that are also in pushkeys.
@@ -104,13 +180,13 @@ func (n Notification) String() string {
 	if n.RoomID != "" {
 		field("room %s", named(n.RoomID, n.RoomName))
 	}
-	if n.HasContent {
+	if n.hasContent() {
 		field("%s from %s", plain(n.Type), named(n.Sender, n.SenderName))
 	}
 	switch {
 	case n.Text != "":
 		field("%s", quoted(n.Text))
-	case n.EventID != "" && !n.HasContent:
+	case n.EventID != "" && !n.hasContent():
 		field("event id only")
 	case n.EventID == "":
 		field("counts only")
@@ -135,10 +211,10 @@ func (n Notification) String() string {
 func (c *Counts) String() string {
 	var all []string
 	if c.Unread != nil {
-		all = append(all, "unread "+strconv.Itoa(*c.Unread))
+		all = append(all, "unread "+strconv.FormatInt(*c.Unread, 10))
 	}
 	if c.MissedCalls != nil {
-		all = append(all, "missed calls "+strconv.Itoa(*c.MissedCalls))
+		all = append(all, "missed calls "+strconv.FormatInt(*c.MissedCalls, 10))
 	}
 	return strings.Join(all, ", ")
 }

@@ -80,7 +80,7 @@ func (r *Receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	}
 	n.Body = body
 	if err := n.read(); err != nil {
-		refuse(w, http.StatusBadRequest, "M_BAD_JSON", "The body is no notification with a device.")
+		refuse(w, http.StatusBadRequest, "M_BAD_JSON", "The body is no notification with 1 to 100 devices.")
 		return
 	}
 	r.answer(w, request, n)

@@ -102,6 +102,10 @@ func TestOtherRequestsAreRefused(t *testing.T) {
 		{http.MethodPost, Path, "{", 400},
 		{http.MethodPost, Path, "{}", 400},
 		{http.MethodPost, Path, `{"notification":{"devices":[]}}`, 400},
+		{http.MethodPost, Path, `{"notification":{"Devices":[{"app_id":"a","pushkey":"b"}]}}`, 400},
+		{http.MethodPost, Path, `{"notification":{"devices":[{"app_id":"a","pushkey":"b"}],"devices":[]}}`, 400},
+		{http.MethodPost, Path, `{"notification":{"devices":[{"app_id":"a","pushkey":"b"}` + strings.Repeat(`,{"app_id":"a","pushkey":"b"}`, maxDevices) + `]}}`, 400},
+		{http.MethodPost, Path, `{"notification":{"counts":{"unread":"1"},"devices":[{"app_id":"a","pushkey":"b"}]}}`, 400},
 		{http.MethodPost, Path, strings.Repeat(" ", maxBodyBytes+1), 413},
 	} {
 		if got := post(t, r, t.Context(), test.method, test.path, test.body); got.Code != test.want {
