@@ -41,12 +41,14 @@ type explainRequest struct {
 	} `json:"facts"` // all are optional; a missing fact is unknown
 }
 
-// power has the power level of an event's sender, and the levels that room-wide notifications
-// need.
+// power has the power levels of an event's sender and of members, and the levels that
+// room-wide notifications and permissions need.
 type power struct {
-	Sender        int64            `json:"sender"`
-	Creator       bool             `json:"creator"`
-	Notifications map[string]int64 `json:"notifications"`
+	Sender        int64                 `json:"sender"`
+	Creator       bool                  `json:"creator"`
+	Users         map[mxid.UserID]int64 `json:"users"` // a missing member has level 0
+	Notifications map[string]int64      `json:"notifications"`
+	Permissions   map[string]int64      `json:"permissions"`
 }
 
 // fact converts the power for rules; nil means unknown.
@@ -54,12 +56,21 @@ func (p *power) fact() *match.Power {
 	if p == nil {
 		return nil
 	}
-	return &match.Power{Sender: p.Sender, SenderCreator: p.Creator, Notifications: p.Notifications}
+	return &match.Power{Sender: p.Sender, SenderCreator: p.Creator, Notifications: p.Notifications, Permissions: p.Permissions}
+}
+
+// of returns the level of a member; nil means unknown.
+func (p *power) of(user mxid.UserID) *int64 {
+	if p == nil {
+		return nil
+	}
+	level := p.Users[user]
+	return &level
 }
 
 func (r *explainRequest) facts(user mxid.UserID) match.Facts {
 	return match.Facts{
-		User: user, DisplayName: r.Facts.DisplayName,
+		User: user, DisplayName: r.Facts.DisplayName, Power: r.Facts.Power.of(user),
 		Room: match.Room{MemberCount: r.Facts.MemberCount, Power: r.Facts.Power.fact()},
 	}
 }

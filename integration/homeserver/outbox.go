@@ -46,6 +46,7 @@ type row struct {
 	ID      string // event id
 	Event   module.Event
 	Members []mxid.UserID
+	Power   *power // nil: unknown
 }
 
 // writeRow adds the time of Redis, since the clocks of hosts differ.
@@ -103,7 +104,7 @@ func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, e
 	}
 	users, err := o.users.WithoutIgnoring(ctx, r.Members, event.Sender)
 	for _, user := range users {
-		members = append(members, match.Member{User: user})
+		members = append(members, match.Member{User: user, Power: r.Power.of(user)})
 	}
 	return members, err
 }

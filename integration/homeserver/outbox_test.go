@@ -24,7 +24,7 @@ func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	for id, age := range map[string]int64{"$old": 10, "$young": 0} {
 		data, err := json.Marshal(row{id, module.Event{JSON: fmt.Sprintf(
 			`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@bob:localhost","content":{}}`, id)},
-			[]mxid.UserID{"@alice:localhost"}})
+			[]mxid.UserID{"@alice:localhost"}, nil})
 		if err == nil {
 			err = client.HSet(t.Context(), "hs1:demo:outbox", id, fmt.Sprint(now-age, " ", string(data))).Err()
 		}

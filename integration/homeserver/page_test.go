@@ -20,6 +20,7 @@ import (
 	"github.com/chromedp/chromedp/kb"
 
 	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 var screenshot = flag.String("screenshot", "", "`FILE` for a picture of the demo page, as WebP")
@@ -166,14 +167,29 @@ func TestPage(t *testing.T) {
 	t.Parallel()
 	d := startDemo(t)
 	b := openPage(t, d.url)
-	b.wait(`document.querySelectorAll('.rule').length === 15 && document.querySelectorAll('.pusher.well').length === 4`)
+	b.wait(`document.querySelectorAll('.rule').length === 15 && document.querySelectorAll('.pusher.ok').length === 4`)
 	b.testRules(d)
 	b.testMessage()
 	if *screenshot != "" {
 		b.takeScreenshot(*screenshot)
 	}
 	b.testOutage()
+	b.testChangesElsewhere(d)
 	b.testMarkup(d)
+}
+
+// testChangesElsewhere changes rules and counts without the page, and floods its gateway.
+func (b *browser) testChangesElsewhere(d *demo) {
+	d.expect("PUT", rulesPath+"global/content/curl", "demo-alice", `{"pattern":"curl","actions":["notify"]}`, 200, "{}")
+	b.wait(`!!document.getElementById('rule/content/curl')`)
+	d.expect("DELETE", rulesPath+"global/content/curl", "demo-alice", "", 200, "{}")
+	b.wait(`!document.getElementById('rule/content/curl')`)
+	d.expect("POST", "/_demo/read", "demo-alice", `{"unread":{"@alice:localhost":42}}`, 200, "{}")
+	b.wait(`document.querySelector('#owners label').textContent === 'alice 42 unread'`)
+	for n := range maxArrivals + 1 {
+		d.expect("POST", receiver.Path, "", fmt.Sprintf(`{"notification":{"event_id":"$%d","devices":[{"app_id":"a","pushkey":"b"}]}}`, n), 200, "")
+	}
+	b.wait(fmt.Sprintf(`document.querySelector('#arrivals').innerText.includes('Event $%d…') && document.querySelectorAll('.arrival').length === %[1]d`, maxArrivals))
 }
 
 func (b *browser) testRules(d *demo) {
@@ -192,6 +208,12 @@ func (b *browser) testRules(d *demo) {
 	b.press("earlier/content/tea", kb.Enter)
 	d.awaitRules("alice", "content", "tea", "lunch")
 	b.press("delete/content/lunch", kb.Enter)
+	d.awaitRules("alice", "content", "tea")
+	b.wait(`document.activeElement.id === 'title-content'`)
+	b.enter("add-value", "24/7")
+	d.awaitRules("alice", "content", "24%2F7", "tea")
+	b.wait(`!!document.getElementById('rule/content/24%2F7')?.innerText.startsWith('Keyword “24/7”')`)
+	b.press("delete/content/24%2F7", kb.Enter)
 	d.awaitRules("alice", "content", "tea")
 }
 
@@ -213,7 +235,7 @@ func (b *browser) testOutage() {
 	}
 	b.wait(`document.querySelector('.pusher .detail').innerText.includes('answered 502 for')`)
 	b.press("gateway", " ")
-	b.wait(`document.querySelectorAll('.pusher.well').length === 4`)
+	b.wait(`document.querySelectorAll('.pusher.ok').length === 4`)
 	b.awaitTexts("alice’s phone", texts...)
 }
 
@@ -226,8 +248,9 @@ func (b *browser) testMarkup(d *demo) {
 	b.wait(`document.querySelector('#owners :checked').value === 'dave'`)
 	b.addKeyword(markup)
 	d.awaitRules("dave", "content", markup)
-	b.enter("add-value", ".x")
-	b.wait(`document.querySelector('#rules .error').innerText.startsWith('M_INVALID_PARAM\n')`)
+	get[bool](b, `(document.getElementById('add-kind').value = 'sender') !== ''`)
+	b.enter("add-value", "eve/x")
+	b.wait(`document.querySelector('#rules .error').innerText.startsWith('Not a name\n“eve/x”')`)
 	d.expect("POST", v3+"/pushers/set", "demo-dave", fmt.Sprintf(`{"kind":"http","app_id":"app","pushkey":"key","app_display_name":"App",`+
 		`"device_display_name":%q,"lang":"en","data":{"url":"%s%s"}}`, markup, d.url, receiver.Path), 200, "{}")
 	get[bool](b, fmt.Sprintf(`(document.getElementById('room').value = %q) !== ''`, markup))
@@ -237,6 +260,95 @@ func (b *browser) testMarkup(d *demo) {
 	if n := get[int](b, `document.querySelectorAll('img').length`); n != 0 {
 		b.t.Errorf("%d pictures came from text", n)
 	}
+}
+
+// tab presses Tab until the page is at an element, and returns how often.
+func (b *browser) tab(condition string) (times int) {
+	b.t.Helper()
+	for ; times < 40 && !get[bool](b, condition); times++ {
+		b.do(chromedp.KeyEvent(kb.Tab))
+	}
+	return times
+}
+
+func TestPageByKeyboard(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	for _, width := range []int64{1440, 375} {
+		t.Run(fmt.Sprintf("%d wide", width), func(t *testing.T) {
+			b := openPage(t, d.url)
+			b.do(chromedp.EmulateViewport(width, 800))
+			b.wait(`document.querySelectorAll('.pusher.ok').length === 4 && !document.querySelector('[aria-busy=true]')`)
+			tabs := b.tab(`document.activeElement.innerText === '2 Message'`)
+			b.do(chromedp.KeyEvent(kb.Enter))
+			if tabs += b.tab(`document.activeElement.innerText === 'Send'`); tabs > 12 {
+				t.Errorf("Send is %d Tabs away, want 12 at most", tabs)
+			}
+			b.addKeyword("night")
+			b.wait(`document.activeElement.id === 'switch/content/night'`)
+			b.wait(`(({top, bottom}) => top > 0 && bottom < innerHeight)(document.activeElement.getBoundingClientRect())`)
+			b.press("delete/content/night", kb.Enter)
+			if cut := get[[]string](b, `[...document.querySelectorAll('body *')].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML)`); len(cut) > 0 {
+				t.Errorf("cut off: %q", cut)
+			}
+		})
+	}
+}
+
+// TestPageIsAccessible runs axe-core, which needs "npm ci" in the folder of matrix-js-sdk.
+func TestPageIsAccessible(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-features", pushrule.FeatureNames())
+	axe, err := os.ReadFile("../jssdk/node_modules/axe-core/axe.min.js")
+	if err != nil && os.Getenv("REQUIRE_NODE") != "1" {
+		t.Skip("axe-core is not installed: run npm ci in integration/jssdk")
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	b := openPage(t, d.url)
+	b.wait(`document.querySelectorAll('.pusher.ok').length === 4`)
+	b.addKeyword("tea")
+	b.press("switch/content/tea", " ")
+	b.enter("text", "Tea?")
+	b.wait(`document.querySelectorAll('.arrival').length === 3 && document.querySelectorAll('.result').length === 3`)
+	get[bool](b, string(axe)+`; document.querySelectorAll('details').forEach(d => { d.open = true }); true`)
+	for _, scheme := range []string{"light", "dark"} {
+		get[bool](b, `(document.documentElement.style.colorScheme = '`+scheme+`') !== ''`)
+		b.wait(`document.getAnimations().every(a => a.playState === 'finished')`)
+		get[bool](b, `axe.run().then(found => { window.found = found.violations.map(v => v.id + ': ' + v.nodes[0].html) }), true`)
+		b.wait(`!!window.found`)
+		if found := get[[]string](b, `window.found`); len(found) > 0 {
+			t.Errorf("%s: %s", scheme, strings.Join(found, "\n"))
+		}
+		get[bool](b, `delete window.found`)
+	}
+	if got := get[string](b, `(i => i.ariaDescribedByElements.map(e => e.innerText).join(' '))(document.getElementById('switch/override/.m.rule.suppress_notices'))`); got != "do not notify if it is the text of a bot" {
+		t.Errorf("the description of a switch is %q", got)
+	}
+}
+
+// TestPageHasFeatures explains the kinds of events that features have rules for.
+func TestPageHasFeatures(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t, "-features", pushrule.FeatureNames())
+	b := openPage(t, d.url)
+	b.wait(`document.querySelectorAll('.pusher.ok').length === 4`)
+	if ids := get[[]string](b, `[...document.querySelectorAll('.rule label')].map(e => e.innerText).filter(text => text.startsWith('.'))`); len(ids) > 0 {
+		t.Errorf("rules without a title: %q", ids)
+	}
+	if texts := get[[]string](b, `[...document.querySelectorAll('.rule small')].map(e => e.innerText).filter(text => /[{}]|org\.matrix/.test(text))`); len(texts) > 0 {
+		t.Errorf("conditions without words: %q", texts)
+	}
+	for _, test := range []struct{ kind, title string }{
+		{"poll", "Polls"}, {"vote", "Votes"}, {"end", "Ends of polls"}, {"encrypted", "All that is encrypted"},
+		{"live", "Live locations"}, {"move", "Moves of live locations"}, {"knock", "Knocks"},
+	} {
+		get[bool](b, fmt.Sprintf(`(s => { s.value = %q; s.dispatchEvent(new Event('input')); return s.value !== '' })(document.getElementById('type'))`, test.kind))
+		b.press("explain", kb.Enter)
+		b.wait(fmt.Sprintf(`document.querySelector('#results').innerText.includes('Decided by %s (')`, test.title))
+	}
+	b.enter("text", "May I come in?")
+	b.awaitTexts("alice’s phone", "bob in Tea: a change of membership")
 }
 
 func (b *browser) takeScreenshot(file string) {
@@ -267,7 +379,7 @@ func TestPageAllowsOnlyItsOwnScript(t *testing.T) {
 	if got.status != 200 || !strings.HasPrefix(policy, "default-src 'none'; script-src 'sha256-") || strings.Contains(policy, "unsafe") {
 		t.Errorf("got %d, policy %q", got.status, policy)
 	}
-	if lines := strings.Count(got.body, "\n") + 1; lines > 500 {
-		t.Errorf("the page has %d lines, want 500 at most", lines)
+	if kilobytes := len(got.body) >> 10; kilobytes >= 40 {
+		t.Errorf("the page has %d KiB, want less than 40", kilobytes)
 	}
 }

@@ -16,23 +16,24 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// pusherStates shows users the delivery state of their pushers. Only the demo has this
+// pusherStates shows users the delivery state of their pushers, and their unread count. Only the demo has this
 // endpoint: Matrix has none, and operators use pushctl.
 type pusherStates struct {
 	push   *pushfx.Push
 	queue  module.DeliveryQueue
+	unread *unread
 	shards int
 }
 
 func mountPushers(
-	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, users *sessions.Sessions, limits *limits,
+	e *echo.Echo, cfg config, push *pushfx.Push, queue module.DeliveryQueue, unread *unread, users *sessions.Sessions, limits *limits,
 ) {
-	states := &pusherStates{push, queue, cfg.module.Delivery.Shards}
+	states := &pusherStates{push, queue, unread, cfg.module.Delivery.Shards}
 	e.Any("/_demo/pushers", methods{http.MethodGet: states.get}.serve, newAuth(users, limits))
 }
 
 const (
-	isWell     = "well"
+	isOK       = "ok"
 	isSending  = "sending"
 	isWaiting  = "waiting"
 	isDisabled = "disabled" // or of a kind that gets no notifications
@@ -82,7 +83,9 @@ func (s *pusherStates) get(c echo.Context) error {
 		}
 		all = append(all, state)
 	}
-	return c.JSON(http.StatusOK, map[string][]pusherState{"pushers": all})
+	return c.JSON(http.StatusOK, map[string]any{
+		"pushers": all, "unread": s.unread.Counts(ctx, []mxid.UserID{user})[user].Value.Unread,
+	})
 }
 
 func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
@@ -91,7 +94,7 @@ func newPusherState(user mxid.UserID, p pusher.Pusher) pusherState {
 	}
 	_ = json.Unmarshal([]byte(p.Data), &data) // a format that is no string has no effect
 	state := pusherState{
-		ID: string(p.Digest()), AppID: p.AppID, Pushkey: p.Pushkey, Device: p.DeviceDisplayName, Format: data.Format, State: isWell,
+		ID: string(p.Digest()), AppID: p.AppID, Pushkey: p.Pushkey, Device: p.DeviceDisplayName, Format: data.Format, State: isOK,
 	}
 	var ok bool
 	if state.Gateway, ok = delivery.GatewayOf(user, p); !ok {

@@ -120,7 +120,7 @@ func (s *sending) send(c echo.Context) error {
 	if err := s.unread.set(ctx, request.Unread); err != nil {
 		return err
 	}
-	r := row{request.EventID, event, request.Members}
+	r := row{request.EventID, event, request.Members, request.Power}
 	if err := s.outbox.commit(ctx, r); err != nil {
 		return err
 	}
