@@ -28,6 +28,7 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			newExplainer,
 			newWaker,
 			newDrain,
+			newGuard,
 			newOperators,
 			newOutbox,
 			newSending,

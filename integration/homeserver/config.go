@@ -56,7 +56,7 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
 	flags.StringVar(&values.baseURL, "base-url", "",
-		"`URL` of the host for clients, shown in /.well-known/matrix/client; without this\nflag, the address that the client connects to")
+		"`URL` of the host for clients, shown in /.well-known/matrix/client; without this\nflag, the address that the client connects to. The page at / and the paths below\n/_demo answer to addresses, to localhost, and to the names in -listen and -base-url")
 	flags.UintVar(&values.userRate, "user-rate", 20,
 		"largest number of `REQUESTS` per second from a user, and from an address without a\nvalid token; a burst may have twice as many; 0 means unlimited")
 	flags.UintVar(&values.passwordRate, "password-rate", 1,
@@ -92,7 +92,8 @@ func writeUsage(w io.Writer) {
 	flags.SetOutput(w)
 	fmt.Fprint(w, "A small Matrix homeserver with push rules and pushers, to try and to copy from.\n"+
 		"Everyone who can reach it can act as any user: each user's password is demo until\n"+
-		"the user changes it, and the tokens demo-NAME and demo-NAME/DEVICE need no login.\n\n"+
+		"the user changes it, and the tokens demo-NAME and demo-NAME/DEVICE need no login.\n"+
+		"So can web pages in a browser on this machine, because Matrix lets them.\n\n"+
 		"Usage: homeserver [flags]\n\n")
 	flags.PrintDefaults()
 }

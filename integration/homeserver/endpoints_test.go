@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"testing"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
 )
 
 func TestTheHostHeaderIsNotRepeated(t *testing.T) {
@@ -92,7 +94,7 @@ func TestOtherOriginsCanReadMatrixPathsOnly(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/_demo/send", "/_demo/explain", "/_demo/notifications", "/_demo/nope"} {
+	for _, path := range []string{"/", "/_demo/send", "/_demo/explain", "/_demo/notifications", "/_demo/nope", receiver.Path} {
 		for _, method := range []string{"OPTIONS", "GET", "POST"} {
 			if got := d.do(method, path, "", ""); got.header.Get("Access-Control-Allow-Origin") != "" {
 				t.Errorf("%s %s: other origins are allowed", method, path)

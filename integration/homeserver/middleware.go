@@ -59,7 +59,7 @@ func beginning(path string) string {
 
 // allowBrowsers adds the headers that let web clients of any origin read answers, and answers
 // OPTIONS before all other handlers (Matrix specification, "Web Browser Clients"). The demo's
-// own page and endpoints serve one origin only.
+// own paths serve one origin only; see [guard].
 func allowBrowsers() echo.MiddlewareFunc {
 	allowed := map[string][]string{ // with canonical names; all answers share the values
 		echo.HeaderAccessControlAllowOrigin:  {"*"},
@@ -69,7 +69,7 @@ func allowBrowsers() echo.MiddlewareFunc {
 	// Echo calls this function for each request.
 	return func(next echo.HandlerFunc) echo.HandlerFunc {
 		return func(c echo.Context) error {
-			if path := c.Request().URL.Path; path != "/" && !strings.HasPrefix(path, "/_demo/") {
+			if !isDemoPath(c.Request().URL.Path) {
 				maps.Copy(c.Response().Header(), allowed)
 			}
 			if c.Request().Method == http.MethodOptions {

@@ -19,11 +19,11 @@ import (
 // with any token or none.
 func newRouter(
 	groups []handlers.RouteGroup, users *sessions.Sessions, login *login, known wellKnown, limits *limits, drain *drain,
-	push *pushfx.Push, log *zap.Logger,
+	guard *guard, push *pushfx.Push, log *zap.Logger,
 ) *echo.Echo {
 	e := echo.New()
 	e.HTTPErrorHandler = newErrorHandler(log)
-	e.Use(logRequests(log), drain.closeConnections, allowBrowsers(), recoverPanics)
+	e.Use(logRequests(log), drain.closeConnections, guard.protect, allowBrowsers(), recoverPanics)
 
 	e.RouteNotFound("/*", echo.NotFoundHandler, limits.addresses)
 	e.Any("/", methods{http.MethodGet: page}.serve, limits.addresses)

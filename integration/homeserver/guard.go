@@ -1,0 +1,89 @@
+package main
+
+import (
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+)
+
+// guard keeps web pages of other sites from using the demo's page, endpoints and push gateway
+// through a visitor's browser. Programs other than browsers send no Origin header, so they
+// pass. Other paths belong to Matrix, which lets pages of any origin call them
+// (Matrix specification, "Web Browser Clients").
+type guard struct {
+	listen  string // the host name in -listen
+	baseURL *url.URL
+}
+
+func newGuard(cfg config) *guard {
+	base, err := url.Parse(cfg.baseURL)
+	if err != nil {
+		base = new(url.URL) // parseFlags has checked it
+	}
+	return &guard{(&url.URL{Host: cfg.listen}).Hostname(), base}
+}
+
+func isDemoPath(path string) bool {
+	return path == "/" || strings.HasPrefix(path, "/_demo/") || path == receiver.Path
+}
+
+func (g *guard) protect(next echo.HandlerFunc) echo.HandlerFunc {
+	return func(c echo.Context) error {
+		if err := g.check(c.Request()); err != nil {
+			return err
+		}
+		return next(c)
+	}
+}
+
+func (g *guard) check(r *http.Request) error {
+	path := r.URL.Path
+	switch {
+	case !isDemoPath(path):
+		return nil
+	case !g.hasName(r.Host):
+		return &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN",
+			text: "The demo does not know this host name. Use an IP address, or start it with -base-url."}
+	case path == "/":
+		return nil // links from other sites may lead to the page
+	case g.isForeign(r):
+		return &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "Pages of other sites cannot use the demo's endpoints."}
+	case r.URL.Query().Has("access_token"):
+		return badRequest("M_INVALID_PARAM", "Send the token in the Authorization header: addresses are logged.")
+	}
+	return nil
+}
+
+// hasName reports whether a Host header names this host. An attacker's name that resolves to
+// this machine would make the attacker's page one of the same origin (DNS rebinding). An
+// address or localhost cannot be such a name.
+func (g *guard) hasName(host string) bool {
+	name := strings.ToLower(strings.TrimSuffix((&url.URL{Host: host}).Hostname(), "."))
+	if name == "" {
+		return false
+	}
+	if _, err := netip.ParseAddr(name); err == nil || name == "localhost" || strings.HasSuffix(name, ".localhost") {
+		return true
+	}
+	return strings.EqualFold(name, g.listen) || strings.EqualFold(name, g.baseURL.Hostname())
+}
+
+// isForeign reports whether a browser sends the request for a page of another origin. Behind
+// a proxy, the Host header may differ from the address in the browser, which is the base URL.
+func (g *guard) isForeign(r *http.Request) bool {
+	if site := r.Header.Get("Sec-Fetch-Site"); site != "" && site != "same-origin" && site != "none" {
+		return true
+	}
+	for _, text := range r.Header.Values("Origin") {
+		origin, err := url.Parse(text)
+		if err != nil || origin.Host == "" || !strings.EqualFold(origin.Host, r.Host) && !strings.EqualFold(origin.Host, g.baseURL.Host) {
+			return true
+		}
+	}
+	return false
+}
