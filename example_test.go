@@ -156,6 +156,7 @@ func Example_replace() {
 		fx.Replace(fx.Annotate(&myRules{}, fx.As(new(module.RuleStore)))),
 		fx.Decorate(func(s module.RuleService) module.RuleService { return audited{s} }),
 		fx.Provide(pushfx.AsChangeListener(newWaker)),
+		fx.Provide(pushfx.AsPusherListener(newDeviceList)),
 		fx.Provide(fx.Annotate(newSessions, fx.As(new(module.Accounts)))),
 		fx.Provide(
 			fx.Annotate(prometheus.NewRegistry, fx.As(fx.Self()), fx.As(new(prometheus.Registerer))),
@@ -182,6 +183,15 @@ type waker struct{}
 func newWaker() *waker { return &waker{} }
 
 func (*waker) PushRulesChanged(_ context.Context, user mxid.UserID, version int64) {}
+
+// deviceList shows users their devices.
+type deviceList struct{}
+
+func newDeviceList() *deviceList { return &deviceList{} }
+
+func (*deviceList) PushersChanged(_ context.Context, user mxid.UserID) {} // show List of PusherService again
+
+func (*deviceList) PushersMissed(context.Context) {} // for each user who looks at a list
 
 // sessions reports which devices are logged in.
 type sessions struct{}

@@ -49,6 +49,9 @@ const (
 
 	// ChangeListeners is the group of []module.ChangeListener.
 	ChangeListeners = `group:"push.change_listeners"`
+
+	// PusherListeners is the group of []module.PusherListener.
+	PusherListeners = `group:"push.pusher_listeners"`
 )
 
 // Config joins the configs of the module's parts, which document meaning, unit and
@@ -159,9 +162,11 @@ type Options struct {
 	Log       *zap.Logger             // nil means no logs
 	Accounts  module.Accounts         // reports which devices are logged in
 	Import    module.ImportSource     // users to import
-	Listeners []module.ChangeListener // notified of every change
+	Listeners []module.ChangeListener // notified of changes of push rules
 	Metrics   prometheus.Registerer   // gets the module's metrics
 	Tracers   trace.TracerProvider    // gets the module's traces
+
+	PusherListeners []module.PusherListener // notified of changes of pushers
 
 	// Stores replace the module's stores, each separately. With all three replaced, the
 	// client may be nil.
@@ -197,7 +202,7 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
-	feed, err := b.feed(stores.Rules, o.Listeners...)
+	feed, err := b.feed(stores, o.Listeners, o.PusherListeners)
 	if err != nil {
 		return nil, err
 	}
@@ -292,7 +297,7 @@ var Module = fx.Module("push",
 		(*builder).pusherStore,
 		(*builder).pushkeyIndex,
 		(*builder).health,
-		fx.Annotate((*builder).feed, fx.ParamTags("", "", ChangeListeners)),
+		fx.Annotate((*builder).feed, fx.ParamTags("", "", ChangeListeners, PusherListeners)),
 		fx.Annotate((*builder).service, fx.ParamTags("", "", "", `optional:"true"`, `optional:"true"`)),
 		(*module.Service).Rules,
 		(*module.Service).Pushers,
@@ -325,6 +330,12 @@ func AsRouteGroup(constructor any) any {
 // [ChangeListeners].
 func AsChangeListener(constructor any) any {
 	return fx.Annotate(constructor, fx.As(new(module.ChangeListener)), fx.ResultTags(ChangeListeners))
+}
+
+// AsPusherListener annotates a constructor of a [module.PusherListener] to join
+// [PusherListeners].
+func AsPusherListener(constructor any) any {
+	return fx.Annotate(constructor, fx.As(new(module.PusherListener)), fx.ResultTags(PusherListeners))
 }
 
 func run(lc fx.Lifecycle, b *builder, p *Push) error {
@@ -456,8 +467,8 @@ func (b *builder) stores(s module.Stores) (module.Stores, error) {
 
 func (b *builder) health() module.Health { return b.servers }
 
-func (b *builder) feed(store module.RuleStore, listeners ...module.ChangeListener) (*module.Feed, error) {
-	feed, err := module.NewFeed(store, b.host.Config.Changes, b.observer, listeners...)
+func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*module.Feed, error) {
+	feed, err := module.NewFeed(stores, b.host.Config.Changes, b.observer, module.Listeners{Rules: rules, Pushers: pushers})
 	if err == nil {
 		b.metrics.Add(metrics.Feed(feed.Stats)...)
 	}

@@ -50,7 +50,7 @@ func newOutpostWith(t *testing.T, client redis.UniversalClient, options rediscom
 	o := &feedHost{t: t, received: map[mxid.UserID]news{}}
 	cfg := module.DefaultFeedConfig()
 	cfg.Recheck = time.Hour
-	feed, err := module.NewFeed(store, cfg, nil, o)
+	feed, err := module.NewFeed(module.Stores{Rules: store}, cfg, nil, module.Listeners{Rules: []module.ChangeListener{o}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -164,7 +164,10 @@ func newGuardedHost(g *guardedServers, client redis.UniversalClient, cfg pushfx.
 	h := &guardedHost{servers: g, cfg: cfg, logs: logs, changes: make(chan string, 1000)}
 	h.app = startable(client,
 		fx.Replace(zap.New(core), cfg),
-		fx.Provide(echo.New, pushfx.AsChangeListener(func() recorder { return recorder{h.changes} })),
+		fx.Provide(
+			echo.New, pushfx.AsChangeListener(func() recorder { return recorder{h.changes} }),
+			pushfx.AsPusherListener(func() deviceList { return make(deviceList, 1000) }),
+		),
 		fx.Populate(&h.web, &h.push, &h.sync, &h.index, &h.health),
 		fx.Invoke(fx.Annotate(mount, fx.ParamTags("", pushfx.RouteGroups))),
 	)

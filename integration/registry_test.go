@@ -101,6 +101,21 @@ type usedListener struct{ use }
 
 func (u usedListener) PushRulesChanged(context.Context, mxid.UserID, int64) { u.count() }
 
+type usedPusherListener struct{ use }
+
+func (u usedPusherListener) PushersChanged(context.Context, mxid.UserID) { u.count() }
+func (u usedPusherListener) PushersMissed(context.Context)               {}
+
+type usedPusherWatcher struct {
+	module.PusherStore
+	use
+}
+
+func (u usedPusherWatcher) Watch(ctx context.Context, watching func(), changed func(mxid.UserID)) error {
+	u.count()
+	return u.PusherStore.(module.PusherWatcher).Watch(ctx, watching, changed)
+}
+
 type usedAccounts struct{ use }
 
 func (u usedAccounts) LoggedIn(context.Context, mxid.UserID, string) (bool, error) {
@@ -149,10 +164,15 @@ func replacements(u use) map[string]fx.Option {
 		"HostService":    fx.Decorate(func(s module.HostService) module.HostService { return usedHostService{s, u} }),
 		"SyncService":    fx.Decorate(func(s module.SyncService) module.SyncService { return usedSyncService{s, u} }),
 		"ChangeListener": fx.Provide(pushfx.AsChangeListener(func() usedListener { return usedListener{u} })),
-		"Health":         fx.Decorate(func(module.Health) module.Health { return usedHealth{u} }),
-		"BulkAccounts":   fx.Supply(fx.Annotate(usedBulkAccounts{u}, fx.As(new(module.Accounts)))),
-		"ImportSource":   fx.Supply(fx.Annotate(usedImportSource{u}, fx.As(new(module.ImportSource)))),
-		"Accounts":       fx.Supply(fx.Annotate(usedAccounts{u}, fx.As(new(module.Accounts)))),
+		"PusherListener": fx.Provide(pushfx.AsPusherListener(func() usedPusherListener { return usedPusherListener{u} })),
+		"PusherWatcher": fx.Options(
+			fx.Decorate(func(s module.PusherStore) module.PusherStore { return usedPusherWatcher{s, u} }),
+			make(deviceList, 100).option(),
+		),
+		"Health":       fx.Decorate(func(module.Health) module.Health { return usedHealth{u} }),
+		"BulkAccounts": fx.Supply(fx.Annotate(usedBulkAccounts{u}, fx.As(new(module.Accounts)))),
+		"ImportSource": fx.Supply(fx.Annotate(usedImportSource{u}, fx.As(new(module.ImportSource)))),
+		"Accounts":     fx.Supply(fx.Annotate(usedAccounts{u}, fx.As(new(module.Accounts)))),
 	}
 }
 

@@ -217,7 +217,7 @@ func usualWith(a module.Accounts) module.Options {
 // idleFeed returns a feed that does not run, so only requests of the test read rules.
 func idleFeed(t *testing.T, rules module.RuleStore) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(rules, module.DefaultFeedConfig(), nil)
+	feed, err := module.NewFeed(module.Stores{Rules: rules}, module.DefaultFeedConfig(), nil, module.Listeners{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,6 +14,8 @@ import (
 )
 
 // Feed tracks the versions of users' push rules and notifies [ChangeListener]s of changes.
+// It also passes changes of pushers on to [PusherListener]s, without tracking them.
+//
 // It learns of them from requests of this host, from the store's watch, and, for changes
 // that the watch missed, from checks of the store. It reads versions only, never rules. It
 // is safe for concurrent use. Changes wait unless [Feed.Run] runs.
@@ -42,6 +44,7 @@ type Feed struct {
 	cfg       FeedConfig
 	observer  observe.Observer
 	listeners []*listenerQueue
+	pushers   pusherFeed
 	counters  feedCounters
 
 	mu       sync.RWMutex
@@ -79,21 +82,31 @@ const (
 // owes reports whether listeners must be notified even of the same version.
 func (o *observed) owes() bool { return o.state == pending || o.state == failed }
 
-// NewFeed returns a feed of the changes in store. The observer, which may be nil, gets
-// the store's operations, the delay of notifications, each [ListenerPanic] and, once for
-// each outage, the error of the watch. NewFeed fails if cfg is invalid.
-func NewFeed(store RuleStore, cfg FeedConfig, observer observe.Observer, listeners ...ChangeListener) (*Feed, error) {
+// Listeners are notified by a [Feed].
+type Listeners struct {
+	Rules   []ChangeListener
+	Pushers []PusherListener
+}
+
+// NewFeed returns a feed of the changes in stores. The observer, which may be nil, gets
+// operations of the rule store, the delay of notifications, each [ListenerPanic] and,
+// once for each outage, the error of a watch. NewFeed fails if cfg is invalid, or if
+// there is a [PusherListener] and the pusher store is no [PusherWatcher].
+func NewFeed(stores Stores, cfg FeedConfig, observer observe.Observer, listeners Listeners) (*Feed, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, fmt.Errorf("module: %w", err)
 	}
 	observer = observe.Or(observer)
 	f := &Feed{
-		store: observeRules(store, observer), cfg: cfg, observer: observer, wake: make(chan struct{}, 1),
+		store: observeRules(stores.Rules, observer), cfg: cfg, observer: observer, wake: make(chan struct{}, 1),
 		users: map[mxid.UserID]*observed{}, waiting: map[mxid.UserID]map[chan struct{}]struct{}{},
 		toCheck: map[mxid.UserID]struct{}{},
 	}
-	for _, listener := range listeners {
-		f.listeners = append(f.listeners, newListenerQueue(listener, f))
+	for _, listener := range listeners.Rules {
+		f.listeners = append(f.listeners, f.newRuleQueue(listener))
+	}
+	if err := f.listenToPushers(stores.Pushers, listeners.Pushers); err != nil {
+		return nil, err
 	}
 	return f, nil
 }
@@ -104,7 +117,10 @@ func (f *Feed) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	running.Go(func() { f.watchStore(ctx) })
 	running.Go(func() { f.checkStore(ctx) })
-	for _, queue := range f.listeners {
+	if len(f.pushers.queues) > 0 {
+		running.Go(func() { f.watchPushers(ctx) })
+	}
+	for _, queue := range f.queues() {
 		running.Go(func() { queue.run(ctx) })
 	}
 	running.Wait()

@@ -25,12 +25,19 @@ const (
 )
 
 func (f *Feed) watchStore(ctx context.Context) {
+	f.watchRepeatedly(ctx, func() (watched bool, err error) {
+		err = fmt.Errorf("module: watch push rules: %w", f.store.Watch(ctx, f.beginWatch, f.received))
+		return f.endWatch(), err
+	})
+}
+
+// watchRepeatedly calls watch until ctx ends. Watched reports whether the watch had begun.
+func (f *Feed) watchRepeatedly(ctx context.Context, watch func() (watched bool, err error)) {
 	first := true
-	retry.Repeat(ctx, 100*time.Millisecond, time.Second, func() (watched bool) {
-		err := f.store.Watch(ctx, f.beginWatch, f.received)
-		watched = f.endWatch()
+	retry.Repeat(ctx, 100*time.Millisecond, time.Second, func() bool {
+		watched, err := watch()
 		if (watched || first) && ctx.Err() == nil {
-			f.observer.Report(observe.FeedDisconnected, fmt.Errorf("module: watch push rules: %w", err))
+			f.observer.Report(observe.FeedDisconnected, err)
 		}
 		first = false
 		return watched

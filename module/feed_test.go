@@ -299,7 +299,7 @@ func newInstance(
 	cfg := module.DefaultFeedConfig()
 	change(&cfg)
 	var err error
-	if i.Feed, err = module.NewFeed(store, cfg, feedReports{observe.None, i}, listeners...); err != nil {
+	if i.Feed, err = module.NewFeed(module.Stores{Rules: store}, cfg, feedReports{observe.None, i}, module.Listeners{Rules: listeners}); err != nil {
 		t.Fatal(err)
 	}
 	service := module.NewService(module.Stores{Rules: store}, i.Feed, module.Options{Limits: pushrule.DefaultLimits()})
@@ -777,7 +777,7 @@ func TestChangesBeforeRunAreNotifiedByIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newShared()
 		listener := &recorder{}
-		feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil, listener)
+		feed, err := module.NewFeed(module.Stores{Rules: store}, module.DefaultFeedConfig(), nil, module.Listeners{Rules: []module.ChangeListener{listener}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -797,7 +797,7 @@ func TestChangesBeforeRunAreNotifiedByIt(t *testing.T) {
 
 func TestFeedConfigErrorsNameTheField(t *testing.T) {
 	t.Parallel()
-	_, err := module.NewFeed(newShared(), module.FeedConfig{}, nil)
+	_, err := module.NewFeed(module.Stores{Rules: newShared()}, module.FeedConfig{}, nil, module.Listeners{})
 	for _, field := range []string{"Recheck", "MaxUsers", "MaxQueued"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("the error does not name %s: %v", field, err)

@@ -20,7 +20,7 @@ type FeedStats struct {
 	Dropped   int64 // changes dropped because too many waited
 	Panics    int64 // panics of listeners
 	Waiting   int   // users whose change waits for a listener now
-	Watching  bool  // whether the store is being watched
+	Watching  bool  // whether the stores of all listeners are being watched
 }
 
 type feedCounters struct{ received, rechecked, missed, notified, dropped, panics atomic.Int64 }
@@ -34,15 +34,15 @@ func (f *Feed) Stats() FeedStats {
 		Notified:  f.counters.notified.Load(),
 		Dropped:   f.counters.dropped.Load(),
 		Panics:    f.counters.panics.Load(),
-		Watching:  f.isWatching(),
+		Watching:  f.isWatching() && (len(f.pushers.queues) == 0 || f.pushers.watching.Load()),
 	}
-	for _, queue := range f.listeners {
+	for _, queue := range f.queues() {
 		s.Waiting += queue.length()
 	}
 	return s
 }
 
-// ListenerPanic is a panic of a [ChangeListener].
+// ListenerPanic is a panic of a [ChangeListener] or a [PusherListener].
 type ListenerPanic struct {
 	Listener string // its type
 	Value    any
@@ -57,18 +57,35 @@ func (p *ListenerPanic) Error() string {
 // listenerQueue holds the last change of each user that waits for a listener, in the
 // order in which the users arrived.
 type listenerQueue struct {
-	listener ChangeListener
+	listener string // its type
+	notify   func(ctx context.Context, c Change)
+	missed   func(ctx context.Context) // nil if a check finds dropped changes
 	feed     *Feed
 	filled   chan struct{}
 
-	mu     sync.Mutex
-	order  []mxid.UserID
-	latest map[mxid.UserID]Change
+	mu        sync.Mutex
+	order     []mxid.UserID
+	latest    map[mxid.UserID]Change
+	hasMissed bool // missed must be called
 }
 
-func newListenerQueue(listener ChangeListener, feed *Feed) *listenerQueue {
+func (f *Feed) newRuleQueue(listener ChangeListener) *listenerQueue {
+	return f.newQueue(listener, func(ctx context.Context, c Change) {
+		f.reached(c)
+		listener.PushRulesChanged(ctx, c.User, c.Version)
+	}, nil)
+}
+
+func (f *Feed) newPusherQueue(listener PusherListener) *listenerQueue {
+	return f.newQueue(listener, func(ctx context.Context, c Change) {
+		f.reached(c)
+		listener.PushersChanged(ctx, c.User)
+	}, listener.PushersMissed)
+}
+
+func (f *Feed) newQueue(listener any, notify func(context.Context, Change), missed func(context.Context)) *listenerQueue {
 	return &listenerQueue{
-		listener: listener, feed: feed,
+		listener: fmt.Sprintf("%T", listener), notify: notify, missed: missed, feed: f,
 		filled: make(chan struct{}, 1), latest: map[mxid.UserID]Change{},
 	}
 }
@@ -80,6 +97,7 @@ func (q *listenerQueue) put(c Change) bool {
 	if _, waits := q.latest[c.User]; !waits {
 		if len(q.order) >= q.feed.cfg.MaxQueued {
 			q.feed.counters.dropped.Add(1)
+			q.hasMissed = q.missed != nil
 			return false
 		}
 		q.order = append(q.order, c.User)
@@ -89,17 +107,32 @@ func (q *listenerQueue) put(c Change) bool {
 	return true
 }
 
-func (q *listenerQueue) take() (c Change, found bool) {
+// miss has the listener told of missed changes.
+func (q *listenerQueue) miss() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.hasMissed = true
+	signal(q.filled)
+}
+
+// take returns the next call of the listener. A call for missed changes replaces the
+// calls for all waiting ones.
+func (q *listenerQueue) take() (call func(context.Context), found bool) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.hasMissed {
+		q.hasMissed, q.order = false, nil
+		clear(q.latest)
+		return q.missed, true
+	}
 	if len(q.order) == 0 {
 		q.order = nil
-		return Change{}, false
+		return nil, false
 	}
-	c = q.latest[q.order[0]]
+	c := q.latest[q.order[0]]
 	q.order = q.order[1:]
 	delete(q.latest, c.User)
-	return c, true
+	return func(ctx context.Context) { q.notify(ctx, c) }, true
 }
 
 func (q *listenerQueue) length() int {
@@ -116,22 +149,21 @@ func (q *listenerQueue) run(ctx context.Context) {
 		case <-q.filled:
 		}
 		for ctx.Err() == nil {
-			c, found := q.take()
+			call, found := q.take()
 			if !found {
 				break
 			}
-			q.call(ctx, c)
+			q.recovered(ctx, call)
 		}
 	}
 }
 
-func (q *listenerQueue) call(ctx context.Context, c Change) {
+func (q *listenerQueue) recovered(ctx context.Context, call func(context.Context)) {
 	defer func() {
 		if p := recover(); p != nil {
 			q.feed.counters.panics.Add(1)
-			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{fmt.Sprintf("%T", q.listener), p, debug.Stack()})
+			q.feed.observer.Report(observe.ListenerPanicked, &ListenerPanic{q.listener, p, debug.Stack()})
 		}
 	}()
-	q.feed.reached(c)
-	q.listener.PushRulesChanged(ctx, c.User, c.Version)
+	call(ctx)
 }

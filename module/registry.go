@@ -6,7 +6,7 @@
 //	                          └─ PushkeyIndex      (pusherstore: Redis)
 //	host ────── HostService ──── the three stores
 //	        └── SyncService ──── RuleService
-//	                 Feed ────── ChangeListener    (the host's, any number)
+//	                 Feed ────── ChangeListener, PusherListener (the host's, any number)
 //	                 services ── Accounts, BulkAccounts (the host's, if it has them)
 //	                          └─ ImportSource           (the host's, if users move in)
 //	     ────── Notifier ───┬─ DeliveryQueue, Gateway   (delivery, if the host has it)
@@ -134,6 +134,14 @@ type PusherStore interface {
 
 	// Delete removes all stored data of a user, readable or not.
 	Delete(ctx context.Context, user mxid.UserID) error
+}
+
+// PusherWatcher is a [PusherStore] that reports changes. Hosts with a [PusherListener]
+// need it; a wrapper of a store must pass it on.
+type PusherWatcher interface {
+	// Watch is [RuleStore.Watch] for pushers. It does not report changes after which
+	// [pusher.List.EqualButClaims] holds, since apps set their pushers at each start.
+	Watch(ctx context.Context, watching func(), changed func(user mxid.UserID)) error
 }
 
 // PushkeyIndex records which users may have a pusher of each pushkey. It is separate from
@@ -368,6 +376,21 @@ type ChangeListener interface {
 	// reported within [FeedConfig.Recheck] for users of a [SyncService]. For others,
 	// compare versions.
 	PushRulesChanged(ctx context.Context, user mxid.UserID, version int64)
+}
+
+// PusherListener is notified of changes to pushers by any host, for example to show users
+// their devices. [PusherService.List] returns the pushers.
+type PusherListener interface {
+	// PushersChanged is called after the user's pushers have changed, on the terms of
+	// [ChangeListener]: one call at a time, on a goroutine for this listener, and one
+	// call for several changes of a user while it is busy. A set that repeats the stored
+	// pusher does not call it, but it may be called twice for one change.
+	PushersChanged(ctx context.Context, user mxid.UserID)
+
+	// PushersMissed is called when changes of any user may have been missed: at the
+	// start, after a disconnection, and after too many changes waited. Read all pushers
+	// again that are in use.
+	PushersMissed(ctx context.Context)
 }
 
 // Accounts reports which devices and users exist. It is optional. With it, a request

@@ -35,7 +35,7 @@ func newRules(t *testing.T, store module.RuleStore, limits pushrule.Limits, list
 
 func newFeed(t *testing.T, store module.RuleStore, listeners ...module.ChangeListener) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil, listeners...)
+	feed, err := module.NewFeed(module.Stores{Rules: store}, module.DefaultFeedConfig(), nil, module.Listeners{Rules: listeners})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,8 +66,8 @@ func hashOf(key string) string {
 	return hash
 }
 
-func fieldCodec() rediscommit.Codec[pusher.List, fields] {
-	codec := hashCodec()
+func (e encoder) fieldCodec() rediscommit.Codec[pusher.List, fields] {
+	codec := e.hashCodec()
 	codec.RedisKey = hashOf
 	codec.AssumeMissing = false
 	codec.Read = rediscommit.Query[snapshot]{Ask: askField, Read: readField}
@@ -79,13 +79,13 @@ func fieldCodec() rediscommit.Codec[pusher.List, fields] {
 		}
 		return query
 	}
-	codec.Prepare = prepareField
+	codec.Prepare = e.prepareField
 	return codec
 }
 
 // sizedCodec is fieldCodec with the size of the other pushers.
-func sizedCodec() rediscommit.Codec[pusher.List, fields] {
-	codec := fieldCodec()
+func (e encoder) sizedCodec() rediscommit.Codec[pusher.List, fields] {
+	codec := e.fieldCodec()
 	codec.Read = rediscommit.Query[snapshot]{Ask: askSized, Read: readSized}
 	return codec
 }
@@ -159,9 +159,9 @@ func readSized(key string, answer redis.Cmder) (snapshot, error) {
 	return newFieldSnapshot(strings.TrimPrefix(marked, sizedMark), values, pusher.Size{Pushers: int(others), Bytes: int(bytes)})
 }
 
-func prepareField(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
+func (e encoder) prepareField(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
 	c := newChange(u.Old, u.Next)
 	compared := c.comparison()
 	compared.count = anyCount
-	return c.prepare(u, compared)
+	return e.prepare(u, c, compared)
 }

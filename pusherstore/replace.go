@@ -36,7 +36,9 @@ func (s *Store) Replace(ctx context.Context, user mxid.UserID, old, next map[str
 		base = before
 	}
 	exactly := comparison{count: len(old), values: old}
-	return s.hashes.Swap(ctx, user, base, func(revision stored.Revision) []any { return c.args(exactly, encode(revision)) })
+	return s.hashes.Swap(ctx, user, base, func(revision stored.Revision) []any {
+		return s.args(c, exactly, stored.Message(user, revision.Version), encode(revision))
+	})
 }
 
 // Reset removes all claims to a pushkey if exactly the old text is stored, which may be

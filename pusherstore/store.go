@@ -14,12 +14,17 @@ import (
 	"github.com/pushfx/pushfx/module/stored"
 )
 
-var _ module.PusherStore = (*Store)(nil)
+var (
+	_ module.PusherStore   = (*Store)(nil)
+	_ module.PusherWatcher = (*Store)(nil)
+)
 
 // Store is a [module.PusherStore] on Redis 6.2 or later. It is safe for concurrent use,
-// does no I/O in the background, and needs no closing. Changes of one user wait for
-// each other.
+// does I/O in the background only during [Store.Watch], and needs no closing. Changes
+// of one user wait for each other.
 type Store struct {
+	encoder
+	client redis.UniversalClient
 	hashes *rediscommit.Users[pusher.List, fields]
 	fields *rediscommit.Store[pusher.List, fields] // of single fields
 	sized  *rediscommit.Store[pusher.List, fields] // of single fields, with the size of the others
@@ -28,12 +33,13 @@ type Store struct {
 // New returns a store on client, which must read from masters. The caller closes the
 // client.
 func New(client redis.UniversalClient, cfg rediscommit.Config, o rediscommit.Options) (*Store, error) {
-	hashes, err := rediscommit.New(client, cfg, o, hashCodec())
+	e := encoder{stored.Keys{Prefix: cfg.KeyPrefix}.PusherChannel()}
+	hashes, err := rediscommit.New(client, cfg, o, e.hashCodec())
 	if err != nil {
 		return nil, err
 	}
 	users := rediscommit.NewUsers(hashes, stored.Keys{}.Pushers)
-	return &Store{users, hashes.WithCodec(fieldCodec()), hashes.WithCodec(sizedCodec())}, nil
+	return &Store{e, client, users, hashes.WithCodec(e.fieldCodec()), hashes.WithCodec(e.sizedCodec())}, nil
 }
 
 // Load returns the stored pushers; see [module.PusherStore].

@@ -131,6 +131,12 @@ func TestChangeWithALostReplyTakesEffectOnce(t *testing.T) {
 func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {
 	t.Parallel()
 	_, _, client := newStore(t)
+	subscription := client.Subscribe(t.Context(), "changes")
+	defer subscription.Close()
+	if _, err := subscription.Receive(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	messages := 0
 	for i, step := range []struct {
 		args   []any
 		done   bool
@@ -149,9 +155,13 @@ func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {
 		{[]any{60, -1, 1, "c", "4", 0, "c", ""}, true, "b=\x00\xff c="},
 		{[]any{60, 2, 2, "b", "\x00\xff", "c", "", 2, "b", "x", "c", ""}, true, "c="},
 	} {
-		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, step.args...).Bool()
+		message := []string{"", "made"}[i%2]
+		done, err := client.Eval(t.Context(), swapScript, []string{aliceKey}, append([]any{"changes", message}, step.args...)...).Bool()
 		if err != nil || done != step.done {
 			t.Errorf("step %d: done %t, error %v", i, done, err)
+		}
+		if done && message != "" {
+			messages++
 		}
 		var stored []string
 		fields := client.HKeys(t.Context(), aliceKey).Val()
@@ -162,6 +172,19 @@ func TestSwapScriptChangesOnlyTheExpectedHash(t *testing.T) {
 		if got := strings.Join(stored, " "); got != step.stored {
 			t.Errorf("step %d: stored is %q, want %q", i, got, step.stored)
 		}
+	}
+	client.Publish(t.Context(), "changes", "the end")
+	for ; ; messages-- {
+		message, err := subscription.ReceiveMessage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if message.Payload == "the end" {
+			break
+		}
+	}
+	if messages != 0 {
+		t.Errorf("%d messages too few about changes", messages)
 	}
 }
 

@@ -3,12 +3,14 @@ package pusherstore
 import (
 	"context"
 	"maps"
+	"strings"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx/module/commit"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/stored"
@@ -17,14 +19,17 @@ import (
 // emptyExpiry is how long a hash without pushers keeps its revision.
 const emptyExpiry = 10 * time.Minute
 
-// ARGV: the expiry in seconds of a hash with a single field; the required number of
-// fields, -1 for any; the number of fields to compare, then each with its value; the
-// number of fields to delete, then each; then each field to set with its value.
+// swapScript changes a hash. A host without the right to publish can make changes, too.
+//
+// ARGV: the channel; the message, empty for none; the expiry in seconds of a hash with a
+// single field; the required number of fields, -1 for any; the number of fields to
+// compare, then each with its value; the number of fields to delete, then each; then
+// each field to set with its value.
 const swapScript = `
-local count = tonumber(ARGV[2])
+local count = tonumber(ARGV[4])
 if count >= 0 and redis.call('HLEN', KEYS[1]) ~= count then return 0 end
-local at = 4
-for i = 1, tonumber(ARGV[3]) do
+local at = 6
+for i = 1, tonumber(ARGV[5]) do
 	if redis.call('HGET', KEYS[1], ARGV[at]) ~= ARGV[at + 1] then return 0 end
 	at = at + 2
 end
@@ -36,17 +41,20 @@ if deletes > 0 then
 end
 redis.call('HSET', KEYS[1], unpack(ARGV, at))
 if redis.call('HLEN', KEYS[1]) == 1 then
-	redis.call('EXPIRE', KEYS[1], ARGV[1])
+	redis.call('EXPIRE', KEYS[1], ARGV[3])
 else
 	redis.call('PERSIST', KEYS[1])
 end
+if ARGV[2] ~= '' then redis.pcall('PUBLISH', ARGV[1], ARGV[2]) end
 return 1`
 
 type fields = map[string]string
 
 type snapshot = commit.Snapshot[pusher.List, fields]
 
-func hashCodec() rediscommit.Codec[pusher.List, fields] {
+type encoder struct{ channel string }
+
+func (e encoder) hashCodec() rediscommit.Codec[pusher.List, fields] {
 	return rediscommit.Codec[pusher.List, fields]{
 		Name:     "pusherstore",
 		Observed: observe.Pushers,
@@ -59,7 +67,7 @@ func hashCodec() rediscommit.Codec[pusher.List, fields] {
 		Current:       hasRevision,
 		Same:          func(old snapshot, next pusher.List) bool { return old.Value.Equal(next) },
 		Swap:          swapScript,
-		Prepare:       prepareWhole,
+		Prepare:       e.prepareWhole,
 		Bytes:         hashBytes,
 		Unreadable:    pusher.Unreadable,
 		AssumeMissing: true,
@@ -139,9 +147,9 @@ func (c change) comparison() comparison {
 	return comparison{len(c.old), c.old}
 }
 
-func (c change) args(compared comparison, revision string) []any {
-	args := make([]any, 0, 6+2*len(compared.values)+len(c.deletes)+len(c.sets))
-	args = append(args, int(emptyExpiry.Seconds()), compared.count, len(compared.values))
+func (e encoder) args(c change, compared comparison, message, revision string) []any {
+	args := make([]any, 0, 8+2*len(compared.values)+len(c.deletes)+len(c.sets))
+	args = append(args, e.channel, message, int(emptyExpiry.Seconds()), compared.count, len(compared.values))
 	for field, text := range compared.values {
 		args = append(args, field, text)
 	}
@@ -166,15 +174,25 @@ func (c change) result(revision string) fields {
 	return after
 }
 
-func prepareWhole(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
+func (e encoder) prepareWhole(u commit.Update[pusher.List, fields]) rediscommit.Swap[pusher.List, fields] {
 	c := newChange(u.Old, u.Next)
-	return c.prepare(u, c.comparison())
+	return e.prepare(u, c, c.comparison())
 }
 
-func (c change) prepare(u commit.Update[pusher.List, fields], compared comparison) rediscommit.Swap[pusher.List, fields] {
-	revision := encode(u.Revision)
+func (e encoder) prepare(u commit.Update[pusher.List, fields], c change, compared comparison) rediscommit.Swap[pusher.List, fields] {
+	revision, message := encode(u.Revision), ""
+	if !u.Old.Value.EqualButClaims(u.Next) {
+		message = stored.Message(userOf(u.Key), u.Revision.Version)
+	}
 	return rediscommit.Swap[pusher.List, fields]{
-		Args: c.args(compared, revision),
+		Args: e.args(c, compared, message, revision),
 		Now:  snapshot{Found: true, Value: u.Next, Revision: u.Revision, Raw: c.result(revision)},
 	}
+}
+
+// userOf returns the user of a hash or of its fields.
+func userOf(key string) mxid.UserID {
+	_, tagged, _ := strings.Cut(key, "{")
+	hash, _, _ := strings.Cut(tagged, "\n")
+	return mxid.UserID(strings.TrimSuffix(hash, "}"))
 }

@@ -233,7 +233,7 @@ type worldRules struct {
 
 func newFeed(t testing.TB, store module.RuleStore) *module.Feed {
 	t.Helper()
-	feed, err := module.NewFeed(store, module.DefaultFeedConfig(), nil)
+	feed, err := module.NewFeed(module.Stores{Rules: store}, module.DefaultFeedConfig(), nil, module.Listeners{})
 	if err != nil {
 		t.Fatal(err)
 	}

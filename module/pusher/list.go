@@ -49,6 +49,15 @@ func (l *List) Equal(other List) bool {
 	return slices.EqualFunc(l.pushers, other.pushers, Pusher.Equal)
 }
 
+// EqualButClaims is Equal without Claim and SetAt, which change with every set, even of an
+// unchanged pusher.
+func (l *List) EqualButClaims(other List) bool {
+	return slices.EqualFunc(l.pushers, other.pushers, func(p, q Pusher) bool {
+		p.Claim, p.SetAt = q.Claim, q.SetAt
+		return p.Equal(q)
+	})
+}
+
 // Set replaces the pusher of the same key, or adds the pusher at the end. It sets
 // Created.
 func (l *List) Set(p Pusher) {

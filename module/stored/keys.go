@@ -206,7 +206,10 @@ func (k Keys) Pattern() string {
 // Channel is the channel of a [Message] for each change of push rules.
 func (k Keys) Channel() string { return k.Prefix + "push_rules_changed" }
 
-// Message returns the message "VERSION USER" about a change.
+// PusherChannel is the channel of a [Message] for each change of pushers.
+func (k Keys) PusherChannel() string { return k.Prefix + "pushers_changed" }
+
+// Message returns the message "VERSION USER" about a change of a user's data.
 func Message(user mxid.UserID, version int64) string {
 	return strconv.FormatInt(version, 10) + " " + string(user)
 }

@@ -30,6 +30,8 @@ type Memory struct {
 	Pending  map[pusher.Digest]int64 // the last claim of each pushkey
 	Texts    map[mxid.UserID][]string
 	watchers map[*func(module.Change)]bool
+
+	pusherWatchers map[*func(mxid.UserID)]bool
 }
 
 // NewMemory returns an empty memory.
@@ -41,6 +43,8 @@ func NewMemory() *Memory {
 		Pending:  map[pusher.Digest]int64{},
 		Texts:    map[mxid.UserID][]string{},
 		watchers: map[*func(module.Change)]bool{},
+
+		pusherWatchers: map[*func(mxid.UserID)]bool{},
 	}
 }
 
@@ -137,13 +141,17 @@ func (r memoryRules) Delete(ctx context.Context, user mxid.UserID) error {
 
 // Watch calls changed with the lock held.
 func (r memoryRules) Watch(ctx context.Context, watching func(), changed func(module.Change)) error {
+	return watch(ctx, r.memory, r.memory.watchers, &changed, watching)
+}
+
+func watch[W comparable](ctx context.Context, m *Memory, watchers map[W]bool, watcher W, watching func()) error {
 	set := func(change func()) {
-		r.memory.Lock()
-		defer r.memory.Unlock()
+		m.Lock()
+		defer m.Unlock()
 		change()
 	}
-	set(func() { r.memory.watchers[&changed] = true })
-	defer set(func() { delete(r.memory.watchers, &changed) })
+	set(func() { watchers[watcher] = true })
+	defer set(func() { delete(watchers, watcher) })
 	watching()
 	<-ctx.Done()
 	return ctx.Err()
@@ -166,9 +174,20 @@ func (p memoryPushers) Update(ctx context.Context, user mxid.UserID, edit func(*
 		if err := edit(&list); err != nil {
 			return err
 		}
+		before := p.memory.Lists[user]
 		p.memory.Lists[user] = list
+		for changed := range p.memory.pusherWatchers {
+			if !list.EqualButClaims(before) {
+				(*changed)(user)
+			}
+		}
 		return nil
 	})
+}
+
+// Watch calls changed with the lock held.
+func (p memoryPushers) Watch(ctx context.Context, watching func(), changed func(mxid.UserID)) error {
+	return watch(ctx, p.memory, p.memory.pusherWatchers, &changed, watching)
 }
 
 func (p memoryPushers) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.UserID) map[mxid.UserID]module.Result[pusher.List] {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -26,6 +27,7 @@ func Pushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
 		{"one pusher is loaded and changed without the others", onePusher},
 		{"no change is lost among writers of one pusher and of all", pusherWritersOfBoth},
 		{"deleted pushers are gone", deletedPushers},
+		{"a watch reports changes by all hosts, but no repeated sets", watchedPushers},
 	} {
 		t.Run(test.name, func(t *testing.T) { test.run(t, newStore) })
 	}
@@ -266,4 +268,80 @@ func deletedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) 
 	wantPushers(t, hosts[0], user)
 	setPushers(t, hosts[0], user, aPusher("c", "3"))
 	wantPushers(t, hosts[1], user, aPusher("c", "3"))
+}
+
+// watchedPushers is for stores that are a [module.PusherWatcher].
+func watchedPushers(t *testing.T, newStore func(*testing.T) module.PusherStore) {
+	watching, is := newStore(t).(module.PusherWatcher)
+	if !is {
+		t.Skip("the store is no PusherWatcher")
+	}
+	user, p, store := newUser(), aPusher("a", "1"), newStore(t)
+	reported, started, ended := make(chan mxid.UserID, 100), make(chan struct{}), make(chan error, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	go func() {
+		ended <- watching.Watch(ctx, func() { close(started) }, func(changed mxid.UserID) {
+			if changed == user { // the store may have other users
+				reported <- changed
+			}
+		})
+	}()
+	wait(t, started, "the watch did not start")
+	toggle := func(list *pusher.List) error {
+		p, _ := list.Pusher(p.Key)
+		p.Extra = []pusher.Member{{Name: "enabled", Value: "false"}}
+		list.Set(p)
+		return nil
+	}
+	for _, change := range []struct {
+		name string
+		make func() error
+		news bool
+	}{
+		{"a new pusher", func() error {
+			return store.Update(t.Context(), user, func(list *pusher.List) error { list.Set(p); return nil })
+		}, true},
+		{"repeated sets", func() error { return repeatSets(t.Context(), store, user, p.Key) }, false},
+		{"a change of one pusher", func() error { return store.UpdatePusher(t.Context(), user, p.Key, toggle) }, true},
+		{"a removal", func() error {
+			return store.Update(t.Context(), user, func(list *pusher.List) error { list.Delete(p.Key); return nil })
+		}, true},
+	} {
+		wantNoError(t, change.make())
+		if change.news { // a report of a repeated set would come before
+			wait(t, reported, change.name+" is not reported")
+		}
+	}
+	stop()
+	if err := wait(t, ended, "the watch does not end with its context"); err == nil {
+		t.Error("the end of a watch is no error")
+	}
+	if extra := len(reported); extra > 0 {
+		t.Errorf("%d reports too many", extra)
+	}
+}
+
+func repeatSets(ctx context.Context, store module.PusherStore, user mxid.UserID, key pusher.Key) error {
+	for n := range int64(20) {
+		err := store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
+			p, _ := list.Pusher(key)
+			p.SetAt, p.Claim = n, pusher.KeepOthers.Claim(n)
+			list.Set(p)
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func wait[V any](t *testing.T, from <-chan V, otherwise string) (value V) {
+	t.Helper()
+	select {
+	case value = <-from:
+	case <-time.After(patience):
+		t.Fatal(otherwise)
+	}
+	return value
 }
