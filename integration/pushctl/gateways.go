@@ -105,15 +105,15 @@ func writeGateways(w io.Writer, all []shownGateway, now time.Time) error {
 			since(g.Since), printable(cmp.Or(g.Last, "-")), strconv.Itoa(g.Notifications),
 		})
 	}
-	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "FAILING", "FAILING FOR", "LAST", "NOTIFICATIONS"}, rows)
+	return writeTable(w, []string{"GATEWAY", "APP", "HELD FOR", "PUSHERS", "FAILING", "FAILING FOR", "LAST", "WAITING"}, rows)
 }
 
 func gatewaysHoldCommand() command {
 	return command{
 		name: "gateways hold", args: "HOST",
 		summary: "stops sending to a push gateway",
-		about: "Stops all hosts from sending to a push gateway, within two seconds. The command gateways open ends it.\n" +
-			"Notifications for its pushers wait for a day. HOST is " + gatewayForms + ".\n" +
+		about: "Stops all hosts from sending to a push gateway, within two seconds. The command gateways open ends\n" +
+			"it. Notifications for its pushers wait for a day. HOST is " + gatewayForms + ".\n" +
 			"Without -yes it shows what it would do. Exit status 1: no pusher uses the gateway.",
 		setup: forGateway("hold", func(ctx context.Context, c *deliveryCall) (map[string]int, error) {
 			if _, err := c.shardCount(ctx); err != nil {

@@ -185,7 +185,8 @@ func writeUsage(w io.Writer) {
 
 func (c command) writeUsage(w io.Writer, f *flags) {
 	f.SetOutput(w)
-	fmt.Fprintf(w, "%s\n\nUsage: pushctl %s\n\n", strings.TrimSpace(c.about), strings.TrimSpace(c.name+" [flags] "+c.args))
+	about := strings.Join(wrapped(strings.ReplaceAll(c.about, "\n", " "), maxColumns), "\n")
+	fmt.Fprintf(w, "%s\n\nUsage: pushctl %s\n\n", about, strings.TrimSpace(c.name+" [flags] "+c.args))
 	f.PrintDefaults()
 }
 

@@ -280,6 +280,12 @@ func TestEachCommandHasAUsage(t *testing.T) {
 		if !strings.Contains(usage.stdout, "  "+c.name) {
 			t.Errorf("%s is not in the list", c.name)
 		}
+		about, _, _ := strings.Cut(r.stdout, "Usage: ")
+		for line := range strings.Lines(about) {
+			if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > maxColumns {
+				t.Errorf("%s -h: a line of %d columns: %s", c.name, n, line)
+			}
+		}
 		for line := range strings.Lines(r.stdout + usage.stdout) {
 			if utf8.RuneCountInString(line) > 101+15 { // a flag's text may begin after its name
 				t.Errorf("%s -h: a line of %d columns: %s", c.name, len(line), line)
@@ -316,7 +322,7 @@ func TestNoTableIsWiderThanATerminal(t *testing.T) {
 			}}, now)
 		},
 		"send-test": func(w io.Writer) error {
-			return writeTestTable(w, []shownTest{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, Why: "the address is not public, and in no prefix that is allowed"}})
+			return writeTestTable(w, []shownTest{{Pusher: "I0rGUzqbEPAr7oXUSnlEDg", Gateway: host, Why: "dial tcp 127.0.0.1:17404: dialguard: refused: prohibited IP address: 127.0.0.1 is not a permitted destination (denied by: 127.0.0.0/8)"}})
 		},
 		"check": func(w io.Writer) error { return found.write(w, "standalone at 127.0.0.1:6379") },
 		"repair, dry": func(w io.Writer) error {

@@ -38,16 +38,36 @@ func writeTable(w io.Writer, head []string, rows [][]string) error {
 // writeBlocks writes the first cell of each row, and its other cells below.
 func writeBlocks(w io.Writer, head []string, rows [][]string) error {
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	longest := 0
+	for _, name := range head[1:] {
+		longest = max(longest, len(name))
+	}
 	for i, row := range rows {
 		if i > 0 {
 			fmt.Fprintln(table)
 		}
 		fmt.Fprintln(table, row[0])
 		for n, cell := range row[1:] {
-			fmt.Fprintf(table, "  %s\t%s\n", strings.ToLower(head[n+1]), cell)
+			lines := wrapped(cell, maxColumns-len("    ")-longest)
+			fmt.Fprintf(table, "  %s\t%s\n", strings.ToLower(head[n+1]), lines[0])
+			for _, line := range lines[1:] {
+				fmt.Fprintf(table, "\t%s\n", line)
+			}
 		}
 	}
 	return table.Flush()
+}
+
+// wrapped splits a text at spaces into lines of at most width characters, if it can.
+func wrapped(text string, width int) (lines []string) {
+	line := ""
+	for word := range strings.SplitSeq(text, " ") {
+		if line != "" && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > width {
+			lines, line = append(lines, line), ""
+		}
+		line = strings.TrimPrefix(line+" "+word, " ")
+	}
+	return append(lines, line)
 }
 
 func writeJSON(w io.Writer, value any) error {

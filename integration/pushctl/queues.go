@@ -197,10 +197,10 @@ func queuesShowCommand() command {
 	return command{
 		name: "queues show", args: "USER",
 		summary: "shows what waits for a user's pushers, and why",
-		about: "Shows each pusher of a user by a digest: its gateway, the waiting notifications, since when it fails,\n" +
-			"the status of the last answer or why there was none (dns, tls, refused, timeout, blocked), the next\n" +
-			"try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is late, so\n" +
-			"no host sends.",
+		about: "Shows each pusher of a user by a digest: its gateway, the waiting notifications, since when it\n" +
+			"fails, the status of the last answer or why there was none (dns, tls, refused, timeout, blocked),\n" +
+			"the next try, and its generation, which changes when the pusher is set. Exit status 1: a pusher is\n" +
+			"late, so no host sends, or there is no such user.",
 		setup: forDelivery(func(f *flags, c *deliveryCall) { c.json = f.json() }, func(ctx context.Context, c *deliveryCall) error {
 			user, err := c.userArgument()
 			if err != nil {
@@ -330,7 +330,7 @@ func writeQueues(w io.Writer, all []shownQueue, now time.Time) error {
 		if !q.Since.IsZero() {
 			failing = now.Sub(q.Since).Round(time.Second).String()
 		}
-		if !q.Due.IsZero() {
+		if !q.Due.IsZero() && q.State != stateUnderWay {
 			next = max(0, q.Due.Sub(now)).Round(time.Second).String()
 		}
 		rows = append(rows, []string{
@@ -443,9 +443,9 @@ func queuesRetryCommand() command {
 	return command{
 		name: "queues retry", args: "[USER]",
 		summary: "tries waiting notifications of a user or gateway now",
-		about: "Makes pushers due that wait after a failure. Give a user, -gateway or both. Without -yes it shows what\n" +
-			"it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1: there is\n" +
-			"no such user or gateway.",
+		about: "Makes pushers due that wait after a failure. Give a user, -gateway or both. Without -yes it shows\n" +
+			"what it would do. A host that has closed the gateway tries one of its pushers first. Exit status 1:\n" +
+			"there is no such user or gateway.",
 		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
 			byShard := map[int][]string{}
 			for _, b := range s.backlogs {
@@ -465,18 +465,34 @@ func queuesRetryCommand() command {
 					n += len(targets)
 				}
 			}
+			if err := c.noteHeld(ctx, s.backlogs); err != nil {
+				return err
+			}
 			return c.report("retry", "%d of %d pushers%s", n, len(s.backlogs), s.at)
 		}),
 	}
+}
+
+// noteHeld writes a note if backlogs have a held gateway, to which hosts send nothing.
+func (c *deliveryCall) noteHeld(ctx context.Context, all []backlog) error {
+	held, err := c.queue.Held(ctx)
+	if err != nil {
+		return err
+	}
+	isHeld := func(b backlog) bool { return !held[b.Gateway].IsZero() }
+	if i := slices.IndexFunc(all, isHeld); i >= 0 {
+		fmt.Fprintf(c.notes, "pushctl: hosts send nothing to %s, which is held (gateways open ends it)\n", printable(all[i].Gateway))
+	}
+	return nil
 }
 
 func queuesFlushCommand() command {
 	return command{
 		name: "queues flush", args: "[USER]",
 		summary: "drops waiting notifications of a user or gateway",
-		about: "Drops all waiting notifications, for good. Give a user, -gateway or both. Without -yes it shows what it\n" +
-			"would do. Notifications that a host is sending are not affected. Exit status 1: there is no such user\n" +
-			"or gateway.",
+		about: "Drops all waiting notifications, for good. Give a user, -gateway or both. Without -yes it shows what\n" +
+			"it would do. Notifications that a host is sending are not affected. Exit status 1: there is no such\n" +
+			"user or gateway.",
 		setup: forSelection(func(ctx context.Context, c *deliveryCall, s selection) error {
 			n, err := c.flush(ctx, s.backlogs)
 			if err != nil {

@@ -467,6 +467,9 @@ func TestAGatewayThatCouldBeSeveralIsAskedFor(t *testing.T) {
 	for _, name := range []string{"https://push.example.org", "push.example.org:80"} {
 		d.want(exitOK, "gateways", "hold", name, "-yes")
 	}
+	if r := d.want(exitOK, "queues", "retry", "-gateway", "push.example.org:443"); !strings.Contains(r.stderr, "hosts send nothing to https://push.example.org:443") {
+		t.Errorf("retry at a held gateway: got %q", r.stderr)
+	}
 	d.want(exitFailure, "gateways", "open", "push.example.org", "-yes")
 	d.want(exitOK, "gateways", "open", "push.example.org:443", "-yes")
 	if r := d.want(exitOK, "gateways", "open", "push.example.org", "-yes"); r.stdout != "done: open http://push.example.org:80\n" {

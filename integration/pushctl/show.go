@@ -21,8 +21,8 @@ func showCommand() command {
 		name: "show", args: "USER",
 		summary: "shows a user's push rules and pushers",
 		about: "Shows a user's stored push rules and pushers with their keys and problems. A digest stands for each\n" +
-			"pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit status 1: nothing is\n" +
-			"stored for the user.",
+			"pushkey, which is a credential. Of a pusher's data it shows the host of the URL. Exit status 1: nothing\n" +
+			"is stored for the user.",
 		setup: func(f *flags) runner {
 			f.addDefaultRules()
 			asJSON := f.json()
