@@ -98,27 +98,6 @@ func TestAnswers(t *testing.T) {
 
 const name1 mxid.UserID = "@one:h"
 
-func TestRetryAfterIsObeyed(t *testing.T) {
-	inBubble(t, func(w *world) {
-		w.set(name1, "key", "gw")
-		n := 0
-		w.answer("gw", func(context.Context, sent) (module.GatewayAnswer, error) {
-			if n++; n == 1 {
-				return module.GatewayAnswer{Status: 429, RetryAfter: 90 * time.Second}, nil
-			}
-			return module.GatewayAnswer{Status: 200}, nil
-		})
-		d, stop := w.host()
-		defer stop()
-		w.notify(d, 1, "!r:h", name1)
-		w.notify(d, 2, "!r:h", name1)
-		if took := w.wait(95*time.Second, func() bool { return w.queue.Waiting() == 0 }); took < 90*time.Second {
-			t.Errorf("it took %v", took)
-		}
-		w.want("key", 1, 1, 2)
-	})
-}
-
 func TestOrderHoldsThroughFailures(t *testing.T) {
 	inBubble(t, func(w *world) {
 		random := rand.New(rand.NewPCG(1, 1))

@@ -24,6 +24,9 @@ func TestWaitsAfterAnswers(t *testing.T) {
 		{"no answer", 0, 0, 3, 2 * time.Second, 4 * time.Second},
 		{"507, the first", 507, 0, 1, 0, time.Second},
 		{"507, the twentieth", 507, 0, 20, 30 * time.Minute, 10 * time.Minute},
+		{"429 without Retry-After, the twentieth", 429, 0, 20, 30 * time.Minute, 10 * time.Minute},
+		{"503 without Retry-After, the tenth", 503, 0, 10, time.Minute, 16 * time.Second},
+		{"503 with Retry-After", 503, 90 * time.Second, 5, 0, 90 * time.Second},
 		{"429 with Retry-After", 429, 90 * time.Second, 5, 0, 90 * time.Second},
 		{"429 with a long Retry-After", 429, 9 * time.Hour, 1, 0, time.Hour},
 	} {

@@ -234,10 +234,15 @@ func oneClaim(t *testing.T, newQueue hosts, shard int) {
 }
 
 func lapses(t *testing.T, newQueue hosts, shard int) {
+	const lease = 200 * time.Millisecond
 	q, other := newQueue(t), newQueue(t)
 	add(t, q, shard, "a", one(1), one(2))
-	former := claim(t, q, shard, "a", short).Claim
+	began := time.Now()
+	former := claim(t, q, shard, "a", lease).Claim
 	latter := claim(t, other, shard, "a", long).Claim
+	if took := time.Since(began); took < lease-time.Millisecond { // a queue may count in milliseconds
+		t.Errorf("a claim of %v has lapsed after %v", lease, took)
+	}
 	if former.Token == latter.Token {
 		t.Fatal("two claims have one token")
 	}
