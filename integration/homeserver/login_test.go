@@ -178,8 +178,11 @@ func TestLoginRemovesPushersThatALogoutLeft(t *testing.T) {
 		t.Fatal(err)
 	}
 	d.expect("GET", whoamiPath, phone, "", 401, unknownToken)
+	left := d.pushkeys(watch)
 	tablet := d.login("alice", "demo", "TABLET").AccessToken
-	if keys := d.pushkeys(tablet); keys != "watch curl" {
+	keys := d.pushkeys(tablet)
+	if keys != "watch curl" {
 		t.Errorf("after the next login: %q", keys)
 	}
+	t.Logf("the logout left the pushers %s, the next login of the user %s", left, keys)
 }
