@@ -19,7 +19,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/redistest"
@@ -196,7 +195,7 @@ func startBesideHostile(tb testing.TB) *besideHostile {
 
 func (h *besideHostile) send(event string, user mxid.UserID) {
 	h.tb.Helper()
-	e := module.Event{JSON: fmt.Sprintf(`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`, event)}
+	e := inRoom(fmt.Sprintf(`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@sender:x","content":{}}`, event))
 	if err := sendEvent(h.tb.Context(), h.push.Notifier, e, user); err != nil {
 		h.tb.Fatal(err)
 	}

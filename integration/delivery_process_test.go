@@ -18,7 +18,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/pushfx/pushfx"
-	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/mxid"
 )
@@ -62,7 +61,7 @@ func runDeliveryHost(redisAddress string) error {
 		var request sendRequest
 		err := json.NewDecoder(r.Body).Decode(&request)
 		if err == nil {
-			err = sendEvent(r.Context(), push.Notifier, module.Event{JSON: request.Event}, request.Members...)
+			err = sendEvent(r.Context(), push.Notifier, inRoom(request.Event), request.Members...)
 		}
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusServiceUnavailable)

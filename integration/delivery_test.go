@@ -72,8 +72,13 @@ func pusherAt(url, pushkey string) pusher.Pusher {
 }
 
 func message(n int) module.Event {
-	return module.Event{JSON: fmt.Sprintf(
-		`{"event_id":"$%d","room_id":"!room:x","type":"m.room.message","sender":"%s","content":{"msgtype":"m.text","body":"%d"}}`, n, bob, n)}
+	return inRoom(fmt.Sprintf(
+		`{"event_id":"$%d","room_id":"!room:x","type":"m.room.message","sender":"%s","content":{"msgtype":"m.text","body":"%d"}}`, n, bob, n))
+}
+
+// inRoom returns an event of a room with three members.
+func inRoom(event string) module.Event {
+	return module.Event{JSON: event, Room: match.Room{MemberCount: 3}}
 }
 
 // sendEvent calls Decide and Notify, as a host does.

@@ -19,6 +19,10 @@ type Notifier interface {
 	// member without Rules gets the stored ones. Hosts may use the result for their own
 	// counts, too. The members and events to pass are listed in module/delivery/README.md,
 	// "Whom to give to Decide".
+	//
+	// Errors: [fault.InvalidParam] for an event that is not a JSON object, for a user that
+	// is not a user id, and for a room without joined members, except at an invite;
+	// [Unavailable].
 	Decide(ctx context.Context, event Event, members []match.Member) (Decisions, error)
 
 	// Notify stores the notifications of an event, as durably as configured. When it
@@ -37,14 +41,18 @@ type Notifier interface {
 	UpdateBadges(ctx context.Context, users ...mxid.UserID) error
 }
 
+// IsPermanent reports whether an error of [Notifier.Decide] or [Notifier.Notify] is a fault
+// of the event, so that the host drops it. After any other error the host calls both again.
+func IsPermanent(err error) bool { return fault.KindOf(err) == fault.InvalidParam }
+
 // Event is a new event, with the names that notifications have.
 type Event struct {
 	JSON string // as clients see it, with event_id and room_id
 
 	RoomName   string // empty if the room has none
 	RoomAlias  string
-	SenderName string // the sender's display name in the room
-	Room       match.Room
+	SenderName string     // the sender's display name in the room
+	Room       match.Room // MemberCount is required; rules about Power need it
 
 	// Position and Thread are the event's; see [Place]. Without them, the notification is
 	// sent even if an [UnreadService] counts the event as read.

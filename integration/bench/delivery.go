@@ -151,7 +151,7 @@ func (d *delivery) setPushers(ctx context.Context) error {
 
 // message returns event n of a room. Its notification has about a thousand bytes.
 func message(n int) module.Event {
-	return module.Event{JSON: fmt.Sprintf(
+	return module.Event{Room: match.Room{MemberCount: deliveryUsers}, JSON: fmt.Sprintf(
 		`{"event_id":"$%09d","room_id":"!room:example.org","type":"m.room.message","sender":"@bob:example.org","content":{"msgtype":"m.text","body":"%s"}}`,
 		n, strings.Repeat("x", 800),
 	)}

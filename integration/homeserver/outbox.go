@@ -68,11 +68,11 @@ func (o *outbox) commit(ctx context.Context, r row) error {
 	return nil
 }
 
-// handOver hands an event over and deletes its row. After an error the row stays for another
-// try, unless the event is invalid.
+// handOver hands an event over and deletes its row. The row stays after an error that may
+// end.
 func (o *outbox) handOver(ctx context.Context, r row) error {
 	err := o.notify(ctx, r)
-	if err != nil && fault.KindOf(err) != fault.InvalidParam {
+	if err != nil && !module.IsPermanent(err) {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.timeout)

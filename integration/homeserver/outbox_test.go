@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/redistest"
 )
@@ -22,7 +23,7 @@ func TestAStartingHostEmptiesTheOutbox(t *testing.T) {
 	first.setPusherHere("demo-alice", "phone", "")
 	now := client.Time(t.Context()).Val().Unix()
 	for id, age := range map[string]int64{"$old": 10, "$young": 0} {
-		data, err := json.Marshal(row{id, module.Event{JSON: fmt.Sprintf(
+		data, err := json.Marshal(row{id, module.Event{Room: match.Room{MemberCount: 2}, JSON: fmt.Sprintf(
 			`{"event_id":%q,"room_id":"!r:x","type":"m.room.message","sender":"@bob:localhost","content":{}}`, id)},
 			[]mxid.UserID{"@alice:localhost"}, nil})
 		if err == nil {

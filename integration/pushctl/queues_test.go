@@ -100,7 +100,7 @@ func (d *delivering) notify(users ...mxid.UserID) {
 		d.set(user, string(user))
 	}
 	d.events++
-	event := module.Event{JSON: fmt.Sprintf(
+	event := module.Event{Room: match.Room{MemberCount: 3}, JSON: fmt.Sprintf(
 		`{"event_id":"$%d","room_id":"!r:x","type":"m.room.message","sender":"@bob:x","content":{"body":"%s"}}`, d.events, secret)}
 	decisions, err := d.host.Notifier.Decide(ctx, event, members)
 	if err == nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/match"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/strictjson"
 )
 
 // audience evaluates events with the push rules of users. The feed caches rules by user
@@ -26,6 +27,9 @@ func (a *audience) decide(ctx context.Context, e module.Event, members []match.M
 	if err != nil {
 		return nil, fault.Wrap(fault.InvalidParam, "The event is not a JSON object.", err)
 	}
+	if err := checkRoom(e, members); err != nil {
+		return nil, err
+	}
 	members = slices.Clone(members)
 	if err := a.fill(ctx, members); err != nil {
 		return nil, err
@@ -39,6 +43,38 @@ func (a *audience) decide(ctx context.Context, e module.Event, members []match.M
 		decisions[i] = module.Decision{User: members[i].User, Result: result}
 	}
 	return decisions, nil
+}
+
+var errNoMembers = fault.New(fault.InvalidParam, "A room needs the number of its joined members.")
+
+// checkRoom refuses a room without joined members, in which rules by the number of members
+// would not match. A host that knows a room only by an invite cannot know the number.
+func checkRoom(e module.Event, members []match.Member) error {
+	switch {
+	case e.Room.MemberCount > 0 || len(members) == 0:
+		return nil
+	case e.Room.MemberCount == 0 && len(members) == 1 && isMemberEvent(e.JSON, members[0].User):
+		return nil
+	}
+	return errNoMembers
+}
+
+// isMemberEvent reports whether the event is about the membership of the user.
+func isMemberEvent(event string, user mxid.UserID) bool {
+	var kind, stateKey string
+	w := strictjson.Walk(event) // an object
+	for name := range w.Object() {
+		if w.Next() != '"' {
+			continue
+		}
+		switch name {
+		case "type":
+			kind = w.String()
+		case "state_key":
+			stateKey = w.String()
+		}
+	}
+	return kind == "m.room.member" && stateKey == string(user)
 }
 
 // fill gives rules to each member without rules.

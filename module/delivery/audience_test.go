@@ -126,6 +126,8 @@ func listening(t *testing.T, s *ruleStore, cfg Config) (a *audience, stop func()
 	}
 }
 
+var hi = module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`, Room: match.Room{MemberCount: 3}}
+
 // notifies returns the users that are notified of a message.
 func notifies(t *testing.T, a *audience, users ...mxid.UserID) string {
 	t.Helper()
@@ -133,7 +135,7 @@ func notifies(t *testing.T, a *audience, users ...mxid.UserID) string {
 	for i, user := range users {
 		members[i].User = user
 	}
-	decisions, err := a.decide(t.Context(), module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`}, members)
+	decisions, err := a.decide(t.Context(), hi, members)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -209,7 +211,7 @@ func TestMembersOfALargeRoomHaveTheirRules(t *testing.T) {
 		for range 2 {
 			var changing sync.WaitGroup
 			changing.Go(func() { s.silence(name(1), true) })
-			decisions, err := a.decide(t.Context(), module.Event{JSON: `{"type":"m.room.message","sender":"@s:h","content":{"body":"hi"}}`}, members)
+			decisions, err := a.decide(t.Context(), hi, members)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -324,13 +326,42 @@ func TestLargeRuleSetsDoNotEvictTheRulesOfOthers(t *testing.T) {
 	})
 }
 
+func TestDecideRefusesARoomWithoutJoinedMembers(t *testing.T) {
+	const invite = `{"type":"m.room.member","state_key":"@a:h","sender":"@s:h","content":{"membership":"invite"}}`
+	synctest.Test(t, func(t *testing.T) {
+		a, stop := listening(t, newRuleStore(), DefaultConfig())
+		defer stop()
+		for name, test := range map[string]struct {
+			event   string
+			count   int
+			members []match.Member
+			refused bool
+		}{
+			"one":                            {hi.JSON, 1, []match.Member{{User: "@a:h"}}, false},
+			"none":                           {hi.JSON, 0, []match.Member{{User: "@a:h"}}, true},
+			"fewer than none":                {hi.JSON, -1, []match.Member{{User: "@a:h"}}, true},
+			"none, and nobody to decide for": {hi.JSON, 0, nil, false},
+			"an invite to an unknown room":   {invite, 0, []match.Member{{User: "@a:h"}}, false},
+			"an invite of another user":      {invite, 0, []match.Member{{User: "@b:h"}}, true},
+			"an invite with a joined member": {invite, 0, []match.Member{{User: "@b:h"}, {User: "@a:h"}}, true},
+			"an invite of fewer than none":   {invite, -1, []match.Member{{User: "@a:h"}}, true},
+			"a state event about the user":   {strings.Replace(invite, "m.room.member", "x", 1), 0, []match.Member{{User: "@a:h"}}, true},
+		} {
+			event := module.Event{JSON: test.event, Room: match.Room{MemberCount: test.count}}
+			if _, err := a.decide(t.Context(), event, test.members); module.IsPermanent(err) != test.refused || !test.refused && err != nil {
+				t.Errorf("%s: got %v", name, err)
+			}
+		}
+	})
+}
+
 func TestDecideFailsIfRulesCannotBeRead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newRuleStore()
 		a, stop := listening(t, s, DefaultConfig())
 		defer stop()
 		s.err = module.Unavailable(errors.New("away"))
-		if _, err := a.decide(t.Context(), module.Event{JSON: `{}`}, []match.Member{{User: "@a:h"}}); !errors.Is(err, s.err) {
+		if _, err := a.decide(t.Context(), hi, []match.Member{{User: "@a:h"}}); !errors.Is(err, s.err) {
 			t.Errorf("got %v", err)
 		}
 		s.err = pushrule.Unreadable(errors.New("damaged"))

@@ -2,13 +2,19 @@ package delivery_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"regexp"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/match"
 )
 
@@ -24,13 +30,20 @@ type outbox interface {
 	olderThan(ctx context.Context, age time.Duration) []row
 }
 
-func announce(ctx context.Context, notifier module.Notifier) error {
+// announce has the JSON of two events of the room's state, m.room.create and m.room.power_levels.
+func announce(ctx context.Context, notifier module.Notifier, create, levels string) error {
+	power, err := match.ReadPower(create, levels, "@bob:example.org")
+	if err != nil {
+		return err
+	}
 	event := module.Event{
 		JSON: `{"event_id":"$1","room_id":"!lobby:example.org","type":"m.room.message","sender":"@bob:example.org",
 			"content":{"msgtype":"m.text","body":"Lunch?"}}`,
-		RoomName: "Lobby", SenderName: "Bob", Room: match.Room{MemberCount: 2},
+		SenderName: "Bob", RoomName: "Lobby",
+		Room: match.Room{MemberCount: 2, Power: power},
 	}
-	decisions, err := notifier.Decide(ctx, event, []match.Member{{User: "@alice:example.org", DisplayName: "Alice"}})
+	members := []match.Member{{User: "@alice:example.org", DisplayName: "Alice"}}
+	decisions, err := notifier.Decide(ctx, event, members)
 	if err != nil {
 		return err
 	}
@@ -40,13 +53,13 @@ func announce(ctx context.Context, notifier module.Notifier) error {
 // handOver is called when the transaction has committed.
 func handOver(ctx context.Context, notifier module.Notifier, rows outbox, r row) error {
 	decisions, err := notifier.Decide(ctx, r.event, r.members)
-	if err != nil {
+	if err == nil {
+		err = notifier.Notify(ctx, r.event, "", decisions)
+	}
+	if err != nil && !module.IsPermanent(err) {
 		return err // the row stays
 	}
-	if err := notifier.Notify(ctx, r.event, "", decisions); err != nil {
-		return err
-	}
-	return rows.delete(ctx, r)
+	return errors.Join(err, rows.delete(ctx, r))
 }
 
 // handOverRest is called at the start, and every minute.
@@ -59,6 +72,7 @@ func handOverRest(ctx context.Context, notifier module.Notifier, rows outbox) {
 type notified struct {
 	module.Notifier
 	calls, failures int
+	refuses         bool // after the failures
 }
 
 func (n *notified) Decide(_ context.Context, _ module.Event, members []match.Member) (module.Decisions, error) {
@@ -68,6 +82,9 @@ func (n *notified) Decide(_ context.Context, _ module.Event, members []match.Mem
 func (n *notified) Notify(context.Context, module.Event, string, module.Decisions) error {
 	if n.calls++; n.calls <= n.failures {
 		return module.Unavailable(context.DeadlineExceeded)
+	}
+	if n.refuses {
+		return fault.New(fault.InvalidParam, "The event is too large.")
 	}
 	return nil
 }
@@ -82,18 +99,47 @@ func (o *rows) delete(context.Context, row) error {
 func (o *rows) olderThan(context.Context, time.Duration) []row { return o.left }
 
 func TestTheOutboxOfThePageRepeatsFailedCalls(t *testing.T) {
-	n, o := &notified{failures: 2}, &rows{left: make([]row, 1)}
-	if err := announce(t.Context(), &notified{}); err != nil {
-		t.Error(err)
+	for name, n := range map[string]*notified{"accepted": {failures: 2}, "refused": {failures: 2, refuses: true}} {
+		t.Run(name, func(t *testing.T) {
+			o := &rows{left: make([]row, 1)}
+			if err := handOver(t.Context(), n, o, o.left[0]); err == nil || len(o.left) != 1 {
+				t.Errorf("got error %v, and %d rows are left", err, len(o.left))
+			}
+			for range 3 {
+				handOverRest(t.Context(), n, o)
+			}
+			if n.calls != 3 || len(o.left) != 0 {
+				t.Errorf("%d calls, and %d rows are left", n.calls, len(o.left))
+			}
+		})
 	}
-	if err := handOver(t.Context(), n, o, o.left[0]); err == nil || len(o.left) != 1 {
-		t.Errorf("got error %v, and %d rows are left", err, len(o.left))
+}
+
+// deciding decides, and keeps the decisions.
+type deciding struct {
+	module.Notifier
+	got module.Decisions
+}
+
+func (d *deciding) Notify(_ context.Context, _ module.Event, _ string, got module.Decisions) error {
+	d.got = got
+	return nil
+}
+
+func TestTheEventOfThePageIsDecidedByTheRuleForTwoMembers(t *testing.T) {
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	defer client.Close()
+	push, err := pushfx.New(client, pushfx.DefaultConfig(), pushfx.Options{Delivery: &pushfx.DeliveryOptions{}})
+	if err != nil {
+		t.Fatal(err)
 	}
-	for range 3 {
-		handOverRest(t.Context(), n, o)
+	d := &deciding{Notifier: push.Notifier}
+	const create = `{"sender":"@bob:example.org","content":{"room_version":"12"}}`
+	if err := announce(t.Context(), d, create, ""); err != nil {
+		t.Fatal(err)
 	}
-	if n.calls != 3 || len(o.left) != 0 {
-		t.Errorf("%d calls, and %d rows are left", n.calls, len(o.left))
+	if _, rule := d.got[0].Result.Rule(); rule != ".m.rule.room_one_to_one" {
+		t.Errorf("decided by %q", rule)
 	}
 }
 

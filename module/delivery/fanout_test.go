@@ -47,6 +47,7 @@ func TestALargeEventIsStoredInFewBytes(t *testing.T) {
 		d := w.stopped()
 		e := module.Event{JSON: fmt.Sprintf(
 			`{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"%s"}}`, strings.Repeat("<", 60_000))}
+		e.Room.MemberCount = 3
 		decisions, err := d.Decide(t.Context(), e, members)
 		if err != nil {
 			t.Fatal(err)
@@ -78,6 +79,7 @@ func TestLargeTweaksAreCut(t *testing.T) {
 		defer stop()
 		e := module.Event{JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`}
 		for n, large := range []string{"short", strings.Repeat("x", 5000)} {
+			e.Room.MemberCount = 3
 			decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1, Rules: rulesWithTweaks(t, name1, large)}})
 			if err != nil {
 				t.Fatal(err)

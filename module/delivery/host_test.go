@@ -303,6 +303,7 @@ func (w *world) send(d *Delivery, e module.Event, users ...mxid.UserID) error {
 	for i, user := range users {
 		members[i].User = user
 	}
+	e.Room.MemberCount = 3
 	ctx := context.Background()
 	decisions, err := d.Decide(ctx, e, members)
 	if err != nil {

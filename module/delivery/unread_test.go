@@ -250,7 +250,9 @@ func TestUnnamedRoomsHaveANameForEachUser(t *testing.T) {
 		w.set(name1, "key", "gw")
 		d, stop := w.host()
 		defer stop()
-		e := module.Event{JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`}
+		e := module.Event{
+			JSON: `{"event_id":"$1","room_id":"!r:h","type":"m.room.message","sender":"@s:h","content":{"body":"x"}}`, Room: match.Room{MemberCount: 3},
+		}
 		decisions, err := d.Decide(t.Context(), e, []match.Member{{User: name1}})
 		if err != nil {
 			t.Fatal(err)

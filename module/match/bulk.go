@@ -19,7 +19,9 @@ type Member struct {
 	// [CreatorPower] in room version 12 and later. Members may share a pointer.
 	Power *int64
 
-	Rules *Rules // nil: the member gets no result
+	// Rules decide for the member. If they are nil, Notifier.Decide reads the stored ones;
+	// [EvaluateAll], which reads nothing, returns the zero Result.
+	Rules *Rules
 }
 
 // CreatorPower is a power level above all others.
