@@ -145,12 +145,23 @@ func newArchive(to io.Writer, b *backend) (*archive, error) {
 	return a, a.write(text.Bytes())
 }
 
-// createArchive begins an archive in a new file that only its owner can read. It fails if the
-// file or a link exists.
+// errLocked is the error of a file that another export writes.
+var errLocked = errors.New("another export writes it")
+
+// createArchive begins an archive in a new file that only its owner can read. It locks the
+// file, if the file system has locks. It fails if the file or a link exists.
 func createArchive(name string, b *backend) (*archive, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	// Another export may have removed the file before it had the lock.
+	own, ownErr := file.Stat()
+	if err := lock(file); errors.Is(err, errLocked) {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, err), file.Close())
+	}
+	if now, err := os.Lstat(name); err != nil || ownErr != nil || !os.SameFile(own, now) {
+		return nil, errors.Join(fmt.Errorf("%s: %w", name, errLocked), file.Close())
 	}
 	a, err := newArchive(file, b)
 	if err != nil {

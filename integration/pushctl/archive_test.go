@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode"
 
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/mxid"
@@ -216,7 +217,7 @@ func TestADamagedArchiveChangesNothing(t *testing.T) {
 
 func TestRecordsKeepEachByte(t *testing.T) {
 	t.Parallel()
-	empty, odd, plain := "", "a\xff\x00\u2028<b>&", "a\x00\u2028<b>&\"\\"
+	empty, odd, plain := "", "a\xff\x00\u2028<b>&", "a\x00\u2028<b>&\"\\\x7f\u009b31m\u202e\ufffd\U000e0001"
 	for _, r := range []record{
 		{user: alice, event: &empty}, {user: alice, event: &odd}, {user: alice, event: &plain},
 		{user: "@\u00e9:x", fields: map[string]string{plain: plain, "": ""}},
@@ -359,7 +360,7 @@ func TestAnExportOverwritesNoFile(t *testing.T) {
 	for name, put := range map[string]func(file, other string) error{
 		"link":      func(file, other string) error { return os.Symlink(other, file) },
 		"file":      func(file, _ string) error { return os.WriteFile(file, nil, 0o644) },
-		"part":      func(file, _ string) error { return os.WriteFile(file+".part", nil, 0o644) },
+		"part":      func(file, _ string) error { return os.WriteFile(file+".part", []byte("of a download\n"), 0o644) },
 		"part link": func(file, other string) error { return os.Symlink(other, file+".part") },
 	} {
 		folder := t.TempDir()
@@ -375,6 +376,51 @@ func TestAnExportOverwritesNoFile(t *testing.T) {
 		}
 		if left, err := filepath.Glob(file + "*"); err != nil || len(left) != 1 {
 			t.Errorf("%s: left %q, %v", name, left, err)
+		}
+	}
+}
+
+func TestAnExportRemovesTheFileOfAKilledOne(t *testing.T) {
+	t.Parallel()
+	b := onOne(t)
+	b.register(alice)
+	file := filepath.Join(t.TempDir(), "export")
+	running, err := createArchive(file+".part", b.backend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r := b.want(exitFailure, "export", file); !strings.Contains(r.stderr, errLocked.Error()) {
+		t.Errorf("while another export runs: %s", r.stderr)
+	}
+	running.file.Close() // as the kernel does after a kill
+	b.want(exitOK, "export", file)
+	if n := recordsIn(t, file); n != 2 {
+		t.Errorf("%d records", n)
+	}
+	if _, err := os.Stat(file + ".part"); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+}
+
+// A terminal obeys control characters, also C1, and shows texts in another order after
+// bidirectional overrides.
+func TestJSONForATerminalIsPrintable(t *testing.T) {
+	t.Parallel()
+	const text = "\x1b[31m \x7f \u0085 \u009b31m \u202e \u2066 \u200f \u061c é 漢"
+	b := onOne(t)
+	b.register(alice)
+	b.editRules(alice, func(rules *pushrule.Ruleset) error {
+		return rules.Put(pushrule.Content, "x", pushrule.Draft{Pattern: text}, pushrule.Position{})
+	})
+	for _, args := range [][]string{{"show", "-json", string(alice)}, {"export", "-"}} {
+		out := b.want(exitOK, args...).stdout
+		for _, r := range out {
+			if r != '\n' && !unicode.IsPrint(r) {
+				t.Errorf("%s writes %U", args[0], r)
+			}
+		}
+		if !strings.Contains(out, `\u009b31m \u202e \u2066 \u200f \u061c é 漢`) {
+			t.Errorf("%s: %s", args[0], out)
 		}
 	}
 }

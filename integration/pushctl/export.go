@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -19,7 +20,7 @@ func exportCommand() command {
 		summary: "copies all push rules and pushers to a file",
 		about: "Copies the push rules and pushers of all users to a file, while hosts run. Each line has one value as\n" +
 			"JSON. The file ends with a SHA-256 and holds pushkeys, so only its owner can read it. Until it is\n" +
-			"complete, its name is FILE.part. FILE - is stdout.",
+			"complete, its name is FILE.part; the next export removes that of a killed one. FILE - is stdout.",
 		setup: func(f *flags) runner {
 			p := f.pace()
 			return func(ctx context.Context, c *call) error { return c.export(ctx, p, c.args[0]) }
@@ -42,7 +43,10 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 	part := name + ".part"
 	a, err := createArchive(part, c.backend)
 	if errors.Is(err, fs.ErrExist) {
-		return fmt.Errorf("%s exists, from an export that runs or was killed: remove it, or name another file", part)
+		if err := removeAbandoned(part); err != nil {
+			return fmt.Errorf("%s exists: %w", part, err)
+		}
+		a, err = createArchive(part, c.backend)
 	}
 	if err != nil {
 		return err
@@ -55,6 +59,30 @@ func (c *call) export(ctx context.Context, p *pace, name string) error {
 		return errors.Join(err, os.Remove(part))
 	}
 	return errors.Join(os.Rename(part, name), err)
+}
+
+// removeAbandoned removes the file of an export that was killed. Such a file has no lock.
+func removeAbandoned(name string) error {
+	const otherwise = "remove it, or name another file"
+	info, err := os.Lstat(name)
+	if err != nil || !info.Mode().IsRegular() {
+		return errors.Join(err, errors.New("not a file: "+otherwise))
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := lock(file); errors.Is(err, errLocked) {
+		return err
+	} else if err != nil {
+		return fmt.Errorf("cannot tell whether an export runs (%w): %s", err, otherwise)
+	}
+	header, err := bufio.NewReader(file).ReadBytes('\n')
+	if len(header) > 0 && (err != nil || checkHeader(header) != nil) {
+		return errors.New("not the file of an export: " + otherwise)
+	}
+	return os.Remove(name)
 }
 
 // exportTo writes the archive. It returns errProblems if keys were left out.

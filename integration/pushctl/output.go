@@ -9,6 +9,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
@@ -70,11 +71,40 @@ func wrapped(text string, width int) (lines []string) {
 	return append(lines, line)
 }
 
+// writeJSON writes a value and a line feed. It escapes the characters that [printable]
+// replaces, so that the text stays equal.
 func writeJSON(w io.Writer, value any) error {
-	encoder := json.NewEncoder(w)
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
 	encoder.SetEscapeHTML(false)
-	return encoder.Encode(value)
+	if err := encoder.Encode(value); err != nil {
+		return err
+	}
+	_, err := w.Write(escaped(text.Bytes()))
+	return err
 }
+
+// escaped escapes the unprintable characters in JSON, which has them in strings only. The
+// encoder has escaped those below a space.
+func escaped(text []byte) []byte {
+	from := bytes.IndexFunc(text, isEscaped)
+	if from < 0 {
+		return text
+	}
+	dst := append(make([]byte, 0, len(text)+64), text[:from]...)
+	for _, r := range string(text[from:]) {
+		if !isEscaped(r) {
+			dst = utf8.AppendRune(dst, r)
+			continue
+		}
+		for _, unit := range utf16.Encode([]rune{r}) {
+			dst = fmt.Appendf(dst, `\u%04x`, unit)
+		}
+	}
+	return dst
+}
+
+func isEscaped(r rune) bool { return r > '~' && (r == utf8.RuneError || !unicode.IsPrint(r)) }
 
 // timeOf returns the time of a version or claim.
 func timeOf(microseconds int64) string {
