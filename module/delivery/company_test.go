@@ -136,3 +136,69 @@ func TestLateGrowsWhileLooksFail(t *testing.T) {
 		}
 	})
 }
+
+// A gateway that always answers 200, but after 1.5 s, gets all it is owed.
+func TestASlowGatewayGetsAll(t *testing.T) {
+	for name, delay := range map[string]time.Duration{"control": 50 * time.Millisecond, "slow": 1500 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				w.answer("gw", slow(delay, 200))
+				for i := range 100 {
+					w.set(name2(i), key(i), "gw")
+				}
+				d, stop := w.host()
+				defer stop()
+				sentAt := map[string]time.Time{}
+				for e := range 600 {
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(d, e, "!r:h", name2(e%100))
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(5 * time.Second)
+				w.checkAges(sentAt, 600, 2500*time.Millisecond)
+			})
+		})
+	}
+}
+
+// Requests for 16 pushkeys of each attacker hang at a gateway that others share.
+func TestHangingPushersOfFewUsersDelayNoOthers(t *testing.T) {
+	for name, attackers := range map[string]int{"control": 0, "two users": 2, "twenty users": 20} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(w *world) {
+				hangs := slow(time.Hour, 200)
+				w.answer("gw", func(ctx context.Context, s sent) (module.GatewayAnswer, error) {
+					if isInnocent(s.pushkey) {
+						time.Sleep(20 * time.Millisecond)
+						return module.GatewayAnswer{Status: 200}, nil
+					}
+					return hangs(ctx, s)
+				})
+				var users []mxid.UserID
+				for u := range attackers {
+					users = append(users, mxid.UserID(fmt.Sprintf("@attacker%d:h", u)))
+					for p := range 16 {
+						w.set(users[u], fmt.Sprintf("attack%d-%d", u, p), "gw")
+					}
+				}
+				for i := range 50 {
+					w.set(name2(i), key(i), "gw")
+				}
+				d, stop := w.host()
+				defer stop()
+				sentAt := map[string]time.Time{}
+				const events = 1050
+				for e := range events {
+					if e%10 == 0 && attackers > 0 {
+						w.notify(d, 10_000+e, "!a:h", users...)
+					}
+					sentAt[fmt.Sprintf("$%d", e)] = time.Now()
+					w.notify(d, e, "!r:h", name2(e%50))
+					time.Sleep(100 * time.Millisecond)
+				}
+				time.Sleep(5 * time.Second)
+				w.checkAges(sentAt, events, time.Second)
+			})
+		})
+	}
+}

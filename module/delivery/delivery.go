@@ -38,7 +38,8 @@ type Delivery struct {
 	read    *gather[module.UserEvent, bool]
 	delays  *gather[module.UserDevice, time.Duration]
 
-	wake chan struct{} // ends the wait for the next look
+	wake     chan struct{} // ends the wait for the next look
+	stopping chan struct{} // closed when this host stops
 
 	mu          sync.Mutex
 	turns       *turns.Scheduler
@@ -49,6 +50,7 @@ type Delivery struct {
 	late        time.Duration   // of the oldest due backlog at the last look
 	lookedAt    time.Time       // the last look without an error
 	putOffUntil time.Time       // when the last backlog without a turn is due again
+	isTicking   bool            // while requests wait for their places
 	reported    map[string]time.Time
 	own         map[module.Target]*claimed // claims of this host
 }
@@ -87,7 +89,7 @@ func New(seams Seams, cfg Config) (*Delivery, error) {
 		audience: &audience{seams.Feed, seams.Host, match.NewCache(cfg.MaxCachedRules), seams.Observer},
 		clock:    seams.Now, observer: seams.Observer,
 		hasUnread: seams.Unread != nil, hasDelays: seams.Attention != nil,
-		wake: make(chan struct{}, 1), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
+		wake: make(chan struct{}, 1), stopping: make(chan struct{}), reported: map[string]time.Time{}, own: map[module.Target]*claimed{},
 		badges: bounded.Map[string, module.Counts]{Limit: maxBadges},
 		turns:  turns.New(turns.Config{MaxInFlight: cfg.MaxInFlight, MaxPerGate: cfg.MaxPerGateway, Random: rand.Float64}),
 	}
@@ -134,6 +136,7 @@ func (d *Delivery) Run(ctx context.Context) {
 	d.mu.Lock()
 	d.life = nil
 	d.mu.Unlock()
+	close(d.stopping)
 	drained := time.AfterFunc(d.cfg.DrainTimeout, end)
 	defer drained.Stop()
 	d.sending.Wait()
@@ -174,7 +177,23 @@ func (d *Delivery) admit(user mxid.UserID, gate string) (*turns.Turn, time.Durat
 	if due := now.Add(delay); turn == nil && delay < lookEvery/2 && due.After(d.putOffUntil) {
 		d.putOffUntil = due
 	}
+	if turn != nil && turn.Ready != nil && !d.isTicking {
+		d.isTicking = true
+		time.AfterFunc(tickEvery, d.tick)
+	}
 	return turn, delay
+}
+
+// tickEvery is how often places are given that became free with time.
+const tickEvery = 50 * time.Millisecond
+
+func (d *Delivery) tick() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.turns.Tick(time.Now())
+	if d.isTicking = d.turns.Waiting() > 0; d.isTicking {
+		time.AfterFunc(tickEvery, d.tick)
+	}
 }
 
 // expectMore makes the end of the next turn start a look.
@@ -224,7 +243,7 @@ func (d *Delivery) Stats() Stats {
 		late += since // looks fail
 	}
 	return Stats{
-		InFlight: s.InFlight, Slow: s.Slow, Late: late, Gateways: [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
+		InFlight: s.InFlight, Slow: s.Hanging, Late: late, Gateways: [gateStates]int{GateOpen: s.Open, GateClosed: s.Closed, GateHeld: s.Held},
 		RemovalsStopped: s.Stopped, CutOff: d.turns.IsCutOff(time.Now()),
 	}
 }

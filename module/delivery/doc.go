@@ -12,7 +12,7 @@
 //	claim.go     the operations on a claim: renew, complete, postpone
 //	reject.go    removes pushers with rejected pushkeys
 //	content/     pure: the body of a request, and the meaning of its answer
-//	turns/       pure: which backlog a host may send next
+//	turns/       pure: which requests a host may send, and in which order
 //
 // How long a pusher waits after an answer, for example a 502, is in content.RetryIn;
 // its test is TestWaitsAfterAnswers. The function content.Judge has the meaning of each
@@ -21,10 +21,12 @@
 // # The states of a backlog
 //
 //	state    event                               next     action
-//	-        added, and this host has a turn     claimed  sends
-//	-        added, and it has none              due
-//	due      a host looks, and has a turn        claimed  reads the pusher again
-//	due      a host looks, and has none          due      later; the more backlogs wait, the later
+//	-        added at a host that may send       claimed  sends, or waits for a place at this host
+//	-        added at another host               due
+//	due      a host looks                        claimed  reads the pusher again, then the same
+//	claimed  has no place for 2.5 s              due      0.1 to 0.3 s later
+//	claimed  its gate is closed, or too many     due      later; the more backlogs wait, the later
+//	         wait for a place at this host
 //	claimed  the pusher is removed or disabled   -        drops all
 //	claimed  expired, or read by the user        claimed  drops the notification
 //	claimed  the host asks for a delay           due      waits up to 5 min; a call ends the delay

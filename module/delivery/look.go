@@ -53,10 +53,10 @@ func (d *Delivery) readHeld(ctx context.Context) {
 func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	wait = lookEvery/2 + rand.N(lookEvery/2)
 	d.mu.Lock()
-	room := d.turns.Room(time.Now())
+	capacity := d.turns.Capacity(time.Now())
 	d.mu.Unlock()
 	claimedAt := time.Now()
-	found, err := d.queue.Claim(ctx, room, lease)
+	found, err := d.queue.Claim(ctx, capacity, lease)
 	if err != nil {
 		if ctx.Err() == nil {
 			d.failed("look for what is due", err)
@@ -88,7 +88,7 @@ func (d *Delivery) lookOnce(ctx context.Context) (wait time.Duration) {
 	return wait
 }
 
-// begin sends a claimed backlog, and reports whether it has a turn.
+// begin sends a claimed backlog, and reports whether it has a turn, or waits for it here.
 func (d *Delivery) begin(b module.Backlog, claimedAt time.Time) bool {
 	if d.claimAgain(b.Claim, claimedAt) {
 		return true

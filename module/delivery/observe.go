@@ -94,8 +94,8 @@ func (s GateState) String() string { return [gateStates]string{"open", "closed",
 
 // Stats is the current state of a host.
 type Stats struct {
-	InFlight        int             // requests in flight to gateways that answer within a second
-	Slow            int             // requests in flight to other gateways
+	InFlight        int             // requests in flight for less than two seconds
+	Slow            int             // requests in flight for longer
 	Late            time.Duration   // since the earliest due time; it grows while looks fail
 	Gateways        [gateStates]int // number of gateways and apps, by [GateState]
 	RemovalsStopped int             // number of gateways and apps at the rejection limit

@@ -9,11 +9,11 @@ import (
 	"github.com/pushfx/pushfx/module/observe"
 )
 
-// answered counts an answer of the gateway, before the turn ends. It reports whether the
-// gate has reached the rejection limit: then no more of its pushers are removed.
-func (s *sending) answered(isRejected bool) (stopped bool) {
+// isLimited counts a rejection, before the turn ends. It reports whether the gate has
+// reached the rejection limit: then no more of its pushers are removed.
+func (s *sending) isLimited() (stopped bool) {
 	s.mu.Lock()
-	stopped, isNew := s.turns.Answered(time.Now(), s.turn, isRejected)
+	stopped, isNew := s.turns.Reject(time.Now(), s.turn)
 	s.mu.Unlock()
 	if isNew {
 		s.observer.Report(observe.TooManyRejections, nil)
@@ -26,7 +26,7 @@ func (s *sending) answered(isRejected bool) (stopped bool) {
 // these pushkeys and remove the associated pushers"). At the rejection limit, the
 // rejection counts as a failure.
 func (s *sending) reject(life context.Context, p posted, first, of string) bool {
-	isStopped := s.answered(true)
+	isStopped := s.isLimited()
 	s.endTurnAfter(p.verdict, p.class, 0)
 	if isStopped {
 		p.verdict = content.Busy

@@ -39,6 +39,9 @@ type sending struct {
 func (s *sending) run(life context.Context) {
 	defer s.begin()()
 	defer func() { s.endTurn(content.Unsent) }()
+	if s.turn != nil && !s.awaitTurn(life) {
+		return
+	}
 	for life.Err() == nil && !s.isStopping() {
 		if len(s.known) == 0 && !s.readMore(life) {
 			return
@@ -77,7 +80,7 @@ func (s *sending) sendFirst(life context.Context) bool {
 	if !s.clock().Before(time.UnixMilli(m.Expires)) {
 		return s.drop(life, n.ID, DropExpired)
 	}
-	if !s.readTarget(life) || !s.takeTurn() {
+	if !s.readTarget(life) || !s.takeTurn(life) {
 		return false
 	}
 	if n.Priority == module.CountsOnly {
@@ -136,7 +139,7 @@ func missing(found bool) error {
 }
 
 // takeTurn takes a turn for the pusher's gate, or postpones the backlog.
-func (s *sending) takeTurn() bool {
+func (s *sending) takeTurn(life context.Context) bool {
 	gate := s.target.Gate()
 	if s.turn != nil && s.turn.Gate == gate {
 		return true
@@ -148,7 +151,46 @@ func (s *sending) takeTurn() bool {
 		return false
 	}
 	s.turn = turn
-	return true
+	if turn.Ready == nil {
+		return true
+	}
+	if err := s.keep(life); err != nil {
+		s.releaseUnlessFenced(err)
+		return false
+	}
+	return s.awaitTurn(life)
+}
+
+// maxAwait is how long a claim may wait for its turn: then other hosts may have a place.
+const maxAwait = lease / 2
+
+// awaitTurn waits until the turn has its place, or postpones the backlog.
+func (s *sending) awaitTurn(life context.Context) bool {
+	if s.turn.Ready == nil {
+		return true
+	}
+	timeout := time.NewTimer(maxAwait - time.Since(s.renewedAt))
+	defer timeout.Stop()
+	delay := time.Duration(0)
+	select {
+	case <-s.turn.Ready:
+		return true
+	case <-timeout.C:
+		s.mu.Lock()
+		delay = s.turns.PutOff(time.Now(), s.turn)
+		s.mu.Unlock()
+	case <-s.stopping:
+	case <-life.Done():
+	}
+	s.endTurn(content.Unsent)
+	s.postpone(delay, s.kept())
+	return false
+}
+
+func (s *sending) releaseUnlessFenced(err error) {
+	if !errors.Is(err, module.ErrFenced) {
+		s.release(err)
+	}
 }
 
 func (s *sending) endTurn(v content.Verdict) { s.endTurnAfter(v, "", 0) }
@@ -253,17 +295,12 @@ func (s *sending) sendNow(life context.Context, n module.Notification, m content
 		}
 	}
 	if err := s.keep(life); err != nil || s.turn == nil {
-		if !errors.Is(err, module.ErrFenced) {
-			s.release(err)
-		}
+		s.releaseUnlessFenced(err)
 		return false
 	}
 	p := s.post(life, content.Body(n, m, s.target, counts, s.limits), m.Trace)
 	if p.verdict == content.Rejected {
 		return s.reject(life, p, first, n.ID)
-	}
-	if p.verdict == content.Delivered {
-		s.answered(false)
 	}
 	s.endTurnAfter(p.verdict, p.class, p.answer.RetryAfter)
 	switch p.verdict {

@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -774,28 +775,27 @@ func TestAnOutageOfTheQueueLosesNothing(t *testing.T) {
 	})
 }
 
-// A user has four requests in flight, so the fifth pusher has no turn. The host loses
-// its claim before it can release it.
+// A user has four requests in flight, and 16 that wait, so further pushers have no turn. The
+// host loses its claim before it can release it.
 func TestALostClaimWithoutATurnDoesNoHarm(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t)
-		lost := 0
+		var lost atomic.Int64
 		w.queue.Fail = func(operation string) error {
-			if operation == "postpone" && lost < 3 {
-				lost++
+			if operation == "postpone" && lost.Add(1) <= 3 {
 				return module.ErrFenced
 			}
 			return nil
 		}
 		w.answer("slow", slow(time.Second, 200))
-		for n := range 5 {
+		for n := range 25 {
 			w.set("@a:x", fmt.Sprint("key", n), "slow")
 		}
 		d, stop := w.host()
 		defer stop()
 		w.notify(d, 1, "!r:x", "@a:x")
-		w.wait(time.Minute, func() bool { return len(w.all()) == 5 })
-		if lost == 0 {
+		w.wait(time.Minute, func() bool { return len(w.all()) == 25 })
+		if lost.Load() == 0 {
 			t.Error("no claim was lost")
 		}
 	})

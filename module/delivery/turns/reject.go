@@ -1,9 +1,6 @@
 package turns
 
-import (
-	"hash/maphash"
-	"time"
-)
+import "time"
 
 // The rejection limit. It counts users, because one user may invent many pushers with
 // pushkeys that are rejected. It belongs to the gate, and is forgotten with it.
@@ -15,33 +12,39 @@ const (
 
 // answers are the users with answers of a gate, in this window and the one before.
 type answers struct {
-	taken, rejected recent
-	began           time.Time
-	isStopped       bool
+	all, rejected recent
+	began         time.Time
+	isStopped     bool
 }
 
-// Answered counts an answer for a user. Stopped is true at the rejection limit, and
-// IsNew if the limit was reached now.
-func (s *Scheduler) Answered(now time.Time, t *Turn, isRejected bool) (stopped, isNew bool) {
-	a, user := &t.gate.answers, maphash.String(s.seed, t.User)
-	isLater := now.Sub(a.began) >= rejectWindow
-	if isLater {
-		if now.Sub(a.began) >= 2*rejectWindow {
-			*a = answers{isStopped: a.isStopped}
-		}
-		a.taken.rotate()
-		a.rejected.rotate()
-		a.began = now
+// at begins a new window, if it is time.
+func (a *answers) at(now time.Time) *answers {
+	passed := now.Sub(a.began)
+	if passed < rejectWindow {
+		return a
 	}
-	if isRejected {
-		a.rejected.add(user)
-	} else {
-		a.taken.add(user)
+	if passed >= 2*rejectWindow {
+		a.all, a.rejected = recent{}, recent{}
 	}
+	a.all.rotate()
+	a.rejected.rotate()
+	a.began = now
+	a.isStopped = a.isStopped && a.areTooMany()
+	return a
+}
+
+func (a *answers) areTooMany() bool {
+	return a.rejected.len() >= rejectUsers && a.rejected.len()*rejectShare > a.all.len()
+}
+
+// Reject counts a rejected pushkey. Stopped is true at the rejection limit, and IsNew if
+// the limit was reached now.
+func (s *Scheduler) Reject(now time.Time, t *Turn) (stopped, isNew bool) {
+	a := t.gate.answers.at(now)
+	a.all.add(s.hash(t.User))
+	a.rejected.add(s.hash(t.User))
 	was := a.isStopped
-	if isRejected || isLater {
-		a.isStopped = a.rejected.len() >= rejectUsers && a.rejected.len()*rejectShare > a.taken.len()+a.rejected.len()
-	}
+	a.isStopped = a.areTooMany()
 	return a.isStopped, a.isStopped && !was
 }
 
@@ -59,6 +62,12 @@ func (r *recent) add(key uint64) {
 	}
 	delete(r.old, key)
 	r.young[key] = struct{}{}
+}
+
+func (r *recent) has(key uint64) bool {
+	_, isYoung := r.young[key]
+	_, isOld := r.old[key]
+	return isYoung || isOld
 }
 
 func (r *recent) rotate() { r.old, r.young = r.young, map[uint64]struct{}{} }

@@ -9,7 +9,9 @@ import (
 // answered counts an answer for a user.
 func (w *world) answered(user, gate string, isRejected bool) (stopped bool) {
 	turn := w.must(user, gate)
-	stopped, _ = w.Answered(w.now, turn, isRejected)
+	if isRejected {
+		stopped, _ = w.Reject(w.now, turn)
+	}
 	w.end(turn, Taken)
 	return stopped
 }

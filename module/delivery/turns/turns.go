@@ -2,95 +2,116 @@
 // bounds the requests of each user and gateway, so that none delays others. It has no
 // I/O and no clock, and is not safe for concurrent use.
 //
-// A gate is a gateway and an app, which fail together. A closed gate gets probes; other
-// requests to it wait.
+// A gate is a gateway and an app, which fail together. Places belong to users, because
+// pushers, gateways and apps can be invented.
 package turns
 
 import (
+	"container/list"
 	"hash/maphash"
 	"slices"
 	"strings"
 	"time"
 )
 
-// The bounds of the requests in flight. Users have a bound, because they can invent any
-// number of gateways and apps.
+// The bounds of a user.
 const (
-	maxUser     = 4  // of a user, that began less than slowUser ago
-	maxUserSlow = 16 // of a user in all
-	slowUser    = 2 * time.Second
+	maxUser        = 4 // requests that do not hang, and requests in the lines of gates
+	maxUserAll     = 16
+	maxUserWaiting = 16
 
-	newGate   = 8 // of a gate, before its first answer
-	firstGate = 32
-	minGate   = 2
-	slowAfter = time.Second
+	// hangAfter is when a request without an answer hangs. It counts no more at its gate,
+	// but it does at its user.
+	hangAfter = 2 * time.Second
 )
 
-// When gates close and open.
-const (
-	closeAfter    = 5 * time.Second // without a success
-	closeUsers    = 3               // with failures
-	throttleLasts = 10 * time.Second
-	maxProbeDelay = 5 * time.Second
-	rampFirst     = 64 // requests in the first second after an outage; it doubles
-	rampSeconds   = 6
-	blockedLasts  = time.Hour
-)
+// maxWaiting bounds the requests of a host that wait for a place.
+const maxWaiting = 4096
 
-// How long a request without a turn waits for the next attempt.
+// How long a request that may not wait here is put off.
 const (
-	shortDelay  = 100 * time.Millisecond // for a turn, up to three times
-	closedDelay = 4 * time.Second        // behind a closed gate, up to three times
+	shortDelay  = 100 * time.Millisecond // for a place, up to three times
+	closedDelay = 2 * time.Second        // behind a closed gate, up to three times
 	cutOffDelay = time.Second            // behind a closed gate, at a host that is cut off
 	longDelay   = 10 * time.Minute
 )
 
-// Above these numbers of waiting requests, delays grow in proportion, which bounds the
-// load on the queue.
+// Above these numbers of requests, delays grow in proportion, which bounds the load on
+// the queue.
 const (
-	manyOfUser    = 8 // within a second
-	manyOfGate    = 1000
-	manyClosed    = 10_000 // behind one closed gate
-	manyAllClosed = 30_000 // behind all closed gates
+	manyOfUser    = 8    // within a second
+	manyOfAll     = 1000 // within a second
+	manyClosed    = 5_000
+	manyAllClosed = 15_000 // behind all closed gates
 )
 
 // Config bounds a [Scheduler].
 type Config struct {
-	MaxInFlight int            // half of them to gates that are slow or new, but see maxSlow
+	MaxInFlight int            // half of them hang, or are to gates that do not answer
 	MaxPerGate  int            // to one gate
 	Random      func() float64 // from 0 to 1
 }
 
 // Scheduler gives requests their turns.
 type Scheduler struct {
-	cfg      Config
-	users    map[string]*user
-	gates    map[string]*gate
-	held     map[string]bool // gateways
-	inFlight int
-	slow     int // of inFlight, to gates that are slow or new
-	swept    time.Time
-	waiting  waiters // behind all closed gates
+	cfg   Config
+	users map[string]*user
+	gates map[string]*gate
+	held  map[string]bool // gateways
+	swept time.Time
+	seed  maphash.Seed
 
-	tookAny   time.Time            // the last success of any gate
-	unreached map[string]time.Time // gates, and when they were last unreachable
-	seed      maphash.Seed
+	young   *list.List // requests in flight that do not hang, oldest first
+	silent  int        // of young, at gates that do not answer
+	hanging int        // requests in flight
+	hangers int        // users with hanging requests
+	waiting int        // requests
+	lines   map[*gate]struct{}
+	starved []*gate // whose lines wait for a place of the host
+
+	refused refusals
+	closed  waiters // requests behind all closed gates
+
+	tookAny   time.Time              // the last success of any gate
+	unreached map[string]unreachable // by gate
 }
 
-// Turn is a request in flight.
+// Turn is a request that waits for its place, or is in flight.
 type Turn struct {
 	User, Gate string
-	began      time.Time
-	isProbe    bool
-	gate       *gate
+
+	// Ready is closed when the request has its place. It is nil if it had one at once.
+	Ready <-chan struct{}
+
+	ready   chan struct{}
+	state   state
+	began   time.Time
+	isProbe bool
+	class   class
+	user    *user
+	gate    *gate
+	place   *list.Element // in Scheduler.young
 }
 
+type state int
+
+const (
+	waiting state = iota // for other requests of its user
+	inLine               // of its gate
+	young                // in flight
+	hanging              // in flight
+	ended
+)
+
 type user struct {
-	turns   []*Turn
+	waiting []*Turn
+	inLine  int
+	young   []*Turn
+	hanging []*Turn
 	refused refusals
 }
 
-// refusals counts requests without a turn, in this window and the one before.
+// refusals counts requests that were put off, in this window and the one before.
 type refusals struct {
 	began     time.Time
 	n, before int
@@ -107,65 +128,18 @@ func (r *refusals) add(now time.Time, window time.Duration) int {
 	return max(r.n, r.before)
 }
 
-// waiters counts requests by the second in which their delay ends.
-type waiters struct {
-	n    int
-	ends map[int64]int
-	from int64 // no delay ends earlier
-}
-
-func (w *waiters) count(now time.Time) int {
-	for ; w.n > 0 && w.from < now.Unix(); w.from++ {
-		w.n -= w.ends[w.from]
-		delete(w.ends, w.from)
-	}
-	return w.n
-}
-
-func (w *waiters) add(now time.Time, delay time.Duration) {
-	if w.n == 0 {
-		w.ends, w.from = map[int64]int{}, now.Unix()
-	}
-	w.ends[now.Add(delay).Unix()]++
-	w.n++
-}
-
-type gate struct {
-	turns   []*Turn // oldest first
-	limit   int
-	isSlow  bool
-	cutAt   time.Time // when the limit was lowered last
-	usedAt  time.Time
-	refused refusals // for a turn
-	waiting waiters  // while it is closed
-
-	took      time.Time            // the last success
-	failedAt  time.Time            // the first failure since
-	failing   []string             // users with failures since, up to closeUsers
-	throttled map[string]time.Time // users, since then
-
-	closedAt time.Time // zero if it is open
-	probes   int
-	probeAt  time.Time
-	booked   bool // a waiting request will be the probe
-	answers  answers
-	opened   time.Time
-	ramp     int // requests in the second that began at rampAt
-	rampAt   time.Time
-}
-
 // New returns an empty scheduler.
 func New(cfg Config) *Scheduler {
 	return &Scheduler{
-		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, held: map[string]bool{}, unreached: map[string]time.Time{},
-		seed: maphash.MakeSeed(),
+		cfg: cfg, users: map[string]*user{}, gates: map[string]*gate{}, held: map[string]bool{}, unreached: map[string]unreachable{},
+		lines: map[*gate]struct{}{}, young: list.New(), seed: maphash.MakeSeed(),
 	}
 }
 
 func (s *Scheduler) gate(name string) *gate {
 	g := s.gates[name]
 	if g == nil {
-		g = &gate{limit: min(newGate, s.cfg.MaxPerGate), isSlow: true}
+		g = &gate{limit: min(newGate, s.cfg.MaxPerGate), isSilent: true}
 		s.gates[name] = g
 	}
 	return g
@@ -193,82 +167,76 @@ func (s *Scheduler) isHeld(gate string) bool {
 	return s.held[gateway]
 }
 
-// Admit gives a request its turn, which the caller must [Scheduler.End]. If turn is nil,
-// the request waits for delay.
+// Admit gives a request its turn, which the caller must [Scheduler.End]. The turn may
+// wait for its place; see [Turn.Ready]. If turn is nil, the request is put off for delay.
 func (s *Scheduler) Admit(now time.Time, userName, gateName string) (turn *Turn, delay time.Duration) {
 	s.sweep(now)
-	g := s.gate(gateName)
+	s.age(now)
+	g, u := s.gate(gateName), s.user(userName)
 	g.usedAt = now
-	g.watch(s, now)
-	isProbe, delay := s.passes(g, gateName, now)
-	if delay == 0 {
-		delay = s.fits(g, s.user(userName), now)
-	}
+	g.closeIfSilent(now)
+	isProbe, delay := s.passes(g, userName, gateName, now)
 	if delay > 0 {
 		return nil, delay
 	}
-	t := &Turn{User: userName, Gate: gateName, began: now, isProbe: isProbe, gate: g}
-	if isProbe {
-		g.probeAt = now.Add(maxProbeDelay) // another one, if this one hangs
-		g.booked = false
+	t := &Turn{User: userName, Gate: gateName, user: u, gate: g, isProbe: isProbe}
+	switch {
+	case isProbe && len(u.young) < maxUser && u.inFlight() < maxUserAll:
+		g.beginProbe(now)
+		s.begin(t, now)
+		return t, 0
+	case isProbe: // another user's request will be the probe
+		return nil, s.putOff(shortDelay, 1)
+	case u.inLine+len(u.waiting) >= maxUserWaiting:
+		return nil, s.putOff(shortDelay, float64(u.refused.add(now, time.Second))/manyOfUser)
+	case s.waiting >= maxWaiting:
+		return nil, s.putOff(shortDelay, float64(s.refused.add(now, time.Second))/manyOfAll)
 	}
-	g.turns = append(g.turns, t)
-	s.user(userName).turns = append(s.user(userName).turns, t)
-	s.inFlight++
-	if g.isSlow {
-		s.slow++
+	u.waiting = append(u.waiting, t)
+	s.waiting++
+	if s.advance(u, now); t.state != young {
+		t.ready = make(chan struct{})
+		t.Ready = t.ready
 	}
 	return t, 0
 }
 
-// passes returns a delay if the gate is held, closed, or opened recently.
-func (s *Scheduler) passes(g *gate, name string, now time.Time) (isProbe bool, delay time.Duration) {
+// PutOff returns how long to put off a request that has waited for its place in vain.
+func (s *Scheduler) PutOff(now time.Time, t *Turn) time.Duration {
+	if t.gate.closedAt.IsZero() {
+		return s.putOff(shortDelay, 1)
+	}
+	return s.putOffClosed(t.gate, now)
+}
+
+// passes returns a delay if the gate is held or closed.
+func (s *Scheduler) passes(g *gate, userName, name string, now time.Time) (isProbe bool, delay time.Duration) {
 	switch {
 	case s.isHeld(name):
 		return false, s.putOffClosed(g, now)
 	case g.closedAt.IsZero():
-		return false, s.rampDelay(g, now)
+		return false, 0
 	case !now.Before(g.probeAt):
 		return true, 0
+	case !g.isBlocked && !g.failing.has(s.hash(userName)):
+		if now.Sub(g.triedAt) >= tryEvery {
+			g.triedAt = now
+			return true, 0
+		}
+		if g.waiting() < maxClosedLine { // the probe may open the gate
+			return false, 0
+		}
 	case !g.booked && g.probeAt.Sub(now) <= maxProbeDelay:
 		g.booked = true
 		return false, max(g.probeAt.Sub(now), time.Millisecond)
-	case s.IsCutOff(now): // other hosts may reach the gate
+	}
+	if s.IsCutOff(now) { // other hosts may reach the gate
 		return false, cutOffDelay
 	}
 	return false, s.putOffClosed(g, now)
 }
 
-// fits returns a delay if a request exceeds a bound.
-func (s *Scheduler) fits(g *gate, u *user, now time.Time) (delay time.Duration) {
-	isFull := s.inFlight-s.slow >= s.cfg.MaxInFlight/2
-	if g.isSlow {
-		isFull = s.slow >= s.maxSlow(g)
-	}
-	recent := 0
-	for _, t := range u.turns {
-		if now.Sub(t.began) < slowUser {
-			recent++
-		}
-	}
-	switch {
-	case recent >= maxUser || len(u.turns) >= maxUserSlow:
-		return s.putOff(shortDelay, float64(u.refused.add(now, time.Second))/manyOfUser)
-	case isFull || len(g.turns) >= g.limit:
-		return s.putOff(shortDelay, float64(g.refused.add(now, time.Second))/manyOfGate)
-	}
-	return 0
-}
-
-// maxSlow bounds the requests in flight to slow gates. The first request to a new gate
-// has reserved room: otherwise gates that hang would keep a host from new gates.
-func (s *Scheduler) maxSlow(g *gate) int {
-	isNew := len(g.turns) == 0 && g.took.IsZero() && g.failedAt.IsZero() && g.throttled == nil
-	if isNew {
-		return s.cfg.MaxInFlight
-	}
-	return s.cfg.MaxInFlight / 2
-}
+func (s *Scheduler) hash(user string) uint64 { return maphash.String(s.seed, user) }
 
 // putOff returns a delay from d to three times d, multiplied by a load above 1.
 func (s *Scheduler) putOff(d time.Duration, load float64) time.Duration {
@@ -277,50 +245,177 @@ func (s *Scheduler) putOff(d time.Duration, load float64) time.Duration {
 }
 
 func (s *Scheduler) putOffClosed(g *gate, now time.Time) time.Duration {
-	load := max(float64(g.waiting.count(now))/manyClosed, float64(s.waiting.count(now))/manyAllClosed)
+	load := max(float64(g.putOff.count(now))/manyClosed, float64(s.closed.count(now))/manyAllClosed)
 	delay := s.putOff(closedDelay, load)
-	g.waiting.add(now, delay)
-	s.waiting.add(now, delay)
+	g.putOff.add(now, delay)
+	s.closed.add(now, delay)
 	return delay
 }
 
-func (s *Scheduler) rampDelay(g *gate, now time.Time) time.Duration {
-	seconds := int(now.Sub(g.opened) / time.Second)
-	if g.opened.IsZero() || seconds >= rampSeconds {
-		return 0
-	}
-	if now.Sub(g.rampAt) >= time.Second {
-		g.rampAt, g.ramp = now, 0
-	}
-	if g.ramp++; g.ramp > rampFirst<<seconds {
-		return s.putOff(5*shortDelay, float64(g.refused.add(now, time.Second))/manyOfGate)
-	}
-	return 0
-}
-
-// watch marks a gate with an old request as slow, and lowers its limit.
-func (g *gate) watch(s *Scheduler, now time.Time) {
-	if len(g.turns) > 0 && now.Sub(g.turns[0].began) > slowAfter {
-		g.setSlow(s, true)
-		g.lower(now)
+// advance moves a user's waiting requests to the lines of their gates, so that no user has
+// more than a few in them, and serves these lines.
+func (s *Scheduler) advance(u *user, now time.Time) {
+	for len(u.waiting) > 0 && u.inLine < maxUser && len(u.young) < maxUser && u.inFlight() < maxUserAll {
+		t := u.waiting[0]
+		u.waiting = u.waiting[1:]
+		t.state = inLine
+		u.inLine++
+		class := s.classOf(t)
+		t.gate.lines[class] = append(t.gate.lines[class], t)
+		s.lines[t.gate] = struct{}{}
+		if s.serve(t.gate, now); len(u.waiting) > 0 && u.waiting[0] == t { // the user may not begin it now
+			return
+		}
 	}
 }
 
-func (g *gate) lower(now time.Time) {
-	if now.Sub(g.cutAt) >= time.Second {
-		g.cutAt, g.limit = now, max(minGate, g.limit/2)
+// serve begins the requests in the lines of a gate, as long as there are places.
+func (s *Scheduler) serve(g *gate, now time.Time) {
+	for class := range classes {
+		for len(g.lines[class]) > 0 && s.serveFirst(g, class, now) {
+		}
+	}
+	if g.waiting() == 0 {
+		g.lines = [classes][]*Turn{}
+		delete(s.lines, g)
 	}
 }
 
-func (g *gate) setSlow(s *Scheduler, slow bool) {
-	if g.isSlow == slow {
+// serveFirst takes the first request from a line, unless there is no place for it.
+func (s *Scheduler) serveFirst(g *gate, line class, now time.Time) bool {
+	t := g.lines[line][0]
+	switch class := s.classOf(t); {
+	case t.state != inLine: // it has ended
+	case class != line:
+		g.lines[class] = append(g.lines[class], t)
+	case !g.hasPlace(class, now):
+		return false
+	case !s.mayBegin(t, class):
+		t.state = waiting
+		t.user.inLine--
+		t.user.waiting = slices.Insert(t.user.waiting, 0, t)
+	case !s.hasPlace(t):
+		if !g.isStarved {
+			g.isStarved = true
+			s.starved = append(s.starved, g)
+		}
+		return false
+	default:
+		t.user.inLine--
+		s.waiting--
+		g.ramp++
+		s.begin(t, now)
+	}
+	g.lines[line] = g.lines[line][1:]
+	return true
+}
+
+// classOf returns the class of a request, by its user's experience at the gate.
+func (s *Scheduler) classOf(t *Turn) class {
+	switch {
+	case t.user.hangsAt(t.gate):
+		return hangs
+	case t.gate.answers.all.has(s.hash(t.User)):
+		return known
+	}
+	return unknown
+}
+
+func (u *user) hangsAt(g *gate) bool {
+	return slices.ContainsFunc(u.hanging, func(t *Turn) bool { return t.gate == g })
+}
+
+// mayBegin reports whether a user may have one more request in flight. All that hang share
+// half of the host's places, by users: a user with more than its share begins nothing
+// where it could hang, too.
+func (s *Scheduler) mayBegin(t *Turn, c class) bool {
+	u := t.user
+	if len(u.young) >= maxUser || u.inFlight() >= maxUserAll {
+		return false
+	}
+	if c == unknown && slices.ContainsFunc(u.young, func(other *Turn) bool { return other.gate == t.gate }) {
+		return false // until it is answered, or hangs
+	}
+	if len(u.hanging) < max(1, s.cfg.MaxInFlight/2/max(1, s.hangers)) {
+		return true
+	}
+	return !t.gate.isSilent && c != hangs
+}
+
+// hasPlace reports whether the host has a place. Requests that hang, or may hang, cannot
+// use the places of others. The first one of a user has reserved places: otherwise
+// gates that hang would keep a host from new gates.
+func (s *Scheduler) hasPlace(t *Turn) bool {
+	half := s.cfg.MaxInFlight / 2
+	if !t.gate.isSilent {
+		return s.young.Len()-s.silent < half
+	}
+	slow := s.silent + s.hanging
+	return slow < half || t.user.inFlight() == 0 && slow < s.cfg.MaxInFlight
+}
+
+func (u *user) inFlight() int { return len(u.young) + len(u.hanging) }
+
+func (s *Scheduler) begin(t *Turn, now time.Time) {
+	t.state, t.began, t.class = young, now, s.classOf(t)
+	t.place = s.young.PushBack(t)
+	t.user.young = append(t.user.young, t)
+	t.gate.young[t.class]++
+	if t.gate.isSilent {
+		s.silent++
+	}
+	if t.ready != nil {
+		close(t.ready)
+	}
+}
+
+// age finds the requests that hang.
+func (s *Scheduler) age(now time.Time) {
+	for e := s.young.Front(); e != nil && now.Sub(e.Value.(*Turn).began) >= hangAfter; e = s.young.Front() {
+		t := e.Value.(*Turn)
+		s.leaveYoung(t)
+		t.state = hanging
+		if len(t.user.hanging) == 0 {
+			s.hangers++
+		}
+		t.user.hanging = append(t.user.hanging, t)
+		s.hanging++
+		if t.gate.answered.Before(t.began) {
+			s.setSilent(t.gate, true)
+			t.gate.fails(now, s.hash(t.User))
+		}
+		s.advance(t.user, now)
+		s.serve(t.gate, now)
+	}
+}
+
+func (s *Scheduler) leaveYoung(t *Turn) {
+	s.young.Remove(t.place)
+	t.user.young = slices.DeleteFunc(t.user.young, func(other *Turn) bool { return other == t })
+	t.gate.young[t.class]--
+	if t.gate.isSilent {
+		s.silent--
+	}
+}
+
+func (s *Scheduler) setSilent(g *gate, isSilent bool) {
+	if g.isSilent == isSilent {
 		return
 	}
-	g.isSlow = slow
-	if slow {
-		s.slow += len(g.turns)
+	g.isSilent = isSilent
+	if isSilent {
+		s.silent += g.inFlight()
 	} else {
-		s.slow -= len(g.turns)
+		s.silent -= g.inFlight()
+	}
+}
+
+// Tick serves all lines. Call it now and then while requests wait: places also become free
+// when requests hang, and with time after an outage.
+func (s *Scheduler) Tick(now time.Time) {
+	s.age(now)
+	for g := range s.lines {
+		s.serve(g, now)
 	}
 }
 
@@ -340,116 +435,68 @@ const (
 
 // End ends a turn. Wait is for Throttled.
 func (s *Scheduler) End(now time.Time, t *Turn, r Result, wait time.Duration) {
+	s.age(now)
+	if s.leave(t) {
+		s.note(t, r, wait, now)
+	}
+	s.advance(t.user, now)
+	s.serve(t.gate, now)
+	starved := s.starved
+	s.starved = nil
+	for _, g := range starved {
+		g.isStarved = false
+		s.serve(g, now)
+	}
+}
+
+// leave frees the place of a turn, and reports whether it had one.
+func (s *Scheduler) leave(t *Turn) (hadPlace bool) {
+	before := t.state
+	t.state = ended
+	switch before {
+	case waiting:
+		t.user.waiting = slices.DeleteFunc(t.user.waiting, func(other *Turn) bool { return other == t })
+		s.waiting--
+	case inLine: // serve removes it from the line
+		t.user.inLine--
+		s.waiting--
+	case young:
+		s.leaveYoung(t)
+		return true
+	case hanging:
+		t.user.hanging = slices.DeleteFunc(t.user.hanging, func(other *Turn) bool { return other == t })
+		s.hanging--
+		if len(t.user.hanging) == 0 {
+			s.hangers--
+		}
+		return true
+	}
+	return false
+}
+
+// note learns from the result of a request.
+func (s *Scheduler) note(t *Turn, r Result, wait time.Duration, now time.Time) {
 	g := t.gate
-	s.remove(t)
 	if t.isProbe {
-		g.probeAt = now.Add(g.probeIn())
+		g.endProbe(now, r)
 	}
 	switch r {
-	case Unused:
-		if t.isProbe { // the next request becomes the probe
-			g.probeAt = now
-		}
 	case Taken:
-		s.took(g, now, now.Sub(t.began))
-	case Failed, Unreached:
-		if r == Unreached {
-			s.unreached[t.Gate] = now
-		}
-		g.failed(now, t.User, t.isProbe)
+		s.tookAny = now
+		s.setSilent(g, false)
+		g.takes(now, min(now.Sub(t.began), hangAfter), s.cfg.MaxPerGate)
+		g.answers.at(now).all.add(s.hash(t.User))
+	case Unreached:
+		s.unreached[t.Gate] = unreachable{now, t.User}
+		fallthrough
+	case Failed:
+		g.fails(now, s.hash(t.User))
+		g.closeIfSilent(now)
 	case Throttled:
-		g.throttle(now, t.User, wait)
+		g.throttle(now, s.hash(t.User), wait)
 	case Blocked:
 		g.close(now, blockedLasts)
-	}
-	if now.Sub(t.began) > slowAfter {
-		g.lower(now)
-	}
-}
-
-func (s *Scheduler) remove(t *Turn) {
-	g := t.gate
-	g.turns = without(g.turns, t)
-	u := s.user(t.User)
-	u.turns = without(u.turns, t)
-	s.inFlight--
-	if g.isSlow {
-		s.slow--
-	}
-}
-
-func without(turns []*Turn, t *Turn) []*Turn {
-	return slices.DeleteFunc(turns, func(other *Turn) bool { return other == t })
-}
-
-// took opens the gate, and adapts its limit.
-func (s *Scheduler) took(g *gate, now time.Time, took time.Duration) {
-	if !g.closedAt.IsZero() {
-		g.opened = now
-	}
-	g.took, s.tookAny = now, now
-	g.failing, g.failedAt, g.throttled, g.closedAt, g.probes, g.booked = nil, time.Time{}, nil, time.Time{}, 0, false
-	if took > slowAfter {
-		g.setSlow(s, true)
-		return
-	}
-	if len(g.turns) == 0 || now.Sub(g.turns[0].began) <= slowAfter {
-		g.setSlow(s, false)
-	}
-	if g.limit < firstGate {
-		g.limit *= 2
-	} else {
-		g.limit++
-	}
-	g.limit = min(g.limit, s.cfg.MaxPerGate)
-}
-
-// failed closes a gate that fails for several users. One user may invent many pushers
-// that fail.
-func (g *gate) failed(now time.Time, user string, isProbe bool) {
-	if isProbe {
-		g.probes++
-		g.probeAt = now.Add(g.probeIn())
-		return
-	}
-	if g.failedAt.IsZero() {
-		g.failedAt = now
-	}
-	if len(g.failing) < closeUsers && !slices.Contains(g.failing, user) {
-		g.failing = append(g.failing, user)
-	}
-	idleSince := g.failedAt
-	if g.took.After(idleSince) {
-		idleSince = g.took
-	}
-	if g.closedAt.IsZero() && len(g.failing) == closeUsers && now.Sub(idleSince) > closeAfter {
-		g.close(now, time.Second)
-	}
-}
-
-func (g *gate) probeIn() time.Duration { return min(time.Second<<min(g.probes, 8), maxProbeDelay) }
-
-func (g *gate) close(now time.Time, probeIn time.Duration) {
-	if g.closedAt.IsZero() {
-		g.closedAt, g.probes = now, 0
-	}
-	g.probeAt, g.booked = now.Add(probeIn), false
-}
-
-// throttle closes a gate if several of its users must wait. The long wait is for their
-// pushers: the gate is probed soon.
-func (g *gate) throttle(now time.Time, user string, wait time.Duration) {
-	if g.throttled == nil || len(g.throttled) > 1000 {
-		g.throttled = map[string]time.Time{}
-	}
-	g.throttled[user] = now
-	for other, at := range g.throttled {
-		if now.Sub(at) > throttleLasts {
-			delete(g.throttled, other)
-		}
-	}
-	if len(g.throttled) >= closeUsers {
-		g.close(now, min(wait, maxProbeDelay))
+		g.isBlocked = true
 	}
 }
 
@@ -459,50 +506,14 @@ func (s *Scheduler) IsOpen(gate string) bool {
 	return !s.isHeld(gate) && (g == nil || g.closedAt.IsZero())
 }
 
-// A host is cut off if it failed to reach this many gates lately, and reached none.
-const (
-	unreachedGates = 3
-	unreachedLasts = 3 * closeAfter // how long a failure counts
-)
-
-// IsCutOff reports whether this host leaves the work to others, because it reaches no
-// gateway.
-func (s *Scheduler) IsCutOff(now time.Time) bool {
-	if now.Sub(s.tookAny) <= closeAfter {
-		return false
-	}
-	n := 0
-	for gate := range s.unreached {
-		if !s.isUnreached(now, gate) {
-			continue
-		}
-		if n++; n == unreachedGates {
-			return true
-		}
-	}
-	return false
-}
-
-func (s *Scheduler) isUnreached(now time.Time, gate string) bool {
-	at, found := s.unreached[gate]
-	return found && at.After(s.tookAny) && now.Sub(at) < unreachedLasts
-}
-
-// MayReach reports whether this host should try a gate. A host that is cut off tries
-// gates without recent failures: otherwise three gateways that refuse connections would
-// delay all others.
-func (s *Scheduler) MayReach(now time.Time, gate string) bool {
-	return !s.IsCutOff(now) || !s.isUnreached(now, gate)
-}
-
 const maxClaims = 256 // at once
 
-// Room returns how many backlogs to claim. A host that is cut off tries a few.
-func (s *Scheduler) Room(now time.Time) int {
+// Capacity returns how many backlogs to claim. A host that is cut off tries a few.
+func (s *Scheduler) Capacity(now time.Time) int {
 	if s.IsCutOff(now) {
 		return closeUsers
 	}
-	return max(1, min(maxClaims, s.cfg.MaxInFlight/2-(s.inFlight-s.slow)))
+	return max(1, min(maxClaims, maxWaiting-s.waiting))
 }
 
 const forgetAfter = 2 * time.Hour // of an unused gate
@@ -512,18 +523,22 @@ func (s *Scheduler) sweep(now time.Time) {
 		return
 	}
 	s.swept = now
-	for name, g := range s.gates {
-		if len(g.turns) == 0 && now.Sub(g.usedAt) > forgetAfter {
-			delete(s.gates, name)
-		}
-	}
+	inFlight := map[*gate]bool{}
 	for name, u := range s.users {
-		if len(u.turns) == 0 && now.Sub(u.refused.began) > time.Minute {
+		for _, t := range u.hanging {
+			inFlight[t.gate] = true
+		}
+		if u.inFlight()+u.inLine+len(u.waiting) == 0 && now.Sub(u.refused.began) > time.Minute {
 			delete(s.users, name)
 		}
 	}
-	for name, at := range s.unreached {
-		if now.Sub(at) > time.Minute {
+	for name, g := range s.gates {
+		if g.inFlight() == 0 && g.waiting() == 0 && !inFlight[g] && now.Sub(g.usedAt) > forgetAfter {
+			delete(s.gates, name)
+		}
+	}
+	for name, u := range s.unreached {
+		if now.Sub(u.at) > time.Minute {
 			delete(s.unreached, name)
 		}
 	}
@@ -531,14 +546,18 @@ func (s *Scheduler) sweep(now time.Time) {
 
 // Stats is the current state of a scheduler.
 type Stats struct {
-	InFlight, Slow     int
+	InFlight, Hanging  int // requests
+	Waiting            int // requests, for a place
 	Open, Closed, Held int // gates
 	Stopped            int // gates at the rejection limit
 }
 
+// Waiting returns how many requests wait for a place.
+func (s *Scheduler) Waiting() int { return s.waiting }
+
 // Stats returns the current state.
 func (s *Scheduler) Stats() (stats Stats) {
-	stats.InFlight, stats.Slow = s.inFlight-s.slow, s.slow
+	stats.InFlight, stats.Hanging, stats.Waiting = s.young.Len(), s.hanging, s.waiting
 	for name, g := range s.gates {
 		if g.answers.isStopped {
 			stats.Stopped++

@@ -3,6 +3,7 @@ package turns
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 	"time"
 )
@@ -21,7 +22,17 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) pass(d time.Duration) { w.now = w.now.Add(d) }
 
-func (w *world) admit(user, gate string) (*Turn, time.Duration) { return w.Admit(w.now, user, gate) }
+// admit returns a turn that has its place. One that waits for it is ended.
+func (w *world) admit(user, gate string) (*Turn, time.Duration) {
+	turn, delay := w.Admit(w.now, user, gate)
+	if turn != nil && !hasPlace(turn) {
+		w.End(w.now, turn, Unused, 0)
+		return nil, w.PutOff(w.now, turn)
+	}
+	return turn, delay
+}
+
+func hasPlace(turn *Turn) bool { return turn.state == young || turn.state == hanging }
 
 func (w *world) must(user, gate string) *Turn {
 	w.t.Helper()
@@ -74,49 +85,185 @@ func TestAUserHasFourRequests(t *testing.T) {
 	}
 }
 
+// A gate that answers, however slowly, gets twice what Little's law says, and more.
 func TestAGateGrowsWhileItAnswers(t *testing.T) {
-	w := newWorld(t)
-	turns := w.admitted("g")
-	if len(turns) != newGate {
-		t.Errorf("a new gate: %d requests", len(turns))
-	}
-	for _, turn := range turns {
-		w.end(turn, Taken)
-	}
-	w.prove("g")
-	turns = w.admitted("g")
-	if len(turns) != 256 {
-		t.Errorf("an answering gate: %d requests", len(turns))
-	}
-	for range 10 {
-		w.pass(1100 * time.Millisecond)
-		w.admit("x", "g")
-	}
-	for _, turn := range turns {
-		w.end(turn, Neutral)
-	}
-	if got := len(w.admitted("g")); got != minGate {
-		t.Errorf("a hanging gate: %d requests", got)
+	for _, took := range []time.Duration{time.Millisecond, 50 * time.Millisecond, 1500 * time.Millisecond} {
+		w := newWorld(t)
+		var limits []int
+		for range 6 {
+			turns := w.admitted("g")
+			limits = append(limits, len(turns))
+			w.pass(took)
+			for _, turn := range turns {
+				w.end(turn, Taken)
+			}
+		}
+		if want := []int{newPlaces, newGate, 2 * newGate}; limits[0] != want[0] || limits[1] < want[1] || limits[5] < want[2] {
+			t.Errorf("answers after %v: %d requests at once, want at least %v", took, limits, want)
+		}
+		w.pass(time.Minute)
+		w.end(w.must("a", "g"), Taken)
+		if got := len(w.admitted("g")); got > 2*newGate {
+			t.Errorf("after a quiet minute: %d requests at once", got)
+		}
 	}
 }
 
-func TestHangingGatesLeaveRoomForOtherGates(t *testing.T) {
+// Failures of two users do not lower the limit of a gate, those of three do.
+func TestFailuresOfThreeUsersLowerTheLimit(t *testing.T) {
+	for users, want := range map[int]int{2: newPlaces, 3: 1} {
+		w := newWorld(t)
+		for n := range 12 {
+			w.end(w.must(fmt.Sprint("u", n%users), "g"), Failed)
+			w.pass(400 * time.Millisecond)
+		}
+		if got := len(w.admitted("g")); got != want {
+			t.Errorf("failures of %d users: %d requests at once, want %d", users, got, want)
+		}
+	}
+}
+
+// Requests of two users that hang at a shared gate take none of its places.
+func TestHangingRequestsCountAtTheirUser(t *testing.T) {
+	w := newWorld(t)
+	w.prove("g")
+	for range 8 {
+		for user := range 2 {
+			for range 4 {
+				w.admit(fmt.Sprint("hangs", user), "g")
+			}
+		}
+		w.pass(hangAfter)
+		w.end(w.must("well", "g"), Taken)
+	}
+	if s := w.Stats(); s.Hanging != 2*maxUserAll {
+		t.Errorf("%d requests hang", s.Hanging)
+	}
+	if got := len(w.admitted("g")); got < newPlaces {
+		t.Errorf("others have %d places", got)
+	}
+	if !w.IsOpen("g") {
+		t.Error("the gate is closed")
+	}
+}
+
+// Three hundred accounts have gates of their own that hang. All that hang have half of the
+// host's places.
+func TestUsersShareThePlacesOfRequestsThatHang(t *testing.T) {
+	w := newWorld(t)
+	w.prove("well")
+	for range 30 {
+		for user := range 300 {
+			for n := range 4 {
+				w.admit(fmt.Sprint("hangs", user), fmt.Sprint("gate", user, n))
+			}
+		}
+		w.pass(hangAfter)
+		w.end(w.must("well", "well"), Taken)
+	}
+	if s := w.Stats(); s.Hanging < 900 || s.Hanging > 1024+300 {
+		t.Errorf("%d requests hang", s.Hanging)
+	}
+	for user, u := range w.users {
+		if n := len(u.hanging); n > 2048/2/300+maxUser {
+			t.Errorf("%d requests of %s hang", n, user)
+		}
+	}
+	// A user with a share of its own uses it at once, also at a new gate.
+	w.end(w.must("another", "new gate"), Taken)
+	w.must("another", "well")
+	// A user that hangs can still send to gates that answer.
+	w.must("hangs1", "well")
+}
+
+// newPlaces are the places of users without answers at a new gate.
+const newPlaces = newGate * 3 / 4
+
+func TestWaitingRequestsGetTheirPlacesInOrder(t *testing.T) {
+	w := newWorld(t)
+	var turns []*Turn
+	for n := range 2 * newPlaces {
+		turn, _ := w.Admit(w.now, fmt.Sprint("u", n), "g")
+		turns = append(turns, turn)
+	}
+	for n, turn := range turns {
+		if want := n < newPlaces; hasPlace(turn) != want || (turn.Ready == nil) != want {
+			t.Fatalf("%d has a place: %v", n, hasPlace(turn))
+		}
+	}
+	w.end(turns[newPlaces], Unused)
+	w.end(turns[0], Neutral)
+	if hasPlace(turns[newPlaces]) || !hasPlace(turns[newPlaces+1]) || hasPlace(turns[newPlaces+2]) {
+		t.Error("the next request in line has no place")
+	}
+	select {
+	case <-turns[newPlaces+1].Ready:
+	default:
+		t.Error("it is not told")
+	}
+	// Requests that hang free their places.
+	w.pass(hangAfter)
+	w.Tick(w.now)
+	for _, turn := range turns[newPlaces+2 : newPlaces+4] {
+		if !hasPlace(turn) {
+			t.Error("a request has no place")
+		}
+	}
+}
+
+// One user's requests fill no line.
+func TestAUserHasFewRequestsInALine(t *testing.T) {
+	w := newWorld(t)
+	for n := range newPlaces {
+		w.must(fmt.Sprint("u", n), "g")
+	}
+	admitted := 0
+	for range 100 {
+		if turn, _ := w.Admit(w.now, "attacker", "g"); turn != nil {
+			admitted++
+		}
+	}
+	turn, _ := w.Admit(w.now, "well", "g")
+	if at := slices.Index(w.gates["g"].lines[unknown], turn); admitted != maxUserWaiting || at != maxUser {
+		t.Errorf("the attacker has %d, and another user is number %d in line", admitted, at)
+	}
+}
+
+// An attacker's requests of one gate do not keep back its own at another.
+func TestAUserWaitsAtManyGates(t *testing.T) {
+	w := newWorld(t)
+	var turns []*Turn
+	w.end(w.must("a", "g"), Taken)
+	for range maxUser {
+		turns = append(turns, w.must("a", "g"))
+	}
+	for n := range 3 {
+		turn, _ := w.Admit(w.now, "a", fmt.Sprint("other", n))
+		turns = append(turns, turn)
+	}
+	for n := range 3 {
+		w.end(turns[n], Taken)
+		if !hasPlace(turns[maxUser+n]) {
+			t.Errorf("request %d has no place", n)
+		}
+	}
+}
+
+func TestHangingGatesLeavePlacesForOtherGates(t *testing.T) {
 	w := newWorld(t)
 	w.prove("well")
 	for n := range 1000 {
 		w.admitted(fmt.Sprint("hangs", n))
 	}
-	w.pass(10 * time.Second)
-	if got := len(w.admitted("well")); got != 256 {
+	if got := len(w.admitted("well")); got < newGate {
 		t.Errorf("a gate that answers gets %d", got)
 	}
-	w.end(w.must("a", "new"), Taken)
-	w.must("a", "new")
+	w.pass(10 * time.Second)
 	for n := range 1000 {
 		w.admitted(fmt.Sprint("hangs later", n))
 	}
-	if s := w.Stats(); s.Slow != 2048 {
-		t.Errorf("%d requests to hanging or new gates", s.Slow)
+	if s := w.Stats(); s.Hanging+s.InFlight > 3*1024 {
+		t.Errorf("%d requests in flight", s.Hanging+s.InFlight)
 	}
 }
 
@@ -145,7 +292,9 @@ func TestAGateWithSomeSuccessesStaysOpen(t *testing.T) {
 func (w *world) close(gate string) {
 	w.t.Helper()
 	for n := 0; w.IsOpen(gate); n++ {
-		w.end(w.must(fmt.Sprint("u", n%3), gate), Failed)
+		if turn, _ := w.admit(fmt.Sprint("u", n%3), gate); turn != nil {
+			w.end(turn, Failed)
+		}
 		w.pass(time.Second)
 		if n > 20 {
 			w.t.Fatal("the gate does not close")
@@ -174,10 +323,10 @@ func TestAClosedGateIsProbed(t *testing.T) {
 	var probes []time.Duration
 	closed := w.gates["g"].closedAt
 	for range 400 {
-		turn, delay := w.admit(fmt.Sprint(w.now), "g")
+		turn, delay := w.admit("u0", "g")
 		if turn != nil {
 			probes = append(probes, w.now.Sub(closed).Round(time.Second))
-			if other, _ := w.admit("another", "g"); other != nil {
+			if other, _ := w.admit("u1", "g"); other != nil {
 				t.Fatal("two probes at once")
 			}
 			w.end(turn, Failed)
@@ -200,6 +349,42 @@ func TestAClosedGateIsProbed(t *testing.T) {
 	}
 	w.pass(time.Hour)
 	w.prove("g")
+}
+
+// A user whose requests did not fail probes a closed gate at once, one in a second.
+func TestAUserWithoutFailuresProbesAClosedGate(t *testing.T) {
+	w := newWorld(t)
+	w.close("g")
+	w.gates["g"].probeAt = w.now.Add(maxProbeDelay)
+	if turn, _ := w.admit("u0", "g"); turn != nil {
+		t.Error("a user that failed probes the gate")
+	}
+	probe := w.must("well", "g")
+	next, _ := w.Admit(w.now, "well too", "g")
+	if next == nil || hasPlace(next) {
+		t.Errorf("the next one does not wait for the probe: %+v", next)
+	}
+	w.end(probe, Taken)
+	if !w.IsOpen("g") || !hasPlace(next) {
+		t.Error("the gate is closed, or the next one waits still")
+	}
+	// During an outage there is one in a second.
+	w.end(next, Taken)
+	w.pass(time.Minute)
+	w.close("g")
+	w.gates["g"].probeAt = w.now.Add(time.Hour)
+	probes := 0
+	for n := range 100 {
+		if turn, _ := w.admit(fmt.Sprint("another", n), "g"); turn != nil {
+			probes++
+			w.end(turn, Failed)
+			w.gates["g"].probeAt = w.now.Add(time.Hour)
+		}
+		w.pass(100 * time.Millisecond)
+	}
+	if probes < 9 || probes > 11 {
+		t.Errorf("%d probes in ten seconds", probes)
+	}
 }
 
 func TestAnUnusedProbePassesToTheNextRequest(t *testing.T) {
@@ -233,6 +418,7 @@ func TestABackloggedGateIsServedWithinTwentySeconds(t *testing.T) {
 				at[n] = w.now.Add(delay)
 				continue
 			}
+			w.pass(10 * time.Microsecond)
 			w.end(turn, r)
 			if r == Taken {
 				delete(at, n)
@@ -260,7 +446,7 @@ func TestClosedGatesBoundTheLooksPerSecond(t *testing.T) {
 		gates, waiting int // at each gate
 		looks          int // per second, of all gates
 	}{
-		{"few at one gate", 1, 1000, 125},
+		{"few at one gate", 1, 1000, 250},
 		{"many at one gate", 1, 10_000, 1250},
 		{"too many at one gate", 1, 40_000, 1250},
 		{"many at three gates", 3, 10_000, 3750},
@@ -310,11 +496,11 @@ func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
 		t.Fatal("the gate is open")
 	}
 	w.pass(4 * time.Second)
-	if turn, _ := w.admit("a", "g"); turn != nil {
+	if turn, _ := w.admit("u0", "g"); turn != nil {
 		t.Error("too early")
 	}
 	w.pass(time.Second)
-	w.end(w.must("a", "g"), Taken)
+	w.end(w.must("u0", "g"), Taken)
 	if !w.IsOpen("g") {
 		t.Error("the gate is closed")
 	}
@@ -323,7 +509,7 @@ func TestRetryAfterOfThreeUsersClosesTheGateForAWhile(t *testing.T) {
 func TestOperatorsHoldGateways(t *testing.T) {
 	w := newWorld(t)
 	w.Hold([]string{"https://gw:443"})
-	if turn, delay := w.admit("a", "https://gw:443 app"); turn != nil || delay < closedDelay || delay > 3*closedDelay {
+	if turn, delay := w.Admit(w.now, "a", "https://gw:443 app"); turn != nil || delay < closedDelay || delay > 3*closedDelay {
 		t.Errorf("got %v, %v", turn, delay)
 	}
 	w.must("a", "https://gw:8443 app")
@@ -334,21 +520,32 @@ func TestOperatorsHoldGateways(t *testing.T) {
 func TestAHostThatReachesNoGatewayIsCutOff(t *testing.T) {
 	w := newWorld(t)
 	w.end(w.must("a", "g0"), Taken)
-	for range 10 {
-		for n := range 3 {
-			if turn, _ := w.admit("a", fmt.Sprint("g", n)); turn != nil {
+	for range 10 { // one account names many gates
+		for n := range 10 {
+			if turn, _ := w.admit("attacker", fmt.Sprint("g", n)); turn != nil {
 				w.end(turn, Unreached)
 			}
 		}
 		w.pass(time.Second)
 	}
-	if !w.IsCutOff(w.now) || w.Room(w.now) > 3 {
-		t.Errorf("cut off: %v, room for %d", w.IsCutOff(w.now), w.Room(w.now))
+	if w.IsCutOff(w.now) {
+		t.Error("one user cuts a host off")
 	}
-	if w.MayReach(w.now, "g0") || !w.MayReach(w.now, "g7") {
+	for range 10 {
+		for n := range 3 {
+			if turn, _ := w.admit(fmt.Sprint("u", n), fmt.Sprint("g", n)); turn != nil {
+				w.end(turn, Unreached)
+			}
+		}
+		w.pass(time.Second)
+	}
+	if !w.IsCutOff(w.now) || w.Capacity(w.now) > 3 {
+		t.Errorf("cut off: %v, capacity for %d", w.IsCutOff(w.now), w.Capacity(w.now))
+	}
+	if w.MayReach(w.now, "g0") || !w.MayReach(w.now, "g77") {
 		t.Error("a host that is cut off tries a gate that failed, or not one without failures")
 	}
-	w.end(w.must("b", "g7"), Taken)
+	w.end(w.must("b", "g77"), Taken)
 	if w.IsCutOff(w.now) {
 		t.Error("a host that reaches a gateway is cut off")
 	}
@@ -378,24 +575,35 @@ func TestCountsMatchTheTurns(t *testing.T) {
 			} else if delay <= 0 || delay > 10*time.Minute {
 				t.Fatalf("seed %d: put off for %v", seed, delay)
 			}
-			users, gates, slow := map[string]int{}, map[string]int{}, 0
+			users, gates := map[string]int{}, map[string]int{}
+			inFlight, silent, hanging, waits := 0, 0, 0, 0
 			for _, turn := range all {
+				if !hasPlace(turn) {
+					waits++
+					continue
+				}
+				inFlight++
 				users[turn.User]++
-				gates[turn.Gate]++
-				if turn.gate.isSlow {
-					slow++
+				if turn.state == young {
+					gates[turn.Gate]++
+					if turn.gate.isSilent {
+						silent++
+					}
+				} else {
+					hanging++
 				}
 			}
-			if s.inFlight != len(all) || s.slow != slow || len(all) > 2*20 {
-				t.Fatalf("seed %d: %d in flight and %d slow, counted %d and %d", seed, len(all), slow, s.inFlight, s.slow)
+			if s.young.Len()+s.hanging != inFlight || s.silent != silent || s.hanging != hanging || s.waiting != waits {
+				t.Fatalf("seed %d: %d young, %d silent, %d hang, %d wait; counted %d, %d, %d, %d", seed,
+					s.young.Len(), s.silent, s.hanging, s.waiting, inFlight, silent, hanging, waits)
 			}
 			for name, g := range s.gates {
-				if len(g.turns) != gates[name] || gates[name] > 6 {
+				if g.inFlight() != gates[name] || gates[name] > 6+1 { // with a probe
 					t.Fatalf("seed %d: %d at a gate", seed, gates[name])
 				}
 			}
 			for _, n := range users {
-				if n > maxUserSlow {
+				if n > maxUserAll {
 					t.Fatalf("seed %d: %d of a user", seed, n)
 				}
 			}

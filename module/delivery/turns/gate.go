@@ -1,0 +1,245 @@
+package turns
+
+import (
+	"math"
+	"time"
+)
+
+// The places of a gate.
+const (
+	newGate = 32 // before its first answer
+	minGate = 2  // while it fails
+	settle  = time.Second
+)
+
+// When gates close and open.
+const (
+	closeAfter    = 5 * time.Second // without a success
+	closeUsers    = 3               // with failures
+	maxProbeDelay = 5 * time.Second
+	tryEvery      = time.Second // by users without failures
+	maxClosedLine = 64          // of such users
+	rampFirst     = 64          // requests in the first second after an outage; it doubles
+	rampSeconds   = 6
+	blockedLasts  = time.Hour
+)
+
+// class is the class of a request at a gate. The first class goes first, and the others
+// have a part of the places: then users whose requests hang delay none whose are answered.
+type class int
+
+const (
+	known   class = iota // the gate has answered the user
+	unknown              // one request of each user
+	hangs                // a request of the user hangs at the gate
+	classes
+)
+
+type gate struct {
+	young     [classes]int     // requests in flight that do not hang
+	lines     [classes][]*Turn // oldest first
+	isStarved bool             // it waits for a place of the host
+	isSilent  bool             // a request hangs, and none was answered since
+	usedAt    time.Time
+	answers   answers
+	putOff    waiters // while it is closed
+
+	limit     int           // of young
+	busy      time.Duration // of the answers since settledAt
+	settledAt time.Time
+	cutAt     time.Time // when the limit was halved last
+
+	answered time.Time // the last success
+	failedAt time.Time // the first failure since
+	failing  users     // with failures since
+
+	closedAt  time.Time // zero if it is open
+	isBlocked bool
+	probes    int
+	probeAt   time.Time
+	booked    bool      // a request that was put off will be the probe
+	triedAt   time.Time // the last probe by a user without failures
+	opened    time.Time
+	ramp      int // requests in the second that began at rampAt
+	rampAt    time.Time
+}
+
+// users is a bounded set of users. When it is full, it has everybody.
+type users map[uint64]struct{}
+
+const maxFailing = 1000
+
+func (u users) has(user uint64) bool {
+	_, found := u[user]
+	return found || len(u) >= maxFailing
+}
+
+func (g *gate) inFlight() int { return g.young[known] + g.young[unknown] + g.young[hangs] }
+
+func (g *gate) waiting() int {
+	return len(g.lines[known]) + len(g.lines[unknown]) + len(g.lines[hangs])
+}
+
+// hasPlace reports whether a gate has a place for one more request.
+func (g *gate) hasPlace(c class, now time.Time) bool {
+	if !g.closedAt.IsZero() {
+		return false
+	}
+	if now.Sub(g.rampAt) >= time.Second {
+		g.rampAt, g.ramp = now, 0
+	}
+	seconds := int(now.Sub(g.opened) / time.Second)
+	isFull := g.inFlight() >= g.limit ||
+		c != known && g.young[unknown]+g.young[hangs] >= max(1, g.limit*3/4) ||
+		c == hangs && g.young[hangs] >= max(1, g.limit/4)
+	return !isFull && (g.opened.IsZero() || seconds >= rampSeconds || g.ramp < rampFirst<<seconds)
+}
+
+// takes opens the gate, and adapts its limit by Little's law: answers per second, times
+// how long each takes, are the requests in flight. A gate may have twice as many, and
+// newGate more. With each answer the limit grows by one, so it can double in a round trip.
+func (g *gate) takes(now time.Time, took time.Duration, most int) {
+	if !g.closedAt.IsZero() {
+		g.opened = now
+	}
+	g.answered, g.failing, g.failedAt = now, nil, time.Time{}
+	g.closedAt, g.isBlocked, g.probes, g.booked = time.Time{}, false, 0, false
+	g.busy += took
+	g.limit++
+	if passed := now.Sub(g.settledAt); passed >= settle {
+		inFlight := int(math.Ceil(g.busy.Seconds() / passed.Seconds()))
+		g.limit = min(g.limit, 2*inFlight+newGate)
+		g.busy, g.settledAt = 0, now
+	}
+	g.limit = min(g.limit, most)
+}
+
+// fails notes that a user's request has failed, or hangs. One user may invent many pushers
+// that fail, so only several users lower the limit.
+func (g *gate) fails(now time.Time, user uint64) {
+	if g.failedAt.IsZero() {
+		g.failedAt = now
+	}
+	if g.failing == nil {
+		g.failing = users{}
+	}
+	if len(g.failing) < maxFailing {
+		g.failing[user] = struct{}{}
+	}
+	if len(g.failing) >= closeUsers && now.Sub(g.cutAt) >= settle {
+		g.cutAt, g.limit = now, max(minGate, g.limit/2)
+	}
+}
+
+// closeIfSilent closes a gate that fails for several users, and has accepted nothing for a
+// while.
+func (g *gate) closeIfSilent(now time.Time) {
+	idleSince := g.failedAt
+	if g.answered.After(idleSince) {
+		idleSince = g.answered
+	}
+	if g.closedAt.IsZero() && len(g.failing) >= closeUsers && now.Sub(idleSince) > closeAfter {
+		g.close(now, time.Second)
+	}
+}
+
+// throttle closes a gate that fails for several users. The long wait is for the user's
+// pusher: the gate is probed soon.
+func (g *gate) throttle(now time.Time, user uint64, wait time.Duration) {
+	g.fails(now, user)
+	if len(g.failing) >= closeUsers && g.closedAt.IsZero() {
+		g.close(now, min(wait, maxProbeDelay))
+	}
+}
+
+func (g *gate) close(now time.Time, probeIn time.Duration) {
+	if g.closedAt.IsZero() {
+		g.closedAt, g.probes = now, 0
+	}
+	g.probeAt, g.booked = now.Add(probeIn), false
+}
+
+func (g *gate) beginProbe(now time.Time) {
+	g.probeAt = now.Add(maxProbeDelay) // another one, if this one hangs
+	g.booked = false
+}
+
+func (g *gate) endProbe(now time.Time, r Result) {
+	switch r {
+	case Unused: // the next request becomes the probe
+		g.probeAt = now
+	case Failed, Unreached, Throttled:
+		g.probes++
+		fallthrough
+	default:
+		g.probeAt = now.Add(min(time.Second<<min(g.probes, 8), maxProbeDelay))
+	}
+}
+
+// waiters counts requests by the second in which their delay ends.
+type waiters struct {
+	n    int
+	ends map[int64]int
+	from int64 // no delay ends earlier
+}
+
+func (w *waiters) count(now time.Time) int {
+	for ; w.n > 0 && w.from < now.Unix(); w.from++ {
+		w.n -= w.ends[w.from]
+		delete(w.ends, w.from)
+	}
+	return w.n
+}
+
+func (w *waiters) add(now time.Time, delay time.Duration) {
+	if w.n == 0 {
+		w.ends, w.from = map[int64]int{}, now.Unix()
+	}
+	w.ends[now.Add(delay).Unix()]++
+	w.n++
+}
+
+// A host is cut off if it failed to reach this many gates of as many users lately, and
+// reached none.
+const (
+	unreachedGates = 3
+	unreachedLasts = 3 * closeAfter // how long a failure counts
+)
+
+// unreachable is the last failure to reach a gate.
+type unreachable struct {
+	at   time.Time
+	user string
+}
+
+// IsCutOff reports whether this host leaves the work to others, because it reaches no
+// gateway.
+func (s *Scheduler) IsCutOff(now time.Time) bool {
+	if now.Sub(s.tookAny) <= closeAfter {
+		return false
+	}
+	gates, users := 0, map[string]bool{}
+	for gate, u := range s.unreached {
+		if !s.isUnreached(now, gate) {
+			continue
+		}
+		gates++
+		users[u.user] = true
+		if gates >= unreachedGates && len(users) >= closeUsers {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Scheduler) isUnreached(now time.Time, gate string) bool {
+	u, found := s.unreached[gate]
+	return found && u.at.After(s.tookAny) && now.Sub(u.at) < unreachedLasts
+}
+
+// MayReach reports whether this host should try a gate. A host that is cut off tries
+// gates without recent failures: otherwise a few gateways that refuse connections would
+// delay all others.
+func (s *Scheduler) MayReach(now time.Time, gate string) bool {
+	return !s.IsCutOff(now) || !s.isUnreached(now, gate)
+}
