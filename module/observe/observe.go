@@ -129,6 +129,15 @@ const (
 	RulesKept
 	RulesRead
 
+	// UnreadAppended, UnreadCompacted and UnreadLong count operations that were appended to
+	// lists of unread notifications, lists that were compacted, and appends after which a
+	// list had more than 64 texts. UnreadUnreadable counts users that an event skipped,
+	// because their list cannot be read.
+	UnreadAppended
+	UnreadCompacted
+	UnreadLong
+	UnreadUnreadable
+
 	events
 )
 
@@ -138,7 +147,7 @@ func (e Event) String() string {
 		return "unknown"
 	}
 	return [...]string{"lost_race", "unknown_outcome", "stale_cache", "whole_read", "rule_set_created", "rule_set_imported", "rule_set_repaired",
-		"notification_dropped", "rules_kept", "rules_read"}[e]
+		"notification_dropped", "rules_kept", "rules_read", "unread_appended", "unread_compacted", "unread_long", "unread_unreadable"}[e]
 }
 
 // Events returns all events.

@@ -1,0 +1,87 @@
+package unread
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/unread/fold"
+)
+
+const (
+	// fewOps is the number of operations up to which a list is left alone, and maxOps the
+	// number above which it is compacted at once.
+	fewOps = 16
+	maxOps = 64
+
+	// stuckOps is far above any list that can be compacted. Longer lists are unreadable, so
+	// they are rarely read.
+	stuckOps = 1024
+
+	maxLoaded = 500 // lists that are in memory at once
+
+	// idleTime is how long a room without unread notifications stays in a record.
+	idleTime = 7 * 24 * time.Hour
+)
+
+// isDue reports whether a list of this length is compacted after an append. Chance
+// spreads the work, because the lists of a room's members grow together.
+func isDue(length int) bool {
+	switch {
+	case length <= fewOps:
+		return false
+	case length <= maxOps, length > stuckOps:
+		return rand.IntN(fewOps) == 0
+	}
+	return true
+}
+
+// compactUsers loads and compacts lists. It leaves unreadable lists alone. A failure
+// loses nothing, and the list stays due.
+func (s *Service) compactUsers(ctx context.Context, users []mxid.UserID) {
+	for some := range slices.Chunk(users, maxLoaded) {
+		lists := map[mxid.UserID][]string{}
+		for user, loaded := range s.store.Load(ctx, some) {
+			lists[user] = loaded.Value
+		}
+		s.compact(ctx, lists)
+	}
+}
+
+// compact replaces each list of more than fewOps operations by its record.
+func (s *Service) compact(ctx context.Context, lists map[mxid.UserID][]string) {
+	var all []module.UnreadReplacement
+	idle := s.now().Add(-idleTime).UnixMilli()
+	for user, list := range lists {
+		if countOps(list) <= fewOps {
+			continue
+		}
+		record, err := fold.Fold(list)
+		if err != nil {
+			continue
+		}
+		record.DropIdle(idle)
+		all = append(all, module.UnreadReplacement{User: user, First: list, By: record.Text()})
+	}
+	if len(all) == 0 {
+		return
+	}
+	compacted := 0
+	for _, done := range s.store.Replace(ctx, all) {
+		if done.Value {
+			compacted++
+		}
+	}
+	s.observer.Count(observe.UnreadCompacted, "", compacted)
+}
+
+func countOps(list []string) int {
+	if len(list) > 0 && fold.IsRecord(list[0]) {
+		return len(list) - 1
+	}
+	return len(list)
+}

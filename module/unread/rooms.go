@@ -1,0 +1,165 @@
+package unread
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/fault"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/observe"
+	"github.com/pushfx/pushfx/module/unread/fold"
+)
+
+// Rooms implements [module.UnreadService].
+func (s *Service) Rooms(ctx context.Context, user mxid.UserID, rooms ...string) (counts map[string]module.RoomCounts, err error) {
+	ctx, end := s.observer.Begin(ctx, s.rooms)
+	defer func() { end(observe.Outcome{Err: err}) }()
+	for _, room := range rooms {
+		if !isID(room, "!") {
+			return nil, errRoom
+		}
+	}
+	record, err := s.load(ctx, user, rooms...)
+	if err != nil {
+		return nil, err
+	}
+	counts = make(map[string]module.RoomCounts, len(rooms))
+	for _, room := range rooms {
+		counts[room] = module.RoomCounts{}
+	}
+	for id, room := range record.Rooms() {
+		if len(room.Unread()) > 0 {
+			counts[id] = countsOf(room)
+		}
+	}
+	return counts, nil
+}
+
+func countsOf(room *fold.Room) module.RoomCounts {
+	main, byRoot := room.Counts()
+	counts := module.RoomCounts{Main: module.ThreadCounts(main)}
+	if len(byRoot) > 0 {
+		counts.Threads = make(map[string]module.ThreadCounts, len(byRoot))
+	}
+	for root, thread := range byRoot {
+		counts.Threads[root] = module.ThreadCounts(thread)
+	}
+	return counts
+}
+
+// Counts implements [module.Unread].
+func (s *Service) Counts(ctx context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
+	ctx, end := s.observer.Begin(ctx, s.counts)
+	all := make(map[mxid.UserID]module.Result[module.Counts], len(users))
+	var failed error
+	s.foldAll(ctx, users, nil, func(user mxid.UserID, record fold.Record, err error) {
+		all[user] = module.Result[module.Counts]{Value: s.badge(record), Err: err}
+		failed = firstOf(failed, err)
+	})
+	end(observe.Outcome{Err: failed})
+	return all
+}
+
+func (s *Service) badge(record fold.Record) (counts module.Counts) {
+	for _, room := range record.Rooms() {
+		switch n := len(room.Unread()); {
+		case n > 0 && s.cfg.CountNotifications:
+			counts.Unread += n
+		case n > 0:
+			counts.Unread++
+		}
+	}
+	return counts
+}
+
+// AreRead implements [module.Unread]. An event without a place, or of a user whose list
+// cannot be read, is not read.
+func (s *Service) AreRead(ctx context.Context, events []module.UserEvent) []bool {
+	ctx, end := s.observer.Begin(ctx, s.areRead)
+	rooms, byUser := map[mxid.UserID][]string{}, map[mxid.UserID][]int{}
+	var users []mxid.UserID
+	for i, e := range events {
+		if e.Position <= 0 {
+			continue
+		}
+		if byUser[e.User] == nil {
+			users = append(users, e.User)
+		}
+		rooms[e.User], byUser[e.User] = append(rooms[e.User], e.RoomID), append(byUser[e.User], i)
+	}
+	are := make([]bool, len(events))
+	var failed error
+	s.foldAll(ctx, users, rooms, func(user mxid.UserID, record fold.Record, err error) {
+		for _, i := range byUser[user] {
+			are[i] = record.Rooms()[events[i].RoomID].IsRead(events[i].Thread, events[i].Position)
+		}
+		failed = firstOf(failed, err)
+	})
+	end(observe.Outcome{Err: failed})
+	return are
+}
+
+// recentTime is how long after an operation [Service.Retain] leaves a room alone: its join may
+// be newer than the list of rooms.
+const recentTime = time.Minute
+
+// Retain implements [module.UnreadService].
+func (s *Service) Retain(ctx context.Context, user mxid.UserID, joinedOrInvited []string) (err error) {
+	ctx, end := s.observer.Begin(ctx, s.retain)
+	defer func() { end(observe.Outcome{Err: err}) }()
+	record, err := s.load(ctx, user)
+	if err != nil {
+		return err
+	}
+	stays := make(map[string]bool, len(joinedOrInvited))
+	for _, room := range joinedOrInvited {
+		stays[room] = true
+	}
+	now := s.now()
+	var texts []module.UserText
+	for id, room := range record.Rooms() {
+		unread := room.Unread()
+		if stays[id] || len(unread) == 0 || room.Touched() > now.Add(-recentTime).UnixMilli() {
+			continue
+		}
+		op := fold.Op{Kind: fold.Read, Room: id, Thread: fold.All, Position: unread[len(unread)-1].Position, Time: now.UnixMilli()}
+		texts = append(texts, module.UserText{User: user, Text: op.Text()})
+	}
+	return firstOf(s.append(ctx, texts)...)
+}
+
+// load folds a user's list, or only its operations in some rooms.
+func (s *Service) load(ctx context.Context, user mxid.UserID, rooms ...string) (record fold.Record, err error) {
+	if err := checkUser(user); err != nil {
+		return fold.Record{}, err
+	}
+	s.foldAll(ctx, []mxid.UserID{user}, map[mxid.UserID][]string{user: rooms}, func(_ mxid.UserID, r fold.Record, e error) {
+		record, err = r, e
+	})
+	return record, err
+}
+
+// foldAll calls do for each user once, and compacts long lists. Rooms has the rooms that
+// are needed; none means all.
+func (s *Service) foldAll(ctx context.Context, users []mxid.UserID, rooms map[mxid.UserID][]string, do func(mxid.UserID, fold.Record, error)) {
+	for some := range slices.Chunk(users, maxLoaded) {
+		long := map[mxid.UserID][]string{}
+		for user, list := range s.store.Load(ctx, some) {
+			if list.Err != nil {
+				do(user, fold.Record{}, list.Err)
+				continue
+			}
+			record, err := fold.Fold(list.Value, rooms[user]...)
+			if err != nil {
+				err = fault.Wrap(fault.Database, "The stored unread counts cannot be read.", err)
+			}
+			do(user, record, err)
+			if countOps(list.Value) > fewOps {
+				long[user] = list.Value
+			}
+		}
+		s.compact(ctx, long)
+	}
+}
