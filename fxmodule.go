@@ -38,6 +38,8 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redisclient"
+	"github.com/pushfx/pushfx/module/unread"
+	"github.com/pushfx/pushfx/module/unread/redisunread"
 	"github.com/pushfx/pushfx/pusherstore"
 	"github.com/pushfx/pushfx/rulestore"
 )
@@ -69,6 +71,8 @@ type Config struct {
 	// Only for hosts with [Delivery].
 	Delivery        delivery.Config        // sending notifications
 	DeliveryMetrics metrics.DeliveryConfig // their metrics
+
+	Unread unread.Config // only for hosts with [Unread]
 
 	// Features add the server-default rules of proposals, such as [pushrule.Polls].
 	// DefaultRules are the host's own. Stored sets get and lose such rules with
@@ -140,12 +144,16 @@ type Push struct {
 	// Notifier sends notifications. Its calls fail without [Delivery] or [Options.Delivery].
 	Notifier module.Notifier
 
+	// Unread counts unread notifications. It is nil without [Unread] or [Options.Unread].
+	Unread module.UnreadService
+
 	Stores module.Stores // the stores of the services
 
 	// Clock is the clock of Redis, measured by [Push.Check] and while [Push.Run] runs.
 	Clock *redisclient.Clock
 
-	// Groups are the endpoints: push rules, pushers, and account data m.push_rules.
+	// Groups are the endpoints: push rules, pushers, account data m.push_rules, and
+	// notifications if the host has unread counts and a [module.NotifiedEvents].
 	Groups []handlers.RouteGroup
 
 	service  *module.Service
@@ -154,6 +162,8 @@ type Push struct {
 	metrics  *metrics.Set
 	features []pushrule.Feature
 	log      *zap.Logger
+
+	hasNotifications bool // for Owns
 }
 
 // Options are the optional arguments of [New]. If the host's parts need the module, pass
@@ -174,11 +184,19 @@ type Options struct {
 
 	// Delivery enables sending notifications.
 	Delivery *DeliveryOptions
+
+	// Unread enables unread counts.
+	Unread *UnreadOptions
+}
+
+// UnreadOptions are the optional arguments of unread counts for a host without fx.
+type UnreadOptions struct {
+	Events module.NotifiedEvents // enables GET /notifications
 }
 
 // DeliveryOptions are the optional arguments of delivery for a host without fx.
 type DeliveryOptions struct {
-	Unread    module.Unread        // unread counts and read events
+	Unread    module.Unread        // replaces the counts and read events of Options.Unread
 	Attention module.Attention     // whether users are active elsewhere
 	Gateway   module.Gateway       // replaces HTTP requests
 	Queue     module.DeliveryQueue // replaces Redis
@@ -198,6 +216,11 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Unread != nil && o.Stores.Unread == nil {
+		if o.Stores.Unread, err = b.unreadStore(); err != nil {
+			return nil, err
+		}
+	}
 	stores, err := b.stores(o.Stores)
 	if err != nil {
 		return nil, err
@@ -209,17 +232,20 @@ func New(client redis.UniversalClient, cfg Config, o Options) (*Push, error) {
 	service := b.service(stores, feed, o.Accounts, o.Import)
 	rules, pushers := service.Rules(), service.Pushers()
 	host := service.Host(rules)
-	var sending *delivery.Delivery
+	p := parts{
+		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: b.health(), Stores: stores, Service: service,
+	}
+	var events module.NotifiedEvents
+	if o.Unread != nil {
+		p.Unread, events = b.unread(stores.Unread), o.Unread.Events
+	}
 	if o.Delivery != nil {
-		if sending, err = b.newDelivery(*o.Delivery, host, feed); err != nil {
+		if p.Delivery, err = b.newDelivery(*o.Delivery, host, feed, p.Unread); err != nil {
 			return nil, err
 		}
 	}
-	p := b.push(parts{
-		Rules: rules, Pushers: pushers, Host: host, Sync: service.Sync(rules), Health: b.health(),
-		Stores: stores, Groups: b.groups(rules, pushers, host), Service: service, Delivery: sending,
-	})
-	return p, b.finish()
+	p.Groups = b.groups(rules, pushers, host, p.Unread, events)
+	return b.push(p), b.finish()
 }
 
 // Handler serves the module's endpoints for hosts without echo; see [handlers.Handler].
@@ -229,7 +255,9 @@ func (p *Push) Handler(auth handlers.Auth) http.Handler {
 
 // Owns reports whether a request is for [Push.Handler], by its complete path: call it
 // before stripping a prefix.
-func (p *Push) Owns(r *http.Request) bool { return handlers.Owns(r) }
+func (p *Push) Owns(r *http.Request) bool {
+	return handlers.Owns(r) || p.hasNotifications && handlers.OwnsNotifications(r)
+}
 
 // UnstableFeatures returns what Config.Features adds to unstable_features in the
 // host's GET /_matrix/client/versions. The map is the caller's.
@@ -287,10 +315,13 @@ func (p *Push) Run(ctx context.Context) {
 var Module = fx.Module("push",
 	fx.Provide(DefaultConfig),
 	fx.Provide(newBuilder), // for Delivery
-	fx.Provide(fx.Private, (*builder).groups,
-		func(b *builder, rules module.RuleStore, pushers module.PusherStore, pushkeys module.PushkeyIndex) (module.Stores, error) {
-			return b.stores(module.Stores{Rules: rules, Pushers: pushers, Pushkeys: pushkeys})
-		},
+	fx.Provide(fx.Private,
+		fx.Annotate((*builder).groups, fx.ParamTags("", "", "", "", `optional:"true"`, `optional:"true"`)),
+		fx.Annotate(func(
+			b *builder, rules module.RuleStore, pushers module.PusherStore, pushkeys module.PushkeyIndex, unread module.UnreadStore,
+		) (module.Stores, error) {
+			return b.stores(module.Stores{Rules: rules, Pushers: pushers, Pushkeys: pushkeys, Unread: unread})
+		}, fx.ParamTags("", "", "", "", `optional:"true"`)),
 	),
 	fx.Provide(
 		(*builder).ruleStore,
@@ -318,6 +349,16 @@ var Delivery = fx.Module("push_delivery", fx.Provide(
 	(*builder).deliveryQueue,
 	(*builder).gateway,
 	fx.Annotate((*builder).delivery, fx.ParamTags("", "", "", "", "", `optional:"true"`, `optional:"true"`)),
+))
+
+// Unread adds a [module.UnreadService], which counts unread notifications, to a host with
+// [Module]. It is the [module.Unread] of [Delivery]. With a [module.NotifiedEvents] of the
+// host, GET /notifications is served, too. The host may replace or wrap the
+// [module.UnreadService] and the [module.UnreadStore].
+var Unread = fx.Module("push_unread", fx.Provide(
+	(*builder).unreadStore,
+	(*builder).unread,
+	func(service module.UnreadService) module.Unread { return service },
 ))
 
 // AsRouteGroup annotates a constructor of a [handlers.RouteGroup] to join
@@ -407,6 +448,8 @@ type builder struct {
 	server   *handlers.Server
 	waits    rediscommit.WaitLimiter // shared by all stores on the client
 	onRedis  bool                    // some part is on Redis; see [builder.redis]
+
+	hasNotifications bool // the groups have GET /notifications
 }
 
 func newBuilder(host hostParts) (*builder, error) {
@@ -465,6 +508,13 @@ func (b *builder) stores(s module.Stores) (module.Stores, error) {
 	return s, errors.Join(errs[:]...)
 }
 
+func (b *builder) unreadStore() (module.UnreadStore, error) { return redisunread.New(b.redis()) }
+
+func (b *builder) unread(store module.UnreadStore) module.UnreadService {
+	b.metrics.AddUnread()
+	return unread.New(store, b.host.Config.Unread, b.servers.Clock().Now, b.observer)
+}
+
 func (b *builder) health() module.Health { return b.servers }
 
 func (b *builder) feed(stores module.Stores, rules []module.ChangeListener, pushers []module.PusherListener) (*module.Feed, error) {
@@ -488,8 +538,16 @@ func (b *builder) service(
 // ownGroups are the module's route groups; [RouteGroups] also contains the host's.
 type ownGroups []handlers.RouteGroup
 
-func (b *builder) groups(rules module.RuleService, pushers module.PusherService, host module.HostService) ownGroups {
-	return ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
+// groups omits GET /notifications without unread or events.
+func (b *builder) groups(
+	rules module.RuleService, pushers module.PusherService, host module.HostService, unread module.UnreadService, events module.NotifiedEvents,
+) ownGroups {
+	all := ownGroups{b.server.PushRules(rules), b.server.Pushers(pushers), b.server.AccountData(host)}
+	if unread != nil && events != nil {
+		b.hasNotifications = true
+		all = append(all, b.server.Notifications(unread, events))
+	}
+	return all
 }
 
 type parts struct {
@@ -504,16 +562,17 @@ type parts struct {
 	Groups  ownGroups
 	Service *module.Service
 
-	Delivery *delivery.Delivery `optional:"true"`
+	Delivery *delivery.Delivery   `optional:"true"`
+	Unread   module.UnreadService `optional:"true"`
 }
 
 func (b *builder) push(p parts) *Push {
 	notifier, _ := notifierOf(p.Delivery) // without delivery, its calls return the error
 	push := &Push{
-		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier,
+		Rules: p.Rules, Pushers: p.Pushers, Host: p.Host, Sync: p.Sync, Health: p.Health, Notifier: notifier, Unread: p.Unread,
 		Stores: p.Stores, Clock: b.servers.Clock(), Groups: p.Groups,
 		service: p.Service, delivery: p.Delivery, metrics: b.metrics,
-		features: b.host.Config.Features, log: b.host.Log,
+		features: b.host.Config.Features, log: b.host.Log, hasNotifications: b.hasNotifications,
 	}
 	if b.onRedis {
 		push.servers = b.servers
@@ -580,7 +639,12 @@ func (b *builder) delivery(
 	return d, nil
 }
 
-func (b *builder) newDelivery(o DeliveryOptions, host module.HostService, feed *module.Feed) (*delivery.Delivery, error) {
+func (b *builder) newDelivery(
+	o DeliveryOptions, host module.HostService, feed *module.Feed, unread module.UnreadService,
+) (*delivery.Delivery, error) {
+	if o.Unread == nil && unread != nil {
+		o.Unread = unread
+	}
 	if o.Queue == nil {
 		queue, err := b.deliveryQueue()
 		if err != nil {

@@ -48,6 +48,11 @@ func (s *Server) Pushers(pushers module.PusherService) RouteGroup { return &push
 // Config", "Server Behaviour"). The host serves all other types.
 func (s *Server) AccountData(host module.HostService) RouteGroup { return &accountDataRoutes{s, host} }
 
+// Notifications returns GET /notifications, for hosts with unread counts.
+func (s *Server) Notifications(unread module.UnreadService, events module.NotifiedEvents) RouteGroup {
+	return &notificationRoutes{s, unread, events}
+}
+
 var emptyObject = answer{json: "{}"}
 
 // serve turns an endpoint into a handler. The deadline starts when the body has arrived.

@@ -64,6 +64,7 @@ func importTable() []importRow {
 		{"module/delivery/dialguard", []string{ssrf}, nil},
 		{"module/delivery/redisqueue", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module/delivery/queuetest", inner, nil},
+		{"module/unread", with("module/unread/fold"), []string{"net", "net/http", "os"}},
 		{"module/unread/fold", nil, noIO},
 		{"module/unread/redisunread", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"module", with("module/match", bounded, group), []string{"net", "net/http", "os", "crypto/rand"}},
@@ -72,7 +73,7 @@ func importTable() []importRow {
 		{"rulestore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"pusherstore", with("module/stored", redis, redisClient, redisCommit), nil},
 		{"handlers", with(echo, zap), nil},
-		{"", with("module/match", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
+		{"", with("module/match", "module/delivery", "module/delivery/dialguard", "module/delivery/redisqueue", "handlers", "rulestore", "pusherstore", "module/unread", "module/unread/redisunread", redisClient, redisCommit, logging, "module/observe/metrics", "module/observe/tracing",
 			redis, fx, zap, prom, otel+"/trace"), nil},
 	}
 }

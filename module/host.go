@@ -17,6 +17,7 @@ type hostService struct {
 	edits   *ruleService
 	pushers *pusherService
 	imports *importer
+	unread  UnreadStore // may be nil
 }
 
 func (s *hostService) EnsureDefaults(ctx context.Context, user mxid.UserID) error {
@@ -36,6 +37,11 @@ func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
 	failed := s.imports.forgetAtSource(ctx, user) // first, so that nothing comes back
 	if err := s.pushers.forget(ctx, user); err != nil {
 		return errors.Join(failed, err)
+	}
+	if s.unread != nil {
+		if err := s.unread.Delete(ctx, user); err != nil {
+			return errors.Join(failed, err)
+		}
 	}
 	if failed != nil {
 		return failed // the rules stay: a user without rules would be imported again

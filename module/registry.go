@@ -266,8 +266,8 @@ type HostService interface {
 	// [ImportSource].
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
-	// ForgetUser removes a deactivated user's rules, pushers and claims to pushkeys,
-	// readable or not. The [ImportSource] forgets the user first. If it fails, ForgetUser
+	// ForgetUser removes a deactivated user's rules, pushers, claims to pushkeys and unread
+	// notifications, readable or not. The [ImportSource] forgets the user first. If it fails, ForgetUser
 	// returns the error and keeps the rules, because a user without rules is imported
 	// again. No other call finishes a failed ForgetUser: repeat it until it returns nil.
 	// Data of another version stays: the error has a [fault.OtherVersionError].

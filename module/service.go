@@ -18,6 +18,7 @@ type Service struct {
 	pushers  *pusherService
 	feed     *Feed
 	imports  *importer
+	unread   UnreadStore // may be nil
 	observer observe.Observer
 }
 
@@ -26,6 +27,10 @@ type Stores struct {
 	Rules    RuleStore
 	Pushers  PusherStore
 	Pushkeys PushkeyIndex
+
+	// Unread is nil for a host without unread counts. The service only deletes lists of
+	// deactivated users.
+	Unread UnreadStore
 
 	// Now is the clock of the stores. The service numbers claims to pushkeys by it, so that
 	// a new claim has a higher number than a deleted claim. Nil means the host's clock.
@@ -70,7 +75,7 @@ func NewService(stores Stores, feed *Feed, o Options) *Service {
 		policy: o.Policy, accounts: o.Accounts, imports: imports,
 	}
 	return &Service{
-		rules: imports.rules, pushers: imports.pushers, imports: imports,
+		rules: imports.rules, pushers: imports.pushers, imports: imports, unread: stores.Unread,
 		feed: feed, observer: observer,
 	}
 }
@@ -84,7 +89,7 @@ func (s *Service) Pushers() PusherService { return s.pushers }
 // Host returns the calls for the host's own code. It reads single users' rules through
 // rules: [Service.Rules], or the host's wrapper of it.
 func (s *Service) Host(rules RuleService) HostService {
-	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports}
+	return &hostService{rules: rules, edits: s.rules, pushers: s.pushers, imports: s.imports, unread: s.unread}
 }
 
 // Sync returns the calls for /sync; for rules see [Service.Host].

@@ -4,6 +4,7 @@ package metrics
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ type Metrics struct {
 	writes     *prometheus.CounterVec
 	wholeReads *prometheus.CounterVec
 	ruleSets   *prometheus.CounterVec
+	unread     *prometheus.CounterVec
 	durability *prometheus.HistogramVec
 	lag        prometheus.Histogram
 
@@ -54,8 +56,8 @@ const (
 	routeLabel     = "route"     // as mounted by the host
 	methodLabel    = "method"    // GET, PUT, POST, DELETE or OTHER
 	statusLabel    = "status"    // 2xx, 4xx, 5xx, or gone if the client hung up
-	storeLabel     = "store"     // push_rules, pushers or pushkeys
-	operationLabel = "operation" // load, load_many, versions, update or remove
+	storeLabel     = "store"     // push_rules, pushers, pushkeys or unread
+	operationLabel = "operation" // load, load_many, versions, update or remove; of unread the verb of a call
 	outcomeLabel   = "outcome"   // ok, refused, unreadable, unavailable or gone; of a wait ok or not_reached
 	eventLabel     = "event"
 )
@@ -85,6 +87,9 @@ func New(cfg DeliveryConfig) *Metrics {
 			"Reads that transferred the value, since it was not cached or had changed.", storeLabel),
 		ruleSets: counter("pushfx_rule_sets_total",
 			"Rule sets created with the defaults, imported, or repaired.", eventLabel),
+		unread: counter("pushfx_unread_events_total",
+			"Operations appended to lists of unread notifications, lists compacted, appends to lists of more than 64 operations (long), "+
+				"and users that an event skipped because their list cannot be read (unreadable).", eventLabel),
 		durability: histogram("pushfx_durability_wait_seconds",
 			"Duration of a change with its wait for replicas or disk.", storeLabel, outcomeLabel),
 		lag: prometheus.NewHistogram(prometheus.HistogramOpts{
@@ -113,6 +118,7 @@ func (m *Metrics) begin() {
 			for _, store := range stores {
 				m.wholeReads.WithLabelValues(store)
 			}
+		case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable: // see Unread
 		case observe.NotificationDropped, observe.RulesKept, observe.RulesRead: // see newForDelivery
 		default:
 			for _, store := range stores {
@@ -131,6 +137,16 @@ func ruleSetEvent(event observe.Event) string {
 	default:
 		return "repaired"
 	}
+}
+
+func unreadEvent(event observe.Event) string { return strings.TrimPrefix(event.String(), "unread_") }
+
+// Unread returns the collector of a host with unread counts.
+func (m *Metrics) Unread() prometheus.Collector {
+	for _, event := range []observe.Event{observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable} {
+		m.unread.WithLabelValues(unreadEvent(event))
+	}
+	return m.unread
 }
 
 // Collectors returns the collectors of every host.
@@ -178,6 +194,8 @@ func (m *Metrics) Count(event observe.Event, label string, n int) {
 		m.wholeReads.WithLabelValues(label).Add(count)
 	case observe.NotificationDropped:
 		m.delivery.dropped.WithLabelValues(label).Add(count)
+	case observe.UnreadAppended, observe.UnreadCompacted, observe.UnreadLong, observe.UnreadUnreadable:
+		m.unread.WithLabelValues(unreadEvent(event)).Add(count)
 	case observe.RulesKept:
 		m.delivery.audience.WithLabelValues("hit").Add(count)
 	case observe.RulesRead:

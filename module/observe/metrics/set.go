@@ -41,6 +41,9 @@ func (s *Set) AddDelivery(stats func() delivery.Stats) {
 	s.Add(s.counts.Delivery(stats)...)
 }
 
+// AddUnread adds the metrics of a host with unread counts.
+func (s *Set) AddUnread() { s.Add(s.counts.Unread()) }
+
 // Register registers all metrics, or none after an error.
 func (s *Set) Register() error {
 	if s.registerer == nil {

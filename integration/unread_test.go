@@ -1,0 +1,248 @@
+package integration
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/redis/go-redis/v9"
+	"go.uber.org/fx"
+
+	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/gateway/receiver"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/match"
+	"github.com/pushfx/pushfx/module/mxid"
+	"github.com/pushfx/pushfx/module/pusher"
+	"github.com/pushfx/pushfx/module/stored"
+	"github.com/pushfx/pushfx/module/storetest"
+)
+
+// roomEvents are the events of a host, by position.
+type roomEvents map[int64]string
+
+func (r roomEvents) Events(_ context.Context, _ mxid.UserID, places []module.RoomPosition) (events []string, err error) {
+	for _, place := range places {
+		events = append(events, r[place.Position])
+	}
+	return events, nil
+}
+
+// unreadHost is a host with unread counts and delivery.
+type unreadHost struct {
+	*pushfx.Push
+	client  redis.UniversalClient
+	gateway *testGateway
+}
+
+func newUnreadHost(t *testing.T, with func(*pushfx.Config, *pushfx.Options)) *unreadHost {
+	_, client := embedded(t)
+	cfg, o := allowLoopback(pushfx.DefaultConfig()), pushfx.Options{
+		Delivery: &pushfx.DeliveryOptions{}, Unread: &pushfx.UnreadOptions{Events: roomEvents{1: `{"event_id":"$1"}`}},
+	}
+	cfg.Delivery.BadgeDelay = 0
+	if with != nil {
+		with(&cfg, &o)
+	}
+	push, err := pushfx.New(client, cfg, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	startPush(t, push)
+	h := &unreadHost{push, client, newTestGateway(t)}
+	if err := push.Pushers.Set(t.Context(), alice, pusherAt(h.gateway.url, "key"), pusher.KeepOthers); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// send calls Decide, Add and Notify.
+func (h *unreadHost) send(t *testing.T, n int) {
+	t.Helper()
+	e := message(n)
+	e.Position, e.Thread = int64(n), module.MainThread
+	decisions, err := h.Notifier.Decide(t.Context(), e, []match.Member{{User: alice}})
+	if err == nil {
+		err = h.Unread.Add(t.Context(), module.Place{Room: "!room:x", Position: e.Position, Thread: e.Thread, Sender: bob}, decisions)
+	}
+	if err == nil {
+		err = h.Notifier.Notify(t.Context(), e, "", decisions)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (h *unreadHost) read(t *testing.T, position int64) {
+	t.Helper()
+	if err := h.Unread.Read(t.Context(), alice, "!room:x", module.AllThreads, position); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Notifier.UpdateBadges(t.Context(), alice); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantBadges waits for notifications with these counts, in order.
+func (h *unreadHost) wantBadges(t *testing.T, want ...int) {
+	t.Helper()
+	all := h.gateway.wait(t, atLeast(len(want)))
+	for i, n := range all {
+		if n.Counts == nil || n.Counts.Unread == nil || *n.Counts.Unread != int64(want[i]) {
+			t.Errorf("notification %d has counts %+v, want %d", i, n.Counts, want[i])
+		}
+	}
+}
+
+func TestBadgesFollowUnreadCounts(t *testing.T) {
+	t.Parallel()
+	for name, byNumber := range map[string]bool{"rooms": false, "notifications": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newUnreadHost(t, func(c *pushfx.Config, _ *pushfx.Options) { c.Unread.CountNotifications = byNumber })
+			second := 1
+			if byNumber {
+				second = 2
+			}
+			h.send(t, 1)
+			h.wantBadges(t, 1)
+			h.send(t, 2)
+			h.wantBadges(t, 1, second)
+			h.read(t, 2)
+			h.wantBadges(t, 1, second, 0)
+		})
+	}
+}
+
+// The gateway is down when the user reads the first event. When it is back, only the
+// second event is sent.
+func TestReadEventsAreNotSent(t *testing.T) {
+	t.Parallel()
+	h := newUnreadHost(t, nil)
+	h.gateway.Make(receiver.Trouble{Status: http.StatusBadGateway})
+	h.send(t, 1)
+	h.send(t, 2)
+	if err := h.Unread.Read(t.Context(), alice, "!room:x", module.AllThreads, 1); err != nil {
+		t.Fatal(err)
+	}
+	h.gateway.Make(receiver.Trouble{})
+	all := h.gateway.wait(t, func(all []receiver.Notification) bool { return len(all) > 0 && all[len(all)-1].EventID == "$2" })
+	for _, n := range all {
+		if n.EventID == "$1" && n.Status == http.StatusOK {
+			t.Error("a read event was sent")
+		}
+	}
+}
+
+func TestNotificationsAreServedWithTheHostsEvents(t *testing.T) {
+	t.Parallel()
+	for name, has := range map[string]bool{"with events": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := newUnreadHost(t, func(_ *pushfx.Config, o *pushfx.Options) {
+				if !has {
+					o.Unread.Events = nil
+				}
+			})
+			h.send(t, 1)
+			r := httptest.NewRequest(http.MethodGet, v3+"/notifications", nil)
+			if h.Owns(r) != has || len(h.Groups) != map[bool]int{true: 4, false: 3}[has] {
+				t.Errorf("owned is %t, %d groups", h.Owns(r), len(h.Groups))
+			}
+		})
+	}
+}
+
+func TestForgetUserDeletesUnreadCounts(t *testing.T) {
+	t.Parallel()
+	h := newUnreadHost(t, nil)
+	h.send(t, 1)
+	key := stored.Keys{}.Unread(alice)
+	if n := h.client.Exists(t.Context(), key).Val(); n != 1 {
+		t.Fatalf("%d keys %s", n, key)
+	}
+	if err := h.Host.ForgetUser(t.Context(), alice); err != nil {
+		t.Fatal(err)
+	}
+	if n := h.client.Exists(t.Context(), key).Val(); n != 0 {
+		t.Errorf("%s is still there", key)
+	}
+}
+
+type noCounts struct{ module.UnreadService }
+
+func (noCounts) Rooms(context.Context, mxid.UserID, ...string) (map[string]module.RoomCounts, error) {
+	return map[string]module.RoomCounts{"!wrapped": {}}, nil
+}
+
+func (noCounts) Counts(_ context.Context, users []mxid.UserID) map[mxid.UserID]module.Result[module.Counts] {
+	return map[mxid.UserID]module.Result[module.Counts]{users[0]: {Value: module.Counts{Unread: 77}}}
+}
+
+// A host with fx replaces the store and wraps the service. Delivery and the endpoint use
+// the wrapped one, and ForgetUser the host's store.
+func TestUnreadWithFx(t *testing.T) {
+	t.Parallel()
+	_, client := embedded(t)
+	memory, registry := storetest.NewMemory(), prometheus.NewRegistry()
+	var parts struct {
+		fx.In
+		Unread module.Unread
+		Push   *pushfx.Push
+		Host   module.HostService
+	}
+	h := startHost(t, client, pushfx.Delivery, pushfx.Unread, fx.Supply(registry),
+		fx.Provide(func() module.NotifiedEvents { return roomEvents{1: `{"event_id":"$1"}`} }),
+		fx.Decorate(allowLoopback),
+		fx.Replace(fx.Annotate(memory.Unread(), fx.As(new(module.UnreadStore)))),
+		fx.Decorate(func(s module.UnreadService) module.UnreadService { return noCounts{s} }),
+		fx.Invoke(func(p struct {
+			fx.In
+			Unread module.Unread
+			Push   *pushfx.Push
+			Host   module.HostService
+		}) {
+			parts.Unread, parts.Push, parts.Host = p.Unread, p.Push, p.Host
+		}),
+	)
+	host := &unreadHost{Push: parts.Push, client: client}
+	host.send(t, 1)
+	if len(memory.Texts[alice]) != 1 {
+		t.Errorf("the host's store has %q", memory.Texts)
+	}
+	if counts, err := parts.Push.Unread.Rooms(t.Context(), alice); err != nil || len(counts) != 1 || counts["!wrapped"].Threads != nil {
+		t.Errorf("got %v, error %v", counts, err)
+	}
+	if got := parts.Unread.Counts(t.Context(), []mxid.UserID{alice})[alice].Value.Unread; got != 77 {
+		t.Errorf("the badge is %d, want the wrapped one", got)
+	}
+	if a := h.do(alice, http.MethodGet, v3+"/notifications", ""); a.status != http.StatusOK || !strings.Contains(a.body, `"event":{"event_id":"$1"},"profile_tag":"","read":false,"room_id":"!room:x"`) {
+		t.Errorf("got %d %s", a.status, a.body)
+	}
+	if err := parts.Host.ForgetUser(t.Context(), alice); err != nil || len(memory.Texts[alice]) != 0 {
+		t.Errorf("after ForgetUser: %q, error %v", memory.Texts, err)
+	}
+	if n := metricValue(t, registry, "pushfx_unread_events_total", "appended"); n != 2 {
+		t.Errorf("appended %v operations, want 2", n)
+	}
+}
+
+func metricValue(t *testing.T, registry *prometheus.Registry, name, label string) float64 {
+	t.Helper()
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		for _, metric := range family.GetMetric() {
+			if family.GetName() == name && metric.GetLabel()[0].GetValue() == label {
+				return metric.GetCounter().GetValue()
+			}
+		}
+	}
+	t.Fatalf("there is no %s of %s", name, label)
+	return 0
+}
