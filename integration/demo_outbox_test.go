@@ -30,7 +30,8 @@ const (
 
 var outboxMembers = []mxid.UserID{"@alice:localhost", "@bob:localhost", "@carol:localhost", "@dave:localhost"}
 
-// death is the step of an event at which a demo host is killed.
+// death is the step of an event at which a demo host is killed. Its first script puts the event into its room, the
+// second into the outbox.
 type death struct {
 	step   string
 	stalls func(*redistest.Proxy) *redistest.Fault // the command that the host waits for; nil after the answer
@@ -39,11 +40,11 @@ type death struct {
 }
 
 var deaths = []death{
-	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "EVAL", "EVALSHA") }, false, true},
-	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "EVAL", "EVALSHA") }, true, false},
+	{"the row is not written", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "EVAL", "EVALSHA") }, false, true},
+	{"the row is written", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false},
 	{"nothing is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HSET") }, true, false},
 	{"a part is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(2, "HSET") }, true, false},
-	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(2, "EVAL", "EVALSHA") }, true, false},
+	{"all is handed over", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(3, "EVAL", "EVALSHA") }, true, false},
 	{"the row is not deleted", func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, "HDEL") }, true, false},
 	{"the row is deleted", func(p *redistest.Proxy) *redistest.Fault { return p.StallReply(1, "HDEL") }, false, false},
 	{"the event is answered", nil, false, false},

@@ -10,6 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 
 	"github.com/pushfx/pushfx"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
@@ -40,13 +41,16 @@ func homeserver(cfg config, log *zap.Logger, stdout io.Writer) fx.Option {
 			func(cfg config, client redis.UniversalClient) *sessions.Store {
 				return sessions.NewStore(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
 			},
+			func(cfg config, client redis.UniversalClient) *rooms.Store {
+				return rooms.New(client, cfg.module.Redis.KeyPrefix, cfg.module.Redis.OperationTimeout)
+			},
 			fx.Annotate(func(cfg config, store *sessions.Store, waker *waker) *sessions.Sessions {
 				return sessions.New(store, cfg.serverName, waker.wake)
 			}, fx.As(fx.Self()), fx.As(new(module.Accounts))),
 			fx.Annotate(newRouter, fx.ParamTags(pushfx.RouteGroups)),
 			pushfx.AsRouteGroup(newAccount),
 			pushfx.AsRouteGroup(newAccountData),
-			pushfx.AsRouteGroup(newRooms),
+			pushfx.AsRouteGroup(newRoomRoutes),
 			pushfx.AsRouteGroup(newSyncs),
 			pushfx.AsRouteGroup(func(f *filters) *filters { return f }),
 		),

@@ -28,6 +28,18 @@ type filter struct {
 		Types    *[]string `json:"types"`
 		NotTypes []string  `json:"not_types"`
 	} `json:"account_data"`
+	Room struct {
+		Timeline struct {
+			Limit int `json:"limit"`
+		} `json:"timeline"`
+	} `json:"room"`
+}
+
+func (f filter) timelineLimit() int {
+	if limit := f.Room.Timeline.Limit; limit > 0 && limit < timelineLimit {
+		return limit
+	}
+	return timelineLimit
 }
 
 func (f filter) allows(eventType string) bool {

@@ -4,7 +4,7 @@
 //
 // Anyone can log in as any user: every password is demo, and the token demo-alice is the user
 // alice without a login. The host also serves the endpoints that clients need to start:
-// login, logout, account data, filters and sync. -h explains the flags.
+// login, logout, account data, filters and sync, with small rooms. -h explains the flags.
 package main
 
 import (

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -13,6 +14,7 @@ import (
 	"go.uber.org/fx"
 	"go.uber.org/zap"
 
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/fault"
@@ -32,21 +34,27 @@ type outbox struct {
 	key      string
 	timeout  time.Duration
 	users    *sessions.Store
+	rooms    *rooms.Store
 	notifier module.Notifier
+	waker    *waker
 }
 
-func newOutbox(cfg config, client redis.UniversalClient, users *sessions.Store, notifier module.Notifier) *outbox {
+func newOutbox(
+	cfg config, client redis.UniversalClient, users *sessions.Store, rooms *rooms.Store, notifier module.Notifier, waker *waker,
+) *outbox {
 	redis := cfg.module.Redis
-	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, notifier}
+	return &outbox{client, redis.KeyPrefix + "demo:outbox", redis.OperationTimeout, users, rooms, notifier, waker}
 }
 
 // row is an event to hand over. A host with rooms would write it in the transaction that
 // stores the event.
 type row struct {
 	ID      string // event id
+	Room    string
 	Event   module.Event
 	Members []mxid.UserID
-	Power   *power // nil: unknown
+	Others  []mxid.UserID // see the event without being notified
+	Power   *power        // nil: unknown
 }
 
 // writeRow adds the time of Redis, since the clocks of hosts differ.
@@ -82,6 +90,9 @@ func (o *outbox) handOver(ctx context.Context, r row) error {
 }
 
 func (o *outbox) notify(ctx context.Context, r row) error {
+	if e, _, err := o.rooms.Event(ctx, r.Room, r.ID); err != nil || e.Redacted {
+		return err
+	}
 	members, err := o.toDecide(ctx, r)
 	if err != nil {
 		return err
@@ -90,7 +101,27 @@ func (o *outbox) notify(ctx context.Context, r row) error {
 	if err != nil {
 		return err
 	}
+	if err := o.show(ctx, r); err != nil {
+		return err
+	}
 	return o.notifier.Notify(ctx, r.Event, "", decisions)
+}
+
+// show lets syncs deliver the event.
+func (o *outbox) show(ctx context.Context, r row) error {
+	users := append(slices.Clone(r.Members), r.Others...)
+	slices.Sort(users)
+	return o.showTo(ctx, r.Room, rooms.Event{ID: r.ID, Position: r.Event.Position}, slices.Compact(users))
+}
+
+func (o *outbox) showTo(ctx context.Context, room string, e rooms.Event, users []mxid.UserID) error {
+	if err := o.rooms.Show(ctx, room, e, users); err != nil {
+		return err
+	}
+	for _, user := range users {
+		o.waker.wake(user)
+	}
+	return nil
 }
 
 // toDecide returns the members that do not ignore the sender. The demo has no remote users,
@@ -107,6 +138,22 @@ func (o *outbox) toDecide(ctx context.Context, r row) (members []match.Member, e
 		members = append(members, match.Member{User: user, Power: r.Power.of(user)})
 	}
 	return members, err
+}
+
+// redact takes the content from an event and shows the redaction to the members of the room.
+func (o *outbox) redact(ctx context.Context, room string, e, redaction rooms.Event) error {
+	if err := o.rooms.Redact(ctx, room, e, redaction.JSON); err != nil {
+		return err
+	}
+	redaction, err := o.rooms.Add(ctx, room, redaction, rooms.Change{})
+	if err != nil {
+		return err
+	}
+	members, err := o.rooms.Members(ctx, room)
+	if err != nil {
+		return err
+	}
+	return o.showTo(ctx, room, redaction, members.Users())
 }
 
 func (o *outbox) handOverRest(ctx context.Context, age time.Duration) error {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/integration/redisurl"
 	"github.com/pushfx/pushfx/module"
@@ -67,6 +68,14 @@ func startStore(t *testing.T) *sessions.Store {
 	client := redisurl.EmbeddedAt(memory.Addr()).Client()
 	t.Cleanup(func() { client.Close() })
 	return sessions.NewStore(client, "", 5*time.Second)
+}
+
+func startRooms(t *testing.T) *rooms.Store {
+	t.Helper()
+	memory := miniredis.RunT(t)
+	client := redisurl.EmbeddedAt(memory.Addr()).Client()
+	t.Cleanup(func() { client.Close() })
+	return rooms.New(client, "", 5*time.Second)
 }
 
 const accountDataPath = "/_matrix/client/v3/user/@alice:localhost/account_data/m.push_rules"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"net/http"
@@ -14,6 +15,7 @@ import (
 	"github.com/labstack/echo/v4"
 	"github.com/redis/go-redis/v9"
 
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 	"github.com/pushfx/pushfx/module/match"
@@ -23,14 +25,17 @@ import (
 // maxMembers limits the members in one request.
 const maxMembers = 1000
 
-// sending serves the demo's own endpoints, which Matrix does not have. They make
-// notifications without rooms: a request names the members and the content of an event.
+// sending serves the demo's own endpoints, which Matrix does not have. A room needs no
+// creation: a request names the members and the content of an event.
 type sending struct {
 	outbox *outbox
+	rooms  *rooms.Store
 	unread *unread
 }
 
-func newSending(outbox *outbox, unread *unread) *sending { return &sending{outbox, unread} }
+func newSending(outbox *outbox, rooms *rooms.Store, unread *unread) *sending {
+	return &sending{outbox, rooms, unread}
+}
 
 func mountSending(e *echo.Echo, s *sending, users *sessions.Sessions, limits *limits) {
 	e.Any("/_demo/send", methods{http.MethodPost: s.send}.serve, newAuth(users, limits))
@@ -83,7 +88,8 @@ func checkUnread(counts map[mxid.UserID]int) error {
 	return nil
 }
 
-func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, error) {
+// event returns the event as clients see it.
+func (r *sendRequest) event(sender mxid.UserID, now time.Time) (string, error) {
 	text, err := json.Marshal(struct {
 		EventID  string          `json:"event_id"`
 		RoomID   string          `json:"room_id"`
@@ -93,14 +99,45 @@ func (r *sendRequest) event(sender mxid.UserID, now time.Time) (module.Event, er
 		Time     int64           `json:"origin_server_ts"`
 		Content  json.RawMessage `json:"content"`
 	}{r.EventID, r.RoomID, r.Type, sender, r.StateKey, now.UnixMilli(), r.Content})
+	return string(text), err
+}
+
+// change returns what the event changes in its room. A membership event counts more than the
+// members of the request.
+func (r *sendRequest) change() rooms.Change {
+	change := rooms.Change{Members: r.Members}
+	var content struct {
+		Membership rooms.Membership `json:"membership"`
+	}
+	if r.Type != "m.room.member" || r.StateKey == nil || json.Unmarshal(r.Content, &content) != nil {
+		return change
+	}
+	user := mxid.UserID(*r.StateKey)
+	if user.Validate() == nil && slices.Contains([]rooms.Membership{rooms.Joined, rooms.Invited, rooms.Left, "ban"}, content.Membership) {
+		change.User, change.Is = user, content.Membership
+	}
+	return change
+}
+
+// row returns the row of an event for the outbox.
+func (r *sendRequest) row(e rooms.Event, sender mxid.UserID, members rooms.Members) row {
 	name, _, _ := strings.Cut(strings.TrimPrefix(string(sender), "@"), ":")
-	return module.Event{
-		JSON: string(text), RoomName: r.RoomName, SenderName: name, Room: match.Room{MemberCount: len(r.Members), Power: r.Power.fact()},
-	}, err
+	others := []mxid.UserID{sender}
+	if user := r.change().User; user != "" {
+		others = append(others, user)
+	}
+	return row{
+		ID: e.ID, Room: r.RoomID, Members: members.Users(), Others: others, Power: r.Power,
+		Event: module.Event{
+			JSON: e.JSON, RoomName: r.RoomName, SenderName: name, Position: e.Position, Thread: e.Thread,
+			Room: match.Room{MemberCount: max(1, len(members.Users(rooms.Joined))), Power: r.Power.fact()},
+		},
+	}
 }
 
 // send serves POST /_demo/send. It answers 200 when the event is handed over. Clients may
-// repeat a request with the same event_id. After a 503 the host may still send the event.
+// repeat a request with the same event_id, which keeps the first event. After a 503 the host
+// may still send the event.
 func (s *sending) send(c echo.Context) error {
 	var request sendRequest
 	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
@@ -113,21 +150,33 @@ func (s *sending) send(c echo.Context) error {
 		request.EventID = "$" + rand.Text()
 	}
 	ctx := c.Request().Context()
-	event, err := request.event(sessions.CallerFrom(ctx).User, time.Now())
+	sender := sessions.CallerFrom(ctx).User
+	text, err := request.event(sender, time.Now())
+	if err != nil {
+		return err
+	}
+	e, err := s.rooms.Add(ctx, request.RoomID, rooms.Event{ID: request.EventID, JSON: text}, request.change())
+	if errors.Is(err, rooms.ErrTooManyMembers) {
+		return badRequest("M_INVALID_PARAM", "The room has too many members.")
+	}
+	if err != nil {
+		return err
+	}
+	members, err := s.rooms.Members(ctx, request.RoomID)
 	if err != nil {
 		return err
 	}
 	if err := s.unread.set(ctx, request.Unread); err != nil {
 		return err
 	}
-	r := row{request.EventID, event, request.Members, request.Power}
+	r := request.row(e, sender, members)
 	if err := s.outbox.commit(ctx, r); err != nil {
 		return err
 	}
 	if err := s.outbox.handOver(ctx, r); err != nil {
 		return err
 	}
-	return c.JSON(http.StatusOK, map[string]string{"event_id": request.EventID})
+	return c.JSON(http.StatusOK, map[string]any{"event_id": e.ID, "position": e.Position})
 }
 
 // read serves POST /_demo/read: it sets users' unread counts, as if they had read messages,

@@ -31,9 +31,9 @@ func TestSentEventsArePrinted(t *testing.T) {
 	const body = `{"event_id":"$one","room_id":"!r:localhost","room_name":"Room","members":["@alice:localhost","@bob:localhost"],` +
 		`"type":"m.room.message","content":{"msgtype":"m.text","body":"Hello"}}`
 	for range 2 {
-		d.expect("POST", sendPath, "demo-bob", body, 200, `{"event_id":"$one"}`)
+		d.expect("POST", sendPath, "demo-bob", body, 200, `{"event_id":"$one","position":1}`)
 	}
-	d.expect("POST", sendPath, "demo-bob", strings.Replace(body, "$one", "$two", 1), 200, `{"event_id":"$two"}`)
+	d.expect("POST", sendPath, "demo-bob", strings.Replace(body, "$one", "$two", 1), 200, `{"event_id":"$two","position":2}`)
 	poll(t, "both notifications are printed", func() bool { return strings.Count(d.stdout.String(), "event $two") == 2 })
 	printed := d.stdout.String()
 	for line, want := range map[string]int{

@@ -14,24 +14,28 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
 	"github.com/pushfx/pushfx/integration/homeserver/sessions"
 	"github.com/pushfx/pushfx/module"
 )
 
 const maxSyncWait = 30 * time.Second
 
-// syncs serves GET /sync. The host delivers only push rules, so its sync token is the
-// module's token.
+// syncs serves GET /sync: push rules and rooms. Its token has the module's token and the
+// token of the user's stream.
 type syncs struct {
 	rules    module.SyncService
+	rooms    *rooms.Store
 	sessions *sessions.Sessions
 	filters  *filters
 	waker    *waker
 	log      *zap.Logger
 }
 
-func newSyncs(rules module.SyncService, sessions *sessions.Sessions, filters *filters, waker *waker, log *zap.Logger) *syncs {
-	return &syncs{rules, sessions, filters, waker, log}
+func newSyncs(
+	rules module.SyncService, rooms *rooms.Store, sessions *sessions.Sessions, filters *filters, waker *waker, log *zap.Logger,
+) *syncs {
+	return &syncs{rules, rooms, sessions, filters, waker, log}
 }
 
 // Register implements [handlers.RouteGroup].
@@ -39,9 +43,9 @@ func (s *syncs) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.Middlew
 	g.Any("/sync", methods{http.MethodGet: s.get}.serve, auth...)
 }
 
-// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules at
-// once. A later sync waits until the rules differ from its token's version, or until its
-// timeout. The host has no presence.
+// get serves GET /sync (Matrix specification, "Syncing"). A first sync gets all rules and
+// rooms at once. A later sync waits until the rules differ from its token's version, a room
+// changes, or its time is up. The host has no presence.
 func (s *syncs) get(c echo.Context) error {
 	ctx := c.Request().Context()
 	who := sessions.CallerFrom(ctx)
@@ -64,13 +68,15 @@ func (s *syncs) get(c echo.Context) error {
 
 type syncRequest struct {
 	since   int64         // the module's token; 0 is a first sync
+	stream  string        // the token of the user's stream, empty at a first sync
 	wait    time.Duration // for a change
 	deliver bool          // whether the filter allows push rules
+	limit   int           // events of a room
 }
 
 func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values) (r syncRequest, err error) {
 	token := query.Get("since")
-	if r.since, err = tokenIn(token); err != nil {
+	if r.since, r.stream, err = tokenIn(token); err != nil {
 		return r, err
 	}
 	if r.wait, err = parseTimeout(query.Get("timeout")); err != nil {
@@ -81,13 +87,13 @@ func (s *syncs) parse(ctx context.Context, who sessions.Caller, query url.Values
 		return r, err
 	}
 	if full {
-		r.since = 0
+		r.since, r.stream = 0, ""
 	}
 	if full || token == "" {
 		r.wait = 0
 	}
 	filter, err := s.filters.named(ctx, who.User, query.Get("filter"))
-	r.deliver = filter.allows(module.AccountDataType)
+	r.deliver, r.limit = filter.allows(module.AccountDataType), filter.timelineLimit()
 	return r, err
 }
 
@@ -114,20 +120,28 @@ func parseFullState(text string) (bool, error) {
 
 const syncTokenPrefix = "s"
 
-// tokenIn returns the module's token in a sync token, 0 for an empty one.
-func tokenIn(token string) (int64, error) {
+// tokenIn returns the parts of a sync token, zero values for an empty one.
+func tokenIn(token string) (since int64, stream string, err error) {
 	if token == "" {
-		return 0, nil
+		return 0, "", nil
 	}
-	digits, found := strings.CutPrefix(token, syncTokenPrefix)
-	since, err := strconv.ParseInt(digits, 10, 64)
-	if !found || err != nil || since < 0 || syncToken(since) != token {
-		return 0, badRequest("M_INVALID_PARAM", "Invalid since token.")
+	rest, found := strings.CutPrefix(token, syncTokenPrefix)
+	digits, stream, _ := strings.Cut(rest, "_")
+	since, err = strconv.ParseInt(digits, 10, 64)
+	if !found || err != nil || since < 0 || stream != "" && !rooms.ValidToken(stream) || syncToken(since, stream) != token {
+		return 0, "", badRequest("M_INVALID_PARAM", "Invalid since token.")
 	}
-	return since, nil
+	return since, stream, nil
 }
 
-func syncToken(since int64) string { return syncTokenPrefix + strconv.FormatInt(since, 10) }
+// syncToken joins the parts of a sync token. A host whose rooms cannot be read may give out a
+// token without a stream.
+func syncToken(since int64, stream string) string {
+	if stream != "" {
+		stream = "_" + stream
+	}
+	return syncTokenPrefix + strconv.FormatInt(since, 10) + stream
+}
 
 // allowWaiting extends the write deadline by the time that a sync waits. A test's recorder
 // has no deadline.
@@ -139,8 +153,10 @@ func allowWaiting(c echo.Context, wait time.Duration) error {
 	return err
 }
 
-// answer returns the new push rules as soon as there are any, or an empty batch after the
-// timeout.
+// recheck is how often a waiting sync asks for changes that other hosts made to rooms.
+const recheck = time.Second
+
+// answer returns a batch as soon as it has anything new, or an empty one after the timeout.
 func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) (*syncBatch, error) {
 	if r.wait == 0 {
 		batch, _, _ := s.poll(ctx, who, r)
@@ -153,6 +169,8 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	defer leave()
 	timeout := time.NewTimer(r.wait)
 	defer timeout.Stop()
+	again := time.NewTicker(recheck)
+	defer again.Stop()
 	for timeIsUp := false; ; {
 		batch, found, changed := s.poll(ctx, who, r)
 		if found || timeIsUp {
@@ -161,6 +179,7 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 		select {
 		case <-changed:
 		case <-woken:
+		case <-again.C:
 		case <-timeout.C:
 			timeIsUp = true
 		case <-s.waker.stopped:
@@ -174,35 +193,34 @@ func (s *syncs) answer(ctx context.Context, who sessions.Caller, r syncRequest) 
 	}
 }
 
-// poll returns the rules if they are new. If not, it closes changed when they change. If the
-// rules cannot be read, the batch is empty and has the old token, so that a later sync
-// delivers them.
+// poll returns what is new. If nothing is, it closes changed when the rules change. What
+// cannot be read is left out and keeps its old token, so that a later sync delivers it.
 func (s *syncs) poll(ctx context.Context, who sessions.Caller, r syncRequest) (batch *syncBatch, found bool, changed <-chan struct{}) {
 	update, err := s.rules.Since(ctx, who.User, r.since)
 	if ctx.Err() == nil {
 		logFailed(s.log, "sync", who.User, err)
 	}
-	batch, found = newSyncBatch(update.Token), update.New && r.deliver
+	rooms, stream, err := s.readRooms(ctx, who.User, r)
+	if ctx.Err() == nil {
+		logFailed(s.log, "sync", who.User, err)
+	}
+	batch, found = newSyncBatch(update.Token, stream), update.New && r.deliver
+	batch.Rooms = rooms
 	if found {
 		batch.AccountData.Events = append(batch.AccountData.Events,
 			accountDataEvent{module.AccountDataType, update.Content.AppendJSON(nil)})
 	}
-	return batch, found, update.Changed
+	return batch, found || !rooms.isEmpty(), update.Changed
 }
 
-// syncBatch is the answer to a sync. Only the account data has content; clients expect the
-// other members.
+// syncBatch is the answer to a sync. Only rooms and account data have content; clients expect
+// the other members.
 type syncBatch struct {
 	NextBatch   string                   `json:"next_batch"`
 	AccountData events[accountDataEvent] `json:"account_data"`
 	Presence    events[struct{}]         `json:"presence"`
-	Rooms       struct {
-		Join   struct{} `json:"join"`
-		Invite struct{} `json:"invite"`
-		Knock  struct{} `json:"knock"`
-		Leave  struct{} `json:"leave"`
-	} `json:"rooms"`
-	ToDevice    events[struct{}] `json:"to_device"`
+	Rooms       roomsBatch               `json:"rooms"`
+	ToDevice    events[struct{}]         `json:"to_device"`
 	DeviceLists struct {
 		Changed []string `json:"changed"`
 		Left    []string `json:"left"`
@@ -219,8 +237,8 @@ type accountDataEvent struct {
 	Content json.RawMessage `json:"content"`
 }
 
-func newSyncBatch(token int64) *syncBatch {
-	batch := &syncBatch{NextBatch: syncToken(token)}
+func newSyncBatch(token int64, stream string) *syncBatch {
+	batch := &syncBatch{NextBatch: syncToken(token, stream)}
 	batch.AccountData.Events = []accountDataEvent{}
 	batch.Presence.Events = []struct{}{}
 	batch.ToDevice.Events = []struct{}{}

@@ -182,7 +182,7 @@ func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 	t.Parallel()
 	store, waker := startStore(t), newWaker()
 	users := sessions.New(store, "localhost", waker.wake)
-	syncs := newSyncs(quiet{}, users, newFilters(store), waker, zap.NewNop())
+	syncs := newSyncs(quiet{}, startRooms(t), users, newFilters(store), waker, zap.NewNop())
 	server := httptest.NewUnstartedServer(routerOf([]handlers.RouteGroup{syncs}, users, zap.NewNop()))
 	server.Config.ReadTimeout, server.Config.WriteTimeout = littleTime, littleTime
 	server.Start()
@@ -193,7 +193,7 @@ func TestSyncWaitsLongerThanOtherRequestsMay(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got batch
-		if err := json.NewDecoder(response.Body).Decode(&got); err != nil || got.NextBatch != "s7" {
+		if err := json.NewDecoder(response.Body).Decode(&got); err != nil || !strings.HasPrefix(got.NextBatch, "s7") {
 			t.Errorf("got %+v, %v", got, err)
 		}
 		response.Body.Close()

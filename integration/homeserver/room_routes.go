@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/labstack/echo/v4"
+
+	"github.com/pushfx/pushfx/handlers"
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
+	"github.com/pushfx/pushfx/integration/homeserver/sessions"
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// roomRoutes serves the room endpoints of Matrix that the demo has.
+type roomRoutes struct {
+	serverName string
+	host       module.HostService
+	rooms      *rooms.Store
+	outbox     *outbox
+}
+
+func newRoomRoutes(cfg config, host module.HostService, rooms *rooms.Store, outbox *outbox) *roomRoutes {
+	return &roomRoutes{cfg.serverName, host, rooms, outbox}
+}
+
+// Register implements [handlers.RouteGroup].
+func (r *roomRoutes) Register(g *echo.Group, _ handlers.Dialect, auth ...echo.MiddlewareFunc) {
+	g.Any("/joined_rooms", methods{http.MethodGet: r.joined}.serve, auth...)
+	g.Any("/rooms/:roomId/upgrade", methods{http.MethodPost: r.upgrade}.serve, auth...)
+	g.Any("/rooms/:roomId/redact/:eventId/:txnId", methods{http.MethodPut: r.redact}.serve, auth...)
+}
+
+func (r *roomRoutes) joined(c echo.Context) error {
+	list, err := r.rooms.Joined(c.Request().Context(), callerOf(c).User)
+	if err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string][]string{"joined_rooms": list})
+}
+
+// eventOf returns the room and the event in the path. Only members find them.
+func (r *roomRoutes) eventOf(c echo.Context) (room string, e rooms.Event, err error) {
+	room, err = pathParam(c, "roomId")
+	if err != nil {
+		return "", e, err
+	}
+	id, err := pathParam(c, "eventId")
+	if err != nil {
+		return "", e, err
+	}
+	e, err = r.memberEvent(c.Request().Context(), callerOf(c).User, room, id)
+	return room, e, err
+}
+
+func (r *roomRoutes) memberEvent(ctx context.Context, user mxid.UserID, room, id string) (rooms.Event, error) {
+	members, err := r.rooms.Members(ctx, room)
+	switch {
+	case err != nil:
+		return rooms.Event{}, err
+	case members[user] != rooms.Joined:
+		return rooms.Event{}, &matrixError{status: http.StatusForbidden, errcode: "M_FORBIDDEN", text: "You are not in this room."}
+	}
+	e, found, err := r.rooms.Event(ctx, room, id)
+	if err == nil && !found {
+		err = notFound("Event not found.")
+	}
+	return e, err
+}
+
+// redact serves PUT /rooms/{roomId}/redact/{eventId}/{txnId} (Matrix specification,
+// "Redactions"). Any member may redact any event, again and again. The redaction notifies
+// nobody.
+func (r *roomRoutes) redact(c echo.Context) error {
+	room, e, err := r.eventOf(c)
+	if err != nil {
+		return err
+	}
+	transaction, err := pathParam(c, "txnId")
+	if err != nil {
+		return err
+	}
+	var request struct {
+		Reason string `json:"reason"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	ctx, user := c.Request().Context(), callerOf(c).User
+	sum := sha256.Sum256([]byte(strings.Join([]string{string(user), room, e.ID, transaction}, " ")))
+	id := "$" + base64.RawURLEncoding.EncodeToString(sum[:])
+	text, err := json.Marshal(map[string]any{
+		"event_id": id, "room_id": room, "type": "m.room.redaction", "sender": user, "redacts": e.ID,
+		"origin_server_ts": time.Now().UnixMilli(), "content": map[string]string{"redacts": e.ID, "reason": request.Reason},
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.outbox.redact(ctx, room, e, rooms.Event{ID: id, JSON: string(text)}); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]string{"event_id": id})
+}
+
+// upgrade serves POST /rooms/{roomId}/upgrade, for any room and version. It copies the
+// caller's push rules for the room to the new room (Matrix specification, "Room Upgrades",
+// "Server behaviour"). A host with rooms does the same for other members when they join.
+func (r *roomRoutes) upgrade(c echo.Context) error {
+	old, err := pathParam(c, "roomId")
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(old, "!") {
+		return badRequest("M_INVALID_PARAM", "Invalid room id.")
+	}
+	var request struct {
+		NewVersion string `json:"new_version"`
+	}
+	if _, err := readObject(c, maxBodyBytes, &request); err != nil {
+		return err
+	}
+	if request.NewVersion == "" {
+		return missing("new_version")
+	}
+	ctx := c.Request().Context()
+	replacement := "!" + rand.Text() + ":" + r.serverName
+	if err := r.host.CopyRoomRules(ctx, sessions.CallerFrom(ctx).User, old, replacement); err != nil {
+		return err
+	}
+	return c.JSON(http.StatusOK, map[string]string{"replacement_room": replacement})
+}

@@ -1,0 +1,158 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pushfx/pushfx/module/redistest"
+)
+
+const (
+	teaRoom  = "!tea:localhost"
+	teaEvent = `{"event_id":%q,"room_id":"!tea:localhost","members":["@alice:localhost","@bob:localhost"],` +
+		`"type":"m.room.message","content":{"msgtype":"m.text","body":"Tea?"%s}}`
+	membership = `{"room_id":"!tea:localhost","members":["@alice:localhost","@bob:localhost"],` +
+		`"type":"m.room.member","state_key":%q,"content":{"membership":%q}}`
+)
+
+type syncedRoom struct {
+	Timeline struct {
+		Events []struct {
+			ID      string `json:"event_id"`
+			Type    string
+			Content map[string]any
+		}
+		Limited bool
+	}
+	Summary struct {
+		Joined int `json:"m.joined_member_count"`
+	}
+}
+
+func (r syncedRoom) ids() string {
+	var ids []string
+	for _, e := range r.Timeline.Events {
+		ids = append(ids, e.ID)
+	}
+	return strings.Join(ids, " ")
+}
+
+type syncedRooms struct {
+	Next  string `json:"next_batch"`
+	Rooms struct{ Join, Leave map[string]syncedRoom }
+}
+
+func (d *demo) syncRooms(token, query string) (b syncedRooms) {
+	d.t.Helper()
+	d.object("GET", v3+"/sync?"+query, token, "", &b)
+	return b
+}
+
+func (d *demo) send(token, id, more string) {
+	d.t.Helper()
+	d.expect("POST", sendPath, token, fmt.Sprintf(teaEvent, id, more), 200, "")
+}
+
+func TestSyncDeliversRooms(t *testing.T) {
+	t.Parallel()
+	redistest.Require(t)
+	redis := []string{"-redis-mode", "standalone", "-redis", "redis://" + redistest.Single(t).Addr()}
+	here, there := startDemo(t, redis...), startDemo(t, redis...)
+	empty := here.syncRooms("demo-alice", "")
+	if len(empty.Rooms.Join) != 0 {
+		t.Errorf("got %+v", empty)
+	}
+	here.expect("POST", sendPath, "demo-bob", fmt.Sprintf(teaEvent, "$1", ""), 200, `{"event_id":"$1","position":1}`)
+	there.expect("POST", sendPath, "demo-bob", fmt.Sprintf(teaEvent, "$2", ""), 200, `{"event_id":"$2","position":2}`)
+	there.expect("POST", sendPath, "demo-bob", fmt.Sprintf(teaEvent, "$1", ""), 200, `{"event_id":"$1","position":1}`)
+	for _, user := range []string{"demo-alice", "demo-bob"} {
+		first := there.syncRooms(user, "")
+		if got := first.Rooms.Join[teaRoom]; got.ids() != "$1 $2" || got.Summary.Joined != 2 || got.Timeline.Limited {
+			t.Errorf("%s: got %+v", user, got)
+		}
+	}
+	if got := there.syncRooms("demo-alice", "since="+empty.Next); got.Rooms.Join[teaRoom].ids() != "$1 $2" {
+		t.Errorf("got %+v", got)
+	}
+	here.expect("GET", v3+"/joined_rooms", "demo-alice", "", 200, `{"joined_rooms":["!tea:localhost"]}`)
+	here.expect("GET", v3+"/joined_rooms", "demo-carol", "", 200, `{"joined_rooms":[]}`)
+
+	next := here.syncRooms("demo-alice", "").Next
+	for _, d := range []*demo{here, there} { // an event wakes the syncs of its host and of others
+		waiting := here.startSync("demo-alice", "since="+next+longPoll)
+		began := time.Now()
+		d.send("demo-bob", "$"+d.url, "")
+		var got syncedRooms
+		if err := json.Unmarshal([]byte((<-waiting).body), &got); err != nil || got.Rooms.Join[teaRoom].ids() != "$"+d.url || time.Since(began) > patience {
+			t.Errorf("got %+v, %v after %v", got, err, time.Since(began))
+		}
+		next = got.Next
+	}
+	for n := range timelineLimit + 1 {
+		here.send("demo-bob", fmt.Sprint("$many", n), "")
+	}
+	got := here.syncRooms("demo-alice", "since="+next).Rooms.Join[teaRoom]
+	if len(got.Timeline.Events) != timelineLimit || !got.Timeline.Limited {
+		t.Errorf("got %d events, limited %v", len(got.Timeline.Events), got.Timeline.Limited)
+	}
+	got = here.syncRooms("demo-alice", `filter={"room":{"timeline":{"limit":1}}}&since=`+next).Rooms.Join[teaRoom]
+	if got.ids() != fmt.Sprint("$many", timelineLimit) {
+		t.Errorf("with a limit of 1: got %s", got.ids())
+	}
+	here.expect("GET", v3+"/sync?since=s1_x", "demo-alice", "", 400, "")
+}
+
+func TestMembership(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	d.setPusherHere("demo-alice", "phone", "")
+	d.send("demo-bob", "$1", "")
+	next := d.syncRooms("demo-alice", "").Next
+	d.expect("POST", sendPath, "demo-alice", fmt.Sprintf(membership, "@alice:localhost", "leave"), 200, "")
+	left := d.syncRooms("demo-alice", "since="+next)
+	if got := left.Rooms.Leave[teaRoom]; len(left.Rooms.Join) != 0 || len(got.Timeline.Events) != 1 || got.Timeline.Events[0].Type != "m.room.member" {
+		t.Errorf("got %+v", left)
+	}
+	d.send("demo-bob", "$2", "") // names alice, who has left
+	if got := d.syncRooms("demo-alice", "since="+left.Next); len(got.Rooms.Join)+len(got.Rooms.Leave) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	d.expect("PUT", v3+"/rooms/"+teaRoom+"/redact/$1/t", "demo-alice", "{}", 403, `{"errcode":"M_FORBIDDEN","error":"You are not in this room."}`)
+	d.expect("POST", sendPath, "demo-bob", fmt.Sprintf(membership, "@alice:localhost", "invite"), 200, "")
+	poll(t, "the invitation is printed", func() bool { return strings.Contains(d.stdout.String(), "m.room.member from @bob:localhost") })
+	d.expect("POST", sendPath, "demo-alice", fmt.Sprintf(membership, "@alice:localhost", "join"), 200, "")
+	d.send("demo-bob", "$3", "")
+	poll(t, "the message is printed", func() bool { return strings.Contains(d.stdout.String(), "event $3") })
+	if printed := d.stdout.String(); strings.Contains(printed, "event $2") {
+		t.Errorf("a user who has left is notified:\n%s", printed)
+	}
+	if got := d.syncRooms("demo-alice", "since="+left.Next).Rooms.Join[teaRoom]; got.Summary.Joined != 2 || !strings.HasSuffix(got.ids(), " $3") {
+		t.Errorf("got %+v", got)
+	}
+}
+
+func TestRedaction(t *testing.T) {
+	t.Parallel()
+	d := startDemo(t)
+	redact := v3 + "/rooms/" + teaRoom + "/redact/"
+	d.send("demo-bob", "$1", "")
+	next := d.syncRooms("demo-alice", "").Next
+	first := d.do("PUT", redact+"$1/t", "demo-alice", `{"reason":"x"}`)
+	second := d.do("PUT", redact+"$1/t", "demo-alice", `{"reason":"x"}`)
+	if first.status != 200 || first.body != second.body {
+		t.Errorf("got %+v, then %+v", first, second)
+	}
+	got := d.syncRooms("demo-bob", "").Rooms.Join[teaRoom]
+	if len(got.Timeline.Events) != 2 || len(got.Timeline.Events[0].Content) != 0 || got.Timeline.Events[1].Type != "m.room.redaction" {
+		t.Errorf("got %+v", got)
+	}
+	if got := d.syncRooms("demo-alice", "since="+next).Rooms.Join[teaRoom]; len(got.Timeline.Events) != 1 {
+		t.Errorf("got %+v", got)
+	}
+	d.expect("PUT", redact+"$unknown/t", "demo-alice", "{}", 404, `{"errcode":"M_NOT_FOUND","error":"Event not found."}`)
+	d.expect("PUT", redact+"$1/t", "demo-carol", "{}", 403, "")
+	d.expect("PUT", redact+"$1/t", "demo-alice", "[]", 400, "")
+}

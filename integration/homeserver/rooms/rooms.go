@@ -1,0 +1,326 @@
+// Package rooms stores the demo host's rooms in Redis: the newest events of each room with
+// their positions and threads, the members, and a stream of changes for each user's /sync.
+package rooms
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+const (
+	keptEvents = 1000 // in each room
+	maxFields  = 2000 // of a room: members that an event named, and a few more
+	maxHops    = 3    // from an event to the root of its thread (Matrix specification, "Threading")
+)
+
+// Store has the rooms. It is safe for concurrent use, and all hosts share them.
+type Store struct {
+	client  redis.UniversalClient
+	prefix  string
+	timeout time.Duration
+}
+
+// New returns a store whose keys begin with keyPrefix. An operation takes no longer than
+// timeout. All errors but [ErrTooManyMembers] are [module.Unavailable].
+func New(client redis.UniversalClient, keyPrefix string, timeout time.Duration) *Store {
+	return &Store{client, keyPrefix + "demo:", timeout}
+}
+
+// ErrTooManyMembers is the error of an event that names one member too many.
+var ErrTooManyMembers = errors.New("host: the room has too many members")
+
+// Event is an event of a room.
+type Event struct {
+	ID       string
+	Position int64  `json:"-"` // above 0; grows in the order in which the room got its events
+	JSON     string // as clients see it
+	Parent   string // the event that it relates to; empty for none
+	Thread   string // the event id of the root, or [module.MainThread]
+	Hops     int    // relations from the event to the root
+	Redacted bool
+}
+
+// Membership is a user's membership in a room, as the specification names it.
+type Membership string
+
+// The memberships. Whoever is neither invited nor joined has left.
+const (
+	Joined  Membership = "join"
+	Invited Membership = "invite"
+	Left    Membership = "leave"
+)
+
+// Members has the joined and invited users of a room.
+type Members map[mxid.UserID]Membership
+
+// Users returns the users in order, or only those with this membership.
+func (m Members) Users(only ...Membership) (users []mxid.UserID) {
+	for user, is := range m {
+		if len(only) == 0 || slices.Contains(only, is) {
+			users = append(users, user)
+		}
+	}
+	slices.Sort(users)
+	return users
+}
+
+// Change is what an event changes beside the timeline.
+type Change struct {
+	Members []mxid.UserID // replace all members without a membership event; nil changes nothing
+	User    mxid.UserID   // gets the membership; empty for none
+	Is      Membership
+}
+
+func (s *Store) roomKeys(room string) []string {
+	tag := ":{" + room + "}"
+	return []string{s.prefix + "room" + tag, s.prefix + "events" + tag, s.prefix + "order" + tag, s.prefix + "shown" + tag}
+}
+
+func (s *Store) do(ctx context.Context, operation func(ctx context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, s.timeout)
+	defer cancel()
+	if err := operation(ctx); err != nil {
+		return module.Unavailable(fmt.Errorf("host: %w", err))
+	}
+	return nil
+}
+
+// addEvent gives the event a position, unless the room has it already, and returns it with
+// its position before it. The order has the ids of all events, so that the oldest can go.
+var addEvent = redis.NewScript(`
+local old = redis.call('HGET', KEYS[2], ARGV[1])
+if old then return old end
+if ARGV[5] ~= '' then
+	if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[7]) and redis.call('HEXISTS', KEYS[1], 'is:' .. ARGV[5]) == 0 then return '' end
+	redis.call('HSET', KEYS[1], 'is:' .. ARGV[5], ARGV[6])
+end
+if ARGV[4] ~= '' then redis.call('HSET', KEYS[1], 'members', ARGV[4]) end
+local position = redis.call('HINCRBY', KEYS[1], 'position', 1)
+redis.call('HSET', KEYS[2], ARGV[1], position .. ' ' .. ARGV[2])
+redis.call('ZADD', KEYS[3], position, ARGV[1])
+for _, id in ipairs(redis.call('ZRANGE', KEYS[3], 0, -1 - tonumber(ARGV[3]))) do
+	redis.call('HDEL', KEYS[2], id)
+	redis.call('ZREM', KEYS[3], id)
+	redis.call('ZREM', KEYS[4], id)
+end
+return position .. ' ' .. ARGV[2]`)
+
+// Add adds an event, finds its thread, and returns it with its position. An event with the id
+// of an earlier one changes nothing: Add returns the earlier one.
+func (s *Store) Add(ctx context.Context, room string, e Event, change Change) (Event, error) {
+	var err error
+	var inThread bool
+	e.Parent, inThread = parentOf(e.JSON)
+	if e.Thread, e.Hops, err = s.threadOf(ctx, room, e.Parent, inThread); err != nil {
+		return Event{}, err
+	}
+	text, err := json.Marshal(e)
+	if err != nil {
+		return Event{}, err
+	}
+	members := ""
+	if change.Members != nil {
+		list, err := json.Marshal(change.Members)
+		if err != nil {
+			return Event{}, err
+		}
+		members = string(list)
+	}
+	var stored string
+	err = s.do(ctx, func(ctx context.Context) (err error) {
+		stored, err = addEvent.Run(ctx, s.client, s.roomKeys(room), e.ID, text, keptEvents, members,
+			string(change.User), string(change.Is), maxFields).Text()
+		return err
+	})
+	if err == nil && stored == "" {
+		return Event{}, ErrTooManyMembers
+	}
+	if err != nil {
+		return Event{}, err
+	}
+	return readEvent(stored)
+}
+
+func readEvent(stored string) (e Event, err error) {
+	position, text, _ := strings.Cut(stored, " ")
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		return Event{}, fmt.Errorf("host: a stored event: %w", err)
+	}
+	e.Position, err = strconv.ParseInt(position, 10, 64)
+	return e, err
+}
+
+// relation is the part of an event that relates it to another.
+type relation struct {
+	Content struct {
+		RelatesTo struct {
+			Type  string `json:"rel_type"`
+			Event string `json:"event_id"`
+		} `json:"m.relates_to"`
+	} `json:"content"`
+}
+
+// parentOf returns the event that an event relates to, and whether the event is in its
+// thread.
+func parentOf(text string) (parent string, inThread bool) {
+	var r relation
+	_ = json.Unmarshal([]byte(text), &r) // other relations are none
+	return r.Content.RelatesTo.Event, r.Content.RelatesTo.Type == "m.thread"
+}
+
+// threadOf returns the thread of an event: that which it names, or that of the event that it
+// relates to, if the root is not too far away.
+func (s *Store) threadOf(ctx context.Context, room, parent string, inThread bool) (thread string, hops int, err error) {
+	if parent == "" {
+		return module.MainThread, 0, nil
+	}
+	if inThread {
+		return parent, 1, nil
+	}
+	earlier, found, err := s.Event(ctx, room, parent)
+	if err != nil || !found || earlier.Thread == module.MainThread || earlier.Hops >= maxHops {
+		return module.MainThread, 0, err
+	}
+	return earlier.Thread, earlier.Hops + 1, nil
+}
+
+// Event returns an event of a room. It does not find old events.
+func (s *Store) Event(ctx context.Context, room, id string) (e Event, found bool, err error) {
+	all, err := s.events(ctx, room, id)
+	if err != nil || len(all) == 0 {
+		return Event{}, false, err
+	}
+	return all[0], true, nil
+}
+
+// events returns the events with these ids that the room has, in the order of positions.
+func (s *Store) events(ctx context.Context, room string, ids ...string) (all []Event, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	var values []any
+	err = s.do(ctx, func(ctx context.Context) (err error) {
+		values, err = s.client.HMGet(ctx, s.roomKeys(room)[1], ids...).Result()
+		return err
+	})
+	for _, value := range values {
+		if text, found := value.(string); found {
+			e, err := readEvent(text)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, e)
+		}
+	}
+	slices.SortFunc(all, func(a, b Event) int { return int(a.Position - b.Position) })
+	return all, err
+}
+
+// Leads reports whether at most three relations of any kind lead from an event to a root.
+func (s *Store) Leads(ctx context.Context, room string, e Event, root string) (bool, error) {
+	for range maxHops {
+		if e.Parent == "" || e.Parent == root {
+			return e.Parent != "", nil
+		}
+		var found bool
+		var err error
+		if e, found, err = s.Event(ctx, room, e.Parent); err != nil || !found {
+			return false, err
+		}
+	}
+	return false, nil
+}
+
+// Members returns the members of a room. A membership event counts more than the list of
+// the newest message.
+func (s *Store) Members(ctx context.Context, room string) (Members, error) {
+	var fields map[string]string
+	err := s.do(ctx, func(ctx context.Context) (err error) {
+		fields, err = s.client.HGetAll(ctx, s.roomKeys(room)[0]).Result()
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return readMembers(fields), nil
+}
+
+func readMembers(fields map[string]string) Members {
+	all := Members{}
+	var listed []mxid.UserID
+	_ = json.Unmarshal([]byte(fields["members"]), &listed) // none before the first message
+	for _, user := range listed {
+		all[user] = Joined
+	}
+	for field, is := range fields {
+		if user, found := strings.CutPrefix(field, "is:"); found {
+			all[mxid.UserID(user)] = Membership(is)
+		}
+	}
+	maps.DeleteFunc(all, func(_ mxid.UserID, is Membership) bool { return is != Joined && is != Invited })
+	return all
+}
+
+var replaceEvent = redis.NewScript(`
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+return 1`)
+
+// Redact takes the content from an event, except for a membership (Matrix specification,
+// "Redactions"). The event's relation stays, for the threads of other events.
+func (s *Store) Redact(ctx context.Context, room string, e Event, because string) error {
+	before, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	if e.Redacted {
+		return nil
+	}
+	e.JSON, err = withoutContent(e.JSON, because)
+	if err != nil {
+		return err
+	}
+	e.Redacted = true
+	after, err := json.Marshal(e)
+	if err != nil {
+		return err
+	}
+	position := strconv.FormatInt(e.Position, 10) + " "
+	return s.do(ctx, func(ctx context.Context) error {
+		return replaceEvent.Run(ctx, s.client, s.roomKeys(room)[1:2], e.ID, position+string(before), position+string(after)).Err()
+	})
+}
+
+func withoutContent(text, because string) (string, error) {
+	var e map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &e); err != nil {
+		return "", err
+	}
+	var kept struct {
+		Membership string `json:"membership,omitempty"`
+	}
+	_ = json.Unmarshal(e["content"], &kept) // other content has no membership
+	content, err := json.Marshal(kept)
+	if err != nil {
+		return "", err
+	}
+	e["content"] = content
+	e["unsigned"], err = json.Marshal(map[string]json.RawMessage{"redacted_because": json.RawMessage(because)})
+	if err != nil {
+		return "", err
+	}
+	redacted, err := json.Marshal(e)
+	return string(redacted), err
+}

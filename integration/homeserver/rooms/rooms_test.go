@@ -1,0 +1,180 @@
+package rooms
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+const room = "!r:x"
+
+func open(t *testing.T) *Store {
+	t.Helper()
+	client := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
+	t.Cleanup(func() { client.Close() })
+	return New(client, "", 5*time.Second)
+}
+
+func add(t *testing.T, s *Store, id, relation, to string) Event {
+	t.Helper()
+	content := "{}"
+	if to != "" {
+		content = fmt.Sprintf(`{"m.relates_to":{"rel_type":%q,"event_id":%q}}`, relation, to)
+	}
+	e, err := s.Add(t.Context(), room, Event{ID: id, JSON: `{"content":` + content + `}`}, Change{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+func TestThreads(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for _, test := range []struct{ id, relation, to, thread string }{
+		{"$root", "", "", "main"},
+		{"$reaction to the root", "m.annotation", "$root", "main"},
+		{"$in", "m.thread", "$root", "$root"},
+		{"$edit", "m.replace", "$in", "$root"},
+		{"$reaction to the edit", "m.annotation", "$edit", "$root"},
+		{"$too far", "m.reference", "$reaction to the edit", "main"},
+		{"$of unknown", "m.reference", "$unknown", "main"},
+		{"$another thread", "m.thread", "$in", "$in"},
+	} {
+		if e := add(t, s, test.id, test.relation, test.to); e.Thread != test.thread {
+			t.Errorf("%s is in %s, want %s", test.id, e.Thread, test.thread)
+		}
+	}
+	add(t, s, "$reference to the root", "m.reference", "$root")
+	add(t, s, "$reaction to the reference", "m.annotation", "$reference to the root")
+	for id, want := range map[string]bool{
+		"$reaction to the reference": true, "$reaction to the edit": true, "$in": true,
+		"$too far": false, "$root": false, "$of unknown": false,
+	} {
+		e, found, err := s.Event(t.Context(), room, id)
+		if err != nil || !found {
+			t.Fatal(id, found, err)
+		}
+		if leads, err := s.Leads(t.Context(), room, e, "$root"); err != nil || leads != want {
+			t.Errorf("%s leads to the root: %v, %v", id, leads, err)
+		}
+	}
+}
+
+func TestRoomsKeepTheNewestEvents(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	for n := range keptEvents + 2 {
+		e := add(t, s, fmt.Sprintf("$%d", n), "", "")
+		if err := s.Show(t.Context(), room, e, nil); err != nil || e.Position != int64(n+1) {
+			t.Fatalf("got %+v, %v", e, err)
+		}
+	}
+	if e := add(t, s, "$7", "", ""); e.Position != 8 {
+		t.Errorf("a repeated event has position %d, want 8", e.Position)
+	}
+	if _, found, err := s.Event(t.Context(), room, "$1"); found || err != nil {
+		t.Errorf("an old event is found: %v", err)
+	}
+	events, limited, err := s.Timeline(t.Context(), room, 2)
+	if err != nil || !limited || len(events) != 2 || events[0].ID != fmt.Sprintf("$%d", keptEvents) {
+		t.Errorf("got %+v, %v, %v", events, limited, err)
+	}
+}
+
+func TestMembershipEventsWin(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	change := func(c Change, want ...mxid.UserID) {
+		t.Helper()
+		e := Event{ID: fmt.Sprint("$", time.Now().UnixNano()), JSON: "{}"}
+		if _, err := s.Add(t.Context(), room, e, c); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := s.Members(t.Context(), room); err != nil || !slices.Equal(got.Users(Joined), want) {
+			t.Errorf("after %+v: got %v, %v, want %v", c, got, err, want)
+		}
+	}
+	list := []mxid.UserID{"@a:x", "@b:x"}
+	change(Change{Members: list}, list...)
+	change(Change{User: "@b:x", Is: Left}, "@a:x")
+	change(Change{Members: list}, "@a:x")
+	change(Change{User: "@c:x", Is: Invited}, "@a:x")
+	change(Change{Members: []mxid.UserID{"@c:x"}})
+	change(Change{User: "@c:x", Is: Joined}, "@c:x")
+	change(Change{User: "@b:x", Is: Joined, Members: []mxid.UserID{"@a:x"}}, "@a:x", "@b:x", "@c:x")
+	change(Change{User: "@b:x", Is: "ban"}, "@a:x", "@c:x")
+}
+
+func TestARoomHasABoundedNumberOfMembers(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	join := func(n int) error {
+		_, err := s.Add(t.Context(), room, Event{ID: fmt.Sprint("$", n), JSON: "{}"}, Change{User: mxid.UserID(fmt.Sprintf("@%d:x", n)), Is: Joined})
+		return err
+	}
+	n := 0
+	for ; n < 2*maxFields && join(n) == nil; n++ {
+	}
+	if n > maxFields || n < maxFields-5 {
+		t.Errorf("%d users joined", n)
+	}
+	_, err := s.Add(t.Context(), room, Event{ID: "$leave", JSON: "{}"}, Change{User: "@1:x", Is: Left})
+	if err != nil {
+		t.Errorf("a member cannot leave: %v", err)
+	}
+}
+
+func TestStreams(t *testing.T) {
+	t.Parallel()
+	s := open(t)
+	const user = "@a:x"
+	since := func(token string) Changes {
+		t.Helper()
+		changes, err := s.Since(context.Background(), user, token)
+		if err != nil || !ValidToken(changes.Token) {
+			t.Fatalf("got %+v, %v", changes, err)
+		}
+		return changes
+	}
+	first := since("")
+	if !first.All || len(first.Rooms) != 0 {
+		t.Errorf("got %+v", first)
+	}
+	show := func(id string) {
+		t.Helper()
+		if err := s.Show(t.Context(), room, add(t, s, id, "", ""), []mxid.UserID{user}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	show("$1")
+	show("$1")
+	second := since(first.Token)
+	if second.All || !slices.Equal(second.Rooms[room], []string{"$1"}) {
+		t.Errorf("got %+v", second)
+	}
+	if again := since(second.Token); again.All || len(again.Rooms) != 0 || again.Token != second.Token {
+		t.Errorf("got %+v", again)
+	}
+	if err := s.Changed(t.Context(), "!other:x", user); err != nil {
+		t.Fatal(err)
+	}
+	if got := since(second.Token); len(got.Rooms) != 1 || len(got.Rooms["!other:x"]) != 0 {
+		t.Errorf("got %+v", got)
+	}
+	for n := range keptChanges + 200 {
+		show(fmt.Sprint("$more", n))
+	}
+	for _, token := range []string{first.Token, second.Token, "99-0"} {
+		if got := since(token); !got.All || len(got.Rooms) != 2 {
+			t.Errorf("since %s, of which changes are gone: got %+v", token, got)
+		}
+	}
+}

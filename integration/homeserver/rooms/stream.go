@@ -1,0 +1,155 @@
+package rooms
+
+import (
+	"context"
+	"regexp"
+	"slices"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// keptChanges is how many changes a user's stream has. A sync that missed more gets all rooms.
+const keptChanges = 1000
+
+func (s *Store) userKeys(user mxid.UserID) (stream, rooms string) {
+	return s.prefix + "stream:{" + string(user) + "}", s.prefix + "rooms:{" + string(user) + "}"
+}
+
+// Show makes an event visible to syncs of users. A sync may get a repeated event twice.
+func (s *Store) Show(ctx context.Context, room string, e Event, users []mxid.UserID) error {
+	return s.do(ctx, func(ctx context.Context) error {
+		shown := s.roomKeys(room)[3]
+		if err := s.client.ZAdd(ctx, shown, redis.Z{Score: float64(e.Position), Member: e.ID}).Err(); err != nil {
+			return err
+		}
+		return s.announce(ctx, room, e.ID, users)
+	})
+}
+
+// Changed tells the syncs of users that the counts of a room changed.
+func (s *Store) Changed(ctx context.Context, room string, users ...mxid.UserID) error {
+	return s.do(ctx, func(ctx context.Context) error { return s.announce(ctx, room, "", users) })
+}
+
+func (s *Store) announce(ctx context.Context, room, event string, users []mxid.UserID) error {
+	_, err := s.client.Pipelined(ctx, func(p redis.Pipeliner) error {
+		for _, user := range users {
+			stream, rooms := s.userKeys(user)
+			p.HSet(ctx, rooms, room, "")
+			p.XAdd(ctx, &redis.XAddArgs{Stream: stream, MaxLen: keptChanges, Approx: true, Values: []any{"room", room, "event", event}})
+		}
+		return nil
+	})
+	return err
+}
+
+// Changes is what changed since a token.
+type Changes struct {
+	Token string              // of the newest change; see [ValidToken]
+	All   bool                // Rooms has all rooms that the user was ever in, without events
+	Rooms map[string][]string // the new events of each room that changed
+}
+
+// start is the token before any change.
+const start = "0-0"
+
+var token = regexp.MustCompile(`^[0-9]{1,18}-[0-9]{1,18}$`)
+
+// ValidToken reports whether a text has the form of a token.
+func ValidToken(text string) bool { return token.MatchString(text) }
+
+// Since returns what changed for a user's syncs. An empty token asks for all rooms.
+func (s *Store) Since(ctx context.Context, user mxid.UserID, since string) (changes Changes, err error) {
+	err = s.do(ctx, func(ctx context.Context) error {
+		var lost bool
+		if since != "" {
+			if changes, lost, err = s.since(ctx, user, since); err != nil || !lost {
+				return err
+			}
+		}
+		changes, err = s.all(ctx, user)
+		return err
+	})
+	return changes, err
+}
+
+// since reads the changes after a token. They are lost if the stream no longer begins at or
+// before the token.
+func (s *Store) since(ctx context.Context, user mxid.UserID, since string) (changes Changes, lost bool, err error) {
+	stream, _ := s.userKeys(user)
+	entries, err := s.client.XRange(ctx, stream, since, "+").Result()
+	if err != nil {
+		return changes, false, err
+	}
+	if since != start && (len(entries) == 0 || entries[0].ID != since) {
+		return changes, true, nil
+	}
+	changes = Changes{Token: since, Rooms: map[string][]string{}}
+	for _, entry := range entries {
+		if entry.ID == since {
+			continue
+		}
+		room, _ := entry.Values["room"].(string)
+		event, _ := entry.Values["event"].(string)
+		events := changes.Rooms[room]
+		if event != "" && !slices.Contains(events, event) {
+			events = append(events, event)
+		}
+		changes.Token, changes.Rooms[room] = entry.ID, events
+	}
+	return changes, since == start && len(entries) >= keptChanges, nil
+}
+
+// all reads the token first: changes after it come again.
+func (s *Store) all(ctx context.Context, user mxid.UserID) (changes Changes, err error) {
+	stream, rooms := s.userKeys(user)
+	changes = Changes{Token: start, All: true, Rooms: map[string][]string{}}
+	newest, err := s.client.XRevRangeN(ctx, stream, "+", "-", 1).Result()
+	if err != nil {
+		return changes, err
+	}
+	if len(newest) > 0 {
+		changes.Token = newest[0].ID
+	}
+	list, err := s.client.HKeys(ctx, rooms).Result()
+	for _, room := range list {
+		changes.Rooms[room] = nil
+	}
+	return changes, err
+}
+
+// Joined returns the rooms that a user has joined.
+func (s *Store) Joined(ctx context.Context, user mxid.UserID) ([]string, error) {
+	changes, err := s.Since(ctx, user, "")
+	joined := []string{}
+	for room := range changes.Rooms {
+		members, err := s.Members(ctx, room)
+		if err != nil {
+			return nil, err
+		}
+		if members[user] == Joined {
+			joined = append(joined, room)
+		}
+	}
+	slices.Sort(joined)
+	return joined, err
+}
+
+// Timeline returns the newest visible events of a room, or those of them with these ids,
+// and whether it left out older ones.
+func (s *Store) Timeline(ctx context.Context, room string, limit int, ids ...string) (events []Event, limited bool, err error) {
+	if len(ids) == 0 {
+		err = s.do(ctx, func(ctx context.Context) (err error) {
+			ids, err = s.client.ZRangeArgs(ctx, redis.ZRangeArgs{Key: s.roomKeys(room)[3], Start: 0, Stop: limit, Rev: true}).Result()
+			return err
+		})
+		if err != nil {
+			return nil, false, err
+		}
+	}
+	events, err = s.events(ctx, room, ids...)
+	limited = len(events) > limit
+	return events[max(0, len(events)-limit):], limited, err
+}

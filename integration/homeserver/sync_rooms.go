@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/pushfx/pushfx/integration/homeserver/rooms"
+	"github.com/pushfx/pushfx/module/mxid"
+)
+
+// timelineLimit is how many events of a room a sync delivers at most.
+const timelineLimit = 20
+
+// roomsBatch is the part of a sync about rooms. Invitations are not delivered.
+type roomsBatch struct {
+	Join   map[string]*roomBatch `json:"join"`
+	Invite struct{}              `json:"invite"`
+	Knock  struct{}              `json:"knock"`
+	Leave  map[string]*roomBatch `json:"leave"`
+}
+
+func newRoomsBatch() roomsBatch {
+	return roomsBatch{Join: map[string]*roomBatch{}, Leave: map[string]*roomBatch{}}
+}
+
+func (b *roomsBatch) isEmpty() bool { return len(b.Join)+len(b.Leave) == 0 }
+
+type roomBatch struct {
+	Timeline timeline                `json:"timeline"`
+	State    events[json.RawMessage] `json:"state"`
+	Summary  *roomSummary            `json:"summary,omitempty"`
+}
+
+type timeline struct {
+	Events  []json.RawMessage `json:"events"`
+	Limited bool              `json:"limited"`
+}
+
+type roomSummary struct {
+	Joined  int `json:"m.joined_member_count"`
+	Invited int `json:"m.invited_member_count"`
+}
+
+// readRooms returns the user's rooms that changed since a token, with their new events, and
+// the next token. A token that is empty or too old gets all rooms with their newest events.
+func (s *syncs) readRooms(ctx context.Context, user mxid.UserID, r syncRequest) (batch roomsBatch, token string, err error) {
+	batch = newRoomsBatch()
+	changes, err := s.rooms.Since(ctx, user, r.stream)
+	if err != nil {
+		return batch, r.stream, err
+	}
+	for room, news := range changes.Rooms {
+		members, err := s.rooms.Members(ctx, room)
+		if err != nil {
+			return newRoomsBatch(), r.stream, err
+		}
+		is := members[user]
+		if is == rooms.Invited || changes.All && is != rooms.Joined {
+			continue
+		}
+		one, err := s.readRoom(ctx, room, members, r.limit, changes.All, news)
+		if err != nil {
+			return newRoomsBatch(), r.stream, err
+		}
+		if is == rooms.Joined {
+			batch.Join[room] = one
+		} else {
+			batch.Leave[room] = one
+		}
+	}
+	return batch, changes.Token, nil
+}
+
+func (s *syncs) readRoom(
+	ctx context.Context, room string, members rooms.Members, limit int, newest bool, news []string,
+) (*roomBatch, error) {
+	one := &roomBatch{
+		Timeline: timeline{Events: []json.RawMessage{}}, State: events[json.RawMessage]{[]json.RawMessage{}},
+		Summary: &roomSummary{len(members.Users(rooms.Joined)), len(members.Users(rooms.Invited))},
+	}
+	if !newest && len(news) == 0 {
+		return one, nil // only counts changed
+	}
+	list, limited, err := s.rooms.Timeline(ctx, room, limit, news...)
+	if err != nil {
+		return nil, fmt.Errorf("room %s: %w", room, err)
+	}
+	one.Timeline.Limited = limited
+	for _, e := range list {
+		one.Timeline.Events = append(one.Timeline.Events, json.RawMessage(e.JSON))
+	}
+	return one, nil
+}
