@@ -277,7 +277,7 @@ func TestAQueueOfAnotherVersionIsNamed(t *testing.T) {
 	b.do("SET", b.keys.ShardDue(0), "a type of another version")
 	r := b.want(exitProblems, "check", "-list")
 	for _, line := range []string{
-		"delivery:format\ta delivery queue of form \"3 8\", of another version of the module\n",
+		"delivery:format\tform \"3 8\"\n",
 		b.keys.Backlog(0, "x") + "\t\n", b.keys.ShardDue(0) + "\t\n",
 	} {
 		if !strings.Contains(r.stdout, otherVersion.name+"\t"+line) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -189,7 +190,12 @@ func (b *backend) examineEvent(x *examination, v value) {
 // addOtherVersion adds the problem of a value of another version, which nothing here may
 // change or remove.
 func (x *examination) addOtherVersion(v value, err error) {
-	x.problems = append(x.problems, problem{kind: otherVersion, subject: v.name, detail: fault.Details(err)})
+	p := problem{kind: otherVersion, subject: v.name, detail: err.Error()}
+	var other *fault.OtherVersionError
+	if errors.As(err, &other) {
+		p.detail = fmt.Sprintf("form %q", other.Form)
+	}
+	x.problems = append(x.problems, p)
 }
 
 // examineRules returns the problems of a set of rules. One repair repairs all of them.

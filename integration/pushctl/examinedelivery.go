@@ -42,11 +42,11 @@ func (s *scanner) examineDelivery(ctx context.Context, node *redis.Client, x *ex
 	for _, name := range names {
 		key := s.keys.Parse(name)
 		if key.Kind == stored.OtherVersionKey || other != nil && key.Kind.OfDelivery() {
-			p := problem{kind: otherVersion, subject: name}
 			if key.Kind == stored.DeliveryFormatKey {
-				p.detail = other.Error()
+				x.addOtherVersion(value{name: name}, other)
+			} else {
+				x.problems = append(x.problems, problem{kind: otherVersion, subject: name})
 			}
-			x.problems = append(x.problems, p)
 			continue
 		}
 		if key.Kind == stored.PendingKey || key.Kind.OfDelivery() && key.Kind != stored.SeenKey {

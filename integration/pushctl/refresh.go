@@ -44,6 +44,7 @@ type refresher struct {
 
 	mu                                  sync.Mutex
 	sets, refreshed, unreadable, others int
+	otherVersion                        int
 	off                                 map[string]int // sets that lost a feature's rules
 }
 
@@ -64,7 +65,10 @@ func (r *refresher) run(ctx context.Context, p *pace) error {
 			fmt.Fprintf(r.out, "%d sets lost the rules of %s, which is not in -features; users' choices are kept\n", n, feature.Name)
 		}
 	}
-	if err == nil && r.others+r.unreadable > 0 {
+	if r.otherVersion > 0 {
+		fmt.Fprintf(r.out, "%d sets are of another version\n", r.otherVersion)
+	}
+	if err == nil && r.others+r.unreadable+r.otherVersion > 0 {
 		err = errProblems
 	}
 	return err
@@ -78,7 +82,7 @@ func (r *refresher) refresh(ctx context.Context, set value) error {
 	defaults := r.defaults.For(set.User)
 	switch {
 	case fault.IsOtherVersion(err):
-		r.count(&r.unreadable, set.User, "of another version")
+		r.count(&r.otherVersion, set.User, "of another version")
 	case set.state == isOtherType || err != nil:
 		r.count(&r.unreadable, set.User, "unreadable")
 	case !e.Found || e.Rules.IsCurrent(defaults):

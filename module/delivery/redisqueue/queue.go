@@ -80,7 +80,7 @@ func (q *Queue) Open(ctx context.Context, shards int) error {
 	}
 	others, err := stored.ReadDeliveryFormat(found)
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return err
 	}
 	return fmt.Errorf("%s: it has %d shards, not %d: the number is fixed when it is first opened", name, others, shards)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
 	"github.com/pushfx/pushfx/module/delivery/queuetest"
 	"github.com/pushfx/pushfx/module/delivery/redisqueue"
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -58,4 +59,20 @@ func TestContract(t *testing.T) {
 			return newQueue(t, proxy.Client(t))
 		})
 	})
+}
+
+func TestAQueueOfAnotherVersionIsNotOpened(t *testing.T) {
+	t.Parallel()
+	client := redistest.Single(t).Client(t)
+	for _, format := range []string{"1 8", "3 8"} {
+		if err := client.Set(t.Context(), "delivery:format", format, 0).Err(); err != nil {
+			t.Fatal(err)
+		}
+		if err := newQueue(t, client).Open(t.Context(), 8); !fault.IsOtherVersion(err) {
+			t.Errorf("%s: %v", format, err)
+		}
+		if got := client.Get(t.Context(), "delivery:format").Val(); got != format {
+			t.Errorf("%s is now %s", format, got)
+		}
+	}
 }
