@@ -27,7 +27,9 @@ func shortTimeout(c pushfx.Config) pushfx.Config {
 
 const shortLimit = 500 * time.Millisecond
 
+// setTimeouts takes never as the longest timeout that the module allows.
 func setTimeouts(c *pushfx.Config, timeout time.Duration) {
+	timeout = min(timeout, 30*time.Second)
 	c.Handlers.RequestTimeout, c.Redis.OperationTimeout = timeout, timeout
 }
 

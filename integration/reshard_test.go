@@ -215,18 +215,28 @@ func (m *moving) plan(fault func(p *redistest.Proxy) *redistest.Fault) (faults [
 	return faults
 }
 
-func (m *moving) wantOneFault(faults []*redistest.Fault) {
-	m.t.Helper()
-	eventually(m.t, m.name+": a fault strikes", func() bool {
-		return slices.ContainsFunc(faults, func(f *redistest.Fault) bool {
+// struck is closed when one of the faults strikes.
+func (m *moving) struck(faults []*redistest.Fault) <-chan struct{} {
+	one, once := make(chan struct{}), sync.Once{}
+	for _, f := range faults {
+		go func() {
 			select {
 			case <-f.Struck():
-				return true
-			default:
-				return false
+				once.Do(func() { close(one) })
+			case <-m.t.Context().Done():
 			}
-		})
-	})
+		}()
+	}
+	return one
+}
+
+func hasStruck(f *redistest.Fault) bool {
+	select {
+	case <-f.Struck():
+		return true
+	default:
+		return false
+	}
 }
 
 // play sends the mutation, whose first reply may be lost, and then ends the move.
@@ -238,18 +248,23 @@ func (m *moving) play(when phase, losesReply bool) {
 	if when.writing != nil {
 		holds = m.plan(func(p *redistest.Proxy) *redistest.Fault { return p.HoldRequest(1, writing...) })
 	}
-	got := m.begin()
+	held, answered := m.struck(holds), m.begin()
 	if when.writing != nil {
-		m.wantOneFault(holds)
+		select {
+		case <-held:
+		case got := <-answered:
+			m.errorf("answered before a write: %s", got)
+			return
+		}
 		m.take("before the write", when.writing)
 		for _, f := range holds {
 			f.Release()
 		}
 	}
-	m.wantSuccess(<-got, m.after)
+	m.wantSuccess(<-answered, m.after)
 	m.wantStored(m.after)
-	if losesReply {
-		m.wantOneFault(losses)
+	if losesReply && !slices.ContainsFunc(losses, hasStruck) {
+		m.errorf("no reply was lost")
 	}
 	// After a lost reply the client looks up the nodes. It may then know the right node, which does not
 	// redirect it. The claim of a new pusher comes first, on another slot.

@@ -31,6 +31,7 @@ func TestTheModuleIsCompleteWithClientAndLogger(t *testing.T) {
 	t.Parallel()
 	_, client := embedded(t)
 	err := fx.ValidateApp(
+		fx.NopLogger,
 		pushfx.Module,
 		fx.Supply(zap.NewNop(), fx.Annotate(client, fx.As(new(redis.UniversalClient)))),
 		fx.Invoke(

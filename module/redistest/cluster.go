@@ -14,7 +14,7 @@ import (
 
 const (
 	slotCount      = 16384
-	clusterTimeout = 30 * time.Second
+	clusterTimeout = startTimeout
 )
 
 // ClusterServers is a running Redis cluster.

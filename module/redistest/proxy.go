@@ -19,7 +19,7 @@ import (
 
 const (
 	proxyReadTimeout  = time.Minute // for the next command of a client, and for its reply
-	proxyWriteTimeout = 10 * time.Second
+	proxyWriteTimeout = time.Minute
 	proxyDialTimeout  = 5 * time.Second
 	maxPending        = 1024 // commands of a connection that wait for replies
 )

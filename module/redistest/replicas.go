@@ -7,12 +7,11 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
-const replicationTimeout = 20 * time.Second
+const replicationTimeout = startTimeout
 
 // ReplicatedServers is a master with replicas, without failover.
 type ReplicatedServers struct {

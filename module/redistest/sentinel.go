@@ -6,14 +6,13 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"github.com/redis/go-redis/v9"
 )
 
 const (
 	masterName      = "mymaster"
-	sentinelTimeout = 20 * time.Second
+	sentinelTimeout = startTimeout
 )
 
 // SentinelServers is a sentinel with a master and a replica.

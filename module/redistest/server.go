@@ -19,7 +19,7 @@ import (
 
 const (
 	localhost    = "127.0.0.1"
-	startTimeout = 10 * time.Second
+	startTimeout = 5 * time.Minute // of servers that never start; a busy machine may take long
 	pollInterval = 20 * time.Millisecond
 
 	// These ports, and the cluster bus ports 10000 above, are below the range for
