@@ -1,5 +1,5 @@
-// Package fold computes a user's unread notifications from a list of operations. It is
-// pure: no Redis, no clock. Its API may change at any time.
+// Package fold computes unread notifications from operations; its API may change at any
+// time. It is pure: no Redis, no clock.
 //
 // Each [Op] has a text, and so has a [Record], the fold of operations. A list of texts
 // begins with a record or an operation, and continues with operations. Operations may be
