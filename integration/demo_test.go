@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/redistest"
 )
 
@@ -173,7 +174,7 @@ func TestASyncIsWokenByAChangeAtAnotherInstance(t *testing.T) {
 func TestMatrixJSSDK(t *testing.T) {
 	t.Parallel()
 	requireJSSDK(t)
-	here, there := startDemoPair(t, "-features", "polls,encrypted-events,live-location,knocks")
+	here, there := startDemoPair(t, "-features", pushrule.FeatureNames())
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	command := exec.CommandContext(ctx, "node", "client.mjs", here.url, there.url)

@@ -109,11 +109,16 @@ func TestMautrixAndFeatures(t *testing.T) {
 		c.Features = pushrule.Features()
 		return c
 	})))
-	if flags := push.UnstableFeatures(); !reflect.DeepEqual(flags, map[string]bool{"org.matrix.msc4028": true}) {
-		t.Errorf("the flags are %v", flags)
+	if !push.UnstableFeatures()[pushrule.EncryptedEvents.Flag] {
+		t.Errorf("the flags are %v", push.UnstableFeatures())
 	}
+	defaults, err := pushrule.NewDefaults(pushrule.Features())
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := defaults.For(alice)
 	rules, err := client.GetPushRules(ctx)
-	if err != nil || len(rules.Override) != 14 || len(rules.Underride) != 11 {
+	if err != nil || len(rules.Override) != len(all.List(pushrule.Override)) || len(rules.Underride) != len(all.List(pushrule.Underride)) {
 		t.Fatalf("got %+v, %v", rules, err)
 	}
 	poll := &event.Event{Type: event.NewEventType("org.matrix.msc3381.poll.start"), Content: event.Content{Raw: map[string]any{}}}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/pushfx/pushfx"
 	"github.com/pushfx/pushfx/module/commit/rediscommit"
+	"github.com/pushfx/pushfx/module/pushrule"
 )
 
 func TestUsage(t *testing.T) {
@@ -50,7 +51,7 @@ func TestWrongFlags(t *testing.T) {
 		{"unknown durability", []string{"-durability", "always"}, "-durability"},
 		{"durability without a number", []string{"-durability", "replicas:"}, "-durability"},
 		{"durability of the embedded Redis", []string{"-durability", "replicas:1"}, "-durability needs"},
-		{"unknown feature", []string{"-features", "pols"}, `unknown feature "pols", want some of polls, encrypted-events, live-location, knocks`},
+		{"unknown feature", []string{"-features", "pols"}, `unknown feature "pols", want some of ` + pushrule.FeatureNames()},
 		{"invalid gateway status", []string{"-gateway-status", "42"}, "-gateway-status"},
 		{"negative drain", []string{"-drain", "-1s"}, "-drain is -1s, want 0s to 1m0s"},
 		{"drain of an hour", []string{"-drain", "1h"}, "-drain is 1h0m0s, want 0s to 1m0s"},

@@ -36,9 +36,18 @@ func explainedSet(t *testing.T) pushrule.Ruleset {
 	return set
 }
 
+func withKnocks(t *testing.T) pushrule.Defaults {
+	t.Helper()
+	defaults, err := pushrule.NewDefaults([]pushrule.Feature{pushrule.Knocks})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return defaults
+}
+
 func TestExplanations(t *testing.T) {
 	t.Parallel()
-	rules, features := match.Compile(explainedSet(t)), match.Compile(allFeatures(t).For("@alice:example.org"))
+	rules, features := match.Compile(explainedSet(t)), match.Compile(withKnocks(t).For("@alice:example.org"))
 	level := int64(20)
 	const knock = `{"type":"m.room.member","sender":"@carol:example.org","state_key":"@carol:example.org","content":{"membership":"knock"}}`
 	for name, test := range map[string]struct {

@@ -3,6 +3,7 @@ package pushrule_test
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -21,11 +22,8 @@ func tableOf(t testing.TB, features ...pushrule.Feature) pushrule.Ruleset {
 
 // The golden files have a line for each rule, to show its place.
 func TestFeatureRulesHaveTheirPlaces(t *testing.T) {
-	sets := map[string]pushrule.Ruleset{"all": tableOf(t, pushrule.Features()...)}
 	for _, feature := range pushrule.Features() {
-		sets[feature.Name] = tableOf(t, feature)
-	}
-	for name, set := range sets {
+		name, set := feature.Name, tableOf(t, feature)
 		var lines strings.Builder
 		for _, kind := range pushrule.Kinds() {
 			for _, rule := range set.List(kind) {
@@ -48,6 +46,68 @@ func TestFeatureRulesHaveTheirPlaces(t *testing.T) {
 		if !set.IsCanonical() {
 			t.Errorf("%s is not canonical", name)
 		}
+	}
+}
+
+// With all features, the rules of each keep their places. At one place, rules follow the order of the features.
+func TestFeaturesKeepTheirPlacesBesideOthers(t *testing.T) {
+	all := tableOf(t, pushrule.Features()...)
+	if !all.IsCanonical() {
+		t.Error("the set of all features is not canonical")
+	}
+	for _, feature := range pushrule.Features() {
+		alone := tableOf(t, feature)
+		for _, kind := range pushrule.Kinds() {
+			var kept []string
+			for _, id := range strings.Fields(idsOf(&all, kind)) {
+				if _, found := alone.Rule(kind, id); found {
+					kept = append(kept, id)
+				}
+			}
+			if got, want := strings.Join(kept, " "), idsOf(&alone, kind); got != want {
+				t.Errorf("%s, %s rules: got %s, want %s", feature.Name, kind, got, want)
+			}
+		}
+	}
+	var places, want []string
+	for _, feature := range pushrule.Features() {
+		for _, rule := range feature.Rules {
+			if rule.Kind == pushrule.Underride {
+				want = append(want, rule.ID)
+			}
+		}
+	}
+	for _, id := range strings.Fields(idsOf(&all, pushrule.Underride)) {
+		if slices.Contains(want, id) {
+			places = append(places, id)
+		}
+	}
+	if !slices.Equal(places, want) {
+		t.Errorf("underride rules: got %v, want %v", places, want)
+	}
+}
+
+var featureRow = regexp.MustCompile("(?m)^\\| `(\\w+)`, `([a-z-]+)` \\| (MSC\\d+)")
+
+// The page has a row for each feature, in order, with the names that Go code and flags have.
+func TestThePageListsTheFeatures(t *testing.T) {
+	page, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	code, err := os.ReadFile("features.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows, features [][2]string
+	for _, row := range featureRow.FindAllStringSubmatch(string(page), -1) {
+		rows = append(rows, [2]string{row[1], row[2]})
+	}
+	for _, found := range regexp.MustCompile(`var (\w+) = Feature\{\s+Name: +"([^"]+)"`).FindAllStringSubmatch(string(code), -1) {
+		features = append(features, [2]string{found[1], found[2]})
+	}
+	if len(features) != len(pushrule.Features()) || !slices.Equal(rows, features) {
+		t.Errorf("the page has the rows %v, the package %d features: %v", rows, len(pushrule.Features()), features)
 	}
 }
 
@@ -137,8 +197,8 @@ func TestFeaturesAreParsedByName(t *testing.T) {
 		"":                    "[] <nil>",
 		"polls":               "[polls] <nil>",
 		"knocks, polls":       "[knocks polls] <nil>",
-		"polls,pols":          `[] unknown feature "pols", want some of polls, encrypted-events, live-location, knocks`,
-		"encrypted-events,,x": `[] unknown feature "", want some of polls, encrypted-events, live-location, knocks`,
+		"polls,pols":          `[] unknown feature "pols", want some of ` + pushrule.FeatureNames(),
+		"encrypted-events,,x": `[] unknown feature "", want some of ` + pushrule.FeatureNames(),
 	} {
 		features, err := pushrule.ParseFeatures(text)
 		names := []string{}
