@@ -56,7 +56,8 @@ func newFlags(values *flagValues) *flag.FlagSet {
 	flags.StringVar(&values.serverName, "server-name", "localhost",
 		"`NAME` of the server, the domain of its user ids")
 	flags.StringVar(&values.baseURL, "base-url", "",
-		"`URL` of the host for clients, shown in /.well-known/matrix/client; without this\nflag, the address that the client connects to. The page at / and the paths below\n/_demo answer to addresses, to localhost, and to the names in -listen and -base-url")
+		"`URL` of the host for clients, shown in /.well-known/matrix/client; without this\nflag, the address that the client connects to. "+
+			"The page at / and the paths below\n/_demo answer to addresses, to localhost, and to the names in -listen and -base-url")
 	flags.UintVar(&values.userRate, "user-rate", 20,
 		"largest number of `REQUESTS` per second from a user, and from an address without a\nvalid token; a burst may have twice as many; 0 means unlimited")
 	flags.UintVar(&values.passwordRate, "password-rate", 1,

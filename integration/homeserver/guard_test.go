@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
@@ -52,7 +53,7 @@ func TestPagesOfOtherSitesCannotUseTheDemo(t *testing.T) {
 		{name: "a token in the address", host: here, path: send + "?access_token=demo-alice"},
 		{name: "Matrix", host: "any.example", path: v3 + "/sync?access_token=demo-alice", header: [2]string{"Origin", "https://any.example"}, want: true},
 	} {
-		r := httptest.NewRequest("POST", test.path, nil)
+		r := httptest.NewRequest(http.MethodPost, test.path, nil)
 		r.Host = test.host
 		if test.header[0] != "" {
 			r.Header.Set(test.header[0], test.header[1])
@@ -82,7 +83,7 @@ func TestRefusedRequestsDoNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			got.Body.Close()
-			if got.StatusCode != 403 {
+			if got.StatusCode != http.StatusForbidden {
 				t.Errorf("%s with %s %s: got %d", method, name, value, got.StatusCode)
 			}
 		}
