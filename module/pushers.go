@@ -56,14 +56,14 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 		return s.claim(ctx, user, p, others, s.add)
 	}
 	if own > rival && (rival == 0 || others == pusher.KeepOthers) {
-		sameSession, err := s.renew(ctx, user, p, others, rival)
+		outcome, err := s.renew(ctx, user, p, others, rival)
 		switch {
-		case err == nil && sameSession:
-			return nil // see checkLoggedIn
-		case err == nil:
-			return s.checkLoggedIn(ctx, user, p)
-		case !errors.Is(err, errNoClaim):
+		case err != nil:
 			return err
+		case outcome == renewedInSession:
+			return nil // see checkLoggedIn
+		case outcome == renewedInOther:
+			return s.checkLoggedIn(ctx, user, p)
 		}
 	}
 	return s.claim(ctx, user, p, others, s.replace)
@@ -109,29 +109,38 @@ func (s *pusherService) checkGrowth(ctx context.Context, user mxid.UserID, p pus
 	return s.policy.CheckGrowth(before, list.Size())
 }
 
-var errNoClaim = errors.New("the pusher needs a claim to its pushkey")
+// renewal is the outcome of a set that keeps the claim of the stored pusher.
+type renewal int
 
-// renew replaces a pusher and keeps its claim. This is enough if no other user claims the
-// key or, with [pusher.KeepOthers], if no other user has claimed it since. With
-// [pusher.RemoveOthers] the claim must record the removal, which also applies to pushers
-// that are imported later. SameSession reports whether the pusher depends on the same
-// session as before.
+const (
+	needsClaim       renewal = iota // nothing is stored
+	renewedInSession                // the pusher depends on the same session as before
+	renewedInOther
+)
+
+// renew replaces the user's pusher of the key and keeps its claim, if the claim still
+// serves: no other user has claimed the key since, and for [pusher.RemoveOthers] the
+// claim removes others, too. Rival is the last claim of another user, or 0. A claim that
+// removes nobody today still matters, for pushers that are imported later.
 func (s *pusherService) renew(
 	ctx context.Context, user mxid.UserID, p pusher.Pusher, others pusher.Others, rival int64,
-) (sameSession bool, err error) {
+) (outcome renewal, err error) {
 	at := s.pushkeys.time().UnixMicro()
-	err = s.replace(ctx, user, p.Key, func(list *pusher.List) error {
+	err = s.store.UpdatePusher(ctx, user, p.Key, s.withinLimits(func(list *pusher.List) {
 		held, found := list.Pusher(p.Key)
+		outcome = needsClaim
 		if !found || held.Claim.Number == 0 || held.Claim.Number < rival || others == pusher.RemoveOthers && held.Claim.Removes == 0 {
-			return errNoClaim
+			return
 		}
 		p := renewed(held, p, at)
 		p.Claim = held.Claim
-		sameSession = sessionOf(user, held) == sessionOf(user, p)
+		outcome = renewedInOther
+		if sessionOf(user, held) == sessionOf(user, p) {
+			outcome = renewedInSession
+		}
 		list.Set(p)
-		return nil
-	})
-	return sameSession, err
+	}))
+	return outcome, err
 }
 
 // renewed returns p, set at the given time, as the successor of the stored pusher held,
@@ -144,42 +153,36 @@ func renewed(held, p pusher.Pusher, at int64) pusher.Pusher {
 	return p
 }
 
-// setter makes an edit that sets the pusher of a key, within the limits.
-type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error
-
-// errNeedsList stops a change of one pusher that does not exist: the limits of a new
-// pusher need the user's whole list.
-var errNeedsList = errors.New("the change needs all pushers of the user")
+// setter stores the pusher of a key that edit sets, within the limits.
+type setter func(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error
 
 // replace sets a pusher that probably exists. It reads only the size of the user's other
-// pushers, for the limits.
-func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
-	err := s.store.UpdatePusher(ctx, user, key, func(list *pusher.List) error {
-		before := *list
-		if err := edit(list); err != nil {
-			return err
+// pushers, for the limits. A new pusher needs the whole list.
+func (s *pusherService) replace(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List)) error {
+	var isNew bool
+	err := s.store.UpdatePusher(ctx, user, key, s.withinLimits(func(list *pusher.List) {
+		if isNew = list.Len() == 0; !isNew {
+			edit(list)
 		}
-		if before.Len() == 0 {
-			return errNeedsList
-		}
-		return s.policy.CheckGrowth(before.Size(), list.Size())
-	})
-	if errors.Is(err, errNeedsList) {
-		return s.add(ctx, user, key, edit)
+	}))
+	if err != nil || !isNew {
+		return err
 	}
-	return err
+	return s.add(ctx, user, key, edit)
 }
 
 // add sets a pusher that probably does not exist. It reads the user's other pushers, for
 // the limits.
-func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List) error) error {
-	return s.store.Update(ctx, user, func(list *pusher.List) error {
+func (s *pusherService) add(ctx context.Context, user mxid.UserID, _ pusher.Key, edit func(*pusher.List)) error {
+	return s.store.Update(ctx, user, s.withinLimits(edit))
+}
+
+func (s *pusherService) withinLimits(edit func(*pusher.List)) func(*pusher.List) error {
+	return func(list *pusher.List) error {
 		before := *list
-		if err := edit(list); err != nil {
-			return err
-		}
+		edit(list)
 		return s.policy.CheckGrowth(before.Size(), list.Size())
-	})
+	}
 }
 
 // claim sets a pusher with a new claim. If the process dies at any point, reconciliation
@@ -224,12 +227,11 @@ func (s *pusherService) claim(ctx context.Context, user mxid.UserID, p pusher.Pu
 func (s *pusherService) put(ctx context.Context, user mxid.UserID, p pusher.Pusher, set setter) error {
 	var spare int64
 	at := s.pushkeys.time().UnixMicro()
-	err := set(ctx, user, p.Key, func(list *pusher.List) error {
+	err := set(ctx, user, p.Key, func(list *pusher.List) {
 		held, _ := list.Pusher(p.Key)
 		p := renewed(held, p, at)
 		p.Claim, spare = p.Claim.Join(held.Claim)
 		list.Set(p)
-		return nil
 	})
 	switch {
 	case err == nil:

@@ -22,24 +22,22 @@ func (s *Store) LoadPusher(ctx context.Context, key pusher.Key, users []mxid.Use
 	return results(byField(s.fields, key.Field()).LoadMany(ctx, users))
 }
 
-// errGrows ends a change that makes a pusher larger. UpdatePusher then repeats the
-// change with the size of the user's other pushers.
-var errGrows = errors.New("the pusher grows")
-
 // UpdatePusher changes a user's pusher of one key; see [module.PusherStore]. It reads
-// the size of the user's other pushers only if the pusher grows.
+// the size of the user's other pushers only for an edit that makes the pusher larger:
+// it undoes the edit, and repeats it with that size.
 func (s *Store) UpdatePusher(ctx context.Context, user mxid.UserID, key pusher.Key, edit func(*pusher.List) error) error {
+	var grows bool
 	_, err := byField(s.fields, key.Field()).Update(ctx, user, func(list *pusher.List) error {
-		before := list.Size()
+		before := *list
 		if err := edit(list); err != nil {
 			return err
 		}
-		if list.Size().Bytes > before.Bytes {
-			return errGrows
+		if grows = list.Size().Bytes > before.Size().Bytes; grows {
+			*list = before
 		}
 		return nil
 	})
-	if errors.Is(err, errGrows) {
+	if err == nil && grows {
 		_, err = byField(s.sized, sizedMark+key.Field()).Update(ctx, user, edit)
 	}
 	return err
