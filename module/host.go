@@ -34,19 +34,11 @@ func (s *hostService) Import(ctx context.Context, user mxid.UserID, from Import,
 }
 
 func (s *hostService) ForgetUser(ctx context.Context, user mxid.UserID) error {
-	failed := s.imports.forgetAtSource(ctx, user) // first, so that nothing comes back
-	if err := s.pushers.forget(ctx, user); err != nil {
-		return errors.Join(failed, err)
-	}
+	failed := s.imports.forget(ctx, user)
 	if s.unread != nil {
-		if err := s.unread.Delete(ctx, user); err != nil {
-			return errors.Join(failed, err)
-		}
+		failed = errors.Join(failed, s.unread.Delete(ctx, user))
 	}
-	if failed != nil {
-		return failed // the rules stay: a user without rules would be imported again
-	}
-	return s.edits.forget(ctx, user)
+	return failed
 }
 
 func (s *hostService) RemoveDevicePushers(ctx context.Context, user mxid.UserID, devices ...string) error {

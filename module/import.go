@@ -2,7 +2,10 @@ package module
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
+	"github.com/pushfx/pushfx/module/fault"
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
 	"github.com/pushfx/pushfx/module/pusher"
@@ -74,14 +77,21 @@ type RefusedPusher struct {
 }
 
 // importer stores a user's pushers first, then the rules, so a user with rules has been
-// imported completely, and removed pushers do not come back.
+// imported completely, and removed pushers do not come back. Its services use the stores
+// as they are; the stores of all other services import at first use, if there is a source.
 type importer struct {
 	rules    *ruleService
 	pushers  *pusherService
 	accounts Accounts
-	source   ImportSource
+	source   ImportSource // may be nil
 	present  presentUsers
 	observer observe.Observer
+}
+
+func newImporter(rules ruleService, pushers pusherService, o Options) *importer {
+	i := &importer{rules: &rules, pushers: &pushers, accounts: o.Accounts, source: o.ImportSource, observer: rules.observer}
+	i.present.users.Limit = maxPresent
+	return i
 }
 
 // run also returns a result after an error: the stored part.
@@ -106,35 +116,56 @@ func (i *importer) runBeside(
 	}
 	var set pushrule.Imported
 	if result.Rules.Outcome = AlreadyThere; !stored.Found() {
-		if set, err = i.rules.importedSet(user, from.Rules); err != nil { // before anything is stored
+		if set, err = i.setFrom(user, from.Rules); err != nil { // before anything is stored
 			return ImportResult{}, err
 		}
 		result.Rules = ImportedRules{Imported, set.Own, set.Refused, set.Dropped}
 	}
-	if result.Pushers, err = i.pushers.importAll(ctx, user, from.Pushers, how); err != nil {
+	if result.Pushers, err = i.importPushers(ctx, user, from.Pushers, how); err != nil {
 		return ImportResult{Pushers: result.Pushers}, err
 	}
 	if stored.Found() || how == DryRunImport {
 		return result, nil
 	}
-	made, err := i.rules.storeImport(ctx, user, set.Rules)
+	made, err := i.storeRules(ctx, user, set.Rules)
 	if err == nil && !made {
 		result.Rules = ImportedRules{Outcome: AlreadyThere}
 	}
 	return result, err
 }
 
-func (s *ruleService) importedSet(user mxid.UserID, content string) (pushrule.Imported, error) {
-	defaults := s.defaults.For(user)
+// forget removes all of a user's data. The source comes first, so that nothing comes back.
+// If it fails, the rules stay, since a user without rules would be imported again.
+func (i *importer) forget(ctx context.Context, user mxid.UserID) error {
+	failed := i.forgetAtSource(ctx, user)
+	if err := i.pushers.forget(ctx, user); err != nil || failed != nil {
+		return errors.Join(failed, err)
+	}
+	return i.rules.forget(ctx, user)
+}
+
+func (i *importer) forgetAtSource(ctx context.Context, user mxid.UserID) error {
+	if i.source == nil {
+		return nil
+	}
+	if err := i.source.Forget(ctx, user); err != nil {
+		return fault.Wrap(fault.Unavailable, "The source of imports has not forgotten the user, call ForgetUser again.",
+			fmt.Errorf("import source: forget: %w", err))
+	}
+	return nil
+}
+
+func (i *importer) setFrom(user mxid.UserID, content string) (pushrule.Imported, error) {
+	defaults := i.rules.defaults.For(user)
 	if content == "" {
 		return pushrule.Imported{Rules: defaults}, nil
 	}
-	return pushrule.Import(content, defaults, s.limits)
+	return pushrule.Import(content, defaults, i.rules.limits)
 }
 
-// storeImport stores a set unless the user has rules.
-func (s *ruleService) storeImport(ctx context.Context, user mxid.UserID, set pushrule.Ruleset) (made bool, err error) {
-	content, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
+// storeRules stores a set unless the user has rules.
+func (i *importer) storeRules(ctx context.Context, user mxid.UserID, set pushrule.Ruleset) (made bool, err error) {
+	content, err := i.rules.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
 		if made = !found; made {
 			*rules = set
 		}
@@ -143,7 +174,7 @@ func (s *ruleService) storeImport(ctx context.Context, user mxid.UserID, set pus
 	if err != nil || !made {
 		return false, err
 	}
-	s.observer.Count(observe.RuleSetImported, "", 1)
-	_, err = s.checkLoggedIn(ctx, user, content)
+	i.observer.Count(observe.RuleSetImported, "", 1)
+	_, err = i.rules.checkLoggedIn(ctx, user, content)
 	return true, err
 }

@@ -2,7 +2,9 @@ package module
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"sync"
 
 	"golang.org/x/sync/errgroup"
@@ -14,17 +16,14 @@ import (
 )
 
 // firstUse imports a user without rules, and reports whether the user has rules then. It
-// always asks the store, since pushers that a user has removed must not come back.
+// asks the rule store itself, and not what present remembers: a user with rules must not
+// be imported again, because pushers that the user has removed would come back.
 func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool, err error) {
-	source := i.source
-	if source == nil {
-		return false, nil
-	}
 	stored, err := i.rules.store.Load(ctx, user)
 	if err != nil || stored.Found() {
 		return stored.Found(), err
 	}
-	from, found, err := loadFrom(ctx, source, user)
+	from, found, err := i.loadFromSource(ctx, user)
 	if err != nil || !found {
 		return false, err
 	}
@@ -35,7 +34,7 @@ func (i *importer) firstUse(ctx context.Context, user mxid.UserID) (present bool
 	if err != nil {
 		return false, err
 	}
-	present, err = i.stillThere(ctx, user, source, result)
+	present, err = i.stillThere(ctx, user, result)
 	if present {
 		i.present.add(user)
 	}
@@ -53,8 +52,8 @@ func (r *ImportRefused) Error() string {
 	return fmt.Sprintf("module: import of %s: %d rules or pushers refused", r.User, r.Result.Refused())
 }
 
-func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Import, bool, error) {
-	from, found, err := source.Load(ctx, user)
+func (i *importer) loadFromSource(ctx context.Context, user mxid.UserID) (Import, bool, error) {
+	from, found, err := i.source.Load(ctx, user)
 	if err != nil {
 		return Import{}, false, fault.Wrap(fault.Unavailable, "The server cannot import the user's push rules and pushers, try again later.",
 			fmt.Errorf("import source: %w", err))
@@ -62,26 +61,14 @@ func loadFrom(ctx context.Context, source ImportSource, user mxid.UserID) (Impor
 	return from, found, nil
 }
 
-// forgetAtSource makes the source forget a user.
-func (i *importer) forgetAtSource(ctx context.Context, user mxid.UserID) error {
-	if i.source == nil {
-		return nil
-	}
-	if err := i.source.Forget(ctx, user); err != nil {
-		return fault.Wrap(fault.Unavailable, "The source of imports has not forgotten the user, call ForgetUser again.",
-			fmt.Errorf("import source: forget: %w", err))
-	}
-	return nil
-}
-
 // stillThere removes imported data if the host has forgotten the user during the import.
 // [HostService.ForgetUser] first calls the source's Forget and then removes stored data:
 // either it has removed this data, or the source no longer has the user.
-func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source ImportSource, result ImportResult) (bool, error) {
+func (i *importer) stillThere(ctx context.Context, user mxid.UserID, result ImportResult) (bool, error) {
 	if i.accounts != nil || result.Rules.Outcome != Imported && result.Pushers.Outcome != Imported {
 		return true, nil
 	}
-	_, found, err := loadFrom(ctx, source, user)
+	_, found, err := i.loadFromSource(ctx, user)
 	if err != nil || found {
 		return found, err
 	}
@@ -96,58 +83,11 @@ func (i *importer) stillThere(ctx context.Context, user mxid.UserID, source Impo
 	return false, err
 }
 
-func (i *importer) seen(user mxid.UserID) {
-	if i.source != nil {
-		i.present.add(user)
-	}
-}
-
-// importIfMissing is importMissing for one user. Imported is true if data may be stored
-// now that was not stored before.
-func (i *importer) importIfMissing(ctx context.Context, user mxid.UserID) (imported bool, err error) {
-	result := i.importMissing(ctx, []mxid.UserID{user})[user]
-	return result.Value, result.Err
-}
-
-// importMissing imports the users without rules, with a result for each user that it
-// imported or failed to import. It remembers users with rules, so it usually asks the
-// store once for each.
-func (i *importer) importMissing(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
-	if i.source == nil {
-		return nil
-	}
-	users = i.present.unknown(users)
-	if len(users) == 0 {
-		return nil
-	}
-	failed := map[mxid.UserID]Result[bool]{}
-	var missing []mxid.UserID
-	for user, version := range i.rules.store.Versions(ctx, users) {
-		switch {
-		case version.Err != nil:
-			failed[user] = Result[bool]{Err: version.Err}
-		case version.Value != 0:
-			i.present.add(user)
-		default:
-			missing = append(missing, user)
-		}
-	}
-	all := i.importMany(ctx, missing)
-	for user, result := range failed {
-		all[user] = result
-	}
-	return all
-}
-
 const maxImports = 16
 
-// importMany has a result for each user of the source, and for each user for whom the
-// source failed.
-func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[bool] {
-	all := map[mxid.UserID]Result[bool]{}
-	if i.source == nil {
-		return all
-	}
+// firstUses is firstUse for many users. Users without a result are not in the source.
+func (i *importer) firstUses(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
+	failed = map[mxid.UserID]error{}
 	var mu sync.Mutex
 	var importing errgroup.Group
 	importing.SetLimit(maxImports)
@@ -156,14 +96,42 @@ func (i *importer) importMany(ctx context.Context, users []mxid.UserID) map[mxid
 			present, err := i.firstUse(ctx, user)
 			mu.Lock()
 			defer mu.Unlock()
-			if present || err != nil {
-				all[user] = Result[bool]{present, err}
+			switch {
+			case err != nil:
+				failed[user] = err
+			case present:
+				imported = append(imported, user)
 			}
 			return nil
 		})
 	}
 	_ = importing.Wait() // each user has its own error
-	return all
+	return imported, failed
+}
+
+// missing is firstUses for users who may have rules. It remembers users with rules, so it
+// usually asks the store once for each. It does not fail for a deactivated user.
+func (i *importer) missing(ctx context.Context, users []mxid.UserID) (imported []mxid.UserID, failed map[mxid.UserID]error) {
+	users = i.present.unknown(users)
+	if len(users) == 0 {
+		return nil, nil
+	}
+	unversioned := map[mxid.UserID]error{}
+	var without []mxid.UserID
+	for user, version := range i.rules.store.Versions(ctx, users) {
+		switch {
+		case version.Err != nil:
+			unversioned[user] = version.Err
+		case version.Value != 0:
+			i.present.add(user)
+		default:
+			without = append(without, user)
+		}
+	}
+	imported, failed = i.firstUses(ctx, without)
+	maps.DeleteFunc(failed, func(_ mxid.UserID, err error) bool { return errors.Is(err, ErrLoggedOut) })
+	maps.Copy(failed, unversioned)
+	return imported, failed
 }
 
 // presentUsers have rules.

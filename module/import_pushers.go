@@ -9,21 +9,23 @@ import (
 	"github.com/pushfx/pushfx/module/pusher"
 )
 
-// importAll stores pushers for a user without pushers. Their claims precede all claims
-// made by this module: an imported pusher never takes a pushkey from another user, and
-// loses its pushkey to any later claim.
-func (s *pusherService) importAll(ctx context.Context, user mxid.UserID, pushers []pusher.Pusher, how ImportMode) (result ImportedPushers, err error) {
+// importPushers stores pushers for a user without pushers. Their claims precede all
+// claims made by this module: an imported pusher never takes a pushkey from another user,
+// and loses its pushkey to any later claim.
+func (i *importer) importPushers(
+	ctx context.Context, user mxid.UserID, pushers []pusher.Pusher, how ImportMode,
+) (result ImportedPushers, err error) {
 	if len(pushers) == 0 {
 		return ImportedPushers{Outcome: NothingToImport}, nil
 	}
-	list, err := s.store.Load(ctx, user)
+	list, err := i.pushers.store.Load(ctx, user)
 	switch {
 	case fault.KindOf(err) == fault.Database || err == nil && list.Len() > 0: // unreadable pushers stay, too
 		return ImportedPushers{Outcome: AlreadyThere}, nil
 	case err != nil:
 		return result, err
 	}
-	m := &pusherImport{pusherService: s, user: user, ImportedPushers: ImportedPushers{Outcome: Imported}}
+	m := &pusherImport{pusherService: i.pushers, user: user, ImportedPushers: ImportedPushers{Outcome: Imported}}
 	if err := m.accept(ctx, pushers); err != nil {
 		return result, err
 	}

@@ -2,9 +2,7 @@ package module
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/pushfx/pushfx/module/fault"
@@ -20,17 +18,9 @@ type pusherService struct {
 	reconciler *reconciler
 	policy     pusher.Policy
 	accounts   Accounts
-	imports    *importer
 }
 
 func (s *pusherService) List(ctx context.Context, user mxid.UserID) (pusher.List, error) {
-	list, err := s.store.Load(ctx, user)
-	if err != nil || list.Len() > 0 {
-		return list, err
-	}
-	if imported, err := s.imports.importIfMissing(ctx, user); err != nil || !imported {
-		return list, err
-	}
 	return s.store.Load(ctx, user)
 }
 
@@ -44,7 +34,7 @@ func (s *pusherService) Set(ctx context.Context, user mxid.UserID, p pusher.Push
 			return err
 		}
 	}
-	claims, err := s.loadClaims(ctx, user, p.Digest())
+	claims, err := s.pushkeys.Pushkeys.Load(ctx, p.Digest())
 	if err != nil {
 		return err
 	}
@@ -81,18 +71,6 @@ func (s *pusherService) confirmAddress(ctx context.Context, user mxid.UserID, p 
 		return pusher.ErrAddress
 	}
 	return nil
-}
-
-// loadClaims first imports a user without a claim.
-func (s *pusherService) loadClaims(ctx context.Context, user mxid.UserID, key pusher.Digest) (pusher.Claims, error) {
-	claims, err := s.pushkeys.Pushkeys.Load(ctx, key)
-	if own, _ := claims.Last(user); err != nil || own != 0 {
-		return claims, err
-	}
-	if imported, err := s.imports.importIfMissing(ctx, user); err != nil || !imported {
-		return claims, err
-	}
-	return s.pushkeys.Pushkeys.Load(ctx, key)
 }
 
 // checkGrowth refuses a new pusher over a limit before anything is written. Storing
@@ -265,52 +243,19 @@ func (s *pusherService) checkLoggedIn(ctx context.Context, user mxid.UserID, p p
 }
 
 func (s *pusherService) Delete(ctx context.Context, user mxid.UserID, key pusher.Key) error {
-	found := false
-	remove := func() error {
-		_, err := s.removeOne(ctx, user, key, func(pusher.Pusher) bool {
-			found = true
-			return true
-		})
-		return err
-	}
-	if err := remove(); err != nil || found {
-		return err
-	}
-	if imported, err := s.imports.importIfMissing(ctx, user); err != nil || !imported {
-		return err
-	}
-	return remove()
-}
-
-// remove removes matching pushers and then their claims, so that the index may name too
-// many users but never too few. It first imports a user without pushers, so that matching
-// pushers are not imported later.
-func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
-	hasAny, err := s.removeStored(ctx, user, match)
-	if err != nil || hasAny {
-		return err
-	}
-	imported, err := s.imports.importIfMissing(ctx, user)
-	switch {
-	case errors.Is(err, ErrLoggedOut): // the user gets no pushers
-		return nil
-	case err != nil || !imported:
-		return err
-	}
-	_, err = s.removeStored(ctx, user, match)
+	_, err := s.removeOne(ctx, user, key, func(pusher.Pusher) bool { return true })
 	return err
 }
 
-func (s *pusherService) removeStored(
-	ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool,
-) (hasAny bool, err error) {
+// remove removes matching pushers and then their claims, so that the index may name too
+// many users but never too few.
+func (s *pusherService) remove(ctx context.Context, user mxid.UserID, match func(pusher.Pusher) bool) error {
 	var removed []pusher.Pusher
-	err = s.store.Update(ctx, user, func(list *pusher.List) error {
-		hasAny = list.Len() > 0
+	err := s.store.Update(ctx, user, func(list *pusher.List) error {
 		removed = list.Remove(match)
 		return nil
 	})
-	return hasAny, s.releaseOf(ctx, user, removed, err)
+	return s.releaseOf(ctx, user, removed, err)
 }
 
 // removeOne removes the pusher of a key if it matches. Kept reports a pusher that does
@@ -364,10 +309,7 @@ func (s *pusherService) retainDevices(ctx context.Context, user mxid.UserID, liv
 }
 
 func (s *pusherService) retainOnce(ctx context.Context, user mxid.UserID, live []string) (setAnew bool, err error) {
-	list, err := s.List(ctx, user)
-	if errors.Is(err, ErrLoggedOut) { // not imported: the user gets no pushers
-		return false, nil
-	}
+	list, err := s.store.Load(ctx, user)
 	if err != nil {
 		return false, err
 	}
@@ -406,7 +348,7 @@ func (s *pusherService) withoutSession(ctx context.Context, user mxid.UserID, li
 // loadLive returns the pushers of many users whose sessions are logged in. A user whose
 // sessions cannot be checked gets an error.
 func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
-	all := s.loadMany(ctx, users)
+	all := s.store.LoadMany(ctx, users)
 	accounts := s.accounts
 	if accounts == nil {
 		return all
@@ -417,29 +359,6 @@ func (s *pusherService) loadLive(ctx context.Context, users []mxid.UserID) map[m
 			live, err := answers.live(user, loaded.Value)
 			all[user] = Result[pusher.List]{live, err}
 		}
-	}
-	return all
-}
-
-// loadMany first imports users without pushers and rules.
-func (s *pusherService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pusher.List] {
-	all := s.store.LoadMany(ctx, users)
-	var none, imported []mxid.UserID
-	for user, loaded := range all {
-		if loaded.Err == nil && loaded.Value.Len() == 0 {
-			none = append(none, user)
-		}
-	}
-	for user, result := range s.imports.importMissing(ctx, none) {
-		switch {
-		case result.Err == nil:
-			imported = append(imported, user)
-		case !errors.Is(result.Err, ErrLoggedOut): // such a user gets no pushers
-			all[user] = Result[pusher.List]{Err: result.Err}
-		}
-	}
-	if len(imported) > 0 {
-		maps.Copy(all, s.store.LoadMany(ctx, imported))
 	}
 	return all
 }

@@ -267,10 +267,10 @@ type HostService interface {
 	Import(ctx context.Context, user mxid.UserID, from Import, how ImportMode) (ImportResult, error)
 
 	// ForgetUser removes a deactivated user's rules, pushers, claims to pushkeys and unread
-	// notifications, readable or not. The [ImportSource] forgets the user first. If it fails, ForgetUser
-	// returns the error and keeps the rules, because a user without rules is imported
-	// again. No other call finishes a failed ForgetUser: repeat it until it returns nil.
-	// Data of another version stays: the error has a [fault.OtherVersionError].
+	// notifications, readable or not. The [ImportSource] forgets the user first. If it
+	// fails, ForgetUser returns the error and keeps the rules, because a user without
+	// rules is imported again. No other call finishes a failed ForgetUser: repeat it until
+	// it returns nil.
 	ForgetUser(ctx context.Context, user mxid.UserID) error
 
 	// RemoveDevicePushers removes the pushers that the devices set, at logout. Pushers of
@@ -421,12 +421,12 @@ type Session struct {
 
 // ImportSource provides users of a server without the module. It is optional. With it,
 // the first use of any method imports a user without rules, as by [HostService.Import],
-// before any defaults are stored. It is not asked about users with rules, and for an
-// operation on pushers not about users with pushers. All hosts of the same users need it.
+// before any defaults are stored. It is not asked about users with rules, and for a read
+// of pushers not about users with pushers. All hosts of the same users need it.
 type ImportSource interface {
 	// Load returns a user's data; found is false for an unknown or forgotten user. After
 	// an error the request gets [fault.Unavailable], and no defaults are stored. Load may
-	// be called again for an imported user. Ctx carries the values of the request's context.
+	// be called several times for a user. Ctx carries the values of the request's context.
 	Load(ctx context.Context, user mxid.UserID) (from Import, found bool, err error)
 
 	// Forget makes Load report the user as not found from now on, whether it deletes the

@@ -3,7 +3,6 @@ package module
 import (
 	"context"
 	"errors"
-	"maps"
 
 	"github.com/pushfx/pushfx/module/mxid"
 	"github.com/pushfx/pushfx/module/observe"
@@ -16,14 +15,13 @@ type ruleService struct {
 	store    RuleStore
 	feed     *Feed
 	accounts Accounts
-	imports  *importer
 	defaults pushrule.Defaults
 	limits   pushrule.Limits
 	observer observe.Observer
 }
 
 func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, error) {
-	content, err := s.load(ctx, user)
+	content, err := s.store.Load(ctx, user)
 	if err != nil || content.Found() && !content.Rules.HasLegacy() {
 		return content, err
 	}
@@ -31,22 +29,6 @@ func (s *ruleService) Content(ctx context.Context, user mxid.UserID) (Content, e
 		return content, err
 	}
 	return s.checkLoggedIn(ctx, user, content) // the repair may have created the rules
-}
-
-// load first imports a user without rules.
-func (s *ruleService) load(ctx context.Context, user mxid.UserID) (Content, error) {
-	content, err := s.store.Load(ctx, user)
-	if err != nil {
-		return content, err
-	}
-	if content.Found() {
-		s.imports.seen(user)
-		return content, nil
-	}
-	if imported, err := s.imports.firstUse(ctx, user); err != nil || !imported {
-		return content, err
-	}
-	return s.store.Load(ctx, user)
 }
 
 // repair repairs the set as [RuleService.Content] says. If the set has changed since the
@@ -100,7 +82,7 @@ func (s *ruleService) Rule(ctx context.Context, user mxid.UserID, kind pushrule.
 	if !kind.Valid() {
 		return pushrule.Rule{}, pushrule.ErrUnknownKind
 	}
-	content, err := s.load(ctx, user)
+	content, err := s.store.Load(ctx, user)
 	if err != nil {
 		return pushrule.Rule{}, err
 	}
@@ -160,27 +142,14 @@ func (s *ruleService) Delete(ctx context.Context, user mxid.UserID, kind pushrul
 	return s.edit(ctx, user, func(rules *pushrule.Ruleset) error { return rules.Delete(kind, id) })
 }
 
-// edit changes a user's rules, and first imports a user without rules. It does not create
-// rules.
+// edit changes a user's rules. It does not create rules.
 func (s *ruleService) edit(ctx context.Context, user mxid.UserID, edit func(*pushrule.Ruleset) error) error {
-	editFound := func(rules *pushrule.Ruleset, found bool) error {
+	_, err := s.change(ctx, user, func(rules *pushrule.Ruleset, found bool) error {
 		if !found {
 			return pushrule.ErrEventNotFound
 		}
 		return edit(rules)
-	}
-	_, err := s.change(ctx, user, editFound)
-	if !errors.Is(err, pushrule.ErrEventNotFound) {
-		return err
-	}
-	imported, failed := s.imports.firstUse(ctx, user)
-	switch {
-	case failed != nil:
-		return failed
-	case !imported:
-		return err
-	}
-	_, err = s.change(ctx, user, editFound)
+	})
 	return err
 }
 
@@ -249,7 +218,7 @@ func (s *ruleService) forget(ctx context.Context, user mxid.UserID) error {
 // rulesets returns the rules of many users, repaired; it does not store the repairs.
 func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[pushrule.Ruleset] {
 	all := make(map[mxid.UserID]Result[pushrule.Ruleset], len(users))
-	for user, loaded := range s.loadMany(ctx, users) {
+	for user, loaded := range s.store.LoadMany(ctx, users) {
 		rules := loaded.Value.Rules
 		switch {
 		case loaded.Err != nil:
@@ -259,33 +228,6 @@ func (s *ruleService) rulesets(ctx context.Context, users []mxid.UserID) map[mxi
 			rules.MergeDefaults(s.defaults.For(user))
 		}
 		all[user] = Result[pushrule.Ruleset]{rules, loaded.Err}
-	}
-	return all
-}
-
-// loadMany first imports users without rules.
-func (s *ruleService) loadMany(ctx context.Context, users []mxid.UserID) map[mxid.UserID]Result[Content] {
-	all := s.store.LoadMany(ctx, users)
-	if s.imports.source == nil {
-		return all
-	}
-	var missing, imported []mxid.UserID
-	for user, loaded := range all {
-		switch {
-		case loaded.Err != nil:
-		case loaded.Value.Found():
-			s.imports.present.add(user)
-		default:
-			missing = append(missing, user)
-		}
-	}
-	for user, result := range s.imports.importMany(ctx, missing) {
-		if all[user] = (Result[Content]{Err: result.Err}); result.Err == nil {
-			imported = append(imported, user)
-		}
-	}
-	if len(imported) > 0 {
-		maps.Copy(all, s.store.LoadMany(ctx, imported))
 	}
 	return all
 }

@@ -6,8 +6,6 @@ import (
 	"time"
 
 	"github.com/pushfx/pushfx/module/observe"
-	"github.com/pushfx/pushfx/module/pusher"
-	"github.com/pushfx/pushfx/module/pushrule"
 	"github.com/pushfx/pushfx/module/retry"
 )
 
@@ -22,62 +20,24 @@ type Service struct {
 	observer observe.Observer
 }
 
-// Stores are the stores of a [Service].
-type Stores struct {
-	Rules    RuleStore
-	Pushers  PusherStore
-	Pushkeys PushkeyIndex
-
-	// Unread is nil for a host without unread counts. The service only deletes lists of
-	// deactivated users.
-	Unread UnreadStore
-
-	// Now is the clock of the stores. The service numbers claims to pushkeys by it, so that
-	// a new claim has a higher number than a deleted claim. Nil means the host's clock.
-	Now func() time.Time
-}
-
-func (s Stores) time() time.Time {
-	if s.Now == nil {
-		return time.Now()
-	}
-	return s.Now()
-}
-
-// Options are the options of a [Service].
-type Options struct {
-	Defaults pushrule.Defaults // default rules; the zero value has those of the specification
-	Limits   pushrule.Limits   // limits on users' push rules
-	Policy   pusher.Policy     // rules for pushers
-	Accounts Accounts          // optional
-
-	// Observer gets all operations of the stores, created and repaired rule sets, each
-	// [ImportRefused], and errors of reconciling pushkeys. It may be nil.
-	Observer observe.Observer
-
-	// ImportSource may be nil.
-	ImportSource ImportSource
-}
-
 // NewService returns a service that notifies feed of its changes. It does no I/O and
 // starts nothing; see [Service.Run].
 func NewService(stores Stores, feed *Feed, o Options) *Service {
 	observer := observe.Or(o.Observer)
 	stores = stores.observed(observer)
-	imports := &importer{accounts: o.Accounts, source: o.ImportSource, observer: observer}
-	imports.present.users.Limit = maxPresent
-	imports.rules = &ruleService{
-		store: stores.Rules, feed: feed, accounts: o.Accounts, imports: imports,
+	rules := ruleService{
+		store: stores.Rules, feed: feed, accounts: o.Accounts,
 		defaults: o.Defaults, limits: o.Limits, observer: observer,
 	}
-	imports.pushers = &pusherService{
+	pushers := pusherService{
 		store: stores.Pushers, pushkeys: pushkeys{Stores: stores}, reconciler: newReconciler(stores),
-		policy: o.Policy, accounts: o.Accounts, imports: imports,
+		policy: o.Policy, accounts: o.Accounts,
 	}
-	return &Service{
-		rules: imports.rules, pushers: imports.pushers, imports: imports, unread: stores.Unread,
-		feed: feed, observer: observer,
+	imports := newImporter(rules, pushers, o)
+	if o.ImportSource != nil {
+		rules.store, pushers.store = importingRules{stores.Rules, imports}, importingPushers{stores.Pushers, imports}
 	}
+	return &Service{rules: &rules, pushers: &pushers, imports: imports, unread: stores.Unread, feed: feed, observer: observer}
 }
 
 // Rules returns the push rule operations.
